@@ -21,7 +21,7 @@ wanted=$({
   # exports! { NAME COUNT BODY SAMPLED; … }
   awk '/^crate::entry::exports! \{/ { on = 1; next } /^\}/ { on = 0 } on && NF >= 3 { print $1 }' preload/src/hooks.rs
   # exec_functions! { NUMBER NAME … }
-  awk '/^exec_functions! \{/ { on = 1; next } /^\}/ { on = 0 } on && NF >= 5 { print $2 }' preload/src/exec.rs
+  awk '/^exec_functions! \{/ { on = 1; next } /^\}/ { on = 0 } on && NF >= 5 { print $2 }' preload/src/process/exec.rs
   # functions that need nothing of their caller's state
   awk '/^pub mod plain/ { on = 1 } on && /pub unsafe extern "C" fn/ { sub(/\(.*/, "", $6); print $6 }' preload/src/entry.rs
 } | sort -u)

@@ -1,43 +1,6 @@
 //! The exported stubs ([`crate::arch`]): functions that add the caller's stack pointer and frame
 //! pointer to the arguments and jump to the body.
-//!
-//! The target of the exports is chosen for the whole process ([`choose`]), so that neither a
-//! dormant process nor one that samples pays for full tracing. A pair of malloc and free takes 10.8
-//! ns without the library, 12.6 ns dormant (15.1 through the body), 13.3 ns sampled (16.1 through
-//! the body). Every mode is correct at any time and in any thread: if it finds another state than
-//! the one that it is made for, it continues like the full one.
-
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
-
-/// The target of all exports.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum EntryMode {
-    /// The bodies of the hooks, which record every event.
-    Full,
-    /// Bodies that first check whether sampling skips the call, for functions where that can be
-    /// decided before the call.
-    Sampled,
-    /// A check of the thread's activation, and a jump to the allocator.
-    Untraced,
-}
-
-impl EntryMode {
-    /// Returns the mode for a sampling interval of `sample_bytes`, or for all events if it is 0.
-    pub fn of_interval(sample_bytes: u64) -> EntryMode {
-        if sample_bytes == 0 { EntryMode::Full } else { EntryMode::Sampled }
-    }
-}
-
-/// Sets the target of all exports.
-pub fn choose(mode: EntryMode) {
-    static NOW: AtomicU8 = AtomicU8::new(EntryMode::Full as u8);
-    // This is called at each thread's start, so the shared cache line is written only if the mode
-    // changes.
-    if NOW.load(Relaxed) != mode as u8 && NOW.swap(mode as u8, Relaxed) != mode as u8 {
-        crate::hooks::choose_exports(mode);
-        crate::hooks::choose_operators(mode);
-    }
-}
+//! The target of the exports is chosen by [`crate::mode`].
 
 /// Exports `name` with its number of arguments and with its bodies for the full and the sampled
 /// mode, which take two more arguments.
@@ -72,13 +35,13 @@ macro_rules! exports {
             )*
         }
         /// Sets the target of the exported names.
-        pub fn choose_exports(mode: crate::entry::EntryMode) {
+        pub fn choose_exports(mode: crate::mode::EntryMode) {
             use core::{ffi::c_void, sync::atomic::Ordering::Relaxed};
             $(
                 targets::$name.store(match mode {
-                    crate::entry::EntryMode::Full => $full as *mut c_void,
-                    crate::entry::EntryMode::Sampled => $sampled as *mut c_void,
-                    crate::entry::EntryMode::Untraced => untraced::$name as *mut c_void,
+                    crate::mode::EntryMode::Full => $full as *mut c_void,
+                    crate::mode::EntryMode::Sampled => $sampled as *mut c_void,
+                    crate::mode::EntryMode::Untraced => untraced::$name as *mut c_void,
                 }, Relaxed);
             )*
         }
@@ -149,12 +112,12 @@ macro_rules! operator_exports {
             )*
         }
         /// Sets the target of the operators.
-        pub fn choose_operators(mode: crate::entry::EntryMode) {
+        pub fn choose_operators(mode: crate::mode::EntryMode) {
             use core::sync::atomic::Ordering::Relaxed;
             $(
                 operator_targets::$symbol.store(match mode {
-                    crate::entry::EntryMode::Full | crate::entry::EntryMode::Sampled => operator_full::$symbol as *mut c_void,
-                    crate::entry::EntryMode::Untraced => untraced_operators::$symbol as *mut c_void,
+                    crate::mode::EntryMode::Full | crate::mode::EntryMode::Sampled => operator_full::$symbol as *mut c_void,
+                    crate::mode::EntryMode::Untraced => untraced_operators::$symbol as *mut c_void,
                 }, Relaxed);
             )*
         }
@@ -185,13 +148,13 @@ pub mod plain {
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn fork() -> c_int {
         // SAFETY: the arguments are the program's, passed on unchanged.
-        unsafe { crate::fork::fork() }
+        unsafe { crate::process::fork::fork() }
     }
 
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn _Fork() -> c_int {
         // SAFETY: the arguments are the program's, passed on unchanged.
-        unsafe { crate::fork::underscore_fork() }
+        unsafe { crate::process::fork::underscore_fork() }
     }
 
     #[unsafe(no_mangle)]
@@ -204,7 +167,7 @@ pub mod plain {
         environment: *const *const c_char,
     ) -> c_int {
         // SAFETY: the arguments are the program's, passed on unchanged.
-        unsafe { crate::exec::posix_spawn(pid, path, actions, attributes, argv, environment) }
+        unsafe { crate::process::exec::posix_spawn(pid, path, actions, attributes, argv, environment) }
     }
 
     #[unsafe(no_mangle)]
@@ -217,24 +180,24 @@ pub mod plain {
         environment: *const *const c_char,
     ) -> c_int {
         // SAFETY: the arguments are the program's, passed on unchanged.
-        unsafe { crate::exec::posix_spawnp(pid, name, actions, attributes, argv, environment) }
+        unsafe { crate::process::exec::posix_spawnp(pid, name, actions, attributes, argv, environment) }
     }
 
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn prctl(option: c_int, a: u64, b: u64, c: u64, d: u64) -> c_int {
         // SAFETY: the arguments are the program's, passed on unchanged.
-        unsafe { crate::sandbox::prctl(option, a, b, c, d) }
+        unsafe { crate::process::sandbox::prctl(option, a, b, c, d) }
     }
 
     #[unsafe(no_mangle)]
     #[unsafe(naked)]
     pub unsafe extern "C" fn syscall() {
-        crate::arch::jump_stub!(crate::sandbox::syscall)
+        crate::arch::jump_stub!(crate::process::sandbox::syscall)
     }
 
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
         // SAFETY: the arguments are the program's, passed on unchanged.
-        unsafe { crate::fork::dlclose(handle) }
+        unsafe { crate::process::fork::dlclose(handle) }
     }
 }

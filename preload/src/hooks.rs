@@ -1,12 +1,14 @@
 //! The list of all intercepted functions, and their bodies. A new one needs a row here and a
 //! program in `tests/programs`.
 //!
-//! Each export is a naked stub ([`crate::entry`]) that passes the stack pointer and the frame
+//! Each export is a stub ([`crate::entry`]) that passes the stack pointer and the frame
 //! pointer of its caller to the body. So the body has the exact state at the call, independent of
 //! the frames that the compiler makes for this library.
 
-use crate::emit::{allocated, freed, is_free_sampled_out, is_sampled_out, resize_begins, resize_ends};
-use crate::{bootstrap_arena, guard, next, operators, tls};
+use crate::boot::claim;
+use crate::record::guard;
+use crate::record::{allocated, freed, is_free_sampled_out, is_sampled_out, resize_begins, resize_ends};
+use crate::{bootstrap_arena, next, operators, thread};
 use core::ffi::{CStr, c_int, c_void};
 use heaptape_wire::Op;
 
@@ -20,9 +22,9 @@ fn forward_call<T>(sp: usize, size: usize, block: *mut u8, call: impl FnOnce() -
 /// The same for a call that makes inner calls in glibc too: `reallocarray` is a multiplication and
 /// a `realloc`.
 fn mark_forwarded<T>(sp: usize, size: usize, block: *mut u8, call: impl FnOnce() -> T) -> T {
-    let state = crate::thread::state(sp);
+    let state = claim::state(sp);
     // SAFETY: the thread's own state, or null.
-    let marked = guard::is_traced(state) && unsafe { guard::forward(state, sp, size, 0, block as usize) };
+    let marked = thread::is_traced(state) && unsafe { guard::forward(state, sp, size, 0, block as usize) };
     let result = call();
     if marked {
         // SAFETY: the thread's own state, which `forward` has marked.
@@ -282,10 +284,10 @@ const ALIGNED_NEW: core::ops::RangeInclusive<usize> = 4..=7;
 /// The aligned forms may request their size rounded up to the alignment, which is their second
 /// argument.
 pub unsafe extern "C" fn new_begins(size: usize, which: usize, sp: usize, second: usize) -> *mut c_void {
-    let state = crate::thread::state(sp);
+    let state = claim::state(sp);
     // SAFETY: the thread's own state, or null; `sp` is the stub's.
     unsafe {
-        if guard::is_traced(state) {
+        if thread::is_traced(state) {
             let slack = if ALIGNED_NEW.contains(&which) { second.wrapping_sub(1) } else { 0 };
             guard::forward(state, sp, size, slack, 0);
         }
@@ -296,11 +298,11 @@ pub unsafe extern "C" fn new_begins(size: usize, which: usize, sp: usize, second
 
 /// Runs after `operator new`, and records the block.
 pub unsafe extern "C" fn new_ends(block: *mut u8, size: usize, which: usize, sp: usize, bp: usize) -> *mut u8 {
-    let state = tls::get();
+    let state = thread::get();
     // SAFETY: the thread's own state; `sp` is the stub's.
-    let is_outer = !guard::is_traced(state)
+    let is_outer = !thread::is_traced(state)
         || unsafe {
-            let is_outer = (*state).activation & crate::thread::FORWARDING == 0 || (*state).forward.sp == sp;
+            let is_outer = (*state).activation & thread::FORWARDING == 0 || (*state).forward.sp == sp;
             guard::forwarded(state, sp);
             is_outer
         };
@@ -319,8 +321,8 @@ pub unsafe extern "C" fn delete(block: *mut u8, second: usize, third: usize, whi
         // SAFETY: every form takes at most three arguments in registers and returns nothing.
         let next: unsafe extern "C" fn(*mut u8, usize, usize) = core::mem::transmute(next);
         free_by(OPERATOR_OPS[which], block, sp, bp, || {
-            let state = crate::thread::state(sp);
-            let marked = guard::is_traced(state) && guard::forward(state, sp, 0, 0, block as usize);
+            let state = claim::state(sp);
+            let marked = thread::is_traced(state) && guard::forward(state, sp, 0, 0, block as usize);
             next(block, second, third);
             if marked {
                 guard::forwarded(state, sp);
@@ -343,4 +345,11 @@ crate::entry::exports! {
     cfree 1 cfree cfree;
     free_sized 2 free_sized free_sized;
     free_aligned_sized 3 free_aligned_sized free_aligned_sized;
+}
+
+/// Sets the targets of all exports.
+#[cfg_attr(test, allow(dead_code))]
+pub fn choose_targets(mode: crate::mode::EntryMode) {
+    choose_exports(mode);
+    choose_operators(mode);
 }

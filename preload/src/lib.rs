@@ -18,28 +18,24 @@
 #![cfg_attr(test, allow(dead_code, unused_imports, unused_macros))]
 
 mod arch;
-mod attach;
-mod board;
+mod boot;
 mod bootstrap_arena;
 mod dynsym;
-mod emit;
+mod elf;
 mod entry;
-mod exec;
-mod fork;
-mod guard;
 mod hooks;
+mod mode;
 mod next;
 mod operators;
-mod private;
-mod sample;
-mod sandbox;
-mod shared;
-mod stack_table;
+mod probe;
+mod process;
+mod record;
+mod sampling;
+mod session;
+mod stack;
 mod sys;
 mod thread;
 mod timestamp;
-mod tls;
-mod unwind;
 
 #[cfg(not(test))]
 #[panic_handler]
@@ -60,5 +56,8 @@ extern "C" fn rust_eh_personality() {}
 #[ctor::ctor(unsafe)]
 fn start() {
     next::resolve();
-    attach::at_start();
+    process::exec::find_next();
+    process::sandbox::find_next();
+    mode::switch_by(hooks::choose_targets);
+    let _ = boot::attach::area();
 }

@@ -164,11 +164,9 @@ pub fn resolve() -> bool {
             let mut wanted = names.map(Wanted::new);
             dynsym::find(Scope::Any, false, &mut wanted);
             let [finder, libc_malloc, flag] = wanted.map(|wanted| wanted.found);
-            crate::unwind::objects::find_loader(finder);
+            crate::elf::objects::find_loader(finder);
             find_all();
             dynsym::find_other_malloc();
-            crate::exec::find_next();
-            crate::sandbox::find_next();
             IS_GLIBC.store(!libc_malloc.is_null() && libc_malloc == pointers::malloc.load(Relaxed), Relaxed);
             crate::timestamp::watch_threads(flag.cast());
             STATE.store(RESOLVED, Release);

@@ -9,8 +9,8 @@
 //! come last here.)
 
 use crate::dynsym::{self, Scope};
+use crate::elf::{Object, objects};
 use crate::hooks::OPERATORS as NAMES;
-use crate::unwind::objects::{self, Object};
 use crate::{arch, sys};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};

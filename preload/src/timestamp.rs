@@ -12,7 +12,8 @@
 //! heartbeat.
 
 use crate::arch::counter;
-use crate::{attach, sys};
+use crate::session;
+use crate::sys::{self, Need};
 use core::sync::atomic::{
     AtomicPtr, AtomicU8, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
 };
@@ -40,8 +41,6 @@ impl Source {
 }
 
 static SOURCE: AtomicU8 = AtomicU8::new(Source::Counter as u8);
-/// Whether the counter is disabled, which the vDSO's clock reads too.
-static IS_OFF: AtomicU8 = AtomicU8::new(0);
 /// The last number of the sequence.
 static LAST: AtomicU64 = AtomicU64::new(0);
 static ALWAYS_THREADED: u8 = 0;
@@ -58,7 +57,7 @@ pub fn choose(by_counter: bool) {
 /// Stops reading the counter and the clock. Returns what [`return_to`] needs.
 pub fn leave_counter() -> Source {
     let source = leave();
-    IS_OFF.store(1, Relaxed);
+    sys::set_counter_off(true);
     source
 }
 
@@ -70,7 +69,7 @@ pub fn leave_clock() -> Option<Source> {
 
 fn leave() -> Source {
     let source = Source::from_number(SOURCE.load(Relaxed));
-    if source != Source::Sequence && attach::area().is_some() {
+    if source != Source::Sequence && session::area().is_some() {
         LAST.fetch_max(now(), SeqCst);
         SOURCE.store(Source::Sequence as u8, SeqCst);
         // Another thread may have read the counter since.
@@ -85,14 +84,9 @@ fn leave() -> Source {
 /// made.
 pub fn return_to(source: Source) {
     if source != Source::Sequence {
-        IS_OFF.store(0, Relaxed);
+        sys::set_counter_off(false);
     }
     SOURCE.store(source as u8, Relaxed);
-}
-
-/// Returns whether the counter is disabled.
-pub fn counter_is_off() -> bool {
-    IS_OFF.load(Relaxed) != 0
 }
 
 /// Sets the address of libc's flag for a process with one thread (glibc 2.32 and later:
@@ -129,12 +123,12 @@ fn without_counter() -> u64 {
     }
     // The recorder stores its clock before it reads the rings. So an event that gets its number
     // after that pass comes after all events that the pass found.
-    let passed = attach::area().map_or(0, |area| area.header().heartbeat.0.load(Acquire));
+    let passed = session::area().map_or(0, |area| area.header().heartbeat.0.load(Acquire));
     let next = |last: u64| Some(last.max(passed) + 1);
     LAST.fetch_update(AcqRel, Relaxed, next).map_or(0, |last| last.max(passed) + 1)
 }
 
 /// Returns nanoseconds of `CLOCK_MONOTONIC`, or `None` where reading it may kill the process.
 pub fn monotonic_ns() -> Option<u64> {
-    crate::sandbox::allows(crate::sandbox::TIME).then(sys::monotonic_ns)
+    Need::TIME.is_allowed().then(sys::monotonic_ns)
 }

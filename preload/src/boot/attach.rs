@@ -1,0 +1,215 @@
+//! From the environment to a live session: connect, send the hello, map the area, close everything.
+//! This is tried once. On any failure the process runs untraced, silently and for good.
+
+use crate::session::{self, Area, board, private};
+use crate::stack::table;
+use crate::stack::unwind::rules;
+use crate::sys::{self, Need};
+use crate::thread::STATE_BYTES;
+use crate::{arch, dynsym, timestamp};
+use core::cell::UnsafeCell;
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use heaptape_wire::Header;
+use heaptape_wire::area::CLOCK_TSC;
+use heaptape_wire::hello::{ACCEPTED, Hello, ORIGIN_FORK, ORIGIN_START, REPLY_BYTES, Reply, UntracedReason};
+use heaptape_wire::limits::{ATTACH_MS, ENV_ATTACH_MS, ENV_SOCKET, MAX_ATTACH_MS};
+
+/// Whether this process, or the one that it was forked from, could not reach the recorder. Programs
+/// that it starts are inspected all the same.
+static IS_UNREACHABLE: AtomicBool = AtomicBool::new(false);
+/// The ticks before the fork that made this process; see `process/fork.rs`.
+pub static FORK_TICK: AtomicU64 = AtomicU64::new(0);
+
+/// The path of the socket and its length, copied before the program can change its environment.
+struct Path(UnsafeCell<([u8; 109], usize)>);
+// SAFETY: written once under ATTACHING, read under ATTACHING.
+unsafe impl Sync for Path {}
+static PATH: Path = Path(UnsafeCell::new(([0; 109], 0)));
+
+/// The longest time of an attach in milliseconds, read from the environment together with the path.
+static TIMEOUT_MS: AtomicU64 = AtomicU64::new(ATTACH_MS);
+
+/// Returns the shared area of the session, and attaches if that has not been tried in this process.
+pub fn area() -> Option<Area> {
+    session::area_or_attach(environment_is_ready, attach)
+}
+
+/// Returns whether the environment can be read and every function called. That is not so while the
+/// loader still processes relocations (in an IFUNC resolver).
+fn environment_is_ready() -> bool {
+    !sys::environ().is_null() || dynsym::is_consistent()
+}
+
+/// Whether the next attach maps new memory for states and index, because a hook of the parent
+/// continues in the old memory.
+static USE_NEW_MEMORY: AtomicBool = AtomicBool::new(false);
+
+/// Makes the next attach use new memory; see [`USE_NEW_MEMORY`].
+pub fn use_new_memory() {
+    USE_NEW_MEMORY.store(true, Relaxed);
+}
+
+/// Returns the path of the socket, if this process or the one that it was forked from has a
+/// session, or could not reach the recorder.
+pub fn socket_path() -> Option<&'static CStr> {
+    let is_known = session::is_live() || IS_UNREACHABLE.load(Acquire);
+    // SAFETY: the path was written before LIVE and before IS_UNREACHABLE, and is not written again.
+    let (path, _) = unsafe { &*PATH.0.get() };
+    (is_known && Need::INSPECT.is_allowed()).then(|| CStr::from_bytes_until_nul(path).ok()).flatten()
+}
+
+/// Posts that this process runs unrecorded, because it cannot reach the recorder.
+fn note_unreachable(pid: u32, why: UntracedReason) {
+    board::post(pid, why, b"");
+    IS_UNREACHABLE.store(true, Release);
+}
+
+fn attach(pid: u32, is_child: bool) -> Option<Area> {
+    if sys::auxiliary(libc::AT_SECURE) != 0
+        || arch::is_under_valgrind()
+        || sys::environment("RUNNING_UNDER_RR").is_some()
+    {
+        return None;
+    }
+    if !Need::ATTACH.is_allowed() {
+        board::post(pid, UntracedReason::Sandbox, b"");
+        return None;
+    }
+    // SAFETY: this thread alone is ATTACHING.
+    let (path, length) = unsafe { &mut *PATH.0.get() };
+    if *length == 0 {
+        let value = sys::environment(ENV_SOCKET)?.to_bytes();
+        // A zero follows.
+        path.get_mut(..value.len()).filter(|_| value.len() < 109)?.copy_from_slice(value);
+        *length = value.len();
+        if let Some(wanted) = sys::environment(ENV_ATTACH_MS) {
+            let wanted = wanted.to_bytes().iter().take(6).fold(0, |value, digit| {
+                if digit.is_ascii_digit() { value * 10 + u64::from(digit - b'0') } else { value }
+            });
+            TIMEOUT_MS.store(wanted.min(MAX_ATTACH_MS), Relaxed);
+        }
+    }
+    let path = path.get(..*length).filter(|path| !path.is_empty())?;
+    inspect_process();
+    let unseen = is_child && FORK_TICK.load(Relaxed) == 0;
+    let hello = Hello {
+        pid,
+        origin: if is_child { ORIGIN_FORK } else { ORIGIN_START },
+        page_size: sys::auxiliary(libc::AT_PAGESZ) as u32,
+        address_space: sys::address_space(),
+        fork_age: if unseen { sys::age_ns() } else { 0 },
+        fork_tick: match is_child {
+            true if unseen => timestamp::now(),
+            true => FORK_TICK.load(Relaxed),
+            false => 0,
+        },
+        parent_pid: if is_child { session::pid() } else { 0 },
+    };
+    let Some(socket) = sys::socket() else {
+        note_unreachable(pid, UntracedReason::Descriptors);
+        return None;
+    };
+    // The recorder sees the socket close. By then the session is in use, or never will be.
+    let deadline = sys::monotonic_ns() + TIMEOUT_MS.load(Relaxed) * 1_000_000;
+    let area = match connect(socket, path, deadline) {
+        Ok(()) => exchange(socket, &hello, deadline).and_then(|(reply, descriptor)| {
+            let area = session::map(descriptor, reply.area_bytes);
+            sys::close(descriptor);
+            adopt(area?, pid, is_child)
+        }),
+        Err(why) => {
+            note_unreachable(pid, why);
+            None
+        }
+    };
+    sys::close(socket);
+    area
+}
+
+/// Connects to the recorder.
+///
+/// # Errors
+/// Returns why the process cannot be recorded.
+fn connect(socket: i32, path: &[u8], deadline: u64) -> Result<(), UntracedReason> {
+    loop {
+        match sys::connect(socket, path) {
+            0 => return Ok(()),
+            // The recorder's queue is full, and may have space a moment later.
+            error if error == -libc::EAGAIN as isize => {
+                if sys::monotonic_ns() >= deadline {
+                    return Err(UntracedReason::Busy);
+                }
+                sys::sleep_ms(1);
+            }
+            _ => return Err(UntracedReason::Unreachable),
+        }
+    }
+}
+
+/// Checks whether the program was started inside a sandbox or without the CPU counter (TSC). The
+/// filter of such a sandbox is not known. It allows what libraries commonly do, or the program
+/// would not have got here, but perhaps not what debuggers do.
+fn inspect_process() {
+    if sys::has_filter() {
+        sys::forbid(Need::PEEK);
+    }
+    if sys::has_no_counter() {
+        timestamp::leave_counter();
+    }
+}
+
+/// Starts to use an area.
+fn adopt(area: Area, pid: u32, is_child: bool) -> Option<Area> {
+    let is_inherited = is_child && !USE_NEW_MEMORY.swap(false, Relaxed);
+    if !private::start(is_inherited, STATE_BYTES) || !start(&area) {
+        area.give_up();
+        return None;
+    }
+    session::begin(pid, is_child, area.header().free_stacks.load(Relaxed) != 0);
+    let parents = board::begin(&area);
+    if !parents.is_null() {
+        // The page is replaced and not unmapped, because another thread may use it.
+        sys::map_private(parents, size_of::<Header>(), libc::MAP_FIXED);
+    }
+    area.header().own_malloc.store(dynsym::has_other_malloc().into(), Relaxed);
+    if is_child {
+        rules::forget_closers();
+    }
+    private::attached();
+    area.header().attached.store(1, Release);
+    Some(area)
+}
+
+/// Exchanges hello and reply before the deadline. A recorder that is stopped gets [`ATTACH_MS`] of
+/// that time.
+fn exchange(socket: i32, hello: &Hello, deadline: u64) -> Option<(Reply, i32)> {
+    let left = || deadline.saturating_sub(sys::monotonic_ns()) / 1_000_000;
+    let hello = hello.encode();
+    if sys::send(socket, &hello) != hello.len() as isize {
+        return None;
+    }
+    // A signal may interrupt the wait. The deadline holds all the same.
+    while !sys::wait_readable(socket, left().min(ATTACH_MS)) {
+        if left() == 0 || sys::peer_is_stopped(socket) {
+            return None;
+        }
+    }
+    let mut bytes = [0; REPLY_BYTES];
+    let (count, descriptor) = sys::receive(socket, &mut bytes);
+    let reply = Reply::decode(&bytes).filter(|reply| count == REPLY_BYTES as isize && reply.status == ACCEPTED);
+    match (reply, descriptor) {
+        (Some(reply), Some(descriptor)) => Some((reply, descriptor)),
+        (_, descriptor) => {
+            descriptor.into_iter().for_each(sys::close);
+            None
+        }
+    }
+}
+
+/// Applies the settings that the recorder has chosen.
+fn start(area: &Area) -> bool {
+    let header = area.header();
+    timestamp::choose(header.clock.load(Relaxed) == CLOCK_TSC);
+    table::start(area)
+}

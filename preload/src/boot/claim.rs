@@ -1,0 +1,189 @@
+//! How a thread gets its state: it attaches the process if needed, claims a slot and enables its
+//! hooks.
+
+use super::attach;
+use crate::mode::{self, EntryMode};
+use crate::session::{self, Area, private};
+use crate::sys::{self, Need};
+use crate::thread::deadline::Deadline;
+use crate::thread::{self, INTERVAL_PENDING, READY, STATE_BYTES, ThreadState};
+use crate::{next, sampling};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use heaptape_wire::area::{OVERFLOW_DROP, SLOT_CLAIMED, SLOT_FREE};
+use heaptape_wire::limits::HEADER_CHECK_RECORDS;
+use heaptape_wire::{SlotControl, ring::Ring};
+
+/// Returns the thread's state, and creates it if there is none yet. Used by calls that must be
+/// marked before they are made.
+#[inline(always)]
+pub fn state(sp: usize) -> *mut ThreadState {
+    let state = thread::get();
+    // SAFETY: a state stays mapped for ever once its address is in the thread-local variable.
+    if state.is_null() || unsafe { (&raw const (*state).activation).read_volatile() } == 0 { enter(sp) } else { state }
+}
+
+/// Creates the state of the calling thread, and attaches the process first if that has not been
+/// tried. This is the slow path of a hook. Returns null if the process is not traced.
+#[cold]
+pub fn enter(sp: usize) -> *mut ThreadState {
+    sys::aligned(|| {
+        if !next::is_resolved() {
+            return core::ptr::null_mut();
+        }
+        if !Need::THREAD.is_allowed() {
+            session::count_without_slot();
+            return core::ptr::null_mut();
+        }
+        // A handler that jumped out of this code would leave the thread without a state for good.
+        let signals = sys::hold_signals();
+        let state = attach_thread(sp);
+        sys::release_signals(signals);
+        state
+    })
+}
+
+fn attach_thread(sp: usize) -> *mut ThreadState {
+    thread::set(thread::claiming());
+    let state = attach::area().map(|area| match area.dormant_activation() {
+        Some(activation) => Err(activation),
+        None => Ok(new_state(&area, sp)),
+    });
+    let state = match state {
+        // Looked up again at each call, until the recorder enables the process.
+        Some(Err(activation)) => {
+            thread::set(activation.cast());
+            mode::choose(EntryMode::Untraced);
+            return core::ptr::null_mut();
+        }
+        Some(Ok(state)) => Some(state),
+        None => None,
+    };
+    match state {
+        Some(Some(state)) => {
+            thread::set(state);
+            return state;
+        }
+        None if session::is_untraced() => {
+            thread::set(thread::untraced());
+            mode::choose(EntryMode::Untraced);
+        }
+        _ => {
+            thread::set(core::ptr::null_mut());
+            session::count_without_slot();
+        }
+    }
+    core::ptr::null_mut()
+}
+
+/// Returns a state for the calling thread, or `None` if there is no slot or no memory for it.
+fn new_state(area: &Area, sp: usize) -> Option<*mut ThreadState> {
+    claim(area).or_else(|| wait_for_slot(area)).and_then(|slot| {
+        let control = area.slot(slot)?;
+        let (Some(state), Some(ring)) = (private::thread_state(slot, STATE_BYTES), area.ring(slot)) else {
+            control.owner.0.state.store(SLOT_FREE, Release);
+            return None;
+        };
+        let state: *mut ThreadState = state.cast();
+        let sample_bytes = area.header().sample_bytes.load(Relaxed);
+        // SAFETY: the slot was claimed by this thread alone and its state is mapped.
+        unsafe { prepare(state, control, ring, sp, sample_bytes) };
+        mode::choose(EntryMode::of_interval(sample_bytes));
+        Some(state)
+    })
+}
+
+/// Initializes a state for its new owner.
+///
+/// # Safety
+/// The state must be mapped and owned by the caller alone. If it had an earlier owner, all its
+/// fields are initialized, so that plain writes suffice.
+unsafe fn prepare(state: *mut ThreadState, control: &SlotControl, ring: Ring, sp: usize, sample_bytes: u64) {
+    let head = control.producer.0.head.load(Relaxed);
+    // SAFETY: the state is mapped and the caller's alone, as the caller ensures.
+    unsafe {
+        (*state).control = control;
+        (*state).ring = ring;
+        (*state).head = head;
+        (*state).limit =
+            control.consumer.0.tail.load(Acquire).wrapping_add(ring.capacity()).min(head + HEADER_CHECK_RECORDS);
+        (*state).timestamp = 0;
+        (*state).until_timestamp = 0;
+        (*state).event_head = head;
+        (*state).reserved = 0;
+        (*state).dropped = 0;
+        (*state).pending_reports = if sample_bytes == 0 { 0 } else { INTERVAL_PENDING };
+        (*state).deferred_count = 0;
+        (*state).is_capturing_deferred = 0;
+        (*state).deferred_emitted = 0;
+        (*state).countdown = sampling::Countdown::new(sample_bytes);
+        (*state).stacks.reset(sp, control.owner.0.tid.load(Relaxed));
+        (*state).activation = READY;
+    }
+}
+
+/// Waits for a free slot. The recorder frees the slots of ended threads when it has read their
+/// rings. If the overflow policy is to wait, a thread waits for a slot while such slots exist,
+/// because threads may come and go faster than a recorder without CPU time can follow.
+#[cold]
+fn wait_for_slot(area: &Area) -> Option<u32> {
+    /// The longest sleep between two attempts, in milliseconds. Many threads may wait at once, and
+    /// each attempt goes through all slots, while the recorder needs the CPU.
+    const LONGEST_SLEEP_MS: u64 = 32;
+    let mut sleep_ms = 1;
+    let header = area.header();
+    let mut deadline = Deadline::new(header);
+    while header.overflow.load(Relaxed) != OVERFLOW_DROP
+        && header.breaker.load(Relaxed) == 0
+        && Need::SLEEP.is_allowed()
+        && has_ended_owners(area)
+    {
+        sys::sleep_ms(sleep_ms);
+        sleep_ms = (2 * sleep_ms).min(LONGEST_SLEEP_MS);
+        // The recorder may have freed some after the last attempt.
+        let slot = claim(area);
+        if slot.is_some() {
+            return slot;
+        }
+        if deadline.is_over(header) {
+            header.breaker.store(1, Relaxed);
+        }
+    }
+    // They may have come back after the last look.
+    claim(area)
+}
+
+/// Returns whether the owner of some slot has ended. It looks at a sample of the slots.
+fn has_ended_owners(area: &Area) -> bool {
+    const LOOKS: u32 = 256;
+    let slots = area.params().slots;
+    let mut looked = (0..slots).step_by((slots / LOOKS).max(1) as usize);
+    looked.any(|index| {
+        let owner = area.slot(index).map_or(0, |slot| slot.owner.0.tid.load(Acquire));
+        owner != 0 && sys::has_thread_ended(session::pid(), owner)
+    })
+}
+
+/// Claims the lowest free slot and returns its index. Lock-free: a compare-and-swap on the slot's
+/// own state decides.
+fn claim(area: &Area) -> Option<u32> {
+    let header = area.header();
+    let slots = area.params().slots;
+    let start = header.slot_hint.load(Relaxed).min(slots);
+    for index in start..slots {
+        let Some(slot) = area.slot(index) else { break };
+        let owner = &slot.owner.0;
+        if owner.state.load(Relaxed) == SLOT_FREE
+            && owner.state.compare_exchange(SLOT_FREE, SLOT_CLAIMED, AcqRel, Relaxed).is_ok()
+        {
+            owner.tid.store(sys::tid(), Release);
+            header.slots_used.0.fetch_max(index + 1, AcqRel);
+            // This is a hint only. If the recorder frees a slot meanwhile, it lowers the hint
+            // again, and a lost update costs one scan.
+            let _ = header.slot_hint.compare_exchange(start, index + 1, Relaxed, Relaxed);
+            return Some(index);
+        }
+    }
+    // The hint may be above a slot that was freed at the same moment.
+    header.slot_hint.store(0, Relaxed);
+    None
+}

@@ -1,0 +1,5 @@
+//! Start-up: the process attaches to the recorder ([`attach`]), and a thread gets a state at its
+//! first event and enables its hooks ([`claim`]).
+
+pub mod attach;
+pub mod claim;

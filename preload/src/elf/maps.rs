@@ -1,0 +1,118 @@
+//! The objects of a process from `/proc/self/maps`, for libcs without `_dl_find_object`. The file
+//! is read with direct system calls when an unknown address comes up, without a lock. An object is
+//! the run of mappings of one file around the address. Its program headers, in its first page,
+//! describe the unwind tables.
+
+use super::header;
+use super::object::Object;
+use super::tables::Tables;
+use crate::sys;
+
+/// Returns the object of an address. The function is not inlined, because its buffer must not take
+/// space on small stacks where it is not needed.
+#[cold]
+#[inline(never)]
+pub fn find(address: usize) -> Option<Object> {
+    let descriptor = sys::open(c"/proc/self/maps")?;
+    let found = scan(address as u64, &mut |bytes| sys::read(descriptor, bytes));
+    sys::close(descriptor);
+    let (start, end) = found?;
+    let object = Object { start, end, link_map: core::ptr::null_mut(), unwind_header: 0 };
+    Some(Object { unwind_header: unwind_header(&object).unwrap_or(0), ..object })
+}
+
+/// Returns the first address of the run of mappings of one file that holds `address`, and the first
+/// address after it.
+fn scan(address: u64, read: &mut dyn FnMut(&mut [u8]) -> usize) -> Option<(u64, u64)> {
+    let mut text = [0u8; 1024];
+    let mut length = 0;
+    // The run so far: start, end and inode.
+    let mut run: Option<(u64, u64, u64)> = None;
+    loop {
+        let line_end = text[..length].iter().position(|byte| *byte == b'\n');
+        let Some(line_end) = line_end else {
+            if length == text.len() {
+                length = 0; // a line longer than any path we need: its tail is no mapping
+            }
+            let more = read(&mut text[length..]);
+            if more == 0 {
+                return None;
+            }
+            length += more;
+            continue;
+        };
+        if let Some((start, end, inode)) = parse(&text[..line_end]) {
+            match run {
+                Some((first, last, of)) if of == inode && inode != 0 && start - last < 1 << 30 => {
+                    run = Some((first, end, of))
+                }
+                Some((first, last, _)) if (first..last).contains(&address) => return Some((first, last)),
+                _ if start > address => return None,
+                _ => run = Some((start, end, inode)),
+            }
+        }
+        text.copy_within(line_end + 1..length, 0);
+        length -= line_end + 1;
+    }
+}
+
+/// Parses `start-end rights offset device inode path` into start, end and inode.
+fn parse(line: &[u8]) -> Option<(u64, u64, u64)> {
+    let number = |text: &[u8], base: u64| {
+        text.iter().try_fold(0u64, |value, byte| {
+            let digit = char::from(*byte).to_digit(base as u32)?;
+            value.checked_mul(base)?.checked_add(u64::from(digit))
+        })
+    };
+    let mut fields = line.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
+    let mut range = fields.next()?.splitn(2, |byte| *byte == b'-');
+    let (start, end) = (number(range.next()?, 16)?, number(range.next()?, 16)?);
+    let inode = number(fields.nth(3)?, 10)?;
+    Some((start, end, inode))
+}
+
+/// Returns the address of `.eh_frame_hdr` of an object whose ELF header is mapped at its start.
+fn unwind_header(object: &Object) -> Option<u64> {
+    let number = |offset: u64, size: u64| Tables::new(object, object.start.wrapping_add(offset)).number(size);
+    let mut bias = None;
+    for segment in header::segments(number) {
+        if segment.kind == libc::PT_LOAD && bias.is_none() {
+            bias = Some(object.start.wrapping_sub(segment.address.wrapping_sub(segment.offset)));
+        }
+        if segment.kind == libc::PT_GNU_EH_FRAME {
+            return Some(bias?.wrapping_add(segment.address));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_one_file() {
+        let maps = b"1000-2000 r--p 00000000 fe:00 7 /a\n2000-3000 r-xp 00001000 fe:00 7 /a\n\
+            3000-4000 rw-p 00000000 00:00 0 \n5000-6000 r-xp 00000000 fe:00 8 /b\n";
+        let look = |address| {
+            let mut left = &maps[..];
+            scan(address, &mut |bytes: &mut [u8]| {
+                let count = left.len().min(bytes.len()).min(10);
+                bytes[..count].copy_from_slice(&left[..count]);
+                left = &left[count..];
+                count
+            })
+        };
+        assert_eq!(look(0x2800), Some((0x1000, 0x3000)));
+        assert_eq!(look(0x3800), Some((0x3000, 0x4000)));
+        assert_eq!(look(0x4800), None);
+        assert_eq!(look(0x900), None);
+    }
+
+    #[test]
+    fn finds_this_program() {
+        let here = finds_this_program as fn() as usize;
+        let object = find(here).expect("the test program is mapped");
+        assert!((object.start..object.end).contains(&(here as u64)) && object.unwind_header != 0);
+    }
+}

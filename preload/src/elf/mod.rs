@@ -1,0 +1,12 @@
+//! ELF objects that the loader has mapped, and program files: headers, build-ids, and bounded
+//! reading of unwind tables.
+
+mod build_id;
+pub mod header;
+mod maps;
+mod object;
+pub mod objects;
+pub mod tables;
+
+pub use build_id::build_id;
+pub use object::{Object, bias_and_name};

@@ -1,0 +1,39 @@
+//! An ELF object in the address space.
+
+use core::ffi::{CStr, c_char, c_void};
+
+/// An ELF object in the address space.
+#[derive(Clone, Copy, Debug)]
+pub struct Object {
+    /// The first address of the object.
+    pub start: u64,
+    /// The first address after the object.
+    pub end: u64,
+    /// The loader's `struct link_map`; null if it is not known.
+    pub link_map: *mut c_void,
+    /// The address of `.eh_frame_hdr`; 0 if there is none.
+    pub unwind_header: u64,
+}
+
+/// The start of the loader's `struct link_map`, which `<link.h>` publishes.
+#[repr(C)]
+struct LinkMap {
+    bias: u64,
+    name: *const c_char,
+}
+
+/// Returns the load bias and the name as the loader knows them. The main program's name is empty.
+///
+/// # Safety
+/// The object must be mapped and its `link_map` be the loader's.
+pub unsafe fn bias_and_name(object: &Object) -> (u64, &'static [u8]) {
+    if object.link_map.is_null() {
+        return (object.start, b"");
+    }
+    // SAFETY: the loader keeps its record as long as the object is mapped.
+    unsafe {
+        let map = object.link_map.cast::<LinkMap>();
+        let name = (*map).name;
+        ((*map).bias, if name.is_null() { b"" } else { CStr::from_ptr(name).to_bytes() })
+    }
+}

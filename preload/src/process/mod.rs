@@ -1,0 +1,6 @@
+//! Functions of libc that change the process: fork, exec, the system calls that make a sandbox, and
+//! `dlclose`.
+
+pub mod exec;
+pub mod fork;
+pub mod sandbox;

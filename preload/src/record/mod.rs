@@ -1,0 +1,363 @@
+//! Writes the events of finished calls into the thread's ring, and counts the ones that do not fit.
+//!
+//! The order within one event: capture the stack, store the reservation, take the timestamp, store
+//! the record, publish. The reservation lets the recorder know that a timestamp may have been taken
+//! for an event that it cannot see yet. It is not needed while the process has one thread.
+
+pub mod guard;
+mod resize;
+mod ring_space;
+mod sample;
+
+pub use resize::{resize_begins, resize_ends};
+
+use crate::boot::claim;
+use crate::stack::cache;
+use crate::thread::{
+    self, COUNTED, DeferredEvent, INTERVAL_AFTER_NEXT, INTERVAL_PENDING, MAX_DEFERRED, ONE_EVENT, READY, ThreadState,
+    UNTRACED,
+};
+use crate::{session, timestamp};
+use core::sync::atomic::Ordering::{Relaxed, Release};
+use guard::CallKind;
+use heaptape_wire::event::DELTA_LIMIT;
+use heaptape_wire::{Event, Op, Record};
+use ring_space::ensure_capacity;
+
+/// The most records of one event: gap, sampling interval, timestamp, prefix, event.
+const MAX_EVENT_RECORDS: u64 = 5;
+/// While the process has one thread, every 16th event gets a timestamp: the number of events
+/// between two of them.
+const TIMESTAMP_INTERVAL: u32 = 15;
+
+/// The path that a hook takes.
+enum HookPath {
+    /// The fast path, with the thread's state, whose activation is [`READY`].
+    Fast(*mut ThreadState),
+    /// The process is not traced.
+    Untraced,
+    /// All other cases, which [`slow_path_state`] handles.
+    Slow,
+}
+
+/// Returns the path of the current call.
+#[inline(always)]
+fn hook_path() -> HookPath {
+    let state = thread::get();
+    if state.is_null() {
+        return HookPath::Slow;
+    }
+    // SAFETY: a state stays mapped for ever once its address is in the thread-local variable; in a
+    // forked child it reads as zeros.
+    match unsafe { (&raw const (*state).activation).read_volatile() } & 0xff {
+        READY => HookPath::Fast(state),
+        UNTRACED => HookPath::Untraced,
+        _ => HookPath::Slow,
+    }
+}
+
+/// Attaches the thread if needed and classifies the call. Returns `None` if the call is not traced,
+/// or is not an event of its own.
+#[cold]
+#[inline(never)]
+fn slow_path_state(sp: usize, bp: usize, size: usize, address: usize) -> Option<(*mut ThreadState, CallKind)> {
+    let mut state = thread::get();
+    // SAFETY: the thread's own state, which stays mapped.
+    if state.is_null() || unsafe { (*state).activation } == 0 {
+        state = claim::enter(sp);
+        return (!state.is_null()).then_some((state, CallKind::Event));
+    }
+    // SAFETY: the thread's own state, which stays mapped.
+    if unsafe { (*state).activation } == thread::ENTERING {
+        session::count_without_slot();
+        return None;
+    }
+    // SAFETY: the thread's own state, whose activation is not 0.
+    unsafe {
+        let mut kind = guard::classify(state, sp, size, address);
+        if kind == CallKind::Deferred && hook_is_gone(state, sp, bp) {
+            guard::abandon(state);
+            kind = CallKind::Event;
+        }
+        // Events that waited for a hook that has been left happened before this call.
+        if kind == CallKind::Event && (&raw const (*state).deferred_count).read_volatile() != 0 {
+            emit_deferred(state, sp);
+        }
+        (kind != CallKind::Inner).then_some((state, kind))
+    }
+}
+
+/// Returns whether the hook that this call seems to interrupt was left by a jump. It was if no
+/// further event can be deferred, and the stack from here to its end does not contain that hook.
+/// (The hook may also have been left for another stack, to be resumed later. While there is space
+/// for deferred events, they wait for that.)
+///
+/// # Safety
+/// As [`guard::classify`].
+#[cold]
+unsafe fn hook_is_gone(state: *mut ThreadState, sp: usize, bp: usize) -> bool {
+    // SAFETY: the state is the calling thread's, as the caller ensures.
+    unsafe {
+        let is_full = (&raw const (*state).deferred_count).read_volatile() as usize >= MAX_DEFERRED;
+        is_full && cache::stack_contains(&raw mut (*state).stacks, sp, bp, (*state).busy_sp) == Some(false)
+    }
+}
+
+/// Returns whether sampling skips this allocation of a thread that samples, and counts it then. It
+/// is called before the allocation, so that only a jump to the allocator has to follow. An
+/// allocation that fails has been counted nevertheless.
+#[inline(always)]
+pub fn is_sampled_out(size: usize) -> bool {
+    match hook_path() {
+        // SAFETY: the thread's own state, whose activation is ready.
+        HookPath::Fast(state) => unsafe { sample::is_sampled_out(state, size as u64) },
+        _ => false,
+    }
+}
+
+/// The same as [`is_sampled_out`] for a free. Null is not an event and takes the full path.
+#[inline(always)]
+pub fn is_free_sampled_out(address: *mut u8) -> bool {
+    match hook_path() {
+        // SAFETY: the thread's own state, whose activation is ready.
+        HookPath::Fast(state) => !address.is_null() && unsafe { sample::is_free_sampled_out(state, address as u64) },
+        _ => false,
+    }
+}
+
+/// Records an allocation. Called after the allocator.
+#[inline(always)]
+pub fn allocated(op: Op, address: *mut u8, size: usize, sp: usize, bp: usize) {
+    match hook_path() {
+        // SAFETY: the thread's own state, whose activation is ready.
+        HookPath::Fast(state) if unsafe { sample::selects(state, false, address as u64, size as u64) } => {
+            record_with_stack(state, op, address as u64, size as u64, sp, bp);
+        }
+        HookPath::Fast(_) | HookPath::Untraced => {}
+        HookPath::Slow => record_slowly(op, address as u64, size as u64, sp, bp, true),
+    }
+}
+
+/// Records a free. Called before the allocator.
+#[inline(always)]
+pub fn freed(op: Op, address: *mut u8, sp: usize, bp: usize) {
+    match hook_path() {
+        HookPath::Untraced => {}
+        // SAFETY: the thread's own state, whose activation is ready.
+        HookPath::Fast(state) if !unsafe { sample::selects(state, true, address as u64, 0) } => {}
+        HookPath::Fast(state) if !session::frees_have_stacks() => record(state, op, address as u64, 0, sp, || 0),
+        HookPath::Fast(state) => record_with_stack(state, op, address as u64, 0, sp, bp),
+        HookPath::Slow => record_slowly(op, address as u64, 0, sp, bp, session::frees_have_stacks()),
+    }
+}
+
+/// Records an event with its call stack. One copy serves all hooks, because the capture is what
+/// fills the instruction cache.
+#[inline(never)]
+fn record_with_stack(state: *mut ThreadState, op: Op, address: u64, size: u64, sp: usize, bp: usize) {
+    // SAFETY: the activation is busy when `record` calls this, and `sp` and `bp` are the hook's.
+    record(state, op, address, size, sp, || unsafe { cache::capture(&raw mut (*state).stacks, sp, bp) });
+}
+
+/// Records an event with the stack node that `stack` returns.
+#[inline(always)]
+fn record(state: *mut ThreadState, op: Op, address: u64, size: u64, sp: usize, stack: impl FnOnce() -> u32) {
+    // SAFETY: the thread's own state, which is not busy; `sp` is the hook's.
+    unsafe {
+        guard::begin(state, sp, COUNTED);
+        let stack = stack();
+        push(&mut *state, Event { op, stack, address, size });
+        guard::end(state);
+        if (&raw const (*state).deferred_count).read_volatile() != 0 {
+            emit_deferred(state, sp);
+        }
+    }
+}
+
+/// Records an event on the slow path.
+#[cold]
+#[inline(never)]
+fn record_slowly(op: Op, address: u64, size: u64, sp: usize, bp: usize, with_stack: bool) {
+    let named = if op.is_free() { address as usize } else { 0 };
+    match slow_path_state(sp, bp, size as usize, named) {
+        None => {}
+        // SAFETY: the thread's own state, whose activation is not 0.
+        Some((state, _)) if !unsafe { sample::selects(state, op.is_free(), address, size) } => {}
+        Some((state, CallKind::Deferred)) => {
+            let stack = if with_stack { deferred_stack(state, sp, bp) } else { 0 };
+            defer(state, Event { op, stack, address, size });
+        }
+        Some((state, _)) if with_stack => record_with_stack(state, op, address, size, sp, bp),
+        Some((state, _)) => record(state, op, address, size, sp, || 0),
+    }
+}
+
+/// Timestamps and publishes an event. Returns false if the event did not fit and was counted as
+/// dropped.
+///
+/// # Safety
+/// The state must be the calling thread's, with a busy activation.
+#[inline(always)]
+unsafe fn push(state: &mut ThreadState, event: Event) -> bool {
+    // SAFETY: the slot's control record stays mapped while the session lives.
+    let producer = unsafe { &(*state.control).producer.0 };
+    if state.head + MAX_EVENT_RECORDS + state.reserved > state.limit && !ensure_capacity(state) {
+        producer.emitted.store(state.activation / ONE_EVENT, Relaxed);
+        if event.op == Op::RESIZE_BEGIN {
+            state.activation += ONE_EVENT;
+            producer.emitted.store(state.activation / ONE_EVENT, Relaxed);
+        }
+        if event.op.is_event() || event.op == Op::RESIZE_BEGIN {
+            count_dropped(state);
+        }
+        return false;
+    }
+    if state.pending_reports != 0 {
+        put_pending_reports(state);
+    }
+    let mut delta = 0;
+    if timestamp::is_single_threaded() && state.until_timestamp != 0 {
+        state.until_timestamp -= 1;
+    } else {
+        state.until_timestamp = if timestamp::is_single_threaded() { TIMESTAMP_INTERVAL } else { 0 };
+        producer.reservation.store(state.head + 1, Relaxed);
+        let now = timestamp::now();
+        delta = now.wrapping_sub(state.timestamp);
+        // A timestamp is never before the thread's last one, even if the clock is.
+        if (delta as i64) < 0 {
+            delta = 0;
+        } else if delta >= DELTA_LIMIT {
+            state.put(Record::timestamp(now));
+            state.timestamp = now;
+            delta = 0;
+        } else {
+            state.timestamp = now;
+        }
+    }
+    if event.is_compact() {
+        state.put(event.compact(delta));
+    } else {
+        event.extended(delta).into_iter().for_each(|record| state.put(record));
+    }
+    // Stored right before the event is published, so that the count is in doubt for as short as
+    // possible if the thread is killed between the two.
+    producer.emitted.store(state.activation / ONE_EVENT, Relaxed);
+    // SAFETY: the control record is the claimed slot's, since the activation is busy.
+    unsafe { state.publish() };
+    true
+}
+
+/// Stores the records that are due before the next event: a gap, a change of the sampling interval.
+#[cold]
+#[inline(never)]
+fn put_pending_reports(state: &mut ThreadState) {
+    let reports = core::mem::take(&mut state.pending_reports);
+    let events = reports & !(INTERVAL_PENDING | INTERVAL_AFTER_NEXT);
+    if events != 0 {
+        state.put(Record::dropped(events));
+    }
+    if reports & INTERVAL_PENDING != 0 {
+        state.put(Record::sample_interval(state.countdown.mean, reports & INTERVAL_AFTER_NEXT != 0));
+    }
+}
+
+/// Counts one event that was dropped for want of space.
+#[cold]
+fn count_dropped(state: &mut ThreadState) {
+    // SAFETY: the slot's control record stays mapped while the session lives.
+    let producer = unsafe { &(*state.control).producer.0 };
+    state.dropped += 1;
+    state.pending_reports += 1;
+    producer.dropped.store(state.dropped, Release);
+}
+
+/// Keeps an event of a signal handler that interrupted a hook of this thread until that hook ends.
+/// Returns false if the event was dropped.
+#[cold]
+#[inline(never)]
+fn defer(state: *mut ThreadState, event: Event) -> bool {
+    // SAFETY: the thread's own state. The interrupted hook reads `nested_count` only when it is
+    // done, and never the rest.
+    unsafe {
+        let count = (&raw const (*state).deferred_count).read_volatile() as usize;
+        if count >= MAX_DEFERRED {
+            // The interrupted hook may hold the other counters in registers. This one is written by
+            // handlers only.
+            (*(*state).control).producer.0.deferred_dropped.fetch_add(1, Relaxed);
+            return false;
+        }
+        let deferred = DeferredEvent { timestamp: timestamp::now(), event };
+        (&raw mut (*state).deferred[count]).write_volatile(deferred);
+        (&raw mut (*state).deferred_count).write_volatile(count as u32 + 1);
+        true
+    }
+}
+
+/// Captures the stack of a deferred event. Returns 0 if a handler interrupted another handler's
+/// capture.
+#[cold]
+fn deferred_stack(state: *mut ThreadState, sp: usize, bp: usize) -> u32 {
+    // SAFETY: `is_capturing_deferred` reserves the deferred frames for this call.
+    unsafe {
+        if (&raw const (*state).is_capturing_deferred).read_volatile() != 0 {
+            return 0;
+        }
+        (&raw mut (*state).is_capturing_deferred).write_volatile(1);
+        let node = cache::capture_deferred(&raw mut (*state).stacks, sp, bp);
+        (&raw mut (*state).is_capturing_deferred).write_volatile(0);
+        node
+    }
+}
+
+/// Emits the deferred events. `sp` is that of the hook that has just finished.
+#[cold]
+#[inline(never)]
+fn emit_deferred(state: *mut ThreadState, sp: usize) {
+    // SAFETY: the thread's own state; handlers add after `deferred_count` only, and an index is
+    // passed before its event is emitted, so that a jump out of here emits none twice.
+    unsafe {
+        loop {
+            let record_alloc = (&raw const (*state).deferred_emitted).read_volatile();
+            if record_alloc >= (&raw const (*state).deferred_count).read_volatile() {
+                break;
+            }
+            let deferred = (&raw const (*state).deferred[record_alloc as usize]).read_volatile();
+            (&raw mut (*state).deferred_emitted).write_volatile(record_alloc + 1);
+            guard::begin(state, sp, if deferred.event.op.is_event() { COUNTED } else { 0 });
+            push_deferred(&mut *state, deferred);
+            guard::end(state);
+        }
+        (&raw mut (*state).deferred_count).write_volatile(0);
+        (&raw mut (*state).deferred_emitted).write_volatile(0);
+    }
+}
+
+/// Publishes a deferred event with its own timestamp.
+///
+/// # Safety
+/// As [`push`].
+unsafe fn push_deferred(state: &mut ThreadState, deferred: DeferredEvent) {
+    // SAFETY: the slot's control record stays mapped while the session lives.
+    let producer = unsafe { &(*state.control).producer.0 };
+    producer.emitted.store(state.activation / ONE_EVENT, Relaxed);
+    if state.head + MAX_EVENT_RECORDS + state.reserved > state.limit && !ensure_capacity(state) {
+        if deferred.event.op.is_event() {
+            count_dropped(state);
+        }
+        return;
+    }
+    if state.pending_reports != 0 {
+        put_pending_reports(state);
+    }
+    producer.reservation.store(state.head + 1, Relaxed);
+    state.timestamp = state.timestamp.max(deferred.timestamp);
+    state.until_timestamp = 0;
+    state.put(Record::timestamp(state.timestamp));
+    if deferred.event.is_compact() {
+        state.put(deferred.event.compact(0));
+    } else {
+        deferred.event.extended(0).into_iter().for_each(|record| state.put(record));
+    }
+    // SAFETY: the control record is the claimed slot's, since the activation is busy.
+    unsafe { state.publish() };
+}

@@ -1,0 +1,113 @@
+//! What a thread does when its ring looks full: it applies what the recorder has changed, and waits
+//! for space if the overflow policy says so.
+
+use super::MAX_EVENT_RECORDS;
+use crate::mode::{self, EntryMode};
+use crate::session;
+use crate::sys::{self, Need};
+use crate::thread::deadline::{Deadline, SPINS};
+use crate::thread::{self, INTERVAL_AFTER_NEXT, INTERVAL_PENDING, ThreadState};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use heaptape_wire::area::{ACTIVATION_DORMANT, CLOSED, OVERFLOW_DROP};
+use heaptape_wire::limits::HEADER_CHECK_RECORDS;
+
+/// Applies what the recorder has changed. The current event is still emitted as it was begun.
+///
+/// # Safety
+/// The state must be the calling thread's, with an activation that is not 0.
+#[cold]
+pub unsafe fn apply_control(state: *mut ThreadState) {
+    let Some(area) = session::area() else { return };
+    let header = area.header();
+    // SAFETY: the state is the calling thread's, as the caller ensures.
+    let state = unsafe { &mut *state };
+    let sample_bytes = header.sample_bytes.load(Relaxed);
+    if state.countdown.set_mean(sample_bytes) {
+        mode::choose(EntryMode::of_interval(sample_bytes));
+        state.pending_reports |= INTERVAL_PENDING | INTERVAL_AFTER_NEXT;
+    }
+    if header.activation.0.load(Relaxed) == ACTIVATION_DORMANT {
+        // The state stays as it is until the recorder sees that the thread has another slot, or has
+        // ended.
+        thread::set((&raw const header.activation.0).cast_mut().cast());
+        mode::choose(EntryMode::Untraced);
+    }
+}
+
+/// Ensures that the ring has space for one event. Called if the ring looks full, or the header has
+/// not been read for a while. Reads the recorder's position again, and waits if the overflow policy
+/// says so and the recorder is alive. Returns whether there is space.
+#[cold]
+#[inline(never)]
+pub fn ensure_capacity(state: &mut ThreadState) -> bool {
+    sys::aligned(|| ensure_capacity_aligned(state))
+}
+
+#[inline(always)]
+fn ensure_capacity_aligned(state: &mut ThreadState) -> bool {
+    let capacity = state.ring.capacity();
+    let wanted = state.head + MAX_EVENT_RECORDS + state.reserved;
+    // SAFETY: the slot's control record stays mapped while the session lives.
+    let control = unsafe { &*state.control };
+    let mut refresh = |state: &mut ThreadState| {
+        let end = control.consumer.0.tail.load(Acquire).wrapping_add(capacity);
+        state.limit = end.min(wanted + HEADER_CHECK_RECORDS);
+        wanted <= end
+    };
+    // SAFETY: the calling thread's own state.
+    unsafe { apply_control(state) };
+    if refresh(state) {
+        return true;
+    }
+    let Some(area) = session::area() else { return false };
+    let header = area.header();
+    if header.state.load(Relaxed) == CLOSED {
+        session::close();
+        thread::set(thread::untraced());
+        mode::choose(EntryMode::Untraced);
+        return false;
+    }
+    if header.overflow.load(Relaxed) == OVERFLOW_DROP || header.breaker.load(Relaxed) != 0 {
+        return false;
+    }
+    wait(state, header, control, &mut refresh)
+}
+
+/// Waits for space until the [`Deadline`] is over. Then the whole process stops waiting.
+fn wait(
+    state: &mut ThreadState,
+    header: &heaptape_wire::Header,
+    control: &heaptape_wire::SlotControl,
+    refresh: &mut impl FnMut(&mut ThreadState) -> bool,
+) -> bool {
+    const SLEEP_MS: u64 = 10;
+    for _ in 0..SPINS {
+        core::hint::spin_loop();
+        if refresh(state) {
+            return true;
+        }
+    }
+    let tail_low = (&raw const control.consumer.0.tail).cast::<u32>();
+    let mut deadline = Deadline::new(header);
+    loop {
+        control.waiting.0.store(1, SeqCst);
+        let seen = control.consumer.0.tail.load(SeqCst) as u32;
+        if refresh(state) {
+            control.waiting.0.store(0, Relaxed);
+            return true;
+        }
+        if !Need::SLEEP.is_allowed() {
+            (0..SPINS).for_each(|_| core::hint::spin_loop());
+        } else {
+            sys::futex_wait(tail_low, seen, SLEEP_MS);
+        }
+        control.waiting.0.store(0, Relaxed);
+        if refresh(state) {
+            return true;
+        }
+        if deadline.is_over(header) {
+            header.breaker.store(1, Relaxed);
+            return false;
+        }
+    }
+}

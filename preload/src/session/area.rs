@@ -1,0 +1,239 @@
+//! The shared area as this process has mapped it: the header and the first segment of each table
+//! since the attach, and later segments as they are needed. So it uses little of a limit on address
+//! space or on locked memory.
+//!
+//! The library keeps no descriptor, and needs none to map more of the file. `mremap` of zero bytes
+//! of a shared mapping makes a second mapping of the same file, which begins with the given page
+//! and may extend beyond the end of the first mapping. The segments of a table follow each other in
+//! the file, so the last page of a segment is enough to map the next one.
+
+use crate::sys::{self, Need};
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use heaptape_wire::area::{ACTIVATION_DORMANT, MAGIC, PAGE, Table};
+use heaptape_wire::modules::ModuleEntry;
+use heaptape_wire::ring::Ring;
+use heaptape_wire::segments::Segments;
+use heaptape_wire::{Header, Layout, Node, Params, Record, SlotControl, WIRE_VERSION};
+
+/// For each table and segment, the address that entry 0 would have if all entries were as large as
+/// those of the segment; 0 if the segment is not mapped. A mapped segment stays mapped while the
+/// process lives.
+static ORIGINS: [[AtomicUsize; Segments::MAX]; 4] = [const { [const { AtomicUsize::new(0) }; Segments::MAX] }; 4];
+
+/// The area of the session. It can be copied, since it owns nothing.
+#[derive(Clone, Copy)]
+pub struct Area {
+    front: *mut u8,
+    layout: Layout,
+}
+
+/// Returns a node, or `None` if its segment is not mapped.
+#[inline(always)]
+pub fn node(number: u32) -> Option<&'static Node> {
+    let origin = ORIGINS[Table::Nodes as usize][Table::Nodes.segments().of(number)].load(Relaxed);
+    // SAFETY: the segment is mapped and stays mapped; nodes are atomics. The number is below the
+    // table's end: it was claimed, and claimed numbers are compared with the capacity.
+    (origin != 0).then(|| unsafe { &*(origin.wrapping_add(number as usize * size_of::<Node>()) as *const Node) })
+}
+
+/// Maps the header and the first segments of the area that the recorder sent, and makes it the area
+/// of this process.
+pub fn map(descriptor: i32, bytes: u64) -> Option<Area> {
+    let mut front = sys::map_file(core::ptr::null_mut(), PAGE as usize, descriptor, 0)?;
+    let mut mapped = PAGE as usize;
+    let area = (|| {
+        // SAFETY: the first page is mapped, and all fields are atomics.
+        let header = unsafe { &*front.cast::<Header>() };
+        let params = Params {
+            ring_bytes: header.ring_bytes.load(Relaxed),
+            slots: header.slots.load(Relaxed),
+            nodes: header.nodes.load(Relaxed),
+        };
+        let same = header.magic.load(Relaxed) == MAGIC && header.version.load(Relaxed) == u32::from(WIRE_VERSION);
+        (same && params.is_valid()).then_some(())?;
+        let layout = Layout::new(params);
+        (layout.total == bytes).then_some(())?;
+        front = sys::grow(front, mapped, front_bytes(&layout))?;
+        mapped = front_bytes(&layout);
+        let area = Area { front, layout };
+        for table in Table::ALL {
+            let (offset, bytes) = layout.segment(table, 0)?;
+            let at = front.wrapping_add(front_offset(&layout, table));
+            // The slots follow the header in the file too.
+            if table != Table::Slots {
+                sys::map_file(at, bytes as usize, descriptor, offset)?;
+            }
+        }
+        Some(area)
+    })();
+    let Some(area) = area else {
+        sys::unmap(front, mapped);
+        return None;
+    };
+    // A child maps its own area, but keeps the page with the activation, which its thread-local
+    // variable may point to. A core dump does not need the area. Mappings of later segments inherit
+    // both.
+    sys::advise(front.wrapping_add(PAGE as usize), mapped - PAGE as usize, libc::MADV_DONTFORK);
+    sys::advise(front, mapped, libc::MADV_DONTDUMP);
+    for table in Table::ALL {
+        let origins = &ORIGINS[table as usize];
+        origins.iter().skip(1).for_each(|origin| origin.store(0, Relaxed));
+        origins[0].store(front as usize + front_offset(&area.layout, table), Release);
+    }
+    Some(area)
+}
+
+/// Returns the size of the header and the first segments in bytes.
+const fn front_bytes(layout: &Layout) -> usize {
+    let rings = match layout.segment(Table::Rings, 0) {
+        Some((_, bytes)) => bytes as usize,
+        None => 0,
+    };
+    front_offset(layout, Table::Rings) + rings
+}
+
+/// Returns the offset of the first segment of a table in the front mapping.
+const fn front_offset(layout: &Layout, table: Table) -> usize {
+    let mut offset = PAGE as usize;
+    let mut before = 0;
+    while before < table as usize {
+        if let Some((_, bytes)) = layout.segment(Table::ALL[before], 0) {
+            offset += bytes as usize;
+        }
+        before += 1;
+    }
+    offset
+}
+
+impl Area {
+    /// Returns the sizes that the area was created with.
+    pub const fn params(&self) -> Params {
+        self.layout.params
+    }
+
+    /// Returns the header of the area.
+    pub const fn header(&self) -> &'static Header {
+        // SAFETY: the first page is mapped as long as the process lives; all fields are atomics.
+        unsafe { &*self.front.cast::<Header>() }
+    }
+
+    /// Returns the address of the activation that all threads look at while the process is dormant,
+    /// or `None` while it is not.
+    pub fn dormant_activation(&self) -> Option<*mut c_void> {
+        let activation = &self.header().activation.0;
+        (activation.load(Acquire) == ACTIVATION_DORMANT).then(|| (&raw const *activation).cast_mut().cast())
+    }
+
+    /// Returns the control record of a slot, and maps it if needed. Returns `None` if there is no
+    /// such slot, or no memory for it.
+    pub fn slot(&self, index: u32) -> Option<&'static SlotControl> {
+        // SAFETY: the entry is mapped; all fields are atomics.
+        self.entry(Table::Slots, index).map(|address| unsafe { &*(address as *const SlotControl) })
+    }
+
+    /// Returns a module entry, with the same conditions as [`Area::slot`].
+    pub fn module(&self, index: u32) -> Option<&'static ModuleEntry> {
+        // SAFETY: the entry is mapped; all fields are atomics.
+        self.entry(Table::Modules, index).map(|address| unsafe { &*(address as *const ModuleEntry) })
+    }
+
+    /// Returns the ring of a slot, with the same conditions as [`Area::slot`].
+    pub fn ring(&self, slot: u32) -> Option<Ring> {
+        let address = self.entry(Table::Rings, slot)?;
+        let bytes = self.layout.ring_bytes(Table::Rings.segments().of(slot));
+        // SAFETY: the ring is inside its segment, which stays mapped.
+        Some(unsafe { Ring::new(address as *mut Record, bytes / size_of::<Record>() as u64) })
+    }
+
+    /// Maps the nodes up to a number. Returns false if there is no memory for them.
+    pub fn map_nodes(&self, number: u32) -> bool {
+        self.entry(Table::Nodes, number).is_some()
+    }
+
+    /// Returns the number of nodes that are mapped.
+    pub fn mapped_nodes(&self) -> u32 {
+        let segments = Table::Nodes.segments();
+        let origins = &ORIGINS[Table::Nodes as usize];
+        let mapped = origins.iter().position(|origin| origin.load(Acquire) == 0).unwrap_or(origins.len());
+        segments.start(mapped).min(u64::from(self.params().nodes)) as u32
+    }
+
+    /// Returns the address of an entry, and maps its segment if needed.
+    #[inline(always)]
+    fn entry(&self, table: Table, index: u32) -> Option<usize> {
+        if index >= self.layout.entries(table) {
+            return None;
+        }
+        let segment = table.segments().of(index);
+        let origin = match ORIGINS[table as usize][segment].load(Acquire) {
+            0 => self.map_up_to(table, segment)?,
+            origin => origin,
+        };
+        Some(origin.wrapping_add(index as usize * self.layout.entry_bytes(table, segment) as usize))
+    }
+
+    /// Maps the segments of a table up to `last`, and returns the origin of that one.
+    #[cold]
+    #[inline(never)]
+    fn map_up_to(&self, table: Table, last: usize) -> Option<usize> {
+        let origins = &ORIGINS[table as usize];
+        for (segment, known) in origins.iter().enumerate().take(last + 1).skip(1) {
+            if known.load(Acquire) != 0 {
+                continue;
+            }
+            if !Need::MAP_MORE.is_allowed() {
+                return None;
+            }
+            let (_, bytes) = self.layout.segment(table, segment)?;
+            let (before, length) = self.mapped_segment(table, segment - 1)?;
+            // The new mapping begins with the page before the segment.
+            let bytes = PAGE as usize + bytes as usize;
+            let base = sys::map_again(before.wrapping_add(length - PAGE as usize), bytes)?;
+            let start = table.segments().start(segment) * self.layout.entry_bytes(table, segment);
+            let origin = (base as usize + PAGE as usize).wrapping_sub(start as usize);
+            // Another thread may have been faster.
+            if origin == 0 || known.compare_exchange(0, origin, Release, Relaxed).is_err() {
+                sys::unmap(base, bytes);
+            }
+        }
+        Some(origins[last].load(Acquire)).filter(|origin| *origin != 0)
+    }
+
+    /// Returns address and size of a mapped segment.
+    fn mapped_segment(&self, table: Table, segment: usize) -> Option<(*mut u8, usize)> {
+        let origin = ORIGINS[table as usize][segment].load(Acquire);
+        let (_, bytes) = self.layout.segment(table, segment).filter(|_| origin != 0)?;
+        let start = table.segments().start(segment) * self.layout.entry_bytes(table, segment);
+        Some((origin.wrapping_add(start as usize) as *mut u8, bytes as usize))
+    }
+
+    /// Returns the address of the first page.
+    pub const fn base(&self) -> *mut u8 {
+        self.front
+    }
+
+    /// Maps zeros over the area in a forked child, which has inherited only the first page. A hook
+    /// that the fork interrupted continues there. With `also_header` the first page is replaced
+    /// too, which the child otherwise shares with its parent and the recorder.
+    pub fn replace_in_child(&self, also_header: bool) {
+        let map_zeros = |at: *mut u8, bytes: usize| sys::map_private(at, bytes, libc::MAP_FIXED);
+        let kept = if also_header { 0 } else { PAGE as usize };
+        map_zeros(self.front.wrapping_add(kept), front_bytes(&self.layout) - kept);
+        // A child that attached in a handler of `pthread_atfork` has segments of its own by now.
+        if ORIGINS[Table::Slots as usize][0].load(Acquire) != self.front as usize + PAGE as usize {
+            return;
+        }
+        for table in Table::ALL {
+            (1..Segments::MAX).map_while(|segment| self.mapped_segment(table, segment)).for_each(|(at, bytes)| {
+                map_zeros(at, bytes);
+            });
+        }
+    }
+
+    /// Unmaps an area that is not used after all.
+    pub fn give_up(&self) {
+        ORIGINS.iter().flatten().for_each(|origin| origin.store(0, Relaxed));
+        sys::unmap(self.front, front_bytes(&self.layout));
+    }
+}

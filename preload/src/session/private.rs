@@ -1,0 +1,111 @@
+//! Private memory of the library: the page that shows whether this is the process that attached,
+//! the states of the threads, and the indexes of stack nodes. A forked child sees all of it as
+//! zeros (`MADV_WIPEONFORK`) and uses it again. Without this feature of the kernel (before 4.14)
+//! nothing is recorded. The memory is mapped as it is needed, like the segments of the shared area.
+
+use crate::sys;
+use core::sync::atomic::{
+    AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
+use heaptape_wire::area::PAGE;
+use heaptape_wire::segments::Segments;
+
+/// A page that a forked child sees as zeros. It holds 1 in the process that attached.
+static ALIVE: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The division of the thread states into segments.
+const STATES: Segments = Segments::new(1);
+/// For each segment, the address that state 0 would have if the segment began with it; 0 if the
+/// segment is not mapped.
+static STATE_ORIGINS: [AtomicUsize; Segments::MAX] = [const { AtomicUsize::new(0) }; Segments::MAX];
+
+/// Binary logarithm of the number of entries of the first index of nodes.
+pub const FIRST_INDEX_LOG2: u32 = 13;
+/// Binary logarithm of the number of entries of the largest index, which is twice the number of
+/// nodes that can be distinguished.
+const LAST_INDEX_LOG2: usize = 29;
+/// The indexes by the binary logarithm of their number of entries; null if not mapped.
+static INDEXES: [AtomicPtr<AtomicU64>; LAST_INDEX_LOG2 + 1] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; LAST_INDEX_LOG2 + 1];
+
+const fn index_bytes(log2: u32) -> usize {
+    size_of::<AtomicU64>() << log2
+}
+
+/// Maps memory of zeros that a forked child sees as zeros too.
+fn wiped(bytes: usize) -> Option<*mut u8> {
+    let base = sys::map_private(core::ptr::null_mut(), bytes, 0)?;
+    if !sys::advise(base, bytes, libc::MADV_WIPEONFORK) {
+        sys::unmap(base, bytes);
+        return None;
+    }
+    sys::advise(base, bytes, libc::MADV_DONTDUMP);
+    Some(base)
+}
+
+/// The same after the attach. The program may have requested all memory to be locked, and this
+/// library's memory must not count against its limit.
+fn wiped_later(bytes: usize) -> Option<*mut u8> {
+    wiped(bytes).inspect(|base| sys::unlock(*base, bytes))
+}
+
+/// Prepares the memory, for thread states of `state_bytes`: that of the parent process if
+/// `is_inherited`, which this process sees as zeros, or else new memory.
+pub fn start(is_inherited: bool, state_bytes: usize) -> bool {
+    if is_inherited && !ALIVE.load(Relaxed).is_null() {
+        return true;
+    }
+    // Everything that an attach needs is in one mapping, which saves system calls.
+    let (page, index) = (PAGE as usize, index_bytes(FIRST_INDEX_LOG2));
+    let Some(base) = wiped(page + index + state_bytes) else { return false };
+    INDEXES.iter().for_each(|index| index.store(core::ptr::null_mut(), Relaxed));
+    STATE_ORIGINS.iter().for_each(|origin| origin.store(0, Relaxed));
+    INDEXES[FIRST_INDEX_LOG2 as usize].store(base.wrapping_add(page).cast(), Relaxed);
+    STATE_ORIGINS[0].store(base as usize + page + index, Relaxed);
+    ALIVE.store(base.cast(), Relaxed);
+    true
+}
+
+/// Returns whether this process is the one that attached, and not a child that was forked since.
+pub fn is_ours() -> bool {
+    let alive = ALIVE.load(Relaxed);
+    // SAFETY: the page stays mapped for ever; a child reads zeros.
+    !alive.is_null() && unsafe { (*alive).load(Relaxed) } == 1
+}
+
+/// Marks this process as the one that attached.
+pub fn attached() {
+    // SAFETY: [`start`] has stored the address of a page that stays mapped.
+    unsafe { (*ALIVE.load(Relaxed)).store(1, Release) };
+}
+
+/// Returns the memory for the state of a slot, which has `state_bytes`, and maps it if needed.
+/// Returns `None` if there is no memory for it.
+pub fn thread_state(slot: u32, state_bytes: usize) -> Option<*mut u8> {
+    let segment = STATES.of(slot);
+    let start = STATES.start(segment) as usize * state_bytes;
+    let known = STATE_ORIGINS.get(segment)?;
+    if known.load(Acquire) == 0 {
+        let bytes = (STATES.start(segment + 1) - STATES.start(segment)) as usize * state_bytes;
+        let base = wiped_later(bytes)?;
+        // A thread uses little of its state, and with huge pages it would pay for all of it.
+        sys::advise(base, bytes, libc::MADV_NOHUGEPAGE);
+        let origin = (base as usize).wrapping_sub(start);
+        // Another thread may have been faster.
+        if origin == 0 || known.compare_exchange(0, origin, Release, Relaxed).is_err() {
+            sys::unmap(base, bytes);
+        }
+    }
+    let origin = Some(known.load(Acquire)).filter(|origin| *origin != 0)?;
+    Some(origin.wrapping_add(slot as usize * state_bytes) as *mut u8)
+}
+
+/// Returns the index of this size, and maps it if needed. Returns `None` if there is no memory for
+/// it. The index is all zeros before its first use in this process.
+pub fn index(log2: u32) -> Option<*mut AtomicU64> {
+    let known = INDEXES.get(log2 as usize)?;
+    if known.load(Acquire).is_null() {
+        known.store(wiped_later(index_bytes(log2))?.cast(), Release);
+    }
+    Some(known.load(Acquire))
+}

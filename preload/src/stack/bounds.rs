@@ -1,0 +1,106 @@
+//! The bounds of a thread's own stack.
+
+use super::unwind::other::Pages;
+use crate::sys::{self, Need};
+use crate::{arch, probe, session};
+
+/// The known part of a thread's own stack.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct StackBounds {
+    /// The lowest address from which the stack is known to be mapped up to `end`.
+    pub low: usize,
+    /// The end of the readable part of the thread's own stack; 0 if it is not known.
+    pub end: usize,
+    /// No page below this address belongs to the thread's own stack, because one of them cannot be
+    /// read.
+    floor: usize,
+}
+
+impl StackBounds {
+    /// Returns the bounds of the calling thread's stack, if `sp` is on it.
+    pub fn new(sp: usize, tid: u32) -> StackBounds {
+        StackBounds { low: sp & !4095, end: own_stack_end(sp, tid), floor: 0 }
+    }
+
+    /// Returns whether an address is in the known part.
+    #[inline(always)]
+    pub const fn contains(&self, address: usize) -> bool {
+        address >= self.low && address < self.end
+    }
+
+    /// Extends the known part down to `sp`, unless that is on another stack. Returns whether it is
+    /// on this one.
+    #[cold]
+    pub fn grow(&mut self, sp: usize, other_pages: &Pages) -> bool {
+        /// The most bytes that a single frame may skip: 2,048 pages.
+        const MOST: usize = 8 << 20;
+        if other_pages.contain(sp as u64) {
+            return false;
+        }
+        if self.end == 0 {
+            // A sandbox may not allow the system call for the thread id.
+            if !Need::THREAD.is_allowed() {
+                return false;
+            }
+            self.end = own_stack_end(sp, sys::tid());
+            self.low = sp & !4095;
+            return self.end != 0;
+        }
+        let target = sp & !4095;
+        if sp >= self.end || self.low - target > MOST || target < self.floor {
+            return false;
+        }
+        // The page of `sp` itself is mapped, since it is in use.
+        while self.low > target + 4096 {
+            if !probe::is_readable(self.low - 4096) {
+                if Need::PROBE.is_allowed() {
+                    self.floor = self.low;
+                }
+                return false;
+            }
+            self.low -= 4096;
+        }
+        self.low = target;
+        true
+    }
+
+    /// Finds how far down the stack can be read, while the system calls for it are still allowed,
+    /// as if the thread had used the stack to that depth before.
+    pub fn probe_ahead(&mut self) {
+        const AHEAD: usize = 512 << 10;
+        let lowest = self.low.saturating_sub(AHEAD);
+        while self.end != 0 && self.low > lowest && probe::is_readable(self.low - 4096) {
+            self.low -= 4096;
+        }
+    }
+}
+
+/// Returns the end of the stack that holds `sp`. Threads made by libc have their thread pointer at
+/// the top of the stack. The main thread has the kernel's random bytes above its first frame. The
+/// only thread of a forked child may have been either. Returns 0 if not all pages up to there are
+/// mapped; then the first event came on another stack.
+pub fn own_stack_end(sp: usize, tid: u32) -> usize {
+    let is_main = tid == session::pid();
+    let kernels = if is_main { mapped_up_to(sp, sys::auxiliary(libc::AT_RANDOM)) } else { 0 };
+    if kernels == 0 && (!is_main || session::is_forked()) { mapped_up_to(sp, arch::thread_pointer()) } else { kernels }
+}
+
+/// Returns `end` rounded down to a word if everything from `sp` up to it can be read, else 0.
+fn mapped_up_to(sp: usize, end: usize) -> usize {
+    /// 64 MiB, which is more than any stack uses at a thread's first event.
+    const FARTHEST: usize = 64 << 20;
+    let end = end & !7;
+    if end <= sp || end - sp > FARTHEST {
+        return 0;
+    }
+    let mut page = sp & !4095;
+    while page < end {
+        let count = probe::readable_pages(page, (end - page).div_ceil(4096));
+        if count == 0 {
+            return 0;
+        }
+        page += count * 4096;
+    }
+    end
+}

@@ -1,0 +1,52 @@
+//! Call stacks: the bounds of a thread's own stack, captures with a cache, and the table that
+//! numbers stacks.
+
+mod bounds;
+pub mod cache;
+#[cfg(heaptape_verify)]
+mod check;
+pub mod modules;
+mod path_cache;
+pub mod table;
+pub mod unwind;
+
+pub use bounds::StackBounds;
+#[cfg(test)]
+pub use bounds::own_stack_end;
+
+use cache::StackCache;
+use unwind::Frames;
+use unwind::other::Pages;
+
+/// What a thread knows of its stacks. It is used by that thread only.
+#[repr(C)]
+pub struct ThreadStacks {
+    /// The known part of the thread's own stack.
+    pub bounds: StackBounds,
+    /// Pages of other stacks that can be read.
+    pub other_pages: Pages,
+    /// The value of `other_pages` before the current walk. It is a field and not a local variable
+    /// because the walk may run on a very small stack.
+    pages_before: Pages,
+    /// The last captures of this thread.
+    pub cache: StackCache,
+    /// The frames of a capture that interrupted another capture.
+    deferred_frames: Frames,
+}
+
+impl ThreadStacks {
+    /// Initializes the stacks of a new thread, whose first event is at `sp`, in memory that may
+    /// hold those of an earlier one.
+    pub fn reset(&mut self, sp: usize, tid: u32) {
+        self.bounds = StackBounds::new(sp, tid);
+        self.other_pages = Pages::new();
+        self.cache.forget();
+    }
+
+    /// Returns whether `sp` is on the thread's own stack, which can then be read from `sp` up. The
+    /// known part of the stack is extended page by page if `sp` is deeper than ever before.
+    #[inline(always)]
+    pub fn is_own(&mut self, sp: usize) -> bool {
+        self.bounds.contains(sp) || self.bounds.grow(sp, &self.other_pages)
+    }
+}

@@ -1,0 +1,57 @@
+//! The memory of a stack, as far as it may be read.
+
+/// The memory of a stack, as far as it may be read.
+pub trait Memory {
+    /// Whether this is the thread's own stack, all of which may be read in any order.
+    const IS_OWN: bool;
+    /// Returns the word at an address from the unwind tables, or `None` if it may not be read or is
+    /// not aligned.
+    fn word(&mut self, address: u64) -> Option<u64>;
+    /// Returns the word at an address that a register happens to hold.
+    fn guessed(&mut self, address: u64) -> Option<u64>;
+    /// Returns the word at the slot of a frame that was called from `sp` or above, and the word
+    /// where that frame saved the frame pointer.
+    #[inline(always)]
+    fn pair(&mut self, slot: u64, saved: u64, sp: u64) -> Option<(u64, u64)> {
+        if slot < sp {
+            return None;
+        }
+        Some((self.word(slot)?, self.word(saved)?))
+    }
+}
+
+/// The thread's own stack between two addresses, all of it mapped.
+pub struct OwnStack {
+    /// The lowest address that may be read.
+    pub low: u64,
+    /// The first address after it.
+    pub end: u64,
+}
+
+impl Memory for OwnStack {
+    const IS_OWN: bool = true;
+
+    #[inline(always)]
+    fn word(&mut self, address: u64) -> Option<u64> {
+        if address < self.low || address >= self.end || address & 7 != 0 {
+            return None;
+        }
+        // SAFETY: [low, end) is the thread's own stack from the hook's frame up, known to be mapped
+        // (`StackBounds`), and a multiple of 8 below `end`, itself one, leaves eight bytes.
+        Some(unsafe { (address as *const u64).read_volatile() })
+    }
+
+    fn guessed(&mut self, address: u64) -> Option<u64> {
+        self.word(address)
+    }
+
+    #[inline(always)]
+    fn pair(&mut self, slot: u64, saved: u64, sp: u64) -> Option<(u64, u64)> {
+        if slot < sp || slot >= self.end || slot & 7 != 0 || saved < self.low {
+            return None;
+        }
+        // SAFETY: low <= saved <= slot < end, multiples of 8: words of the thread's own stack, all
+        // of it mapped.
+        unsafe { Some(((slot as *const u64).read_volatile(), (saved as *const u64).read_volatile())) }
+    }
+}

@@ -1,0 +1,87 @@
+//! The unwinder: from a return address to the frames of the call stack. Its rules:
+//! * A capture is a pure function of (the return address, the stack pointer, the frame pointer, the
+//!   words read, the unwind rules).
+//! * Every word that is read is where the stack is known to be mapped.
+//! * The stack cache ([`super::cache`]) uses a remembered stack only after every word that the old
+//!   walk read has been read again.
+//! * When a module is unmapped, its rules and all stack caches are dropped ([`rules::generation`]).
+//!
+//! The registers that it follows are those of [`crate::arch::registers`].
+
+mod cfi;
+mod dwarf;
+mod expression;
+pub mod memory;
+pub mod other;
+pub mod rule;
+pub mod rules;
+#[cfg(test)]
+mod tests;
+pub mod walk;
+
+use crate::arch;
+use heaptape_wire::limits::MAX_FRAMES;
+
+/// One frame of a captured stack.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(32))]
+pub struct Frame {
+    /// Address of the word that held the return address.
+    pub slot: u64,
+    /// The return address, or the address of the interrupted instruction with
+    /// [`SIGNAL`](heaptape_wire::nodes::SIGNAL).
+    pub address: u64,
+    /// The frame pointer in the caller's frame. In a remembered frame it is valid only if the walk
+    /// depends on it ([`LIVE_BP`]).
+    pub bp: u64,
+    /// Low half: how many words below `slot` the step to this frame read the frame pointer; 0 if
+    /// the step left it unchanged. High half: the flags below.
+    pub step_info: u64,
+}
+
+impl Frame {
+    /// Stores a frame as two halves, as it is copied later.
+    #[inline(always)]
+    pub fn put(target: &mut Frame, slot: u64, address: u64, bp: u64, step_info: u64) {
+        // SAFETY: a frame is four words and aligned to 32 bytes.
+        unsafe { arch::store_four((target as *mut Frame).cast(), [slot, address, bp, step_info]) };
+    }
+
+    /// Returns how many words below `slot` the frame pointer was read; 0 if it was not.
+    #[inline(always)]
+    pub const fn bp_distance(&self) -> u64 {
+        self.step_info & 0xffff_ffff
+    }
+    /// Returns the flags of the frame.
+    #[inline(always)]
+    pub const fn flags(&self) -> u32 {
+        (self.step_info >> 32) as u32
+    }
+    /// Returns whether the walk from the frame inside this one depends on its frame pointer because
+    /// the walk from this frame does.
+    #[inline(always)]
+    pub const fn passes_live_bp(&self) -> bool {
+        self.flags() & LIVE_BP != 0 && self.bp_distance() == 0
+    }
+    /// Adds a flag to the frame.
+    #[inline(always)]
+    pub fn mark(&mut self, flag: u32) {
+        self.step_info |= u64::from(flag) << 32;
+    }
+}
+
+/// Mask of the flags of a node ([`heaptape_wire::nodes`]), which are in the low bits.
+pub const NODE_FLAGS: u32 = 0x0f;
+/// Flag: the step to this frame read more than the two words that a `Frame` describes, so it is
+/// never taken from the cache.
+pub const SPECIAL: u32 = 0x100;
+
+/// Flag: the step from this frame depends on its frame pointer.
+pub const USES_BP: u32 = 0x200;
+/// Flag: the walk from this frame outwards depends on its frame pointer. Either this step does, or
+/// one further out before the pointer is replaced by a saved one. Optimized code keeps other values
+/// in that register; they change all the time and do not matter then.
+pub const LIVE_BP: u32 = 0x400;
+
+/// Space for the frames of one capture.
+pub type Frames = [Frame; MAX_FRAMES];

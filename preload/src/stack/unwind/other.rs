@@ -1,0 +1,160 @@
+//! Stacks other than the thread's own: of coroutines, split stacks, signal handlers. They come and
+//! go with the program's memory, and nothing shows where they end.
+//!
+//! The following is read without asking the kernel, and cannot fault:
+//! * the thread's own stack, as far as it is known to be mapped;
+//! * the word where the unwind tables of a live frame locate its return address or a saved
+//!   register, in a page that an earlier walk read too. A page is kept ([`Pages`]) if a walk that
+//!   read it came to the end of the stack. Memory beyond the end of a stack, or where a frame
+//!   without tables points, is never kept.
+//!
+//! Everything else is checked with the kernel: a page that a live frame is in, before its first
+//! word is read, and a word at a guessed address, each time. The kernel copies that word, since
+//! another thread may unmap it at any moment.
+
+use super::memory::Memory;
+use crate::probe;
+
+const PAGE: u64 = 4096;
+
+/// A range of pages that walks have read.
+#[derive(Clone, Copy)]
+struct Stretch {
+    low: u64,
+    end: u64,
+}
+
+/// Number of ranges that are known at once. They are copied on small stacks.
+const STRETCHES: usize = 4;
+
+/// The pages of other stacks that this thread's walks have read recently.
+#[derive(Clone, Copy)]
+pub struct Pages {
+    stretches: [Stretch; STRETCHES],
+    next: u32,
+}
+
+impl Pages {
+    /// Returns an empty set.
+    pub const fn new() -> Pages {
+        Pages { stretches: [Stretch { low: 0, end: 0 }; STRETCHES], next: 0 }
+    }
+
+    /// Returns the known range that holds an address.
+    #[inline(always)]
+    fn around(&self, address: u64) -> Option<Stretch> {
+        self.stretches.iter().find(|stretch| address >= stretch.low && address < stretch.end).copied()
+    }
+
+    /// Returns whether an address is in a known page.
+    pub fn contain(&self, address: u64) -> bool {
+        self.around(address).is_some()
+    }
+
+    /// Adds the page that a walk began in, if later ones have displaced it.
+    pub fn keep(&mut self, sp: u64) {
+        if !self.contain(sp) {
+            self.add(sp);
+        }
+    }
+
+    /// Adds the page of an address, and returns the range that it belongs to then.
+    #[cold]
+    fn add(&mut self, address: u64) -> Stretch {
+        let low = address & !(PAGE - 1);
+        let end = low + PAGE;
+        for stretch in &mut self.stretches {
+            if stretch.end == low || stretch.low == end {
+                *stretch = Stretch { low: stretch.low.min(low), end: stretch.end.max(end) };
+                return *stretch;
+            }
+        }
+        let stretch = Stretch { low, end };
+        self.stretches[self.next as usize % self.stretches.len()] = stretch;
+        self.next = self.next.wrapping_add(1);
+        stretch
+    }
+}
+
+/// Another stack, for one walk.
+pub struct OtherStack<'a> {
+    /// The known part of the thread's own stack.
+    own: Stretch,
+    /// The range that the last word was read from.
+    last: Stretch,
+    pages: &'a mut Pages,
+}
+
+impl OtherStack<'_> {
+    /// Returns the stack for a walk from `sp`, the address of a hook's return address. The thread's
+    /// own stack is known from `low` to `end`.
+    pub fn new(sp: u64, low: u64, end: u64, pages: &mut Pages) -> OtherStack<'_> {
+        let page = Stretch { low: sp & !(PAGE - 1), end: (sp & !(PAGE - 1)) + PAGE };
+        OtherStack { own: Stretch { low, end }, last: pages.around(sp).unwrap_or(page), pages }
+    }
+
+    #[cold]
+    fn select(&mut self, address: u64) -> Option<()> {
+        if address >= self.own.low && address < self.own.end {
+            self.last = self.own;
+        } else if let Some(stretch) = self.pages.around(address) {
+            self.last = stretch;
+        } else {
+            probe::is_readable(address as usize).then_some(())?;
+            self.last = self.pages.add(address);
+        }
+        Some(())
+    }
+}
+
+impl Memory for OtherStack<'_> {
+    const IS_OWN: bool = false;
+
+    #[inline(always)]
+    fn word(&mut self, address: u64) -> Option<u64> {
+        if address & 7 != 0 || address < PAGE || address >> 47 != 0 {
+            return None;
+        }
+        if address < self.last.low || address >= self.last.end {
+            self.select(address)?;
+        }
+        // SAFETY: a live frame's word, in a page that could be read; see the module's text.
+        Some(unsafe { (address as *const u64).read_volatile() })
+    }
+
+    fn guessed(&mut self, address: u64) -> Option<u64> {
+        let mut word = [0; 8];
+        (address & 7 == 0 && probe::peek(address as usize, &mut word) == word.len()).then(|| u64::from_le_bytes(word))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adjacent_pages_are_joined() {
+        let mut pages = Pages::new();
+        assert!(!pages.contain(0x5000));
+        pages.add(0x5008);
+        assert!(pages.contain(0x5000) && pages.contain(0x5fff) && !pages.contain(0x6000) && !pages.contain(0x4fff));
+        pages.add(0x6000);
+        let grown = pages.add(0x4ff8);
+        assert_eq!((grown.low, grown.end), (0x4000, 0x7000));
+        for number in 0..8 {
+            pages.add(0x10_0000 + number * 0x2000);
+        }
+        assert!(!pages.contain(0x5000) && pages.contain(0x10_e000));
+    }
+
+    #[test]
+    fn unmapped_memory_is_not_read() {
+        let mut pages = Pages::new();
+        let here = 7u64;
+        let own = &raw const here as u64;
+        let mut memory = OtherStack::new(own, 0, 0, &mut pages);
+        assert_eq!((memory.word(own), memory.guessed(own)), (Some(7), Some(7)));
+        assert_eq!((memory.word(8), memory.word(0x4000), memory.guessed(0x4000)), (None, None, None));
+        assert_eq!((memory.word(own + 1), memory.guessed(own + 1)), (None, None));
+    }
+}

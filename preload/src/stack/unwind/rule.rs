@@ -1,0 +1,74 @@
+//! A rule: how to step from a frame to its caller, as one 64-bit word.
+//!
+//! ```text
+//! bits 0..4 kind | 4..20 offset / 8, signed | 20..27 saved frame pointer | 32..64 tag
+//! ```
+//! The location of the saved frame pointer is in words below the return address; 0 means that it
+//! was not saved. The tag is that of the rule table ([`super::rules`]).
+
+/// How to compute the CFA (the stack pointer before the call) from the registers of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// CFA = stack pointer + offset.
+    FromSp = 1,
+    /// CFA = frame pointer + offset.
+    FromBp = 2,
+    /// The outermost frame, which has no caller.
+    End = 3,
+    /// The kernel's signal frame, which holds the registers in memory.
+    Signal = 4,
+    /// A procedure linkage stub: CFA = stack pointer + 8, and 8 more after its first push.
+    Plt = 5,
+    /// A realigned stack: CFA = word at frame pointer + offset; the frame pointer is
+    /// saved where it points.
+    Realigned = 6,
+    /// Anything else that DWARF can express. The tables are interpreted again with the registers.
+    Expression = 7,
+    /// No unwind data: a frame-pointer step, which is a guess.
+    Unknown = 8,
+}
+
+/// A compiled rule, as one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule(pub u64);
+
+impl Rule {
+    /// Packs a rule. Returns `None` if a number does not fit.
+    pub fn new(kind: Kind, offset: i64, bp_distance: u64) -> Option<Rule> {
+        let distance = i16::try_from(offset / 8).ok().filter(|_| offset % 8 == 0)?;
+        (bp_distance < 128).then_some(Rule(kind as u64 | u64::from(distance as u16) << 4 | bp_distance << 20))
+    }
+    /// Returns the number of the [`Kind`].
+    #[inline(always)]
+    pub const fn kind(self) -> u64 {
+        self.0 & 15
+    }
+    /// Returns whether the kind is one of the two that nearly all code has: CFA from the
+    /// stack pointer or from the frame pointer.
+    #[inline(always)]
+    pub const fn is_usual(self) -> bool {
+        self.kind() <= Kind::FromBp as u64
+    }
+    /// Returns whether the CFA is computed from the stack pointer.
+    #[inline(always)]
+    pub const fn is_from_sp(self) -> bool {
+        self.kind() == Kind::FromSp as u64
+    }
+    /// Returns whether the step depends on the frame pointer.
+    #[inline(always)]
+    pub const fn uses_bp(self) -> bool {
+        !self.is_from_sp() && self.kind() != Kind::End as u64
+    }
+    /// Returns the offset in bytes.
+    #[inline(always)]
+    pub const fn offset(self) -> i64 {
+        (self.0 >> 4) as u16 as i16 as i64 * 8
+    }
+    /// Returns how many words below the return address the frame pointer was saved; 0 if it
+    /// is the caller's.
+    #[inline(always)]
+    pub const fn bp_distance(self) -> u64 {
+        self.0 >> 20 & 127
+    }
+}

@@ -1,0 +1,176 @@
+//! The step from a frame to its caller, and walks without a cache. They never fault: every word is
+//! read through a [`Memory`] that knows what is mapped, and on one stack each frame is above the
+//! one before.
+
+use super::expression;
+use super::memory::Memory;
+use super::rule::{Kind, Rule};
+use super::rules;
+use super::{Frame, SPECIAL};
+use crate::arch::registers::{Registers, signal_frame};
+use heaptape_wire::nodes::{GUESSED, SIGNAL, TRUNCATED};
+
+/// The result of a step.
+pub enum Next {
+    /// The caller, and its registers.
+    Caller(Frame, Registers),
+    /// The caller, found by a guess.
+    Guessed(Frame, Registers),
+    /// The frame is the outermost one.
+    End,
+    /// The caller cannot be found.
+    Unreachable,
+}
+
+/// Returns the registers in the calling frame, after the return.
+#[inline(always)]
+pub const fn registers_of(frame: &Frame) -> Registers {
+    Registers { lookup: frame.address.wrapping_sub(1), sp: frame.slot + 8, bp: frame.bp }
+}
+
+/// Returns the first frame of a hook, with its return address at `sp` and the caller's frame
+/// pointer `bp`.
+#[inline(always)]
+pub fn first(sp: usize, bp: usize) -> Frame {
+    // SAFETY: `sp` is the address of the hook's own return address.
+    let address = unsafe { (sp as *const u64).read() };
+    Frame { slot: sp as u64, address, bp: bp as u64, step_info: 0 }
+}
+
+/// Steps to the caller by a rule of the two usual kinds. All others take the slow path.
+#[inline(always)]
+pub fn step(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Next {
+    let kind = rule.kind();
+    if kind > Kind::FromBp as u64 {
+        return step_slowly(registers, rule, memory);
+    }
+    let base = if kind == Kind::FromSp as u64 { registers.sp } else { registers.bp };
+    let slot = base.wrapping_add_signed(rule.offset()).wrapping_sub(8);
+    let distance = rule.bp_distance();
+    // Without a saved frame pointer the slot itself is read a second time, which is cheaper than a
+    // branch that cannot be predicted.
+    let (Some(address), Some(saved)) = (memory.word(slot), memory.word(slot.wrapping_sub(8 * distance))) else {
+        return Next::Unreachable;
+    };
+    if slot < registers.sp {
+        return Next::Unreachable;
+    }
+    if address == 0 {
+        return Next::End;
+    }
+    let frame = Frame { slot, address, bp: if distance == 0 { registers.bp } else { saved }, step_info: distance };
+    Next::Caller(frame, registers_of(&frame))
+}
+
+#[cold]
+#[inline(never)]
+fn step_slowly(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Next {
+    crate::sys::aligned(|| step_slowly_aligned(registers, rule, memory))
+}
+
+#[inline(always)]
+fn step_slowly_aligned(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Next {
+    let kind = rule.kind();
+    let special = |slot: u64, address: u64, bp: u64| Frame { slot, address, bp, step_info: u64::from(SPECIAL) << 32 };
+    let found = if kind == Kind::End as u64 {
+        return Next::End;
+    } else if kind == Kind::Signal as u64 {
+        return signal_step(registers, memory).unwrap_or(Next::Unreachable);
+    } else if kind == Kind::Plt as u64 {
+        let pushed = registers.lookup & 15 >= rule.offset() as u64 / 8;
+        let slot = registers.sp + 8 * u64::from(pushed);
+        memory.word(slot).map(|address| special(slot, address, registers.bp))
+    } else if kind == Kind::Realigned as u64 {
+        (|| {
+            let slot = memory.word(registers.bp.wrapping_add_signed(rule.offset()))?.wrapping_sub(8);
+            let bp = memory.word(registers.bp)?;
+            (slot >= registers.sp).then_some(())?;
+            Some(special(slot, memory.word(slot)?, bp))
+        })()
+    } else if kind == Kind::Expression as u64 {
+        expression::step(registers, memory)
+            .filter(|found| found.cfa == found.slot.wrapping_add(8) && found.slot >= registers.sp)
+            .map(|found| special(found.slot, found.address, found.bp))
+    } else {
+        return guess(registers, memory);
+    };
+    match found {
+        Some(frame) if frame.address == 0 => Next::End,
+        Some(frame) => Next::Caller(frame, registers_of(&frame)),
+        None => Next::Unreachable,
+    }
+}
+
+/// Steps out of a signal handler. The kernel has saved all registers in memory.
+fn signal_step(registers: Registers, memory: &mut impl Memory) -> Option<Next> {
+    let slot = registers.sp + signal_frame::IP;
+    let address = memory.word(slot)?;
+    let bp = memory.word(registers.sp + signal_frame::BP)?;
+    let sp = memory.word(registers.sp + signal_frame::SP)?;
+    let frame = Frame { slot, address, bp, step_info: u64::from(SPECIAL | SIGNAL) << 32 };
+    Some(if address == 0 { Next::End } else { Next::Caller(frame, Registers { lookup: address, sp, bp }) })
+}
+
+/// Steps by the frame pointer out of code without unwind data, which was generated at run time or
+/// written by hand. If it keeps a frame pointer, the caller is found.
+fn guess(registers: Registers, memory: &mut impl Memory) -> Next {
+    if registers.bp < registers.sp {
+        return Next::Unreachable;
+    }
+    let slot = registers.bp.wrapping_add(8);
+    match (memory.guessed(slot), memory.guessed(registers.bp)) {
+        (Some(address), Some(bp)) if address > 4096 && address >> 47 == 0 => {
+            let frame = Frame { slot, address, bp, step_info: 1 | u64::from(SPECIAL) << 32 };
+            Next::Guessed(frame, registers_of(&frame))
+        }
+        _ => Next::Unreachable,
+    }
+}
+
+/// Returns the rule for the step from a frame.
+#[inline(always)]
+pub fn rule_of(frame: &Frame) -> Rule {
+    if frame.flags() & SIGNAL != 0 { rules::at_instruction(frame.address) } else { rules::of(frame.address) }
+}
+
+/// Returns whether a frame from the first to the outermost has its return address at `slot`.
+/// Returns `None` if the walk does not reach the end, or only by a guess.
+pub fn contains_slot(first: Frame, slot: u64, max_frames: usize, memory: &mut impl Memory) -> Option<bool> {
+    let (mut frame, mut registers) = (first, registers_of(&first));
+    for _ in 0..max_frames {
+        if frame.slot == slot {
+            return Some(true);
+        }
+        match step(registers, rule_of(&frame), memory) {
+            Next::Caller(next, there) => (frame, registers) = (next, there),
+            Next::End => return Some(false),
+            Next::Guessed(..) | Next::Unreachable => return None,
+        }
+    }
+    None
+}
+
+/// Walks from the first frame to the outermost without a cache, and stores the frames, innermost
+/// first. Returns their number. The last one is marked if the stack has more frames than fit.
+pub fn plain(first: Frame, memory: &mut impl Memory, frames: &mut [Frame]) -> usize {
+    let mut frame = first;
+    let mut registers = registers_of(&first);
+    let mut count = 0;
+    while let Some(target) = frames.get_mut(count) {
+        *target = frame;
+        count += 1;
+        match step(registers, rule_of(&frame), memory) {
+            Next::Caller(next, there) => (frame, registers) = (next, there),
+            Next::Guessed(next, there) => {
+                frames[count - 1].mark(GUESSED);
+                (frame, registers) = (next, there);
+            }
+            Next::End => return count,
+            Next::Unreachable => break,
+        }
+    }
+    if let Some(last) = frames[..count].last_mut() {
+        last.mark(TRUNCATED);
+    }
+    count
+}
