@@ -12,7 +12,8 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
 HEAPTAPE = os.environ.get("HEAPTAPE", os.path.join(TARGET, "release/heaptape"))
 
-# name: (options of `record`, or None for plain and "" for the library without a recorder; arguments of the program)
+# name: (options of `record`, or None for plain and "" for the library without a recorder;
+# arguments of the program)
 RUNS = {
     "plain": (None, "2"), "plain, fresh": (None, "2 fresh"), "plain, fresh 24": (None, "24 fresh"),
     "no recorder": ("", "2"),

@@ -1,4 +1,5 @@
-# Builds so many small objects, writes them as JSON, reads them back. With PYTHONMALLOC=malloc each object is a call of malloc.
+# Builds the given number of small objects, writes them as JSON, and reads them back. With
+# PYTHONMALLOC=malloc each object is a call of malloc.
 import json
 import sys
 

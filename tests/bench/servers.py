@@ -94,7 +94,7 @@ class Redis:
         wait("redis", lambda: answers("redis-cli", "-p", str(PORT), "ping"))
 
     def load(self, seconds):
-        # Values of 300 bytes over 100,000 keys, and lists: the server allocates and frees all the time.
+        # Values of 300 bytes over 100,000 keys, and lists: the server allocates and frees steadily.
         count = str(int(seconds * 25_000))
         words = ["redis-benchmark", "-p", str(PORT), "-c", "20", "-n", count, "-r", "100000", "-d", "300", "-t", "set,get,lpush,lpop", "--csv"]
         begun = time.monotonic()
@@ -179,7 +179,7 @@ def measure(group, daemon, mode, place):
 
     def one(server, own, out):
         rate = server.load(ARGS.seconds)
-        # Of a machine that has other work the processor time of an operation says more than the clock.
+        # On a busy machine the CPU time of an operation is more accurate than its wall time.
         each = (tree_cpu(server.process.pid) - own) / (rate * (time.monotonic() - begun))
         out |= {"rate": rate, "speed": 1 / each}
 

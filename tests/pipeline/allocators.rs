@@ -13,15 +13,15 @@ fn libraries() -> Vec<PathBuf> {
     found
 }
 
-/// Preloaded besides: the library stands before it, so that its calls are seen, and its own inner
-/// ones are not events.
+/// heaptape comes before a preloaded allocator, so that calls of the program are events, and inner
+/// calls of the allocator are not.
 #[test]
-fn allocators_preloaded_besides() {
+fn preloaded_allocators_are_recorded() {
     let libraries = libraries();
     assert!(!libraries.is_empty(), "no other allocator is installed: run scripts/install-tools");
     for library in &libraries {
-        // Threads that allocate nothing but by their own_ calls: the allocator's own libraries
-        // allocate on the main thread.
+        // The threads allocate by their own_ calls only. The libraries of the allocator allocate
+        // on the main thread.
         for (name, arguments) in [("pairs", ["50000", "4"]), ("threads", ["4", "5000"])] {
             let folder = test_env::folder();
             let file = folder.path().join("own");
@@ -31,12 +31,12 @@ fn allocators_preloaded_besides() {
             std::fs::remove_file(&file).expect("own figures");
             let recording = program.recorded();
             same(&plain, &recording.outcome);
-            let recording = recording.whole();
+            let recording = recording.complete();
             own::equal(&own::read(&file), &own::recorded(&recording));
         }
         let cpp = Program::new(Target::program("each_operator.cpp").build()).env("LD_PRELOAD", library);
         let plain = cpp.plain().success();
-        let recording = cpp.recorded().whole();
+        let recording = cpp.recorded().complete();
         same(&plain, &recording.outcome);
         let leaks = recording.leaks();
         for bytes in [5003, 5009, 5011, 5021, 5023, 5039, 5051, 5059] {
@@ -44,12 +44,12 @@ fn allocators_preloaded_besides() {
             assert_eq!(found, 1, "{}: {bytes} bytes by new, once: {leaks:#?}", library.display());
         }
     }
-    torture::passed(29, "allocators preloaded besides", libraries.len() as u64);
+    torture::passed(29, "preloaded allocators", libraries.len() as u64);
 }
 
-/// Linked into the program as a shared library.
+/// An allocator that is linked into the program as a shared library.
 #[test]
-fn allocators_linked_by_the_program() {
+fn linked_allocators_are_recorded() {
     let libraries = libraries();
     for library in &libraries {
         let folder = test_env::folder();
@@ -60,15 +60,15 @@ fn allocators_linked_by_the_program() {
         std::fs::remove_file(&file).expect("own figures");
         let recording = program.recorded();
         same(&plain, &recording.outcome);
-        let recording = recording.whole();
+        let recording = recording.complete();
         own::equal(&own::read(&file), &own::recorded(&recording));
     }
     torture::passed(29, "allocators linked by the program", libraries.len() as u64);
 }
 
-/// A program that defines malloc itself: it runs, and what is seen of it balances.
+/// A program that defines malloc itself runs unchanged, and its accounting balances.
 #[test]
-fn an_allocator_inside_the_program() {
+fn program_with_its_own_allocator_is_unharmed() {
     let object = Target::program("signal_safe_allocator.c").flag("-c").named("own_allocator.o").build();
     let built = Target::program("pairs.c").flag(object).flag("-rdynamic").named("own-allocator").build();
     let program = Program::new(built).args(["20000", "2"]);
@@ -81,12 +81,12 @@ fn an_allocator_inside_the_program() {
         "{}",
         recording.outcome
     );
-    recording.report().processes.iter().for_each(heaptape_tests::Process::ledger);
-    torture::passed(29, "a program with an allocator of its own, unharmed", 1);
+    recording.report().processes.iter().for_each(heaptape_tests::Process::assert_accounting);
+    torture::passed(29, "unharmed programs with their own allocator", 1);
 }
 
 #[test]
-fn a_program_of_another_libc() {
+fn musl_program_is_recorded() {
     if test_env::find("musl-gcc").is_none() {
         return; // musl-tools is not installed
     }
@@ -97,32 +97,31 @@ fn a_program_of_another_libc() {
     assert_eq!((preloaded.code(), &preloaded.stdout), (12, &plain.stdout), "{preloaded}");
     let recording = program.recorded();
     assert_eq!((recording.outcome.code(), &recording.outcome.stdout), (12, &plain.stdout), "{}", recording.outcome);
-    let recording = recording.whole();
+    let recording = recording.complete();
     let report = recording.report();
     let process = report.only("small-musl");
     assert_eq!((process.allocs, process.frees, process.live_bytes), (100, 50, 50 * 107), "{process:#?}");
-    torture::passed(29, "a program of musl, recorded", 1);
+    torture::passed(29, "recorded programs of musl", 1);
 }
 
-/// Another preload that passes everything on, before the library and behind it: each call is one
-/// event.
+/// With another preloaded library before heaptape or after it, each call is one event.
 #[test]
-fn other_preloads_in_both_orders() {
+fn calls_are_recorded_once_beside_another_preload() {
     let other = Target::library("passes_on.c").build();
     for line in ["export LD_PRELOAD=\"$LD_PRELOAD:$OTHER\"", "export LD_PRELOAD=\"$OTHER:$LD_PRELOAD\""] {
         let folder = test_env::folder();
         let file = folder.path().join("own");
         let program = Program::new(target::c("pairs")).args(["20000", "2"]).env("OWN_FILE", &file).env("OTHER", &other);
-        let program = program.behind(&["bash", "-c", &format!("{line}; exec \"$@\""), "bash"]);
+        let program = program.launched_by(&["bash", "-c", &format!("{line}; exec \"$@\""), "bash"]);
         let plain = program.plain().success();
         std::fs::remove_file(&file).expect("own figures");
         let recording = program.recorded();
         same(&plain, &recording.outcome);
-        let recording = recording.whole();
+        let recording = recording.complete();
         let (own, report) = (own::sum(&own::read(&file)), recording.report());
         let process = report.only("pairs");
         assert!((own.allocs..own.allocs + 8).contains(&process.allocs), "{line}: {own:#?} {process:#?}");
         assert_eq!(process.resizes, own.resizes, "{line}");
     }
-    torture::passed(30, "orders of another preload", 2);
+    torture::passed(30, "orders of another preloaded library", 2);
 }

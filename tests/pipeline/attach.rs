@@ -1,4 +1,4 @@
-//! The attach: nobody there, somebody else there, a recorder that never answers.
+//! The attach without a recorder, at the socket of another program, and to a silent recorder.
 
 use heaptape_tests::{Program, same, target, test_env, torture};
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 #[test]
-fn no_recorder_there() {
+fn programs_run_without_a_recorder() {
     let folder = test_env::folder();
     let at = |name: &str| folder.path().join(name);
     std::fs::write(at("file"), "not a socket").expect("a file");
@@ -36,12 +36,12 @@ fn no_recorder_there() {
     same(&plain, &program.preloaded_with(""));
     drop(stream);
     std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).expect("rights");
-    torture::passed(6, "sockets that are none", names.len() as u64 + 1);
+    torture::passed(6, "paths that are not a recorder's socket", names.len() as u64 + 1);
 }
 
-/// The attach ends within its 50 ms, whatever the other side does.
+/// The attach ends within its 50 ms, even if the other side does nothing.
 #[test]
-fn a_recorder_that_never_answers() {
+fn attach_ends_when_the_recorder_never_answers() {
     let folder = test_env::folder();
     let path = folder.path().join("socket");
     let listener = seqpacket(&path, 1);
@@ -54,12 +54,12 @@ fn a_recorder_that_never_answers() {
         slowest = slowest.max(start.elapsed());
     }
     drop(listener);
-    // 50 ms by promise; the rest is a busy machine's.
+    // The promise is 50 ms. The rest is for a busy machine.
     assert!(slowest < Duration::from_millis(400), "{slowest:?}");
-    torture::passed(8, "starts with a full queue that nobody empties", 40);
+    torture::passed(8, "program starts with a full queue that is never accepted", 40);
 }
 
-/// A listening socket of the recorder's kind that nobody accepts from.
+/// Creates a listening socket of the recorder's kind. Its connections are never accepted.
 fn seqpacket(path: &std::path::Path, backlog: i32) -> std::os::fd::OwnedFd {
     use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
     use std::os::fd::AsRawFd;
@@ -69,17 +69,16 @@ fn seqpacket(path: &std::path::Path, backlog: i32) -> std::os::fd::OwnedFd {
     socket
 }
 
-/// A recorder that lives and is late is waited for as long as HEAPTAPE_ATTACH_MS says; without it
-/// for 50 ms.
+/// The program waits for a late recorder for the time in HEAPTAPE_ATTACH_MS, or else for 50 ms.
 #[test]
-fn a_recorder_that_is_late() {
+fn late_recorder_is_awaited_as_configured() {
     use nix::sys::socket::{MsgFlags, accept, recv, send};
     use std::os::fd::AsRawFd;
     let folder = test_env::folder();
     let path = folder.path().join("socket");
     let listener = seqpacket(&path, 8);
     let program = Program::new(target::c("small"));
-    for (patience, is_there) in [("50", false), ("5000", true)] {
+    for (timeout, is_there) in [("50", false), ("5000", true)] {
         let waited = std::thread::scope(|scope| {
             let late = scope.spawn(|| {
                 let client = accept(listener.as_raw_fd()).expect("a client");
@@ -91,27 +90,26 @@ fn a_recorder_that_is_late() {
                 nix::unistd::close(client).expect("closes");
                 answered
             });
-            program.clone().env("HEAPTAPE_ATTACH_MS", patience).preloaded_with(&path).success();
+            program.clone().env("HEAPTAPE_ATTACH_MS", timeout).preloaded_with(&path).success();
             late.join().expect("no panic")
         });
-        assert_eq!(waited, is_there, "{patience} ms");
+        assert_eq!(waited, is_there, "{timeout} ms");
     }
-    torture::passed(8, "a recorder that answers after 400 ms, waited for as asked", 2);
+    torture::passed(8, "waits for a recorder that answers after 400 ms", 2);
 }
 
-/// Strangers that talk nonsense to the recorder's socket harm nobody.
+/// Clients that send garbage to the socket of the recorder harm nothing.
 #[test]
-fn strangers_on_the_socket() {
+fn invalid_clients_do_not_disturb_the_recording() {
     let program = Program::new(target::c("pairs")).args(["400000", "2"]);
     let plain = program.plain().success();
-    let mut strangers = 0;
-    // The program tells where the socket is: a shell behind the command writes its environment
-    // down.
+    let mut clients = 0;
+    // A shell writes the path of the socket to a file before it starts the program.
     let note = test_env::folder();
     let file = note.path().join("socket");
-    let told = program
+    let program = program
         .after(&format!("printf %s \"$HEAPTAPE_SOCKET\" > {0}.part; mv {0}.part {0}; sleep 0.2", file.display()));
-    let recording = told.recorded_while(|_, _| {
+    let recording = program.recorded_while(|_, _| {
         let start = Instant::now();
         let path = loop {
             match std::fs::read_to_string(&file) {
@@ -125,7 +123,7 @@ fn strangers_on_the_socket() {
             use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, send, socket};
             use std::os::fd::AsRawFd;
             if let Ok(mut stream) = UnixStream::connect(&path) {
-                stream.write_all(b"MTRC and nothing behind it").ok();
+                stream.write_all(b"MTRC and no more").ok();
             }
             let Ok(socket) = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_NONBLOCK, None) else {
                 continue;
@@ -133,7 +131,7 @@ fn strangers_on_the_socket() {
             if connect(socket.as_raw_fd(), &UnixAddr::new(path.as_str()).expect("a path")).is_ok() {
                 let bytes: Vec<u8> = (0..index * 7).map(|i| (i * 31) as u8).collect();
                 send(socket.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL).ok();
-                strangers += 1;
+                clients += 1;
                 if index % 3 == 0 {
                     keep.push(socket); // half-open for ever
                 }
@@ -146,11 +144,11 @@ fn strangers_on_the_socket() {
         "{}",
         recording.outcome
     );
-    let said = &recording.outcome.stderr;
-    assert!(said.len() < 4_000, "a flood of strangers is no flood of messages: {}", recording.outcome);
-    assert!(!said.contains(&0x1b), "no colours where nobody looks: {}", recording.outcome);
-    let recording = recording.whole();
+    let output = &recording.outcome.stderr;
+    assert!(output.len() < 4_000, "a flood of clients is no flood of messages: {}", recording.outcome);
+    assert!(!output.contains(&0x1b), "no colors off a terminal: {}", recording.outcome);
+    let recording = recording.complete();
     assert!(recording.report().only("pairs").allocs >= 800_000);
-    assert!(strangers > 100, "{strangers}");
-    torture::passed(40, "strangers on the socket", strangers);
+    assert!(clients > 100, "{clients}");
+    torture::passed(40, "invalid clients of the socket", clients);
 }

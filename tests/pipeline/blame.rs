@@ -1,5 +1,5 @@
-//! Every report, gate and export blames the same frame, whatever the optimizer inlined and whatever
-//! interpreter runs.
+//! Every report, threshold and export blames the same frame, for inlined functions and in
+//! interpreters.
 
 use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;
@@ -7,12 +7,12 @@ use heaptape_tests::{Daemon, Program, Recording, Target, test_env};
 use serde_json::Value;
 use std::fs;
 
-fn json(recording: &Recording, words: &[&str]) -> Value {
-    let said = recording.heaptape(&[words, &["--json"]].concat());
-    serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{words:?}: {error}: {said}"))
+fn json(recording: &Recording, arguments: &[&str]) -> Value {
+    let output = recording.heaptape(&[arguments, &["--json"]].concat());
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {output}"))
 }
 
-/// The function that a stack in JSON blames.
+/// Returns the function that a stack in JSON blames.
 fn blamed(stack: &Value) -> &str {
     let frames = stack.as_array().expect("a stack");
     let blamed: Vec<&Value> = frames.iter().filter(|frame| frame["blamed"] == true).collect();
@@ -20,11 +20,11 @@ fn blamed(stack: &Value) -> &str {
     blamed[0]["function"].as_str().expect("a name")
 }
 
-/// What each command blames for the most: its first row.
-fn first_places(recording: &Recording) -> Vec<(String, String)> {
-    let mut places = Vec::new();
-    let mut say = |command: &str, place: String| places.push((command.to_string(), place));
-    let text = |words: &[&str]| recording.heaptape(words).text();
+/// Returns each command with the location in its first row.
+fn first_locations(recording: &Recording) -> Vec<(String, String)> {
+    let mut locations = Vec::new();
+    let mut say = |command: &str, location: String| locations.push((command.to_string(), location));
+    let text = |arguments: &[&str]| recording.heaptape(arguments).text();
     let leaks = text(&["leaks"]);
     let mut lines = leaks.lines();
     say("leaks, headline", lines.next().and_then(|line| line.split(": ").nth(1)).unwrap_or_default().into());
@@ -34,77 +34,78 @@ fn first_places(recording: &Recording) -> Vec<(String, String)> {
         let answer = json(recording, &[command]);
         let row = &answer["processes"][0][list][0];
         if !row.is_null() && command != "lifetimes" {
-            say(command, row["place"].as_str().expect("a place").into());
+            say(command, row["place"].as_str().expect("a location").into());
             say(&format!("{command} --json"), blamed(&row["stack"]).into());
         }
     }
     let report = json(recording, &["report"]);
     for list in ["live", "peak"] {
-        say(&format!("report, {list}"), report["top"][list][0]["place"].as_str().expect("a place").into());
+        say(&format!("report, {list}"), report["top"][list][0]["place"].as_str().expect("a location").into());
     }
     let folder = recording.folder.to_string_lossy().into_owned();
     let diff = recording.heaptape(&["diff", "--json", "--from", "1%"]);
     let diff: Value = serde_json::from_slice(&diff.stdout).expect("JSON");
     say("diff", diff["changes"][0]["functions"][0].as_str().expect("a function").into());
-    let gate = recording.heaptape(&["leaks", "--json", "--fail-if", "leaked.growing > 0"]);
-    let gate: Value = serde_json::from_slice(&gate.stdout).expect("JSON");
-    let culprit = &gate["gates"][0]["culprits"][0];
-    say("gate", culprit["stack"][0].as_str().expect("a frame").into());
-    let place = test_env::folder();
-    let table = place.path().join("stacks.json");
+    let threshold = recording.heaptape(&["leaks", "--json", "--fail-if", "leaked.growing > 0"]);
+    let threshold: Value = serde_json::from_slice(&threshold.stdout).expect("JSON");
+    let culprit = &threshold["gates"][0]["culprits"][0];
+    say("threshold", culprit["stack"][0].as_str().expect("a frame").into());
+    let directory = test_env::folder();
+    let table = directory.path().join("stacks.json");
     let out = table.to_string_lossy().into_owned();
     let _ = heaptape(["export", "--to", "json", "-o", &out, &folder]).success();
     let rows = fs::read_to_string(&table).expect("the rows");
     let rows: Vec<Value> = rows.lines().filter_map(|row| serde_json::from_str(row).ok()).collect();
     let most = rows.iter().max_by_key(|row| row["alloc_bytes"].as_u64()).expect("a row");
     say("export", blamed(&most["stack"]).into());
-    places
+    locations
 }
 
 fn all_blame(recording: &Recording, function: &str) {
-    let wrong: Vec<_> = first_places(recording).into_iter().filter(|(_, place)| !place.starts_with(function)).collect();
+    let wrong: Vec<_> =
+        first_locations(recording).into_iter().filter(|(_, location)| !location.starts_with(function)).collect();
     assert!(wrong.is_empty(), "{function} was expected: {wrong:#?}");
 }
 
 #[test]
-fn functions_that_rust_inlines_are_blamed_by_every_command() {
+fn inlined_rust_functions_are_blamed_by_every_command() {
     let recording = Program::new(Target::program("inlined.rs").build()).recorded().success();
     all_blame(&recording, "inlined::metrics::feed");
 }
 
 #[test]
-fn functions_that_cpp_inlines_are_blamed_by_every_command() {
+fn inlined_cpp_functions_are_blamed_by_every_command() {
     let recording = Program::new(Target::program("inlined.cpp").build()).recorded();
     all_blame(&recording, "main::{lambda}::operator()");
-    // A row says how many lines it sums up; by line, each has its own.
-    let places = |words: &[&str]| -> Vec<String> {
-        let answer = json(&recording, words);
+    // A row states how many lines it sums up. By line, each line has its own row.
+    let locations = |arguments: &[&str]| -> Vec<String> {
+        let answer = json(&recording, arguments);
         let rows = answer["processes"][0]["sites"].as_array().expect("rows").clone();
-        rows.iter().map(|row| row["place"].as_str().expect("a place").to_string()).collect()
+        rows.iter().map(|row| row["place"].as_str().expect("a location").to_string()).collect()
     };
-    let of_session = |places: Vec<String>| -> Vec<String> {
-        places.into_iter().filter(|place| place.starts_with("shop::session_for") || place.contains(".cpp:")).collect()
+    let of_session = |rows: Vec<String>| -> Vec<String> {
+        rows.into_iter().filter(|row| row.starts_with("shop::session_for") || row.contains(".cpp:")).collect()
     };
-    let found = of_session(places(&["sites"]));
+    let found = of_session(locations(&["sites"]));
     for start in [
         "shop::session_for::{lambda}::operator() inlined.cpp (2 lines) < shop::Cache<shop::Session>::get_or_make<",
         "shop::session_for inlined.cpp:33 < main::{lambda}::operator()",
         "main::{lambda}::operator() inlined.cpp:42",
     ] {
-        assert!(found.iter().any(|place| place.starts_with(start)), "{start}: {found:#?}");
+        assert!(found.iter().any(|row| row.starts_with(start)), "{start}: {found:#?}");
     }
-    let found = of_session(places(&["sites", "--by", "line"]));
+    let found = of_session(locations(&["sites", "--by", "line"]));
     for line in [29, 30, 33, 42] {
-        assert!(found.iter().any(|place| place.ends_with(&format!("inlined.cpp:{line}"))), "{line}: {found:#?}");
+        assert!(found.iter().any(|row| row.ends_with(&format!("inlined.cpp:{line}"))), "{line}: {found:#?}");
     }
 }
 
-/// The user's own allocator: its callers are blamed once it is named.
+/// The callers of an allocator of the program are blamed if the user names it as a wrapper.
 #[test]
-fn a_wrapper_that_a_user_names_is_passed_over() {
+fn named_wrappers_are_skipped() {
     let recording = Program::new(Target::program("inlined.cpp").build()).recorded();
-    let functions = |words: &[&str]| -> Vec<String> {
-        let answer = json(&recording, words);
+    let functions = |arguments: &[&str]| -> Vec<String> {
+        let answer = json(&recording, arguments);
         let rows = answer["processes"][0]["sites"].as_array().expect("rows");
         rows.iter().map(|row| blamed(&row["stack"]).to_string()).collect()
     };
@@ -112,20 +113,20 @@ fn a_wrapper_that_a_user_names_is_passed_over() {
     let found = functions(&["sites", "--wrapper", "shop::session_for*", "--wrapper", "shop::Cache<*"]);
     assert!(!found.iter().any(|function| function.starts_with("shop::")), "{found:?}");
     assert!(found.iter().any(|function| function == "main::{lambda}::operator()"), "{found:?}");
-    // A module is named by its file.
+    // A module is named by the name of its file.
     let found = functions(&["sites", "--wrapper", "inlined"]);
     assert!(!found.iter().any(|function| function == "main"), "{found:?}");
 }
 
-/// Exports blame what the questions blame, wrappers that a user names among them.
+/// Exports blame the same frames as the reports, also with wrappers that the user names.
 #[test]
-fn exports_pass_over_the_wrappers_that_a_user_names() {
+fn exports_skip_named_wrappers() {
     let recording = Program::new(Target::program("inlined.cpp").build()).recorded();
-    let exported = |words: &[&str], variable: &str| -> Vec<String> {
+    let exported = |arguments: &[&str], variable: &str| -> Vec<String> {
         let mut export = std::process::Command::new(test_env::command());
-        let export = export.args(["export", "--format", "json", "-o", "-"]).args(words).arg(&recording.folder);
-        let said = export.env("HEAPTAPE_WRAPPERS", variable).output().expect("heaptape runs");
-        let rows = String::from_utf8(said.stdout).expect("text");
+        let export = export.args(["export", "--format", "json", "-o", "-"]).args(arguments).arg(&recording.folder);
+        let output = export.env("HEAPTAPE_WRAPPERS", variable).output().expect("heaptape runs");
+        let rows = String::from_utf8(output.stdout).expect("text");
         let rows = rows.lines().filter_map(|row| serde_json::from_str::<Value>(row).ok());
         rows.filter(|row| !row["stack"].is_null()).map(|row| blamed(&row["stack"]).to_string()).collect()
     };
@@ -140,36 +141,36 @@ fn exports_pass_over_the_wrappers_that_a_user_names() {
 }
 
 #[test]
-fn one_frame_is_never_hidden_and_all_can_be_shown() {
+fn a_single_outer_frame_is_never_hidden() {
     let recording = Program::new(heaptape_tests::target::c("leaks_deep")).recorded();
-    let stacks = |words: &[&str]| recording.heaptape(&[&["leaks", "--top", "1"], words].concat()).text();
+    let stacks = |arguments: &[&str]| recording.heaptape(&[&["leaks", "--top", "1"], arguments].concat()).text();
     assert!(stacks(&["--frames", "3"]).contains("… 3 outer frames"), "{}", stacks(&["--frames", "3"]));
     assert!(!stacks(&["--frames", "all"]).contains("outer frame"));
     assert!(stacks(&["--frames", "all"]).contains("__libc_start"), "{}", stacks(&["--frames", "all"]));
     for frames in ["5", "6"] {
-        let said = stacks(&["--frames", frames]);
-        assert!(said.contains("main leaks_deep.c") && !said.contains('…'), "{said}");
+        let output = stacks(&["--frames", frames]);
+        assert!(output.contains("main leaks_deep.c") && !output.contains('…'), "{output}");
     }
     assert_eq!(recording.heaptape(&["leaks", "--frames", "0"]).code(), 2);
 }
 
-/// A real run-time: a `Map` that grows, and is freed as a whole when the program ends.
+/// A `Map` of Node.js grows, and is freed when the program ends.
 #[test]
-fn what_grew_and_was_freed_at_exit_is_in_the_headline() {
-    let place = test_env::folder();
-    let script = place.path().join("leak.js");
+fn growth_freed_at_exit_is_in_the_headline() {
+    let directory = test_env::folder();
+    let script = directory.path().join("leak.js");
     let text = "const kept = new Map();\nfunction remember(at) { kept.set(at, Buffer.allocUnsafeSlow(4096 + at % 64)); }\n\
                 let at = 0;\nconst timer = setInterval(() => { for (let n = 0; n < 100; n++) remember(at++);\n\
                 if (at >= 6000) clearInterval(timer); }, 5);\n";
     fs::write(&script, text).expect("a script");
     let flags = ["--perf-basic-prof", "--interpreted-frames-native-stack"];
-    let node = Program::new(test_env::need("node")).args(flags).arg(&script).folder(place.path());
+    let node = Program::new(test_env::need("node")).args(flags).arg(&script).folder(directory.path());
     let recording = node.recorded().success();
-    let said = recording.heaptape(&["leaks"]).text();
-    let headline = said.lines().next().unwrap_or_default();
-    assert!(headline.contains("MiB grew through the run and were freed only at exit: "), "{said}");
-    assert!(headline.contains("leak.js:"), "{said}");
-    assert!(said.lines().nth(1).is_some_and(|first| first.starts_with("1. grew to ")), "{said}");
+    let output = recording.heaptape(&["leaks"]).text();
+    let headline = output.lines().next().unwrap_or_default();
+    assert!(headline.contains("MiB grew through the run and were freed only at exit: "), "{output}");
+    assert!(headline.contains("leak.js:"), "{output}");
+    assert!(output.lines().nth(1).is_some_and(|first| first.starts_with("1. grew to ")), "{output}");
     let answer = json(&recording, &["leaks"]);
     // 23.5 MiB are allocated; what comes last may be freed in the same sixteenth of the run.
     assert!(answer["total"]["grown_bytes"].as_u64() > Some(8 << 20), "{}", answer["total"]);
@@ -177,33 +178,33 @@ fn what_grew_and_was_freed_at_exit_is_in_the_headline() {
     let sum: u64 = rows.iter().filter_map(|row| row["grown_bytes"].as_u64()).sum();
     assert!(sum >= answer["total"]["grown_bytes"].as_u64().unwrap_or(u64::MAX), "{sum}");
     assert!(["remember", "(anonymous)"].contains(&blamed(&rows[0]["stack"])), "{:#}", rows[0]);
-    // Nothing of it is leaked; it has a gate of its own.
-    let gate = |gate: &str| recording.heaptape(&["leaks", "--fail-if", gate]);
-    assert_eq!(gate("leaked.growing > 4MiB").code(), 0);
-    let failed = gate("freed-at-exit > 4MiB");
+    // None of it is leaked. It has a threshold of its own.
+    let threshold = |threshold: &str| recording.heaptape(&["leaks", "--fail-if", threshold]);
+    assert_eq!(threshold("leaked.growing > 4MiB").code(), 0);
+    let failed = threshold("freed-at-exit > 4MiB");
     assert_eq!(failed.code(), 1);
     assert!(failed.text().contains("leak.js:"), "{failed}");
 }
 
-/// What the scripts of the page that compares two recordings make of it.
+/// Returns what the scripts of the page that compares two recordings compute.
 fn page_of(before: &Recording, after: &Recording) -> Value {
-    let place = test_env::folder();
-    let page = place.path().join("page.html");
-    let words = ["export", "--format", "html", "-o"].map(std::ffi::OsString::from);
+    let directory = test_env::folder();
+    let page = directory.path().join("page.html");
+    let arguments = ["export", "--format", "html", "-o"].map(std::ffi::OsString::from);
     let files = [page.clone().into(), before.folder.clone().into(), after.folder.clone().into()];
-    let _ = heaptape(words.into_iter().chain(files)).success();
+    let _ = heaptape(arguments.into_iter().chain(files)).success();
     let root = test_env::root();
     let scripts = ["data.js", "format.js", "state.js", "timeline.js", "tree.js"];
     let scripts = scripts.map(|script| root.join("analyzer/src/export/html").join(script));
-    let said = Program::new(test_env::need("node")).arg(root.join("tests/clients/page.mjs")).arg(&page).args(scripts);
-    let said = said.plain().success().text();
-    serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
+    let output = Program::new(test_env::need("node")).arg(root.join("tests/clients/page.mjs")).arg(&page).args(scripts);
+    let output = output.plain().success().text();
+    serde_json::from_str(&output).unwrap_or_else(|error| panic!("{error}: {output}"))
 }
 
-/// On the axis of the longer run the curve of the shorter one ends with its process, whichever side
-/// it is.
+/// On the axis of the longer run, the curve of the shorter one ends with its process, on both
+/// sides.
 #[test]
-fn a_curve_of_the_page_ends_with_its_process() {
+fn page_curve_ends_with_its_process() {
     let run = |pause: &str| Program::new(Target::program("two_lives.c").build()).arg(pause).recorded().success();
     let (short, long) = (run("80"), run("200"));
     let length =
@@ -218,9 +219,9 @@ fn a_curve_of_the_page_ends_with_its_process() {
     }
 }
 
-/// A page of two builds whose files have other names, read by its own script.
+/// The page of two builds whose files have different names compares their functions.
 #[test]
-fn a_page_compares_programs_whose_files_have_other_names() {
+fn page_compares_programs_with_different_file_names() {
     let recorded = |name: &str| {
         let built = Target::program("leaks_deep.c").named(name).build();
         Program::new(built).recorded().success()
@@ -234,9 +235,9 @@ fn a_page_compares_programs_whose_files_have_other_names() {
     assert!(answer["blamed"].as_array().is_some_and(|rows| rows.iter().any(|row| row == "leaf")), "{answer}");
 }
 
-/// Two lines of one function are one row: its longest life is the longest of both.
+/// A row that sums up two lines has the longest lifetime of both.
 #[test]
-fn the_mean_life_is_never_above_the_longest() {
+fn mean_lifetime_is_at_most_the_longest() {
     let recording = Program::new(Target::program("two_lives.c").build()).arg("50").recorded().success();
     let answer = json(&recording, &["lifetimes"]);
     let rows = answer["processes"][0]["sites"].as_array().expect("rows");
@@ -244,7 +245,7 @@ fn the_mean_life_is_never_above_the_longest() {
     for row in rows {
         assert!(number(row, "mean") <= number(row, "longest"), "{row:#}");
     }
-    let work = rows.iter().find(|row| row["place"].as_str().is_some_and(|place| place.starts_with("work")));
+    let work = rows.iter().find(|row| row["place"].as_str().is_some_and(|row| row.starts_with("work")));
     let work = work.unwrap_or_else(|| panic!("{answer:#}"));
     assert_eq!((number(work, "sites"), number(work, "died")), (3, 22), "{work:#}");
     // Two of 22 live for 50 ms, the others for some microseconds.
@@ -252,25 +253,25 @@ fn the_mean_life_is_never_above_the_longest() {
     assert!((4_000_000..number(work, "longest") / 2).contains(&number(work, "mean")), "{work:#}");
 }
 
-/// What a running process holds is not yet a leak.
+/// Live blocks of a running process are not leaks.
 #[test]
-fn the_blocks_of_a_running_process_are_still_live() {
+fn blocks_of_a_running_process_are_still_live() {
     let mut daemon = Daemon::start(&["--mode", "profile", "--snapshot", "300ms"]);
     let running = daemon.spawn(&Target::program("two_lives.c").build(), &["60000"], None);
-    let leaks = || daemon.word(&["leaks"], &daemon.epochs(&[])).text();
-    let has_blocks = |said: &str| said.starts_with("128 B in 2 blocks ");
+    let leaks = || daemon.heaptape(&["leaks"], &daemon.epochs(&[])).text();
+    let has_blocks = |output: &str| output.starts_with("128 B in 2 blocks ");
     until("blocks of the running process are known", || has_blocks(&leaks()));
-    let said = leaks();
-    assert!(said.lines().next().is_some_and(|first| first.contains(" still live, from ")), "{said}");
-    assert!(!said.contains("never freed"), "{said}");
+    let output = leaks();
+    assert!(output.lines().next().is_some_and(|first| first.contains(" still live, from ")), "{output}");
+    assert!(!output.contains("never freed"), "{output}");
     drop(running);
     until("the process is known to have ended", || leaks().contains(" never freed, from "));
     daemon.stop();
 }
 
-/// What the run-time keeps is no leak on the page either.
+/// Blocks that the run-time library keeps are no leaks on the page either.
 #[test]
-fn the_page_leaves_out_what_leaks_leaves_out() {
+fn page_omits_what_leaks_omits() {
     let recording = Program::new(Target::program("inlined.cpp").build()).recorded();
     let answer = json(&recording, &["leaks"]);
     let kept: u64 = answer["leaks"]
@@ -280,19 +281,19 @@ fn the_page_leaves_out_what_leaks_leaves_out() {
         .filter(|row| !row["kept_on_purpose"].is_null())
         .filter_map(|row| row["bytes"].as_u64())
         .sum();
-    let place = test_env::folder();
-    let page = place.path().join("page.html");
-    let words = ["export", "--format", "html", "-o"].map(std::ffi::OsString::from);
+    let directory = test_env::folder();
+    let page = directory.path().join("page.html");
+    let arguments = ["export", "--format", "html", "-o"].map(std::ffi::OsString::from);
     let files = [page.clone().into(), recording.folder.clone().into()];
-    let _ = heaptape(words.into_iter().chain(files)).success();
+    let _ = heaptape(arguments.into_iter().chain(files)).success();
     let html = fs::read_to_string(&page).expect("the page");
     assert!(kept > 0 && html.contains(&format!("\"kept\":[{kept},")), "{kept}");
 }
 
-/// CPython hands out small objects itself: the report says how to see them, whether its functions
-/// have names or not.
+/// CPython allocates small objects itself. The reports state how to record them, also for a
+/// stripped interpreter.
 #[test]
-fn python_without_its_own_allocator_is_recommended() {
+fn recording_python_without_pymalloc_is_recommended() {
     let advice = "note: CPython's own allocator hides objects of up to 512 bytes: record with PYTHONMALLOC=malloc";
     let hints = |recording: &Recording| {
         ["leaks", "report"].map(|command| recording.heaptape(&[command]).text().matches(advice).count())
@@ -301,7 +302,7 @@ fn python_without_its_own_allocator_is_recommended() {
     let python = || Program::new("/usr/bin/python3").args(["-c", script]);
     assert_eq!(hints(&python().recorded().success()), [1, 1]);
     assert_eq!(hints(&python().env("PYTHONMALLOC", "malloc").recorded().success()), [0, 0]);
-    // The functions are known by their names where there are any, and only in CPython.
+    // The functions are recognized by their names, if any, and only in CPython.
     let small = |name: &str, flag: &str| {
         let built = Target::program("pymalloc.c").named(name).flag(flag).build();
         hints(&Program::new(built).recorded().success())
@@ -311,13 +312,13 @@ fn python_without_its_own_allocator_is_recommended() {
     assert_eq!(small("snake", "-DARENAS"), [0, 0]);
 }
 
-/// A program that is a link of another name goes by the name that it was called by, as with busybox
-/// or redis-server.
+/// A program that is started by a symbolic link has the name of the link, as with busybox or
+/// redis-server.
 #[test]
-fn frames_of_a_linked_program_have_the_name_it_was_called_by() {
+fn frames_of_a_symlinked_program_have_the_name_of_the_link() {
     let built = Target::program("leaks_deep.c").named("deep_tool").flag("-s").build();
-    let place = test_env::folder();
-    let link = place.path().join("deep_server");
+    let directory = test_env::folder();
+    let link = directory.path().join("deep_server");
     std::os::unix::fs::symlink(&built, &link).expect("a link");
     let (called, plain) = (Program::new(&link).recorded().success(), Program::new(&built).recorded().success());
     for command in ["leaks", "report", "sites"] {

@@ -9,14 +9,14 @@ fn program(flag: &str) -> Program {
 }
 
 #[test]
-fn before_main_and_after_it() {
+fn allocations_before_and_after_main_are_recorded() {
     let program = program("-DPLAIN");
     let plain = program.plain().success();
     same(&plain, &program.preloaded());
     let folder = test_env::folder();
     let recording = program.clone().counted(folder.path()).recorded();
     same(&plain, &recording.outcome);
-    let recording = recording.whole();
+    let recording = recording.complete();
     let report = recording.report();
     // The counter waits for libc's environment; the two blocks of the preinit array, one freed,
     // come before it.
@@ -26,43 +26,42 @@ fn before_main_and_after_it() {
     assert_eq!((found.allocs, found.frees, found.resizes), (counts.allocs + 2, counts.frees + 1, counts.resizes));
     assert_eq!(found.bytes_allocated, counts.bytes + 1451 + 1453, "{found:#?}");
     assert_eq!((found.live_blocks, found.live_bytes), (counts.live_blocks + 1, counts.live_bytes + 1451));
-    // By size: what the preinit array, the library's constructor, the exit handler, the destructors
-    // of program and library left behind.
+    // By size: the leaks of the preinit array, the constructor of the library, the exit handler,
+    // and the destructors of program and library.
     let leaks = recording.leaks();
     for bytes in [1451, 1423, 1481, 1487, 1433] {
         assert!(leaks.iter().any(|leak| leak.bytes == bytes), "{bytes} bytes: {leaks:#?}");
     }
     assert!(report.only("early_and_late").frees >= 10);
-    torture::passed(26, "places before main and after it", 9);
+    torture::passed(26, "phases before and after main", 9);
 }
 
-/// A resolver runs while relocations are still being made, perhaps before libc's own are: it may
-/// not crash.
+/// A resolver runs while relocations are applied, perhaps before those of libc. It must not crash.
 #[test]
-fn in_an_ifunc_resolver() {
+fn allocation_in_an_ifunc_resolver_does_not_crash() {
     let program = program("-DIFUNC");
     let plain = program.plain();
     let preloaded = program.preloaded();
     same(&plain, &preloaded);
     let recording = program.recorded();
     same(&plain, &recording.outcome);
-    recording.report().only("early_and_late").ledger();
-    torture::passed(26, "an allocation in an IFUNC resolver", 1);
+    recording.report().only("early_and_late").assert_accounting();
+    torture::passed(26, "allocations in an IFUNC resolver", 1);
 }
 
 #[test]
-fn lazily_and_eagerly_bound() {
+fn programs_of_every_binding_are_recorded() {
     for binding in ["-Wl,-z,lazy", "-Wl,-z,now"] {
         let program = Program::new(Target::program("pairs.c").flag(binding).build()).args(["20000", "2"]);
         let plain = program.plain().success();
-        let recording = program.recorded().whole();
+        let recording = program.recorded().complete();
         same(&plain, &recording.outcome);
         assert!(recording.report().only("pairs").allocs >= 40_000);
     }
     // Not position-independent, and without a PLT.
     for flags in [["-no-pie", "-fno-pie"], ["-fno-plt", "-pie"]] {
         let built = flags.iter().fold(Target::program("known_stacks.c"), |target, flag| target.flag(*flag)).build();
-        let recording = Program::new(built).recorded().whole();
+        let recording = Program::new(built).recorded().complete();
         let leaks = recording.leaks();
         let names = leaks
             .iter()

@@ -11,7 +11,7 @@ use std::process::Command;
 const DESK: Screen = Screen { width: 1400, height: 1000, dark: false };
 
 fn exported(recording: &Recording) -> PathBuf {
-    let file = recording.place.path().join("page.html");
+    let file = recording.directory.path().join("page.html");
     let outcome = recording.heaptape(&["export", "--to", "html", "-o", file.to_str().expect("a path")]);
     assert_eq!(outcome.code(), 0, "{outcome}");
     file
@@ -24,52 +24,51 @@ fn opened(file: &Path, rest: &str, screen: Screen) -> Browser {
     browser
 }
 
-/// The functions of the table, first ones first.
+/// Returns the functions of the table, in order.
 fn functions(browser: &mut Browser) -> Vec<String> {
     let names = browser.value("[...document.querySelectorAll('#sites .first')].map((name) => name.textContent)");
     serde_json::from_value(names).expect("names")
 }
 
-/// What the flame graph looks like.
+/// Expression for a checksum of the picture of the flame graph.
 const DRAWN: &str = "(() => { const drawn = document.querySelector('#flame canvas').toDataURL(); let sum = 0; for (let at = 0; at < drawn.length; at++) sum = (sum * 31 + drawn.charCodeAt(at)) | 0; return `${drawn.length} ${sum}`; })()";
 
 #[test]
-fn a_range_changes_what_is_below_it() {
+fn range_on_the_timeline_filters_the_page() {
     if !Browser::is_there() {
         return;
     }
-    let recording = Program::new(target::c("phases")).recorded().whole();
+    let recording = Program::new(target::c("phases")).recorded().complete();
     let file = exported(&recording);
     let report = recording.report();
     let process = report.only("phases");
     let mut browser = opened(&file, "#show=bytes", DESK);
-    let whole = browser.text(DRAWN);
+    let complete = browser.text(DRAWN);
     let names = functions(&mut browser);
     assert!(["early", "late", "keeps"].iter().all(|name| names.iter().any(|own| own == name)), "{names:?}");
-    let ledger = browser.text("document.getElementById('ledger').textContent").replace(',', "");
-    assert!(ledger.contains(&format!("{} events emitted", process.emitted_events)), "{ledger}");
-    assert!(ledger.contains("0 lost") && ledger.contains("Nothing is missing"), "{ledger}");
+    let accounting = browser.text("document.getElementById('ledger').textContent").replace(',', "");
+    assert!(accounting.contains(&format!("{} events emitted", process.emitted_events)), "{accounting}");
+    assert!(accounting.contains("0 lost") && accounting.contains("Nothing is missing"), "{accounting}");
 
     browser.drag("#timeline canvas", (0.06, 0.3), (0.35, 0.3));
     let names = functions(&mut browser);
     assert!(names.iter().any(|name| name == "early") && !names.iter().any(|name| name == "late"), "{names:?}");
     let early = browser.text(DRAWN);
-    assert_ne!(early, whole, "the flame graph is of the range");
+    assert_ne!(early, complete, "the flame graph is of the range");
     let range = browser.text("document.getElementById('range').textContent");
     assert!(range.contains('–') && browser.value("document.getElementById('range').hidden") == false, "{range}");
-    assert!(browser.text("location.hash").contains("range="), "the choice stands in the address");
+    assert!(browser.text("location.hash").contains("range="), "the address holds the choice");
 
     browser.press("#range", (0.5, 0.5));
-    assert_eq!(browser.text(DRAWN), whole, "the whole run again");
+    assert_eq!(browser.text(DRAWN), complete, "the whole run again");
     browser.drag("#timeline canvas", (0.6, 0.3), (0.97, 0.3));
     let names = functions(&mut browser);
     assert!(names.iter().any(|name| name == "late") && !names.iter().any(|name| name == "early"), "{names:?}");
     browser.value("document.querySelector('#timeline canvas').focus()");
     browser.key("Escape");
-    assert_eq!(browser.text(DRAWN), whole, "Escape shows the whole run");
+    assert_eq!(browser.text(DRAWN), complete, "Escape shows the whole run");
 
-    // Every measure and both directions draw something else than the one before, or say that there
-    // is nothing.
+    // Every measure and both directions draw something, or state that there is nothing.
     browser.value("document.activeElement.blur()");
     for key in ["1", "2", "3", "4", "5", "6", "7", "i", "p", "i", "0"] {
         browser.key(key);
@@ -93,8 +92,8 @@ fn a_range_changes_what_is_below_it() {
 
     browser.value("document.activeElement.blur()");
     browser.key("/");
-    for letter in ["l", "a", "t", "e"] {
-        browser.key(letter);
+    for key in ["l", "a", "t", "e"] {
+        browser.key(key);
     }
     assert_eq!(functions(&mut browser), ["late"]);
     assert!(browser.text("document.querySelector('.matched').textContent").contains("late"));
@@ -102,12 +101,12 @@ fn a_range_changes_what_is_below_it() {
 }
 
 #[test]
-fn every_screen_and_a_comparison_are_drawn() {
+fn pages_are_drawn_on_every_screen() {
     if !Browser::is_there() {
         return;
     }
-    let before = Program::new(target::c("phases")).recorded().whole();
-    let after = Program::new(target::c("phases")).arg("more").recorded().whole();
+    let before = Program::new(target::c("phases")).recorded().complete();
+    let after = Program::new(target::c("phases")).arg("more").recorded().complete();
     let file = exported(&before);
     for screen in [Screen { width: 360, height: 740, dark: false }, Screen { width: 2560, height: 1440, dark: true }] {
         let mut browser = opened(&file, "", screen);
@@ -117,15 +116,15 @@ fn every_screen_and_a_comparison_are_drawn() {
         browser.press("#theme", (0.5, 0.5));
         browser.press("#theme", (0.5, 0.5));
         let other = browser.text("getComputedStyle(document.documentElement).backgroundColor");
-        assert_eq!(page == other, screen.dark, "light, then dark, whatever the system prefers: {page} {other}");
+        assert_eq!(page == other, screen.dark, "light, then dark, independent of the system: {page} {other}");
         assert_eq!(browser.complaints, [""; 0]);
     }
     let outcome = after.heaptape(&["leaks", "--json"]);
     let leaks: serde_json::Value = serde_json::from_slice(&outcome.stdout).expect("JSON");
-    let page = after.place.path().join("diff.html");
-    let words =
+    let page = after.directory.path().join("diff.html");
+    let arguments =
         ["export", "--to", "html", "-o", page.to_str().expect("a path"), before.folder.to_str().expect("a path")];
-    assert_eq!(after.heaptape(&words).code(), 0);
+    assert_eq!(after.heaptape(&arguments).code(), 0);
     let mut browser = opened(&page, "#show=bytes", DESK);
     let rows = "[...document.querySelectorAll('#sites tbody tr')].map((row) => row.textContent)";
     let rows: Vec<String> = serde_json::from_value(browser.value(rows)).expect("rows");
@@ -155,7 +154,7 @@ fn hostile_names_stay_text() {
         .status()
         .expect("objcopy runs");
     assert!(renamed.success());
-    let recording = Program::new(&program).arg("</script><svg onload=window.hit=5>").recorded().whole();
+    let recording = Program::new(&program).arg("</script><svg onload=window.hit=5>").recorded().complete();
     let file = exported(&recording);
     let mut browser = opened(&file, "#show=bytes", DESK);
     let names = functions(&mut browser);
@@ -173,7 +172,7 @@ fn hostile_names_stay_text() {
     );
     let headline = browser.text("document.querySelector('h1').textContent");
     assert!(headline.contains("<svg onload=window.hit=5>"), "{headline}");
-    // The policy holds against what would get in all the same.
+    // The content security policy also blocks injected elements.
     browser.value(
         "document.body.insertAdjacentHTML('beforeend', '<img src=\"data:image/png,x\" onerror=\"window.hit=6\">')",
     );

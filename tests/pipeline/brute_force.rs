@@ -1,10 +1,10 @@
-//! A million events: what the questions answer is what a plain replay of the trace and the tape's
-//! columns gives, to the last byte.
+//! A million events: the answers of the commands equal a plain replay of the trace and the columns
+//! of the tape, to the last byte.
 
 use heaptape_formats::mtrc::layout::{ALLOC, FREE, RESIZE};
 use heaptape_formats::recording::TAPE;
 use heaptape_formats::{Format, sniff};
-use heaptape_tests::plain::{self, Happened};
+use heaptape_tests::plain::{self, PlainEvent};
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::test_env;
 use serde_json::Value;
@@ -32,12 +32,12 @@ struct Truth {
     threads: BTreeMap<u64, [u64; 3]>,
 }
 
-fn truth(events: &[Happened]) -> Truth {
+fn truth(events: &[PlainEvent]) -> Truth {
     let mut truth = Truth::default();
     let mut addresses: HashMap<u64, u64> = HashMap::new();
-    for &Happened { letter, index, address, size, thread, site, .. } in events {
+    for &PlainEvent { tag, index, address, size, thread, site, .. } in events {
         let t = &mut truth;
-        match letter {
+        match tag {
             ALLOC => {
                 (t.allocs, t.bytes, t.live_bytes) = (t.allocs + 1, t.bytes + size, t.live_bytes + size);
                 assert!(t.live.insert(index, (size, site)).is_none());
@@ -72,20 +72,20 @@ fn truth(events: &[Happened]) -> Truth {
     truth
 }
 
-fn ask(words: &[&str], folder: &Path) -> Value {
-    let said = heaptape(words.iter().map(OsStr::new).chain([OsStr::new("--json"), folder.as_os_str()])).success();
-    serde_json::from_slice(&said.stdout).expect("JSON")
+fn ask(arguments: &[&str], folder: &Path) -> Value {
+    let output = heaptape(arguments.iter().map(OsStr::new).chain([OsStr::new("--json"), folder.as_os_str()])).success();
+    serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-fn made(events: &str, live: &str) -> (tempfile::TempDir, PathBuf, Vec<Happened>) {
-    let place = test_env::folder();
-    let folder = place.path().join("r");
+fn made(events: &str, live: &str) -> (tempfile::TempDir, PathBuf, Vec<PlainEvent>) {
+    let directory = test_env::folder();
+    let folder = directory.path().join("r");
     let made = Command::new(env!("CARGO_BIN_EXE_make-recording")).arg(events).arg(&folder).arg(live).status();
     assert!(made.expect("the generator").success());
     let image = folder.join("4711.made");
     assert_eq!(sniff::format(&fs::read(image.join(TAPE)).expect("the tape")[..16]), Some(Format::Tape));
     let events = plain::events(&image);
-    (place, folder, events)
+    (directory, folder, events)
 }
 
 /// The rows of a list of numbers, in order of size.
@@ -102,20 +102,20 @@ fn sorted<const N: usize>(rows: impl IntoIterator<Item = [u64; N]>) -> Vec<[u64;
     rows
 }
 
-/// All sites, each by itself.
+/// Options that list each site separately.
 const EACH_SITE: [&str; 4] = ["--by", "stack", "--top", "100000"];
 
-fn ask_each(word: &str, folder: &Path) -> Value {
-    let said = ask(&[&[word][..], &EACH_SITE].concat(), folder);
-    said["processes"][0].clone()
+fn ask_each(command: &str, folder: &Path) -> Value {
+    let answer = ask(&[&[command][..], &EACH_SITE].concat(), folder);
+    answer["processes"][0].clone()
 }
 
 #[test]
-fn a_million_events_are_answered_as_a_plain_replay_answers_them() {
-    let (_place, folder, events) = made("1e6", "20000");
+fn totals_of_a_million_events_equal_a_plain_replay() {
+    let (_directory, folder, events) = made("1e6", "20000");
     let truth = truth(&events);
-    let said = ask(&["report"], &folder);
-    let process = &said["processes"][0];
+    let answer = ask(&["report"], &folder);
+    let process = &answer["processes"][0];
     for (field, wanted) in [
         ("allocs", truth.allocs),
         ("resizes", truth.resizes),
@@ -128,44 +128,45 @@ fn a_million_events_are_answered_as_a_plain_replay_answers_them() {
     ] {
         assert_eq!(process[field], wanted, "{field}");
     }
-    let said = ask(&["peak"], &folder);
-    assert_eq!(said["processes"][0]["peak_bytes"], truth.peak_bytes, "a pass over the events");
-    assert_eq!(said["processes"][0]["most_blocks"], truth.peak_blocks);
-    let said = ask(&["leaks"], &folder);
+    let answer = ask(&["peak"], &folder);
+    assert_eq!(answer["processes"][0]["peak_bytes"], truth.peak_bytes, "a pass over the events");
+    assert_eq!(answer["processes"][0]["most_blocks"], truth.peak_blocks);
+    let answer = ask(&["leaks"], &folder);
     let mut leaks: BTreeMap<u32, [u64; 2]> = BTreeMap::new();
     for (size, site) in truth.live.values() {
         let row = leaks.entry(*site).or_default();
         *row = [row[0] + 1, row[1] + size];
     }
-    assert_eq!(rows(&said["leaks"], ["blocks", "bytes"]), sorted(leaks.into_values()), "each site's survivors");
-    let said = ask(&["realloc"], &folder);
-    let resizes = &said["processes"][0];
+    assert_eq!(rows(&answer["leaks"], ["blocks", "bytes"]), sorted(leaks.into_values()), "live blocks of each site");
+    let answer = ask(&["realloc"], &folder);
+    let resizes = &answer["processes"][0];
     let found = ["resizes", "moved", "copied_bytes"].map(|field| resizes[field].as_u64().expect("a number"));
     assert_eq!(found, [truth.resizes, truth.moved, truth.copied]);
-    let said = ask(&["threads"], &folder);
-    for row in said["processes"][0]["threads"].as_array().expect("a list") {
+    let answer = ask(&["threads"], &folder);
+    for row in answer["processes"][0]["threads"].as_array().expect("a list") {
         let found = ["allocs", "resizes", "frees"].map(|field| row[field].as_u64().expect("a number"));
         assert_eq!(found, truth.threads[&row["number"].as_u64().expect("a number")]);
     }
-    // By event numbers, so that the passes over the events answer, and not the recorder's own sums.
-    let said = ask(&[&["sites", "--from", "0"][..], &EACH_SITE].concat(), &folder);
-    let found = rows(&said["processes"][0]["sites"], ["allocs", "bytes", "frees", "freed_bytes"]);
-    assert_eq!(found, sorted(truth.sites.into_values()), "each site's sums");
+    // A range by event numbers, so that the answer comes from the events, not from the sums of the
+    // recorder.
+    let answer = ask(&[&["sites", "--from", "0"][..], &EACH_SITE].concat(), &folder);
+    let found = rows(&answer["processes"][0]["sites"], ["allocs", "bytes", "frees", "freed_bytes"]);
+    assert_eq!(found, sorted(truth.sites.into_values()), "sums of each site");
 }
 
-/// What a block is known by while it lives.
+/// A live block in the replay.
 #[derive(Clone, Copy)]
 struct Block {
     address: u64,
     size: u64,
     site: u32,
     thread: u64,
-    born: u64,
+    allocated_at: u64,
 }
 
 #[test]
-fn sizes_lives_and_places_of_a_million_events_are_those_of_a_plain_replay() {
-    let (_place, folder, events) = made("1e6", "20000");
+fn sizes_lifetimes_and_fragmentation_of_a_million_events_equal_a_plain_replay() {
+    let (_directory, folder, events) = made("1e6", "20000");
     let mut live: HashMap<u64, Block> = HashMap::new();
     // Class of size -> allocations, bytes, live blocks, live bytes, bytes of rounding.
     let mut classes: BTreeMap<u32, [u64; 5]> = BTreeMap::new();
@@ -175,46 +176,46 @@ fn sizes_lives_and_places_of_a_million_events_are_those_of_a_plain_replay() {
     // Site -> temporary, bytes, ended by a resize; and how many of all allocations.
     let mut temporary: BTreeMap<u32, [u64; 3]> = BTreeMap::new();
     let mut latest: HashMap<u64, Option<u64>> = HashMap::new();
-    for &Happened { letter, index, address, size, thread, site, tick } in &events {
+    for &PlainEvent { tag, index, address, size, thread, site, tick } in &events {
         let old = live.remove(&index);
-        assert_eq!(old.is_some(), letter != ALLOC);
+        assert_eq!(old.is_some(), tag != ALLOC);
         if let Some(old) = old {
             let row = classes.get_mut(&class(old.size)).expect("a class");
             (row[2], row[3]) = (row[2] - 1, row[3] - old.size);
             if latest.get(&thread) == Some(&Some(index)) && old.thread == thread {
                 let row = temporary.entry(old.site).or_default();
-                *row = [row[0] + 1, row[1] + old.size, row[2] + u64::from(letter == RESIZE)];
+                *row = [row[0] + 1, row[1] + old.size, row[2] + u64::from(tag == RESIZE)];
             }
-            if letter == FREE {
+            if tag == FREE {
                 let row = lives.entry(old.site).or_default();
-                *row = [row[0] + 1, row[1] + tick - old.born, row[2].max(tick - old.born)];
+                *row = [row[0] + 1, row[1] + tick - old.allocated_at, row[2].max(tick - old.allocated_at)];
             }
         }
-        latest.insert(thread, (letter != FREE).then_some(index));
-        if letter != FREE {
-            let born = old.map_or(tick, |old| old.born);
-            live.insert(index, Block { address, size, site, thread, born });
+        latest.insert(thread, (tag != FREE).then_some(index));
+        if tag != FREE {
+            let allocated_at = old.map_or(tick, |old| old.allocated_at);
+            live.insert(index, Block { address, size, site, thread, allocated_at });
             let row = classes.entry(class(size)).or_default();
             let usable = ((size + 8).next_multiple_of(16)).max(32) - 8;
             *row = [row[0] + 1, row[1] + size, row[2] + 1, row[3] + size, row[4] + usable - size];
         }
     }
 
-    let said = ask(&["sizes"], &folder);
+    let answer = ask(&["sizes"], &folder);
     let fields = ["allocs", "bytes", "live_blocks", "live_bytes", "rounding_bytes"];
-    assert_eq!(rows(&said["processes"][0]["classes"], fields), sorted(classes.into_values()));
+    assert_eq!(rows(&answer["processes"][0]["classes"], fields), sorted(classes.into_values()));
 
-    let said = ask_each("lifetimes", &folder);
+    let answer = ask_each("lifetimes", &folder);
     let wanted = sorted(lives.values().map(|&[died, sum, longest]| [died, sum / died, longest]));
-    assert_eq!(rows(&said["sites"], ["died", "mean", "longest"]), wanted);
+    assert_eq!(rows(&answer["sites"], ["died", "mean", "longest"]), wanted);
     let all = lives.values().fold([0, 0], |all, row| [all[0] + row[0], all[1] + row[1]]);
-    let found = ["died", "mean", "live"].map(|field| said[field].as_u64().expect("a number"));
+    let found = ["died", "mean", "live"].map(|field| answer[field].as_u64().expect("a number"));
     assert_eq!(found, [all[0], all[1] / all[0], live.len() as u64]);
 
-    let said = ask_each("temporary", &folder);
-    assert_eq!(rows(&said["sites"], ["temporary", "bytes", "ended_by_resize"]), sorted(temporary.into_values()));
+    let answer = ask_each("temporary", &folder);
+    assert_eq!(rows(&answer["sites"], ["temporary", "bytes", "ended_by_resize"]), sorted(temporary.into_values()));
 
-    let said = ask_each("fragmentation", &folder);
+    let answer = ask_each("fragmentation", &folder);
     // Page -> live bytes in it, and of each site: live bytes, and blocks that begin there.
     let mut pages: BTreeMap<u64, (u64, BTreeMap<u32, [u64; 2]>)> = BTreeMap::new();
     for block in live.values() {
@@ -236,32 +237,32 @@ fn sizes_lives_and_places_of_a_million_events_are_those_of_a_plain_replay() {
             *row = [row[0] + 4096 * inside / bytes, row[1] + blocks, row[2] + inside];
         }
     }
-    assert_eq!(said["pages"], pages.len());
-    assert_eq!(said["pages_by_tenth"], serde_json::json!(tenths));
-    assert_eq!(rows(&said["sites"], ["pinned_bytes", "blocks", "live_bytes"]), sorted(pinned.into_values()));
+    assert_eq!(answer["pages"], pages.len());
+    assert_eq!(answer["pages_by_tenth"], serde_json::json!(tenths));
+    assert_eq!(rows(&answer["sites"], ["pinned_bytes", "blocks", "live_bytes"]), sorted(pinned.into_values()));
 }
 
 #[test]
-fn a_timeline_of_a_million_events_and_a_part_of_it_are_those_of_a_plain_replay() {
-    let (_place, folder, events) = made("1e6", "20000");
-    let slices = |words: &[&str]| {
-        let said = ask(&[&["timeline", "--slices", "37"][..], words].concat(), &folder);
-        let rows = said["processes"][0]["slices"].as_array().expect("a list").clone();
+fn timeline_of_a_million_events_equals_a_plain_replay() {
+    let (_directory, folder, events) = made("1e6", "20000");
+    let slices = |arguments: &[&str]| {
+        let answer = ask(&[&["timeline", "--slices", "37"][..], arguments].concat(), &folder);
+        let rows = answer["processes"][0]["slices"].as_array().expect("a list").clone();
         let of = |row: &Value, field: &str| row[field].as_u64();
         let fields = ["live_bytes", "live_blocks", "most_bytes", "allocs", "bytes", "frees"];
         let numbers = |row: &Value| fields.map(|field| of(row, field).expect("a number"));
-        let place = |row: &Value| of(&row["at"], "event").or(of(&row["at"], "time_ns")).expect("a place");
-        rows.iter().map(|row| (place(row), numbers(row))).collect::<Vec<_>>()
+        let position = |row: &Value| of(&row["at"], "event").or(of(&row["at"], "time_ns")).expect("a position");
+        rows.iter().map(|row| (position(row), numbers(row))).collect::<Vec<_>>()
     };
     let start = 1000;
-    type Place = fn(usize, &Happened) -> u64;
-    let by_time: Place = |_, event| event.tick - 1000;
-    let by_event: Place = |number, _| number as u64;
-    assert_eq!(events[0].tick, start + 100, "the generator's first moment");
-    for (words, place, end) in
+    type Position = fn(usize, &PlainEvent) -> u64;
+    let by_time: Position = |_, event| event.tick - 1000;
+    let by_event: Position = |number, _| number as u64;
+    assert_eq!(events[0].tick, start + 100, "the first tick of the generator");
+    for (arguments, position, end) in
         [(&[][..], by_time, u64::MAX), (&["--from", "300000", "--to", "600001"][..], by_event, 600_001)]
     {
-        let found = slices(words);
+        let found = slices(arguments);
         assert_eq!(found.len(), 37);
         let (mut live, mut bytes) = (HashMap::new(), 0u64);
         let mut at = events.iter().enumerate().peekable();
@@ -270,26 +271,26 @@ fn a_timeline_of_a_million_events_and_a_part_of_it_are_those_of_a_plain_replay()
             let end = found.get(number + 1).map_or(end, |next| next.0);
             let mut row = [0u64; 6];
             let mut inside = false;
-            while let Some((number, event)) = at.next_if(|(number, event)| place(*number, event) < end) {
-                if !inside && place(number, event) >= from {
+            while let Some((number, event)) = at.next_if(|(number, event)| position(*number, event) < end) {
+                if !inside && position(number, event) >= from {
                     (inside, row[2]) = (true, bytes);
                 }
-                let old: Option<u64> = match event.letter {
+                let old: Option<u64> = match event.tag {
                     FREE => live.remove(&event.index),
                     _ => live.insert(event.index, event.size),
                 };
                 bytes = bytes + event.size - old.unwrap_or(0);
                 if inside {
                     row[2] = row[2].max(bytes);
-                    row[3] += u64::from(event.letter != FREE);
+                    row[3] += u64::from(event.tag != FREE);
                     row[4] += event.size;
-                    row[5] += u64::from(event.letter == FREE);
+                    row[5] += u64::from(event.tag == FREE);
                 }
             }
             row[0] = bytes;
             row[1] = live.len() as u64;
             wanted.push((from, row));
         }
-        assert_eq!(found, wanted, "{words:?}");
+        assert_eq!(found, wanted, "{arguments:?}");
     }
 }

@@ -1,6 +1,5 @@
-//! What a terminal is shown is clean: names of functions, files, threads, programs, arguments,
-//! labels and paths may hold anything, and no command lets through what could steer a terminal or
-//! turn text around.
+//! Output for terminals is clean: names of functions, files, threads, programs, arguments, labels
+//! and paths may contain anything, and no command prints control characters or bidirectional marks.
 
 use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;
@@ -12,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Escape sequences of 7 and 8 bits, a bell, marks that turn text around, a byte that is not UTF-8.
+/// Escape sequences of 7 and 8 bits, a bell, bidirectional marks, a byte that is not UTF-8.
 const HOSTILE: &str = "e\x1b[31mv\u{9b}2Ji\x07l\u{202e}b\u{2066}\u{200f}c\x7f";
 
 const SOURCE: &str = r#"
@@ -38,9 +37,9 @@ fn program(folder: &Path) -> PathBuf {
     let program = folder.join(format!("p{HOSTILE}"));
     fs::write(&source, SOURCE.replace("void *volatile", "#line 7 \"f\\033[32m\\342\\200\\256.c\"\nvoid *volatile"))
         .expect("a source");
-    let run = |tool: &str, words: &[&OsStr]| {
-        let said = Command::new(test_env::need(tool)).args(words).output().expect("the tool");
-        assert!(said.status.success(), "{tool}: {}", String::from_utf8_lossy(&said.stderr));
+    let run = |tool: &str, arguments: &[&OsStr]| {
+        let output = Command::new(test_env::need(tool)).args(arguments).output().expect("the tool");
+        assert!(output.status.success(), "{tool}: {}", String::from_utf8_lossy(&output.stderr));
     };
     run("gcc", &["-g".as_ref(), "-O1".as_ref(), "-c".as_ref(), "-o".as_ref(), object.as_ref(), source.as_ref()]);
     let mut renamed = OsString::from(format!("plainname={HOSTILE}"));
@@ -50,7 +49,7 @@ fn program(folder: &Path) -> PathBuf {
     program
 }
 
-/// What of a text could steer a terminal or turn text around.
+/// Returns the first line with a control character or a bidirectional mark.
 fn dirty(bytes: &[u8]) -> Option<String> {
     let steers = |c: char| {
         c.is_control() && c != '\n' && c != '\t'
@@ -69,35 +68,35 @@ struct Judge {
 }
 
 impl Judge {
-    fn judge(&mut self, command: &str, said: &Outcome) {
-        assert!(said.code() < 128 && said.code() != 101, "{command}: {said}");
-        self.answered += usize::from(!said.stdout.is_empty());
-        for (name, bytes) in [("stdout", &said.stdout), ("stderr", &said.stderr)] {
+    fn judge(&mut self, command: &str, output: &Outcome) {
+        assert!(output.code() < 128 && output.code() != 101, "{command}: {output}");
+        self.answered += usize::from(!output.stdout.is_empty());
+        for (name, bytes) in [("stdout", &output.stdout), ("stderr", &output.stderr)] {
             self.dirty.extend(dirty(bytes).map(|line| format!("{command}: {name}: {line}")));
         }
     }
 
-    fn run(&mut self, words: &[&str], paths: &[&Path]) -> Outcome {
-        let said = heaptape(words.iter().map(OsStr::new).chain(paths.iter().map(|path| path.as_os_str())));
-        self.judge(&words.join(" "), &said);
-        said
+    fn run(&mut self, arguments: &[&str], paths: &[&Path]) -> Outcome {
+        let output = heaptape(arguments.iter().map(OsStr::new).chain(paths.iter().map(|path| path.as_os_str())));
+        self.judge(&arguments.join(" "), &output);
+        output
     }
 }
 
 #[test]
-fn no_command_lets_hostile_names_steer_the_terminal() {
-    let place = test_env::folder();
-    let folder = place.path().join(format!("d{HOSTILE}"));
+fn commands_escape_hostile_names() {
+    let directory = test_env::folder();
+    let folder = directory.path().join(format!("d{HOSTILE}"));
     fs::create_dir(&folder).expect("a folder");
     let program = program(&folder);
     let recording = folder.join("recording");
     let mut judge = Judge::default();
     let run = ["record", "--free-stacks", "-o"].map(OsStr::new);
-    let said =
+    let output =
         heaptape(run.into_iter().chain([recording.as_os_str(), "--".as_ref(), program.as_os_str(), HOSTILE.as_ref()]));
-    assert_eq!(said.code(), 0, "{said}");
-    judge.judge("record", &said);
-    for words in [
+    assert_eq!(output.code(), 0, "{output}");
+    judge.judge("record", &output);
+    for arguments in [
         "report",
         "leaks",
         "peak",
@@ -129,22 +128,22 @@ fn no_command_lets_hostile_names_steer_the_terminal() {
         "leaks --fail-if list",
         "leaks --fail-if leaked.bytes>0",
     ] {
-        judge.run(&words.split(' ').collect::<Vec<_>>(), &[&recording]);
+        judge.run(&arguments.split(' ').collect::<Vec<_>>(), &[&recording]);
     }
     judge.run(&["dcpilist", HOSTILE], &[&recording]);
     judge.run(&["diff"], &[&recording, &recording]);
     judge.run(&["dcpidiff"], &[&recording, &recording]);
     for more in ["-b", "-A"] {
-        let said = heaptape(["gprof".as_ref(), more.as_ref(), program.as_os_str(), recording.as_os_str()]);
+        let output = heaptape(["gprof".as_ref(), more.as_ref(), program.as_os_str(), recording.as_os_str()]);
         // gprof prints form feeds of its own between listings.
         judge.judge(
             more,
-            &Outcome { stdout: said.stdout.iter().copied().filter(|byte| *byte != b'\x0c').collect(), ..said },
+            &Outcome { stdout: output.stdout.iter().copied().filter(|byte| *byte != b'\x0c').collect(), ..output },
         );
     }
-    // Every export, as a file that is looked at, and what the exporter says of it.
+    // Every export: the file, and the messages of the exporter.
     for format in ["mtrc", "mptl", "gmon", "dcpi", "pprof", "dhat", "heaptrack", "massif", "collapsed", "csv"] {
-        let out = place.path().join(format!("{HOSTILE}.{format}"));
+        let out = directory.path().join(format!("{HOSTILE}.{format}"));
         judge.run(&["export", "--names", "--to", format, "-o"], &[&out, &recording]);
         judge.run(&["export", "--to", format, "-o"], &[&out, &recording]);
         let files = if out.is_dir() {
@@ -153,10 +152,10 @@ fn no_command_lets_hostile_names_steer_the_terminal() {
             vec![out]
         };
         for file in files.iter().filter(|file| file.is_file()) {
-            for words in
+            for arguments in
                 ["dump", "report", "mprof -v", "mptrace -v -s", "mleak", "dcpicat --raw", "dcpiprof", "gprof -b"]
             {
-                judge.run(&words.split(' ').collect::<Vec<_>>(), &[file]);
+                judge.run(&arguments.split(' ').collect::<Vec<_>>(), &[file]);
             }
         }
     }
@@ -167,7 +166,7 @@ fn no_command_lets_hostile_names_steer_the_terminal() {
     }
     // Errors, with the path or the argument that they are about.
     let missing = folder.join("missing");
-    for word in [
+    for command in [
         "report",
         "leaks",
         "diff",
@@ -193,9 +192,9 @@ fn no_command_lets_hostile_names_steer_the_terminal() {
         "leaks --process",
         "mprof -n",
     ] {
-        let words: Vec<&str> = word.split(' ').collect();
-        judge.run(&words, &[&missing]);
-        judge.run(&words, &[&folder.join("source.c")]);
+        let arguments: Vec<&str> = command.split(' ').collect();
+        judge.run(&arguments, &[&missing]);
+        judge.run(&arguments, &[&folder.join("source.c")]);
     }
     // Another program's log for mleak.
     let log = folder.join("log");
@@ -210,16 +209,16 @@ fn no_command_lets_hostile_names_steer_the_terminal() {
 }
 
 #[test]
-fn no_answer_of_the_daemon_steers_the_terminal() {
-    let place = test_env::folder();
-    let program = program(place.path());
+fn daemon_answers_escape_hostile_names() {
+    let directory = test_env::folder();
+    let program = program(directory.path());
     let mut daemon = Daemon::start(&["--mode", "trace"]);
     let mut command = daemon.command(&program);
     let mut child = command.args([HOSTILE, "stay"]).env("HEAPTAPE_LABEL", HOSTILE).spawn().expect("the program");
-    until("it is served", || daemon.ask(&["list"]).as_array().is_some_and(|all| !all.is_empty()));
+    until("it is served", || daemon.query(&["list"]).as_array().is_some_and(|all| !all.is_empty()));
     let mut judge = Judge::default();
     let pid = child.id().to_string();
-    for words in [
+    for arguments in [
         &["status"][..],
         &["list"],
         &["list", "--json"],
@@ -231,22 +230,22 @@ fn no_answer_of_the_daemon_steers_the_terminal() {
         &["snapshot"],
         &["epoch"],
     ] {
-        judge.judge(&words.join(" "), &daemon.ctl(words));
+        judge.judge(&arguments.join(" "), &daemon.ctl(arguments));
     }
     let control = daemon.state().with_file_name("run").join("control");
-    for words in [&["top", "--once"][..], &["top", "--once", "--process", &pid]] {
-        let said = heaptape(words.iter().map(OsStr::new).chain(["--control".as_ref(), control.as_os_str()]));
-        judge.judge(&words.join(" "), &said);
+    for arguments in [&["top", "--once"][..], &["top", "--once", "--process", &pid]] {
+        let output = heaptape(arguments.iter().map(OsStr::new).chain(["--control".as_ref(), control.as_os_str()]));
+        judge.judge(&arguments.join(" "), &output);
     }
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id() as i32), nix::sys::signal::Signal::SIGKILL)
         .expect("a signal");
     child.wait().expect("the program's end");
     daemon.stop();
-    for words in
+    for arguments in
         [&["epochs"][..], &["epochs", "--label", HOSTILE], &["epochs", "--program", "p*"], &["epochs", "--dcpi"]]
     {
-        let said = heaptape(words.iter().map(OsStr::new).chain(["--state".as_ref(), daemon.state().as_os_str()]));
-        judge.judge(&words.join(" "), &said);
+        let output = heaptape(arguments.iter().map(OsStr::new).chain(["--state".as_ref(), daemon.state().as_os_str()]));
+        judge.judge(&arguments.join(" "), &output);
     }
     assert!(judge.dirty.is_empty(), "{}", judge.dirty.join("\n"));
     assert!(judge.answered > 10, "{} commands said something", judge.answered);

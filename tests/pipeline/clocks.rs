@@ -1,4 +1,4 @@
-//! Clocks that step and programs that stand still: the recording is whole and its times are sane.
+//! Clock steps and stopped programs: the recording is complete and its times are sane.
 
 use heaptape_tests::run::survivor;
 use heaptape_tests::{Program, Recording, same, target, torture};
@@ -10,11 +10,11 @@ use std::time::Duration;
 
 const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 
-/// Times go forward and none is longer than the run was.
+/// Asserts that times increase and do not exceed the duration of the run.
 fn times_are_sane(recording: &Recording) {
-    let said = recording.heaptape(&["timeline", "--json"]);
-    assert!(said.code() < 2, "{said}");
-    let value: Value = serde_json::from_slice(&said.stdout).expect("a time line");
+    let output = recording.heaptape(&["timeline", "--json"]);
+    assert!(output.code() < 2, "{output}");
+    let value: Value = serde_json::from_slice(&output.stdout).expect("a time line");
     for process in value["processes"].as_array().expect("processes") {
         let slices = process["slices"].as_array().expect("slices").iter();
         let times: Vec<u64> = slices.filter_map(|slice| slice["at"]["time_ns"].as_u64()).collect();
@@ -24,18 +24,18 @@ fn times_are_sane(recording: &Recording) {
     }
 }
 
-/// The wall clock, and then every clock that a library can step, goes back ten years and forward
-/// twenty, under recorder and program.
+/// The wall clock, and then every clock that a library can step, moves back ten years and forward
+/// twenty, for recorder and program.
 #[test]
-fn clocks_that_step() {
+fn clock_steps_leave_times_sane() {
     if !Path::new(FAKETIME).exists() {
         eprintln!("libfaketime is not installed: run scripts/install-tools");
         return;
     }
     let mut steps = 0;
     for (wall_alone, moments) in [("1", ["-10y", "+10y"]), ("0", ["-10y", "+10y"]), ("1", ["+10y", "-10y"])] {
-        let place = heaptape_tests::test_env::folder();
-        let clock = place.path().join("clock");
+        let directory = heaptape_tests::test_env::folder();
+        let clock = directory.path().join("clock");
         std::fs::write(&clock, "+0").expect("the clock");
         let program = Program::new(target::c("leaks_slowly")).args(["700", "1"]);
         let plain = program.plain();
@@ -53,18 +53,18 @@ fn clocks_that_step() {
         assert!(verdict.code() < 2, "{verdict}");
         let report = recording.report();
         let process = report.only("leaks_slowly");
-        process.ledger();
+        process.assert_accounting();
         // libfaketime allocates inside the clock that the attach reads: those calls found no
         // session yet.
         assert!(process.lost_events < 100 && process.allocs >= 5_600, "{process:#?}");
         times_are_sane(&recording);
     }
-    torture::passed(45, "steps of the clocks by ten years, back and forward", steps);
+    torture::passed(45, "clock steps by ten years, backward and forward", steps);
 }
 
-/// Everything stands still for a while, in the middle of its work, as a machine that is suspended.
+/// All processes are stopped for a while, as on a suspended machine.
 #[test]
-fn all_stand_still() {
+fn stopped_process_tree_is_recorded_completely() {
     let program = Program::new(target::c("leaks_slowly")).args(["700", "1"]);
     let recording = program.recorded_while(|command, _| {
         std::thread::sleep(Duration::from_millis(300));
@@ -76,8 +76,8 @@ fn all_stand_still() {
         std::thread::sleep(Duration::from_secs(3));
         all.iter().for_each(|pid| kill(*pid, Signal::SIGCONT).expect("it is there"));
     });
-    let recording = recording.success().whole();
+    let recording = recording.success().complete();
     assert!(recording.report().only("leaks_slowly").allocs >= 5_600);
     times_are_sane(&recording);
-    torture::passed(45, "a process tree that stood still with its recorder", 1);
+    torture::passed(45, "stopped process trees with their recorder", 1);
 }

@@ -1,5 +1,5 @@
 //! Crashes of heaptape itself: a report with the call stack is in the recording and in the log, the
-//! recording is readable, and the program notices nothing.
+//! recording is readable, and the program is unharmed.
 
 use heaptape_tests::daemon::until;
 use heaptape_tests::run::{finish_while, started, survivor};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const FATAL: [Signal; 5] = [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGILL, Signal::SIGFPE, Signal::SIGABRT];
 
-/// Insists on a whole report of a crash by this signal, with this function of ours on the stack.
+/// Asserts that `text` is a complete crash report with this signal, process and function.
 #[track_caller]
 fn is_report(text: &str, signal: Signal, process: &str, function: &str) {
     let wanted = ["heaptape crash report\nversion: ", &format!("cause: {} sent by process ", signal.as_str()), process];
@@ -29,7 +29,7 @@ fn report_in(folder: &Path) -> String {
 }
 
 #[test]
-fn the_recorder_crashes() {
+fn recorder_crash_leaves_a_report_and_an_unharmed_program() {
     for signal in FATAL {
         let line =
             "i=0; while [ $i -lt 60 ]; do i=$((i + 1)); /bin/true; echo $i; done; sleep 0.5; echo err >&2; exit 7";
@@ -44,7 +44,7 @@ fn the_recorder_crashes() {
         assert_eq!((outcome.code(), outcome.text()), (plain.code(), plain.text()), "{signal}: {outcome}");
         let text = report_in(&recording.folder);
         is_report(&text, signal, "the recorder of `heaptape record`", " heaptape_recorder::");
-        // What the program wrote, and one line that names the report.
+        // The output of the program, and one line that names the report.
         let file = recording.folder.join("crash-report.txt");
         let closing =
             format!("the recorder crashed: the recording is truncated; please send its report: {}", file.display());
@@ -55,11 +55,11 @@ fn the_recorder_crashes() {
         assert!(text.contains("truncated") && text.contains("crash-report.txt"), "{verdict}");
         assert!(recording.heaptape(&["report"]).text().contains("crash-report.txt"), "{signal}");
     }
-    torture::passed(4, "crashes of the recorder with a report, the program unharmed", FATAL.len() as u64);
+    torture::passed(4, "crashes of the recorder with a report and an unharmed program", FATAL.len() as u64);
 }
 
 #[test]
-fn a_command_crashes() {
+fn command_crash_prints_a_report() {
     let folder = test_env::folder();
     let pipe = folder.path().join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
@@ -82,9 +82,9 @@ fn a_command_crashes() {
     }
 }
 
-/// What is sent to the command while the program runs is the program's, as before.
+/// While the program runs, a fault signal that is sent to the command goes to the program.
 #[test]
-fn faults_sent_to_the_command_are_the_programs() {
+fn fault_signals_to_the_command_reach_the_program() {
     for signal in FATAL {
         let recording = Program::new("sleep").arg("30").recorded_while(|command, _| {
             survivor(command);
@@ -101,7 +101,7 @@ fn faults_sent_to_the_command_are_the_programs() {
 }
 
 #[test]
-fn the_daemon_crashes() {
+fn daemon_crash_leaves_a_report_and_readable_epochs() {
     for signal in [Signal::SIGSEGV, Signal::SIGABRT] {
         let mut daemon = Daemon::start(&["--mode", "trace"]);
         let mut running = daemon.spawn(&target::c("leaks_slowly"), &["400", "5"], None);
@@ -109,17 +109,17 @@ fn the_daemon_crashes() {
             daemon.list("leaks_slowly").iter().any(|one| one["live_blocks"].as_u64().unwrap_or(0) > 20)
         });
         // The events of the last second are in the daemon's memory, and end with it.
-        daemon.ask(&["flush"]);
+        daemon.query(&["flush"]);
         daemon.replace(signal);
         is_report(&daemon.log(), signal, "the daemon, pid ", " heaptape_recorder::daemon::service::");
         assert!(running.0.wait().expect("it ends").success(), "the program goes on");
-        until("it is over", || daemon.ask(&["status"])["processes"] == 0);
+        until("it is over", || daemon.query(&["status"])["processes"] == 0);
         daemon.stop();
         let epochs = daemon.epochs(&[]);
         let crashed: Vec<_> = epochs.iter().filter(|epoch| epoch.join("crash-report.txt").exists()).collect();
         let [epoch] = crashed[..] else { panic!("{crashed:?} of {epochs:?}") };
         is_report(&report_in(epoch), signal, "the daemon, pid ", " heaptape_recorder::daemon::service::");
-        let verdict = daemon.word(&["verify"], std::slice::from_ref(epoch));
+        let verdict = daemon.heaptape(&["verify"], std::slice::from_ref(epoch));
         let text = verdict.text() + &verdict.error();
         assert!(verdict.code() == 1 && text.contains("crash-report.txt"), "{verdict}");
         let report = daemon.report(std::slice::from_ref(epoch));

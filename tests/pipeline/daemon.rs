@@ -1,4 +1,4 @@
-//! The daemon: what attaches to it is recorded as it was chosen, and found again in its epochs.
+//! The daemon records programs in the chosen mode, and keeps them in its epochs.
 
 use heaptape_tests::daemon::until;
 use heaptape_tests::recording::{Leak, heaptape};
@@ -6,15 +6,15 @@ use heaptape_tests::{Daemon, is_full, target, test_env};
 use std::time::Instant;
 
 #[test]
-fn everything_in_trace_mode() {
+fn trace_mode_records_everything() {
     let mut daemon = Daemon::start(&["--mode", "trace"]);
     let program = target::c("pairs");
     for threads in ["1", "3"] {
         daemon.run(&program, &["20000", threads]).success();
     }
     daemon.run(&target::c("fork_inherited"), &[]);
-    daemon.ask(&["epoch"]);
-    daemon.whole();
+    daemon.query(&["epoch"]);
+    daemon.assert_complete();
     let report = daemon.report(&daemon.epochs(&["--last", "1"]));
     let pairs: Vec<_> = report.all("pairs").collect();
     assert_eq!(pairs.len(), 2);
@@ -23,42 +23,42 @@ fn everything_in_trace_mode() {
     }
     assert!(report.processes.iter().filter(|process| process.name() == "fork_inherited").count() > 1, "{report:#?}");
     daemon.stop();
-    daemon.whole();
+    daemon.assert_complete();
 }
 
 #[test]
-fn a_live_process_goes_through_all_modes() {
+fn live_process_changes_through_all_modes() {
     let mut daemon = Daemon::start(&["--mode", "off", "--snapshot", "300ms"]);
     let running = daemon.spawn(&target::c("leaks_slowly"), &["100000", "1"], None);
     let pid = running.0.id().to_string();
     until("it is served", || daemon.list("leaks_slowly").len() == 1);
     let live = || daemon.list("leaks_slowly")[0]["live_blocks"].as_u64().unwrap_or(0);
     std::thread::sleep(std::time::Duration::from_millis(300));
-    assert_eq!(live(), 0, "a dormant process is not looked at");
+    assert_eq!(live(), 0, "a dormant process has no counts");
     for mode in ["profile", "trace", "flight", "profile:2KiB", "trace:2KiB", "trace"] {
-        daemon.ask(&["mode", &pid, mode]);
+        daemon.query(&["mode", &pid, mode]);
         let before = live();
         until(mode, || live() > before + 20);
-        daemon.ask(&["snapshot", &pid]);
+        daemon.query(&["snapshot", &pid]);
         assert_eq!(daemon.list("leaks_slowly")[0]["mode"], mode.replace("2KiB", "2048"));
     }
-    daemon.ask(&["rotate"]);
-    daemon.ask(&["epoch"]);
-    daemon.ask(&["mode", "leaks_*", "off"]);
+    daemon.query(&["rotate"]);
+    daemon.query(&["epoch"]);
+    daemon.query(&["mode", "leaks_*", "off"]);
     until("it sleeps", || live() == 0);
-    daemon.ask(&["mode", "all", "profile"]);
+    daemon.query(&["mode", "all", "profile"]);
     until("it wakes", || live() > 20);
     daemon.stop();
-    daemon.whole();
-    // The library is out of the way now: the program goes on.
+    daemon.assert_complete();
+    // The daemon has ended. The program goes on.
     drop(running);
 }
 
 /// A leak is found in the store while the program runs, among others that do not leak.
 #[test]
-fn a_slow_leak_is_named_from_the_store() {
-    // The long form: a block a second, one process of fifty, the daemon as it comes, and whatever
-    // is waited for comes within a minute.
+fn slow_leak_is_found_in_the_store_while_the_program_runs() {
+    // The long form: a block per second, one process of fifty, the default options of the daemon,
+    // and each condition holds within a minute.
     let (options, others, pause): (&[&str], _, _) =
         if is_full() { (&[], 49, "1000") } else { (&["--snapshot", "500ms"], 8, "100") };
     let daemon = Daemon::start(options);
@@ -87,14 +87,14 @@ fn a_slow_leak_is_named_from_the_store() {
     drop((quiet, leaking));
 }
 
-/// What a flight kept is a recording of the last while, with everything that lived.
+/// A flight recording holds the last events, and every block that was live.
 #[test]
-fn a_flight_is_kept_when_its_process_dies() {
+fn flight_recording_is_kept_when_its_process_dies() {
     let mut daemon = Daemon::start(&["--mode", "flight", "--flight-time", "800ms"]);
     let program = target::c("leaks_slowly");
     daemon.run(&program, &["20", "1"]).success();
     daemon.run(&program, &["400", "5", "1000", "abort"]);
-    daemon.ask(&["epoch"]);
+    daemon.query(&["epoch"]);
     let report = daemon.report(&daemon.epochs(&["--last", "1"]));
     let kept: Vec<_> = report.all("leaks_slowly").collect();
     assert!(
@@ -107,26 +107,26 @@ fn a_flight_is_kept_when_its_process_dies() {
     let events: u64 = kept.iter().map(|process| process.recorded_events).sum();
     assert!(events > 1000 && events < 400 * 15 - 1000, "only the last while: {events}");
     daemon.stop();
-    daemon.whole();
+    daemon.assert_complete();
     assert!(!daemon.state().join("0/flight").exists());
 }
 
-/// A flight that is asked for goes on.
+/// A flight recording that is saved on request goes on.
 #[test]
-fn a_flight_is_kept_when_it_is_asked_for() {
+fn flight_recording_is_kept_on_request_and_goes_on() {
     let mut daemon = Daemon::start(&["--mode", "flight", "--flight-live", "50KiB"]);
     let running = daemon.spawn(&target::c("leaks_slowly"), &["100000", "2"], None);
     until("its live bytes exceed the limit", || daemon.log().contains("live bytes exceeded the limit"));
-    daemon.ask(&["snapshot"]);
+    daemon.query(&["snapshot"]);
     let kept = |daemon: &Daemon| daemon.report(&daemon.epochs(&[])).processes.len();
     until("both are listed", || kept(&daemon) == 2);
     drop(running);
     until("it is over", || daemon.list("leaks_slowly").is_empty());
     daemon.stop();
-    daemon.whole();
+    daemon.assert_complete();
 }
 
-/// Sums of sampled blocks are unbiased, whatever the interval was meanwhile.
+/// Sums of sampled blocks are unbiased for each sampling interval.
 #[test]
 fn sampled_sums_are_unbiased() {
     let mut daemon = Daemon::start(&[]);
@@ -137,7 +137,7 @@ fn sampled_sums_are_unbiased() {
             let mut running = daemon.spawn(&program, &["5000", "0", "3000"], Some(mode));
             running.0.wait().expect("the program ends");
         }
-        daemon.ask(&["epoch"]);
+        daemon.query(&["epoch"]);
         for process in daemon.report(&daemon.epochs(&["--last", "1", "--program", "leaks_slowly"])).processes {
             bytes += process.live_bytes;
         }
@@ -156,23 +156,23 @@ fn sampled_sums_are_unbiased() {
 /// The epoch's DCPI profiles count what its recording counts, and the processes of a program that
 /// are over are one image.
 #[test]
-fn epochs_add_up() {
+fn epochs_sum_ended_processes_and_match_dcpi() {
     let mut daemon = Daemon::start(&[]);
     let program = target::c("leaks_slowly");
     for _ in 0..3 {
         daemon.run(&program, &["10", "0", "777"]).success();
     }
-    daemon.ask(&["epoch"]);
+    daemon.query(&["epoch"]);
     daemon.run(&program, &["4", "0", "777"]).success();
     daemon.stop();
-    daemon.whole();
+    daemon.assert_complete();
     let epochs = daemon.epochs(&["--program", "leaks_slowly"]);
     let report = daemon.report(&epochs);
     let live: Vec<u64> = report.processes.iter().map(|process| process.live_bytes).collect();
     assert_eq!((report.processes.len(), live), (2, vec![30 * 777, 4 * 777]));
-    let said = daemon.word(&["dcpiprof"], &daemon.epochs(&["--dcpi"])).success();
+    let output = daemon.heaptape(&["dcpiprof"], &daemon.epochs(&["--dcpi"])).success();
     let total: u64 = 34 * 777;
-    assert!(said.text().contains(&format!("total of leak-bytes: {total} samples")), "{said}");
+    assert!(output.text().contains(&format!("total of leak-bytes: {total} samples")), "{output}");
     let leaks = daemon.leaks(&epochs);
     assert!(leaks.iter().all(|leak| leak.functions().starts_with(&["keeps", "main"])), "{leaks:#?}");
 }
@@ -185,9 +185,10 @@ fn growth_is_shown_after_a_minute() {
     let running = daemon.spawn(&target::c("leaks_slowly"), &["1000000", "5"], None);
     let one = || daemon.list("leaks_slowly").pop().unwrap_or_default();
     until("it is looked at", || one()["growth_seconds"].as_u64().is_some_and(|seconds| seconds > 0));
-    let top = |words: &[&str]| {
-        let said = daemon.word(&[&["top", "--once"], words, &["--control"]].concat(), &[daemon.control()]).success();
-        said.text()
+    let top = |arguments: &[&str]| {
+        let output =
+            daemon.heaptape(&[&["top", "--once"], arguments, &["--control"]].concat(), &[daemon.control()]).success();
+        output.text()
     };
     let pid = running.0.id().to_string();
     let of_process = |text: &str| text.lines().find(|line| line.contains("leaks_slowly")).expect("its line").to_owned();
@@ -209,10 +210,10 @@ fn growth_is_shown_after_a_minute() {
 /// A client of a daemon that is not there learns which socket was tried and what to do.
 #[test]
 fn errors_name_the_socket_and_say_what_to_do() {
-    let place = test_env::folder();
-    let (missing, dead) = (place.path().join("missing"), place.path().join("dead"));
+    let directory = test_env::folder();
+    let (missing, dead) = (directory.path().join("missing"), directory.path().join("dead"));
     drop(std::os::unix::net::UnixListener::bind(&dead).expect("a socket"));
-    let file = place.path().join("file");
+    let file = directory.path().join("file");
     std::fs::write(&file, "MTRC").expect("a file");
     for path in [&missing, &dead] {
         let path = path.to_str().expect("a name");
@@ -221,15 +222,15 @@ fn errors_name_the_socket_and_say_what_to_do() {
             (&["top", "--once", "--control", path], "--control PATH"),
             (&["send", file.to_str().expect("a name"), "--socket", path], "--socket PATH"),
         ];
-        for (words, option) in asks {
-            let said = heaptape(words).exits(2);
+        for (arguments, option) in asks {
+            let output = heaptape(arguments).exits(2);
             for part in [path, "no daemon answers at ", "start one with `heaptape daemon`", option] {
-                assert!(said.error().contains(part), "{words:?}: {part}: {said}");
+                assert!(output.error().contains(part), "{arguments:?}: {part}: {output}");
             }
         }
     }
     let daemon = Daemon::start(&[]);
-    let said = daemon.ctl(&["show", "1"]).exits(2);
-    assert!(said.error().contains(daemon.control().to_str().expect("a name")), "{said}");
-    assert!(said.error().contains("no recorded process matches '1'"), "{said}");
+    let output = daemon.ctl(&["show", "1"]).exits(2);
+    assert!(output.error().contains(daemon.control().to_str().expect("a name")), "{output}");
+    assert!(output.error().contains("no recorded process matches '1'"), "{output}");
 }

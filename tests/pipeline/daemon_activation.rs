@@ -1,5 +1,5 @@
-//! The daemon as systemd starts it: the programs' socket is handed over (made to wait, as systemd
-//! makes it), readiness and the watchdog are reported, and descriptors are left with it.
+//! The daemon as systemd starts it: the socket for programs is passed (with a backlog, as by
+//! systemd), readiness and the watchdog are reported, and descriptors are stored.
 //! `scripts/dev systemd` does the same with the real one.
 
 use heaptape_tests::recording::heaptape;
@@ -12,21 +12,21 @@ use std::time::Duration;
 /// Listens as systemd does and becomes the daemon.
 const LISTENS: &str = "
 import os, socket, sys
-door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-door.bind(sys.argv[1])
-door.listen(8)
-if door.fileno() == 3:
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listener.bind(sys.argv[1])
+listener.listen(8)
+if listener.fileno() == 3:
     os.set_inheritable(3, True)
 else:
-    os.dup2(door.fileno(), 3)
+    os.dup2(listener.fileno(), 3)
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1', LISTEN_FDNAMES='programs')
 os.execv(sys.argv[2], sys.argv[2:])
 ";
 
 #[test]
-fn a_socket_that_waits_and_a_manager_that_listens() {
-    let place = test_env::folder();
-    let at = |name: &str| place.path().join(name);
+fn daemon_serves_an_activated_socket_and_notifies_systemd() {
+    let directory = test_env::folder();
+    let at = |name: &str| directory.path().join(name);
     let (socket, control, state) = (at("socket"), at("control"), at("state"));
     let manager = UnixDatagram::bind(at("notify")).expect("a socket");
     manager.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket");
@@ -36,14 +36,14 @@ fn a_socket_that_waits_and_a_manager_that_listens() {
     daemon.env("NOTIFY_SOCKET", at("notify")).env("WATCHDOG_USEC", "400000").env("FDSTORE", "16");
     daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut daemon = daemon.spawn().expect("it starts");
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     let mut hear = |what: &str| {
-        while !said.iter().any(|one: &String| one.starts_with(what)) {
+        while !output.iter().any(|one: &String| one.starts_with(what)) {
             let mut bytes = [0; 512];
-            let count = manager.recv(&mut bytes).unwrap_or_else(|error| panic!("{what}: {error}, only {said:?}"));
-            said.push(String::from_utf8_lossy(&bytes[..count]).into_owned());
+            let count = manager.recv(&mut bytes).unwrap_or_else(|error| panic!("{what}: {error}, only {output:?}"));
+            output.push(String::from_utf8_lossy(&bytes[..count]).into_owned());
         }
-        said.drain(..).find(|one| one.starts_with(what)).unwrap_or_default()
+        output.drain(..).find(|one| one.starts_with(what)).unwrap_or_default()
     };
     hear("READY=1");
     hear("WATCHDOG=1");
@@ -56,12 +56,12 @@ fn a_socket_that_waits_and_a_manager_that_listens() {
     let name = stored.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap_or_default().to_owned();
     assert!(name.ends_with("-trace") && !name.contains(':'), "{name}");
     assert!(hear("FDSTOREREMOVE=1").ends_with(&name));
-    // Still fed, and still answering.
+    // The watchdog is still notified, and the daemon still answers.
     hear("WATCHDOG=1");
     heaptape(["ctl".as_ref(), "--control".as_ref(), control.as_os_str(), "stop".as_ref()]).success();
     hear("STOPPING=1");
     assert!(daemon.wait().expect("it is ours").success());
-    assert!(socket.exists(), "the socket is its maker's");
+    assert!(socket.exists(), "the socket belongs to its creator");
     let epochs = heaptape(["epochs".as_ref(), "--state".as_ref(), state.as_os_str()]).success();
     let report = heaptape(["report", epochs.text().trim()]).success();
     assert!(report.text().contains("none lost") && report.text().contains("pairs"), "{report}");

@@ -1,4 +1,4 @@
-//! The daemon's bounds: floods, silence, strangers, names, a week.
+//! Bounds of the daemon: floods, silence, other users, hostile names, many epochs.
 
 use heaptape_tests::daemon::until;
 use heaptape_tests::{Daemon, is_full, is_root, target, test_env};
@@ -7,9 +7,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Who floods loses events of its own, and nobody else's.
+/// A flood loses its own events, and none of other programs.
 #[test]
-fn a_flood_is_its_own_loss() {
+fn flood_loses_only_its_own_events() {
     let mut daemon = Daemon::start(&["--events", "20000"]);
     let mut flood = daemon.spawn(&target::c("pairs"), &["3000000", "1"], Some("trace"));
     let modest = daemon.spawn(&target::c("leaks_slowly"), &["100000", "5"], Some("trace"));
@@ -18,7 +18,7 @@ fn a_flood_is_its_own_loss() {
     flood.0.wait().expect("the program ends");
     until("it is over", || flood_is_over(&daemon));
     assert_eq!(lost("leaks_slowly"), 0);
-    assert!(daemon.ask(&["status"])["budgets_hit"]["events"].as_u64().unwrap_or(0) > 0, "{}", daemon.log());
+    assert!(daemon.query(&["status"])["budgets_hit"]["events"].as_u64().unwrap_or(0) > 0, "{}", daemon.log());
     drop(modest);
     until("all is over", || daemon.list("leaks_slowly").is_empty());
     daemon.stop();
@@ -38,7 +38,7 @@ fn processes_and_threads_are_bounded() {
     let program = target::c("leaks_slowly");
     let running: Vec<_> = (0..6).map(|_| daemon.spawn(&program, &["1000", "5"], None)).collect();
     until("three are served", || daemon.list("leaks_slowly").len() == 3);
-    until("three are sent away", || daemon.ask(&["status"])["budgets_hit"]["clients"] == 3);
+    until("three are refused", || daemon.query(&["status"])["budgets_hit"]["clients"] == 3);
     drop(running);
     until("all are over", || daemon.list("leaks_slowly").is_empty());
     daemon.run(&target::c("pairs"), &["1000", "8"]).success();
@@ -50,7 +50,7 @@ fn processes_and_threads_are_bounded() {
 /// A daemon without descriptors refuses programs at once; each of them is counted, and the log says
 /// why.
 #[test]
-fn programs_refused_for_want_of_descriptors_are_counted_and_logged() {
+fn programs_refused_without_descriptors_are_counted_and_logged() {
     const PROGRAMS: u64 = 60;
     let daemon = Daemon::start(&[]);
     let mut limit = std::process::Command::new("prlimit");
@@ -60,21 +60,21 @@ fn programs_refused_for_want_of_descriptors_are_counted_and_logged() {
     let program = target::c("leaks_slowly");
     let running: Vec<_> = (0..PROGRAMS).map(|_| daemon.spawn(&program, &["1000", "100"], None)).collect();
     std::thread::sleep(Duration::from_secs(2));
-    // A daemon without descriptors cannot be asked.
+    // A daemon without descriptors cannot answer queries.
     drop(running);
-    let own = |key: &str| daemon.ask(&["status"])["own"][key].as_f64().unwrap_or(0.0) as u64;
+    let own = |key: &str| daemon.query(&["status"])["own"][key].as_f64().unwrap_or(0.0) as u64;
     until("all are over", || own("processes") == 0);
     until("each is counted", || own("accepted_total") + own("refused_total") == PROGRAMS);
     let (accepted, refused) = (own("accepted_total"), own("refused_total"));
     println!("{accepted} recorded, {refused} refused");
     assert!(accepted > 0 && refused > 0, "{accepted} {refused}\n{}", daemon.log());
-    assert_eq!(daemon.ask(&["status"])["budgets_hit"]["descriptors"], refused, "{}", daemon.log());
+    assert_eq!(daemon.query(&["status"])["budgets_hit"]["descriptors"], refused, "{}", daemon.log());
     assert!(daemon.log().contains("budget of descriptors: user "), "{}", daemon.log());
 }
 
 /// Programs that start while the daemon does not answer wait for their 50 ms and no more, and run.
 #[test]
-fn a_silent_daemon_holds_up_nobody() {
+fn silent_daemon_delays_programs_by_at_most_the_attach_timeout() {
     let daemon = Daemon::start(&[]);
     let program = target::c("small");
     daemon.signal(Signal::SIGSTOP);
@@ -87,7 +87,7 @@ fn a_silent_daemon_holds_up_nobody() {
     }
     let each = start.elapsed() / count;
     daemon.signal(Signal::SIGCONT);
-    // 50 ms by promise for those that run side by side; the rest is a busy machine's.
+    // The promise is 50 ms for concurrent programs. The rest is for a busy machine.
     assert!(each < Duration::from_millis(200), "{each:?}");
     assert!(daemon.ctl(&["status"]).code() == 0);
 }
@@ -95,79 +95,79 @@ fn a_silent_daemon_holds_up_nobody() {
 /// Another user can neither control the daemon nor read what it keeps; its own programs are kept
 /// apart.
 #[test]
-fn another_user() {
+fn other_users_can_neither_control_nor_read() {
     if !is_root() {
-        eprintln!("not the superuser: other users are not tried");
+        eprintln!("not root: other users are not tried");
         return;
     }
     let daemon = Daemon::start(&[]);
     let control = daemon.socket().with_file_name("control");
-    // The way there must be open for the test to say anything.
+    // The directories must be accessible, so that only the files are protected.
     let open = |path: &Path| {
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("rights");
     };
     open(daemon.state().parent().expect("a folder"));
     open(control.parent().expect("a folder"));
-    let as_user = |user: &str, words: &[&str]| {
+    let as_user = |user: &str, arguments: &[&str]| {
         let mut command = std::process::Command::new("setpriv");
-        command.args(["--reuid", user, "--regid", user, "--clear-groups"]).args(words);
+        command.args(["--reuid", user, "--regid", user, "--clear-groups"]).args(arguments);
         heaptape_tests::run::finish(command, b"")
     };
-    let as_other = |words: &[&str]| as_user("65534", words);
+    let as_other = |arguments: &[&str]| as_user("65534", arguments);
     daemon.run(&target::c("small"), &[]).success();
     let copied = test_env::folder();
     open(copied.path());
-    let place = |from: &Path, name: &str| {
+    let copied = |from: &Path, name: &str| {
         let to = copied.path().join(name);
         std::fs::copy(from, &to).expect("a copy");
         open(&to);
         to.to_str().expect("text").to_owned()
     };
     let (command, library, small) = (
-        place(test_env::command(), "heaptape"),
-        place(test_env::library(), "library.so"),
-        place(&target::c("small"), "small"),
+        copied(test_env::command(), "heaptape"),
+        copied(test_env::library(), "library.so"),
+        copied(&target::c("small"), "small"),
     );
     let control = control.to_str().expect("text");
     assert_ne!(as_other(&[&command, "ctl", "--control", control, "stop"]).code(), 0);
     std::fs::set_permissions(control, std::os::unix::fs::PermissionsExt::from_mode(0o666)).expect("rights");
-    let said = as_other(&[&command, "ctl", "--control", control, "stop"]).exits(2);
-    assert!(said.error().contains("only root and the daemon's own user"), "{said}");
+    let output = as_other(&[&command, "ctl", "--control", control, "stop"]).exits(2);
+    assert!(output.error().contains("only root and the daemon's own user"), "{output}");
     let own = daemon.state().join("0");
     assert_ne!(as_other(&["ls", own.to_str().expect("text")]).code(), 0);
     let preload = format!("LD_PRELOAD={library}");
     let socket = format!("HEAPTAPE_SOCKET={}", daemon.socket().display());
     as_other(&["env", &preload, &socket, "HEAPTAPE_MODE=trace", &small]).success();
     until("its program is kept", || !daemon.epochs(&["--user", "65534"]).is_empty());
-    daemon.ask(&["epoch"]);
+    daemon.query(&["epoch"]);
     let theirs = daemon.epochs(&["--user", "65534", "--program", "small"]);
     assert_eq!(theirs.len(), 1);
     let image = theirs[0].to_str().expect("text");
     as_other(&[&command, "verify", image]).success();
-    // What is theirs to read is not theirs to replace: by a link root's daemon would write
+    // What other users can read they cannot replace: by a link the daemon of root would write
     // anywhere.
-    for place in [theirs[0].as_path(), theirs[0].parent().expect("an epoch"), &daemon.state().join("65534")] {
-        let place = place.to_str().expect("text");
-        as_other(&["ls", place]).success();
-        assert_ne!(as_other(&["mv", place, &format!("{place}x")]).code(), 0, "{place}");
-        assert_ne!(as_other(&["touch", &format!("{place}/x")]).code(), 0, "{place}");
-        assert_ne!(as_user("65533", &["ls", place]).code(), 0, "{place}");
+    for path in [theirs[0].as_path(), theirs[0].parent().expect("an epoch"), &daemon.state().join("65534")] {
+        let path = path.to_str().expect("text");
+        as_other(&["ls", path]).success();
+        assert_ne!(as_other(&["mv", path, &format!("{path}x")]).code(), 0, "{path}");
+        assert_ne!(as_other(&["touch", &format!("{path}/x")]).code(), 0, "{path}");
+        assert_ne!(as_user("65533", &["ls", path]).code(), 0, "{path}");
     }
     assert_ne!(as_other(&["sh", "-c", &format!("echo >> {image}/events.tape")]).code(), 0);
     assert_ne!(as_other(&["touch", daemon.state().join("x").to_str().expect("text")]).code(), 0);
 }
 
-/// Names that want to lead out of a folder, steer a terminal or forge a metric stay names.
+/// Names with paths, control characters or text of a metric stay names.
 #[test]
-fn hostile_names() {
+fn hostile_names_stay_names() {
     let daemon = Daemon::start(&["--metrics", "127.0.0.1:0"]);
-    let place = test_env::folder();
+    let directory = test_env::folder();
     let names: [&[u8]; 4] = [b"..", b"a\x1b[31m\"}\n", b"x\"} 1\n", b"\xff\xfe\n"];
     let program = target::c("leaks_slowly");
     let mut running = Vec::new();
     for (number, name) in names.iter().enumerate() {
-        let folder = place.path().join(number.to_string());
+        let folder = directory.path().join(number.to_string());
         std::fs::create_dir(&folder).expect("a folder");
         let name = if *name == b".." { b"..x" } else { *name };
         let path = folder.join(std::ffi::OsStr::from_bytes(name));
@@ -176,25 +176,25 @@ fn hostile_names() {
         command.args(["100000", "5"]).env("HEAPTAPE_MODE", "trace").env("HEAPTAPE_LABEL", "l\"\n\x1b[2J\\");
         running.push(heaptape_tests::daemon::Running(command.spawn().expect("it starts")));
     }
-    until("all are served", || daemon.ask(&["status"])["processes"] == 4);
+    until("all are served", || daemon.query(&["status"])["processes"] == 4);
     std::thread::sleep(Duration::from_millis(300));
-    for words in [&["list"][..], &["metrics"], &["show", &running[1].0.id().to_string()]] {
-        let said = daemon.ctl(words).success();
-        assert!(!said.stdout.contains(&0x1b), "{words:?}: {said}");
-        if words == ["metrics"] {
+    for arguments in [&["list"][..], &["metrics"], &["show", &running[1].0.id().to_string()]] {
+        let output = daemon.ctl(arguments).success();
+        assert!(!output.stdout.contains(&0x1b), "{arguments:?}: {output}");
+        if arguments == ["metrics"] {
             let strange = |line: &&str| !line.starts_with('#') && !line.starts_with("heaptape_");
-            assert_eq!(said.text().lines().find(strange), None);
-            let unlabelled = said.text();
+            assert_eq!(output.text().lines().find(strange), None);
+            let unlabelled = output.text();
             assert!(
                 unlabelled.lines().filter(|line| line.starts_with("heaptape_program_processes{")).count() == 4,
-                "{said}"
+                "{output}"
             );
         }
     }
     drop(running);
-    until("all are over", || daemon.ask(&["status"])["processes"] == 0);
-    daemon.ask(&["epoch"]);
-    daemon.whole();
+    until("all are over", || daemon.query(&["status"])["processes"] == 0);
+    daemon.query(&["epoch"]);
+    daemon.assert_complete();
     for epoch in daemon.epochs(&[]) {
         for entry in std::fs::read_dir(epoch).expect("an epoch").flatten() {
             let name = entry.file_name();
@@ -207,16 +207,16 @@ fn hostile_names() {
     assert!(!daemon.log().contains('\x1b'));
 }
 
-/// A week of epochs in seconds: short processes come and go, three stay; the disk stays below its
-/// bound, the newest epochs are there, and neither memory nor descriptors grow.
+/// Many epochs in short time: short processes come and go, three stay. The disk stays below its
+/// bound, the newest epochs exist, and neither memory nor descriptors grow.
 #[test]
-fn a_week_in_seconds() {
+fn disk_memory_and_descriptors_stay_bounded_over_many_epochs() {
     let bound: u64 = 6 << 20;
     let keep = bound.to_string();
     let mut daemon = Daemon::start(&["--epoch", "1s", "--snapshot", "200ms", "--keep-bytes", &keep]);
     let program = target::c("leaks_slowly");
-    let turns = target::c("turns_over");
-    let long = ["profile", "profile:4KiB", "trace"].map(|mode| daemon.spawn(&turns, &["1"], Some(mode)));
+    let churn = target::c("churn");
+    let long = ["profile", "profile:4KiB", "trace"].map(|mode| daemon.spawn(&churn, &["1"], Some(mode)));
     let measure = |name: &str| {
         let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().to_owned();
@@ -242,17 +242,17 @@ fn a_week_in_seconds() {
         }
     }
     println!("resident KiB and descriptors: {early:?}, then {after:?}");
-    // Files that wait to be brought to the disk hold some, more or less of them.
+    // Files that wait for a sync hold some.
     assert!(after.1 < early.1 + 8, "descriptors: {early:?}, then {after:?}");
     assert!(after.0 <= early.0 + early.0 / 20, "resident KiB: {early:?}, then {after:?}");
-    daemon.ask(&["epoch"]);
+    daemon.query(&["epoch"]);
     let epochs = daemon.epochs(&[]);
     assert!(epochs.len() >= 3, "{epochs:?}");
-    let removed = daemon.ask(&["status"])["own"]["epochs_removed_total"].as_f64().unwrap_or(0.0);
-    let disk = daemon.ask(&["status"])["own"]["disk_bytes"].as_f64().unwrap_or(0.0) as u64;
+    let removed = daemon.query(&["status"])["own"]["epochs_removed_total"].as_f64().unwrap_or(0.0);
+    let disk = daemon.query(&["status"])["own"]["disk_bytes"].as_f64().unwrap_or(0.0) as u64;
     assert!(disk <= bound, "{disk} bytes on disk, {removed} epochs removed");
     drop(long);
-    until("all are over", || daemon.ask(&["status"])["processes"] == 0);
+    until("all are over", || daemon.query(&["status"])["processes"] == 0);
     daemon.stop();
-    daemon.whole();
+    daemon.assert_complete();
 }

@@ -31,7 +31,7 @@ fn flood(daemon: &Daemon, kind: &str, processes: usize) -> Vec<Running> {
     (0..processes).map(|_| start()).collect()
 }
 
-/// How starts of a small program went: the median and the longest time, and how many are recorded.
+/// Results of starts of a small program.
 #[derive(Debug)]
 struct Starts {
     median: Duration,
@@ -64,14 +64,14 @@ fn starts(daemon: &Daemon, wait: Option<Duration>) -> Starts {
 
 /// Processes of the small program that are in epochs of this user.
 fn recorded(daemon: &Daemon) -> usize {
-    daemon.ask(&["epoch"]);
+    daemon.query(&["epoch"]);
     let epochs = daemon.epochs(&["--user", "0"]);
     epochs.iter().map(|epoch| daemon.report(std::slice::from_ref(epoch)).all("small").count()).sum()
 }
 
 /// How often a budget was hit.
 fn hits(daemon: &Daemon, budget: &str) -> u64 {
-    daemon.ask(&["status"])["budgets_hit"][budget].as_u64().unwrap_or(0)
+    daemon.query(&["status"])["budgets_hit"][budget].as_u64().unwrap_or(0)
 }
 
 /// What a user may do to the socket without end, and the budget that it uses up.
@@ -81,7 +81,7 @@ const FLOODS: [(&str, &str); 4] =
 /// A daemon that every user may connect to; none where this test may not become another user.
 fn shared_daemon() -> Option<Daemon> {
     if !is_root() {
-        eprintln!("not the superuser: other users are not tried");
+        eprintln!("not root: other users are not tried");
         return None;
     }
     let daemon = Daemon::start(&["--mode", "trace"]);
@@ -97,15 +97,14 @@ fn flood_of_one_user_does_not_keep_others_out() {
         let Some(daemon) = shared_daemon() else { return };
         let flooding = flood(&daemon, kind, 1);
         until("the flood uses up its budget", || hits(&daemon, budget) > 0);
-        // A machine with other work may be slow to answer: what is asked for is that the answer
-        // comes, not when.
+        // A busy machine may answer slowly. The test requires an answer, not a time.
         let flooded = starts(&daemon, Some(Duration::from_secs(2)));
         drop(flooding);
         println!("{kind}: {flooded:?}");
         assert!(flooded.recorded + STARTS / 15 >= STARTS, "{kind}: {flooded:?}\n{}", daemon.log());
         assert!(daemon.log().contains(&format!("budget of {budget}: user {OTHER}")), "{kind}: {}", daemon.log());
     }
-    torture::passed(64, "kinds of flood that keep nobody out", FLOODS.len() as u64);
+    torture::passed(64, "kinds of flood that exclude no other user", FLOODS.len() as u64);
 }
 
 /// The time that a flood of four processes adds to the median start, beside four processes that are
@@ -168,17 +167,17 @@ fn as_other(daemon: &Daemon, folder: &Path, program: &Path, arguments: &[&str], 
 
 /// Bytes on the disk of everything that is kept for a user.
 fn stored(daemon: &Daemon, user: &str) -> u64 {
-    let said = Command::new("du").args(["-s", "-B1"]).arg(daemon.state().join(user)).output().expect("du");
-    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    let output = Command::new("du").args(["-s", "-B1"]).arg(daemon.state().join(user)).output().expect("du");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.split_whitespace().next().and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
 }
 
 /// A user who writes as much as he can keeps to his share while it is written, loses his own
 /// events, and takes nothing from others.
 #[test]
-fn disk_share_of_a_user_is_his_own() {
+fn disk_share_limits_only_its_user() {
     if !is_root() {
-        eprintln!("not the superuser: other users are not tried");
+        eprintln!("not root: other users are not tried");
         return;
     }
     const KEEP: u64 = 8 << 20;
@@ -189,16 +188,16 @@ fn disk_share_of_a_user_is_his_own() {
         let mut command = daemon.command(&target::c("pairs"));
         command.args(["2000", "1"]).env("HEAPTAPE_MODE", "trace");
         assert!(command.status().expect("it runs").success());
-        daemon.ask(&["epoch"]);
+        daemon.query(&["epoch"]);
     }
     let own = daemon.epochs(&["--user", "0"]);
     assert!(own.len() >= 5, "{own:?}");
     let writer = daemon.spawn(&target::c("leaks_slowly"), &["1000000", "5"], Some("trace"));
     let folder = test_env::folder();
-    let mut flood = as_other(&daemon, folder.path(), &target::c("turns_over"), &["0"], "trace");
+    let mut flood = as_other(&daemon, folder.path(), &target::c("churn"), &["0"], "trace");
     let mut most = 0;
     let held = || {
-        let list = daemon.list("turns_over");
+        let list = daemon.list("churn");
         list.first().is_some_and(|one| one["mode"] == "profile" && one["held"] == "disk")
     };
     let begun = Instant::now();
@@ -219,12 +218,11 @@ fn disk_share_of_a_user_is_his_own() {
     assert!(own.iter().all(|epoch| epoch.is_dir()), "{}", daemon.log());
     flood.0.kill().expect("it runs");
     drop((flood, writer));
-    until("all are over", || daemon.ask(&["status"])["processes"] == 0);
+    until("all are over", || daemon.query(&["status"])["processes"] == 0);
     daemon.stop();
     for epoch in daemon.epochs(&[]) {
-        assert!(daemon.word(&["verify"], std::slice::from_ref(&epoch)).code() < 2, "{}", epoch.display());
+        assert!(daemon.heaptape(&["verify"], std::slice::from_ref(&epoch)).code() < 2, "{}", epoch.display());
     }
-    let lost: u64 =
-        daemon.report(&daemon.epochs(&["--user", OTHER])).all("turns_over").map(|one| one.lost_events).sum();
+    let lost: u64 = daemon.report(&daemon.epochs(&["--user", OTHER])).all("churn").map(|one| one.lost_events).sum();
     println!("{most} bytes of a share of {share}; {lost} events lost");
 }

@@ -5,10 +5,10 @@ use heaptape_tests::{Daemon, Program, target, test_env};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// An epoch's DCPI files say where the text lies, as an export of a recording does: the same in
-/// each epoch, whatever was counted.
+/// The DCPI files of an epoch have the range of the text, as an export of a recording does: the
+/// same in each epoch, independent of the counts.
 #[test]
-fn dcpi_files_of_epochs_know_the_text() {
+fn dcpi_files_of_epochs_have_the_text_range() {
     /// Text, and counted addresses, of the files of one program and event.
     fn read(folder: &Path) -> Vec<((u64, u64), Vec<u64>)> {
         let files = fs::read_dir(folder).expect("the profiles").flatten().map(|entry| entry.path());
@@ -29,19 +29,19 @@ fn dcpi_files_of_epochs_know_the_text() {
         found
     }
     fn has_even_counter() -> bool {
-        let cpuinfo = fs::read_to_string("/proc/cpuinfo").expect("the processors");
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").expect("the CPUs");
         ["constant_tsc", "nonstop_tsc"].iter().all(|flag| cpuinfo.contains(flag))
     }
     let mut daemon = Daemon::start(&[]);
     let program = target::c("leaks_slowly");
     daemon.run(&program, &["10", "0", "777"]).success();
-    daemon.ask(&["epoch"]);
+    daemon.query(&["epoch"]);
     daemon.run(&program, &["4", "0", "777"]).success();
     daemon.stop();
     let epochs: Vec<_> = daemon.epochs(&["--dcpi"]).iter().flat_map(|folder| read(folder)).collect();
     let recording = Program::new(&program).args(["4", "0", "777"]).recorded().success();
-    let place = test_env::folder();
-    let out = place.path().join("dcpi");
+    let directory = test_env::folder();
+    let out = directory.path().join("dcpi");
     heaptape([
         "export".as_ref(),
         "--to".as_ref(),

@@ -9,10 +9,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// The daemon's share of the processor is not what these tests are about.
+/// Option that disables the CPU budget of the daemon.
 const ANY_CPU: &str = "--cpu=100000";
 
-/// Allocations, resizes and frees that a target counted itself.
+/// Returns the number of events that a target counted itself.
 fn own_events(file: &Path) -> u64 {
     let own = own::sum(&own::read(file));
     own.allocs + own.resizes + own.frees
@@ -55,11 +55,11 @@ fn busy_program_loses_nothing_when_it_waits() {
         daemon.stop();
         let report = daemon.report(&daemon.epochs(&[]));
         let process = report.only("pairs");
-        process.ledger();
+        process.assert_accounting();
         assert_eq!(process.emitted_events, own_events(&file), "{mode}: {process:#?}");
         if waits {
             assert_eq!(process.lost_events, 0, "{mode}: {process:#?}\n{}", daemon.log());
-            daemon.whole();
+            daemon.assert_complete();
         } else {
             assert!(process.lost_events > process.emitted_events / 2, "{mode}: {process:#?}");
         }
@@ -121,7 +121,7 @@ fn stopped_daemon_delays_program_once_by_the_bound() {
     daemon.stop();
     let report = daemon.report(&daemon.epochs(&[]));
     let process = report.only("stalls");
-    process.ledger();
+    process.assert_accounting();
     assert!(process.lost_events > 0, "{process:#?}");
     // The loader allocates for each thread.
     let own = own_events(&file);
@@ -139,34 +139,34 @@ fn overflow_is_chosen_by_file_rule_program_and_ctl() {
     let config = format!("--config={}", file.display());
     let mut daemon = Daemon::start(&[&config, "--ring=4KiB", ANY_CPU]);
     let overflow = |daemon: &Daemon, one: &Running| {
-        let list: Vec<_> = daemon.list("turns_over").into_iter().chain(daemon.list("leaks_slowly")).collect();
+        let list: Vec<_> = daemon.list("churn").into_iter().chain(daemon.list("leaks_slowly")).collect();
         let found = list.iter().find(|found| found["pid"] == one.0.id()).expect("it is served");
         format!("{} {}", found["mode"].as_str().expect("a mode"), found["overflow"].as_str().expect("an overflow"))
     };
     let start = |name: &str, mode| daemon.spawn(&target::c(name), &["1000000", "5"], mode);
-    let usual = daemon.spawn(&target::c("turns_over"), &["0"], None);
+    let usual = daemon.spawn(&target::c("churn"), &["0"], None);
     let ruled = start("leaks_slowly", None);
-    let asked = start("leaks_slowly", Some("trace:64KiB,overflow=wait:1500ms"));
-    until("they are served", || daemon.list("turns_over").len() == 1 && daemon.list("leaks_slowly").len() == 2);
+    let requested = start("leaks_slowly", Some("trace:64KiB,overflow=wait:1500ms"));
+    until("they are served", || daemon.list("churn").len() == 1 && daemon.list("leaks_slowly").len() == 2);
     assert_eq!(overflow(&daemon, &usual), "trace wait:3s");
     assert_eq!(overflow(&daemon, &ruled), "profile drop");
-    assert_eq!(overflow(&daemon, &asked), "trace:65536 wait:1500ms");
-    let said: Outcome = daemon.ctl(&["list"]).success();
-    assert!(said.text().contains("OVERFLOW") && said.text().contains("wait:1500ms"), "{said}");
+    assert_eq!(overflow(&daemon, &requested), "trace:65536 wait:1500ms");
+    let output: Outcome = daemon.ctl(&["list"]).success();
+    assert!(output.text().contains("OVERFLOW") && output.text().contains("wait:1500ms"), "{output}");
 
     let mode = |daemon: &Daemon, mode: &str| daemon.ctl(&["mode", &usual.0.id().to_string(), mode]);
     mode(&daemon, "trace,overflow=drop").success();
     assert_eq!(overflow(&daemon, &usual), "trace drop");
-    until("it drops", || events(&daemon, "turns_over", "lost") > 0);
-    let said = mode(&daemon, "trace,overflow=wait:20s").success();
-    assert!(said.text().contains("mode is now trace,overflow=wait:20s"), "{said}");
-    loses_nothing_more(&daemon, "turns_over");
+    until("it drops", || events(&daemon, "churn", "lost") > 0);
+    let output = mode(&daemon, "trace,overflow=wait:20s").success();
+    assert!(output.text().contains("mode is now trace,overflow=wait:20s"), "{output}");
+    loses_nothing_more(&daemon, "churn");
     daemon.replace(Signal::SIGTERM);
-    until("they are served again", || daemon.list("turns_over").len() == 1 && daemon.list("leaks_slowly").len() == 2);
+    until("they are served again", || daemon.list("churn").len() == 1 && daemon.list("leaks_slowly").len() == 2);
     assert_eq!(overflow(&daemon, &usual), "trace wait:20s");
     assert_eq!(overflow(&daemon, &ruled), "profile drop");
     mode(&daemon, "profile").success();
     assert_eq!(overflow(&daemon, &usual), "profile wait:3s", "as the file says");
-    let said = mode(&daemon, "trace,overflow=wait:31s");
-    assert!(said.code() == 2 && said.error().contains("from 1ms to 30s"), "{said}");
+    let output = mode(&daemon, "trace,overflow=wait:31s");
+    assert!(output.code() == 2 && output.error().contains("from 1ms to 30s"), "{output}");
 }

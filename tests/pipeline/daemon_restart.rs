@@ -7,21 +7,21 @@ use nix::sys::signal::Signal;
 use std::time::Duration;
 
 #[test]
-fn killed_again_and_again_under_load() {
+fn repeated_kills_under_load_keep_accounts_balanced() {
     let mut daemon = Daemon::start(&["--snapshot", "200ms", "--keep-bytes", "1GiB"]);
     let slow = target::c("leaks_slowly");
     let traced = daemon.spawn(&slow, &["1000000", "1"], Some("trace"));
     let counted = daemon.spawn(&slow, &["1000000", "1"], Some("profile"));
     let sampled = daemon.spawn(&slow, &["1000000", "0"], Some("profile:4KiB"));
     let mut busy = daemon.spawn(&target::c("pairs"), &["2000000", "2"], Some("trace"));
-    for turn in 0..if is_full() { 100 } else { 6 } {
-        std::thread::sleep(Duration::from_millis(300 + 37 * (turn % 7)));
+    for round in 0..if is_full() { 100 } else { 6 } {
+        std::thread::sleep(Duration::from_millis(300 + 37 * (round % 7)));
         daemon.restart();
         until("they are served again", || daemon.list("leaks_slowly").len() == 3);
         // Short ones that come meanwhile find the new one.
         daemon.run(&slow, &["2", "0"]).success();
     }
-    // What it found out about itself is right: it insists on its own figures.
+    // The program checks its own counts.
     assert!(busy.0.wait().expect("it ends").success());
     let live = |pid: u32| {
         let found = daemon.list("leaks_slowly").into_iter().find(|one| one["pid"] == pid);
@@ -31,21 +31,21 @@ fn killed_again_and_again_under_load() {
         until("it is counted again", || live(one.0.id()) > 20);
     }
     drop((traced, counted, sampled));
-    until("all are over", || daemon.ask(&["status"])["processes"] == 0);
+    until("all are over", || daemon.query(&["status"])["processes"] == 0);
     daemon.stop();
     balanced(&daemon);
 }
 
-/// A daemon that is ended in good order leaves its processes to the next one, whole.
+/// A daemon that ends in good order passes its processes to the next one without a loss.
 #[test]
-fn replaced_in_good_order() {
+fn orderly_replacement_loses_nothing() {
     let mut daemon = Daemon::start(&["--mode", "trace"]);
     let modes = ["trace", "profile", "profile:4KiB"];
     let running = modes.map(|mode| daemon.spawn(&target::c("leaks_slowly"), &["1000000", "1"], Some(mode)));
     // One that never rests: it goes on while it is left. It waits when its ring is full, so that
     // only the restart could lose events.
-    let busy = daemon.spawn(&target::c("turns_over"), &["0"], Some("profile,overflow=wait:30s"));
-    until("they are served", || daemon.list("leaks_slowly").len() == 3 && daemon.list("turns_over").len() == 1);
+    let busy = daemon.spawn(&target::c("churn"), &["0"], Some("profile,overflow=wait:30s"));
+    until("they are served", || daemon.list("leaks_slowly").len() == 3 && daemon.list("churn").len() == 1);
     std::thread::sleep(Duration::from_millis(600));
     let live = |daemon: &Daemon| {
         let list = daemon.list("leaks_slowly");
@@ -58,14 +58,14 @@ fn replaced_in_good_order() {
     until("they are counted", || live(&daemon).iter().all(|blocks| *blocks > 50));
     let before = live(&daemon);
     daemon.replace(Signal::SIGTERM);
-    // What lived lives on: each goes on from where it stood, and none falls back.
+    // Live blocks stay live: no count decreases.
     until("what lived is known", || live(&daemon).iter().zip(before).all(|(now, before)| *now >= before));
     let first = live(&daemon);
     until("they are counted on", || live(&daemon).iter().zip(first).all(|(now, first)| *now > first));
     drop((running, busy));
-    until("they are over", || daemon.ask(&["status"])["processes"] == 0);
+    until("they are over", || daemon.query(&["status"])["processes"] == 0);
     daemon.stop();
-    daemon.whole();
+    daemon.assert_complete();
     let report = daemon.report(&daemon.epochs(&[]));
     let all: Vec<_> = report.all("leaks_slowly").collect();
     // The trace's two, and of the profiles the two that were left and the sum of those that ended.
@@ -77,9 +77,9 @@ fn replaced_in_good_order() {
     assert!(kept.blocks >= before[0], "{kept:#?}");
 }
 
-/// A daemon that is killed takes its knowledge of live blocks along: the next one says from when
-/// its figures are, and does not show them as all that lives. That stays true through a restart in
-/// good order, whereas such a restart alone changes nothing.
+/// A killed daemon loses its knowledge of live blocks. The next one reports since when it counts,
+/// and shows its counts as a lower bound, also after a restart in good order. Such a restart alone
+/// changes nothing.
 #[test]
 fn live_bytes_after_a_killed_daemon_are_a_lower_bound() {
     let mut daemon = Daemon::start(&[]);
@@ -87,8 +87,8 @@ fn live_bytes_after_a_killed_daemon_are_a_lower_bound() {
     let one = |daemon: &Daemon| daemon.list("leaks_slowly").pop().unwrap_or_default();
     let live = |daemon: &Daemon| one(daemon)["live_blocks"].as_u64().unwrap_or(0);
     let line = |daemon: &Daemon| {
-        let said = daemon.ctl(&["list"]).success();
-        said.text().lines().find(|line| line.contains("leaks_slowly")).expect("its line").to_owned()
+        let output = daemon.ctl(&["list"]).success();
+        output.text().lines().find(|line| line.contains("leaks_slowly")).expect("its line").to_owned()
     };
     until("it is counted", || live(&daemon) > 20);
     assert!(one(&daemon)["live_since_unix_ns"].is_null() && !line(&daemon).contains('≥'), "{}", line(&daemon));
@@ -104,7 +104,7 @@ fn live_bytes_after_a_killed_daemon_are_a_lower_bound() {
     let minutes = since / 60_000_000_000;
     let time = format!("live since {:02}:{:02} UTC", minutes / 60 % 24, minutes % 60);
     assert!(line(&daemon).contains("≥ ") && line(&daemon).contains(&time), "{}", line(&daemon));
-    assert!(daemon.word(&["top", "--once", "--control"], &[daemon.control()]).success().text().contains("≥ "));
+    assert!(daemon.heaptape(&["top", "--once", "--control"], &[daemon.control()]).success().text().contains("≥ "));
     let known = live(&daemon);
     daemon.replace(Signal::SIGTERM);
     until("its blocks are known again", || live(&daemon) >= known);
@@ -112,19 +112,19 @@ fn live_bytes_after_a_killed_daemon_are_a_lower_bound() {
     drop(running);
 }
 
-/// What starts while no daemon runs goes on untraced; whatever it starts later is served.
+/// A program that starts while no daemon runs stays untraced. What it starts later is served.
 #[test]
-fn started_while_nobody_serves() {
+fn program_started_without_daemon_stays_untraced_and_its_children_attach() {
     let mut daemon = Daemon::start(&[]);
-    let place = test_env::folder();
-    let go = place.path().join("go");
+    let directory = test_env::folder();
+    let go = directory.path().join("go");
     let line = format!(
         "while [ ! -e {} ]; do sleep 0.05; done; {} 1000000 1; exit 0",
         go.display(),
         target::c("leaks_slowly").display()
     );
     let mut early = None;
-    daemon.away(|daemon| {
+    daemon.restart_after(|daemon| {
         daemon.run(&target::c("small"), &[]).success();
         early = Some(daemon.spawn(&test_env::need("bash"), &["-c", &line], None));
         std::thread::sleep(Duration::from_millis(300));
@@ -135,15 +135,15 @@ fn started_while_nobody_serves() {
     let served = daemon.list("leaks_slowly")[0]["pid"].as_u64().expect("a number");
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(served as i32), Signal::SIGTERM).expect("it is there");
     drop(early);
-    torture::passed(50, "programs that started while no daemon ran, and what they started later", 2);
+    torture::passed(50, "programs that started without a daemon, and their later children", 2);
 }
 
-/// Every epoch is readable, and wherever a ledger is written it balances.
+/// Asserts that every epoch is readable and every accounting balances.
 fn balanced(daemon: &Daemon) {
     let epochs = daemon.epochs(&[]);
     for epoch in &epochs {
-        let said = daemon.word(&["verify"], std::slice::from_ref(epoch));
-        assert!(said.code() < 2, "{}: {said}", epoch.display());
+        let output = daemon.heaptape(&["verify"], std::slice::from_ref(epoch));
+        assert!(output.code() < 2, "{}: {output}", epoch.display());
         for process in daemon.report(std::slice::from_ref(epoch)).processes {
             let accounted = process.recorded_events + process.lost_events + process.sampled_out_events;
             assert_eq!(process.emitted_events, accounted, "{}: {process:#?}", epoch.display());

@@ -1,4 +1,4 @@
-//! Exec: each program in a process is an image of its own.
+//! Exec: each program that a pid runs is recorded as a process of its own.
 
 use heaptape_tests::oracle::Depth;
 use heaptape_tests::{Program, Target, is_full, is_root, same, target, test_env, torture};
@@ -7,14 +7,14 @@ use std::path::Path;
 use std::time::Duration;
 
 #[test]
-fn a_chain_of_execs() {
+fn each_program_of_an_exec_chain_is_recorded() {
     let length: u64 = if is_full() { 100 } else { 6 };
     let program = Program::new(target::c("exec_chain")).arg(length.to_string());
     let plain = program.plain().exits(3);
     same(&plain, &program.preloaded());
     let (recording, report, _) = program.recorded_like_counted(Depth::Live);
     same(&plain, &recording.outcome);
-    recording.whole();
+    recording.complete();
     let images: Vec<_> = report.all("exec_chain").collect();
     assert_eq!(images.len() as u64, length + 1, "{report:#?}");
     assert!(images.iter().all(|image| image.pid == images[0].pid && image.live_blocks >= 1), "{images:#?}");
@@ -22,7 +22,7 @@ fn a_chain_of_execs() {
 }
 
 #[test]
-fn shells_and_interpreters_in_a_chain() {
+fn chain_of_interpreters_is_recorded() {
     let folder = test_env::folder();
     let put = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("a script");
     put("a.sh", "exec env perl b.pl\n");
@@ -32,25 +32,25 @@ fn shells_and_interpreters_in_a_chain() {
     let plain = program.plain().exits(7);
     let recording = program.recorded();
     same(&plain, &recording.outcome);
-    let recording = recording.whole();
+    let recording = recording.complete();
     let report = recording.report();
     let names: Vec<&str> = report.processes.iter().map(heaptape_tests::Process::name).collect();
     assert!(names.contains(&"perl") && names.iter().any(|name| name.starts_with("python3")), "{names:?}");
     torture::passed(19, "programs in a chain of interpreters", names.len() as u64);
 }
 
-/// Each image names the one that it came from, however it came.
+/// Each process names its origin: start, fork or exec.
 #[test]
-fn who_came_from_whom() {
+fn each_process_names_its_origin() {
     let program = Program::shell("/bin/true; (/bin/true); /bin/true | /bin/true; exec env /bin/true");
     let about = program.recorded().success().about();
     assert!(about.images.len() >= 6 && about.not_traced.is_empty(), "{about:#?}");
-    for (place, image) in about.images.iter().enumerate() {
+    for (index, image) in about.images.iter().enumerate() {
         let parent = about.images.iter().find(|parent| Some(&parent.folder) == image.parent.as_ref());
-        assert_eq!(parent.is_none(), place == 0, "{image:#?}");
+        assert_eq!(parent.is_none(), index == 0, "{image:#?}");
         let is_exec = parent.is_some_and(|parent| parent.pid == image.pid || parent.pid == image.ppid);
         match image.origin.as_str() {
-            "start" => assert_eq!(place, 0, "{image:#?}"),
+            "start" => assert_eq!(index, 0, "{image:#?}"),
             "fork" => assert_eq!(parent.map(|parent| parent.pid), Some(image.ppid), "{image:#?}"),
             "exec" => assert!(is_exec, "{image:#?}"),
             other => panic!("{other}: {image:#?}"),
@@ -65,8 +65,8 @@ fn unseen(folder: &Path) -> std::path::PathBuf {
     path
 }
 
-/// Programs that cannot load the library are named, by whatever function they were started, with
-/// their processes.
+/// Programs that cannot load the library are named with their pids, for each function that starts
+/// programs.
 #[test]
 fn static_children_are_named() {
     let folder = test_env::folder();
@@ -101,15 +101,15 @@ fn static_children_are_named() {
         forked.for_each(|image| {
             assert_eq!(image.exit, Some(heaptape_formats::recording::Exit::Exec), "{kind}: {about:#?}")
         });
-        let said = recording.heaptape(&["report"]);
-        assert!(said.text().contains("was not recorded: it is statically linked"), "{kind}: {said}");
+        let output = recording.heaptape(&["report"]);
+        assert!(output.text().contains("was not recorded: it is statically linked"), "{kind}: {output}");
     }
-    torture::passed(29, "ways to start a static program, each named", kinds.len() as u64);
+    torture::passed(29, "ways to start a static program, which is named", kinds.len() as u64);
 }
 
-/// An exec by a system call of the program's own is seen when somebody looks.
+/// An exec by a raw system call is found when the recorder inspects the processes.
 #[test]
-fn a_static_child_by_a_raw_exec() {
+fn static_child_of_a_raw_exec_is_named() {
     let folder = test_env::folder();
     let path = folder.path().join("unseen");
     std::fs::copy(Target::program("sleeps.c").flag("-static").build(), &path).expect("a copy");
@@ -117,10 +117,10 @@ fn a_static_child_by_a_raw_exec() {
     assert_eq!(recording.not_traced("unseen"), ["it is statically linked"], "{:#?}", recording.about());
 }
 
-/// A program that root records drops its privileges: its loader still finds the library, and
-/// nothing else is seen of it.
+/// A program that root records drops its privileges. Its loader still finds the library, and its
+/// output is unchanged.
 #[test]
-fn rights_given_up() {
+fn program_that_drops_privileges_is_unharmed() {
     if !is_root() {
         return;
     }
@@ -129,11 +129,11 @@ fn rights_given_up() {
     let plain = program.plain().exits(5);
     same(&plain, &program.preloaded());
     same(&plain, &program.recorded().outcome);
-    torture::passed(20, "a program of the superuser that gives its rights up, unharmed", 1);
+    torture::passed(20, "unharmed programs of root that drop their privileges", 1);
 }
 
 #[test]
-fn other_programs_that_cannot_be_recorded() {
+fn unrecordable_programs_are_named() {
     let folder = test_env::folder();
     let recording = Program::shell("env -i /bin/true; /nowhere/at/all; exit 3").recorded();
     assert_eq!(recording.outcome.code(), 3);
@@ -147,7 +147,7 @@ fn other_programs_that_cannot_be_recorded() {
     if !is_root() {
         return;
     }
-    // Of another user, with its rights.
+    // A setuid program of another user.
     let path = folder.path().join("other");
     std::fs::copy("/bin/true", &path).expect("a copy");
     std::os::unix::fs::chown(&path, Some(65534), None).expect("another owner");
@@ -156,7 +156,7 @@ fn other_programs_that_cannot_be_recorded() {
     let recording = Program::shell(&format!("{}; exit 4", path.display())).recorded();
     assert_eq!(recording.outcome.code(), 4);
     assert!(recording.not_traced("other").iter().any(|why| why.contains("setuid")), "{:#?}", recording.about());
-    torture::passed(20, "a program with another user's rights, named", 1);
+    torture::passed(20, "named setuid programs of another user", 1);
 }
 
 /// A sanitizer's run-time ends its program when another library is before it. Such a program runs
@@ -198,38 +198,38 @@ fn children_with_a_sanitizer_run_and_are_named() {
             assert_eq!(named, ["it was built with a sanitizer, which must be loaded first"], "{sanitizer} {kind}");
             recording.report().only("exec_kinds");
         }
-        // Other libraries stay, with what comes of that: AddressSanitizer accepts none before it.
+        // Other preloaded libraries stay, although AddressSanitizer accepts none before it.
         let line = format!("export LD_PRELOAD=\"$LD_PRELOAD:libm.so.6\"; {} 5; echo $?", program.display());
         let starts = Program::shell(&line);
         let (plain, recording) = (starts.plain(), starts.recorded());
         assert_eq!(recording.outcome.text(), plain.text(), "{sanitizer}: {}", recording.outcome);
         assert_eq!(recording.not_traced("unseen").len(), 1, "{sanitizer}: {:#?}", recording.about());
     }
-    torture::passed(20, "programs with a sanitizer, started by a recorded one, unharmed and named", 24);
+    torture::passed(20, "named programs with a sanitizer, unharmed", 24);
 }
 
 /// Programs are chosen by name.
 #[test]
-fn only_and_skip() {
+fn only_and_skip_select_programs() {
     let line = "ls / >/dev/null; cat /dev/null; env true; exit 5";
     for (option, there, gone) in
         [("--only=ca*,env", ["cat", "env"], ["ls", "true"]), ("--skip=cat,e*v", ["ls", "true"], ["cat", "env"])]
     {
         let recording = Program::shell(line).option(option).recorded();
         assert_eq!(recording.outcome.code(), 5);
-        let report = recording.whole().report();
+        let report = recording.complete().report();
         let has = |name: &str| report.processes.iter().any(|process| process.name() == name);
         assert!(there.into_iter().all(has) && !gone.into_iter().any(has), "{option}: {report:#?}");
     }
 }
 
-/// So are the programs that the launched one goes on with in its own process: wrappers between it
-/// and what was asked for are left out.
+/// The options also select among the programs that the started one executes in its own process:
+/// wrappers before the selected program are left out.
 #[test]
-fn only_and_skip_of_an_exec_chain() {
+fn only_and_skip_apply_within_an_exec_chain() {
     for (option, there) in [("--only=ls", &["ls"][..]), ("--skip=env", &["bash", "ls"]), ("--only=nobody", &[])] {
         let recording =
-            Program::shell("exec bash -c 'exec env ls / >/dev/null'").option(option).recorded().success().whole();
+            Program::shell("exec bash -c 'exec env ls / >/dev/null'").option(option).recorded().success().complete();
         let mut names: Vec<String> = recording.report().processes.iter().map(|one| one.name().to_string()).collect();
         assert!(names.len() == there.len() + 1, "the shell that was launched, and {there:?}: {names:?}");
         names.remove(0);
@@ -237,10 +237,9 @@ fn only_and_skip_of_an_exec_chain() {
     }
 }
 
-/// A program that starts while the recorder is stopped runs unrecorded after its 50 ms, and that is
-/// said.
+/// A program that starts while the recorder is stopped runs unrecorded after 50 ms, and is named.
 #[test]
-fn who_gave_up_waiting_is_named() {
+fn program_that_gave_up_waiting_is_named() {
     use nix::sys::signal::{Signal, kill};
     let folder = test_env::folder();
     let (go, done) = (folder.path().join("go"), folder.path().join("done"));
@@ -262,7 +261,7 @@ fn who_gave_up_waiting_is_named() {
         let id = heaptape_tests::run::survivor(command);
         std::thread::sleep(Duration::from_millis(100));
         kill(id, Signal::SIGSTOP).expect("SIGSTOP");
-        std::fs::write(&go, "").expect("the word to go");
+        std::fs::write(&go, "").expect("the signal to go");
         assert!(until(&done), "the program goes on");
         kill(id, Signal::SIGCONT).expect("SIGCONT");
     });
@@ -271,25 +270,25 @@ fn who_gave_up_waiting_is_named() {
     let gave_up = about.not_traced.iter().filter(|process| process.why.contains("no longer waited for the recorder"));
     assert!(gave_up.count() >= 1, "{about:#?}");
     let report = recording.report();
-    report.processes.iter().for_each(heaptape_tests::Process::ledger);
-    torture::passed(7, "programs that started while the recorder was stopped, named", 1);
+    report.processes.iter().for_each(heaptape_tests::Process::assert_accounting);
+    torture::passed(7, "named programs that started while the recorder was stopped", 1);
 }
 
-/// The kernel judges what a program hands to exec.
+/// Invalid arguments of exec fail with the errors of the kernel.
 #[test]
-fn bad_addresses_are_the_kernels_to_judge() {
+fn bad_exec_addresses_fail_as_in_the_kernel() {
     let program = Program::new(target::c("exec_pointers"));
     let plain = program.plain().success();
     assert!(plain.text().contains("environment -1 EFAULT"), "{plain}");
     same(&plain, &program.preloaded());
     same(&plain, &program.recorded().outcome);
-    torture::passed(19, "kinds of bad addresses handed to exec", plain.text().lines().count() as u64);
+    torture::passed(19, "kinds of invalid addresses passed to exec", plain.text().lines().count() as u64);
 }
 
-/// The look at what is started, and the notice about it, open descriptors that no other thread can
-/// see.
+/// Descriptors that the library opens for the inspection of a program are not visible to other
+/// threads.
 #[test]
-fn starts_beside_threads_that_look_at_descriptors() {
+fn starts_show_no_descriptor_to_other_threads() {
     let count = if is_full() { 5_000 } else { 200 };
     let sleeps = Target::program("sleeps.c").flag("-static").build();
     let program = Program::new(target::c("spawns_beside_threads")).arg(count.to_string()).arg(&sleeps);
@@ -299,5 +298,5 @@ fn starts_beside_threads_that_look_at_descriptors() {
     same(&plain, &recording.outcome);
     let named = recording.about().not_traced.iter().filter(|process| process.why.contains("static")).count();
     assert_eq!(named, count, "{:#?}", recording.about());
-    torture::passed(21, "starts while another thread looks at its descriptors", count as u64);
+    torture::passed(21, "program starts while another thread lists the descriptors", count as u64);
 }

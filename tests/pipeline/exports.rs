@@ -1,6 +1,6 @@
-//! Every export of one real recording: opened by the tool that it is for, whose sums must be those
-//! of `heaptape report --json`; or, where the tool is a web page, by what that page's format
-//! demands. A new export gets a row in [`client`].
+//! Every export of one real recording is opened by its tool, whose sums must be those of `heaptape
+//! report --json`. If the tool is a web page, the format of that page is checked. A new export gets
+//! a row in [`client`].
 
 use heaptape_analyzer::export::{EXPORTERS, Shape};
 use heaptape_tests::recording::heaptape;
@@ -16,31 +16,31 @@ use std::sync::OnceLock;
 fn recording() -> &'static (Recording, Process) {
     static RECORDING: OnceLock<(Recording, Process)> = OnceLock::new();
     RECORDING.get_or_init(|| {
-        let recording = Program::new(target::c("threads")).args(["4", "500"]).recorded().success().whole();
+        let recording = Program::new(target::c("threads")).args(["4", "500"]).recorded().success().complete();
         let process = recording.report().only("threads").clone();
         assert!(process.live_bytes > 0 && process.resizes > 0, "{process:#?}");
         (recording, process)
     })
 }
 
-/// What a tool says of a file.
+/// Returns the output of a tool.
 #[track_caller]
 fn says(tool: &str, arguments: &[&dyn AsRef<OsStr>]) -> String {
     let mut command = Command::new(test_env::need(tool));
     command.args(arguments.iter().map(|argument| argument.as_ref()));
-    let said = command.env("NO_COLOR", "1").output().unwrap_or_else(|error| panic!("{tool}: {error}"));
-    let error = String::from_utf8_lossy(&said.stderr);
-    assert!(said.status.success(), "{tool}: {}\n{error}", said.status);
-    String::from_utf8_lossy(&said.stdout).into_owned()
+    let output = command.env("NO_COLOR", "1").output().unwrap_or_else(|error| panic!("{tool}: {error}"));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{tool}: {}\n{error}", output.status);
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[track_caller]
 fn exported(to: &str, more: &[&str], out: &Path) -> Outcome {
-    let mut words: Vec<&OsStr> = ["export", "--to", to, "-o"].map(OsStr::new).to_vec();
-    words.push(out.as_os_str());
-    words.extend(more.iter().map(OsStr::new));
-    words.push(recording().0.folder.as_os_str());
-    heaptape(words)
+    let mut arguments: Vec<&OsStr> = ["export", "--to", to, "-o"].map(OsStr::new).to_vec();
+    arguments.push(out.as_os_str());
+    arguments.extend(more.iter().map(OsStr::new));
+    arguments.push(recording().0.folder.as_os_str());
+    heaptape(arguments)
 }
 
 fn json(path: &Path) -> Value {
@@ -48,40 +48,39 @@ fn json(path: &Path) -> Value {
     serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Each exporter writes, and what it wrote adds up to what was recorded, by its own way of reading
-/// back.
+/// The sums of each export, as its exporter reads them back, equal the recording.
 #[test]
-fn each_is_conserved() {
+fn every_export_conserves_its_sums() {
     for exporter in EXPORTERS.iter().filter(|exporter| !matches!(exporter.name(), "parquet")) {
         let folder = test_env::folder();
         let is_read_back = exporter.is_read_back();
         let verify: &[&str] = if is_read_back { &["--verify"] } else { &[] };
         let out = folder.path().join(exporter.name());
-        let said = exported(exporter.name(), verify, &out);
-        assert_eq!(said.code(), 0, "{}: {said}", exporter.name());
-        let proofs = said.error().matches("conserved").count();
-        assert!(proofs > 0 || !is_read_back, "{}: {said}", exporter.name());
+        let output = exported(exporter.name(), verify, &out);
+        assert_eq!(output.code(), 0, "{}: {output}", exporter.name());
+        let proofs = output.error().matches("conserved").count();
+        assert!(proofs > 0 || !is_read_back, "{}: {output}", exporter.name());
         assert_eq!(out.is_dir(), exporter.needs().shape == Shape::Folder, "{}", exporter.name());
     }
 }
 
 /// Each exporter's file is read by its client.
 #[test]
-fn each_is_opened_by_its_client() {
+fn every_export_is_read_by_its_tool() {
     let process = &recording().1;
     for exporter in EXPORTERS {
         let Some(client) = client(exporter.name()) else { continue };
         let folder = test_env::folder();
         let out = folder.path().join(format!("file.{}", exporter.extension()));
-        let said = exported(exporter.name(), &[], &out);
-        assert_eq!(said.code(), 0, "{}: {said}", exporter.name());
+        let output = exported(exporter.name(), &[], &out);
+        assert_eq!(output.code(), 0, "{}: {output}", exporter.name());
         client(&out, process);
     }
 }
 
 type Client = fn(&Path, &Process);
 
-/// THE rows: none for formats that are opened by tests of their own.
+/// Returns the check of a format, or none for formats with tests of their own.
 fn client(name: &str) -> Option<Client> {
     Some(match name {
         "mtrc" | "mptl" | "gmon" | "dcpi" | "html" | "parquet" => return None,
@@ -165,7 +164,7 @@ fn items<'v>(value: &'v Value, names: &[&str]) -> &'v [Value] {
     found.as_array().unwrap_or_else(|| panic!("{names:?}: {found}"))
 }
 
-/// What the schema of speedscope's files demands.
+/// Checks the schema of speedscope's files.
 fn speedscope(file: &Path, process: &Process) {
     let file = json(file);
     assert_eq!(file["$schema"], "https://www.speedscope.app/file-format-schema.json");
@@ -178,9 +177,9 @@ fn speedscope(file: &Path, process: &Process) {
         assert_eq!(profile["type"], "sampled");
         let (samples, weights) = (items(profile, &["samples"]), items(profile, &["weights"]));
         assert_eq!(samples.len(), weights.len());
-        let places = samples.iter().flat_map(|sample| sample.as_array().expect("a stack"));
+        let indexes = samples.iter().flat_map(|sample| sample.as_array().expect("a stack"));
         assert!(
-            places.clone().count() > 0 && places.into_iter().all(|at| (at.as_u64().unwrap() as usize) < frames.len())
+            indexes.clone().count() > 0 && indexes.into_iter().all(|at| (at.as_u64().unwrap() as usize) < frames.len())
         );
         let sum: u64 = weights.iter().filter_map(Value::as_u64).sum();
         assert_eq!(profile["endValue"].as_u64(), Some(sum));
@@ -195,8 +194,8 @@ fn speedscope(file: &Path, process: &Process) {
     }
 }
 
-/// The tables of a thread agree, and the profiler's way of finding what is retained gives what
-/// lives.
+/// The tables of a thread agree, and the allocations that the profiler finds retained are the live
+/// ones.
 fn firefox(file: &Path, process: &Process) {
     let file = json(file);
     let thread = &items(&file, &["threads"])[0];
@@ -226,8 +225,8 @@ fn firefox(file: &Path, process: &Process) {
         columns.iter().for_each(|column| assert_eq!(items(thread, &[table, column]).len(), length, "{table}.{column}"));
     }
     let within = |table: &str, column: &str, limit: usize| {
-        let places = items(thread, &[table, column]).iter().filter_map(Value::as_i64).filter(|&place| place >= 0);
-        assert!(places.into_iter().all(|place| (place as usize) < limit), "{table}.{column} has {limit}");
+        let indexes = items(thread, &[table, column]).iter().filter_map(Value::as_i64).filter(|&index| index >= 0);
+        assert!(indexes.into_iter().all(|index| (index as usize) < limit), "{table}.{column} has {limit}");
     };
     let length = |table: &str| thread[table]["length"].as_u64().unwrap() as usize;
     within("stackTable", "frame", length("frameTable"));
@@ -246,7 +245,7 @@ fn firefox(file: &Path, process: &Process) {
         let of = |column: &str| &items(thread, &["nativeAllocations", column])[at];
         let weight = of("weight").as_i64().unwrap();
         let time = of("time").as_f64().unwrap();
-        assert!(time >= before, "{time} behind {before}");
+        assert!(time >= before, "{time} after {before}");
         before = time;
         match weight > 0 {
             true => {
@@ -268,21 +267,21 @@ fn dhat(file: &Path, process: &Process) {
     let viewer = ["/usr/libexec/valgrind", "/usr/lib/valgrind", "/usr/lib/x86_64-linux-gnu/valgrind"]
         .map(|folder| Path::new(folder).join("dh_view.js"));
     let viewer = viewer.iter().find(|path| path.is_file()).expect("valgrind's dh_view.js: run scripts/install-tools");
-    let said: Value = serde_json::from_str(&says("node", &[&client, viewer, &file])).expect("the client's sums");
-    let of = |name: &str| said[name].as_u64().unwrap_or_else(|| panic!("{name}: {said}"));
+    let answer: Value = serde_json::from_str(&says("node", &[&client, viewer, &file])).expect("the client's sums");
+    let of = |name: &str| answer[name].as_u64().unwrap_or_else(|| panic!("{name}: {answer}"));
     assert_eq!([of("bytes"), of("blocks")], [process.bytes_allocated, process.allocs + process.resizes]);
     assert_eq!(
         [of("end"), of("end_blocks"), of("peak")],
         [process.live_bytes, process.live_blocks, process.peak_bytes]
     );
-    let shown = said["shown"].as_str().expect("what it shows");
+    let shown = answer["shown"].as_str().expect("what it shows");
     assert!(shown.contains("takes (") && shown.contains("threads.c:"), "{shown}");
 }
 
 fn heaptrack(file: &Path, process: &Process) {
-    let said = says("heaptrack_print", &[&"-f", &file]);
+    let output = says("heaptrack_print", &[&"-f", &file]);
     let calls = process.allocs + process.resizes;
-    assert!(said.contains(&format!("calls to allocation functions: {calls} ")), "{said}");
+    assert!(output.contains(&format!("calls to allocation functions: {calls} ")), "{output}");
     let folder = test_env::folder();
     for (cost, amount) in [("allocations", calls), ("leaked", process.live_bytes), ("peak", process.peak_bytes)] {
         let out = folder.path().join(cost);
@@ -298,9 +297,9 @@ fn heaptrack(file: &Path, process: &Process) {
 }
 
 fn callgrind(file: &Path, process: &Process) {
-    let said = says("callgrind_annotate", &[&"--show-percs=no", &file]);
-    let head = said.lines().find(|line| line.starts_with("AllocBytes")).expect("the columns");
-    let totals = said.lines().find(|line| line.ends_with("PROGRAM TOTALS")).expect("the totals");
+    let output = says("callgrind_annotate", &[&"--show-percs=no", &file]);
+    let head = output.lines().find(|line| line.starts_with("AllocBytes")).expect("the columns");
+    let totals = output.lines().find(|line| line.ends_with("PROGRAM TOTALS")).expect("the totals");
     let of = |name: &str| {
         let at = head.split_whitespace().position(|found| found == name).expect(name);
         totals.split_whitespace().nth(at).expect(name).replace(',', "").parse::<u64>().expect(name)
@@ -308,7 +307,7 @@ fn callgrind(file: &Path, process: &Process) {
     assert_eq!(of("AllocBytes"), process.bytes_allocated);
     assert_eq!(of("AllocCount"), process.allocs + process.resizes);
     assert_eq!([of("LiveBytes"), of("PeakBytes")], [process.live_bytes, process.peak_bytes]);
-    assert!(said.contains("own.h:own_malloc"), "{said}");
+    assert!(output.contains("own.h:own_malloc"), "{output}");
     let inclusive = says("callgrind_annotate", &[&"--show-percs=no", &"--inclusive=yes", &file]);
     let line = inclusive.lines().find(|line| line.contains("threads.c:work")).expect("a caller");
     let whole: u64 = line.split_whitespace().next().unwrap().replace(',', "").parse().unwrap();
@@ -316,8 +315,8 @@ fn callgrind(file: &Path, process: &Process) {
 }
 
 fn massif(file: &Path, process: &Process) {
-    let said = says("ms_print", &[&file]);
-    let rows: Vec<u64> = said
+    let output = says("ms_print", &[&file]);
+    let rows: Vec<u64> = output
         .lines()
         .filter_map(|line| {
             let cells: Vec<&str> = line.split_whitespace().collect();
@@ -325,9 +324,9 @@ fn massif(file: &Path, process: &Process) {
             numbers.filter(|numbers| numbers.len() == 6).map(|numbers| numbers[2])
         })
         .collect();
-    assert_eq!(rows.iter().max(), Some(&process.peak_bytes), "{said}");
-    assert_eq!(rows.last(), Some(&process.live_bytes), "{said}");
-    assert!(said.contains("(peak)") && said.contains("takes ("), "{said}");
+    assert_eq!(rows.iter().max(), Some(&process.peak_bytes), "{output}");
+    assert_eq!(rows.last(), Some(&process.live_bytes), "{output}");
+    assert!(output.contains("(peak)") && output.contains("takes ("), "{output}");
 }
 
 /// Sums of the columns of a table, by another reader.
@@ -344,18 +343,18 @@ print(json.dumps(sums))
 
 fn csv(file: &Path, process: &Process) {
     let sums = |file: &Path| serde_json::from_str::<Value>(&says("python3", &[&"-c", &COLUMNS, &file])).expect("sums");
-    let said = sums(file);
-    assert_eq!(said["alloc_bytes"], process.bytes_allocated);
+    let answer = sums(file);
+    assert_eq!(answer["alloc_bytes"], process.bytes_allocated);
     assert_eq!(
-        [&said["live_bytes"], &said["live_count"]],
+        [&answer["live_bytes"], &answer["live_count"]],
         [process.live_bytes, process.live_blocks].map(Value::from).each_ref()
     );
     let folder = test_env::folder();
     let out: PathBuf = folder.path().join("events.csv");
     assert_eq!(exported("csv", &["--events", "--verify"], &out).code(), 0);
-    let said = sums(&out);
+    let answer = sums(&out);
     assert_eq!(
-        [&said["alloc"], &said["resize"], &said["free"], &said["size"]],
+        [&answer["alloc"], &answer["resize"], &answer["free"], &answer["size"]],
         [process.allocs, process.resizes, process.frees, process.bytes_allocated].map(Value::from).each_ref()
     );
 }
@@ -376,14 +375,14 @@ fn json_lines(file: &Path, process: &Process) {
 
 /// Two recordings make a differential flame graph: what is wider now is red, what is narrower blue.
 #[test]
-fn two_recordings_make_a_difference() {
+fn two_recordings_make_a_differential_flame_graph() {
     let of = |rounds: &str| Program::new(target::c("threads")).args(["2", rounds]).recorded().success();
     let (before, after) = (of("100"), of("400"));
     let folder = test_env::folder();
     let out = folder.path().join("difference.svg");
-    let words = [OsStr::new("export"), "--to".as_ref(), "svg".as_ref(), "-o".as_ref(), out.as_ref()];
-    let said = heaptape(words.into_iter().chain([before.folder.as_os_str(), after.folder.as_os_str()]));
-    assert_eq!(said.code(), 0, "{said}");
+    let arguments = [OsStr::new("export"), "--to".as_ref(), "svg".as_ref(), "-o".as_ref(), out.as_ref()];
+    let output = heaptape(arguments.into_iter().chain([before.folder.as_os_str(), after.folder.as_os_str()]));
+    assert_eq!(output.code(), 0, "{output}");
     let titles = says("python3", &[&"-c", &TITLES, &out]);
     let all = titles.lines().find(|title| title.starts_with("all (")).expect("the root");
     let figures: String = all.split(" bytes").next().unwrap().chars().filter(char::is_ascii_digit).collect();
@@ -391,10 +390,9 @@ fn two_recordings_make_a_difference() {
     assert!(titles.lines().any(|title| title.starts_with("own_realloc (") && title.contains('+')), "{titles}");
 }
 
-/// What the tools' own files say, read by `report`: the figures are those of the export, and of the
-/// tool.
+/// `report` of an exported file has the sums of the recording.
 #[test]
-fn what_was_exported_is_imported() {
+fn exported_files_are_imported_with_equal_sums() {
     let process = &recording().1;
     for (to, name) in [
         ("pprof", "p.pb.gz"),
@@ -407,9 +405,9 @@ fn what_was_exported_is_imported() {
         let folder = test_env::folder();
         let out = folder.path().join(name);
         assert_eq!(exported(to, &[], &out).code(), 0);
-        let said = heaptape(["report".as_ref(), "--json".as_ref(), out.as_os_str()]);
-        assert_eq!(said.code(), 0, "{name}: {said}");
-        let totals = serde_json::from_slice::<Value>(&said.stdout).expect("a report")["totals"].clone();
+        let output = heaptape(["report".as_ref(), "--json".as_ref(), out.as_os_str()]);
+        assert_eq!(output.code(), 0, "{name}: {output}");
+        let totals = serde_json::from_slice::<Value>(&output.stdout).expect("a report")["totals"].clone();
         let of = |field: &str| totals[field].as_u64().unwrap_or_else(|| panic!("{name}: {field}: {totals}"));
         assert_eq!(of("live_bytes"), process.live_bytes, "{name}");
         if to != "massif" {
@@ -426,58 +424,64 @@ fn what_was_exported_is_imported() {
         assert!(leaks.text().contains("takes") && leaks.text().contains("own.h"), "{name}: {leaks}");
         // And exported again.
         let again = folder.path().join("again");
-        let words = ["export", "--to", "collapsed", "--what", "live-bytes", "--verify", "-o"].map(OsStr::new);
-        let said = heaptape(words.into_iter().chain([again.as_os_str(), out.as_os_str()]));
-        assert_eq!(said.code(), 0, "{name}: {said}");
+        let arguments = ["export", "--to", "collapsed", "--what", "live-bytes", "--verify", "-o"].map(OsStr::new);
+        let output = heaptape(arguments.into_iter().chain([again.as_os_str(), out.as_os_str()]));
+        assert_eq!(output.code(), 0, "{name}: {output}");
         assert_eq!(folded_sum(&fs::read_to_string(&again).expect("the stacks")), process.live_bytes, "{name}");
     }
 }
 
 /// Files that the tools made themselves of a program whose blocks are known.
 #[test]
-fn files_of_the_tools_themselves_are_read() {
+fn files_of_other_tools_are_imported() {
     let program = Target::program("small.c").build();
     let folder = test_env::folder();
-    let place = |name: &str| folder.path().join(name);
+    let path_of = |name: &str| folder.path().join(name);
     let figures = |path: &Path| {
-        let said = heaptape(["report".as_ref(), "--json".as_ref(), path.as_os_str()]);
-        assert_eq!(said.code(), 0, "{said}");
-        serde_json::from_slice::<Value>(&said.stdout).expect("a report")["totals"].clone()
+        let output = heaptape(["report".as_ref(), "--json".as_ref(), path.as_os_str()]);
+        assert_eq!(output.code(), 0, "{output}");
+        serde_json::from_slice::<Value>(&output.stdout).expect("a report")["totals"].clone()
     };
     let recorded = Program::new(&program).recorded();
     let truth = recorded.report().only("small").clone();
-    let under = |words: &[&str]| drop(Command::new(words[0]).args(&words[1..]).arg(&program).output().expect(words[0]));
-    let dhat = place("dhat.json");
+    let under = |arguments: &[&str]| {
+        drop(Command::new(arguments[0]).args(&arguments[1..]).arg(&program).output().expect(arguments[0]))
+    };
+    let dhat = path_of("dhat.json");
     under(&["valgrind", "-q", "--tool=dhat", &format!("--dhat-out-file={}", dhat.display())]);
-    let said = figures(&dhat);
+    let answer = figures(&dhat);
     assert_eq!(
-        [&said["bytes_allocated"], &said["allocs"]],
+        [&answer["bytes_allocated"], &answer["allocs"]],
         [truth.bytes_allocated, truth.allocs].map(Value::from).each_ref(),
-        "{said}"
+        "{answer}"
     );
-    assert_eq!(said["live_bytes"], truth.live_bytes);
-    let massif = place("massif.out");
+    assert_eq!(answer["live_bytes"], truth.live_bytes);
+    let massif = path_of("massif.out");
     under(&["valgrind", "-q", "--tool=massif", &format!("--massif-out-file={}", massif.display())]);
     assert_eq!(figures(&massif)["peak_bytes"], truth.peak_bytes);
-    under(&["heaptrack", "-o", &place("heaptrack").display().to_string()]);
-    let made =
-        ["heaptrack.zst", "heaptrack.gz"].map(place).into_iter().find(|path| path.is_file()).expect("heaptrack's file");
-    let said = figures(&made);
+    under(&["heaptrack", "-o", &path_of("heaptrack").display().to_string()]);
+    let made = ["heaptrack.zst", "heaptrack.gz"]
+        .map(path_of)
+        .into_iter()
+        .find(|path| path.is_file())
+        .expect("heaptrack's file");
+    let answer = figures(&made);
     // heaptrack also sees what the C++ library that it needs allocates for itself: 72 KiB in one
     // block.
-    assert_eq!(said["live_bytes"], truth.live_bytes, "{said}");
-    assert!(said["allocs"].as_u64().unwrap() - truth.allocs <= 1, "{said}");
+    assert_eq!(answer["live_bytes"], truth.live_bytes, "{answer}");
+    assert!(answer["allocs"].as_u64().unwrap() - truth.allocs <= 1, "{answer}");
 }
 
-/// A report about another tool's file says what it cannot answer, and why.
+/// A command that needs events refuses a file of sums, and states why.
 #[test]
-fn what_needs_events_says_so() {
+fn commands_that_need_events_refuse_sums() {
     let folder = test_env::folder();
     let out = folder.path().join("p.pb.gz");
     assert_eq!(exported("pprof", &[], &out).code(), 0);
-    for words in [&["timeline"][..], &["lifetimes"], &["export", "--to", "heaptrack"], &["export", "--to", "mptl"]] {
-        let said = heaptape(words.iter().map(OsStr::new).chain([out.as_os_str()]));
-        assert_eq!(said.code(), 2, "{words:?}: {said}");
-        assert!(!said.stderr.is_empty(), "{words:?}");
+    for arguments in [&["timeline"][..], &["lifetimes"], &["export", "--to", "heaptrack"], &["export", "--to", "mptl"]]
+    {
+        let output = heaptape(arguments.iter().map(OsStr::new).chain([out.as_os_str()]));
+        assert_eq!(output.code(), 2, "{arguments:?}: {output}");
+        assert!(!output.stderr.is_empty(), "{arguments:?}");
     }
 }

@@ -11,5 +11,5 @@ fn no_hook_changes_the_floating_point_state() {
         let program = options.iter().fold(Program::new(&path), |program, option| program.option(option));
         same(&plain, &program.recorded().outcome);
     }
-    torture::passed(62, "exports after which the floating-point state is as before", 44);
+    torture::passed(62, "hooked functions that keep the floating-point state", 44);
 }

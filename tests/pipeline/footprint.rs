@@ -1,23 +1,23 @@
-//! What a program can see of us: nothing.
+//! A program cannot observe the library.
 
 use heaptape_tests::{Program, is_root, same, target, test_env, torture};
 
 #[test]
-fn no_descriptor_no_thread_no_handler() {
+fn library_keeps_no_descriptor_thread_or_handler() {
     let program = Program::new(target::c("footprint"));
     let plain = program.plain().success();
     same(&plain, &program.preloaded());
-    let recording = program.recorded().whole();
+    let recording = program.recorded().complete();
     same(&plain, &recording.outcome);
 }
 
 #[test]
-fn a_program_that_closes_all_descriptors() {
+fn program_that_closes_all_descriptors_is_recorded_on() {
     for how in ["closefrom", "close_range", "loop", "dup2", "proc"] {
         let program = Program::new(target::c("closes_all")).arg(how);
         let plain = program.plain().success();
         same(&plain, &program.preloaded());
-        let recording = program.recorded().whole();
+        let recording = program.recorded().complete();
         same(&plain, &recording.outcome);
         assert!(recording.report().only("closes_all").allocs >= 20_001, "{how}");
     }
@@ -25,7 +25,7 @@ fn a_program_that_closes_all_descriptors() {
 }
 
 #[test]
-fn another_root_and_other_rights() {
+fn program_that_changes_root_and_user_is_recorded_on() {
     if !is_root() {
         return;
     }
@@ -39,16 +39,16 @@ fn another_root_and_other_rights() {
     let parent = report.processes.iter().find(|process| process.allocs >= 200).expect("the parent is recorded on");
     assert_eq!(parent.lost_events, 0, "{parent:#?}");
     assert_eq!(std::fs::read_dir(root.path()).expect("the root").count(), 0, "nothing appears in the program's root");
-    torture::passed(22, "changes of the root, with rights given up", 1);
+    torture::passed(22, "changes of the root directory with dropped privileges", 1);
 }
 
 #[test]
-fn name_spaces() {
+fn programs_in_other_namespaces_are_unharmed() {
     let flags = ["-Urn", "-Urmp --fork", "-Uru --fork"];
     let mut tried = 0;
     for flag in flags {
-        let words: Vec<&str> = std::iter::once("unshare").chain(flag.split(' ')).collect();
-        let program = Program::new(target::c("fork_inherited")).behind(&words);
+        let arguments: Vec<&str> = std::iter::once("unshare").chain(flag.split(' ')).collect();
+        let program = Program::new(target::c("fork_inherited")).launched_by(&arguments);
         let plain = program.plain();
         if plain.code() != 0 {
             continue; // not permitted here
@@ -59,13 +59,13 @@ fn name_spaces() {
         assert!(recording.report().all("fork_inherited").any(|process| process.allocs >= 10), "{flag}");
         tried += 1;
     }
-    torture::passed(22, "kinds of name space", tried);
+    torture::passed(22, "kinds of namespace", tried);
 }
 
-/// After the attach there is no system call of ours: in a sandbox that kills on any that an
+/// After the attach the library makes no system call: in a sandbox that kills on any call that an
 /// allocator does not need, recording goes on.
 #[test]
-fn a_sandbox_that_kills_on_our_calls() {
+fn sandboxed_program_is_recorded_without_system_calls() {
     let program = Program::new(target::c("sandbox")).arg("15000");
     let plain = program.plain().success();
     same(&plain, &program.preloaded());
@@ -73,15 +73,14 @@ fn a_sandbox_that_kills_on_our_calls() {
     same(&plain, &recording.outcome);
     let report = recording.report();
     let process = report.only("sandbox");
-    process.ledger();
+    process.assert_accounting();
     assert!(process.allocs >= 15_100 && process.lost_events == 0, "{process:#?}");
-    torture::passed(23, "pairs in a sandbox without a system call", 15_000);
+    torture::passed(23, "allocations in a sandbox without a system call", 15_000);
 }
 
-/// A program that shut itself in forks, starts others and fills its ring, and none of our calls
-/// kills it.
+/// A sandboxed program forks, starts others and fills its ring. No call of the library kills it.
 #[test]
-fn a_sandbox_with_children() {
+fn sandboxed_program_with_children_is_recorded() {
     let sleeps = heaptape_tests::Target::program("sleeps.c").flag("-static").build();
     for how in ["forks", "forks-raw"] {
         let program = Program::new(target::c("sandbox")).arg(how).arg(&sleeps).option("--ring=4KiB");
@@ -91,30 +90,30 @@ fn a_sandbox_with_children() {
         same(&plain, &recording.outcome);
         let report = recording.report();
         let process = report.only("sandbox");
-        process.ledger();
+        process.assert_accounting();
         assert!(process.allocs >= 300_001 && process.lost_events == 0, "{how}: {process:#?}");
     }
-    torture::passed(23, "ways into a sandbox, with children", 2);
+    torture::passed(23, "kinds of sandbox with children", 2);
 }
 
-/// Needs exactly one thread: a guest's helper thread makes it fail.
+/// `unshare` of the user namespace fails in a process with more than one thread.
 #[test]
-fn a_user_name_space_needs_a_single_thread() {
+fn library_starts_no_thread_before_unshare() {
     let program = Program::new("unshare").args(["-U", "true"]);
     let plain = program.plain();
     same(&plain, &program.preloaded());
     same(&plain, &program.recorded().outcome);
-    torture::passed(23, "programs that may have one thread only", 1);
+    torture::passed(23, "programs that must have a single thread", 1);
 }
 
-/// The library's system calls are those of the attach, whatever the program does.
+/// The library makes the system calls of the attach, and no others later.
 #[test]
-fn system_calls_of_the_attach_and_no_more() {
-    let calls = |pairs: &str, words: &[(&str, std::path::PathBuf)]| {
+fn library_makes_only_the_system_calls_of_the_attach() {
+    let calls = |pairs: &str, arguments: &[(&str, std::path::PathBuf)]| {
         let folder = test_env::folder();
         let file = folder.path().join("calls");
         let mut program = Program::new("strace").args(["-f", "-o"]).arg(&file);
-        for (name, value) in words {
+        for (name, value) in arguments {
             program = program.arg("-E").arg(format!("{name}={}", value.display()));
         }
         program.arg(target::c("pairs")).args([pairs, "1"]).plain().success();
@@ -149,5 +148,5 @@ fn system_calls_of_the_attach_and_no_more() {
     let loaded = text.lines().filter(|line| !line.contains(" brk(") && !line.contains(" exited with ")).count();
     let own = recorded("limits", "").saturating_sub(loaded);
     assert!(own <= 25, "{own} system calls of the library's own");
-    torture::passed(57, "system calls of the library's own, at most", own as u64);
+    torture::passed(57, "system calls of the library (maximum)", own as u64);
 }

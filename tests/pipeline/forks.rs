@@ -1,12 +1,12 @@
-//! Children of every kind attach by themselves; who forked whom is known; blocks of the parent are
-//! inherited.
+//! Children of every kind attach by themselves. Their parents are known, and blocks of the parent
+//! are inherited.
 
 use heaptape_tests::oracle::Depth;
 use heaptape_tests::{Program, is_full, same, target, torture};
 
-/// Children that are images of their own.
+/// Children of a fork are processes of their own.
 #[test]
-fn each_kind_of_fork() {
+fn children_of_every_kind_of_fork_are_recorded() {
     let count = if is_full() { 300 } else { 3 };
     for kind in ["fork", "_Fork", "raw", "clone", "clone3"] {
         let program = Program::new(target::c("fork_kinds")).arg(kind).arg(count.to_string());
@@ -14,7 +14,7 @@ fn each_kind_of_fork() {
         same(&plain, &program.preloaded());
         let (recording, report, _) = program.recorded_like_counted(Depth::Live);
         same(&plain, &recording.outcome);
-        let recording = recording.whole();
+        let recording = recording.complete();
         let all: Vec<_> = report.all("fork_kinds").collect();
         assert_eq!(all.len(), 1 + count, "{kind}: {report:#?}");
         let parent = all.iter().find(|process| process.live_blocks == 2 * count as u64).expect("the parent");
@@ -24,13 +24,13 @@ fn each_kind_of_fork() {
         }
         drop(recording);
     }
-    torture::passed(16, "children of each of 5 kinds of fork", count as u64);
+    torture::passed(16, "children by each of 5 kinds of fork", count as u64);
 }
 
-/// Children that run in the parent's memory are the parent's events; those that exec are images of
-/// their own.
+/// Children that run in the parent's memory are the parent's events; those that exec are processes
+/// of their own.
 #[test]
-fn each_kind_of_spawn() {
+fn children_of_every_kind_of_spawn_are_recorded() {
     let count = if is_full() { 300 } else { 3 };
     for kind in ["vfork", "vfork-exec", "posix_spawn", "system", "popen"] {
         let program = Program::new(target::c("fork_kinds")).arg(kind).arg(count.to_string());
@@ -38,20 +38,20 @@ fn each_kind_of_spawn() {
         same(&plain, &program.preloaded());
         let (recording, report, _) = program.recorded_like_counted(Depth::Live);
         same(&plain, &recording.outcome);
-        recording.whole();
+        recording.complete();
         let images = report.all("fork_kinds").count();
         assert_eq!(images, if kind == "vfork" { 1 } else { 1 + count }, "{kind}: {report:#?}");
     }
-    torture::passed(16, "children of each of 5 kinds of spawn", count as u64);
+    torture::passed(16, "children by each of 5 kinds of spawn", count as u64);
 }
 
 #[test]
-fn inherited_blocks_are_nobodys_leak() {
+fn inherited_blocks_are_not_leaked_twice() {
     let program = Program::new(target::c("fork_inherited"));
     let plain = program.plain().success();
     let (recording, report, _) = program.recorded_like_counted(Depth::Live);
     same(&plain, &recording.outcome);
-    let recording = recording.whole();
+    let recording = recording.complete();
     let parent = report.processes.iter().find(|process| process.live_blocks == 8).expect("the parent");
     let child = report.processes.iter().find(|process| process.ppid == parent.pid).expect("the child");
     assert_eq!(parent.live_bytes, 8 * 601, "{parent:#?}");
@@ -63,36 +63,36 @@ fn inherited_blocks_are_nobodys_leak() {
 }
 
 #[test]
-fn forks_in_a_program_with_threads() {
+fn forks_beside_allocating_threads_are_recorded() {
     let forks: u64 = if is_full() { 1_000 } else { 100 };
     let program = Program::new(target::c("fork_in_threads")).arg(forks.to_string());
     let plain = program.plain().success();
     same(&plain, &program.preloaded());
     let recording = program.recorded();
     same(&plain, &recording.outcome);
-    let recording = recording.whole();
+    let recording = recording.complete();
     let report = recording.report();
     let children: Vec<_> =
         report.processes.iter().filter(|process| process.allocs == 100 && process.frees == 100).collect();
-    assert_eq!(children.len() as u64, forks, "each child has its own image");
+    assert_eq!(children.len() as u64, forks, "each child is a process of its own");
     torture::passed(15, "forks while 7 threads allocated", forks);
 }
 
 /// A child whose `pthread_atfork` handler allocates has attached before `fork` returns: it is one
 /// thread nevertheless.
 #[test]
-fn child_that_allocates_in_atfork_handler_is_one_thread() {
+fn child_that_allocates_in_atfork_handler_has_one_thread() {
     let program = Program::new(target::c("fork_atfork")).arg("3");
     let plain = program.plain().success();
     same(&plain, &program.preloaded());
     let recording = program.recorded();
     same(&plain, &recording.outcome);
-    let recording = recording.whole();
+    let recording = recording.complete();
     let report = recording.report();
     let children: Vec<_> = report.all("fork_atfork").filter(|process| process.allocs == 1010).collect();
     assert_eq!(children.len(), 3, "{report:#?}");
-    let said = recording.heaptape(&["threads", "--json"]).success();
-    let threads: serde_json::Value = serde_json::from_slice(&said.stdout).expect("JSON");
+    let output = recording.heaptape(&["threads", "--json"]).success();
+    let threads: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     for process in threads["processes"].as_array().expect("processes") {
         let threads = process["threads"].as_array().expect("threads");
         assert_eq!(threads.len(), 1, "{process:#}");

@@ -19,20 +19,20 @@ fn drop_mode_counts_every_loss() {
     let own = own::sum(&own::read(&file));
     let report = recording.report();
     let process = report.only("pairs");
-    process.ledger();
-    assert_eq!(process.emitted_events, own.allocs + own.resizes + own.frees, "what happened: {process:#?}");
+    process.assert_accounting();
+    assert_eq!(process.emitted_events, own.allocs + own.resizes + own.frees, "{process:#?}");
     assert!(process.lost_events > 0, "a ring of 256 records must overflow here: {process:#?}");
     assert!(!process.complete, "a recording with a gap is not complete: {process:#?}");
     let verdict = recording.heaptape(&["verify"]);
     assert_eq!(verdict.code(), 1, "readable, with gaps: {verdict}");
     assert!(
         verdict.text().replace(',', "").contains(&process.lost_events.to_string()),
-        "verify tells the ledger: {verdict}"
+        "verify prints the accounting: {verdict}"
     );
 }
 
 #[test]
-fn a_small_ring_loses_nothing_by_default() {
+fn small_ring_loses_nothing_by_default() {
     let folder = test_env::folder();
     let file = folder.path().join("own");
     let program = Program::new(target::c("pairs")).args(["200000", "4"]).env("OWN_FILE", &file).option("--ring=4KiB");
@@ -40,12 +40,11 @@ fn a_small_ring_loses_nothing_by_default() {
     std::fs::remove_file(&file).expect("own figures");
     let recording = program.recorded();
     same(&plain, &recording.outcome);
-    let recording = recording.whole();
+    let recording = recording.complete();
     own::equal(&own::read(&file), &own::recorded(&recording));
 }
 
-/// Whenever the recorder stands still, and for how long: what happened is what is recorded and what
-/// is counted as lost, to the event.
+/// For random stops of the recorder, recorded and lost events add up to the events of the program.
 #[test]
 fn losses_are_exact_in_random_schedules() {
     use nix::sys::signal::{Signal, kill};
@@ -71,10 +70,10 @@ fn losses_are_exact_in_random_schedules() {
         let own = own::sum(&own::read(&file));
         let report = recording.report();
         let process = report.only("pairs");
-        process.ledger();
+        process.assert_accounting();
         assert_eq!(process.emitted_events, own.allocs + own.resizes + own.frees, "round {round}: {process:#?}");
         lossy += u64::from(process.lost_events > 0);
     }
     assert!(lossy > 0, "no round lost anything: the schedules do not force it");
-    torture::passed(48, "schedules with losses, each exact", lossy);
+    torture::passed(48, "random schedules with exactly counted losses", lossy);
 }

@@ -21,7 +21,7 @@ const ONCE_DIFFERENT: &[&str] = &[
 /// The cases of the first seeds, for a minute at most. The full form goes on for an hour, most of
 /// it with seeds from the clock, which are printed.
 #[test]
-fn a_minute_of_generated_programs() {
+fn generated_programs_behave_alike_bare_and_recorded() {
     let (cases, fixed, clock) = if is_full() { (u64::MAX, 600, 3_000) } else { (60, 60, 0) };
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let hunt = Hunt::new();
@@ -38,7 +38,7 @@ fn a_minute_of_generated_programs() {
 }
 
 #[test]
-fn cases_that_differed_once() {
+fn fixed_cases_behave_alike_bare_and_recorded() {
     let hunt = Hunt::new();
     let mut summary = Summary::default();
     for text in ONCE_DIFFERENT {
@@ -49,7 +49,7 @@ fn cases_that_differed_once() {
 
 /// The comparison finds each kind of harm that another library does on purpose.
 #[test]
-fn planted_harm_is_found() {
+fn planted_harm_of_each_kind_is_found() {
     let kinds = [
         "descriptor",
         "handler",
@@ -71,5 +71,5 @@ fn planted_harm_is_found() {
         let found = summary.found.first().unwrap_or_else(|| panic!("{kind} is not found: {summary}"));
         assert!(!found.what.is_empty(), "{found}");
     }
-    torture::passed(59, "kinds of planted harm, each found", kinds.len() as u64);
+    torture::passed(59, "detected kinds of planted harm", kinds.len() as u64);
 }

@@ -1,10 +1,10 @@
-//! Each function of the allocator family is seen once, with the bytes that were asked for, from the
-//! function that called it.
+//! Each function of the allocator family is recorded once, with the requested bytes and the calling
+//! function.
 
 use heaptape_tests::oracle::{Counts, Depth};
 use heaptape_tests::{Program, Recording, Target, same, target, test_env};
 
-/// Insists that exactly one leak of `bytes` bytes was taken in the function `name`.
+/// Asserts that exactly one leak of each size was allocated in the given function.
 #[track_caller]
 fn one_leak(recording: &Recording, expected: &[(&str, u64)]) {
     let leaks = recording.leaks();
@@ -21,10 +21,10 @@ fn one_leak(recording: &Recording, expected: &[(&str, u64)]) {
 }
 
 #[test]
-fn the_c_family() {
+fn each_c_allocation_function_is_recorded_once() {
     let program = Program::new(target::c("each_function"));
     let plain = program.plain().success();
-    let recording = program.recorded().whole();
+    let recording = program.recorded().complete();
     same(&plain, &recording.outcome);
     let expected = [
         ("takes_by_malloc", 1009),
@@ -50,22 +50,22 @@ fn the_c_family() {
 }
 
 #[test]
-fn the_ways_back() {
+fn each_deallocation_function_is_recorded_once() {
     let program = Program::new(target::c("each_free"));
     let (recording, report, counts) = program.recorded_like_counted(Depth::Peak);
-    recording.whole();
+    recording.complete();
     let process = report.only("each_free");
     assert_eq!((process.allocs, process.frees, process.live_blocks), (100, 83, 17), "{process:#?}");
     assert_eq!(counts[0].resizes, 0);
 }
 
-/// The operators for aligned types round the size up before they call the allocator; recorded is
-/// what the program asked for, once.
+/// The operators for aligned types round the size up before they call the allocator. The requested
+/// size is recorded, once.
 #[test]
-fn the_operators() {
+fn each_cpp_operator_is_recorded_once() {
     let program = Program::new(Target::program("each_operator.cpp").build());
     let plain = program.plain().success();
-    let recording = program.recorded().whole();
+    let recording = program.recorded().complete();
     same(&plain, &recording.outcome);
     let expected = [
         ("takes_new", 5003),
@@ -91,8 +91,8 @@ fn the_operators() {
 /// Guards against an operator's inner `malloc` being recorded instead of the operator: the
 /// innermost frame must be the program's.
 #[test]
-fn an_operator_is_recorded_as_itself() {
-    let recording = Program::new(Target::program("each_operator.cpp").build()).recorded().whole();
+fn innermost_frame_is_the_caller_of_the_operator() {
+    let recording = Program::new(Target::program("each_operator.cpp").build()).recorded().complete();
     for leak in recording.leaks().iter().filter(|leak| leak.blocks == 1 && (5003..=5059).contains(&leak.bytes)) {
         let names = leak.functions();
         assert!(names[0].starts_with("takes_new"), "the innermost frame is the caller of new: {names:?}");
@@ -100,27 +100,27 @@ fn an_operator_is_recorded_as_itself() {
 }
 
 #[test]
-fn an_operator_that_throws() {
+fn operators_that_throw_are_recorded_correctly() {
     let program = Program::new(Target::program("bad_alloc.cpp").build());
     let plain = program.plain().success();
     let (recording, report, _) = program.recorded_like_counted(Depth::Peak);
     same(&plain, &recording.outcome);
-    recording.whole();
+    recording.complete();
     assert!(report.only("bad_alloc").allocs >= 1000);
 }
 
 #[test]
-fn an_operator_of_a_library_opened_later() {
+fn operator_of_a_library_opened_later_is_recorded() {
     let library = Target::library("plugin_new.cpp").build();
     let program = Program::new(target::c("opens_cpp_library")).arg(&library);
     let plain = program.plain().success();
-    let recording = program.recorded().whole();
+    let recording = program.recorded().complete();
     same(&plain, &recording.outcome);
     one_leak(&recording, &[("plugin_takes", 7013)]);
 }
 
 #[test]
-fn nothing_is_recorded_as_nothing() {
+fn program_without_allocations_has_no_events() {
     let program = Program::new(target::c("allocates_nothing"));
     let plain = program.plain().exits(4);
     let recording = program.recorded();

@@ -1,9 +1,9 @@
-//! A traced program that works against the recorder: others do not notice.
+//! A traced program that attacks the recorder does not disturb others.
 
 use heaptape_tests::{Program, is_full, own, run, target, test_env, torture};
 use std::time::Duration;
 
-/// Kibibytes that a process holds.
+/// Returns the resident memory of a process in KiB.
 fn resident(pid: i32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("0 kB");
@@ -13,7 +13,7 @@ fn resident(pid: i32) -> u64 {
 /// It rewrites its area at full speed; the recorder lives, its memory stays flat, and another
 /// program's recording is perfect.
 #[test]
-fn a_program_that_rewrites_its_area() {
+fn program_that_rewrites_its_area_disturbs_no_other() {
     let seconds: u64 = if is_full() { 60 } else { 3 };
     let folder = test_env::folder();
     let file = folder.path().join("own");
@@ -38,7 +38,7 @@ fn a_program_that_rewrites_its_area() {
     assert!(recording.outcome.text().contains("pairs on 2 threads"), "{}", recording.outcome);
     let report = recording.report();
     let honest = report.only("pairs");
-    honest.ledger();
+    honest.assert_accounting();
     assert!(honest.complete && honest.lost_events == 0, "{honest:#?}");
     let own = own::sum(&own::read(&file));
     assert_eq!(honest.resizes, own.resizes);
@@ -46,5 +46,5 @@ fn a_program_that_rewrites_its_area() {
     assert!((own.allocs..own.allocs + 8).contains(&honest.allocs), "{own:#?} {honest:#?}");
     assert!(most < 1 << 20, "{most} KiB in the recorder");
     assert!(recording.heaptape(&["verify"]).code() <= 1);
-    torture::passed(39, "seconds of a program that rewrites its area, another one's recording perfect", seconds);
+    torture::passed(39, "seconds of a program that rewrites its area beside a complete recording of another", seconds);
 }

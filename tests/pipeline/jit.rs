@@ -1,6 +1,5 @@
-//! Code that no file describes: made at run time, with a perf map that tells its names, or the
-//! kernel's own. The recording keeps the names: here the maps are gone when the questions are
-//! asked.
+//! Code without a file: generated at run time, with a perf map that has its names, or the vDSO. The
+//! recording keeps the names: here the maps are removed before the commands run.
 
 use heaptape_tests::daemon::{Running, until};
 use heaptape_tests::recording::Leak;
@@ -32,54 +31,54 @@ fn is_through_made_code(leak: &Leak) {
 }
 
 #[test]
-fn made_code_has_names_when_its_map_is_gone() {
-    let recording = Program::new(target::c("makes_code")).arg("calls").recorded().success().whole();
+fn jit_code_has_names_after_its_map_is_removed() {
+    let recording = Program::new(target::c("makes_code")).arg("calls").recorded().success().complete();
     forget_maps(&recording);
     is_through_made_code(of_size(&recording.leaks(), 601));
-    let said = recording.heaptape(&["leaks"]).exits(0).text();
-    assert!(said.contains("load_orders shop.js:12"), "{said}");
+    let output = recording.heaptape(&["leaks"]).exits(0).text();
+    assert!(output.contains("load_orders shop.js:12"), "{output}");
 }
 
-/// A child runs what its parent made, though its own map is nowhere; and what its parent knew of
-/// modules it knows too.
+/// A child runs code that its parent generated, without a map of its own, and has the modules of
+/// its parent.
 #[test]
-fn a_fork_child_knows_its_parent_s_code_and_modules() {
-    let recording = Program::new(target::c("makes_code")).arg("forks").recorded().success().whole();
+fn forked_child_knows_the_code_and_modules_of_its_parent() {
+    let recording = Program::new(target::c("makes_code")).arg("forks").recorded().success().complete();
     forget_maps(&recording);
     let leaks = recording.leaks();
     let leak = of_size(&leaks, 607);
     is_through_made_code(leak);
-    let has_module = |place: &usize| leak.stack[*place].module.as_deref().is_some_and(|module| !module.is_empty());
-    let outside: Vec<_> = (0..leak.stack.len()).filter(|place| *place != 1 && !has_module(place)).collect();
+    let has_module = |frame: &usize| leak.stack[*frame].module.as_deref().is_some_and(|module| !module.is_empty());
+    let outside: Vec<_> = (0..leak.stack.len()).filter(|frame| *frame != 1 && !has_module(frame)).collect();
     assert!(outside.is_empty() && leak.stack.len() > 4, "frames {outside:?} in no module: {leak:#?}");
 }
 
-/// The program's `/tmp` goes with its last process.
+/// The private `/tmp` of the program is removed with its last process.
 #[test]
-fn a_map_in_a_tmp_of_its_own() {
+fn map_in_a_private_tmp_is_read() {
     if !is_root() {
-        eprintln!("SKIPPED: another /tmp needs the superuser");
+        eprintln!("SKIPPED: another /tmp needs root");
         return;
     }
     let run = tempfile::tempdir_in("/var/tmp").expect("a folder");
     let program = run.path().join("makes_code");
     fs::copy(target::c("makes_code"), &program).expect("a copy");
     let script = format!("mount -t tmpfs none /tmp && exec {} calls", program.display());
-    let words = [("XDG_RUNTIME_DIR", run.path()), ("TMPDIR", run.path())];
+    let arguments = [("XDG_RUNTIME_DIR", run.path()), ("TMPDIR", run.path())];
     let mut recorded = Program::new(test_env::need("unshare")).args(["-m", "sh", "-c", &script]);
-    for (name, value) in words {
+    for (name, value) in arguments {
         recorded = recorded.env(name, value);
     }
     let recording = recorded.recorded().success();
     is_through_made_code(of_size(&recording.leaks(), 601));
     for image in recording.about().images.iter().filter(|image| image.exe.ends_with("makes_code")) {
-        assert!(!map(image.pid).exists(), "its map lay in ours");
+        assert!(!map(image.pid).exists(), "its map is in our /tmp");
     }
 }
 
 #[test]
-fn the_kernel_s_code_has_names() {
-    let recording = Program::new(target::c("makes_code")).arg("kernel").recorded().success().whole();
+fn vdso_code_has_names() {
+    let recording = Program::new(target::c("makes_code")).arg("kernel").recorded().success().complete();
     let leaks = recording.leaks();
     let leak = of_size(&leaks, 619);
     let module = |frame: &&heaptape_tests::recording::Frame| {
@@ -92,16 +91,16 @@ fn the_kernel_s_code_has_names() {
 
 /// A real run-time with a compiler.
 #[test]
-fn node_s_functions_have_names() {
-    let place = test_env::folder();
-    let script = place.path().join("shop.js");
+fn node_functions_have_names() {
+    let directory = test_env::folder();
+    let script = directory.path().join("shop.js");
     let text = "const kept = [];\nfunction loadOrders(count) {\n  for (let at = 0; at < count; at++) kept.push(Buffer.allocUnsafeSlow(50021));\n}\n\
                 for (let round = 0; round < 20; round++) loadOrders(50);\nprocess.kill(process.pid, 'SIGKILL');\n";
     fs::write(&script, text).expect("a script");
     let node = Program::new(test_env::need("node"));
     let flags = ["--perf-basic-prof", "--interpreted-frames-native-stack"];
     // Where it runs it leaves a log.
-    let recording = node.args(flags).arg(&script).folder(place.path()).recorded();
+    let recording = node.args(flags).arg(&script).folder(directory.path()).recorded();
     forget_maps(&recording);
     // By function, what Node.js allocates beside a buffer is the script's, too.
     let leaks = recording.leaks_as(&["--by", "stack"]);
@@ -109,17 +108,17 @@ fn node_s_functions_have_names() {
     let blocks: u64 = buffers.iter().map(|leak| leak.blocks).sum();
     assert_eq!(blocks, 1000, "{buffers:#?}");
     for leak in buffers {
-        let place = leak.functions().iter().position(|name| *name == "loadOrders");
+        let frame = leak.functions().iter().position(|name| *name == "loadOrders");
         let frame =
-            place.map(|place| &leak.stack[place]).unwrap_or_else(|| panic!("not through the script: {leak:#?}"));
+            frame.map(|frame| &leak.stack[frame]).unwrap_or_else(|| panic!("not through the script: {leak:#?}"));
         assert_eq!((frame.file.as_deref(), frame.line), (script.to_str(), Some(2)), "{frame:?}");
-        assert!(leak.functions().contains(&"node::Start"), "the stack goes on behind the made code: {leak:#?}");
+        assert!(leak.functions().contains(&"node::Start"), "the stack continues after the generated code: {leak:#?}");
     }
 }
 
-/// What the daemon sums up of processes that are over, and what it keeps of one that lives.
+/// The daemon keeps names in sums of ended processes, and of a running one.
 #[test]
-fn the_daemon_keeps_names() {
+fn daemon_keeps_names_of_jit_code() {
     let mut daemon = Daemon::start(&["--mode", "profile", "--snapshot", "300ms"]);
     let program = target::c("makes_code");
     let run = |_| {
@@ -142,28 +141,28 @@ fn the_daemon_keeps_names() {
     let found = leaks(&daemon.epochs(&[]));
     found.iter().filter(|leak| leak.bytes == leak.blocks * 601).for_each(is_through_made_code);
     let summed: Vec<_> = found.iter().filter(|leak| leak.blocks == 3 && leak.bytes == 3 * 601).collect();
-    assert_eq!(summed.len(), 1, "three processes, whose code lay at three addresses, are one row: {found:#?}");
+    assert_eq!(summed.len(), 1, "three processes, whose code is at three addresses, are one row: {found:#?}");
     drop(live);
     daemon.stop();
-    daemon.whole();
+    daemon.assert_complete();
 }
 
-/// One frame a stack: its module is known all the same.
+/// With one frame per stack, its module is known.
 #[test]
-fn the_caller_alone_has_a_name() {
+fn single_frame_of_jit_code_has_a_name() {
     let recording =
         Program::new(target::c("makes_code")).arg("calls").option("--stacks").option("none").recorded().success();
     forget_maps(&recording);
     assert_eq!(of_size(&recording.leaks(), 601).functions(), ["take"]);
 }
 
-/// A pack names made code elsewhere.
+/// A pack has the names of generated code.
 #[test]
-fn a_pack_takes_names_along() {
-    let place = test_env::folder();
-    let program = place.path().join("makes_code");
+fn pack_includes_names_of_jit_code() {
+    let directory = test_env::folder();
+    let program = directory.path().join("makes_code");
     fs::copy(target::c("makes_code"), &program).expect("a copy");
-    let recording = Program::new(&program).arg("calls").recorded().success().whole();
+    let recording = Program::new(&program).arg("calls").recorded().success().complete();
     forget_maps(&recording);
     recording.heaptape(&["pack"]).success();
     fs::remove_file(&program).expect("the program goes");
@@ -171,12 +170,12 @@ fn a_pack_takes_names_along() {
     export_names_it(&recording.folder);
 }
 
-/// Exports name it too.
+/// Asserts that an export has the names.
 fn export_names_it(folder: &Path) {
     let out = folder.with_file_name("collapsed");
-    let words = ["export", "--to", "collapsed", "-o"];
-    let said = Command::new(test_env::command()).args(words).arg(&out).arg(folder).output().expect("the command");
-    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    let arguments = ["export", "--to", "collapsed", "-o"];
+    let output = Command::new(test_env::command()).args(arguments).arg(&out).arg(folder).output().expect("the command");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = fs::read_to_string(&out).expect("an export");
     assert!(text.contains("main;load_orders;take"), "{text}");
 }

@@ -10,12 +10,12 @@ use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-/// The process that the command started.
+/// Returns the process that the command started.
 fn traced(command: &Child) -> Option<i32> {
     let id = command.id();
     let text = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).ok()?;
     let mut children = text.split_whitespace().filter_map(|word| word.parse::<i32>().ok());
-    children.find(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("writes_on")))
+    children.find(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("endless")))
 }
 
 /// Waits until the program counts itself, and a moment more.
@@ -28,8 +28,7 @@ fn wait_for(file: &Path, moment: Duration) {
     std::thread::sleep(moment);
 }
 
-/// What the program had counted when its calls had returned is in the recording; and at most one
-/// call a thread beyond it.
+/// Asserts that all calls that had returned are in the recording, and at most one more per thread.
 #[track_caller]
 fn published(own: &own::Thread, process: &Process, threads: u64) {
     let beyond = |name: &str, recorded: u64, counted: u64, more: u64| {
@@ -38,20 +37,20 @@ fn published(own: &own::Thread, process: &Process, threads: u64) {
             "{name}: {counted} had returned, {recorded} are recorded\n{own:#?}\n{process:#?}"
         );
     };
-    // A thread's birth allocates once or twice besides.
+    // The start of a thread allocates once or twice.
     beyond("allocations", process.allocs, own.allocs, if threads > 1 { 2 * threads } else { 0 });
     beyond("resizes", process.resizes, own.resizes, 0);
     beyond("frees", process.frees, own.frees, 0);
 }
 
 #[test]
-fn killed_at_a_random_moment() {
+fn events_before_sigkill_of_the_program_are_recorded() {
     let rounds = if is_full() { 1_000 } else { 25 };
     for round in 0..rounds {
         let threads = [1, 1, 2, 4][round % 4];
         let folder = test_env::folder();
         let file = folder.path().join("own");
-        let program = Program::new(target::c("writes_on")).arg(threads.to_string()).env("OWN_FILE", &file);
+        let program = Program::new(target::c("endless")).arg(threads.to_string()).env("OWN_FILE", &file);
         let moment = Duration::from_micros((round as u64 * 7919) % 60_000);
         let recording = program.recorded_while(|command, _| {
             wait_for(&file, moment);
@@ -60,9 +59,9 @@ fn killed_at_a_random_moment() {
         });
         assert_eq!(recording.outcome.code(), 128 + 9, "{}", recording.outcome);
         let report = recording.report();
-        let process = report.only("writes_on");
-        process.ledger();
-        // What a thread was at when it was killed was not yet published.
+        let process = report.only("endless");
+        process.assert_accounting();
+        // The event in progress of each thread was not yet published.
         assert!(process.lost_events <= threads, "{process:#?}");
         assert_eq!(process.exit.get("signal").and_then(serde_json::Value::as_u64), Some(9), "{process:#?}");
         published(&own::sum(&own::read(&file)), process, threads);
@@ -71,13 +70,12 @@ fn killed_at_a_random_moment() {
         let verdict = recording.heaptape(&["verify"]);
         assert!(verdict.code() < 2, "{verdict}");
     }
-    torture::passed(3, "SIGKILLs of the program, everything published recorded", rounds as u64);
+    torture::passed(3, "SIGKILLs of the program with all published events recorded", rounds as u64);
 }
 
-/// The command is killed under load: the program goes on, its events are recorded to the last, none
-/// is lost and none doubled.
+/// The command is killed under load: the program goes on, and all its events are recorded, once.
 #[test]
-fn the_command_is_killed() {
+fn sigkill_of_the_command_loses_nothing() {
     let rounds = if is_full() { 100 } else { 2 };
     for round in 0..rounds {
         let folder = test_env::folder();
@@ -91,16 +89,16 @@ fn the_command_is_killed() {
         let resumed =
             heaptape([OsStr::new("record"), "--quiet".as_ref(), "--resume".as_ref(), recording.folder.as_ref()]);
         assert_eq!(resumed.code(), 0, "round {round}, after {moment:?}: {resumed}");
-        let recording = recording.whole();
+        let recording = recording.complete();
         own::equal(&own::read(&file), &own::recorded(&recording));
     }
-    torture::passed(4, "SIGKILLs of the command under load, nothing lost and nothing doubled", rounds as u64);
+    torture::passed(4, "SIGKILLs of the command under load without a lost or duplicate event", rounds as u64);
 }
 
-/// The process that holds the recording is killed: the program goes on unharmed, and what was
-/// written is read, and said to be cut.
+/// The survivor process is killed: the program goes on unharmed, and the recording is readable and
+/// reported as truncated.
 #[test]
-fn the_survivor_is_killed() {
+fn sigkill_of_the_survivor_process_harms_no_program() {
     let rounds = if is_full() { 100 } else { 3 };
     for round in 0..rounds {
         let folder = test_env::folder();
@@ -117,10 +115,10 @@ fn the_survivor_is_killed() {
         let own = own::sum(&own::read(&file));
         assert!(own.allocs >= 1_400_000);
         let verdict = recording.heaptape(&["verify"]);
-        assert_eq!(verdict.code(), 1, "round {round}, after {moment:?}: readable and cut: {verdict}");
+        assert_eq!(verdict.code(), 1, "round {round}, after {moment:?}: readable and truncated: {verdict}");
         let resumed =
             heaptape([OsStr::new("record"), "--quiet".as_ref(), "--resume".as_ref(), recording.folder.as_ref()]);
-        assert_eq!(resumed.code(), 1, "there is nobody to wait for, and that is said: {resumed}");
+        assert_eq!(resumed.code(), 1, "no process to wait for, which is reported: {resumed}");
         if recording.files("events.tape").is_empty() {
             // Killed before it wrote anything.
             let report = recording.heaptape(&["report"]);
@@ -132,12 +130,12 @@ fn the_survivor_is_killed() {
             assert!(!process.complete && process.allocs <= own.allocs + 10, "{process:#?}");
         }
     }
-    torture::passed(4, "SIGKILLs of the recorder, the program unharmed, the rest read", rounds as u64);
+    torture::passed(4, "SIGKILLs of the recorder with an unharmed program and a readable recording", rounds as u64);
 }
 
-/// A recorder that is stopped holds a program for a bounded time only.
+/// A stopped recorder delays a program for a bounded time.
 #[test]
-fn the_recorder_is_stopped() {
+fn stopped_recorder_delays_the_program_by_a_bounded_time() {
     let folder = test_env::folder();
     let file = folder.path().join("own");
     let program = Program::new(target::c("pairs")).args(["500000", "1"]).env("OWN_FILE", &file);
@@ -147,8 +145,7 @@ fn the_recorder_is_stopped() {
         wait_for(&file, Duration::from_millis(3));
         kill(id, Signal::SIGSTOP).expect("SIGSTOP");
         let start = Instant::now();
-        // The program ends although nobody takes its events: its descriptors close, its own figures
-        // stand still.
+        // The program ends although its events are not drained: its own counts reach their end.
         let expected = 500_000;
         while own::sum(&own::read(&file)).allocs < expected {
             assert!(start.elapsed() < Duration::from_secs(40), "the program is held by a stopped recorder");
@@ -163,16 +160,16 @@ fn the_recorder_is_stopped() {
     let process = report.only("pairs");
     let own = own::sum(&own::read(&file));
     assert_eq!(process.emitted_events, own.allocs + own.resizes + own.frees, "{process:#?}");
-    process.ledger();
-    torture::passed(7, "a recorder stopped under load", 1);
+    process.assert_accounting();
+    torture::passed(7, "recorders stopped under load", 1);
 }
 
 /// Both die: what was written before is read.
 #[test]
-fn both_are_killed() {
+fn recording_is_readable_after_sigkill_of_program_and_recorder() {
     let folder = test_env::folder();
     let file = folder.path().join("own");
-    let program = Program::new(target::c("writes_on")).arg("2").env("OWN_FILE", &file);
+    let program = Program::new(target::c("endless")).arg("2").env("OWN_FILE", &file);
     let recording = program.recorded_while(|command, folder| {
         let start = Instant::now();
         let has_chunk = || {
@@ -190,40 +187,39 @@ fn both_are_killed() {
         kill(Pid::from_raw(pid), Signal::SIGKILL).expect("SIGKILL");
     });
     let verdict = recording.heaptape(&["verify"]);
-    assert_eq!(verdict.code(), 1, "readable and cut: {verdict}");
+    assert_eq!(verdict.code(), 1, "readable and truncated: {verdict}");
     let report = recording.report();
-    assert!(report.only("writes_on").allocs > 10_000, "{report:#?}");
-    torture::passed(5, "SIGKILL of both", 1);
+    assert!(report.only("endless").allocs > 10_000, "{report:#?}");
+    torture::passed(5, "SIGKILLs of program and recorder", 1);
 }
 
-/// What a killed recorder leaves behind in the folder of sockets goes away at the next start, and
-/// nothing else does.
+/// The next start removes what a killed recorder left in the folder of sockets, and nothing else.
 #[test]
-fn a_killed_recorders_socket() {
+fn socket_of_a_killed_recorder_is_removed_at_the_next_start() {
     let folder = test_env::folder();
-    let nests = || {
+    let folders = || {
         let names = std::fs::read_dir(folder.path()).expect("the folder").flatten();
         names.filter(|entry| entry.file_name().to_string_lossy().starts_with("heaptape-")).count()
     };
     let program = |line: &str| Program::shell(line).env("TMPDIR", folder.path()).env("XDG_RUNTIME_DIR", folder.path());
     program("exec sleep 0.3").recorded_while(|command, _| {
         let start = Instant::now();
-        while nests() == 0 {
+        while folders() == 0 {
             assert!(start.elapsed() < Duration::from_secs(20), "the recorder makes its folder");
         }
         std::thread::sleep(Duration::from_millis(200));
         kill(survivor(command), Signal::SIGKILL).expect("SIGKILL");
         command.kill().expect("SIGKILL");
     });
-    assert_eq!(nests(), 1, "a killed recorder cannot clear up");
+    assert_eq!(folders(), 1, "a killed recorder cannot clear up");
     std::fs::create_dir(folder.path().join("heaptape-kept")).expect("a folder of another name");
     // Another recorder that lives keeps its own.
     program("exec sleep 1").recorded_while(|_, _| {
         std::thread::sleep(Duration::from_millis(500));
         let inner = program("exit 9").recorded();
         assert_eq!(inner.outcome.code(), 9);
-        assert_eq!(nests(), 2, "the living one's, and the folder of another name");
+        assert_eq!(folders(), 2, "that of the running recorder, and the folder of another name");
     });
-    assert_eq!(nests(), 1);
-    torture::passed(4, "sockets of killed recorders cleared away", 1);
+    assert_eq!(folders(), 1);
+    torture::passed(4, "removed sockets of killed recorders", 1);
 }

@@ -1,6 +1,6 @@
-//! The labelled set: programs whose leaks are known, one a mode, and what `heaptape leaks` must say
-//! of each with its default settings; then the same recordings with one event in a hundred lost,
-//! where a verdict may be uncertain and never wrong.
+//! The labeled set: programs with one known leak per mode, and the verdict of `heaptape leaks` with
+//! its default settings. The same recordings with one event in a hundred lost may have an uncertain
+//! verdict, but no wrong one.
 
 use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;
@@ -23,7 +23,7 @@ const LABELLED: &[(&str, &str, &str, u64)] = &[
     ("tidy", "tidy", "", 0), ("childs", "childs", "growing", 1600),
 ];
 
-/// The same, run as fast as they go: their time says nothing then.
+/// The same modes at full speed, where times have no meaning.
 #[rustfmt::skip]
 const QUICK: &[(&str, &str, &str, u64)] = &[
     ("linear", "linear", "growing", 1000), ("entry", "entry", "bounded-cache", 64), ("session", "session", "freed-at-exit", 0),
@@ -31,15 +31,15 @@ const QUICK: &[(&str, &str, &str, u64)] = &[
     ("rare_path", "rare_path", "slow", 83), ("buffer", "buffer", "container-growth", 1),
 ];
 
-/// The same of C++.
+/// Modes of the C++ program.
 #[rustfmt::skip]
 const CONTAINERS: &[(&str, &str, &str, u64)] = &[
     ("grow_vector", "grow_vector", "container-growth", 1), ("grow_list", "grow_list", "growing", 800),
     ("forget_order", "forget_order", "growing", 800), ("tie_cycle", "tie_cycle", "growing", 1200),
 ];
 
-/// How fast the programs run. Only a long run says that something grows; what a shorter one calls
-/// too little to tell must be what a long one would say.
+/// Speed of the programs. Only a long run is called growing. A shorter one is called too little,
+/// and its trend must be the verdict of a long run.
 #[derive(Clone, Copy, PartialEq)]
 enum Pace {
     Quick,
@@ -47,12 +47,12 @@ enum Pace {
     Long,
 }
 
-/// What `leaks --json` says: function, verdict, blocks, merged by function and verdict. Of what is
-/// too little to tell the verdict is that of a longer run.
+/// Returns the rows of `leaks --json`, merged by function and verdict. For a verdict of too little
+/// it is the trend.
 fn verdicts(folder: &Path, pace: Pace) -> Vec<(String, String, u64)> {
-    let said = heaptape(["leaks".as_ref(), "--json".as_ref(), "--by=function".as_ref(), folder.as_os_str()]);
-    assert!(said.code() < 2, "{said}");
-    let answer: Value = serde_json::from_slice(&said.stdout).expect("JSON");
+    let output = heaptape(["leaks".as_ref(), "--json".as_ref(), "--by=function".as_ref(), folder.as_os_str()]);
+    assert!(output.code() < 2, "{output}");
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let rows = ["leaks", "freed_at_exit"].into_iter().flat_map(|list| answer[list].as_array().expect("a list"));
     let mut found: Vec<(String, String, u64)> = Vec::new();
     for row in rows.filter(|row| row["kept_on_purpose"].is_null()) {
@@ -95,9 +95,9 @@ fn judged(program: &Path, set: &[(&str, &str, &str, u64)], pace: Pace) {
         if !right || !harmless {
             wrong.push(format!("{mode}: {verdict} of {blocks} was expected, found {found:?}"));
         }
-        let place = test_env::folder();
+        let directory = test_env::folder();
         for seed in [7919, 104_729, 1_299_709] {
-            let folder = place.path().join(format!("lossy.{seed}"));
+            let folder = directory.path().join(format!("lossy.{seed}"));
             let lost = lossy::write(&recording.folder, &folder, 100, 30, seed);
             all_lost += lost;
             for (name, of, blocks) in verdicts(&folder, pace) {
@@ -113,31 +113,31 @@ fn judged(program: &Path, set: &[(&str, &str, &str, u64)], pace: Pace) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What every program has besides: its own start.
+/// Returns whether a row is of the start of the program.
 fn is_harmless(name: &str, verdict: &str) -> bool {
     matches!(verdict, "one-time" | "uncertain") && ["base", "main", "parents", "_dl_init", "call_init"].contains(&name)
 }
 
 #[test]
-fn paced_programs_are_judged_rightly() {
+fn verdicts_of_paced_programs_match_their_labels() {
     judged(&Target::program("leaks/labelled.c").build(), LABELLED, Pace::Paced);
 }
 
 #[test]
-fn growth_in_a_long_run_is_called_so() {
+fn growth_in_a_long_run_is_called_growing() {
     let grows = |row: &&(&str, &str, &str, u64)| ["growing", "slow", "bounded-cache"].contains(&row.2);
     let set: Vec<_> = LABELLED.iter().filter(grows).copied().collect();
     judged(&Target::program("leaks/labelled.c").build(), &set, Pace::Long);
     judged(&Target::program("leaks/containers.cpp").build(), CONTAINERS, Pace::Long);
 }
 
-/// What every program keeps is no leak: the gate that README recommends passes on programs that are
-/// sound, and fails on those that leak.
+/// Blocks that every program keeps are no leaks: the threshold that the README recommends passes on
+/// sound programs, and fails on those that leak.
 #[test]
-fn the_gate_of_the_readme() {
-    let gate = ["leaks", "--fail-if", "leaked.growing > 0"];
-    let place = test_env::folder();
-    let folder = place.path().to_string_lossy().into_owned();
+fn readme_threshold_passes_sound_programs_and_fails_leaks() {
+    let threshold = ["leaks", "--fail-if", "leaked.growing > 0"];
+    let directory = test_env::folder();
+    let folder = directory.path().to_string_lossy().into_owned();
     let source = test_env::root().join("tests/programs/semantics.c").to_string_lossy().into_owned();
     let script = "for i in {1..200}; do words[i]=\"word $i of ${#words[@]}\"; done; f() { local a=$1; echo ${a^^}; }; f x; sleep 1.2; f y";
     let git = format!(
@@ -155,33 +155,34 @@ fn the_gate_of_the_readme() {
     ];
     for program in sound {
         let recording = program.recorded().success();
-        let said = recording.heaptape(&gate);
-        assert_eq!(said.code(), 0, "{said}");
+        let output = recording.heaptape(&threshold);
+        assert_eq!(output.code(), 0, "{output}");
     }
     let labelled = Target::program("leaks/labelled.c").build();
     for mode in ["linear", "copied_text", "half_freed", "arena_chunk", "childs"] {
-        let said = Program::new(&labelled).args([mode, "long"]).recorded().heaptape(&gate);
-        assert_eq!(said.code(), 1, "{mode}: {said}");
-        assert!(said.text().contains(&format!(": {mode} ")), "{said}");
+        let output = Program::new(&labelled).args([mode, "long"]).recorded().heaptape(&threshold);
+        assert_eq!(output.code(), 1, "{mode}: {output}");
+        assert!(output.text().contains(&format!(": {mode} ")), "{output}");
     }
 }
 
-/// The daemon's sums of the same programs, slower, while they run: the label, or uncertain.
+/// Sums of the daemon of the same programs, slower, while they run, have the label as verdict, or
+/// are uncertain.
 #[test]
-fn sums_are_never_judged_wrongly() {
+fn verdicts_from_sums_match_the_label_or_are_uncertain() {
     let daemon = Daemon::start(&["--mode", "profile"]);
     let program = Target::program("leaks/labelled.c").build();
     let start = |mode: &str| daemon.spawn(&program, &[mode, "slow"], None);
-    // Those that last longer would let the others stand still for half of their lives.
+    // Programs that last longer would leave the others idle for half of their time.
     let lasting = LABELLED.iter().filter(|(mode, ..)| *mode != "childs");
     let running: Vec<_> = lasting.map(|(mode, ..)| (mode, start(mode))).collect();
     let is_idle = |one: &Value| one["seconds"].as_u64() > Some(8) && one["allocs_a_second"] == 0;
     let done = |all: Vec<Value>| all.len() > 20 && all.iter().all(is_idle);
     until("all have done what they do", || done(daemon.list("labelled")));
-    daemon.ask(&["snapshot"]);
-    let said = daemon.word(&["leaks", "--json"], &daemon.epochs(&[]));
-    let answer: Value = serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
-    let (mut wrong, mut told) = (Vec::new(), Vec::new());
+    daemon.query(&["snapshot"]);
+    let output = daemon.heaptape(&["leaks", "--json"], &daemon.epochs(&[]));
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output}"));
+    let (mut wrong, mut matching) = (Vec::new(), Vec::new());
     for row in answer["leaks"].as_array().expect("a list").iter().filter(|row| row["kept_on_purpose"].is_null()) {
         let (verdict, pid) = (row["verdict"].as_str().expect("a verdict"), row["process"].as_u64());
         let Some((mode, _)) = running.iter().find(|(_, one)| Some(u64::from(one.0.id())) == pid) else { continue };
@@ -189,36 +190,36 @@ fn sums_are_never_judged_wrongly() {
         let stack = row["stack"].as_array().expect("a stack");
         let is_own = stack.iter().any(|frame| frame["function"] == *function);
         if is_own && verdict == *label {
-            told.push(format!("{mode}: {verdict}"));
+            matching.push(format!("{mode}: {verdict}"));
         } else if verdict != "uncertain" && (is_own || verdict != "one-time") {
             wrong.push(format!("{mode}: {verdict}, {} blocks, {}", row["blocks"], stack[0]["function"]));
         }
     }
-    println!("told: {told:?}");
+    println!("matching: {matching:?}");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     for mode in ["linear", "copied_text", "alone", "built_text", "arena_chunk"] {
-        assert!(told.contains(&format!("{mode}: growing")), "{mode} is not among {told:?}");
+        assert!(matching.contains(&format!("{mode}: growing")), "{mode} is not among {matching:?}");
     }
 }
 
 #[test]
-fn programs_in_a_hurry_are_judged_rightly() {
+fn verdicts_of_quick_programs_match_their_labels() {
     judged(&Target::program("leaks/labelled.c").build(), QUICK, Pace::Quick);
 }
 
 #[test]
-fn containers_and_objects_are_judged_rightly() {
+fn verdicts_of_cpp_containers_match_their_labels() {
     judged(&Target::program("leaks/containers.cpp").build(), CONTAINERS, Pace::Paced);
 }
 
 #[test]
-fn evidence_tells_when_how_old_and_who() {
+fn evidence_has_ages_lifetimes_and_free_sites() {
     let recording = Program::new(Target::program("leaks/labelled.c").build())
         .args(["lost_entry", "long"])
         .option("--free-stacks")
         .recorded();
-    let said = recording.heaptape(&["leaks", "--json", "--by=function"]);
-    let answer: Value = serde_json::from_slice(&said.stdout).expect("JSON");
+    let output = recording.heaptape(&["leaks", "--json", "--by=function"]);
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let leak =
         answer["leaks"].as_array().and_then(|rows| rows.iter().find(|row| row["verdict"] == "slow")).expect("a leak");
     let evidence = &leak["evidence"];
@@ -226,9 +227,9 @@ fn evidence_tells_when_how_old_and_who() {
     assert_eq!(evidence["freed"], 922);
     let lives: u64 =
         evidence["lives"].as_array().expect("a list").iter().filter_map(|row| row["blocks"].as_u64()).sum();
-    assert_eq!(lives, 922, "each freed sibling stands in one class");
-    let births: u64 = evidence["births"].as_array().expect("a list").iter().filter_map(Value::as_u64).sum();
-    assert_eq!(births, 78);
+    assert_eq!(lives, 922, "each freed block is in one class");
+    let allocations: u64 = evidence["births"].as_array().expect("a list").iter().filter_map(Value::as_u64).sum();
+    assert_eq!(allocations, 78);
     assert!(evidence["oldest_age"].as_u64() > evidence["longest_life"].as_u64(), "older than any that was freed");
     assert_eq!(evidence["freed_at"][0]["functions"][0], "run_behind_cache");
     assert_eq!(evidence["freed_at"][0]["blocks"], 922);
@@ -236,10 +237,10 @@ fn evidence_tells_when_how_old_and_who() {
 }
 
 #[test]
-fn inherited_blocks_are_told_and_are_no_leaks_of_the_child() {
+fn inherited_blocks_are_reported_and_are_not_leaks_of_the_child() {
     let recording = Program::new(Target::program("leaks/labelled.c").build()).arg("childs").recorded();
-    let said = recording.heaptape(&["leaks", "--json"]);
-    let answer: Value = serde_json::from_slice(&said.stdout).expect("JSON");
+    let output = recording.heaptape(&["leaks", "--json"]);
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let processes = answer["processes"].as_array().expect("a list");
     let inherited: Vec<u64> = processes.iter().filter_map(|one| one["inherited_blocks"].as_u64()).collect();
     assert_eq!(inherited.iter().filter(|&&blocks| blocks > 600).count(), 2, "two children: {inherited:?}");

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 #[test]
-fn limits_of_memory_files_and_stack() {
+fn programs_under_limits_are_unharmed() {
     let limits = [
         "ulimit -v 300000",
         "ulimit -v 100000",
@@ -38,39 +38,39 @@ fn limits_of_memory_files_and_stack() {
             "{limit}: {}",
             recording.outcome
         );
-        recording.report().processes.iter().for_each(Process::ledger);
+        recording.report().processes.iter().for_each(Process::assert_accounting);
     }
-    torture::passed(24, "limits", limits.len() as u64);
+    torture::passed(24, "resource limits", limits.len() as u64);
 }
 
-/// With a limit that leaves no room the program runs unrecorded, and that is said.
+/// Under a limit without space for the area the program runs unrecorded, and is named.
 #[test]
-fn a_limit_that_leaves_none() {
+fn program_without_address_space_for_the_area_is_named() {
     let program = Program::new(target::c("limits")).after("ulimit -v 40000");
     let plain = program.plain().success();
     let recording = program.recorded();
     same(&plain, &recording.outcome);
     let why = recording.not_traced("limits");
     assert!(why.len() == 1 && why[0].contains("address space"), "{:#?}", recording.about());
-    let recording = Program::new(target::c("limits")).after("ulimit -v 80000").recorded().success().whole();
-    assert_eq!(recording.report().only("limits").allocs, 1_001, "and with a little room it is recorded");
+    let recording = Program::new(target::c("limits")).after("ulimit -v 80000").recorded().success().complete();
+    assert_eq!(recording.report().only("limits").allocs, 1_001, "with little more space it is recorded");
 }
 
-/// With room enough for a smaller area the recording is whole.
+/// With space for a smaller area the recording is complete.
 #[test]
-fn a_limit_that_leaves_room() {
+fn program_with_room_for_a_smaller_area_is_recorded() {
     let program = Program::new(target::c("limits")).after("ulimit -v 2000000");
-    let recording = program.recorded().success().whole();
+    let recording = program.recorded().success().complete();
     let report = recording.report();
     assert_eq!(report.only("limits").allocs, 1_001);
 }
 
-/// What the recording in a folder says after its disk was full: readable, with a gap, and every
-/// event in its ledger.
+/// Asserts that the recording is readable after its disk was full, with a gap and a balanced
+/// accounting. Returns its process.
 #[track_caller]
-fn full_disk_told(place: &Path, outcome: &Outcome) -> Process {
-    assert!(outcome.error().contains("heaptape:"), "the command says that the disk was full: {outcome}");
-    let say = |words: &[&str]| heaptape(words.iter().map(OsStr::new).chain([place.as_os_str()]));
+fn full_disk_report(recording: &Path, outcome: &Outcome) -> Process {
+    assert!(outcome.error().contains("heaptape:"), "the command reports that the disk was full: {outcome}");
+    let say = |arguments: &[&str]| heaptape(arguments.iter().map(OsStr::new).chain([recording.as_os_str()]));
     let verdict = say(&["verify"]);
     assert_eq!(verdict.code(), 1, "readable, with a gap: {verdict}\n{outcome}");
     assert!(verdict.text().contains("lost"), "{verdict}");
@@ -81,43 +81,45 @@ fn full_disk_told(place: &Path, outcome: &Outcome) -> Process {
     process
 }
 
-/// The disk is full to the end: the program goes on, what was written is read, the rest is counted,
-/// and the ending is there.
+/// The disk is full to the end: the program goes on, the recording is readable, the rest is
+/// counted, and the exit status is recorded.
 #[test]
-fn a_full_disk() {
+fn full_disk_leaves_a_readable_recording_with_exact_counts() {
     let Some(disk) = SmallDisk::mount("2m") else { return };
     let own = test_env::folder();
     let figures = own.path().join("own");
-    let program = |place: &Path| {
-        let recorder = Program::new(test_env::command()).args(["record", "-q", "-o"]).arg(place).arg("--");
+    let program = |recording: &Path| {
+        let recorder = Program::new(test_env::command()).args(["record", "-q", "-o"]).arg(recording).arg("--");
         recorder.arg(target::c("pairs")).args(["3000000", "1"]).env("OWN_FILE", &figures)
     };
     let plain = Program::new(target::c("pairs")).args(["3000000", "1"]).plain().success();
-    let place = disk.at().join("r");
-    let outcome = program(&place).plain();
+    let destination = disk.at().join("r");
+    let outcome = program(&destination).plain();
     assert_eq!((outcome.code(), &outcome.stdout), (plain.code(), &plain.stdout), "{outcome}");
-    let process = full_disk_told(&place, &outcome);
+    let process = full_disk_report(&destination, &outcome);
     let own = own::sum(&own::read(&figures));
     assert_eq!(process.emitted_events, own.allocs + own.resizes + own.frees, "the count is exact: {process:#?}");
-    // The sums were made before the disk came into it.
+    // The sums do not depend on the disk.
     assert_eq!((process.allocs, process.resizes, process.frees), (own.allocs, own.resizes, own.frees), "{process:#?}");
     assert_eq!(process.exit.get("code").and_then(serde_json::Value::as_u64), Some(0), "{process:#?}");
-    torture::passed(33, "a full disk, the program unharmed, the rest read and counted", 1);
+    torture::passed(33, "full disks with an unharmed program and exact counts", 1);
 }
 
 /// The disk is full for a while: writing goes on when there is room again.
 #[test]
-fn a_disk_that_is_full_for_a_while() {
+fn recording_continues_after_the_disk_was_full() {
     let Some(disk) = SmallDisk::mount("8m") else { return };
-    let (place, filler, go) = (disk.at().join("r"), disk.at().join("filler"), disk.folder.path().join("go"));
+    let (destination, filler, go) = (disk.at().join("r"), disk.at().join("filler"), disk.folder.path().join("go"));
     std::fs::write(&filler, vec![0; 7 << 20]).expect("what fills the disk");
     let line = format!(
         "{0} 1500000 1; touch {1}.full; while [ ! -e {1} ]; do sleep 0.02; done; exec {0} 60000 1",
         target::c("pairs").display(),
         go.display()
     );
-    let both =
-        Program::new(test_env::command()).args(["record", "-q", "-o"]).arg(&place).args(["--", "sh", "-c", &line]);
+    let both = Program::new(test_env::command())
+        .args(["record", "-q", "-o"])
+        .arg(&destination)
+        .args(["--", "sh", "-c", &line]);
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !go.with_extension("full").exists() {
@@ -129,7 +131,7 @@ fn a_disk_that_is_full_for_a_while() {
         both.plain().success()
     });
     assert!(outcome.error().contains("heaptape:"), "{outcome}");
-    let say = |words: &[&str]| heaptape(words.iter().map(OsStr::new).chain([place.as_os_str()]));
+    let say = |arguments: &[&str]| heaptape(arguments.iter().map(OsStr::new).chain([destination.as_os_str()]));
     let report: Report = serde_json::from_slice(&say(&["report", "--json"]).stdout).expect("a report");
     for process in &report.processes {
         assert_eq!(process.emitted_events, process.recorded_events + process.lost_events, "{process:#?}");
@@ -139,13 +141,13 @@ fn a_disk_that_is_full_for_a_while() {
     assert!(during[0].lost_events > 0, "{report:#?}");
     assert!(during[0].recorded_events > 0, "{report:#?}");
     assert!(after[0].lost_events == 0 && after[0].allocs >= 60_000, "written when there was room again: {report:#?}");
-    torture::passed(33, "a disk that was full for a while, written on", 1);
+    torture::passed(33, "recordings that continued after the disk was full", 1);
 }
 
 /// Errors of the disk at any write, once or from then on: the program is unharmed, the recorder
 /// ends, what it wrote can be read.
 #[test]
-fn errors_at_each_write() {
+fn disk_errors_at_each_write_harm_no_program() {
     let program = Program::new(target::c("pairs")).args(["30000", "1"]);
     let plain = program.plain().success();
     if Program::new("strace").args(["-o", "/dev/null", "true"]).plain().code() != 0 {
@@ -156,21 +158,25 @@ fn errors_at_each_write() {
         for when in ["", "+"] {
             for number in (1..=if is_full() { 40 } else { 15 }).step_by(step) {
                 let folder = test_env::folder();
-                let place = folder.path().join("r");
+                let destination = folder.path().join("r");
                 let inject =
                     format!("inject=pwrite64,fdatasync,fsync,ftruncate,fallocate:error={error}:when={number}{when}");
                 let recorder = Program::new("strace").args(["-f", "-o", "/dev/null", "-e", &inject]);
-                let recorder = recorder.arg(test_env::command()).args(["record", "-q", "-o"]).arg(&place).arg("--");
+                let recorder =
+                    recorder.arg(test_env::command()).args(["record", "-q", "-o"]).arg(&destination).arg("--");
                 let outcome = recorder.arg(target::c("pairs")).args(["30000", "1"]).plain();
                 assert_eq!((outcome.code(), &outcome.stdout), (plain.code(), &plain.stdout), "{inject}: {outcome}");
                 assert!(!outcome.error().contains("panicked"), "{inject}: {outcome}");
-                for word in ["verify", "report"] {
-                    let said = heaptape([OsStr::new(word), place.as_os_str()]);
-                    assert!(said.code() <= 2 && !said.error().contains("panicked"), "{inject}: {said}\n{outcome}");
+                for command in ["verify", "report"] {
+                    let output = heaptape([OsStr::new(command), destination.as_os_str()]);
+                    assert!(
+                        output.code() <= 2 && !output.error().contains("panicked"),
+                        "{inject}: {output}\n{outcome}"
+                    );
                 }
                 tried += 1;
             }
         }
     }
-    torture::passed(34, "errors of the disk, at each write and from each write on", tried);
+    torture::passed(34, "disk errors at a write, or from a write on", tried);
 }

@@ -1,5 +1,5 @@
-//! The whole way, from outside: a program, the library in it, the command, the recording, the
-//! reports.
+//! Tests of the complete pipeline: a program, the library in it, the command, the recording, and
+//! the reports.
 #![forbid(unsafe_code)]
 
 mod accounting;
@@ -30,7 +30,6 @@ mod floats;
 mod footprint;
 mod forks;
 mod gaps;
-mod gates;
 mod github_action;
 mod harm;
 mod hooks_each_function;
@@ -47,6 +46,7 @@ mod mpatrol_reads;
 mod names;
 mod no_memory;
 mod other_stacks;
+mod other_users;
 mod own_malloc;
 mod packs;
 mod power_loss;
@@ -54,8 +54,8 @@ mod real_leaks;
 mod real_programs;
 mod realloc;
 mod record_default;
+mod record_messages;
 mod record_signals;
-mod record_words;
 mod refusals;
 mod rights;
 mod same_output;
@@ -64,8 +64,8 @@ mod semantics;
 mod signals;
 mod speedscope;
 mod stacks;
-mod strangers;
 mod streams;
 mod threads;
+mod thresholds;
 mod tools;
 mod unwinder;

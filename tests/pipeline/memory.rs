@@ -1,5 +1,4 @@
-//! Memory and address space: what the library takes of them, and limits that come while it is
-//! there.
+//! Memory and address space: how much the library needs, and limits that are set while it runs.
 
 use heaptape_tests::cgroup::Cgroup;
 use heaptape_tests::{Program, Recording, run, same, target, test_env, torture};
@@ -15,10 +14,10 @@ fn alike(program: &Program) -> Recording {
     same(&plain, &program.preloaded());
     let recording = program.recorded();
     same(&plain, &recording.outcome);
-    recording.whole()
+    recording.complete()
 }
 
-/// The program's own figure, bare and recorded, in KiB.
+/// Returns the memory that the program measured itself, bare and recorded, in KiB.
 #[track_caller]
 fn figures(arguments: &[&str]) -> (u64, u64, Recording) {
     let folder = test_env::folder();
@@ -29,20 +28,21 @@ fn figures(arguments: &[&str]) -> (u64, u64, Recording) {
     let own: u64 = figure();
     let recording = program.recorded();
     same(&plain, &recording.outcome);
-    (own, figure(), recording.whole())
+    (own, figure(), recording.complete())
 }
 
 #[test]
-fn address_space_of_one_thread() {
+fn one_thread_needs_little_address_space() {
     let (bare, recorded, _) = figures(&["size"]);
     let more = recorded.saturating_sub(bare);
     assert!(more <= 4 << 10, "{bare} KiB bare, {recorded} KiB recorded");
-    torture::passed(24, "KiB of address space more for a program with one thread", more);
+    torture::passed(24, "KiB of additional address space for a program with one thread", more);
 }
 
-/// Limits that the program sets for itself once it runs leave it the memory that it has without us.
+/// Limits that the program sets for itself once it runs leave it the memory that it has without the
+/// library.
 #[test]
-fn a_program_limits_its_address_space() {
+fn program_that_limits_its_address_space_is_unharmed() {
     for mib in ["4000", "192"] {
         alike(&memory(&["limits", mib]));
     }
@@ -55,7 +55,7 @@ fn a_program_limits_its_address_space() {
 }
 
 #[test]
-fn a_limit_on_address_space_from_outside() {
+fn external_limit_on_address_space_harms_no_program() {
     let folder = test_env::folder();
     let file = folder.path().join("wait");
     let limited = |pid: u32| {
@@ -69,13 +69,13 @@ fn a_limit_on_address_space_from_outside() {
         }
         limited(run::started(command.id()).expect("the program").as_raw() as u32);
     });
-    let recording = recording.whole();
+    let recording = recording.complete();
     assert_eq!((recording.outcome.code(), recording.outcome.text().as_str()), (0, "100 blocks\n"));
 }
 
 /// An ordinary user with a limit locks all memory, and that to come.
 #[test]
-fn a_program_locks_its_memory() {
+fn program_that_locks_its_memory_is_unharmed() {
     let most = Program::shell("ulimit -H -l").plain().success().text();
     let most: u64 = most.trim().parse().unwrap_or(u64::MAX);
     for kib in [65_536, 8_192].map(|kib: u64| kib.min(most).to_string()) {
@@ -85,23 +85,23 @@ fn a_program_locks_its_memory() {
         assert!(text.starts_with("now: 0 \n"), "{text}");
         assert!(recording.report().only("memory").allocs >= 1_000 + 4 * 1_000);
     }
-    torture::passed(24, "limits on locked memory under which a program locked all of its own", 2);
+    torture::passed(24, "limits on locked memory under which a program locked all its memory", 2);
 }
 
 /// 200 threads that fill their rings cost little resident memory.
 #[test]
-fn resident_memory_of_two_hundred_threads() {
+fn two_hundred_threads_need_little_resident_memory() {
     let (bare, recorded, recording) = figures(&["threads", "200", "20000"]);
     let more = recorded.saturating_sub(bare);
     assert!(more <= 24 << 10, "{bare} KiB bare, {recorded} KiB recorded");
     let report = recording.report();
     assert!(report.only("memory").allocs >= 200 * 20_000);
-    torture::passed(24, "KiB of resident memory more for 200 threads with 40,000 events each", more);
+    torture::passed(24, "KiB of additional resident memory for 200 threads with 40,000 events each", more);
 }
 
-/// A small program with many threads in a control group of 100 MB is recorded whole.
+/// A small program with many threads in a control group of 100 MB is recorded completely.
 #[test]
-fn two_hundred_threads_in_a_small_control_group() {
+fn two_hundred_threads_fit_a_small_control_group() {
     for threads in ["200", "60"] {
         let Some(group) = Cgroup::limited(100_000_000) else { return };
         alike(&group.holds(memory(&["threads", threads, "20000"])));
@@ -109,9 +109,9 @@ fn two_hundred_threads_in_a_small_control_group() {
     torture::passed(24, "programs with many threads in a control group of 100 MB", 2);
 }
 
-/// It survives there with its recorder beside it, whatever becomes of that.
+/// The program survives in a group with its recorder, even if the recorder is killed.
 #[test]
-fn two_hundred_threads_beside_their_recorder_in_a_small_control_group() {
+fn two_hundred_threads_survive_beside_their_recorder_in_a_small_control_group() {
     let Some(group) = Cgroup::limited(100_000_000) else { return };
     let folder = test_env::folder();
     let command = Program::new(test_env::command()).args(["record", "-q", "-o"]).arg(folder.path().join("r"));

@@ -1,7 +1,7 @@
-//! What mpatrol's own mptrace makes of the plain trace of a recording. The tool is not there where
-//! tests run, so this models its buffer, which is where it fails: it sees 8192 bytes, reads on only
-//! when fewer than 5 are left before a number, and takes a number that is longer than what is left
-//! from beyond the end.
+//! Whether mpatrol's own mptrace can read the plain trace of a recording. The tool is not installed
+//! where the tests run, so this is a model of its buffer, which is where it fails: it holds 8192
+//! bytes, is refilled only if fewer than 5 are left before a number, and a longer number is read
+//! from beyond its end.
 
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Program, target, test_env};
@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
-/// mptrace's buffer over a file: the file, the next byte, and the end of what is in the buffer.
+/// The buffer of mptrace: the file, the offset of the next byte, and the end of the buffer.
 struct Mptrace<'a> {
     file: &'a [u8],
     at: usize,
@@ -33,11 +33,11 @@ impl Mptrace<'_> {
     fn number(&mut self) -> u64 {
         self.want(5);
         let mut value = 0;
-        for place in 0.. {
+        for index in 0.. {
             assert!(self.at < self.edge, "mptrace reads past its buffer at {}: Invalid file format", self.at);
             let byte = self.file[self.at];
             self.at += 1;
-            value |= u64::from(byte & 0x7f) << (7 * place);
+            value |= u64::from(byte & 0x7f) << (7 * index);
             if byte & 0x80 == 0 {
                 break;
             }
@@ -53,7 +53,7 @@ impl Mptrace<'_> {
         reader.take(8);
         let mut tally = Tally::default();
         loop {
-            let place = |reader: &mut Mptrace| {
+            let location = |reader: &mut Mptrace| {
                 reader.number();
                 assert_eq!(reader.take(1), [0]);
                 assert_eq!(reader.take(1), [0]);
@@ -62,23 +62,23 @@ impl Mptrace<'_> {
             match reader.take(1)[0] {
                 b'A' | b'R' => {
                     let [_, _, size] = [reader.number(), reader.number(), reader.number()];
-                    place(&mut reader);
+                    location(&mut reader);
                     tally.allocated += 1;
                     tally.bytes += size;
                 }
                 b'F' => {
                     reader.number();
-                    place(&mut reader);
+                    location(&mut reader);
                     tally.freed += 1;
                 }
                 b'I' | b'H' => {
                     let [_, size] = [reader.number(), reader.number()];
                     tally.reserved += size;
                 }
-                letter => {
+                tag => {
                     reader.at -= 1;
                     let at = reader.at;
-                    assert_eq!(reader.take(4), b"MTRC", "{letter:?} at {at}: Invalid file format");
+                    assert_eq!(reader.take(4), b"MTRC", "{tag:?} at {at}: Invalid file format");
                     return tally;
                 }
             }
@@ -95,7 +95,7 @@ struct Tally {
     reserved: u64,
 }
 
-/// The plain bytes of a trace, however it is stored.
+/// Returns the plain bytes of a trace, compressed or not.
 fn plain(trace: &Path) -> Vec<u8> {
     let stored = fs::read(trace).expect("the trace");
     if trace.extension().is_some_and(|suffix| suffix == "zst") {
@@ -106,13 +106,13 @@ fn plain(trace: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn mptrace_reads_the_plain_trace_of_any_size() {
+fn mptrace_reads_plain_traces_of_any_size() {
     // A position-independent program: its addresses take 7 bytes, and a number crosses the edge
     // about once in eight buffers.
     let program = target::c("threads");
     for codec in ["zstd", "plain"] {
         let run = Program::new(&program).args(["4", "60000"]).option("--compress").option(codec);
-        let recording = run.recorded().success().whole();
+        let recording = run.recorded().success().complete();
         let process = recording.report().only("threads").clone();
         let bytes = plain(&recording.files("trace.mtrc")[0]);
         assert!(bytes.len() > 2 << 20, "{} bytes", bytes.len());
@@ -126,9 +126,9 @@ fn mptrace_reads_the_plain_trace_of_any_size() {
 }
 
 #[test]
-fn no_export_has_a_version_that_nobody_reads() {
+fn exports_refuse_versions_that_no_tool_reads() {
     let recording = Program::new("true").recorded().success();
-    let place = test_env::folder();
+    let directory = test_env::folder();
     for (format, version, is_read) in [
         ("mptl", "10200", false),
         ("mptl", "10300", true),
@@ -137,10 +137,10 @@ fn no_export_has_a_version_that_nobody_reads() {
         ("mtrc", "10599", true),
         ("mtrc", "10600", false),
     ] {
-        let out = place.path().join(format!("{version}.{format}"));
-        let words = ["export", "--to", format, "--version-word", version, "-o"].map(OsStr::new);
-        let said = heaptape(words.into_iter().chain([out.as_os_str(), recording.folder.as_os_str()]));
-        assert_eq!((said.code() == 0, out.exists()), (is_read, is_read), "{format} {version}: {said}");
+        let out = directory.path().join(format!("{version}.{format}"));
+        let arguments = ["export", "--to", format, "--version-word", version, "-o"].map(OsStr::new);
+        let output = heaptape(arguments.into_iter().chain([out.as_os_str(), recording.folder.as_os_str()]));
+        assert_eq!((output.code() == 0, out.exists()), (is_read, is_read), "{format} {version}: {output}");
         if is_read {
             let view = if format == "mptl" { "mprof" } else { "mptrace" };
             heaptape([OsStr::new(view), out.as_os_str()]).success();

@@ -5,7 +5,8 @@ use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Program, Target, is_full, target, test_env, torture};
 use std::ffi::OsStr;
 
-/// Numbers of allocations to fail at: each of the first ones, then further and further apart.
+/// Returns the numbers of the allocations that fail: each of the first ones, then at growing
+/// distances.
 fn numbers(most: u64) -> impl Iterator<Item = u64> {
     let (step, first) = if is_full() { (50, 60) } else { (4, 6) };
     let next = move |number: &u64| Some(number + (number / step).max(1) + u64::from(*number > first));
@@ -18,13 +19,13 @@ fn without_memory(program: Program, from: u64, once: bool) -> Program {
 }
 
 #[test]
-fn in_the_recorder() {
+fn failed_allocations_of_the_recorder_harm_no_program() {
     let pairs = target::c("pairs");
     let plain = Program::new(&pairs).args(["60000", "2"]).plain().success();
     let mut tried = 0;
     for (number, once) in numbers(40_000).flat_map(|number| [(number, false), (number, true)]) {
-        let place = test_env::folder();
-        let folder = place.path().join("r");
+        let directory = test_env::folder();
+        let folder = directory.path().join("r");
         let recorder = Program::new(test_env::command()).args(["record", "-q", "-o"]).arg(&folder).arg("--");
         let recorder = without_memory(recorder, number, once).arg(&pairs).args(["60000", "2"]);
         let outcome = recorder.plain();
@@ -35,29 +36,29 @@ fn in_the_recorder() {
         assert!(ran || outcome.code() != 0, "a program that was not started is no success: {what}");
         if folder.exists() {
             heaptape(["record", "--quiet", "--resume"].map(OsStr::new).into_iter().chain([folder.as_os_str()]));
-            let said = heaptape([OsStr::new("verify"), folder.as_os_str()]);
-            assert!(said.code() <= 2 && !said.error().contains("panicked"), "{what}{said}");
+            let output = heaptape([OsStr::new("verify"), folder.as_os_str()]);
+            assert!(output.code() <= 2 && !output.error().contains("panicked"), "{what}{output}");
         }
         tried += 1;
     }
-    torture::passed(35, "allocations of the recorder that failed, the program unharmed", tried);
+    torture::passed(35, "failed allocations of the recorder with an unharmed program", tried);
 }
 
 #[test]
-fn in_a_reader() {
+fn failed_allocations_of_a_reader_give_no_wrong_answer() {
     let recording = Program::new("ls").args(["-l", "/"]).recorded().success();
     let mut tried = 0;
-    for word in ["report", "leaks", "verify"] {
-        let whole = recording.heaptape(&[word]).success();
+    for command in ["report", "leaks", "verify"] {
+        let whole = recording.heaptape(&[command]).success();
         for (number, once) in numbers(200_000).flat_map(|number| [(number, false), (number, true)]) {
-            let reader = Program::new(test_env::command()).arg(word).arg(&recording.folder);
-            let said = without_memory(reader, number, once).plain();
-            let what = format!("{word}, no memory from allocation {number} on (once: {once}): {said}");
-            assert!(!said.error().contains("panicked"), "{what}");
-            // What it says is right, or it says that it could not.
-            assert!(said.stdout == whole.stdout || said.code() > 1 && !said.error().is_empty(), "{what}");
+            let reader = Program::new(test_env::command()).arg(command).arg(&recording.folder);
+            let output = without_memory(reader, number, once).plain();
+            let what = format!("{command}, no memory from allocation {number} on (once: {once}): {output}");
+            assert!(!output.error().contains("panicked"), "{what}");
+            // The answer is right, or the command reports an error.
+            assert!(output.stdout == whole.stdout || output.code() > 1 && !output.error().is_empty(), "{what}");
             tried += 1;
         }
     }
-    torture::passed(35, "allocations of a reader that failed", tried);
+    torture::passed(35, "failed allocations of a reader", tried);
 }

@@ -1,9 +1,9 @@
-//! Stacks that are not a thread's own: reading them cannot fault, and asks the kernel nothing once
+//! Stacks that are not a thread's own: reading them cannot fault, and needs no system call once
 //! they are known.
 
 use heaptape_tests::{Program, Target, is_full, same, target, test_env, torture};
 
-/// Lines of strace that are not the program's own.
+/// Returns the number of lines of strace that are not of the program.
 fn system_calls(how: &str, pairs: &str) -> usize {
     let folder = test_env::folder();
     let file = folder.path().join("calls");
@@ -16,16 +16,16 @@ fn system_calls(how: &str, pairs: &str) -> usize {
 }
 
 #[test]
-fn no_system_call_on_a_stack_that_is_known() {
+fn known_stacks_need_no_system_call() {
     for how in ["coroutine", "forked", "split"] {
         let (few, many) = (system_calls(how, "1000"), system_calls(how, "20000"));
         assert!(many <= few + 3, "{how}: {few} system calls for 1,000 pairs, {many} for 20,000");
     }
-    torture::passed(63, "kinds of other stacks without a system call", 3);
+    torture::passed(63, "kinds of stack that no thread owns, without a system call", 3);
 }
 
 #[test]
-fn stacks_of_coroutines_forked_threads_and_split_ones_are_complete() {
+fn stacks_of_coroutines_forked_threads_and_split_stacks_are_complete() {
     for (how, depth, outermost) in [("coroutine", 11, "coroutine"), ("forked", 11, "forks"), ("split", 202, "main")] {
         let program = Program::new(target::c("other_stacks")).args([how, "20000"]);
         let plain = program.plain().success();
@@ -40,21 +40,21 @@ fn stacks_of_coroutines_forked_threads_and_split_ones_are_complete() {
 }
 
 #[test]
-fn a_frame_pointer_that_points_to_memory_that_comes_and_goes() {
+fn frame_pointer_to_unmapped_memory_does_not_fault() {
     let pairs = if is_full() { "20000000" } else { "200000" };
     let program = Program::new(target::c("other_stacks")).args(["guess", pairs]);
     let plain = program.plain().success();
     same(&plain, &program.recorded().outcome);
-    torture::passed(63, "walks through a pointer to memory that comes and goes", pairs.parse().unwrap_or_default());
+    torture::passed(63, "stack walks through a pointer to unmapped memory", pairs.parse().unwrap_or_default());
 }
 
-/// What a walk and its tables read may be hidden by the program.
+/// The program may unmap what a walk and its tables read.
 #[test]
-fn a_program_that_hides_its_own_header() {
+fn program_that_unmaps_its_header_is_recorded() {
     let program = Program::new(Target::program("hides_header.c").flag("-Wl,-z,now").build());
     let plain = program.plain().success();
     same(&plain, &program.preloaded());
-    let recording = program.recorded().whole();
+    let recording = program.recorded().complete();
     same(&plain, &recording.outcome);
     let leaks = recording.leaks();
     let leak = leaks.iter().find(|leak| leak.bytes == 701).expect("the block that was kept");
@@ -62,11 +62,11 @@ fn a_program_that_hides_its_own_header() {
 }
 
 #[test]
-fn calls_with_a_stack_that_is_not_aligned() {
+fn calls_with_a_misaligned_stack_are_recorded() {
     let program = Program::new(target::c("misaligned"));
     let plain = program.plain().success();
     same(&plain, &program.preloaded());
-    let recording = program.recorded().whole();
+    let recording = program.recorded().complete();
     same(&plain, &recording.outcome);
     assert!(recording.report().only("misaligned").allocs >= 1 << 10);
 }

@@ -3,9 +3,9 @@
 use heaptape_tests::test_env;
 use heaptape_tests::{Program, Target, same, target};
 
-/// A `malloc` that comes before the library's is called instead of it, and that is said.
+/// A `malloc` that comes before the library's is called instead of it, and is named.
 #[test]
-fn a_program_with_its_own_malloc_is_named() {
+fn program_with_its_own_malloc_is_named() {
     let own = Program::new(target::c("own_malloc"));
     let plain = own.plain().success();
     let recording = own.recorded();
@@ -18,10 +18,10 @@ fn a_program_with_its_own_malloc_is_named() {
     let json = recording.heaptape(&["report", "--json"]).text();
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(json["processes"][0]["own_malloc"], true, "{json:#}");
-    // What `record` says at its end.
+    // The closing lines of `record`.
     let folder = test_env::folder();
     let recorder = Program::new(test_env::command()).args(["record", "-o"]).arg(folder.path().join("r")).arg("--");
-    let outcome = own.behind_command(recorder).plain().success();
+    let outcome = own.as_arguments_of(recorder).plain().success();
     assert!(outcome.error().contains("has its own malloc"), "{outcome}");
     // A library that was preloaded before.
     let before = Target::library("own_malloc.c").build();
@@ -29,7 +29,7 @@ fn a_program_with_its_own_malloc_is_named() {
     let about = Program::shell(&line).recorded().success().about();
     let small = about.images.iter().find(|image| image.exe.ends_with("/small")).expect("it is recorded");
     assert!(small.own_malloc, "{about:#?}");
-    // Libc's malloc, and one that comes after the library, are nobody's own.
+    // Libc's malloc, and one that comes after the library, are not its own.
     let recording = Program::new(target::c("small")).arg("0").recorded().success();
     assert!(!recording.about().images[0].own_malloc && !recording.heaptape(&["report"]).text().contains("own malloc"));
 }

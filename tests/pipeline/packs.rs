@@ -1,5 +1,5 @@
-//! `heaptape pack`, and where names come from: a stripped program, recorded here and packed, says
-//! the same elsewhere without the program.
+//! `heaptape pack`, and sources of names: the packed recording of a stripped program has the same
+//! answers elsewhere without the program.
 
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Program, Recording, Target, test_env};
@@ -8,29 +8,32 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-fn tool(name: &str, words: &[&OsStr]) {
-    let said = Command::new(test_env::need(name)).args(words).output().expect("the tool");
-    assert!(said.status.success(), "{name}: {}", String::from_utf8_lossy(&said.stderr));
+fn tool(name: &str, arguments: &[&OsStr]) {
+    let output = Command::new(test_env::need(name)).args(arguments).output().expect("the tool");
+    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn leaks(folder: &Path, words: &[&str]) -> String {
-    let said = heaptape(["leaks"].into_iter().chain(words.iter().copied()).map(OsStr::new).chain([folder.as_os_str()]));
-    said.success().text()
+fn leaks(folder: &Path, arguments: &[&str]) -> String {
+    let output =
+        heaptape(["leaks"].into_iter().chain(arguments.iter().copied()).map(OsStr::new).chain([folder.as_os_str()]));
+    output.success().text()
 }
 
-/// Everything that shows names, but for the line that tells where the recording lies.
-fn all(folder: &Path, words: &[&str]) -> String {
+/// Returns the output of all commands that print names, without the line with the path of the
+/// recording.
+fn all(folder: &Path, arguments: &[&str]) -> String {
     let questions: [&[&str]; 6] =
         [&["report"], &["leaks"], &["peak"], &["sites"], &["temporary"], &["diff", "--from", "0%", "--to", "100%"]];
     let answer = |question: &&[&str]| {
-        let said = heaptape(question.iter().chain(words).map(OsStr::new).chain([folder.as_os_str()])).success().text();
-        let lines = said.lines().filter(|line| !line.starts_with("recorded in ")).map(|line| format!("{line}\n"));
+        let output =
+            heaptape(question.iter().chain(arguments).map(OsStr::new).chain([folder.as_os_str()])).success().text();
+        let lines = output.lines().filter(|line| !line.starts_with("recorded in ")).map(|line| format!("{line}\n"));
         format!("{question:?}\n{}", lines.collect::<String>())
     };
     questions.iter().map(answer).collect()
 }
 
-/// What is told is told by the packed files, not by the names that the recording keeps of itself.
+/// Removes the names that the recording keeps, so that only the packed files have names.
 fn without_own_names(recording: &Recording) {
     while !recording.files(".symbols").is_empty() {
         std::thread::sleep(std::time::Duration::from_millis(10));
@@ -39,15 +42,15 @@ fn without_own_names(recording: &Recording) {
 }
 
 #[test]
-fn a_stripped_program_packed_says_the_same_without_the_program() {
-    let place = test_env::folder();
-    let (program, debug) = (place.path().join("shop"), place.path().join("shop.debug"));
+fn pack_of_a_stripped_program_replaces_the_program() {
+    let directory = test_env::folder();
+    let (program, debug) = (directory.path().join("shop"), directory.path().join("shop.debug"));
     fs::copy(Target::program("leaks/shop.c").build(), &program).expect("a copy");
     tool("objcopy", &["--only-keep-debug".as_ref(), program.as_os_str(), debug.as_os_str()]);
     tool("strip", &[program.as_os_str()]);
     let link = format!("--add-gnu-debuglink={}", debug.display());
     tool("objcopy", &[link.as_ref(), program.as_os_str()]);
-    let recording = Program::new(&program).recorded().success().whole();
+    let recording = Program::new(&program).recorded().success().complete();
     without_own_names(&recording);
     let here = all(&recording.folder, &[]);
     let named = here.matches("load_order shop.c:").count();
@@ -55,11 +58,11 @@ fn a_stripped_program_packed_says_the_same_without_the_program() {
     heaptape([OsStr::new("pack"), recording.folder.as_os_str()]);
     fs::remove_file(&program).expect("the program goes");
     fs::remove_file(&debug).expect("its debug file goes");
-    let elsewhere = place.path().join("elsewhere");
+    let elsewhere = directory.path().join("elsewhere");
     fs::rename(&recording.folder, &elsewhere).expect("it moves");
     assert_eq!(all(&elsewhere, &[]), here);
     // The same files below a folder that is named.
-    let sysroot = place.path().join("root");
+    let sysroot = directory.path().join("root");
     fs::rename(elsewhere.join("sysroot"), &sysroot).expect("it moves");
     assert!(!all(&elsewhere, &[]).contains("shop.c:"), "without the files no lines are known");
     assert_eq!(all(&elsewhere, &["--sysroot", &sysroot.to_string_lossy()]), here);
@@ -67,9 +70,9 @@ fn a_stripped_program_packed_says_the_same_without_the_program() {
 
 /// A root that holds the command, what it is linked with, and nothing else.
 fn bare_root(root: &Path) {
-    let said = Command::new("ldd").arg(test_env::command()).output().expect("ldd");
-    let said = String::from_utf8_lossy(&said.stdout).into_owned();
-    let libraries = said.split_whitespace().filter(|word| word.starts_with('/')).map(Path::new);
+    let output = Command::new("ldd").arg(test_env::command()).output().expect("ldd");
+    let output = String::from_utf8_lossy(&output.stdout).into_owned();
+    let libraries = output.split_whitespace().filter(|path| path.starts_with('/')).map(Path::new);
     for file in libraries.filter(|path| *path != test_env::command()) {
         let to = root.join(file.strip_prefix("/").expect("an absolute path"));
         fs::create_dir_all(to.parent().expect("a folder")).expect("a folder");
@@ -79,42 +82,42 @@ fn bare_root(root: &Path) {
 }
 
 #[test]
-fn a_stripped_program_packed_says_the_same_in_another_root() {
-    let has_root = |words: &[&str]| {
-        let tried = Command::new("unshare").args(words).args(["/", "true"]).output();
-        tried.is_ok_and(|said| said.status.success())
+fn pack_of_a_stripped_program_works_in_another_root() {
+    let has_root = |arguments: &[&str]| {
+        let tried = Command::new("unshare").args(arguments).args(["/", "true"]).output();
+        tried.is_ok_and(|output| output.status.success())
     };
-    // The superuser's own root where user namespaces are closed.
-    let Some(words) = [&["-rR"][..], &["-R"]].into_iter().find(|words| has_root(words)) else {
+    // Without user namespaces, root can change the root directory.
+    let Some(arguments) = [&["-rR"][..], &["-R"]].into_iter().find(|arguments| has_root(arguments)) else {
         eprintln!("SKIPPED: unshare can give no process another root here: packs are not tried in another root");
         return;
     };
-    let place = test_env::folder();
-    let (program, root) = (place.path().join("shop"), place.path().join("root"));
+    let directory = test_env::folder();
+    let (program, root) = (directory.path().join("shop"), directory.path().join("root"));
     fs::create_dir(&root).expect("a folder");
     fs::copy(Target::program("leaks/shop.c").flag("-O1").build(), &program).expect("a copy");
-    let debug = place.path().join("shop.debug");
+    let debug = directory.path().join("shop.debug");
     tool("objcopy", &["--only-keep-debug".as_ref(), program.as_os_str(), debug.as_os_str()]);
     tool("strip", &[program.as_os_str()]);
     let link = format!("--add-gnu-debuglink={}", debug.display());
     tool("objcopy", &[link.as_ref(), program.as_os_str()]);
-    let recording = Program::new(&program).recorded().success().whole();
+    let recording = Program::new(&program).recorded().success().complete();
     without_own_names(&recording);
     let questions = ["report", "leaks", "peak", "sites"];
     let lines =
         |text: String| text.lines().filter(|line| !line.starts_with("recorded in ")).collect::<Vec<_>>().join("\n");
-    let here = questions.map(|word| lines(recording.heaptape(&[word]).success().text()));
+    let here = questions.map(|command| lines(recording.heaptape(&[command]).success().text()));
     heaptape([OsStr::new("pack"), recording.folder.as_os_str()]).success();
     bare_root(&root);
     fs::rename(&recording.folder, root.join("packed")).expect("it moves");
-    let there = |word: &str, folder: &str| {
-        let run = Command::new("unshare").args(words).arg(&root).args(["/heaptape", word, folder]).output();
+    let there = |command: &str, folder: &str| {
+        let run = Command::new("unshare").args(arguments).arg(&root).args(["/heaptape", command, folder]).output();
         let run = run.expect("unshare");
-        assert!(run.status.success(), "{word}: {}", String::from_utf8_lossy(&run.stderr));
+        assert!(run.status.success(), "{command}: {}", String::from_utf8_lossy(&run.stderr));
         lines(String::from_utf8(run.stdout).expect("text"))
     };
-    for (word, here) in questions.into_iter().zip(&here) {
-        assert_eq!(there(word, "/packed"), *here, "{word}");
+    for (command, here) in questions.into_iter().zip(&here) {
+        assert_eq!(there(command, "/packed"), *here, "{command}");
     }
     assert!(here[1].contains("load_order shop.c:"), "names and lines: {}", here[1]);
     fs::rename(root.join("packed/sysroot"), root.join("unpacked")).expect("it moves");
@@ -123,30 +126,30 @@ fn a_stripped_program_packed_says_the_same_in_another_root() {
 
 #[test]
 fn split_debug_information_names_lines() {
-    let place = test_env::folder();
+    let directory = test_env::folder();
     let source = test_env::programs().join("leaks/shop.c");
-    let program = place.path().join("shop");
+    let program = directory.path().join("shop");
     let built = Command::new("gcc")
         .args(["-O2", "-g", "-gsplit-dwarf", "-fno-builtin", "-o", "shop"])
         .arg(&source)
-        .current_dir(place.path())
+        .current_dir(directory.path())
         .status()
         .expect("gcc");
     assert!(built.success());
-    let split = fs::read_dir(place.path()).expect("the folder").flatten();
+    let split = fs::read_dir(directory.path()).expect("the folder").flatten();
     assert!(
         split.map(|entry| entry.file_name()).any(|name| name.to_string_lossy().ends_with(".dwo")),
         "a file of its own"
     );
-    let recording = Program::new(&program).recorded().success().whole();
-    let said = leaks(&recording.folder, &[]);
-    assert!(said.contains("load_order shop.c:"), "{said}");
+    let recording = Program::new(&program).recorded().success().complete();
+    let output = leaks(&recording.folder, &[]);
+    assert!(output.contains("load_order shop.c:"), "{output}");
 }
 
 #[test]
 fn symbols_packed_into_a_stripped_binary_name_functions() {
-    let place = test_env::folder();
-    let file = |name: &str| place.path().join(name);
+    let directory = test_env::folder();
+    let file = |name: &str| directory.path().join(name);
     let (program, symbols) = (file("shop"), file("symbols"));
     fs::copy(Target::program("leaks/shop.c").build(), &program).expect("a copy");
     // As distributions do it: the symbols alone, packed by xz, in a section of the stripped binary.
@@ -156,7 +159,7 @@ fn symbols_packed_into_a_stripped_binary_name_functions() {
     tool("strip", &[program.as_os_str()]);
     let section = format!(".gnu_debugdata={}", file("symbols.xz").display());
     tool("objcopy", &["--add-section".as_ref(), section.as_ref(), program.as_os_str()]);
-    let recording = Program::new(&program).recorded().success().whole();
-    let said = leaks(&recording.folder, &[]);
-    assert!(said.contains("load_order"), "{said}");
+    let recording = Program::new(&program).recorded().success().complete();
+    let output = leaks(&recording.folder, &[]);
+    assert!(output.contains("load_order"), "{output}");
 }

@@ -1,5 +1,5 @@
-//! Real programs, event for event: allocations, resizes, frees and bytes of each process image are
-//! those of a counting preload in the same process; live blocks and the peak are those of its plain
+//! Real programs, event for event: allocations, resizes, frees and bytes of each process equal
+//! those of a counting preload in the same process. Live blocks and the peak equal those of its
 //! map.
 
 use heaptape_tests::oracle::{Counts, Depth};
@@ -11,18 +11,18 @@ fn agrees(program: &Program, depth: Depth) -> (Recording, Report, Vec<Counts>) {
     let plain = program.plain().success();
     let (recording, report, counts) = program.recorded_like_counted(depth);
     same(&plain, &recording.outcome);
-    (recording.whole(), report, counts)
+    (recording.complete(), report, counts)
 }
 
 #[test]
-fn ls_of_everything() {
+fn ls_matches_the_reference_counts() {
     let folder = if is_full() { "/usr" } else { "/usr/share" };
     let (_, report, _) = agrees(&Program::new("ls").args(["-lR", folder]), Depth::Peak);
     assert!(report.only("ls").allocs > 10_000);
 }
 
 #[test]
-fn sqlite_bulk_load() {
+fn sqlite_bulk_load_matches_the_reference_counts() {
     let rows = if is_full() { 500_000 } else { 50_000 };
     let script = format!(
         "PRAGMA journal_mode=OFF;
@@ -59,14 +59,14 @@ print(len(s), len(back))
 }
 
 #[test]
-fn python_builds_and_parses_json() {
+fn python_matches_the_reference_counts() {
     let objects = if is_full() { 300_000 } else { 30_000 };
     let (_, report, _) = agrees(&python(objects), Depth::Peak);
     assert!(report.processes.iter().any(|process| process.events() > objects * 20), "{report:#?}");
 }
 
 #[test]
-fn a_compiler_with_its_children() {
+fn compiler_and_its_children_match_the_reference_counts() {
     let folder = test_env::folder();
     let program = Program::new("g++").args(["-O1", "-c"]).arg(test_env::programs().join("heavy.cpp"));
     let program = program.arg("-o").arg(folder.path().join("heavy.o"));
@@ -81,24 +81,24 @@ fn a_compiler_with_its_children() {
 }
 
 #[test]
-fn a_rust_program() {
+fn rust_program_matches_the_reference_counts() {
     let built = Target::program("words.rs").build();
     let (recording, report, _) = agrees(&Program::new(built), Depth::Peak);
     assert!(report.only("words").events() > 50_000);
     let leaks = recording.leaks();
-    let leak = leaks.iter().find(|leak| leak.bytes == 4441).expect("the block that was left behind");
+    let leak = leaks.iter().find(|leak| leak.bytes == 4441).expect("the block that was leaked");
     assert!(leak.functions().iter().any(|name| name.contains("leaves_something_behind")), "{:?}", leak.functions());
 }
 
 #[test]
-fn threads_that_free_on_others() {
+fn threads_that_free_on_others_match_the_reference_counts() {
     let rounds = if is_full() { "500000" } else { "20000" };
     let (_, report, _) = agrees(&Program::new(target::c("threads")).args(["8", rounds]), Depth::Live);
     assert!(report.only("threads").events() > 300_000);
 }
 
 #[test]
-fn shells_with_their_children() {
+fn shells_and_their_children_match_the_reference_counts() {
     let line = "for i in 1 2 3; do seq 2000 | sort -n | awk '{s+=$1} END {print s}'; (echo sub; ls / | wc -l >/dev/null); done";
     let (_, report, _) = agrees(&Program::new("bash").arg("-c").arg(line), Depth::Live);
     assert!(report.processes.len() > 10, "{report:#?}");
@@ -107,16 +107,16 @@ fn shells_with_their_children() {
 /// The library changes nothing in what the program itself does: a run that is counted alone makes
 /// the same events as one that is recorded.
 #[test]
-fn recorded_alone_like_counted_alone() {
+fn recorded_run_matches_a_separately_counted_run() {
     let program = Program::new("sqlite3")
         .arg(":memory:")
         .stdin("create table t(a); insert into t values (randomblob(100)); select count(*) from t;");
     let folder = test_env::folder();
-    let fixed = program.clone().behind(&["setarch", "-R"]);
+    let fixed = program.clone().launched_by(&["setarch", "-R"]);
     fixed.clone().counted(folder.path()).plain().success();
     let counted = Counts::read_all(folder.path());
     let counted = counted.iter().find(|counts| counts.name() == "sqlite3").expect("the counts");
-    let recording = fixed.recorded().whole();
+    let recording = fixed.recorded().complete();
     let report = recording.report();
     let process = report.only("sqlite3");
     assert_eq!(

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// Every run leaves a folder of its own with the program's pid in its name, complete and with
 /// nothing lost.
 #[test]
-fn recordings_without_a_name_are_all_there() {
+fn concurrent_recordings_without_a_name_are_all_complete() {
     let (runs, at_once) = (if is_full() { 1_000 } else { 60 }, 8);
     let folder = test_env::folder();
     let next = AtomicUsize::new(0);
@@ -42,9 +42,9 @@ fn recordings_without_a_name_are_all_there() {
     }
     // The last look is that of the commands that a user would type next.
     for name in names.iter().step_by(10) {
-        let place = folder.path().join(name);
-        let said = Program::new(test_env::command()).arg("verify").arg(&place).plain();
-        assert_eq!(said.code(), 0, "{said}");
+        let recording = folder.path().join(name);
+        let output = Program::new(test_env::command()).arg("verify").arg(&recording).plain();
+        assert_eq!(output.code(), 0, "{output}");
     }
-    torture::passed(65, "recordings under their default name, eight at a time", runs as u64);
+    torture::passed(65, "concurrent recordings with their default name", runs as u64);
 }

@@ -15,17 +15,16 @@ use std::time::{Duration, Instant};
 const SIGNALS: [i32; 16] = [1, 2, 3, 6, 8, 10, 11, 12, 14, 16, 20, 21, 23, 24, 25, 40];
 
 /// `heaptape record` of a program, as another program's last arguments.
-fn recorder(place: &Path) -> Program {
-    Program::new(test_env::command()).args(["record", "-q", "-o"]).arg(place).arg("--")
+fn recorder(recording: &Path) -> Program {
+    Program::new(test_env::command()).args(["record", "-q", "-o"]).arg(recording).arg("--")
 }
 
-/// The same program behind `line` of a shell or of Python, bare and recorded: as if the launcher
-/// had started it by exec.
-fn both(launcher: &[&str], words: &[&str]) -> (Outcome, Outcome) {
+/// Runs `signal_log` bare and recorded, both started by `launcher`.
+fn both(launcher: &[&str], arguments: &[&str]) -> (Outcome, Outcome) {
     let folder = test_env::folder();
-    let program = Program::new(target::c("signal_log")).args(words);
-    let recorded = program.behind_command(recorder(&folder.path().join("r")));
-    (program.behind(launcher).plain(), recorded.behind(launcher).plain())
+    let program = Program::new(target::c("signal_log")).args(arguments);
+    let recorded = program.as_arguments_of(recorder(&folder.path().join("r")));
+    (program.launched_by(launcher).plain(), recorded.launched_by(launcher).plain())
 }
 
 /// Starts `signal_log log` recorded and waits until it handles signals. Returns its lines and how
@@ -63,7 +62,7 @@ fn signals_to_the_command_reach_the_program_once() {
     let (lines, outcome) = logged(|command| SIGNALS.iter().for_each(|&number| send(number, command.as_raw())));
     assert_eq!(outcome.code(), 5, "{outcome}");
     assert_eq!(lines, SIGNALS.map(|number| format!("{number} 0 0")), "{outcome}");
-    torture::passed(61, "signals to the command, each in the program once", SIGNALS.len() as u64);
+    torture::passed(61, "signals to the command that reached the program once", SIGNALS.len() as u64);
 }
 
 #[test]
@@ -82,17 +81,17 @@ fn signals_to_the_group_reach_the_program_once() {
 
 /// A value that was queued for the command comes to the program.
 #[test]
-fn a_queued_value_reaches_the_program() {
+fn queued_signal_value_reaches_the_program() {
     let (lines, outcome) = logged(|command| {
-        let words = ["--queue", "77", "-s", "40", &command.to_string()];
-        let status = Command::new(test_env::need("kill")).args(words).status().expect("kill");
+        let arguments = ["--queue", "77", "-s", "40", &command.to_string()];
+        let status = Command::new(test_env::need("kill")).args(arguments).status().expect("kill");
         assert!(status.success());
     });
     assert_eq!((outcome.code(), lines), (5, vec!["40 1 77".to_owned()]), "{outcome}");
 }
 
 #[test]
-fn a_program_that_signals_its_group_is_signalled_once() {
+fn program_that_signals_its_group_is_signaled_once() {
     for number in ["15", "2", "10", "14"] {
         let recording = Program::new(target::c("signal_log")).args(["group", number, "20"]).recorded().success();
         assert_eq!(recording.outcome.text(), "20\n", "signal {number}: {}", recording.outcome);
@@ -101,7 +100,7 @@ fn a_program_that_signals_its_group_is_signalled_once() {
 
 /// A signal that ends the command bare ends the program recorded.
 #[test]
-fn what_would_kill_the_command_kills_the_program() {
+fn signals_that_kill_the_command_kill_the_program() {
     for number in [1, 2, 3, 6, 10, 11, 12, 13, 14, 15, 24, 26, 27, 31, 40] {
         let recording = Program::new("sleep").arg("30").recorded_while(|command, _| {
             heaptape_tests::run::survivor(command);
@@ -117,9 +116,9 @@ fn what_would_kill_the_command_kills_the_program() {
     }
 }
 
-/// What the program's parent would get from a bare program, the command's parent gets.
+/// A signal of the program to its parent reaches the parent of the command.
 #[test]
-fn a_signal_to_the_parent_reaches_the_commands_parent() {
+fn signal_to_the_parent_reaches_the_parent_of_the_command() {
     let line = "trap 'echo got it' USR1; \"$@\"; echo $?";
     let (plain, recorded) = both(&["bash", "-c", line, "bash"], &["parent", "10"]);
     assert_eq!(plain.text(), "got it\n0\n");
@@ -129,7 +128,7 @@ fn a_signal_to_the_parent_reaches_the_commands_parent() {
 /// Ignored signals, the mask, pending signals, timers, closed descriptors and what is set for the
 /// parent's death are the program's as they were the command's.
 #[test]
-fn the_program_starts_as_by_exec() {
+fn program_starts_as_by_exec() {
     let shells = [
         "exec \"$@\"",
         "trap '' PIPE; exec \"$@\"",
@@ -162,18 +161,18 @@ fn the_program_starts_as_by_exec() {
 
 /// `alarm(1); exec heaptape record -- sleep 30`: the alarm is the program's.
 #[test]
-fn an_alarm_that_was_set_before() {
+fn alarm_set_before_the_start_reaches_the_program() {
     let folder = test_env::folder();
     let script = "import os, sys, signal\nsignal.alarm(1)\nos.execv(sys.argv[1], sys.argv[1:])";
-    let program = Program::new("sleep").arg("30").behind_command(recorder(&folder.path().join("r")));
-    let outcome = program.behind(&["python3", "-c", script]).plain();
+    let program = Program::new("sleep").arg("30").as_arguments_of(recorder(&folder.path().join("r")));
+    let outcome = program.launched_by(&["python3", "-c", script]).plain();
     assert_eq!(outcome.code(), 128 + Signal::SIGALRM as i32, "{outcome}");
     assert!(outcome.wall < Duration::from_secs(20), "{outcome}");
 }
 
-/// Whoever ignores SIGCHLD gets the program's status all the same, and the command ends.
+/// A parent that ignores SIGCHLD gets the status of the program, and the command ends.
 #[test]
-fn a_parent_that_ignores_its_children() {
+fn ignored_sigchld_does_not_hide_the_exit_status() {
     let (plain, recorded) = both(&["bash", "-c", "trap '' CHLD; exec \"$@\"", "bash"], &["group", "10", "1"]);
     assert_eq!((plain.code(), plain.text().as_str()), (0, "1\n"));
     same(&plain, &recorded);
@@ -181,19 +180,19 @@ fn a_parent_that_ignores_its_children() {
 
 /// A reader sees the end of a pipe when the program closes it, not when the command ends.
 #[test]
-fn the_command_keeps_no_pipe_open() {
+fn command_keeps_no_pipe_open() {
     let line = "exec 3>&1; \"$@\" > >(cat; echo closed >&3) 3>&-; echo ended";
     let folder = test_env::folder();
     let program =
-        Program::shell("echo one; exec >/dev/null; sleep 1").behind_command(recorder(&folder.path().join("r")));
-    let outcome = program.behind(&["bash", "-c", line, "bash"]).plain();
+        Program::shell("echo one; exec >/dev/null; sleep 1").as_arguments_of(recorder(&folder.path().join("r")));
+    let outcome = program.launched_by(&["bash", "-c", line, "bash"]).plain();
     assert_eq!(outcome.text(), "one\nclosed\nended\n", "{outcome}");
 }
 
 /// Job control: the command stops as the program does and with the same signal, and goes on with
 /// it.
 #[test]
-fn the_command_stops_with_the_program() {
+fn command_stops_with_the_program() {
     for (signal, number) in [(Signal::SIGSTOP, "19"), (Signal::SIGTSTP, "20"), (Signal::SIGTTIN, "21")] {
         let folder = test_env::folder();
         let mut command = Command::new(test_env::command());
@@ -212,7 +211,7 @@ fn the_command_stops_with_the_program() {
 }
 
 #[test]
-fn a_stopped_command_that_is_continued_continues_the_program() {
+fn continued_command_continues_the_program() {
     let folder = test_env::folder();
     let mut command = Command::new(test_env::command());
     command.args(["record", "-q", "-o"]).arg(folder.path().join("r")).args([
@@ -231,10 +230,10 @@ fn a_stopped_command_that_is_continued_continues_the_program() {
     assert_eq!(child.wait().expect("waits").code(), Some(7));
 }
 
-/// Where no further process may be started, the program takes the command's place, unrecorded, and
-/// that is said.
+/// Where no further process may be started, the program replaces the command, unrecorded, with a
+/// message.
 #[test]
-fn a_limit_on_processes() {
+fn program_runs_unrecorded_under_a_process_limit() {
     if !is_root() {
         return;
     }
@@ -242,7 +241,7 @@ fn a_limit_on_processes() {
     std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("open to all");
     let command = folder.path().join("heaptape");
     std::fs::copy(test_env::command(), &command).expect("a copy of the command for another user");
-    let words = [
+    let arguments = [
         "setpriv",
         "--reuid=61234",
         "--regid=61234",
@@ -254,8 +253,8 @@ fn a_limit_on_processes() {
     ];
     let program = Program::new("echo").args(["it", "ran"]);
     let recorder = Program::new(&command).args(["record", "-o"]).arg(folder.path().join("r")).arg("--");
-    let outcome = program.behind_command(recorder).behind(&words).env("HOME", folder.path()).plain();
+    let outcome = program.as_arguments_of(recorder).launched_by(&arguments).env("HOME", folder.path()).plain();
     assert_eq!((outcome.code(), outcome.text().as_str()), (0, "it ran\n"), "{outcome}");
     assert!(outcome.error().contains("runs unrecorded") && outcome.error().contains("RLIMIT_NPROC"), "{outcome}");
-    assert!(!folder.path().join("r").exists(), "nothing is left behind");
+    assert!(!folder.path().join("r").exists(), "nothing is left");
 }

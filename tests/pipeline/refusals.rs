@@ -1,4 +1,4 @@
-//! What cannot be recorded: one clear line, the right exit code, the program itself unharmed.
+//! Programs that cannot be recorded: one line, the right exit status, and an unharmed program.
 
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Program, Target, is_root, target, test_env};
@@ -13,38 +13,44 @@ fn lines(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn a_missing_program() {
+fn missing_program_fails_with_one_line() {
     let folder = test_env::folder();
-    let place = folder.path().join("r");
+    let destination = folder.path().join("r");
     let outcome = heaptape([
         OsStr::new("record"),
         "-q".as_ref(),
         "-o".as_ref(),
-        place.as_ref(),
+        destination.as_ref(),
         "--".as_ref(),
         "no-such-program-here".as_ref(),
     ]);
     assert!([2, 127].contains(&outcome.code()), "{outcome}");
     assert_eq!(lines(&outcome.error()).len(), 1, "{outcome}");
     assert!(outcome.error().contains("no-such-program-here"), "{outcome}");
-    assert!(!place.exists(), "nothing is left behind");
+    assert!(!destination.exists(), "nothing is left");
 }
 
 #[test]
-fn a_program_without_the_right_to_run() {
+fn file_without_execute_permission_fails_with_one_line() {
     let folder = test_env::folder();
     let file = folder.path().join("plain-file");
     fs::write(&file, "#!/bin/sh\necho ran\n").expect("a file");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("its mode");
-    let place = folder.path().join("r");
-    let outcome =
-        heaptape([OsStr::new("record"), "-q".as_ref(), "-o".as_ref(), place.as_ref(), "--".as_ref(), file.as_ref()]);
+    let destination = folder.path().join("r");
+    let outcome = heaptape([
+        OsStr::new("record"),
+        "-q".as_ref(),
+        "-o".as_ref(),
+        destination.as_ref(),
+        "--".as_ref(),
+        file.as_ref(),
+    ]);
     assert!([2, 126].contains(&outcome.code()), "{outcome}");
     assert_eq!(lines(&outcome.error()).len(), 1, "{outcome}");
 }
 
 #[test]
-fn a_static_program() {
+fn static_program_runs_and_is_named() {
     let program = Program::new(Target::program("small.c").flag("-static").named("small-static").build()).arg("6");
     let plain = program.plain().exits(6);
     let recording = program.recorded();
@@ -55,7 +61,7 @@ fn a_static_program() {
 }
 
 #[test]
-fn a_setuid_program() {
+fn setuid_program_runs_and_is_named() {
     if !is_root() {
         return;
     }
@@ -67,23 +73,23 @@ fn a_setuid_program() {
     let command = folder.path().join("heaptape");
     fs::copy(test_env::command(), &command).expect("a copy of the command for another user");
     fs::set_permissions(&command, fs::Permissions::from_mode(0o755)).expect("its mode");
-    let place = folder.path().join("r");
-    let program = Program::new(&command).args(["record", "-q", "-o"]).arg(&place).arg("--").arg(&copy).arg("9");
+    let destination = folder.path().join("r");
+    let program = Program::new(&command).args(["record", "-q", "-o"]).arg(&destination).arg("--").arg(&copy).arg("9");
     let outcome = program
-        .behind(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"])
+        .launched_by(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"])
         .env("HOME", folder.path())
         .plain();
     assert_eq!((outcome.code(), outcome.text().as_str()), (9, "small\n"), "{outcome}");
     let error = outcome.error();
     assert_eq!(lines(&error).len(), 1, "one line says that nothing was recorded: {error}");
     assert!(error.contains("setuid"), "and why: {error}");
-    heaptape_tests::torture::passed(20, "a setuid program, unharmed and said", 1);
+    heaptape_tests::torture::passed(20, "named setuid programs, unharmed", 1);
 }
 
 /// The library preloaded into a process with more rights than its caller is inert: it reads no
-/// environment and asks nobody.
+/// environment and connects to no socket.
 #[test]
-fn a_process_with_more_rights_than_its_caller() {
+fn library_is_inert_in_a_privileged_process() {
     if !is_root() {
         return;
     }
@@ -110,28 +116,28 @@ fn a_process_with_more_rights_than_its_caller() {
     }
     let text = fs::read_to_string(&calls).expect("strace's output");
     assert!(!text.contains("/nonexistent/socket"), "an inert library does not connect:\n{text}");
-    heaptape_tests::torture::passed(20, "a process with more rights, no call of ours", 1);
+    heaptape_tests::torture::passed(20, "privileged processes without a system call of the library", 1);
 }
 
 #[test]
-fn an_unwritable_folder() {
-    let program = |place: &Path| {
-        heaptape([OsStr::new("record"), "-q".as_ref(), "-o".as_ref(), place.as_ref(), "--".as_ref(), "true".as_ref()])
+fn unwritable_folder_fails_with_one_line() {
+    let program = |path: &Path| {
+        heaptape([OsStr::new("record"), "-q".as_ref(), "-o".as_ref(), path.as_ref(), "--".as_ref(), "true".as_ref()])
     };
-    for place in ["/proc/heaptape-cannot-be-here", "/nonexistent/folder/r"] {
-        let outcome = program(Path::new(place));
+    for path in ["/proc/heaptape-cannot-be-here", "/nonexistent/folder/r"] {
+        let outcome = program(Path::new(path));
         if Path::new("/nonexistent").exists() {
             fs::remove_dir_all("/nonexistent").expect("what the command made");
             continue;
         }
         assert_eq!(outcome.code(), 2, "{outcome}");
         assert_eq!(lines(&outcome.error()).len(), 1, "{outcome}");
-        assert!(outcome.error().contains(place), "{outcome}");
+        assert!(outcome.error().contains(path), "{outcome}");
     }
 }
 
 #[test]
-fn an_existing_folder() {
+fn existing_folder_is_not_touched() {
     let folder = test_env::folder();
     fs::write(folder.path().join("precious"), "data").expect("a file");
     let outcome = heaptape([
@@ -148,15 +154,15 @@ fn an_existing_folder() {
 }
 
 #[test]
-fn no_memory_for_the_rings() {
+fn program_runs_without_memory_for_the_rings() {
     // The command has no address space for an area: the program runs all the same.
     let program = Program::new(target::c("small")).arg("4");
     let plain = program.plain().exits(4);
     let folder = test_env::folder();
-    let place = folder.path().join("r");
+    let destination = folder.path().join("r");
     let recorder = Program::new(test_env::command())
         .args(["record", "-q", "-o"])
-        .arg(&place)
+        .arg(&destination)
         .arg("--")
         .arg(target::c("small"))
         .arg("4");
@@ -166,7 +172,7 @@ fn no_memory_for_the_rings() {
 }
 
 #[test]
-fn no_words_at_all() {
+fn missing_arguments_exit_with_2() {
     assert_eq!(heaptape(["record"]).code(), 2);
     assert_eq!(heaptape(["report"]).code(), 2);
     assert_eq!(heaptape(["report", "/nonexistent/recording"]).code(), 2);

@@ -6,7 +6,7 @@ use heaptape_tests::{Program, Recording, Target, is_root, same, target, torture}
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Whether a test that changes users can be made here.
+/// Returns whether the test can change users.
 fn can_change_users() -> bool {
     if !is_root() {
         eprintln!("skipped: only root can change users");
@@ -14,16 +14,16 @@ fn can_change_users() -> bool {
     is_root()
 }
 
-/// Insists on a recording of the program `name` that is complete, with nobody named as not
-/// recorded.
+/// Asserts that the recording of the program `name` is complete, and that no process is named as
+/// not recorded.
 fn recorded_as(recording: Recording, name: &str) {
-    let recording = recording.whole();
+    let recording = recording.complete();
     let (about, report) = (recording.about(), recording.report());
     assert!(about.not_traced.is_empty(), "{about:#?}");
     assert!(report.all(name).any(|process| process.allocs >= 10), "{name}: {report:#?}");
 }
 
-/// The children of `changes_rights`, by what it printed.
+/// Returns the children that `changes_rights` printed.
 fn children(recording: &Recording) -> Vec<u32> {
     recording.outcome.text().lines().filter_map(|line| line.parse().ok()).collect()
 }
@@ -46,10 +46,10 @@ fn programs_of_other_users_are_recorded() {
         same(&plain, &recording.outcome);
         recorded_as(recording, "ls");
     }
-    torture::passed(20, "ways to go on as another user, recorded", lines.len() as u64);
+    torture::passed(20, "ways to change the user with a recorded program", lines.len() as u64);
 }
 
-/// Where the caller's own directory for sockets can be passed by nobody else, another one is taken.
+/// If other users cannot pass the directory for sockets of the caller, another one is used.
 #[test]
 fn private_directories_for_sockets_are_no_obstacle() {
     if !can_change_users() {
@@ -66,7 +66,7 @@ fn children_of_a_program_that_gave_up_its_rights_are_recorded() {
     if !can_change_users() {
         return;
     }
-    let recording = Program::new(target::c("changes_rights")).arg("setuid").recorded().success().whole();
+    let recording = Program::new(target::c("changes_rights")).arg("setuid").recorded().success().complete();
     let (report, about) = (recording.report(), recording.about());
     assert!(about.not_traced.is_empty(), "{about:#?}");
     let pids = children(&recording);
@@ -75,10 +75,10 @@ fn children_of_a_program_that_gave_up_its_rights_are_recorded() {
         let child = report.processes.iter().find(|process| process.pid == pid);
         assert_eq!(child.map(|child| child.allocs), Some(10), "{report:#?}");
     }
-    torture::passed(20, "children of a program that gave up its rights, recorded", 3);
+    torture::passed(20, "recorded children of a program that dropped its privileges", 3);
 }
 
-/// The same without root: a user's namespaces give him a root's rights over what is his.
+/// In a user namespace a user has the rights of root over its own resources.
 #[test]
 fn programs_in_other_namespaces_are_recorded() {
     let flags = ["-Ur", "-Urm", "-Urn", "-Uru --fork", "-Urmp --fork"];
@@ -88,8 +88,8 @@ fn programs_in_other_namespaces_are_recorded() {
     for user in users {
         for flag in flags {
             let command: Vec<&str> = std::iter::once("unshare").chain(flag.split(' ')).collect();
-            let program = Program::new("ls").arg("/").behind(&command);
-            if (if user.is_empty() { program.clone() } else { program.clone().behind(user) }).plain().code() != 0 {
+            let program = Program::new("ls").arg("/").launched_by(&command);
+            if (if user.is_empty() { program.clone() } else { program.clone().launched_by(user) }).plain().code() != 0 {
                 eprintln!("skipped: unshare {flag} is not permitted here");
                 continue;
             }
@@ -97,14 +97,14 @@ fn programs_in_other_namespaces_are_recorded() {
             std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).expect("a way");
             let dir = folder.path().join("r");
             let recorder = Program::new(test_env::command()).args(["record", "-q", "-o"]).arg(&dir).arg("--");
-            let recorder = program.behind_command(recorder).env("HOME", folder.path());
-            let recorder = if user.is_empty() { recorder } else { recorder.behind(user) };
+            let recorder = program.as_arguments_of(recorder).env("HOME", folder.path());
+            let recorder = if user.is_empty() { recorder } else { recorder.launched_by(user) };
             let outcome = recorder.plain().success();
-            recorded_as(Recording { outcome, folder: dir, place: folder }, "ls");
+            recorded_as(Recording { outcome, folder: dir, directory: folder }, "ls");
             tried += 1;
         }
     }
-    torture::passed(20, "namespaces, with a program that is recorded in them", tried);
+    torture::passed(20, "namespaces with a recorded program", tried);
 }
 
 /// A root that holds what `program` needs, named `small`.
@@ -118,7 +118,7 @@ fn root_with(program: &Path, folder: &Path) {
     }
 }
 
-/// Who cannot reach the recorder any more is named by what it was made from.
+/// A process that cannot reach the recorder any more is named after its executable file.
 #[test]
 fn children_in_another_root_are_named() {
     if !can_change_users() {
@@ -140,7 +140,7 @@ fn children_in_another_root_are_named() {
     let named: Vec<u32> = about.not_traced.iter().map(|process| process.pid).collect();
     assert_eq!(named, children(&recording), "{about:#?}");
     assert!(recording.not_traced("small").iter().all(|why| why.contains("cannot reach the recorder")), "{about:#?}");
-    torture::passed(22, "children in another root, named", 4);
+    torture::passed(22, "named children in another root directory", 4);
 }
 
 /// A program in a mount namespace that hides the socket.

@@ -42,16 +42,15 @@ const LINES: &[&str] = &[
 ];
 
 #[test]
-fn thirty_programs() {
+fn thirty_programs_have_the_same_output() {
     let tried = LINES.iter().filter(|line| conditions::recorded_and_preloaded(line)).count() as u64;
     assert!(tried >= 25, "only {tried} programs are installed: run scripts/install-tools");
-    torture::passed(1, "programs with the same output, bare, recorded and preloaded", tried);
+    torture::passed(1, "programs with the same output bare, recorded, and preloaded", tried);
 }
 
-/// The same programs while their recorder is killed under them, and with nowhere to write: what
-/// they say stays the same.
+/// Programs have the same output when their recorder is killed, and when the disk is full.
 #[test]
-fn programs_whose_recorder_fails() {
+fn programs_have_the_same_output_when_their_recorder_fails() {
     let step = if is_full() { 1 } else { 8 };
     let (mut killed, mut full) = (0, 0);
     let disk = SmallDisk::mount("96k");
@@ -60,12 +59,12 @@ fn programs_whose_recorder_fails() {
         killed += u64::from(conditions::recorder_killed(line, moment));
         full += u64::from(disk.as_ref().is_some_and(|disk| conditions::disk_full(line, disk)));
     }
-    torture::passed(4, "programs whose recorder was killed in the middle, with the same output", killed);
-    torture::passed(33, "programs recorded to a full disk, with the same output", full);
+    torture::passed(4, "programs with the same output after their recorder was killed", killed);
+    torture::passed(33, "programs with the same output on a full disk", full);
 }
 
 #[test]
-fn standard_input_and_binary_output() {
+fn standard_input_and_binary_output_are_unchanged() {
     let bytes: Vec<u8> = (0..1_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let program = Program::new("cat").stdin(bytes.clone());
     let recording = program.recorded();
@@ -74,10 +73,10 @@ fn standard_input_and_binary_output() {
 }
 
 #[test]
-fn the_working_folder_stays_as_it_is() {
+fn working_directory_stays_empty() {
     let folder = test_env::folder();
     let program = Program::new("pwd").folder(folder.path());
     let plain = program.plain();
     same(&plain, &program.recorded().outcome);
-    assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 0, "-o says where everything goes");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 0, "the recording is elsewhere");
 }

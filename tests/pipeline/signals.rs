@@ -1,9 +1,9 @@
-//! Signal handlers that allocate whatever they interrupt, and fork there.
+//! Signal handlers that allocate and fork while they interrupt hooks.
 
 use heaptape_tests::{Program, is_full, same, target, torture};
 
 #[test]
-fn handlers_allocate_in_the_middle_of_a_hook() {
+fn allocations_of_handlers_inside_hooks_are_recorded() {
     let rounds: u64 = if is_full() { 5_000_000 } else { 200_000 };
     let program = Program::new(target::signal_safe("signal_storm")).arg(rounds.to_string());
     program.plain().success();
@@ -11,7 +11,7 @@ fn handlers_allocate_in_the_middle_of_a_hook() {
     let handled: u64 = recording.outcome.text().trim().parse().expect("how often the handler ran");
     let report = recording.report();
     let process = report.only("signal_storm");
-    process.ledger();
+    process.assert_accounting();
     assert_eq!(process.lost_events, 0, "{process:#?}");
     // A resize of a block into a block; pthread_create allocates a little besides.
     let (allocs, resizes) = (4 * rounds + handled, rounds + handled);
@@ -23,7 +23,7 @@ fn handlers_allocate_in_the_middle_of_a_hook() {
 }
 
 #[test]
-fn a_handler_forks_in_the_middle_of_a_hook() {
+fn forks_of_handlers_inside_hooks_are_recorded() {
     let forks: u64 = if is_full() { 10_000 } else { 100 };
     for how in [None, Some("raw")] {
         let program = Program::new(target::signal_safe("fork_in_handler")).arg(forks.to_string()).args(how);
@@ -34,7 +34,7 @@ fn a_handler_forks_in_the_middle_of_a_hook() {
         let report = recording.report();
         let parents = report.all("fork_in_handler").filter(|process| process.allocs > 1_000).count();
         assert_eq!(parents, 1, "{report:#?}");
-        report.processes.iter().for_each(heaptape_tests::Process::ledger);
+        report.processes.iter().for_each(heaptape_tests::Process::assert_accounting);
     }
-    torture::passed(17, "forks in handlers", 2 * forks);
+    torture::passed(17, "forks in signal handlers", 2 * forks);
 }

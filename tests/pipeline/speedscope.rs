@@ -1,5 +1,5 @@
-//! What speedscope itself, in a real browser, shows of an exported file. Where neither Chromium nor
-//! speedscope is there nothing is tested: `scripts/dev browser` brings both.
+//! speedscope in a real browser shows an exported file. Without Chromium or speedscope nothing is
+//! tested; `scripts/dev browser` installs both.
 
 use heaptape_tests::browser::{Browser, Screen};
 use heaptape_tests::{Program, target, test_env};
@@ -13,8 +13,8 @@ fn total(file: &Value, function: &str) -> u64 {
     let frames = file["shared"]["frames"].as_array().expect("frames");
     let profile = &file["profiles"][0];
     let names = |stack: &Value| -> bool {
-        let mut places = stack.as_array().into_iter().flatten().filter_map(Value::as_u64);
-        places.any(|at| frames[at as usize]["name"] == function)
+        let mut indexes = stack.as_array().into_iter().flatten().filter_map(Value::as_u64);
+        indexes.any(|at| frames[at as usize]["name"] == function)
     };
     let rows =
         profile["samples"].as_array().into_iter().flatten().zip(profile["weights"].as_array().into_iter().flatten());
@@ -34,13 +34,13 @@ fn speedscope_in_the_browser_shows_the_sums() {
     if !page.is_file() || !Browser::is_there() {
         return;
     }
-    let recording = Program::new(target::c("threads")).args(["4", "500"]).recorded().success().whole();
-    let file = recording.place.path().join("threads.speedscope.json");
+    let recording = Program::new(target::c("threads")).args(["4", "500"]).recorded().success().complete();
+    let file = recording.directory.path().join("threads.speedscope.json");
     let outcome = recording.heaptape(&["export", "--to", "speedscope", "-o", file.to_str().expect("a path")]);
     assert_eq!(outcome.code(), 0, "{outcome}");
     let text = fs::read_to_string(&file).expect("the file");
     // As speedscope's own command hands a file to its page.
-    let load = recording.place.path().join("load.js");
+    let load = recording.directory.path().join("load.js");
     let encoded = format!("btoa(unescape(encodeURIComponent({})))", Value::from(text.clone()));
     fs::write(&load, format!("speedscope.loadFileFromBase64('threads.speedscope.json', {encoded})"))
         .expect("the script");

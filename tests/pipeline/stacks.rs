@@ -2,8 +2,8 @@
 
 use heaptape_tests::{Program, Target, own, same, target, test_env, torture};
 
-/// Insists that the leak of `bytes` bytes has these functions in this order, innermost first,
-/// nothing between them; the rest of the stack reaches `outermost`.
+/// Asserts that the leak of `bytes` bytes has these consecutive functions, innermost first, and
+/// that its stack reaches `outermost`.
 #[track_caller]
 fn chain(leaks: &[heaptape_tests::recording::Leak], bytes: u64, functions: &[&str], outermost: &str) {
     let found: Vec<_> = leaks.iter().filter(|leak| leak.bytes == bytes).collect();
@@ -17,10 +17,10 @@ fn chain(leaks: &[heaptape_tests::recording::Leak], bytes: u64, functions: &[&st
 }
 
 #[test]
-fn chains_known_by_name() {
+fn captured_stacks_match_known_call_chains() {
     let program = Program::new(target::c("known_stacks"));
     let plain = program.plain().success();
-    let recording = program.recorded().whole();
+    let recording = program.recorded().complete();
     same(&plain, &recording.outcome);
     let leaks = recording.leaks();
     chain(&leaks, 3001, &["leaf", "plain_c", "plain_b", "plain_a", "main"], "main");
@@ -47,8 +47,8 @@ fn chains_known_by_name() {
 }
 
 #[test]
-fn source_lines_are_known() {
-    let recording = Program::new(target::c("known_stacks")).recorded().whole();
+fn frames_have_source_lines() {
+    let recording = Program::new(target::c("known_stacks")).recorded().complete();
     let leaks = recording.leaks();
     let leak = leaks.iter().find(|leak| leak.bytes == 3001).expect("the leak");
     let frame = &leak.stack[0];
@@ -60,30 +60,30 @@ fn source_lines_are_known() {
 
 /// Frames without frame pointers, through a stripped libc, in C++ with exceptions.
 #[test]
-fn exceptions_leave_nothing_behind() {
+fn exceptions_through_hooks_keep_the_accounting() {
     let program = Program::new(Target::program("exceptions.cpp").build());
     let plain = program.plain().success();
     let (recording, report, _) = program.recorded_like_counted(heaptape_tests::oracle::Depth::Peak);
     same(&plain, &recording.outcome);
-    recording.whole();
+    recording.complete();
     assert!(report.only("exceptions").frees >= 100_000);
-    torture::passed(14, "exceptions through hooks' callers", 6_000);
+    torture::passed(14, "exceptions through callers of hooks", 6_000);
 }
 
 #[test]
-fn a_very_deep_recursion() {
+fn very_deep_recursion_is_recorded() {
     let program = Program::new(target::c("deep")).arg("90000");
     let plain = program.plain().success();
     let folder = test_env::folder();
     let file = folder.path().join("own");
     let recording = program.env("OWN_FILE", &file).recorded();
     same(&plain, &recording.outcome);
-    let recording = recording.whole();
+    let recording = recording.complete();
     own::equal(&own::read(&file), &own::recorded(&recording));
 }
 
 #[test]
-fn small_and_other_stacks() {
+fn small_alternate_and_coroutine_stacks_are_recorded() {
     for name in ["tiny_stack", "alternate_stack", "coroutines"] {
         let folder = test_env::folder();
         let file = folder.path().join("own");
@@ -94,7 +94,7 @@ fn small_and_other_stacks() {
         std::fs::remove_file(&file).expect("own figures");
         let recording = program.recorded();
         same(&plain, &recording.outcome);
-        let recording = recording.whole();
+        let recording = recording.complete();
         own::equal(&own::read(&file), &own::recorded(&recording));
         let function = match name {
             "alternate_stack" => "takes_in_handler",

@@ -37,7 +37,7 @@ fn trace(folder: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
     let file = File::open(&path).expect("the trace");
     if path.extension().is_some_and(|extension| extension == "zst") {
-        // A killed recorder may leave half a frame behind its last commit.
+        // A killed recorder may leave half a frame after its last commit.
         let _ = zstd::Decoder::new(file).expect("zstd").read_to_end(&mut bytes);
     } else {
         { file }.read_to_end(&mut bytes).expect("reads");
@@ -45,18 +45,18 @@ fn trace(folder: &Path) -> Vec<u8> {
     bytes
 }
 
-fn stream(words: &[&std::ffi::OsStr]) -> Outcome {
+fn stream(arguments: &[&std::ffi::OsStr]) -> Outcome {
     let mut command = Command::new(test_env::command());
-    command.arg("stream").args(words);
+    command.arg("stream").args(arguments);
     finish(command, b"")
 }
 
-/// Small and large traces, of a recording that is over: byte for byte what `trace.mtrc` holds,
-/// packed or not.
+/// Small and large traces of finished recordings equal `trace.mtrc` byte for byte, compressed or
+/// not.
 #[test]
-fn a_finished_recording() {
+fn finished_recording_is_streamed_unchanged() {
     for (rounds, threads) in [("10", "1"), ("300000", "2")] {
-        let recording = Program::new(target::c("pairs")).args([rounds, threads]).recorded().success().whole();
+        let recording = Program::new(target::c("pairs")).args([rounds, threads]).recorded().success().complete();
         let outcome = stream(&[recording.folder.as_os_str()]);
         assert_eq!((outcome.code(), outcome.error().as_str()), (0, ""), "{outcome}");
         assert!(outcome.stdout == trace(&recording.folder), "{rounds}: the plain trace");
@@ -68,30 +68,30 @@ fn a_finished_recording() {
     }
 }
 
-/// While the program runs: by folder and by pid, and the end comes with the program's.
+/// A running program is streamed by folder and by pid, until it ends.
 #[test]
-fn a_running_program() {
+fn running_program_is_streamed_until_its_end() {
     let folder = test_env::folder();
     let file = folder.path().join("own");
-    let program = Program::new(target::c("writes_on")).arg("2").env("OWN_FILE", &file);
+    let program = Program::new(target::c("endless")).arg("2").env("OWN_FILE", &file);
     let mut streamed = Vec::new();
-    let recording = program.recorded_while(|command, place| {
+    let recording = program.recorded_while(|command, folder| {
         let start = Instant::now();
         while !own::has_begun(&file) {
             assert!(start.elapsed() < Duration::from_secs(20), "the program does not start");
             std::thread::sleep(Duration::from_millis(2));
         }
         let pid = heaptape_tests::run::started(command.id()).expect("the program runs").to_string();
-        let words = [place.to_owned(), PathBuf::from(&pid)];
+        let arguments = [folder.to_owned(), PathBuf::from(&pid)];
         let follow = |word: &PathBuf| {
             let mut command = Command::new(test_env::command());
             command.arg("stream").arg(word).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
             command.spawn().expect("starts")
         };
-        let by_folder = follow(&words[0]);
+        let by_folder = follow(&arguments[0]);
         // The tape is there with the first chunk.
         std::thread::sleep(Duration::from_millis(2_500));
-        let mut by_pid = follow(&words[1]);
+        let mut by_pid = follow(&arguments[1]);
         // Events come while the program runs.
         let mut head = [0; 4096];
         let live = by_pid.stdout.as_mut().expect("piped").read_exact(&mut head);
@@ -109,24 +109,24 @@ fn a_running_program() {
         streamed = whole.stdout;
     });
     let report = recording.report();
-    let process = report.only("writes_on");
+    let process = report.only("endless");
     assert_eq!(counts(&streamed), [process.allocs, process.resizes, process.frees]);
     assert!(streamed == trace(&recording.folder));
-    torture::passed(4, "traces streamed while the program ran", 2);
+    torture::passed(4, "traces streamed from a running program", 2);
 }
 
-/// A recorder that was killed leaves a trace without an end: what is there comes out, and the
-/// command says that it is cut.
+/// A killed recorder leaves a trace without an end mark. It is streamed to its last commit, and
+/// reported as truncated.
 #[test]
-fn a_trace_that_is_cut() {
+fn truncated_trace_is_streamed_to_its_last_commit() {
     let program = Program::new(target::c("pairs")).args(["700000", "1"]);
-    let recording = program.recorded_while(|command, place| {
+    let recording = program.recorded_while(|command, folder| {
         let survivor = heaptape_tests::run::survivor(command);
         let start = Instant::now();
         // Several chunks, so that the first ones are committed.
         let is_long = |path: PathBuf| std::fs::metadata(path).is_ok_and(|about| about.len() > 3 << 20);
         let has_chunk = || {
-            std::fs::read_dir(place).is_ok_and(|mut entries| {
+            std::fs::read_dir(folder).is_ok_and(|mut entries| {
                 entries.any(|entry| entry.is_ok_and(|entry| is_long(entry.path().join("trace.mtrc.zst"))))
             })
         };
@@ -137,18 +137,18 @@ fn a_trace_that_is_cut() {
     });
     let outcome = stream(&[recording.folder.as_os_str()]);
     assert!(outcome.code() == 1 && outcome.error().contains("the trace is truncated"), "{outcome}");
-    let whole = trace(&recording.folder);
+    let complete = trace(&recording.folder);
     assert!(
-        whole.starts_with(&outcome.stdout) && !outcome.stdout.is_empty(),
+        complete.starts_with(&outcome.stdout) && !outcome.stdout.is_empty(),
         "what was committed: {} of {}",
         outcome.stdout.len(),
-        whole.len()
+        complete.len()
     );
 }
 
-/// Standard output of `record -o -`, which is no pipe to the program.
+/// `record -o -` writes the trace alone to standard output.
 #[test]
-fn a_trace_on_standard_output() {
+fn record_to_standard_output_endlessly_the_trace() {
     let folder = test_env::folder();
     let line = "echo said by the program; echo complaint >&2; exit 3";
     let mut command = Command::new(test_env::command());
@@ -162,9 +162,9 @@ fn a_trace_on_standard_output() {
     // The project's own reader at the other end of a pipe, and a program that only starts another
     // one.
     let line = "\"$0\" record -q -o - -- \"$@\" | \"$0\" mptrace -v -";
-    let piped = |words: &[&str]| {
+    let piped = |arguments: &[&str]| {
         let mut command = Command::new("bash");
-        command.args(["-c", line]).arg(test_env::command()).args(words);
+        command.args(["-c", line]).arg(test_env::command()).args(arguments);
         finish(command, b"").success().text()
     };
     let pairs = target::c("pairs");
@@ -174,7 +174,7 @@ fn a_trace_on_standard_output() {
 }
 
 #[test]
-fn what_cannot_be_streamed() {
+fn streaming_errors_are_reported() {
     let folder = test_env::folder();
     let outcome = stream(&[folder.path().as_os_str()]);
     assert!(outcome.code() == 2 && outcome.error().contains("not a recording"), "{outcome}");

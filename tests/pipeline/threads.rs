@@ -1,4 +1,5 @@
-//! Threads: figures and hashes of each thread's events against what the threads counted themselves.
+//! Threads: counts and hashes of the events of each thread equal those that the threads computed
+//! themselves.
 
 use heaptape_tests::oracle::Depth;
 use heaptape_tests::{Program, Recording, is_full, own, run, same, target, test_env, torture};
@@ -15,46 +16,46 @@ fn each_thread(name: &str, arguments: &[&str]) -> Recording {
     std::fs::remove_file(&file).expect("own figures");
     let recording = program.recorded();
     same(&plain, &recording.outcome);
-    let recording = recording.whole();
+    let recording = recording.complete();
     own::equal(&own::read(&file), &own::recorded(&recording));
     recording
 }
 
 #[test]
-fn one_thread() {
+fn events_of_one_thread_match_its_own_counts() {
     each_thread("pairs", &["300000", "1"]);
 }
 
 #[test]
-fn eight_threads_free_what_others_took() {
+fn events_of_threads_that_free_on_others_match_their_counts() {
     each_thread("threads", &["8", "20000"]);
     let program = Program::new(target::c("threads")).args(["8", "20000"]);
     let (recording, report, counts) = program.recorded_like_counted(Depth::Live);
-    recording.whole();
+    recording.complete();
     assert!(report.only("threads").live_blocks >= 80);
     assert!(counts[0].resizes >= 8 * 20_000 / 16);
 }
 
-/// Guards the stamp law: a block that is handed over and freed within a few nanoseconds is never
-/// freed before it was taken.
+/// Guards the order of timestamps: a block that is passed to another thread and freed within a few
+/// nanoseconds is never freed before its allocation.
 #[test]
-fn a_block_is_handed_over_and_freed_at_once() {
+fn block_passed_to_another_thread_is_never_freed_before_its_allocation() {
     let handovers = if is_full() { "10000000" } else { "300000" };
     each_thread("handover", &[handovers]);
 }
 
 #[test]
-fn threads_come_and_go() {
+fn thread_churn_matches_the_counts_of_each_thread() {
     let threads = if is_full() { 100_000 } else { 2_000 };
     let recording = each_thread("thread_churn", &[&threads.to_string(), "50"]);
     assert!(recording.report().only("thread_churn").allocs >= threads * 10);
-    torture::passed(10, "threads that came and went, each in the recording with its own figures", threads);
+    torture::passed(10, "threads that started and ended, recorded with their own counts", threads);
 }
 
-/// More threads come and go than there are slots while the recorder stands still: they wait for it,
+/// More threads start and end than there are slots while the recorder is stopped. They wait for it,
 /// and nothing is lost.
 #[test]
-fn threads_wait_for_slots() {
+fn threads_wait_for_free_slots() {
     let folder = test_env::folder();
     let file = folder.path().join("own");
     let program = Program::new(target::c("thread_churn")).args(["25000", "50"]).env("OWN_FILE", &file);
@@ -67,20 +68,20 @@ fn threads_wait_for_slots() {
         std::thread::sleep(Duration::from_millis(1_200));
         kill(survivor, Signal::SIGCONT).expect("it is there");
     });
-    let recording = recording.success().whole();
+    let recording = recording.success().complete();
     own::equal(&own::read(&file), &own::recorded(&recording));
-    torture::passed(10, "threads that came and went while the recorder stood still for a second", 25_000);
+    torture::passed(10, "threads that started and ended while the recorder was stopped for a second", 25_000);
 }
 
 #[test]
-fn many_threads_at_once() {
+fn many_concurrent_threads_match_their_counts() {
     let threads = if is_full() { 10_000 } else { 1_000 };
     each_thread("many_threads", &[&threads.to_string()]);
-    torture::passed(11, "threads alive at once", threads);
+    torture::passed(11, "concurrent threads", threads);
 }
 
 #[test]
-fn events_of_eight_threads_by_checksum() {
+fn events_of_eight_threads_match_their_checksums() {
     let pairs: u64 = if is_full() { 6_200_000 } else { 100_000 };
     let recording = each_thread("pairs", &[&pairs.to_string(), "8"]);
     torture::passed(46, "events of 8 threads with equal checksums", recording.report().only("pairs").events());

@@ -1,4 +1,4 @@
-//! Correct before fast: a library built with `--cfg heaptape_verify` compares each stack that it
+//! A library built with `--cfg heaptape_verify` compares each stack that it
 //! captured with a full walk by the same rules, and each 101st with the libc's own `backtrace`; the
 //! recording holds the counts.
 
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The comparing library, built once.
+/// Builds the comparing library once, and returns its path.
 fn library() -> &'static PathBuf {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -26,7 +26,7 @@ fn library() -> &'static PathBuf {
     })
 }
 
-/// Counts of all images of a recording: compared, different; the same with `backtrace`.
+/// Returns the number of compared and of different stacks, by a full walk and by `backtrace`.
 fn counts(recording: &Recording) -> [u64; 4] {
     let mut sums = [0; 4];
     for tape in recording.files("events.tape") {
@@ -43,7 +43,7 @@ fn counts(recording: &Recording) -> [u64; 4] {
     sums
 }
 
-/// Records `program` and insists on at least so many compared stacks, all the same.
+/// Records `program` and asserts that at least `least` stacks were compared, and all are equal.
 #[track_caller]
 fn agrees(program: Program, least: u64) {
     let recording = program.env("HEAPTAPE_LIBRARY", library()).recorded();
@@ -54,9 +54,9 @@ fn agrees(program: Program, least: u64) {
     assert_eq!((bad_walks, bad_backtraces), (0, 0), "of {walks} walks and {backtraces} backtraces");
 }
 
-/// The same for few captures of the odd kinds.
+/// Unusual kinds of stacks, with few captures.
 #[test]
-fn small_programs_of_every_kind() {
+fn unwinder_matches_full_walks_in_small_programs() {
     agrees(Program::new(target::c("known_stacks")), 300);
     agrees(Program::new(Target::program("exceptions.cpp").build()), 50_000);
     agrees(Program::new(target::bound_at_start("alternate_stack")), 1);
@@ -68,35 +68,34 @@ fn bench(file: &str) -> PathBuf {
 }
 
 #[test]
-fn the_benchmark_at_both_depths() {
+fn unwinder_matches_full_walks_in_the_benchmark() {
     let micro = Target::program("../bench/micro.c").flag("-pthread").build();
     let pairs = if is_full() { 2_000_000 } else { 100_000 };
     for (depth, threads) in [("8", "1"), ("40", "1"), ("24", "2")] {
-        // One thread at a time compares: what another captures while that one waits for a processor
-        // is passed over.
+        // One thread at a time compares. Captures of others during that are skipped.
         let least = if threads == "1" { pairs / 2 } else { pairs / 10 };
         agrees(Program::new(&micro).arg(pairs.to_string()).args([depth, threads]), least);
     }
 }
 
 #[test]
-fn sqlite() {
+fn unwinder_matches_full_walks_in_sqlite() {
     let rows = if is_full() { 500_000 } else { 20_000 };
     let script = std::fs::read_to_string(bench("bulk.sql")).expect("the script").replace("500000", &rows.to_string());
     agrees(Program::new("sqlite3").arg(":memory:").stdin(script), rows * 5);
 }
 
 #[test]
-fn python() {
+fn unwinder_matches_full_walks_in_python() {
     let objects: u64 = if is_full() { 60_000 } else { 6_000 };
     let program = Program::new("/usr/bin/python3").arg(bench("objects.py")).arg(objects.to_string());
     agrees(program.env("PYTHONMALLOC", "malloc").env("PYTHONHASHSEED", "0"), objects * 10);
 }
 
 #[test]
-fn compiler() {
-    let place = test_env::folder();
-    let out = place.path().join("out.o");
+fn unwinder_matches_full_walks_in_a_compiler() {
+    let directory = test_env::folder();
+    let out = directory.path().join("out.o");
     let source =
         if is_full() { test_env::programs().join("heavy.cpp") } else { test_env::programs().join("each_operator.cpp") };
     let program = Program::new("g++").args(["-O1", "-c"]).arg(source).arg("-o").arg(out);

@@ -21,25 +21,25 @@ pub struct Browser {
     from: BufReader<File>,
     session: Option<String>,
     next: u64,
-    /// What the page did that it should not.
+    /// Errors, warnings, exceptions and requests of the page.
     pub complaints: Vec<String>,
-    /// Its profile and pipes.
-    _place: TempDir,
+    /// Folder of the profile and the pipes, removed with the value.
+    _directory: TempDir,
 }
 
-/// How a page is looked at.
+/// Size and color scheme of the window.
 #[derive(Clone, Copy, Debug)]
 pub struct Screen {
-    /// Pixels.
+    /// Width of the window in pixels.
     pub width: u32,
-    /// Pixels.
+    /// Height of the window in pixels.
     pub height: u32,
-    /// What the system prefers.
+    /// Whether the system prefers dark colors.
     pub dark: bool,
 }
 
 impl Browser {
-    /// Whether there is one. `HEAPTAPE_BROWSER=1` demands it.
+    /// Returns whether a browser is installed. With `HEAPTAPE_BROWSER=1` its absence is a failure.
     pub fn is_there() -> bool {
         let found = test_env::find("chromium").is_some();
         let demanded = std::env::var_os("HEAPTAPE_BROWSER").is_some_and(|value| value != "0");
@@ -47,11 +47,11 @@ impl Browser {
         found
     }
 
-    /// Opens a file. `rest` follows its address: `#…`.
+    /// Opens a file. `rest` is appended to its address: `#…`.
     pub fn open(file: &Path, rest: &str, screen: Screen) -> Browser {
-        let place = test_env::folder();
+        let directory = test_env::folder();
         let pipe = |name: &str| {
-            let path = place.path().join(name);
+            let path = directory.path().join(name);
             nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
             path
         };
@@ -61,7 +61,7 @@ impl Browser {
                    --remote-debugging-pipe about:blank 3<\"$3\" 4>\"$4\"";
         let child = Command::new("bash")
             .args(["-c", run, "bash", TIME_LIMIT])
-            .args([place.path().join("profile"), input.clone(), output.clone()])
+            .args([directory.path().join("profile"), input.clone(), output.clone()])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -69,25 +69,27 @@ impl Browser {
             .expect("bash can be started");
         let to = OpenOptions::new().write(true).open(&input).expect("the browser listens");
         let from = BufReader::new(File::open(&output).expect("the browser speaks"));
-        let mut browser = Browser { child, to, from, session: None, next: 0, complaints: Vec::new(), _place: place };
-        let target = browser.ask("Target.createTarget", json!({ "url": "about:blank" }));
-        let attached = browser.ask("Target.attachToTarget", json!({ "targetId": target["targetId"], "flatten": true }));
+        let mut browser =
+            Browser { child, to, from, session: None, next: 0, complaints: Vec::new(), _directory: directory };
+        let target = browser.call("Target.createTarget", json!({ "url": "about:blank" }));
+        let attached =
+            browser.call("Target.attachToTarget", json!({ "targetId": target["targetId"], "flatten": true }));
         browser.session = attached["sessionId"].as_str().map(str::to_string);
         for domain in ["Runtime", "Log", "Page", "Network"] {
-            browser.ask(&format!("{domain}.enable"), json!({}));
+            browser.call(&format!("{domain}.enable"), json!({}));
         }
         let Screen { width, height, dark } = screen;
         let metrics = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
-        browser.ask("Emulation.setDeviceMetricsOverride", metrics);
+        browser.call("Emulation.setDeviceMetricsOverride", metrics);
         let scheme = json!({ "name": "prefers-color-scheme", "value": if dark { "dark" } else { "light" } });
-        browser.ask("Emulation.setEmulatedMedia", json!({ "features": [scheme] }));
+        browser.call("Emulation.setEmulatedMedia", json!({ "features": [scheme] }));
         let file = file.canonicalize().expect("the page is there");
-        browser.ask("Page.navigate", json!({ "url": format!("file://{}{rest}", file.display()) }));
+        browser.call("Page.navigate", json!({ "url": format!("file://{}{rest}", file.display()) }));
         browser
     }
 
-    /// Sends a command and waits for its answer; what the page tells meanwhile is kept.
-    pub fn ask(&mut self, method: &str, parameters: Value) -> Value {
+    /// Sends a command and waits for its answer. Complaints of the page are kept meanwhile.
+    pub fn call(&mut self, method: &str, parameters: Value) -> Value {
         self.next += 1;
         let mut message = json!({ "id": self.next, "method": method, "params": parameters });
         if let Some(session) = &self.session {
@@ -106,11 +108,11 @@ impl Browser {
                 assert!(answer["error"].is_null(), "{method}: {}", answer["error"]);
                 return answer["result"].clone();
             }
-            self.told(&answer);
+            self.keep_complaint(&answer);
         }
     }
 
-    fn told(&mut self, message: &Value) {
+    fn keep_complaint(&mut self, message: &Value) {
         let about = &message["params"];
         let complaint = match message["method"].as_str() {
             Some("Runtime.exceptionThrown") => true,
@@ -129,16 +131,16 @@ impl Browser {
         }
     }
 
-    /// The value of an expression of the page.
+    /// Returns the value of an expression of the page.
     #[track_caller]
     pub fn value(&mut self, expression: &str) -> Value {
         let parameters = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
-        let answer = self.ask("Runtime.evaluate", parameters);
+        let answer = self.call("Runtime.evaluate", parameters);
         assert!(answer["exceptionDetails"].is_null(), "{expression}: {answer}");
         answer["result"]["value"].clone()
     }
 
-    /// The same as text.
+    /// Returns the value of an expression of the page as text.
     #[track_caller]
     pub fn text(&mut self, expression: &str) -> String {
         self.value(expression).as_str().unwrap_or_default().to_string()
@@ -160,19 +162,19 @@ impl Browser {
         self.value(frames);
     }
 
-    /// A mouse that moves pressed from one place of an element to another, both as shares of its
-    /// width and height.
+    /// Drags the mouse from one point of an element to another. Both points are shares of its width
+    /// and height.
     pub fn drag(&mut self, element: &str, from: (f64, f64), to: (f64, f64)) {
-        let place = format!(
+        let rectangle = format!(
             "(() => {{ const e = document.querySelector({element:?}); e.scrollIntoView({{ behavior: 'instant', block: 'center' }}); const b = e.getBoundingClientRect(); return [b.x, b.y, b.width, b.height]; }})()"
         );
-        let place: Vec<f64> = serde_json::from_value(self.value(&place)).expect("the element has a place");
-        let at = |share: (f64, f64)| (place[0] + place[2] * share.0, place[1] + place[3] * share.1);
+        let rectangle: Vec<f64> = serde_json::from_value(self.value(&rectangle)).expect("the element has a rectangle");
+        let at = |share: (f64, f64)| (rectangle[0] + rectangle[2] * share.0, rectangle[1] + rectangle[3] * share.1);
         let steps = if from == to { 0 } else { 8 };
         let mut mouse = |kind: &str, (x, y): (f64, f64)| {
             let pressed = u8::from(kind != "mouseReleased");
             let event = json!({ "type": kind, "x": x, "y": y, "button": "left", "buttons": pressed, "clickCount": 1 });
-            self.ask("Input.dispatchMouseEvent", event);
+            self.call("Input.dispatchMouseEvent", event);
         };
         mouse("mousePressed", at(from));
         for step in 1..=steps {
@@ -183,9 +185,9 @@ impl Browser {
         self.drawn();
     }
 
-    /// Presses a place of an element.
-    pub fn press(&mut self, element: &str, place: (f64, f64)) {
-        self.drag(element, place, place);
+    /// Clicks a point of an element.
+    pub fn press(&mut self, element: &str, point: (f64, f64)) {
+        self.drag(element, point, point);
     }
 
     /// Presses a key: `ArrowDown`, `Enter`, `i`.
@@ -193,36 +195,36 @@ impl Browser {
         let text = if key.chars().count() == 1 { key } else { "" };
         for kind in ["keyDown", "keyUp"] {
             let text = if kind == "keyDown" { text } else { "" };
-            self.ask("Input.dispatchKeyEvent", json!({ "type": kind, "key": key, "code": key, "text": text }));
+            self.call("Input.dispatchKeyEvent", json!({ "type": kind, "key": key, "code": key, "text": text }));
         }
         self.drawn();
     }
 
-    /// A picture of an element (of what the window shows, when none is named), as WebP.
-    pub fn picture(&mut self, element: Option<&str>, quality: u8) -> Vec<u8> {
+    /// Returns a screenshot of an element, or of the window, as WebP.
+    pub fn screenshot(&mut self, element: Option<&str>, quality: u8) -> Vec<u8> {
         self.drawn();
         let mut how = json!({ "format": "webp", "quality": quality });
         if let Some(element) = element {
-            let place = format!(
+            let clip = format!(
                 "(() => {{ const b = document.querySelector({element:?}).getBoundingClientRect(); return {{ x: b.x + scrollX, y: b.y + scrollY, width: b.width, height: b.height, scale: 1 }}; }})()"
             );
-            how["clip"] = self.value(&place);
+            how["clip"] = self.value(&clip);
             how["captureBeyondViewport"] = json!(true);
         }
-        let data = self.ask("Page.captureScreenshot", how)["data"].clone();
-        decoded(data.as_str().expect("a picture"))
+        let data = self.call("Page.captureScreenshot", how)["data"].clone();
+        decoded(data.as_str().expect("a screenshot"))
     }
 }
 
-/// base64 -> bytes.
+/// Decodes base64.
 fn decoded(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let (mut word, mut bits) = (0u32, 0);
-    for figure in text.bytes() {
-        let value = match figure {
-            b'A'..=b'Z' => figure - b'A',
-            b'a'..=b'z' => figure - b'a' + 26,
-            b'0'..=b'9' => figure - b'0' + 52,
+    for digit in text.bytes() {
+        let value = match digit {
+            b'A'..=b'Z' => digit - b'A',
+            b'a'..=b'z' => digit - b'a' + 26,
+            b'0'..=b'9' => digit - b'0' + 52,
             b'+' => 62,
             b'/' => 63,
             _ => continue,

@@ -1,17 +1,17 @@
-//! A control group of a test's own, with a limit on memory.
+//! A control group with a limit on memory.
 
 use crate::{Program, is_root};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Removed when the value goes.
+/// A control group, which is removed when the value is dropped.
 pub struct Cgroup {
     folder: PathBuf,
 }
 
 impl Cgroup {
-    /// A group whose processes may have this many bytes together; `None`, with a word on standard
-    /// error, where none can be made.
+    /// Creates a group whose processes may use `bytes` bytes together. Returns `None`, with a
+    /// message on standard error, if it cannot be created.
     pub fn limited(bytes: u64) -> Option<Cgroup> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("heaptape-test-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -32,7 +32,7 @@ impl Cgroup {
         None
     }
 
-    /// A program inside the group.
+    /// Returns the program, started inside the group.
     pub fn holds(&self, program: Program) -> Program {
         program.after(&format!("echo $$ > {}", self.folder.join("cgroup.procs").display()))
     }

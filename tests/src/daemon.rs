@@ -1,4 +1,4 @@
-//! A daemon under test: its own socket, folder and control, gone with the value.
+//! A daemon under test, with its own sockets and state folder, which are removed with the value.
 
 use crate::recording::{Leak, Report, heaptape};
 use crate::run::{Outcome, finish};
@@ -12,17 +12,17 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Nothing that is waited for takes longer.
-const LONGEST: Duration = Duration::from_secs(60);
+/// Time limit of [`until`].
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running daemon.
 pub struct Daemon {
     child: Child,
-    place: TempDir,
+    directory: TempDir,
     options: Vec<String>,
 }
 
-/// A program that runs under it; killed with the value.
+/// A program that runs under the daemon. It is killed when the value is dropped.
 pub struct Running(pub Child);
 
 impl Drop for Running {
@@ -33,12 +33,12 @@ impl Drop for Running {
 }
 
 impl Daemon {
-    /// Starts one with these further options.
+    /// Starts a daemon with these further options.
     pub fn start(options: &[&str]) -> Daemon {
-        let place = test_env::folder();
+        let directory = test_env::folder();
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
-        let child = spawn(place.path(), &options);
-        let daemon = Daemon { child, place, options };
+        let child = spawn(directory.path(), &options);
+        let daemon = Daemon { child, directory, options };
         daemon.ready();
         daemon
     }
@@ -47,93 +47,93 @@ impl Daemon {
         until("the daemon serves", || self.ctl(&["status"]).code() == 0);
     }
 
-    /// Its process.
+    /// Returns the process ID of the daemon.
     pub fn pid(&self) -> i32 {
         i32::try_from(self.child.id()).expect("a process id")
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the daemon.
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.pid()), signal).expect("the daemon is there");
     }
 
-    /// Kills it and starts another in its place.
+    /// Kills the daemon and starts another one.
     pub fn restart(&mut self) {
         self.replace(Signal::SIGKILL);
     }
 
-    /// Ends it by a signal and starts another in its place.
+    /// Ends the daemon by a signal and starts another one.
     pub fn replace(&mut self, signal: Signal) {
         self.signal(signal);
         self.child.wait().expect("the daemon is ours");
-        self.child = spawn(self.place.path(), &self.options);
+        self.child = spawn(self.directory.path(), &self.options);
         self.ready();
     }
 
-    /// Ends it in good order, and starts another after `meanwhile`.
-    pub fn away(&mut self, meanwhile: impl FnOnce(&Daemon)) {
+    /// Ends the daemon in good order, and starts another one after `meanwhile`.
+    pub fn restart_after(&mut self, meanwhile: impl FnOnce(&Daemon)) {
         self.signal(Signal::SIGTERM);
         self.child.wait().expect("the daemon is ours");
         meanwhile(self);
-        self.child = spawn(self.place.path(), &self.options);
+        self.child = spawn(self.directory.path(), &self.options);
         self.ready();
     }
 
-    /// Where programs find it.
+    /// Returns the path of the socket for programs.
     pub fn socket(&self) -> PathBuf {
-        self.place.path().join("run/socket")
+        self.directory.path().join("run/socket")
     }
 
-    /// Where traces and profiles can be sent by anything that knows stream sockets.
+    /// Returns the path of the stream socket for traces and profiles.
     pub fn stream_socket(&self) -> PathBuf {
-        self.place.path().join("run/streams")
+        self.directory.path().join("run/streams")
     }
 
-    /// Where it keeps things.
+    /// Returns the state folder.
     pub fn state(&self) -> PathBuf {
-        self.place.path().join("state")
+        self.directory.path().join("state")
     }
 
-    /// What it said.
+    /// Returns the log of the daemon.
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.place.path().join("log")).unwrap_or_default()
+        std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
 
-    /// Where it is controlled.
+    /// Returns the path of the control socket.
     pub fn control(&self) -> PathBuf {
-        self.place.path().join("run/control")
+        self.directory.path().join("run/control")
     }
 
-    /// `heaptape ctl …`.
-    pub fn ctl(&self, words: &[&str]) -> Outcome {
+    /// Runs `heaptape ctl` with these arguments.
+    pub fn ctl(&self, arguments: &[&str]) -> Outcome {
         let control = self.control();
         heaptape(
             [OsStr::new("ctl"), OsStr::new("--control"), control.as_os_str()]
                 .into_iter()
-                .chain(words.iter().map(OsStr::new)),
+                .chain(arguments.iter().map(OsStr::new)),
         )
     }
 
-    /// `heaptape ctl --json …`, which must succeed.
+    /// Returns the answer of `heaptape ctl --json`, which must succeed.
     #[track_caller]
-    pub fn ask(&self, words: &[&str]) -> Value {
-        let said = self.ctl(&[&["--json"], words].concat());
-        assert_eq!(said.code(), 0, "ctl {words:?}: {said}\n{}", self.log());
-        serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said}"))
+    pub fn query(&self, arguments: &[&str]) -> Value {
+        let output = self.ctl(&[&["--json"], arguments].concat());
+        assert_eq!(output.code(), 0, "ctl {arguments:?}: {output}\n{}", self.log());
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output}"))
     }
 
-    /// The processes that it serves, of this name.
+    /// Returns the processes of this name that the daemon serves.
     pub fn list(&self, name: &str) -> Vec<Value> {
-        let Value::Array(all) = self.ask(&["list"]) else { panic!("a list was expected") };
+        let Value::Array(all) = self.query(&["list"]) else { panic!("a list was expected") };
         all.into_iter().filter(|one| one["name"] == name).collect()
     }
 
-    /// A command with the library and the socket in its environment.
+    /// Returns a command with the library and the socket in its environment.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.env("LD_PRELOAD", test_env::library()).env("HEAPTAPE_SOCKET", self.socket());
-        // A machine that has other work too may be late with its answer; what 50 ms mean is tested
-        // where it is meant.
+        // On a busy machine the daemon may answer later than after the default of 50 ms, which has
+        // tests of its own.
         command.env("HEAPTAPE_ATTACH_MS", "10000");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
@@ -146,59 +146,59 @@ impl Daemon {
         finish(command, b"")
     }
 
-    /// Starts a program, which asks for this mode when one is given.
+    /// Starts a program, which requests `mode` if there is one.
     pub fn spawn(&self, program: &Path, arguments: &[&str], mode: Option<&str>) -> Running {
         let mut command = self.command(program);
         command.args(arguments).envs(mode.map(|mode| ("HEAPTAPE_MODE", mode)));
         Running(command.spawn().expect("the program starts"))
     }
 
-    /// `heaptape epochs …`: paths.
-    pub fn epochs(&self, words: &[&str]) -> Vec<PathBuf> {
+    /// Returns the paths that `heaptape epochs` prints.
+    pub fn epochs(&self, arguments: &[&str]) -> Vec<PathBuf> {
         let state = self.state();
-        let said = heaptape(
+        let output = heaptape(
             [OsStr::new("epochs"), OsStr::new("--state"), state.as_os_str()]
                 .into_iter()
-                .chain(words.iter().map(OsStr::new)),
+                .chain(arguments.iter().map(OsStr::new)),
         );
-        assert!(said.code() == 0 || said.error().contains("no epoch"), "{said}");
-        said.text().lines().map(PathBuf::from).collect()
+        assert!(output.code() == 0 || output.error().contains("no epoch"), "{output}");
+        output.text().lines().map(PathBuf::from).collect()
     }
 
-    /// A word of the command over paths.
-    pub fn word(&self, words: &[&str], paths: &[PathBuf]) -> Outcome {
-        heaptape(words.iter().map(OsStr::new).chain(paths.iter().map(|path| path.as_os_str())))
+    /// Runs a command of heaptape on these paths.
+    pub fn heaptape(&self, arguments: &[&str], paths: &[PathBuf]) -> Outcome {
+        heaptape(arguments.iter().map(OsStr::new).chain(paths.iter().map(|path| path.as_os_str())))
     }
 
-    /// `heaptape report --json` over paths.
+    /// Returns the answer of `heaptape report --json` about these paths.
     #[track_caller]
     pub fn report(&self, paths: &[PathBuf]) -> Report {
-        let said = self.word(&["report", "--json"], paths);
-        serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said}\n{}", self.log()))
+        let output = self.heaptape(&["report", "--json"], paths);
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output}\n{}", self.log()))
     }
 
-    /// `heaptape leaks --json` over paths.
+    /// Returns the answer of `heaptape leaks --json` about these paths.
     #[track_caller]
     pub fn leaks(&self, paths: &[PathBuf]) -> Vec<Leak> {
         if paths.is_empty() {
             return Vec::new();
         }
-        let said = self.word(&["leaks", "--json"], paths);
-        if said.code() == 2 && said.error().contains("nothing was recorded") {
+        let output = self.heaptape(&["leaks", "--json"], paths);
+        if output.code() == 2 && output.error().contains("nothing was recorded") {
             return Vec::new();
         }
-        let value: Value = serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
+        let value: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output}"));
         serde_json::from_value(value["leaks"].clone()).expect("leaks")
     }
 
-    /// Insists that all epochs are whole and every ledger balances.
+    /// Asserts that all epochs are complete, and that every accounting balances.
     #[track_caller]
-    pub fn whole(&self) {
+    pub fn assert_complete(&self) {
         let epochs = self.epochs(&[]);
         assert!(!epochs.is_empty(), "no epochs\n{}", self.log());
         for epoch in &epochs {
-            let said = self.word(&["verify"], std::slice::from_ref(epoch));
-            assert_eq!(said.code(), 0, "{}: {said}\n{}", epoch.display(), self.log());
+            let output = self.heaptape(&["verify"], std::slice::from_ref(epoch));
+            assert_eq!(output.code(), 0, "{}: {output}\n{}", epoch.display(), self.log());
             for process in self.report(std::slice::from_ref(epoch)).processes {
                 let accounted = process.recorded_events + process.lost_events + process.sampled_out_events;
                 assert_eq!(process.emitted_events, accounted, "{}: {process:#?}", epoch.display());
@@ -206,10 +206,10 @@ impl Daemon {
         }
     }
 
-    /// Ends it as `ctl stop` does, and insists that it ended well.
+    /// Ends the daemon by `ctl stop`, and asserts that it succeeded.
     #[track_caller]
     pub fn stop(&mut self) {
-        self.ask(&["stop"]);
+        self.query(&["stop"]);
         let status = self.child.wait().expect("the daemon is ours");
         assert!(status.success(), "{status}\n{}", self.log());
     }
@@ -229,21 +229,21 @@ impl Drop for Daemon {
     }
 }
 
-fn spawn(place: &Path, options: &[String]) -> Child {
-    let log = std::fs::OpenOptions::new().create(true).append(true).open(place.join("log")).expect("a log");
+fn spawn(directory: &Path, options: &[String]) -> Child {
+    let log = std::fs::OpenOptions::new().create(true).append(true).open(directory.join("log")).expect("a log");
     let mut command = Command::new(test_env::command());
-    command.arg("daemon").arg("--socket").arg(place.join("run/socket")).arg("--state").arg(place.join("state"));
+    command.arg("daemon").arg("--socket").arg(directory.join("run/socket")).arg("--state").arg(directory.join("state"));
     command.args(options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     command.env_remove("LD_PRELOAD").env_remove("HEAPTAPE_SOCKET");
     command.spawn().expect("the daemon starts")
 }
 
-/// Waits until something holds.
+/// Waits until `holds` returns true.
 #[track_caller]
 pub fn until(what: &str, holds: impl Fn() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < LONGEST, "waited for long, and still not: {what}");
+        assert!(start.elapsed() < TIMEOUT, "not within {TIMEOUT:?}: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

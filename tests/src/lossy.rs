@@ -124,7 +124,7 @@ fn calls(events: &[Event]) -> Vec<Call> {
     calls
 }
 
-/// Takes runs of events of one thread out.
+/// Removes sequences of events of one thread.
 fn lose(calls: &[Call], one_in: u64, longest: u64, random: &mut Random) -> (Vec<Call>, Vec<tape::Loss>) {
     let (mut kept, mut losses): (Vec<Call>, Vec<tape::Loss>) = (Vec::new(), Vec::new());
     // Thread -> events still to lose, and the open loss.
@@ -189,7 +189,7 @@ fn again(calls: &[Call]) -> Vec<Put> {
     puts
 }
 
-/// The trace, and its chunks' records.
+/// Returns the trace and the records of its chunks.
 fn chunks(puts: &[Put]) -> (Vec<u8>, Vec<tape::Chunk>) {
     let mut writer = mtrc::Writer::new(mtrc::Options::default());
     let (mut trace, mut chunks, mut next) = (Vec::new(), Vec::new(), 1u64);
@@ -209,18 +209,18 @@ fn chunks(puts: &[Put]) -> (Vec<u8>, Vec<tape::Chunk>) {
             let event = match put {
                 Put::Alloc(event) | Put::Resize(event) | Put::Free(event) | Put::Unmatched(event) => event,
             };
-            let place = Location::thread(event.thread.into());
+            let location = Location::thread(event.thread.into());
             match put {
                 Put::Alloc(_) => {
-                    writer.alloc(&mut plain, event.index, event.address, event.size, &place);
+                    writer.alloc(&mut plain, event.index, event.address, event.size, &location);
                     event.site.put(&mut sites);
                     next += 1;
                 }
                 Put::Resize(_) => {
-                    writer.resize(&mut plain, event.index, event.address, event.size, &place);
+                    writer.resize(&mut plain, event.index, event.address, event.size, &location);
                     event.site.put(&mut sites);
                 }
-                Put::Free(_) => writer.free(&mut plain, event.index, &place),
+                Put::Free(_) => writer.free(&mut plain, event.index, &location),
                 Put::Unmatched(_) => {
                     let tick = event.tick.saturating_sub(first_tick);
                     let (address, thread, entry) = (event.address, event.thread, event.entry);

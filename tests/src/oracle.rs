@@ -4,46 +4,46 @@
 use crate::{Process, Program, Recording, Report, Target, test_env};
 use std::path::{Path, PathBuf};
 
-/// What one process image did by its own count.
+/// Counts of one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Process id.
+    /// Process ID.
     pub pid: u64,
-    /// Its parent's.
+    /// Process ID of the parent.
     pub ppid: u64,
-    /// Allocations.
+    /// Number of allocations.
     pub allocs: u64,
-    /// Resizes.
+    /// Number of reallocations.
     pub resizes: u64,
-    /// Frees.
+    /// Number of frees.
     pub frees: u64,
-    /// Requested bytes.
+    /// Sum of the requested bytes.
     pub bytes: u64,
-    /// Blocks live at the end.
+    /// Number of live blocks at the end.
     pub live_blocks: u64,
-    /// Their bytes.
+    /// Bytes of the live blocks at the end.
     pub live_bytes: u64,
-    /// Greatest sum of live bytes.
+    /// Maximum of live bytes at any time.
     pub peak_bytes: u64,
-    /// Most live blocks at any time.
+    /// Maximum of live blocks at any time.
     pub peak_blocks: u64,
-    /// Blocks of the parent that are not freed.
+    /// Number of blocks of the parent that are not freed.
     pub inherited_blocks: u64,
-    /// Their bytes.
+    /// Bytes of the inherited blocks.
     pub inherited_bytes: u64,
-    /// Frees of blocks that nobody knew.
+    /// Number of frees of unknown blocks.
     pub unknown_frees: u64,
-    /// The program.
+    /// Path of the program.
     pub exe: String,
 }
 
-/// The preload.
+/// Builds the counting preload and returns its path.
 pub fn library() -> PathBuf {
     Target::library("count.c").build()
 }
 
 impl Counts {
-    /// The program's name without folders.
+    /// Returns the program's name without folders.
     pub fn name(&self) -> &str {
         self.exe.rsplit('/').next().unwrap_or_default()
     }
@@ -51,9 +51,9 @@ impl Counts {
     /// Reads `struct counts`.
     fn read(bytes: &[u8]) -> Option<Counts> {
         const MAGIC: u64 = u64::from_le_bytes(*b"COUNT1\0\0");
-        let mut words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
-        (words.next()? == MAGIC).then_some(())?;
-        let mut next = || words.next();
+        let mut numbers = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
+        (numbers.next()? == MAGIC).then_some(())?;
+        let mut next = || numbers.next();
         let mut counts = Counts {
             pid: next()?,
             ppid: next()?,
@@ -75,7 +75,7 @@ impl Counts {
         Some(counts)
     }
 
-    /// All files of a folder.
+    /// Reads all files of a folder.
     pub fn read_all(folder: &Path) -> Vec<Counts> {
         let mut all: Vec<Counts> = std::fs::read_dir(folder)
             .expect("the counts' folder")
@@ -102,7 +102,7 @@ impl Counts {
     }
 }
 
-/// How much must be equal.
+/// Which counts must be equal.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
     /// Events, live blocks, inherited blocks; for programs with threads, whose order two observers
@@ -118,11 +118,11 @@ impl Program {
     pub fn counted(self, folder: &Path) -> Program {
         const LINE: &str =
             "export LD_PRELOAD=\"${LD_PRELOAD:+$LD_PRELOAD:}$COUNT_LIBRARY\"; unset COUNT_LIBRARY; exec \"$@\"";
-        self.behind(&["sh", "-c", LINE, "sh"]).env("COUNT_DIR", folder).env("COUNT_LIBRARY", library())
+        self.launched_by(&["sh", "-c", LINE, "sh"]).env("COUNT_DIR", folder).env("COUNT_LIBRARY", library())
     }
 
-    /// Runs it recorded and counted at once, and insists that each image's figures are the same on
-    /// both sides.
+    /// Runs the program recorded and counted at once, and asserts that both counts of each process
+    /// are equal.
     #[track_caller]
     pub fn recorded_like_counted(&self, depth: Depth) -> (Recording, Report, Vec<Counts>) {
         let folder = test_env::folder();
@@ -153,8 +153,8 @@ fn figures(process: &Process) -> Counts {
     }
 }
 
-/// Insists that each counted image is recorded with the same figures. Images of one pid and program
-/// are distinguished by the figures alone.
+/// Asserts that each counted process is recorded with the same counts. Processes of one pid and
+/// program are distinguished by the counts alone.
 #[track_caller]
 pub fn equal(report: &Report, counts: &[Counts], depth: Depth, recording: &Recording) {
     assert!(!counts.is_empty(), "nothing was counted: {}", recording.outcome);

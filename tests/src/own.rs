@@ -1,5 +1,5 @@
-//! What a target counted of itself (`programs/own.h`), and the same figures from a recording's own
-//! bytes.
+//! Counts of events that a target made itself (`programs/own.h`), and the same counts from the
+//! bytes of a recording.
 
 use crate::Recording;
 use heaptape_formats::mtrc::{Record, Stream};
@@ -8,16 +8,16 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-/// The events of one thread.
+/// Counts of the events of one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Thread {
-    /// Allocations.
+    /// Number of allocations.
     pub allocs: u64,
-    /// Resizes.
+    /// Number of reallocations.
     pub resizes: u64,
-    /// Frees.
+    /// Number of frees.
     pub frees: u64,
-    /// Requested bytes.
+    /// Sum of the requested bytes.
     pub bytes: u64,
     /// Sum of [`mix`] over the events.
     pub hash: u64,
@@ -35,20 +35,21 @@ impl Thread {
     }
 }
 
-/// `own_mix` of `own.h`: operation 1 allocation, 2 resize (new address and size), 3 free.
+/// Returns the hash of an event, as `own_mix` of `own.h` does. Operations are 1 for an allocation,
+/// 2 for a reallocation (with its new address and size), 3 for a free.
 pub const fn mix(op: u64, address: u64, size: u64) -> u64 {
     let x = (address ^ op << 60).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(size);
     let x = (x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x ^ x >> 32
 }
 
-/// Whether the target has begun to count itself.
+/// Returns whether the target has begun to count.
 pub fn has_begun(path: &Path) -> bool {
     let mut bytes = [0; 16];
     File::open(path).and_then(|mut file| file.read_exact(&mut bytes)).is_ok() && bytes[0] != 0 && bytes[8] != 0
 }
 
-/// Reads `struct own_file`: the threads that counted, in the order of their first event.
+/// Reads `struct own_file`: the threads in the order of their first event.
 pub fn read(path: &Path) -> Vec<Thread> {
     const MAGIC: u64 = u64::from_le_bytes(*b"OWN1\0\0\0\0");
     let mut file = BufReader::new(File::open(path).expect("the target's own figures"));
@@ -67,7 +68,7 @@ pub fn read(path: &Path) -> Vec<Thread> {
         .collect()
 }
 
-/// Sum over all threads.
+/// Returns the sum of all threads.
 pub fn sum(threads: &[Thread]) -> Thread {
     threads.iter().fold(Thread::default(), |sum, thread| Thread {
         allocs: sum.allocs + thread.allocs,
@@ -78,12 +79,12 @@ pub fn sum(threads: &[Thread]) -> Thread {
     })
 }
 
-/// The same figures of each thread from `trace.mtrc`, for a recording of one process image. Insists
-/// that the history is possible: no block is handed out while it is live, none freed that is not.
+/// Returns the counts of each thread from `trace.mtrc`, for a recording of one process. Asserts
+/// that no live block is allocated again, and that no block is freed twice.
 #[track_caller]
 pub fn recorded(recording: &Recording) -> Vec<Thread> {
     let traces = recording.files("trace.mtrc");
-    assert_eq!(traces.len(), 1, "one image was expected: {traces:?}");
+    assert_eq!(traces.len(), 1, "one process was expected: {traces:?}");
     let file = File::open(&traces[0]).expect("the trace");
     let bytes: Box<dyn Read> = match traces[0].extension().and_then(|text| text.to_str()) {
         Some("zst") => Box::new(zstd::Decoder::new(file).expect("a zstd stream")),
@@ -99,7 +100,7 @@ pub fn recorded(recording: &Recording) -> Vec<Thread> {
                 threads.entry(location.thread).or_default().add(1, address, size);
                 live.insert(index, address);
                 let before = owners.insert(address, index);
-                assert!(before.is_none(), "{address:#x} handed out twice: allocations {before:?} and {index}");
+                assert!(before.is_none(), "{address:#x} allocated twice: allocations {before:?} and {index}");
             }
             Record::Resize { index, address, size, location } => {
                 threads.entry(location.thread).or_default().add(2, address, size);
@@ -107,7 +108,7 @@ pub fn recorded(recording: &Recording) -> Vec<Thread> {
                     live.insert(index, address).unwrap_or_else(|| panic!("resize of the unknown allocation {index}"));
                 owners.remove(&old);
                 let before = owners.insert(address, index);
-                assert!(before.is_none(), "{address:#x} handed out twice: allocations {before:?} and {index}");
+                assert!(before.is_none(), "{address:#x} allocated twice: allocations {before:?} and {index}");
             }
             Record::Free { index, location } => {
                 let old = live.remove(&index).unwrap_or_else(|| panic!("free of the unknown allocation {index}"));
@@ -120,8 +121,8 @@ pub fn recorded(recording: &Recording) -> Vec<Thread> {
     threads.into_values().collect()
 }
 
-/// Asserts that every thread that counted itself is in the recording with the same events. Threads
-/// that counted nothing (a main thread that only starts others) may be in it, too.
+/// Asserts that every thread with counts is in the recording with the same events. Threads without
+/// counts (a main thread that only starts others) may be in it, too.
 #[track_caller]
 pub fn equal(own: &[Thread], recorded: &[Thread]) {
     let mut left = recorded.to_vec();

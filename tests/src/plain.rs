@@ -1,12 +1,12 @@
-//! A recording read plainly: every event in one list, and the names of its stacks as binutils know
-//! them. What the questions answer is held against what can be counted from these.
+//! A plain reader of recordings: every event in one list, and the names of the frames from
+//! binutils. The tests compare the answers of the commands with sums over these lists.
 
 use crate::test_env;
 use heaptape_formats::leb128;
 use heaptape_formats::mtrc::layout::{ALLOC, FREE, RESIZE};
 use heaptape_formats::mtrc::{Record, Stream};
 use heaptape_formats::recording::TAPE;
-use heaptape_formats::tape::{self, COLUMN_SITES, COLUMN_TICKS, Codec, Record as Said, Step};
+use heaptape_formats::tape::{self, COLUMN_SITES, COLUMN_TICKS, Codec, Record as TapeRecord, Step};
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::Read;
@@ -15,9 +15,9 @@ use std::process::Command;
 
 /// One event, from the trace and the tape's columns.
 #[derive(Clone, Copy, Debug)]
-pub struct Happened {
-    /// The trace's letter.
-    pub letter: u8,
+pub struct PlainEvent {
+    /// Tag of the record in the trace.
+    pub tag: u8,
     /// Allocation index.
     pub index: u64,
     /// Address of the block; 0 for frees.
@@ -32,8 +32,8 @@ pub struct Happened {
     pub tick: u64,
 }
 
-/// All records of an image's tape.
-pub fn tape(image: &Path) -> Vec<Said> {
+/// Returns all records of the tape of a process.
+pub fn tape(image: &Path) -> Vec<TapeRecord> {
     let bytes = fs::read(image.join(TAPE)).expect("the tape");
     let mut reader = tape::Reader::new(&bytes).expect("a tape");
     let mut records = Vec::new();
@@ -41,21 +41,21 @@ pub fn tape(image: &Path) -> Vec<Said> {
         match reader.step() {
             Step::Record(_, record) => records.push(record),
             Step::End(_) => return records,
-            other => panic!("a whole tape: {other:?}"),
+            other => panic!("a complete tape: {other:?}"),
         }
     }
 }
 
-/// The times of all events, their sites, and whether frees have one.
+/// Returns the times of all events, their sites, and whether frees have a site.
 fn columns(image: &Path) -> (Vec<u64>, Vec<u32>, bool) {
     let (mut ticks, mut sites, mut free_sites) = (Vec::new(), Vec::new(), false);
     for record in tape(image) {
         let chunk = match record {
-            Said::Process(process) => {
+            TapeRecord::Process(process) => {
                 free_sites = process.free_sites;
                 continue;
             }
-            Said::Chunk(chunk) if chunk.events > 0 => chunk,
+            TapeRecord::Chunk(chunk) if chunk.events > 0 => chunk,
             _ => continue,
         };
         let numbers = |kind| {
@@ -81,8 +81,8 @@ fn columns(image: &Path) -> (Vec<u64>, Vec<u32>, bool) {
     (ticks, sites, free_sites)
 }
 
-/// All events of an image, in order.
-pub fn events(image: &Path) -> Vec<Happened> {
+/// Returns all events of a process, in order.
+pub fn events(image: &Path) -> Vec<PlainEvent> {
     let (ticks, sites, free_sites) = columns(image);
     let (mut ticks, mut sites) = (ticks.into_iter(), sites.into_iter());
     let packed = image.join("trace.mtrc.zst");
@@ -93,15 +93,15 @@ pub fn events(image: &Path) -> Vec<Happened> {
     let mut stream = Stream::new(trace).expect("a trace");
     let mut events = Vec::new();
     while let Some(record) = stream.next().expect("a record") {
-        let (letter, index, address, size, location) = match record {
+        let (tag, index, address, size, location) = match record {
             Record::Alloc { index, address, size, location } => (ALLOC, index, address, size, location),
             Record::Resize { index, address, size, location } => (RESIZE, index, address, size, location),
             Record::Free { index, location } => (FREE, index, 0, 0, location),
             Record::Heap { .. } | Record::Internal { .. } => continue,
         };
-        let site = if letter == FREE && !free_sites { 0 } else { sites.next().expect("a site") };
+        let site = if tag == FREE && !free_sites { 0 } else { sites.next().expect("a site") };
         let tick = ticks.next().expect("a time");
-        events.push(Happened { letter, index, address, size, thread: location.thread, site, tick });
+        events.push(PlainEvent { tag, index, address, size, thread: location.thread, site, tick });
     }
     assert!(ticks.next().is_none() && sites.next().is_none(), "as many of each");
     events
@@ -110,13 +110,14 @@ pub fn events(image: &Path) -> Vec<Happened> {
 /// A frame of the program: function and line.
 pub type Frame = (String, u32);
 
-/// For each site the frames that lie in `program` itself, innermost first, as addr2line names them.
+/// Returns for each site the frames in `program` itself, innermost first, with the names of
+/// addr2line.
 pub fn names(image: &Path, program: &Path) -> HashMap<u32, Vec<Frame>> {
     let (mut module, mut sites) = (None, HashMap::new());
     for record in tape(image) {
         match record {
-            Said::Module(one) if one.path.lossy() == program.to_string_lossy() => module = Some(one),
-            Said::Sites(some) => {
+            TapeRecord::Module(one) if one.path.lossy() == program.to_string_lossy() => module = Some(one),
+            TapeRecord::Sites(some) => {
                 sites.extend((some.first..).zip(some.sites).map(|(number, site)| (number, (site.parent, site.address))))
             }
             _ => {}
@@ -128,10 +129,10 @@ pub fn names(image: &Path, program: &Path) -> HashMap<u32, Vec<Frame>> {
     addresses.sort_unstable();
     addresses.dedup();
     // The call is before the address that it returns to.
-    let words = addresses.iter().map(|address| format!("{:#x}", address.wrapping_sub(module.bias) - 1));
-    let said = Command::new(test_env::need("addr2line")).args(["-f", "-e"]).arg(program).args(words).output();
-    let said = String::from_utf8(said.expect("addr2line").stdout).expect("text");
-    let lines: Vec<&str> = said.lines().collect();
+    let arguments = addresses.iter().map(|address| format!("{:#x}", address.wrapping_sub(module.bias) - 1));
+    let output = Command::new(test_env::need("addr2line")).args(["-f", "-e"]).arg(program).args(arguments).output();
+    let output = String::from_utf8(output.expect("addr2line").stdout).expect("text");
+    let lines: Vec<&str> = output.lines().collect();
     let named = lines.chunks(2).map(|pair| {
         let line = pair[1].rsplit(':').next().and_then(|line| line.split(' ').next());
         (pair[0].to_string(), line.and_then(|line| line.parse().ok()).unwrap_or(0))

@@ -1,4 +1,4 @@
-//! A recording and what the command says of it.
+//! A recording, and the answers of the command about it.
 
 use crate::run::{Outcome, finish};
 use crate::test_env;
@@ -11,90 +11,90 @@ use tempfile::TempDir;
 
 /// A finished run of `heaptape record`.
 pub struct Recording {
-    /// How the command ended.
+    /// Result of the command.
     pub outcome: Outcome,
-    /// The recording.
+    /// Folder of the recording.
     pub folder: PathBuf,
-    /// Keeps the folder.
-    pub place: TempDir,
+    /// Temporary directory that holds the recording, removed with the value.
+    pub directory: TempDir,
 }
 
-/// `heaptape report --json`.
+/// Answer of `heaptape report --json`.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Report {
-    /// One for each process image.
+    /// Processes of the recording.
     pub processes: Vec<Process>,
 }
 
-/// One process image of a report.
+/// One process of a report.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Process {
-    /// Process id.
+    /// Process ID.
     pub pid: u32,
-    /// Its parent's.
+    /// Process ID of the parent.
     #[serde(default)]
     pub ppid: u32,
     /// Path or name of the program.
     pub exe: String,
-    /// Nothing is missing.
+    /// Whether nothing is missing.
     pub complete: bool,
-    /// `{"code": n}` or `{"signal": n}`.
+    /// Exit status: `{"code": n}` or `{"signal": n}`.
     #[serde(default)]
     pub exit: serde_json::Value,
-    /// Allocations.
+    /// Number of allocations.
     pub allocs: u64,
-    /// Resizes.
+    /// Number of reallocations.
     pub resizes: u64,
-    /// Frees.
+    /// Number of frees.
     pub frees: u64,
     /// Requested bytes of allocations and resizes.
     pub bytes_allocated: u64,
-    /// Blocks never freed.
+    /// Number of blocks that were never freed.
     pub live_blocks: u64,
-    /// Their bytes.
+    /// Bytes of the blocks that were never freed.
     pub live_bytes: u64,
-    /// Greatest sum of live bytes.
+    /// Maximum of live bytes at any time.
     pub peak_bytes: u64,
-    /// Most live blocks at any time.
+    /// Maximum of live blocks at any time.
     pub peak_blocks: u64,
-    /// Events that happened.
+    /// Number of events of the program.
     pub emitted_events: u64,
-    /// Events that were recorded.
+    /// Number of events that were recorded.
     pub recorded_events: u64,
-    /// Events that were lost.
+    /// Number of events that were dropped.
     pub lost_events: u64,
-    /// Events passed over by sampling.
+    /// Number of events that were sampled out.
     #[serde(default)]
     pub sampled_out_events: u64,
-    /// Blocks of the parent that were not freed.
+    /// Number of blocks of the parent that were not freed.
     #[serde(default)]
     pub inherited_blocks: u64,
-    /// Their bytes.
+    /// Bytes of the inherited blocks.
     #[serde(default)]
     pub inherited_bytes: u64,
-    /// Frees of blocks that nobody knew.
+    /// Number of frees of unknown blocks.
     #[serde(default)]
     pub unknown_frees: u64,
 }
 
 impl Process {
-    /// The program's name without folders.
+    /// Returns the program's name without folders.
     pub fn name(&self) -> &str {
         self.exe.rsplit('/').next().unwrap_or_default()
     }
 
-    /// All events that are in the recording.
+    /// Returns the number of events in the recording.
     pub fn events(&self) -> u64 {
         self.allocs + self.resizes + self.frees
     }
 
-    /// The ledger: what happened is recorded or counted as lost.
+    /// Asserts that emitted events are recorded or counted as dropped.
     #[track_caller]
-    pub fn ledger(&self) {
+    pub fn assert_accounting(&self) {
         assert_eq!(
             self.emitted_events,
             self.recorded_events + self.lost_events,
-            "the ledger does not balance: {self:#?}"
+            "the accounting does not balance: {self:#?}"
         );
         assert_eq!(
             self.recorded_events,
@@ -105,17 +105,17 @@ impl Process {
 }
 
 impl Report {
-    /// The only image of this program.
+    /// Returns the only process of this program.
     #[track_caller]
     pub fn only(&self, name: &str) -> &Process {
         let mut found = self.processes.iter().filter(|process| process.name() == name);
         match (found.next(), found.next()) {
             (Some(process), None) => process,
-            _ => panic!("one image of {name} was expected: {self:#?}"),
+            _ => panic!("one process of {name} was expected: {self:#?}"),
         }
     }
 
-    /// All images of this program.
+    /// Returns all processes of this program.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Process> {
         self.processes.iter().filter(move |process| process.name() == name)
     }
@@ -124,110 +124,110 @@ impl Report {
 /// One entry of `heaptape leaks --json`.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Leak {
-    /// Bytes never freed.
+    /// Bytes of the blocks that were never freed.
     pub bytes: u64,
-    /// Blocks never freed.
+    /// Number of blocks that were never freed.
     pub blocks: u64,
-    /// What the command thinks of it.
+    /// Verdict of the command.
     pub verdict: String,
-    /// Innermost frame first.
+    /// Frames of the call stack, innermost first.
     pub stack: Vec<Frame>,
 }
 
 /// One frame of a stack.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Frame {
-    /// Function, when it is known.
+    /// Function, if it is known.
     #[serde(default)]
     pub function: Option<String>,
-    /// Source file, when it is known.
+    /// Source file, if it is known.
     #[serde(default)]
     pub file: Option<String>,
-    /// Line, when it is known.
+    /// Line, if it is known.
     #[serde(default)]
     pub line: Option<u64>,
-    /// Module, when it is known.
+    /// Module, if it is known.
     #[serde(default)]
     pub module: Option<String>,
 }
 
 impl Leak {
-    /// The functions' names, innermost first, `?` where none is known.
+    /// Returns the names of the functions, innermost first, and `?` for an unknown one.
     pub fn functions(&self) -> Vec<&str> {
         self.stack.iter().map(|frame| frame.function.as_deref().unwrap_or("?")).collect()
     }
 }
 
 impl Recording {
-    /// Runs a word of the command on the recording.
-    pub fn heaptape(&self, words: &[&str]) -> Outcome {
-        heaptape(words.iter().map(OsStr::new).chain([self.folder.as_os_str()]))
+    /// Runs a command of heaptape on the recording.
+    pub fn heaptape(&self, arguments: &[&str]) -> Outcome {
+        heaptape(arguments.iter().map(OsStr::new).chain([self.folder.as_os_str()]))
     }
 
-    /// `heaptape report --json`.
+    /// Returns the answer of `heaptape report --json`.
     #[track_caller]
     pub fn report(&self) -> Report {
-        let said = self.heaptape(&["report", "--json"]);
-        assert!(said.code() < 2, "heaptape report: {said}\nof {}", self.outcome);
-        serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("heaptape report --json: {error}\n{said}"))
+        let output = self.heaptape(&["report", "--json"]);
+        assert!(output.code() < 2, "heaptape report: {output}\nof {}", self.outcome);
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("heaptape report --json: {error}\n{output}"))
     }
 
-    /// `heaptape leaks --json`.
+    /// Returns the answer of `heaptape leaks --json`.
     #[track_caller]
     pub fn leaks(&self) -> Vec<Leak> {
         self.leaks_as(&["--depth", "2000"])
     }
 
-    /// The same, with options.
+    /// Returns the answer of `heaptape leaks --json` with further options.
     #[track_caller]
     pub fn leaks_as(&self, options: &[&str]) -> Vec<Leak> {
         #[derive(Deserialize)]
         struct Leaks {
             leaks: Vec<Leak>,
         }
-        let said = self.heaptape(&[&["leaks", "--json"], options].concat());
-        assert!(said.code() < 2, "heaptape leaks: {said}\nof {}", self.outcome);
-        serde_json::from_slice::<Leaks>(&said.stdout)
-            .unwrap_or_else(|error| panic!("heaptape leaks --json: {error}\n{said}"))
+        let output = self.heaptape(&[&["leaks", "--json"], options].concat());
+        assert!(output.code() < 2, "heaptape leaks: {output}\nof {}", self.outcome);
+        serde_json::from_slice::<Leaks>(&output.stdout)
+            .unwrap_or_else(|error| panic!("heaptape leaks --json: {error}\n{output}"))
             .leaks
     }
 
-    /// Insists that `heaptape verify` calls the recording whole, and that every ledger balances
-    /// with nothing lost.
+    /// Asserts that `heaptape verify` finds the recording complete, and that nothing was dropped.
     #[track_caller]
-    pub fn whole(self) -> Recording {
-        let said = self.heaptape(&["verify"]);
-        assert_eq!(said.code(), 0, "heaptape verify: {said}\nof {}", self.outcome);
+    pub fn complete(self) -> Recording {
+        let output = self.heaptape(&["verify"]);
+        assert_eq!(output.code(), 0, "heaptape verify: {output}\nof {}", self.outcome);
         for process in &self.report().processes {
-            process.ledger();
+            process.assert_accounting();
             assert_eq!(process.lost_events, 0, "{process:#?}");
             assert!(process.complete, "{process:#?}");
         }
         self
     }
 
-    /// Insists on the program's exit status and on nothing on standard error.
+    /// Asserts that the exit status is 0.
     #[track_caller]
     pub fn success(self) -> Recording {
         assert_eq!(self.outcome.code(), 0, "{}", self.outcome);
         self
     }
 
-    /// `recording.json`.
+    /// Returns the content of `recording.json`.
     #[track_caller]
     pub fn about(&self) -> heaptape_formats::recording::Recording {
         let bytes = fs::read(self.folder.join("recording.json")).expect("recording.json");
         serde_json::from_slice(&bytes).expect("recording.json as it should be")
     }
 
-    /// Why a program of this name was not recorded, once for each process.
+    /// Returns why a program of this name was not recorded, once for each process.
     #[track_caller]
     pub fn not_traced(&self, name: &str) -> Vec<String> {
         let all = self.about().not_traced.into_iter();
         all.filter(|process| process.exe.rsplit('/').next() == Some(name)).map(|process| process.why).collect()
     }
 
-    /// The files named `name` of all process images.
+    /// Returns the files of all processes whose names begin with `name`.
     pub fn files(&self, name: &str) -> Vec<PathBuf> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
@@ -244,7 +244,7 @@ impl Recording {
         found
     }
 
-    /// Bytes on disk.
+    /// Returns the size of the recording on disk in bytes.
     pub fn bytes(&self) -> u64 {
         fn sum(folder: &Path) -> u64 {
             fs::read_dir(folder)
@@ -262,9 +262,9 @@ impl Recording {
     }
 }
 
-/// Runs the command.
-pub fn heaptape<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>) -> Outcome {
+/// Runs heaptape with these arguments.
+pub fn heaptape<W: AsRef<OsStr>>(arguments: impl IntoIterator<Item = W>) -> Outcome {
     let mut command = Command::new(test_env::command());
-    command.args(words);
+    command.args(arguments);
     finish(command, b"")
 }

@@ -20,11 +20,11 @@ fn longest() -> Duration {
 /// Result of a program.
 #[derive(Clone)]
 pub struct Outcome {
-    /// How it ended.
+    /// Exit status of the program.
     pub status: ExitStatus,
-    /// Standard output.
+    /// Bytes of standard output.
     pub stdout: Vec<u8>,
-    /// Standard error.
+    /// Bytes of standard error.
     pub stderr: Vec<u8>,
     /// Time from start to end.
     pub wall: Duration,
@@ -73,7 +73,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// A program, how it is called, and what surrounds it.
+/// A program with its arguments, environment and input.
 #[derive(Clone)]
 pub struct Program {
     path: PathBuf,
@@ -85,7 +85,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// A program by path, or by its name in the search path.
+    /// Creates a program from its path, or from its name in the search path.
     pub fn new(path: impl AsRef<Path>) -> Program {
         let path = path.as_ref();
         let path = match path.to_str() {
@@ -102,79 +102,77 @@ impl Program {
         }
     }
 
-    /// A line of a shell.
+    /// Creates a shell that executes `line`.
     pub fn shell(line: &str) -> Program {
         Program::new("sh").arg("-c").arg(line)
     }
 
-    /// One more argument.
+    /// Adds an argument.
     pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Program {
         self.arguments.push(argument.as_ref().to_owned());
         self
     }
 
-    /// More arguments.
+    /// Adds arguments.
     pub fn args(mut self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Program {
         self.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
         self
     }
 
-    /// A variable of its environment.
+    /// Sets a variable of the program's environment.
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Program {
         self.environment.push((name.into(), value.as_ref().to_owned()));
         self
     }
 
-    /// What it reads.
+    /// Sets what the program reads from standard input.
     pub fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Program {
         self.stdin = bytes.into();
         self
     }
 
-    /// Its working folder.
+    /// Sets the working directory of the program.
     pub fn folder(mut self, folder: impl AsRef<Path>) -> Program {
         self.folder = Some(folder.as_ref().to_owned());
         self
     }
 
-    /// An option of `heaptape record` for it.
+    /// Adds an option of `heaptape record`.
     pub fn option(mut self, option: impl AsRef<OsStr>) -> Program {
         self.options.push(option.as_ref().to_owned());
         self
     }
 
-    /// The same program, started by `words` (`setarch -R`, `sh -c '…' sh`).
-    pub fn behind(mut self, words: &[&str]) -> Program {
-        let first = std::mem::replace(&mut self.path, test_env::need(words[0]));
-        let mut arguments: Vec<OsString> = words[1..].iter().map(OsString::from).collect();
+    /// Returns the same program, started by `launcher` (`setarch -R`, `sh -c '…' sh`).
+    pub fn launched_by(mut self, launcher: &[&str]) -> Program {
+        let first = std::mem::replace(&mut self.path, test_env::need(launcher[0]));
+        let mut arguments: Vec<OsString> = launcher[1..].iter().map(OsString::from).collect();
         arguments.push(first.into());
         arguments.append(&mut self.arguments);
         self.arguments = arguments;
         self
     }
 
-    /// Runs the program by a shell that first executes `line` (sets limits, closes descriptors).
+    /// Returns the program, started by a shell that first executes `line` (sets limits, closes
+    /// descriptors).
     pub fn after(self, line: &str) -> Program {
         let line = format!("{line}; exec \"$@\"");
-        self.behind(&["bash", "-c", &line, "bash"])
+        self.launched_by(&["bash", "-c", &line, "bash"])
     }
 
-    /// This program as the last arguments of another.
-    pub fn behind_command(&self, other: Program) -> Program {
+    /// Returns `other` with this program and its arguments as its last arguments.
+    pub fn as_arguments_of(&self, other: Program) -> Program {
         let mut both = other.arg(&self.path).args(&self.arguments);
         both.environment.extend(self.environment.iter().cloned());
         both
     }
 
     fn command(&self, before: &[OsString]) -> Command {
-        let mut words = before
-            .iter()
-            .chain(std::iter::once(self.path.as_os_str().to_owned()).collect::<Vec<_>>().iter())
-            .cloned()
-            .collect::<Vec<_>>();
-        words.extend(self.arguments.iter().cloned());
-        let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).envs(self.environment.iter().cloned());
+        let own =
+            std::iter::once(&self.path.as_os_str().to_owned()).chain(&self.arguments).cloned().collect::<Vec<_>>();
+        let mut arguments = before.iter().chain(&own);
+        let mut command = Command::new(arguments.next().expect("the program at least"));
+        command.args(arguments).envs(self.environment.iter().cloned());
         command.env_remove("LD_PRELOAD").env_remove("HEAPTAPE_SOCKET");
         for (name, value) in &self.environment {
             command.env(name, value);
@@ -185,69 +183,68 @@ impl Program {
         command
     }
 
-    /// Runs it as it is.
+    /// Runs the program without heaptape.
     pub fn plain(&self) -> Outcome {
         finish(self.command(&[]), &self.stdin)
     }
 
-    /// Runs it with the library and no recorder: the socket does not exist.
+    /// Runs the program with the library and no recorder: the socket does not exist.
     pub fn preloaded(&self) -> Outcome {
         self.preloaded_with("/nonexistent/heaptape.socket")
     }
 
-    /// Runs it with the library and this socket.
+    /// Runs the program with the library and this socket.
     pub fn preloaded_with(&self, socket: impl AsRef<OsStr>) -> Outcome {
         let mut command = self.command(&[]);
         command.env("LD_PRELOAD", test_env::library()).env("HEAPTAPE_SOCKET", socket);
         finish(command, &self.stdin)
     }
 
-    /// The words that record it into `folder`.
-    fn recording_words(&self, folder: &Path) -> Vec<OsString> {
-        let mut words: Vec<OsString> =
+    /// Returns the command line that records the program into `folder`.
+    fn record_into(&self, folder: &Path) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> =
             vec![test_env::command().into(), "record".into(), "-q".into(), "-o".into(), folder.into()];
-        words.extend(self.options.iter().cloned());
-        words.push("--".into());
-        words
+        arguments.extend(self.options.iter().cloned());
+        arguments.push("--".into());
+        arguments
     }
 
-    /// Runs it recorded as a user does: without `-o`, in a new working folder. A program with a
-    /// working folder of its own is recorded with `-o`.
+    /// Records the program as a user does: without `-o`, in a new working directory. A program that
+    /// has a working directory is recorded with `-o`.
     pub fn recorded(&self) -> Recording {
-        let place = test_env::folder();
-        let mut folder = place.path().join("r");
+        let directory = test_env::folder();
+        let mut folder = directory.path().join("r");
         if self.folder.is_some() {
-            let outcome = finish(self.command(&self.recording_words(&folder)), &self.stdin);
-            return Recording { outcome, folder, place };
+            let outcome = finish(self.command(&self.record_into(&folder)), &self.stdin);
+            return Recording { outcome, folder, directory };
         }
-        let mut words: Vec<OsString> = vec![test_env::command().into(), "record".into(), "-q".into()];
-        words.extend(self.options.iter().cloned());
-        words.push("--".into());
-        let mut command = self.command(&words);
-        command.current_dir(place.path());
+        let mut arguments: Vec<OsString> = vec![test_env::command().into(), "record".into(), "-q".into()];
+        arguments.extend(self.options.iter().cloned());
+        arguments.push("--".into());
+        let mut command = self.command(&arguments);
+        command.current_dir(directory.path());
         let outcome = finish(command, &self.stdin);
-        let entries = std::fs::read_dir(place.path()).into_iter().flatten().flatten();
+        let entries = std::fs::read_dir(directory.path()).into_iter().flatten().flatten();
         let mut found = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("heaptape."));
         if let Some(entry) = found.next() {
             assert!(found.next().is_none(), "one recording was expected: {outcome}");
             folder = entry.path();
         }
-        Recording { outcome, folder, place }
+        Recording { outcome, folder, directory }
     }
 
-    /// Starts it recorded and lets `meanwhile` do something to it, given the command's process and
-    /// the folder.
+    /// Records the program, and calls `meanwhile` with the process of the command and the folder of
+    /// the recording.
     pub fn recorded_while(&self, meanwhile: impl FnOnce(&mut Child, &Path)) -> Recording {
-        let place = test_env::folder();
-        let folder = place.path().join("r");
+        let directory = test_env::folder();
+        let folder = directory.path().join("r");
         let outcome =
-            finish_while(self.command(&self.recording_words(&folder)), &self.stdin, |child| meanwhile(child, &folder));
-        Recording { outcome, folder, place }
+            finish_while(self.command(&self.record_into(&folder)), &self.stdin, |child| meanwhile(child, &folder));
+        Recording { outcome, folder, directory }
     }
 }
 
-/// The process of a command that holds its recording, once it is there: the one that is in a
-/// session of its own.
+/// Waits for the survivor process of a command, which is in a session of its own.
 #[track_caller]
 pub fn survivor(command: &Child) -> Pid {
     let id = command.id();
@@ -282,8 +279,8 @@ pub fn finish(command: Command, stdin: &[u8]) -> Outcome {
     finish_while(command, stdin, |_| {})
 }
 
-/// Runs a command to its end while something is done to it. A command that does not end is killed
-/// with all that it started, and the test fails.
+/// Runs a command to its end, and calls `meanwhile` once it has started. A command that does not
+/// end is killed with all that it started, and the test fails.
 pub fn finish_while(mut command: Command, stdin: &[u8], meanwhile: impl FnOnce(&mut Child)) -> Outcome {
     let start = Instant::now();
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -331,7 +328,7 @@ pub fn finish_while(mut command: Command, stdin: &[u8], meanwhile: impl FnOnce(&
     Outcome { status, stdout, stderr, wall }
 }
 
-/// Insists that the two ended alike: exit status, standard output and standard error, byte for
+/// Asserts that two runs have the same exit status, standard output and standard error, byte for
 /// byte.
 #[track_caller]
 pub fn same(plain: &Outcome, other: &Outcome) {

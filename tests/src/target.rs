@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-/// How all targets are compiled: as a distribution does (no frame pointers), but nothing that the
-/// source allocates may be optimised away.
+/// Flags of all targets: those of a distribution (no frame pointers), but no allocation may be
+/// optimized away.
 const FLAGS: [&str; 10] = [
     "-O2",
     "-g",
@@ -25,7 +25,7 @@ const FLAGS: [&str; 10] = [
     "-Wno-alloc-size-larger-than",
 ];
 
-/// A target to be built.
+/// A program or library of `tests/programs` that is yet to be built.
 pub struct Target {
     source: PathBuf,
     name: String,
@@ -36,7 +36,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// A program of `tests/programs`, by its file name: C by `gcc`, C++ by `g++`, Rust by `rustc`.
+    /// Creates a program from its file name: C is compiled by `gcc`, C++ by `g++`, Rust by `rustc`.
     pub fn program(file: &str) -> Target {
         let source = test_env::programs().join(file);
         let extension = source.extension().and_then(|text| text.to_str()).unwrap_or_default();
@@ -57,32 +57,32 @@ impl Target {
         }
     }
 
-    /// A shared library.
+    /// Creates a shared library from its file name.
     pub fn library(file: &str) -> Target {
         let mut target = Target::program(file).flag("-shared").flag("-fPIC");
         target.name = format!("lib{}.so", target.name);
         target
     }
 
-    /// Built under another name.
+    /// Sets the name of the built file.
     pub fn named(mut self, name: &str) -> Target {
         name.clone_into(&mut self.name);
         self
     }
 
-    /// Built by another compiler.
+    /// Sets the compiler.
     pub fn by(mut self, compiler: &str) -> Target {
         compiler.clone_into(&mut self.compiler);
         self
     }
 
-    /// One more flag.
+    /// Adds a flag of the compiler.
     pub fn flag(mut self, flag: impl Into<OsString>) -> Target {
         self.flags.push(flag.into());
         self
     }
 
-    /// Linked with a shared library that was built here, which it finds at run time.
+    /// Links a shared library that was built here. The program finds it at run time.
     pub fn with(mut self, library: &Path) -> Target {
         let folder = library.parent().expect("a built library has a folder").as_os_str();
         let mut search = OsString::from("-Wl,--no-as-needed,-rpath,");
@@ -91,15 +91,15 @@ impl Target {
         self.flag(search)
     }
 
-    /// Linked with libraries of the system, `-lm`, which come after the source.
+    /// Links libraries of the system (`-lm`), which come after the source.
     pub fn libraries(mut self, names: &[&str]) -> Target {
         self.libraries.extend(names.iter().map(OsString::from));
         self
     }
 
-    /// The built file.
+    /// Builds the target, unless it was built before, and returns its path.
     pub fn build(self) -> PathBuf {
-        /// One at a time: two tests may want the same.
+        /// Serializes the builds, because two tests may build the same target.
         static BUILDING: Mutex<()> = Mutex::new(());
         let _one = BUILDING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut hash = DefaultHasher::new();
@@ -114,11 +114,11 @@ impl Target {
             return built;
         }
         fs::create_dir_all(&folder).expect("a folder for the target");
-        let part = folder.join(format!("part-{}", std::process::id()));
+        let unfinished = folder.join(format!("unfinished-{}", std::process::id()));
         let result = Command::new(&self.compiler)
             .args(&self.flags)
             .arg("-o")
-            .arg(&part)
+            .arg(&unfinished)
             .arg(&self.source)
             .args(&self.needs)
             .args(&self.libraries)
@@ -132,26 +132,26 @@ impl Target {
             result.status,
             String::from_utf8_lossy(&result.stderr)
         );
-        fs::rename(&part, &built).expect("the built file gets its name");
+        fs::rename(&unfinished, &built).expect("the built file gets its name");
         built
     }
 }
 
-/// A built C program without flags of its own.
+/// Builds a C program without further flags.
 pub fn c(name: &str) -> PathBuf {
     Target::program(&format!("{name}.c")).build()
 }
 
-/// A built C program whose symbols are all bound before `main`.
+/// Builds a C program whose symbols are all bound before `main`.
 ///
-/// Lazy binding saves the vector registers of the processor on the caller's stack: 0.9 KiB with
+/// Lazy binding saves the vector registers of the CPU on the caller's stack: 0.9 KiB with
 /// AVX, 2.7 KiB with AVX-512. A program that tests how little stack the hooks need must not depend
 /// on that.
 pub fn bound_at_start(name: &str) -> PathBuf {
     Target::program(&format!("{name}.c")).flag("-Wl,-z,now").build()
 }
 
-/// A built C program that may allocate in handlers and be jumped out of.
+/// Builds a C program with an allocator that may be called in signal handlers and left by jumps.
 pub fn signal_safe(name: &str) -> PathBuf {
     let allocator = Target::library("signal_safe_allocator.c").build();
     Target::program(&format!("{name}.c")).with(&allocator).build()

@@ -125,7 +125,7 @@ fn notes() -> PathBuf {
     folder
 }
 
-/// Writes the note that a test of a row has passed: what it did, and how often.
+/// Writes the note that a test of a row has passed: what it checked, and how often.
 pub fn passed(number: u32, what: &str, times: u64) {
     assert!(ROWS.iter().any(|row| row.number == number), "row {number} is not in the list");
     let line = format!("{what}\t{times}\n");
@@ -152,10 +152,10 @@ fn earlier(table: &str, number: u32) -> Vec<(String, u64)> {
 /// not run since keep their figures.
 pub fn table(before: Option<&str>) -> String {
     let mut text = String::from(
-        "# The torture suite\n\nMade by `scripts/dev torture`. A row is what the suite of hostile conditions tries; its checks are the tests of \
-         `tests/pipeline` and `tests/torture` that passed, each with how often its condition was met. After a run of some tests only, \
-         `torture-table update` keeps the figures of the last run for the others.\n\n\
-         | row | what | runs | passed |\n|---|---|---|---|\n",
+        "# The torture suite\n\nMade by `scripts/dev torture`. Each row is a hostile condition. Its last column lists what the tests of \
+         `tests/pipeline` and `tests/torture` checked when they passed, with the number of times. After a run of only some tests, \
+         `torture-table update` keeps the numbers of the last run for the others.\n\n\
+         | row | condition | runs | checked |\n|---|---|---|---|\n",
     );
     for row in ROWS {
         let runs = match row.schedule {

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// A server under its own benchmark, forking for snapshots meanwhile; the answers are checked by
 /// the client.
 #[test]
-fn redis_under_its_benchmark() {
+fn redis_under_its_benchmark_is_recorded() {
     let (Some(_), Some(_)) = (test_env::find("redis-server"), test_env::find("redis-benchmark")) else { return };
     let folder = test_env::folder();
     let socket = folder.path().join("redis.socket");
@@ -24,26 +24,26 @@ fn redis_under_its_benchmark() {
     let recording = Program::shell(&line).recorded().success();
     assert_eq!(recording.outcome.text(), "42\n0\n", "{}", recording.outcome);
     let report = recording.report();
-    report.processes.iter().for_each(heaptape_tests::Process::ledger);
+    report.processes.iter().for_each(heaptape_tests::Process::assert_accounting);
     let servers = report.processes.iter().filter(|process| process.name().starts_with("redis-")).count();
     assert!(servers >= 6, "the server, its children for snapshots, the clients: {report:#?}");
-    torture::passed(18, "snapshots of redis under load", 5);
+    torture::passed(18, "snapshots of Redis under load", 5);
 }
 
-/// 1,000 short processes: each is an image of its own, and nothing is left behind.
+/// Each of 1,000 short processes is recorded as a process of its own.
 #[test]
-fn a_thousand_short_processes() {
+fn thousand_short_processes_are_recorded() {
     let recording = Program::shell("for i in $(seq 1000); do /bin/true; done; echo done").recorded().success();
     let report = recording.report();
-    // `true` allocates a little before its main; each has its own image.
+    // `true` allocates a little before its main; each is a process of its own.
     assert_eq!(report.all("true").count(), 1_000);
-    report.processes.iter().for_each(heaptape_tests::Process::ledger);
+    report.processes.iter().for_each(heaptape_tests::Process::assert_accounting);
     torture::passed(19, "short processes in one recording", 1_000);
 }
 
 /// make -j with a real compiler.
 #[test]
-fn a_parallel_build() {
+fn parallel_build_is_recorded() {
     let folder = test_env::folder();
     for index in 0..12 {
         let text = format!(
@@ -56,31 +56,32 @@ fn a_parallel_build() {
         "all: $(patsubst %.cpp,%.o,$(wildcard *.cpp))\n%.o: %.cpp\n\tg++ -O1 -c $< -o $@\n",
     )
     .expect("a makefile");
-    let recording = Program::new("make").args(["-s", "-j2"]).folder(folder.path()).recorded().success().whole();
+    let recording = Program::new("make").args(["-s", "-j2"]).folder(folder.path()).recorded().success().complete();
     let report = recording.report();
     assert_eq!(report.all("cc1plus").count(), 12, "{report:#?}");
     torture::passed(1, "compilers of a parallel build", 12);
 }
 
-/// What redis says it holds and what the daemon says: alike, but for what the allocator rounds up.
+/// The live bytes that Redis reports equal those of the daemon, except for the rounding of the
+/// allocator.
 #[test]
-fn redis_by_its_own_figures() {
+fn live_bytes_of_redis_match_its_own_figures() {
     let (Some(server), Some(_)) = (test_env::find("redis-server"), test_env::find("redis-benchmark")) else { return };
     let daemon = Daemon::start(&[]);
-    let place = test_env::folder();
-    let socket = place.path().join("socket").display().to_string();
+    let directory = test_env::folder();
+    let socket = directory.path().join("socket").display().to_string();
     let arguments = ["--port", "0", "--unixsocket", &socket, "--save", "", "--dir", "/"];
     let _server = daemon.spawn(&server, &arguments, Some("profile"));
-    let said = |words: &[&str]| Program::new("redis-cli").args(["-s", &socket]).args(words).plain();
-    until("redis answers", || said(&["ping"]).code() == 0);
+    let output = |args: &[&str]| Program::new("redis-cli").args(["-s", &socket]).args(args).plain();
+    until("redis answers", || output(&["ping"]).code() == 0);
     let own = || {
-        let text = said(&["info", "memory"]).success().text();
+        let text = output(&["info", "memory"]).success().text();
         let line =
             text.lines().find_map(|line| line.strip_prefix("used_memory:")).expect("its figure").trim().to_owned();
         line.parse::<f64>().expect("a number")
     };
     let ours = || {
-        // Its figures stand still for two looks: all of it is drained.
+        // The count is the same twice: all events are drained.
         let look = || daemon.list("redis-server")[0].clone();
         let mut last = look();
         loop {
@@ -106,8 +107,8 @@ fn redis_by_its_own_figures() {
         own_grown > 4e6 && (own_grown * 0.78..own_grown * 1.02).contains(&grown),
         "{own_grown} by its own, {grown} by ours"
     );
-    said(&["flushall"]).success();
+    output(&["flushall"]).success();
     let (own_left, left) = (own() - own_before, ours() - before);
     assert!((left - own_left).abs() < own_grown / 20.0, "after all went: {own_left} by its own, {left} by ours");
-    torture::passed(18, "servers whose own figures agree with the daemon's", 1);
+    torture::passed(18, "servers whose own counts match the daemon's", 1);
 }

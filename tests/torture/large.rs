@@ -1,12 +1,12 @@
-//! Programs that are not in a base system: runtimes with signals and threads of their own, servers,
-//! a browser, those that change rights or shut themselves in. Each in five conditions; `scripts/dev
-//! torture` installs them.
+//! Programs that are not in a base system: runtimes with their own signals and threads, servers, a
+//! browser, programs that change privileges or sandbox themselves. Each runs in five conditions.
+//! `scripts/dev torture` installs them.
 
 use heaptape_tests::disk::SmallDisk;
 use heaptape_tests::{conditions, torture};
 use std::time::Duration;
 
-/// What each is, and a line of a shell whose output does not depend on time or process ids.
+/// Names of programs, each with a shell line whose output does not depend on time or process IDs.
 const LINES: &[(&str, &str)] = &[
     (
         "java, compiling and collecting garbage",
@@ -74,7 +74,7 @@ java -Xmx256m $d/Churn.java; echo $?; rm -r $d"####,
 ];
 
 #[test]
-fn in_five_conditions() {
+fn large_programs_behave_alike_in_five_conditions() {
     let disk = SmallDisk::mount("96k");
     let (mut tried, mut full, mut absent) = (0, 0, Vec::new());
     for (name, line) in LINES {
@@ -90,6 +90,6 @@ fn in_five_conditions() {
         full += u64::from(disk.as_ref().is_some_and(|disk| conditions::disk_full(line, disk)));
     }
     assert!(absent.len() < 4, "not installed: {absent:?}; scripts/dev torture installs them");
-    torture::passed(2, "with the same output bare, recorded, preloaded and with the recorder killed", tried);
-    torture::passed(2, "with the same output and a full disk", full);
+    torture::passed(2, "programs with the same output bare, recorded, preloaded, and with a killed recorder", tried);
+    torture::passed(2, "programs with the same output on a full disk", full);
 }

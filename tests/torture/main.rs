@@ -1,5 +1,4 @@
-//! What takes too long for every submission and is no long form of a pipeline test: `scripts/dev
-//! torture`.
+//! Tests that take too long for every submission: `scripts/dev torture`.
 #![forbid(unsafe_code)]
 
 mod big_programs;

@@ -72,7 +72,7 @@ fn mutate(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) {
             3 => {
                 let edge = EDGES[random.below(EDGES.len())].to_le_bytes();
                 let end = (at + [1, 2, 4, 8][random.below(4)]).min(bytes.len());
-                bytes[at..end].iter_mut().zip(edge).for_each(|(place, byte)| *place = byte);
+                bytes[at..end].iter_mut().zip(edge).for_each(|(slot, byte)| *slot = byte);
             }
             4 => {
                 let end = (at + random.below(64)).min(bytes.len());
@@ -233,10 +233,11 @@ fn cpu_time() -> Duration {
 }
 
 fn main() {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let number =
-        |at: usize, usual: u64| words.get(at).map_or(usual, |word| word.parse().expect("a number or a reader's name"));
-    match words.first().and_then(|word| READERS.iter().find(|reader| reader.0 == word)) {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize, usual: u64| {
+        arguments.get(at).map_or(usual, |word| word.parse().expect("a number or a reader's name"))
+    };
+    match arguments.first().and_then(|word| READERS.iter().find(|reader| reader.0 == word)) {
         Some(reader) => feed(reader, Until::Rounds(number(1, USUAL_ROUNDS)), number(2, USUAL_SEED)),
         None => {
             let each = number(0, USUAL_SECONDS) as f64 / READERS.len() as f64;

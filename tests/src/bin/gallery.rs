@@ -81,15 +81,15 @@ const PICTURES: &[Picture] = &[
 ];
 
 /// In the folder of the recordings, so that no picture shows where anybody keeps the project.
-fn heaptape(words: &[&str], rounds: &str, folder: &Path) {
+fn heaptape(arguments: &[&str], rounds: &str, folder: &Path) {
     let status = Command::new(test_env::command())
-        .args(words)
+        .args(arguments)
         .current_dir(folder)
         .env("PYTHONMALLOC", "malloc")
         .env("ROUNDS", rounds)
         .status()
         .expect("heaptape can be started");
-    assert!(status.success(), "heaptape {}: {status}", words.join(" "));
+    assert!(status.success(), "heaptape {}: {status}", arguments.join(" "));
 }
 
 fn photograph(picture: &Picture, page: &Path, to: &Path) {
@@ -100,7 +100,7 @@ fn photograph(picture: &Picture, page: &Path, to: &Path) {
         browser.value(&format!("(() => {{ {}; }})()", picture.first));
     }
     assert!(browser.complaints.is_empty(), "{}: {:?}", picture.name, browser.complaints);
-    let best = [90, 80, 70, 55, 40].into_iter().map(|quality| browser.picture(picture.element, quality));
+    let best = [90, 80, 70, 55, 40].into_iter().map(|quality| browser.screenshot(picture.element, quality));
     let bytes = best.into_iter().find(|bytes| bytes.len() <= MAX_BYTES).expect("a picture that is small enough");
     let file = to.join(format!("{}.webp", picture.name));
     std::fs::write(&file, &bytes).expect("the picture is written");
@@ -109,16 +109,16 @@ fn photograph(picture: &Picture, page: &Path, to: &Path) {
 
 fn main() {
     assert!(Browser::is_there(), "no chromium: scripts/install-tools chromium");
-    let place = test_env::folder();
+    let directory = test_env::folder();
     let gallery = test_env::root().join("docs/gallery");
-    std::fs::copy(gallery.join("index.py"), place.path().join("index.py")).expect("the program");
+    std::fs::copy(gallery.join("index.py"), directory.path().join("index.py")).expect("the program");
     for (name, rounds) in [("before", "40"), ("after", "80")] {
-        heaptape(&["record", "-q", "-o", name, "--", "python3", "index.py"], rounds, place.path());
+        heaptape(&["record", "-q", "-o", name, "--", "python3", "index.py"], rounds, directory.path());
     }
-    heaptape(&["export", "--to", "html", "-o", "page.html", "before"], "", place.path());
-    heaptape(&["export", "--to", "html", "-o", "compared.html", "before", "after"], "", place.path());
+    heaptape(&["export", "--to", "html", "-o", "page.html", "before"], "", directory.path());
+    heaptape(&["export", "--to", "html", "-o", "compared.html", "before", "after"], "", directory.path());
     for picture in PICTURES {
-        let page = place.path().join(if picture.compared { "compared.html" } else { "page.html" });
+        let page = directory.path().join(if picture.compared { "compared.html" } else { "page.html" });
         photograph(picture, &page, &gallery);
     }
 }

@@ -20,8 +20,8 @@ fn walk(value: &Value) -> (u64, f64) {
 }
 
 fn main() {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["make", count, file] => {
             let count: u64 = count.parse().expect("a number of objects");
             let mut text = String::from("[");

@@ -360,9 +360,9 @@ fn make(events: u64, folder: &Path, most_live: usize) -> io::Result<()> {
 }
 
 fn main() {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let number = |at: usize| words.get(at).and_then(|word| word.parse::<f64>().ok()).map(|number| number as u64);
-    let (Some(events), Some(folder)) = (number(0), words.get(1)) else {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize| arguments.get(at).and_then(|word| word.parse::<f64>().ok()).map(|number| number as u64);
+    let (Some(events), Some(folder)) = (number(0), arguments.get(1)) else {
         eprintln!("make-recording EVENTS FOLDER [LIVE]");
         std::process::exit(2);
     };

@@ -1,13 +1,12 @@
-//! Other users, and names that are meant to do something to whoever reads them.
+//! Other users, and hostile names of programs.
 
 use heaptape_tests::{Program, is_root, target, test_env, torture};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-/// A program whose name tries to leave the folder, to write the terminal's title, and to turn the
-/// line round.
+/// The name of a program contains a path, escape sequences and bidirectional marks.
 #[test]
-fn a_name_full_of_tricks() {
+fn hostile_program_name_is_neutralized() {
     let folder = test_env::folder();
     let name = OsStr::from_bytes(b"..\\..\x1b]0;owned\x07\n\r=cmd()\xe2\x80\xae<script>");
     let path = folder.path().join(name);
@@ -16,11 +15,11 @@ fn a_name_full_of_tricks() {
     assert_eq!(recording.outcome.code(), 3);
     for entry in std::fs::read_dir(&recording.folder).expect("the recording").flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let is_harmless = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+        let is_harmless = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         assert!(name.chars().all(is_harmless) && !name.starts_with('.'), "{name:?}");
     }
-    let mut said = 0;
-    for words in [
+    let mut output = 0;
+    for arguments in [
         &["report"][..],
         &["leaks"],
         &["verify"],
@@ -30,31 +29,31 @@ fn a_name_full_of_tricks() {
         &["threads"],
         &["report", "--json"],
     ] {
-        let outcome = recording.heaptape(words);
-        assert!(outcome.code() < 2, "{words:?}: {outcome}");
+        let outcome = recording.heaptape(arguments);
+        assert!(outcome.code() < 2, "{arguments:?}: {outcome}");
         let text = outcome.text() + &outcome.error();
-        let is_trick = |letter: char| (letter.is_control() && letter != '\n' && letter != '\t') || letter == '\u{202e}';
+        let is_trick = |c: char| (c.is_control() && c != '\n' && c != '\t') || c == '\u{202e}';
         assert!(
             !text.contains(is_trick),
-            "{words:?}: {:?}",
-            text.chars().filter(|letter| is_trick(*letter)).collect::<String>()
+            "{arguments:?}: {:?}",
+            text.chars().filter(|c| is_trick(*c)).collect::<String>()
         );
-        said += 1;
+        output += 1;
     }
-    torture::passed(43, "reports of a program whose name is full of tricks", said);
+    torture::passed(43, "reports about a program with a hostile name", output);
 }
 
-/// Another user can neither read a recording nor find its recorder's socket.
+/// Another user can neither read a recording nor find the socket of its recorder.
 #[test]
-fn another_user_gets_nothing() {
+fn another_user_can_neither_read_nor_reach_a_recording() {
     if !is_root() || test_env::find("setpriv").is_none() {
         return;
     }
-    // A way to the recording, so that its own rights are what keeps the other out.
+    // The parent directory is accessible, so that only the rights of the recording protect it.
     let folder = test_env::folder();
     use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).expect("a way");
-    let place = folder.path().join("r");
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).expect("rights");
+    let destination = folder.path().join("r");
     let other = "setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all --bounding-set=-all env -i PATH=\"$PATH\" sh -c";
     let line = format!(
         r#"{other} 'ls "$0" && echo listed; cat "$0"/recording.json && echo read; touch "$0"/x && echo written; rm -rf "$0"; ls -d "$0"' "$1"
@@ -67,11 +66,15 @@ fn another_user_gets_nothing() {
         [ -e "$folder/socket" ] && echo still there
         echo done"#
     );
-    let recorder = Program::new(test_env::command()).args(["record", "-q", "-o"]).arg(&place).arg("--");
-    let outcome = recorder.args(["sh", "-c", &line, "sh"]).arg(&place).plain().success();
+    let recorder = Program::new(test_env::command()).args(["record", "-q", "-o"]).arg(&destination).arg("--");
+    let outcome = recorder.args(["sh", "-c", &line, "sh"]).arg(&destination).plain().success();
     let text = outcome.text();
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines, [place.to_str().expect("a path"), "1", "the name that it was bound to", "done"], "{outcome}");
-    assert!(place.join("recording.json").is_file(), "{outcome}");
-    torture::passed(42, "attempts of another user, all denied", 9);
+    assert_eq!(
+        lines,
+        [destination.to_str().expect("a path"), "1", "the name that it was bound to", "done"],
+        "{outcome}"
+    );
+    assert!(destination.join("recording.json").is_file(), "{outcome}");
+    torture::passed(42, "denied attempts of another user", 9);
 }

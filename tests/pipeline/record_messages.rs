@@ -1,25 +1,25 @@
-//! What `heaptape record` says: without color off a terminal, about what was not recorded, about
-//! slips, and about processes that outlive the program.
+//! Messages of `heaptape record`: color, unrecorded programs, mistyped options and commands, and
+//! processes that outlive the program.
 
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Outcome, Program, Recording, Target, test_env, torture};
 use std::path::Path;
 
-/// `heaptape` with these words, in a new working folder.
-fn said(words: &[&str]) -> (Outcome, tempfile::TempDir) {
+/// Runs heaptape with these arguments in a new working directory.
+fn output(arguments: &[&str]) -> (Outcome, tempfile::TempDir) {
     let folder = test_env::folder();
-    (Program::new(test_env::command()).args(words).folder(folder.path()).plain(), folder)
+    (Program::new(test_env::command()).args(arguments).folder(folder.path()).plain(), folder)
 }
 
 #[test]
-fn the_log_has_no_color_off_a_terminal() {
+fn log_has_color_only_on_a_terminal() {
     let terminal = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))";
     let record = |pty: bool, variable: &str| {
         let folder = test_env::folder();
-        let program = Program::new("true").behind_command(
+        let program = Program::new("true").as_arguments_of(
             Program::new(test_env::command()).args(["record", "-o"]).arg(folder.path().join("r")).arg("--"),
         );
-        let program = if pty { program.behind(&["python3", "-c", terminal]) } else { program };
+        let program = if pty { program.launched_by(&["python3", "-c", terminal]) } else { program };
         program.env("HEAPTAPE_LOG", "debug").env("TERM", "xterm").env(variable, "1").plain().success()
     };
     let piped = record(false, "UNUSED");
@@ -31,9 +31,9 @@ fn the_log_has_no_color_off_a_terminal() {
 }
 
 #[test]
-fn a_recording_of_nothing_recommends_no_question() {
+fn empty_recording_recommends_no_command() {
     let program = Target::program("small.c").flag("-static").named("small-static").build();
-    let (outcome, folder) = said(&["record", "--", program.to_str().expect("text"), "6"]);
+    let (outcome, folder) = output(&["record", "--", program.to_str().expect("text"), "6"]);
     let error = outcome.error();
     assert_eq!(outcome.code(), 6, "{outcome}");
     assert!(error.contains("nothing was recorded") && error.contains("link it dynamically"), "{outcome}");
@@ -43,72 +43,72 @@ fn a_recording_of_nothing_recommends_no_question() {
 }
 
 #[test]
-fn unknown_options_are_no_programs() {
-    for (words, wanted) in [
+fn unknown_options_are_errors() {
+    for (arguments, wanted) in [
         (&["record", "--pid", "1"][..], "unknown option --pid"),
         (&["record", "-p", "1"], "unknown option -p"),
         (&["record", "--outptu", "x", "--", "true"], "did you mean --output?"),
         (&["record", "-q", "--pid=1", "true"], "unknown option --pid"),
         (&["leaks", "--no-such-option", "x"], "unknown option --no-such-option"),
     ] {
-        let (outcome, folder) = said(words);
-        assert_eq!(outcome.code(), 2, "{words:?}: {outcome}");
-        assert!(outcome.error().contains(wanted) && outcome.error().lines().count() == 1, "{words:?}: {outcome}");
-        assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 0, "{words:?}");
+        let (outcome, folder) = output(arguments);
+        assert_eq!(outcome.code(), 2, "{arguments:?}: {outcome}");
+        assert!(outcome.error().contains(wanted) && outcome.error().lines().count() == 1, "{arguments:?}: {outcome}");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 0, "{arguments:?}");
     }
-    // Behind the program and behind -- everything is the program's.
-    for (words, code) in [
+    // After the program and after -- all arguments are the program's.
+    for (arguments, code) in [
         (&["record", "-q", "sh", "-c", "exit 3"][..], 3),
         (&["record", "-q", "ls", "--color=never", "-a"], 0),
         (&["record", "-q", "--", "sh", "-c", "exit 4", "--pid"], 4),
         (&["record", "-q", "--", "-p"], 127),
     ] {
-        let (outcome, _folder) = said(words);
-        assert_eq!(outcome.code(), code, "{words:?}: {outcome}");
+        let (outcome, _folder) = output(arguments);
+        assert_eq!(outcome.code(), code, "{arguments:?}: {outcome}");
     }
 }
 
 #[test]
-fn options_behind_the_program_are_pointed_out() {
-    let (outcome, _folder) = said(&["record", "ls", "-q", "-o", "no-such-file"]);
+fn options_after_the_program_are_pointed_out() {
+    let (outcome, _folder) = output(&["record", "ls", "-q", "-o", "no-such-file"]);
     assert_eq!(outcome.code(), 2, "{outcome}");
     assert!(outcome.error().contains("heaptape: -q -o was passed to ls"), "{outcome}");
-    for words in [&["record", "--", "ls", "-q", "-o", "no-such-file"][..], &["record", "ls", "-q"]] {
-        let (outcome, _folder) = said(words);
-        assert!(!outcome.error().contains("was passed to"), "{words:?}: {outcome}");
+    for arguments in [&["record", "--", "ls", "-q", "-o", "no-such-file"][..], &["record", "ls", "-q"]] {
+        let (outcome, _folder) = output(arguments);
+        assert!(!outcome.error().contains("was passed to"), "{arguments:?}: {outcome}");
     }
 }
 
 #[test]
-fn programs_that_cannot_be_found() {
-    let (outcome, folder) = said(&["record", "nosuchprog"]);
+fn missing_programs_are_reported_with_status_127() {
+    let (outcome, folder) = output(&["record", "nosuchprog"]);
     assert_eq!((outcome.code(), outcome.error().as_str()), (127, "heaptape: nosuchprog: not found in PATH\n"));
     let script = folder.path().join("script");
     std::fs::write(&script, "#!/no/such/interpreter\n").expect("a script");
     std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("its mode");
-    let (outcome, _folder) = said(&["record", script.to_str().expect("text")]);
+    let (outcome, _folder) = output(&["record", script.to_str().expect("text")]);
     assert_eq!(outcome.code(), 127, "{outcome}");
     assert!(outcome.error().contains("its interpreter /no/such/interpreter does not exist"), "{outcome}");
-    let (outcome, _folder) = said(&["record", "./nosuchprog"]);
+    let (outcome, _folder) = output(&["record", "./nosuchprog"]);
     assert!(outcome.error().contains("./nosuchprog: No such file"), "{outcome}");
 }
 
 #[test]
-fn mistyped_commands() {
-    for (word, wanted) in [
+fn mistyped_commands_get_a_suggestion() {
+    for (command, wanted) in [
         ("run", "heaptape record -- PROG"),
         ("leeks", "did you mean leaks?"),
         ("recrod", "heaptape record -- PROG"),
         ("compare", "did you mean diff?"),
         ("quite-other", "heaptape --help"),
     ] {
-        let outcome = heaptape([word]);
+        let outcome = heaptape([command]);
         assert_eq!(outcome.code(), 2, "{outcome}");
-        assert!(outcome.error().contains(wanted) && outcome.error().lines().count() == 1, "{word}: {outcome}");
+        assert!(outcome.error().contains(wanted) && outcome.error().lines().count() == 1, "{command}: {outcome}");
     }
 }
 
-/// The pids that a recording says were still running.
+/// Returns the pids of processes that were still running at the end of a recording.
 fn still_running(folder: &Path) -> Vec<String> {
     let bytes = std::fs::read(folder.join("recording.json")).expect("recording.json");
     let about: heaptape_formats::recording::Recording = serde_json::from_slice(&bytes).expect("json");
@@ -118,10 +118,10 @@ fn still_running(folder: &Path) -> Vec<String> {
     about.images.iter().filter(running).map(|image| image.pid.to_string()).collect()
 }
 
-/// A program that goes to the background: its child is recorded to its end with `--wait`, and named
-/// without.
+/// A program starts a child in the background and ends. With `--wait` the child is recorded to its
+/// end. Without, it is named.
 #[test]
-fn processes_that_outlive_the_program() {
+fn processes_that_outlive_the_program_are_named_or_awaited() {
     // The child says its pid, and goes on for a second; the program does not wait for it.
     let line = "( sleep 1; exec ls / ) >/dev/null 2>&1 & echo $!";
     let folder = test_env::folder();
@@ -129,32 +129,32 @@ fn processes_that_outlive_the_program() {
         let program = Program::new(test_env::command()).arg("record").args(options).arg("-o");
         let outcome = Program::new("bash").arg("-c").arg(line);
         (
-            outcome.behind_command(program.arg(folder.path().join(name)).arg("--")).plain().success(),
+            outcome.as_arguments_of(program.arg(folder.path().join(name)).arg("--")).plain().success(),
             folder.path().join(name),
         )
     };
-    let (outcome, place) = record("without", &[]);
-    let running = still_running(&place);
+    let (outcome, recording) = record("without", &[]);
+    let running = still_running(&recording);
     assert!(!running.is_empty(), "{outcome}");
     let error = outcome.error();
     assert!(error.contains("still running") && error.contains("record --wait"), "{outcome}");
     assert!(running.iter().all(|pid| error.contains(&format!("(pid {pid})"))), "{running:?}: {outcome}");
     assert!(error.contains("sleep (pid") || error.contains("bash (pid"), "{outcome}");
 
-    let (outcome, place) = record("with", &["--wait"]);
+    let (outcome, recording) = record("with", &["--wait"]);
     assert!(outcome.wall.as_secs_f64() >= 1.0, "{outcome}");
-    assert_eq!(still_running(&place), Vec::<String>::new(), "{outcome}");
+    assert_eq!(still_running(&recording), Vec::<String>::new(), "{outcome}");
     assert!(!outcome.error().contains("still running"), "{outcome}");
-    let recording = Recording { outcome, folder: place, place: test_env::folder() }.whole();
+    let recording = Recording { outcome, folder: recording, directory: test_env::folder() }.complete();
     let report = recording.report();
     assert_eq!(report.only("ls").exit.get("code").and_then(serde_json::Value::as_u64), Some(0), "{report:#?}");
-    torture::passed(61, "a program in the background, recorded to its end", 1);
+    torture::passed(61, "background programs recorded to their end", 1);
 }
 
 /// Nothing is waited for when nothing outlives the program, and a signal ends the waiting.
 #[test]
-fn waiting_ends() {
-    let quick = Program::new("ls").option("--wait").recorded().success().whole();
+fn waiting_ends_with_the_last_process_or_a_signal() {
+    let quick = Program::new("ls").option("--wait").recorded().success().complete();
     assert!(quick.outcome.wall.as_secs_f64() < 20.0, "{}", quick.outcome);
     let recording =
         Program::shell("sleep 30 >/dev/null 2>&1 & echo $!").option("--wait").recorded_while(|command, _| {
