@@ -26,6 +26,10 @@ pub struct Batch {
     pub records: Vec<Record>,
     /// The runs, in order.
     pub runs: Vec<Run>,
+    /// No event of the batch happened before this tick: its rings were read until then, and were
+    /// empty. Most events of a program with one thread have no timestamp of their own, and the last
+    /// one may be old.
+    pub floor: u64,
     /// No event of the batch happened after this tick. Later timestamps are wrong.
     pub limit: u64,
     /// Whether there are several threads. A free may then be seen before its allocation, when

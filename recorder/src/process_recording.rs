@@ -220,6 +220,9 @@ impl ProcessRecording {
     /// from `spare`.
     pub fn batch(&mut self, batch: &Batch, spare: &mut dyn FnMut() -> Chunk, out: &mut dyn FnMut(WriteJob)) {
         let mut from = 0;
+        if !batch.records.is_empty() {
+            self.last_tick = self.last_tick.max(batch.floor.min(batch.limit));
+        }
         for run in &batch.runs {
             let records = &batch.records[from..][..run.records as usize];
             from += records.len();

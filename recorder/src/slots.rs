@@ -225,10 +225,19 @@ impl Slots {
         }
         self.max_records = (MAX_RECORDS * FULL_RINGS / self.slots.len().max(1) as u64).clamp(MIN_RECORDS, MAX_RECORDS);
         let mut frontier = barrier;
+        batch.floor = self.barrier;
         for index in 0..self.slots.len() {
             let before = result.records;
+            if self.slots[index].queue.waiting() > 0 {
+                // What waits here is older.
+                batch.floor = 0;
+            }
+            let quiet_until = self.slots[index].quiet_until;
             if let Some(control) = mapping.slot(index as u32) {
                 frontier = frontier.min(self.read_ring(index, control, barrier, now, &mut result));
+            }
+            if result.records > before {
+                batch.floor = batch.floor.min(quiet_until);
             }
             if result.records > before || index % EMPTY_RINGS_PER_BEAT == 0 {
                 heart.keep_beating();

@@ -81,3 +81,21 @@ fn stopped_process_tree_is_recorded_completely() {
     times_are_sane(&recording);
     torture::passed(45, "stopped process trees with their recorder", 1);
 }
+
+/// A program with one thread takes a timestamp for each 16th event only. The times of events that
+/// are further apart than the recorder's passes are right all the same.
+#[test]
+fn rare_events_have_their_times() {
+    let recording = Program::new(target::c("rare_events")).recorded().success().whole();
+    let answer = recording.heaptape(&["peak", "--json"]);
+    let value: Value = serde_json::from_slice(&answer.stdout).expect("the peak");
+    let at = value["processes"][0]["at"]["time_ns"].as_u64().expect("the time of the peak");
+    // A recorder that is not scheduled for some time knows only that the block came later.
+    assert!(at >= 200_000_000, "the peak is 0.3 s after the start: {at} ns");
+    let answer = recording.heaptape(&["timeline", "--slices", "6", "--json"]);
+    let value: Value = serde_json::from_slice(&answer.stdout).expect("the timeline");
+    let slices = value["processes"][0]["slices"].as_array().expect("slices");
+    let most = |index: usize| slices[index]["most_bytes"].as_u64();
+    assert!(most(0).is_some_and(|bytes| bytes < 1 << 20), "the large block is not there yet: {slices:?}");
+    assert!(most(3).is_some_and(|bytes| bytes >= 1 << 20), "and is there in the middle: {slices:?}");
+}

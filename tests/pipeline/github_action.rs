@@ -77,7 +77,8 @@ fn thresholds_fail_the_step_and_name_the_leak() {
 #[test]
 fn a_recording_below_all_thresholds_passes_and_is_a_baseline() {
     let folder = test_env::folder();
-    let (less, more) = (Target::program("leaks/shop.c").build(), Target::program("leaks/shop.c").flag("-DMORE").build());
+    let (less, more) =
+        (Target::program("leaks/shop.c").build(), Target::program("leaks/shop.c").flag("-DMORE").build());
     let before =
         play(folder.path(), &[("run", &less.to_string_lossy()), ("fail-if", "peak > 1GiB"), ("output", "before")]);
     assert_eq!(before.status, Some(0), "{}", before.messages);
