@@ -5,7 +5,6 @@
 //! the original tool and a recording alike.
 
 pub mod dcpi;
-mod demangle;
 pub mod gprof;
 pub mod input;
 pub mod mleak;

@@ -1,10 +1,9 @@
 //! Reads recordings: load, replay, model, report, export.
 //!
 //! ```text
-//! load ──> Process ──> replay ──> model::* ──> sums ──> report::*   text and JSON for people and scripts
-//!            └─ stacks ──> symbols ──> program_frames ───┤
-//!                                                        ├> export::*, convert   files for other tools
-//!                                                        └> compat::*            views of other tools
+//! load ──> Process ──> replay ──> model ──> sums ──> report            text and JSON
+//!            └─ stacks ──> symbols ───────────┘  ├──> export, convert   files for other tools
+//!                                                └──> compat            views of other tools
 //! ```
 //! Modules depend only on those to the left, and compat views are on top of all. Models do not
 //! depend on files. Everything that is missing from a recording is listed as [`missing::Missing`],

@@ -7,17 +7,23 @@
 //! file with another build-id than the recorded one is not used. An address without name is shown
 //! as `module+0xoffset`.
 
+mod binutils_names;
+mod binutils_symbols;
 mod code_name;
 mod demangle;
 mod dwarf;
 mod elf;
 mod files;
 mod lacks;
+mod lines;
 mod minidebug;
+mod object_file;
 mod returned_text;
 mod save;
 mod scopes;
+mod section;
 
+pub use binutils_symbols::BinutilsSymbol;
 pub use code_name::code_name;
 pub use demangle::demangle;
 
@@ -28,17 +34,36 @@ use crate::saved_names::SavedTable;
 use crate::stacks::{Module, Site, Stacks};
 use dwarf::Debug;
 use elf::{Elf, Functions};
-pub use files::Origin;
+pub use files::{Origin, hexadecimal};
 use files::{Search, search};
 use heaptape_formats::tape::instruction;
 use lacks::Lacks;
 pub use lacks::unshown;
+pub use lines::{Lines, SourceLine};
+pub use object_file::{FunctionRange, Machine, ObjectError, ObjectFile, TextSection};
 use returned_text::returned_text;
 use rustc_hash::FxHashMap;
 pub use save::save;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
+
+/// The form of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// The form of the reports: the full name of the function without its parameters.
+    Full,
+    /// The form of the binutils: with parameters and return type, as gprof prints it.
+    Binutils,
+}
+
+/// Returns the demangled name of a symbol in a style.
+pub fn demangle_in(style: Style, symbol: &str) -> String {
+    match style {
+        Style::Full => demangle(symbol.as_bytes()),
+        Style::Binutils => binutils_names::demangle(symbol),
+    }
+}
 
 /// The amount of debug information that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,6 +14,7 @@ mod view;
 
 use crate::compat::input::{self, RecordingInput, is_recording};
 use crate::export::Measure;
+use crate::symbols::ObjectError;
 use crate::unpack;
 use graph::{Filter, Graph};
 use heaptape_formats::gmon::{self, Form, Gmon, Hints, Union};
@@ -98,7 +99,10 @@ pub fn run(options: &Options, out: &mut dyn Write, err: &mut dyn Write) -> Resul
     let completed = if is_recording_only { with_program(options)? } else { options.clone() };
     let options = &completed;
     let image = Image::read(&read_file(&options.image)?);
-    let image = image.or_else(|error| message(format!("{}: {error}", options.image)))?;
+    let image = image.or_else(|error| {
+        let what = if matches!(error, ObjectError::Damaged(_)) { "not an ELF file that can be read: " } else { "" };
+        message(format!("{}: {what}{error}", options.image))
+    })?;
     if image.symbols.is_empty() {
         return message(format!("file `{}' has no symbols", options.image));
     }

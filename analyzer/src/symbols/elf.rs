@@ -1,21 +1,17 @@
 //! ELF files on disk: build id, function symbols and sections, each read only when needed. Any
 //! fault in a file has the result "nothing found", because names are an aid and never a condition.
 
+use super::section::{MOST_SECTION_BYTES, unpacked};
 use crate::frame::FunctionSymbol;
-use flate2::read::ZlibDecoder;
-use heaptape_formats::tape::Codec;
 use object::elf::{self, FileHeader64, ProgramHeader64, SectionHeader64, Sym64};
 use object::read::elf::{CompressionHeader, FileHeader, ProgramHeader, SectionHeader, Sym};
-use object::{Endianness, ReadCache, ReadRef};
+use object::{CompressionFormat, Endianness, ReadCache, ReadRef};
 use std::fs::File;
-use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
 /// Maximum number of bytes of symbol tables and names that are read.
 const MOST_SYMBOL_BYTES: u64 = 1 << 30;
-/// Maximum size of one uncompressed debug section in bytes.
-const MOST_SECTION_BYTES: u64 = 2 << 30;
 /// Maximum size of build id and debug link sections in bytes.
 const MOST_NOTE_BYTES: u64 = 64 * 1024;
 
@@ -268,20 +264,12 @@ impl Elf {
         let Some((header, header_offset, stored)) = section.compression(endian, &self.cache).ok()? else {
             return read(offset, size).map(<[u8]>::to_vec);
         };
-        let plain = header.ch_size(endian);
-        if plain > MOST_SECTION_BYTES || plain / 1024 > stored {
-            return None;
-        }
-        let bytes = read(header_offset, stored)?;
-        match header.ch_type(endian) {
-            elf::ELFCOMPRESS_ZLIB => {
-                let mut out = Vec::new();
-                ZlibDecoder::new(bytes).take(plain).read_to_end(&mut out).ok()?;
-                Some(out)
-            }
-            elf::ELFCOMPRESS_ZSTD => Codec::Zstd.unpack(bytes, usize::try_from(plain).ok()?).ok(),
-            _ => None,
-        }
+        let format = match header.ch_type(endian) {
+            elf::ELFCOMPRESS_ZLIB => CompressionFormat::Zlib,
+            elf::ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
+            _ => return None,
+        };
+        unpacked(format, read(header_offset, stored)?, header.ch_size(endian))
     }
 }
 

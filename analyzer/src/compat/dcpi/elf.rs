@@ -1,17 +1,9 @@
-//! Procedures, source lines and bytes of an ELF file.
+//! Procedures, source lines and bytes of an ELF file, as DCPI's tools show them.
 
-use crate::compat::demangle::demangle;
-use addr2line::Context;
-use gimli::{EndianArcSlice, RunTimeEndian};
-use object::{Object, ObjectSection, ObjectSymbol, SectionFlags, SymbolKind};
-use std::io::Read;
+use crate::symbols::{
+    FunctionRange, Lines, ObjectError, ObjectFile, SourceLine, Style, TextSection, demangle_in, hexadecimal,
+};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-type Reader = EndianArcSlice<RunTimeEndian>;
-
-/// Maximum size in bytes of a decompressed debug section.
-const MAX_SECTION_SIZE: u64 = 4 << 30;
 
 /// An ELF file. All addresses are those in the file.
 pub struct Elf {
@@ -21,7 +13,7 @@ pub struct Elf {
     pub build_id: Option<String>,
     procedures: Vec<Procedure>,
     text_sections: Vec<TextSection>,
-    lines: Option<Context<Reader>>,
+    lines: Option<Lines>,
 }
 
 /// A function symbol of an image.
@@ -38,25 +30,8 @@ pub struct Procedure {
 impl Procedure {
     /// Returns the demangled name.
     pub fn name(&self) -> String {
-        demangle(&self.symbol)
+        demangle_in(Style::Binutils, &self.symbol)
     }
-}
-
-/// A section that holds instructions.
-#[derive(Clone, Debug)]
-struct TextSection {
-    start: u64,
-    end: u64,
-    bytes: Vec<u8>,
-}
-
-/// A line of a source file.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SourceLine {
-    /// The source file's path.
-    pub file: String,
-    /// The line number, from 1.
-    pub line: u32,
 }
 
 impl Elf {
@@ -64,18 +39,17 @@ impl Elf {
     ///
     /// # Errors
     /// Returns an error if the bytes are not a readable ELF file.
-    pub fn parse(path: &Path, bytes: &[u8]) -> object::Result<Elf> {
-        let file = object::File::parse(bytes)?;
-        let build_id = file.build_id()?.map(|id| id.iter().map(|byte| format!("{byte:02x}")).collect());
-        let mut text_sections: Vec<TextSection> =
-            file.sections().filter_map(|section| text_section(&section)).collect();
-        text_sections.sort_by_key(|text| text.start);
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Elf, ObjectError> {
+        let file = ObjectFile::parse(bytes)?;
+        let text_sections = file.text_sections();
+        let procedure =
+            |function: FunctionRange| Procedure { symbol: function.symbol, start: function.start, end: function.end };
         Ok(Elf {
             path: path.to_path_buf(),
-            build_id,
-            procedures: procedures(&file, &text_sections),
+            build_id: file.build_id()?.map(|id| hexadecimal(&id)),
+            procedures: file.functions(&text_sections).into_iter().map(procedure).collect(),
             text_sections,
-            lines: lines(&file),
+            lines: file.lines(),
         })
     }
 
@@ -115,19 +89,13 @@ impl Elf {
 
     /// Returns the source line of an address.
     pub fn source_line(&self, address: u64) -> Option<SourceLine> {
-        let location = self.lines.as_ref()?.find_location(address).ok()??;
-        Some(SourceLine { file: location.file?.to_string(), line: location.line? })
+        self.lines.as_ref()?.at(address)
     }
 
     /// Returns all source lines that have instructions in a range, sorted and without duplicates.
     pub fn source_lines(&self, start: u64, end: u64) -> Vec<SourceLine> {
-        let Some(ranges) = self.lines.as_ref().and_then(|lines| lines.find_location_range(start, end).ok()) else {
-            return Vec::new();
-        };
-        let line = |(_, _, location): (u64, u64, addr2line::Location<'_>)| {
-            Some(SourceLine { file: location.file?.to_string(), line: location.line? })
-        };
-        let mut lines: Vec<SourceLine> = ranges.filter_map(line).collect();
+        let starts = self.lines.as_ref().map(|lines| lines.within(start..end)).unwrap_or_default();
+        let mut lines: Vec<SourceLine> = starts.into_iter().map(|start| start.line).collect();
         lines.sort();
         lines.dedup();
         lines
@@ -142,74 +110,6 @@ impl Elf {
         let to = usize::try_from(end.max(start) - text.start).unwrap_or(usize::MAX).min(text.bytes.len());
         text.bytes.get(from..to).unwrap_or_default()
     }
-}
-
-/// Returns the content of a section if it contains instructions.
-fn text_section<'data>(section: &impl ObjectSection<'data>) -> Option<TextSection> {
-    let SectionFlags::Elf { sh_flags, .. } = section.flags() else { return None };
-    let is_text = sh_flags.contains(object::elf::SHF_EXECINSTR);
-    let end = section.address().checked_add(section.size())?;
-    (is_text && section.size() > 0).then(|| TextSection {
-        start: section.address(),
-        end,
-        bytes: section.data().unwrap_or_default().to_vec(),
-    })
-}
-
-/// Returns the functions sorted by address, without overlaps. Of several functions at an address,
-/// the one with the longest range wins, then the first name. A function without size extends to the
-/// next one.
-fn procedures(file: &object::File<'_>, text_sections: &[TextSection]) -> Vec<Procedure> {
-    let function = |symbol: object::Symbol<'_, '_>| {
-        let is_function = symbol.kind() == SymbolKind::Text && symbol.is_definition();
-        let symbol = is_function.then_some(symbol)?;
-        let name = String::from_utf8_lossy(symbol.name_bytes().ok()?).into_owned();
-        let end = symbol.address().saturating_add(symbol.size());
-        (!name.is_empty()).then_some(Procedure { symbol: name, start: symbol.address(), end })
-    };
-    let mut found: Vec<Procedure> = file.symbols().filter_map(function).collect();
-    if found.is_empty() {
-        found = file.dynamic_symbols().filter_map(function).collect();
-    }
-    found.sort_by(|a, b| (a.start, b.end, &a.symbol).cmp(&(b.start, a.end, &b.symbol)));
-    found.dedup_by_key(|procedure| procedure.start);
-    for index in 0..found.len() {
-        let start = found[index].start;
-        let next = found.get(index + 1).map_or(u64::MAX, |next| next.start);
-        let section = text_sections.iter().find(|text| text.start <= start && start < text.end);
-        let furthest = section.map_or(start, |text| text.end).min(next);
-        let procedure = &mut found[index];
-        procedure.end = if procedure.end == start { furthest } else { procedure.end.min(next) };
-    }
-    found
-}
-
-/// Loads the debug information. Returns `None` if it cannot be read.
-fn lines(file: &object::File<'_>) -> Option<Context<Reader>> {
-    let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
-    let load = |id: gimli::SectionId| -> Result<Reader, gimli::Error> {
-        let bytes = file.section_by_name(id.name()).and_then(|section| decompressed(&section)).unwrap_or_default();
-        Ok(Reader::new(Arc::from(bytes), endian))
-    };
-    Context::from_dwarf(gimli::Dwarf::load(load).ok()?).ok()
-}
-
-/// Returns the decompressed bytes of a section.
-fn decompressed<'data>(section: &impl ObjectSection<'data>) -> Option<Vec<u8>> {
-    let data = section.compressed_data().ok()?;
-    let limit = data.uncompressed_size.min(MAX_SECTION_SIZE);
-    let mut bytes = Vec::new();
-    match data.format {
-        object::CompressionFormat::None => bytes.extend_from_slice(data.data),
-        object::CompressionFormat::Zlib => {
-            flate2::read::ZlibDecoder::new(data.data).take(limit).read_to_end(&mut bytes).ok()?;
-        }
-        object::CompressionFormat::Zstandard => {
-            zstd::stream::read::Decoder::new(data.data).ok()?.take(limit).read_to_end(&mut bytes).ok()?;
-        }
-        _ => return None,
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]

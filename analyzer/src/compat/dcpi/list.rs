@@ -1,11 +1,12 @@
 //! `dcpilist`: prints the counts of one procedure by source line or instruction.
 
 use super::disassembly::{Instruction, disassemble};
-use super::elf::{Elf, Procedure, SourceLine};
+use super::elf::{Elf, Procedure};
 use super::prof::total_line;
 use super::set::{Image, Set, add_row};
 use super::text::Table;
 use super::{Error, Result};
+use crate::symbols::SourceLine;
 use crate::text::clean_columns;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};

@@ -3,7 +3,7 @@
 
 use super::graph::Preference;
 use super::symbols::Table;
-use crate::compat::demangle::demangle;
+use crate::symbols::{Style, demangle_in};
 
 /// The symbols that match a list of specifications.
 #[derive(Debug, Default)]
@@ -95,7 +95,9 @@ impl<'a> Pattern<'a> {
             && match self.target {
                 Target::All => true,
                 Target::Line(line) => symbol.source.is_some_and(|(_, number)| number == line),
-                Target::Function(name) => symbol.name == name || is_demangled(name) && demangle(&symbol.name) == name,
+                Target::Function(name) => {
+                    symbol.name == name || is_demangled(name) && demangle_in(Style::Binutils, &symbol.name) == name
+                }
             }
     }
 }

@@ -1,7 +1,8 @@
 //! The table of symbols to which samples and arcs are assigned: functions, or source lines where
 //! they are known.
 
-use super::image::{Image, ImageSymbol};
+use super::image::Image;
+use crate::symbols::BinutilsSymbol;
 use std::collections::HashMap;
 
 /// A function, or a line of one.
@@ -68,10 +69,10 @@ impl Table {
     fn read(image: &Image, rules: Rules, lines: bool) -> Table {
         let mut paths = Vec::new();
         let mut files = Files { paths: &mut paths, known: HashMap::new() };
-        let is_included = |symbol: &&ImageSymbol| {
+        let is_included = |symbol: &&BinutilsSymbol| {
             !(symbol.is_local && (rules.no_static || rules.only_functions && !symbol.is_function))
         };
-        let function = |symbol: &ImageSymbol| Symbol {
+        let function = |symbol: &BinutilsSymbol| Symbol {
             address: symbol.address,
             last: 0,
             name: symbol.name.clone(),

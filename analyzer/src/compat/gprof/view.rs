@@ -6,7 +6,7 @@ use super::options::Options;
 use super::samples::{Samples, units_per_bin};
 use super::specs::Selection;
 use super::symbols::Table;
-use crate::compat::demangle::demangle;
+use crate::symbols::{Style, demangle_in};
 use crate::text::clean;
 use heaptape_formats::gmon::Union;
 use std::cell::{Cell, RefCell};
@@ -50,7 +50,7 @@ impl Names {
         if let Some(name) = self.known.borrow().get(&index) {
             return name.clone();
         }
-        let name: Rc<str> = demangle(linked).into();
+        let name: Rc<str> = demangle_in(Style::Binutils, linked).into();
         if self.bytes.get() + name.len() < Names::MAX_BYTES {
             self.bytes.set(self.bytes.get() + name.len());
             self.known.borrow_mut().insert(index, name.clone());

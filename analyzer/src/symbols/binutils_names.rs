@@ -1,4 +1,4 @@
-//! Demangles names in the style of binutils, for the views of gprof and DCPI.
+//! Demangles names in the style of the binutils, with parameters and return types.
 
 /// Returns the demangled name in the style of binutils, or the name itself if it is not mangled.
 pub fn demangle(name: &str) -> String {
