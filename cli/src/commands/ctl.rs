@@ -2,17 +2,15 @@
 //! out.
 
 use super::frames::Frames;
+use crate::control::{Control, growth, live_bytes, live_since, mode};
+use crate::table::{self, Column};
 use crate::{Outcome, terminal};
 use heaptape_analyzer::report::json;
 use heaptape_analyzer::text::{bytes, clean, count, counted};
-use heaptape_recorder::daemon::{
-    config::{Choice, Config},
-    control,
-};
-use serde_json::{Value, json};
-use std::io::ErrorKind;
+use heaptape_recorder::daemon::config::Choice;
+use heaptape_recorder::daemon::protocol::{Details, Entry, Process, Request, Response, Status, Which};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Options of `heaptape ctl`.
 #[derive(clap::Args)]
@@ -24,11 +22,11 @@ pub struct Args {
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
-    request: Request,
+    command: Command,
 }
 
 #[derive(clap::Subcommand)]
-enum Request {
+enum Command {
     /// Show the state of the daemon: processes, events, memory, disk, budgets that were hit
     Status,
     /// List the recorded processes and incoming streams
@@ -72,142 +70,66 @@ enum Request {
     Stop,
 }
 
-/// Sends a request to the daemon and returns its answer.
-///
-/// # Errors
-/// No daemon answers, or it refuses the request.
-pub fn ask(control: Option<PathBuf>, request: &Value) -> anyhow::Result<Value> {
-    let path = control.unwrap_or_else(|| Config::default().control);
-    let answer = control::question(&path, request).map_err(|error| no_answer(&path, "--control", &error))?;
-    match answer["error"].as_str() {
-        Some(why) => anyhow::bail!("the daemon at {}: {}", path.display(), cleaned(why)),
-        None => Ok(answer),
+impl Command {
+    fn request(&self) -> Request {
+        let which = |which: &str| Which(which.to_owned());
+        match self {
+            Command::Status => Request::Status,
+            Command::List => Request::List,
+            Command::Show { which: name, sites } => Request::Show { which: which(name), sites: *sites },
+            Command::Mode { which: name, mode } => Request::Mode { which: which(name), mode: *mode },
+            Command::Snapshot { which: name } => Request::Snapshot { which: which(name) },
+            Command::Epoch => Request::Epoch,
+            Command::Rotate { which: name } => Request::Rotate { which: which(name) },
+            Command::Flush => Request::Flush,
+            Command::Metrics => Request::Metrics,
+            Command::Stop => Request::Stop,
+        }
     }
-}
-
-/// Returns the error message for a failed connection to the daemon's socket at `path`. `option` is
-/// the command line option that names another socket.
-pub fn no_answer(path: &Path, option: &str, error: &std::io::Error) -> anyhow::Error {
-    let advice = match error.kind() {
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-            format!("start one with `heaptape daemon`, or name the socket of a running one with {option} PATH")
-        }
-        ErrorKind::PermissionDenied => {
-            format!("run this as root or as the daemon's user, or name the socket of another daemon with {option} PATH")
-        }
-        _ => format!("name the socket of another daemon with {option} PATH"),
-    };
-    anyhow::anyhow!("no daemon answers at {}: {error}; {advice}", path.display())
-}
-
-/// Seconds over which the daemon measures growth.
-const GROWTH_SECONDS: u64 = 60;
-
-/// Returns whether a process has been recorded for long enough to know its growth. Older daemons do
-/// not send the time.
-pub fn has_growth(one: &Value) -> bool {
-    one["growth_seconds"].as_u64().is_none_or(|seconds| seconds >= GROWTH_SECONDS)
-}
-
-/// Formats a difference of bytes with its sign.
-pub fn signed_bytes(value: i64) -> String {
-    format!("{}{}", if value < 0 { '-' } else { '+' }, bytes(value.unsigned_abs()))
-}
-
-/// Formats the growth of a process's live bytes in the last minute: a dash before there is a
-/// minute.
-pub fn growth(one: &Value) -> String {
-    if has_growth(one) { signed_bytes(one["growth"].as_i64().unwrap_or(0)) } else { "–".into() }
-}
-
-/// Formats the live bytes of a process. They are a lower bound (≥) if the daemon does not know what
-/// the process allocated before.
-pub fn live_bytes(one: &Value) -> String {
-    let known = bytes(number(one, "live_bytes"));
-    if one["live_since_unix_ns"].is_null() { known } else { format!("≥ {known}") }
-}
-
-/// Formats the time from which the daemon knows the allocations of a process, if that is not its
-/// start.
-fn live_since(one: &Value) -> Option<String> {
-    let minutes = one["live_since_unix_ns"].as_u64()? / 60_000_000_000;
-    Some(format!("live since {:02}:{:02} UTC", minutes / 60 % 24, minutes % 60))
-}
-
-/// Returns a text without control characters.
-pub fn cleaned(text: &str) -> String {
-    clean(text).into_owned()
-}
-
-/// Returns a number of an answer, 0 if it is missing.
-pub fn number(value: &Value, key: &str) -> u64 {
-    value[key].as_u64().unwrap_or(0)
-}
-
-/// Returns a text of an answer without control characters, empty if it is missing.
-pub fn text(value: &Value, key: &str) -> String {
-    cleaned(value[key].as_str().unwrap_or_default())
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
-    let request = match &args.request {
-        Request::Status => json!({ "word": "status" }),
-        Request::List => json!({ "word": "list" }),
-        Request::Show { which, sites } => json!({ "word": "show", "which": which, "sites": sites }),
-        Request::Mode { which, mode } => json!({ "word": "mode", "which": which, "mode": mode.to_string() }),
-        Request::Snapshot { which } => json!({ "word": "snapshot", "which": which }),
-        Request::Epoch => json!({ "word": "epoch" }),
-        Request::Rotate { which } => json!({ "word": "rotate", "which": which }),
-        Request::Flush => json!({ "word": "flush" }),
-        Request::Metrics => json!({ "word": "metrics" }),
-        Request::Stop => json!({ "word": "stop" }),
-    };
-    let answer = ask(args.control, &request)?;
+    let (control, request) = (Control::at(args.control), args.command.request());
+    let answer = control.json(&request)?;
     let mut out = terminal::stdout();
-    if let (Request::Metrics, Value::String(text)) = (&args.request, &answer) {
-        out.write_all(text.as_bytes())?;
-        out.flush()?;
-        return Ok(Outcome::Done);
-    }
-    if args.json {
+    if args.json && request != Request::Metrics {
         json::print(&mut out, &answer)?;
-        out.flush()?;
-        return Ok(Outcome::Done);
-    }
-    match args.request {
-        Request::Status => status(&answer, &mut out)?,
-        Request::List => list(&answer, &mut out)?,
-        Request::Show { .. } => show(&answer, &mut out)?,
-        Request::Mode { mode, .. } => writeln!(out, "{}: mode is now {mode}", processes(&answer))?,
-        Request::Snapshot { .. } | Request::Flush => writeln!(out, "{} written", processes(&answer))?,
-        Request::Rotate { .. } => writeln!(out, "{} started anew", counted(number(&answer, "processes"), "trace"))?,
-        Request::Epoch => writeln!(out, "{} sealed", counted(number(&answer, "epochs"), "epoch"))?,
-        Request::Stop => writeln!(out, "stopped")?,
-        Request::Metrics => {}
+    } else {
+        print(&request, &control.read(&request, answer)?, &mut out)?;
     }
     out.flush()?;
     Ok(Outcome::Done)
 }
 
-fn processes(answer: &Value) -> String {
-    counted(number(answer, "processes"), "process")
+/// Prints the answer to a request as text.
+fn print(request: &Request, response: &Response, out: &mut dyn Write) -> std::io::Result<()> {
+    match response {
+        Response::Status(found) => status(found, out),
+        Response::List(entries) => list(entries, out),
+        Response::Show(found) => show(found, out),
+        Response::Metrics(text) => out.write_all(text.as_bytes()),
+        Response::Mode(changed) => {
+            writeln!(out, "{}: mode is now {}", counted(changed.processes, "process"), clean(&changed.mode))
+        }
+        Response::Processes(count) if matches!(request, Request::Rotate { .. }) => {
+            writeln!(out, "{} started anew", counted(count.processes, "trace"))
+        }
+        Response::Processes(count) => writeln!(out, "{} written", counted(count.processes, "process")),
+        Response::Epochs(count) => writeln!(out, "{} sealed", counted(count.epochs, "epoch")),
+        Response::Stopped(_) => writeln!(out, "stopped"),
+        Response::Error(refusal) => writeln!(out, "{}", refusal.error),
+    }
 }
 
-fn status(answer: &Value, out: &mut dyn Write) -> std::io::Result<()> {
-    let own = |key: &str| answer["own"][key].as_f64().unwrap_or(0.0) as u64;
-    writeln!(
-        out,
-        "heaptape {} as process {}, for {} s",
-        text(answer, "version"),
-        number(answer, "pid"),
-        number(answer, "seconds")
-    )?;
-    writeln!(out, "programs   {}", text(answer, "socket"))?;
+fn status(status: &Status, out: &mut dyn Write) -> std::io::Result<()> {
+    let number = |key: &str| status.own.get(key).copied().unwrap_or(0.0);
+    let own = |key: &str| number(key) as u64;
+    writeln!(out, "heaptape {}, process {}, running for {} s", status.version, status.pid, status.seconds)?;
+    writeln!(out, "socket     {}", clean(&status.socket))?;
     let epochs = counted(own("epochs"), "epoch");
-    writeln!(out, "epochs     {}, {} in {epochs}", text(answer, "state"), bytes(own("disk_bytes")))?;
-    let modes = answer["modes"].as_object().into_iter().flatten();
-    let modes: Vec<String> = modes.map(|(name, count)| format!("{count} {}", cleaned(name))).collect();
-    writeln!(out, "processes  {}: {}", number(answer, "processes"), modes.join(", "))?;
+    writeln!(out, "epochs     {}: {} in {epochs}", clean(&status.state), bytes(own("disk_bytes")))?;
+    let modes: Vec<String> = status.modes.iter().map(|(name, count)| format!("{count} {}", clean(name))).collect();
+    writeln!(out, "processes  {} ({})", status.processes, modes.join(", "))?;
     writeln!(
         out,
         "events     {} recorded, {} lost, {} sampled out",
@@ -217,9 +139,9 @@ fn status(answer: &Value, out: &mut dyn Write) -> std::io::Result<()> {
     )?;
     writeln!(
         out,
-        "itself     {} resident, {:.1} s of CPU time",
+        "daemon     {} resident, {:.1} s of CPU time",
         bytes(own("resident_bytes")),
-        answer["own"]["cpu_seconds_total"].as_f64().unwrap_or(0.0)
+        number("cpu_seconds_total")
     )?;
     if own("streams") + own("streams_total") + own("streams_refused_total") > 0 {
         writeln!(
@@ -232,79 +154,81 @@ fn status(answer: &Value, out: &mut dyn Write) -> std::io::Result<()> {
             own("streams_refused_total")
         )?;
     }
-    for (what, times) in answer["budgets_hit"].as_object().into_iter().flatten() {
-        writeln!(out, "budget     {} was hit {times} times", cleaned(what))?;
+    for (what, times) in &status.budgets_hit {
+        writeln!(out, "budget     {} was hit {}", clean(what), counted(*times, "time"))?;
     }
     Ok(())
 }
 
-fn list(answer: &Value, out: &mut dyn Write) -> std::io::Result<()> {
-    writeln!(
-        out,
-        "{:>8} {:<16} {:<12} {:<10} {:>10} {:>10} {:>12} {:>9} {:>9}  LABEL",
-        "PID", "NAME", "MODE", "OVERFLOW", "LIVE", "BLOCKS", "ALLOCS/S", "GROWTH", "LOST"
-    )?;
-    for one in answer.as_array().into_iter().flatten() {
-        let mut held = one["held"].as_str().map(|held| format!("  held down: {}", cleaned(held))).unwrap_or_default();
-        if let Some(received) = one["received"].as_u64() {
-            held = format!("  {} received", bytes(received));
-        }
-        held.extend(live_since(one).map(|since| format!("  {since}")));
-        writeln!(
-            out,
-            "{:>8} {:<16} {:<12} {:<10} {:>10} {:>10} {:>12} {:>9} {:>9}  {}{held}",
-            number(one, "pid"),
-            text(one, "name"),
-            text(one, "mode"),
-            text(one, "overflow"),
-            live_bytes(one),
-            count(number(one, "live_blocks")),
-            count(number(one, "allocs_a_second")),
-            growth(one),
-            count(number(one, "lost")),
-            text(one, "label"),
-        )?;
-    }
-    Ok(())
+const COLUMNS: [Column; 11] = [
+    Column::Right("PID"),
+    Column::Left("NAME"),
+    Column::Left("MODE"),
+    Column::Left("OVERFLOW"),
+    Column::Right("LIVE"),
+    Column::Right("BLOCKS"),
+    Column::Right("ALLOCS/S"),
+    Column::Right("GROWTH"),
+    Column::Right("LOST"),
+    Column::Left("LABEL"),
+    Column::Left("NOTE"),
+];
+
+fn list(entries: &[Entry], out: &mut dyn Write) -> std::io::Result<()> {
+    let none = String::new;
+    let cells = entries.iter().map(|entry| match entry {
+        Entry::Process(process) => row(process),
+        Entry::Stream(stream) => vec![
+            stream.pid.to_string(),
+            stream.name.clone(),
+            stream.mode.clone(),
+            none(),
+            none(),
+            none(),
+            none(),
+            none(),
+            none(),
+            stream.label.clone(),
+            format!("{} received", bytes(stream.received)),
+        ],
+    });
+    table::lines(&COLUMNS, cells).iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
-fn show(answer: &Value, out: &mut dyn Write) -> std::io::Result<()> {
-    list(&Value::Array(vec![answer.clone()]), out)?;
-    writeln!(out, "in {}", text(answer, "folder"))?;
+/// Returns the cells of a process.
+fn row(process: &Process) -> Vec<String> {
+    let held = process.held.as_ref().map(|held| format!("held down: {held}"));
+    let notes: Vec<String> = held.into_iter().chain(live_since(process)).collect();
+    vec![
+        process.pid.to_string(),
+        process.name.clone(),
+        mode(&process.mode),
+        process.overflow.clone(),
+        live_bytes(process),
+        count(process.live_blocks),
+        count(process.allocs_a_second),
+        growth(process),
+        count(process.lost),
+        process.label.clone(),
+        notes.join(", "),
+    ]
+}
+
+fn show(found: &Details, out: &mut dyn Write) -> std::io::Result<()> {
+    list(&[Entry::Process(Box::new(found.process.clone()))], out)?;
+    writeln!(out, "folder {}", clean(&found.process.folder))?;
     let mut frames = Frames::default();
-    for site in answer["call_sites"].as_array().into_iter().flatten() {
+    for site in &found.call_sites {
         writeln!(
             out,
-            "{:>10} in {:>8} blocks, {} allocated",
-            bytes(number(site, "live_bytes")),
-            count(number(site, "live_blocks")),
-            bytes(number(site, "bytes"))
+            "{:>10} in {}, {} allocated",
+            bytes(site.live_bytes),
+            counted(site.live_blocks, "block"),
+            bytes(site.bytes)
         )?;
         for frame in frames.named(site, 12) {
-            writeln!(out, "             {}", cleaned(&frame))?;
+            writeln!(out, "             {}", clean(&frame))?;
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn growth_needs_a_minute() {
-        assert_eq!(growth(&json!({ "growth": 2048, "growth_seconds": 59 })), "–");
-        assert_eq!(growth(&json!({ "growth": -2048, "growth_seconds": 60 })), format!("-{}", bytes(2048)));
-        assert_eq!(growth(&json!({ "growth": 2048 })), format!("+{}", bytes(2048)));
-    }
-
-    #[test]
-    fn live_bytes_from_a_later_start_are_a_lower_bound() {
-        assert_eq!(live_bytes(&json!({ "live_bytes": 7, "live_since_unix_ns": null })), bytes(7));
-        let one = json!({ "live_bytes": 7, "live_since_unix_ns": (10 * 60 + 31) * 60_000_000_000_u64 });
-        assert_eq!(
-            (live_bytes(&one), live_since(&one)),
-            (format!("≥ {}", bytes(7)), Some("live since 10:31 UTC".into()))
-        );
-    }
 }

@@ -3,7 +3,7 @@
 use heaptape_analyzer::report::text_stack;
 use heaptape_analyzer::stacks::{Module, Site, Stacks};
 use heaptape_analyzer::symbols::{Detail, Symbolizer, code_name};
-use serde_json::Value;
+use heaptape_recorder::daemon::protocol::CallSite;
 
 /// Symbolizes the daemon's stacks, and keeps what it has read of each module.
 pub struct Frames(Symbolizer);
@@ -16,15 +16,14 @@ impl Default for Frames {
 
 impl Frames {
     /// Returns at most `max` frames of a call site, the innermost program frame first.
-    pub fn named(&mut self, site: &Value, max: usize) -> Vec<String> {
+    pub fn named(&mut self, site: &CallSite, max: usize) -> Vec<String> {
         let mut stacks = Stacks::default();
-        let frames = site["stack"].as_array().map(Vec::as_slice).unwrap_or_default();
         let mut last = 0;
-        for frame in frames.iter().rev() {
-            let address = frame["address"].as_u64().unwrap_or(0);
-            let module = frame["module"].as_str().map(|path| {
-                let bias = address.wrapping_sub(frame["offset"].as_u64().unwrap_or(0));
-                let build_id = bytes_of(frame["build_id"].as_str().unwrap_or_default());
+        for frame in site.stack.iter().rev() {
+            let address = frame.address;
+            let module = frame.module.as_ref().map(|path| {
+                let bias = address.wrapping_sub(frame.offset.unwrap_or(0));
+                let build_id = bytes_of(frame.build_id.as_deref().unwrap_or_default());
                 stacks.modules.push(Module {
                     start: 0,
                     end: u64::MAX,
@@ -35,7 +34,7 @@ impl Frames {
                 });
                 stacks.modules.len() as u32
             });
-            let named = frame["code"].as_str().map_or(0, |name| {
+            let named = frame.code.as_ref().map_or(0, |name| {
                 stacks.named.push(code_name(name.as_bytes()));
                 stacks.named.len() as u32
             });

@@ -1,9 +1,9 @@
 //! `heaptape send`: sends a trace or a profile to the daemon, which stores it in the current epoch.
 
-use super::ctl::{cleaned, no_answer, number, text};
 use crate::Outcome;
+use crate::control::no_answer;
 use heaptape_analyzer::load::bare;
-use heaptape_analyzer::text::bytes;
+use heaptape_analyzer::text::{bytes, clean};
 use heaptape_formats::recording::{RECORDING, Recording};
 use heaptape_recorder::daemon::{config::Config, send};
 use std::io::{Read, stdin};
@@ -38,14 +38,15 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let socket = send::connect(&path).map_err(|error| no_answer(&path, "--socket", &error))?;
     let answer = send::send(&socket, &name, from).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
     if let Some(why) = answer["error"].as_str() {
-        anyhow::bail!("the daemon at {} stored nothing: {}", path.display(), cleaned(why));
+        anyhow::bail!("the daemon at {} stored nothing: {}", path.display(), clean(why));
     }
-    println!("{}", text(&answer, "folder"));
-    let stored = format!("{} of {}", bytes(number(&answer, "bytes")), text(&answer, "format"));
+    let text = |key: &str| clean(answer[key].as_str().unwrap_or_default()).into_owned();
+    println!("{}", text("folder"));
+    let stored = format!("{} of {}", bytes(answer["bytes"].as_u64().unwrap_or(0)), text("format"));
     match answer["why"].as_str() {
         None => Ok(Outcome::Done),
         Some(why) => {
-            eprintln!("heaptape: stored {stored}, incomplete: {}", cleaned(why));
+            eprintln!("heaptape: stored {stored}, incomplete: {}", clean(why));
             Ok(Outcome::Partial)
         }
     }

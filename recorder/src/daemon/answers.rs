@@ -4,19 +4,19 @@ use super::clients::Client;
 use super::config::Choice;
 use super::control::Answer;
 use super::metrics;
+use super::protocol::{
+    CallSite, Changed, Details, Entry, Epochs, Frame, Process, Processes, Request, Response, Status, Stopped, Which,
+};
 use super::service::Service;
 use crate::crash;
 use crate::options::Mode;
-use crate::process_recording::{ProcessCommand, View, ViewFrame};
+use crate::process_recording::{ProcessCommand, View, ViewFrame, ViewSite};
 use crate::session::SessionId;
 use crate::store::Callback;
 use crossbeam_channel::{Sender, bounded, unbounded};
 use formats::pattern::Pattern;
-use serde_json::{Value, json};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Default number of call sites in the answer to `show`.
-const DEFAULT_SITES: u64 = 20;
 /// Maximum number of call sites in the answer to `show`.
 const MAX_SITES: u64 = 1000;
 
@@ -29,56 +29,59 @@ fn notifier(done: &Sender<()>) -> Callback {
 
 impl Service {
     /// Starts the execution of a request.
-    pub(super) fn answer(&mut self, request: &Value) -> Answer {
-        let command = request["word"].as_str().unwrap_or_default();
-        match command {
-            "status" => Answer::Now(self.status()),
-            "list" => {
-                Answer::Now(Value::Array(self.clients.iter().map(Client::json).chain(self.streams.json()).collect()))
-            }
-            "metrics" => {
-                let running = self.clients.iter().map(|client| (&*client.name, &*client.label, client.now(), true));
-                let ending = self.ending.values();
-                let ending = ending.map(|ending| (&*ending.name, &*ending.label, ending.stats.now(), false));
-                let hits: Vec<(&str, u64)> = self.budgets.hits().collect();
-                Answer::Now(Value::String(metrics::text(&self.past, running.chain(ending), &self.own_metrics(), &hits)))
-            }
-            "show" => self.show(request),
-            "mode" => self.mode(request),
-            "snapshot" => match self.selected(request) {
-                Ok(ids) => self.snapshot(&ids),
-                Err(why) => Answer::Refused(why),
-            },
-            "rotate" => match self.selected(request) {
-                Ok(ids) => self.rotate_traces(&ids),
-                Err(why) => Answer::Refused(why),
-            },
-            "epoch" => {
-                let (done, dones) = unbounded();
-                let users = self.users();
-                self.rotate_all(&mut |_| notifier(&done));
-                Answer::When(dones, users, json!({ "epochs": users }))
-            }
-            "flush" => {
-                let ids: Vec<SessionId> = self.clients.iter().map(|client| client.session.id).collect();
-                let (done, dones) = unbounded();
-                ids.iter().for_each(|id| self.send_command(*id, ProcessCommand::Snapshot(notifier(&done))));
-                self.flush(notifier(&done));
-                Answer::When(dones, ids.len() + 1, json!({ "processes": ids.len() }))
-            }
-            "stop" => {
+    pub(super) fn answer(&mut self, request: &Request) -> Answer {
+        let result = match request {
+            Request::Status => Ok(Answer::Now(Response::Status(Box::new(self.status())))),
+            Request::List => Ok(Answer::Now(Response::List(self.list()))),
+            Request::Metrics => Ok(Answer::Now(Response::Metrics(self.metrics()))),
+            Request::Show { which, sites } => self.show(which, *sites),
+            Request::Mode { which, mode } => self.selected(which).map(|ids| self.mode(&ids, *mode)),
+            Request::Snapshot { which } => self.selected(which).map(|ids| self.snapshot(&ids)),
+            Request::Rotate { which } => self.selected(which).map(|ids| self.rotate_traces(&ids)),
+            Request::Epoch => Ok(self.end_epochs()),
+            Request::Flush => Ok(self.write_all()),
+            Request::Stop => {
                 let (done, dones) = unbounded();
                 self.stopping.get_or_insert_default().push(done);
-                Answer::When(dones, 1, json!({ "stopped": true }))
+                Ok(Answer::When(dones, 1, Response::Stopped(Stopped { stopped: true })))
             }
-            _ => Answer::Refused(format!("unknown command '{command}'")),
-        }
+        };
+        result.unwrap_or_else(Answer::Refused)
     }
 
-    /// Returns the processes that a request selects: `"which"` is a pid, a pattern of names, or
-    /// `all`.
-    fn selected(&self, request: &Value) -> Result<Vec<SessionId>, String> {
-        let which = request["which"].as_str().unwrap_or("all");
+    fn list(&self) -> Vec<Entry> {
+        let processes = self.clients.iter().map(|client| Entry::Process(Box::new(client.describe())));
+        processes.chain(self.streams.describe().map(Entry::Stream)).collect()
+    }
+
+    /// Returns the metrics in the format of Prometheus.
+    fn metrics(&self) -> String {
+        let running = self.clients.iter().map(|client| (&*client.name, &*client.label, client.now(), true));
+        let ending = self.ending.values();
+        let ending = ending.map(|ending| (&*ending.name, &*ending.label, ending.stats.now(), false));
+        let hits: Vec<(&str, u64)> = self.budgets.hits().collect();
+        metrics::text(&self.past, running.chain(ending), &self.own_metrics(), &hits)
+    }
+
+    /// Ends the epochs of all users.
+    fn end_epochs(&mut self) -> Answer {
+        let (done, dones) = unbounded();
+        let users = self.users();
+        self.rotate_all(&mut |_| notifier(&done));
+        Answer::When(dones, users, Response::Epochs(Epochs { epochs: users as u64 }))
+    }
+
+    /// Writes all processes to disk.
+    fn write_all(&mut self) -> Answer {
+        let ids: Vec<SessionId> = self.clients.iter().map(|client| client.session.id).collect();
+        let (done, dones) = unbounded();
+        ids.iter().for_each(|id| self.send_command(*id, ProcessCommand::Snapshot(notifier(&done))));
+        self.flush(notifier(&done));
+        Answer::When(dones, ids.len() + 1, processes(ids.len()))
+    }
+
+    /// Returns the processes that a request selects.
+    fn selected(&self, Which(which): &Which) -> Result<Vec<SessionId>, String> {
         let pattern = Pattern::whole(if which == "all" { "*" } else { which });
         let number = which.parse::<u32>().ok();
         let is_selected = |client: &&Client| match number {
@@ -89,23 +92,16 @@ impl Service {
         if ids.is_empty() && which != "all" { Err(format!("no recorded process matches '{which}'")) } else { Ok(ids) }
     }
 
-    fn mode(&mut self, request: &Value) -> Answer {
-        let choice: Choice = match request["mode"].as_str().unwrap_or_default().parse() {
-            Ok(choice) => choice,
-            Err(why) => return Answer::Refused(why),
-        };
-        let ids = match self.selected(request) {
-            Ok(ids) => ids,
-            Err(why) => return Answer::Refused(why),
-        };
+    fn mode(&mut self, ids: &[SessionId], choice: Choice) -> Answer {
         let (done, dones) = unbounded();
-        for id in &ids {
+        for id in ids {
             self.change(*id, choice, notifier(&done));
             if let Some(client) = self.clients.iter_mut().find(|client| client.session.id == *id) {
                 client.held = None;
             }
         }
-        Answer::When(dones, ids.len(), json!({ "processes": ids.len(), "mode": choice.to_string() }))
+        let changed = Changed { processes: ids.len() as u64, mode: choice.to_string() };
+        Answer::When(dones, ids.len(), Response::Mode(changed))
     }
 
     fn snapshot(&mut self, ids: &[SessionId]) -> Answer {
@@ -119,7 +115,7 @@ impl Service {
             }
         }
         self.flush(notifier(&done));
-        Answer::When(dones, ids.len() + 1, json!({ "processes": ids.len() }))
+        Answer::When(dones, ids.len() + 1, processes(ids.len()))
     }
 
     /// Starts new files for the events of these processes, within the epoch.
@@ -129,49 +125,39 @@ impl Service {
             self.clients.iter().filter(|client| client.choice.mode == Mode::Trace && ids.contains(&client.session.id));
         let traces: Vec<(SessionId, Choice)> = traces.map(|client| (client.session.id, client.choice)).collect();
         traces.iter().for_each(|(id, choice)| self.change(*id, *choice, notifier(&done)));
-        Answer::When(dones, traces.len(), json!({ "processes": traces.len() }))
+        Answer::When(dones, traces.len(), processes(traces.len()))
     }
 
-    fn show(&mut self, request: &Value) -> Answer {
-        let ids = match self.selected(request) {
-            Ok(ids) if ids.len() == 1 => ids,
-            Ok(_) => return Answer::Refused("'show' needs exactly one process".into()),
-            Err(why) => return Answer::Refused(why),
-        };
-        let Some(client) = self.clients.iter().find(|client| client.session.id == ids[0]) else {
-            return Answer::Refused("the process has just ended".into());
-        };
-        let max_sites = request["sites"].as_u64().unwrap_or(DEFAULT_SITES).min(MAX_SITES) as usize;
-        let client_json = client.json();
+    fn show(&mut self, which: &Which, max_sites: u64) -> Result<Answer, String> {
+        let [id] = self.selected(which)?[..] else { return Err("'show' needs exactly one process".into()) };
+        let client = self.clients.iter().find(|client| client.session.id == id);
+        let process = client.ok_or("the process has just ended")?.describe();
         let (reply, view) = bounded::<View>(1);
         let (answer, later) = bounded(1);
-        self.send_command(ids[0], ProcessCommand::View(max_sites, reply));
+        self.send_command(id, ProcessCommand::View(max_sites.min(MAX_SITES) as usize, reply));
         let compose = move || {
             if let Ok(view) = view.recv() {
-                let _ = answer.send(view_json(client_json, &view));
+                let _ = answer.send(Response::Show(Box::new(details(process, &view))));
             }
         };
-        match crash::spawn("show", compose) {
-            Ok(_) => Answer::Later(later),
-            Err(error) => Answer::Refused(error.to_string()),
-        }
+        crash::spawn("show", compose).map_err(|error| error.to_string())?;
+        Ok(Answer::Later(later))
     }
 
-    fn status(&self) -> Value {
+    fn status(&self) -> Status {
         let modes = [Mode::Off, Mode::Profile, Mode::Trace, Mode::Flight]
-            .map(|mode| (mode.name(), self.clients.iter().filter(|client| client.choice.mode == mode).count()));
-        let own_metrics: serde_json::Map<String, Value> =
-            self.own_metrics().into_iter().map(|(name, _, _, value)| (name.to_owned(), json!(value))).collect();
-        let hits: serde_json::Map<String, Value> =
-            self.budgets.hits().map(|(what, count)| (what.to_owned(), json!(count))).collect();
-        json!({
-            "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(),
-            "seconds": self.started.elapsed().as_secs(),
-            "socket": self.config.socket.display().to_string(), "state": self.config.state.display().to_string(),
-            "processes": self.clients.len(),
-            "modes": modes.into_iter().map(|(name, count)| (name.to_owned(), json!(count))).collect::<serde_json::Map<_, _>>(),
-            "budgets_hit": hits, "own": own_metrics,
-        })
+            .map(|mode| (mode, self.clients.iter().filter(|client| client.choice.mode == mode).count()));
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            seconds: self.started.elapsed().as_secs(),
+            socket: self.config.socket.display().to_string(),
+            state: self.config.state.display().to_string(),
+            processes: self.clients.len() as u64,
+            modes: modes.into_iter().map(|(mode, count)| (mode.name().to_owned(), count as u64)).collect(),
+            budgets_hit: self.budgets.hits().map(|(what, count)| (what.to_owned(), count)).collect(),
+            own: self.own_metrics().into_iter().map(|(name, _, _, value)| (name.to_owned(), value)).collect(),
+        }
     }
 
     /// Returns the metrics of the daemon itself.
@@ -237,27 +223,29 @@ impl Service {
     }
 }
 
-fn view_json(mut client_json: Value, view: &View) -> Value {
+/// Returns the answer with a number of processes.
+fn processes(count: usize) -> Response {
+    Response::Processes(Processes { processes: count as u64 })
+}
+
+fn details(process: Process, view: &View) -> Details {
     let frame = |ViewFrame { module, address, code }: &ViewFrame| {
         let known = view.modules.iter().find(|known| known.number == *module && *module != 0);
-        json!({
-            "code": code.as_ref().map(|name| name.lossy().into_owned()),
-            "address": address,
-            "module": known.map(|known| known.path.lossy().into_owned()),
-            "build_id": known.map(|known| known.build_id.0.iter().map(|byte| format!("{byte:02x}")).collect::<String>()),
-            "offset": known.map(|known| address.wrapping_sub(known.bias)),
-        })
+        Frame {
+            code: code.as_ref().map(|name| name.lossy().into_owned()),
+            address: *address,
+            module: known.map(|known| known.path.lossy().into_owned()),
+            build_id: known.map(|known| known.build_id.0.iter().map(|byte| format!("{byte:02x}")).collect()),
+            offset: known.map(|known| address.wrapping_sub(known.bias)),
+        }
     };
-    let sites: Vec<Value> = view
-        .sites
-        .iter()
-        .map(|site| {
-            json!({
-                "site": site.site, "live_bytes": site.live_bytes, "live_blocks": site.live_blocks,
-                "allocs": site.allocs, "bytes": site.bytes, "stack": site.stack.iter().map(frame).collect::<Vec<_>>(),
-            })
-        })
-        .collect();
-    client_json["call_sites"] = Value::Array(sites);
-    client_json
+    let call_site = |site: &ViewSite| CallSite {
+        site: site.site,
+        live_bytes: site.live_bytes,
+        live_blocks: site.live_blocks,
+        allocs: site.allocs,
+        bytes: site.bytes,
+        stack: site.stack.iter().map(frame).collect(),
+    };
+    Details { process, call_sites: view.sites.iter().map(call_site).collect() }
 }

@@ -3,11 +3,11 @@
 use super::config::{Choice, MAX_INTERVAL, MIN_INTERVAL, Sampling};
 use super::epoch::Epoch;
 use super::fd_store::Name;
+use super::protocol;
 use crate::options::Mode;
 use crate::process;
 use crate::session::{Session, StatsSnapshot};
 use formats::recording::Exit;
-use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -181,25 +181,43 @@ impl Client {
         (now.live_bytes / self.interval.max(1)).min(now.live_blocks)
     }
 
-    /// Returns the answer to `list` for this process.
-    pub fn json(&self) -> Value {
+    /// Returns the entry of the answer to `list`.
+    pub fn describe(&self) -> protocol::Process {
         let (now, rates) = (self.now(), self.rates());
         let live_since = self.session.stats.live_since_unix_ns.load(Relaxed);
-        json!({
-            "pid": self.pid(), "uid": self.uid, "name": self.name, "label": self.label, "cgroup": self.cgroup,
-            "exe": self.session.process.exe.lossy(), "mode": Choice { overflow: None, ..self.choice }.to_string(),
-            "overflow": self.session.options.overflow.to_string(), "interval": self.interval,
-            "seconds": self.since.elapsed().as_secs(), "held": self.held,
-            "live_bytes": now.live_bytes, "live_blocks": now.live_blocks,
-            "live_since_unix_ns": (live_since > 0).then_some(live_since), "peak_bytes": now.peak_bytes,
-            "allocs": now.allocs, "frees": now.frees, "bytes": now.bytes,
-            "recorded": now.recorded, "lost": now.lost, "sampled_out": now.sampled_out,
-            "sites": now.sites, "sites_growing": now.growing, "threads": now.threads,
-            "growth": self.growth(), "growth_seconds": self.growth_seconds(),
-            "allocs_a_second": rates.allocs, "bytes_a_second": rates.bytes,
-            "events_a_second": rates.events, "lost_a_second": rates.lost,
-            "folder": self.session.folder.display().to_string(),
-        })
+        protocol::Process {
+            pid: self.pid(),
+            uid: self.uid,
+            name: self.name.clone(),
+            label: self.label.clone(),
+            cgroup: self.cgroup.clone(),
+            exe: self.session.process.exe.lossy().into_owned(),
+            folder: self.session.folder.display().to_string(),
+            mode: Choice { overflow: None, ..self.choice }.to_string(),
+            overflow: self.session.options.overflow.to_string(),
+            interval: self.interval,
+            seconds: self.since.elapsed().as_secs(),
+            held: self.held.map(str::to_owned),
+            live_bytes: now.live_bytes,
+            live_blocks: now.live_blocks,
+            live_since_unix_ns: (live_since > 0).then_some(live_since),
+            peak_bytes: now.peak_bytes,
+            allocs: now.allocs,
+            frees: now.frees,
+            bytes: now.bytes,
+            recorded: now.recorded,
+            lost: now.lost,
+            sampled_out: now.sampled_out,
+            sites: now.sites,
+            sites_growing: now.growing,
+            threads: now.threads,
+            growth: self.growth(),
+            growth_seconds: Some(self.growth_seconds()),
+            allocs_a_second: rates.allocs,
+            bytes_a_second: rates.bytes,
+            events_a_second: rates.events,
+            lost_a_second: rates.lost,
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use super::retention::Keep;
 use crate::options::{Mode, Options, Overflow, Window};
 use formats::pattern::Pattern;
 use formats::quantity::{Size, Time};
+use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fmt;
 use std::net::SocketAddr;
@@ -129,7 +130,8 @@ impl Default for Budget {
 
 /// What is kept of a program, which of its blocks are sampled, and what its threads do when their
 /// rings are full: `MODE[:SAMPLING][,overflow=OVERFLOW]`.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Choice {
     /// Which data is kept.
     pub mode: Mode,
@@ -221,6 +223,20 @@ impl FromStr for Overflow {
         }
         let time = text.strip_prefix("wait:").ok_or_else(invalid)?.parse::<Time>().map_err(|_| invalid())?.0;
         (time > Duration::ZERO && time <= MAX_WAIT).then_some(Overflow::WaitAtMost(time)).ok_or_else(invalid)
+    }
+}
+
+impl TryFrom<String> for Choice {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Choice> for String {
+    fn from(choice: Choice) -> String {
+        choice.to_string()
     }
 }
 

@@ -1,13 +1,14 @@
-//! The control socket: one line of JSON in each direction. Only root and the daemon's own user are
-//! answered.
+//! The control socket: one line of JSON in each direction, whose content is in `protocol.rs`. Only
+//! root and the daemon's own user are answered.
 //!
 //! Each client has a thread of its own, so that waiting for a disk delays nobody else. The thread
 //! of the service only starts what was requested.
 
+use super::protocol::{self, Request, Response};
 use crate::crash;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use nix::sys::socket::{self, sockopt};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
@@ -29,8 +30,8 @@ const EXECUTION_TIMEOUT: Duration = Duration::from_secs(60);
 /// A request, with the channel for its answer.
 #[derive(Debug)]
 pub struct ControlRequest {
-    /// The command and its arguments.
-    pub question: Value,
+    /// What the client requested.
+    pub request: Request,
     /// The channel for the answer.
     pub reply: Sender<Answer>,
 }
@@ -39,11 +40,11 @@ pub struct ControlRequest {
 #[derive(Debug)]
 pub enum Answer {
     /// The answer is complete.
-    Now(Value),
-    /// The answer is the value, once this number of completions have been received.
-    When(Receiver<()>, usize, Value),
+    Now(Response),
+    /// The answer is complete once this number of completions have been received.
+    When(Receiver<()>, usize, Response),
     /// The answer will be received from this channel.
-    Later(Receiver<Value>),
+    Later(Receiver<Response>),
     /// The request is refused for this reason.
     Refused(String),
 }
@@ -52,28 +53,29 @@ pub enum Answer {
 pub type Wake = Arc<UnixStream>;
 
 /// Sends a request to the service and waits for its answer.
-pub fn send_request(requests: &Sender<ControlRequest>, wake: &Wake, question: Value) -> Value {
-    let error_json = |why: &str| json!({ "error": why });
+pub fn send_request(requests: &Sender<ControlRequest>, wake: &Wake, request: Request) -> Response {
     let (reply, answer) = bounded(1);
-    if requests.send(ControlRequest { question, reply }).is_err() {
-        return error_json("the daemon is stopping");
+    if requests.send(ControlRequest { request, reply }).is_err() {
+        return Response::error("the daemon is stopping");
     }
     let _ = wake.as_ref().write(&[1]);
     match answer.recv_timeout(EXECUTION_TIMEOUT) {
-        Ok(Answer::Now(value)) => value,
-        Ok(Answer::When(done, count, value)) => {
+        Ok(Answer::Now(response)) => response,
+        Ok(Answer::When(done, count, response)) => {
             for _ in 0..count {
                 if done.recv_timeout(EXECUTION_TIMEOUT).is_err() {
-                    return error_json("the request was not completed within a minute, or a process ended meanwhile");
+                    return Response::error(
+                        "the request was not completed within a minute, or a process ended meanwhile",
+                    );
                 }
             }
-            value
+            response
         }
-        Ok(Answer::Later(value)) => {
-            value.recv_timeout(EXECUTION_TIMEOUT).unwrap_or_else(|_| error_json("the process has ended"))
+        Ok(Answer::Later(response)) => {
+            response.recv_timeout(EXECUTION_TIMEOUT).unwrap_or_else(|_| Response::error("the process has ended"))
         }
-        Ok(Answer::Refused(why)) => error_json(&why),
-        Err(_) => error_json("the daemon did not answer"),
+        Ok(Answer::Refused(why)) => Response::error(why),
+        Err(_) => Response::error("the daemon did not answer"),
     }
 }
 
@@ -123,12 +125,12 @@ pub fn run(listener: UnixListener, requests: Sender<ControlRequest>, wake: Wake,
                 "user {} may not control this daemon",
                 peer.map_or_else(|_| "?".into(), |uid| uid.to_string())
             );
-            let _ = answer(&stream, &json!({ "error": "only root and the daemon's own user may control this daemon" }));
+            let _ = answer(&stream, &Response::error("only root and the daemon's own user may control this daemon"));
             continue;
         }
         if busy.fetch_add(1, Relaxed) >= MAX_CONNECTIONS {
             busy.fetch_sub(1, Relaxed);
-            let _ = answer(&stream, &json!({ "error": "too many requests at once" }));
+            let _ = answer(&stream, &Response::error("too many requests at once"));
             continue;
         }
         let (requests, wake, done) = (requests.clone(), Arc::clone(&wake), Arc::clone(&busy));
@@ -151,31 +153,32 @@ fn serve(stream: &UnixStream, requests: &Sender<ControlRequest>, wake: &Wake) {
             Ok(count) if count > 0 && line.ends_with(b"\n") => {}
             _ => return,
         }
-        let value = match serde_json::from_slice(&line) {
-            Ok(question) => send_request(requests, wake, question),
-            Err(error) => json!({ "error": format!("invalid request: {error}") }),
+        let response = match Request::read(&line) {
+            Ok(request) => send_request(requests, wake, request),
+            Err(why) => Response::error(why),
         };
-        if answer(stream, &value).is_err() {
+        if answer(stream, &response).is_err() {
             return;
         }
     }
 }
 
-fn answer(mut stream: &UnixStream, value: &Value) -> io::Result<()> {
+fn answer(mut stream: &UnixStream, response: &Response) -> io::Result<()> {
     stream.set_write_timeout(Some(IO_TIMEOUT))?;
-    let mut bytes = serde_json::to_vec(value)?;
+    let mut bytes = protocol::line(response)?;
     bytes.push(b'\n');
     stream.write_all(&bytes)
 }
 
-/// Sends a request to a daemon, as `ctl` does, and returns the response.
+/// Sends a request to a daemon, as `ctl` does, and returns the JSON of the answer, which
+/// [`Response::read`] interprets.
 ///
 /// # Errors
-/// When the daemon cannot be reached, or closes the connection without a response.
-pub fn question(path: &Path, question: &Value) -> io::Result<Value> {
+/// When the daemon cannot be reached, or closes the connection without an answer.
+pub fn ask(path: &Path, request: &Request) -> io::Result<Value> {
     let stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(2 * EXECUTION_TIMEOUT))?;
-    let mut bytes = serde_json::to_vec(question)?;
+    let mut bytes = protocol::line(request)?;
     bytes.push(b'\n');
     // A daemon that refuses the client may respond and close the connection before the request is
     // sent.

@@ -2,9 +2,9 @@
 //! They are served on a loopback port, and by `ctl metrics`.
 
 use super::control::{ControlRequest, Wake, send_request};
+use super::protocol::{self, Request, Response};
 use crate::session::StatsSnapshot;
 use crossbeam_channel::Sender;
-use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
@@ -164,9 +164,9 @@ fn serve(mut stream: TcpStream, requests: &Sender<ControlRequest>, wake: &Wake) 
     }
     let is_ours = request.starts_with(b"GET /metrics ") || request.starts_with(b"GET / ");
     let (status, body) = if is_ours {
-        match send_request(requests, wake, json!({ "word": "metrics" })) {
-            Value::String(text) => ("200 OK", text),
-            other => ("503 Service Unavailable", other.to_string()),
+        match send_request(requests, wake, Request::Metrics) {
+            Response::Metrics(text) => ("200 OK", text),
+            other => ("503 Service Unavailable", String::from_utf8_lossy(&protocol::line(&other)?).into_owned()),
         }
     } else {
         ("404 Not Found", "metrics are at /metrics\n".into())

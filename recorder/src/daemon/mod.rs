@@ -24,6 +24,7 @@ mod intake;
 mod metrics;
 mod notify;
 mod programs;
+pub mod protocol;
 mod receive;
 mod retention;
 mod rotation;

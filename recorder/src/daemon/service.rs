@@ -370,7 +370,7 @@ impl Service {
         }
         self.take_streams();
         while let Ok(request) = self.requests.try_recv() {
-            let answer = self.answer(&request.question);
+            let answer = self.answer(&request.request);
             let _ = request.reply.send(answer);
         }
         while let Ok(stored) = self.stages.stored.try_recv() {

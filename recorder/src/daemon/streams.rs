@@ -4,6 +4,7 @@
 
 use super::archive::ArchiveCommand;
 use super::config::Budget;
+use super::protocol;
 use super::receive::{self, Job, Limits, Progress, Received};
 use super::service::Service;
 use crate::attach::Sender as FileSender;
@@ -16,7 +17,7 @@ use crate::sys;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use formats::recording::{ProcessInfo, STREAM};
 use nix::sys::socket;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -102,14 +103,20 @@ impl Streams {
         self.incoming.len()
     }
 
-    /// Returns the answers to `list`: each stream is a process without live blocks.
-    pub fn json(&self) -> impl Iterator<Item = Value> {
+    /// Returns the entries of the answer to `list`.
+    pub fn describe(&self) -> impl Iterator<Item = protocol::Stream> {
         self.incoming.iter().map(|one| {
             let (name, process_info) = one.attributed();
-            json!({
-                "pid": one.process_info.pid, "uid": one.uid, "name": name, "label": process_info.label, "exe": process_info.exe, "mode": STREAM,
-                "seconds": one.since.elapsed().as_secs(), "received": one.progress.bytes.load(Relaxed),
-            })
+            protocol::Stream {
+                pid: one.process_info.pid,
+                uid: one.uid,
+                name,
+                label: process_info.label,
+                exe: process_info.exe,
+                mode: STREAM.into(),
+                seconds: one.since.elapsed().as_secs(),
+                received: one.progress.bytes.load(Relaxed),
+            }
         })
     }
 }

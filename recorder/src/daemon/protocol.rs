@@ -1,0 +1,364 @@
+//! The messages of the control socket: what `ctl` and `top` send, and what the daemon answers. Each
+//! message is one line of JSON with sorted keys.
+//!
+//! Fields may be added. A reader ignores those that it does not know, and fills in those that an
+//! older daemon does not send.
+
+use super::config::Choice;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// The values of `word` in a request.
+const COMMANDS: [&str; 10] =
+    ["status", "list", "show", "mode", "snapshot", "epoch", "rotate", "flush", "metrics", "stop"];
+
+/// A request to the daemon.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "word", rename_all = "lowercase")]
+pub enum Request {
+    /// The state of the daemon.
+    Status,
+    /// The recorded processes and incoming streams.
+    List,
+    /// One process with its call sites.
+    Show {
+        /// Selects the process.
+        #[serde(default)]
+        which: Which,
+        /// Maximum number of call sites.
+        #[serde(default = "default_sites")]
+        sites: u64,
+    },
+    /// A change of what is kept of processes.
+    Mode {
+        /// The processes.
+        #[serde(default)]
+        which: Which,
+        /// What is kept from now on.
+        mode: Choice,
+    },
+    /// Snapshots of processes, and the events of flight recorders.
+    Snapshot {
+        /// The processes.
+        #[serde(default)]
+        which: Which,
+    },
+    /// The end of the epochs of all users.
+    Epoch,
+    /// New files for the events of processes, within the epoch.
+    Rotate {
+        /// The processes.
+        #[serde(default)]
+        which: Which,
+    },
+    /// Everything is written to disk.
+    Flush,
+    /// The metrics in the format of Prometheus.
+    Metrics,
+    /// The end of the daemon.
+    Stop,
+}
+
+/// Number of call sites in the answer to `show` if the request has none.
+const fn default_sites() -> u64 {
+    20
+}
+
+/// Which processes a request is about: a pid, a pattern of names, or `all`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Which(pub String);
+
+impl Default for Which {
+    fn default() -> Self {
+        Which("all".into())
+    }
+}
+
+impl Request {
+    /// Reads the line of a request.
+    ///
+    /// # Errors
+    /// A message for the sender, when the line is not JSON or not a request.
+    pub fn read(line: &[u8]) -> Result<Request, String> {
+        let value: Value = serde_json::from_slice(line).map_err(|error| format!("invalid request: {error}"))?;
+        let word = value["word"].as_str().unwrap_or_default().to_owned();
+        match serde_json::from_value(value) {
+            Ok(request) => Ok(request),
+            Err(_) if !COMMANDS.contains(&&*word) => {
+                Err(format!("unknown command '{word}': must be one of {}", COMMANDS.join(", ")))
+            }
+            Err(error) => Err(format!("invalid request '{word}': {error}")),
+        }
+    }
+}
+
+/// An answer of the daemon. Its form follows from the request, so it has no tag.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Response {
+    /// To [`Request::Status`].
+    Status(Box<Status>),
+    /// To [`Request::List`].
+    List(Vec<Entry>),
+    /// To [`Request::Show`].
+    Show(Box<Details>),
+    /// To [`Request::Metrics`].
+    Metrics(String),
+    /// To [`Request::Mode`].
+    Mode(Changed),
+    /// To [`Request::Snapshot`], [`Request::Flush`] and [`Request::Rotate`].
+    Processes(Processes),
+    /// To [`Request::Epoch`].
+    Epochs(Epochs),
+    /// To [`Request::Stop`].
+    Stopped(Stopped),
+    /// The request is refused, or failed.
+    Error(Refusal),
+}
+
+impl Response {
+    /// Reads the answer to a request.
+    ///
+    /// # Errors
+    /// When the answer has another form than that of the request.
+    pub fn read(request: &Request, answer: Value) -> serde_json::Result<Response> {
+        if answer.get("error").is_some() {
+            return serde_json::from_value(answer).map(Response::Error);
+        }
+        match request {
+            Request::Status => serde_json::from_value(answer).map(Response::Status),
+            Request::List => serde_json::from_value(answer).map(Response::List),
+            Request::Show { .. } => serde_json::from_value(answer).map(Response::Show),
+            Request::Metrics => serde_json::from_value(answer).map(Response::Metrics),
+            Request::Mode { .. } => serde_json::from_value(answer).map(Response::Mode),
+            Request::Snapshot { .. } | Request::Flush | Request::Rotate { .. } => {
+                serde_json::from_value(answer).map(Response::Processes)
+            }
+            Request::Epoch => serde_json::from_value(answer).map(Response::Epochs),
+            Request::Stop => serde_json::from_value(answer).map(Response::Stopped),
+        }
+    }
+
+    /// Returns a refusal for this reason.
+    pub fn error(why: impl Into<String>) -> Response {
+        Response::Error(Refusal { error: why.into() })
+    }
+}
+
+/// Why a request was not executed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// The message for the user.
+    pub error: String,
+}
+
+/// The number of processes of which something was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Processes {
+    /// Number of processes.
+    pub processes: u64,
+}
+
+/// The result of a change of mode.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changed {
+    /// Number of processes that changed.
+    pub processes: u64,
+    /// The new mode with its sampling and overflow.
+    pub mode: String,
+}
+
+/// The number of epochs that were ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Epochs {
+    /// Number of epochs, one for each user.
+    pub epochs: u64,
+}
+
+/// The daemon ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stopped {
+    /// Always true.
+    pub stopped: bool,
+}
+
+/// The state of the daemon.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    /// Version of the daemon.
+    pub version: String,
+    /// Process id of the daemon.
+    pub pid: u32,
+    /// Seconds since the start of the daemon.
+    pub seconds: u64,
+    /// Path of the socket for programs.
+    pub socket: String,
+    /// Folder of the epochs.
+    pub state: String,
+    /// Number of recorded processes.
+    pub processes: u64,
+    /// Number of recorded processes in each mode.
+    pub modes: BTreeMap<String, u64>,
+    /// Times that each budget was hit.
+    pub budgets_hit: BTreeMap<String, u64>,
+    /// The daemon's own metrics by name.
+    pub own: BTreeMap<String, f64>,
+}
+
+/// An entry of the answer to [`Request::List`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Entry {
+    /// A trace or profile that is being received.
+    Stream(Stream),
+    /// A recorded process.
+    Process(Box<Process>),
+}
+
+/// A trace or profile that is being received.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stream {
+    /// Process id of the sender, or of the program that it names.
+    pub pid: u32,
+    /// User id of the sender.
+    pub uid: u32,
+    /// Name of the program.
+    pub name: String,
+    /// Label of the program.
+    pub label: String,
+    /// Path of the program.
+    pub exe: String,
+    /// The mode `stream`.
+    pub mode: String,
+    /// Seconds since the first byte.
+    pub seconds: u64,
+    /// Number of bytes received.
+    pub received: u64,
+}
+
+/// A recorded process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Process {
+    /// Process id.
+    pub pid: u32,
+    /// User id.
+    pub uid: u32,
+    /// Name of the process (`comm`).
+    pub name: String,
+    /// Label of the process, or its systemd unit.
+    pub label: String,
+    /// Path of its control group.
+    pub cgroup: String,
+    /// Path of the program.
+    pub exe: String,
+    /// Folder to which it is written.
+    pub folder: String,
+    /// Mode, with its sampling.
+    pub mode: String,
+    /// What a thread does when its ring is full.
+    pub overflow: String,
+    /// Current sampling interval in bytes; 0 if every event is recorded.
+    pub interval: u64,
+    /// Seconds since it attached.
+    pub seconds: u64,
+    /// The budget because of which its mode was reduced, if any.
+    pub held: Option<String>,
+    /// Bytes allocated and not freed.
+    pub live_bytes: u64,
+    /// Blocks allocated and not freed.
+    pub live_blocks: u64,
+    /// Time from which its live blocks are known, if that is not its start.
+    pub live_since_unix_ns: Option<u64>,
+    /// Maximum of its live bytes.
+    pub peak_bytes: u64,
+    /// Number of allocations.
+    pub allocs: u64,
+    /// Number of frees.
+    pub frees: u64,
+    /// Bytes allocated.
+    pub bytes: u64,
+    /// Number of events recorded.
+    pub recorded: u64,
+    /// Number of events lost for want of space.
+    pub lost: u64,
+    /// Number of events skipped by sampling.
+    pub sampled_out: u64,
+    /// Number of call sites.
+    pub sites: u64,
+    /// Number of call sites whose live bytes grow.
+    pub sites_growing: u64,
+    /// Number of threads.
+    pub threads: u64,
+    /// Growth of the live bytes in the last `growth_seconds`.
+    pub growth: i64,
+    /// Seconds over which the growth was measured, at most 60. Older daemons do not send it.
+    pub growth_seconds: Option<u64>,
+    /// Allocations per second.
+    pub allocs_a_second: u64,
+    /// Bytes allocated per second.
+    pub bytes_a_second: u64,
+    /// Events per second.
+    pub events_a_second: u64,
+    /// Events lost per second.
+    pub lost_a_second: u64,
+}
+
+/// A process with its call sites.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Details {
+    /// The process.
+    #[serde(flatten)]
+    pub process: Process,
+    /// Its call sites with the most live bytes.
+    pub call_sites: Vec<CallSite>,
+}
+
+/// A call site of a process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CallSite {
+    /// Number of the call site.
+    pub site: u32,
+    /// Bytes allocated here and not freed.
+    pub live_bytes: u64,
+    /// Blocks allocated here and not freed.
+    pub live_blocks: u64,
+    /// Number of allocations.
+    pub allocs: u64,
+    /// Bytes allocated.
+    pub bytes: u64,
+    /// Call stack, innermost frame first.
+    pub stack: Vec<Frame>,
+}
+
+/// A frame of a call stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Frame {
+    /// Name of code that is in no file.
+    pub code: Option<String>,
+    /// Return address.
+    pub address: u64,
+    /// Path of the module.
+    pub module: Option<String>,
+    /// Build-id of the module, in hexadecimal digits.
+    pub build_id: Option<String>,
+    /// Address in the module's file.
+    pub offset: Option<u64>,
+}
+
+/// Returns the line of a message, without its end. Keys are sorted.
+///
+/// # Errors
+/// When the message cannot be serialized.
+pub fn line(message: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+    serde_json::to_vec(&serde_json::to_value(message)?)
+}
+
+#[cfg(test)]
+mod tests;
