@@ -17,6 +17,7 @@ mod sniff;
 mod time;
 mod writer;
 
+pub use crate::date::Date as Epoch;
 pub use builder::{Builder, Built, HeaderFields};
 pub use dump::dump;
 pub use header::{Header, Version};
@@ -24,5 +25,4 @@ pub use lines::{Line, LineIter, Lines};
 pub use reader::{Chunk, Chunks, Profile, read, read_at};
 pub use remarks::Remarks;
 pub use sniff::sniff;
-pub use time::Epoch;
 pub use writer::write;

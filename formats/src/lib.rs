@@ -7,6 +7,7 @@
 
 pub mod abi;
 pub mod cursor;
+pub mod date;
 pub mod dcpi;
 pub mod dhat;
 pub mod error;

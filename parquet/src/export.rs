@@ -9,6 +9,7 @@ use heaptape_analyzer::program_frames::{Roles, blamed};
 use heaptape_analyzer::replay::replay;
 use heaptape_analyzer::symbols::{Detail, Frame, Symbolizer, module_of};
 use heaptape_analyzer::{Missing, Process, Progress, Recording};
+use heaptape_formats::date::Date;
 use heaptape_formats::tape::Entry;
 use parquet::data_type::ByteArray;
 use std::collections::{HashMap, HashSet};
@@ -89,18 +90,9 @@ fn path_component(name: &str) -> String {
     if text.trim_matches('.').is_empty() { format!("_{text}") } else { text }
 }
 
-/// Formats the day of a time in seconds since 1970, such as `2026-11-21`. The calculation uses a
-/// calendar whose year begins in March.
+/// Formats the day of a time in seconds since 1970, such as `2026-11-21`.
 fn date(seconds: u64) -> String {
-    let days = (seconds / 86_400) as i64 + 719_468;
-    let era = days.div_euclid(146_097);
-    let day_of_era = days.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let Date { year, month, day, .. } = Date::from_unix(seconds);
     format!("{year:04}-{month:02}-{day:02}")
 }
 

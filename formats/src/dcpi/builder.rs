@@ -1,10 +1,10 @@
 //! Builds a file from addresses and 64-bit counts. Chooses a period with which the counts fit into
 //! 32 bits.
 
+use super::Epoch;
 use super::header::Header;
 use super::layout::{DEFAULT_STRIDE, MAX_STRIDE, STRIDE_KEY, VERSION, is_space};
 use super::lines::Lines;
-use super::time::Epoch;
 use super::writer::{Body, write_header};
 use crate::{Error, Format, Kind, Result};
 

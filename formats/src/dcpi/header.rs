@@ -3,10 +3,10 @@
 //! A required line that is missing, repeated or malformed is an error. Other violations of the
 //! grammar are reported as faults, and what the format leaves open as warnings.
 
+use super::Epoch;
 use super::layout::{ALIGNMENT, Class, HEADER_LINES, STRIDE_KEY, Syntax, VERSION_PREFIX, index_of, is_space};
 use super::lines::{Line, LineIter};
 use super::remarks::Remarks;
-use super::time::Epoch;
 use crate::{Error, Format, Kind, Result};
 use std::borrow::Cow;
 

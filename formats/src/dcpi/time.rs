@@ -1,23 +1,6 @@
 //! The time of the samples, from the header line `epoch`.
 
-use std::fmt;
-
-/// The time in a DCPI header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Epoch {
-    /// The year, with its century.
-    pub year: u64,
-    /// The month from 1 to 12.
-    pub month: u64,
-    /// The day from 1 to 31.
-    pub day: u64,
-    /// The hour from 0 to 23, in UTC.
-    pub hour: u64,
-    /// The minute from 0 to 59.
-    pub minute: u64,
-    /// The second from 0 to 60.
-    pub second: u64,
-}
+use crate::date::Date as Epoch;
 
 impl Epoch {
     /// Parses `YYMMDDHHMM` (70..99 is 19xx, 00..69 is 20xx), `YYYYMMDDHHMM` or `YYYYMMDDHHMMSS`.
@@ -37,60 +20,13 @@ impl Epoch {
         let pair = |index: usize| number(rest + 2 * index, rest + 2 * index + 2);
         let second = if digits.len() == 14 { pair(4) } else { 0 };
         let epoch = Epoch { year, month: pair(0), day: pair(1), hour: pair(2), minute: pair(3), second };
-        let possible = (1..=12).contains(&epoch.month)
-            && (1..=days_of(year, epoch.month)).contains(&epoch.day)
-            && epoch.hour < 24
-            && epoch.minute < 60
-            && epoch.second <= 60;
-        possible.then_some(epoch)
-    }
-
-    /// Converts seconds after 1970-01-01 00:00 UTC.
-    pub fn from_unix(seconds: u64) -> Epoch {
-        let (mut days, rest) = (seconds / 86_400, seconds % 86_400);
-        // Periods of 400 years first, so that the loops are short for any number of seconds.
-        let mut year = 1970 + days / 146_097 * 400;
-        days %= 146_097;
-        while days >= days_in_year(year) {
-            days -= days_in_year(year);
-            year += 1;
-        }
-        let mut month = 1;
-        while days >= days_of(year, month) {
-            days -= days_of(year, month);
-            month += 1;
-        }
-        Epoch { year, month, day: days + 1, hour: rest / 3600, minute: rest / 60 % 60, second: rest % 60 }
+        epoch.is_valid().then_some(epoch)
     }
 
     /// Returns the ten digits for the header.
     pub fn digits(&self) -> String {
         let Epoch { year, month, day, hour, minute, .. } = self;
         format!("{:02}{month:02}{day:02}{hour:02}{minute:02}", year % 100)
-    }
-}
-
-impl fmt::Display for Epoch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Epoch { year, month, day, hour, minute, second } = self;
-        write!(f, "{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
-    }
-}
-
-const fn is_leap(year: u64) -> bool {
-    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-}
-
-const fn days_in_year(year: u64) -> u64 {
-    if is_leap(year) { 366 } else { 365 }
-}
-
-const fn days_of(year: u64, month: u64) -> u64 {
-    match month {
-        2 if is_leap(year) => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::clock;
 use crate::process::make_folder;
-use formats::dcpi;
+use formats::date::Date;
 use formats::recording::is_epoch;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ impl Epoch {
 }
 
 fn minute(unix_ns: u64) -> String {
-    let dcpi::Epoch { year, month, day, hour, minute, .. } = dcpi::Epoch::from_unix(unix_ns / 1_000_000_000);
+    let Date { year, month, day, hour, minute, .. } = Date::from_unix(unix_ns / 1_000_000_000);
     format!("{year:04}{month:02}{day:02}{hour:02}{minute:02}")
 }
 
