@@ -9,6 +9,7 @@
 //! and removal both files exist: the tape's chunks show which one is valid.
 
 use crate::quota::Quota;
+use crate::replace::{Durability, replace_file};
 use crate::session::Session;
 use crate::sync;
 use crate::trace::Chunk;
@@ -261,13 +262,9 @@ impl Files {
 
     /// Replaces a file atomically.
     fn replace(&mut self, name: &str, bytes: &[u8]) -> Result<AppendFile, Failure> {
-        let (path, temporary) = (self.folder.join(name), self.folder.join(format!("{name}.tmp")));
-        let mut file = AppendFile::create(temporary, self.reader)?;
-        file.append(bytes)?;
-        with_path(&file.path, file.file.sync_data())?;
-        with_path(&path, std::fs::rename(&file.path, &path))?;
-        file.path = path;
-        Ok(file)
+        let path = self.folder.join(name);
+        let file = with_path(&path, replace_file(&path, bytes, self.reader, Durability::BeforeRename))?;
+        Ok(AppendFile { path, file, length: bytes.len() as u64 })
     }
 
     /// Replaces the profile by new content.

@@ -48,6 +48,7 @@ pub mod profile;
 pub mod profile_delta;
 pub mod quota;
 pub mod recorder;
+pub mod replace;
 pub mod sanitizer;
 pub mod session;
 pub mod signals;

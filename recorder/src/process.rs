@@ -175,23 +175,6 @@ pub fn let_read(file: &File, reader: Option<u32>) -> std::io::Result<()> {
     }
 }
 
-/// Replaces a file atomically and durably. Only its owner and `reader` can read it.
-///
-/// # Errors
-/// The error of the write, or of the rename.
-pub fn replace_file(path: &std::path::Path, bytes: &[u8], reader: Option<u32>) -> std::io::Result<()> {
-    use std::io::Write;
-    use std::os::unix::fs::OpenOptionsExt;
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".tmp");
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-    let_read(&file, reader)?;
-    file.write_all(bytes)?;
-    file.sync_data()?;
-    std::fs::rename(&temporary, path)
-}
-
 /// Returns the values of variables in a process's environment as it was at its start.
 pub fn variable(pid: u32, names: &[&str]) -> Vec<Option<String>> {
     let bytes = read(&format!("/proc/{pid}/environ"), 4 * MAX_COMMAND_LINE).unwrap_or_default();

@@ -11,6 +11,7 @@ use crate::drain::Command;
 use crate::module_files::ModuleFiles;
 use crate::options::Options;
 use crate::process::{self, Process, sanitized_name};
+use crate::replace::{Durability, replace_file};
 use crate::session::{End, Session, SessionId};
 use crate::stages::Stages;
 use crate::store::Sums;
@@ -25,7 +26,7 @@ use formats::tape::{self, field::Text};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::collections::HashMap;
 use std::fs::{DirBuilder, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -531,13 +532,9 @@ impl Recorder {
 
     fn write_recording(&mut self) -> io::Result<()> {
         let path = self.dir.join(RECORDING);
-        let temporary = self.dir.join(format!("{RECORDING}.tmp"));
         let mut bytes = serde_json::to_vec_pretty(&self.recording)?;
         bytes.push(b'\n');
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-        file.write_all(&bytes)?;
-        std::fs::rename(&temporary, &path)?;
-        sync::add_written(&mut 0, bytes.len(), std::iter::once(&file));
+        replace_file(&path, &bytes, None, Durability::Later)?;
         (self.written, self.dirty) = (Some(Instant::now()), false);
         Ok(())
     }

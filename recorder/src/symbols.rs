@@ -7,7 +7,7 @@
 //! wait for it.
 
 use crate::crash;
-use crate::process::replace_file;
+use crate::replace::{Durability, replace_file};
 use crate::spawn;
 use crate::sys;
 use formats::recording::{SYMBOLS, SYMBOLS_LOCK};
@@ -367,7 +367,11 @@ fn execute(batch: &[Received], work: Work, mut recorder: Option<BorrowedFd<'_>>)
         let is_first = unnamed.remove(&number);
         for (folder, _lock) in &job.folders {
             let path = path_of(folder).join(SYMBOLS);
-            let _ = if is_first { replace_file(&path, bytes, request.reader) } else { overwrite_file(&path, bytes) };
+            let _ = if is_first {
+                replace_file(&path, bytes, request.reader, Durability::BeforeRename).map(drop)
+            } else {
+                overwrite_file(&path, bytes)
+            };
         }
         if let Some(recorder) = recorder.take_if(|_| unnamed.is_empty()) {
             let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;

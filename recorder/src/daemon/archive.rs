@@ -11,8 +11,9 @@ use super::epoch::{Epoch, start_of};
 use super::programs::Program;
 use super::retention::{self, Keep, Sizes};
 use crate::clock::{self, Clock};
-use crate::process::{make_folder, replace_file, sanitized_name};
+use crate::process::{make_folder, sanitized_name};
 use crate::quota::Quota;
+use crate::replace::{Durability, replace_file};
 use crate::session::SessionId;
 use crate::store::{Callback, Stored};
 use crate::symbols::{Job, Saver};
@@ -385,8 +386,8 @@ impl OpenEpoch {
             tape::Writer::file_header(&mut bytes);
             let mut writer = tape::Writer::default();
             program.tape(clock::unix_ns()).iter().for_each(|record| writer.record(record, &mut bytes));
-            replace_file(&folder.join(TAPE), &bytes, reader)?;
-            replace_file(&folder.join(PROFILE), &program.mptl(), reader)?;
+            replace_file(&folder.join(TAPE), &bytes, reader, Durability::BeforeRename)?;
+            replace_file(&folder.join(PROFILE), &program.mptl(), reader, Durability::BeforeRename)?;
             program.is_new = false;
             self.is_new = true;
         }
@@ -424,7 +425,7 @@ impl OpenEpoch {
         };
         let mut bytes = serde_json::to_vec_pretty(&recording)?;
         bytes.push(b'\n');
-        replace_file(&self.epoch.dir.join(RECORDING), &bytes, self.epoch.reader)
+        replace_file(&self.epoch.dir.join(RECORDING), &bytes, self.epoch.reader, Durability::BeforeRename).map(drop)
     }
 }
 
@@ -475,9 +476,9 @@ fn seal_unfinished(dir: &Path) {
     let reader = user.filter(|uid| *uid != nix::unistd::geteuid().as_raw());
     let written = serde_json::to_vec_pretty(&recording)
         .map_err(io::Error::from)
-        .and_then(|bytes| replace_file(&path, &bytes, reader));
+        .and_then(|bytes| replace_file(&path, &bytes, reader, Durability::BeforeRename));
     match written {
-        Ok(()) => tracing::info!("{}: left open, now sealed", dir.display()),
+        Ok(_) => tracing::info!("{}: left open, now sealed", dir.display()),
         Err(error) => tracing::error!("{}: left open, and cannot be sealed: {error}", dir.display()),
     }
 }

@@ -2,8 +2,9 @@
 //! with the sum of the counts of all processes that executed it. Allocations and frees count for
 //! the epoch in which they happened; live blocks count as they are at the end of the epoch.
 
-use crate::process::{make_folder, replace_file, sanitized_name};
+use crate::process::{make_folder, sanitized_name};
 use crate::profile_delta::ProfileDelta;
+use crate::replace::{Durability, replace_file};
 use crate::text;
 use formats::dcpi::{Builder, HeaderFields};
 use formats::tape::{Module, instruction};
@@ -128,7 +129,12 @@ impl DcpiProfiles {
                     .for_each(|(at, row)| builder.add(*at, row[column]));
                 let built = builder.finish().map_err(io::Error::other)?;
                 let short = &identity[..identity.len().min(12)];
-                replace_file(&folder.join(format!("{name}.{short}.{event}")), &built.bytes, reader)?;
+                replace_file(
+                    &folder.join(format!("{name}.{short}.{event}")),
+                    &built.bytes,
+                    reader,
+                    Durability::BeforeRename,
+                )?;
             }
         }
         Ok(())

@@ -4,7 +4,7 @@
 
 use super::{ProcessRecording, Unwritten};
 use crate::live::Call;
-use crate::process::replace_file;
+use crate::replace::{Durability, replace_file};
 use crate::store::WriteJob;
 use crate::trace::Chunk;
 use formats::tape::Entry;
@@ -37,7 +37,7 @@ impl ProcessRecording {
             bytes.extend(amount.map_or(block.size, |amount| amount.bytes).to_le_bytes());
             bytes.extend(nodes.get(&block.site).copied().unwrap_or(0).to_le_bytes());
         }
-        if let Err(error) = replace_file(&path, &bytes, None) {
+        if let Err(error) = replace_file(&path, &bytes, None, Durability::BeforeRename) {
             tracing::warn!("{}: the next daemon will not know the live blocks: {error}", path.display());
         }
     }
