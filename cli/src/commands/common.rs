@@ -191,6 +191,20 @@ impl Common {
         self.strict.strict
     }
 
+    /// Prints a report with these options. `rows` is the default of `--top`.
+    ///
+    /// # Errors
+    /// Those of the report, and of writing.
+    pub fn print(
+        self,
+        rows: usize,
+        report: impl FnOnce(&Query, &mut dyn Write, Style) -> Result<report::Outcome, Error>,
+    ) -> anyhow::Result<Outcome> {
+        let strict = self.strict();
+        let query = self.query(rows);
+        print(strict, |out, style| report(&query, out, style))
+    }
+
     /// Returns the options in the form that the analyzer takes. `rows` is the default of `--top`.
     pub fn query(self, rows: usize) -> Query {
         let Common { paths, json, from, until, processes, folding, strict: _, top, by, names, only } = self;

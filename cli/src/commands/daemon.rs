@@ -1,7 +1,7 @@
 //! `heaptape daemon`: records all programs that preload the library. Each option is a key of the
 //! configuration file as well; the option overrides the file.
 
-use crate::Outcome;
+use crate::{Outcome, log};
 use heaptape_formats::pattern::Pattern;
 use heaptape_formats::quantity::{Size, Time};
 use heaptape_recorder::daemon::{self, config::*};
@@ -265,15 +265,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Done);
     }
     let config = args.merged()?;
-    let level = std::env::var("HEAPTAPE_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(tracing::Level::INFO);
-    // journald adds the time. Program names are escaped where messages are made.
-    let _ = tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .without_time()
-        .with_target(false)
-        .try_init();
+    log::start(tracing::Level::INFO, false);
     daemon::run(config, heaptape_analyzer::symbols::save)?;
     Ok(Outcome::Done)
 }

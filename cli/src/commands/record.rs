@@ -1,7 +1,7 @@
 //! `heaptape record`: runs a program and records its heap.
 
 use crate::live::Live;
-use crate::{Outcome, library};
+use crate::{Outcome, library, log};
 use clap::ValueEnum;
 use heaptape_analyzer::text::{self, Style};
 use heaptape_analyzer::{load, report};
@@ -110,7 +110,7 @@ fn codec(text: &str) -> Result<(Codec, i32), String> {
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
-    init_log();
+    log::start(tracing::Level::WARN, Style::of_stderr().color);
     if let Some(dir) = args.resume {
         let finished = resume(&dir).map_err(|error| anyhow::anyhow!("{}: {error}", dir.display()))?;
         finished.outcome.errors.iter().for_each(|error| eprintln!("heaptape: {error}"));
@@ -259,18 +259,6 @@ fn misplaced(command: &[OsString]) -> Option<String> {
     };
     let found: Vec<&str> = command.iter().skip(1).filter_map(|arg| arg.to_str()).filter(is_option).collect();
     (!found.is_empty()).then(|| found.join(" "))
-}
-
-/// Sets up the log on standard error: warnings, or the level of HEAPTAPE_LOG.
-fn init_log() {
-    let level = std::env::var("HEAPTAPE_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(tracing::Level::WARN);
-    let _ = tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .with_ansi(Style::of_stderr().color)
-        .without_time()
-        .with_target(false)
-        .try_init();
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! `heaptape temporary`: lists call sites of short-lived blocks.
 
-use super::common::{Common, print};
+use super::common::Common;
 use crate::Outcome;
 use heaptape_analyzer::model::temporary::MAX_EVENTS_BETWEEN;
 use heaptape_analyzer::report::temporary;
@@ -16,7 +16,5 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
-    let strict = args.common.strict();
-    let query = args.common.query(20);
-    print(strict, |out, style| temporary::run(&query, args.within.into(), out, style))
+    args.common.print(20, |query, out, style| temporary::run(query, args.within.into(), out, style))
 }

@@ -1,6 +1,6 @@
 //! `heaptape timeline`: shows live bytes and blocks over the run.
 
-use super::common::{Common, print};
+use super::common::Common;
 use crate::Outcome;
 use heaptape_analyzer::report::timeline;
 
@@ -15,7 +15,5 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
-    let strict = args.common.strict();
-    let query = args.common.query(0);
-    print(strict, |out, style| timeline::run(&query, args.slices as usize, out, style))
+    args.common.print(0, |query, out, style| timeline::run(query, args.slices as usize, out, style))
 }
