@@ -1,6 +1,7 @@
 //! The list of subcommands. A new one is a file in `commands/` with `Args` (its options, documented
-//! for `--help`) and `run`, and a line here. Help, completions and manual pages are made from the
-//! list.
+//! for `--help`) and `run`, and a line here. A report that has only the options of all reports
+//! needs no file: its line ends with the default of `--top`, and the analyzer's report has its
+//! name. Help, completions and manual pages are made from the list.
 
 use crate::Outcome;
 
@@ -13,21 +14,27 @@ mod frames;
 mod thresholds;
 
 macro_rules! commands {
-    ($($(#[$meta:meta])* $name:ident $variant:ident,)*) => {
-        $(mod $name;)*
+    ($($(#[$meta:meta])* $name:ident $variant:ident $($rows:literal)?,)*) => {
+        $(commands!(@module $name $($rows)?);)*
 
         /// A subcommand with its options.
         #[derive(clap::Subcommand)]
-        pub enum Subcommand { $($(#[$meta])* $variant($name::Args)),* }
+        pub enum Subcommand { $($(#[$meta])* $variant(commands!(@args $name $($rows)?))),* }
 
         /// Runs a subcommand.
         ///
         /// # Errors
         /// Wrong arguments, files that cannot be read or written, sockets that do not answer.
         pub fn run(subcommand: Subcommand) -> anyhow::Result<Outcome> {
-            match subcommand { $(Subcommand::$variant(args) => $name::run(args)),* }
+            match subcommand { $(Subcommand::$variant(args) => commands!(@run $name args $($rows)?)),* }
         }
     };
+    (@module $name:ident) => { mod $name; };
+    (@module $name:ident $rows:literal) => {};
+    (@args $name:ident) => { $name::Args };
+    (@args $name:ident $rows:literal) => { common::Common };
+    (@run $name:ident $args:ident) => { $name::run($args) };
+    (@run $name:ident $args:ident $rows:literal) => { $args.print($rows, heaptape_analyzer::report::$name::run) };
 }
 
 commands! {
@@ -52,25 +59,25 @@ commands! {
     /// List blocks that were never freed, by call site, with a verdict
     leaks Leaks,
     /// List the call sites of the live bytes at the peak
-    peak Peak,
+    peak Peak 20,
     /// List call sites by allocated bytes
-    sites Sites,
+    sites Sites 20,
     /// Show the distribution of block sizes
-    sizes Sizes,
+    sizes Sizes 16,
     /// Show the distribution of block lifetimes
-    lifetimes Lifetimes,
+    lifetimes Lifetimes 16,
     /// List call sites of short-lived blocks: freed after few events of the same thread
     temporary Temporary,
     /// Show live bytes and blocks over the run
     timeline Timeline,
     /// Show what each thread allocated and freed
-    threads Threads,
+    threads Threads 40,
     /// Show the cost of reallocations, and call sites that reallocate repeatedly
-    realloc Realloc,
+    realloc Realloc 20,
     /// List call sites that free (of recordings made with --free-stacks)
-    free_sites FreeSites,
+    free_sites FreeSites 20,
     /// Show heap fragmentation, and call sites whose blocks hold nearly empty pages
-    fragmentation Fragmentation,
+    fragmentation Fragmentation 20,
     /// Compare two runs, builds, points in time or processes
     diff Diff,
     /// Copy the symbols of a recording into it, to read it on another machine

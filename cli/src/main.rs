@@ -6,9 +6,13 @@
 mod terminal;
 
 mod commands;
+mod control;
 mod exit;
+mod full_screen;
 mod library;
 mod live;
+mod log;
+mod table;
 mod typos;
 
 use clap::{CommandFactory, FromArgMatches, Parser};

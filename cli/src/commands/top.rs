@@ -1,17 +1,22 @@
 //! `heaptape top`: shows the daemon's processes live: live bytes, allocation rate, growth, and the
-//! call sites of one process. It draws plain lines, which any terminal shows.
+//! call sites of one process.
 
-use super::ctl::{ask, cleaned, growth, has_growth, live_bytes, number, signed_bytes, text};
 use super::frames::Frames;
 use crate::Outcome;
-use heaptape_analyzer::text::{bytes, count, counted};
-use serde_json::{Value, json};
+use crate::control::{Control, growth, has_growth, live_bytes, mode, signed_bytes};
+use crate::full_screen::FullScreen;
+use crate::table::{self, Column};
+use anyhow::Context;
+use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use heaptape_analyzer::charts::sparkline;
+use heaptape_analyzer::text::{Style, bytes, clean, count, counted};
+use heaptape_recorder::crash;
+use heaptape_recorder::daemon::protocol::{Details, Entry, Process, Request, Response, Which};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{IsTerminal, Read, Write};
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Column to sort by.
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
@@ -38,7 +43,7 @@ pub struct Args {
     control: Option<PathBuf>,
     /// Start with the call sites of this process
     #[arg(long, value_name = "PID")]
-    process: Option<u64>,
+    process: Option<u32>,
     /// Seconds between updates
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     delay: u64,
@@ -52,278 +57,352 @@ pub struct Args {
 
 /// Number of updates that the sparkline of a process shows.
 const PAST: usize = 30;
+/// Number of call sites that are requested.
+const MAX_SITES: u64 = 50;
+/// Number of frames of a call site that are shown.
+const FRAMES: usize = 3;
 
+/// What a key does besides changing the view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    /// The view is drawn again.
+    Draw,
+    /// The daemon is queried before the view is drawn.
+    Query,
+    /// This process is stopped, as every program is by Ctrl-Z.
+    Stop,
+    /// The command ends without an error.
+    Quit,
+}
+
+/// What is shown, and what the daemon answered last.
 struct View {
     sort: Sort,
     selected: usize,
-    inside: Option<u64>,
+    inside: Option<u32>,
     filter: String,
     is_typing: bool,
     is_paused: bool,
-    past: BTreeMap<u64, VecDeque<u64>>,
+    style: Style,
+    processes: Vec<Process>,
+    details: Option<Details>,
+    past: BTreeMap<u32, VecDeque<u64>>,
     frames: Frames,
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
-    let mut view = View {
-        sort: args.sort,
-        selected: 0,
-        inside: args.process,
-        filter: String::new(),
-        is_typing: false,
-        is_paused: false,
-        past: BTreeMap::new(),
-        frames: Frames::default(),
-    };
-    let mut out = std::io::stdout().lock();
+    let control = Control::at(args.control.clone());
+    let mut view = View::new(&args, Style::of_stdout());
+    view.query(&control)?;
+    let mut out = std::io::stdout();
     if args.once || !out.is_terminal() {
-        let (rows, screen) = view.update(&args.control, (100, usize::MAX))?;
-        screen.iter().try_for_each(|line| writeln!(out, "{}", line.trim_end()))?;
-        return Ok(if rows == 0 { Outcome::NoAnswer } else { Outcome::Done });
+        for line in view.lines(usize::MAX) {
+            writeln!(out, "{line}")?;
+        }
+        let is_empty = view.shown().is_empty();
+        return Ok(if is_empty { Outcome::NoAnswer } else { Outcome::Done });
     }
-    let _raw = RawTerminal::enter();
-    let keys = keys();
-    let outcome = live(&mut view, &args, &keys, &mut out);
-    write!(out, "\x1b[?25h\x1b[?1049l")?;
-    out.flush()?;
-    outcome.map(|()| Outcome::Done)
+    let screen =
+        FullScreen::start().context("cannot control the terminal; --once prints the processes once instead")?;
+    live(&mut view, &control, Duration::from_secs(args.delay), &screen)?;
+    Ok(Outcome::Done)
 }
 
-fn live(view: &mut View, args: &Args, keys: &Receiver<u8>, out: &mut dyn Write) -> anyhow::Result<()> {
-    write!(out, "\x1b[?1049h\x1b[?25l")?;
-    let mut rows = 0;
+/// Shows the view until the user quits.
+fn live(view: &mut View, control: &Control, delay: Duration, screen: &FullScreen) -> anyhow::Result<()> {
+    let mut next_query = Instant::now() + delay;
     loop {
-        if !view.is_paused {
-            let size =
-                terminal_size::terminal_size().map_or((100, 30), |(width, height)| (width.0.into(), height.0.into()));
-            let (found, screen) = view.update(&args.control, size)?;
-            rows = found;
-            write!(out, "\x1b[H")?;
-            for line in screen.iter().take(size.1.saturating_sub(1)) {
-                let line: String = line.chars().take(size.0).collect();
-                write!(out, "{line}\x1b[K\r\n")?;
-            }
-            write!(out, "\x1b[J")?;
-            out.flush()?;
-        }
-        let key = match keys.recv_timeout(Duration::from_secs(args.delay)) {
-            Ok(key) => key,
-            Err(RecvTimeoutError::Timeout) => continue,
-            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        crash::panic_if_requested();
+        screen.draw(&view.lines(screen.size().1))?;
+        let action = match screen.next_event(next_query.saturating_duration_since(Instant::now()))? {
+            Some(Event::Key(key)) if key.kind != KeyEventKind::Release => view.key(key),
+            Some(_) => Action::Draw,
+            None if view.is_paused => Action::Draw,
+            None => Action::Query,
         };
-        if !view.key(key, keys, rows) {
-            return Ok(());
+        match action {
+            Action::Draw => {}
+            Action::Query => view.query(control)?,
+            Action::Stop => screen.stop()?,
+            Action::Quit => return Ok(()),
+        }
+        if Instant::now() >= next_query {
+            next_query = Instant::now() + delay;
         }
     }
 }
 
 impl View {
-    /// Handles a key. Returns false when the user quits.
-    fn key(&mut self, key: u8, keys: &Receiver<u8>, rows: usize) -> bool {
-        if self.is_typing {
-            match key {
-                b'\r' | b'\n' => self.is_typing = false,
-                0x7f | 8 => drop(self.filter.pop()),
-                0x1b => (self.is_typing, self.filter) = (false, String::new()),
-                b' '..=b'~' => self.filter.push(char::from(key)),
-                _ => {}
-            }
-            return true;
+    fn new(args: &Args, style: Style) -> View {
+        View {
+            sort: args.sort,
+            selected: 0,
+            inside: args.process,
+            filter: String::new(),
+            is_typing: false,
+            is_paused: false,
+            style,
+            processes: Vec::new(),
+            details: None,
+            past: BTreeMap::new(),
+            frames: Frames::default(),
         }
-        // An arrow key sends three bytes at once, Esc sends one.
-        let key = if key == 0x1b {
-            let next = || keys.recv_timeout(Duration::from_millis(20)).unwrap_or(0);
-            match (next(), next()) {
-                (b'[', b'A') => b'k',
-                (b'[', b'B') => b'j',
-                _ => b'b',
-            }
-        } else {
-            key
-        };
-        match key {
-            b'q' | 3 => return false,
-            b'l' => self.sort = Sort::Live,
-            b'r' => self.sort = Sort::Rate,
-            b'g' => self.sort = Sort::Growth,
-            b'x' => self.sort = Sort::Lost,
-            b'k' => self.selected = self.selected.saturating_sub(1),
-            b'j' => self.selected = (self.selected + 1).min(rows.saturating_sub(1)),
-            b'\r' | b'\n' => self.inside = self.inside.or(Some(u64::MAX)),
-            b'b' => self.inside = None,
-            b'/' => (self.is_typing, self.filter) = (true, String::new()),
-            b'p' => self.is_paused = !self.is_paused,
-            _ => {}
-        }
-        true
     }
 
-    /// Queries the daemon. Returns the number of rows and the lines of the screen.
-    fn update(&mut self, control: &Option<PathBuf>, size: (usize, usize)) -> anyhow::Result<(usize, Vec<String>)> {
-        let answer = ask(control.clone(), &json!({ "word": "list" }))?;
-        let mut rows: Vec<Value> = answer.as_array().cloned().unwrap_or_default();
+    /// Handles a key, and returns what is to be done.
+    fn key(&mut self, key: KeyEvent) -> Action {
+        let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            KeyCode::Char('c') if is_control => return Action::Quit,
+            KeyCode::Char('z') if is_control => return Action::Stop,
+            _ if is_control => {}
+            KeyCode::Enter if self.is_typing => self.is_typing = false,
+            KeyCode::Backspace if self.is_typing => drop(self.filter.pop()),
+            KeyCode::Esc if self.is_typing => (self.is_typing, self.filter) = (false, String::new()),
+            KeyCode::Char(character) if self.is_typing => self.filter.push(character),
+            _ if self.is_typing => {}
+            KeyCode::Char('q') => return Action::Quit,
+            KeyCode::Char('l') => self.sort = Sort::Live,
+            KeyCode::Char('r') => self.sort = Sort::Rate,
+            KeyCode::Char('g') => self.sort = Sort::Growth,
+            KeyCode::Char('x') => self.sort = Sort::Lost,
+            KeyCode::Up | KeyCode::Char('k') => self.selected = self.selected.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => self.selected += 1,
+            KeyCode::Enter if self.inside.is_none() => {
+                self.inside = self.shown().get(self.selected).map(|process| process.pid);
+                return Action::Query;
+            }
+            KeyCode::Esc | KeyCode::Char('b') => (self.inside, self.details) = (None, None),
+            KeyCode::Char('/') => (self.is_typing, self.filter) = (true, String::new()),
+            KeyCode::Char('p') => self.is_paused = !self.is_paused,
+            _ => {}
+        }
+        self.selected = self.selected.min(self.shown().len().saturating_sub(1));
+        Action::Draw
+    }
+
+    /// Queries the daemon for the processes, and for the call sites of the one that is shown.
+    fn query(&mut self, control: &Control) -> anyhow::Result<()> {
+        let Response::List(entries) = control.ask(&Request::List)? else {
+            return Err(control.unexpected("the answer is no list"));
+        };
         // An incoming stream is a file of which nothing is known yet.
-        rows.retain(|row| row["received"].is_null());
-        for row in &rows {
-            let past = self.past.entry(number(row, "pid")).or_default();
-            past.push_back(number(row, "live_bytes"));
+        let processes = entries.into_iter().filter_map(|entry| match entry {
+            Entry::Process(process) => Some(*process),
+            Entry::Stream(_) => None,
+        });
+        self.take(processes.collect());
+        let Some(pid) = self.inside else { return Ok(()) };
+        if !self.processes.iter().any(|process| process.pid == pid) {
+            (self.inside, self.details) = (None, None);
+            return Ok(());
+        }
+        let request = Request::Show { which: Which(pid.to_string()), sites: MAX_SITES };
+        let Response::Show(details) = control.ask(&request)? else {
+            return Err(control.unexpected("the answer is no process"));
+        };
+        self.details = Some(*details);
+        Ok(())
+    }
+
+    /// Replaces the processes by those of a new answer.
+    fn take(&mut self, processes: Vec<Process>) {
+        self.processes = processes;
+        for process in &self.processes {
+            let past = self.past.entry(process.pid).or_default();
+            past.push_back(process.live_bytes);
             if past.len() > PAST {
                 past.pop_front();
             }
         }
-        self.past.retain(|pid, _| rows.iter().any(|row| number(row, "pid") == *pid));
-        rows.retain(|row| text(row, "name").contains(&self.filter));
-        let by = |row: &Value| match self.sort {
-            Sort::Live => number(row, "live_bytes") as i64,
-            Sort::Rate => number(row, "allocs_a_second") as i64,
-            Sort::Growth => row["growth"].as_i64().unwrap_or(0),
-            Sort::Lost => number(row, "lost") as i64,
+        self.past.retain(|pid, _| self.processes.iter().any(|process| process.pid == *pid));
+        self.selected = self.selected.min(self.shown().len().saturating_sub(1));
+    }
+
+    /// Returns the processes that the filter selects, in the order of the view.
+    fn shown(&self) -> Vec<&Process> {
+        let is_shown = |process: &&Process| clean(&process.name).contains(&self.filter);
+        let mut shown: Vec<&Process> = self.processes.iter().filter(is_shown).collect();
+        let key = |process: &Process| match self.sort {
+            Sort::Live => i128::from(process.live_bytes),
+            Sort::Rate => i128::from(process.allocs_a_second),
+            Sort::Growth => i128::from(process.growth),
+            Sort::Lost => i128::from(process.lost),
         };
-        rows.sort_by_key(|row| (std::cmp::Reverse(by(row)), number(row, "pid")));
-        self.selected = self.selected.min(rows.len().saturating_sub(1));
-        if self.inside == Some(u64::MAX) {
-            self.inside = rows.get(self.selected).map(|row| number(row, "pid"));
-        }
-        let mut screen = Vec::new();
-        let sum = |key: &str| rows.iter().map(|row| number(row, key)).sum::<u64>();
-        let note = if self.is_typing { format!("  filter: {}_", self.filter) } else { String::new() };
-        // Only processes that have been recorded for a minute have a growth.
-        let grown: Vec<&Value> = rows.iter().filter(|row| has_growth(row)).collect();
-        let grown = if grown.is_empty() {
-            "growth – (after 1 min)".to_owned()
-        } else {
-            let sum = grown.iter().filter_map(|row| row["growth"].as_i64()).fold(0, i64::saturating_add);
-            format!("growth {}", signed_bytes(sum))
-        };
-        screen.push(format!(
-            "heaptape  {}  {}{} live  {grown}  {} allocations/s  {} lost{note}",
-            counted(rows.len() as u64, "process"),
-            if rows.iter().all(|row| row["live_since_unix_ns"].is_null()) { "" } else { "≥ " },
-            bytes(sum("live_bytes")),
-            count(sum("allocs_a_second")),
-            count(sum("lost"))
-        ));
-        match self.inside {
-            Some(pid) if rows.iter().any(|row| number(row, "pid") == pid) => {
-                self.sites(control, pid, size, &mut screen)?
+        shown.sort_by_key(|process| (Reverse(key(process)), process.pid));
+        shown
+    }
+
+    /// Returns the lines of the view for a terminal with this number of rows.
+    fn lines(&mut self, rows: usize) -> Vec<String> {
+        let mut lines = vec![self.headline()];
+        match self.details.take() {
+            Some(details) => {
+                lines.extend(self.sites(&details, rows.saturating_sub(4)));
+                self.details = Some(details);
             }
-            Some(_) => self.inside = None,
-            None => self.processes(&rows, size, &mut screen),
+            None => lines.extend(self.table(rows.saturating_sub(3).max(1))),
         }
-        Ok((rows.len(), screen))
+        lines
     }
 
-    fn processes(&self, rows: &[Value], size: (usize, usize), screen: &mut Vec<String>) {
-        screen.push(format!(
-            "  {:>8} {:<16} {:<13} {:>10} {:>10} {:>10} {:>10} {:>8}  LAST {PAST}",
-            "PID", "NAME", "MODE", "LIVE", "ALLOCS/S", "BYTES/S", "GROWTH", "LOST"
-        ));
-        let fits = size.1.saturating_sub(4).max(1);
-        let first = self.selected.saturating_sub(fits - 1);
-        for (index, row) in rows.iter().enumerate().skip(first).take(fits) {
-            let line = self.past.get(&number(row, "pid")).map(spark).unwrap_or_default();
-            screen.push(format!(
-                "{} {:>8} {:<16} {:<13} {:>10} {:>10} {:>10} {:>10} {:>8}  {line}",
-                if index == self.selected { '>' } else { ' ' },
-                number(row, "pid"),
-                text(row, "name"),
-                text(row, "mode"),
-                live_bytes(row),
-                count(number(row, "allocs_a_second")),
-                bytes(number(row, "bytes_a_second")),
-                growth(row),
-                count(number(row, "lost"))
-            ));
-        }
-    }
-
-    fn sites(
-        &mut self,
-        control: &Option<PathBuf>,
-        pid: u64,
-        size: (usize, usize),
-        screen: &mut Vec<String>,
-    ) -> anyhow::Result<()> {
-        let answer = ask(control.clone(), &json!({ "word": "show", "which": pid.to_string(), "sites": 50 }))?;
-        let line = self.past.get(&pid).map(spark).unwrap_or_default();
-        let grow = if has_growth(&answer) {
-            format!("{} sites grow", number(&answer, "sites_growing"))
-        } else {
-            "growing sites: – (after 1 min)".into()
+    /// Returns the sums of the processes that are shown.
+    fn headline(&self) -> String {
+        let shown = self.shown();
+        let sum = |value: fn(&Process) -> u64| shown.iter().map(|process| value(process)).fold(0, u64::saturating_add);
+        // Only processes that have been recorded for a minute have a growth.
+        let grown: Vec<i64> =
+            shown.iter().filter(|process| has_growth(process)).map(|process| process.growth).collect();
+        let grown = match grown.is_empty() {
+            true => "growth – (after 1 min)".to_owned(),
+            false => format!("growth {}", signed_bytes(grown.into_iter().fold(0, i64::saturating_add))),
         };
-        screen.push(format!(
-            "{} ({pid})  {}  {} live in {} blocks  {grow}  {line}",
-            text(&answer, "name"),
-            text(&answer, "mode"),
-            live_bytes(&answer),
-            count(number(&answer, "live_blocks"))
-        ));
-        screen.push(format!("{:>10} {:>10} {:>12}  CALL SITE", "LIVE", "BLOCKS", "ALLOCATED"));
-        for site in answer["call_sites"].as_array().into_iter().flatten().take(size.1.saturating_sub(5)) {
-            let frames = self.frames.named(site, 3);
-            let names: Vec<String> = frames.iter().map(|frame| cleaned(frame)).collect();
-            screen.push(format!(
-                "{:>10} {:>10} {:>12}  {}",
-                bytes(number(site, "live_bytes")),
-                count(number(site, "live_blocks")),
-                bytes(number(site, "bytes")),
-                names.join(" < ")
-            ));
+        let typed = if self.is_typing { format!("  filter: {}_", clean(&self.filter)) } else { String::new() };
+        let paused = if self.is_paused { "  paused" } else { "" };
+        format!(
+            "heaptape  {}  {}{} live  {grown}  {} allocations/s  {} lost{paused}{typed}",
+            counted(shown.len() as u64, "process"),
+            if shown.iter().all(|process| process.live_since_unix_ns.is_none()) { "" } else { "≥ " },
+            bytes(sum(|process| process.live_bytes)),
+            count(sum(|process| process.allocs_a_second)),
+            count(sum(|process| process.lost))
+        )
+    }
+
+    /// Returns the table of processes, with the selected one among at most `fits` rows.
+    fn table(&self, fits: usize) -> Vec<String> {
+        let mut columns = vec![
+            Column::Left(" "),
+            Column::Right("PID"),
+            Column::Left("NAME"),
+            Column::Left("MODE"),
+            Column::Right("LIVE"),
+            Column::Right("ALLOCS/S"),
+            Column::Right("BYTES/S"),
+            Column::Right("GROWTH"),
+            Column::Right("LOST"),
+        ];
+        if self.style.block_elements {
+            columns.push(Column::Left("LIVE OVER TIME"));
         }
-        Ok(())
+        let shown = self.shown();
+        let first = (self.selected + 1).saturating_sub(fits);
+        let rows = shown.iter().enumerate().skip(first).take(fits).map(|(index, process)| {
+            let mut row = vec![
+                if index == self.selected { ">" } else { " " }.to_owned(),
+                process.pid.to_string(),
+                process.name.clone(),
+                mode(&process.mode),
+                live_bytes(process),
+                count(process.allocs_a_second),
+                bytes(process.bytes_a_second),
+                growth(process),
+                count(process.lost),
+            ];
+            row.extend(self.style.block_elements.then(|| self.spark(process.pid)));
+            row
+        });
+        table::lines(&columns, rows)
     }
-}
 
-/// Draws live bytes as a sparkline of eight heights.
-fn spark(past: &VecDeque<u64>) -> String {
-    const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    let (least, most) = (past.iter().min().copied().unwrap_or(0), past.iter().max().copied().unwrap_or(0));
-    let height = |value: &u64| HEIGHTS[((value - least) as u128 * 7 / u128::from((most - least).max(1))) as usize];
-    past.iter().map(height).collect()
-}
-
-/// Makes the terminal pass on each key at once, and restores its settings when dropped. It runs
-/// `stty`, which every system has.
-struct RawTerminal(Option<String>);
-
-impl RawTerminal {
-    fn enter() -> RawTerminal {
-        let before = stty(&["-g"]).map(|text| text.trim().to_owned());
-        if before.is_some() {
-            stty(&["-icanon", "-echo", "min", "1"]);
-        }
-        RawTerminal(before)
+    /// Returns the call sites of a process, at most `fits` of them.
+    fn sites(&mut self, details: &Details, fits: usize) -> Vec<String> {
+        let process = &details.process;
+        let growing = match has_growth(process) {
+            true => format!("{} sites grow", count(process.sites_growing)),
+            false => "growing sites: – (after 1 min)".into(),
+        };
+        let mut lines = vec![format!(
+            "{} ({})  {}  {} live in {}  {growing}  {}",
+            clean(&process.name),
+            process.pid,
+            clean(&mode(&process.mode)),
+            live_bytes(process),
+            counted(process.live_blocks, "block"),
+            self.spark(process.pid)
+        )];
+        let columns = [
+            Column::Right("LIVE"),
+            Column::Right("BLOCKS"),
+            Column::Right("ALLOCATED"),
+            Column::Left("CALL SITE < ITS CALLERS"),
+        ];
+        let rows = details.call_sites.iter().take(fits).map(|site| {
+            let names = self.frames.named(site, FRAMES).join(" < ");
+            vec![bytes(site.live_bytes), count(site.live_blocks), bytes(site.bytes), names]
+        });
+        lines.extend(table::lines(&columns, rows));
+        lines
     }
-}
 
-impl Drop for RawTerminal {
-    fn drop(&mut self) {
-        self.0.iter().for_each(|before| drop(stty(&[before.as_str()])));
+    /// Returns the sparkline of the live bytes of a process.
+    fn spark(&self, pid: u32) -> String {
+        let past: Vec<u64> = self.past.get(&pid).into_iter().flatten().copied().collect();
+        sparkline(self.style, &past, PAST).unwrap_or_default()
     }
-}
-
-fn stty(args: &[&str]) -> Option<String> {
-    let output = Command::new("stty").args(args).stdin(Stdio::inherit()).stderr(Stdio::null()).output().ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-fn keys() -> Receiver<u8> {
-    let (sends, keys) = channel();
-    std::thread::spawn(move || {
-        let mut byte = [0];
-        while std::io::stdin().read(&mut byte).is_ok_and(|count| count == 1) && sends.send(byte[0]).is_ok() {}
-    });
-    keys
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn view() -> View {
+        let args = Args { control: None, process: None, delay: 1, sort: Sort::Live, once: false };
+        let mut view = View::new(&args, Style { block_elements: true, ..Style::PLAIN });
+        let process =
+            |pid, name: &str, live_bytes| Process { pid, name: name.into(), live_bytes, ..Process::default() };
+        view.take(vec![
+            process(7, "nginx", 5),
+            process(8, "redis-server", 9000),
+            process(9, "re\u{202e}dis\x1b[1m", 1),
+        ]);
+        view
+    }
+
+    fn press(view: &mut View, keys: &[KeyCode]) -> Action {
+        keys.iter().fold(Action::Draw, |_, key| view.key(KeyEvent::new(*key, KeyModifiers::NONE)))
+    }
+
+    fn names(view: &View) -> Vec<u32> {
+        view.shown().iter().map(|process| process.pid).collect()
+    }
+
     #[test]
-    fn sparklines_use_the_whole_height() {
-        assert_eq!(spark(&VecDeque::from([0, 7, 14, 0])), "▁▄█▁");
-        assert_eq!(spark(&VecDeque::from([5, 5])), "▁▁");
-        assert_eq!(spark(&VecDeque::from([0, u64::MAX])), "▁█");
+    fn keys_select_sort_filter_and_quit() {
+        let mut view = view();
+        assert_eq!(names(&view), [8, 7, 9]);
+        press(&mut view, &[KeyCode::Down, KeyCode::Char('j'), KeyCode::Down, KeyCode::Down]);
+        assert_eq!(view.selected, 2);
+        press(&mut view, &[KeyCode::Up]);
+        assert!(view.lines(24)[3].starts_with(" >    7"), "{:?}", view.lines(24));
+        assert_eq!(press(&mut view, &[KeyCode::Enter]), Action::Query);
+        assert_eq!(view.inside, Some(7));
+        press(&mut view, &[KeyCode::Esc]);
+        assert_eq!(view.inside, None);
+        press(&mut view, &[KeyCode::Char('/'), KeyCode::Char('q'), KeyCode::Backspace, KeyCode::Char('r')]);
+        press(&mut view, &[KeyCode::Char('e'), KeyCode::Enter]);
+        assert_eq!((names(&view), view.filter.as_str()), (vec![8, 9], "re"));
+        assert_eq!(press(&mut view, &[KeyCode::Char('q')]), Action::Quit);
+        let control = |letter| KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL);
+        assert_eq!((view.key(control('c')), view.key(control('z'))), (Action::Quit, Action::Stop));
+    }
+
+    #[test]
+    fn the_selected_process_is_visible_in_a_small_terminal() {
+        let mut view = view();
+        press(&mut view, &[KeyCode::Down, KeyCode::Down]);
+        let lines = view.lines(4);
+        assert!(lines.len() == 3 && lines[2].starts_with(" >    9"), "{lines:?}");
+    }
+
+    #[test]
+    fn names_of_programs_cannot_control_the_terminal() {
+        let mut view = view();
+        let mut lines = view.lines(24);
+        view.details = Some(Details { process: view.processes[2].clone(), ..Details::default() });
+        lines.extend(view.lines(24));
+        let is_control = |c: char| c.is_control() || c == '\u{202e}';
+        assert!(!lines.iter().any(|line| line.chars().any(is_control)), "{lines:?}");
+        assert!(lines.iter().any(|line| line.contains("re\u{fffd}dis\u{fffd}[1m")), "{lines:?}");
     }
 }

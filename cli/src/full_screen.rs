@@ -1,0 +1,105 @@
+//! The terminal as a full-screen program uses it. It is left as it was found: at the end, when this
+//! process panics, and when a signal ends or stops it.
+
+use crossterm::cursor::{Hide, MoveTo, Show};
+use crossterm::event::{self, Event};
+use crossterm::style::Print;
+use crossterm::terminal::{
+    self, Clear, ClearType, DisableLineWrap, EnableLineWrap, EnterAlternateScreen, LeaveAlternateScreen,
+};
+use crossterm::{execute, queue};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level;
+use std::io::{self, Write, stdout};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+/// Whether the terminal is in full-screen mode.
+static IS_ACTIVE: AtomicBool = AtomicBool::new(false);
+
+/// The terminal in full-screen mode, until the value is dropped.
+pub struct FullScreen(());
+
+impl FullScreen {
+    /// Starts full-screen mode.
+    ///
+    /// # Errors
+    /// Standard input is not a terminal, or the terminal cannot be set.
+    pub fn start() -> io::Result<FullScreen> {
+        let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP])?;
+        let report = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            leave();
+            report(panic);
+        }));
+        std::thread::Builder::new().name("signals".into()).spawn(move || {
+            for signal in signals.forever() {
+                leave();
+                let _ = low_level::emulate_default_handler(signal);
+                // Only a stopped process comes to this line, when it is continued.
+                let _ = enter();
+            }
+        })?;
+        enter()?;
+        Ok(FullScreen(()))
+    }
+
+    /// Returns the next event of the terminal, or `None` after a time without one.
+    ///
+    /// # Errors
+    /// The terminal cannot be read.
+    pub fn next_event(&self, timeout: Duration) -> io::Result<Option<Event>> {
+        if event::poll(timeout)? { event::read().map(Some) } else { Ok(None) }
+    }
+
+    /// Returns the columns and rows of the terminal.
+    pub fn size(&self) -> (usize, usize) {
+        terminal::size().map_or((100, 30), |(columns, rows)| (columns.into(), rows.into()))
+    }
+
+    /// Draws these lines, as far as they fit.
+    ///
+    /// # Errors
+    /// The terminal cannot be written.
+    pub fn draw(&self, lines: &[String]) -> io::Result<()> {
+        let (columns, rows) = self.size();
+        let mut out = stdout().lock();
+        for (row, line) in lines.iter().take(rows).enumerate() {
+            let line: String = line.chars().take(columns).collect();
+            queue!(out, MoveTo(0, row as u16), Clear(ClearType::UntilNewLine), Print(line))?;
+        }
+        if lines.len() < rows {
+            queue!(out, MoveTo(0, lines.len() as u16), Clear(ClearType::FromCursorDown))?;
+        }
+        out.flush()
+    }
+
+    /// Stops this process, as Ctrl-Z does. It goes on when it is continued.
+    ///
+    /// # Errors
+    /// The signal cannot be sent.
+    pub fn stop(&self) -> io::Result<()> {
+        low_level::raise(SIGTSTP)
+    }
+}
+
+impl Drop for FullScreen {
+    fn drop(&mut self) {
+        leave();
+    }
+}
+
+fn enter() -> io::Result<()> {
+    terminal::enable_raw_mode()?;
+    IS_ACTIVE.store(true, SeqCst);
+    execute!(stdout(), EnterAlternateScreen, DisableLineWrap, Hide)
+}
+
+/// Leaves full-screen mode. Errors are ignored: the terminal may be gone.
+fn leave() {
+    if IS_ACTIVE.swap(false, SeqCst) {
+        let _ = execute!(stdout(), Show, EnableLineWrap, LeaveAlternateScreen);
+        let _ = terminal::disable_raw_mode();
+    }
+}

@@ -1,0 +1,204 @@
+//! `heaptape top` on a terminal: what it draws, its keys, another size, and a terminal that is left
+//! as it was found.
+
+use nix::pty::{Winsize, openpty};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::termios::{Termios, tcgetattr};
+use nix::unistd::Pid;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Nothing that is waited for takes longer.
+const TIMEOUT: Duration = Duration::from_secs(60);
+const LEAVE: &str = "\x1b[?1049l";
+
+/// A daemon in a folder of its own that records one process.
+struct Daemon {
+    folder: tempfile::TempDir,
+    daemon: Child,
+    program: Child,
+}
+
+impl Daemon {
+    fn start() -> Daemon {
+        let folder = tempfile::tempdir().unwrap();
+        let run = |args: &[&str]| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_heaptape"));
+            command.args(args).current_dir(folder.path()).stdin(Stdio::null()).stderr(Stdio::null());
+            command
+        };
+        let daemon = run(&["daemon", "--socket", "run/socket", "--state", "state"]).spawn().unwrap();
+        let library = run(&["library"]).output().unwrap().stdout;
+        let list = || run(&["ctl", "list", "--control", "run/control"]).output().unwrap();
+        until("the daemon answers", || list().status.success());
+        let program = Command::new("sleep")
+            .arg("600")
+            .env("LD_PRELOAD", String::from_utf8(library).unwrap().trim())
+            .env("HEAPTAPE_SOCKET", folder.path().join("run/socket"))
+            .env("HEAPTAPE_ATTACH_MS", "10000")
+            .spawn()
+            .unwrap();
+        until("the program is recorded", || String::from_utf8_lossy(&list().stdout).contains("sleep"));
+        Daemon { folder, daemon, program }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let stop = ["ctl", "stop", "--control", "run/control"];
+        let mut command = Command::new(env!("CARGO_BIN_EXE_heaptape"));
+        let _ = command.args(stop).current_dir(self.folder.path()).stdout(Stdio::null()).status();
+        for child in [&mut self.program, &mut self.daemon] {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[track_caller]
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < TIMEOUT, "waited for a minute, and still not: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A terminal on which `heaptape top` runs.
+struct Terminal {
+    keyboard: File,
+    device: OwnedFd,
+    before: Termios,
+    drawn: Arc<Mutex<Vec<u8>>>,
+    top: Child,
+}
+
+impl Terminal {
+    fn start(folder: &Path, panic_file: &Path) -> Terminal {
+        let size = Winsize { ws_row: 24, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
+        let pty = openpty(Some(&size), None).unwrap();
+        let before = tcgetattr(&pty.slave).unwrap();
+        let end = || Stdio::from(pty.slave.try_clone().unwrap());
+        let top = Command::new("setsid")
+            .args(["--ctty", env!("CARGO_BIN_EXE_heaptape"), "top", "--control", "run/control"])
+            .current_dir(folder)
+            .env("HEAPTAPE_TEST_PANIC", panic_file)
+            .env("TERM", "xterm")
+            .env("LC_ALL", "C.UTF-8")
+            .stdin(end())
+            .stdout(end())
+            .stderr(end())
+            .spawn()
+            .unwrap();
+        let (drawn, mut screen) = (Arc::default(), File::from(pty.master.try_clone().unwrap()));
+        let all: Arc<Mutex<Vec<u8>>> = Arc::clone(&drawn);
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(count @ 1..) = screen.read(&mut bytes) {
+                all.lock().unwrap().extend_from_slice(&bytes[..count]);
+            }
+        });
+        Terminal { keyboard: File::from(pty.master), device: pty.slave, before, drawn, top }
+    }
+
+    fn drawn(&self) -> String {
+        String::from_utf8_lossy(&self.drawn.lock().unwrap()).into_owned()
+    }
+
+    #[track_caller]
+    fn shows(&self, text: &str) {
+        until(&format!("{text} in {}", self.drawn()), || self.drawn().contains(text));
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.drawn.lock().unwrap().clear();
+        self.keyboard.write_all(keys.as_bytes()).unwrap();
+    }
+
+    fn is_raw(&self) -> bool {
+        tcgetattr(&self.device).unwrap() != self.before
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.top.id() as i32), signal).unwrap();
+    }
+
+    /// Waits for the end of `top`, and checks that the terminal is as it was before.
+    #[track_caller]
+    fn ends(&mut self) -> ExitStatus {
+        let status = self.top.wait().unwrap();
+        self.shows(LEAVE);
+        assert!(self.drawn().contains("\x1b[?25h"), "the cursor is hidden: {:?}", self.drawn());
+        assert!(!self.is_raw(), "the terminal is in another mode than before");
+        status
+    }
+}
+
+#[test]
+fn top_draws_keys_and_sizes_and_leaves_the_terminal_as_found() {
+    let daemon = Daemon::start();
+    let requested = daemon.folder.path().join("panic");
+    let start = || {
+        let terminal = Terminal::start(daemon.folder.path(), &requested);
+        terminal.shows("sleep");
+        assert!(terminal.is_raw() && terminal.drawn().contains("\x1b[?1049h"));
+        terminal
+    };
+
+    let mut top = start();
+    top.press("\r");
+    top.shows("CALL SITE");
+    top.press("\x1b");
+    top.shows("BYTES/S");
+    top.press("/nothing\r");
+    top.shows("0 processes");
+    top.press("/\x1b");
+    top.shows("1 process");
+    top.drawn.lock().unwrap().clear();
+    // A smaller terminal: `stty` makes the kernel send SIGWINCH.
+    let device = Stdio::from(top.device.try_clone().unwrap());
+    assert!(Command::new("stty").args(["cols", "20", "rows", "3"]).stdin(device).status().unwrap().success());
+    top.shows("\x1b[1;1H");
+    until("lines are cut to the width", || {
+        let drawn = top.drawn();
+        let last = drawn.rsplit("\x1b[1;1H").next().unwrap_or_default();
+        last.contains("heaptape  1 process") && !last.contains("live") && !last.contains("\x1b[4;1H")
+    });
+    top.press("q");
+    assert_eq!(top.ends().code(), Some(0));
+
+    // Signals end it as they end any program.
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
+        let mut top = start();
+        top.signal(signal);
+        assert_eq!(top.ends().signal(), Some(signal as i32), "{signal}");
+    }
+
+    // While it is stopped, the terminal belongs to the shell.
+    let mut top = start();
+    top.press("\x1a");
+    until("it has stopped", || !top.is_raw());
+    top.shows(LEAVE);
+    top.drawn.lock().unwrap().clear();
+    top.signal(Signal::SIGCONT);
+    top.shows("sleep");
+    until("it has gone on", || top.is_raw());
+    top.press("\x03");
+    assert_eq!(top.ends().code(), Some(0));
+
+    if cfg!(debug_assertions) {
+        let mut top = start();
+        std::fs::write(&requested, "Command").unwrap();
+        assert_eq!(top.ends().signal(), Some(Signal::SIGABRT as i32));
+        top.shows("end of the report");
+        let drawn = top.drawn();
+        let report = drawn.find("cause: panic").unwrap_or(0);
+        assert!(drawn.find(LEAVE).is_some_and(|left| left < report), "reported before the screen was left: {drawn:?}");
+    }
+}
