@@ -8,6 +8,7 @@
 //! replaces the old tape in one rename, and then the uncompressed file is removed. Between rename
 //! and removal both files exist: the tape's chunks show which one is valid.
 
+use crate::access::{let_read, make_folder};
 use crate::quota::Quota;
 use crate::replace::{Durability, replace_file};
 use crate::session::Session;
@@ -54,7 +55,7 @@ impl AppendFile {
         let _ = std::fs::remove_file(&path);
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
         let file = with_path(&path, file)?;
-        with_path(&path, crate::process::let_read(&file, reader))?;
+        with_path(&path, let_read(&file, reader))?;
         Ok(AppendFile { path, file, length: 0 })
     }
 
@@ -124,7 +125,7 @@ impl Files {
         tape::Writer::file_header(&mut framed);
         tape::Writer::default().record(&Record::Process(session.process.clone()), &mut framed);
         if session.options.folds {
-            with_path(&folder, crate::process::make_folder(&folder, session.options.reader))?;
+            with_path(&folder, make_folder(&folder, session.options.reader))?;
         }
         let reader = session.options.reader;
         let mut tape = AppendFile::create(folder.join(TAPE), reader)?;

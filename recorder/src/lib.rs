@@ -21,6 +21,7 @@
 extern crate heaptape_formats as formats;
 extern crate heaptape_wire as wire;
 
+pub mod access;
 pub mod attach;
 pub mod batch;
 pub mod boards;

@@ -8,7 +8,6 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStringExt;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Maximum length of a command line that is stored, in bytes.
@@ -140,39 +139,6 @@ pub fn end(pid: u32, process: BorrowedFd<'_>) -> End {
         (fields.first()? == "Z").then_some(status)
     };
     waited().or_else(zombie).or_else(waited).map_or(End::GONE, End::of_status)
-}
-
-/// Creates a folder that only its owner and `reader` may read. A folder that exists is accepted.
-///
-/// # Errors
-/// The error of the creation, or of the access list.
-pub fn make_folder(path: &std::path::Path, reader: Option<u32>) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    match std::fs::DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => let_read(&File::open(path)?, reader),
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(error),
-    }
-}
-
-/// Permits a user to read a file or a folder besides its owner. Ownership is not transferred: the
-/// owner of a folder could replace the next file that is written there by a link, and make a daemon
-/// of root write to any target of the link.
-///
-/// # Errors
-/// The error of the access list. A file system without access lists is only logged.
-pub fn let_read(file: &File, reader: Option<u32>) -> std::io::Result<()> {
-    static IS_LOGGED: AtomicBool = AtomicBool::new(false);
-    let Some(reader) = reader else { return Ok(()) };
-    match sys::let_read(file, reader) {
-        Err(error) if error.raw_os_error() == Some(nix::libc::EOPNOTSUPP) => {
-            if !IS_LOGGED.swap(true, Relaxed) {
-                tracing::warn!("the file system has no access lists: users cannot read their own recordings there");
-            }
-            Ok(())
-        }
-        result => result,
-    }
 }
 
 /// Returns the values of variables in a process's environment as it was at its start.

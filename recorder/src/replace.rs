@@ -1,6 +1,6 @@
 //! Replaces files atomically: a reader finds the old content or the new one, never a part of it.
 
-use crate::process::let_read;
+use crate::access::let_read;
 use crate::sync;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

@@ -3,6 +3,7 @@
 //! errors and warnings of the console, exceptions, all requests.
 
 use crate::test_env;
+use data_encoding::BASE64;
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -212,31 +213,8 @@ impl Browser {
             how["captureBeyondViewport"] = json!(true);
         }
         let data = self.call("Page.captureScreenshot", how)["data"].clone();
-        decoded(data.as_str().expect("a screenshot"))
+        BASE64.decode(data.as_str().expect("a screenshot").as_bytes()).expect("base64")
     }
-}
-
-/// Decodes base64.
-fn decoded(text: &str) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let (mut word, mut bits) = (0u32, 0);
-    for digit in text.bytes() {
-        let value = match digit {
-            b'A'..=b'Z' => digit - b'A',
-            b'a'..=b'z' => digit - b'a' + 26,
-            b'0'..=b'9' => digit - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => continue,
-        };
-        word = word << 6 | u32::from(value);
-        bits += 6;
-        if bits >= 8 {
-            bits -= 8;
-            bytes.push((word >> bits) as u8);
-        }
-    }
-    bytes
 }
 
 impl Drop for Browser {

@@ -15,7 +15,8 @@ use std::path::PathBuf;
 /// Options of `heaptape ctl`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Control socket of the daemon
+    /// Control socket of the daemon [default: /run/heaptape/control for root, else
+    /// $XDG_RUNTIME_DIR/heaptape/control]
     #[arg(long, value_name = "PATH", global = true)]
     control: Option<PathBuf>,
     /// Print JSON instead of text
@@ -33,36 +34,40 @@ enum Command {
     List,
     /// Show one process and its call sites by live bytes
     Show {
-        /// Pid of the process
+        /// Pid of the process, or a pattern of names that only this process has
         which: String,
         /// Maximum number of call sites
         #[arg(long, value_name = "N", default_value_t = 20)]
         sites: u64,
     },
-    /// Change the mode of running processes: off, profile, trace or flight, with :512KiB or :2% to
-    /// sample, and with ,overflow=wait:2s or ,overflow=drop for full rings. Without an overflow,
-    /// the daemon's configuration decides
+    /// Change what is recorded of running processes
+    ///
+    /// The modes are off (nothing), profile (live blocks and sums), trace (every event) and flight
+    /// (every event of the last minutes). With :512KiB one block per 512 KiB is sampled, with :2%
+    /// as many as cost 2 % of the program's CPU time. With ,overflow=wait:2s a thread waits for at
+    /// most that time when its ring is full, with ,overflow=drop it loses the event; otherwise the
+    /// daemon's configuration decides.
     Mode {
-        /// Pid, pattern of names, or all
+        /// Pid, pattern of names (* and ? are wildcards), or all
         which: String,
-        /// New mode
+        /// New mode, such as trace, profile:512KiB, profile:2% or trace,overflow=wait:2s
         mode: Choice,
     },
     /// Write snapshots of processes, and save the events of flight recorders
     Snapshot {
-        /// Pid, pattern of names, or all
+        /// Pid, pattern of names (* and ? are wildcards), or all
         #[arg(default_value = "all")]
         which: String,
     },
-    /// Seal the epoch and start the next one
+    /// End the current epoch, which is a folder of recordings, and start the next one
     Epoch,
-    /// Start new traces within the epoch
+    /// Start new traces of processes in mode trace, within the epoch
     Rotate {
-        /// Pid, pattern of names, or all
+        /// Pid, pattern of names (* and ? are wildcards), or all
         #[arg(default_value = "all")]
         which: String,
     },
-    /// Write everything to disk
+    /// Write all recorded events and sums to disk
     Flush,
     /// Print the metrics in the format of Prometheus
     Metrics,

@@ -214,7 +214,7 @@ impl Args {
             };
         }
         let ring = setting!(ring).map_or(defaults.ring, |ring: Size| ring.0);
-        anyhow::ensure!(is_ring(ring), "ring: {RING_SIZES}");
+        anyhow::ensure!(is_ring(ring), "invalid ring size '{ring}': {RING_SIZES}");
         let mut window = defaults.window;
         window.time = setting!(flight_time).map_or(window.time, |time: Time| time.0);
         window.bytes = setting!(flight_bytes).map_or(window.bytes, |bytes: Size| bytes.0);

@@ -15,7 +15,10 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     (
         "daemon",
         &[
-            ("heaptape daemon --mode profile", "record sampled profiles of all programs that preload the library"),
+            (
+                "heaptape daemon --mode profile",
+                "keep the live blocks and the sums of all programs that preload the library",
+            ),
             (
                 "heaptape daemon --program redis-server=trace --keep-bytes 10GiB",
                 "record every event of one program, with bounded disk space",

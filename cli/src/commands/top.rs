@@ -38,7 +38,8 @@ enum Sort {
     sites of the selected process, Esc or b goes back; / filters by name, p pauses, q quits."
 )]
 pub struct Args {
-    /// Control socket of the daemon
+    /// Control socket of the daemon [default: /run/heaptape/control for root, else
+    /// $XDG_RUNTIME_DIR/heaptape/control]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
     /// Start with the call sites of this process

@@ -6,12 +6,14 @@
 //! Sealing is a rename of `recording.json`, so an epoch is either sealed or not. An epoch that a
 //! killed daemon left open is sealed as it is by the next one.
 
+use super::config::Keep;
 use super::dcpi_profiles::{DcpiProfiles, Host};
 use super::epoch::{Epoch, start_of};
 use super::programs::Program;
-use super::retention::{self, Keep, Sizes};
+use super::retention::{self, Sizes};
+use crate::access::make_folder;
 use crate::clock::{self, Clock};
-use crate::process::{make_folder, sanitized_name};
+use crate::process::sanitized_name;
 use crate::quota::Quota;
 use crate::replace::{Durability, replace_file};
 use crate::session::SessionId;

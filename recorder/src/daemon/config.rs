@@ -1,7 +1,6 @@
 //! The configuration of the daemon, with the parsers of its values: modes, sampling, overflow and
 //! exits, and with the default paths.
 
-use super::retention::Keep;
 use crate::options::{Mode, Options, Overflow, Window};
 use formats::pattern::Pattern;
 use formats::quantity::{Size, Time};
@@ -56,6 +55,17 @@ pub struct Config {
     pub triggers: Triggers,
     /// Limits of the resources that the daemon and its clients may use.
     pub budget: Budget,
+}
+
+/// The limits of the epochs that are kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Keep {
+    /// Maximum age of an epoch.
+    pub age: Duration,
+    /// Maximum number of bytes of all epochs.
+    pub bytes: u64,
+    /// Maximum number of bytes of one user's epochs.
+    pub user_bytes: u64,
 }
 
 /// Conditions on which the events of a flight recording are kept.
@@ -268,7 +278,10 @@ impl FromStr for Choice {
                     percent.ok_or_else(|| format!("invalid share '{sampling}': must be from 0.01% to 100%"))?,
                 )
             }
-            None => match sampling.parse().map_err(|error| format!("invalid sampling '{sampling}': {error}"))? {
+            None => match sampling
+                .parse()
+                .map_err(|error| format!("invalid sampling '{sampling}': {error}, or a share such as 2%"))?
+            {
                 Size(0) => Sampling::All,
                 Size(bytes) => Sampling::Every(bytes),
             },

@@ -2,7 +2,8 @@
 //! with the sum of the counts of all processes that executed it. Allocations and frees count for
 //! the epoch in which they happened; live blocks count as they are at the end of the epoch.
 
-use crate::process::{make_folder, sanitized_name};
+use crate::access::make_folder;
+use crate::process::sanitized_name;
 use crate::profile_delta::ProfileDelta;
 use crate::replace::{Durability, replace_file};
 use crate::text;

@@ -1,8 +1,8 @@
 //! An epoch: a period of time, and the folder with its recordings. The names of a user's folders
 //! sort in the order of their start.
 
+use crate::access::make_folder;
 use crate::clock;
-use crate::process::make_folder;
 use formats::date::Date;
 use formats::recording::is_epoch;
 use std::io;

@@ -6,7 +6,7 @@
 //! meaning. An empty message, or closing the socket, ends the file. A line of JSON may precede the
 //! file and describe it ([`FileInfo`]).
 
-use crate::process::{let_read, make_folder};
+use crate::access::{let_read, make_folder};
 use crate::quota::Quota;
 use formats::recording::{PROFILE, TRACE};
 use formats::{Ending, Format, ReadError, Validation, mptl, mtrc};

@@ -2,26 +2,15 @@
 //! the newest three of each user and those that are still written. Each user has a share of the
 //! bytes. A user who exceeds it loses his own oldest epochs, never those of another user.
 
+use super::config::Keep;
 use super::epoch::start_of;
 use super::service::FLIGHTS;
 use formats::recording::is_epoch;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// Number of epochs of a user that are kept in any case.
 pub const MIN_EPOCHS: usize = 3;
-
-/// The limits of the epochs that are kept.
-#[derive(Clone, Copy, Debug)]
-pub struct Keep {
-    /// Maximum age of an epoch.
-    pub age: Duration,
-    /// Maximum number of bytes of all epochs.
-    pub bytes: u64,
-    /// Maximum number of bytes of one user's epochs.
-    pub user_bytes: u64,
-}
 
 impl Keep {
     /// Returns the share of each user, given the bytes that are stored for each. Free space is
@@ -163,6 +152,7 @@ pub fn sweep(state: &Path, keep: Keep, open: &[&Path], now: u64, sizes: &mut Siz
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn old_epochs_are_removed_first_and_three_are_kept() {

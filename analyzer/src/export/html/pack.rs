@@ -2,6 +2,7 @@
 //! cannot end its script element.
 
 use crate::text::clean;
+use data_encoding::BASE64;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use serde::Serialize;
@@ -41,23 +42,7 @@ pub fn packed(bytes: &[u8]) -> String {
     let mut zlib = ZlibEncoder::new(Vec::new(), Compression::new(6));
     // Writing to a vector does not fail.
     let stored = zlib.write_all(bytes).and_then(|()| zlib.finish()).unwrap_or_default();
-    base64(&stored)
-}
-
-/// The 64 digits of base64.
-pub const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-fn base64(bytes: &[u8]) -> String {
-    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for three in bytes.chunks(3) {
-        let byte = |at: usize| u32::from(three.get(at).copied().unwrap_or(0));
-        let word = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for digit in 0..4 {
-            let character = ALPHABET[(word >> (18 - 6 * digit)) as usize & 63];
-            out.push(if digit <= three.len() { character as char } else { '=' });
-        }
-    }
-    out
+    BASE64.encode(&stored)
 }
 
 /// Returns a string of a recording without characters that control or reorder text.

@@ -1,5 +1,6 @@
 //! Reads a page back, for `--verify` and for tests that compare it with the reports.
 
+use data_encoding::BASE64;
 use flate2::read::ZlibDecoder;
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -53,16 +54,7 @@ fn number<'a>(bytes: &mut impl Iterator<Item = &'a u8>) -> Option<u64> {
 }
 
 fn unpacked(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
-    for four in text.as_bytes().chunks(4) {
-        let mut word = 0;
-        for &figure in four.iter().filter(|&&figure| figure != b'=') {
-            word = word << 6 | super::pack::ALPHABET.iter().position(|&known| known == figure)?;
-        }
-        let missing = four.iter().filter(|&&figure| figure == b'=').count();
-        word <<= 6 * missing;
-        bytes.extend([16, 8, 0].iter().take(3usize.saturating_sub(missing)).map(|shift| (word >> shift) as u8));
-    }
+    let bytes = BASE64.decode(text.as_bytes()).ok()?;
     let mut plain = Vec::new();
     ZlibDecoder::new(&bytes[..]).take(MOST).read_to_end(&mut plain).ok()?;
     Some(plain)

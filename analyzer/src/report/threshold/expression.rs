@@ -152,7 +152,8 @@ impl FromStr for Expression {
             }
             (Some(_), _) => return Err(format!("{metric} has no old value for a percentage to refer to")),
             (None, Unit::Bytes) => {
-                let Size(bytes) = value.parse().map_err(|error| format!("invalid {metric} '{value}': {error}"))?;
+                let Size(bytes) =
+                    value.parse().map_err(|error| format!("invalid value '{value}' of {metric}: {error}"))?;
                 (unit, bytes as f64)
             }
             (None, _) => (unit, value.parse::<f64>().ok().filter(|value| value.is_finite()).ok_or_else(wrong)?),

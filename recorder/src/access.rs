@@ -1,0 +1,40 @@
+//! Folders and files of a recording that one user besides their owner may read.
+
+use crate::sys;
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Creates a folder that only its owner and `reader` may read. A folder that exists is accepted.
+///
+/// # Errors
+/// The error of the creation, or of the access list.
+pub fn make_folder(path: &Path, reader: Option<u32>) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => let_read(&File::open(path)?, reader),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Permits a user to read a file or a folder besides its owner. Ownership is not transferred: the
+/// owner of a folder could replace the next file that is written there by a link, and make a daemon
+/// of root write to any target of the link.
+///
+/// # Errors
+/// The error of the access list. A file system without access lists is only logged.
+pub fn let_read(file: &File, reader: Option<u32>) -> io::Result<()> {
+    static IS_LOGGED: AtomicBool = AtomicBool::new(false);
+    let Some(reader) = reader else { return Ok(()) };
+    match sys::let_read(file, reader) {
+        Err(error) if error.raw_os_error() == Some(nix::libc::EOPNOTSUPP) => {
+            if !IS_LOGGED.swap(true, Relaxed) {
+                tracing::warn!("the file system has no access lists: users cannot read their own recordings there");
+            }
+            Ok(())
+        }
+        result => result,
+    }
+}
