@@ -63,6 +63,6 @@ fn a_panic_of_the_command() {
     heaptape(&["record", "--quiet", "--resume"]);
     let verify = heaptape(&["verify"]);
     let text = String::from_utf8_lossy(&verify.stdout);
-    assert!(verify.status.code() == Some(0) && text.contains("whole\n"), "{verify:?}");
+    assert!(verify.status.code() == Some(0) && text.contains("complete\n"), "{verify:?}");
     assert!(text.contains("note: ") && text.contains("crash-report.txt"), "{text}");
 }

@@ -101,7 +101,7 @@ pub fn run(path: &Path, out: &mut dyn Write, style: Style) -> Result<Outcome, Er
     wrong.iter().try_for_each(|what| screen.warning(&format!("! {what}")))?;
     recording.crash_note().iter().try_for_each(|note| screen.line(&format!("note: {note}")))?;
     match wrong.len() {
-        0 => screen.line("whole")?,
+        0 => screen.line("complete")?,
         several => screen.line(&format!("readable, with {several} things missing or wrong"))?,
     }
     Ok(Outcome::of(wrong.len()))
