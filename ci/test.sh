@@ -20,6 +20,8 @@ cargo test --no-fail-fast "${all[@]}" || status=$?
 profile=()
 [ "${HEAPTAPE_FULL:-0}" = 0 ] || profile=(--release)
 cargo test "${profile[@]}" "${all[@]}" --test pipeline -- --test-threads="${HEAPTAPE_TEST_THREADS:-$(nproc)}" "$@" || status=$?
+# The ring in every order that the memory model allows.
+scripts/loom || status=$?
 # The guides print what they show.
 scripts/guides || status=$?
 # A minute of damaged files for all readers, with overflow checks; the tests' build has made the

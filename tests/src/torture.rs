@@ -101,7 +101,7 @@ const ELSEWHERE: &[(u32, &str, &str)] = &[
     (
         58,
         "the protocol in every order that the memory model allows (loom)",
-        "`cargo test -p heaptape-wire --test model`",
+        "`scripts/loom`, `cargo test -p heaptape-wire --test model`",
     ),
     (60, "each promise has its tests", "`ci/promises.sh`"),
 ];

@@ -8,20 +8,31 @@
 //!
 //! [`WIRE_VERSION`] rises whenever a layout, a number or a meaning changes. The hello message
 //! carries it. The recorder refuses another version, and the program then runs untraced.
-#![no_std]
+//!
+//! With `--cfg loom` the crate has events and the ring alone, for `tests/ring.rs`.
+#![cfg_attr(not(loom), no_std)]
 
+#[cfg(not(loom))]
 pub mod area;
+#[cfg(not(loom))]
 pub mod board;
 pub mod event;
+#[cfg(not(loom))]
 pub mod hello;
+#[cfg(not(loom))]
 pub mod limits;
+#[cfg(not(loom))]
 pub mod modules;
+#[cfg(not(loom))]
 pub mod nodes;
 pub mod ring;
+#[cfg(not(loom))]
 pub mod segments;
 
+#[cfg(not(loom))]
 pub use area::{Area, Header, Layout, Params, SlotControl};
 pub use event::{Event, Op, Record};
+#[cfg(not(loom))]
 pub use nodes::Node;
 
 /// Version of the protocol. 1: the first. 2: `activation`, [`Op::SAMPLE_INTERVAL`]. 3: timestamps

@@ -11,13 +11,31 @@
 //! `reservation` is stored before the timestamp is taken, and read after the barrier's delay (see
 //! [`Reader::poll`]).
 
-use crate::{Record, SlotControl};
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::Record;
+#[cfg(not(loom))]
+use crate::SlotControl;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+#[cfg(not(loom))]
+use core::sync::atomic::fence;
+#[cfg(loom)]
+use loom::sync::atomic::fence;
+#[cfg(loom)]
+use model::SlotControl;
+
+/// The control record of the checks with loom, which has loom's atomics (`wire/tests/ring.rs`).
+#[cfg(loom)]
+pub mod model;
+
+/// A record in the shared memory. In the checks with loom it reports access at the same time.
+#[cfg(not(loom))]
+type Cell = Record;
+#[cfg(loom)]
+type Cell = loom::cell::UnsafeCell<Record>;
 
 /// A view of the records of one ring.
 #[derive(Clone, Copy, Debug)]
 pub struct Ring {
-    records: *mut Record,
+    records: *mut Cell,
     mask: u64,
 }
 
@@ -31,7 +49,7 @@ impl Ring {
     /// # Safety
     /// `records` must point to the first of `capacity` records that stay mapped while the ring is
     /// used, and `capacity` must be a power of two.
-    pub const unsafe fn new(records: *mut Record, capacity: u64) -> Ring {
+    pub const unsafe fn new(records: *mut Cell, capacity: u64) -> Ring {
         Ring { records, mask: capacity - 1 }
     }
 
@@ -41,12 +59,12 @@ impl Ring {
     }
 
     /// Returns the address of the first record.
-    pub const fn start(&self) -> *mut Record {
+    pub const fn start(&self) -> *mut Cell {
         self.records
     }
 
     #[inline(always)]
-    const fn record_at(&self, position: u64) -> *mut Record {
+    const fn record_at(&self, position: u64) -> *mut Cell {
         // SAFETY: masked, so inside the ring.
         unsafe { self.records.add((position & self.mask) as usize) }
     }
@@ -57,7 +75,32 @@ impl Ring {
     pub fn put(&self, position: u64, record: Record) {
         // SAFETY: the index is inside the ring. The reader does not access the record before `head`
         // passes it, and has copied the record that was there.
-        unsafe { self.record_at(position).write(record) }
+        #[cfg(not(loom))]
+        unsafe {
+            self.record_at(position).write(record)
+        }
+        // SAFETY: as above; loom checks it.
+        #[cfg(loom)]
+        unsafe {
+            (*self.record_at(position)).with_mut(|cell| cell.write(record))
+        }
+    }
+
+    /// Copies a record. Its bytes may be anything, but those of a published record are complete.
+    #[inline(always)]
+    fn get(&self, position: u64) -> Record {
+        // SAFETY: the index is inside the ring. The writer is another process, possibly a hostile
+        // one, that may change the bytes meanwhile. A volatile read of plain integers returns some
+        // value, once, and only the copy is evaluated.
+        #[cfg(not(loom))]
+        unsafe {
+            self.record_at(position).read_volatile()
+        }
+        // SAFETY: as above; loom checks that no honest writer changes the bytes meanwhile.
+        #[cfg(loom)]
+        unsafe {
+            (*self.record_at(position)).with(|cell| cell.read())
+        }
     }
 }
 
@@ -138,10 +181,7 @@ impl Reader {
             let start = self.tail & self.ring.mask;
             let size = left.min(RUN as u64).min(self.ring.capacity() - start) as usize;
             for (index, record) in run[..size].iter_mut().enumerate() {
-                // SAFETY: `start + index` is inside the ring. The writer is another process,
-                // possibly a hostile one, that may change the bytes meanwhile. A volatile read of
-                // plain integers returns some value, once, and only the copy is evaluated.
-                *record = unsafe { self.ring.record_at(start + index as u64).read_volatile() };
+                *record = self.ring.get(start + index as u64);
             }
             sink(&run[..size]);
             self.tail += size as u64;
@@ -153,7 +193,7 @@ impl Reader {
     /// waiting for it and must be woken (futex on the low half of `tail`).
     pub fn release(&self, control: &SlotControl) -> bool {
         control.consumer.0.tail.store(self.tail, Release);
-        core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+        fence(SeqCst);
         control.waiting.0.load(Relaxed) != 0
     }
 }

@@ -1,7 +1,8 @@
-//! Checks the protocol between a traced thread and the recorder in every order that the memory
-//! model allows (loom). These are models of `ring.rs`, `area.rs` and the preload's attach, with the
-//! same atomics and the same memory orders. A change of an order there needs the same change here.
+//! Checks the claim of a slot and the attach in every order that the memory model allows (loom).
+//! These are models of the preload's code, with the same atomics and the same memory orders. A
+//! change of an order there needs the same change here. `ring.rs` checks the ring itself.
 
+#![cfg(not(loom))]
 #![allow(missing_docs)]
 
 use loom::cell::UnsafeCell;
@@ -16,113 +17,6 @@ fn check(body: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(body);
-}
-
-const CAPACITY: u64 = 2;
-
-struct Ring {
-    records: [UnsafeCell<u64>; CAPACITY as usize],
-    head: AtomicU64,
-    tail: AtomicU64,
-    reservation: AtomicU64,
-    emitted: AtomicU64,
-    dropped: AtomicU64,
-}
-
-impl Ring {
-    fn new() -> Ring {
-        Ring {
-            records: [UnsafeCell::new(0), UnsafeCell::new(0)],
-            head: AtomicU64::new(0),
-            tail: AtomicU64::new(0),
-            reservation: AtomicU64::new(0),
-            emitted: AtomicU64::new(0),
-            dropped: AtomicU64::new(0),
-        }
-    }
-
-    fn put(&self, position: u64, record: u64) {
-        // SAFETY: loom checks that nobody reads or writes the cell at the same time.
-        self.records[(position % CAPACITY) as usize].with_mut(|cell| unsafe { *cell = record });
-    }
-
-    fn get(&self, position: u64) -> u64 {
-        // SAFETY: loom checks that nobody writes the cell at the same time.
-        self.records[(position % CAPACITY) as usize].with(|cell| unsafe { *cell })
-    }
-}
-
-/// Published records arrive complete and in order. With a full ring the event is dropped and
-/// counted, and nothing is overwritten before it was copied.
-#[test]
-fn records_arrive_in_order_or_are_counted_as_dropped() {
-    check(|| {
-        let ring = Arc::new(Ring::new());
-        let writer = {
-            let ring = Arc::clone(&ring);
-            thread::spawn(move || {
-                let (mut head, mut dropped) = (0, 0);
-                for event in 1..=3u64 {
-                    ring.emitted.store(event, Relaxed);
-                    if head - ring.tail.load(Acquire) >= CAPACITY {
-                        dropped += 1;
-                        ring.dropped.store(dropped, Release);
-                        continue;
-                    }
-                    ring.put(head, event);
-                    head += 1;
-                    ring.head.store(head, Release);
-                }
-            })
-        };
-        let (mut tail, mut seen) = (0, Vec::new());
-        let mut drain = |ring: &Ring| {
-            let head = ring.head.load(Acquire);
-            assert!(head >= tail && head - tail <= CAPACITY);
-            while tail < head {
-                seen.push(ring.get(tail));
-                tail += 1;
-            }
-            ring.tail.store(tail, Release);
-        };
-        drain(&ring);
-        drain(&ring);
-        writer.join().expect("the writer");
-        drain(&ring);
-        assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "{seen:?}");
-        assert_eq!(seen.len() as u64 + ring.dropped.load(Relaxed), ring.emitted.load(Relaxed));
-    });
-}
-
-/// The rule of the barrier: a ring without a reservation holds every event with a timestamp before
-/// the barrier. The clock is a counter here. A thread that reads it after another thread's
-/// timestamp sees what that thread had stored before; on a CPU the barrier's delay ensures that.
-#[test]
-fn events_before_a_barrier_are_published_or_reserved() {
-    check(|| {
-        let (ring, clock) = (Arc::new(Ring::new()), Arc::new(AtomicU64::new(1)));
-        let writer = {
-            let (ring, clock) = (Arc::clone(&ring), Arc::clone(&clock));
-            thread::spawn(move || {
-                for head in 0..CAPACITY {
-                    ring.reservation.store(head + 1, Relaxed);
-                    let timestamp = clock.fetch_add(1, AcqRel);
-                    ring.put(head, timestamp);
-                    ring.head.store(head + 1, Release);
-                }
-            })
-        };
-        let barrier = clock.fetch_add(0, AcqRel);
-        // `poll`: head before reservation.
-        let head = ring.head.load(Acquire);
-        let pending = ring.reservation.load(Acquire) > head;
-        let published: Vec<u64> = (0..head).map(|position| ring.get(position)).collect();
-        writer.join().expect("the writer");
-        if !pending {
-            let mut before = (0..CAPACITY).map(|position| ring.get(position)).filter(|timestamp| *timestamp < barrier);
-            assert!(before.all(|timestamp| published.contains(&timestamp)));
-        }
-    });
 }
 
 /// A slot has one owner at a time, and a new owner finds the ring as the recorder left it.
