@@ -7,6 +7,7 @@
 //! else. Symbols are found by the objects' own hash tables. Of several versions of a symbol the
 //! default one is used.
 
+pub mod cpp_runtime;
 pub mod scope;
 
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -84,10 +85,29 @@ pub fn find(scope: Scope, at_start: bool, wanted: &mut [Wanted]) {
 }
 
 /// Looks one name up. Returns null if there is no definition.
+#[cfg(any(test, heaptape_verify))]
 pub fn find_one(scope: Scope, at_start: bool, name: &'static CStr) -> *mut c_void {
     let mut wanted = [Wanted::new(name)];
     find(scope, at_start, &mut wanted);
     wanted[0].found
+}
+
+/// Returns how often the loader has unmapped an object.
+pub fn unloads() -> u64 {
+    let mut unloads = 0u64;
+    // SAFETY: the callback gets what libc describes and our own number, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(read_unloads), (&raw mut unloads).cast()) };
+    unloads
+}
+
+unsafe extern "C" fn read_unloads(info: *mut libc::dl_phdr_info, bytes: usize, unloads: *mut c_void) -> c_int {
+    // SAFETY: `unloads` passes its own number; the loader's structure has `bytes` bytes.
+    unsafe {
+        if bytes >= size_of::<libc::dl_phdr_info>() {
+            unloads.cast::<u64>().write((*info).dlpi_subs);
+        }
+    }
+    1
 }
 
 /// Returns the path of this library as the loader knows it, once a definition after it was looked
@@ -126,16 +146,8 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, search: *mut
     unsafe {
         let (info, search) = (&*info, &mut *search.cast::<Search<'_>>());
         search.seen += 1;
-        let headers = core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
-        let holds = |address: usize| {
-            headers.iter().any(|header| {
-                let start = info.dlpi_addr.wrapping_add(header.p_vaddr) as usize;
-                header.p_type == libc::PT_LOAD && (start..start + header.p_memsz as usize).contains(&address)
-            })
-        };
-        let dynamic = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC);
-        let Some(dynamic) = dynamic else { return 0 };
-        let object = Object::read(info.dlpi_addr, info.dlpi_addr.wrapping_add(dynamic.p_vaddr) as *const [u64; 2]);
+        let Some(dynamic) = dynamic_section(info) else { return 0 };
+        let object = Object::read(info.dlpi_addr, dynamic);
         if search.seen == 1 && LOADER_STATE.load(Relaxed).is_null() && !object.debug.is_null() {
             LOADER_STATE.store(object.debug.byte_add(R_STATE).cast_mut().cast(), Relaxed);
         }
@@ -143,13 +155,13 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, search: *mut
             Scope::Any => true,
             Scope::Next if search.has_passed_own => true,
             Scope::Next => {
-                search.has_passed_own = holds(visit as *const () as usize);
+                search.has_passed_own = holds(info, visit as *const () as usize);
                 if search.has_passed_own {
                     OWN_NAME.store(info.dlpi_name.cast_mut(), Relaxed);
                 }
                 false
             }
-            Scope::Before if holds(visit as *const () as usize) => return 1,
+            Scope::Before if holds(info, visit as *const () as usize) => return 1,
             Scope::Before => true,
         };
         if is_in_scope {
@@ -167,6 +179,37 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, search: *mut
     }
 }
 
+/// Returns an object's program headers.
+///
+/// # Safety
+/// The loader must have passed `info` to a callback that is still running.
+unsafe fn headers(info: &libc::dl_phdr_info) -> &[libc::Elf64_Phdr] {
+    // SAFETY: the loader's array of this length, as the caller ensures.
+    unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) }
+}
+
+/// Returns whether an address is in an object.
+///
+/// # Safety
+/// As [`headers`].
+unsafe fn holds(info: &libc::dl_phdr_info, address: usize) -> bool {
+    // SAFETY: as the caller ensures.
+    unsafe { headers(info) }.iter().any(|header| {
+        let start = info.dlpi_addr.wrapping_add(header.p_vaddr) as usize;
+        header.p_type == libc::PT_LOAD && address.wrapping_sub(start) < header.p_memsz as usize
+    })
+}
+
+/// Returns the address of an object's dynamic section.
+///
+/// # Safety
+/// As [`headers`].
+unsafe fn dynamic_section(info: &libc::dl_phdr_info) -> Option<*const [u64; 2]> {
+    // SAFETY: as the caller ensures.
+    let header = unsafe { headers(info) }.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
+    Some(info.dlpi_addr.wrapping_add(header.p_vaddr) as *const [u64; 2])
+}
+
 /// Offset of `r_state` in the loader's `struct r_debug`.
 const R_STATE: usize = 24;
 
@@ -179,16 +222,28 @@ struct Object {
     gnu_hash: *const u32,
     old_hash: *const u32,
     debug: *const c_void,
+    /// Offset of the object's own name (`DT_SONAME`) in its strings; 0 if it has none.
+    name: usize,
+    /// The relocations of functions that may be bound at their first call, and their bytes.
+    jump_relocations: (*const libc::Elf64_Rela, u64),
+    /// All other relocations, and their bytes.
+    relocations: (*const libc::Elf64_Rela, u64),
 }
 
 impl Object {
     /// # Safety
     /// `entry` is the dynamic section of an object mapped with this base.
+    #[inline(never)]
     unsafe fn read(base: u64, mut entry: *const [u64; 2]) -> Object {
+        const DT_PLTRELSZ: u64 = 2;
         const DT_HASH: u64 = 4;
         const DT_STRTAB: u64 = 5;
         const DT_SYMTAB: u64 = 6;
+        const DT_RELA: u64 = 7;
+        const DT_RELASZ: u64 = 8;
+        const DT_SONAME: u64 = 14;
         const DT_DEBUG: u64 = 21;
+        const DT_JMPREL: u64 = 23;
         const DT_GNU_HASH: u64 = 0x6fff_fef5;
         const DT_VERSYM: u64 = 0x6fff_fff0;
         let mut object = Object {
@@ -199,6 +254,9 @@ impl Object {
             gnu_hash: core::ptr::null(),
             old_hash: core::ptr::null(),
             debug: core::ptr::null(),
+            name: 0,
+            jump_relocations: (core::ptr::null(), 0),
+            relocations: (core::ptr::null(), 0),
         };
         // SAFETY: the section ends with a zero tag.
         unsafe {
@@ -214,12 +272,50 @@ impl Object {
                     DT_GNU_HASH => object.gnu_hash = at as *const u32,
                     DT_VERSYM => object.versions = at as *const u16,
                     DT_DEBUG => object.debug = value as *const c_void,
+                    DT_SONAME => object.name = value as usize,
+                    DT_JMPREL => object.jump_relocations.0 = at as *const libc::Elf64_Rela,
+                    DT_PLTRELSZ => object.jump_relocations.1 = value,
+                    DT_RELA => object.relocations.0 = at as *const libc::Elf64_Rela,
+                    DT_RELASZ => object.relocations.1 = value,
                     _ => {}
                 }
                 entry = entry.add(1);
             }
         }
         object
+    }
+
+    /// Returns a string of the object's table.
+    ///
+    /// # Safety
+    /// As [`Object::symbol`], and the offset must be from the object's tables.
+    unsafe fn string(&self, offset: usize) -> &CStr {
+        // SAFETY: the object is mapped and its tables are valid, as the caller ensures.
+        unsafe { CStr::from_ptr(self.strings.add(offset).cast()) }
+    }
+
+    /// Returns the object's own name, if it has one.
+    ///
+    /// # Safety
+    /// As [`Object::symbol`].
+    unsafe fn name(&self) -> Option<&CStr> {
+        // SAFETY: as the caller ensures; the offset is from the dynamic section.
+        (self.name != 0 && !self.strings.is_null()).then(|| unsafe { self.string(self.name) })
+    }
+
+    /// Returns whether a symbol has this name. Reads no more of its name than needed.
+    ///
+    /// # Safety
+    /// As [`Object::symbol`].
+    unsafe fn is_named(&self, symbol: &libc::Elf64_Sym, name: &CStr) -> bool {
+        let mut at = self.strings.wrapping_add(symbol.st_name as usize);
+        name.to_bytes_with_nul().iter().all(|byte| {
+            // SAFETY: the object is mapped and its tables are valid, as the caller ensures. All
+            // bytes so far are equal, so the string does not end before this one.
+            let is_equal = unsafe { *at } == *byte;
+            at = at.wrapping_add(1);
+            is_equal
+        })
     }
 
     /// Returns the address of a symbol, or null.
@@ -269,7 +365,7 @@ impl Object {
                 && matches!(kind, 0..=2 | STT_GNU_IFUNC)
                 && matches!(bind, 1 | 2 | STB_GNU_UNIQUE)
                 && (self.versions.is_null() || *self.versions.add(number) & HIDDEN_VERSION == 0)
-                && CStr::from_ptr(self.strings.add(symbol.st_name as usize).cast()) == wanted.name
+                && self.is_named(symbol, wanted.name)
         }
     }
 
@@ -359,7 +455,9 @@ mod tests {
         }
         assert!(find_one(Scope::Any, false, c"no_such_function_anywhere").is_null());
         // The test's own libraries were there at the start: none has a scope of its own.
-        assert!(scope::find(visit as *const () as usize, c"malloc").is_null());
+        let mut wanted = [Wanted::new(c"malloc")];
+        scope::find(visit as *const () as usize, &mut wanted);
+        assert!(wanted[0].found.is_null());
         assert!(is_consistent());
     }
 }

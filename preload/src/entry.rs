@@ -2,6 +2,11 @@
 //! pointer to the arguments and jump to the body.
 //! The target of the exports is chosen by [`crate::mode`].
 
+use crate::hooks;
+use crate::mode::EntryMode;
+use core::ffi::c_void;
+use core::sync::atomic::Ordering::Relaxed;
+
 /// Exports `name` with its number of arguments and with its bodies for the full and the sampled
 /// mode, which take two more arguments.
 macro_rules! exports {
@@ -27,7 +32,7 @@ macro_rules! exports {
             $(
                 #[unsafe(naked)]
                 pub unsafe extern "C" fn $name() {
-                    crate::arch::untraced_stub!("{next}", (
+                    crate::arch::untraced_stub!((
                         next = sym crate::next::pointers::$name, full = sym crate::hooks::$full,
                         untraced = const crate::thread::UNTRACED,
                         arena = sym crate::bootstrap_arena::ARENA, arena_bytes = const crate::bootstrap_arena::BYTES))
@@ -48,83 +53,67 @@ macro_rules! exports {
     };
 }
 
-/// The target of a C++ operator's export in the full mode. `delete` never throws, so its target is
-/// a plain body. `new` may throw: its target keeps a frame of its own, and calls `new_begins`, the
-/// next definition, and `new_ends`.
-macro_rules! operator_full {
-    ($symbol:ident, $index:literal, delete) => {
-        pub use crate::hooks::delete as $symbol;
-    };
-    ($symbol:ident, $index:literal, new) => {
-        #[unsafe(naked)]
-        pub unsafe extern "C" fn $symbol() {
-            crate::arch::operator_new_frame!($index, crate::hooks::new_begins, crate::hooks::new_ends)
-        }
-    };
-}
-
-/// The exported stub of a C++ operator.
+/// The exported stub of a C++ operator, with its number and its shape.
 macro_rules! operator_stub {
-    ($symbol:ident, $index:literal, delete) => {
+    ($symbol:ident, $index:literal, $shape:ident) => {
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $symbol() {
-            crate::arch::operator_delete_stub!($index, super::operator_targets::$symbol)
-        }
-    };
-    ($symbol:ident, $index:literal, new) => {
-        #[unsafe(no_mangle)]
-        #[unsafe(naked)]
-        pub unsafe extern "C" fn $symbol() {
-            crate::arch::operator_new_stub!(super::operator_targets::$symbol)
+            crate::arch::operator_stub!($index, crate::entry::operator_targets::$shape)
         }
     };
 }
 
-/// The exports of the C++ operators, their targets, and the choice of the targets.
-macro_rules! operator_exports {
-    ($($index:literal $symbol:ident $shape:ident;)*) => {
-        /// The exported operators.
-        #[cfg(not(test))]
-        #[allow(missing_docs)]
-        pub mod exported_operators {
-            $(crate::entry::operator_stub!($symbol, $index, $shape);)*
-        }
-        #[allow(non_upper_case_globals)]
-        mod operator_targets {
-            use core::{ffi::c_void, sync::atomic::AtomicPtr};
-            $(pub static $symbol: AtomicPtr<c_void> = AtomicPtr::new(super::operator_full::$symbol as *mut c_void);)*
-        }
-        #[allow(non_snake_case)]
-        mod operator_full {
-            $(crate::entry::operator_full!($symbol, $index, $shape);)*
-        }
-        #[allow(non_snake_case)]
-        mod untraced_operators {
-            $(
-                #[unsafe(naked)]
-                pub unsafe extern "C" fn $symbol() {
-                    crate::arch::untraced_stub!("{next} + 8 * {which}", (
-                        next = sym crate::operators::NEXT, which = const $index,
-                        full = sym super::operator_full::$symbol, untraced = const crate::thread::UNTRACED,
-                        arena = sym crate::bootstrap_arena::ARENA, arena_bytes = const crate::bootstrap_arena::BYTES))
-                }
-            )*
-        }
-        /// Sets the target of the operators.
-        pub fn choose_operators(mode: crate::mode::EntryMode) {
-            use core::sync::atomic::Ordering::Relaxed;
-            $(
-                operator_targets::$symbol.store(match mode {
-                    crate::mode::EntryMode::Full | crate::mode::EntryMode::Sampled => operator_full::$symbol as *mut c_void,
-                    crate::mode::EntryMode::Untraced => untraced_operators::$symbol as *mut c_void,
-                }, Relaxed);
-            )*
-        }
-    };
+/// The targets of the operators' exports: one for all forms of `new`, one for all of `delete`.
+#[allow(non_upper_case_globals)]
+pub mod operator_targets {
+    use core::{ffi::c_void, sync::atomic::AtomicPtr};
+    /// The target of the forms of `new`.
+    pub static new: AtomicPtr<c_void> = AtomicPtr::new(super::new_full as *mut c_void);
+    /// The function that the full and the sampled `new` try first.
+    pub static new_direct: AtomicPtr<c_void> = AtomicPtr::new(crate::hooks::new_direct as *mut c_void);
+    /// The target of the forms of `delete`.
+    pub static delete: AtomicPtr<c_void> = AtomicPtr::new(crate::hooks::delete as *mut c_void);
 }
 
-pub(crate) use {exports, operator_exports, operator_full, operator_stub};
+/// Sets the targets of the operators.
+pub fn choose_operators(mode: EntryMode) {
+    let (mut new, mut delete) = (new_full as *mut c_void, hooks::delete as *mut c_void);
+    let mut new_direct = hooks::new_direct as *mut c_void;
+    match mode {
+        EntryMode::Full => {}
+        EntryMode::Sampled => {
+            (new_direct, delete) = (hooks::new_direct_sampled as *mut c_void, hooks::delete_sampled as *mut c_void);
+        }
+        EntryMode::Untraced => (new, delete) = (untraced_new as *mut c_void, untraced_delete as *mut c_void),
+    }
+    operator_targets::new.store(new, Relaxed);
+    operator_targets::new_direct.store(new_direct, Relaxed);
+    operator_targets::delete.store(delete, Relaxed);
+}
+
+/// The full and the sampled mode of `new`. It calls `new_direct`. If that returns null, it calls
+/// `new_begins`, the next definition, and `new_ends`.
+#[unsafe(naked)]
+unsafe extern "C" fn new_full() {
+    crate::arch::operator_new_frame!(operator_targets::new_direct, hooks::new_begins, hooks::new_ends)
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn untraced_new() {
+    crate::arch::untraced_operator_stub!((
+        next = sym crate::operators::NEXT, full = sym new_full, untraced = const crate::thread::UNTRACED,
+        arena = sym crate::bootstrap_arena::ARENA, arena_bytes = const crate::bootstrap_arena::BYTES))
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn untraced_delete() {
+    crate::arch::untraced_operator_stub!((
+        next = sym crate::operators::NEXT, full = sym hooks::delete, untraced = const crate::thread::UNTRACED,
+        arena = sym crate::bootstrap_arena::ARENA, arena_bytes = const crate::bootstrap_arena::BYTES))
+}
+
+pub(crate) use {exports, operator_stub};
 
 /// Implements `operator new` where no library defines one, by a plain block of the allocator. This
 /// has never been seen, because a program that calls the operator links a definition.

@@ -245,7 +245,12 @@ macro_rules! operators {
     ($($index:literal $symbol:ident $name:literal $shape:ident $op:ident;)*) => {
         /// Names of the C++ operators, by their number in this list.
         pub const OPERATORS: [&CStr; [$($name),*].len()] = [$($name),*];
-        crate::entry::operator_exports! { $($index $symbol $shape;)* }
+        /// The exported operators.
+        #[cfg(not(test))]
+        #[allow(missing_docs)]
+        pub mod exported_operators {
+            $(crate::entry::operator_stub!($symbol, $index, $shape);)*
+        }
         /// The op that each operator is recorded as.
         const OPERATOR_OPS: [Op; OPERATORS.len()] = [$(Op::$op),*];
     };
@@ -276,6 +281,38 @@ operators! {
 
 /// Numbers of the forms of `operator new` that have an alignment.
 const ALIGNED_NEW: core::ops::RangeInclusive<usize> = 4..=7;
+
+/// Number of the first form of `operator delete`.
+pub const FIRST_DELETE: usize = 8;
+
+/// Returns whether a form of an operator has no alignment.
+pub fn is_plain_form(which: usize) -> bool {
+    !matches!(which, 4..=7 | 14..=19)
+}
+
+/// Implements `operator new` where the next definition is the C++ run-time's, which is a call of
+/// `malloc`, and what to do if that fails. Returns null if the next definition has to be called:
+/// because it is another one, or to do what is to be done after a failure.
+pub unsafe extern "C" fn new_direct(size: usize, which: usize, sp: usize, bp: usize) -> *mut u8 {
+    // SAFETY: the size is the program's, and 1 for 0 as in the run-time; `sp` is the stub's.
+    unsafe {
+        if !operators::is_runtime(which, (sp as *const usize).read()) {
+            return core::ptr::null_mut();
+        }
+        record_alloc(OPERATOR_OPS[which], next::malloc(size.max(1)), size, sp, bp)
+    }
+}
+
+/// The same in the sampled mode.
+pub unsafe extern "C" fn new_direct_sampled(size: usize, which: usize, sp: usize, bp: usize) -> *mut u8 {
+    // SAFETY: as `new_direct`.
+    unsafe {
+        if operators::is_runtime(which, (sp as *const usize).read()) && is_sampled_out(size) {
+            return next::malloc(size.max(1));
+        }
+        new_direct(size, which, sp, bp)
+    }
+}
 
 /// Runs before `operator new`: marks the call as forwarded and returns the next definition. The
 /// stub calls that itself, so that an exception thrown there passes through a frame that has
@@ -310,17 +347,21 @@ pub unsafe extern "C" fn new_ends(block: *mut u8, size: usize, which: usize, sp:
 }
 
 /// The body of `operator delete`. `second` and `third` hold the further arguments of the form, if
-/// it has any.
+/// it has any. That of the C++ run-time is a call of `free`.
 pub unsafe extern "C" fn delete(block: *mut u8, second: usize, third: usize, which: usize, sp: usize, bp: usize) {
     // SAFETY: the arguments are the program's, passed on unchanged; `sp` is the stub's.
     unsafe {
-        let next = operators::next(which, (sp as *const usize).read());
-        if next.is_null() {
-            return free_by(OPERATOR_OPS[which], block, sp, bp, || next::free(block));
-        }
-        // SAFETY: every form takes at most three arguments in registers and returns nothing.
-        let next: unsafe extern "C" fn(*mut u8, usize, usize) = core::mem::transmute(next);
+        let caller = (sp as *const usize).read();
         free_by(OPERATOR_OPS[which], block, sp, bp, || {
+            if operators::is_runtime(which, caller) {
+                return next::free(block);
+            }
+            let next = operators::next(which, caller);
+            if next.is_null() {
+                return next::free(block);
+            }
+            // SAFETY: every form takes at most three arguments in registers and returns nothing.
+            let next: unsafe extern "C" fn(*mut u8, usize, usize) = core::mem::transmute(next);
             let state = claim::state(sp);
             let marked = thread::is_traced(state) && guard::forward(state, sp, 0, 0, block as usize);
             next(block, second, third);
@@ -328,6 +369,28 @@ pub unsafe extern "C" fn delete(block: *mut u8, second: usize, third: usize, whi
                 guard::forwarded(state, sp);
             }
         });
+    }
+}
+
+/// The body of `operator delete` in the sampled mode.
+pub unsafe extern "C" fn delete_sampled(
+    block: *mut u8,
+    second: usize,
+    third: usize,
+    which: usize,
+    sp: usize,
+    bp: usize,
+) {
+    // SAFETY: as `delete`.
+    unsafe {
+        if operators::is_runtime(which, (sp as *const usize).read())
+            && !bootstrap_arena::owns(block)
+            && is_free_sampled_out(block)
+        {
+            next::free(block)
+        } else {
+            delete(block, second, third, which, sp, bp)
+        }
     }
 }
 
@@ -351,5 +414,5 @@ crate::entry::exports! {
 #[cfg_attr(test, allow(dead_code))]
 pub fn choose_targets(mode: crate::mode::EntryMode) {
     choose_exports(mode);
-    choose_operators(mode);
+    crate::entry::choose_operators(mode);
 }

@@ -12,6 +12,7 @@ mod brute_force;
 mod brute_sides;
 mod clean_output;
 mod clocks;
+mod cpp_operators;
 mod crashes;
 mod daemon;
 mod daemon_activation;

@@ -6,7 +6,9 @@ use heaptape_formats::leb128;
 use heaptape_formats::mtrc::layout::{ALLOC, FREE, RESIZE};
 use heaptape_formats::mtrc::{Record, Stream};
 use heaptape_formats::recording::TAPE;
-use heaptape_formats::tape::{self, COLUMN_SITES, COLUMN_TICKS, Codec, Record as TapeRecord, Step};
+use heaptape_formats::tape::{
+    self, COLUMN_ENTRIES, COLUMN_SITES, COLUMN_TICKS, Codec, Entry, Record as TapeRecord, Step,
+};
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::Read;
@@ -46,6 +48,30 @@ pub fn tape(image: &Path) -> Vec<TapeRecord> {
     }
 }
 
+/// Returns the numbers of a chunk's column.
+fn column(chunk: &tape::Chunk, kind: u8) -> Vec<u64> {
+    let Some(column) = chunk.columns.iter().find(|column| column.kind == kind) else { return Vec::new() };
+    let codec = Codec::from_number(column.codec).expect("a codec");
+    let plain = codec.unpack(&column.stored.0, column.plain_length as usize).expect("a column");
+    let mut rest = &plain[..];
+    let mut numbers = Vec::new();
+    while !rest.is_empty() {
+        let (number, size) = leb128::read(rest).expect("a number");
+        numbers.push(number);
+        rest = &rest[size..];
+    }
+    numbers
+}
+
+/// Returns the functions that the program called, one for each event.
+pub fn functions(image: &Path) -> Vec<Entry> {
+    let chunks = tape(image).into_iter().filter_map(|record| match record {
+        TapeRecord::Chunk(chunk) => Some(column(&chunk, COLUMN_ENTRIES)),
+        _ => None,
+    });
+    chunks.flatten().map(|entry| Entry::from_number(entry as u8).expect("a function")).collect()
+}
+
 /// Returns the times of all events, their sites, and whether frees have a site.
 fn columns(image: &Path) -> (Vec<u64>, Vec<u32>, bool) {
     let (mut ticks, mut sites, mut free_sites) = (Vec::new(), Vec::new(), false);
@@ -58,22 +84,9 @@ fn columns(image: &Path) -> (Vec<u64>, Vec<u32>, bool) {
             TapeRecord::Chunk(chunk) if chunk.events > 0 => chunk,
             _ => continue,
         };
-        let numbers = |kind| {
-            let Some(column) = chunk.columns.iter().find(|column| column.kind == kind) else { return Vec::new() };
-            let codec = Codec::from_number(column.codec).expect("a codec");
-            let plain = codec.unpack(&column.stored.0, column.plain_length as usize).expect("a column");
-            let mut rest = &plain[..];
-            let mut numbers = Vec::new();
-            while !rest.is_empty() {
-                let (number, size) = leb128::read(rest).expect("a number");
-                numbers.push(number);
-                rest = &rest[size..];
-            }
-            numbers
-        };
-        sites.extend(numbers(COLUMN_SITES).into_iter().map(|site| site as u32));
+        sites.extend(column(&chunk, COLUMN_SITES).into_iter().map(|site| site as u32));
         let mut tick = chunk.first_tick;
-        ticks.extend(numbers(COLUMN_TICKS).into_iter().map(|since| {
+        ticks.extend(column(&chunk, COLUMN_TICKS).into_iter().map(|since| {
             tick += since;
             tick
         }));

@@ -10,11 +10,12 @@
 //! * `counter`: the processor's timestamp, read after all earlier loads;
 //! * `syscall` and `AUDIT_ARCHITECTURE`: system calls, and the number of their table in seccomp
 //!   filters;
+//! * `FUNCTION_RELOCATIONS`: relocations of words that hold a function's address;
 //! * `run_in_clone`: runs a function in a new thread without libc's help;
 //! * `is_under_valgrind`: whether valgrind runs the process;
 //! * `registers`: what the unwinder follows, by DWARF numbers, and the kernel's signal frame;
 //! * `entry_stub!`, `untraced_stub!`: entries of the allocator's functions;
-//! * `operator_new_stub!`, `operator_new_frame!`, `operator_delete_stub!`: entries of the C++
+//! * `operator_stub!`, `operator_new_frame!`, `untraced_operator_stub!`: entries of the C++
 //!   operators;
 //! * `exec_stub!`, `syscall_stub!`, `first_syscall_stub!`, `jump_stub!`: entries of other
 //!   functions;

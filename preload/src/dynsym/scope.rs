@@ -2,7 +2,7 @@
 //! in which the loader searches them. An object that was loaded with another library has the scope
 //! of that one.
 
-use super::{AT_START, Object, Wanted};
+use super::{AT_START, Object, Wanted, dynamic_section, holds};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -17,21 +17,20 @@ struct Loaded {
     holds_caller: bool,
 }
 
-struct Search {
+struct Search<'a> {
     caller: usize,
-    wanted: Wanted,
+    wanted: &'a mut [Wanted],
     loaded: [Loaded; MAX_OBJECTS],
     count: usize,
 }
 
-/// Looks a name up for a caller in a library that was opened after the start. Returns null if its
-/// scope has no definition. May take the loader's lock.
-pub fn find(caller: usize, name: &'static CStr) -> *mut c_void {
+/// Looks up the names without a definition, for a caller in a library that was opened after the
+/// start. May take the loader's lock.
+pub fn find(caller: usize, wanted: &mut [Wanted]) {
     const NONE: Loaded = Loaded { base: 0, dynamic: core::ptr::null(), name: core::ptr::null(), holds_caller: false };
-    let mut search = Search { caller, wanted: Wanted::new(name), loaded: [NONE; MAX_OBJECTS], count: 0 };
+    let mut search = Search { caller, wanted, loaded: [NONE; MAX_OBJECTS], count: 0 };
     // SAFETY: the callback gets what libc describes and our own structure, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(under_lock), (&raw mut search).cast()) };
-    search.wanted.found
 }
 
 /// Runs for the first object and does the whole search, because the loader keeps its lock, which
@@ -40,7 +39,7 @@ unsafe extern "C" fn under_lock(_: *mut libc::dl_phdr_info, _: usize, search: *m
     // SAFETY: `find` passes its own structure.
     unsafe {
         libc::dl_iterate_phdr(Some(collect), search);
-        (*search.cast::<Search>()).find_in_scope();
+        (*search.cast::<Search<'_>>()).find_in_scope();
     }
     1
 }
@@ -49,33 +48,23 @@ unsafe extern "C" fn collect(info: *mut libc::dl_phdr_info, _: usize, search: *m
     // SAFETY: `under_lock` passes on the structure of `find`; the loader describes an object that
     // stays mapped while it holds its lock.
     unsafe {
-        let (info, search) = (&*info, &mut *search.cast::<Search>());
-        let headers = core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
-        let address = |header: &libc::Elf64_Phdr| info.dlpi_addr.wrapping_add(header.p_vaddr);
-        let Some(dynamic) = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC) else { return 0 };
+        let (info, search) = (&*info, &mut *search.cast::<Search<'_>>());
+        let Some(dynamic) = dynamic_section(info) else { return 0 };
         let Some(entry) = search.loaded.get_mut(search.count) else { return 1 };
-        let holds_caller = headers.iter().any(|header| {
-            let start = address(header) as usize;
-            header.p_type == libc::PT_LOAD && (start..start + header.p_memsz as usize).contains(&search.caller)
-        });
-        *entry = Loaded {
-            base: info.dlpi_addr,
-            dynamic: address(dynamic) as *const [u64; 2],
-            name: info.dlpi_name,
-            holds_caller,
-        };
+        let holds_caller = holds(info, search.caller);
+        *entry = Loaded { base: info.dlpi_addr, dynamic, name: info.dlpi_name, holds_caller };
         search.count += 1;
     }
     0
 }
 
-impl Search {
+impl Search<'_> {
     fn loaded(&self) -> &[Loaded] {
         &self.loaded[..self.count]
     }
 
     /// Finds the first library, opened after the start, whose scope holds the caller, and looks the
-    /// name up there.
+    /// names up there.
     ///
     /// # Safety
     /// The objects must be mapped.
@@ -91,9 +80,9 @@ impl Search {
                 }
                 for index in order {
                     let Loaded { base, dynamic, .. } = self.loaded[usize::from(*index)];
-                    self.wanted.found = Object::read(base, dynamic).symbol(&self.wanted);
-                    if !self.wanted.found.is_null() {
-                        break;
+                    let object = Object::read(base, dynamic);
+                    for wanted in self.wanted.iter_mut().filter(|wanted| wanted.found.is_null()) {
+                        wanted.found = object.symbol(wanted);
                     }
                 }
                 return;
@@ -116,15 +105,15 @@ impl Search {
             // SAFETY: the objects are mapped, as the caller ensures: the section ends with a zero
             // tag, and its strings lie in the object's table.
             unsafe {
-                let strings = Object::read(base, dynamic).strings;
+                let object = Object::read(base, dynamic);
                 let mut entry = dynamic;
-                while !strings.is_null() && (*entry)[0] != 0 {
+                while !object.strings.is_null() && (*entry)[0] != 0 {
                     let [tag, value] = *entry;
                     entry = entry.add(1);
                     if tag != DT_NEEDED {
                         continue;
                     }
-                    let name = CStr::from_ptr(strings.add(value as usize).cast());
+                    let name = object.string(value as usize);
                     let found = self.loaded().iter().position(|loaded| loaded.is_called(name));
                     if let Some(found) = found.filter(|found| !seen[*found]) {
                         (order[count], seen[found]) = (found as u8, true);
@@ -143,7 +132,6 @@ impl Loaded {
     /// # Safety
     /// The object must be mapped.
     unsafe fn is_called(&self, name: &CStr) -> bool {
-        const DT_SONAME: u64 = 14;
         // SAFETY: the objects are mapped, as the caller ensures; names are strings of the loader's.
         unsafe {
             let path = if self.name.is_null() { c"" } else { CStr::from_ptr(self.name) };
@@ -151,16 +139,7 @@ impl Loaded {
             if path == name || file == Some(name.to_bytes()) {
                 return true;
             }
-            let strings = Object::read(self.base, self.dynamic).strings;
-            let mut entry = self.dynamic;
-            while !strings.is_null() && (*entry)[0] != 0 {
-                let [tag, value] = *entry;
-                if tag == DT_SONAME {
-                    return CStr::from_ptr(strings.add(value as usize).cast()) == name;
-                }
-                entry = entry.add(1);
-            }
-            false
+            Object::read(self.base, self.dynamic).name() == Some(name)
         }
     }
 }

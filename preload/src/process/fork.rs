@@ -9,7 +9,7 @@ use crate::stack::modules;
 use crate::stack::unwind::rules;
 use crate::sys::{self, Need};
 use crate::thread::ThreadState;
-use crate::{next, operators, thread, timestamp};
+use crate::{dynsym, next, operators, thread, timestamp};
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -87,13 +87,21 @@ pub unsafe extern "C" fn underscore_fork() -> c_int {
     forking(|| c_long::from(unsafe { next::_Fork() })) as c_int
 }
 
-/// The body of `dlclose`. Afterwards other code may be at the addresses of the closed module, so
-/// rules, stack caches and nodes of unmapped modules are dropped.
+/// The body of `dlclose`. Afterwards other code may be at the addresses of the closed modules, so
+/// the definitions of the operators are looked up again.
 pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
-    if session::area().is_none() {
-        // SAFETY: the arguments are the program's, passed on unchanged.
-        return unsafe { next::dlclose(handle) };
+    let unloads = dynsym::unloads();
+    // SAFETY: the arguments are the program's, passed on unchanged.
+    let result = unsafe { if session::area().is_none() { next::dlclose(handle) } else { dlclose_recorded(handle) } };
+    if dynsym::unloads() != unloads {
+        operators::forget();
     }
+    result
+}
+
+/// Closes a library in a recorded process. Rules, stack caches and nodes of unmapped modules are
+/// dropped.
+unsafe fn dlclose_recorded(handle: *mut c_void) -> c_int {
     // A mark in this frame. When it is overwritten, the call has been left.
     let mut mark = 0;
     let closing = rules::closing(core::hint::black_box(&mut mark));
@@ -101,7 +109,6 @@ pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     let result = unsafe { next::dlclose(handle) };
     let gone = sys::keeping_errno(modules::retire_gone);
     if gone {
-        operators::forget();
         tables::forget_pages();
     }
     core::hint::black_box(&mark);

@@ -11,3 +11,7 @@ pub use thread_local::*;
 /// The name of this processor's system calls in `struct seccomp_data`: `AUDIT_ARCH_X86_64`
 /// (`<linux/audit.h>`).
 pub const AUDIT_ARCHITECTURE: u32 = 0xc000_003e;
+
+/// The kinds of relocations of words that hold the address of a function of another object:
+/// `R_X86_64_GLOB_DAT` and `R_X86_64_JUMP_SLOT` (psABI, table 4.9).
+pub const FUNCTION_RELOCATIONS: [u32; 2] = [6, 7];

@@ -20,7 +20,10 @@ macro_rules! entry_stub {
 /// the thread's activation is not `untraced`, or the first argument is in the `arena`: then to
 /// `full`. The next function ignores further arguments that a stub has set.
 macro_rules! untraced_stub {
-    ($next:literal, ($($operand:tt)*)) => {
+    ($operands:tt) => {
+        crate::arch::untraced_stub!(["mov rax, qword ptr [rip + {next}]"], $operands)
+    };
+    ([$($load_next:literal),*], ($($operand:tt)*)) => {
         core::arch::naked_asm!(
             "endbr64",
             "mov rax, qword ptr [rip + heaptape_thread_state@GOTTPOFF]",
@@ -34,7 +37,7 @@ macro_rules! untraced_stub {
             "sub r11, r10",
             "cmp r11, {arena_bytes}",
             "jb 2f",
-            concat!("mov rax, qword ptr [rip + ", $next, "]"),
+            $($load_next,)*
             "test rax, rax",
             "jz 2f",
             "jmp rax",
@@ -45,18 +48,28 @@ macro_rules! untraced_stub {
     };
 }
 
-/// The entry of an `operator new`. It jumps to where `target` points.
-macro_rules! operator_new_stub {
-    ($target:path) => {
-        core::arch::naked_asm!("endbr64", "jmp qword ptr [rip + {target}]", target = sym $target)
+/// The same for the C++ operators: `next` is a table, and the operator's number the index.
+macro_rules! untraced_operator_stub {
+    ($operands:tt) => {
+        crate::arch::untraced_stub!(["lea rax, [rip + {next}]", "mov rax, qword ptr [rax + 8 * rcx]"], $operands)
     };
 }
 
-/// The full mode of an `operator new`. It may throw, so it keeps a frame of its own, which is
-/// described to the unwinder and has no landing pad, and calls `begins`, the function that this
-/// returns, and `ends`.
+/// The entry of a C++ operator, which has up to three arguments. It adds its number and the two
+/// registers, and jumps to where `target` points.
+macro_rules! operator_stub {
+    ($which:literal, $target:path) => {
+        core::arch::naked_asm!("endbr64", "mov ecx, {which}", "mov r8, rsp", "mov r9, rbp", "jmp qword ptr [rip + {target}]",
+            which = const $which, target = sym $target)
+    };
+}
+
+/// The full mode of an `operator new`. It calls the function that `direct` points to, with the
+/// size, the number and the two registers, and returns what that returns, unless it is null. Then
+/// it calls `begins`, the function that this returns, and `ends`. That function may throw: the
+/// frame is described to the unwinder and has no landing pad.
 macro_rules! operator_new_frame {
-    ($which:literal, $begins:path, $ends:path) => {
+    ($direct:path, $begins:path, $ends:path) => {
         core::arch::naked_asm!(
             ".cfi_startproc",
             "endbr64",
@@ -65,9 +78,17 @@ macro_rules! operator_new_frame {
             "mov [rsp], rdi",
             "mov [rsp + 8], rsi",
             "mov [rsp + 16], rdx",
-            "mov rcx, rsi",
-            "mov esi, {which}",
+            "mov [rsp + 24], rcx",
+            "mov rsi, rcx",
+            "mov rdx, r8",
+            "mov rcx, r9",
+            "call qword ptr [rip + {direct}]",
+            "test rax, rax",
+            "jnz 2f",
+            "mov rdi, [rsp]",
+            "mov rsi, [rsp + 24]",
             "lea rdx, [rsp + 40]",
+            "mov rcx, [rsp + 8]",
             "call {begins}",
             "mov rdi, [rsp]",
             "mov rsi, [rsp + 8]",
@@ -75,24 +96,16 @@ macro_rules! operator_new_frame {
             "call rax",
             "mov rdi, rax",
             "mov rsi, [rsp]",
-            "mov edx, {which}",
+            "mov rdx, [rsp + 24]",
             "lea rcx, [rsp + 40]",
             "mov r8, rbp",
             "call {ends}",
+            "2:",
             "add rsp, 40",
             ".cfi_adjust_cfa_offset -40",
             "ret",
             ".cfi_endproc",
-            which = const $which, begins = sym $begins, ends = sym $ends)
-    };
-}
-
-/// The entry of an `operator delete`, which has up to three arguments. It adds its number and the
-/// two registers, and jumps to where `target` points.
-macro_rules! operator_delete_stub {
-    ($which:literal, $target:path) => {
-        core::arch::naked_asm!("endbr64", "mov ecx, {which}", "mov r8, rsp", "mov r9, rbp", "jmp qword ptr [rip + {target}]",
-            which = const $which, target = sym $target)
+            direct = sym $direct, begins = sym $begins, ends = sym $ends)
     };
 }
 
@@ -172,6 +185,6 @@ macro_rules! capture_stub {
 #[cfg(test)]
 pub(crate) use capture_stub;
 pub(crate) use {
-    entry_stub, exec_stub, first_syscall_stub, jump_stub, operator_delete_stub, operator_new_frame, operator_new_stub,
-    syscall_stub, untraced_stub,
+    entry_stub, exec_stub, first_syscall_stub, jump_stub, operator_new_frame, operator_stub, syscall_stub,
+    untraced_operator_stub, untraced_stub,
 };
