@@ -86,7 +86,7 @@ fn stopped_process_tree_is_recorded_completely() {
 /// are further apart than the recorder's passes are right all the same.
 #[test]
 fn rare_events_have_their_times() {
-    let recording = Program::new(target::c("rare_events")).recorded().success().whole();
+    let recording = Program::new(target::c("rare_events")).recorded().success().complete();
     let answer = recording.heaptape(&["peak", "--json"]);
     let value: Value = serde_json::from_slice(&answer.stdout).expect("the peak");
     let at = value["processes"][0]["at"]["time_ns"].as_u64().expect("the time of the peak");
