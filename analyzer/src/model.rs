@@ -1,6 +1,7 @@
 //! Models: each computes the numbers of one kind of report from the events that a replay passes to
 //! it. Models do not depend on files.
 
+pub mod address;
 pub mod block_filter;
 pub mod call_sites;
 pub mod fragments;

@@ -4,6 +4,7 @@
 //! Text goes through a [`crate::text::Screen`]. JSON goes through [`json::print`], which escapes
 //! what could control a terminal.
 
+pub mod address;
 pub mod diff;
 mod filter;
 pub mod fragmentation;

@@ -76,6 +76,8 @@ commands! {
     realloc Realloc 20,
     /// List call sites that free (of recordings made with --free-stacks)
     free_sites FreeSites 20,
+    /// Show which blocks contained an address, who allocated and who freed them
+    address Address,
     /// Show heap fragmentation, and call sites whose blocks hold nearly empty pages
     fragmentation Fragmentation 20,
     /// Compare two runs, builds, points in time or processes

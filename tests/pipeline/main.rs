@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod accounting;
+mod addresses;
 mod allocators;
 mod attach;
 mod blame;

@@ -95,6 +95,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ("threads", &[("heaptape threads heaptape.ls.4711", "show what each thread allocated and freed")]),
     ("realloc", &[("heaptape realloc heaptape.ls.4711", "show the cost of reallocations")]),
     ("free-sites", &[("heaptape free-sites heaptape.ls.4711", "list call sites that free")]),
+    ("address", &[("heaptape address 0x7f12a4000ea0 heaptape.ls.4711", "list the blocks that contained an address")]),
     ("fragmentation", &[("heaptape fragmentation heaptape.ls.4711", "list call sites that hold nearly empty pages")]),
     ("top", &[("heaptape top", "show the daemon's processes live")]),
     ("pack", &[("heaptape pack run1", "copy its symbols into it, for another machine")]),
