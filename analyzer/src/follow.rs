@@ -8,6 +8,7 @@
 use crate::load::{self, chunk::Decoder};
 use heaptape_formats::mtrc::{self, layout::MAGIC};
 use heaptape_formats::recording::{ProcessInfo, RECORDING, RESERVE, Recording, TAPE, TRACE};
+use heaptape_formats::tape::journal;
 use heaptape_formats::tape::{Codec, END_EXEC, Record, Step, Stream};
 use std::fs::{File, TryLockError};
 use std::io::{self, Write};
@@ -113,6 +114,7 @@ pub fn follow(
             (Some(_), None) => return Ok(Ending::Complete),
             (Some(_), Some(fault)) => return Ok(Ending::Truncated(fault)),
             (None, fault) if !is_live => {
+                out.write_all(&trace.journal())?;
                 return Ok(Ending::Truncated(fault.unwrap_or_else(|| "the recording has no end".into())));
             }
             (None, fault) => trace.fault = fault,
@@ -204,6 +206,13 @@ impl Follower {
             has_written: false,
             fault: None,
         }
+    }
+
+    /// The bytes of the chunks that a killed recorder did not commit.
+    fn journal(&self) -> Vec<u8> {
+        let open = journal::open_chunks(&self.folder);
+        let tape = self.tape.as_ref().map(|(tape, _)| tape);
+        journal::Missing::of(tape, &open).ok().flatten().map_or(Vec::new(), |missing| missing.trace)
     }
 
     /// Appends the bytes of all chunks that were committed since the last call. Returns how the

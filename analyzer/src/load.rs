@@ -17,7 +17,8 @@ pub use start::StartPoint;
 
 use crate::import;
 use crate::missing::Missing;
-use heaptape_formats::recording::{self, CRASH_REPORT, PROFILE, RECORDING, TAPE, TRACE};
+use heaptape_formats::recording::{self, CRASH_REPORT, PROFILE, RECORDING, TRACE};
+use heaptape_formats::tape::journal::has_tape;
 use heaptape_formats::tape::{Codec, FILE_MAGIC, Source};
 use heaptape_formats::{Error, Format, sniff};
 use std::fs::File;
@@ -103,7 +104,7 @@ fn stored(folder: &Path, name: &str) -> Option<(PathBuf, Codec)> {
 }
 
 fn is_process_folder(folder: &Path) -> bool {
-    folder.join(TAPE).is_file() || profile_file(folder).is_some() || trace_file(folder).is_some()
+    has_tape(folder) || profile_file(folder).is_some() || trace_file(folder).is_some()
 }
 
 /// Opens a recording, the folder of a process, or a file.

@@ -7,6 +7,7 @@
 //!   sysroot/               files of modules below their own paths, when the recording was packed
 //!   4711.sqlite3/          pid and program; `.2`, `.3` … if both occur again (exec, pid reuse)
 //!     trace.mtrc[.zst|.lz4]   profile.mptl[.zst]   events.tape   symbols.tape
+//!     events.journal.N       while it is recorded, and when the recorder was killed
 //! ```
 //!
 //! The daemon keeps the recordings of a user as a series of epochs:
@@ -48,6 +49,9 @@ pub const TRACE: &str = "trace.mtrc";
 pub const PROFILE: &str = "profile.mptl";
 /// Name of the tape of a process.
 pub const TAPE: &str = "events.tape";
+/// Prefix of the names of the files with the events after the last commit record of [`TAPE`]
+/// ([`crate::tape::journal`]).
+pub const JOURNAL: &str = "events.journal";
 /// Name of the file with the symbols that a recording keeps of its modules: a tape of
 /// [`crate::tape::Symbols`].
 pub const SYMBOLS: &str = "symbols.tape";

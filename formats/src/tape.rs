@@ -9,6 +9,7 @@ pub mod codec;
 mod dump;
 pub mod field;
 pub mod frame;
+pub mod journal;
 pub mod layout;
 pub mod stream;
 mod symbols;

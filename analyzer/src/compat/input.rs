@@ -21,9 +21,10 @@ pub fn is_recording(path: &Path) -> bool {
     }
     if path.is_dir() {
         let holds = |name: &str| path.join(name).is_file();
-        use heaptape_formats::recording::{RECORDING, TAPE};
+        use heaptape_formats::recording::RECORDING;
+        use heaptape_formats::tape::journal::has_tape;
         return holds(RECORDING)
-            || holds(TAPE)
+            || has_tape(path)
             || load::profile_file(path).is_some()
             || load::trace_file(path).is_some()
             || has_process_folders(path);
@@ -36,7 +37,7 @@ pub fn is_recording(path: &Path) -> bool {
 /// Returns whether a directory contains process folders: a recording whose description is lost.
 fn has_process_folders(path: &Path) -> bool {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-    entries.into_iter().any(|entry| entry.path().join(heaptape_formats::recording::TAPE).is_file())
+    entries.into_iter().any(|entry| heaptape_formats::tape::journal::has_tape(&entry.path()))
 }
 
 /// A recording that is opened for a view.

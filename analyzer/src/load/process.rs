@@ -10,6 +10,7 @@ use crate::saved_names::SavedNames;
 use crate::stacks::Stacks;
 use crate::unpack;
 use heaptape_formats::recording::{self, Exit, STREAM, SYSROOT, TAPE, TRACE};
+use heaptape_formats::tape::journal::{self, Splice};
 use heaptape_formats::tape::{
     Codec, END_EXEC, END_EXITED, END_RUNNING, END_SIGNALLED, Process as ProcessRecord, SiteSums, Source, Step, Stream,
     Summary, Totals,
@@ -62,9 +63,9 @@ pub enum Events {
     /// A trace with its tape.
     Taped {
         /// Open file of the tape.
-        tape: File,
+        tape: Splice,
         /// Open file of the trace. Without it, only the sums of the tape are known.
-        trace: Option<File>,
+        trace: Option<Splice>,
     },
     /// A trace without a tape, by its path.
     Trace(PathBuf),
@@ -110,6 +111,30 @@ fn called<'a>(folder: &str, about: &'a recording::ProcessInfo) -> Option<&'a str
     (is_confirmed && !called.is_empty() && called != file(&about.exe)).then_some(called)
 }
 
+/// A tape with the events that only the journal has.
+struct SplicedTape {
+    file: Splice,
+    tape: Tape,
+    /// Offset in the trace, and the bytes there that only the journal has.
+    trace: (u64, Vec<u8>),
+}
+
+/// Opens and reads a tape and the chunks of the journal that it lacks.
+fn open_tape(path: &Path, open: &[journal::Open]) -> Result<SplicedTape, String> {
+    let file = match File::open(path) {
+        Err(error) if open.is_empty() || error.kind() != std::io::ErrorKind::NotFound => return Err(error.to_string()),
+        file => file.ok(),
+    };
+    let text = |error: heaptape_formats::Error| error.to_string();
+    let (file, trace) = match (journal::Missing::of(file.as_ref(), open).map_err(text)?, file) {
+        (Some(missing), file) => (Splice::new(file, missing.tape_at, missing.tape), (missing.trace_at, missing.trace)),
+        (None, Some(file)) => (Splice::file(file), (0, Vec::new())),
+        (None, None) => return Err("it is not there".into()),
+    };
+    let tape = tape::read(&file).map_err(text)?;
+    Ok(SplicedTape { file, tape, trace })
+}
+
 impl Process {
     /// Opens the folder of a process.
     ///
@@ -125,11 +150,10 @@ impl Process {
         if about.origin == STREAM {
             return Process::stream(folder, about);
         }
-        let (file, tape) = match File::open(&tape_path).map_err(|error| error.to_string()).and_then(|file| {
-            let tape = tape::read(&file).map_err(|error| error.to_string())?;
-            Ok((file, tape))
-        }) {
-            Ok(both) => both,
+        // The journal is read first: chunks that are committed meanwhile are in the tape.
+        let open = journal::open_chunks(folder);
+        let SplicedTape { file, tape, trace: (kept_at, kept) } = match open_tape(&tape_path, &open) {
+            Ok(spliced) => spliced,
             Err(why) => return Process::without_tape(folder, about, why),
         };
         let mut process = Process { about, path: folder.to_path_buf(), tape, ..Process::nothing() };
@@ -141,11 +165,16 @@ impl Process {
         match named.filter(|(path, _)| path.is_file()).or_else(|| trace_file(folder)) {
             Some((path, codec)) => match File::open(&path) {
                 Ok(file) => {
+                    let file = match kept.is_empty() {
+                        true => Splice::file(file),
+                        false => Splice::new(Some(file), kept_at, kept),
+                    };
                     process.salvage_rest(&file, codec);
                     trace = Some(file);
                 }
                 Err(error) => process.lacks(&path, &error.to_string()),
             },
+            None if kept_at == 0 && !kept.is_empty() => trace = Some(Splice::new(None, 0, kept)),
             None if process.tape.ranges.is_empty() => {}
             None => process.lacks(&folder.join(TRACE), "it is not there"),
         }
@@ -267,7 +296,7 @@ impl Process {
     }
 
     /// Adds a range for the bytes after the last chunk, unless they are the end mark of the trace.
-    fn salvage_rest(&mut self, trace: &File, codec: Codec) {
+    fn salvage_rest(&mut self, trace: &Splice, codec: Codec) {
         let offset = self.tape.stored_end();
         let there = trace.length().unwrap_or(0);
         let mut rest = Vec::new();
@@ -518,7 +547,7 @@ impl Process {
     }
 
     /// Returns what the decoding of a chunk needs from the rest of the recording.
-    pub fn chunk_context(&self, trace: &File) -> ChunkContext {
+    pub fn chunk_context(&self, trace: &Splice) -> ChunkContext {
         let mut start = Vec::new();
         let header = match trace.read_up_to(0, 20, &mut start) {
             Ok(()) => mtrc::Header::read(&start).unwrap_or_default(),

@@ -8,6 +8,7 @@ use heaptape_analyzer::compat::{mleak, mprof, mptrace};
 use heaptape_analyzer::saved_names::SavedTable;
 use heaptape_analyzer::{convert, import, load, unpack};
 use heaptape_formats::perf_map::{Line, UnnamedAddresses};
+use heaptape_formats::tape::journal;
 use heaptape_formats::{Ending, Format, dcpi, dhat, gmon, heaptrack, massif, mptl, mtrc, pprof, tape};
 use heaptape_tests::test_env;
 use nix::time::ClockId;
@@ -96,7 +97,7 @@ fn mutate(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) {
 type Reader = fn(&[u8], &mut Sink);
 
 /// Every reader, the folders below tests/golden with files that it reads, and how it is fed.
-const READERS: [(&str, &[&str], Reader); 10] = [
+const READERS: [(&str, &[&str], Reader); 11] = [
     ("mtrc", &["mpatrol", "export"], |bytes, sink| {
         drop(mtrc::dump(bytes, sink));
         drop(mtrc::rewrite(bytes));
@@ -144,6 +145,20 @@ const READERS: [(&str, &[&str], Reader); 10] = [
                 let mut table = SavedTable::default();
                 table.add(&symbols);
                 drop((table.find(0x1010), table.lines(0x1010)));
+            }
+        }
+    }),
+    ("journal", &[], |bytes, _| {
+        // As they are, and with the checksum of the first entry made right.
+        let mut sealed = bytes.to_vec();
+        if let Some((head, payload)) = sealed.split_at_mut_checked(journal::HEAD) {
+            head[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+            head[8..].copy_from_slice(&crc32fast::hash(payload).to_le_bytes());
+        }
+        for bytes in [bytes, &sealed] {
+            let open: Vec<journal::Open> = journal::Open::read(bytes).into_iter().collect();
+            if let Ok(Some(missing)) = journal::Missing::of(None, &open) {
+                drop(load::tape::read(&missing.tape[..]));
             }
         }
     }),
@@ -261,6 +276,9 @@ fn seeds_of(name: &str, folders: &[&str]) -> Vec<(PathBuf, Vec<u8>)> {
         // Converted in code: the format is our own, and tests make its recordings.
         files.push((PathBuf::from("made.tape"), made_tape()));
     }
+    if name == "journal" {
+        files.push((PathBuf::from("made.journal"), made_journal()));
+    }
     files.sort();
     assert!(!files.is_empty(), "there are no golden files");
     files
@@ -315,6 +333,26 @@ fn packed(random: &mut Random, bytes: Vec<u8>) -> Vec<u8> {
         mutate(random, &mut packed, &bytes);
     }
     packed
+}
+
+/// A journal file with two entries.
+fn made_journal() -> Vec<u8> {
+    let mut out = Vec::new();
+    for number in 0..2 {
+        let mut records = Vec::new();
+        tape::Writer::default().record(&tape::Record::Loss(tape::Loss::default()), &mut records);
+        let mut entry = journal::Entry {
+            chunk: tape::Chunk { number: 1, events: 2, ..tape::Chunk::default() },
+            number,
+            is_whole: true,
+            positions: vec![journal::Position::default()],
+            records: tape::field::Text(records),
+            accounts: vec![tape::Account::default()],
+            ..journal::Entry::default()
+        };
+        journal::write(&mut entry, [b"trace", b"e", b"t", b"s", b"w", b"u", b"p"], &mut out);
+    }
+    out
 }
 
 /// A tape with a record of each kind, most fields at their defaults.

@@ -1,0 +1,479 @@
+//! `events.journal.N`: the events of a chunk that is not committed yet, so that a killed recorder
+//! loses none of them.
+//!
+//! A file holds the entries of one chunk, one after another from its start. Each entry adds bytes
+//! to the chunk's trace and columns. An entry is `magic 4 | length u32 | crc32 u32`, little-endian,
+//! then an [`Entry`] and the added bytes. The checksum covers all that follows it. When its chunk
+//! is committed, a file is used again for a later chunk, and overwritten from the start. The bytes
+//! after the last entry of the new chunk are entries of the old one, and do not count.
+//!
+//! A reader takes the entries of all chunks after the last commit of the tape, and appends them as
+//! chunks to what it reads ([`Splice`]). A tape with its [`super::End`] needs no journal.
+
+use super::field::{Field, Text};
+use super::stream::{Source, Stream};
+use super::{
+    Account, Accounts, COLUMN_ENTRIES, COLUMN_PREVIOUS, COLUMN_SITES, COLUMN_TICKS, COLUMN_UNMATCHED, COLUMN_WEIGHTS,
+    Chunk, Codec, Column, Record, Step, Writer, codec,
+};
+use crate::recording::{JOURNAL, TAPE};
+use crate::{Cursor, Format, tape_record};
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The bytes at the start of each entry.
+pub const MAGIC: [u8; 4] = [0xb7, b'J', b'r', b'n'];
+/// Number of bytes of an entry before its payload.
+pub const HEAD: usize = 12;
+/// Maximum number of files of one process: more than a recorder has chunks that are not committed.
+pub const FILES: usize = 12;
+/// The kinds of the columns, in the order in which an entry adds to them.
+pub const KINDS: [u8; 6] =
+    [COLUMN_ENTRIES, COLUMN_TICKS, COLUMN_SITES, COLUMN_WEIGHTS, COLUMN_UNMATCHED, COLUMN_PREVIOUS];
+/// Maximum number of bytes of a file that are read. Writers make no file of a quarter of it.
+const LONGEST: usize = 64 << 20;
+
+tape_record! {
+    /// How far the ring of a thread was read: the next recorder starts there.
+    Position {
+        /// Number of the thread's slot.
+        slot: u32,
+        /// Number of the owner of the slot.
+        owner: u32,
+        /// Number of records before the position.
+        tail: u64,
+        /// The timestamp to which the timestamp of the next record is relative.
+        timestamp: u64,
+        /// Number of dropped events that the records before the position report.
+        reported: u64,
+        /// Number of events of the owner before the position, with dropped ones.
+        counted: u64,
+    }
+}
+
+tape_record! {
+    /// The head of an entry.
+    Entry {
+        /// The chunk after this entry, without columns and checksum.
+        chunk: Chunk,
+        /// Number of the entry in its chunk, from 0.
+        number: u32,
+        /// Whether reading of the rings can continue from here. If not, the entry is valid only
+        /// together with the entries of later chunks.
+        is_whole: bool,
+        /// How far each ring was read.
+        positions: Vec<Position>,
+        /// Framed records that precede the chunk in the tape.
+        records: Text,
+        /// The accounting at this point; empty if it is not known.
+        accounts: Vec<Account>,
+        /// Bytes added to the trace, and to each column of [`KINDS`].
+        added: Vec<u32>,
+    }
+}
+
+/// Returns the path of a journal file.
+pub fn path(folder: &Path, number: usize) -> PathBuf {
+    folder.join(format!("{JOURNAL}.{number}"))
+}
+
+/// Returns whether the folder of a process has journal files.
+pub fn exists(folder: &Path) -> bool {
+    (0..FILES).any(|number| path(folder, number).is_file())
+}
+
+/// Returns whether the folder of a process has a tape, or a journal from which one can be made.
+pub fn has_tape(folder: &Path) -> bool {
+    folder.join(TAPE).is_file() || exists(folder)
+}
+
+/// Appends one entry: its head, and the bytes that it adds to trace and columns.
+pub fn write(entry: &mut Entry, added: [&[u8]; 7], out: &mut Vec<u8>) {
+    entry.added.clear();
+    entry.added.extend(added.iter().map(|bytes| bytes.len() as u32));
+    let start = out.len();
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&[0; 8]);
+    entry.put(out);
+    added.iter().for_each(|bytes| out.extend_from_slice(bytes));
+    let length = (out.len() - start - HEAD) as u32;
+    out[start + 4..start + 8].copy_from_slice(&length.to_le_bytes());
+    let sum = crc32fast::hash(&out[start + HEAD..]);
+    out[start + 8..start + HEAD].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Returns the entry at the start of `bytes`, the bytes that it adds, and the rest; `None` if there
+/// is no complete entry.
+fn entry(bytes: &[u8]) -> Option<(Entry, &[u8], &[u8])> {
+    let rest = bytes.strip_prefix(&MAGIC)?;
+    let (length, rest) = rest.split_first_chunk::<4>()?;
+    let (sum, rest) = rest.split_first_chunk::<4>()?;
+    let (payload, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+    if crc32fast::hash(payload) != u32::from_le_bytes(*sum) {
+        return None;
+    }
+    let mut cursor = Cursor::new(Format::Tape, payload);
+    let entry = Entry::get(&mut cursor, "Entry").ok()?;
+    let added = cursor.rest();
+    let sum = entry.added.iter().fold(0u64, |sum, bytes| sum + u64::from(*bytes));
+    (entry.added.len() == KINDS.len() + 1 && sum == added.len() as u64).then_some((entry, added, rest))
+}
+
+/// A chunk that is not committed: its entries, each with the bytes that it adds.
+#[derive(Debug)]
+pub struct Open {
+    entries: Vec<(Entry, Vec<u8>)>,
+}
+
+impl Open {
+    /// Reads the bytes of a journal file. Returns `None` if they have no entry.
+    pub fn read(bytes: &[u8]) -> Option<Open> {
+        let (mut rest, mut entries) = (bytes, Vec::<(Entry, Vec<u8>)>::new());
+        while let Some((entry, added, next)) = entry(rest) {
+            let chunk = entries.first().map_or(entry.chunk.number, |(first, _)| first.chunk.number);
+            if entry.number as usize != entries.len() || entry.chunk.number != chunk {
+                break;
+            }
+            entries.push((entry, added.to_vec()));
+            rest = next;
+        }
+        (!entries.is_empty()).then_some(Open { entries })
+    }
+
+    fn number(&self) -> u32 {
+        self.entries.first().map_or(0, |(entry, _)| entry.chunk.number)
+    }
+
+    /// Returns the framed records that come before the chunk.
+    fn records(&self) -> impl Iterator<Item = &[u8]> {
+        self.entries.iter().flat_map(|(entry, _)| frames(&entry.records.0))
+    }
+
+    /// Returns the chunk, to be stored uncompressed at `offset` of the trace, and its bytes there;
+    /// `None` if it is empty.
+    fn chunk(&self, offset: u64) -> Option<(Chunk, Vec<u8>)> {
+        let mut chunk = self.entries.last()?.0.chunk.clone();
+        let mut parts: [Vec<u8>; KINDS.len() + 1] = Default::default();
+        for (entry, added) in &self.entries {
+            let mut rest = &added[..];
+            for (part, length) in parts.iter_mut().zip(&entry.added) {
+                let (bytes, more) = rest.split_at_checked(*length as usize)?;
+                part.extend_from_slice(bytes);
+                rest = more;
+            }
+        }
+        if parts.iter().all(Vec::is_empty) {
+            return None;
+        }
+        let [plain, columns @ ..] = parts;
+        (chunk.codec, chunk.stored_offset) = (Codec::Plain as u8, offset);
+        (chunk.stored_length, chunk.plain_length) = (plain.len() as u64, plain.len() as u64);
+        chunk.checksum = codec::checksum(&plain);
+        let columns =
+            KINDS.into_iter().zip(columns).filter(|(kind, plain)| *kind == COLUMN_PREVIOUS || !plain.is_empty());
+        let column = |(kind, plain): (u8, Vec<u8>)| {
+            let (codec, plain_length) = (Codec::Plain as u8, plain.len() as u32);
+            Column { kind, codec, plain_length, stored: Text(plain) }
+        };
+        chunk.columns = columns.map(column).collect();
+        Some((chunk, plain))
+    }
+}
+
+/// Splits framed records of a tape.
+fn frames(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let length = bytes.get(8..12)?.first_chunk::<4>()?;
+        let (frame, rest) =
+            bytes.split_at_checked(super::frame::FRAME_HEADER_LEN + u32::from_le_bytes(*length) as usize)?;
+        bytes = rest;
+        Some(frame)
+    })
+}
+
+/// Returns the chunks of the journal files of a process, in order. To be read before the tape:
+/// chunks that are committed meanwhile are then in the tape.
+pub fn open_chunks(folder: &Path) -> Vec<Open> {
+    let mut chunks = Vec::new();
+    for number in 0..FILES {
+        let Ok(file) = File::open(path(folder, number)) else { continue };
+        let mut bytes = Vec::new();
+        if file.read_up_to(0, LONGEST, &mut bytes).is_ok() {
+            chunks.extend(Open::read(&bytes));
+        }
+    }
+    chunks.sort_by_key(Open::number);
+    // Remove entries that are valid only together with later ones, which are missing.
+    while let Some(last) = chunks.last_mut() {
+        while last.entries.last().is_some_and(|(entry, _)| !entry.is_whole) {
+            last.entries.pop();
+        }
+        if !last.entries.is_empty() {
+            break;
+        }
+        chunks.pop();
+    }
+    chunks
+}
+
+/// Returns how far the rings of a process had been read when the last entry was written.
+pub fn positions(folder: &Path) -> Vec<Position> {
+    let chunks = open_chunks(folder);
+    chunks.last().and_then(|open| open.entries.last()).map_or(Vec::new(), |(entry, _)| entry.positions.clone())
+}
+
+/// A file, and bytes that replace its content from an offset on.
+#[derive(Debug)]
+pub struct Splice {
+    file: Option<File>,
+    /// Offset of the bytes, and the bytes; `None` if there is only the file.
+    more: Option<(u64, Vec<u8>)>,
+}
+
+impl Splice {
+    /// Returns a file without other bytes.
+    pub const fn file(file: File) -> Splice {
+        Splice { file: Some(file), more: None }
+    }
+
+    /// Returns a file with other bytes from `at` on. A file that ends before `at` stays alone, so
+    /// that a hostile offset makes no long file.
+    pub fn new(file: Option<File>, at: u64, more: Vec<u8>) -> Splice {
+        let length = file.as_ref().and_then(|file| file.length().ok()).unwrap_or(0);
+        Splice { file, more: (at <= length).then_some((at, more)) }
+    }
+}
+
+impl Source for Splice {
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        match (&self.more, &self.file) {
+            (Some((at, more)), _) if offset >= *at => more[..].read_at(offset - at, into),
+            (Some((at, _)), Some(file)) => {
+                let most = usize::try_from(at - offset).unwrap_or(usize::MAX).min(into.len());
+                Source::read_at(file, offset, &mut into[..most])
+            }
+            (None, Some(file)) => Source::read_at(file, offset, into),
+            (_, None) => Ok(0),
+        }
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        match (&self.more, &self.file) {
+            (Some((at, more)), _) => Ok(at.saturating_add(more.len() as u64)),
+            (None, Some(file)) => file.length(),
+            (None, None) => Ok(0),
+        }
+    }
+}
+
+/// What a tape needs to be complete up to the last journal entry.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Missing {
+    /// Offset of the records in the tape.
+    pub tape_at: u64,
+    /// The framed records to append.
+    pub tape: Vec<u8>,
+    /// Offset of the bytes in the trace.
+    pub trace_at: u64,
+    /// The uncompressed bytes to append to the trace.
+    pub trace: Vec<u8>,
+}
+
+impl Missing {
+    /// Compares the open chunks of a process with its tape, if it has one. Returns `None` if the
+    /// tape lacks nothing.
+    ///
+    /// # Errors
+    /// Returns an error if the tape cannot be read or is not a tape.
+    pub fn of(tape: Option<&File>, chunks: &[Open]) -> crate::Result<Option<Missing>> {
+        if chunks.is_empty() {
+            return Ok(None);
+        }
+        let mut missing = Missing::default();
+        let (mut last, mut known) = (0, HashSet::new());
+        match tape {
+            None => Writer::file_header(&mut missing.tape),
+            Some(tape) => {
+                let mut stream = Stream::new(tape)?;
+                missing.tape_at = stream.offset();
+                loop {
+                    match stream.step()? {
+                        Step::Record(_, Record::End(_)) => return Ok(None),
+                        Step::Record(_, Record::Chunk(chunk)) => {
+                            last = chunk.number;
+                            missing.trace_at = chunk.stored_offset.saturating_add(chunk.stored_length);
+                            known.clear();
+                        }
+                        Step::Record(_, record @ (Record::Process(_) | Record::Loss(_) | Record::Note(_))) => {
+                            let mut frame = Vec::new();
+                            Writer::default().record(&record, &mut frame);
+                            known.insert(frame);
+                        }
+                        Step::Record(..) | Step::Unknown(..) => {}
+                        Step::Damage(..) => continue,
+                        Step::End(_) => break,
+                    }
+                    missing.tape_at = stream.offset();
+                }
+            }
+        }
+        let chunks: Vec<&Open> = chunks.iter().filter(|open| open.number() > last).collect();
+        let Some(newest) = chunks.last().and_then(|open| open.entries.last()) else { return Ok(None) };
+        let mut writer = Writer::default();
+        for open in &chunks {
+            // The recorder may have written them when it was killed before it committed the chunk.
+            open.records().filter(|frame| !known.contains(*frame)).for_each(|frame| missing.tape.extend(frame));
+            if let Some((chunk, plain)) = open.chunk(missing.trace_at + missing.trace.len() as u64) {
+                writer.record(&Record::Chunk(chunk), &mut missing.tape);
+                missing.trace.extend(plain);
+            }
+        }
+        if !newest.0.accounts.is_empty() {
+            let accounts = newest.0.accounts.clone();
+            writer.record(&Record::Accounts(Accounts { accounts }), &mut missing.tape);
+        }
+        Ok(Some(missing))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tape::{Clock, Loss, Process};
+
+    fn framed(records: &[Record]) -> Vec<u8> {
+        let mut out = Vec::new();
+        records.iter().for_each(|record| Writer::default().record(record, &mut out));
+        out
+    }
+
+    fn add(number: u32, entry: u32, is_whole: bool, plain: &[u8], records: &[Record], out: &mut Vec<u8>) {
+        let chunk = Chunk { number, events: u64::from(entry) + 1, ..Chunk::default() };
+        let positions = vec![Position { slot: 1, tail: u64::from(100 * number + entry), ..Position::default() }];
+        let records = Text(framed(records));
+        let mut entry = Entry { chunk, number: entry, is_whole, positions, records, ..Entry::default() };
+        write(&mut entry, [plain, b"e", b"", b"", b"", b"", b""], out);
+    }
+
+    fn tape(folder: &Path, records: &[Record]) -> File {
+        let mut bytes = Vec::new();
+        Writer::file_header(&mut bytes);
+        bytes.extend(framed(records));
+        std::fs::write(folder.join("events.tape"), bytes).unwrap();
+        File::open(folder.join("events.tape")).unwrap()
+    }
+
+    fn committed(number: u32) -> Record {
+        Record::Chunk(Chunk { number, stored_offset: 10, stored_length: 5, ..Chunk::default() })
+    }
+
+    fn loss(events: u64) -> Record {
+        Record::Loss(Loss { thread: 1, events, ..Loss::default() })
+    }
+
+    #[test]
+    fn entries_after_the_last_commit_become_a_chunk() {
+        let temporary = tempfile::tempdir().unwrap();
+        let folder = temporary.path();
+        let mut bytes = Vec::new();
+        add(2, 0, true, b"abc", &[loss(3)], &mut bytes);
+        add(2, 1, true, b"de", &[loss(4)], &mut bytes);
+        // An entry of an older chunk.
+        add(1, 2, true, b"old", &[], &mut bytes);
+        std::fs::write(path(folder, 3), &bytes).unwrap();
+        assert!(exists(folder) && !exists(&folder.join("x")));
+        assert_eq!(positions(folder)[0].tail, 201);
+        // The recorder had written the first gap when it was killed.
+        let tape_file = tape(folder, &[Record::Process(Process::default()), loss(3), committed(1), loss(3)]);
+        let missing = Missing::of(Some(&tape_file), &open_chunks(folder)).unwrap().unwrap();
+        assert_eq!((missing.trace_at, &missing.trace[..]), (15, &b"abcde"[..]));
+        let length = tape_file.length().unwrap();
+        let whole = Splice::new(Some(tape_file), missing.tape_at, missing.tape);
+        assert!(whole.length().unwrap() > length && missing.tape_at == length);
+        let mut stream = Stream::new(&whole).unwrap();
+        let mut found = Vec::new();
+        while let Step::Record(_, record) = stream.step().unwrap() {
+            found.push(record);
+        }
+        let Some(Record::Chunk(chunk)) = found.pop() else { panic!("{found:?}") };
+        assert_eq!(found[3..], [loss(3), loss(4)]);
+        assert_eq!((chunk.number, chunk.events, chunk.stored_offset, chunk.stored_length), (2, 2, 15, 5));
+        let kinds: Vec<u8> = chunk.columns.iter().map(|column| column.kind).collect();
+        assert_eq!((kinds, &chunk.columns[0].stored.0[..]), (vec![COLUMN_ENTRIES, COLUMN_PREVIOUS], &b"ee"[..]));
+    }
+
+    #[test]
+    fn nothing_is_missing_from_a_tape_that_has_the_chunk_or_its_end() {
+        let temporary = tempfile::tempdir().unwrap();
+        let mut bytes = Vec::new();
+        add(1, 0, true, b"abc", &[], &mut bytes);
+        std::fs::write(path(temporary.path(), 0), &bytes).unwrap();
+        let open = open_chunks(temporary.path());
+        let end = Record::End(crate::tape::End::default());
+        for records in [vec![committed(1)], vec![committed(4)], vec![end]] {
+            assert_eq!(Missing::of(Some(&tape(temporary.path(), &records)), &open).unwrap(), None);
+        }
+        let clock = [Record::Clock(Clock::default())];
+        assert!(Missing::of(Some(&tape(temporary.path(), &clock)), &open).unwrap().is_some());
+        assert!(Missing::of(None, &open).unwrap().unwrap().tape.starts_with(&crate::tape::FILE_MAGIC));
+        assert_eq!(Missing::of(None, &[]).unwrap(), None);
+    }
+
+    #[test]
+    fn an_entry_that_needs_a_later_one_does_not_count_alone() {
+        let temporary = tempfile::tempdir().unwrap();
+        let (mut first, mut second) = (Vec::new(), Vec::new());
+        add(1, 0, true, b"a", &[], &mut first);
+        add(1, 1, false, b"b", &[], &mut first);
+        add(2, 0, true, b"c", &[], &mut second);
+        std::fs::write(path(temporary.path(), 1), &first).unwrap();
+        let trace = || Missing::of(None, &open_chunks(temporary.path())).unwrap().unwrap().trace;
+        assert_eq!((trace(), positions(temporary.path())[0].tail), (b"a".to_vec(), 100));
+        std::fs::write(path(temporary.path(), 0), &second).unwrap();
+        assert_eq!((trace(), positions(temporary.path())[0].tail), (b"abc".to_vec(), 200));
+    }
+
+    #[test]
+    fn torn_and_damaged_entries_end_the_file() {
+        let mut bytes = Vec::new();
+        add(1, 0, true, b"first", &[loss(1)], &mut bytes);
+        let first = bytes.len();
+        add(1, 1, true, b"second", &[], &mut bytes);
+        let entries = |bytes: &[u8]| Open::read(bytes).map_or(0, |open| open.entries.len());
+        for at in 0..=bytes.len() {
+            let expected = usize::from(at >= first) + usize::from(at >= bytes.len());
+            assert_eq!(entries(&bytes[..at]), expected, "cut at {at}");
+            let mut damaged = bytes.clone();
+            if let Some(byte) = damaged.get_mut(at) {
+                *byte ^= 0x20;
+                assert_eq!(entries(&damaged), usize::from(at >= first), "flipped at {at}");
+            }
+        }
+    }
+
+    /// Any bytes with valid checksums are read without a panic, and no offset makes a long file.
+    #[test]
+    fn hostile_entries_are_bounded() {
+        let temporary = tempfile::tempdir().unwrap();
+        let hostile = Chunk { number: 1, stored_offset: u64::MAX, stored_length: u64::MAX, ..Chunk::default() };
+        let tape_file = tape(temporary.path(), &[Record::Chunk(hostile)]);
+        let mut bytes = Vec::new();
+        add(2, 0, true, b"abc", &[loss(1)], &mut bytes);
+        for at in HEAD..bytes.len() {
+            for value in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut changed = bytes.clone();
+                changed[at] = value;
+                let sum = crc32fast::hash(&changed[HEAD..]);
+                changed[8..HEAD].copy_from_slice(&sum.to_le_bytes());
+                let open: Vec<Open> = Open::read(&changed).into_iter().collect();
+                for tape in [None, Some(&tape_file)] {
+                    let Some(missing) = Missing::of(tape, &open).unwrap() else { continue };
+                    let trace = Splice::new(None, missing.trace_at, missing.trace);
+                    assert!(trace.length().unwrap() <= changed.len() as u64, "byte {at} is {value}");
+                }
+            }
+        }
+    }
+}
