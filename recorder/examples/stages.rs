@@ -39,7 +39,7 @@ impl Instant {
 
 const EVENTS: usize = 2_000_000;
 /// Each stage runs so often; the least time counts, since other programs only ever add.
-const REPEATS: usize = 5;
+const REPEATS: usize = 9;
 
 struct Dice(u64);
 
@@ -121,6 +121,11 @@ fn bulk() -> Vec<Record> {
 }
 
 fn session(options: Options) -> Arc<Session> {
+    session_in(std::env::temp_dir().join("no such folder"), options)
+}
+
+/// The journal goes to `folder`; where there is none, nothing is journaled.
+fn session_in(folder: std::path::PathBuf, options: Options) -> Arc<Session> {
     let params = Params { ring_bytes: 1 << 20, slots: 4, nodes: 1 << 20 };
     let (mapping, _file) = Mapping::create(params).expect("an area");
     for node in 1..300_000 {
@@ -132,7 +137,7 @@ fn session(options: Options) -> Arc<Session> {
         id: 1,
         mapping: Arc::new(mapping),
         process: tape::Process { ticks_per_second: 2_800_000_000, ..tape::Process::default() },
-        folder: std::env::temp_dir(),
+        folder,
         clock: Clock::choose(),
         options: Arc::new(options),
         forked: None,
@@ -142,6 +147,7 @@ fn session(options: Options) -> Arc<Session> {
         resumed: false,
         began_unix_ns: 0,
         carried_over: None,
+        journal_files: Default::default(),
         code: Arc::new(PerfMap::of(std::process::id(), std::process::id(), 0, 0)),
         files: Arc::new(ModuleFiles::of(std::process::id(), None)),
     })
@@ -149,7 +155,10 @@ fn session(options: Options) -> Arc<Session> {
 
 fn main() {
     let (only, level) = (std::env::args().nth(1), std::env::args().nth(2).and_then(|level| level.parse().ok()));
-    println!("{:8} {:>12} {:>22} {:>22}", "ns/event", "parse+merge", "index+profile+encode", "plain bytes/event");
+    println!(
+        "{:8} {:>12} {:>22} {:>9} {:>22}",
+        "ns/event", "parse+merge", "index+profile+encode", "journal", "plain bytes/event"
+    );
     type Trace = (&'static str, fn() -> Vec<Record>);
     let traces: [Trace; 3] =
         [("random", || random(10_000, 200)), ("bulk", bulk), ("large", || random(1_500_000, 200_000))];
@@ -172,20 +181,35 @@ fn main() {
             merged = merged.min(ns(begun));
         }
         // Once with chunks that are used again, as in a recorder at work; once to have them all.
-        let (mut spare, mut digested) = (Vec::new(), f64::MAX);
-        for _ in 0..REPEATS {
-            let mut image = ProcessRecording::new(session(Options::default()));
+        // The former also with each batch in the journal before its space is released.
+        let mut spare = Vec::new();
+        let mut digest = |journaled: bool| {
+            let folder = std::env::temp_dir();
+            let session =
+                session_in(if journaled { folder } else { folder.join("no such folder") }, Options::default());
+            let mut image = ProcessRecording::new(Arc::clone(&session));
             image.thread(1, 1, b"main".to_vec(), 0);
             let begun = Instant::now();
             for batch in &batches {
                 let mut next = spare.pop();
                 image.batch(batch, &mut || next.take().unwrap_or_default(), &mut |write_job: WriteJob| {
+                    let number = write_job.chunk.as_ref().map_or(0, |chunk| chunk.number);
+                    session.journal_files.mark_stored(number);
                     spare.extend(write_job.chunk)
                 });
+                if journaled {
+                    image.keep(&[]);
+                }
                 spare.extend(next);
             }
-            digested = digested.min(ns(begun));
+            ns(begun)
+        };
+        let (mut digested, mut journaled) = (f64::MAX, f64::MAX);
+        for _ in 0..REPEATS {
+            digested = digested.min(digest(false));
+            journaled = journaled.min(digest(true));
         }
+        heaptape_recorder::chunk_journal::remove(&std::env::temp_dir());
         let mut chunks = Vec::new();
         let mut image = ProcessRecording::new(session(Options::default()));
         image.thread(1, 1, b"main".to_vec(), 0);
@@ -198,7 +222,12 @@ fn main() {
         let plain: usize = chunks.iter().map(|chunk| chunk.plain.len()).sum();
         let columns: usize = chunks.iter().flat_map(|chunk| &chunk.columns).map(|column| column.1.len()).sum();
         let per = |bytes: usize| bytes as f64 / records.len() as f64;
-        println!("{name:8} {merged:12.1} {digested:22.1} {:15.1} + {:4.1}", per(plain), per(columns));
+        println!(
+            "{name:8} {merged:12.1} {digested:22.1} {:9.1} {:15.1} + {:4.1}",
+            journaled - digested,
+            per(plain),
+            per(columns)
+        );
         let codecs: Vec<(Codec, i32)> = match level {
             Some(level) => vec![(Codec::Zstd, level)],
             None => [-7, -5, -3, -1, 1, 2, 3]

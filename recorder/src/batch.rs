@@ -4,6 +4,7 @@
 //! Code that copies records steps over them with [`RunningTimestamp`]. Drain and digest use the
 //! same steps, so both see the same timestamps.
 
+use formats::tape::journal::Position;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use wire::{Op, Record};
@@ -35,6 +36,9 @@ pub struct Batch {
     /// Whether there are several threads. A free may then be seen before its allocation, when
     /// clocks differ.
     pub many_threads: bool,
+    /// How far the rings are read with this batch; their space is released once its events are
+    /// safe.
+    pub positions: Vec<Position>,
 }
 
 impl Batch {
@@ -44,6 +48,7 @@ impl Batch {
         self.records.clear();
         self.records.shrink_to(USUAL_RECORDS);
         self.runs.clear();
+        self.positions.clear();
         self.runs.shrink_to(USUAL_RECORDS);
     }
 }

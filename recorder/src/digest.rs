@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// Interval at which recordings write what is due.
 const TICK_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum number of write jobs that wait for the end of their batch.
+const MAX_HELD: usize = 3;
 /// Maximum number of ended processes that are kept because a forked child may still name them as
 /// its parent.
 const MAX_ENDED: usize = 16;
@@ -111,7 +113,21 @@ pub fn run(queues: &Queues) {
                 with_recording(&mut recordings, id, |recording| recording.thread(number, tid, name, tick));
             }
             Some(Message::Batch(id, mut batch)) => {
-                with_recording(&mut recordings, id, |recording| recording.batch(&batch, &mut spare, &mut out));
+                with_recording(&mut recordings, id, |recording| {
+                    // A chunk that ends within the batch is stored once the journal has the rest
+                    // of the batch: else the next recorder would read both the chunk and the
+                    // records that it came from.
+                    let mut held = Vec::new();
+                    let mut hold = |write_job: WriteJob| {
+                        held.push(write_job);
+                        if held.len() > MAX_HELD {
+                            held.drain(..1).for_each(&mut out);
+                        }
+                    };
+                    recording.batch(&batch, &mut spare, &mut hold);
+                    recording.keep(&batch.positions);
+                    held.into_iter().for_each(&mut out);
+                });
                 queues.in_flight.received(batch.records.len());
                 batch.clear();
                 let _ = queues.batches.try_send(batch);

@@ -309,7 +309,7 @@ impl Drain {
                 ThreadEvent::Ended(..) => {}
             }
         }
-        if !batch.records.is_empty() {
+        if !batch.records.is_empty() || !batch.positions.is_empty() {
             self.send_batch(worker, id, batch);
         }
         for event in ended {

@@ -11,7 +11,7 @@ use crate::signals::Signals;
 use crate::socket_dir::SocketDir;
 use crate::spawn::{self, ExecAttributes, HeldChild, Program};
 use crate::store::Sums;
-use crate::survivor::Survivor;
+use crate::survivor::{Plan, Progress, Survivor};
 use crate::symbols::Work;
 use crate::sys;
 use crate::tree;
@@ -183,16 +183,16 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
         .chain(&launch.arguments)
         .map(|argument| argument.to_string_lossy().into_owned())
         .collect();
-    let survivor = Survivor::start(
-        &dir,
-        sockets.socket(),
-        launch.options.clone(),
+    let survivor = Survivor::start(Plan {
+        dir: dir.clone(),
+        socket: sockets.socket().to_owned(),
+        options: launch.options.clone(),
         command,
-        launch.separate,
-        launch.symbols,
-        &inherited,
-    );
-    let survivor = survivor.map_err(|error| {
+        separate: launch.separate,
+        work: launch.symbols,
+        inherited: inherited.clone(),
+    });
+    let mut survivor = survivor.map_err(|error| {
         let _ = std::fs::remove_dir_all(&dir);
         or_unrecorded(path_error(&dir, &error), &error)
     })?;
@@ -207,7 +207,11 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
     let _crash_report = Destination::of(&dir);
     let status = loop {
         crash::panic_if_requested();
-        sys::wait_readable(&[signals.descriptor(), sys::fd(&process)]);
+        let watched = [signals.descriptor(), sys::fd(&process)];
+        sys::wait_readable(&watched.into_iter().chain(survivor.descriptor()).collect::<Vec<_>>());
+        if survivor.descriptor().is_some_and(sys::is_readable) {
+            survivor.handle_message();
+        }
         signals.forward(sys::fd(&process), pid, survivor.pid());
         match spawn::child_status(pid) {
             Ok(None) => {}
@@ -230,9 +234,13 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
         .then(|| "it was built with a sanitizer, which must be loaded first; build it without one to record it".into());
     survivor.program_ended(pid, status, &find(&launch.program), why, launch.wait);
     let summary = loop {
-        sys::wait_readable(&[signals.descriptor(), survivor.descriptor()]);
-        if sys::is_readable(survivor.descriptor()) {
-            break survivor.finish();
+        let Some(channel) = survivor.descriptor() else { break None };
+        sys::wait_readable(&[signals.descriptor(), channel]);
+        if sys::is_readable(channel) {
+            match survivor.handle_message() {
+                Progress::Finished(summary) => break Some(summary),
+                Progress::Recording | Progress::Gone => continue,
+            }
         }
         // The program has ended: a signal now stops the wait for other processes.
         if signals.has_end_request() && launch.wait {
@@ -247,8 +255,14 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
     };
     let unrecorded = match summary {
         Some(summary) => {
-            (outcome.sums, outcome.errors, outcome.still_running) =
-                (summary.sums(), summary.errors, summary.still_running);
+            if survivor.replacements() > 0 {
+                outcome.errors.push(format!(
+                    "{}: the recorder was killed and replaced: the recording has its processes in parts",
+                    dir.display()
+                ));
+            }
+            (outcome.sums, outcome.still_running) = (summary.sums(), summary.still_running);
+            outcome.errors.extend(summary.errors);
             summary.unrecorded
         }
         None => {
@@ -282,7 +296,9 @@ fn read_recording(dir: &Path) -> Recording {
 pub fn resume(dir: &Path) -> io::Result<Finished> {
     crate::survivor::wait_for_end(dir)?;
     let recording = read_recording(dir);
-    let exit = recording.images.first().and_then(|image| image.exit);
+    let first = recording.images.first().map(|image| image.pid);
+    // The part of a killed recorder has no end.
+    let exit = recording.images.iter().filter(|image| Some(image.pid) == first).find_map(|image| image.exit);
     let status = match exit {
         Some(Exit::Code(code)) => code as u8,
         Some(Exit::Signal(signal)) => 128 + signal as u8,
@@ -291,6 +307,11 @@ pub fn resume(dir: &Path) -> io::Result<Finished> {
     let mut errors = Vec::new();
     if recording.ended_unix_ns.is_none() {
         errors.push(format!("{}: its recorder ended early: the recording is truncated", dir.display()));
+    } else if recording.images.iter().any(|image| image.exit.is_none()) {
+        errors.push(format!(
+            "{}: its recorder was killed and replaced: the recording has its processes in parts",
+            dir.display()
+        ));
     }
     let outcome = Outcome { recording, errors, sums: Sums::default(), still_running: Vec::new() };
     Ok(Finished { dir: dir.to_owned(), outcome, status, unrecorded: None, recorder: None })

@@ -11,7 +11,7 @@
 use crate::batch::{Batch, Run, RunningTimestamp, Step};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use wire::Record;
+use wire::{Op, Record};
 
 /// Maximum number of prefixes of an event; with more, the ring is corrupt.
 const MAX_PREFIXES: usize = 4;
@@ -30,6 +30,8 @@ pub struct RecordQueue {
     /// The next complete event: its timestamp, the running timestamp after it, its end.
     next: Option<(u64, RunningTimestamp, usize)>,
     is_corrupt: bool,
+    /// Number of events sent, and of the dropped events that the sent gap records report.
+    sent: (u64, u64),
 }
 
 impl RecordQueue {
@@ -62,8 +64,19 @@ impl RecordQueue {
     }
 
     /// Sets the running timestamp, and the counts of events sent and of dropped events reported.
-    pub fn resume(&mut self, timestamp: u64) {
-        self.running = RunningTimestamp { timestamp };
+    pub fn resume(&mut self, timestamp: u64, sent: (u64, u64)) {
+        (self.running, self.sent) = (RunningTimestamp { timestamp }, sent);
+    }
+
+    /// Returns the timestamp after the last record sent.
+    pub fn timestamp(&self) -> u64 {
+        self.running.timestamp
+    }
+
+    /// Returns the number of events sent, and of the dropped events that the sent gap records
+    /// report.
+    pub fn sent(&self) -> (u64, u64) {
+        self.sent
     }
 
     /// Prepares the queue for a new owner of the ring, whose timestamps start from zero.
@@ -140,7 +153,12 @@ impl RecordQueue {
         if records == 0 {
             return;
         }
-        batch.records.extend_from_slice(&self.records[from..self.start]);
+        let sent = &self.records[from..self.start];
+        self.sent.0 += sent.iter().filter(|record| record.op().is_event()).count() as u64;
+        for gap in sent.iter().filter(|record| record.op() == Op::DROPPED) {
+            self.sent.1 = self.sent.1.wrapping_add(gap.body);
+        }
+        batch.records.extend_from_slice(sent);
         match batch.runs.last_mut() {
             // The digest continues the running timestamp within a run, so adjacent runs of one
             // thread are one run.
@@ -201,7 +219,7 @@ pub fn merge(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wire::{Event, Op};
+    use wire::Event;
 
     fn event(address: u64, delta: u64) -> Record {
         Event { op: Op::MALLOC, stack: 0, address, size: 1 }.compact(delta)

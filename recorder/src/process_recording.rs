@@ -4,6 +4,7 @@ mod carried_over;
 mod code;
 mod finish;
 mod inheritance;
+mod open_chunk;
 mod sample_weights;
 mod segments;
 mod symbols;
@@ -12,6 +13,7 @@ mod threads;
 pub use segments::{ProcessCommand, View, ViewFrame, ViewSite};
 
 use crate::batch::{Batch, RunningTimestamp, Step};
+use crate::chunk_journal::ChunkJournal;
 use crate::index::MAX_SIZE;
 use crate::live::{Call, Done, Effect, Inheritance, Kind, Live, entry};
 use crate::options::{Mode, Options};
@@ -22,6 +24,7 @@ use crate::stacks::Stacks;
 use crate::store::{Sums, WriteJob};
 use crate::trace::{Chunk, Trace};
 use formats::tape::{self, Account, Accounts, Loss, Note, Record as TapeRecord, Summary};
+use open_chunk::Journaled;
 use sample_weights::{RecordFilter, SampleWeights};
 use segments::Segments;
 use std::sync::Arc;
@@ -136,6 +139,9 @@ pub struct ProcessRecording {
     effects: Vec<Effect>,
     /// Tape records before the next chunk.
     before: Vec<TapeRecord>,
+    /// The journal of the open chunk, and what it contains.
+    chunk_journal: ChunkJournal,
+    journaled: Journaled,
     last_tick: u64,
     /// When the first event of the chunk was read; `None` when there is none.
     since: Option<Instant>,
@@ -157,6 +163,7 @@ impl ProcessRecording {
     /// Starts the recording of a session.
     pub fn new(session: Arc<Session>) -> ProcessRecording {
         let (process, options) = (&session.process, &session.options);
+        session.mapping.releases().keep_events(options.mode.has_events());
         ProcessRecording {
             sample_weights: SampleWeights::of(options),
             segments: Segments::default(),
@@ -172,6 +179,8 @@ impl ProcessRecording {
             calls: Vec::with_capacity(BATCH_CALLS),
             effects: Vec::with_capacity(2 * BATCH_CALLS),
             before: Vec::new(),
+            chunk_journal: ChunkJournal::new(&session),
+            journaled: Journaled::default(),
             last_tick: process.start_tick,
             since: None,
             clock_written: None,
@@ -234,6 +243,9 @@ impl ProcessRecording {
                 if self.calls.len() >= BATCH_CALLS {
                     self.process_calls(batch.many_threads);
                     if self.trace.events() >= CHUNK_EVENTS {
+                        // The rest of the batch goes to the journal of the next chunk.
+                        self.stacks.announce(&mut self.before);
+                        self.keep_chunk(false);
                         self.finish_chunk(spare(), out);
                         if self.events_since_summary >= SUMMARY_EVENTS.max(SITE_EVENTS * u64::from(self.stacks.last()))
                         {
@@ -433,32 +445,6 @@ impl ProcessRecording {
                 Kind::Unmatched => trace.unmatched(&call, entry),
             }
         }
-    }
-
-    /// Finishes the chunk and sends it to the store.
-    fn finish_chunk(&mut self, spare: Chunk, out: &mut dyn FnMut(WriteJob)) {
-        let mut write_job = WriteJob::of(&self.session);
-        self.stacks.announce(&mut self.before);
-        self.stacks.flush(&mut self.before);
-        if self.clock_written.is_none_or(|written| written.elapsed() >= CHUNK_TIME) {
-            self.write_clock();
-        }
-        write_job.before = std::mem::take(&mut self.before);
-        if self.trace.events() > 0 || self.trace.is_new() {
-            self.events_since_summary += self.trace.events();
-            let mut chunk = self.trace.finish_chunk(spare);
-            (chunk.commit.live_blocks, chunk.commit.live_bytes) = self.size_at_chunk_start;
-            chunk.commit.peak_bytes = self.profile.most_bytes;
-            for (number, thread) in
-                self.threads.iter_mut().filter(|(_, thread)| thread.in_finished_chunks != thread.recorded)
-            {
-                chunk.threads.push((number as u32, thread.recorded - thread.in_finished_chunks));
-                thread.in_finished_chunks = thread.recorded;
-            }
-            write_job.chunk = Some(chunk);
-        }
-        self.since = None;
-        out(write_job);
     }
 
     fn write_clock(&mut self) {

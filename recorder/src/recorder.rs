@@ -1,6 +1,7 @@
 //! The recorder: accepts processes, follows them to their end, writes `recording.json`, runs the
 //! stages.
 
+mod take_over;
 mod unrecorded;
 
 use crate::attach::{Client, Incoming, Listener};
@@ -8,6 +9,8 @@ use crate::boards::{Boards, Found};
 use crate::clock::{self, Clock};
 use crate::code::{self, PerfMap};
 use crate::drain::Command;
+use crate::handover::{About, Handover, Held};
+use crate::journal_files::JournalFiles;
 use crate::module_files::ModuleFiles;
 use crate::options::Options;
 use crate::process::{self, Process, sanitized_name};
@@ -20,15 +23,14 @@ use crate::sync;
 use crate::sys::{self, Mapping};
 use crate::tree::{self, Change, Watch};
 use crossbeam_channel::bounded;
-use formats::pattern::Pattern;
 use formats::recording::{ProcessInfo, RECORDING, RESERVE, Recording};
 use formats::tape::{self, field::Text};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::collections::HashMap;
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
@@ -69,6 +71,7 @@ struct PendingAttach {
     files: ModuleFiles,
     folder: String,
     mapping: Mapping,
+    area: OwnedFd,
     start_tick: u64,
     since: Instant,
 }
@@ -101,6 +104,8 @@ pub struct Recorder {
     errors: Vec<String>,
     sums: Sums,
     saver: Option<Arc<Saver>>,
+    /// Messages for the command about recorded processes.
+    handovers: Vec<Handover>,
 }
 
 /// The outcome of a recording.
@@ -122,9 +127,6 @@ impl Recorder {
     /// # Errors
     /// The error of the socket, of a thread, or of `recording.json`.
     pub fn start(dir: &Path, socket: &Path, options: Options, command: Vec<String>) -> io::Result<Recorder> {
-        let listener = Listener::open_unlisted(socket)?;
-        let clock = Clock::choose();
-        let stages = Stages::start(clock)?;
         let recording = Recording {
             format: "heaptape recording".into(),
             version: 1,
@@ -135,6 +137,13 @@ impl Recorder {
             started_unix_ns: clock::unix_ns(),
             ..Recording::default()
         };
+        Recorder::with(dir, socket, options, recording)
+    }
+
+    fn with(dir: &Path, socket: &Path, options: Options, recording: Recording) -> io::Result<Recorder> {
+        let listener = Listener::open_unlisted(socket)?;
+        let clock = Clock::choose();
+        let stages = Stages::start(clock)?;
         let mut recorder = Recorder {
             dir: dir.to_owned(),
             recording,
@@ -157,6 +166,7 @@ impl Recorder {
             errors: Vec::new(),
             sums: Sums::default(),
             saver: None,
+            handovers: Vec::new(),
         };
         recorder.write_recording()?;
         recorder.reserve_space();
@@ -325,6 +335,7 @@ impl Recorder {
             image.exit = Some(end.exit());
             image.ended_unix_ns = Some(clock::unix_ns());
             self.boards.keep((Arc::clone(&running.session), running.hello_pid));
+            self.handovers.push(Handover::Over(image.folder.clone()));
             self.ended.push((running.session.id, running.session.process.pid, image.folder.clone(), running.worker));
             let old = self.ended.len().saturating_sub(64);
             self.ended.drain(..old);
@@ -372,7 +383,9 @@ impl Recorder {
         let files = ModuleFiles::of(client.pid, self.saver.clone());
         if client.accept(&mapping, &file) {
             let since = Instant::now();
-            let pending = PendingAttach { client, process, program, code, files, folder, mapping, start_tick, since };
+            let area = file;
+            let pending =
+                PendingAttach { client, process, program, code, files, folder, mapping, area, start_tick, since };
             self.pending.push(pending);
         } else {
             self.note_gave_up(&client, &process, &folder);
@@ -390,15 +403,6 @@ impl Recorder {
             let _ = self.stages.commands.send(Command::PrepareFork(parent, tick.max(1), done));
             let _ = is_done.recv_timeout(PARENT_STATE_TIMEOUT);
         }
-    }
-
-    /// Whether a program is among those that were chosen, by the name of its file or of its script.
-    fn is_selected(&self, process: &Process) -> bool {
-        let exe = text(&process.exe);
-        let names = [exe.rsplit('/').next().unwrap_or_default().to_owned(), text(&process.comm)];
-        let among =
-            |patterns: &[Pattern]| patterns.iter().any(|pattern| names.iter().any(|name| pattern.matches(name)));
-        (self.options.only.is_empty() || among(&self.options.only)) && !among(&self.options.skip)
     }
 
     /// Returns the process from which a new one was forked, or which it was before: session,
@@ -430,7 +434,7 @@ impl Recorder {
     }
 
     fn start_session(&mut self, pending: PendingAttach) {
-        let PendingAttach { client, process, program, code, files, folder, mapping, start_tick, .. } = pending;
+        let PendingAttach { client, process, program, code, files, folder, mapping, area, start_tick, .. } = pending;
         let (pid, hello) = (client.pid, client.hello);
         let is_fork = hello.origin == ORIGIN_FORK;
         let parent = self.parent(&client, process.ppid);
@@ -506,8 +510,13 @@ impl Recorder {
             resumed: false,
             began_unix_ns: 0,
             carried_over: None,
+            journal_files: JournalFiles::default(),
         });
         let _ = self.stages.commands.send(Command::Start(Arc::clone(&session), worker));
+        let about = About { info: image.clone(), hello_pid: hello.pid, uid: client.uid };
+        if let Ok(process) = client.process.try_clone() {
+            self.handovers.push(Handover::Begun(Box::new(Held { about, area, process })));
+        }
         let image_index = self.recording.images.len();
         self.running.push(Running {
             session,
@@ -520,14 +529,6 @@ impl Recorder {
         self.unwritten.insert(id, image_index);
         self.recording.images.push(image);
         self.dirty = true;
-    }
-
-    fn make_folder(&mut self, name: &str) -> io::Result<String> {
-        let count = self.folders.entry(name.to_owned()).or_insert(0);
-        *count += 1;
-        let folder = if *count == 1 { name.to_owned() } else { format!("{name}.{count}") };
-        DirBuilder::new().mode(0o700).create(self.dir.join(&folder))?;
-        Ok(folder)
     }
 
     fn write_recording(&mut self) -> io::Result<()> {

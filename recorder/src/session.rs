@@ -2,6 +2,7 @@
 
 use crate::clock::Clock;
 use crate::code::PerfMap;
+use crate::journal_files::JournalFiles;
 use crate::module_files::ModuleFiles;
 use crate::options::Options;
 use crate::sys::Mapping;
@@ -49,6 +50,8 @@ pub struct Session {
     pub code: Arc<PerfMap>,
     /// The open files of its modules.
     pub files: Arc<ModuleFiles>,
+    /// The files of the journal of this segment.
+    pub journal_files: JournalFiles,
 }
 
 /// A limit on the records that one process may send.
@@ -92,6 +95,7 @@ impl Session {
             carried_over: self.carried_over.clone(),
             code: Arc::clone(&self.code),
             files: Arc::clone(&self.files),
+            journal_files: JournalFiles::default(),
         }
     }
 }

@@ -4,13 +4,15 @@
 use crate::batch::{Batch, RunningTimestamp};
 use crate::heart::Heart;
 use crate::merge::{self, RecordQueue};
-use crate::sys::{self, Mapping};
+use crate::release;
+use crate::sys::Mapping;
+use formats::tape::journal::Position;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 use wire::SlotControl;
-use wire::area::SLOT_FREE;
+use wire::area::{OVERFLOW_DROP, SLOT_FREE};
 use wire::ring::Reader;
 
 /// Maximum number of records that are read from a ring at once: half a MiB, so that they are still
@@ -41,6 +43,8 @@ struct Slot {
     /// Thread number of the owner; 0 while the slot has no known owner.
     thread: u32,
     tid: u32,
+    /// Number of earlier owners of the slot.
+    owner: u32,
     /// A barrier at which no record was announced: all future timestamps are later.
     quiet_until: u64,
     /// Since when an announced record is being waited for, and the position of the ring.
@@ -56,6 +60,25 @@ struct Slot {
     reported: u64,
     /// Counts of the owner that belong to the previous recorder.
     before: EventCounts,
+    /// Number of events that the previous recorder had read and not stored, which are lost.
+    unkept: u64,
+    /// Position at the end of the last batch with records of this ring, and number of the batch.
+    sent: (u64, u64),
+    /// Whether the owner has ended and the digest has not processed all its records.
+    leaving: bool,
+}
+
+/// The counts of a resumed slot that belong to the previous recorder.
+#[derive(Debug, Default)]
+struct Former {
+    /// Number of events of the owner, including those that sampling skipped.
+    emitted: u64,
+    /// Number of events of the owner that sampling skipped.
+    sampled_out: u64,
+    /// As in [`Slot::reported`] of the slot.
+    reported: u64,
+    /// As in [`Slot::unkept`] of the slot.
+    unkept: u64,
 }
 
 /// Event counts of a thread, from its control record.
@@ -100,6 +123,8 @@ pub struct Slots {
     resumed: bool,
     /// Number of events without a slot that the previous recorder counted.
     unassigned: u64,
+    /// Number of batches with positions so far.
+    batches: u64,
 }
 
 /// The result of a pass over all rings.
@@ -129,15 +154,16 @@ impl Slots {
             events: Vec::new(),
             resumed,
             unassigned,
+            batches: 0,
         }
     }
 
     /// Returns the owner's counts of events that the previous recorder has read or reported as
-    /// dropped: `lost` is the number of the latter. Records in the ring, and drops that no gap
+    /// dropped: `reported` is the number of the latter. Records in the ring, and drops that no gap
     /// record has reported yet, belong to this recorder. The owner runs meanwhile: it counts an
     /// event immediately before it publishes it, so the counts are read until they do not change
     /// for a moment.
-    fn counts_of_predecessor(control: &SlotControl, ring: wire::ring::Ring) -> EventCounts {
+    fn counts_of_predecessor(control: &SlotControl, ring: wire::ring::Ring) -> Former {
         let read = || {
             let producer = &control.producer.0;
             (producer.head.load(Acquire), producer.emitted.load(Acquire), producer.dropped.load(Acquire))
@@ -170,8 +196,11 @@ impl Slots {
         let reported = control.consumer.0.reported().unwrap_or_else(|| lost.saturating_sub(gaps)).min(lost);
         let sampled_out = control.producer.0.sampled_out.load(Relaxed);
         let own = waiting.saturating_add(lost - reported);
-        let emitted = emitted.saturating_sub(own).saturating_add(sampled_out);
-        EventCounts { emitted, lost: reported, sampled_out }
+        let read = emitted.saturating_sub(own);
+        let kept = control.consumer.0.kept.load(Relaxed).checked_sub(1).unwrap_or(read).min(read);
+        // The owner may just be publishing an event that it has counted.
+        let unkept = Some(read - kept).filter(|events| *events > 2).unwrap_or(0);
+        Former { emitted: kept.saturating_add(sampled_out), sampled_out, reported, unkept }
     }
 
     /// Returns the time up to which all events were sent.
@@ -204,14 +233,18 @@ impl Slots {
         for index in self.slots.len() as u32..used {
             let (Some(ring), Some(control)) = (mapping.ring(index), mapping.slot(index)) else { break };
             heart.keep_beating();
-            let before =
-                if self.resumed { Slots::counts_of_predecessor(control, ring) } else { EventCounts::default() };
+            let former = if self.resumed { Slots::counts_of_predecessor(control, ring) } else { Former::default() };
+            let Former { emitted, sampled_out, reported, unkept } = former;
             let running = RunningTimestamp { timestamp: if self.resumed { control.consumer.0.timestamp() } else { 0 } };
             let reader = Reader::new(ring, control.consumer.0.tail.load(Relaxed));
             self.slots.push(Slot {
+                unkept,
+                owner: 0,
+                sent: (reader.tail(), 0),
+                leaving: false,
                 running,
-                reported: before.lost,
-                before,
+                reported,
+                before: EventCounts { emitted, lost: reported, sampled_out },
                 reader,
                 queue: RecordQueue::default(),
                 thread: 0,
@@ -224,6 +257,11 @@ impl Slots {
             });
         }
         self.max_records = (MAX_RECORDS * FULL_RINGS / self.slots.len().max(1) as u64).clamp(MIN_RECORDS, MAX_RECORDS);
+        for index in 0..self.slots.len() {
+            if self.slots[index].leaving {
+                self.release_slot(index);
+            }
+        }
         let mut frontier = barrier;
         batch.floor = self.barrier;
         for index in 0..self.slots.len() {
@@ -292,9 +330,14 @@ impl Slots {
                     }
                 }
             });
-            control.consumer.0.mark(slot.reader.tail(), slot.running.timestamp, slot.reported);
-            if slot.reader.release(control) {
-                sys::wake(&control.consumer.0.tail);
+            let tail = slot.reader.tail();
+            let unreleased = tail.saturating_sub(control.consumer.0.tail.load(Relaxed));
+            let keeps_events = self.mapping.releases().keeps_events();
+            let is_dropping = self.mapping.header().overflow.load(Relaxed) == OVERFLOW_DROP;
+            if !keeps_events || (is_dropping && unreleased > slot.reader.capacity() / 2) {
+                let (timestamp, reported) = (slot.running.timestamp, slot.reported);
+                let position = Position { slot: index as u32, tail, timestamp, reported, ..Position::default() };
+                release::early(&self.mapping, &position);
             }
             slot.is_active = true;
             result.records += count;
@@ -335,8 +378,24 @@ impl Slots {
         }
         self.threads += 1;
         let slot = &mut self.slots[index];
+        slot.owner = control.owner.0.epoch.load(Relaxed);
         slot.queue.restart();
-        slot.queue.resume(slot.running.timestamp);
+        let events = slot.before.emitted.saturating_sub(slot.before.sampled_out).saturating_add(slot.unkept);
+        let events = events.saturating_sub(slot.reported);
+        slot.queue.resume(slot.running.timestamp, (events, slot.reported.wrapping_sub(slot.unkept)));
+        let (events, reported) = slot.queue.sent();
+        if self.mapping.releases().keeps_events() {
+            // No future event of the thread is stored yet.
+            let _ = control.consumer.0.kept.compare_exchange(
+                0,
+                events.wrapping_add(reported).wrapping_add(1),
+                Relaxed,
+                Relaxed,
+            );
+        }
+        if slot.unkept > 0 {
+            slot.queue.records().push(wire::Record::dropped(slot.unkept));
+        }
         (slot.thread, slot.tid, slot.is_active, slot.is_name_final) = (self.threads, tid, true, false);
         self.events.push(ThreadEvent::Started(self.threads, tid));
     }
@@ -358,10 +417,32 @@ impl Slots {
         }
         merge::merge(&mut queues, frontier, now, batch, &|| heart.keep_beating());
         self.backlog = queues.iter().map(|(_, queue)| queue.waiting()).sum();
+        self.position(batch);
         for index in 0..self.slots.len() {
             if self.slots[index].queue.is_corrupt() && !self.slots[index].is_corrupt {
                 self.close(index, "it holds a record that does not exist");
             }
+        }
+    }
+
+    /// Adds to the batch the position up to which it contains the records of each ring, so that the
+    /// digest releases that space.
+    fn position(&mut self, batch: &mut Batch) {
+        if !self.mapping.releases().keeps_events() {
+            return;
+        }
+        let number = self.batches + 1;
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            let tail = slot.reader.tail().saturating_sub(slot.queue.waiting() as u64);
+            if tail <= slot.sent.0 || slot.thread == 0 || slot.is_corrupt || slot.queue.is_corrupt() {
+                continue;
+            }
+            let (events, reported) = slot.queue.sent();
+            let (slot_number, timestamp) = (index as u32, slot.queue.timestamp());
+            let counted = events.wrapping_add(reported);
+            let owner = slot.owner;
+            batch.positions.push(Position { slot: slot_number, owner, tail, timestamp, reported, counted });
+            (slot.sent, self.batches) = ((tail, number), number);
         }
     }
 
@@ -396,9 +477,11 @@ impl Slots {
         };
         let (emitted, lost, sampled_out) = self.mapping.slot(index as u32).map_or((0, 0, 0), read);
         let before = self.slots.get(index).map_or(EventCounts::default(), |slot| slot.before);
+        let unkept = self.slots.get(index).map_or(0, |slot| slot.unkept);
+        let lost = lost.saturating_sub(before.lost).saturating_add(unkept);
         EventCounts {
             emitted: emitted.saturating_sub(before.emitted),
-            lost: lost.saturating_sub(before.lost),
+            lost,
             sampled_out: sampled_out.saturating_sub(before.sampled_out),
         }
     }
@@ -459,17 +542,25 @@ impl Slots {
         if (head != slot.reader.tail() || slot.queue.waiting() > 0) && !slot.is_corrupt {
             return;
         }
+        // Later messages of the digest about the old owner's records must not be attributed to the
+        // next owner.
+        slot.leaving = slot.sent.1 > mapping.releases().done();
+        if slot.leaving {
+            return;
+        }
         self.events.push(ThreadEvent::Ended(slot.thread, counts));
         if self.owned.get(&slot.tid) == Some(&index) {
             self.owned.remove(&slot.tid);
         }
         (slot.thread, slot.tid, slot.pending, slot.is_corrupt) = (0, 0, None, false);
-        (slot.running, slot.reported, slot.before) = Default::default();
+        (slot.running, slot.reported, slot.before, slot.unkept) = Default::default();
+        slot.sent = (head, 0);
         slot.queue.restart();
         if let Some(ring) = mapping.ring(index as u32) {
             slot.reader = Reader::new(ring, head);
         }
         control.consumer.0.mark(head, 0, 0);
+        control.consumer.0.kept.store(0, Relaxed);
         control.consumer.0.tail.store(head, Release);
         let producer = &control.producer.0;
         [&producer.emitted, &producer.dropped, &producer.sampled_out, &producer.deferred_dropped]

@@ -118,6 +118,11 @@ impl Stacks {
         &self.sites
     }
 
+    /// Returns the number of sites that were written.
+    pub fn written(&self) -> usize {
+        self.written
+    }
+
     /// Returns the number of the last site.
     pub fn last(&self) -> u32 {
         self.sites.len() as u32

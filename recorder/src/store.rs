@@ -7,6 +7,7 @@
 //! each following job is another attempt, and the recording states how long writing was
 //! interrupted, why, and how many events that cost.
 
+use crate::chunk_journal;
 use crate::files::{Failure, Files};
 use crate::profile_delta::ProfileDelta;
 use crate::session::{Session, SessionId};
@@ -155,6 +156,15 @@ struct Stall {
     ticks: (u64, u64),
 }
 
+impl Stall {
+    /// Returns the tape records of the lost events.
+    fn losses(&self) -> Vec<Record> {
+        let (from_tick, to_tick) = (self.ticks.0.min(self.ticks.1), self.ticks.1);
+        let losses = self.events.iter().map(|(&thread, &events)| Loss { thread, events, from_tick, to_tick });
+        losses.map(Record::Loss).collect()
+    }
+}
+
 impl Output {
     fn new(session: &Arc<Session>) -> Output {
         Output {
@@ -177,6 +187,10 @@ impl Output {
             });
         }
         let mut result = self.write_all_parts(write_job);
+        let journal_files = &self.session.journal_files;
+        if result.is_err() && journal_files.free(&self.session.folder) {
+            result = self.write_all_parts(write_job);
+        }
         if write_job.last.is_some() && result.is_err() {
             // Disk space for the end of the recording was reserved.
             let reserve = self.session.folder.parent().map(|folder| folder.join(RESERVE));
@@ -191,6 +205,9 @@ impl Output {
             });
         }
         self.note_failure(result.err(), write_job);
+        if let Some(chunk) = &write_job.written {
+            write_job.session.journal_files.mark_stored(chunk.number);
+        }
         if let Some(sums) = &mut write_job.last {
             let dropped = self.dropped.values().sum::<u64>();
             (sums.recorded, sums.lost) = (sums.recorded.saturating_sub(dropped), sums.lost + dropped);
@@ -212,6 +229,7 @@ impl Output {
                 *self.dropped.entry(thread).or_default() += events;
                 self.session.stats.unwritten.fetch_add(events, Relaxed);
             }
+            self.session.journal_files.give_up(&self.session.folder, chunk.number, &stall.losses());
         }
         self.error = Some(match self.dropped.values().sum::<u64>() {
             0 => failure.to_string(),
@@ -241,10 +259,8 @@ impl Output {
             let text = format!("writing was interrupted for {seconds:.1} s ({}): {events} events are lost", stall.why);
             tracing::warn!("{}: {text}", self.session.folder.display());
             self.error = Some(format!("{}: {text}", self.session.folder.display()));
-            let (from_tick, to_tick) = (stall.ticks.0.min(stall.ticks.1), stall.ticks.1);
-            let losses = stall.events.iter().map(|(&thread, &events)| Loss { thread, events, from_tick, to_tick });
-            self.waiting_records.extend(losses.map(Record::Loss));
-            self.waiting_records.push(Record::Note(Note { tick: to_tick, text: text.into() }));
+            self.waiting_records.extend(stall.losses());
+            self.waiting_records.push(Record::Note(Note { tick: stall.ticks.1, text: text.into() }));
             files.records(&self.waiting_records)?;
             self.waiting_records.clear();
         }
@@ -262,6 +278,9 @@ impl Output {
                 }
                 other => files.records(std::slice::from_ref(other))?,
             }
+        }
+        if write_job.after.iter().any(|record| matches!(record, Record::End(_))) {
+            chunk_journal::remove(&self.session.folder);
         }
         write_job.after.clear();
         Ok(())

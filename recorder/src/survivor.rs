@@ -4,8 +4,13 @@
 //! the events, and no signal of the terminal reaches it. When the command is killed (by a time
 //! limit, a person, a script that cleans up) nothing is lost: the survivor process records until
 //! the last recorded process has ended, and then completes the recording.
+//!
+//! The command holds the shared memory of all recorded processes. When the survivor process is
+//! killed (SIGKILL, also by a system that is out of memory), the command starts another one, which
+//! reads the rings from where the journal ends.
 
 use crate::crash::{self, Destination, Role};
+use crate::handover::{About, Handover, Held};
 use crate::options::Options;
 use crate::process;
 use crate::recorder::Recorder;
@@ -17,7 +22,10 @@ use crate::sys;
 use crate::tree::{self, why_not};
 use formats::recording::RESERVE;
 use nix::errno::Errno;
+use nix::sys::signal::Signal;
 use nix::sys::socket::{self, MsgFlags};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
@@ -42,6 +50,8 @@ const QUIET_PERIOD: Duration = Duration::from_secs(1);
 /// Interval of the checks for a program that has stopped, and for processes that have not attached
 /// yet.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Maximum number of killed survivor processes that are replaced in one recording.
+const MAX_REPLACEMENTS: u32 = 20;
 
 /// A message between the command and the survivor process.
 #[derive(Debug, Serialize, Deserialize)]
@@ -62,6 +72,11 @@ enum Message {
     StopWaiting,
     /// From the command: the program could not be started.
     ProgramNotStarted,
+    /// From the survivor process: it records this process. The descriptors of its shared area and
+    /// of the process come with the message.
+    Recording(About),
+    /// From the survivor process: the part of a process in this folder has ended.
+    PartEnded { folder: String },
     /// From the survivor process: the recording is complete.
     Finished(Summary),
 }
@@ -87,12 +102,50 @@ impl Summary {
     }
 }
 
+/// The options of the recording.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Folder of the recording.
+    pub dir: PathBuf,
+    /// Path of the socket.
+    pub socket: PathBuf,
+    /// Options of the recording.
+    pub options: Options,
+    /// Command line of the program.
+    pub command: Vec<String>,
+    /// Whether the recorder is a process of its own, for a caller that has one thread; otherwise it
+    /// is a thread.
+    pub separate: bool,
+    /// Looks up the function names that a separate process stores.
+    pub work: Option<Work>,
+    /// Descriptors that are the program's. A separate process closes them.
+    pub inherited: Vec<i32>,
+}
+
 /// The command's end of the channel to the survivor process.
 #[derive(Debug)]
 pub struct Survivor {
+    plan: Plan,
     channel: OwnedFd,
-    /// Pid of the survivor process; `None` when the recorder is a thread.
+    /// Pid of the survivor process; `None` when the recorder is a thread, or has ended.
     process: Option<u32>,
+    /// The recorded processes, for the next survivor process.
+    held: Vec<Held>,
+    /// The message of the program's end, once that was sent.
+    program_end: Option<Message>,
+    replacements: u32,
+    is_gone: bool,
+}
+
+/// What a message of the survivor process means for the command.
+#[derive(Debug)]
+pub enum Progress {
+    /// The recording goes on.
+    Recording,
+    /// The recording is complete.
+    Finished(Summary),
+    /// The survivor process was killed or crashed, and was not replaced.
+    Gone,
 }
 
 /// What the survivor process has besides its recording, when it is a process of its own.
@@ -101,6 +154,8 @@ struct SurvivorContext {
     command_pid: Option<u32>,
     /// The connection to the helper that looks up names.
     saver: Option<Arc<Saver>>,
+    /// The processes of the killed survivor process that this one replaces.
+    replaced: Option<Vec<Held>>,
 }
 
 fn send(channel: &OwnedFd, message: &Message) {
@@ -109,77 +164,142 @@ fn send(channel: &OwnedFd, message: &Message) {
     }
 }
 
-/// Waits for the next message; returns `None` when the peer has closed its end.
-fn receive(channel: &OwnedFd) -> Option<Message> {
+/// Sends what the command must know of a process. Returns false when the channel is full.
+fn send_handover(channel: &OwnedFd, handover: &Handover) -> bool {
+    let (message, files) = match handover {
+        Handover::Begun(held) => {
+            (Message::Recording(held.about.clone()), vec![sys::fd(&held.area), sys::fd(&held.process)])
+        }
+        Handover::Over(folder) => (Message::PartEnded { folder: folder.clone() }, Vec::new()),
+    };
+    let bytes = serde_json::to_vec(&message).unwrap_or_default();
+    !matches!(sys::send_files_with(sys::fd(channel), &bytes, &files, false), Err(Errno::EAGAIN))
+}
+
+/// Waits for the next message and its descriptors; returns `None` when the peer has closed its end.
+fn receive_with_files(channel: &OwnedFd) -> Option<(Message, Vec<OwnedFd>)> {
     let mut bytes = vec![0; MAX_MESSAGE_LEN];
     loop {
-        match socket::recv(channel.as_raw_fd(), &mut bytes, MsgFlags::empty()) {
+        match sys::receive_files(sys::fd(channel), &mut bytes) {
             Err(Errno::EINTR) => {}
-            Ok(count) if count > 0 => return serde_json::from_slice(&bytes[..count]).ok(),
+            Ok((count, files)) if count > 0 => return Some((serde_json::from_slice(&bytes[..count]).ok()?, files)),
             _ => return None,
         }
     }
 }
 
+/// Waits for the next message; returns `None` when the peer has closed its end.
+fn receive(channel: &OwnedFd) -> Option<Message> {
+    receive_with_files(channel).map(|(message, _)| message)
+}
+
+/// Starts a recorder. Returns the channel to it, and its pid if it is a separate process. With
+/// `replaced` it goes on with the processes of a killed one.
+fn launch(plan: &Plan, replaced: Option<&mut Vec<Held>>) -> io::Result<(OwnedFd, Option<u32>)> {
+    let flags = socket::SockFlag::SOCK_CLOEXEC;
+    let pair = socket::socketpair(socket::AddressFamily::Unix, socket::SockType::SeqPacket, None, flags);
+    let (channel, survivor_channel) = pair.map_err(sys::io)?;
+    let mut process = None;
+    if plan.separate {
+        let command_pid = Some(std::process::id());
+        process = sys::fork().map_err(sys::io)?;
+        if process.is_none() {
+            crash::set_role(Role::Survivor);
+            crash::forward_faults(false);
+            crash::unblock_faults();
+            let _ = nix::unistd::setsid();
+            let replaced = replaced.map(std::mem::take);
+            if replaced.is_none() {
+                spawn::close_inherited(&plan.inherited, false);
+            }
+            drop(channel);
+            let saver = match plan.work.map(|work| (work, symbols::split())) {
+                Some((work, Ok(Side::Helper(helper)))) => {
+                    drop((survivor_channel, replaced));
+                    helper.run(work);
+                    std::process::exit(0);
+                }
+                Some((_, Ok(Side::Recorder(saver)))) => Some(Arc::new(saver)),
+                Some((_, Err(_))) | None => None,
+            };
+            run(&survivor_channel, plan, SurvivorContext { command_pid, saver, replaced });
+            std::process::exit(0);
+        }
+        // The end of the survivor process is only seen when nobody else holds its end of the
+        // channel.
+        drop(survivor_channel);
+    } else {
+        let plan = plan.clone();
+        let context = SurvivorContext { command_pid: None, saver: None, replaced: None };
+        crash::spawn("recorder", move || run(&survivor_channel, &plan, context))?;
+    }
+    match receive(&channel) {
+        Some(Message::Started) => Ok((channel, process)),
+        Some(Message::StartFailed { errno: Some(errno), .. }) => Err(io::Error::from_raw_os_error(errno)),
+        Some(Message::StartFailed { errno: None, error }) => Err(io::Error::other(error)),
+        _ => Err(io::Error::other("the recorder ended while it started")),
+    }
+}
+
 impl Survivor {
-    /// Starts recording. With `separate` the recorder is a process of its own, for a caller that
-    /// has one thread; otherwise it is a thread. A separate process closes the `inherited`
-    /// descriptors, which are the program's. It also stores function names, if `work` can look them
-    /// up.
+    /// Starts or resumes recording.
     ///
     /// # Errors
     /// The error of the recorder, of the fork, or of the socket pair.
-    pub fn start(
-        dir: &Path,
-        socket: &Path,
-        options: Options,
-        command: Vec<String>,
-        separate: bool,
-        work: Option<Work>,
-        inherited: &[i32],
-    ) -> io::Result<Survivor> {
-        let flags = socket::SockFlag::SOCK_CLOEXEC;
-        let pair = socket::socketpair(socket::AddressFamily::Unix, socket::SockType::SeqPacket, None, flags);
-        let (channel, survivor_channel) = pair.map_err(sys::io)?;
-        let (dir, socket) = (dir.to_owned(), socket.to_owned());
-        let mut survivor = Survivor { channel, process: None };
-        if separate {
-            let command_pid = Some(std::process::id());
-            survivor.process = sys::fork().map_err(sys::io)?;
-            if survivor.process.is_none() {
-                crash::set_role(Role::Survivor);
-                crash::forward_faults(false);
-                crash::unblock_faults();
-                let _ = nix::unistd::setsid();
-                spawn::close_inherited(inherited, false);
-                drop(survivor);
-                let saver = match work.map(|work| (work, symbols::split())) {
-                    Some((work, Ok(Side::Helper(helper)))) => {
-                        drop(survivor_channel);
-                        helper.run(work);
-                        std::process::exit(0);
-                    }
-                    Some((_, Ok(Side::Recorder(saver)))) => Some(Arc::new(saver)),
-                    Some((_, Err(_))) | None => None,
-                };
-                let context = SurvivorContext { command_pid, saver };
-                run(&survivor_channel, &dir, &socket, options, command, context);
-                std::process::exit(0);
+    pub fn start(plan: Plan) -> io::Result<Survivor> {
+        let (channel, process) = launch(&plan, None)?;
+        let (held, program_end) = (Vec::new(), None);
+        Ok(Survivor { plan, channel, process, held, program_end, replacements: 0, is_gone: false })
+    }
+
+    fn wait(&mut self) -> Option<WaitStatus> {
+        let process = self.process.take().and_then(|process| i32::try_from(process).ok())?;
+        waitpid(Pid::from_raw(process), None).ok()
+    }
+
+    /// Starts another survivor process if this one was killed. Returns whether the recording goes
+    /// on. One that crashed is not replaced: the next one would read the same and crash, too.
+    fn replace(&mut self) -> bool {
+        let was_killed = matches!(self.wait(), Some(WaitStatus::Signaled(_, Signal::SIGKILL, _)));
+        if !was_killed || self.replacements >= MAX_REPLACEMENTS {
+            return false;
+        }
+        match launch(&self.plan, Some(&mut self.held)) {
+            Ok((channel, process)) => (self.channel, self.process) = (channel, process),
+            Err(error) => {
+                tracing::error!("{}: cannot start another recorder: {error}", self.plan.dir.display());
+                return false;
             }
-            // The end of the survivor process is only seen when nobody else holds its end of the
-            // channel.
-            drop(survivor_channel);
-        } else {
-            let context = SurvivorContext { command_pid: None, saver: None };
-            let body = move || run(&survivor_channel, &dir, &socket, options, command, context);
-            crash::spawn("recorder", body)?;
         }
-        match receive(&survivor.channel) {
-            Some(Message::Started) => Ok(survivor),
-            Some(Message::StartFailed { errno: Some(errno), .. }) => Err(io::Error::from_raw_os_error(errno)),
-            Some(Message::StartFailed { errno: None, error }) => Err(io::Error::other(error)),
-            _ => Err(io::Error::other("the recorder ended while it started")),
+        self.replacements += 1;
+        self.program_end.iter().for_each(|message| send(&self.channel, message));
+        true
+    }
+
+    /// Handles one message of the survivor process, and waits for it if there is none.
+    pub fn handle_message(&mut self) -> Progress {
+        match receive_with_files(&self.channel) {
+            Some((Message::Recording(about), files)) => {
+                self.held.retain(|held| held.about.info.pid != about.info.pid);
+                if let Ok([area, process]) = <[OwnedFd; 2]>::try_from(files) {
+                    self.held.push(Held { about, area, process });
+                }
+            }
+            Some((Message::PartEnded { folder }, _)) => self.held.retain(|held| held.about.info.folder != folder),
+            Some((Message::Finished(summary), _)) => return Progress::Finished(summary),
+            Some(_) => {}
+            None if self.replace() => {}
+            None => {
+                self.is_gone = true;
+                return Progress::Gone;
+            }
         }
+        Progress::Recording
+    }
+
+    /// Returns how many killed survivor processes were replaced.
+    pub fn replacements(&self) -> u32 {
+        self.replacements
     }
 
     /// Returns the pid of the survivor process, if the recorder is not a thread.
@@ -207,9 +327,11 @@ impl Survivor {
     /// Reports that the program has ended with a wait status. `unrecorded` is the reason to report
     /// if it was not recorded; `wait` keeps the recording open until all recorded processes have
     /// ended.
-    pub fn program_ended(&self, pid: u32, status: i32, program: &Path, unrecorded: Option<String>, wait: bool) {
+    pub fn program_ended(&mut self, pid: u32, status: i32, program: &Path, unrecorded: Option<String>, wait: bool) {
         let program = program.to_owned();
-        send(&self.channel, &Message::ProgramEnded { pid, status, program, unrecorded, wait });
+        let message = Message::ProgramEnded { pid, status, program, unrecorded, wait };
+        send(&self.channel, &message);
+        self.program_end = Some(message);
     }
 
     /// Stops the wait for processes that outlive the program.
@@ -217,41 +339,27 @@ impl Survivor {
         send(&self.channel, &Message::StopWaiting);
     }
 
-    /// Returns the descriptor that becomes readable when the recording is complete, or when the
-    /// survivor process was killed.
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        sys::fd(&self.channel)
-    }
-
-    /// Waits for the end of the recording; returns `None` when the survivor process was killed.
-    pub fn finish(&self) -> Option<Summary> {
-        loop {
-            match receive(&self.channel)? {
-                Message::Finished(summary) => return Some(summary),
-                _ => continue,
-            }
-        }
+    /// Returns the descriptor that becomes readable when there is a message to handle; `None` when
+    /// the survivor process is gone.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        (!self.is_gone).then(|| sys::fd(&self.channel))
     }
 }
 
 impl Drop for Survivor {
     fn drop(&mut self) {
-        if let Some(process) = self.process.and_then(|process| i32::try_from(process).ok()) {
-            let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(process), None);
-        }
+        self.wait();
     }
 }
 
 /// Records until the end: the body of the survivor process.
-fn run(
-    channel: &OwnedFd,
-    dir: &Path,
-    socket: &Path,
-    options: Options,
-    command: Vec<String>,
-    SurvivorContext { command_pid, saver }: SurvivorContext,
-) {
-    let mut recorder = match Recorder::start(dir, socket, options, command) {
+fn run(channel: &OwnedFd, plan: &Plan, SurvivorContext { command_pid, saver, replaced }: SurvivorContext) {
+    let Plan { dir, socket, .. } = plan;
+    let started = match replaced {
+        None => Recorder::start(dir, socket, plan.options.clone(), plan.command.clone()),
+        Some(_) => Recorder::resume(dir, socket, plan.options.clone()),
+    };
+    let mut recorder = match started {
         Ok(recorder) => recorder,
         Err(error) => {
             let failed = Message::StartFailed { errno: error.raw_os_error(), error: error.to_string() };
@@ -259,6 +367,7 @@ fn run(
         }
     };
     saver.iter().for_each(|saver| recorder.save_names(Arc::clone(saver)));
+    replaced.into_iter().flatten().for_each(|held| recorder.take_over(held));
     let lock = RecordingLock::acquire(dir);
     let crash_report = command_pid.map(|_| Destination::of(dir));
     send(channel, &Message::Started);
@@ -280,6 +389,8 @@ fn run(
         if recorder.is_busy() {
             quiet_since = Instant::now();
         }
+        let has_listener = command_pid.is_some() && !is_alone;
+        recorder.handovers().retain(|handover| has_listener && !send_handover(channel, handover));
         if let Some(program) = stopped_program.filter(|_| !is_alone)
             && !process::is_stopped(program)
             && let Some(command) = command_pid.filter(|command| process::is_stopped(*command))

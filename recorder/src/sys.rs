@@ -2,6 +2,7 @@
 //! and functions that cannot be misused: the memory of a shared area, the transfer of descriptors,
 //! the identity of a peer, the CPU's timestamp counter, the wake-up of a writer, prefetches.
 
+use crate::release_state::Releases;
 use nix::sys::{memfd, mman, socket};
 use nix::{errno::Errno, fcntl, libc, unistd};
 use std::ffi::c_void;
@@ -21,6 +22,7 @@ use wire::{Area, Header, Layout, SlotControl, nodes};
 pub struct Mapping {
     base: NonNull<c_void>,
     area: Area,
+    releases: Releases,
 }
 
 // SAFETY: the mapping is shared memory that any thread may reach; `Area` states the sharing rules,
@@ -93,7 +95,7 @@ impl Mapping {
         // SAFETY: `total` bytes of the layout are mapped at `base`, page-aligned, until `self` is
         // dropped.
         let area = unsafe { Area::new(base.as_ptr().cast(), params) };
-        Ok(Mapping { base, area })
+        Ok(Mapping { base, area, releases: Releases::default() })
     }
 
     /// Frees the memory of an area, which then reads as zeros. Otherwise processes that map a part
@@ -137,6 +139,11 @@ impl Mapping {
     /// Returns an entry of the module table.
     pub fn module(&self, index: u32) -> Option<&ModuleEntry> {
         self.area.module(index)
+    }
+
+    /// Returns the state of the release of ring space.
+    pub fn releases(&self) -> &Releases {
+        &self.releases
     }
 
     /// Returns the number of slots that may be in use.

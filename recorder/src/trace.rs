@@ -12,6 +12,8 @@ use formats::tape::{
 /// A chunk of the trace, which can be decoded alone, before it is compressed.
 #[derive(Debug, Default)]
 pub struct Chunk {
+    /// Number of the chunk.
+    pub number: u32,
     /// The commit record of the chunk. Its offsets and columns are filled in when it is stored.
     pub commit: tape::Chunk,
     /// MTRC records of the chunk.
@@ -116,6 +118,10 @@ pub struct Trace {
     free_sites: bool,
     /// Tick of the last event, to which deltas are relative.
     last_tick: u64,
+    /// Tick of the last unmatched free.
+    last_unmatched_tick: u64,
+    /// Bytes of trace and columns that are in the journal.
+    journaled: [usize; 7],
 }
 
 impl Trace {
@@ -143,6 +149,8 @@ impl Trace {
             has_weights,
             free_sites,
             last_tick: 0,
+            last_unmatched_tick: 0,
+            journaled: [0; 7],
         }
     }
 
@@ -252,18 +260,56 @@ impl Trace {
     /// Appends a free of an unknown address, which has no record.
     #[cold]
     pub fn unmatched(&mut self, call: &Call, entry: u8) {
+        // A free whose allocation was waited for comes later than its tick.
+        let tick = call.tick.max(self.last_tick).max(self.last_unmatched_tick);
+        self.last_unmatched_tick = tick;
         if self.events() == 0 {
-            self.start(call.tick);
+            self.start(tick);
         }
         let unmatched = Unmatched {
             position: self.commit.events as u32,
             address: call.address,
             thread: call.thread,
             entry,
-            tick: call.tick.saturating_sub(self.commit.first_tick),
+            tick: tick.saturating_sub(self.commit.first_tick),
         };
         self.unmatched.append(|bytes| unmatched.put(bytes));
         self.unmatched_count += 1;
+    }
+
+    /// Returns the number of the open chunk.
+    pub fn number(&self) -> u32 {
+        self.number + 1
+    }
+
+    fn buffers(&self) -> [&EncodeBuf; 7] {
+        [&self.plain, &self.entries, &self.ticks, &self.sites, &self.weights, &self.unmatched, &self.previous]
+    }
+
+    /// Returns whether the open chunk has bytes that are not in the journal.
+    pub fn has_unjournaled(&self) -> bool {
+        self.buffers().iter().zip(self.journaled).any(|(buffer, journaled)| buffer.length > journaled)
+    }
+
+    /// Returns the open chunk, and the bytes of its trace and columns that are not in the journal.
+    pub fn unjournaled(&self) -> (tape::Chunk, [&[u8]; 7]) {
+        let mut buffers = self.buffers().into_iter().zip(self.journaled);
+        let added = std::array::from_fn(|_| {
+            buffers.next().map_or(&[][..], |(buffer, from)| &buffer.bytes[from..buffer.length])
+        });
+        let chunk = tape::Chunk {
+            number: self.number(),
+            plain_offset: self.plain_offset,
+            first_index: self.next_index,
+            last_tick: self.last_tick,
+            ..self.commit.clone()
+        };
+        (chunk, added)
+    }
+
+    /// Records that all bytes of the open chunk are in the journal.
+    pub fn was_journaled(&mut self) {
+        self.journaled = self.buffers().map(|buffer| buffer.length);
     }
 
     /// Finishes the chunk and starts the next one in the memory of `spare`.
@@ -283,7 +329,7 @@ impl Trace {
         let columns =
             columns.map(|(kind, spare)| (kind, buffers.next().map_or(Vec::new(), |buffer| replace(buffer, spare))));
         let plain = replace(&mut self.plain, plain);
-        self.number += 1;
+        (self.number, self.journaled) = (self.number + 1, [0; 7]);
         let mut commit = std::mem::take(&mut self.commit);
         commit.number = self.number;
         commit.plain_offset = self.plain_offset;
@@ -294,6 +340,6 @@ impl Trace {
         self.next_index += commit.allocations;
         self.unmatched_count = 0;
         self.writer = mtrc::Writer::resume(padded(), self.writer.window());
-        Chunk { commit, plain, columns, threads }
+        Chunk { number: commit.number, commit, plain, columns, threads }
     }
 }

@@ -39,6 +39,7 @@ mod hostile;
 mod jit;
 mod jumps;
 mod kill_target;
+mod kills_lose_nothing;
 mod late_starts;
 mod leak_verdicts;
 mod limits;

@@ -367,6 +367,9 @@ pub struct ConsumerState {
     /// For each mark, one more than the number of dropped events that the gap records before it
     /// report; 0 if that is not known.
     pub reported: [AtomicU64; 2],
+    /// One more than the number of the owner's events that are in the recorder's files, and thus
+    /// survive the recorder, with dropped ones; 0 if that is not known.
+    pub kept: AtomicU64,
 }
 
 /// The timestamp of a thread at a position of its ring.

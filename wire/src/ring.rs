@@ -192,8 +192,14 @@ impl Reader {
     /// Makes the space of all copied records available to the writer. Returns whether the writer is
     /// waiting for it and must be woken (futex on the low half of `tail`).
     pub fn release(&self, control: &SlotControl) -> bool {
-        control.consumer.0.tail.store(self.tail, Release);
-        fence(SeqCst);
-        control.waiting.0.load(Relaxed) != 0
+        release(control, self.tail)
     }
+}
+
+/// Makes the space before `tail` available to the writer. Returns whether the writer is waiting for
+/// it and must be woken (futex on the low half of `tail`).
+pub fn release(control: &SlotControl, tail: u64) -> bool {
+    control.consumer.0.tail.store(tail, Release);
+    fence(SeqCst);
+    control.waiting.0.load(Relaxed) != 0
 }

@@ -23,7 +23,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use formats::recording::{
     DCPI_FOLDER, Exit, PROFILE, PROGRAM_PREFIX, ProcessInfo, RECORDING, Recording, STREAM, TAPE, TRACE,
 };
-use formats::tape;
+use formats::tape::{self, journal};
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -402,7 +402,7 @@ impl OpenEpoch {
         let is_listed = |process: &&ProcessInfo| {
             process.origin == STREAM
                 || process.accounting.is_some_and(|accounting| accounting.lost > 0)
-                || self.epoch.dir.join(&process.folder).join(TAPE).is_file()
+                || journal::has_tape(&self.epoch.dir.join(&process.folder))
         };
         let mut processes: Vec<ProcessInfo> =
             self.processes.iter().map(|(_, process)| process).filter(is_listed).cloned().collect();
@@ -468,7 +468,7 @@ fn seal_unfinished(dir: &Path) {
         if recording.images.iter().any(|process| process.folder == folder) {
             continue;
         }
-        if entry.path().join(TAPE).is_file() {
+        if journal::has_tape(&entry.path()) {
             recording.images.push(ProcessInfo { folder, exit: Some(Exit::Running), ..ProcessInfo::default() });
         } else if [TRACE, PROFILE].iter().any(|name| entry.path().join(name).is_file()) {
             recording.images.push(ProcessInfo { folder, origin: STREAM.into(), ..ProcessInfo::default() });

@@ -6,13 +6,16 @@ use super::config::{Death, MAX_INTERVAL, Sampling};
 use super::fd_store::{Held, Name};
 use super::service::{CARRIED, EndingProcess, Service};
 use crate::attach::Client as AttachRequest;
+use crate::chunk_journal;
 use crate::clock;
 use crate::code::{MAX_MAP_BYTES_SHARED, PerfMap};
 use crate::drain::Command;
+use crate::journal_files::JournalFiles;
 use crate::module_files::ModuleFiles;
 use crate::options::Mode;
 use crate::process::{self, Process};
 use crate::recorder::ticks_of;
+use crate::release;
 use crate::session::{End, Session, Stats};
 use crate::sys::{self, Mapping};
 use crossbeam_channel::bounded;
@@ -139,10 +142,13 @@ impl Service {
             limit: Arc::default(),
             resumed: false,
             began_unix_ns: 0,
+            journal_files: JournalFiles::default(),
             carried_over: Some(carried_over_file(&self.config.state, request.pid)),
             code: Arc::new(code),
             files: Arc::new(ModuleFiles::of(request.pid, self.saver.clone())),
         });
+        // Of an earlier process of this number.
+        let _ = std::fs::remove_file(chunk_journal::link(&carried_over_file(&self.config.state, request.pid)));
         let hello_pid = request.hello.pid;
         let uid = request.uid;
         let interval = choice.interval();
@@ -198,6 +204,7 @@ impl Service {
                 return self.fd_store.release(&known);
             }
         };
+        release::resume(&mapping, &chunk_journal::positions(&carried_over_file(&self.config.state, pid)));
         let process = Process::read(pid);
         let comm = String::from_utf8_lossy(&process.comm).into_owned();
         let label = process::variable(pid, &["HEAPTAPE_LABEL"]).into_iter().next().flatten();
@@ -249,6 +256,7 @@ impl Service {
             limit: Arc::default(),
             resumed: true,
             began_unix_ns: process::age(pid).map_or(0, |age| start_unix_ns.saturating_sub(age.as_nanos() as u64)),
+            journal_files: JournalFiles::default(),
             carried_over: Some(carried_over_file(&self.config.state, pid)),
             code: Arc::new(PerfMap::of(pid, hello_pid, uid, MAX_MAP_BYTES_SHARED)),
             files: Arc::new(ModuleFiles::of(pid, self.saver.clone())),

@@ -319,7 +319,7 @@ impl Service {
         held.into_iter().for_each(|held| service.take_over(held));
         // Processes that are not in the fd store have ended meanwhile.
         for entry in std::fs::read_dir(&carried)?.flatten() {
-            if !pids.iter().any(|pid| entry.file_name() == pid.as_str()) {
+            if !pids.iter().any(|pid| entry.path().file_stem().is_some_and(|name| name == pid.as_str())) {
                 let _ = std::fs::remove_file(entry.path());
             }
         }

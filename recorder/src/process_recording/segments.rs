@@ -3,7 +3,9 @@
 //! complete folder of a process: alone it describes all blocks that are live in it.
 
 use super::code::Names;
+use super::open_chunk::Journaled;
 use super::{ProcessRecording, SampleWeights, Unwritten, trace_of};
+use crate::chunk_journal::ChunkJournal;
 use crate::code;
 use crate::history::GrowthHistory;
 use crate::live::Call;
@@ -244,10 +246,14 @@ impl ProcessRecording {
     /// Returns the accounts of a process that continues: records in its rings belong to later
     /// accounts, or to the next segment.
     pub(super) fn accounts_record_so_far(&self) -> TapeRecord {
+        TapeRecord::Accounts(Accounts { accounts: self.accounts_so_far().collect() })
+    }
+
+    /// Returns the accounts of a process that continues.
+    pub(super) fn accounts_so_far(&self) -> impl Iterator<Item = Account> {
         let settle =
             |account: Account| Account { emitted: account.recorded + account.lost + account.sampled_out, ..account };
-        let accounts = self.accounts().map(settle).filter(|account| account.emitted != 0).collect();
-        TapeRecord::Accounts(Accounts { accounts })
+        self.accounts().map(settle).filter(|account| account.emitted != 0)
     }
 
     /// Replaces the files of a profile by its current or final state.
@@ -360,6 +366,9 @@ impl ProcessRecording {
             }
         }
         self.session = next;
+        self.session.mapping.releases().keep_events(new.mode.has_events());
+        self.chunk_journal = ChunkJournal::new(&self.session);
+        self.journaled = Journaled::default();
         self.names = Names::default();
         self.before.clear();
         self.since = None;

@@ -1,0 +1,164 @@
+//! SIGKILL of a recorder loses no event that it has read: what is not in the tape yet is in the
+//! journal, and in the rings.
+
+use heaptape_tests::daemon::Running;
+use heaptape_tests::run::survivor;
+use heaptape_tests::{Daemon, Program, is_full, own, target, test_env, torture};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Returns the number of events by the program's own count. Each thread has one allocation more.
+fn events(file: &Path) -> u64 {
+    let own = own::sum(&own::read(file));
+    own.allocs + own.resizes + own.frees
+}
+
+/// Returns times that differ from round to round and from run to run.
+fn moment(round: usize) -> Duration {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.subsec_micros());
+    Duration::from_micros((u64::from(now) * 7919 + round as u64 * 104_729) % 400_000)
+}
+
+/// Kills the daemon repeatedly; the program and the fd store continue. Checks that the epochs
+/// together hold each event once. Returns their number. The program is so slow that a ring has
+/// space for the events of ten seconds.
+fn epochs_add_up(threads: u64, rounds: usize) -> usize {
+    let temporary = test_env::folder();
+    let file = temporary.path().join("own");
+    let mut daemon = Daemon::start(&["--mode", "trace"]);
+    let mut command = daemon.command(&target::c("paces"));
+    let child =
+        command.args(["30000", &threads.to_string(), "10"]).env("OWN_FILE", &file).spawn().expect("the program starts");
+    let mut program = Running(child);
+    for round in 0..rounds {
+        std::thread::sleep(moment(round));
+        if program.0.try_wait().expect("a child").is_some() {
+            break;
+        }
+        daemon.restart();
+    }
+    assert!(program.0.wait().expect("it ends").success());
+    daemon.stop();
+    let epochs = daemon.epochs(&[]);
+    let (mut emitted, mut recorded, mut lost, mut parts) = (0, 0, 0, Vec::new());
+    for epoch in &epochs {
+        for process in &daemon.report(std::slice::from_ref(epoch)).processes {
+            process.assert_accounting();
+            emitted += process.emitted_events;
+            recorded += process.recorded_events;
+            lost += process.lost_events;
+            parts.push((process.recorded_events, process.lost_events));
+        }
+    }
+    let own = events(&file);
+    assert!(
+        (own..own + threads).contains(&emitted),
+        "{own} events happened, {emitted} are accounted for ({recorded} recorded, {lost} lost)\n{parts:?}\n{}",
+        daemon.log()
+    );
+    assert_eq!(emitted, recorded + lost);
+    assert_eq!(lost, 0, "recorded and lost of each epoch: {parts:?}\n{}", daemon.log());
+    epochs.len()
+}
+
+#[test]
+fn sigkill_of_the_daemon_loses_and_doubles_nothing() {
+    let rounds = if is_full() { 1_000 } else { 20 };
+    let mut left = rounds;
+    while left > 0 {
+        assert!(epochs_add_up(2, left.min(20)) > 1);
+        left -= left.min(20);
+    }
+    torture::passed(4, "SIGKILLs of a daemon, no event lost and none doubled", rounds as u64);
+}
+
+/// What a program did, and what is recorded of it.
+#[derive(Debug)]
+struct Counts {
+    /// Events that had happened well before the kill.
+    before: u64,
+    /// Events of the whole run.
+    all: u64,
+    recorded: u64,
+    lost: u64,
+    /// Folders of the process.
+    parts: usize,
+}
+
+/// Kills the survivor process of a command, alone or with others.
+fn survivor_killed(threads: u64, round: usize, also: impl Fn(&mut std::process::Child)) -> Counts {
+    let temporary = test_env::folder();
+    let file = temporary.path().join("own");
+    let program = Program::new(target::c("paces")).args(["40000", &threads.to_string()]).env("OWN_FILE", &file);
+    let before = std::cell::Cell::new(0);
+    let recording = program.recorded_while(|command, _| {
+        let start = Instant::now();
+        while !own::has_begun(&file) {
+            assert!(start.elapsed() < Duration::from_secs(20), "the program starts");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(50) + moment(round) / 2);
+        // The longest time between two looks at the rings, and much more for a machine with other
+        // work.
+        before.set(events(&file));
+        std::thread::sleep(Duration::from_millis(150));
+        kill(survivor(command), Signal::SIGKILL).expect("SIGKILL");
+        also(command);
+    });
+    let verdict = recording.heaptape(&["verify"]);
+    assert_eq!(verdict.code(), 1, "readable, and said to be cut: {verdict}");
+    assert!(!verdict.text().contains("the events say"), "nothing is wrong with it: {verdict}");
+    let report = recording.report();
+    let (mut recorded, mut lost, mut parts) = (0, 0, 0);
+    for process in report.all("paces") {
+        process.assert_accounting();
+        (recorded, lost, parts) = (recorded + process.recorded_events, lost + process.lost_events, parts + 1);
+    }
+    Counts { before: before.get(), all: events(&file), recorded, lost, parts }
+}
+
+fn traced(command: &std::process::Child) -> Option<i32> {
+    let id = command.id();
+    let text = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).ok()?;
+    let mut children = text.split_whitespace().filter_map(|word| word.parse::<i32>().ok());
+    children.find(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("paces")))
+}
+
+/// The journal outlives the survivor process, the command and the program.
+#[test]
+fn sigkill_of_command_and_survivor_process_keeps_what_was_read() {
+    let rounds = if is_full() { 300 } else { 3 };
+    for round in 0..rounds {
+        let with_command = |command: &mut std::process::Child| command.kill().expect("SIGKILL");
+        let with_all = |command: &mut std::process::Child| {
+            let pid = traced(command).expect("the program");
+            command.kill().expect("SIGKILL");
+            kill(Pid::from_raw(pid), Signal::SIGKILL).expect("SIGKILL");
+        };
+        for counts in [survivor_killed(1, round, with_command), survivor_killed(2, round, with_all)] {
+            assert!(counts.recorded >= counts.before && counts.lost == 0, "{counts:?}");
+        }
+    }
+    torture::passed(4, "SIGKILLs of a command and its recorder, all that it had read is there", 2 * rounds as u64);
+}
+
+/// The command starts another survivor process, which reads the rings on where the killed one
+/// stopped: each event is recorded once. That one may be killed too.
+#[test]
+fn a_killed_survivor_process_is_replaced() {
+    let rounds = if is_full() { 300 } else { 3 };
+    for round in 0..rounds {
+        let again = |command: &mut std::process::Child| {
+            for kills in 0..round % 3 {
+                std::thread::sleep(Duration::from_millis(300) + moment(round + kills) / 2);
+                kill(survivor(command), Signal::SIGKILL).expect("SIGKILL");
+            }
+        };
+        let counts = survivor_killed(2, round, again);
+        assert!((counts.all..counts.all + 2).contains(&counts.recorded) && counts.lost == 0, "{counts:?}");
+        assert!(counts.parts > 1, "{counts:?}");
+    }
+    torture::passed(4, "SIGKILLs of a command's recorder, each event recorded once", rounds as u64);
+}
