@@ -39,6 +39,11 @@ for lib in formats/src/lib.rs analyzer/src/lib.rs cli/src/main.rs parquet/src/ma
   grep -q 'forbid(unsafe_code)' "$lib" || fail "$lib forbids no unsafe code"
 done
 
+# Golden files of equal contents are links to one file. Empty files and frozen recordings are not.
+twins=$(git ls-files -s -- tests/golden ':!tests/golden/tape' |
+  awk '$1 != "120000" && $2 !~ /^e69de29b/ && seen[$2]++ { print $4 }')
+[ -z "$twins" ] || fail "golden files with the contents of another one; link them: "$'\n'"$twins"
+
 # Notes to self, tests that do not run.
 git grep -nIE '\b(TOD[O]|FIXM[E]|XX[X]|HAC[K])\b|\b(tod[o]|unimplemente[d]|db[g])!|#\[ignor[e]' -- ':!tests/golden' ':!*.md' ':!Cargo.toml' &&
   fail 'notes to self and tests that do not run are not committed'
