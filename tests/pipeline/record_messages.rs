@@ -122,12 +122,17 @@ fn still_running(folder: &Path) -> Vec<String> {
 /// end. Without, it is named.
 #[test]
 fn processes_that_outlive_the_program_are_named_or_awaited() {
-    // The child says its pid, and goes on for a second; the program does not wait for it.
-    let line = "( sleep 1; exec ls / ) >/dev/null 2>&1 & echo $!";
+    // The program ends once its child runs, which goes on for a second. A child that has not run yet
+    // when the program ends cannot have attached.
     let folder = test_env::folder();
+    let running = folder.path().join("running");
+    let line = format!(
+        "rm -f {0}; ( touch {0}; sleep 1; exec ls / ) >/dev/null 2>&1 & while [ ! -e {0} ]; do sleep 0.01; done; echo $!",
+        running.display()
+    );
     let record = |name: &str, options: &[&str]| {
         let program = Program::new(test_env::command()).arg("record").args(options).arg("-o");
-        let outcome = Program::new("bash").arg("-c").arg(line);
+        let outcome = Program::new("bash").arg("-c").arg(&line);
         (
             outcome.as_arguments_of(program.arg(folder.path().join(name)).arg("--")).plain().success(),
             folder.path().join(name),
