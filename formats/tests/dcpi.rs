@@ -1,7 +1,11 @@
 //! DCPI profile files: the sample files' ground truth, round trips, hostile bytes.
 
+#[path = "../../tests/src/random.rs"]
+mod random;
+
 use heaptape_formats::dcpi::{self, Builder, Epoch, HeaderFields};
 use heaptape_formats::{Ending, Kind};
+use random::Random;
 use std::path::{Path, PathBuf};
 
 fn golden(folder: &str) -> Vec<PathBuf> {
@@ -194,22 +198,6 @@ fn one_flipped_byte() {
                 file[index] ^= bits;
             }
         }
-    }
-}
-
-/// xorshift64: the same numbers on every machine.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
     }
 }
 

@@ -1,7 +1,11 @@
 //! gmon.out: the samples' ground truth, byte-identical rewriting, hostile bytes, sums.
 
+#[path = "../../tests/src/random.rs"]
+mod random;
+
 use heaptape_formats::gmon::{self, Builder, Form, Gmon, Hints, Record, Union, Unit};
 use heaptape_formats::{Abi, Ending, Kind};
+use random::Random;
 use std::path::{Path, PathBuf};
 
 fn golden() -> PathBuf {
@@ -166,23 +170,11 @@ fn flipped_bytes() {
     }
 }
 
-/// A small generator: the same bytes on every run.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-}
-
 #[test]
 fn random_bytes() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     for round in 0..20_000 {
-        let length = (random.next() % 200) as usize;
+        let length = random.below(200) as usize;
         let mut bytes: Vec<u8> = (0..length).map(|_| random.next() as u8).collect();
         if round % 2 == 0 && length > 20 {
             bytes[..8].copy_from_slice(b"gmon\x01\0\0\0");

@@ -1,5 +1,6 @@
 //! Losses are counted to the event: a ring that is too small, in the mode that drops.
 
+use heaptape_tests::random::Random;
 use heaptape_tests::{Program, is_full, own, run, same, target, test_env, torture};
 use std::time::Duration;
 
@@ -55,16 +56,15 @@ fn losses_are_exact_in_random_schedules() {
         let file = folder.path().join("own");
         let ring = ["--ring=4KiB", "--ring=16KiB", "--ring=64KiB"][round % 3];
         let program = Program::new(target::c("pairs")).args(["60000", "1"]).env("OWN_FILE", &file);
-        let mut dice = 0x9e37_79b9_u64 + round as u64;
+        let mut random = Random(0x9e37_79b9 + round as u64);
         let recording = program.option("--overflow=drop").option(ring).recorded_while(|command, _| {
             let survivor = run::survivor(command);
             while command.try_wait().expect("waits").is_none() {
-                dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                let nap = |bits: u64| std::thread::sleep(Duration::from_micros(bits % 4_000));
+                let mut nap = || std::thread::sleep(Duration::from_micros(random.below(4_000)));
                 kill(survivor, Signal::SIGSTOP).ok();
-                nap(dice >> 40);
+                nap();
                 kill(survivor, Signal::SIGCONT).ok();
-                nap(dice >> 20);
+                nap();
             }
         });
         let own = own::sum(&own::read(&file));

@@ -1,7 +1,8 @@
 //! After a loss of power, every possible content of the disk is readable, and no synced event is
 //! missing.
 
-use heaptape_tests::crash::{Log, Random, only_committed};
+use heaptape_tests::crash::{Log, only_committed};
+use heaptape_tests::random::Random;
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Program, Report, Target, is_full, target, test_env, torture};
 use std::collections::BTreeMap;

@@ -5,6 +5,7 @@
 //! sector by sector, in any order; what is missing inside a file reads as zeros. Names and lengths
 //! change in order, and syncing a file also syncs every earlier change of names. Synced data stays.
 
+use crate::random::Random;
 use heaptape_formats::recording::{TAPE, TRACE};
 use heaptape_formats::tape::{self, Codec, Record, Step};
 use std::collections::BTreeMap;
@@ -41,24 +42,6 @@ pub fn only_committed(folder: &Path) {
 
 /// What tears.
 const SECTOR: u64 = 512;
-
-/// Random numbers that are the same everywhere.
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next 64 bits.
-    pub fn word(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    /// One below this.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.word() % bound.max(1)
-    }
-}
 
 /// One thing that was done to the disk.
 #[derive(Debug)]

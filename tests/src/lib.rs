@@ -17,6 +17,7 @@ pub mod lossy;
 pub mod oracle;
 pub mod own;
 pub mod plain;
+pub mod random;
 pub mod recording;
 pub mod run;
 pub mod target;

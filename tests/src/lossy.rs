@@ -2,6 +2,7 @@
 //! removed, the others are numbered and matched again as the recorder does it, and every gap is a
 //! loss in the tape.
 
+use crate::random::Random;
 use heaptape_analyzer::Progress;
 use heaptape_analyzer::event::{Event, Kind, Span};
 use heaptape_analyzer::load::Process;
@@ -29,18 +30,6 @@ enum Put {
     Resize(Event),
     Free(Event),
     Unmatched(Event),
-}
-
-/// Random numbers that are the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
 }
 
 /// Writes the recording `from` to `to` with one event in `one_in` lost, in sequences of at most
