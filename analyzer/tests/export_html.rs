@@ -7,9 +7,12 @@ use heaptape_analyzer::export::html::{Held, read};
 use heaptape_analyzer::export::{self, Options};
 use heaptape_analyzer::open;
 use heaptape_analyzer::progress::Progress;
+use heaptape_analyzer::report::leaks;
 use heaptape_analyzer::report::summary::summarize;
+use heaptape_analyzer::report::{GroupBy, Query};
 use heaptape_analyzer::sums;
 use heaptape_analyzer::symbols::{Detail, Symbolizer};
+use heaptape_analyzer::text::Style;
 use heaptape_formats::recording::{NotTraced, Recording};
 use heaptape_formats::tape;
 use made::{Step, program};
@@ -31,6 +34,33 @@ fn exported(paths: &[&Path]) -> (String, export::Written) {
 
 fn page(path: &Path) -> Held {
     read(&exported(&[path]).0).unwrap()
+}
+
+/// Returns verdict, bytes and blocks of the leaks of a page and of `heaptape leaks --json`, sorted.
+fn judged(path: &Path, page: &Value) -> [Vec<(String, u64, u64)>; 2] {
+    let query = Query { paths: vec![path.to_path_buf()], json: true, by: Some(GroupBy::Stack), ..Query::default() };
+    let mut json = Vec::new();
+    leaks::run(&query, &leaks::Options::default(), &mut json, Style::PLAIN).unwrap();
+    let report: Value = serde_json::from_slice(&json).unwrap();
+    [page, &report].map(|found| {
+        let own = found["leaks"].as_array().unwrap().iter().filter(|leak| leak["kept_on_purpose"].is_null());
+        let number = |leak: &Value, name: &str| leak[name].as_u64().unwrap();
+        let row = |leak: &Value| (leak["verdict"].to_string(), number(leak, "bytes"), number(leak, "blocks"));
+        let mut rows: Vec<_> = own.map(row).collect();
+        rows.sort();
+        rows
+    })
+}
+
+#[test]
+fn page_and_report_judge_leaks_alike() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/tape/v1");
+    for name in ["trace", "profile"] {
+        let path = golden.join(name);
+        let [page, report] = judged(&path, &page(&path).page);
+        assert!(!report.is_empty(), "{name}");
+        assert_eq!(page, report, "{name}");
+    }
 }
 
 /// Rows by the address of their innermost frame: all frames of made recordings are addresses.
@@ -67,6 +97,8 @@ proptest! {
         let recordings = [open(&path).unwrap()];
         let summary = serde_json::to_value(summarize(&recordings, Symbolizer::new(Detail::Full), &Progress::silent("test"))).unwrap();
         prop_assert_eq!(&held.page["recordings"][0]["totals"], &summary["totals"]);
+        let [own, report] = judged(&path, &held.page);
+        prop_assert_eq!(own, report);
         for (name, value) in summary["processes"][0].as_object().unwrap() {
             prop_assert_eq!(&held.page["processes"][0][name], value, "{}", name);
         }

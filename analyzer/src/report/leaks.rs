@@ -1,8 +1,17 @@
 //! `heaptape leaks`: blocks that were never freed, by call stack, with a verdict and its evidence.
+//!
+//! There are two phases. [`candidates`] collects numbers by call site, and knows no names.
+//! [`judged`] names the stacks, leaves out what is suppressed, and judges. The page of the HTML
+//! export uses the same two.
 
-pub(crate) mod evidence;
+mod candidates;
+mod evidence;
+mod judged;
 mod suppressed;
 mod text;
+
+pub(crate) use candidates::{Candidates, axis};
+pub(crate) use judged::{JudgedLeak, judge_leaks};
 
 pub use evidence::{Evidence, FreedAt, LifetimeClass};
 pub use suppressed::Rules;
@@ -15,15 +24,13 @@ use crate::event::Span;
 use crate::load::{Process, Recording};
 use crate::missing::Missing;
 use crate::model::leaks::{History, Leaks, Survivors};
-use crate::model::snapshots;
-use crate::model::verdict::{Growth, Run, Verdict, is_freed_at_exit, is_kept_to_exit, judge, judge_snapshots};
+use crate::model::verdict::{Run, Verdict, is_freed_at_exit, is_kept_to_exit};
 use crate::progress::Progress;
 use crate::sums::sums;
 use crate::suppress::{Dialect, generate};
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, Style, clean};
-use evidence::{axis, freed_at, run_of};
-use heaptape_formats::tape::SiteHistory;
+use candidates::Basis;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use serde::ser::{SerializeSeq, Serializer};
@@ -195,12 +202,12 @@ pub fn find<'a>(
         if options.built_in {
             found.rules.add_own(process, symbols);
         }
-        let missing_count = if process.has_events() {
-            leaks_from_events(process, query, options.depth, symbols, &progress, &mut found)
-        } else {
-            leaks_from_sums(process, query, &progress, symbols, &mut found)?
+        let (candidates, missing) = match process.has_events() {
+            true => collect_from_events(process, query, symbols, &progress),
+            false => collect_from_sums(process, query, symbols, &progress)?,
         };
-        found.missing.push((process, missing_count));
+        describe(&candidates, query, options.depth, symbols, &mut found);
+        found.missing.push((process, missing));
     }
     found.leaks.sort_by_key(Leak::order);
     found.freed_at_exit.sort_by_key(Leak::order);
@@ -292,109 +299,91 @@ fn suppressions(
     Ok(())
 }
 
-/// Sites whose stacks are merged.
+/// Collects the candidates of a process by a replay of its events. Returns them with what is
+/// missing of its recording.
+fn collect_from_events<'a>(
+    process: &'a Process,
+    query: &Query,
+    symbols: &mut Symbolizer,
+    progress: &Progress,
+) -> (Candidates<'a>, Vec<Missing>) {
+    let span = process.span(&query.range);
+    let mut model = Leaks::new(axis(process, span), process.tape.process.free_sites);
+    let outcome = query.replay(process, span.with_history(), symbols, progress, &mut model);
+    let mut missing = process.missing.clone();
+    missing.extend(outcome.missing);
+    let allocated = Span { end: u64::MAX, end_tick: u64::MAX, ..span };
+    (Candidates::from_events(process, span, allocated, model, &outcome.live, &missing), missing)
+}
+
+/// Collects the candidates of a process from its sums. Returns them with what is missing of its
+/// recording.
+///
+/// # Errors
+/// Returns [`Error::Unanswerable`] when the sums do not count frees.
+fn collect_from_sums<'a>(
+    process: &'a Process,
+    query: &Query,
+    symbols: &mut Symbolizer,
+    progress: &Progress,
+) -> Result<(Candidates<'a>, Vec<Missing>), Error> {
+    let mut sums = sums(process, progress);
+    if !query.filter.is_all() {
+        let chosen = query.filter.matching_sites(process.stacks(), symbols);
+        sums.sites.retain(|row| chosen.get(row.site as usize).copied().unwrap_or(false));
+    }
+    needs_frees(&sums, process)?;
+    Ok((Candidates::from_sums(process, &sums), sums.missing))
+}
+
+/// Judges the candidates of a process, and adds them to the report with names.
+fn describe<'a>(
+    candidates: &Candidates<'a>,
+    query: &Query,
+    depth: usize,
+    symbols: &mut Symbolizer,
+    found: &mut LeakReport<'a>,
+) {
+    let by = query.by.unwrap_or(if depth == 0 { GroupBy::Stack } else { GroupBy::Frames(depth) });
+    for leak in judge_leaks(candidates, Some(by), &mut found.rules, symbols) {
+        let JudgedLeak { site, sites, blocks, bytes, verdict, trend, basis, kept, .. } = leak;
+        let evidence = basis.and_then(|basis| candidates.evidence(site, &basis, symbols));
+        let evidence = evidence.map(|evidence| Evidence { trend, ..evidence });
+        let process = candidates.process;
+        found.leaks.push(Leak { process, verdict, site, sites, blocks, bytes, grown: 0, evidence, kept });
+    }
+    if let (Some(run), Some(model)) = (&candidates.run, &candidates.model) {
+        found.peak_bytes = found.peak_bytes.saturating_add(run.peak_bytes);
+        // A live block has a call stack to show. Nothing of these is live, so that the function
+        // suffices.
+        let by = if by == GroupBy::Stack && query.by.is_none() { GroupBy::Function } else { by };
+        find_freed_at_exit(candidates, run, model, by, symbols, found);
+    }
+}
+
+/// Sites that were emptied at the end of the run, and whose stacks are merged.
 #[derive(Default)]
-struct Group {
+struct ExitGroup {
     /// The site with the most bytes.
     site: u32,
     /// Number of bytes of `site`.
     greatest: u64,
     sites: u64,
-    survivors: Survivors,
     history: History,
-    kept: Option<&'static str>,
-}
-
-/// Finds the leaks of a process by a replay of its events. Returns what is missing of its
-/// recording.
-fn leaks_from_events<'a>(
-    process: &'a Process,
-    query: &Query,
-    depth: usize,
-    symbols: &mut Symbolizer,
-    progress: &Progress,
-    found: &mut LeakReport<'a>,
-) -> Vec<Missing> {
-    let span = process.span(&query.range);
-    let axis = axis(process, span);
-    let mut model = Leaks::new(axis, process.tape.process.free_sites);
-    let outcome = query.replay(process, span.with_history(), symbols, progress, &mut model);
-    let mut missing = process.missing.clone();
-    missing.extend(outcome.missing);
-    let born = Span { end: u64::MAX, end_tick: u64::MAX, ..span };
-    let by = query.by.unwrap_or(if depth == 0 { GroupBy::Stack } else { GroupBy::Frames(depth) });
-    let mut survivors: Vec<((u32, bool), Survivors)> = model.survivors(&outcome.live, born).into_iter().collect();
-    let run = run_of(process, axis, span, &model, &missing);
-    survivors.sort_by_key(|(key, _)| *key);
-    let mut groups: FxHashMap<(Vec<String>, bool, Option<&'static str>), Group> = FxHashMap::default();
-    for ((site, inherited), survivors) in survivors {
-        let (blocks, bytes) = (survivors.blocks, survivors.bytes);
-        if found.rules.suppress(process, symbols, site, blocks, bytes) {
-            continue;
-        }
-        let kept = found.rules.count_kept(process, symbols, site, blocks, bytes);
-        let names = group_key(symbols, process.stacks(), site, by);
-        let group = groups.entry((names, inherited, kept)).or_insert_with(|| Group { site, kept, ..Group::default() });
-        if survivors.bytes > group.greatest {
-            (group.site, group.greatest) = (site, survivors.bytes);
-        }
-        group.sites += 1;
-        group.survivors.merge(&survivors);
-        group.history.merge(&model.history(site));
-    }
-    let mut leaks = Vec::new();
-    for Group { site, sites, survivors, history, kept, .. } in groups.into_values() {
-        let verdict = judge(&run, &history, &survivors);
-        let freed = freed_at(process, &model, site, symbols);
-        let evidence = Some(evidence::evidence(process, &run, &history, &survivors, freed));
-        let (blocks, bytes) = (survivors.blocks, survivors.bytes);
-        leaks.push(Leak { process, verdict, site, sites, blocks, bytes, grown: 0, evidence, kept });
-    }
-    settle_verdicts(&run, &mut leaks, symbols);
-    found.leaks.extend(leaks);
-    found.peak_bytes = found.peak_bytes.saturating_add(run.peak_bytes);
-    // A live block has a call stack to show. Nothing of these is live, so that the function
-    // suffices.
-    let by = if by == GroupBy::Stack && query.by.is_none() { GroupBy::Function } else { by };
-    find_freed_at_exit(process, &run, &model, by, symbols, found);
-    missing
-}
-
-/// Corrects the verdicts on growth of leaks with too little growth in their function to be sure.
-fn settle_verdicts(run: &Run, leaks: &mut [Leak], symbols: &mut Symbolizer) {
-    let mut growth = Growth::default();
-    let mut functions: Vec<Option<Vec<String>>> = Vec::new();
-    for leak in leaks.iter() {
-        let rises = matches!(leak.verdict, Verdict::Growing | Verdict::Slow);
-        let function = rises.then(|| group_key(symbols, leak.process.stacks(), leak.site, GroupBy::Function));
-        if let Some(function) = &function {
-            growth.add(function.clone(), leak.verdict, leak.bytes);
-        }
-        functions.push(function);
-    }
-    for (leak, function) in leaks.iter_mut().zip(functions) {
-        let Some(function) = function else { continue };
-        let settled = growth.settle(run, &function, leak.verdict);
-        if settled != leak.verdict
-            && let Some(evidence) = &mut leak.evidence
-        {
-            evidence.trend = Some(leak.verdict);
-        }
-        leak.verdict = settled;
-    }
 }
 
 /// Finds the functions whose sites were emptied only at the end of the run. While events are
 /// missing, it finds none: a site that seems empty may not be.
 fn find_freed_at_exit<'a>(
-    process: &'a Process,
+    candidates: &Candidates<'a>,
     run: &Run,
     model: &Leaks,
     by: GroupBy,
     symbols: &mut Symbolizer,
     found: &mut LeakReport<'a>,
 ) {
-    let mut groups: FxHashMap<Vec<String>, Group> = FxHashMap::default();
+    let process = candidates.process;
+    let mut groups: FxHashMap<Vec<String>, ExitGroup> = FxHashMap::default();
     for (site, history) in model.histories().filter(|(_, history)| run.hidden == 0 && is_kept_to_exit(history)) {
         let names = group_key(symbols, process.stacks(), site, by);
         let group = groups.entry(names).or_default();
@@ -407,15 +396,14 @@ fn find_freed_at_exit<'a>(
     let mut all = History::default();
     // The sum at one point in time: several sites may have had their peaks at different times.
     let together = |history: &History| history.series.iter().copied().max().unwrap_or(0);
-    for Group { site, greatest, sites, mut history, .. } in groups.into_values() {
+    for ExitGroup { site, greatest, sites, history } in groups.into_values() {
         if !is_freed_at_exit(&history) {
             continue;
         }
         all.merge(&history);
         let grown = if sites == 1 { greatest } else { together(&history) };
-        history.peak_bytes = grown;
-        let freed_at = freed_at(process, model, site, symbols);
-        let evidence = Some(evidence::evidence(process, run, &history, &Survivors::default(), freed_at));
+        let history = History { peak_bytes: grown, ..history };
+        let evidence = candidates.evidence(site, &Basis { history, survivors: Survivors::default() }, symbols);
         let verdict = Verdict::FreedAtExit;
         found.freed_at_exit.push(Leak {
             process,
@@ -430,55 +418,4 @@ fn find_freed_at_exit<'a>(
         });
     }
     found.total.grown_bytes = found.total.grown_bytes.saturating_add(together(&all));
-}
-
-/// Finds the leaks of a process from its sums: what was allocated and not freed. There is evidence
-/// where snapshots of the sums were recorded through the run. Returns what is missing of its
-/// recording.
-fn leaks_from_sums<'a>(
-    process: &'a Process,
-    query: &Query,
-    progress: &Progress,
-    symbols: &mut Symbolizer,
-    found: &mut LeakReport<'a>,
-) -> Result<Vec<Missing>, Error> {
-    let mut sums = sums(process, progress);
-    if !query.filter.is_all() {
-        let chosen = query.filter.matching_sites(process.stacks(), symbols);
-        sums.sites.retain(|row| chosen.get(row.site as usize).copied().unwrap_or(false));
-    }
-    needs_frees(&sums, process)?;
-    let course = &process.tape.history;
-    let lost = sums.accounting.all().lost;
-    let (end, rate) = (process.tape.last_tick, process.clock.ticks_per_second);
-    let run = snapshots::run_of(course, &sums.totals, end, rate, lost);
-    let courses: FxHashMap<u32, &SiteHistory> = course.sites.iter().map(|site| (site.site, site)).collect();
-    let mut leaks = Vec::new();
-    for row in &sums.sites {
-        let (blocks, bytes) = (row.allocs.saturating_sub(row.frees), row.bytes.saturating_sub(row.freed_bytes));
-        if (blocks > 0 || bytes > 0) && !found.rules.suppress(process, symbols, row.site, blocks, bytes) {
-            let judged = run.as_ref().zip(courses.get(&row.site)).map(|(run, site)| {
-                let (history, survivors) = snapshots::evidence_of(run, course, site, row);
-                let verdict = judge_snapshots(run, &history, &survivors);
-                (verdict, Some(evidence::evidence_from_snapshots(process, run, &history, &survivors)))
-            });
-            let (verdict, evidence) = judged.unwrap_or((Verdict::Uncertain, None));
-            leaks.push(Leak {
-                process,
-                verdict,
-                site: row.site,
-                sites: 1,
-                blocks,
-                bytes,
-                grown: 0,
-                evidence,
-                kept: None,
-            });
-        }
-    }
-    if let Some(run) = &run {
-        settle_verdicts(run, &mut leaks, symbols);
-    }
-    found.leaks.extend(leaks);
-    Ok(sums.missing)
 }

@@ -26,7 +26,7 @@ pub struct SourceLine {
 pub struct LineStart {
     /// Address of the first instruction.
     pub address: u64,
-    /// The source line.
+    /// Source line of the instructions.
     pub line: SourceLine,
 }
 

@@ -18,9 +18,9 @@ pub struct ObjectFile<'data> {
 /// A machine whose call instructions are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Machine {
-    /// 32-bit and 64-bit x86.
+    /// The 32-bit and 64-bit x86 architectures.
     X86,
-    /// 64-bit ARM.
+    /// The 64-bit ARM architecture.
     Aarch64,
 }
 
@@ -124,9 +124,9 @@ impl<'data> ObjectFile<'data> {
         found.ok_or(ObjectError::Names)
     }
 
-    /// Returns the functions sorted by address, without overlaps. Of several functions at an address,
-    /// the one with the longest range wins, then the first name. A function without size extends to the
-    /// next one.
+    /// Returns the functions sorted by address, without overlaps. Of several functions at an
+    /// address, the one with the longest range is used, then the first name. A function without
+    /// size extends to the next one.
     pub fn functions(&self, text_sections: &[TextSection]) -> Vec<FunctionRange> {
         let function = |symbol: object::Symbol<'_, '_>| {
             let is_function = symbol.kind() == SymbolKind::Text && symbol.is_definition();

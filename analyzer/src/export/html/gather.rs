@@ -13,11 +13,9 @@ use crate::model::sizes::{self, Sizes};
 use crate::model::slices::{Axis, Point, Slices, Sums as CellSums};
 use crate::model::threads::Threads;
 use crate::model::totals::Totals;
-use crate::model::verdict::{Growth, Verdict, judge};
 use crate::progress::Progress;
 use crate::replay::replay;
-use crate::report::grouping::{GroupBy, group_key};
-use crate::report::leaks::{Rules, evidence};
+use crate::report::leaks::{self, Candidates, JudgedLeak, Rules, judge_leaks};
 use crate::report::summary;
 use crate::sums::{self, Sums};
 use crate::symbols::Symbolizer;
@@ -148,7 +146,7 @@ pub fn gather(
         if process.has_events() {
             gathered.events(recording, process, scale, range, shift, (&mut *symbols, progress));
         } else {
-            gathered.profile(recording, process, progress);
+            gathered.profile(recording, process, (&mut *symbols, progress));
         }
         // Between processes, more is kept than at the end, because the smallest rows are known only
         // then.
@@ -177,7 +175,7 @@ impl Gathered {
         (symbols, progress): (&mut Symbolizer, &Progress),
     ) {
         let span = process.span(range);
-        let axis = evidence::axis(process, span);
+        let axis = leaks::axis(process, span);
         let (mut totals, mut peak) = (Totals::default(), Peak::within(Span::ALL));
         let (mut threads, mut sizes) = (Threads::default(), Sizes::default());
         let mut lifetimes = Lifetimes::new(process.clock.ticks_per_second);
@@ -190,45 +188,8 @@ impl Gathered {
         let mut missing = process.missing.clone();
         missing.extend(outcome.missing.iter().cloned());
 
-        let mut left: Vec<_> = survivors.survivors(&outcome.live, Span::ALL).into_iter().collect();
-        let run = evidence::run_of(process, axis, span, &survivors, &missing);
-        left.sort_by_key(|((site, inherited), _)| (*site, *inherited));
-        let mut judged = Vec::new();
-        let mut growth = Growth::default();
-        let mut rules = own_rules(process, symbols);
-        for ((site, _), survivor) in left {
-            let (blocks, bytes) = (survivor.blocks, survivor.bytes);
-            if rules.suppress(process, symbols, site, blocks, bytes)
-                || rules.count_kept(process, symbols, site, blocks, bytes).is_some()
-            {
-                continue;
-            }
-            let history = survivors.history(site);
-            let verdict = judge(&run, &history, &survivor);
-            let rises = matches!(verdict, Verdict::Growing | Verdict::Slow);
-            let function =
-                if rises { group_key(symbols, process.stacks(), site, GroupBy::Function) } else { Vec::new() };
-            growth.add(function.clone(), verdict, survivor.bytes);
-            judged.push((site, verdict, function, history, survivor));
-        }
-        let mut found = Vec::new();
-        for (site, verdict, function, history, survivor) in judged {
-            let verdict = growth.settle(&run, &function, verdict);
-            found.push((leak(self.processes.len(), site, verdict, survivor.blocks, survivor.bytes), history, survivor));
-        }
-        if let Some((bytes, blocks)) = rules.kept {
-            self.kept = (self.kept.0.saturating_add(bytes), self.kept.1 + blocks);
-        }
-        // Only leaks that the page can hold get evidence.
-        found.sort_by_key(|(leak, ..)| (std::cmp::Reverse(leak.weight), leak.site));
-        for (rank, (mut leak, history, survivor)) in found.into_iter().enumerate() {
-            if rank < LEAKS {
-                let freed_at = evidence::freed_at(process, &survivors, leak.site, symbols);
-                leak.evidence = Some(evidence::evidence(process, &run, &history, &survivor, freed_at));
-            }
-            self.leaks.push(leak);
-        }
-        self.bound_leaks();
+        let candidates = Candidates::from_events(process, span, Span::ALL, survivors, &outcome.live, &missing);
+        self.leaks(&candidates, symbols);
 
         let rows = rows(&slices, &peak, &lifetimes);
         let has_peak = peak.peak().0.bytes > 0;
@@ -267,7 +228,7 @@ impl Gathered {
     }
 
     /// Adds a process of which only sums are known.
-    fn profile(&mut self, recording: usize, process: &Process, progress: &Progress) {
+    fn profile(&mut self, recording: usize, process: &Process, (symbols, progress): (&mut Symbolizer, &Progress)) {
         let sums = sums::sums(process, progress);
         let rows = sums.sites.iter().map(|row| Row {
             site: row.site,
@@ -286,11 +247,7 @@ impl Gathered {
         });
         let mut rows: Vec<Row> = rows.collect();
         rows.sort_by_key(|row| row.site);
-        for row in rows.iter().filter(|row| row.sums.left > 0) {
-            let (blocks, bytes) = (row.sums.left, row.sums.left_bytes);
-            self.leaks.push(leak(self.processes.len(), row.site, Verdict::Uncertain, blocks, bytes));
-        }
-        self.bound_leaks();
+        self.leaks(&Candidates::from_sums(process, &sums), symbols);
         self.missing.extend(sums.missing.iter().filter(|one| !process.missing.contains(one)).cloned());
         let mut shown = about(recording, process, &sums);
         shown.has_peak = sums.has_peak;
@@ -298,6 +255,27 @@ impl Gathered {
         self.lines.push(Vec::new());
         let shift = self.parts.last().map_or(SHIFT, |part| part.shift);
         self.parts.push(Part { rows, shift, ..Part::default() });
+    }
+
+    /// Adds the leaks of a process, judged as `heaptape leaks` judges them.
+    fn leaks(&mut self, candidates: &Candidates, symbols: &mut Symbolizer) {
+        let mut rules = own_rules(candidates.process, symbols);
+        let judged = judge_leaks(candidates, None, &mut rules, symbols);
+        if let Some((bytes, blocks)) = rules.kept {
+            self.kept = (self.kept.0.saturating_add(bytes), self.kept.1 + blocks);
+        }
+        let number = self.processes.len();
+        let own = judged.into_iter().filter(|leak| leak.kept.is_none());
+        let mut found: Vec<(Leak, JudgedLeak)> = own.map(|judged| (leak(number, &judged), judged)).collect();
+        // Only leaks that the page can hold get evidence.
+        found.sort_by_key(|(leak, _)| (std::cmp::Reverse(leak.weight), leak.site));
+        for (rank, (mut leak, judged)) in found.into_iter().enumerate() {
+            if let Some(basis) = judged.basis.filter(|_| rank < LEAKS) {
+                leak.evidence = candidates.evidence(judged.site, &basis, symbols);
+            }
+            self.leaks.push(leak);
+        }
+        self.bound_leaks();
     }
 
     fn bound_leaks(&mut self) {
@@ -319,7 +297,8 @@ fn own_rules(process: &Process, symbols: &mut Symbolizer) -> Rules {
     rules
 }
 
-fn leak(process: usize, site: u32, verdict: Verdict, blocks: u64, bytes: u64) -> Leak {
+fn leak(process: usize, judged: &JudgedLeak) -> Leak {
+    let &JudgedLeak { site, verdict, blocks, bytes, .. } = judged;
     Leak {
         process,
         node: 0,

@@ -1,0 +1,116 @@
+//! The second phase of the leak report: names. Suppressions, groups of stacks and growth of whole
+//! functions decide the verdicts. The page of the HTML export is judged here, too.
+
+use super::Rules;
+use super::candidates::{Basis, Candidates};
+use crate::model::verdict::{Growth, Verdict};
+use crate::report::grouping::{GroupBy, group_key};
+use crate::symbols::Symbolizer;
+use rustc_hash::FxHashMap;
+
+/// Call sites whose blocks were never freed, with a verdict.
+#[derive(Debug)]
+pub struct JudgedLeak {
+    /// The site that represents the group: the one with the most bytes.
+    pub site: u32,
+    /// Number of sites in the group.
+    pub sites: u64,
+    /// Number of blocks that were never freed.
+    pub blocks: u64,
+    /// Number of bytes in these blocks.
+    pub bytes: u64,
+    /// What the leak is judged to be.
+    pub verdict: Verdict,
+    /// The verdict that a longer run, or more bytes, would lead to, if it is another one.
+    pub trend: Option<Verdict>,
+    /// What the verdict is based on; `None` where only sums are known.
+    pub basis: Option<Basis>,
+    /// Name of what the C or C++ runtime keeps here on purpose, if this is such a block.
+    pub kept: Option<&'static str>,
+    /// Number of bytes of `site`.
+    greatest: u64,
+}
+
+/// The key of a group of call sites.
+#[derive(PartialEq, Eq, Hash)]
+struct GroupKey {
+    names: Vec<String>,
+    inherited: bool,
+    kept: Option<&'static str>,
+}
+
+/// Judges the candidates of a process. Candidates of events with equal names by `by` are merged;
+/// with `None`, each site is judged by itself. What the rules suppress is left out.
+pub fn judge_leaks(
+    candidates: &Candidates,
+    by: Option<GroupBy>,
+    rules: &mut Rules,
+    symbols: &mut Symbolizer,
+) -> Vec<JudgedLeak> {
+    let (process, has_events) = (candidates.process, candidates.model.is_some());
+    let mut groups: Vec<JudgedLeak> = Vec::new();
+    let mut known: FxHashMap<GroupKey, usize> = FxHashMap::default();
+    for candidate in &candidates.sites {
+        let (site, blocks, bytes) = (candidate.site, candidate.blocks, candidate.bytes);
+        if rules.suppress(process, symbols, site, blocks, bytes) {
+            continue;
+        }
+        let kept = if has_events { rules.count_kept(process, symbols, site, blocks, bytes) } else { None };
+        let key = by.filter(|_| has_events).map(|by| {
+            let names = group_key(symbols, process.stacks(), site, by);
+            GroupKey { names, inherited: candidate.inherited, kept }
+        });
+        let next = groups.len();
+        let index = key.map_or(next, |key| *known.entry(key).or_insert(next));
+        if index < next {
+            groups[index].merge(site, blocks, bytes, candidate.basis.as_ref());
+            continue;
+        }
+        let (verdict, basis) = (Verdict::Uncertain, candidate.basis.clone());
+        groups.push(JudgedLeak { site, sites: 1, blocks, bytes, verdict, trend: None, basis, kept, greatest: bytes });
+    }
+    for group in &mut groups {
+        group.verdict = candidates.verdict(group.basis.as_ref());
+    }
+    settle_verdicts(candidates, &mut groups, symbols);
+    groups
+}
+
+impl JudgedLeak {
+    /// Adds a site to the group.
+    fn merge(&mut self, site: u32, blocks: u64, bytes: u64, basis: Option<&Basis>) {
+        if bytes > self.greatest {
+            (self.site, self.greatest) = (site, bytes);
+        }
+        self.sites += 1;
+        if let (Some(own), Some(other)) = (&mut self.basis, basis) {
+            own.survivors.merge(&other.survivors);
+            own.history.merge(&other.history);
+            (self.blocks, self.bytes) = (own.survivors.blocks, own.survivors.bytes);
+        } else {
+            (self.blocks, self.bytes) = (self.blocks.saturating_add(blocks), self.bytes.saturating_add(bytes));
+        }
+    }
+}
+
+/// Corrects the verdicts on growth of leaks with too little growth in their function to be sure.
+fn settle_verdicts(candidates: &Candidates, leaks: &mut [JudgedLeak], symbols: &mut Symbolizer) {
+    let Some(run) = &candidates.run else { return };
+    let mut growth = Growth::default();
+    let mut functions: Vec<Option<Vec<String>>> = Vec::new();
+    for leak in leaks.iter() {
+        let rises = matches!(leak.verdict, Verdict::Growing | Verdict::Slow);
+        let stacks = candidates.process.stacks();
+        let function = rises.then(|| group_key(symbols, stacks, leak.site, GroupBy::Function));
+        if let Some(function) = &function {
+            growth.add(function.clone(), leak.verdict, leak.bytes);
+        }
+        functions.push(function);
+    }
+    for (leak, function) in leaks.iter_mut().zip(functions) {
+        let Some(function) = function else { continue };
+        let settled = growth.settle(run, &function, leak.verdict);
+        leak.trend = (settled != leak.verdict).then_some(leak.verdict);
+        leak.verdict = settled;
+    }
+}
