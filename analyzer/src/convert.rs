@@ -12,10 +12,10 @@
 //! A dash means that the source lacks the data of the target: events, sizes, or addresses of
 //! callers. "Flavour" is a change of byte order and word size.
 
-pub mod addresses;
-pub mod dcpi;
-pub mod gmon;
-pub mod mptl;
+mod addresses;
+mod dcpi;
+mod gmon;
+mod mptl;
 
 use crate::export::{self, Error, Options, Out, Target, Totals, Written, verify};
 use crate::missing::Missing;

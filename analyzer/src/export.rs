@@ -7,15 +7,15 @@
 //! with those of the recording.
 
 mod by_thread;
-pub mod measure;
-pub mod merge;
-pub mod object_table;
-pub mod objects;
-pub mod rebase;
+pub(crate) mod measure;
+pub(crate) mod merge;
+pub(crate) mod object_table;
+pub(crate) mod objects;
+pub(crate) mod rebase;
 mod rows;
-pub mod stack_tree;
-pub mod target;
-pub mod tree;
+pub(crate) mod stack_tree;
+pub(crate) mod target;
+pub(crate) mod tree;
 pub mod verify;
 
 pub use measure::Measure;

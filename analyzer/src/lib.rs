@@ -6,7 +6,7 @@
 //!                                                └──> compat            views of other tools
 //! ```
 //! Modules depend only on those to the left, and compat views are on top of all. Models do not
-//! depend on files. Everything that is missing from a recording is listed as [`missing::Missing`],
+//! depend on files. Everything that is missing from a recording is listed as [`Missing`],
 //! and every report prints it.
 //!
 //! # Examples
@@ -37,18 +37,19 @@ pub mod epochs;
 pub mod event;
 pub mod export;
 pub mod follow;
-pub mod frame;
+mod frame;
 pub mod import;
 pub mod load;
-pub mod missing;
+mod missing;
 pub mod model;
 pub mod pack;
-pub mod pattern;
+mod pattern;
 pub mod processes;
 pub mod program_frames;
-pub mod progress;
+mod progress;
 pub mod replay;
 pub mod report;
+#[doc(hidden)]
 pub mod saved_names;
 mod similar;
 pub mod stacks;

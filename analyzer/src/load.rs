@@ -1,12 +1,12 @@
 //! Opens a recording, the folder of a process, or a single file, and lists what is missing. Damage
 //! is not an error, unless nothing can be read.
 
-pub mod accounting;
+pub(crate) mod accounting;
 mod allocations;
 pub mod bare;
-pub mod chunk;
+pub(crate) mod chunk;
 mod code_names;
-pub mod imported;
+pub(crate) mod imported;
 mod process;
 mod start;
 pub mod tape;

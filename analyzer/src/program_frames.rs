@@ -4,7 +4,7 @@
 
 use crate::frame::Frame;
 pub use crate::frame::Role;
-use crate::pattern::Pattern;
+use heaptape_formats::pattern::Pattern;
 
 /// Returns the positions of the frames of a stack that are blamed for its allocations, innermost
 /// first: the innermost `count` frames of the lowest [`Role::rank`] in the stack. If all frames are

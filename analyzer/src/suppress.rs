@@ -9,8 +9,8 @@ mod read;
 pub use kept::kept_on_purpose;
 pub use read::{Error, read};
 
-use crate::pattern::Pattern;
 use crate::symbols::Frame;
+use heaptape_formats::pattern::Pattern;
 
 /// A line of a Valgrind block: a condition on one frame, or a wildcard.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl Rule {
             Kind::Lsan(pattern) => stack.iter().any(|named| {
                 let frame = &named.frame;
                 let texts = [frame.function.as_deref(), named.symbol.as_deref(), frame.file.as_deref()];
-                texts.into_iter().flatten().any(|text| pattern.matches(text)) || pattern.matches(&frame.module)
+                texts.into_iter().flatten().any(|text| pattern.matches(text)) || pattern.matches(&*frame.module)
             }),
             Kind::Valgrind(steps) => match steps.split_first() {
                 Some((Step::Function(first), rest)) if ALLOCATORS.iter().any(|name| first.matches(name)) => {
@@ -122,7 +122,7 @@ fn matches_innermost(steps: &[Step], stack: &[NamedFrame]) -> bool {
                 let names = [named.symbol.as_deref(), frame.function.as_deref()];
                 names.into_iter().flatten().any(|name| pattern.matches(name))
             }
-            Step::Module(pattern) => pattern.matches(&frame.module),
+            Step::Module(pattern) => pattern.matches(&*frame.module),
             Step::Source(pattern, line) => {
                 let file = frame.file.as_deref().unwrap_or_default();
                 let is_file = pattern.matches(file) || pattern.matches(file.rsplit('/').next().unwrap_or_default());

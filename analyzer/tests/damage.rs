@@ -2,8 +2,8 @@
 
 mod made;
 
+use heaptape_analyzer::Missing;
 use heaptape_analyzer::event::{Event, Span};
-use heaptape_analyzer::missing::Missing;
 use heaptape_analyzer::model::totals::Totals;
 use heaptape_analyzer::report::{self, Query, leaks, verify};
 use heaptape_analyzer::text::Style;

@@ -2,11 +2,11 @@
 
 mod made;
 
+use heaptape_analyzer::Progress;
 use heaptape_analyzer::event::Range;
 use heaptape_analyzer::export::html::{Held, read};
 use heaptape_analyzer::export::{self, Options};
 use heaptape_analyzer::open;
-use heaptape_analyzer::progress::Progress;
 use heaptape_analyzer::report::leaks;
 use heaptape_analyzer::report::summary::summarize;
 use heaptape_analyzer::report::{GroupBy, Query};

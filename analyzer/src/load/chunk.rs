@@ -60,9 +60,9 @@ impl Decoder {
             TraceRange::Committed { offset, before, chunk, .. } => {
                 used.clear();
                 let mut decoded = Decoded { events: used, missing: Vec::new() };
-                if let Err(why) = self.committed(tape, trace, context, *offset, *before, &mut decoded) {
+                if let Err(error) = self.committed(tape, trace, context, *offset, *before, &mut decoded) {
                     decoded.events.clear();
-                    decoded.missing.push(unusable(chunk, why));
+                    decoded.missing.push(unusable(chunk, &error));
                 }
                 decoded
             }
@@ -81,16 +81,16 @@ impl Decoder {
         offset: u64,
         before: u64,
         decoded: &mut Decoded,
-    ) -> Result<(), String> {
-        let chunk = match Stream::at(tape, offset).step().map_err(|error| error.to_string())? {
+    ) -> Result<(), ChunkError> {
+        let chunk = match Stream::at(tape, offset).step()? {
             Step::Record(_, tape::Record::Chunk(chunk)) => chunk,
-            _ => return Err("its record cannot be read again".into()),
+            _ => return Err(ChunkError::Record),
         };
         self.unpack(trace, &chunk)?;
         let plain = &self.plain[..];
         let (header, body) = match chunk.plain_offset {
             0 => {
-                let header = mtrc::Header::read(plain).map_err(|error| error.to_string())?;
+                let header = mtrc::Header::read(plain)?;
                 (header, plain.get(header.len()..).unwrap_or_default())
             }
             _ => (context.header, plain),
@@ -106,7 +106,7 @@ impl Decoder {
             if !columns.unmatched.as_slice().is_empty() {
                 columns.unmatched_before(number - before, chunk.first_tick, number, events);
             }
-            let Some(numbers) = reader.next_numbers().map_err(|error| error.to_string())? else { break };
+            let Some(numbers) = reader.next_numbers()? else { break };
             let Some(kind) = kind_of(numbers.tag) else { continue };
             let mtrc::Numbers { index, address, size, thread, .. } = numbers;
             let thread = u32::try_from(thread).unwrap_or(u32::MAX);
@@ -121,7 +121,7 @@ impl Decoder {
         columns.unmatched_before(u64::MAX, chunk.first_tick, number, events);
         columns.finish(&mut decoded.missing);
         if number - before != chunk.events {
-            return Err(format!("it has {} events instead of {}", number - before, chunk.events));
+            return Err(ChunkError::Events { found: number - before, expected: chunk.events });
         }
         Ok(())
     }
@@ -130,17 +130,17 @@ impl Decoder {
     ///
     /// # Errors
     /// Returns an error if the bytes cannot be read or decompressed, or if the checksum is wrong.
-    pub fn plain<M: Source + ?Sized>(&mut self, trace: &M, chunk: &tape::Chunk) -> Result<&[u8], String> {
+    pub fn plain<M: Source + ?Sized>(&mut self, trace: &M, chunk: &tape::Chunk) -> Result<&[u8], ChunkError> {
         self.unpack(trace, chunk)?;
         Ok(&self.plain)
     }
 
     /// Reads, checks and decompresses the bytes of a chunk into `self.plain`.
-    fn unpack<M: Source + ?Sized>(&mut self, trace: &M, chunk: &tape::Chunk) -> Result<(), String> {
+    fn unpack<M: Source + ?Sized>(&mut self, trace: &M, chunk: &tape::Chunk) -> Result<(), ChunkError> {
         self.check(trace, chunk)?;
-        let codec = Codec::from_number(chunk.codec).ok_or_else(|| format!("codec {} is not known", chunk.codec))?;
+        let codec = Codec::from_number(chunk.codec).ok_or(ChunkError::Codec(chunk.codec))?;
         let unpacked = self.unpacker.unpack(codec, &self.stored, chunk.plain_length as usize, &mut self.plain);
-        unpacked.map_err(|error| error.to_string())
+        Ok(unpacked?)
     }
 
     /// Reads the stored bytes of a chunk and checks their length and checksum.
@@ -148,31 +148,68 @@ impl Decoder {
     /// # Errors
     /// Returns an error if the bytes cannot be read, if there are too many or too few, or if the
     /// checksum is wrong.
-    pub fn check<M: Source + ?Sized>(&mut self, trace: &M, chunk: &tape::Chunk) -> Result<(), String> {
+    pub fn check<M: Source + ?Sized>(&mut self, trace: &M, chunk: &tape::Chunk) -> Result<(), ChunkError> {
         if chunk.plain_length > MAX_PLAIN_LENGTH || chunk.stored_length > MAX_PLAIN_LENGTH {
-            return Err(format!(
-                "{} bytes are more than a chunk can have",
-                chunk.plain_length.max(chunk.stored_length)
-            ));
+            return Err(ChunkError::TooLong(chunk.plain_length.max(chunk.stored_length)));
         }
         let stored = &mut self.stored;
-        trace
-            .read_up_to(chunk.stored_offset, chunk.stored_length as usize, stored)
-            .map_err(|error| error.to_string())?;
+        trace.read_up_to(chunk.stored_offset, chunk.stored_length as usize, stored)?;
         if stored.len() as u64 != chunk.stored_length {
-            return Err(format!("the trace has only {} of its {} bytes", stored.len(), chunk.stored_length));
+            return Err(ChunkError::Truncated { found: stored.len(), expected: chunk.stored_length });
         }
         if tape::codec::checksum(stored) != chunk.checksum {
-            return Err("the checksum does not match its bytes".into());
+            return Err(ChunkError::Checksum);
         }
         Ok(())
     }
 }
 
+/// The reason why a chunk cannot be decoded.
+#[derive(Debug, thiserror::Error)]
+pub enum ChunkError {
+    /// The tape or the trace cannot be read, or the bytes cannot be decompressed.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The bytes are not those of a trace.
+    #[error(transparent)]
+    Format(#[from] heaptape_formats::Error),
+    /// The commit record has changed since the recording was opened.
+    #[error("its record cannot be read again")]
+    Record,
+    /// The codec has this unknown number.
+    #[error("codec {0} is not known")]
+    Codec(u8),
+    /// The chunk is said to have this number of bytes.
+    #[error("{0} bytes are more than a chunk can have")]
+    TooLong(u64),
+    /// The column is said to have this number of bytes.
+    #[error("{0} bytes are more than a column can have")]
+    ColumnTooLong(u32),
+    /// The trace ends inside the chunk.
+    #[error("the trace has only {found} of its {expected} bytes")]
+    Truncated {
+        /// Number of bytes in the trace.
+        found: usize,
+        /// Number of bytes of the chunk.
+        expected: u64,
+    },
+    /// The bytes are not those that were written.
+    #[error("the checksum does not match its bytes")]
+    Checksum,
+    /// The number of events differs from that of the commit record.
+    #[error("it has {found} events instead of {expected}")]
+    Events {
+        /// Number of events in the bytes.
+        found: u64,
+        /// Number of events of the commit record.
+        expected: u64,
+    },
+}
+
 /// Returns the description of a chunk that cannot be decoded.
-pub fn unusable(chunk: &tape::Chunk, why: String) -> Missing {
+pub fn unusable(chunk: &tape::Chunk, error: &ChunkError) -> Missing {
     let &tape::Chunk { number, events, first_tick, last_tick, .. } = chunk;
-    Missing::Chunk { number, events, first_tick, last_tick, why }
+    Missing::Chunk { number, events, first_tick, last_tick, why: error.to_string() }
 }
 
 /// Returns the kind of event of a record's tag.
@@ -316,7 +353,7 @@ impl<'a> Columns<'a> {
             let Some(column) = chunk.columns.iter().find(|column| column.kind == kind) else { return false };
             let unpacked = unpack_column(unpacker, column, bytes);
             if let Err(why) = &unpacked {
-                missing.push(Missing::Column { number: chunk.number, what, why: why.clone() });
+                missing.push(Missing::Column { number: chunk.number, what, why: why.to_string() });
             }
             unpacked.is_ok()
         };
@@ -439,11 +476,11 @@ impl<'a> Columns<'a> {
 }
 
 /// Decompresses a column of a chunk.
-fn unpack_column(unpacker: &mut Unpacker, column: &Column, bytes: &mut Vec<u8>) -> Result<(), String> {
+fn unpack_column(unpacker: &mut Unpacker, column: &Column, bytes: &mut Vec<u8>) -> Result<(), ChunkError> {
     if u64::from(column.plain_length) > MAX_PLAIN_LENGTH {
-        return Err(format!("{} bytes are more than a column can have", column.plain_length));
+        return Err(ChunkError::ColumnTooLong(column.plain_length));
     }
-    let codec = Codec::from_number(column.codec).ok_or_else(|| format!("codec {} is not known", column.codec))?;
+    let codec = Codec::from_number(column.codec).ok_or(ChunkError::Codec(column.codec))?;
     let unpacked = unpacker.unpack(codec, &column.stored.0, column.plain_length as usize, bytes);
-    unpacked.map_err(|error| error.to_string())
+    Ok(unpacked?)
 }

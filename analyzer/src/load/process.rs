@@ -401,7 +401,7 @@ impl Process {
         let mut decoder = Decoder::default();
         let found = self.tape.ranges.iter().filter_map(|range| match range {
             TraceRange::Committed { chunk, .. } => {
-                decoder.check(trace, chunk).err().map(|why| chunk::unusable(chunk, why))
+                decoder.check(trace, chunk).err().map(|error| chunk::unusable(chunk, &error))
             }
             TraceRange::Salvage { .. } => None,
         });

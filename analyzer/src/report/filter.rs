@@ -3,13 +3,14 @@
 use crate::event::Span;
 use crate::load::Process;
 use crate::model::block_filter::{AgeFilter, BlockFilter};
-use crate::pattern::{FunctionPattern, Pattern};
+use crate::pattern::FunctionPattern;
 use crate::progress::Progress;
 use crate::replay::replay;
 use crate::similar::hint;
 use crate::stacks::Stacks;
 use crate::symbols::Symbolizer;
 use crate::text::clean;
+use heaptape_formats::pattern::Pattern;
 use heaptape_formats::tape::Thread;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::rc::Rc;
@@ -139,7 +140,7 @@ impl Filter {
         }
         for text in &self.modules {
             let pattern = Pattern::found(text);
-            if !modules.iter().any(|module| pattern.matches(module)) {
+            if !modules.iter().any(|module| pattern.matches(&**module)) {
                 let hint = hint(text, modules.iter().map(|module| module.rsplit('/').next().unwrap_or(module)));
                 return Err(clean(&format!("no module {text} allocates{hint}")).into_owned());
             }
@@ -185,7 +186,7 @@ impl Filter {
 fn is_thread(thread: &Thread, query: &str) -> bool {
     *query == thread.number.to_string()
         || *query == thread.tid.to_string()
-        || Pattern::whole(query).matches(&thread.name.lossy())
+        || Pattern::whole(query).matches(&*thread.name.lossy())
 }
 
 /// Checks that one of the processes has the queried thread.

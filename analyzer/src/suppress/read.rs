@@ -2,7 +2,7 @@
 //! Valgrind block.
 
 use super::{Kind, Rule, Step};
-use crate::pattern::Pattern;
+use heaptape_formats::pattern::Pattern;
 
 /// A syntax error in a suppression file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -5,6 +5,7 @@ use crate::text::clean;
 use data_encoding::BASE64;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
+use heaptape_formats::leb128;
 use serde::Serialize;
 use std::io::Write;
 
@@ -20,12 +21,8 @@ impl Columns {
     /// Appends a column of numbers.
     pub fn put(&mut self, name: &'static str, values: impl Iterator<Item = u64>) {
         let mut count = 0;
-        for mut value in values {
-            while value >= 0x80 {
-                self.bytes.push(value as u8 | 0x80);
-                value >>= 7;
-            }
-            self.bytes.push(value as u8);
+        for value in values {
+            leb128::write(&mut self.bytes, value);
             count += 1;
         }
         self.index.push((name, count));
