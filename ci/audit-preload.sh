@@ -19,11 +19,12 @@ wanted=$({
   # operators! { NUMBER SYMBOL … }
   awk '/^operators! \{/ { on = 1; next } /^\}/ { on = 0 } on && $2 ~ /^_Z/ { print $2 }' preload/src/hooks.rs
   # exports! { NAME COUNT BODY SAMPLED; … }
-  awk '/^crate::entry::exports! \{/ { on = 1; next } /^\}/ { on = 0 } on && NF >= 3 { print $1 }' preload/src/hooks.rs
+  awk '/^entry::exports! \{/ { on = 1; next } /^\}/ { on = 0 } on && NF >= 3 { print $1 }' preload/src/hooks.rs
   # exec_functions! { NUMBER NAME … }
   awk '/^exec_functions! \{/ { on = 1; next } /^\}/ { on = 0 } on && NF >= 5 { print $2 }' preload/src/process/exec.rs
   # functions that need nothing of their caller's state
-  awk '/^pub mod plain/ { on = 1 } on && /pub unsafe extern "C" fn/ { sub(/\(.*/, "", $6); print $6 }' preload/src/entry.rs
+  awk '/^pub mod plain/ { on = 1 } on && /pub unsafe extern "C" fn/ { sub(/\(.*/, "", $6); print $6 }' preload/src/hooks/entry.rs
+  awk '/^pub unsafe extern "C" fn/ { sub(/\(.*/, "", $6); print $6 }' preload/src/process/exports.rs
 } | sort -u)
 [ "$exports" = "$wanted" ] || { fail 'the exports differ from the hook table'; diff <(echo "$wanted") <(echo "$exports") >&2; }
 

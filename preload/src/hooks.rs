@@ -1,14 +1,17 @@
 //! The list of all intercepted functions, and their bodies. A new one needs a row here and a
 //! program in `tests/programs`.
 //!
-//! Each export is a stub ([`crate::entry`]) that passes the stack pointer and the frame
+//! Each export is a stub ([`entry`]) that passes the stack pointer and the frame
 //! pointer of its caller to the body. So the body has the exact state at the call, independent of
 //! the frames that the compiler makes for this library.
 
 use crate::boot::claim;
 use crate::record::guard;
+mod entry;
+pub mod operators;
+
 use crate::record::{allocated, freed, is_free_sampled_out, is_sampled_out, resize_begins, resize_ends};
-use crate::{bootstrap_arena, next, operators, thread};
+use crate::{bootstrap_arena, next, thread};
 use core::ffi::{CStr, c_int, c_void};
 use heaptape_wire::Op;
 
@@ -249,7 +252,7 @@ macro_rules! operators {
         #[cfg(not(test))]
         #[allow(missing_docs)]
         pub mod exported_operators {
-            $(crate::entry::operator_stub!($symbol, $index, $shape);)*
+            $(crate::hooks::entry::operator_stub!($symbol, $index, $shape);)*
         }
         /// The op that each operator is recorded as.
         const OPERATOR_OPS: [Op; OPERATORS.len()] = [$(Op::$op),*];
@@ -329,7 +332,7 @@ pub unsafe extern "C" fn new_begins(size: usize, which: usize, sp: usize, second
             guard::forward(state, sp, size, slack, 0);
         }
         let next = operators::next(which, (sp as *const usize).read());
-        if next.is_null() { crate::entry::new_without_next as *mut c_void } else { next }
+        if next.is_null() { entry::new_without_next as *mut c_void } else { next }
     }
 }
 
@@ -394,7 +397,7 @@ pub unsafe extern "C" fn delete_sampled(
     }
 }
 
-crate::entry::exports! {
+entry::exports! {
     malloc 1 malloc malloc_sampled;
     calloc 2 calloc calloc;
     realloc 2 realloc realloc;
@@ -414,5 +417,5 @@ crate::entry::exports! {
 #[cfg_attr(test, allow(dead_code))]
 pub fn choose_targets(mode: crate::mode::EntryMode) {
     choose_exports(mode);
-    crate::entry::choose_operators(mode);
+    entry::choose_operators(mode);
 }

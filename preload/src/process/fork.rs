@@ -4,12 +4,13 @@
 
 use crate::boot::attach;
 use crate::elf::tables;
+use crate::hooks::operators;
 use crate::session::{self, board};
 use crate::stack::modules;
 use crate::stack::unwind::rules;
 use crate::sys::{self, Need};
 use crate::thread::ThreadState;
-use crate::{dynsym, next, operators, thread, timestamp};
+use crate::{dynsym, next, thread, timestamp};
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 

@@ -2,5 +2,7 @@
 //! `dlclose`.
 
 pub mod exec;
+#[cfg(not(test))]
+mod exports;
 pub mod fork;
 pub mod sandbox;

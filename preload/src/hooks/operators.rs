@@ -11,9 +11,9 @@
 //! Nearly always they are those of the C++ run-time, which do nothing but call `malloc` and `free`.
 //! The hooks do that themselves then ([`is_runtime`]), at the price of C.
 
+use super::{FIRST_DELETE, OPERATORS as NAMES, is_plain_form};
 use crate::dynsym::{self, Scope, Wanted, cpp_runtime, scope};
 use crate::elf::{Object, objects};
-use crate::hooks::{FIRST_DELETE, OPERATORS as NAMES, is_plain_form};
 use crate::{arch, sys};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};

@@ -59,7 +59,7 @@ macro_rules! operator_stub {
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $symbol() {
-            crate::arch::operator_stub!($index, crate::entry::operator_targets::$shape)
+            crate::arch::operator_stub!($index, crate::hooks::entry::operator_targets::$shape)
         }
     };
 }
@@ -102,14 +102,14 @@ unsafe extern "C" fn new_full() {
 #[unsafe(naked)]
 unsafe extern "C" fn untraced_new() {
     crate::arch::untraced_operator_stub!((
-        next = sym crate::operators::NEXT, full = sym new_full, untraced = const crate::thread::UNTRACED,
+        next = sym super::operators::NEXT, full = sym new_full, untraced = const crate::thread::UNTRACED,
         arena = sym crate::bootstrap_arena::ARENA, arena_bytes = const crate::bootstrap_arena::BYTES))
 }
 
 #[unsafe(naked)]
 unsafe extern "C" fn untraced_delete() {
     crate::arch::untraced_operator_stub!((
-        next = sym crate::operators::NEXT, full = sym hooks::delete, untraced = const crate::thread::UNTRACED,
+        next = sym super::operators::NEXT, full = sym hooks::delete, untraced = const crate::thread::UNTRACED,
         arena = sym crate::bootstrap_arena::ARENA, arena_bytes = const crate::bootstrap_arena::BYTES))
 }
 
@@ -122,71 +122,13 @@ pub unsafe extern "C" fn new_without_next(size: usize) -> *mut u8 {
     unsafe { crate::next::malloc(size.max(1)) }
 }
 
-/// Exports that need nothing of their caller's state.
+/// The export that needs nothing of its caller's state.
 #[cfg(not(test))]
 #[allow(missing_docs)]
 pub mod plain {
-    use core::ffi::{c_char, c_int, c_void};
-
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn malloc_usable_size(block: *mut u8) -> usize {
         // SAFETY: the arguments are the program's, passed on unchanged.
         unsafe { crate::hooks::malloc_usable_size(block) }
-    }
-
-    #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn fork() -> c_int {
-        // SAFETY: the arguments are the program's, passed on unchanged.
-        unsafe { crate::process::fork::fork() }
-    }
-
-    #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn _Fork() -> c_int {
-        // SAFETY: the arguments are the program's, passed on unchanged.
-        unsafe { crate::process::fork::underscore_fork() }
-    }
-
-    #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn posix_spawn(
-        pid: *mut c_int,
-        path: *const c_char,
-        actions: *const c_void,
-        attributes: *const c_void,
-        argv: *const *const c_char,
-        environment: *const *const c_char,
-    ) -> c_int {
-        // SAFETY: the arguments are the program's, passed on unchanged.
-        unsafe { crate::process::exec::posix_spawn(pid, path, actions, attributes, argv, environment) }
-    }
-
-    #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn posix_spawnp(
-        pid: *mut c_int,
-        name: *const c_char,
-        actions: *const c_void,
-        attributes: *const c_void,
-        argv: *const *const c_char,
-        environment: *const *const c_char,
-    ) -> c_int {
-        // SAFETY: the arguments are the program's, passed on unchanged.
-        unsafe { crate::process::exec::posix_spawnp(pid, name, actions, attributes, argv, environment) }
-    }
-
-    #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn prctl(option: c_int, a: u64, b: u64, c: u64, d: u64) -> c_int {
-        // SAFETY: the arguments are the program's, passed on unchanged.
-        unsafe { crate::process::sandbox::prctl(option, a, b, c, d) }
-    }
-
-    #[unsafe(no_mangle)]
-    #[unsafe(naked)]
-    pub unsafe extern "C" fn syscall() {
-        crate::arch::jump_stub!(crate::process::sandbox::syscall)
-    }
-
-    #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
-        // SAFETY: the arguments are the program's, passed on unchanged.
-        unsafe { crate::process::fork::dlclose(handle) }
     }
 }
