@@ -342,7 +342,7 @@ pub unsafe extern "C" fn new_ends(block: *mut u8, size: usize, which: usize, sp:
     // SAFETY: the thread's own state; `sp` is the stub's.
     let is_outer = !thread::is_traced(state)
         || unsafe {
-            let is_outer = (*state).activation & thread::FORWARDING == 0 || (*state).forward.sp == sp;
+            let is_outer = !(*state).activation.has(thread::FORWARDING) || (*state).forwarded.sp == sp;
             guard::forwarded(state, sp);
             is_outer
         };

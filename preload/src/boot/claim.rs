@@ -6,11 +6,10 @@ use crate::mode::{self, EntryMode};
 use crate::session::{self, Area, private};
 use crate::sys::{self, Need};
 use crate::thread::deadline::Deadline;
-use crate::thread::{self, INTERVAL_PENDING, READY, STATE_BYTES, ThreadState};
+use crate::thread::{self, Activation, Deferred, RingWriter, STATE_BYTES, ThreadState};
 use crate::{next, sampling};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use heaptape_wire::area::{OVERFLOW_DROP, SLOT_CLAIMED, SLOT_FREE};
-use heaptape_wire::limits::HEADER_CHECK_RECORDS;
 use heaptape_wire::{SlotControl, ring::Ring};
 
 /// Returns the thread's state, and creates it if there is none yet. Used by calls that must be
@@ -19,7 +18,11 @@ use heaptape_wire::{SlotControl, ring::Ring};
 pub fn state(sp: usize) -> *mut ThreadState {
     let state = thread::get();
     // SAFETY: a state stays mapped for ever once its address is in the thread-local variable.
-    if state.is_null() || unsafe { (&raw const (*state).activation).read_volatile() } == 0 { enter(sp) } else { state }
+    if state.is_null() || unsafe { Activation::read(&raw const (*state).activation) }.is_none() {
+        enter(sp)
+    } else {
+        state
+    }
 }
 
 /// Creates the state of the calling thread, and attaches the process first if that has not been
@@ -98,26 +101,13 @@ fn new_state(area: &Area, sp: usize) -> Option<*mut ThreadState> {
 /// The state must be mapped and owned by the caller alone. If it had an earlier owner, all its
 /// fields are initialized, so that plain writes suffice.
 unsafe fn prepare(state: *mut ThreadState, control: &SlotControl, ring: Ring, sp: usize, sample_bytes: u64) {
-    let head = control.producer.0.head.load(Relaxed);
     // SAFETY: the state is mapped and the caller's alone, as the caller ensures.
     unsafe {
-        (*state).control = control;
-        (*state).ring = ring;
-        (*state).head = head;
-        (*state).limit =
-            control.consumer.0.tail.load(Acquire).wrapping_add(ring.capacity()).min(head + HEADER_CHECK_RECORDS);
-        (*state).timestamp = 0;
-        (*state).until_timestamp = 0;
-        (*state).event_head = head;
-        (*state).reserved = 0;
-        (*state).dropped = 0;
-        (*state).pending_reports = if sample_bytes == 0 { 0 } else { INTERVAL_PENDING };
-        (*state).deferred_count = 0;
-        (*state).is_capturing_deferred = 0;
-        (*state).deferred_emitted = 0;
+        (*state).writer = RingWriter::new(control, ring, sample_bytes != 0);
+        (*state).deferred = Deferred::EMPTY;
         (*state).countdown = sampling::Countdown::new(sample_bytes);
         (*state).stacks.reset(sp, control.owner.0.tid.load(Relaxed));
-        (*state).activation = READY;
+        (*state).activation = Activation::NEW;
     }
 }
 

@@ -27,9 +27,9 @@ pub fn forking(call: impl FnOnce() -> c_long) -> c_long {
     attach::FORK_TICK.store(timestamp::now(), Relaxed);
     // SAFETY: the thread's own state, mapped for ever, which only this thread writes.
     let activation = unsafe { (*state).activation };
-    let is_busy = activation & thread::BUSY != 0;
+    let is_busy = activation.has(thread::BUSY);
     // Whether no hook of this thread was interrupted, so that none continues in the child.
-    let is_idle = activation & 0xff == thread::READY;
+    let is_idle = activation.low_byte() == thread::READY;
     let mut fields = [0u8; thread::BYTES_BEFORE_CACHE];
     // SAFETY: the state is mapped, and these are its first fields.
     unsafe { core::ptr::copy_nonoverlapping(state.cast::<u8>(), fields.as_mut_ptr(), fields.len()) };
@@ -60,7 +60,7 @@ pub fn forking(call: impl FnOnce() -> c_long) -> c_long {
         // The parent's events from here on must not seem to be before the fork, so its next event
         // gets a timestamp.
         // SAFETY: the thread's own state, which stays mapped.
-        unsafe { (&raw mut (*state).until_timestamp).write_volatile(0) };
+        unsafe { (&raw mut (*state).writer.until_timestamp).write_volatile(0) };
     }
     complete.into_iter().for_each(|complete| sys::unmap(complete, thread::STATE_BYTES));
     result

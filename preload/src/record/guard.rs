@@ -7,9 +7,9 @@
 //! * `operator new` is running and calls `malloc` for the same bytes. This is one event, which the
 //!   hook of the operator records.
 
+use crate::probe;
 use crate::sys::Need;
-use crate::thread::{BUSY, COUNTED, FORWARDING, Forward, ONE_EVENT, ThreadState};
-use crate::{arch, probe};
+use crate::thread::{Activation, BUSY, COUNTED, FORWARDING, Forwarded, ThreadState};
 use core::sync::atomic::{Ordering::Acquire, Ordering::Release, Ordering::SeqCst, compiler_fence};
 
 /// The kind of a call of a hook.
@@ -32,21 +32,17 @@ pub unsafe fn classify(state: *mut ThreadState, sp: usize, size: usize, address:
     // SAFETY: the state is the calling thread's, as the caller ensures; plain accesses by the only
     // thread that has the block.
     unsafe {
-        if (*state).activation & BUSY != 0 {
-            if is_alive(state, sp, (*state).busy_sp, (*state).busy_return_address) {
+        if (*state).activation.has(BUSY) {
+            if is_alive(state, sp, (*state).running.sp, (*state).running.return_address) {
                 return CallKind::Deferred;
             }
             abandon(state);
         }
-        if (*state).activation & FORWARDING != 0 {
-            let forward = (*state).forward;
-            if !is_alive(state, sp, forward.sp, forward.return_address) {
-                arch::signal_atomic_and(&raw mut (*state).activation, !FORWARDING);
-            } else if (address != 0 && address == forward.address)
-                || (address == 0
-                    && forward.address == 0
-                    && size.max(1).wrapping_sub(forward.size.max(1)) <= forward.slack)
-            {
+        if (*state).activation.has(FORWARDING) {
+            let forwarded = (*state).forwarded;
+            if !is_alive(state, sp, forwarded.sp, forwarded.return_address) {
+                Activation::set_forwarding(&raw mut (*state).activation, false);
+            } else if forwarded.contains(size, address) {
                 return CallKind::Inner;
             }
         }
@@ -89,27 +85,18 @@ pub unsafe fn abandon(state: *mut ThreadState) {
     // SAFETY: the state is the calling thread's; its control words are mapped while its activation
     // is not 0.
     unsafe {
-        let producer = &(*(*state).control).producer.0;
-        let published = producer.head.load(Acquire);
-        if (*state).activation & COUNTED != 0 {
-            producer.emitted.store((*state).activation / ONE_EVENT, Release);
-            if published == (*state).event_head {
-                (*state).dropped += 1;
-                (*state).pending_reports += 1;
-                producer.dropped.store((*state).dropped, Release);
+        let writer = &mut (*state).writer;
+        let producer = writer.producer();
+        if (*state).activation.has(COUNTED) {
+            producer.emitted.store((*state).activation.events(), Release);
+            if producer.head.load(Acquire) == writer.event_head {
+                writer.count_dropped();
             }
         }
-        (*state).head = published;
-        producer.reservation.store(published, Release);
-        arch::signal_atomic_and(&raw mut (*state).activation, !(BUSY | COUNTED));
+        writer.roll_back((*state).countdown.mean != 0);
+        Activation::end(&raw mut (*state).activation);
         (*state).stacks.cache.forget();
-        (*state).is_capturing_deferred = 0;
-        (*state).until_timestamp = 0;
-        // The removed records may have contained a timestamp and a sampling interval.
-        (*state).timestamp = 0;
-        if (*state).countdown.mean != 0 {
-            (*state).pending_reports |= crate::thread::INTERVAL_PENDING;
-        }
+        (*state).deferred.abandon_capture();
     }
 }
 
@@ -121,22 +108,19 @@ pub unsafe fn abandon(state: *mut ThreadState) {
 /// address.
 #[inline(always)]
 pub unsafe fn begin(state: *mut ThreadState, sp: usize, counted: u64) {
-    let count = if counted != 0 { ONE_EVENT } else { 0 };
     // SAFETY: the state is the calling thread's, as the caller ensures.
     unsafe {
         let word = (sp as *const u64).read();
         let mark = |state: *mut ThreadState| {
-            (&raw mut (*state).busy_sp).write_volatile(sp);
-            (&raw mut (*state).busy_return_address).write_volatile(word);
-            (&raw mut (*state).event_head).write_volatile((*state).head);
+            (&raw mut (*state).running.sp).write_volatile(sp);
+            (&raw mut (*state).running.return_address).write_volatile(word);
+            (&raw mut (*state).writer.event_head).write_volatile((*state).writer.head);
         };
         // The fields are written before the activation, so that a handler that finds it busy finds
         // them set. They are written again after it, in case a handler ran just before and left its
         // own values.
         mark(state);
-        // In one instruction: with a separate load and store, a handler that runs between them
-        // would have its own count undone.
-        arch::signal_atomic_add(&raw mut (*state).activation, count | BUSY | counted);
+        Activation::begin(&raw mut (*state).activation, counted);
         mark(state);
     }
     compiler_fence(SeqCst);
@@ -150,7 +134,7 @@ pub unsafe fn begin(state: *mut ThreadState, sp: usize, counted: u64) {
 pub unsafe fn end(state: *mut ThreadState) {
     compiler_fence(SeqCst);
     // SAFETY: the state is the calling thread's, as the caller ensures.
-    unsafe { arch::signal_atomic_and(&raw mut (*state).activation, !(BUSY | COUNTED)) };
+    unsafe { Activation::end(&raw mut (*state).activation) };
 }
 
 /// Marks the start of a forwarded call. Returns false if the call is itself an inner call of
@@ -164,12 +148,12 @@ pub unsafe fn forward(state: *mut ThreadState, sp: usize, size: usize, slack: us
         if classify(state, sp, size, address) != CallKind::Event {
             return false;
         }
-        if (*state).activation & FORWARDING != 0 {
+        if (*state).activation.has(FORWARDING) {
             return true;
         }
-        (*state).forward = Forward { sp, size, slack, address, return_address: (sp as *const u64).read() };
+        (*state).forwarded = Forwarded { sp, size, slack, address, return_address: (sp as *const u64).read() };
         compiler_fence(SeqCst);
-        arch::signal_atomic_or(&raw mut (*state).activation, FORWARDING);
+        Activation::set_forwarding(&raw mut (*state).activation, true);
         true
     }
 }
@@ -181,8 +165,8 @@ pub unsafe fn forward(state: *mut ThreadState, sp: usize, size: usize, slack: us
 pub unsafe fn forwarded(state: *mut ThreadState, sp: usize) {
     // SAFETY: the state is the calling thread's, as the caller ensures.
     unsafe {
-        if (*state).activation & FORWARDING != 0 && (*state).forward.sp == sp {
-            arch::signal_atomic_and(&raw mut (*state).activation, !FORWARDING);
+        if (*state).activation.has(FORWARDING) && (*state).forwarded.sp == sp {
+            Activation::set_forwarding(&raw mut (*state).activation, false);
         }
     }
 }

@@ -13,12 +13,9 @@ pub use resize::{resize_begins, resize_ends};
 
 use crate::boot::claim;
 use crate::stack::cache;
-use crate::thread::{
-    self, COUNTED, DeferredEvent, INTERVAL_AFTER_NEXT, INTERVAL_PENDING, MAX_DEFERRED, ONE_EVENT, READY, ThreadState,
-    UNTRACED,
-};
+use crate::thread::{self, Activation, COUNTED, Deferred, DeferredEvent, MAX_DEFERRED, READY, ThreadState, UNTRACED};
 use crate::{session, timestamp};
-use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::Ordering::Relaxed;
 use guard::CallKind;
 use heaptape_wire::event::DELTA_LIMIT;
 use heaptape_wire::{Event, Op, Record};
@@ -49,7 +46,7 @@ fn hook_path() -> HookPath {
     }
     // SAFETY: a state stays mapped for ever once its address is in the thread-local variable; in a
     // forked child it reads as zeros.
-    match unsafe { (&raw const (*state).activation).read_volatile() } & 0xff {
+    match unsafe { Activation::read(&raw const (*state).activation) }.low_byte() {
         READY => HookPath::Fast(state),
         UNTRACED => HookPath::Untraced,
         _ => HookPath::Slow,
@@ -63,12 +60,12 @@ fn hook_path() -> HookPath {
 fn slow_path_state(sp: usize, bp: usize, size: usize, address: usize) -> Option<(*mut ThreadState, CallKind)> {
     let mut state = thread::get();
     // SAFETY: the thread's own state, which stays mapped.
-    if state.is_null() || unsafe { (*state).activation } == 0 {
+    if state.is_null() || unsafe { (*state).activation }.is_none() {
         state = claim::enter(sp);
         return (!state.is_null()).then_some((state, CallKind::Event));
     }
     // SAFETY: the thread's own state, which stays mapped.
-    if unsafe { (*state).activation } == thread::ENTERING {
+    if unsafe { (*state).activation }.low_byte() == thread::ENTERING {
         session::count_without_slot();
         return None;
     }
@@ -80,7 +77,7 @@ fn slow_path_state(sp: usize, bp: usize, size: usize, address: usize) -> Option<
             kind = CallKind::Event;
         }
         // Events that waited for a hook that has been left happened before this call.
-        if kind == CallKind::Event && (&raw const (*state).deferred_count).read_volatile() != 0 {
+        if kind == CallKind::Event && Deferred::count(&raw const (*state).deferred) != 0 {
             emit_deferred(state, sp);
         }
         (kind != CallKind::Inner).then_some((state, kind))
@@ -98,8 +95,8 @@ fn slow_path_state(sp: usize, bp: usize, size: usize, address: usize) -> Option<
 unsafe fn hook_is_gone(state: *mut ThreadState, sp: usize, bp: usize) -> bool {
     // SAFETY: the state is the calling thread's, as the caller ensures.
     unsafe {
-        let is_full = (&raw const (*state).deferred_count).read_volatile() as usize >= MAX_DEFERRED;
-        is_full && cache::stack_contains(&raw mut (*state).stacks, sp, bp, (*state).busy_sp) == Some(false)
+        let is_full = Deferred::count(&raw const (*state).deferred) >= MAX_DEFERRED;
+        is_full && cache::stack_contains(&raw mut (*state).stacks, sp, bp, (*state).running.sp) == Some(false)
     }
 }
 
@@ -168,7 +165,7 @@ fn record(state: *mut ThreadState, op: Op, address: u64, size: u64, sp: usize, s
         let stack = stack();
         push(&mut *state, Event { op, stack, address, size });
         guard::end(state);
-        if (&raw const (*state).deferred_count).read_volatile() != 0 {
+        if Deferred::count(&raw const (*state).deferred) != 0 {
             emit_deferred(state, sp);
         }
     }
@@ -200,50 +197,50 @@ fn record_slowly(op: Op, address: u64, size: u64, sp: usize, bp: usize, with_sta
 #[inline(always)]
 unsafe fn push(state: &mut ThreadState, event: Event) -> bool {
     // SAFETY: the slot's control record stays mapped while the session lives.
-    let producer = unsafe { &(*state.control).producer.0 };
-    if state.head + MAX_EVENT_RECORDS + state.reserved > state.limit && !ensure_capacity(state) {
-        producer.emitted.store(state.activation / ONE_EVENT, Relaxed);
+    let producer = unsafe { state.writer.producer() };
+    if state.writer.is_short_of(MAX_EVENT_RECORDS) && !ensure_capacity(state) {
+        producer.emitted.store(state.activation.events(), Relaxed);
         if event.op == Op::RESIZE_BEGIN {
-            state.activation += ONE_EVENT;
-            producer.emitted.store(state.activation / ONE_EVENT, Relaxed);
+            state.activation.count_event();
+            producer.emitted.store(state.activation.events(), Relaxed);
         }
         if event.op.is_event() || event.op == Op::RESIZE_BEGIN {
             count_dropped(state);
         }
         return false;
     }
-    if state.pending_reports != 0 {
+    if state.writer.pending_reports != 0 {
         put_pending_reports(state);
     }
     let mut delta = 0;
-    if timestamp::is_single_threaded() && state.until_timestamp != 0 {
-        state.until_timestamp -= 1;
+    if timestamp::is_single_threaded() && state.writer.until_timestamp != 0 {
+        state.writer.until_timestamp -= 1;
     } else {
-        state.until_timestamp = if timestamp::is_single_threaded() { TIMESTAMP_INTERVAL } else { 0 };
-        producer.reservation.store(state.head + 1, Relaxed);
+        state.writer.until_timestamp = if timestamp::is_single_threaded() { TIMESTAMP_INTERVAL } else { 0 };
+        producer.reservation.store(state.writer.head + 1, Relaxed);
         let now = timestamp::now();
-        delta = now.wrapping_sub(state.timestamp);
+        delta = now.wrapping_sub(state.writer.timestamp);
         // A timestamp is never before the thread's last one, even if the clock is.
         if (delta as i64) < 0 {
             delta = 0;
         } else if delta >= DELTA_LIMIT {
-            state.put(Record::timestamp(now));
-            state.timestamp = now;
+            state.writer.put(Record::timestamp(now));
+            state.writer.timestamp = now;
             delta = 0;
         } else {
-            state.timestamp = now;
+            state.writer.timestamp = now;
         }
     }
     if event.is_compact() {
-        state.put(event.compact(delta));
+        state.writer.put(event.compact(delta));
     } else {
-        event.extended(delta).into_iter().for_each(|record| state.put(record));
+        event.extended(delta).into_iter().for_each(|record| state.writer.put(record));
     }
     // Stored right before the event is published, so that the count is in doubt for as short as
     // possible if the thread is killed between the two.
-    producer.emitted.store(state.activation / ONE_EVENT, Relaxed);
+    producer.emitted.store(state.activation.events(), Relaxed);
     // SAFETY: the control record is the claimed slot's, since the activation is busy.
-    unsafe { state.publish() };
+    unsafe { state.writer.publish() };
     true
 }
 
@@ -251,24 +248,14 @@ unsafe fn push(state: &mut ThreadState, event: Event) -> bool {
 #[cold]
 #[inline(never)]
 fn put_pending_reports(state: &mut ThreadState) {
-    let reports = core::mem::take(&mut state.pending_reports);
-    let events = reports & !(INTERVAL_PENDING | INTERVAL_AFTER_NEXT);
-    if events != 0 {
-        state.put(Record::dropped(events));
-    }
-    if reports & INTERVAL_PENDING != 0 {
-        state.put(Record::sample_interval(state.countdown.mean, reports & INTERVAL_AFTER_NEXT != 0));
-    }
+    state.writer.put_pending_reports(state.countdown.mean);
 }
 
 /// Counts one event that was dropped for want of space.
 #[cold]
 fn count_dropped(state: &mut ThreadState) {
     // SAFETY: the slot's control record stays mapped while the session lives.
-    let producer = unsafe { &(*state.control).producer.0 };
-    state.dropped += 1;
-    state.pending_reports += 1;
-    producer.dropped.store(state.dropped, Release);
+    unsafe { state.writer.count_dropped() };
 }
 
 /// Keeps an event of a signal handler that interrupted a hook of this thread until that hook ends.
@@ -276,20 +263,16 @@ fn count_dropped(state: &mut ThreadState) {
 #[cold]
 #[inline(never)]
 fn defer(state: *mut ThreadState, event: Event) -> bool {
-    // SAFETY: the thread's own state. The interrupted hook reads `nested_count` only when it is
-    // done, and never the rest.
+    // SAFETY: the thread's own state.
     unsafe {
-        let count = (&raw const (*state).deferred_count).read_volatile() as usize;
-        if count >= MAX_DEFERRED {
+        let deferred = || DeferredEvent { timestamp: timestamp::now(), event };
+        let is_kept = Deferred::push(&raw mut (*state).deferred, &raw mut (*state).deferred_events, deferred);
+        if !is_kept {
             // The interrupted hook may hold the other counters in registers. This one is written by
             // handlers only.
-            (*(*state).control).producer.0.deferred_dropped.fetch_add(1, Relaxed);
-            return false;
+            (*state).writer.producer().deferred_dropped.fetch_add(1, Relaxed);
         }
-        let deferred = DeferredEvent { timestamp: timestamp::now(), event };
-        (&raw mut (*state).deferred[count]).write_volatile(deferred);
-        (&raw mut (*state).deferred_count).write_volatile(count as u32 + 1);
-        true
+        is_kept
     }
 }
 
@@ -297,15 +280,11 @@ fn defer(state: *mut ThreadState, event: Event) -> bool {
 /// capture.
 #[cold]
 fn deferred_stack(state: *mut ThreadState, sp: usize, bp: usize) -> u32 {
-    // SAFETY: `is_capturing_deferred` reserves the deferred frames for this call.
+    // SAFETY: the thread's own state; the deferred frames are reserved for this call.
     unsafe {
-        if (&raw const (*state).is_capturing_deferred).read_volatile() != 0 {
-            return 0;
-        }
-        (&raw mut (*state).is_capturing_deferred).write_volatile(1);
-        let node = cache::capture_deferred(&raw mut (*state).stacks, sp, bp);
-        (&raw mut (*state).is_capturing_deferred).write_volatile(0);
-        node
+        Deferred::while_capturing(&raw mut (*state).deferred, || {
+            cache::capture_deferred(&raw mut (*state).stacks, sp, bp)
+        })
     }
 }
 
@@ -313,22 +292,13 @@ fn deferred_stack(state: *mut ThreadState, sp: usize, bp: usize) -> u32 {
 #[cold]
 #[inline(never)]
 fn emit_deferred(state: *mut ThreadState, sp: usize) {
-    // SAFETY: the thread's own state; handlers add after `deferred_count` only, and an index is
-    // passed before its event is emitted, so that a jump out of here emits none twice.
+    // SAFETY: the thread's own state; `sp` is the hook's.
     unsafe {
-        loop {
-            let record_alloc = (&raw const (*state).deferred_emitted).read_volatile();
-            if record_alloc >= (&raw const (*state).deferred_count).read_volatile() {
-                break;
-            }
-            let deferred = (&raw const (*state).deferred[record_alloc as usize]).read_volatile();
-            (&raw mut (*state).deferred_emitted).write_volatile(record_alloc + 1);
+        while let Some(deferred) = Deferred::next(&raw mut (*state).deferred, &raw const (*state).deferred_events) {
             guard::begin(state, sp, if deferred.event.op.is_event() { COUNTED } else { 0 });
             push_deferred(&mut *state, deferred);
             guard::end(state);
         }
-        (&raw mut (*state).deferred_count).write_volatile(0);
-        (&raw mut (*state).deferred_emitted).write_volatile(0);
     }
 }
 
@@ -338,26 +308,26 @@ fn emit_deferred(state: *mut ThreadState, sp: usize) {
 /// As [`push`].
 unsafe fn push_deferred(state: &mut ThreadState, deferred: DeferredEvent) {
     // SAFETY: the slot's control record stays mapped while the session lives.
-    let producer = unsafe { &(*state.control).producer.0 };
-    producer.emitted.store(state.activation / ONE_EVENT, Relaxed);
-    if state.head + MAX_EVENT_RECORDS + state.reserved > state.limit && !ensure_capacity(state) {
+    let producer = unsafe { state.writer.producer() };
+    producer.emitted.store(state.activation.events(), Relaxed);
+    if state.writer.is_short_of(MAX_EVENT_RECORDS) && !ensure_capacity(state) {
         if deferred.event.op.is_event() {
             count_dropped(state);
         }
         return;
     }
-    if state.pending_reports != 0 {
+    if state.writer.pending_reports != 0 {
         put_pending_reports(state);
     }
-    producer.reservation.store(state.head + 1, Relaxed);
-    state.timestamp = state.timestamp.max(deferred.timestamp);
-    state.until_timestamp = 0;
-    state.put(Record::timestamp(state.timestamp));
+    producer.reservation.store(state.writer.head + 1, Relaxed);
+    state.writer.timestamp = state.writer.timestamp.max(deferred.timestamp);
+    state.writer.until_timestamp = 0;
+    state.writer.put(Record::timestamp(state.writer.timestamp));
     if deferred.event.is_compact() {
-        state.put(deferred.event.compact(0));
+        state.writer.put(deferred.event.compact(0));
     } else {
-        deferred.event.extended(0).into_iter().for_each(|record| state.put(record));
+        deferred.event.extended(0).into_iter().for_each(|record| state.writer.put(record));
     }
     // SAFETY: the control record is the claimed slot's, since the activation is busy.
-    unsafe { state.publish() };
+    unsafe { state.writer.publish() };
 }

@@ -3,7 +3,7 @@
 
 use super::guard::{self, CallKind};
 use super::{HookPath, defer, deferred_stack, emit_deferred, hook_path, push, sample, slow_path_state};
-use crate::thread::{COUNTED, ThreadState};
+use crate::thread::{COUNTED, Deferred, ThreadState};
 use crate::{sampling, stack::cache};
 use heaptape_wire::{Event, Op};
 
@@ -50,11 +50,11 @@ pub fn resize_begins(old: *mut u8, size: usize, sp: usize, bp: usize) -> Option<
     // SAFETY: the thread's own state, which is not busy.
     unsafe {
         guard::begin(state, sp, 0);
-        let reserved = (*state).reserved;
-        (*state).reserved = (reserved + SECOND_HALF).min(MAX_RESERVED);
+        let reserved = (*state).writer.reserved;
+        (*state).writer.reserved = (reserved + SECOND_HALF).min(MAX_RESERVED);
         let done = push(&mut *state, event);
         if !done {
-            (*state).reserved = reserved;
+            (*state).writer.reserved = reserved;
         }
         guard::end(state);
         done.then_some(resize)
@@ -67,7 +67,7 @@ pub fn resize_ends(resize: Resize, op: Op, old: *mut u8, new: *mut u8, size: usi
     let state = resize.state;
     // SAFETY: the state that the first half used.
     unsafe {
-        if (*state).activation == 0 {
+        if (*state).activation.is_none() {
             return; // Forked inside the allocator: the child attaches at its first own event.
         }
         let failed = new.is_null() && size != 0;
@@ -90,10 +90,10 @@ pub fn resize_ends(resize: Resize, op: Op, old: *mut u8, new: *mut u8, size: usi
         }
         guard::begin(state, sp, if op.is_event() { COUNTED } else { 0 });
         let stack = if op == Op::RESIZE_FAILED { 0 } else { cache::capture(&raw mut (*state).stacks, sp, bp) };
-        (*state).reserved = (*state).reserved.saturating_sub(SECOND_HALF);
+        (*state).writer.reserved = (*state).writer.reserved.saturating_sub(SECOND_HALF);
         push(&mut *state, Event { op, stack, address, size });
         guard::end(state);
-        if (&raw const (*state).deferred_count).read_volatile() != 0 {
+        if Deferred::count(&raw const (*state).deferred) != 0 {
             emit_deferred(state, sp);
         }
     }

@@ -24,7 +24,7 @@ pub unsafe fn apply_control(state: *mut ThreadState) {
     let sample_bytes = header.sample_bytes.load(Relaxed);
     if state.countdown.set_mean(sample_bytes) {
         mode::choose(EntryMode::of_interval(sample_bytes));
-        state.pending_reports |= INTERVAL_PENDING | INTERVAL_AFTER_NEXT;
+        state.writer.pending_reports |= INTERVAL_PENDING | INTERVAL_AFTER_NEXT;
     }
     if header.activation.0.load(Relaxed) == ACTIVATION_DORMANT {
         // The state stays as it is until the recorder sees that the thread has another slot, or has
@@ -45,13 +45,13 @@ pub fn ensure_capacity(state: &mut ThreadState) -> bool {
 
 #[inline(always)]
 fn ensure_capacity_aligned(state: &mut ThreadState) -> bool {
-    let capacity = state.ring.capacity();
-    let wanted = state.head + MAX_EVENT_RECORDS + state.reserved;
+    let capacity = state.writer.ring.capacity();
+    let wanted = state.writer.head + MAX_EVENT_RECORDS + state.writer.reserved;
     // SAFETY: the slot's control record stays mapped while the session lives.
-    let control = unsafe { &*state.control };
+    let control = unsafe { &*state.writer.control };
     let mut refresh = |state: &mut ThreadState| {
         let end = control.consumer.0.tail.load(Acquire).wrapping_add(capacity);
-        state.limit = end.min(wanted + HEADER_CHECK_RECORDS);
+        state.writer.limit = end.min(wanted + HEADER_CHECK_RECORDS);
         wanted <= end
     };
     // SAFETY: the calling thread's own state.

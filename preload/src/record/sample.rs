@@ -84,7 +84,7 @@ pub unsafe fn count_sampled_out(state: *mut ThreadState) {
     // SAFETY: the state is the calling thread's, as the caller ensures; only the thread that owns
     // the slot writes the word.
     unsafe {
-        let word = &raw const (*(*state).control).producer.0.sampled_out;
+        let word = &raw const (*state).writer.producer().sampled_out;
         arch::signal_atomic_increment(word.cast_mut().cast());
     }
 }
