@@ -6,7 +6,9 @@
 //! the frames that the compiler makes for this library.
 
 use crate::boot::claim;
+use crate::caller::Caller;
 use crate::record::guard;
+use crate::thread::Request;
 mod entry;
 pub mod operators;
 
@@ -18,80 +20,80 @@ use heaptape_wire::Op;
 /// Runs a call of an allocator whose functions may call each other by their public names, so that
 /// the inner calls are not events.
 #[inline(always)]
-fn forward_call<T>(sp: usize, size: usize, block: *mut u8, call: impl FnOnce() -> T) -> T {
-    if next::is_glibc() { call() } else { mark_forwarded(sp, size, block, call) }
+fn forward_call<T>(caller: Caller, size: usize, block: *mut u8, call: impl FnOnce() -> T) -> T {
+    if next::is_glibc() { call() } else { mark_forwarded(caller, size, block, call) }
 }
 
 /// The same for a call that makes inner calls in glibc too: `reallocarray` is a multiplication and
 /// a `realloc`.
-fn mark_forwarded<T>(sp: usize, size: usize, block: *mut u8, call: impl FnOnce() -> T) -> T {
-    let state = claim::state(sp);
+fn mark_forwarded<T>(caller: Caller, size: usize, block: *mut u8, call: impl FnOnce() -> T) -> T {
+    let state = claim::state(caller.sp);
     // SAFETY: the thread's own state, or null.
-    let marked = thread::is_traced(state) && unsafe { guard::forward(state, sp, size, 0, block as usize) };
+    let marked =
+        thread::is_traced(state) && unsafe { guard::forward(state, caller.sp, Request::of_block(size, block)) };
     let result = call();
     if marked {
         // SAFETY: the thread's own state, which `forward` has marked.
-        unsafe { guard::forwarded(state, sp) };
+        unsafe { guard::forwarded(state, caller.sp) };
     }
     result
 }
 
 /// Records a block, unless it is null or from the bootstrap arena, and returns it.
 #[inline(always)]
-fn record_alloc(op: Op, block: *mut u8, size: usize, sp: usize, bp: usize) -> *mut u8 {
+fn record_alloc(op: Op, block: *mut u8, size: usize, caller: Caller) -> *mut u8 {
     if !block.is_null() && !bootstrap_arena::owns(block) {
-        allocated(op, block, size, sp, bp);
+        allocated(op, block, size, caller);
     }
     block
 }
 
 /// The body of `malloc`.
-pub unsafe extern "C" fn malloc(size: usize, sp: usize, bp: usize) -> *mut u8 {
+pub unsafe extern "C" fn malloc(size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged.
-    record_alloc(Op::MALLOC, unsafe { next::malloc(size) }, size, sp, bp)
+    record_alloc(Op::MALLOC, unsafe { next::malloc(size) }, size, caller)
 }
 
 /// The body of `malloc` in the sampled mode.
-pub unsafe extern "C" fn malloc_sampled(size: usize, sp: usize, bp: usize) -> *mut u8 {
+pub unsafe extern "C" fn malloc_sampled(size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged.
-    unsafe { if is_sampled_out(size) { next::malloc(size) } else { malloc(size, sp, bp) } }
+    unsafe { if is_sampled_out(size) { next::malloc(size) } else { malloc(size, caller) } }
 }
 
 /// The body of `calloc`.
-pub unsafe extern "C" fn calloc(count: usize, size: usize, sp: usize, bp: usize) -> *mut u8 {
+pub unsafe extern "C" fn calloc(count: usize, size: usize, caller: Caller) -> *mut u8 {
     let bytes = count.wrapping_mul(size);
     // SAFETY: the arguments are the program's, passed on unchanged. An overflow makes it fail, so
     // that `bytes` is not used.
     record_alloc(
         Op::CALLOC,
-        forward_call(sp, bytes, core::ptr::null_mut(), || unsafe { next::calloc(count, size) }),
+        forward_call(caller, bytes, core::ptr::null_mut(), || unsafe { next::calloc(count, size) }),
         bytes,
-        sp,
-        bp,
+        caller,
     )
 }
 
 /// Implements `realloc` and `reallocarray`. `ops` are the op of an allocation and that of a resize.
 #[inline(always)]
-fn resize(block: *mut u8, size: usize, sp: usize, bp: usize, ops: [Op; 2], call: impl FnOnce() -> *mut u8) -> *mut u8 {
+fn resize(block: *mut u8, size: usize, caller: Caller, ops: [Op; 2], call: impl FnOnce() -> *mut u8) -> *mut u8 {
     let [first, again] = ops;
     if block.is_null() {
-        return record_alloc(first, call(), size, sp, bp);
+        return record_alloc(first, call(), size, caller);
     }
     if bootstrap_arena::owns(block) {
-        return leave_arena(block, size, first, sp, bp);
+        return leave_arena(block, size, first, caller);
     }
-    let begun = resize_begins(block, size, sp, bp);
+    let begun = resize_begins(block, size, caller);
     let new = call();
     if let Some(begun) = begun {
-        resize_ends(begun, again, block, new, size, sp, bp);
+        resize_ends(begun, again, block, new, size, caller);
     }
     new
 }
 
 /// Reallocates a block of the bootstrap arena.
 #[cold]
-fn leave_arena(block: *mut u8, size: usize, op: Op, sp: usize, bp: usize) -> *mut u8 {
+fn leave_arena(block: *mut u8, size: usize, op: Op, caller: Caller) -> *mut u8 {
     // SAFETY: a new block of `size` bytes; the old one holds its own size and stays where it is for
     // ever.
     unsafe {
@@ -99,139 +101,136 @@ fn leave_arena(block: *mut u8, size: usize, op: Op, sp: usize, bp: usize) -> *mu
         if !new.is_null() {
             core::ptr::copy_nonoverlapping(block, new, bootstrap_arena::size(block).min(size));
         }
-        record_alloc(op, new, size, sp, bp)
+        record_alloc(op, new, size, caller)
     }
 }
 
 /// The body of `realloc`.
-pub unsafe extern "C" fn realloc(block: *mut u8, size: usize, sp: usize, bp: usize) -> *mut u8 {
+pub unsafe extern "C" fn realloc(block: *mut u8, size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged.
     let call = || unsafe { next::realloc(block, size) };
-    resize(block, size, sp, bp, [Op::REALLOC, Op::RESIZE], || forward_call(sp, size, block, call))
+    resize(block, size, caller, [Op::REALLOC, Op::RESIZE], || forward_call(caller, size, block, call))
 }
 
 /// The body of `reallocarray`.
-pub unsafe extern "C" fn reallocarray(block: *mut u8, count: usize, size: usize, sp: usize, bp: usize) -> *mut u8 {
+pub unsafe extern "C" fn reallocarray(block: *mut u8, count: usize, size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged; when the product overflows it
     // fails and leaves the block as it is.
     let call = || unsafe { next::reallocarray(block, count, size) };
     match count.checked_mul(size) {
         Some(bytes) => {
             let ops = [Op::REALLOCARRAY, Op::RESIZE_ARRAY];
-            resize(block, bytes, sp, bp, ops, || mark_forwarded(sp, bytes, block, call))
+            resize(block, bytes, caller, ops, || mark_forwarded(caller, bytes, block, call))
         }
         None => call(),
     }
 }
 
 /// The body of `posix_memalign`.
-pub unsafe extern "C" fn posix_memalign(out: *mut *mut u8, align: usize, size: usize, sp: usize, bp: usize) -> c_int {
+pub unsafe extern "C" fn posix_memalign(out: *mut *mut u8, align: usize, size: usize, caller: Caller) -> c_int {
     // SAFETY: the arguments are the program's, passed on unchanged; on success `*out` is the block.
     unsafe {
-        let result = forward_call(sp, size, core::ptr::null_mut(), || next::posix_memalign(out, align, size));
+        let result = forward_call(caller, size, core::ptr::null_mut(), || next::posix_memalign(out, align, size));
         if result == 0 {
-            record_alloc(Op::POSIX_MEMALIGN, *out, size, sp, bp);
+            record_alloc(Op::POSIX_MEMALIGN, *out, size, caller);
         }
         result
     }
 }
 
 /// The body of `aligned_alloc`.
-pub unsafe extern "C" fn aligned_alloc(align: usize, size: usize, sp: usize, bp: usize) -> *mut u8 {
+pub unsafe extern "C" fn aligned_alloc(align: usize, size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged.
     record_alloc(
         Op::ALIGNED_ALLOC,
-        forward_call(sp, size, core::ptr::null_mut(), || unsafe { next::aligned_alloc(align, size) }),
+        forward_call(caller, size, core::ptr::null_mut(), || unsafe { next::aligned_alloc(align, size) }),
         size,
-        sp,
-        bp,
+        caller,
     )
 }
 
 /// The body of `memalign`.
-pub unsafe extern "C" fn memalign(align: usize, size: usize, sp: usize, bp: usize) -> *mut u8 {
+pub unsafe extern "C" fn memalign(align: usize, size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged.
     record_alloc(
         Op::MEMALIGN,
-        forward_call(sp, size, core::ptr::null_mut(), || unsafe { next::memalign(align, size) }),
+        forward_call(caller, size, core::ptr::null_mut(), || unsafe { next::memalign(align, size) }),
         size,
-        sp,
-        bp,
+        caller,
     )
 }
 
 /// The body of `valloc`.
-pub unsafe extern "C" fn valloc(size: usize, sp: usize, bp: usize) -> *mut u8 {
+pub unsafe extern "C" fn valloc(size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged.
     record_alloc(
         Op::VALLOC,
-        forward_call(sp, size, core::ptr::null_mut(), || unsafe { next::valloc(size) }),
+        forward_call(caller, size, core::ptr::null_mut(), || unsafe { next::valloc(size) }),
         size,
-        sp,
-        bp,
+        caller,
     )
 }
 
 /// The body of `pvalloc`.
-pub unsafe extern "C" fn pvalloc(size: usize, sp: usize, bp: usize) -> *mut u8 {
+pub unsafe extern "C" fn pvalloc(size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged.
     record_alloc(
         Op::PVALLOC,
-        forward_call(sp, size, core::ptr::null_mut(), || unsafe { next::pvalloc(size) }),
+        forward_call(caller, size, core::ptr::null_mut(), || unsafe { next::pvalloc(size) }),
         size,
-        sp,
-        bp,
+        caller,
     )
 }
 
 /// Implements all functions that free a block.
 #[inline(always)]
-fn free_by(op: Op, block: *mut u8, sp: usize, bp: usize, call: impl FnOnce()) {
+fn free_by(op: Op, block: *mut u8, caller: Caller, call: impl FnOnce()) {
     if block.is_null() {
         return call();
     }
     if bootstrap_arena::owns(block) {
         return;
     }
-    freed(op, block, sp, bp);
+    freed(op, block, caller);
     call();
 }
 
 /// The body of `free`.
-pub unsafe extern "C" fn free(block: *mut u8, sp: usize, bp: usize) {
+pub unsafe extern "C" fn free(block: *mut u8, caller: Caller) {
     // SAFETY: the arguments are the program's, passed on unchanged.
-    free_by(Op::FREE, block, sp, bp, || unsafe { next::free(block) });
+    free_by(Op::FREE, block, caller, || unsafe { next::free(block) });
 }
 
 /// The body of `free` in the sampled mode.
-pub unsafe extern "C" fn free_sampled(block: *mut u8, sp: usize, bp: usize) {
+pub unsafe extern "C" fn free_sampled(block: *mut u8, caller: Caller) {
     // SAFETY: the arguments are the program's, passed on unchanged.
     unsafe {
         if !bootstrap_arena::owns(block) && is_free_sampled_out(block) {
             next::free(block)
         } else {
-            free(block, sp, bp)
+            free(block, caller)
         }
     }
 }
 
 /// The body of `cfree`.
-pub unsafe extern "C" fn cfree(block: *mut u8, sp: usize, bp: usize) {
+pub unsafe extern "C" fn cfree(block: *mut u8, caller: Caller) {
     // SAFETY: the arguments are the program's, passed on unchanged.
-    free_by(Op::CFREE, block, sp, bp, || forward_call(sp, 0, block, || unsafe { next::cfree(block) }));
+    free_by(Op::CFREE, block, caller, || forward_call(caller, 0, block, || unsafe { next::cfree(block) }));
 }
 
 /// The body of `free_sized`.
-pub unsafe extern "C" fn free_sized(block: *mut u8, size: usize, sp: usize, bp: usize) {
+pub unsafe extern "C" fn free_sized(block: *mut u8, size: usize, caller: Caller) {
     // SAFETY: the arguments are the program's, passed on unchanged.
-    free_by(Op::FREE_SIZED, block, sp, bp, || forward_call(sp, 0, block, || unsafe { next::free_sized(block, size) }));
+    let call = || unsafe { next::free_sized(block, size) };
+    free_by(Op::FREE_SIZED, block, caller, || forward_call(caller, 0, block, call));
 }
 
 /// The body of `free_aligned_sized`.
-pub unsafe extern "C" fn free_aligned_sized(block: *mut u8, align: usize, size: usize, sp: usize, bp: usize) {
+pub unsafe extern "C" fn free_aligned_sized(block: *mut u8, align: usize, size: usize, caller: Caller) {
     // SAFETY: the arguments are the program's, passed on unchanged.
     let call = || unsafe { next::free_aligned_sized(block, align, size) };
-    free_by(Op::FREE_ALIGNED_SIZED, block, sp, bp, || forward_call(sp, 0, block, call));
+    free_by(Op::FREE_ALIGNED_SIZED, block, caller, || forward_call(caller, 0, block, call));
 }
 
 /// The body of `malloc_usable_size`, which is not an event.
@@ -296,24 +295,24 @@ pub fn is_plain_form(which: usize) -> bool {
 /// Implements `operator new` where the next definition is the C++ run-time's, which is a call of
 /// `malloc`, and what to do if that fails. Returns null if the next definition has to be called:
 /// because it is another one, or to do what is to be done after a failure.
-pub unsafe extern "C" fn new_direct(size: usize, which: usize, sp: usize, bp: usize) -> *mut u8 {
-    // SAFETY: the size is the program's, and 1 for 0 as in the run-time; `sp` is the stub's.
+pub unsafe extern "C" fn new_direct(size: usize, which: usize, caller: Caller) -> *mut u8 {
+    // SAFETY: the size is the program's, and 1 for 0 as in the run-time; `caller` is the stub's.
     unsafe {
-        if !operators::is_runtime(which, (sp as *const usize).read()) {
+        if !operators::is_runtime(which, caller.return_address()) {
             return core::ptr::null_mut();
         }
-        record_alloc(OPERATOR_OPS[which], next::malloc(size.max(1)), size, sp, bp)
+        record_alloc(OPERATOR_OPS[which], next::malloc(size.max(1)), size, caller)
     }
 }
 
 /// The same in the sampled mode.
-pub unsafe extern "C" fn new_direct_sampled(size: usize, which: usize, sp: usize, bp: usize) -> *mut u8 {
+pub unsafe extern "C" fn new_direct_sampled(size: usize, which: usize, caller: Caller) -> *mut u8 {
     // SAFETY: as `new_direct`.
     unsafe {
-        if operators::is_runtime(which, (sp as *const usize).read()) && is_sampled_out(size) {
+        if operators::is_runtime(which, caller.return_address()) && is_sampled_out(size) {
             return next::malloc(size.max(1));
         }
-        new_direct(size, which, sp, bp)
+        new_direct(size, which, caller)
     }
 }
 
@@ -325,11 +324,11 @@ pub unsafe extern "C" fn new_direct_sampled(size: usize, which: usize, sp: usize
 /// argument.
 pub unsafe extern "C" fn new_begins(size: usize, which: usize, sp: usize, second: usize) -> *mut c_void {
     let state = claim::state(sp);
-    // SAFETY: the thread's own state, or null; `sp` is the stub's.
+    // SAFETY: the thread's own state, or null; `caller` is the stub's.
     unsafe {
         if thread::is_traced(state) {
             let slack = if ALIGNED_NEW.contains(&which) { second.wrapping_sub(1) } else { 0 };
-            guard::forward(state, sp, size, slack, 0);
+            guard::forward(state, sp, Request { size, slack, address: 0 });
         }
         let next = operators::next(which, (sp as *const usize).read());
         if next.is_null() { entry::new_without_next as *mut c_void } else { next }
@@ -337,62 +336,55 @@ pub unsafe extern "C" fn new_begins(size: usize, which: usize, sp: usize, second
 }
 
 /// Runs after `operator new`, and records the block.
-pub unsafe extern "C" fn new_ends(block: *mut u8, size: usize, which: usize, sp: usize, bp: usize) -> *mut u8 {
+pub unsafe extern "C" fn new_ends(block: *mut u8, size: usize, which: usize, caller: Caller) -> *mut u8 {
     let state = thread::get();
-    // SAFETY: the thread's own state; `sp` is the stub's.
+    // SAFETY: the thread's own state; `caller` is the stub's.
     let is_outer = !thread::is_traced(state)
         || unsafe {
-            let is_outer = !(*state).activation.has(thread::FORWARDING) || (*state).forwarded.sp == sp;
-            guard::forwarded(state, sp);
+            let is_outer = !(*state).activation.has(thread::FORWARDING) || (*state).forwarded.sp == caller.sp;
+            guard::forwarded(state, caller.sp);
             is_outer
         };
-    if is_outer { record_alloc(OPERATOR_OPS[which], block, size, sp, bp) } else { block }
+    if is_outer { record_alloc(OPERATOR_OPS[which], block, size, caller) } else { block }
 }
 
 /// The body of `operator delete`. `second` and `third` hold the further arguments of the form, if
 /// it has any. That of the C++ run-time is a call of `free`.
-pub unsafe extern "C" fn delete(block: *mut u8, second: usize, third: usize, which: usize, sp: usize, bp: usize) {
-    // SAFETY: the arguments are the program's, passed on unchanged; `sp` is the stub's.
+pub unsafe extern "C" fn delete(block: *mut u8, second: usize, third: usize, which: usize, caller: Caller) {
+    // SAFETY: the arguments are the program's, passed on unchanged; `caller` is the stub's.
     unsafe {
-        let caller = (sp as *const usize).read();
-        free_by(OPERATOR_OPS[which], block, sp, bp, || {
-            if operators::is_runtime(which, caller) {
+        let from = caller.return_address();
+        free_by(OPERATOR_OPS[which], block, caller, || {
+            if operators::is_runtime(which, from) {
                 return next::free(block);
             }
-            let next = operators::next(which, caller);
+            let next = operators::next(which, from);
             if next.is_null() {
                 return next::free(block);
             }
             // SAFETY: every form takes at most three arguments in registers and returns nothing.
             let next: unsafe extern "C" fn(*mut u8, usize, usize) = core::mem::transmute(next);
-            let state = claim::state(sp);
-            let marked = thread::is_traced(state) && guard::forward(state, sp, 0, 0, block as usize);
+            let state = claim::state(caller.sp);
+            let marked = thread::is_traced(state) && guard::forward(state, caller.sp, Request::of_block(0, block));
             next(block, second, third);
             if marked {
-                guard::forwarded(state, sp);
+                guard::forwarded(state, caller.sp);
             }
         });
     }
 }
 
 /// The body of `operator delete` in the sampled mode.
-pub unsafe extern "C" fn delete_sampled(
-    block: *mut u8,
-    second: usize,
-    third: usize,
-    which: usize,
-    sp: usize,
-    bp: usize,
-) {
+pub unsafe extern "C" fn delete_sampled(block: *mut u8, second: usize, third: usize, which: usize, caller: Caller) {
     // SAFETY: as `delete`.
     unsafe {
-        if operators::is_runtime(which, (sp as *const usize).read())
+        if operators::is_runtime(which, caller.return_address())
             && !bootstrap_arena::owns(block)
             && is_free_sampled_out(block)
         {
             next::free(block)
         } else {
-            delete(block, second, third, which, sp, bp)
+            delete(block, second, third, which, caller)
         }
     }
 }

@@ -20,6 +20,7 @@
 mod arch;
 mod boot;
 mod bootstrap_arena;
+mod caller;
 mod dynsym;
 mod elf;
 mod hooks;

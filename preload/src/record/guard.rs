@@ -9,7 +9,7 @@
 
 use crate::probe;
 use crate::sys::Need;
-use crate::thread::{Activation, BUSY, COUNTED, FORWARDING, Forwarded, ThreadState};
+use crate::thread::{Activation, BUSY, COUNTED, FORWARDING, Forwarded, Request, ThreadState};
 use core::sync::atomic::{Ordering::Acquire, Ordering::Release, Ordering::SeqCst, compiler_fence};
 
 /// The kind of a call of a hook.
@@ -23,12 +23,11 @@ pub enum CallKind {
     Inner,
 }
 
-/// Classifies a call that found an activation other than `READY`. `size` and `address` are the
-/// call's own, or 0 if it has none.
+/// Classifies a call that found an activation other than `READY`, by what it requests.
 ///
 /// # Safety
 /// `state` must be the calling thread's, with an activation that is not 0.
-pub unsafe fn classify(state: *mut ThreadState, sp: usize, size: usize, address: usize) -> CallKind {
+pub unsafe fn classify(state: *mut ThreadState, sp: usize, request: Request) -> CallKind {
     // SAFETY: the state is the calling thread's, as the caller ensures; plain accesses by the only
     // thread that has the block.
     unsafe {
@@ -42,7 +41,7 @@ pub unsafe fn classify(state: *mut ThreadState, sp: usize, size: usize, address:
             let forwarded = (*state).forwarded;
             if !is_alive(state, sp, forwarded.sp, forwarded.return_address) {
                 Activation::set_forwarding(&raw mut (*state).activation, false);
-            } else if forwarded.contains(size, address) {
+            } else if forwarded.contains(request) {
                 return CallKind::Inner;
             }
         }
@@ -142,16 +141,16 @@ pub unsafe fn end(state: *mut ThreadState) {
 ///
 /// # Safety
 /// As [`begin`].
-pub unsafe fn forward(state: *mut ThreadState, sp: usize, size: usize, slack: usize, address: usize) -> bool {
+pub unsafe fn forward(state: *mut ThreadState, sp: usize, request: Request) -> bool {
     // SAFETY: the state is the calling thread's, as the caller ensures.
     unsafe {
-        if classify(state, sp, size, address) != CallKind::Event {
+        if classify(state, sp, request) != CallKind::Event {
             return false;
         }
         if (*state).activation.has(FORWARDING) {
             return true;
         }
-        (*state).forwarded = Forwarded { sp, size, slack, address, return_address: (sp as *const u64).read() };
+        (*state).forwarded = Forwarded { sp, request, return_address: (sp as *const u64).read() };
         compiler_fence(SeqCst);
         Activation::set_forwarding(&raw mut (*state).activation, true);
         true

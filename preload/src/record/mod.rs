@@ -12,8 +12,11 @@ mod sample;
 pub use resize::{resize_begins, resize_ends};
 
 use crate::boot::claim;
+use crate::caller::Caller;
 use crate::stack::cache;
-use crate::thread::{self, Activation, COUNTED, Deferred, DeferredEvent, MAX_DEFERRED, READY, ThreadState, UNTRACED};
+use crate::thread::{
+    self, Activation, COUNTED, Deferred, DeferredEvent, MAX_DEFERRED, READY, Request, ThreadState, UNTRACED,
+};
 use crate::{session, timestamp};
 use core::sync::atomic::Ordering::Relaxed;
 use guard::CallKind;
@@ -57,11 +60,11 @@ fn hook_path() -> HookPath {
 /// or is not an event of its own.
 #[cold]
 #[inline(never)]
-fn slow_path_state(sp: usize, bp: usize, size: usize, address: usize) -> Option<(*mut ThreadState, CallKind)> {
+fn slow_path_state(caller: Caller, request: Request) -> Option<(*mut ThreadState, CallKind)> {
     let mut state = thread::get();
     // SAFETY: the thread's own state, which stays mapped.
     if state.is_null() || unsafe { (*state).activation }.is_none() {
-        state = claim::enter(sp);
+        state = claim::enter(caller.sp);
         return (!state.is_null()).then_some((state, CallKind::Event));
     }
     // SAFETY: the thread's own state, which stays mapped.
@@ -71,14 +74,14 @@ fn slow_path_state(sp: usize, bp: usize, size: usize, address: usize) -> Option<
     }
     // SAFETY: the thread's own state, whose activation is not 0.
     unsafe {
-        let mut kind = guard::classify(state, sp, size, address);
-        if kind == CallKind::Deferred && hook_is_gone(state, sp, bp) {
+        let mut kind = guard::classify(state, caller.sp, request);
+        if kind == CallKind::Deferred && hook_is_gone(state, caller) {
             guard::abandon(state);
             kind = CallKind::Event;
         }
         // Events that waited for a hook that has been left happened before this call.
         if kind == CallKind::Event && Deferred::count(&raw const (*state).deferred) != 0 {
-            emit_deferred(state, sp);
+            emit_deferred(state, caller.sp);
         }
         (kind != CallKind::Inner).then_some((state, kind))
     }
@@ -92,11 +95,11 @@ fn slow_path_state(sp: usize, bp: usize, size: usize, address: usize) -> Option<
 /// # Safety
 /// As [`guard::classify`].
 #[cold]
-unsafe fn hook_is_gone(state: *mut ThreadState, sp: usize, bp: usize) -> bool {
+unsafe fn hook_is_gone(state: *mut ThreadState, caller: Caller) -> bool {
     // SAFETY: the state is the calling thread's, as the caller ensures.
     unsafe {
         let is_full = Deferred::count(&raw const (*state).deferred) >= MAX_DEFERRED;
-        is_full && cache::stack_contains(&raw mut (*state).stacks, sp, bp, (*state).running.sp) == Some(false)
+        is_full && cache::stack_contains(&raw mut (*state).stacks, caller, (*state).running.sp) == Some(false)
     }
 }
 
@@ -124,49 +127,49 @@ pub fn is_free_sampled_out(address: *mut u8) -> bool {
 
 /// Records an allocation. Called after the allocator.
 #[inline(always)]
-pub fn allocated(op: Op, address: *mut u8, size: usize, sp: usize, bp: usize) {
+pub fn allocated(op: Op, address: *mut u8, size: usize, caller: Caller) {
     match hook_path() {
         // SAFETY: the thread's own state, whose activation is ready.
         HookPath::Fast(state) if unsafe { sample::selects(state, false, address as u64, size as u64) } => {
-            record_with_stack(state, op, address as u64, size as u64, sp, bp);
+            record_with_stack(state, op, address as u64, size as u64, caller);
         }
         HookPath::Fast(_) | HookPath::Untraced => {}
-        HookPath::Slow => record_slowly(op, address as u64, size as u64, sp, bp, true),
+        HookPath::Slow => record_slowly(op, address as u64, size as u64, caller, true),
     }
 }
 
 /// Records a free. Called before the allocator.
 #[inline(always)]
-pub fn freed(op: Op, address: *mut u8, sp: usize, bp: usize) {
+pub fn freed(op: Op, address: *mut u8, caller: Caller) {
     match hook_path() {
         HookPath::Untraced => {}
         // SAFETY: the thread's own state, whose activation is ready.
         HookPath::Fast(state) if !unsafe { sample::selects(state, true, address as u64, 0) } => {}
-        HookPath::Fast(state) if !session::frees_have_stacks() => record(state, op, address as u64, 0, sp, || 0),
-        HookPath::Fast(state) => record_with_stack(state, op, address as u64, 0, sp, bp),
-        HookPath::Slow => record_slowly(op, address as u64, 0, sp, bp, session::frees_have_stacks()),
+        HookPath::Fast(state) if !session::frees_have_stacks() => record(state, op, address as u64, 0, caller, || 0),
+        HookPath::Fast(state) => record_with_stack(state, op, address as u64, 0, caller),
+        HookPath::Slow => record_slowly(op, address as u64, 0, caller, session::frees_have_stacks()),
     }
 }
 
 /// Records an event with its call stack. One copy serves all hooks, because the capture is what
 /// fills the instruction cache.
 #[inline(never)]
-fn record_with_stack(state: *mut ThreadState, op: Op, address: u64, size: u64, sp: usize, bp: usize) {
-    // SAFETY: the activation is busy when `record` calls this, and `sp` and `bp` are the hook's.
-    record(state, op, address, size, sp, || unsafe { cache::capture(&raw mut (*state).stacks, sp, bp) });
+fn record_with_stack(state: *mut ThreadState, op: Op, address: u64, size: u64, caller: Caller) {
+    // SAFETY: the activation is busy when `record` calls this, and `caller` is the hook's.
+    record(state, op, address, size, caller, || unsafe { cache::capture(&raw mut (*state).stacks, caller) });
 }
 
 /// Records an event with the stack node that `stack` returns.
 #[inline(always)]
-fn record(state: *mut ThreadState, op: Op, address: u64, size: u64, sp: usize, stack: impl FnOnce() -> u32) {
-    // SAFETY: the thread's own state, which is not busy; `sp` is the hook's.
+fn record(state: *mut ThreadState, op: Op, address: u64, size: u64, caller: Caller, stack: impl FnOnce() -> u32) {
+    // SAFETY: the thread's own state, which is not busy; `caller` is the hook's.
     unsafe {
-        guard::begin(state, sp, COUNTED);
+        guard::begin(state, caller.sp, COUNTED);
         let stack = stack();
         push(&mut *state, Event { op, stack, address, size });
         guard::end(state);
         if Deferred::count(&raw const (*state).deferred) != 0 {
-            emit_deferred(state, sp);
+            emit_deferred(state, caller.sp);
         }
     }
 }
@@ -174,18 +177,18 @@ fn record(state: *mut ThreadState, op: Op, address: u64, size: u64, sp: usize, s
 /// Records an event on the slow path.
 #[cold]
 #[inline(never)]
-fn record_slowly(op: Op, address: u64, size: u64, sp: usize, bp: usize, with_stack: bool) {
+fn record_slowly(op: Op, address: u64, size: u64, caller: Caller, with_stack: bool) {
     let named = if op.is_free() { address as usize } else { 0 };
-    match slow_path_state(sp, bp, size as usize, named) {
+    match slow_path_state(caller, Request { size: size as usize, slack: 0, address: named }) {
         None => {}
         // SAFETY: the thread's own state, whose activation is not 0.
         Some((state, _)) if !unsafe { sample::selects(state, op.is_free(), address, size) } => {}
         Some((state, CallKind::Deferred)) => {
-            let stack = if with_stack { deferred_stack(state, sp, bp) } else { 0 };
+            let stack = if with_stack { deferred_stack(state, caller) } else { 0 };
             defer(state, Event { op, stack, address, size });
         }
-        Some((state, _)) if with_stack => record_with_stack(state, op, address, size, sp, bp),
-        Some((state, _)) => record(state, op, address, size, sp, || 0),
+        Some((state, _)) if with_stack => record_with_stack(state, op, address, size, caller),
+        Some((state, _)) => record(state, op, address, size, caller, || 0),
     }
 }
 
@@ -279,11 +282,11 @@ fn defer(state: *mut ThreadState, event: Event) -> bool {
 /// Captures the stack of a deferred event. Returns 0 if a handler interrupted another handler's
 /// capture.
 #[cold]
-fn deferred_stack(state: *mut ThreadState, sp: usize, bp: usize) -> u32 {
+fn deferred_stack(state: *mut ThreadState, caller: Caller) -> u32 {
     // SAFETY: the thread's own state; the deferred frames are reserved for this call.
     unsafe {
         Deferred::while_capturing(&raw mut (*state).deferred, || {
-            cache::capture_deferred(&raw mut (*state).stacks, sp, bp)
+            cache::capture_deferred(&raw mut (*state).stacks, caller)
         })
     }
 }

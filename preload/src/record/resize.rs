@@ -3,7 +3,8 @@
 
 use super::guard::{self, CallKind};
 use super::{HookPath, defer, deferred_stack, emit_deferred, hook_path, push, sample, slow_path_state};
-use crate::thread::{COUNTED, Deferred, ThreadState};
+use crate::caller::Caller;
+use crate::thread::{COUNTED, Deferred, Request, ThreadState};
 use crate::{sampling, stack::cache};
 use heaptape_wire::{Event, Op};
 
@@ -27,11 +28,11 @@ pub struct Resize {
 /// Emits the first half of a resize. Called before the allocator. Returns what the second half
 /// needs, or `None` if there is no second half.
 #[inline(never)]
-pub fn resize_begins(old: *mut u8, size: usize, sp: usize, bp: usize) -> Option<Resize> {
+pub fn resize_begins(old: *mut u8, size: usize, caller: Caller) -> Option<Resize> {
     let (state, kind) = match hook_path() {
         HookPath::Fast(state) => (state, CallKind::Event),
         HookPath::Untraced => return None,
-        HookPath::Slow => slow_path_state(sp, bp, size, old as usize)?,
+        HookPath::Slow => slow_path_state(caller, Request::of_block(size, old))?,
     };
     let mut resize = Resize { state, deferred: kind == CallKind::Deferred, old: true, new: true };
     // SAFETY: the thread's own state, whose activation is not 0.
@@ -49,7 +50,7 @@ pub fn resize_begins(old: *mut u8, size: usize, sp: usize, bp: usize) -> Option<
     }
     // SAFETY: the thread's own state, which is not busy.
     unsafe {
-        guard::begin(state, sp, 0);
+        guard::begin(state, caller.sp, 0);
         let reserved = (*state).writer.reserved;
         (*state).writer.reserved = (reserved + SECOND_HALF).min(MAX_RESERVED);
         let done = push(&mut *state, event);
@@ -63,7 +64,7 @@ pub fn resize_begins(old: *mut u8, size: usize, sp: usize, bp: usize) -> Option<
 
 /// Emits the second half of a resize. Called after the allocator.
 #[inline(never)]
-pub fn resize_ends(resize: Resize, op: Op, old: *mut u8, new: *mut u8, size: usize, sp: usize, bp: usize) {
+pub fn resize_ends(resize: Resize, op: Op, old: *mut u8, new: *mut u8, size: usize, caller: Caller) {
     let state = resize.state;
     // SAFETY: the state that the first half used.
     unsafe {
@@ -84,17 +85,17 @@ pub fn resize_ends(resize: Resize, op: Op, old: *mut u8, new: *mut u8, size: usi
             (op, new as u64, size as u64)
         };
         if resize.deferred {
-            let stack = deferred_stack(state, sp, bp);
+            let stack = deferred_stack(state, caller);
             defer(state, Event { op, stack, address, size });
             return;
         }
-        guard::begin(state, sp, if op.is_event() { COUNTED } else { 0 });
-        let stack = if op == Op::RESIZE_FAILED { 0 } else { cache::capture(&raw mut (*state).stacks, sp, bp) };
+        guard::begin(state, caller.sp, if op.is_event() { COUNTED } else { 0 });
+        let stack = if op == Op::RESIZE_FAILED { 0 } else { cache::capture(&raw mut (*state).stacks, caller) };
         (*state).writer.reserved = (*state).writer.reserved.saturating_sub(SECOND_HALF);
         push(&mut *state, Event { op, stack, address, size });
         guard::end(state);
         if Deferred::count(&raw const (*state).deferred) != 0 {
-            emit_deferred(state, sp);
+            emit_deferred(state, caller.sp);
         }
     }
 }

@@ -27,6 +27,7 @@ use super::unwind::walk::{self, Next};
 use super::unwind::{Frame, Frames, LIVE_BP, NODE_FLAGS, SPECIAL, USES_BP, rules};
 use super::{ThreadStacks, table};
 use crate::arch::registers::Registers;
+use crate::caller::Caller;
 use heaptape_wire::limits::MAX_FRAMES;
 use heaptape_wire::nodes::{GUESSED, SIGNAL, TRUNCATED};
 
@@ -165,16 +166,15 @@ impl StackCache {
 /// Returns the stack node of the call whose return address is at `sp`.
 ///
 /// # Safety
-/// `stacks` must be the calling thread's, with a busy activation, and `sp` and `bp` the hook's as
-/// its entry stub passed them.
+/// `stacks` must be the calling thread's, with a busy activation, and `caller` the hook's.
 #[inline(always)]
-pub unsafe fn capture(stacks: *mut ThreadStacks, sp: usize, bp: usize) -> u32 {
+pub unsafe fn capture(stacks: *mut ThreadStacks, caller: Caller) -> u32 {
     // SAFETY: the stacks are the calling thread's, as the caller ensures.
-    let node = unsafe { capture_node(stacks, sp, bp) };
+    let node = unsafe { capture_node(stacks, caller) };
     #[cfg(heaptape_verify)]
     // SAFETY: the stacks are the calling thread's, as the caller ensures.
     unsafe {
-        super::check::compare(stacks, sp, bp, node)
+        super::check::compare(stacks, caller, node)
     };
     node
 }
@@ -184,28 +184,28 @@ pub unsafe fn capture(stacks: *mut ThreadStacks, sp: usize, bp: usize) -> u32 {
 /// # Safety
 /// As [`capture`].
 #[inline(always)]
-unsafe fn capture_node(stacks: *mut ThreadStacks, sp: usize, bp: usize) -> u32 {
+unsafe fn capture_node(stacks: *mut ThreadStacks, caller: Caller) -> u32 {
     // SAFETY: the activation is busy, so no handler on this thread uses the cache meanwhile.
     let stacks = unsafe { &mut *stacks };
     let settings = table::settings();
     if settings.caller_only {
-        return table::node(0, walk::first(sp, bp).address, TRUNCATED);
+        return table::node(0, walk::first(caller).address, TRUNCATED);
     }
-    if !stacks.is_own(sp) {
-        return capture_other_stack(stacks, sp, bp, settings.max_frames);
+    if !stacks.is_own(caller.sp) {
+        return capture_other_stack(stacks, caller, settings.max_frames);
     }
     let generation = rules::generation();
     if generation != Some(stacks.cache.generation) {
-        stacks.begin_generation(generation, sp);
+        stacks.begin_generation(generation, caller.sp);
     }
-    let first = walk::first(sp, bp);
+    let first = walk::first(caller);
     let stack_cache = &mut stacks.cache;
     // SAFETY: the hook's frame, on the thread's own stack.
     if let Some(node) = unsafe { node_by_path(stack_cache, &first) } {
         return node;
     }
     stack_cache.merge_path();
-    let mut memory = OwnStack { low: sp as u64, end: stacks.bounds.end as u64 };
+    let mut memory = OwnStack { low: caller.sp as u64, end: stacks.bounds.end as u64 };
     let Walked { base, fresh, .. } = collect(stack_cache, first, &mut memory, settings.max_frames);
     if (base + fresh > settings.max_frames) || (stack_cache.is_deep && base + fresh < settings.max_frames / 2) {
         return store_deep(stack_cache, first, &mut memory, base, fresh, settings.max_frames).0;
@@ -462,7 +462,7 @@ fn store_deep<M: Memory>(
 /// Captures a stack that is not the thread's own.
 #[cold]
 #[inline(never)]
-fn capture_other_stack(stacks: &mut ThreadStacks, sp: usize, bp: usize, max_frames: usize) -> u32 {
+fn capture_other_stack(stacks: &mut ThreadStacks, caller: Caller, max_frames: usize) -> u32 {
     let ThreadStacks { bounds, other_pages, pages_before, cache: stack_cache, .. } = stacks;
     let generation = rules::generation();
     if generation.is_none_or(|generation| stack_cache.generation != generation | OTHER) {
@@ -470,8 +470,8 @@ fn capture_other_stack(stacks: &mut ThreadStacks, sp: usize, bp: usize, max_fram
     }
     stack_cache.merge_path();
     *pages_before = *other_pages;
-    let first = walk::first(sp, bp);
-    let mut memory = OtherStack::new(sp as u64, bounds.low as u64, bounds.end as u64, other_pages);
+    let first = walk::first(caller);
+    let mut memory = OtherStack::new(caller.sp as u64, bounds.low as u64, bounds.end as u64, other_pages);
     let Walked { base, fresh, mut is_sure } = collect(stack_cache, first, &mut memory, max_frames);
     let node = if base + fresh > max_frames || (stack_cache.is_deep && base + fresh < max_frames / 2) {
         let (node, deep_is_sure) = store_deep(stack_cache, first, &mut memory, base, fresh, max_frames);
@@ -484,7 +484,7 @@ fn capture_other_stack(stacks: &mut ThreadStacks, sp: usize, bp: usize, max_fram
         store(stack_cache, base, fresh)
     };
     if is_sure {
-        other_pages.keep(sp as u64);
+        other_pages.keep(caller.sp as u64);
     } else {
         (*other_pages, stack_cache.count) = (*pages_before, 0);
     }
@@ -494,10 +494,10 @@ fn capture_other_stack(stacks: &mut ThreadStacks, sp: usize, bp: usize, max_fram
 /// Captures the stack of a deferred event, without a cache.
 ///
 /// # Safety
-/// `stacks` must be the calling thread's, whose deferred frames no other capture uses, and `sp` and
-/// `bp` the hook's.
+/// `stacks` must be the calling thread's, whose deferred frames no other capture uses, and
+/// `caller` the hook's.
 #[cold]
-pub unsafe fn capture_deferred(stacks: *mut ThreadStacks, sp: usize, bp: usize) -> u32 {
+pub unsafe fn capture_deferred(stacks: *mut ThreadStacks, caller: Caller) -> u32 {
     let settings = table::settings();
     // SAFETY: the caller reserves these frames for this call. The bounds of the
     // thread's own stack are words that the interrupted hook changes one at a time, each to a value
@@ -506,24 +506,24 @@ pub unsafe fn capture_deferred(stacks: *mut ThreadStacks, sp: usize, bp: usize) 
         (&mut (&mut (*stacks).deferred_frames)[..settings.max_frames], (*stacks).bounds.low, (*stacks).bounds.end)
     };
     let mut pages = Pages::new();
-    let mut memory = OtherStack::new(sp as u64, low as u64, end as u64, &mut pages);
-    let count = walk::plain(walk::first(sp, bp), &mut memory, frames);
+    let mut memory = OtherStack::new(caller.sp as u64, low as u64, end as u64, &mut pages);
+    let count = walk::plain(walk::first(caller), &mut memory, frames);
     insert_frames(&frames[..count])
 }
 
-/// Returns whether the stack of the hook at `sp` holds the return address at `slot`, or `None` if
-/// that is not known. It stores no frames, so that it is not disturbed by the capture of a deferred
-/// event that was left by a jump.
+/// Returns whether the stack of a hook holds the return address at `slot`, or `None` if that is not
+/// known. It stores no frames, so that it is not disturbed by the capture of a deferred event that
+/// was left by a jump.
 ///
 /// # Safety
-/// `stacks` must be the calling thread's, and `sp` and `bp` the hook's.
+/// `stacks` must be the calling thread's, and `caller` the hook's.
 #[cold]
-pub unsafe fn stack_contains(stacks: *mut ThreadStacks, sp: usize, bp: usize, slot: usize) -> Option<bool> {
+pub unsafe fn stack_contains(stacks: *mut ThreadStacks, caller: Caller, slot: usize) -> Option<bool> {
     // SAFETY: the bounds are two words that the calling thread alone writes.
     let (low, end) = unsafe { ((*stacks).bounds.low, (*stacks).bounds.end) };
     let mut pages = Pages::new();
-    let mut memory = OtherStack::new(sp as u64, low as u64, end as u64, &mut pages);
-    walk::contains_slot(walk::first(sp, bp), slot as u64, table::settings().max_frames, &mut memory)
+    let mut memory = OtherStack::new(caller.sp as u64, low as u64, end as u64, &mut pages);
+    walk::contains_slot(walk::first(caller), slot as u64, table::settings().max_frames, &mut memory)
 }
 
 fn insert_frames(frames: &[Frame]) -> u32 {

@@ -6,6 +6,7 @@ use super::unwind::memory::OwnStack;
 use super::unwind::other::{OtherStack, Pages};
 use super::unwind::{Frame, Frames, NODE_FLAGS, walk};
 use super::{ThreadStacks, table};
+use crate::caller::Caller;
 use crate::{dynsym, session};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
@@ -31,7 +32,7 @@ static CAPTURES: AtomicU64 = AtomicU64::new(0);
 ///
 /// # Safety
 /// As [`super::cache::capture`].
-pub unsafe fn compare(stacks: *mut ThreadStacks, sp: usize, bp: usize, node: u32) {
+pub unsafe fn compare(stacks: *mut ThreadStacks, caller: Caller, node: u32) {
     // If the owner is this thread, a handler jumped out of a comparison. Handlers' captures are
     // deferred ones and do not come here.
     if OWNER.compare_exchange(0, stacks as usize, Acquire, Relaxed).is_err_and(|other| other != stacks as usize) {
@@ -42,9 +43,9 @@ pub unsafe fn compare(stacks: *mut ThreadStacks, sp: usize, bp: usize, node: u32
     unsafe {
         let (frames, addresses) = &mut *ROOM.0.get();
         if !table::settings().caller_only {
-            by_walk(stacks, sp, bp, node, frames);
+            by_walk(stacks, caller, node, frames);
             // An alternate stack may be too small for it.
-            if (*stacks).is_own(sp) {
+            if (*stacks).is_own(caller.sp) {
                 by_backtrace(node, addresses);
             }
         }
@@ -52,15 +53,15 @@ pub unsafe fn compare(stacks: *mut ThreadStacks, sp: usize, bp: usize, node: u32
     OWNER.store(0, Release);
 }
 
-unsafe fn by_walk(stacks: *mut ThreadStacks, sp: usize, bp: usize, node: u32, frames: &mut Frames) {
+unsafe fn by_walk(stacks: *mut ThreadStacks, caller: Caller, node: u32, frames: &mut Frames) {
     let Some(area) = session::area() else { return };
     let frames = &mut frames[..table::settings().max_frames];
-    let first = walk::first(sp, bp);
+    let first = walk::first(caller);
     // SAFETY: the stacks are the calling thread's, as the caller ensures.
-    let (is_own, end) = unsafe { ((*stacks).is_own(sp), (*stacks).bounds.end as u64) };
+    let (is_own, end) = unsafe { ((*stacks).is_own(caller.sp), (*stacks).bounds.end as u64) };
     let count = match is_own {
-        true => walk::plain(first, &mut OwnStack { low: sp as u64, end }, frames),
-        false => walk::plain(first, &mut OtherStack::new(sp as u64, 0, 0, &mut Pages::new()), frames),
+        true => walk::plain(first, &mut OwnStack { low: caller.sp as u64, end }, frames),
+        false => walk::plain(first, &mut OtherStack::new(caller.sp as u64, 0, 0, &mut Pages::new()), frames),
     };
     let mut number = node;
     let mut same = true;

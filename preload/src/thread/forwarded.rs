@@ -1,28 +1,43 @@
 //! Forwarded calls: `operator new` calls `malloc`, and both are hooked.
 
+/// What a call requests of the allocator.
+#[derive(Clone, Copy)]
+pub struct Request {
+    /// The requested size in bytes; 0 if there is none.
+    pub size: usize,
+    /// The most bytes by which the request of an inner call may be larger, because the size may be
+    /// rounded up to an alignment.
+    pub slack: usize,
+    /// The block that the call frees; 0 for an allocation.
+    pub address: usize,
+}
+
+impl Request {
+    /// Returns a request for `size` bytes, or of a block that is not null, exactly.
+    #[inline(always)]
+    pub fn of_block(size: usize, block: *mut u8) -> Request {
+        Request { size, slack: 0, address: block as usize }
+    }
+}
+
 /// A forwarded call, whose inner calls are not events of their own.
 #[derive(Clone, Copy)]
 pub struct Forwarded {
     /// The stack pointer of the hook that forwards the call.
     pub sp: usize,
-    /// The bytes that an inner allocation of the same call requests.
-    pub size: usize,
-    /// The most bytes by which the inner request may be larger, because the size may be rounded up
-    /// to an alignment.
-    pub slack: usize,
-    /// The block that an inner free of the same call frees; 0 for an allocation.
-    pub address: usize,
+    /// What the call requests.
+    pub request: Request,
     /// The return address at `sp`, which is there until the forwarded call ends.
     pub return_address: u64,
 }
 
 impl Forwarded {
-    /// Returns whether a call for `size` bytes, or of the block at `address` if that is not 0, is
-    /// the inner one of this call.
-    pub fn contains(&self, size: usize, address: usize) -> bool {
-        if address != 0 {
-            return address == self.address;
+    /// Returns whether a call with this request is the inner one of this call.
+    pub fn contains(&self, inner: Request) -> bool {
+        let outer = self.request;
+        if inner.address != 0 {
+            return inner.address == outer.address;
         }
-        self.address == 0 && size.max(1).wrapping_sub(self.size.max(1)) <= self.slack
+        outer.address == 0 && inner.size.max(1).wrapping_sub(outer.size.max(1)) <= outer.slack
     }
 }

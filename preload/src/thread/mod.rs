@@ -12,7 +12,7 @@ mod ring_writer;
 
 pub use activation::{Activation, BUSY, COUNTED, ENTERING, FORWARDING, READY, UNTRACED};
 pub use deferred::{Deferred, DeferredEvent, DeferredEvents, MAX_DEFERRED};
-pub use forwarded::Forwarded;
+pub use forwarded::{Forwarded, Request};
 pub use ring_writer::{INTERVAL_AFTER_NEXT, INTERVAL_PENDING, RingWriter};
 
 use crate::arch;

@@ -5,6 +5,7 @@ use super::memory::OwnStack;
 use super::other::{OtherStack, Pages};
 use super::walk;
 use super::{Frame, rules};
+use crate::caller::Caller;
 use core::cell::RefCell;
 use heaptape_wire::nodes::{SIGNAL, TRUNCATED};
 
@@ -21,14 +22,15 @@ extern "C" fn capture() {
     crate::arch::capture_stub!(body)
 }
 
-extern "C" fn body(sp: usize, bp: usize) {
+extern "C" fn body(caller: Caller) {
+    let sp = caller.sp;
     rules::of(0x1000); // no module there: must not disturb
     let mut frames = vec![EMPTY; 1024];
     let mut probed = vec![EMPTY; 1024];
     let mut own = OwnStack { low: sp as u64, end: crate::stack::own_stack_end(sp, crate::sys::tid()) as u64 };
     assert!(own.end > own.low, "the test's own stack was not found");
-    let count = walk::plain(walk::first(sp, bp), &mut own, &mut frames);
-    let again = walk::plain(walk::first(sp, bp), &mut OtherStack::new(sp as u64, 0, 0, &mut Pages::new()), &mut probed);
+    let count = walk::plain(walk::first(caller), &mut own, &mut frames);
+    let again = walk::plain(walk::first(caller), &mut OtherStack::new(sp as u64, 0, 0, &mut Pages::new()), &mut probed);
     assert_eq!(count, again, "a probed walk reads the same words");
     frames.truncate(count);
     OURS.set(frames);
@@ -112,7 +114,7 @@ fn garbage_registers_never_fault() {
     for start in 0..stack.len() - 1 {
         let sp = low as usize + 8 * start;
         for bp in [0, 7, sp, sp + 64, end as usize - 8, usize::MAX - 7] {
-            let count = walk::plain(walk::first(sp, bp), &mut OwnStack { low: sp as u64, end }, &mut frames);
+            let count = walk::plain(walk::first(Caller { sp, bp }), &mut OwnStack { low: sp as u64, end }, &mut frames);
             assert!((1..=64).contains(&count));
         }
     }

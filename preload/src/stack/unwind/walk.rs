@@ -8,6 +8,7 @@ use super::rule::{Kind, Rule};
 use super::rules;
 use super::{Frame, SPECIAL};
 use crate::arch::registers::{Registers, signal_frame};
+use crate::caller::Caller;
 use heaptape_wire::nodes::{GUESSED, SIGNAL, TRUNCATED};
 
 /// The result of a step.
@@ -28,13 +29,12 @@ pub const fn registers_of(frame: &Frame) -> Registers {
     Registers { lookup: frame.address.wrapping_sub(1), sp: frame.slot + 8, bp: frame.bp }
 }
 
-/// Returns the first frame of a hook, with its return address at `sp` and the caller's frame
-/// pointer `bp`.
+/// Returns the first frame of a hook.
 #[inline(always)]
-pub fn first(sp: usize, bp: usize) -> Frame {
-    // SAFETY: `sp` is the address of the hook's own return address.
-    let address = unsafe { (sp as *const u64).read() };
-    Frame { slot: sp as u64, address, bp: bp as u64, step_info: 0 }
+pub fn first(caller: Caller) -> Frame {
+    // SAFETY: the hook has not returned.
+    let address = unsafe { caller.return_address() } as u64;
+    Frame { slot: caller.sp as u64, address, bp: caller.bp as u64, step_info: 0 }
 }
 
 /// Steps to the caller by a rule of the two usual kinds. All others take the slow path.
