@@ -16,7 +16,7 @@ impl FunctionPattern {
 
     /// Returns whether a function name matches, with or without its template arguments.
     pub fn matches(&self, name: &str) -> bool {
-        self.0.matches(name) || (name.contains('<') && self.0.matches(&without_arguments(name, "")))
+        self.0.matches(name) || (name.contains('<') && self.0.matches(without_arguments(name, "")))
     }
 }
 

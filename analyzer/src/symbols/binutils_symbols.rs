@@ -60,9 +60,7 @@ pub fn read<E: FileHeader<Endian = Endianness>>(file: &ElfFile<'_, E>, size: usi
         if !counts || name.is_empty() || (is_local && !is_function_name(offset, string)) {
             continue;
         }
-        if budget.get().is_none() {
-            return None;
-        }
+        budget.get()?;
         found.push(BinutilsSymbol {
             address: symbol.st_value(endian).into(),
             name: String::from_utf8_lossy(name).into_owned(),
