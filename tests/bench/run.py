@@ -5,7 +5,10 @@ The traced process is measured from outside (measure.c): its CPU is that of the 
 moment of the monotonic clock. Of the recorder's side the largest resident set is read from /proc while it runs. heaptrack runs as its
 own script runs it: library, pipe, interpreter, compressor; it does not follow children.
 
-usage: run.py [--rounds N] [--quick] [--only NAME,…] [--json FILE] [--no-heaptrack]"""
+With --modes also sampled (each 512 KiB) and dormant: the library without a recorder. Their cost is divided by the events of the full
+recording.
+
+usage: run.py [--rounds N] [--quick] [--only NAME,…] [--modes full,sampled,dormant] [--json FILE] [--no-heaptrack]"""
 import argparse, json, os, shutil, statistics, subprocess, sys, tempfile, threading, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -18,11 +21,17 @@ HEAPTRACK = {
 }
 
 
+FULL, SAMPLED, DORMANT = "heaptape", "heaptape, sampled", "heaptape, dormant"
+
+
 def build(place):
     """The workloads, as (name, words, file to read, variables, whether it has children)."""
     micro = os.path.join(place, "micro")
     flags = ["-O2", "-g", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-pthread"]
     subprocess.run(["gcc", *flags, os.path.join(HERE, "micro.c"), "-o", micro], check=True)
+    trees, pairs_program = os.path.join(place, "trees"), os.path.join(place, "pairs")
+    for source, built in (("trees.cpp", trees), ("pairs.cpp", pairs_program)):
+        subprocess.run(["g++", "-std=c++17", *flags, os.path.join(HERE, source), "-o", built], check=True)
     subprocess.run(["gcc", "-O2", os.path.join(HERE, "measure.c"), "-o", os.path.join(place, "measure")], check=True)
     cargo = ["cargo", "build", "--quiet", "--release"]
     subprocess.run([*cargo, "-p", "heaptape"], cwd=ROOT, check=True)
@@ -38,16 +47,25 @@ def build(place):
         file.write(sql)
     pairs = str(2_000_000 // scale)
     heavy = os.path.join(ROOT, "tests/programs/heavy.cpp")
+    of_compiler = lambda option: subprocess.run(["g++", option], capture_output=True, text=True, check=True).stdout.strip()
+    compiler, folder = of_compiler("-print-prog-name=cc1plus"), of_compiler("-print-multiarch")
+    rounds = str(600 // scale)
     return [
         ("micro, depth 8", [micro, pairs, "8", "1"], None, {}, False),
         ("micro, depth 40", [micro, pairs, "40", "1"], None, {}, False),
         ("micro, 2 threads", [micro, pairs, "8", "2"], None, {}, False),
         ("micro, 8 threads", [micro, pairs, "8", "8"], None, {}, False),
         ("micro, 2 threads, cross", [micro, pairs, "8", "2", "cross"], None, {}, False),
+        ("C pairs", [pairs_program, pairs, "malloc"], None, {}, False),
+        ("C++ pairs", [pairs_program, pairs, "new"], None, {}, False),
+        ("C++ pairs of arrays", [pairs_program, pairs, "array"], None, {}, False),
+        ("C++ trees", [trees, rounds, "1"], None, {}, False),
+        ("C++ trees, 4 threads", [trees, rounds, "4"], None, {}, False),
         ("sqlite3", ["sqlite3", ":memory:"], bulk, {}, False),
         ("python3 json", ["/usr/bin/python3", os.path.join(HERE, "objects.py"), str(300_000 // scale)], None,
          {"PYTHONMALLOC": "malloc", "PYTHONHASHSEED": "0"}, False),
         ("Rust json", [program, "read", data], None, {}, False),
+        ("cc1plus", [compiler, "-quiet", "-imultiarch", folder, "-D_GNU_SOURCE", "-O1", heavy, "-o", os.path.join(place, "heavy.s")], None, {}, False),
         ("g++ with children", ["g++", "-O1", "-c", heavy, "-o", os.path.join(place, "heavy.o")], None, {}, True),
         ("ls", ["ls", "/"], None, {}, False),
     ]
@@ -98,8 +116,11 @@ def run(tool, workload, place):
     helpers = []
     if tool == "plain":
         command = measured + words
-    elif tool == "heaptape":
-        command = [HEAPTAPE, "record", "-o", record, "--"] + measured + words
+    elif tool == DORMANT:
+        command = measured + ["env", f"LD_PRELOAD={LIBRARY}", "HEAPTAPE_SOCKET=/nonexistent"] + words
+    elif tool in (FULL, SAMPLED):
+        options = ["--sample", "512KiB"] if tool == SAMPLED else []
+        command = [HEAPTAPE, "record", "-o", record, *options, "--"] + measured + words
     else:
         os.makedirs(record)
         pipe = os.path.join(record, "pipe")
@@ -112,16 +133,16 @@ def run(tool, workload, place):
         process = subprocess.Popen(command, stdin=given, stdout=subprocess.DEVNULL, stderr=error, env=environment, cwd=place)
         peaks, stop = {}, threading.Event()
         # What /proc says costs time itself: only the recorder's own processes are watched.
-        roots = [process.pid] if tool == "heaptape" else [helper.pid for helper in helpers]
-        watcher = threading.Thread(target=watch, args=(roots, tool != "heaptape", stop, peaks))
-        if tool != "plain":
+        roots = [process.pid] if tool in (FULL, SAMPLED) else [helper.pid for helper in helpers]
+        watcher = threading.Thread(target=watch, args=(roots, tool not in (FULL, SAMPLED), stop, peaks))
+        if tool not in ("plain", DORMANT):
             watcher.start()
         status = process.wait()
         for helper in helpers:
             helper.wait()
         end = time.monotonic()
         stop.set()
-        if tool != "plain":
+        if tool not in ("plain", DORMANT):
             watcher.join()
         error.seek(0)
         said = error.read().decode(errors="replace")
@@ -135,7 +156,7 @@ def run(tool, workload, place):
     }
     if tool == "heaptrack":
         out["bytes"] = os.path.getsize(os.path.join(record, "data"))
-    if tool == "heaptape":
+    if tool in (FULL, SAMPLED):
         said = subprocess.run([HEAPTAPE, "report", "--json", record], capture_output=True, check=True).stdout
         images = [p for p in json.loads(said)["processes"] if not p["exe"].endswith("/measure")]
         out["events"] = sum(p["emitted_events"] for p in images)
@@ -189,22 +210,31 @@ def table(rows):
 def main():
     place = tempfile.mkdtemp(prefix="heaptape-bench-")
     try:
+        global LIBRARY
         workloads = build(place)
+        LIBRARY = subprocess.run([HEAPTAPE, "library"], capture_output=True, text=True, check=True).stdout.strip()
         if ARGS.only:
             wanted = ARGS.only.split(",")
             workloads = [w for w in workloads if any(word in w[0] for word in wanted)]
         rows = []
         for workload in workloads:
-            tools = ["plain", "heaptape"]
+            tools = ["plain", FULL] + [tool for mode, tool in (("sampled", SAMPLED), ("dormant", DORMANT)) if mode in ARGS.modes]
             if not ARGS.no_heaptrack and not workload[4] and all(os.path.exists(path) for path in HEAPTRACK.values()):
                 tools.append("heaptrack")
             runs = {tool: [] for tool in tools}
             for turn in range(ARGS.rounds):
                 # Each round begins with another tool, so that none has always the warmest machine.
                 for tool in tools[turn % len(tools):] + tools[:turn % len(tools)]:
-                    runs[tool].append(run(tool, workload, place))
+                    try:
+                        runs[tool].append(run(tool, workload, place))
+                    except SystemExit as failure:
+                        # heaptrack's interpreter ends early in some programs, which then cannot write.
+                        if tool != "heaptrack":
+                            raise
+                        print(failure, file=sys.stderr)
+                        tools.remove(tool)
                 print(f"{workload[0]}: round {turn + 1} of {ARGS.rounds}", file=sys.stderr)
-            events = int(statistics.median([r["events"] for r in runs["heaptape"]]))
+            events = int(statistics.median([r["events"] for r in runs[FULL]]))
             rows += [row(workload[0], tool, runs[tool], runs["plain"], events) for tool in tools[1:]]
         print(f"{ARGS.rounds} rounds, {os.cpu_count()} processors, medians (least-most); load {os.getloadavg()[0]:.1f} at the end\n")
         print(table(rows))
@@ -220,6 +250,7 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="a tenth of the work")
     parser.add_argument("--only", help="workloads whose names contain one of these words, by commas")
+    parser.add_argument("--modes", default="full", type=lambda text: text.split(","), help="full, sampled, dormant, by commas")
     parser.add_argument("--json", metavar="FILE", help="the same figures as JSON")
     parser.add_argument("--no-heaptrack", action="store_true")
     ARGS = parser.parse_args()
