@@ -22,7 +22,7 @@ static IS_ACTIVE: AtomicBool = AtomicBool::new(false);
 pub struct FullScreen(());
 
 impl FullScreen {
-    /// Starts full-screen mode.
+    /// Switches the terminal to full-screen mode.
     ///
     /// # Errors
     /// Standard input is not a terminal, or the terminal cannot be set.

@@ -6,9 +6,9 @@ use heaptape_analyzer::text::clean;
 /// The heading of a column, and on which side its cells are aligned.
 #[derive(Clone, Copy)]
 pub enum Column {
-    /// Text.
+    /// Text, aligned to the left.
     Left(&'static str),
-    /// Numbers.
+    /// Numbers, aligned to the right.
     Right(&'static str),
 }
 

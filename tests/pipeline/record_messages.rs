@@ -122,8 +122,8 @@ fn still_running(folder: &Path) -> Vec<String> {
 /// end. Without, it is named.
 #[test]
 fn processes_that_outlive_the_program_are_named_or_awaited() {
-    // The program ends once its child runs, which goes on for a second. A child that has not run yet
-    // when the program ends cannot have attached.
+    // The program ends once its child runs, which goes on for a second. A child that has not run
+    // yet when the program ends cannot have attached.
     let folder = test_env::folder();
     let running = folder.path().join("running");
     let line = format!(

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 /// How a block came to contain the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// It was allocated.
+    /// The block was allocated.
     Allocated,
     /// It was reallocated, and got its address or size by that.
     Resized,
@@ -20,7 +20,7 @@ pub enum Origin {
 /// An event in the life of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// When it happened.
+    /// The point in the run.
     pub position: Position,
     /// The function that was called, as a `tape::Entry` number, or 0 if it is unknown.
     pub entry: u8,
@@ -33,7 +33,7 @@ pub struct Moment {
 /// The end of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
-    /// The event.
+    /// The event that ended the block.
     pub moment: Moment,
     /// Whether the block was reallocated, and not freed.
     pub is_resize: bool,
@@ -49,11 +49,11 @@ pub struct Holder {
     pub address: u64,
     /// Size of the block in bytes.
     pub size: u64,
-    /// How it began.
+    /// How the block began.
     pub origin: Origin,
-    /// Its first event. That of an inherited block is not known.
+    /// First event of the block. That of an inherited block is not known.
     pub begin: Option<Moment>,
-    /// Its end, or `None` while it is live.
+    /// End of the block, or `None` while it is live.
     pub end: Option<End>,
 }
 

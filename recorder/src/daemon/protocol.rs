@@ -23,7 +23,7 @@ pub enum Request {
     List,
     /// One process with its call sites.
     Show {
-        /// Selects the process.
+        /// Which process is shown.
         #[serde(default)]
         which: Which,
         /// Maximum number of call sites.
@@ -32,7 +32,7 @@ pub enum Request {
     },
     /// A change of what is kept of processes.
     Mode {
-        /// The processes.
+        /// Which processes are meant.
         #[serde(default)]
         which: Which,
         /// What is kept from now on.
@@ -40,7 +40,7 @@ pub enum Request {
     },
     /// Snapshots of processes, and the events of flight recorders.
     Snapshot {
-        /// The processes.
+        /// Which processes are meant.
         #[serde(default)]
         which: Which,
     },
@@ -48,7 +48,7 @@ pub enum Request {
     Epoch,
     /// New files for the events of processes, within the epoch.
     Rotate {
-        /// The processes.
+        /// Which processes are meant.
         #[serde(default)]
         which: Which,
     },
@@ -98,21 +98,21 @@ impl Request {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Response {
-    /// To [`Request::Status`].
+    /// The answer to [`Request::Status`].
     Status(Box<Status>),
-    /// To [`Request::List`].
+    /// The answer to [`Request::List`].
     List(Vec<Entry>),
-    /// To [`Request::Show`].
+    /// The answer to [`Request::Show`].
     Show(Box<Details>),
-    /// To [`Request::Metrics`].
+    /// The answer to [`Request::Metrics`].
     Metrics(String),
-    /// To [`Request::Mode`].
+    /// The answer to [`Request::Mode`].
     Mode(Changed),
     /// To [`Request::Snapshot`], [`Request::Flush`] and [`Request::Rotate`].
     Processes(Processes),
-    /// To [`Request::Epoch`].
+    /// The answer to [`Request::Epoch`].
     Epochs(Epochs),
-    /// To [`Request::Stop`].
+    /// The answer to [`Request::Stop`].
     Stopped(Stopped),
     /// The request is refused, or failed.
     Error(Refusal),
@@ -157,7 +157,7 @@ pub struct Refusal {
 /// The number of processes of which something was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Processes {
-    /// Number of processes.
+    /// Number of processes that were written.
     pub processes: u64,
 }
 
@@ -177,10 +177,10 @@ pub struct Epochs {
     pub epochs: u64,
 }
 
-/// The daemon ends.
+/// Confirmation that the daemon ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stopped {
-    /// Always true.
+    /// Always true; kept for older clients.
     pub stopped: bool,
 }
 
@@ -214,7 +214,7 @@ pub struct Status {
 pub enum Entry {
     /// A trace or profile that is being received.
     Stream(Stream),
-    /// A recorded process.
+    /// A process that is recorded.
     Process(Box<Process>),
 }
 
@@ -231,7 +231,7 @@ pub struct Stream {
     pub label: String,
     /// Path of the program.
     pub exe: String,
-    /// The mode `stream`.
+    /// The mode, which is `stream`.
     pub mode: String,
     /// Seconds since the first byte.
     pub seconds: u64,
@@ -239,13 +239,13 @@ pub struct Stream {
     pub received: u64,
 }
 
-/// A recorded process.
+/// A process that is recorded.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Process {
-    /// Process id.
+    /// Id of the process.
     pub pid: u32,
-    /// User id.
+    /// Id of its user.
     pub uid: u32,
     /// Name of the process (`comm`).
     pub name: String,
@@ -275,11 +275,11 @@ pub struct Process {
     pub live_since_unix_ns: Option<u64>,
     /// Maximum of its live bytes.
     pub peak_bytes: u64,
-    /// Number of allocations.
+    /// Number of recorded allocations.
     pub allocs: u64,
-    /// Number of frees.
+    /// Number of recorded frees.
     pub frees: u64,
-    /// Bytes allocated.
+    /// Number of allocated bytes.
     pub bytes: u64,
     /// Number of events recorded.
     pub recorded: u64,
@@ -291,17 +291,17 @@ pub struct Process {
     pub sites: u64,
     /// Number of call sites whose live bytes grow.
     pub sites_growing: u64,
-    /// Number of threads.
+    /// Number of threads seen.
     pub threads: u64,
     /// Growth of the live bytes in the last `growth_seconds`.
     pub growth: i64,
     /// Seconds over which the growth was measured, at most 60. Older daemons do not send it.
     pub growth_seconds: Option<u64>,
-    /// Allocations per second.
+    /// Number of allocations per second.
     pub allocs_a_second: u64,
     /// Bytes allocated per second.
     pub bytes_a_second: u64,
-    /// Events per second.
+    /// Number of events per second.
     pub events_a_second: u64,
     /// Events lost per second.
     pub lost_a_second: u64,
@@ -311,10 +311,10 @@ pub struct Process {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Details {
-    /// The process.
+    /// The process that was selected.
     #[serde(flatten)]
     pub process: Process,
-    /// Its call sites with the most live bytes.
+    /// Call sites of the process with the most live bytes.
     pub call_sites: Vec<CallSite>,
 }
 
@@ -328,9 +328,9 @@ pub struct CallSite {
     pub live_bytes: u64,
     /// Blocks allocated here and not freed.
     pub live_blocks: u64,
-    /// Number of allocations.
+    /// Number of recorded allocations.
     pub allocs: u64,
-    /// Bytes allocated.
+    /// Number of allocated bytes.
     pub bytes: u64,
     /// Call stack, innermost frame first.
     pub stack: Vec<Frame>,
@@ -342,7 +342,7 @@ pub struct CallSite {
 pub struct Frame {
     /// Name of code that is in no file.
     pub code: Option<String>,
-    /// Return address.
+    /// Return address of the frame.
     pub address: u64,
     /// Path of the module.
     pub module: Option<String>,
