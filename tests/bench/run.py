@@ -228,7 +228,8 @@ def main():
                     try:
                         runs[tool].append(run(tool, workload, place))
                     except SystemExit as failure:
-                        # heaptrack's interpreter ends early in some programs, which then cannot write.
+                        # heaptrack's interpreter ends early in some
+                        # programs, which then cannot write.
                         if tool != "heaptrack":
                             raise
                         print(failure, file=sys.stderr)
