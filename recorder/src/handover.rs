@@ -3,6 +3,7 @@
 
 use formats::recording::ProcessInfo;
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
 /// A process that is recorded.
@@ -34,4 +35,43 @@ pub enum Handover {
     Begun(Box<Held>),
     /// The part of a process in this folder is over.
     Over(String),
+}
+
+/// The connection to the command.
+#[derive(Debug)]
+pub struct CommandLink {
+    /// Channel to the command.
+    pub channel: OwnedFd,
+    /// Sends a handover. Returns false when the channel is full.
+    pub send: fn(&OwnedFd, &Handover) -> bool,
+}
+
+/// The handovers to the command, in order. Without a command they are dropped.
+#[derive(Debug, Default)]
+pub struct HandoverQueue {
+    link: Option<CommandLink>,
+    waiting: VecDeque<Handover>,
+}
+
+impl HandoverQueue {
+    /// Sets the connection to the command.
+    pub fn connect(&mut self, link: CommandLink) {
+        self.link = Some(link);
+    }
+
+    /// Sends a handover now, or when the channel has space again.
+    pub fn push(&mut self, handover: Handover) {
+        if self.link.is_some() {
+            self.waiting.push_back(handover);
+            self.send();
+        }
+    }
+
+    /// Sends the handovers for which the channel had no space.
+    pub fn send(&mut self) {
+        let Some(link) = &self.link else { return };
+        while self.waiting.front().is_some_and(|handover| (link.send)(&link.channel, handover)) {
+            self.waiting.pop_front();
+        }
+    }
 }

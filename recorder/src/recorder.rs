@@ -9,7 +9,7 @@ use crate::boards::{Boards, Found};
 use crate::clock::{self, Clock};
 use crate::code::{self, PerfMap};
 use crate::drain::Command;
-use crate::handover::{About, Handover, Held};
+use crate::handover::{Handover, HandoverQueue};
 use crate::journal_files::JournalFiles;
 use crate::module_files::ModuleFiles;
 use crate::options::Options;
@@ -35,6 +35,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
 use std::time::{Duration, Instant};
+pub use take_over::KILLED;
+use take_over::{ADOPT_INTERVAL, Adopted};
 use wire::hello::{Hello, ORIGIN_FORK, REFUSED_FILTER, REFUSED_FULL};
 
 /// Maximum number of sessions at once.
@@ -104,8 +106,9 @@ pub struct Recorder {
     errors: Vec<String>,
     sums: Sums,
     saver: Option<Arc<Saver>>,
-    /// Messages for the command about recorded processes.
-    handovers: Vec<Handover>,
+    handovers: HandoverQueue,
+    /// Processes of a killed recorder that do not use their areas yet.
+    adopted: Vec<Adopted>,
 }
 
 /// The outcome of a recording.
@@ -166,7 +169,8 @@ impl Recorder {
             errors: Vec::new(),
             sums: Sums::default(),
             saver: None,
-            handovers: Vec::new(),
+            handovers: HandoverQueue::default(),
+            adopted: Vec::new(),
         };
         recorder.write_recording()?;
         recorder.reserve_space();
@@ -196,7 +200,7 @@ impl Recorder {
 
     /// Returns whether a process is recorded, or about to be.
     pub fn is_busy(&self) -> bool {
-        !self.running.is_empty() || !self.pending.is_empty()
+        !self.running.is_empty() || !self.pending.is_empty() || !self.adopted.is_empty()
     }
 
     /// Waits for events for at most `timeout`, and handles them. `others` are descriptors of the
@@ -209,6 +213,7 @@ impl Recorder {
         let timeout = self.watch.deadline().map_or(timeout, |deadline| deadline.min(timeout));
         let timeout = if self.dirty { timeout.min(REWRITE_INTERVAL) } else { timeout };
         let timeout = self.boards.deadline().map_or(timeout, |deadline| deadline.min(timeout));
+        let timeout = if self.adopted.is_empty() { timeout } else { timeout.min(ADOPT_INTERVAL) };
         let processes = self.running.iter().map(|running| sys::fd(&running.process));
         let all = others.iter().copied().chain(processes).chain(self.listener.descriptors());
         let all = all.chain(self.pending.iter().map(|pending| pending.client.descriptor()));
@@ -224,7 +229,9 @@ impl Recorder {
         let (processes_ready, listener_ready) = rest.split_at(self.running.len());
         let process_gone: Vec<SessionId> =
             self.running.iter().zip(processes_ready).filter(|(_, ready)| **ready).map(|(r, _)| r.session.id).collect();
+        self.handovers.send();
         self.start_attached();
+        self.start_adopted();
         if listener_ready.contains(&true) || self.listener.deadline().is_some() {
             for request in self.listener.incoming() {
                 match request {
@@ -381,6 +388,17 @@ impl Recorder {
         let code = PerfMap::of(client.pid, client.hello.pid, client.uid, code::MAX_MAP_BYTES);
         // The process waits for its reply, so it has not ended.
         let files = ModuleFiles::of(client.pid, self.saver.clone());
+        let info = ProcessInfo {
+            folder: folder.clone(),
+            pid: client.pid,
+            ppid: process.ppid,
+            exe: text(&process.exe),
+            argv: process.argv.iter().map(|argument| text(argument)).collect(),
+            started_unix_ns: clock::unix_ns(),
+            ..ProcessInfo::default()
+        };
+        // Before the process has the area: what it publishes survives this recorder.
+        self.hand_over(&client, info, &file);
         if client.accept(&mapping, &file) {
             let since = Instant::now();
             let area = file;
@@ -513,10 +531,7 @@ impl Recorder {
             journal_files: JournalFiles::default(),
         });
         let _ = self.stages.commands.send(Command::Start(Arc::clone(&session), worker));
-        let about = About { info: image.clone(), hello_pid: hello.pid, uid: client.uid };
-        if let Ok(process) = client.process.try_clone() {
-            self.handovers.push(Handover::Begun(Box::new(Held { about, area, process })));
-        }
+        self.hand_over(&client, image.clone(), &area);
         let image_index = self.recording.images.len();
         self.running.push(Running {
             session,
@@ -544,6 +559,8 @@ impl Recorder {
     pub fn finish(mut self) -> Outcome {
         let _ = self.serve(&[], Duration::ZERO);
         self.start_attached();
+        self.adopted.iter_mut().for_each(Adopted::expire);
+        self.start_adopted();
         self.read_boards();
         let has_ended = |running: &&Running| sys::is_readable(sys::fd(&running.process));
         let ended: Vec<SessionId> = self.running.iter().filter(has_ended).map(|running| running.session.id).collect();

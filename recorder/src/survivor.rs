@@ -10,10 +10,10 @@
 //! reads the rings from where the journal ends.
 
 use crate::crash::{self, Destination, Role};
-use crate::handover::{About, Handover, Held};
+use crate::handover::{About, CommandLink, Handover, Held};
 use crate::options::Options;
 use crate::process;
-use crate::recorder::Recorder;
+use crate::recorder::{KILLED, Recorder};
 use crate::session::End;
 use crate::spawn;
 use crate::store::Sums;
@@ -367,10 +367,14 @@ fn run(channel: &OwnedFd, plan: &Plan, SurvivorContext { command_pid, saver, rep
         }
     };
     saver.iter().for_each(|saver| recorder.save_names(Arc::clone(saver)));
-    replaced.into_iter().flatten().for_each(|held| recorder.take_over(held));
     let lock = RecordingLock::acquire(dir);
     let crash_report = command_pid.map(|_| Destination::of(dir));
     send(channel, &Message::Started);
+    if let Some(channel) = command_pid.and_then(|_| channel.try_clone().ok()) {
+        recorder.connect_command(CommandLink { channel, send: send_handover });
+    }
+    let is_replacement = replaced.is_some();
+    replaced.into_iter().flatten().for_each(|held| recorder.take_over(held));
     let (mut is_alone, mut quiet_since, mut summary) = (false, Instant::now(), Summary::default());
     let (mut serve_error, mut stopped_program, mut is_waiting) = (None, None, false);
     let variable = [ENV_SOCKET.as_bytes(), b"=", socket.as_os_str().as_bytes()].concat();
@@ -389,8 +393,6 @@ fn run(channel: &OwnedFd, plan: &Plan, SurvivorContext { command_pid, saver, rep
         if recorder.is_busy() {
             quiet_since = Instant::now();
         }
-        let has_listener = command_pid.is_some() && !is_alone;
-        recorder.handovers().retain(|handover| has_listener && !send_handover(channel, handover));
         if let Some(program) = stopped_program.filter(|_| !is_alone)
             && !process::is_stopped(program)
             && let Some(command) = command_pid.filter(|command| process::is_stopped(*command))
@@ -417,6 +419,8 @@ fn run(channel: &OwnedFd, plan: &Plan, SurvivorContext { command_pid, saver, rep
             Some(Message::CommandStopped { program }) => stopped_program = Some(program),
             Some(Message::CommandContinued) => stopped_program = None,
             Some(Message::ProgramEnded { pid, status, program, unrecorded, wait }) => {
+                let unrecorded = unrecorded.or_else(|| why_not(&program));
+                let unrecorded = unrecorded.or_else(|| is_replacement.then(|| KILLED.into()));
                 summary.unrecorded = note_program_end(&mut recorder, pid, status, &program, unrecorded);
                 if !wait {
                     break;
@@ -456,7 +460,7 @@ fn note_program_end(
     if recorder.images().iter().any(|image| image.pid == pid) {
         return None;
     }
-    let why = unrecorded.or_else(|| why_not(program)).unwrap_or_else(|| tree::NOT_LOADED.into());
+    let why = unrecorded.unwrap_or_else(|| tree::NOT_LOADED.into());
     if recorder.knows_untraced(pid) {
         return None;
     }

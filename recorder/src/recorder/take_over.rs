@@ -1,26 +1,52 @@
 //! Going on with a recording whose recorder was killed, and what a process is recorded under.
 
 use super::{Recorder, Running, text};
+use crate::attach::Client;
 use crate::clock;
 use crate::code::{self, PerfMap};
 use crate::drain::Command;
-use crate::handover::{About, Handover, Held};
+use crate::handover::{About, CommandLink, Handover, Held};
 use crate::journal_files::JournalFiles;
 use crate::module_files::ModuleFiles;
 use crate::options::Options;
 use crate::process::{self, Process};
 use crate::release;
 use crate::session::{Session, Stats};
-use crate::sys::Mapping;
+use crate::sys::{self, Mapping};
 use crate::tree;
 use formats::pattern::Pattern;
 use formats::recording::{ProcessInfo, RECORDING, Recording};
 use formats::tape::{self, field::Text, journal};
 use std::fs::DirBuilder;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Acquire;
+use std::time::{Duration, Instant};
+
+/// Why a process is not recorded whose recorder was killed before the process had its area.
+pub const KILLED: &str = "its recorder was killed while the process attached";
+/// Time in which an adopted process must start to use its area.
+const ADOPT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Interval of the checks whether an adopted process uses its area.
+pub(super) const ADOPT_INTERVAL: Duration = Duration::from_millis(10);
+
+/// A process of a killed recorder that may not use its area yet.
+#[derive(Debug)]
+pub(super) struct Adopted {
+    held: Held,
+    mapping: Mapping,
+    until: Instant,
+}
+
+impl Adopted {
+    /// Ends the wait for the process.
+    pub(super) fn expire(&mut self) {
+        self.until = Instant::now();
+    }
+}
 
 impl Recorder {
     /// Goes on with a recording whose recorder was killed.
@@ -38,22 +64,59 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Returns the messages for the command about recorded processes.
-    pub fn handovers(&mut self) -> &mut Vec<Handover> {
-        &mut self.handovers
+    /// Connects the recorder to the command, which gets the descriptors of each process.
+    pub fn connect_command(&mut self, link: CommandLink) {
+        self.handovers.connect(link);
     }
 
-    /// Goes on with a process that a killed recorder had, in another folder. What lived before is
-    /// not known any more: its frees are of unknown blocks.
+    /// Passes the descriptors of a process to the command.
+    pub(super) fn hand_over(&mut self, client: &Client, info: ProcessInfo, area: &OwnedFd) {
+        let about = About { info, hello_pid: client.hello.pid, uid: client.uid };
+        if let (Ok(area), Ok(process)) = (area.try_clone(), client.process.try_clone()) {
+            self.handovers.push(Handover::Begun(Box::new(Held { about, area, process })));
+        }
+    }
+
+    /// Continues with a process of a killed recorder, as soon as the process uses its area.
     pub fn take_over(&mut self, held: Held) {
+        match Mapping::adopt(&held.area) {
+            Ok(mapping) => self.adopted.push(Adopted { held, mapping, until: Instant::now() + ADOPT_TIMEOUT }),
+            Err(error) => {
+                self.errors.push(format!("process {} is not recorded any more: {error}", held.about.info.pid));
+            }
+        }
+        self.start_adopted();
+    }
+
+    /// Starts the sessions of adopted processes that use their areas, and names those that never
+    /// will.
+    pub(super) fn start_adopted(&mut self) {
+        for adopted in std::mem::take(&mut self.adopted) {
+            // In this order: a process sets its flag before it ends.
+            let has_ended = sys::is_readable(sys::fd(&adopted.held.process));
+            if adopted.mapping.header().attached.load(Acquire) != 0 {
+                self.continue_process(adopted);
+            } else if has_ended || Instant::now() >= adopted.until {
+                let info = adopted.held.about.info;
+                let _ = std::fs::remove_dir(self.dir.join(&info.folder));
+                self.handovers.push(Handover::Over(info.folder));
+                self.not_traced(info.pid, info.exe, KILLED.into());
+            } else {
+                self.adopted.push(adopted);
+            }
+        }
+    }
+
+    /// Continues with a process of a killed recorder, in another folder. The blocks that were live
+    /// before are not known any more: their frees are of unknown blocks.
+    fn continue_process(&mut self, Adopted { held, mapping, .. }: Adopted) {
         let Held { about: About { info, hello_pid, uid }, area, process: end } = held;
         let pid = info.pid;
         let name = process::sanitized_name(&Process::read(pid).comm);
         let stem = info.folder.trim_end_matches(|character: char| character.is_ascii_digit()).trim_end_matches('.');
         let name = if name.is_empty() { stem.to_owned() } else { format!("{pid}.{name}") };
-        let adopted = Mapping::adopt(&area).and_then(|mapping| Ok((mapping, self.make_folder(&name)?)));
-        let (mapping, folder) = match adopted {
-            Ok(adopted) => adopted,
+        let folder = match self.make_folder(&name) {
+            Ok(folder) => folder,
             Err(error) => {
                 self.errors.push(format!("process {pid} is not recorded any more: {error}"));
                 return;

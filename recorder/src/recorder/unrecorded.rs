@@ -2,6 +2,7 @@
 
 use super::{Recorder, text};
 use crate::attach::Client;
+use crate::handover::Handover;
 use crate::process::Process;
 use formats::recording::NotTraced;
 use wire::hello::UntracedReason;
@@ -28,6 +29,7 @@ impl Recorder {
     pub(super) fn note_gave_up(&mut self, client: &Client, process: &Process, folder: &str) {
         self.not_traced(client.pid, text(&process.exe), UntracedReason::Busy.text().into());
         let _ = std::fs::remove_dir(self.dir.join(folder));
+        self.handovers.push(Handover::Over(folder.to_owned()));
     }
 
     /// Notes a program that will not be recorded, as the library in a process reported.

@@ -6,7 +6,7 @@ use heaptape_wire::event::DELTA_LIMIT;
 use heaptape_wire::hello::{HELLO_BYTES, Hello, REPLY_BYTES, Reply};
 use heaptape_wire::nodes::NodeValue;
 use heaptape_wire::ring::Ring;
-use heaptape_wire::{Event, Layout, Op, Params, Record, SlotControl};
+use heaptape_wire::{Event, Op, Params, Record, SlotControl};
 use nix::sys::socket;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -50,9 +50,8 @@ impl Process {
         // so they are taken from the defaults.
         let header = nix::sys::stat::fstat(&file).expect("stat");
         assert_eq!(header.st_size as u64, reply.area_bytes);
-        let params = params_of(&file);
-        assert_eq!(Layout::new(params).total, reply.area_bytes);
-        let mapping = Mapping::of(&file, params).expect("maps");
+        let mapping = mapped(&file);
+        assert_eq!(mapping.bytes(), reply.area_bytes);
         mapping.header().attached.store(1, Release);
         drop(socket);
         Arc::new(Process { mapping })
@@ -74,6 +73,11 @@ impl Process {
         let nodes = self.mapping.header().nodes_used.0.load(Relaxed);
         self.mapping.module(number).expect("room").publish(start, end, start, nodes, path.as_bytes(), b"\x12\x34");
     }
+}
+
+/// Maps an area.
+pub fn mapped(file: &OwnedFd) -> Mapping {
+    Mapping::of(file, params_of(file)).expect("maps")
 }
 
 fn params_of(file: &OwnedFd) -> Params {
