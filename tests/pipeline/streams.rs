@@ -133,6 +133,8 @@ fn truncated_trace_is_streamed_to_its_last_commit() {
         while !has_chunk() && start.elapsed() < Duration::from_secs(20) {
             std::thread::sleep(Duration::from_millis(2));
         }
+        // In this order: a command that lives replaces a killed recorder.
+        command.kill().expect("SIGKILL");
         nix::sys::signal::kill(survivor, nix::sys::signal::Signal::SIGKILL).expect("SIGKILL");
     });
     let outcome = stream(&[recording.folder.as_os_str()]);
