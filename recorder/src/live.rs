@@ -471,6 +471,21 @@ impl Live {
         }
     }
 
+    /// Drops the waiting frees to which no allocation can come any more: all future calls are after
+    /// `tick`. Returns whether there was one.
+    pub fn settle(&mut self, tick: u64, out: &mut Vec<Effect>) -> bool {
+        let before = self.early_frees.len();
+        if before > 0 {
+            self.drop_early_frees(tick.saturating_sub(CLOCK_SKEW), out);
+        }
+        self.early_frees.len() != before
+    }
+
+    /// Returns the frees that wait for their allocation.
+    pub fn early_frees(&self) -> &[Call] {
+        &self.early_frees
+    }
+
     /// Ends the recording: drops waiting frees and undoes open resizes.
     pub fn finish(&mut self, tick: u64, out: &mut Vec<Effect>) {
         self.drop_early_frees(u64::MAX, out);

@@ -256,6 +256,11 @@ impl ProcessRecording {
             }
         }
         self.process_calls(batch.many_threads);
+        // A free that waits is not in the journal.
+        if self.live.settle(batch.limit, &mut self.effects) {
+            self.prepare_events();
+            self.add_effects();
+        }
         self.open_modules();
         if self.since.is_none() && self.trace.events() > 0 {
             self.since = Some(Instant::now());

@@ -166,3 +166,14 @@ fn open_resizes_are_bounded() {
     scenario.end();
     assert_eq!(scenario.live.index().len(), 9_999);
 }
+
+#[test]
+fn early_free_is_settled_when_no_allocation_can_come_any_more() {
+    let mut scenario = Scenario::new();
+    scenario.step(Op::FREE, 2, 16, 0);
+    assert!(!scenario.live.settle(CLOCK_SKEW, &mut scenario.out));
+    assert_eq!((scenario.live.early_frees().len(), scenario.out.len()), (1, 0));
+    assert!(scenario.live.settle(scenario.tick + CLOCK_SKEW + 1, &mut scenario.out));
+    assert!(scenario.live.early_frees().is_empty());
+    assert_eq!(scenario.end(), [(Kind::Unmatched, 0, 16, 0)]);
+}

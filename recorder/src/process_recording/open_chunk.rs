@@ -7,7 +7,7 @@ use crate::store::WriteJob;
 use crate::trace::Chunk;
 use formats::tape::field::Text;
 use formats::tape::journal::{Entry, Position};
-use formats::tape::{Record as TapeRecord, Sites, Writer};
+use formats::tape::{Account, Record as TapeRecord, Sites, Writer};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Maximum number of threads with which each entry contains the accounts.
@@ -74,6 +74,18 @@ impl ProcessRecording {
         out(write_job);
     }
 
+    /// Returns the accounts of the events in the journal. Frees that wait for their allocation are
+    /// not in it, and are lost if the recorder is killed now.
+    fn journaled_accounts(&self) -> Vec<Account> {
+        let mut accounts: Vec<Account> = self.accounts_so_far().collect();
+        for free in self.live.early_frees() {
+            if let Some(account) = accounts.iter_mut().find(|account| account.thread == free.thread) {
+                (account.recorded, account.lost) = (account.recorded.saturating_sub(1), account.lost + 1);
+            }
+        }
+        accounts
+    }
+
     /// Writes an entry; returns whether that succeeded.
     fn write_entry(&mut self, positions: &[Position], is_whole: bool) -> bool {
         let mut records = Vec::new();
@@ -92,7 +104,7 @@ impl ProcessRecording {
         (chunk.live_blocks, chunk.live_bytes) = self.size_at_chunk_start;
         chunk.peak_bytes = self.profile.most_bytes;
         let accounts = match self.session.stats.unwritten.load(Relaxed) {
-            0 if self.threads.len() <= MAX_ACCOUNTS => self.accounts_so_far().collect(),
+            0 if self.threads.len() <= MAX_ACCOUNTS => self.journaled_accounts(),
             _ => Vec::new(),
         };
         let positions = positions.to_vec();
