@@ -115,10 +115,10 @@ fn running_program_is_streamed_until_its_end() {
     torture::passed(4, "traces streamed from a running program", 2);
 }
 
-/// A killed recorder leaves a trace without an end mark. It is streamed to its last commit, and
+/// A killed recorder leaves a trace without an end mark. It is streamed to its last event, and
 /// reported as truncated.
 #[test]
-fn truncated_trace_is_streamed_to_its_last_commit() {
+fn truncated_trace_is_streamed_to_its_last_event() {
     let program = Program::new(target::c("pairs")).args(["700000", "1"]);
     let recording = program.recorded_while(|command, folder| {
         let survivor = heaptape_tests::run::survivor(command);
@@ -139,12 +139,15 @@ fn truncated_trace_is_streamed_to_its_last_commit() {
     });
     let outcome = stream(&[recording.folder.as_os_str()]);
     assert!(outcome.code() == 1 && outcome.error().contains("the trace is truncated"), "{outcome}");
-    let complete = trace(&recording.folder);
+    // The file may end in half a frame after its last commit. The stream goes on with the events of
+    // the open chunk's journal.
+    let file = trace(&recording.folder);
+    let shared = file.len().min(outcome.stdout.len());
     assert!(
-        complete.starts_with(&outcome.stdout) && !outcome.stdout.is_empty(),
-        "what was committed: {} of {}",
+        shared > 3 << 20 && file[..shared] == outcome.stdout[..shared],
+        "one is the beginning of the other: {} and {} bytes",
         outcome.stdout.len(),
-        complete.len()
+        file.len()
     );
 }
 
