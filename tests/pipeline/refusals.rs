@@ -1,7 +1,7 @@
 //! Programs that cannot be recorded: one line, the right exit status, and an unharmed program.
 
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::{Program, Target, is_root, target, test_env};
+use heaptape_tests::{Outcome, Program, Target, is_root, target, test_env};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,18 +12,17 @@ fn lines(text: &str) -> Vec<&str> {
     text.lines().filter(|line| line.starts_with("heaptape:")).collect()
 }
 
+/// Runs `heaptape record -q -o DESTINATION -- PROGRAM`.
+fn record_into(destination: &Path, program: &OsStr) -> Outcome {
+    let options = ["record", "-q", "-o"].map(OsStr::new);
+    heaptape(options.into_iter().chain([destination.as_os_str(), "--".as_ref(), program]))
+}
+
 #[test]
 fn missing_program_fails_with_one_line() {
     let folder = test_env::folder();
     let destination = folder.path().join("r");
-    let outcome = heaptape([
-        OsStr::new("record"),
-        "-q".as_ref(),
-        "-o".as_ref(),
-        destination.as_ref(),
-        "--".as_ref(),
-        "no-such-program-here".as_ref(),
-    ]);
+    let outcome = record_into(&destination, "no-such-program-here".as_ref());
     assert!([2, 127].contains(&outcome.code()), "{outcome}");
     assert_eq!(lines(&outcome.error()).len(), 1, "{outcome}");
     assert!(outcome.error().contains("no-such-program-here"), "{outcome}");
@@ -37,14 +36,7 @@ fn file_without_execute_permission_fails_with_one_line() {
     fs::write(&file, "#!/bin/sh\necho ran\n").expect("a file");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("its mode");
     let destination = folder.path().join("r");
-    let outcome = heaptape([
-        OsStr::new("record"),
-        "-q".as_ref(),
-        "-o".as_ref(),
-        destination.as_ref(),
-        "--".as_ref(),
-        file.as_ref(),
-    ]);
+    let outcome = record_into(&destination, file.as_ref());
     assert!([2, 126].contains(&outcome.code()), "{outcome}");
     assert_eq!(lines(&outcome.error()).len(), 1, "{outcome}");
 }
@@ -121,11 +113,8 @@ fn library_is_inert_in_a_privileged_process() {
 
 #[test]
 fn unwritable_folder_fails_with_one_line() {
-    let program = |path: &Path| {
-        heaptape([OsStr::new("record"), "-q".as_ref(), "-o".as_ref(), path.as_ref(), "--".as_ref(), "true".as_ref()])
-    };
     for path in ["/proc/heaptape-cannot-be-here", "/nonexistent/folder/r"] {
-        let outcome = program(Path::new(path));
+        let outcome = record_into(Path::new(path), "true".as_ref());
         if Path::new("/nonexistent").exists() {
             fs::remove_dir_all("/nonexistent").expect("what the command made");
             continue;
