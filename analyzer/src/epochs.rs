@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Selects epochs, or processes in them. All conditions must hold.
 #[derive(Clone, Debug, Default)]
 pub struct EpochQuery {
-    /// Maximum number of epochs, newest first.
+    /// Maximum number of epochs of each user, newest first.
     pub last: Option<usize>,
     /// Name of the first epoch.
     pub from: Option<String>,
@@ -44,28 +44,38 @@ fn folders(path: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     Ok(found)
 }
 
+/// Returns the folders of the selected users in a state folder. Only root can list all of them.
+fn users(state: &Path, user: Option<u32>) -> io::Result<Vec<PathBuf>> {
+    let Some(uid) = user else {
+        let all = folders(state)?.into_iter();
+        return Ok(all.filter(|(name, _)| name.parse::<u32>().is_ok()).map(|(_, path)| path).collect());
+    };
+    let path = state.join(uid.to_string());
+    std::fs::metadata(state)?;
+    Ok(if path.is_dir() { vec![path] } else { Vec::new() })
+}
+
 /// Returns the paths of the selected epochs or processes, oldest first. `state` is the state folder
 /// of the daemon.
 ///
 /// # Errors
-/// Returns an error if the state folder cannot be read.
+/// Returns an error if the state folder cannot be read. Without `user`, this is the case for all but
+/// root and the daemon's user.
 pub fn find(state: &Path, query: &EpochQuery) -> io::Result<Vec<PathBuf>> {
-    let mut epochs: Vec<(String, PathBuf)> = Vec::new();
-    for (user, path) in folders(state)? {
-        let Ok(uid) = user.parse::<u32>() else { continue };
-        // Folders of other users cannot be read, unless by root.
-        if query.user.is_none_or(|user| user == uid) {
-            epochs.extend(folders(&path).unwrap_or_default().into_iter().filter(|(name, _)| is_epoch(name)));
-        }
-    }
-    epochs.sort();
-    // An epoch that is starting has no files yet.
-    epochs.retain(|(_, path)| std::fs::read_dir(path).is_ok_and(|mut inside| inside.next().is_some()));
     let is_after_start = |name: &str| query.from.as_deref().is_none_or(|from| name >= from);
     let is_before_end = |name: &str| query.to.as_deref().is_none_or(|to| name <= to || name.starts_with(to));
-    epochs.retain(|(name, _)| is_after_start(name) && is_before_end(name));
-    let skipped = query.last.map_or(0, |last| epochs.len().saturating_sub(last));
-    let epochs = epochs.into_iter().skip(skipped).map(|(_, path)| path);
+    let mut epochs: Vec<(String, PathBuf)> = Vec::new();
+    for user in users(state, query.user)? {
+        // Folders of other users cannot be read, unless by root.
+        let mut own = folders(&user).unwrap_or_default();
+        own.retain(|(name, _)| is_epoch(name) && is_after_start(name) && is_before_end(name));
+        // An epoch that is starting has no files yet.
+        own.retain(|(_, path)| std::fs::read_dir(path).is_ok_and(|mut inside| inside.next().is_some()));
+        let skipped = query.last.map_or(0, |last| own.len().saturating_sub(last));
+        epochs.extend(own.into_iter().skip(skipped));
+    }
+    epochs.sort();
+    let epochs = epochs.into_iter().map(|(_, path)| path);
     if query.dcpi {
         return Ok(epochs.map(|path| path.join(DCPI_FOLDER)).filter(|path| path.is_dir()).collect());
     }
@@ -151,7 +161,8 @@ mod tests {
         };
         let all = ["202611210800", "202611210900", "202611210900-0002", "202611220000"];
         assert_eq!(find(EpochQuery::default()), all);
-        assert_eq!(find(EpochQuery { last: Some(1), ..EpochQuery::default() }), all[3..]);
+        // The newest of each user.
+        assert_eq!(find(EpochQuery { last: Some(1), ..EpochQuery::default() }), all[2..]);
         assert_eq!(find(EpochQuery { user: Some(7), last: Some(2), ..EpochQuery::default() }), all[1..3]);
         let range =
             EpochQuery { from: Some("2026112109".into()), to: Some("20261121".into()), ..EpochQuery::default() };

@@ -145,6 +145,11 @@ fn other_users_can_neither_control_nor_read() {
     assert_eq!(theirs.len(), 1);
     let image = theirs[0].to_str().expect("text");
     as_other(&[&command, "verify", image]).success();
+    // They find it without being able to list the users. The newest epoch is that of each user.
+    let state = daemon.state().display().to_string();
+    let listed = as_other(&[&command, "epochs", "--state", &state, "--program", "small"]).success();
+    assert_eq!(listed.text().trim(), image);
+    assert_eq!(daemon.epochs(&["--last", "1", "--program", "small"]).len(), 2);
     // What other users can read they cannot replace: by a link the daemon of root would write
     // anywhere.
     for path in [theirs[0].as_path(), theirs[0].parent().expect("an epoch"), &daemon.state().join("65534")] {

@@ -5,6 +5,7 @@ use crate::Outcome;
 use anyhow::anyhow;
 use heaptape_analyzer::epochs::{self, EpochQuery};
 use heaptape_recorder::daemon::config::Config;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 /// Options of `heaptape epochs`.
@@ -13,7 +14,7 @@ pub struct Args {
     /// State folder of the daemon
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// Only the N newest epochs
+    /// Only the N newest epochs of each user
     #[arg(long, value_name = "N")]
     last: Option<usize>,
     /// Only this epoch and newer ones; the start of its name is enough (20261121)
@@ -22,7 +23,7 @@ pub struct Args {
     /// Only this epoch and older ones
     #[arg(long, value_name = "EPOCH", alias = "to")]
     until: Option<String>,
-    /// Only epochs of this user
+    /// Only epochs of this user; without the right to list all users, the own ones
     #[arg(long, value_name = "UID")]
     user: Option<u32>,
     /// Processes of this program (* and ? are wildcards) instead of whole epochs
@@ -44,8 +45,13 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let Args { last, from, until, user, program, label, each, dcpi, .. } = args;
     let is_narrowed = last.is_some() || from.is_some() || until.is_some() || user.is_some();
     let is_narrowed = is_narrowed || program.is_some() || label.is_some() || dcpi;
-    let query = EpochQuery { last, from, to: until, user, program, label, each, dcpi };
-    let found = epochs::find(&state, &query).map_err(|error| {
+    let mut query = EpochQuery { last, from, to: until, user, program, label, each, dcpi };
+    let mut found = epochs::find(&state, &query);
+    if query.user.is_none() && found.as_ref().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
+        query.user = Some(nix::unistd::geteuid().as_raw());
+        found = epochs::find(&state, &query);
+    }
+    let found = found.map_err(|error| {
         let advice =
             "`heaptape daemon` writes epochs; --state DIR names the folder of a daemon that keeps them elsewhere";
         anyhow!("no epochs in {}: {error}; {advice}", state.display())
