@@ -113,7 +113,7 @@ fn processes(epoch: &Path, query: &EpochQuery) -> Vec<(Option<ProcessId>, PathBu
     let program_pattern = query.program.as_deref().map(Pattern::whole);
     let mut found = Vec::new();
     for (name, path) in folders(epoch).unwrap_or_default() {
-        let listed = about.images.iter().find(|process| process.folder == name);
+        let listed = about.processes.iter().find(|process| process.folder == name);
         let exe = listed.map(|process| process.exe.as_str()).unwrap_or_default();
         let program = exe.rsplit('/').next().unwrap_or_default();
         // In PID.NAME and all.NAME, NAME is the kernel's short name of the process.

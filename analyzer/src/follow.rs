@@ -131,7 +131,7 @@ fn read(dir: &Path) -> Option<Recording> {
         for folder in load::unlisted(dir, Some(&recording)).unwrap_or_default() {
             let folder = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let pid = folder.split('.').next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
-            recording.images.push(ProcessInfo { folder, pid, ..ProcessInfo::default() });
+            recording.processes.push(ProcessInfo { folder, pid, ..ProcessInfo::default() });
         }
     }
     Some(recording)
@@ -140,10 +140,10 @@ fn read(dir: &Path) -> Option<Recording> {
 /// Returns the selected process of a recording.
 fn choose<'a>(recording: &'a Recording, which: &ProcessSelector) -> Option<&'a ProcessInfo> {
     match which {
-        ProcessSelector::Main => recording.images.first(),
+        ProcessSelector::Main => recording.processes.first(),
         ProcessSelector::Process(name) => {
             let is_it = |process: &&ProcessInfo| process.folder == *name || process.pid.to_string() == *name;
-            recording.images.iter().rev().find(is_it)
+            recording.processes.iter().rev().find(is_it)
         }
     }
 }
@@ -153,7 +153,7 @@ fn successor(dir: &Path, process: &ProcessInfo) -> Option<ProcessInfo> {
     let start = Instant::now();
     loop {
         let recording = read(dir)?;
-        let mut later = recording.images.iter().skip_while(|other| other.folder != process.folder).skip(1);
+        let mut later = recording.processes.iter().skip_while(|other| other.folder != process.folder).skip(1);
         if let Some(next) = later.find(|other| other.pid == process.pid) {
             return Some(next.clone());
         }

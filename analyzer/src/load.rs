@@ -181,7 +181,7 @@ fn directory(path: &Path) -> Result<Recording, Failure> {
         missing.push(if path.join(CRASH_REPORT).is_file() { Missing::Crashed } else { Missing::Unfinished });
     }
     let mut processes = Vec::new();
-    let listed = about.iter().flat_map(|about| &about.images);
+    let listed = about.iter().flat_map(|about| &about.processes);
     for entry in listed {
         // A folder name must be a single component, so that no recording can refer to files outside
         // of its directory.
@@ -226,7 +226,7 @@ pub(crate) fn unlisted(path: &Path, about: Option<&recording::Recording>) -> io:
     for entry in std::fs::read_dir(path)? {
         let entry = entry?;
         let name = entry.file_name();
-        let listed = about.is_some_and(|about| about.images.iter().any(|process| *process.folder == *name));
+        let listed = about.is_some_and(|about| about.processes.iter().any(|process| *process.folder == *name));
         if !listed && entry.file_type()?.is_dir() && is_process_folder(&entry.path()) {
             found.push(entry.path());
         }

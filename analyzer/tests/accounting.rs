@@ -83,7 +83,7 @@ fn events_that_could_not_be_written_are_lost() {
     let file = dir.path().join(RECORDING);
     let mut about: Recording = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     let stated = Accounting { emitted: 10_000, recorded: 9_476, lost: 524, sampled_out: 0 };
-    about.images[0].accounting = Some(stated);
+    about.processes[0].accounting = Some(stated);
     std::fs::write(&file, serde_json::to_vec(&about).unwrap()).unwrap();
     std::fs::write(dir.path().join("4711.made/events.tape"), &files.tape[..files.tape.len() / 2]).unwrap();
     let lost = law::holds(dir.path(), "a cut tape").unwrap();

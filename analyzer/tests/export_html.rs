@@ -252,8 +252,8 @@ fn hostile_names_are_data() {
     about.command = vec![hostile.into(), "}}{{data}}".into()];
     (about.host, about.cwd) = (hostile.into(), hostile.into());
     about.not_traced = vec![NotTraced { pid: 1, exe: hostile.into(), why: hostile.into() }];
-    about.images[0].exe = hostile.into();
-    about.images[0].argv = vec![hostile.into()];
+    about.processes[0].exe = hostile.into();
+    about.processes[0].argv = vec![hostile.into()];
     std::fs::write(&file, serde_json::to_vec(&about).unwrap()).unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
     let hostile_path = elsewhere.path().join("<img src=x onerror=alert(3)>");

@@ -41,13 +41,23 @@ fn recording() -> (tempfile::TempDir, PathBuf) {
 #[test]
 fn recordings_are_recognized() {
     let (_dir, recording) = recording();
-    let image = recording.join("4711.made");
-    for path in [recording.clone(), image.clone(), image.join("events.tape"), recording.join("recording.json")] {
+    let process_folder = recording.join("4711.made");
+    for path in [
+        recording.clone(),
+        process_folder.clone(),
+        process_folder.join("events.tape"),
+        recording.join("recording.json"),
+    ] {
         assert!(is_recording(&path), "{}", path.display());
     }
     let empty = tempfile::tempdir().unwrap();
-    for path in [image.join("trace.mtrc"), image.join("profile.mptl"), empty.path().into(), "-".into(), "/none".into()]
-    {
+    for path in [
+        process_folder.join("trace.mtrc"),
+        process_folder.join("profile.mptl"),
+        empty.path().into(),
+        "-".into(),
+        "/none".into(),
+    ] {
         assert!(!is_recording(&path), "{}", path.display());
     }
 }

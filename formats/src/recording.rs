@@ -87,7 +87,8 @@ pub struct Recording {
     /// was killed.
     pub ended_unix_ns: Option<u64>,
     /// Processes in the order in which they attached.
-    pub images: Vec<ProcessInfo>,
+    #[serde(rename = "images")]
+    pub processes: Vec<ProcessInfo>,
     /// Processes of the tree that were not recorded.
     pub not_traced: Vec<NotTraced>,
 }

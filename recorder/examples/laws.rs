@@ -1,5 +1,5 @@
 //! Reads a recording back, event by event, and checks the laws that every whole recording keeps;
-//! prints each image's totals. `cargo run --release -p heaptape-recorder --example laws -- DIR`.
+//! prints each process's totals. `cargo run --release -p heaptape-recorder --example laws -- DIR`.
 
 #[path = "../tests/common/back.rs"]
 mod back;
@@ -11,8 +11,8 @@ fn main() {
     for dir in std::env::args_os().skip(1).map(PathBuf::from) {
         let bytes = std::fs::read(dir.join(RECORDING)).expect("a recording");
         let recording: Recording = serde_json::from_slice(&bytes).expect("a recording");
-        for image in &recording.images {
-            let back = back::read(&dir.join(&image.folder));
+        for process in &recording.processes {
+            let back = back::read(&dir.join(&process.folder));
             back.check_laws();
             let totals = back.totals();
             let emitted: u64 = back.accounts.values().map(|account| account.emitted).sum();
@@ -21,7 +21,7 @@ fn main() {
             println!(
                 "{}: allocs {} resizes {} frees {} bytes {} live {}/{} peak {}/{} unknown {} implied {} inherited {} \
                  emitted {emitted} recorded {recorded} lost {lost} sites {} modules {} {:?}{}",
-                image.folder,
+                process.folder,
                 totals.allocs,
                 totals.resizes,
                 totals.frees,
@@ -35,7 +35,7 @@ fn main() {
                 totals.inherited_blocks,
                 back.sites.len(),
                 back.modules.len(),
-                image.exit,
+                process.exit,
                 back.notes.iter().map(|note| format!(" note: {note}")).collect::<String>(),
             );
         }

@@ -296,9 +296,9 @@ fn read_recording(dir: &Path) -> Recording {
 pub fn resume(dir: &Path) -> io::Result<Finished> {
     crate::survivor::wait_for_end(dir)?;
     let recording = read_recording(dir);
-    let first = recording.images.first().map(|image| image.pid);
+    let first = recording.processes.first().map(|image| image.pid);
     // The part of a killed recorder has no end.
-    let exit = recording.images.iter().filter(|image| Some(image.pid) == first).find_map(|image| image.exit);
+    let exit = recording.processes.iter().filter(|image| Some(image.pid) == first).find_map(|image| image.exit);
     let status = match exit {
         Some(Exit::Code(code)) => code as u8,
         Some(Exit::Signal(signal)) => 128 + signal as u8,
@@ -307,7 +307,7 @@ pub fn resume(dir: &Path) -> io::Result<Finished> {
     let mut errors = Vec::new();
     if recording.ended_unix_ns.is_none() {
         errors.push(format!("{}: its recorder ended early: the recording is truncated", dir.display()));
-    } else if recording.images.iter().any(|image| image.exit.is_none()) {
+    } else if recording.processes.iter().any(|image| image.exit.is_none()) {
         errors.push(format!(
             "{}: its recorder was killed and replaced: the recording has its processes in parts",
             dir.display()

@@ -195,7 +195,7 @@ impl Recorder {
 
     /// Returns the processes recorded so far.
     pub fn images(&self) -> &[ProcessInfo] {
-        &self.recording.images
+        &self.recording.processes
     }
 
     /// Returns whether a process is recorded, or about to be.
@@ -310,7 +310,8 @@ impl Recorder {
             self.errors.extend(stored.error);
             self.sums.add(stored.sums);
             self.boards.stored(stored.session);
-            let image = self.unwritten.remove(&stored.session).and_then(|index| self.recording.images.get_mut(index));
+            let image =
+                self.unwritten.remove(&stored.session).and_then(|index| self.recording.processes.get_mut(index));
             if let Some(image) = image {
                 image.accounting = Some(stored.sums);
                 self.dirty = true;
@@ -338,7 +339,7 @@ impl Recorder {
         let left = self.watch.forget(running.session.process.pid);
         let end = if left { End::EXEC } else { end };
         let _ = self.stages.commands.send(Command::End(running.session.id, end));
-        if let Some(image) = self.recording.images.get_mut(running.image) {
+        if let Some(image) = self.recording.processes.get_mut(running.image) {
             image.exit = Some(end.exit());
             image.ended_unix_ns = Some(clock::unix_ns());
             self.boards.keep((Arc::clone(&running.session), running.hello_pid));
@@ -426,7 +427,7 @@ impl Recorder {
     /// Returns the process from which a new one was forked, or which it was before: session,
     /// folder, worker.
     fn parent(&self, client: &Client, ppid: u32) -> Option<(SessionId, String, usize)> {
-        let folder = |running: &Running| self.recording.images[running.image].folder.clone();
+        let folder = |running: &Running| self.recording.processes[running.image].folder.clone();
         let Hello { origin, parent_pid: named, fork_tick, .. } = client.hello;
         if origin == ORIGIN_FORK {
             // A session that started after the fork is another program in the parent's process.
@@ -532,7 +533,7 @@ impl Recorder {
         });
         let _ = self.stages.commands.send(Command::Start(Arc::clone(&session), worker));
         self.hand_over(&client, image.clone(), &area);
-        let image_index = self.recording.images.len();
+        let image_index = self.recording.processes.len();
         self.running.push(Running {
             session,
             process: client.process,
@@ -542,7 +543,7 @@ impl Recorder {
             program,
         });
         self.unwritten.insert(id, image_index);
-        self.recording.images.push(image);
+        self.recording.processes.push(image);
         self.dirty = true;
     }
 

@@ -79,7 +79,7 @@ fn process_whose_recorder_is_killed_during_the_attach_is_recorded_or_named() {
     process.mapping.header().attached.store(1, Release);
     serve_until(&mut recorder, |recorder| !recorder.images().is_empty());
     let outcome = recorder.finish();
-    let last = outcome.recording.images.last().expect("a process");
+    let last = outcome.recording.processes.last().expect("a process");
     assert_eq!(back::read(&dir.join(&last.folder)).totals().allocs, 1);
     let named: Vec<&str> = outcome.recording.not_traced.iter().map(|process| &*process.why).collect();
     assert_eq!(named, [KILLED]);

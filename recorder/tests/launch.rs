@@ -43,7 +43,7 @@ fn exit_status_is_that_of_the_program() {
         assert!(finished.unrecorded.is_some_and(|why| why.contains("did not load")));
         let bytes = std::fs::read(dir.join(RECORDING)).expect("a recording");
         let recording: Recording = serde_json::from_slice(&bytes).expect("json");
-        assert_eq!((recording.images.len(), recording.not_traced.len()), (0, 1));
+        assert_eq!((recording.processes.len(), recording.not_traced.len()), (0, 1));
         assert!(recording.ended_unix_ns.is_some());
         assert_eq!(recording.command, ["sh", "-c", script]);
         assert_eq!(std::fs::metadata(&dir).expect("a folder").permissions().mode() & 0o777, 0o700);

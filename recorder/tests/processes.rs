@@ -148,9 +148,9 @@ fn a_killed_writer_leaves_all_that_it_published() {
         writer.child.kill().expect("kills");
         writer.child.wait().expect("waits");
         std::thread::sleep(std::time::Duration::from_millis(50));
-        let (outcome, images) = rig.finish();
-        assert_eq!(outcome.recording.images[0].exit, Some(Exit::Signal(9)));
-        let back = &images[0];
+        let (outcome, processes) = rig.finish();
+        assert_eq!(outcome.recording.processes[0].exit, Some(Exit::Signal(9)));
+        let back = &processes[0];
         back.check_laws();
         let allocs: Vec<_> =
             back.events.iter().filter(|event| event.letter == 'A').map(|event| event.address).collect();
@@ -173,23 +173,23 @@ fn process_ends_are_reported_with_their_status() {
         actor.child.wait().expect("waits");
     }
     std::thread::sleep(std::time::Duration::from_millis(50));
-    let (outcome, images) = rig.finish();
+    let (outcome, processes) = rig.finish();
     stays.tell();
     stays.child.wait().expect("waits");
     let ends = |actor: &Actor| {
-        let of = outcome.recording.images.iter().filter(|image| image.pid == actor.child.id());
-        of.map(|image| (image.exit, image.origin.as_str(), image.parent.is_some())).collect::<Vec<_>>()
+        let of = outcome.recording.processes.iter().filter(|process| process.pid == actor.child.id());
+        of.map(|process| (process.exit, process.origin.as_str(), process.parent.is_some())).collect::<Vec<_>>()
     };
     assert_eq!(ends(&exits).iter().map(|end| end.0).collect::<Vec<_>>(), [Some(Exit::Code(7))]);
     assert_eq!(ends(&stays).iter().map(|end| end.0).collect::<Vec<_>>(), [Some(Exit::Running)]);
     let both = ends(&both);
     assert_eq!(both.iter().map(|end| end.0).collect::<Vec<_>>(), [Some(Exit::Exec), Some(Exit::Code(0))]);
     assert_eq!(both[1], (Some(Exit::Code(0)), "exec", true));
-    for (image, back) in outcome.recording.images.iter().zip(&images) {
+    for (process, back) in outcome.recording.processes.iter().zip(&processes) {
         back.check_laws();
         assert_eq!(back.events.len(), 1);
-        assert_eq!((back.process.pid, &*back.process.exe.lossy()), (image.pid, image.exe.as_str()));
-        assert_eq!(back.process.argv.len(), image.argv.len());
+        assert_eq!((back.process.pid, &*back.process.exe.lossy()), (process.pid, process.exe.as_str()));
+        assert_eq!(back.process.argv.len(), process.argv.len());
     }
 }
 
@@ -209,16 +209,16 @@ fn a_forked_child_inherits_what_lived_at_the_fork() {
         actor.tell();
         actor.child.wait().expect("waits");
     }
-    let (outcome, images) = rig.finish();
-    let (mother, back) = (&images[0], &images[1]);
-    let left = images[2].inherited.as_ref().expect("inherits");
+    let (outcome, processes) = rig.finish();
+    let (mother, back) = (&processes[0], &processes[1]);
+    let left = processes[2].inherited.as_ref().expect("inherits");
     assert_eq!((left.blocks, left.bytes), (100, 98 + 30));
-    assert_eq!(outcome.recording.images[3].origin, "exec");
-    images[2].check_laws();
+    assert_eq!(outcome.recording.processes[3].origin, "exec");
+    processes[2].check_laws();
     mother.check_laws();
     back.check_laws();
-    assert_eq!(outcome.recording.images[1].origin, "fork");
-    assert_eq!(outcome.recording.images[1].parent.as_ref(), Some(&outcome.recording.images[0].folder));
+    assert_eq!(outcome.recording.processes[1].origin, "fork");
+    assert_eq!(outcome.recording.processes[1].parent.as_ref(), Some(&outcome.recording.processes[0].folder));
     let inherited = back.inherited.as_ref().expect("inherits");
     assert_eq!((inherited.blocks, inherited.bytes, inherited.tick.to_string()), (100, 100, tick));
     let found: Vec<_> = back.events.iter().map(|e| (e.letter, e.index, e.address, e.size, e.entry)).collect();

@@ -82,9 +82,9 @@ fn made(events: &str, live: &str) -> (tempfile::TempDir, PathBuf, Vec<PlainEvent
     let folder = directory.path().join("r");
     let made = Command::new(env!("CARGO_BIN_EXE_make-recording")).arg(events).arg(&folder).arg(live).status();
     assert!(made.expect("the generator").success());
-    let image = folder.join("4711.made");
-    assert_eq!(sniff::format(&fs::read(image.join(TAPE)).expect("the tape")[..16]), Some(Format::Tape));
-    let events = plain::events(&image);
+    let process_folder = folder.join("4711.made");
+    assert_eq!(sniff::format(&fs::read(process_folder.join(TAPE)).expect("the tape")[..16]), Some(Format::Tape));
+    let events = plain::events(&process_folder);
     (directory, folder, events)
 }
 

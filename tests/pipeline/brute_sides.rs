@@ -20,8 +20,8 @@ fn recorded(seed: &str, favourite: &str, threads: u32, arguments: &[&str]) -> (P
     (program, run.recorded().success().complete())
 }
 
-fn image(recording: &Recording) -> PathBuf {
-    recording.files("events.tape").pop().and_then(|file| file.parent().map(Path::to_path_buf)).expect("one image")
+fn process_folder(recording: &Recording) -> PathBuf {
+    recording.files("events.tape").pop().and_then(|file| file.parent().map(Path::to_path_buf)).expect("one process")
 }
 
 fn ask(arguments: &[&str], folders: &[&Path]) -> Value {
@@ -155,7 +155,9 @@ fn same(answer: &Value, (a, peak_a): &(Side, f64), (b, peak_b): &(Side, f64)) ->
 fn diff_of_runs_and_points_in_time_equals_a_plain_replay() {
     let (program, first) = recorded("1", "1", 1, &[]);
     let (_, second) = recorded("2", "2", 1, &[]);
-    let read = |recording: &Recording| (plain::events(&image(recording)), plain::names(&image(recording), &program));
+    let read = |recording: &Recording| {
+        (plain::events(&process_folder(recording)), plain::names(&process_folder(recording), &program))
+    };
     let ((events, names), (others, other_names)) = (read(&first), read(&second));
     assert!(events.len() > 1_000_000 && others.len() > 1_000_000);
     let (a, b) = (side(&events, &names), side(&others, &other_names));
@@ -174,7 +176,8 @@ fn diff_of_runs_and_points_in_time_equals_a_plain_replay() {
 #[test]
 fn free_sites_across_threads_equal_a_plain_replay() {
     let (program, recording) = recorded("3", "1", 4, &["--free-stacks"]);
-    let (events, names) = (plain::events(&image(&recording)), plain::names(&image(&recording), &program));
+    let (events, names) =
+        (plain::events(&process_folder(&recording)), plain::names(&process_folder(&recording), &program));
     assert!(events.len() > 1_000_000);
     for (arguments, range) in
         [(&[][..], 0..events.len()), (&["--from", "400000", "--to", "900001"][..], 400_000..900_001)]

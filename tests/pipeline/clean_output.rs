@@ -159,8 +159,8 @@ fn commands_escape_hostile_names() {
             }
         }
     }
-    for image in fs::read_dir(&recording).unwrap().flatten().filter(|entry| entry.path().is_dir()) {
-        for file in fs::read_dir(image.path()).unwrap().flatten().filter(|entry| entry.path().is_file()) {
+    for process_folder in fs::read_dir(&recording).unwrap().flatten().filter(|entry| entry.path().is_dir()) {
+        for file in fs::read_dir(process_folder.path()).unwrap().flatten().filter(|entry| entry.path().is_file()) {
             judge.run(&["dump"], &[&file.path()]);
         }
     }

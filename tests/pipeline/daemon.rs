@@ -154,7 +154,7 @@ fn sampled_sums_are_unbiased() {
 }
 
 /// The epoch's DCPI profiles count what its recording counts, and the processes of a program that
-/// are over are one image.
+/// are over are one process.
 #[test]
 fn epochs_sum_ended_processes_and_match_dcpi() {
     let mut daemon = Daemon::start(&[]);

@@ -143,12 +143,12 @@ fn other_users_can_neither_control_nor_read() {
     daemon.query(&["epoch"]);
     let theirs = daemon.epochs(&["--user", "65534", "--program", "small"]);
     assert_eq!(theirs.len(), 1);
-    let image = theirs[0].to_str().expect("text");
-    as_other(&[&command, "verify", image]).success();
+    let process_folder = theirs[0].to_str().expect("text");
+    as_other(&[&command, "verify", process_folder]).success();
     // They find it without being able to list the users. The newest epoch is that of each user.
     let state = daemon.state().display().to_string();
     let listed = as_other(&[&command, "epochs", "--state", &state, "--program", "small"]).success();
-    assert_eq!(listed.text().trim(), image);
+    assert_eq!(listed.text().trim(), process_folder);
     assert_eq!(daemon.epochs(&["--last", "1", "--program", "small"]).len(), 2);
     // What other users can read they cannot replace: by a link the daemon of root would write
     // anywhere.
@@ -159,7 +159,7 @@ fn other_users_can_neither_control_nor_read() {
         assert_ne!(as_other(&["touch", &format!("{path}/x")]).code(), 0, "{path}");
         assert_ne!(as_user("65533", &["ls", path]).code(), 0, "{path}");
     }
-    assert_ne!(as_other(&["sh", "-c", &format!("echo >> {image}/events.tape")]).code(), 0);
+    assert_ne!(as_other(&["sh", "-c", &format!("echo >> {process_folder}/events.tape")]).code(), 0);
     assert_ne!(as_other(&["touch", daemon.state().join("x").to_str().expect("text")]).code(), 0);
 }
 

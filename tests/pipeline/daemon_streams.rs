@@ -71,18 +71,18 @@ fn sent_files_are_processes_of_the_epoch() {
         let (came, bytes) = (read(golden(file)).expect("a sample"), read(kept.join(name)).expect("a file"));
         assert!(came.starts_with(&bytes) && bytes.ends_with(end), "{file}");
         assert_eq!(came.len() > bytes.len(), file.contains("trail"), "{file}: bytes after the end are not part of it");
-        let (alone, image) = (daemon.report(&[golden(file)]), daemon.report(std::slice::from_ref(kept)));
-        let (alone, image) = (&alone.processes[0], &image.processes[0]);
+        let (alone, process) = (daemon.report(&[golden(file)]), daemon.report(std::slice::from_ref(kept)));
+        let (alone, process) = (&alone.processes[0], &process.processes[0]);
         assert_eq!(
             (alone.allocs, alone.frees, alone.bytes_allocated, alone.live_bytes, alone.peak_bytes),
-            (image.allocs, image.frees, image.bytes_allocated, image.live_bytes, image.peak_bytes),
+            (process.allocs, process.frees, process.bytes_allocated, process.live_bytes, process.peak_bytes),
             "{file}"
         );
     }
     daemon.query(&["epoch"]);
     let epochs = daemon.epochs(&[]);
     let report = daemon.report(&epochs);
-    assert_eq!(report.all("heaptape").filter(|image| image.complete && image.allocs > 0).count(), files.len());
+    assert_eq!(report.all("heaptape").filter(|process| process.complete && process.allocs > 0).count(), files.len());
     assert!(daemon.leaks(&epochs).iter().any(|leak| leak.functions().starts_with(&["grow", "build_index", "main"])));
     let sites = daemon.heaptape(&["sites"], &epochs).success();
     assert!(sites.text().contains("cache_fill < main"), "{sites}");

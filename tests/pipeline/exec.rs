@@ -15,9 +15,12 @@ fn each_program_of_an_exec_chain_is_recorded() {
     let (recording, report, _) = program.recorded_like_counted(Depth::Live);
     same(&plain, &recording.outcome);
     recording.complete();
-    let images: Vec<_> = report.all("exec_chain").collect();
-    assert_eq!(images.len() as u64, length + 1, "{report:#?}");
-    assert!(images.iter().all(|image| image.pid == images[0].pid && image.live_blocks >= 1), "{images:#?}");
+    let processes: Vec<_> = report.all("exec_chain").collect();
+    assert_eq!(processes.len() as u64, length + 1, "{report:#?}");
+    assert!(
+        processes.iter().all(|process| process.pid == processes[0].pid && process.live_blocks >= 1),
+        "{processes:#?}"
+    );
     torture::passed(19, "execs in one process", length);
 }
 
@@ -44,16 +47,16 @@ fn chain_of_interpreters_is_recorded() {
 fn each_process_names_its_origin() {
     let program = Program::shell("/bin/true; (/bin/true); /bin/true | /bin/true; exec env /bin/true");
     let about = program.recorded().success().about();
-    assert!(about.images.len() >= 6 && about.not_traced.is_empty(), "{about:#?}");
-    for (index, image) in about.images.iter().enumerate() {
-        let parent = about.images.iter().find(|parent| Some(&parent.folder) == image.parent.as_ref());
-        assert_eq!(parent.is_none(), index == 0, "{image:#?}");
-        let is_exec = parent.is_some_and(|parent| parent.pid == image.pid || parent.pid == image.ppid);
-        match image.origin.as_str() {
-            "start" => assert_eq!(index, 0, "{image:#?}"),
-            "fork" => assert_eq!(parent.map(|parent| parent.pid), Some(image.ppid), "{image:#?}"),
-            "exec" => assert!(is_exec, "{image:#?}"),
-            other => panic!("{other}: {image:#?}"),
+    assert!(about.processes.len() >= 6 && about.not_traced.is_empty(), "{about:#?}");
+    for (index, process) in about.processes.iter().enumerate() {
+        let parent = about.processes.iter().find(|parent| Some(&parent.folder) == process.parent.as_ref());
+        assert_eq!(parent.is_none(), index == 0, "{process:#?}");
+        let is_exec = parent.is_some_and(|parent| parent.pid == process.pid || parent.pid == process.ppid);
+        match process.origin.as_str() {
+            "start" => assert_eq!(index, 0, "{process:#?}"),
+            "fork" => assert_eq!(parent.map(|parent| parent.pid), Some(process.ppid), "{process:#?}"),
+            "exec" => assert!(is_exec, "{process:#?}"),
+            other => panic!("{other}: {process:#?}"),
         }
     }
 }
@@ -95,11 +98,11 @@ fn static_children_are_named() {
         same(&plain, &recording.outcome);
         let about = recording.about();
         assert_eq!(recording.not_traced("unseen"), ["it is statically linked"], "{kind}: {about:#?}");
-        let (first, unseen) = (&about.images[0], &about.not_traced[0]);
+        let (first, unseen) = (&about.processes[0], &about.not_traced[0]);
         assert!(unseen.pid != first.pid && unseen.pid != 0, "{kind}: {about:#?}");
-        let forked = about.images.iter().filter(|image| image.pid == unseen.pid);
-        forked.for_each(|image| {
-            assert_eq!(image.exit, Some(heaptape_formats::recording::Exit::Exec), "{kind}: {about:#?}")
+        let forked = about.processes.iter().filter(|process| process.pid == unseen.pid);
+        forked.for_each(|process| {
+            assert_eq!(process.exit, Some(heaptape_formats::recording::Exit::Exec), "{kind}: {about:#?}")
         });
         let output = recording.heaptape(&["report"]);
         assert!(output.text().contains("was not recorded: it is statically linked"), "{kind}: {output}");

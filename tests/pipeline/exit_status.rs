@@ -181,25 +181,29 @@ fn functions_are_found_by_the_names_that_reports_print() {
 #[test]
 fn programs_of_one_pid_are_distinguished() {
     let recording = Program::new(Target::program("leaks/lru.cpp").build()).arg("chain").recorded().success();
-    let images = recording.about().images;
-    assert_eq!(images.len(), 2, "{images:?}");
-    let pid = images[0].pid.to_string();
+    let processes = recording.about().processes;
+    assert_eq!(processes.len(), 2, "{processes:?}");
+    let pid = processes[0].pid.to_string();
     for arguments in [&["leaks"][..], &["report"], &["sites"], &["leaks", "--fail-if", "leaked > 1GiB"]] {
         let output = recording.heaptape(&[arguments, &["--process", &pid][..]].concat()).success();
         assert!(output.text().contains(&format!("pid {pid} ran 2 programs")), "{output}");
-        let output = recording.heaptape(&[arguments, &["--process", &images[1].folder][..]].concat()).success();
+        let output = recording.heaptape(&[arguments, &["--process", &processes[1].folder][..]].concat()).success();
         assert!(!output.text().contains("ran 2 programs"), "{output}");
     }
     let threshold =
         |folder: &str| recording.heaptape(&["leaks", "--process", folder, "--fail-if", "leaked.blocks < 50"]).code();
-    assert_eq!((threshold(&images[0].folder), threshold(&images[1].folder)), (1, 0), "only the second one allocates");
+    assert_eq!(
+        (threshold(&processes[0].folder), threshold(&processes[1].folder)),
+        (1, 0),
+        "only the second one allocates"
+    );
 }
 
 #[test]
 fn short_lived_processes_are_summarized() {
     let line = "for i in 1 2 3 4 5 6 7 8 9 10; do ls / > /dev/null; done; /usr/bin/python3 -c 'print(len([str(i) for i in range(50000)]))'";
     let recording = Program::new("bash").args(["-c", line]).recorded().success();
-    let all = recording.about().images.len();
+    let all = recording.about().processes.len();
     assert!(all >= 12, "{all}");
     let heads = |output: &Outcome| output.text().lines().filter(|line| line.contains(" (pid ")).count();
     for command in ["timeline", "threads"] {

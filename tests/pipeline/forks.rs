@@ -39,8 +39,8 @@ fn children_of_every_kind_of_spawn_are_recorded() {
         let (recording, report, _) = program.recorded_like_counted(Depth::Live);
         same(&plain, &recording.outcome);
         recording.complete();
-        let images = report.all("fork_kinds").count();
-        assert_eq!(images, if kind == "vfork" { 1 } else { 1 + count }, "{kind}: {report:#?}");
+        let processes = report.all("fork_kinds").count();
+        assert_eq!(processes, if kind == "vfork" { 1 } else { 1 + count }, "{kind}: {report:#?}");
     }
     torture::passed(16, "children by each of 5 kinds of spawn", count as u64);
 }

@@ -14,7 +14,7 @@ fn map(pid: u32) -> PathBuf {
 
 /// Removes the maps of a recording's processes.
 fn forget_maps(recording: &Recording) {
-    recording.about().images.iter().for_each(|image| drop(fs::remove_file(map(image.pid))));
+    recording.about().processes.iter().for_each(|process| drop(fs::remove_file(map(process.pid))));
 }
 
 fn of_size(leaks: &[Leak], size: u64) -> &Leak {
@@ -71,8 +71,8 @@ fn map_in_a_private_tmp_is_read() {
     }
     let recording = recorded.recorded().success();
     is_through_made_code(of_size(&recording.leaks(), 601));
-    for image in recording.about().images.iter().filter(|image| image.exe.ends_with("makes_code")) {
-        assert!(!map(image.pid).exists(), "its map is in our /tmp");
+    for process in recording.about().processes.iter().filter(|process| process.exe.ends_with("makes_code")) {
+        assert!(!map(process.pid).exists(), "its map is in our /tmp");
     }
 }
 

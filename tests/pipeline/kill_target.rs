@@ -175,8 +175,9 @@ fn recording_is_readable_after_sigkill_of_program_and_recorder() {
     let recording = program.recorded_while(|command, folder| {
         let start = Instant::now();
         let has_chunk = || {
-            let images = std::fs::read_dir(folder).into_iter().flatten().flatten();
-            let traces = images.flat_map(|image| ["trace.mtrc", "trace.mtrc.zst"].map(|name| image.path().join(name)));
+            let folders = std::fs::read_dir(folder).into_iter().flatten().flatten();
+            let traces =
+                folders.flat_map(|folder| ["trace.mtrc", "trace.mtrc.zst"].map(|name| folder.path().join(name)));
             traces.into_iter().any(|trace| trace.metadata().is_ok_and(|file| file.len() > 0))
         };
         while !has_chunk() {

@@ -22,19 +22,19 @@ fn ask(arguments: &[&str], folder: &Path) -> Value {
     serde_json::from_slice(&heaptape(arguments).success().stdout).expect("JSON")
 }
 
-fn image(recording: &Recording) -> PathBuf {
-    let tape = recording.files(TAPE).pop().expect("one image");
+fn process_folder(recording: &Recording) -> PathBuf {
+    let tape = recording.files(TAPE).pop().expect("one process");
     tape.parent().expect("a folder").to_path_buf()
 }
 
 /// Copies the recording without the columns of freed blocks.
 fn forgetful(recording: &Recording) -> PathBuf {
     let folder = recording.folder.with_extension("forgetful");
-    let from = image(recording);
+    let from = process_folder(recording);
     let to = folder.join(from.file_name().expect("a name"));
     fs::create_dir_all(&to).expect("a folder");
     fs::copy(recording.folder.join("recording.json"), folder.join("recording.json")).expect("a copy");
-    for entry in fs::read_dir(&from).expect("the image").flatten() {
+    for entry in fs::read_dir(&from).expect("the process").flatten() {
         fs::copy(entry.path(), to.join(entry.file_name())).expect("a copy");
     }
     let (mut bytes, mut writer) = (Vec::new(), Writer::default());
@@ -89,7 +89,7 @@ fn number(of: &Value, field: &str) -> u64 {
 fn reports_that_start_late_in_a_run_equal_a_plain_replay() {
     let recording = Program::new(Target::program("shares.c").build()).args(ARGUMENTS).recorded().success().complete();
     let forgetful = forgetful(&recording);
-    let events = plain::events(&image(&recording));
+    let events = plain::events(&process_folder(&recording));
     assert!(events.len() > 1_250_000, "{}", events.len());
     let count = events.len();
     for (from, to) in [(count * 9 / 10, count * 91 / 100), (1_200_000, count), (600_000, 700_000)] {

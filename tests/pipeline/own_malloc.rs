@@ -27,9 +27,11 @@ fn program_with_its_own_malloc_is_named() {
     let before = Target::library("own_malloc.c").build();
     let line = format!("env LD_PRELOAD={}:$LD_PRELOAD {} 0", before.display(), target::c("small").display());
     let about = Program::shell(&line).recorded().success().about();
-    let small = about.images.iter().find(|image| image.exe.ends_with("/small")).expect("it is recorded");
+    let small = about.processes.iter().find(|process| process.exe.ends_with("/small")).expect("it is recorded");
     assert!(small.own_malloc, "{about:#?}");
     // Libc's malloc, and one that comes after the library, are not its own.
     let recording = Program::new(target::c("small")).arg("0").recorded().success();
-    assert!(!recording.about().images[0].own_malloc && !recording.heaptape(&["report"]).text().contains("own malloc"));
+    assert!(
+        !recording.about().processes[0].own_malloc && !recording.heaptape(&["report"]).text().contains("own malloc")
+    );
 }

@@ -61,12 +61,12 @@ fn every_possible_disk_after_power_loss_holds_the_synced_events() {
         |(_, certain): &&(usize, BTreeMap<u32, u64>)| certain.values().any(|&events| events > 0 && events < most);
     assert!(least.iter().filter(some).count() >= 3, "it is synced while it runs: {least:#?}");
 
-    let images: u64 = if is_full() { 10_000 } else { 150 };
+    let disks: u64 = if is_full() { 10_000 } else { 150 };
     let mut random = Random(0x9E37_79B9_7F4A_7C15);
-    for number in 0..images {
+    for number in 0..disks {
         let state = random.0;
         let moment = random.below(log.moments() as u64) as usize + 1;
-        let what = format!("image {number} ({state:#x}), {moment} of {} acts", log.moments());
+        let what = format!("disk {number} ({state:#x}), {moment} of {} acts", log.moments());
         let directory = test_env::folder();
         let disk = directory.path().join("r");
         log.possible(moment, &mut random, &disk);
@@ -84,5 +84,5 @@ fn every_possible_disk_after_power_loss_holds_the_synced_events() {
             assert!(output.code() <= 2 && !output.error().contains("panicked"), "{what}: {output}");
         }
     }
-    torture::passed(36, "disks after power loss with all synced events", images);
+    torture::passed(36, "disks after power loss with all synced events", disks);
 }

@@ -37,8 +37,12 @@ fn concurrent_recordings_without_a_name_are_all_complete() {
     assert_eq!(names.len(), runs, "one folder a run: {names:?}");
     for name in &names {
         let pid = name.strip_prefix("heaptape.ls.").unwrap_or_else(|| panic!("{name} is no default name"));
-        let image = folder.path().join(name).join(format!("{}.ls", pid.split('.').next().expect("a pid")));
-        assert!(image.join("trace.mtrc").is_file() && image.join("profile.mptl").is_file(), "{}", image.display());
+        let process_folder = folder.path().join(name).join(format!("{}.ls", pid.split('.').next().expect("a pid")));
+        assert!(
+            process_folder.join("trace.mtrc").is_file() && process_folder.join("profile.mptl").is_file(),
+            "{}",
+            process_folder.display()
+        );
     }
     // The last look is that of the commands that a user would type next.
     for name in names.iter().step_by(10) {

@@ -112,10 +112,10 @@ fn mistyped_commands_get_a_suggestion() {
 fn still_running(folder: &Path) -> Vec<String> {
     let bytes = std::fs::read(folder.join("recording.json")).expect("recording.json");
     let about: heaptape_formats::recording::Recording = serde_json::from_slice(&bytes).expect("json");
-    let running = |image: &&heaptape_formats::recording::ProcessInfo| {
-        image.exit == Some(heaptape_formats::recording::Exit::Running)
+    let running = |process: &&heaptape_formats::recording::ProcessInfo| {
+        process.exit == Some(heaptape_formats::recording::Exit::Running)
     };
-    about.images.iter().filter(running).map(|image| image.pid.to_string()).collect()
+    about.processes.iter().filter(running).map(|process| process.pid.to_string()).collect()
 }
 
 /// A program starts a child in the background and ends. With `--wait` the child is recorded to its

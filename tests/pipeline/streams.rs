@@ -63,8 +63,8 @@ fn finished_recording_is_streamed_unchanged() {
         let report = recording.report();
         let process = report.only("pairs");
         assert_eq!(counts(&outcome.stdout), [process.allocs, process.resizes, process.frees]);
-        let image = recording.folder.join(&recording.about().images[0].folder);
-        assert!(stream(&[image.as_os_str()]).stdout == outcome.stdout, "by the process's folder");
+        let process_folder = recording.folder.join(&recording.about().processes[0].folder);
+        assert!(stream(&[process_folder.as_os_str()]).stdout == outcome.stdout, "by the process's folder");
     }
 }
 

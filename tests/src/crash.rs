@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 /// Removes the bytes of traces that no chunk record names: a reader may find events there, but does
 /// not promise to.
 pub fn only_committed(folder: &Path) {
-    for image in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
-        let bytes = fs::read(image.join(TAPE)).unwrap_or_default();
+    for process_folder in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        let bytes = fs::read(process_folder.join(TAPE)).unwrap_or_default();
         let mut ends = BTreeMap::new();
         if let Ok(mut tape) = tape::Reader::new(&bytes) {
             loop {
@@ -30,7 +30,8 @@ pub fn only_committed(folder: &Path) {
             }
         }
         for codec in [Codec::Plain, Codec::Lz4, Codec::Zstd] {
-            if let Ok(trace) = fs::OpenOptions::new().write(true).open(image.join(format!("{TRACE}{}", codec.suffix())))
+            if let Ok(trace) =
+                fs::OpenOptions::new().write(true).open(process_folder.join(format!("{TRACE}{}", codec.suffix())))
             {
                 let end =
                     ends.get(&(codec as u8)).copied().unwrap_or(0).min(trace.metadata().map_or(0, |file| file.len()));

@@ -35,8 +35,8 @@ pub struct PlainEvent {
 }
 
 /// Returns all records of the tape of a process.
-pub fn tape(image: &Path) -> Vec<TapeRecord> {
-    let bytes = fs::read(image.join(TAPE)).expect("the tape");
+pub fn tape(process_folder: &Path) -> Vec<TapeRecord> {
+    let bytes = fs::read(process_folder.join(TAPE)).expect("the tape");
     let mut reader = tape::Reader::new(&bytes).expect("a tape");
     let mut records = Vec::new();
     loop {
@@ -64,8 +64,8 @@ fn column(chunk: &tape::Chunk, kind: u8) -> Vec<u64> {
 }
 
 /// Returns the functions that the program called, one for each event.
-pub fn functions(image: &Path) -> Vec<Entry> {
-    let chunks = tape(image).into_iter().filter_map(|record| match record {
+pub fn functions(process_folder: &Path) -> Vec<Entry> {
+    let chunks = tape(process_folder).into_iter().filter_map(|record| match record {
         TapeRecord::Chunk(chunk) => Some(column(&chunk, COLUMN_ENTRIES)),
         _ => None,
     });
@@ -73,9 +73,9 @@ pub fn functions(image: &Path) -> Vec<Entry> {
 }
 
 /// Returns the times of all events, their sites, and whether frees have a site.
-fn columns(image: &Path) -> (Vec<u64>, Vec<u32>, bool) {
+fn columns(process_folder: &Path) -> (Vec<u64>, Vec<u32>, bool) {
     let (mut ticks, mut sites, mut free_sites) = (Vec::new(), Vec::new(), false);
-    for record in tape(image) {
+    for record in tape(process_folder) {
         let chunk = match record {
             TapeRecord::Process(process) => {
                 free_sites = process.free_sites;
@@ -95,13 +95,13 @@ fn columns(image: &Path) -> (Vec<u64>, Vec<u32>, bool) {
 }
 
 /// Returns all events of a process, in order.
-pub fn events(image: &Path) -> Vec<PlainEvent> {
-    let (ticks, sites, free_sites) = columns(image);
+pub fn events(process_folder: &Path) -> Vec<PlainEvent> {
+    let (ticks, sites, free_sites) = columns(process_folder);
     let (mut ticks, mut sites) = (ticks.into_iter(), sites.into_iter());
-    let packed = image.join("trace.mtrc.zst");
+    let packed = process_folder.join("trace.mtrc.zst");
     let trace: Box<dyn Read> = match File::open(&packed) {
         Ok(file) => Box::new(zstd::Decoder::new(file).expect("zstd")),
-        Err(_) => Box::new(File::open(image.join("trace.mtrc")).expect("the trace")),
+        Err(_) => Box::new(File::open(process_folder.join("trace.mtrc")).expect("the trace")),
     };
     let mut stream = Stream::new(trace).expect("a trace");
     let mut events = Vec::new();
@@ -125,9 +125,9 @@ pub type Frame = (String, u32);
 
 /// Returns for each site the frames in `program` itself, innermost first, with the names of
 /// addr2line.
-pub fn names(image: &Path, program: &Path) -> HashMap<u32, Vec<Frame>> {
+pub fn names(process_folder: &Path, program: &Path) -> HashMap<u32, Vec<Frame>> {
     let (mut module, mut sites) = (None, HashMap::new());
-    for record in tape(image) {
+    for record in tape(process_folder) {
         match record {
             TapeRecord::Module(one) if one.path.lossy() == program.to_string_lossy() => module = Some(one),
             TapeRecord::Sites(some) => {

@@ -424,7 +424,7 @@ pub fn write(dir: &Path, files: &Files, codec: Codec) -> PathBuf {
         version: 1,
         command: vec!["made".into(), "it".into()],
         ended_unix_ns: Some(1_700_000_001_000_000_000),
-        images: vec![process],
+        processes: vec![process],
         ..Recording::default()
     };
     std::fs::write(dir.join(recording::RECORDING), serde_json::to_vec_pretty(&about).unwrap()).unwrap();

@@ -202,7 +202,7 @@ fn finish(finished: &Finished, quiet: bool) {
     if let Err(error) = report::name_profile(&recording[0], report::PLAIN_LIMIT) {
         eprintln!("heaptape: cannot name the functions in the profile: {error}");
     }
-    if finished.outcome.recording.images.is_empty() && finished.outcome.errors.is_empty() {
+    if finished.outcome.recording.processes.is_empty() && finished.outcome.errors.is_empty() {
         if !quiet {
             nothing_recorded(finished);
         }

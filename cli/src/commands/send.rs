@@ -58,5 +58,5 @@ fn program_of(file: &Path) -> Option<String> {
     let bytes = std::fs::read(folder.parent()?.join(RECORDING)).ok()?;
     let recording: Recording = serde_json::from_slice(&bytes).ok()?;
     let name = folder.file_name()?.to_str()?;
-    recording.images.into_iter().find(|image| image.folder == name).map(|image| image.exe)
+    recording.processes.into_iter().find(|process| process.folder == name).map(|process| process.exe)
 }

@@ -161,8 +161,8 @@ pub const COLUMN_WEIGHTS: u8 = 4;
 pub const COLUMN_UNMATCHED: u8 = 5;
 /// For each `R` and `F` of a block that an earlier chunk allocated (its index is below
 /// `first_index`) what the block was: its site number + 1 and the bytes that it counted for,
-/// LEB128; 0 alone for one that was not the image's own. With it the live bytes can be followed
-/// from the start of any chunk. A chunk that has it has it also when it is empty.
+/// LEB128; 0 alone for a block that the process has not allocated itself. With it the live bytes
+/// can be followed from the start of any chunk. A chunk that has it has it also when it is empty.
 pub const COLUMN_PREVIOUS: u8 = 6;
 
 tape_record! {
@@ -273,7 +273,7 @@ tape_record! {
 }
 
 tape_record! {
-    /// Totals of a process image, or of a part of it.
+    /// Totals of a process, or of one chunk of it.
     Totals {
         /// Allocations, resizes from a null pointer among them.
         allocs: u64,
@@ -328,7 +328,7 @@ tape_record! {
     /// Kind 10: totals and sums after the chunks before it, so that a report needs no pass over the
     /// events, and one about a part of the run none over what came before it.
     Summary {
-        /// Totals of the image.
+        /// Totals of the process.
         totals: Totals,
         /// A row for each site with allocations.
         sites: Vec<SiteSums>,
@@ -372,9 +372,9 @@ tape_record! {
 }
 
 tape_record! {
-    /// Kind 13: the image is a fork child; its parent's live blocks are inherited, not its own.
+    /// Kind 13: the process is a fork child. It inherits the live blocks of its parent.
     Inherited {
-        /// Folder name of the parent image in the recording.
+        /// Folder name of the parent process in the recording.
         parent: Text,
         /// Tick of the fork.
         tick: u64,

@@ -419,12 +419,8 @@ impl OpenEpoch {
             processes.push(process);
         }
         processes.sort_by(|one, other| one.folder.cmp(&other.folder));
-        let recording = Recording {
-            host: host.to_owned(),
-            ended_unix_ns,
-            images: processes,
-            ..recording_of(self.epoch.started_unix_ns)
-        };
+        let recording =
+            Recording { host: host.to_owned(), ended_unix_ns, processes, ..recording_of(self.epoch.started_unix_ns) };
         let mut bytes = serde_json::to_vec_pretty(&recording)?;
         bytes.push(b'\n');
         replace_file(&self.epoch.dir.join(RECORDING), &bytes, self.epoch.reader, Durability::BeforeRename).map(drop)
@@ -459,19 +455,19 @@ fn seal_unfinished(dir: &Path) {
     let since = changed.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
     let ended = since.map_or(recording.started_unix_ns, |since| since.as_nanos() as u64);
     recording.ended_unix_ns = Some(ended);
-    for process in recording.images.iter_mut().filter(|process| process.exit.is_none()) {
+    for process in recording.processes.iter_mut().filter(|process| process.exit.is_none()) {
         (process.exit, process.ended_unix_ns) = (Some(Exit::Running), Some(ended));
     }
     // Add the processes that were not listed yet.
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let folder = entry.file_name().to_string_lossy().into_owned();
-        if recording.images.iter().any(|process| process.folder == folder) {
+        if recording.processes.iter().any(|process| process.folder == folder) {
             continue;
         }
         if journal::has_tape(&entry.path()) {
-            recording.images.push(ProcessInfo { folder, exit: Some(Exit::Running), ..ProcessInfo::default() });
+            recording.processes.push(ProcessInfo { folder, exit: Some(Exit::Running), ..ProcessInfo::default() });
         } else if [TRACE, PROFILE].iter().any(|name| entry.path().join(name).is_file()) {
-            recording.images.push(ProcessInfo { folder, origin: STREAM.into(), ..ProcessInfo::default() });
+            recording.processes.push(ProcessInfo { folder, origin: STREAM.into(), ..ProcessInfo::default() });
         }
     }
     let user = dir.parent().and_then(|first| first.file_name()?.to_str()?.parse().ok());
@@ -503,8 +499,8 @@ mod tests {
         assert!(!empty.exists());
         let bytes = std::fs::read(unsealed.join(RECORDING)).expect("it is described");
         let recording: Recording = serde_json::from_slice(&bytes).expect("as it should be");
-        assert_eq!((recording.images.len(), recording.started_unix_ns), (2, 1_795_287_720_000_000_000));
+        assert_eq!((recording.processes.len(), recording.started_unix_ns), (2, 1_795_287_720_000_000_000));
         assert!(recording.ended_unix_ns.is_some());
-        assert!(recording.images.iter().any(|process| (&*process.folder, &*process.origin) == ("2.cat", STREAM)));
+        assert!(recording.processes.iter().any(|process| (&*process.folder, &*process.origin) == ("2.cat", STREAM)));
     }
 }

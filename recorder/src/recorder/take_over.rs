@@ -58,7 +58,7 @@ impl Recorder {
         if recording.ended_unix_ns.is_some() {
             return Err(io::Error::other("the recording has its end"));
         }
-        let first_pid = recording.images.first().map(|process_info| process_info.pid);
+        let first_pid = recording.processes.first().map(|process_info| process_info.pid);
         let mut recorder = Recorder::with(dir, socket, options, recording)?;
         recorder.first_pid = first_pid;
         Ok(recorder)
@@ -123,8 +123,8 @@ impl Recorder {
             }
         };
         release::resume(&mapping, &journal::positions(&self.dir.join(&info.folder)));
-        if !self.recording.images.iter().any(|process_info| process_info.folder == info.folder) {
-            self.recording.images.push(info.clone());
+        if !self.recording.processes.iter().any(|process_info| process_info.folder == info.folder) {
+            self.recording.processes.push(info.clone());
         }
         self.first_pid.get_or_insert(pid);
         let ticks_per_second = *self.ticks_per_second.get_or_insert_with(|| self.clock.ticks_per_second());
@@ -179,7 +179,7 @@ impl Recorder {
                 process,
             })));
         }
-        let index = self.recording.images.len();
+        let index = self.recording.processes.len();
         self.running.push(Running {
             session,
             process: end,
@@ -189,7 +189,7 @@ impl Recorder {
             program: tree::program(pid),
         });
         self.unwritten.insert(id, index);
-        self.recording.images.push(process_info);
+        self.recording.processes.push(process_info);
         self.dirty = true;
     }
 

@@ -50,8 +50,9 @@ impl Rig {
     pub fn finish(&mut self) -> (Outcome, Vec<back::Back>) {
         self.stop.store(true, SeqCst);
         let outcome = self.thread.take().expect("runs").join().expect("no panic");
-        let images = outcome.recording.images.iter().map(|image| back::read(&self.dir().join(&image.folder))).collect();
-        (outcome, images)
+        let folders =
+            outcome.recording.processes.iter().map(|process| back::read(&self.dir().join(&process.folder))).collect();
+        (outcome, folders)
     }
 }
 

@@ -265,9 +265,9 @@ fn head(maker: &mut Maker) -> io::Result<()> {
 }
 
 fn make(events: u64, folder: &Path, most_live: usize) -> io::Result<()> {
-    let image = folder.join(FOLDER);
-    std::fs::create_dir_all(&image)?;
-    let mut tape = BufWriter::new(File::create(image.join(TAPE))?);
+    let process_folder = folder.join(FOLDER);
+    std::fs::create_dir_all(&process_folder)?;
+    let mut tape = BufWriter::new(File::create(process_folder.join(TAPE))?);
     let mut start = Vec::new();
     tape::Writer::file_header(&mut start);
     tape.write_all(&start)?;
@@ -275,7 +275,7 @@ fn make(events: u64, folder: &Path, most_live: usize) -> io::Result<()> {
         rows: vec![Row::default(); SITES as usize + 1],
         profile: Builder::new(layout::BOUNDS, Bins::new(layout::BINS)),
         epoch: 0,
-        trace: BufWriter::new(File::create(image.join(format!("{TRACE}{}", Codec::Zstd.suffix())))?),
+        trace: BufWriter::new(File::create(process_folder.join(format!("{TRACE}{}", Codec::Zstd.suffix())))?),
         tape,
         mtrc: mtrc::Writer::new(mtrc::Options::default()),
         records: tape::Writer::default(),
@@ -338,14 +338,14 @@ fn make(events: u64, folder: &Path, most_live: usize) -> io::Result<()> {
     maker.tape.flush()?;
     let mut profile = Vec::new();
     maker.profile.build().write(&mut profile);
-    std::fs::write(image.join(PROFILE), profile)?;
+    std::fs::write(process_folder.join(PROFILE), profile)?;
     let about = recording::Recording {
         format: "heaptape recording".into(),
         version: 1,
         command: vec!["made".into()],
         started_unix_ns: 1_700_000_000_000_000_000,
         ended_unix_ns: Some(unix_ns),
-        images: vec![recording::ProcessInfo {
+        processes: vec![recording::ProcessInfo {
             folder: FOLDER.into(),
             pid: 4711,
             ppid: 1,
