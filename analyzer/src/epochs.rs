@@ -59,8 +59,8 @@ fn users(state: &Path, user: Option<u32>) -> io::Result<Vec<PathBuf>> {
 /// of the daemon.
 ///
 /// # Errors
-/// Returns an error if the state folder cannot be read. Without `user`, this is the case for all but
-/// root and the daemon's user.
+/// Returns an error if the state folder cannot be read. Without `user`, only root and the daemon's
+/// user can read it.
 pub fn find(state: &Path, query: &EpochQuery) -> io::Result<Vec<PathBuf>> {
     let is_after_start = |name: &str| query.from.as_deref().is_none_or(|from| name >= from);
     let is_before_end = |name: &str| query.to.as_deref().is_none_or(|to| name <= to || name.starts_with(to));
