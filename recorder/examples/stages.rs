@@ -216,7 +216,7 @@ fn main() {
         for batch in &batches {
             image.batch(batch, &mut Chunk::default, &mut |write_job: WriteJob| chunks.extend(write_job.chunk));
         }
-        image.finish(heaptape_recorder::session::End::GONE, &mut Chunk::default, &mut |write_job| {
+        image.finish(heaptape_recorder::process::End::GONE, &mut Chunk::default, &mut |write_job| {
             chunks.extend(write_job.chunk)
         });
         let plain: usize = chunks.iter().map(|chunk| chunk.plain.len()).sum();

@@ -2,8 +2,9 @@
 //! processes, and write jobs to the store.
 
 use crate::batch::{Batch, InFlight};
+use crate::process::End;
 use crate::process_recording::{ProcessCommand, ProcessRecording};
-use crate::session::{End, Session, SessionId};
+use crate::session::{Session, SessionId};
 use crate::slots::EventCounts;
 use crate::store::WriteJob;
 use crate::trace::Chunk;

@@ -3,19 +3,18 @@
 
 use crate::crash::{self, Destination};
 use crate::options::Options;
+use crate::process::End;
 use crate::process::sanitized_name;
 use crate::recorder::Outcome;
 use crate::sanitizer;
-use crate::session::End;
 use crate::signals::Signals;
-use crate::socket_dir::SocketDir;
+use crate::socket_dir::{SocketDir, SocketDirError};
 use crate::spawn::{self, ExecAttributes, HeldChild, Program};
-use crate::store::Sums;
 use crate::survivor::{Plan, Progress, Survivor};
 use crate::symbols::Work;
 use crate::sys;
 use crate::tree;
-use formats::recording::{Exit, RECORDING, Recording};
+use formats::recording::{Accounting, Exit, RECORDING, Recording};
 use formats::tape::END_SIGNALLED;
 use nix::libc::{EAGAIN, WIFSTOPPED, WSTOPSIG};
 use std::ffi::{OsStr, OsString};
@@ -99,8 +98,14 @@ impl UnrecordedProgram {
     }
 }
 
+impl From<SocketDirError> for LaunchError {
+    fn from(error: SocketDirError) -> LaunchError {
+        LaunchError::new(error.to_string(), 2)
+    }
+}
+
 /// Creates an error about a path.
-pub fn path_error(path: &Path, error: &io::Error) -> LaunchError {
+fn path_error(path: &Path, error: &io::Error) -> LaunchError {
     LaunchError::new(format!("{}: {error}", path.display()), 2)
 }
 
@@ -250,7 +255,7 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
     let mut outcome = Outcome {
         recording: read_recording(&dir),
         errors: Vec::new(),
-        sums: Sums::default(),
+        sums: Accounting::default(),
         still_running: Vec::new(),
     };
     let unrecorded = match summary {
@@ -313,7 +318,7 @@ pub fn resume(dir: &Path) -> io::Result<Finished> {
             dir.display()
         ));
     }
-    let outcome = Outcome { recording, errors, sums: Sums::default(), still_running: Vec::new() };
+    let outcome = Outcome { recording, errors, sums: Accounting::default(), still_running: Vec::new() };
     Ok(Finished { dir: dir.to_owned(), outcome, status, unrecorded: None, recorder: None })
 }
 

@@ -1,8 +1,9 @@
 //! Information about a process from `/proc`, with a limit on the bytes of each read. Data that
 //! another process controls may be anything.
 
-use crate::session::End;
 use crate::sys;
+use formats::recording::Exit;
+use formats::tape::{END_EXEC, END_EXITED, END_GONE, END_RUNNING, END_SIGNALLED};
 use rustc_hash::FxHashSet;
 use std::fs::File;
 use std::io::Read;
@@ -129,6 +130,45 @@ pub fn threads(pid: u32, is_namespaced: bool, at_each: impl Fn()) -> Option<FxHa
     Some(threads)
 }
 
+/// How a process ended: one of the tape's `END_` numbers, and the exit code or signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// One of the `END_` numbers.
+    pub reason: u8,
+    /// Exit code or signal number.
+    pub status: u32,
+}
+
+impl End {
+    /// The process was still running.
+    pub const RUNNING: End = End { reason: END_RUNNING, status: 0 };
+    /// The process executed another program.
+    pub const EXEC: End = End { reason: END_EXEC, status: 0 };
+    /// The process has ended, in an unknown way.
+    pub const GONE: End = End { reason: END_GONE, status: 0 };
+
+    /// Converts a wait status.
+    pub fn of_status(status: i32) -> End {
+        let (code, signal) = (status >> 8 & 0xff, status & 0x7f);
+        if signal == 0 {
+            End { reason: END_EXITED, status: code as u32 }
+        } else {
+            End { reason: END_SIGNALLED, status: signal as u32 }
+        }
+    }
+
+    /// Converts the end to its form in `recording.json`.
+    pub fn exit(self) -> Exit {
+        match self.reason {
+            END_EXITED => Exit::Code(self.status),
+            END_SIGNALLED => Exit::Signal(self.status),
+            END_EXEC => Exit::Exec,
+            END_RUNNING => Exit::Running,
+            _ => Exit::Unknown,
+        }
+    }
+}
+
 /// Returns how a process has ended. The kernel keeps the status at the process's descriptor once it
 /// has been waited for (from 6.15 on), and in `/proc` until then.
 pub fn end(pid: u32, process: BorrowedFd<'_>) -> End {
@@ -184,7 +224,6 @@ pub fn sanitized_name(name: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use formats::tape::{END_EXITED, END_SIGNALLED};
     use std::process::Command;
 
     #[test]

@@ -21,8 +21,9 @@ use crate::profile::{Amount, Profile};
 use crate::session::{Session, SessionId};
 use crate::slots::EventCounts;
 use crate::stacks::Stacks;
-use crate::store::{Sums, WriteJob};
+use crate::store::WriteJob;
 use crate::trace::{Chunk, Trace};
+use formats::recording::Accounting;
 use formats::tape::{self, Account, Accounts, Loss, Note, Record as TapeRecord, Summary};
 use open_chunk::Journaled;
 use sample_weights::{RecordFilter, SampleWeights};
@@ -154,7 +155,7 @@ pub struct ProcessRecording {
     events_since_summary: u64,
     size_at_chunk_start: (u64, u64),
     /// The accounting of the segments before this one.
-    earlier_segments: Sums,
+    earlier_segments: Accounting,
     /// Whether the process was handed over to the next daemon, which counts all later events.
     is_handed_over: bool,
 }
@@ -188,7 +189,7 @@ impl ProcessRecording {
             profile_written: Instant::now(),
             unwritten: Unwritten::default(),
             events_since_summary: 0,
-            earlier_segments: Sums::default(),
+            earlier_segments: Accounting::default(),
             is_handed_over: false,
             size_at_chunk_start: (0, 0),
             session,
@@ -540,25 +541,25 @@ impl ProcessRecording {
     }
 
     /// Returns the accounting of this segment, as its accounts state it.
-    fn sums(&self) -> Sums {
-        let mut sums = Sums::default();
+    fn sums(&self) -> Accounting {
+        let mut sums = Accounting::default();
         // A process whose mode is off is not recorded: the events that it dropped before it read
         // its mode are not lost.
         if self.session.options.mode == Mode::Off {
             return sums;
         }
         for Account { recorded, lost, sampled_out, .. } in self.accounts() {
-            sums.add(Sums { emitted: recorded + lost + sampled_out, recorded, lost, sampled_out });
+            sums.add(Accounting { emitted: recorded + lost + sampled_out, recorded, lost, sampled_out });
         }
         sums
     }
 
     /// Returns the accounting of all segments so far, including the drops that no gap contains yet.
-    fn sums_of_all(&self) -> Sums {
+    fn sums_of_all(&self) -> Accounting {
         let mut sums = self.earlier_segments;
         sums.add(self.sums());
         let unreported = self.threads.iter().fold(0u64, |sum, thread| sum.saturating_add(thread.unreported()));
-        sums.add(Sums { emitted: unreported, lost: unreported, ..Sums::default() });
+        sums.add(Accounting { emitted: unreported, lost: unreported, ..Accounting::default() });
         sums
     }
 

@@ -5,9 +5,9 @@ use crate::code::{self, NamedRange};
 use crate::module_files::ModuleFiles;
 use crate::profile::{Profile, Sums as ClassSums};
 use crate::stacks::Stacks;
-use crate::store::Sums;
 use crate::symbols::Opened;
 use formats::mptl::Bins;
+use formats::recording::Accounting;
 use formats::tape::field::Text;
 use formats::tape::{Module, Record, SiteSums, Totals, instruction};
 
@@ -69,7 +69,7 @@ pub struct ProfileDelta {
     /// Number of blocks by size.
     pub bins: Bins,
     /// Accounting of the events of the process.
-    pub account: Sums,
+    pub account: Accounting,
     /// Whether the process has ended.
     pub is_over: bool,
     /// Whether the process left no files, so that its sums must be kept in those of its program.
@@ -85,7 +85,7 @@ impl ProfileDelta {
         sums: Vec<SiteSums>,
         previous: &[SiteSums],
         totals: Totals,
-        account: Sums,
+        account: Accounting,
         (is_over, has_no_files): (bool, bool),
     ) -> ProfileDelta {
         let modules = stacks.announced().iter().filter_map(|(_, record)| match record {

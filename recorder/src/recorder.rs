@@ -13,17 +13,16 @@ use crate::handover::{Handover, HandoverQueue};
 use crate::journal_files::JournalFiles;
 use crate::module_files::ModuleFiles;
 use crate::options::Options;
-use crate::process::{self, Process, sanitized_name};
+use crate::process::{self, End, Process, sanitized_name};
 use crate::replace::{Durability, replace_file};
-use crate::session::{End, Session, SessionId};
+use crate::session::{Session, SessionId};
 use crate::stages::Stages;
-use crate::store::Sums;
 use crate::symbols::Saver;
 use crate::sync;
 use crate::sys::{self, Mapping};
 use crate::tree::{self, Change, Watch};
 use crossbeam_channel::bounded;
-use formats::recording::{ProcessInfo, RECORDING, RESERVE, Recording};
+use formats::recording::{Accounting, ProcessInfo, RECORDING, RESERVE, Recording};
 use formats::tape::{self, field::Text};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::collections::HashMap;
@@ -104,7 +103,7 @@ pub struct Recorder {
     unwritten: HashMap<SessionId, usize>,
     stages: Stages,
     errors: Vec<String>,
-    sums: Sums,
+    sums: Accounting,
     saver: Option<Arc<Saver>>,
     handovers: HandoverQueue,
     /// Processes of a killed recorder that do not use their areas yet.
@@ -119,7 +118,7 @@ pub struct Outcome {
     /// Errors of files that could not be written.
     pub errors: Vec<String>,
     /// Event counts of all processes.
-    pub sums: Sums,
+    pub sums: Accounting,
     /// Pid and name of each recorded process that was still running.
     pub still_running: Vec<(u32, String)>,
 }
@@ -167,7 +166,7 @@ impl Recorder {
             unwritten: HashMap::new(),
             stages,
             errors: Vec::new(),
-            sums: Sums::default(),
+            sums: Accounting::default(),
             saver: None,
             handovers: HandoverQueue::default(),
             adopted: Vec::new(),

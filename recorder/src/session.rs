@@ -6,8 +6,7 @@ use crate::journal_files::JournalFiles;
 use crate::module_files::ModuleFiles;
 use crate::options::Options;
 use crate::sys::Mapping;
-use formats::recording::Exit;
-use formats::tape::{self, END_EXEC, END_EXITED, END_GONE, END_RUNNING, END_SIGNALLED};
+use formats::tape;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -160,43 +159,4 @@ stats! {
     threads,
     /// Estimated memory of the digest for this process, in bytes.
     memory,
-}
-
-/// How a process ended: one of the tape's `END_` numbers, and the exit code or signal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
-    /// One of the `END_` numbers.
-    pub reason: u8,
-    /// Exit code or signal number.
-    pub status: u32,
-}
-
-impl End {
-    /// The process was still running.
-    pub const RUNNING: End = End { reason: END_RUNNING, status: 0 };
-    /// The process executed another program.
-    pub const EXEC: End = End { reason: END_EXEC, status: 0 };
-    /// The process has ended, in an unknown way.
-    pub const GONE: End = End { reason: END_GONE, status: 0 };
-
-    /// Converts a wait status.
-    pub fn of_status(status: i32) -> End {
-        let (code, signal) = (status >> 8 & 0xff, status & 0x7f);
-        if signal == 0 {
-            End { reason: END_EXITED, status: code as u32 }
-        } else {
-            End { reason: END_SIGNALLED, status: signal as u32 }
-        }
-    }
-
-    /// Converts the end to its form in `recording.json`.
-    pub fn exit(self) -> Exit {
-        match self.reason {
-            END_EXITED => Exit::Code(self.status),
-            END_SIGNALLED => Exit::Signal(self.status),
-            END_EXEC => Exit::Exec,
-            END_RUNNING => Exit::Running,
-            _ => Exit::Unknown,
-        }
-    }
 }

@@ -14,7 +14,6 @@
 //! named in the recording: see [`wire::board`].
 
 use crate::attach;
-use crate::launch::{LaunchError, path_error};
 use nix::errno::Errno;
 use nix::sys::socket::SockType;
 use std::fs::{DirBuilder, File};
@@ -34,6 +33,30 @@ pub struct SocketDir {
     _lock: Option<File>,
 }
 
+/// Why no folder for the socket could be created.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketDirError {
+    /// A path cannot be used.
+    #[error("{}: {error}", .path.display())]
+    Path {
+        /// The path.
+        path: PathBuf,
+        /// The error of the system.
+        #[source]
+        error: io::Error,
+    },
+    /// The name of each directory is too long or relative.
+    #[error("no directory can hold the recorder's socket")]
+    NoDirectory,
+}
+
+impl SocketDirError {
+    /// Returns the conversion of an error of the system about a path.
+    fn of(path: &Path) -> impl Fn(io::Error) -> SocketDirError {
+        move |error| SocketDirError::Path { path: path.to_owned(), error }
+    }
+}
+
 /// Prefix of the folder's name; eight hexadecimal digits follow.
 const PREFIX: &str = "heaptape-";
 
@@ -44,7 +67,7 @@ impl SocketDir {
     ///
     /// # Errors
     /// The error of the last directory that was tried.
-    pub fn make() -> Result<SocketDir, LaunchError> {
+    pub fn make() -> Result<SocketDir, SocketDirError> {
         let directories = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
         let mut directories: Vec<PathBuf> = directories.chain([PathBuf::from("/tmp")]).collect();
         if nix::unistd::geteuid().is_root() {
@@ -53,7 +76,7 @@ impl SocketDir {
         let mut last = None;
         for directory in directories {
             remove_stale(&directory);
-            let (number, name) = random().map_err(|error| path_error(Path::new(RANDOM), &error))?;
+            let (number, name) = random().map_err(SocketDirError::of(Path::new(RANDOM)))?;
             let folder = directory.join(format!("{PREFIX}{number:08x}"));
             let socket = folder.join(format!("{name:032x}"));
             // The address of a socket holds 107 bytes.
@@ -65,10 +88,10 @@ impl SocketDir {
                     let lock = File::open(&folder).ok().filter(|folder| folder.lock_shared().is_ok());
                     return Ok(SocketDir { folder, socket, _lock: lock });
                 }
-                Err(error) => last = Some(path_error(&folder, &error)),
+                Err(error) => last = Some(SocketDirError::of(&folder)(error)),
             }
         }
-        Err(last.unwrap_or_else(|| LaunchError::new("no directory can hold the recorder's socket".into(), 2)))
+        Err(last.unwrap_or(SocketDirError::NoDirectory))
     }
 
     /// Returns the path of the socket.

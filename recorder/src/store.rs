@@ -14,8 +14,7 @@ use crate::session::{Session, SessionId};
 use crate::symbols::Job;
 use crate::trace::Chunk;
 use crossbeam_channel::{Receiver, Sender};
-pub use formats::recording::Accounting as Sums;
-use formats::recording::RESERVE;
+use formats::recording::{Accounting, RESERVE};
 use formats::tape::{Accounts, Loss, Note, Record};
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -41,7 +40,7 @@ pub struct WriteJob {
     /// The new content of the profile.
     pub profile: Option<Vec<u8>>,
     /// The event counts, in the last job of a process or segment.
-    pub last: Option<Sums>,
+    pub last: Option<Accounting>,
     /// All records of the tape, which replace the existing ones.
     pub replacement_tape: Option<Vec<Record>>,
     /// What the process contributes to sums that are kept elsewhere, in the last job.
@@ -117,7 +116,7 @@ pub struct Stored {
     /// The error, with the path of the file.
     pub error: Option<String>,
     /// Event counts of the process or segment.
-    pub sums: Sums,
+    pub sums: Accounting,
     /// Folder of the process or segment.
     pub segment: PathBuf,
     /// The same folder, if something was written to it.

@@ -12,15 +12,13 @@
 use crate::crash::{self, Destination, Role};
 use crate::handover::{About, CommandLink, Handover, Held};
 use crate::options::Options;
-use crate::process;
+use crate::process::{self, End};
 use crate::recorder::{KILLED, Recorder};
-use crate::session::End;
 use crate::spawn;
-use crate::store::Sums;
 use crate::symbols::{self, Saver, Side, Work};
 use crate::sys;
 use crate::tree::{self, why_not};
-use formats::recording::RESERVE;
+use formats::recording::{Accounting, RESERVE};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{self, MsgFlags};
@@ -96,9 +94,9 @@ pub struct Summary {
 
 impl Summary {
     /// Returns the event counts of all processes.
-    pub fn sums(&self) -> Sums {
+    pub fn sums(&self) -> Accounting {
         let [emitted, recorded, lost, sampled_out] = self.sums;
-        Sums { emitted, recorded, lost, sampled_out }
+        Accounting { emitted, recorded, lost, sampled_out }
     }
 }
 

@@ -4,9 +4,9 @@
 
 use crate::profile::{BINS, BOUNDS, Sums as ClassSums};
 use crate::profile_delta::{Frame, ProfileDelta, Row};
-use crate::store::Sums;
 use crate::symbols::{Job, Opened};
 use formats::mptl::{self, Bins, Builder};
+use formats::recording::Accounting;
 use formats::tape::field::Text;
 use formats::tape::{
     self, Account, Accounts, Code, CodeRange, Module, Record, Site, SiteSums, Sites, Summary, SymbolQuery, Totals,
@@ -52,7 +52,7 @@ pub struct Program {
     rows: FxHashMap<u32, Row>,
     totals: Totals,
     bins: Bins,
-    account: Sums,
+    account: Accounting,
     /// Number of processes in the sums.
     pub processes: u64,
     started_unix_ns: u64,
@@ -76,7 +76,7 @@ impl Program {
             rows: FxHashMap::default(),
             totals: Totals::default(),
             bins: Bins::new(BINS),
-            account: Sums::default(),
+            account: Accounting::default(),
             processes: 0,
             started_unix_ns,
             is_new: true,
@@ -263,7 +263,7 @@ impl Program {
         records.extend(ranges.chunks(NAMES_PER_RECORD).map(|ranges| Record::Code(Code { ranges: ranges.to_vec() })));
         let text = format!("sums of {} ended processes", self.processes).as_str().into();
         records.push(Record::Note(tape::Note { tick: 0, text }));
-        let Sums { emitted, recorded, lost, sampled_out } = self.account;
+        let Accounting { emitted, recorded, lost, sampled_out } = self.account;
         let account = Account { thread: 1, emitted, recorded, lost, sampled_out };
         records.push(Record::Accounts(Accounts { accounts: vec![account] }));
         records.push(Record::Summary(Summary { totals: self.totals.clone(), sites: self.site_sums() }));
@@ -330,7 +330,7 @@ mod tests {
                 ..Totals::default()
             },
             bins: Bins::new(BINS),
-            account: Sums { emitted: 6 - live, recorded: 6 - live, ..Sums::default() },
+            account: Accounting { emitted: 6 - live, recorded: 6 - live, ..Accounting::default() },
             is_over: true,
             has_no_files: true,
         }

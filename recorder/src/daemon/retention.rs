@@ -3,8 +3,7 @@
 //! bytes. A user who exceeds it loses his own oldest epochs, never those of another user.
 
 use super::config::Keep;
-use super::epoch::start_of;
-use super::service::FLIGHTS;
+use super::epoch::{FLIGHTS, start_of};
 use formats::recording::is_epoch;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};

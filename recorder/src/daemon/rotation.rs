@@ -3,9 +3,9 @@
 
 use super::archive::ArchiveCommand;
 use super::config::Choice;
-use super::epoch::Epoch;
+use super::epoch::{Epoch, FLIGHTS};
 use super::intake::continued_process_info;
-use super::service::{ClosingEpoch, CurrentEpoch, FLIGHTS, Service};
+use super::service::{ClosingEpoch, CurrentEpoch, Service};
 use crate::access::make_folder;
 use crate::clock;
 use crate::crash::{self, Destination};

@@ -7,7 +7,7 @@ use super::clients::{Client, LOOK};
 use super::config::Config;
 use super::control::{self, ControlRequest, Wake};
 use super::entrance::{Entrance, Request};
-use super::epoch::Epoch;
+use super::epoch::{Epoch, FLIGHTS};
 use super::fd_store::FdStore;
 use super::metrics;
 use super::notify::{self, Notify};
@@ -17,8 +17,8 @@ use crate::attach::{self, Listener};
 use crate::clock::Clock;
 use crate::crash::{self, Destination, Role};
 use crate::options::Mode;
-use crate::process;
-use crate::session::{End, SessionId, Stats};
+use crate::process::{self, End};
+use crate::session::{SessionId, Stats};
 use crate::stages::Stages;
 use crate::store::Callback;
 use crate::symbols::{self, Saver, Side, Work};
@@ -49,8 +49,6 @@ const ENDING_POLL_INTERVAL: Duration = Duration::from_millis(20);
 const REQUESTS_PER_ROUND: usize = 16;
 /// Time in which the last answers to `ctl` must be sent.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Name of the folder of flight recordings, next to the epochs.
-pub(super) const FLIGHTS: &str = "flight";
 /// Name of the folder with the live blocks that one daemon hands over to the next.
 pub(super) const CARRIED: &str = "carried";
 /// Minimum time between two times that the same flight recording is kept because of a trigger.

@@ -1,7 +1,7 @@
 //! The end of the recording of a process.
 
 use super::ProcessRecording;
-use crate::session::End;
+use crate::process::End;
 use crate::store::WriteJob;
 use crate::trace::Chunk;
 
