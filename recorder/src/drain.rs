@@ -182,7 +182,7 @@ impl Drain {
         self.sources.push(Source {
             slots: Slots::new(Arc::clone(&session.mapping), session.process.start_tick, session.resumed),
             worker,
-            waits_for: session.forked.as_ref().map(|(parent, _, tick)| (*parent, *tick)),
+            waits_for: session.forked.as_ref().map(|fork| (fork.parent, fork.tick)),
             reap: (now, MIN_REAP_INTERVAL),
             read: now,
             tokens: (i64::MAX, now),

@@ -2,7 +2,7 @@
 //! in time. The points are equally spaced: when all are in use, every second one is removed, and
 //! from then on the interval is doubled. So a profile without events shows which sites grow.
 
-use crate::profile::Profile;
+use crate::profile::{Profile, SiteLive};
 use formats::tape::{self, SiteHistory};
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
@@ -59,7 +59,7 @@ impl GrowthHistory {
 
     /// Adds a point with the live blocks of all sites.
     pub fn add_point(&mut self, tick: u64, profile: &Profile) {
-        let of = |(site, blocks, bytes): (u32, u64, u64)| {
+        let of = |SiteLive { site, blocks, bytes }: SiteLive| {
             let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
             LiveSite { site, blocks, bytes }
         };
@@ -89,7 +89,7 @@ impl GrowthHistory {
             let found = point.live.binary_search_by_key(&site, |live| live.site);
             found.map_or((0, 0), |index| (u64::from(point.live[index].blocks), point.live[index].bytes))
         };
-        let grew = |(site, _, bytes): (u32, u64, u64)| {
+        let grew = |SiteLive { site, bytes, .. }: SiteLive| {
             let more = bytes.saturating_sub(of(middle, site).1);
             (more > 0).then_some((Reverse(more), site))
         };

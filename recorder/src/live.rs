@@ -66,6 +66,17 @@ pub struct Effect {
     pub call: Call,
 }
 
+/// A live block that has a new index.
+#[derive(Clone, Copy, Debug)]
+pub struct Renumbered {
+    /// Address of the block.
+    pub address: u64,
+    /// The index that it had.
+    pub old_index: u64,
+    /// The block with its new index.
+    pub block: Block,
+}
+
 /// The effect of a call, when it is the usual one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
@@ -204,19 +215,18 @@ impl Live {
     }
 
     /// Assigns new indexes from 1 on to the live blocks, in the order of the old ones, for a trace
-    /// that begins with them. Returns the address, the old index and the new block of each. Blocks
-    /// whose resize is open are included.
-    pub fn renumber(&mut self) -> Vec<(u64, u64, Block)> {
-        let mut all: Vec<(u64, u64, Block)> =
-            self.index.iter().map(|(address, block)| (address, block.index, block)).collect();
+    /// that begins with them. Blocks whose resize is open are included.
+    pub fn renumber(&mut self) -> Vec<Renumbered> {
+        let of = |address: u64, block: Block| Renumbered { address, old_index: block.index, block };
+        let mut all: Vec<Renumbered> = self.index.iter().map(|(address, block)| of(address, block)).collect();
         let open = self.open_resizes.iter().filter_map(|open| match open.origin {
-            Origin::Own(block) => Some((open.address, block.index, block)),
+            Origin::Own(block) => Some(of(open.address, block)),
             Origin::Inherited(_) | Origin::Unknown => None,
         });
         all.extend(open);
-        all.sort_unstable_by_key(|(_, old, _)| *old);
+        all.sort_unstable_by_key(|renumbered| renumbered.old_index);
         self.next_index = all.len() as u64;
-        for ((address, old, block), index) in all.iter_mut().zip(1..) {
+        for (Renumbered { address, old_index: old, block }, index) in all.iter_mut().zip(1..) {
             block.index = index;
             let held = |open: &&mut OpenResize| matches!(open.origin, Origin::Own(block) if block.index == *old);
             match self.open_resizes.iter_mut().find(held) {

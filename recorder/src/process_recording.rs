@@ -17,7 +17,7 @@ use crate::chunk_journal::ChunkJournal;
 use crate::index::MAX_SIZE;
 use crate::live::{Call, Done, Effect, Inheritance, Kind, Live, entry};
 use crate::options::{Mode, Options};
-use crate::profile::{Amount, Profile};
+use crate::profile::{Amount, CountedBlock, Profile};
 use crate::session::{Session, SessionId};
 use crate::slots::EventCounts;
 use crate::stacks::Stacks;
@@ -433,7 +433,11 @@ impl ProcessRecording {
             match kind {
                 Kind::Alloc => profile.alloc_as(call.site, call.size, now, call.tick),
                 Kind::Free => profile.free_as(old.site, old.size, was),
-                Kind::Resize => profile.resize_as((old.site, old.size, was), call.site, call.size, now, call.tick),
+                Kind::Resize => profile.resize_as(
+                    CountedBlock { site: old.site, size: old.size, amount: was },
+                    CountedBlock { site: call.site, size: call.size, amount: now },
+                    call.tick,
+                ),
                 Kind::ResizeUnknown => profile.resize_unknown(call.site, call.size, now, call.tick),
                 Kind::FreeUnknown | Kind::Unmatched => profile.free_unknown(),
                 Kind::Implied => profile.free_implied(old.site, old.size, was),

@@ -43,6 +43,28 @@ pub struct Amount {
     pub bytes: u64,
 }
 
+/// A block as it is counted at its site.
+#[derive(Clone, Copy, Debug)]
+pub struct CountedBlock {
+    /// Site that allocated the block.
+    pub site: u32,
+    /// Size of the block in bytes.
+    pub size: u64,
+    /// The amount that it counts for.
+    pub amount: Amount,
+}
+
+/// The live blocks of a site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SiteLive {
+    /// Number of the site.
+    pub site: u32,
+    /// Number of live blocks.
+    pub blocks: u64,
+    /// Number of live bytes.
+    pub bytes: u64,
+}
+
 impl Sums {
     pub(crate) fn add(&mut self, other: Sums) {
         self.allocs += other.allocs;
@@ -214,20 +236,20 @@ impl Profile {
         self.remove_block(site, size, amount);
     }
 
-    /// Counts a resize: a free of the old block and an allocation of the new one, which represents
-    /// `amount`.
+    /// Counts a resize: a free of the old block and an allocation of the new one, which count as
+    /// what they represent.
     #[inline(always)]
-    pub fn resize_as(&mut self, old: (u32, u64, Amount), site: u32, size: u64, amount: Amount, tick: u64) {
-        self.totals.resizes += amount.blocks;
-        self.remove_block(old.0, old.1, old.2);
-        self.add_block(site, size, amount, tick);
+    pub fn resize_as(&mut self, old: CountedBlock, new: CountedBlock, tick: u64) {
+        self.totals.resizes += new.amount.blocks;
+        self.remove_block(old.site, old.size, old.amount);
+        self.add_block(new.site, new.size, new.amount, tick);
     }
 
     /// Counts a resize: a free of the old block and an allocation of the new one.
     #[inline(always)]
     pub fn resize(&mut self, old: (u32, u64), site: u32, size: u64, tick: u64) {
-        let one = |size| Amount { blocks: 1, bytes: size };
-        self.resize_as((old.0, old.1, one(old.1)), site, size, one(size), tick);
+        let whole = |site, size| CountedBlock { site, size, amount: Amount { blocks: 1, bytes: size } };
+        self.resize_as(whole(old.0, old.1), whole(site, size), tick);
     }
 
     /// Counts the resize of an inherited or unknown block: the new one is this process's.
@@ -281,11 +303,14 @@ impl Profile {
         .collect()
     }
 
-    /// Returns site, live blocks and live bytes of each site with live blocks, in the order of the
-    /// sites.
-    pub fn live(&self) -> impl Iterator<Item = (u32, u64, u64)> {
+    /// Returns what lives of each site with live blocks, in the order of the sites.
+    pub fn live(&self) -> impl Iterator<Item = SiteLive> {
         let live = self.sites.iter().enumerate().filter(|(_, counters)| counters.live_blocks > 0);
-        live.map(|(site, counters)| (site as u32, counters.live_blocks, counters.live_bytes))
+        live.map(|(site, counters)| SiteLive {
+            site: site as u32,
+            blocks: counters.live_blocks,
+            bytes: counters.live_bytes,
+        })
     }
 
     fn at_peak(&self, counters: &SiteCounters) -> (u64, u64) {

@@ -76,18 +76,32 @@ pub struct ProfileDelta {
     pub has_no_files: bool,
 }
 
+/// The process of a contribution, or the part of it that makes the contribution.
+#[derive(Debug)]
+pub struct Contributor<'a> {
+    /// Call sites and modules of the process.
+    pub stacks: &'a Stacks,
+    /// The names of code that no module describes.
+    pub named: &'a [NamedRange],
+    /// The open files of the modules.
+    pub files: &'a ModuleFiles,
+    /// Counters of each call site.
+    pub profile: &'a Profile,
+    /// Totals of the process.
+    pub totals: Totals,
+    /// Accounting of the events of the process.
+    pub account: Accounting,
+    /// Whether the process has ended.
+    pub is_over: bool,
+    /// Whether the process left no files.
+    pub has_no_files: bool,
+}
+
 impl ProfileDelta {
     /// Returns the contribution of a process: all that it counted, and the difference to
     /// `previous`, the sums of the last contribution.
-    pub fn new(
-        (stacks, named, files): (&Stacks, &[NamedRange], &ModuleFiles),
-        profile: &Profile,
-        sums: Vec<SiteSums>,
-        previous: &[SiteSums],
-        totals: Totals,
-        account: Accounting,
-        (is_over, has_no_files): (bool, bool),
-    ) -> ProfileDelta {
+    pub fn new(contributor: Contributor<'_>, sums: Vec<SiteSums>, previous: &[SiteSums]) -> ProfileDelta {
+        let Contributor { stacks, named, files, profile, totals, account, is_over, has_no_files } = contributor;
         let modules = stacks.announced().iter().filter_map(|(_, record)| match record {
             Record::Module(module) => Some(module.clone()),
             _ => None,

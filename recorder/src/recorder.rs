@@ -15,7 +15,7 @@ use crate::module_files::ModuleFiles;
 use crate::options::Options;
 use crate::process::{self, End, Process, sanitized_name};
 use crate::replace::{Durability, replace_file};
-use crate::session::{Session, SessionId};
+use crate::session::{Fork, Session, SessionId};
 use crate::stages::Stages;
 use crate::symbols::Saver;
 use crate::sync;
@@ -62,6 +62,22 @@ struct Running {
     program: Option<(u64, u64)>,
 }
 
+/// A recorded process from which another one was started.
+#[derive(Clone, Debug)]
+struct Parent {
+    session: SessionId,
+    /// Name of its folder.
+    folder: String,
+    worker: usize,
+}
+
+/// A session that has ended.
+#[derive(Debug)]
+struct EndedSession {
+    pid: u32,
+    parent: Parent,
+}
+
 /// A process that has received its area and does not use it yet: it may have stopped waiting.
 #[derive(Debug)]
 struct PendingAttach {
@@ -93,9 +109,8 @@ pub struct Recorder {
     watch: Watch,
     /// Pid of the process that was recorded first.
     first_pid: Option<u32>,
-    /// Sessions that have ended recently, for children that name them as parents: id, pid, folder,
-    /// worker.
-    ended: Vec<(SessionId, u32, String, usize)>,
+    /// Sessions that have ended recently, for children that name them as parents.
+    ended: Vec<EndedSession>,
     boards: Boards,
     folders: HashMap<String, u32>,
     next: SessionId,
@@ -343,7 +358,8 @@ impl Recorder {
             image.ended_unix_ns = Some(clock::unix_ns());
             self.boards.keep((Arc::clone(&running.session), running.hello_pid));
             self.handovers.push(Handover::Over(image.folder.clone()));
-            self.ended.push((running.session.id, running.session.process.pid, image.folder.clone(), running.worker));
+            let parent = Parent { session: running.session.id, folder: image.folder.clone(), worker: running.worker };
+            self.ended.push(EndedSession { pid: running.session.process.pid, parent });
             let old = self.ended.len().saturating_sub(64);
             self.ended.drain(..old);
         }
@@ -416,38 +432,33 @@ impl Recorder {
         let ticks_per_second = *self.ticks_per_second.get_or_insert_with(|| self.clock.ticks_per_second());
         let tick = client.hello.fork_tick.saturating_sub(ticks_of(client.hello.fork_age, ticks_per_second));
         (client.hello.fork_tick, client.hello.fork_age) = (tick.max(1), 0);
-        if let Some((parent, ..)) = self.parent(client, ppid) {
+        if let Some(Parent { session: parent, .. }) = self.parent(client, ppid) {
             let (done, is_done) = bounded(1);
             let _ = self.stages.commands.send(Command::PrepareFork(parent, tick.max(1), done));
             let _ = is_done.recv_timeout(PARENT_STATE_TIMEOUT);
         }
     }
 
-    /// Returns the process from which a new one was forked, or which it was before: session,
-    /// folder, worker.
-    fn parent(&self, client: &Client, ppid: u32) -> Option<(SessionId, String, usize)> {
-        let folder = |running: &Running| self.recording.processes[running.image].folder.clone();
+    /// Returns the process from which a new one was forked, or which it was before.
+    fn parent(&self, client: &Client, ppid: u32) -> Option<Parent> {
+        let parent = |running: &Running| Parent {
+            session: running.session.id,
+            folder: self.recording.processes[running.image].folder.clone(),
+            worker: running.worker,
+        };
+        let ended = |pid: u32| self.ended.iter().rev().find(|ended| ended.pid == pid).map(|ended| ended.parent.clone());
         let Hello { origin, parent_pid: named, fork_tick, .. } = client.hello;
         if origin == ORIGIN_FORK {
             // A session that started after the fork is another program in the parent's process.
             let is_old = |running: &&Running| fork_tick == 0 || running.session.process.start_tick <= fork_tick;
             let by_name = self.running.iter().filter(is_old).find(|running| running.hello_pid == named);
             let by_kernel = || self.running.iter().filter(is_old).find(|running| running.session.process.pid == ppid);
-            let past = || self.ended.iter().rev().find(|(_, pid, _, _)| *pid == named);
-            return match by_name.or_else(by_kernel) {
-                Some(running) => Some((running.session.id, folder(running), running.worker)),
-                None => past().map(|(id, _, folder, worker)| (*id, folder.clone(), *worker)),
-            };
+            return by_name.or_else(by_kernel).map(parent).or_else(|| ended(named));
         }
         // The process was recorded before with another program, or was started by a recorded
         // process, directly or through processes that are not recorded.
-        let ended = |pid: u32| {
-            let last = self.ended.iter().rev().find(|(_, ended, _, _)| *ended == pid);
-            last.map(|(id, _, folder, worker)| (*id, folder.clone(), *worker))
-        };
         let alive = |pid: u32| self.running.iter().find(|running| running.session.process.pid == pid);
-        let known =
-            |pid: u32| alive(pid).map(|found| (found.session.id, folder(found), found.worker)).or_else(|| ended(pid));
+        let known = |pid: u32| alive(pid).map(parent).or_else(|| ended(pid));
         ended(client.pid).or_else(|| known(ppid)).or_else(|| tree::ancestors(client.pid).find_map(known))
     }
 
@@ -478,7 +489,7 @@ impl Recorder {
             pid,
             ppid: process.ppid,
             origin: ["start", "fork", "exec", "attach"][origin as usize].into(),
-            parent: parent.as_ref().map(|(_, folder, _)| folder.clone()),
+            parent: parent.as_ref().map(|parent| parent.folder.clone()),
             exe: text(&process.exe),
             argv: process.argv.iter().map(|argument| text(argument)).collect(),
             started_unix_ns: unix_ns,
@@ -488,10 +499,10 @@ impl Recorder {
         let id = self.next;
         self.next += 1;
         let worker = match &parent {
-            Some((_, _, worker)) if is_fork => *worker,
+            Some(parent) if is_fork => parent.worker,
             _ => id as usize % self.stages.workers,
         };
-        let parent_process = parent.as_ref().filter(|_| is_fork).map(|(id, _, _)| *id);
+        let parent_process = parent.as_ref().filter(|_| is_fork).map(|parent| parent.session);
         let parent_process = self.running.iter().find(|running| Some(running.session.id) == parent_process);
         let session = Arc::new(Session {
             id,
@@ -521,7 +532,11 @@ impl Recorder {
             folder: self.dir.join(&folder),
             clock: self.clock,
             options: Arc::clone(&self.options),
-            forked: parent.filter(|_| is_fork).map(|(parent, folder, _)| (parent, folder, hello.fork_tick)),
+            forked: parent.filter(|_| is_fork).map(|parent| Fork {
+                parent: parent.session,
+                folder: parent.folder,
+                tick: hello.fork_tick,
+            }),
             is_namespaced: hello.pid != pid,
             stats: Arc::default(),
             limit: Arc::default(),

@@ -29,9 +29,8 @@ pub struct Session {
     pub clock: Clock,
     /// How the process is recorded.
     pub options: Arc<Options>,
-    /// The process from which it was forked: session, folder name, and tick of the fork (0: not
-    /// known).
-    pub forked: Option<(SessionId, String, u64)>,
+    /// The fork from which the process comes, if its parent is recorded too.
+    pub forked: Option<Fork>,
     /// Whether its thread ids are those of another pid namespace.
     pub is_namespaced: bool,
     /// Counters that the stages publish, shared by all its segments.
@@ -51,6 +50,17 @@ pub struct Session {
     pub files: Arc<ModuleFiles>,
     /// The files of the journal of this segment.
     pub journal_files: JournalFiles,
+}
+
+/// The fork from which a process comes.
+#[derive(Clone, Debug)]
+pub struct Fork {
+    /// Session of the parent.
+    pub parent: SessionId,
+    /// Name of the folder of the parent.
+    pub folder: String,
+    /// Tick of the fork; 0 if it is not known.
+    pub tick: u64,
 }
 
 /// A limit on the records that one process may send.

@@ -39,7 +39,7 @@ pub enum SocketDirError {
     /// A path cannot be used.
     #[error("{}: {error}", .path.display())]
     Path {
-        /// The path.
+        /// Path of the file or folder.
         path: PathBuf,
         /// The error of the system.
         #[source]

@@ -21,8 +21,8 @@ pub struct Stacks {
     mapping: Arc<Mapping>,
     /// Site of each node; 0 where it is not known yet.
     site_of_node: Vec<u32>,
-    /// (caller's site, address, module, flags) -> site.
-    known: FxHashMap<(u32, u64, u32, u8), u32>,
+    /// Site of each return address.
+    known: FxHashMap<SiteKey, u32>,
     /// All sites; the first has number 1.
     sites: Vec<Site>,
     /// Module of each site; 0 for none.
@@ -38,6 +38,16 @@ pub struct Stacks {
     invalid_stacks: u64,
     /// Instructions of sites that no file describes.
     instructions_without_file: Vec<u64>,
+}
+
+/// What distinguishes a site from all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct SiteKey {
+    /// Site of the caller.
+    parent: u32,
+    address: u64,
+    module: u32,
+    flags: u8,
 }
 
 fn site_flags(flags: u32) -> u8 {
@@ -215,7 +225,7 @@ impl Stacks {
         for (number, value) in chain.into_iter().rev() {
             let flags = site_flags(value.flags | std::mem::take(&mut missing_frames));
             let module = self.modules.at(value.address, number);
-            let key = (parent, value.address, module, flags);
+            let key = SiteKey { parent, address: value.address, module, flags };
             let next = self.sites.len() as u32 + 1;
             let site = *self.known.entry(key).or_insert(next);
             if site == next {

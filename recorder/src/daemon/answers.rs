@@ -3,7 +3,7 @@
 use super::clients::Client;
 use super::config::Choice;
 use super::control::Answer;
-use super::metrics;
+use super::metrics::{self, OwnMetric, ProcessCounters};
 use super::protocol::{
     CallSite, Changed, Details, Entry, Epochs, Frame, Process, Processes, Request, Response, Status, Stopped, Which,
 };
@@ -56,9 +56,19 @@ impl Service {
 
     /// Returns the metrics in the format of Prometheus.
     fn metrics(&self) -> String {
-        let running = self.clients.iter().map(|client| (&*client.name, &*client.label, client.now(), true));
+        let running = self.clients.iter().map(|client| ProcessCounters {
+            name: &client.name,
+            label: &client.label,
+            now: client.now(),
+            runs: true,
+        });
         let ending = self.ending.values();
-        let ending = ending.map(|ending| (&*ending.name, &*ending.label, ending.stats.now(), false));
+        let ending = ending.map(|ending| ProcessCounters {
+            name: &ending.name,
+            label: &ending.label,
+            now: ending.stats.now(),
+            runs: false,
+        });
         let hits: Vec<(&str, u64)> = self.budgets.hits().collect();
         metrics::text(&self.past, running.chain(ending), &self.own_metrics(), &hits)
     }
@@ -156,12 +166,12 @@ impl Service {
             processes: self.clients.len() as u64,
             modes: modes.into_iter().map(|(mode, count)| (mode.name().to_owned(), count as u64)).collect(),
             budgets_hit: self.budgets.hits().map(|(what, count)| (what.to_owned(), count)).collect(),
-            own: self.own_metrics().into_iter().map(|(name, _, _, value)| (name.to_owned(), value)).collect(),
+            own: self.own_metrics().into_iter().map(|metric| (metric.name().to_owned(), metric.value())).collect(),
         }
     }
 
     /// Returns the metrics of the daemon itself.
-    fn own_metrics(&self) -> Vec<metrics::OwnMetric> {
+    fn own_metrics(&self) -> Vec<OwnMetric> {
         let sum = |value: fn(&crate::session::StatsSnapshot) -> u64| {
             // A process that has ended is counted here until it is written, and from then on in the
             // counters.
@@ -169,56 +179,71 @@ impl Service {
             self.clients.iter().map(Client::now).chain(ending).map(|now| value(&now)).sum::<u64>() as f64
         };
         let (counters, streams) = (self.counters, self.streams.counters);
-        let mut own_metrics: Vec<metrics::OwnMetric> = vec![
-            ("processes", "gauge", "Processes served", self.clients.len() as f64),
-            ("accepted_total", "counter", "Processes accepted", counters.accepted as f64),
-            ("refused_total", "counter", "Processes refused", counters.refused as f64),
-            ("recorded_events_total", "counter", "Events recorded", counters.recorded as f64 + sum(|now| now.recorded)),
-            (
+        let mut own_metrics: Vec<OwnMetric> = vec![
+            OwnMetric::gauge("processes", "Processes served", self.clients.len() as f64),
+            OwnMetric::counter("accepted_total", "Processes accepted", counters.accepted as f64),
+            OwnMetric::counter("refused_total", "Processes refused", counters.refused as f64),
+            OwnMetric::counter(
+                "recorded_events_total",
+                "Events recorded",
+                counters.recorded as f64 + sum(|now| now.recorded),
+            ),
+            OwnMetric::counter(
                 "lost_events_total",
-                "counter",
                 "Events lost for want of space",
                 counters.lost as f64 + sum(|now| now.lost),
             ),
-            (
+            OwnMetric::counter(
                 "sampled_out_events_total",
-                "counter",
                 "Events skipped by sampling",
                 counters.sampled_out as f64 + sum(|now| now.sampled_out),
             ),
-            (
+            OwnMetric::counter(
                 "write_errors_total",
-                "counter",
                 "Segments that could not be written",
                 counters.errors as f64 + self.disk.errors.load(Relaxed) as f64,
             ),
-            ("flights_kept_total", "counter", "Flight recordings that were kept", counters.kept as f64),
-            ("epochs_ended_total", "counter", "Epochs that were ended", counters.epochs as f64),
-            ("epochs_removed_total", "counter", "Epochs that were removed", self.disk.removed.load(Relaxed) as f64),
-            ("epochs", "gauge", "Epochs on disk", self.disk.epochs.load(Relaxed) as f64),
-            ("disk_bytes", "gauge", "Bytes of the epochs on disk", self.disk.bytes.load(Relaxed) as f64),
-            ("resident_bytes", "gauge", "Resident memory of the daemon", self.budgets.memory as f64),
-            ("cpu_seconds_total", "counter", "CPU time of the daemon", self.budgets.cpu_ns as f64 / 1e9),
-            ("queued_commands", "gauge", "Commands that the drain has not received", self.commands_waiting() as f64),
-            ("streams", "gauge", "Traces and profiles that are being received", self.streams.count() as f64),
-            ("streams_total", "counter", "Traces and profiles that were received and stored", streams.kept as f64),
-            (
+            OwnMetric::counter("flights_kept_total", "Flight recordings that were kept", counters.kept as f64),
+            OwnMetric::counter("epochs_ended_total", "Epochs that were ended", counters.epochs as f64),
+            OwnMetric::counter(
+                "epochs_removed_total",
+                "Epochs that were removed",
+                self.disk.removed.load(Relaxed) as f64,
+            ),
+            OwnMetric::gauge("epochs", "Epochs on disk", self.disk.epochs.load(Relaxed) as f64),
+            OwnMetric::gauge("disk_bytes", "Bytes of the epochs on disk", self.disk.bytes.load(Relaxed) as f64),
+            OwnMetric::gauge("resident_bytes", "Resident memory of the daemon", self.budgets.memory as f64),
+            OwnMetric::counter("cpu_seconds_total", "CPU time of the daemon", self.budgets.cpu_ns as f64 / 1e9),
+            OwnMetric::gauge(
+                "queued_commands",
+                "Commands that the drain has not received",
+                self.commands_waiting() as f64,
+            ),
+            OwnMetric::gauge("streams", "Traces and profiles that are being received", self.streams.count() as f64),
+            OwnMetric::counter(
+                "streams_total",
+                "Traces and profiles that were received and stored",
+                streams.kept as f64,
+            ),
+            OwnMetric::counter(
                 "streams_cut_total",
-                "counter",
                 "Stored traces and profiles that are incomplete",
                 streams.incomplete as f64,
             ),
-            (
+            OwnMetric::counter(
                 "streams_refused_total",
-                "counter",
                 "Traces and profiles of which nothing was stored",
                 streams.refused as f64,
             ),
-            ("stream_bytes_total", "counter", "Bytes of the stored traces and profiles", streams.bytes as f64),
-            ("parts_ending", "gauge", "Processes that ended and are not written yet", self.ending_count() as f64),
+            OwnMetric::counter("stream_bytes_total", "Bytes of the stored traces and profiles", streams.bytes as f64),
+            OwnMetric::gauge(
+                "parts_ending",
+                "Processes that ended and are not written yet",
+                self.ending_count() as f64,
+            ),
         ];
         let hits: u64 = self.budgets.hits().map(|(_, count)| count).sum();
-        own_metrics.push(("budget_hits_total", "counter", "Times that a budget was hit", hits as f64));
+        own_metrics.push(OwnMetric::counter("budget_hits_total", "Times that a budget was hit", hits as f64));
         own_metrics
     }
 }

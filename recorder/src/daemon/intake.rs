@@ -16,7 +16,7 @@ use crate::options::Mode;
 use crate::process::{self, End, Process};
 use crate::recorder::ticks_of;
 use crate::release;
-use crate::session::{Session, Stats};
+use crate::session::{Fork, Session, Stats};
 use crate::sys::{self, Mapping};
 use crossbeam_channel::bounded;
 use formats::recording::{Exit, ProcessInfo};
@@ -110,8 +110,8 @@ impl Service {
             None => code,
         };
         let forked = parent.map(|(session, _)| {
-            let name = session.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            (session.id, name, request.hello.fork_tick)
+            let folder = session.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            Fork { parent: session.id, folder, tick: request.hello.fork_tick }
         });
         let session = Arc::new(Session {
             id,
@@ -345,7 +345,7 @@ pub(super) fn process_info(session: &Session, process: &Process) -> ProcessInfo 
         pid: session.process.pid,
         ppid: process.ppid,
         origin: if session.process.origin == 1 { "fork" } else { "attach" }.into(),
-        parent: session.forked.as_ref().map(|(_, folder, _)| folder.clone()),
+        parent: session.forked.as_ref().map(|fork| fork.folder.clone()),
         exe: text(&process.exe),
         argv: process.argv.iter().map(|argument| text(argument)).collect(),
         started_unix_ns: session.process.start_unix_ns,

@@ -20,8 +20,57 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// since clients can choose any names.
 const MAX_PROGRAMS: usize = 500;
 
-/// A metric of the daemon itself: name, kind, help, value.
-pub type OwnMetric = (&'static str, &'static str, &'static str, f64);
+/// Describes a metric for Prometheus.
+#[derive(Clone, Copy, Debug)]
+struct Description {
+    /// Name, without the prefix of heaptape.
+    name: &'static str,
+    /// Kind of the metric, `gauge` or `counter`.
+    kind: &'static str,
+    help: &'static str,
+}
+
+/// A metric of the daemon itself.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnMetric {
+    description: Description,
+    value: f64,
+}
+
+impl OwnMetric {
+    /// Creates a metric that may rise and fall.
+    pub fn gauge(name: &'static str, help: &'static str, value: f64) -> OwnMetric {
+        OwnMetric { description: Description { name, kind: "gauge", help }, value }
+    }
+
+    /// Creates a metric that only rises.
+    pub fn counter(name: &'static str, help: &'static str, value: f64) -> OwnMetric {
+        OwnMetric { description: Description { name, kind: "counter", help }, value }
+    }
+
+    /// Returns the name, without the prefix of heaptape.
+    pub fn name(&self) -> &'static str {
+        self.description.name
+    }
+
+    /// Returns the current value of the metric.
+    pub fn value(&self) -> f64 {
+        self.value
+    }
+}
+
+/// The counters of one process, with the program that they are added to.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessCounters<'a> {
+    /// Name of the program.
+    pub name: &'a str,
+    /// Label of the program.
+    pub label: &'a str,
+    /// Counters of the process at this point in time.
+    pub now: StatsSnapshot,
+    /// Whether the process runs.
+    pub runs: bool,
+}
 
 /// Escapes the value of a label: backslash, quote and newline are escaped, other control characters
 /// are replaced.
@@ -63,7 +112,8 @@ impl Programs {
     }
 
     /// Adds the counters of a process. One that has ended holds no memory any more.
-    pub fn add(&mut self, name: &str, label: &str, now: &StatsSnapshot, runs: bool) {
+    pub fn add(&mut self, process: ProcessCounters<'_>) {
+        let ProcessCounters { name, label, now, runs } = process;
         let sum = self.of(name, label);
         sum.processes += u64::from(runs);
         let held = |value: u64| if runs { value } else { 0 };
@@ -81,33 +131,49 @@ impl Programs {
     }
 }
 
+/// A metric of each program.
+struct ProgramMetric {
+    description: Description,
+    value: fn(&Sum) -> u64,
+}
+
+impl ProgramMetric {
+    const fn gauge(name: &'static str, help: &'static str, value: fn(&Sum) -> u64) -> ProgramMetric {
+        ProgramMetric { description: Description { name, kind: "gauge", help }, value }
+    }
+
+    const fn counter(name: &'static str, help: &'static str, value: fn(&Sum) -> u64) -> ProgramMetric {
+        ProgramMetric { description: Description { name, kind: "counter", help }, value }
+    }
+}
+
+/// The metrics of each program.
+const PROGRAM_METRICS: [ProgramMetric; 8] = [
+    ProgramMetric::gauge("processes", "Processes served", |sum| sum.processes),
+    ProgramMetric::gauge("live_bytes", "Bytes allocated and not freed", |sum| sum.live_bytes),
+    ProgramMetric::gauge("live_blocks", "Blocks allocated and not freed", |sum| sum.live_blocks),
+    ProgramMetric::counter("allocations_total", "Allocations and resizes, including those of ended processes", |sum| {
+        sum.allocs
+    }),
+    ProgramMetric::counter("allocated_bytes_total", "Bytes that they requested", |sum| sum.bytes),
+    ProgramMetric::counter("lost_events_total", "Events lost for want of space", |sum| sum.lost),
+    ProgramMetric::counter("sampled_out_events_total", "Events skipped by sampling", |sum| sum.sampled_out),
+    ProgramMetric::gauge("growing_sites", "Call sites that hold more than a minute ago", |sum| sum.growing),
+];
+
 /// Returns the metrics as text: of `past` processes their final counters, of others the current
 /// ones.
 pub fn text<'a>(
     past: &Programs,
-    processes: impl Iterator<Item = (&'a str, &'a str, StatsSnapshot, bool)>,
+    processes: impl Iterator<Item = ProcessCounters<'a>>,
     own: &[OwnMetric],
     hits: &[(&str, u64)],
 ) -> String {
     let mut all = Programs(past.0.clone());
-    processes.for_each(|(name, label, now, runs)| all.add(name, label, &now, runs));
+    processes.for_each(|process| all.add(process));
     let programs = &all.0;
     let mut out = String::new();
-    /// Name, kind, help, value.
-    type Row = (&'static str, &'static str, &'static str, fn(&Sum) -> u64);
-    let rows: [Row; 8] = [
-        ("processes", "gauge", "Processes served", |sum| sum.processes),
-        ("live_bytes", "gauge", "Bytes allocated and not freed", |sum| sum.live_bytes),
-        ("live_blocks", "gauge", "Blocks allocated and not freed", |sum| sum.live_blocks),
-        ("allocations_total", "counter", "Allocations and resizes, including those of ended processes", |sum| {
-            sum.allocs
-        }),
-        ("allocated_bytes_total", "counter", "Bytes that they requested", |sum| sum.bytes),
-        ("lost_events_total", "counter", "Events lost for want of space", |sum| sum.lost),
-        ("sampled_out_events_total", "counter", "Events skipped by sampling", |sum| sum.sampled_out),
-        ("growing_sites", "gauge", "Call sites that hold more than a minute ago", |sum| sum.growing),
-    ];
-    for (name, kind, help, value) in rows {
+    for ProgramMetric { description: Description { name, kind, help }, value } in PROGRAM_METRICS {
         let _ = write!(out, "# HELP heaptape_program_{name} {help}\n# TYPE heaptape_program_{name} {kind}\n");
         for ((program, label), sum) in programs {
             let (program, label) = (escaped(program), escaped(label));
@@ -121,7 +187,7 @@ pub fn text<'a>(
     for (budget, times) in hits {
         let _ = writeln!(out, "heaptape_budget_hits_by_name_total{{budget=\"{budget}\"}} {times}");
     }
-    for (name, kind, help, value) in own {
+    for OwnMetric { description: Description { name, kind, help }, value } in own {
         let _ = write!(out, "# HELP heaptape_{name} {help}\n# TYPE heaptape_{name} {kind}\nheaptape_{name} {value}\n");
     }
     out
@@ -187,7 +253,8 @@ mod tests {
     fn label_values_are_escaped() {
         assert_eq!(escaped("a\"} 1\nheaptape_live 5\\\u{1b}[31m"), "a\\\"} 1\\nheaptape_live 5\\\\\u{fffd}[31m");
         assert_eq!(escaped(&"x".repeat(1000)).len(), 200);
-        let text = text(&Programs::default(), std::iter::empty(), &[("up", "gauge", "One", 1.0)], &[("starts", 3)]);
+        let text =
+            text(&Programs::default(), std::iter::empty(), &[OwnMetric::gauge("up", "One", 1.0)], &[("starts", 3)]);
         assert!(text.contains("by_name_total{budget=\"starts\"} 3\n"));
         assert!(text.ends_with("# TYPE heaptape_up gauge\nheaptape_up 1\n"));
     }

@@ -5,6 +5,7 @@ use super::archive::ArchiveCommand;
 use super::config::Choice;
 use super::epoch::{Epoch, FLIGHTS};
 use super::intake::continued_process_info;
+use super::metrics::ProcessCounters;
 use super::service::{ClosingEpoch, CurrentEpoch, Service};
 use crate::access::make_folder;
 use crate::clock;
@@ -120,7 +121,7 @@ impl Service {
             self.counters.recorded += now.recorded;
             self.counters.lost += now.lost;
             self.counters.sampled_out += now.sampled_out;
-            self.past.add(&ending.name, &ending.label, &now, false);
+            self.past.add(ProcessCounters { name: &ending.name, label: &ending.label, now, runs: false });
         }
         if ending.is_some_and(|ending| ending.keeps) && !stored.segments.is_empty() {
             self.counters.kept += 1;

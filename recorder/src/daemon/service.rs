@@ -254,7 +254,7 @@ impl Service {
             }
         };
         let listener = listener(&config, &mut passed)?;
-        let (fd_store, held) = FdStore::find(&config.socket.with_file_name("keeper"), passed, notify::has_store());
+        let (fd_store, held) = FdStore::find(&config.socket.with_file_name("fd-store"), passed, notify::has_store());
         let clock = Clock::choose();
         let stages = Stages::start(clock)?;
         let disk = Arc::new(Disk::default());

@@ -2,6 +2,7 @@
 
 use super::ProcessRecording;
 use crate::live::Inheritance;
+use crate::session::Fork;
 use formats::tape::{self, Record as TapeRecord};
 
 /// Maximum number of children for which blocks are kept at once. Those of a child that never
@@ -30,9 +31,9 @@ impl ProcessRecording {
 
     /// Adds the blocks that this process inherited as a forked child.
     pub fn inherit(&mut self, inheritance: Inheritance) {
-        if let Some((_, parent, tick)) = &self.session.forked {
+        if let Some(Fork { folder, tick, .. }) = &self.session.forked {
             let (blocks, bytes) = (inheritance.blocks, inheritance.bytes);
-            let parent = parent.as_str().into();
+            let parent = folder.as_str().into();
             let inherited = tape::Inherited { parent, tick: *tick, blocks, bytes };
             self.segments.inherited = Some(inherited.clone());
             self.before.push(TapeRecord::Inherited(inherited));

@@ -4,6 +4,7 @@
 
 use super::{ProcessRecording, Thread};
 use crate::index::Block;
+use crate::live::Renumbered;
 use crate::options::{Mode, Options};
 use crate::profile::Amount;
 use rustc_hash::FxHashMap;
@@ -29,15 +30,15 @@ impl SampleWeights {
     }
 
     /// Returns the same blocks with new indexes, counted as these options require.
-    pub fn renumbered(self, options: &Options, blocks: impl Iterator<Item = (u64, u64, u64)>) -> SampleWeights {
+    pub fn renumbered(self, options: &Options, blocks: &[Renumbered]) -> SampleWeights {
         let estimates = !options.mode.has_events();
         let mut next = SampleWeights { estimates, ..SampleWeights::default() };
-        for (old, new, size) in blocks {
-            let mut amount = self.blocks.get(&old).copied().unwrap_or(Amount { blocks: 1, bytes: size });
+        for Renumbered { old_index, block, .. } in blocks {
+            let mut amount = self.blocks.get(old_index).copied().unwrap_or(Amount { blocks: 1, bytes: block.size });
             if !estimates {
                 amount.blocks = 1;
             }
-            next.blocks.insert(new, amount);
+            next.blocks.insert(block.index, amount);
         }
         next
     }

@@ -8,11 +8,12 @@ use super::{ProcessRecording, SampleWeights, Unwritten, trace_of};
 use crate::chunk_journal::ChunkJournal;
 use crate::code;
 use crate::history::GrowthHistory;
-use crate::live::Call;
+use crate::index::Block;
+use crate::live::{Call, Renumbered};
 use crate::options::{Mode, Options};
 use crate::process::End;
 use crate::profile::{Amount, Profile};
-use crate::profile_delta::ProfileDelta;
+use crate::profile_delta::{Contributor, ProfileDelta};
 use crate::session::{Session, StatsSnapshot};
 use crate::slots::EventCounts;
 use crate::store::{Callback, WriteJob};
@@ -83,6 +84,14 @@ pub struct View {
     pub sites: Vec<ViewSite>,
     /// The modules of the frames.
     pub modules: Vec<tape::Module>,
+}
+
+/// A live block that the next segment starts with.
+#[derive(Debug)]
+struct CarriedBlock {
+    address: u64,
+    block: Block,
+    amount: Amount,
 }
 
 /// State of the segments of a process.
@@ -317,7 +326,7 @@ impl ProcessRecording {
         }
         let mut write_job = WriteJob::of(&self.session);
         if self.session.options.folds && mode != Mode::Off {
-            write_job.profile_delta = Some(self.profile_delta((end != End::RUNNING, is_folded)));
+            write_job.profile_delta = Some(self.profile_delta(end != End::RUNNING, is_folded));
         }
         write_job.is_over = is_over;
         if mode == Mode::Flight && is_over {
@@ -390,7 +399,7 @@ impl ProcessRecording {
         if new.mode.has_events() {
             self.start_trace(&new, spare, out);
         } else if old.mode.has_events() {
-            for (_, block, amount) in self.renumber_blocks(&new) {
+            for CarriedBlock { block, amount, .. } in self.renumber_blocks(&new) {
                 self.profile.alloc_as(block.site, block.size, amount, self.last_tick);
             }
         }
@@ -399,20 +408,19 @@ impl ProcessRecording {
 
     /// Assigns new indexes to the live blocks, and resets the sums, which are to be computed from
     /// these blocks.
-    fn renumber_blocks(&mut self, options: &Options) -> Vec<(u64, crate::index::Block, Amount)> {
+    fn renumber_blocks(&mut self, options: &Options) -> Vec<CarriedBlock> {
         let blocks = self.live.renumber();
         if let Some(sample_weights) = self.sample_weights.take() {
-            let numbers = blocks.iter().map(|(_, old, block)| (*old, block.index, block.size));
-            self.sample_weights = Some(sample_weights.renumbered(options, numbers));
+            self.sample_weights = Some(sample_weights.renumbered(options, &blocks));
         }
         self.profile = Profile::default();
         self.segments.last_contribution.clear();
         self.profile.grow(self.stacks.last());
         let mut carried = Vec::with_capacity(blocks.len());
-        for (address, _, block) in blocks {
+        for Renumbered { address, block, .. } in blocks {
             let known = self.sample_weights.as_ref().and_then(|sample_weights| sample_weights.get(block.index));
             let amount = known.unwrap_or(Amount { blocks: 1, bytes: block.size });
-            carried.push((address, block, amount));
+            carried.push(CarriedBlock { address, block, amount });
         }
         carried
     }
@@ -426,8 +434,8 @@ impl ProcessRecording {
             self.note(format!("{} live blocks are carried over from before", carried.len()));
         }
         self.prepare_events();
-        for (address, block, amount) in carried {
-            let crate::index::Block { index, size, site } = block;
+        for CarriedBlock { address, block, amount } in carried {
+            let Block { index, size, site } = block;
             let tick = self.last_tick;
             let call = Call { op: Op::MALLOC, thread: 0, site, address, size, weight: amount.bytes, tick };
             self.profile.alloc_as(site, size, amount, tick);
@@ -442,26 +450,28 @@ impl ProcessRecording {
 
     /// Returns what this segment contributes to the sums of its program and of the modules that it
     /// executed.
-    fn profile_delta(&mut self, end_state: (bool, bool)) -> Box<ProfileDelta> {
+    fn profile_delta(&mut self, is_over: bool, has_no_files: bool) -> Box<ProfileDelta> {
         self.stacks.announce(&mut Vec::new());
         let sums = self.profile.site_sums();
         let last_contribution = std::mem::replace(&mut self.segments.last_contribution, sums.clone());
         let account = self.sums();
         // The names of generated code are valid for the next process of the program too; its
         // addresses are not.
-        if end_state.1 {
+        if has_no_files {
             self.named_code();
         }
         let (totals, named) = (self.summary_totals(), self.names.named());
-        Box::new(ProfileDelta::new(
-            (&self.stacks, named, &self.session.files),
-            &self.profile,
-            sums,
-            &last_contribution,
+        let contributor = Contributor {
+            stacks: &self.stacks,
+            named,
+            files: &self.session.files,
+            profile: &self.profile,
             totals,
             account,
-            end_state,
-        ))
+            is_over,
+            has_no_files,
+        };
+        Box::new(ProfileDelta::new(contributor, sums, &last_contribution))
     }
 
     fn summary_totals(&self) -> tape::Totals {
