@@ -100,21 +100,25 @@ pub enum Bound {
     Number(u64),
 }
 
-impl FromStr for Bound {
-    type Err = String;
+/// The text is not a [`Bound`]. The message names what was expected, not the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}, a share such as 40%, or an event number", quantity::Error::NotATime)]
+pub struct BoundError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let invalid = || format!("{}, a share such as 40%, or an event number", quantity::Error::NotATime);
+impl FromStr for Bound {
+    type Err = BoundError;
+
+    fn from_str(text: &str) -> Result<Self, BoundError> {
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-            return text.parse().map(Bound::Number).map_err(|_| invalid());
+            return text.parse().map(Bound::Number).map_err(|_| BoundError);
         }
         if let Some(share) = text.strip_suffix('%') {
             let percent = share.parse().ok().filter(|percent| (0.0..=100.0).contains(percent));
-            return percent.map(|percent: f64| Bound::Share(percent / 100.0)).ok_or_else(invalid);
+            return percent.map(|percent: f64| Bound::Share(percent / 100.0)).ok_or(BoundError);
         }
         // A number without a unit is an event, and events have no fractions.
         let time = text.parse::<Time>().ok().filter(|_| text.ends_with(|c: char| c.is_ascii_alphabetic()));
-        let Time(time) = time.ok_or_else(invalid)?;
+        let Time(time) = time.ok_or(BoundError)?;
         Ok(Bound::Time(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
     }
 }

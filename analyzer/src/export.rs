@@ -18,7 +18,7 @@ pub(crate) mod target;
 pub(crate) mod tree;
 pub mod verify;
 
-pub use measure::Measure;
+pub use measure::{Measure, UnknownMeasure};
 pub use target::{Out, Target};
 pub use verify::Totals;
 
@@ -139,6 +139,12 @@ pub enum Error {
     /// The format cannot hold a value, or bytes of it cannot be read.
     #[error("{0}: {1}")]
     Format(String, heaptape_formats::Error),
+    /// No process is selected.
+    #[error(transparent)]
+    Select(#[from] crate::processes::SelectError),
+    /// The time range selects nothing.
+    #[error(transparent)]
+    Range(#[from] crate::report::RangeError),
     /// The recording does not hold what the format needs, or the options do not fit it.
     #[error("{0}")]
     Impossible(String),
@@ -194,8 +200,8 @@ impl<'a> Source<'a> {
     /// # Errors
     /// Returns an error when no process matches the options.
     pub fn new(recordings: &'a [Recording], options: &'a Options) -> Result<Self, Error> {
-        let processes = options.processes.select(recordings).map_err(Error::Impossible)?;
-        options.range.unwrap_or_default().check(&processes).map_err(Error::Impossible)?;
+        let processes = options.processes.select(recordings)?;
+        options.range.unwrap_or_default().check(&processes)?;
         let mut missing: Vec<Missing> = recordings.iter().flat_map(|recording| recording.missing.clone()).collect();
         missing.extend(processes.iter().flat_map(|process| process.missing.clone()));
         Ok(Source {

@@ -1,10 +1,11 @@
 //! Selects the processes of recordings that a query is about.
 
 use crate::load::{Events, Process, Recording};
+use crate::missing::Missing;
 use crate::similar::hint;
 use crate::text::{clean, counted};
 use heaptape_formats::pattern::Pattern;
-use heaptape_formats::recording::Exit;
+use heaptape_formats::recording::{Exit, NotTraced};
 
 /// A filter for processes. All conditions must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,6 +17,35 @@ pub struct ProcessFilter {
     pub program: Option<String>,
     /// Whether short-lived processes are listed one by one.
     pub all: bool,
+}
+
+/// Why a [`ProcessFilter`] selects no process.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SelectError {
+    /// The recordings have no processes.
+    #[error("{}", nothing_recorded(.recordings, .not_traced))]
+    NothingRecorded {
+        /// Paths of the recordings, separated by commas.
+        recordings: String,
+        /// Processes that ran without being recorded.
+        not_traced: Vec<NotTraced>,
+    },
+    /// No process matches the filter.
+    #[error("{}", no_match(.filter, .hint))]
+    NoMatch {
+        /// The filter.
+        filter: ProcessFilter,
+        /// End of the message: names that are similar to those of the filter.
+        hint: String,
+    },
+    /// Processes match, and none of them can be read.
+    #[error("{}", unreadable(.recordings, .missing.as_ref()))]
+    Unreadable {
+        /// Paths of the recordings, separated by commas.
+        recordings: String,
+        /// The first thing that is missing from a matching process.
+        missing: Option<Missing>,
+    },
 }
 
 /// Maximum number of names in a message about one pid.
@@ -55,10 +85,12 @@ impl ProcessFilter {
     /// # Errors
     /// Returns an error if no process matches, with similar names, or if none of the matching
     /// processes can be read.
-    pub fn select<'a>(&self, recordings: &'a [Recording]) -> Result<Vec<&'a Process>, String> {
+    pub fn select<'a>(&self, recordings: &'a [Recording]) -> Result<Vec<&'a Process>, SelectError> {
         let all: Vec<&Process> = recordings.iter().flat_map(|recording| &recording.processes).collect();
         if all.is_empty() {
-            return Err(nothing(recordings));
+            let about = recordings.iter().filter_map(|recording| recording.about.as_ref());
+            let not_traced = about.flat_map(|about| &about.not_traced).take(LISTED).cloned().collect();
+            return Err(SelectError::NothingRecorded { recordings: named(recordings), not_traced });
         }
         let chosen: Vec<&Process> = all.iter().copied().filter(|process| self.matches(process)).collect();
         if chosen.is_empty() {
@@ -66,29 +98,20 @@ impl ProcessFilter {
         }
         let is_readable = |process: &&Process| !matches!(process.events, Events::None) || process.sums.is_some();
         if !chosen.iter().any(is_readable) {
-            let why = chosen.iter().flat_map(|process| &process.missing).next();
-            let why = why.map_or_else(String::new, |why| format!(": {why}"));
-            return Err(clean(&format!("nothing of {} can be read{why}", named(recordings))).into_owned());
+            let missing = chosen.iter().flat_map(|process| &process.missing).next().cloned();
+            return Err(SelectError::Unreadable { recordings: named(recordings), missing });
         }
         Ok(chosen)
     }
 
-    /// Returns the message for the case that no process matches.
-    fn no_match(&self, all: &[&Process]) -> String {
-        let names: Vec<String> = all.iter().map(|process| process.name()).collect();
-        let folders = || all.iter().map(|process| process.about.folder.as_str());
-        let (names, of_both) = (names.iter().map(String::as_str), self.process.is_some() && self.program.is_some());
-        let text = match (&self.process, &self.program) {
-            (Some(process), Some(program)) if of_both => {
-                format!("no process {process} runs a program {program}{}", hint(process, folders()))
-            }
-            (Some(process), _) => format!("no process {process} in the recording{}", hint(process, folders())),
-            (_, program) => {
-                let program = program.as_deref().unwrap_or_default();
-                format!("no program {program} in the recording{}", hint(program, names))
-            }
+    /// Returns the error for the case that no process matches.
+    fn no_match(&self, all: &[&Process]) -> SelectError {
+        let names: Vec<String> = match &self.process {
+            Some(_) => all.iter().map(|process| process.about.folder.clone()).collect(),
+            None => all.iter().map(|process| process.name()).collect(),
         };
-        clean(&text).into_owned()
+        let wanted = self.process.as_ref().or(self.program.as_ref()).map_or("", String::as_str);
+        SelectError::NoMatch { filter: self.clone(), hint: hint(wanted, names.iter().map(String::as_str)) }
     }
 
     /// Returns a note if a pid was selected that ran several programs.
@@ -155,13 +178,27 @@ fn named(recordings: &[Recording]) -> String {
 }
 
 /// Returns the message for recordings without processes.
-fn nothing(recordings: &[Recording]) -> String {
-    let mut text = format!("nothing was recorded in {}", named(recordings));
-    let refused =
-        recordings.iter().filter_map(|recording| recording.about.as_ref()).flat_map(|about| &about.not_traced);
-    for process in refused.take(LISTED) {
+fn nothing_recorded(recordings: &str, not_traced: &[NotTraced]) -> String {
+    let mut text = format!("nothing was recorded in {recordings}");
+    for process in not_traced {
         let name = process.exe.rsplit('/').next().unwrap_or_default();
         text += &format!("; {name} (pid {}) was not recorded: {}", process.pid, process.why);
     }
     clean(&text).into_owned()
+}
+
+/// Returns the message for a filter that no process matches.
+fn no_match(filter: &ProcessFilter, hint: &str) -> String {
+    let text = match (&filter.process, &filter.program) {
+        (Some(process), Some(program)) => format!("no process {process} runs a program {program}{hint}"),
+        (Some(process), None) => format!("no process {process} in the recording{hint}"),
+        (None, program) => format!("no program {} in the recording{hint}", program.as_deref().unwrap_or_default()),
+    };
+    clean(&text).into_owned()
+}
+
+/// Returns the message for processes that cannot be read.
+fn unreadable(recordings: &str, missing: Option<&Missing>) -> String {
+    let why = missing.map_or_else(String::new, |missing| format!(": {missing}"));
+    clean(&format!("nothing of {recordings} can be read{why}")).into_owned()
 }

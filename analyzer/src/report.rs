@@ -30,11 +30,12 @@ pub mod threshold;
 pub mod timeline;
 pub mod verify;
 
-pub use filter::Filter;
+pub use filter::{Filter, FilterError};
 pub use frames::{CallSite, FrameJson, call_site, frames_of, stack_json};
 pub use grouping::GroupBy;
 pub use profile_names::{PLAIN_LIMIT, name_profile};
 pub use query::{ProcessHeader, Query};
+pub use range::RangeError;
 pub use stack_text::text_stack;
 pub use summary::after_record;
 
@@ -52,6 +53,34 @@ pub enum Error {
     /// The report cannot be printed, or a file cannot be written.
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// No process is selected.
+    #[error(transparent)]
+    Select(#[from] crate::processes::SelectError),
+    /// No process of one side of a comparison is selected.
+    #[error("{}", .path.display())]
+    SelectSide {
+        /// Path of the recording.
+        path: std::path::PathBuf,
+        /// Why no process is selected.
+        source: crate::processes::SelectError,
+    },
+    /// The time range selects nothing.
+    #[error(transparent)]
+    Range(#[from] RangeError),
+    /// The filter of blocks selects nothing.
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+    /// A file of suppressions cannot be read.
+    #[error("{path}")]
+    Open {
+        /// Path of the file.
+        path: String,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// A file of suppressions has a syntax error.
+    #[error(transparent)]
+    Suppressions(#[from] crate::suppress::Error),
     /// The recording does not hold what the report needs.
     #[error("{0}")]
     Unanswerable(String),

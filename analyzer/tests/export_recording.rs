@@ -254,7 +254,7 @@ fn the_arguments_are_judged() {
         export::run(export::exporter(to).unwrap(), &[path.to_path_buf()], options, Some(target), false)
     };
     let impossible = |result: Result<Written, Error>| match result {
-        Err(Error::Impossible(why)) => why,
+        Err(error @ (Error::Impossible(_) | Error::Select(_))) => error.to_string(),
         other => panic!("{other:?}"),
     };
     assert!(impossible(run("dcpi", &recording, &Options::default(), &file)).contains("not a folder"));

@@ -216,7 +216,7 @@ fn options_are_parsed_as_by_gprof() {
         (&["-Oprof"], "sorry, file format `prof' is not yet supported"),
         (&["--sum=3"], "option '--sum' doesn't allow an argument"),
     ] {
-        assert_eq!(parse(arguments).unwrap_err(), message);
+        assert_eq!(parse(arguments).unwrap_err().to_string(), message);
     }
     assert!(view(&["--help"]).0.contains("-p, --flat-profile[=SYMSPEC]"));
 }

@@ -27,36 +27,14 @@ use symbols::{Rules, Table};
 use view::{Names, View};
 
 /// The error of the view.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// A message for the user.
+    #[error("{0}")]
     Message(String),
     /// Writing the output failed.
-    Io(std::io::Error),
-}
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Failure::Message(message) => f.write_str(message),
-            Failure::Io(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for Failure {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Failure::Message(_) => None,
-            Failure::Io(error) => Some(error),
-        }
-    }
-}
-
-impl From<std::io::Error> for Failure {
-    fn from(error: std::io::Error) -> Self {
-        Failure::Io(error)
-    }
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
 }
 
 /// Whether all input could be read.

@@ -64,15 +64,17 @@ impl Measure {
     }
 }
 
-impl FromStr for Measure {
-    type Err = String;
+/// No measure has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is none of {names}", names = Measure::ALL.iter().map(|measure| measure.name()).collect::<Vec<_>>().join(", "))]
+pub struct UnknownMeasure(pub String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for Measure {
+    type Err = UnknownMeasure;
+
+    fn from_str(text: &str) -> Result<Self, UnknownMeasure> {
         let found = Measure::ALL.iter().copied().find(|measure| measure.name() == text);
-        found.ok_or_else(|| {
-            let names: Vec<&str> = Measure::ALL.iter().map(|measure| measure.name()).collect();
-            format!("'{text}' is none of {}", names.join(", "))
-        })
+        found.ok_or_else(|| UnknownMeasure(text.to_string()))
     }
 }
 

@@ -119,19 +119,29 @@ struct SplicedTape {
     trace: (u64, Vec<u8>),
 }
 
+/// Why the tape of a process cannot be read.
+#[derive(Debug, thiserror::Error)]
+enum TapeError {
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    #[error(transparent)]
+    Format(#[from] heaptape_formats::Error),
+    #[error("it is not there")]
+    NotThere,
+}
+
 /// Opens and reads a tape and the chunks of the journal that it lacks.
-fn open_tape(path: &Path, open: &[journal::Open]) -> Result<SplicedTape, String> {
+fn open_tape(path: &Path, open: &[journal::Open]) -> Result<SplicedTape, TapeError> {
     let file = match File::open(path) {
-        Err(error) if open.is_empty() || error.kind() != std::io::ErrorKind::NotFound => return Err(error.to_string()),
+        Err(error) if open.is_empty() || error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
         file => file.ok(),
     };
-    let text = |error: heaptape_formats::Error| error.to_string();
-    let (file, trace) = match (journal::Missing::of(file.as_ref(), open).map_err(text)?, file) {
+    let (file, trace) = match (journal::Missing::of(file.as_ref(), open)?, file) {
         (Some(missing), file) => (Splice::new(file, missing.tape_at, missing.tape), (missing.trace_at, missing.trace)),
         (None, Some(file)) => (Splice::file(file), (0, Vec::new())),
-        (None, None) => return Err("it is not there".into()),
+        (None, None) => return Err(TapeError::NotThere),
     };
-    let tape = tape::read(&file).map_err(text)?;
+    let tape = tape::read(&file)?;
     Ok(SplicedTape { file, tape, trace })
 }
 
@@ -154,7 +164,7 @@ impl Process {
         let open = journal::open_chunks(folder);
         let SplicedTape { file, tape, trace: (kept_at, kept) } = match open_tape(&tape_path, &open) {
             Ok(spliced) => spliced,
-            Err(why) => return Process::without_tape(folder, about, why),
+            Err(error) => return Process::without_tape(folder, about, &error),
         };
         let mut process = Process { about, path: folder.to_path_buf(), tape, ..Process::nothing() };
         process.missing.append(&mut process.tape.missing);
@@ -219,7 +229,7 @@ impl Process {
     /// Opens a trace or a profile that was sent to the daemon. It never had a tape.
     fn stream(folder: &Path, about: recording::ProcessInfo) -> Result<Process, Failure> {
         let lacks = about.lacks.clone();
-        let mut process = Process::without_tape(folder, about, String::new())?;
+        let mut process = Process::without_tape(folder, about, &TapeError::NotThere)?;
         process.missing.remove(0);
         if let Some(why) = lacks {
             let file = trace_file(folder).map(|(path, _)| path).or_else(|| profile_file(folder)).unwrap_or_default();
@@ -228,15 +238,16 @@ impl Process {
         Ok(process)
     }
 
-    /// Opens trace and profile of a process without a tape. `why` describes the error of the tape.
-    fn without_tape(folder: &Path, about: recording::ProcessInfo, why: String) -> Result<Process, Failure> {
+    /// Opens trace and profile of a process without a tape. `error` is that of the tape.
+    fn without_tape(folder: &Path, about: recording::ProcessInfo, error: &TapeError) -> Result<Process, Failure> {
         let (trace, profile) = (trace_file(folder).map(|(path, _)| path), profile_file(folder));
         let mut process = match trace {
             Some(trace) => Process::trace(&trace)?,
             None => match &profile {
                 Some(profile) => Process::profile(profile)?,
                 None => {
-                    return Err(Failure::Unknown { path: folder.display().to_string(), why: format!("{TAPE}: {why}") });
+                    let why = format!("{TAPE}: {error}");
+                    return Err(Failure::Unknown { path: folder.display().to_string(), why });
                 }
             },
         };
@@ -247,7 +258,7 @@ impl Process {
             process.sums = sums.sums;
             process.tape.stacks = sums.tape.stacks;
         }
-        process.missing.insert(0, Missing::File { name: TAPE.into(), why });
+        process.missing.insert(0, Missing::File { name: TAPE.into(), why: error.to_string() });
         Ok(Process { about, path: folder.to_path_buf(), ..process })
     }
 

@@ -18,6 +18,44 @@ use std::rc::Rc;
 /// Message of the error for a report on events when the file holds only sums.
 pub(super) const NEEDS_EVENTS: &str = "this needs events, and there are none: the file holds only sums by stack";
 
+/// Why a filter cannot select blocks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FilterError {
+    /// The range of sizes is empty.
+    #[error("--min-size is greater than --max-size")]
+    NoSizes,
+    /// The range of lifetimes is empty.
+    #[error("--min-age is greater than --max-age")]
+    NoAges,
+    /// The filter needs events, and there are none.
+    #[error("{NEEDS_EVENTS}")]
+    NeedsEvents,
+    /// No stack passes through a function that matches.
+    #[error("no stack passes through a function {}{}", clean(&.0.pattern), clean(&.0.hint))]
+    NoFunction(NoMatch),
+    /// No module that matches allocates.
+    #[error("no module {} allocates{}", clean(&.0.pattern), clean(&.0.hint))]
+    NoModule(NoMatch),
+    /// No thread matches.
+    #[error("no thread {} in the recording{}", clean(&.0.pattern), clean(&.0.hint))]
+    NoThread(NoMatch),
+}
+
+/// A pattern that matches no name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoMatch {
+    /// The pattern.
+    pub pattern: String,
+    /// End of the message: similar names.
+    pub hint: String,
+}
+
+impl NoMatch {
+    fn new<'a>(pattern: &str, names: impl IntoIterator<Item = &'a str> + Clone) -> NoMatch {
+        NoMatch { pattern: pattern.to_string(), hint: hint(pattern, names) }
+    }
+}
+
 /// Conditions on blocks. All of them must hold; of several patterns or threads, one must match.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
@@ -94,18 +132,18 @@ impl Filter {
     /// Checks that each name matches something in these processes.
     ///
     /// # Errors
-    /// Returns a message when a name matches nothing, when a range of sizes or ages is empty, or
+    /// Returns an error when a name matches nothing, when a range of sizes or ages is empty, or
     /// when the filter needs events and there are none: a report on nothing would look like a good
     /// one.
-    pub fn check(&self, processes: &[&Process], symbols: &mut Symbolizer) -> Result<(), String> {
+    pub fn check(&self, processes: &[&Process], symbols: &mut Symbolizer) -> Result<(), FilterError> {
         if self.min_size > self.max_size && self.max_size.is_some() {
-            return Err("--min-size is greater than --max-size".into());
+            return Err(FilterError::NoSizes);
         }
         if self.min_age > self.max_age && self.max_age.is_some() {
-            return Err("--min-age is greater than --max-age".into());
+            return Err(FilterError::NoAges);
         }
         if !self.selects_sites_only() && !processes.iter().any(|process| process.has_events()) {
-            return Err(NEEDS_EVENTS.into());
+            return Err(FilterError::NeedsEvents);
         }
         for query in &self.threads {
             check_thread(query, processes)?;
@@ -134,15 +172,14 @@ impl Filter {
         for text in &self.functions {
             let pattern = FunctionPattern::new(text);
             if !names.keys().any(|name| pattern.matches(name)) {
-                let hint = hint(text, names.keys().map(String::as_str));
-                return Err(clean(&format!("no stack passes through a function {text}{hint}")).into_owned());
+                return Err(FilterError::NoFunction(NoMatch::new(text, names.keys().map(String::as_str))));
             }
         }
         for text in &self.modules {
             let pattern = Pattern::found(text);
             if !modules.iter().any(|module| pattern.matches(&**module)) {
-                let hint = hint(text, modules.iter().map(|module| module.rsplit('/').next().unwrap_or(module)));
-                return Err(clean(&format!("no module {text} allocates{hint}")).into_owned());
+                let names = modules.iter().map(|module| module.rsplit('/').next().unwrap_or(module));
+                return Err(FilterError::NoModule(NoMatch::new(text, names)));
             }
         }
         Ok(())
@@ -190,7 +227,7 @@ fn is_thread(thread: &Thread, query: &str) -> bool {
 }
 
 /// Checks that one of the processes has the queried thread.
-fn check_thread(query: &str, processes: &[&Process]) -> Result<(), String> {
+fn check_thread(query: &str, processes: &[&Process]) -> Result<(), FilterError> {
     let mut known = processes.iter().flat_map(|process| process.tape.threads.values());
     if known.any(|thread| is_thread(thread, query)) {
         return Ok(());
@@ -212,8 +249,7 @@ fn check_thread(query: &str, processes: &[&Process]) -> Result<(), String> {
     let threads = processes.iter().flat_map(|process| process.tape.threads.values());
     let name = |thread: &Thread| Some(thread.name.lossy().into_owned()).filter(|name| !name.is_empty());
     let names: Vec<String> = threads.map(|thread| name(thread).unwrap_or_else(|| thread.number.to_string())).collect();
-    let hint = hint(query, names.iter().map(String::as_str));
-    Err(clean(&format!("no thread {query} in the recording{hint}")).into_owned())
+    Err(FilterError::NoThread(NoMatch::new(query, names.iter().map(String::as_str))))
 }
 
 /// Returns the sites that allocated. Where sums by site are known, nodes of the stack table that

@@ -1,7 +1,7 @@
 //! What the reports on one subject have in common: the query, the processes that it selects, and
 //! how call sites are grouped and shown.
 
-use super::filter::{Filter, NEEDS_EVENTS};
+use super::filter::{Filter, FilterError};
 use super::frames::{CallSite, FrameJson, SourceLines, call_site, call_site_line, stack_json};
 use super::grouping::{GroupBy, group_key};
 use super::{Error, Outcome, json, print_missing, print_sampled};
@@ -69,9 +69,9 @@ impl Query {
         recordings: &'a [Recording],
         symbols: &mut Symbolizer,
     ) -> Result<Vec<&'a Process>, Error> {
-        let chosen = self.processes.select(recordings).map_err(Error::Unanswerable)?;
-        self.range.check(&chosen).map_err(Error::Unanswerable)?;
-        self.filter.check(&chosen, symbols).map_err(Error::Unanswerable)?;
+        let chosen = self.processes.select(recordings)?;
+        self.range.check(&chosen)?;
+        self.filter.check(&chosen, symbols)?;
         Ok(chosen)
     }
 
@@ -210,7 +210,7 @@ pub(super) fn print_reports<A: Report>(
     let mut symbols = query.symbolizer();
     let processes = query.processes(&recordings, &mut symbols)?;
     if (needs_events || !query.is_all()) && !processes.iter().any(|process| process.has_events()) {
-        return Err(Error::Unanswerable(NEEDS_EVENTS.into()));
+        return Err(FilterError::NeedsEvents.into());
     }
     let note = query.processes.note(&processes);
     let (processes, folded) = match query.json {

@@ -1,8 +1,36 @@
 //! Checks of time ranges against recordings.
 
+use super::filter::NEEDS_EVENTS;
 use crate::event::{Bound, Range};
 use crate::load::Process;
 use crate::text::{count, duration};
+
+/// Why a time range selects nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RangeError {
+    /// No process has events.
+    #[error("{NEEDS_EVENTS}")]
+    NeedsEvents,
+    /// The range is given in times, and no process has any.
+    #[error("the recording holds no times: use a share of the run (40%) or an event number")]
+    NoTimes,
+    /// The end of the range is not after its start.
+    #[error("the time range is empty: --from {from} is not before --until {until}")]
+    Empty {
+        /// Start of the range.
+        from: String,
+        /// End of the range.
+        until: String,
+    },
+    /// The range begins after the end of the longest run.
+    #[error("--from {from} is after the end of the recording ({end})")]
+    AfterEnd {
+        /// Start of the range.
+        from: String,
+        /// End of the recording, as a time and a number of events.
+        end: String,
+    },
+}
 
 /// How a range relates to the run of a process.
 enum RangeStatus {
@@ -18,19 +46,19 @@ impl Range {
     /// Checks that the range overlaps the run of at least one of these processes.
     ///
     /// # Errors
-    /// Returns a message when the range overlaps no run, or when it is given in times and no
+    /// Returns an error when the range overlaps no run, or when it is given in times and no
     /// process has any.
-    pub fn check(&self, processes: &[&Process]) -> Result<(), String> {
+    pub fn check(&self, processes: &[&Process]) -> Result<(), RangeError> {
         if self.is_all() {
             return Ok(());
         }
         let is_time = |bound: &Option<Bound>| matches!(bound, Some(Bound::Time(_)));
         let with_events: Vec<&&Process> = processes.iter().filter(|process| process.has_events()).collect();
         if with_events.is_empty() {
-            return Err(super::filter::NEEDS_EVENTS.into());
+            return Err(RangeError::NeedsEvents);
         }
         if (is_time(&self.from) || is_time(&self.to)) && !with_events.iter().any(|process| process.has_times()) {
-            return Err("the recording holds no times: use a share of the run (40%) or an event number".into());
+            return Err(RangeError::NoTimes);
         }
         let statuses: Vec<RangeStatus> = with_events.iter().map(|process| self.status(process)).collect();
         if statuses.iter().any(|status| matches!(status, RangeStatus::Overlaps)) {
@@ -38,8 +66,7 @@ impl Range {
         }
         let shown = |bound: Option<Bound>, open: &str| bound.map_or_else(|| open.to_string(), shown);
         if statuses.iter().any(|status| matches!(status, RangeStatus::Empty)) {
-            let (from, to) = (shown(self.from, "0%"), shown(self.to, "100%"));
-            return Err(format!("the time range is empty: --from {from} is not before --until {to}"));
+            return Err(RangeError::Empty { from: shown(self.from, "0%"), until: shown(self.to, "100%") });
         }
         let nanos = with_events.iter().filter(|process| process.has_times());
         let longest = nanos.map(|process| process.clock.nanos(process.tape.last_tick)).max();
@@ -48,7 +75,7 @@ impl Range {
             Some(nanos) => format!("{}, event {}", duration(nanos), count(events)),
             None => format!("event {}", count(events)),
         };
-        Err(format!("--from {} is after the end of the recording ({end})", shown(self.from, "0%")))
+        Err(RangeError::AfterEnd { from: shown(self.from, "0%"), end })
     }
 
     /// Returns how the range relates to the run of a process.

@@ -345,7 +345,7 @@ pub fn report(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcom
     let mut note = None;
     // For a recording without processes, the summary shows why.
     if !processes.is_all() {
-        note = processes.note(&processes.select(&recordings).map_err(Error::Unanswerable)?);
+        note = processes.note(&processes.select(&recordings)?);
         recordings.iter_mut().for_each(|recording| recording.processes.retain(|process| processes.matches(process)));
     }
     let progress = Progress::new("reading events");

@@ -122,21 +122,23 @@ pub fn search_in(
     let candidates: Vec<PathBuf> = rooted.chain(plain.clone()).collect();
     // A debug file has the sections of the file that it was taken from, but not its bytes.
     let fits = |elf: &Elf| build_id.is_empty() || elf.build_id == build_id;
-    let lies_there = |candidate: &PathBuf| Elf::open(candidate).filter(fits).map(|elf| (candidate.clone(), elf));
+    let existing = |candidate: &PathBuf| Elf::open(candidate).filter(fits).map(|elf| (candidate.clone(), elf));
     let first = found.files.first().map(|(own, _)| own.clone());
     let mut separate = debug_file
         .map(Path::to_path_buf)
         .iter()
         .chain(&candidates)
         .filter(|candidate| first.as_ref() != Some(candidate))
-        .find_map(lies_there);
+        .find_map(existing);
     let has_lines = found.files.first().is_some_and(|(_, elf)| elf.section_size(".debug_info") > 0);
     if separate.is_none() && origin.debuginfod && !has_lines && build_id.len() > 1 {
         match debuginfod(build_id, &origin.silent) {
             Ok(candidate) => {
-                separate = lies_there(&candidate);
+                separate = existing(&candidate);
                 if separate.is_none() {
-                    found.notes.push(format!("{path}: what a debuginfod server gave is not its debug information"));
+                    found
+                        .notes
+                        .push(format!("{path}: the file from the debuginfod server is not its debug information"));
                 }
             }
             Err(why) => found.notes.push(format!("{path}: {why}")),
@@ -154,13 +156,26 @@ pub fn hexadecimal(bytes: &[u8]) -> String {
 /// Timeout of a server in seconds, unless `DEBUGINFOD_TIMEOUT` is set.
 const DEFAULT_TIMEOUT: u64 = 30;
 
+/// Why no debug information was fetched.
+#[derive(Debug, thiserror::Error)]
+enum DebuginfodError {
+    #[error("DEBUGINFOD_URLS names no server")]
+    NoServer,
+    #[error("the debuginfod servers do not answer")]
+    Timeout,
+    #[error("debuginfod-find (elfutils): {0}")]
+    NotRun(std::io::Error),
+    #[error("the debuginfod servers have no debug information of it")]
+    NotFound,
+}
+
 /// Queries the servers, if there are any and none has timed out.
-fn debuginfod(build_id: &[u8], silent: &AtomicBool) -> Result<PathBuf, String> {
+fn debuginfod(build_id: &[u8], silent: &AtomicBool) -> Result<PathBuf, DebuginfodError> {
     if std::env::var_os("DEBUGINFOD_URLS").is_none_or(|urls| urls.is_empty()) {
-        return Err("DEBUGINFOD_URLS names no server".into());
+        return Err(DebuginfodError::NoServer);
     }
     if silent.load(Ordering::Relaxed) {
-        return Err("the debuginfod servers do not answer".into());
+        return Err(DebuginfodError::Timeout);
     }
     let mut command = Command::new("debuginfod-find");
     command.args(["debuginfo", &hexadecimal(build_id)]).stdin(Stdio::null()).stderr(Stdio::null());
@@ -168,16 +183,16 @@ fn debuginfod(build_id: &[u8], silent: &AtomicBool) -> Result<PathBuf, String> {
     let timeout = timeout.filter(|&seconds| seconds > 0).unwrap_or(DEFAULT_TIMEOUT);
     command.env("DEBUGINFOD_TIMEOUT", timeout.to_string());
     let started = Instant::now();
-    let output = command.output().map_err(|error| format!("debuginfod-find (elfutils): {error}"))?;
+    let output = command.output().map_err(DebuginfodError::NotRun)?;
     let candidate = String::from_utf8_lossy(&output.stdout).trim().to_string();
     if output.status.success() && candidate.starts_with('/') {
         return Ok(candidate.into());
     }
     if started.elapsed() >= Duration::from_secs(timeout) {
         silent.store(true, Ordering::Relaxed);
-        return Err("the debuginfod servers do not answer".into());
+        return Err(DebuginfodError::Timeout);
     }
-    Err("the debuginfod servers have no debug information of it".into())
+    Err(DebuginfodError::NotFound)
 }
 
 /// Returns the files that a file refers to and that contain lines: shared debug information, and

@@ -1,8 +1,45 @@
 //! gprof's command-line options. One table defines both the parser and the help text.
 
-use crate::export::Measure;
+use crate::export::{Measure, UnknownMeasure};
 use crate::processes::ProcessFilter;
 use heaptape_formats::gmon::Form;
+
+/// A command line that is not one of gprof. The texts are those of GNU gprof and its getopt.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// No option has this letter.
+    #[error("invalid option -- '{0}'")]
+    UnknownShort(char),
+    /// No long option begins with this text.
+    #[error("unrecognized option '--{0}'")]
+    UnknownLong(String),
+    /// Several long options begin with this text.
+    #[error("option '--{0}' is ambiguous")]
+    Ambiguous(String),
+    /// The option has no argument.
+    #[error("option '{0}' doesn't allow an argument")]
+    NeedsNoArgument(String),
+    /// The argument of the option is missing.
+    #[error("option '{0}' requires an argument")]
+    NeedsArgument(String),
+    /// The argument of the option is not a number.
+    #[error("option '{option}' takes a number, not '{text}'")]
+    NotANumber {
+        /// The option.
+        option: String,
+        /// Its argument.
+        text: String,
+    },
+    /// No measure has the name.
+    #[error(transparent)]
+    UnknownMeasure(#[from] UnknownMeasure),
+    /// GNU gprof itself does not support profiles of `prof`.
+    #[error("sorry, file format `prof' is not yet supported")]
+    Prof,
+    /// No file format has the name.
+    #[error("unknown file format {0}")]
+    UnknownFormat(String),
+}
 
 /// Whether an option has an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,9 +224,9 @@ impl Options {
     /// options.
     ///
     /// # Errors
-    /// Returns a message for the user if an option is unknown or ambiguous, or if its argument is
+    /// Returns an error if an option is unknown or ambiguous, or if its argument is
     /// missing or invalid.
-    pub fn parse(arguments: &[String]) -> Result<Options, String> {
+    pub fn parse(arguments: &[String]) -> Result<Options, OptionError> {
         let mut options = Options::default();
         let mut files = Vec::new();
         let mut arguments = arguments.iter();
@@ -218,10 +255,14 @@ impl Options {
 
     /// Applies short options after one dash. The first option with an argument takes the rest of
     /// the cluster.
-    fn apply_cluster(&mut self, cluster: &str, arguments: &mut std::slice::Iter<'_, String>) -> Result<(), String> {
+    fn apply_cluster(
+        &mut self,
+        cluster: &str,
+        arguments: &mut std::slice::Iter<'_, String>,
+    ) -> Result<(), OptionError> {
         for (offset, short) in cluster.char_indices() {
             let flag = FLAGS.iter().find(|flag| flag.short == short && short != '\0');
-            let flag = flag.ok_or_else(|| format!("invalid option -- '{short}'"))?;
+            let flag = flag.ok_or(OptionError::UnknownShort(short))?;
             let rest = &cluster[offset + short.len_utf8()..];
             if flag.kind == ArgumentKind::None {
                 self.apply(flag, None, arguments)?;
@@ -238,18 +279,19 @@ impl Options {
         flag: &Flag,
         value: Option<String>,
         arguments: &mut std::slice::Iter<'_, String>,
-    ) -> Result<(), String> {
+    ) -> Result<(), OptionError> {
         let shown = if flag.long.is_empty() { format!("-{}", flag.short) } else { format!("--{}", flag.long) };
         let value = match flag.kind {
-            ArgumentKind::None if value.is_some() => return Err(format!("option '{shown}' doesn't allow an argument")),
+            ArgumentKind::None if value.is_some() => return Err(OptionError::NeedsNoArgument(shown)),
             ArgumentKind::Required if value.is_none() => {
-                Some(arguments.next().cloned().ok_or_else(|| format!("option '{shown}' requires an argument"))?)
+                Some(arguments.next().cloned().ok_or_else(|| OptionError::NeedsArgument(shown.clone()))?)
             }
             _ => value,
         };
         let number = || {
             let text = value.as_deref().unwrap_or_default();
-            text.parse().map_err(|_| format!("option '{shown}' takes a number, not '{text}'"))
+            let not_a_number = |_| OptionError::NotANumber { option: shown.clone(), text: text.to_string() };
+            text.parse().map_err(not_a_number)
         };
         match (flag.short, flag.long) {
             ('p', _) => (self.enabled.flat, self.explicit.flat) = (true, true),
@@ -314,27 +356,27 @@ impl Options {
 }
 
 /// Returns a long option by its name, or by a prefix that only one name has.
-fn find_long(name: &str) -> Result<&'static Flag, String> {
+fn find_long(name: &str) -> Result<&'static Flag, OptionError> {
     if let Some(flag) = FLAGS.iter().find(|flag| flag.long == name && !name.is_empty()) {
         return Ok(flag);
     }
     let mut matching = FLAGS.iter().filter(|flag| !flag.long.is_empty() && flag.long.starts_with(name));
     match (matching.next(), matching.next()) {
         (Some(flag), None) => Ok(flag),
-        (None, _) => Err(format!("unrecognized option '--{name}'")),
-        (Some(_), Some(_)) => Err(format!("option '--{name}' is ambiguous")),
+        (None, _) => Err(OptionError::UnknownLong(name.to_string())),
+        (Some(_), Some(_)) => Err(OptionError::Ambiguous(name.to_string())),
     }
 }
 
 /// Parses the argument of `-O`. `auto` is `None`.
-fn form(name: &str) -> Result<Option<Form>, String> {
+fn form(name: &str) -> Result<Option<Form>, OptionError> {
     match name {
         "auto" => Ok(None),
         "magic" => Ok(Some(Form::Magic)),
         "bsd" => Ok(Some(Form::Bsd)),
         "4.4bsd" => Ok(Some(Form::Bsd44)),
-        "prof" => Err("sorry, file format `prof' is not yet supported".to_owned()),
-        other => Err(format!("unknown file format {other}")),
+        "prof" => Err(OptionError::Prof),
+        other => Err(OptionError::UnknownFormat(other.to_string())),
     }
 }
 

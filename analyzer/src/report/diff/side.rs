@@ -119,7 +119,7 @@ impl NameMatcher {
             let processes = processes(&recording, side)?;
             if within_one && number == 0 {
                 let until = b.first().and_then(|side| side.until);
-                Range { from: side.until, to: until }.check(&processes).map_err(Error::Unanswerable)?;
+                Range { from: side.until, to: until }.check(&processes)?;
             }
             let has_modules = processes.iter().any(|process| !process.stacks().modules.is_empty());
             let has_stacks = processes.iter().any(|process| !process.stacks().is_empty());
@@ -141,7 +141,7 @@ impl NameMatcher {
             for (recording, side) in &kept {
                 all.extend(processes(recording, side)?);
             }
-            side.filter.check(&all, symbols).map_err(Error::Unanswerable)?;
+            side.filter.check(&all, symbols)?;
         }
         Ok(known)
     }
@@ -181,10 +181,10 @@ fn without_clone_suffix(function: &str) -> &str {
 /// Returns the selected processes of a side.
 fn processes<'a>(recording: &'a Recording, side: &DiffInput) -> Result<Vec<&'a Process>, Error> {
     let chosen = side.processes.select(std::slice::from_ref(recording));
-    chosen.map_err(|why| match side.processes.is_all() {
+    chosen.map_err(|source| match side.processes.is_all() {
         // The message already contains the path.
-        true => Error::Unanswerable(why),
-        false => Error::Unanswerable(format!("{}: {why}", side.path.display())),
+        true => Error::Select(source),
+        false => Error::SelectSide { path: side.path.clone(), source },
     })
 }
 

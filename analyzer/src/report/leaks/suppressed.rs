@@ -46,14 +46,14 @@ impl Rules {
     /// Reads files of suppressions.
     ///
     /// # Errors
-    /// Returns [`Error::Unanswerable`] when a file cannot be read or is not a file of suppressions.
+    /// Returns [`Error::Open`] when a file cannot be read, and [`Error::Suppressions`] when it is not a
+    /// file of suppressions.
     pub fn read(files: &[PathBuf], built_in: bool) -> Result<Rules, Error> {
         let mut rules = Rules { kept: built_in.then_some((0, 0)), ..Rules::default() };
         for file in files {
             let name = file.display().to_string();
-            let text =
-                std::fs::read_to_string(file).map_err(|error| Error::Unanswerable(format!("{name}: {error}")))?;
-            rules.rules.extend(read(&name, &text).map_err(|error| Error::Unanswerable(error.to_string()))?);
+            let text = std::fs::read_to_string(file).map_err(|source| Error::Open { path: name.clone(), source })?;
+            rules.rules.extend(read(&name, &text)?);
         }
         Ok(rules)
     }

@@ -1,6 +1,6 @@
 //! The grammar of thresholds: `METRIC OPERATOR VALUE`.
 
-use heaptape_formats::quantity::Size;
+use heaptape_formats::quantity::{self, Size};
 use std::str::FromStr;
 
 /// Unit of a metric or of a threshold.
@@ -128,35 +128,69 @@ impl Expression {
     }
 }
 
-impl FromStr for Expression {
-    type Err = String;
+/// Why a text is not an [`Expression`].
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ExpressionError {
+    /// The text is not a metric, an operator and a value.
+    #[error("'{0}' is not a condition: use METRIC > VALUE, such as 'leaked > 0' or 'peak > 200MiB'")]
+    Syntax(String),
+    /// No metric has this name.
+    #[error("'{0}' is not a metric; the metrics are: {names}", names = METRICS.iter().map(|metric| metric.name).collect::<Vec<_>>().join(", "))]
+    UnknownMetric(String),
+    /// The value is not a number.
+    #[error("'{value}' is not a value of {metric}")]
+    NotANumber {
+        /// The value as it was written.
+        value: String,
+        /// Name of the metric.
+        metric: &'static str,
+    },
+    /// The value is not a size.
+    #[error("invalid value '{value}' of {metric}: {error}")]
+    NotASize {
+        /// The value as it was written.
+        value: String,
+        /// Name of the metric.
+        metric: &'static str,
+        /// Why it is not a size. The message contains it.
+        error: quantity::Error,
+    },
+    /// A percentage is the limit of a metric that is not a change.
+    #[error("{0} has no old value for a percentage to refer to")]
+    NoOldValue(&'static str),
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let form =
-            || format!("'{text}' is not a condition: use METRIC > VALUE, such as 'leaked > 0' or 'peak > 200MiB'");
-        let at = text.find(['<', '>', '=', '!']).ok_or_else(form)?;
+impl FromStr for Expression {
+    type Err = ExpressionError;
+
+    fn from_str(text: &str) -> Result<Self, ExpressionError> {
+        let syntax = || ExpressionError::Syntax(text.to_string());
+        let at = text.find(['<', '>', '=', '!']).ok_or_else(syntax)?;
         let (name, rest) = (text[..at].trim(), &text[at..]);
         let (spelling, operator) =
-            OPERATORS.iter().find(|(spelling, _)| rest.starts_with(spelling)).ok_or_else(form)?;
+            OPERATORS.iter().find(|(spelling, _)| rest.starts_with(spelling)).ok_or_else(syntax)?;
         let value = rest[spelling.len()..].trim();
         let plain = name.replace('_', "-");
-        let &Metric { name: metric, unit, .. } = METRICS.iter().find(|known| known.name == plain).ok_or_else(|| {
-            let names: Vec<&str> = METRICS.iter().map(|metric| metric.name).collect();
-            format!("'{name}' is not a metric; the metrics are: {}", names.join(", "))
-        })?;
-        let wrong = || format!("'{value}' is not a value of {metric}");
+        let &Metric { name: metric, unit, .. } = METRICS
+            .iter()
+            .find(|known| known.name == plain)
+            .ok_or_else(|| ExpressionError::UnknownMetric(name.to_string()))?;
+        let not_a_number = || ExpressionError::NotANumber { value: value.to_string(), metric };
         let percent = value.strip_suffix('%').map(|number| number.trim().parse::<f64>());
         let (unit, value) = match (percent, unit) {
             (Some(number), _) if metric.starts_with("diff.") && metric != "diff.sites" => {
-                (Unit::Percent, number.map_err(|_| wrong())?)
+                (Unit::Percent, number.map_err(|_| not_a_number())?)
             }
-            (Some(_), _) => return Err(format!("{metric} has no old value for a percentage to refer to")),
+            (Some(_), _) => return Err(ExpressionError::NoOldValue(metric)),
             (None, Unit::Bytes) => {
-                let Size(bytes) =
-                    value.parse().map_err(|error| format!("invalid value '{value}' of {metric}: {error}"))?;
+                let Size(bytes) = value.parse().map_err(|error| ExpressionError::NotASize {
+                    value: value.to_string(),
+                    metric,
+                    error,
+                })?;
                 (unit, bytes as f64)
             }
-            (None, _) => (unit, value.parse::<f64>().ok().filter(|value| value.is_finite()).ok_or_else(wrong)?),
+            (None, _) => (unit, value.parse::<f64>().ok().filter(|value| value.is_finite()).ok_or_else(not_a_number)?),
         };
         Ok(Expression { text: text.trim().into(), metric, unit, operator: *operator, value })
     }
