@@ -10,7 +10,7 @@ const COLUMNS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '�
 const FRACTIONS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
 /// Returns a bar for `value`. A bar for `max` has `width` characters. Only the bar of 0 is empty.
-pub fn bar(style: Style, value: u64, max: u64, width: usize) -> String {
+pub(crate) fn bar(style: Style, value: u64, max: u64, width: usize) -> String {
     let eighths = scale(value, max, width * 8);
     if !style.block_elements {
         return "#".repeat(eighths.div_ceil(8));
@@ -23,7 +23,7 @@ pub fn bar(style: Style, value: u64, max: u64, width: usize) -> String {
 }
 
 /// Returns a bar for `value`, continued in a lighter shade to `outer`.
-pub fn bars(style: Style, value: u64, outer: u64, max: u64, width: usize) -> String {
+pub(crate) fn bars(style: Style, value: u64, outer: u64, max: u64, width: usize) -> String {
     let (full, light) = if style.block_elements { ("█", "░") } else { ("#", "-") };
     let (inner, outer) = (scale(value, max, width), scale(outer, max, width));
     full.repeat(inner) + &light.repeat(outer.saturating_sub(inner))

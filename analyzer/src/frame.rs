@@ -99,4 +99,4 @@ pub struct FunctionSymbol<'a> {
 }
 
 /// Maximum number of frames that one address expands to.
-pub const MOST_INLINED: usize = 64;
+pub(crate) const MOST_INLINED: usize = 64;

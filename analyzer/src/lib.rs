@@ -29,37 +29,51 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
-pub mod charts;
+// What commands, reports and tests use. Everything else is private to the crate.
 pub mod compat;
 pub mod convert;
 pub mod epochs;
 pub mod event;
 pub mod export;
 pub mod follow;
-mod frame;
 pub mod import;
-pub mod load;
-mod missing;
 pub mod model;
-pub mod pack;
-mod pattern;
-pub mod processes;
-pub mod program_frames;
-mod progress;
-pub mod replay;
 pub mod report;
-#[doc(hidden)]
-pub mod saved_names;
-mod similar;
-pub mod stacks;
-pub mod sums;
 pub mod suppress;
 pub mod symbols;
 pub mod text;
 pub mod unpack;
 
-pub use load::{Process, Recording, open};
+mod charts;
+mod frame;
+mod load;
+mod missing;
+mod pack;
+mod pattern;
+mod processes;
+mod program_frames;
+mod progress;
+mod replay;
+mod saved_names;
+mod similar;
+mod stacks;
+mod sums;
+
+pub use charts::sparkline;
+pub use load::bare::{open as open_file, unpacking};
+#[doc(hidden)]
+pub use load::tape::read as read_tape;
+pub use load::tape::{Tape, TraceRange};
+pub use load::{Accounting, Clock, Events, Failure, Process, RecordedEvents, Recording, StartPoint, open};
 pub use missing::Missing;
+pub use pack::{Packed, pack};
+pub use processes::{ProcessFilter, SelectError};
+pub use program_frames::{Roles, blamed};
 pub use progress::Progress;
-pub use replay::replay;
+pub use replay::{Outcome, replay, replay_from};
+#[doc(hidden)]
+pub use saved_names::SavedTable;
+pub use stacks::{Module, Site, Stacks};
+pub use sums::{Sums, sums, sums_of_new_process, sums_within};

@@ -3,13 +3,13 @@
 
 pub(crate) mod accounting;
 mod allocations;
-pub mod bare;
+pub(crate) mod bare;
 pub(crate) mod chunk;
 mod code_names;
 pub(crate) mod imported;
 mod process;
 mod start;
-pub mod tape;
+pub(crate) mod tape;
 
 pub use accounting::{Accounting, RecordedEvents};
 pub use process::{Clock, Events, Process};
@@ -87,12 +87,12 @@ impl Recording {
 }
 
 /// Returns the path and codec of the trace file in the folder of a process.
-pub fn trace_file(folder: &Path) -> Option<(PathBuf, Codec)> {
+pub(crate) fn trace_file(folder: &Path) -> Option<(PathBuf, Codec)> {
     stored(folder, TRACE)
 }
 
 /// Returns the path of the profile in the folder of a process. It may be compressed.
-pub fn profile_file(folder: &Path) -> Option<PathBuf> {
+pub(crate) fn profile_file(folder: &Path) -> Option<PathBuf> {
     stored(folder, PROFILE).map(|(path, _)| path)
 }
 

@@ -131,7 +131,7 @@ impl Missing {
 }
 
 /// Returns one line of text for each item. All gaps of a thread share a line.
-pub fn lines(missing: &[Missing]) -> Vec<String> {
+pub(crate) fn lines(missing: &[Missing]) -> Vec<String> {
     let dropped = |item: &Missing| match item {
         Missing::Dropped { thread, events, .. } => Some((*thread, *events)),
         _ => None,

@@ -6,16 +6,16 @@ use heaptape_formats::pattern::Pattern;
 /// A pattern for function names, as users write them or as reports print them: `…` matches any
 /// text, too, and template arguments may be omitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FunctionPattern(Pattern);
+pub(crate) struct FunctionPattern(Pattern);
 
 impl FunctionPattern {
     /// Creates a pattern in the syntax of [`Pattern::found`].
-    pub fn new(text: &str) -> Self {
+    pub(crate) fn new(text: &str) -> Self {
         FunctionPattern(Pattern::found(&text.replace('…', "*")))
     }
 
     /// Returns whether a function name matches, with or without its template arguments.
-    pub fn matches(&self, name: &str) -> bool {
+    pub(crate) fn matches(&self, name: &str) -> bool {
         self.0.matches(name) || (name.contains('<') && self.0.matches(without_arguments(name, "")))
     }
 }

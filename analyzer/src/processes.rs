@@ -33,7 +33,7 @@ pub enum SelectError {
     /// No process matches the filter.
     #[error("{}", no_match(.filter, .hint))]
     NoMatch {
-        /// The filter.
+        /// The filter that selects nothing.
         filter: ProcessFilter,
         /// End of the message: names that are similar to those of the filter.
         hint: String,
@@ -149,7 +149,7 @@ impl ProcessFilter {
 }
 
 /// Returns the line that sums up short-lived processes.
-pub fn folded_line(folded: &[&Process]) -> String {
+pub(crate) fn folded_line(folded: &[&Process]) -> String {
     let (count, plural) = (folded.len(), if folded.len() == 1 { "" } else { "es" });
     let events = folded.iter().fold(0u64, |sum, process| sum.saturating_add(process.tape.events));
     format!("and {count} short-lived process{plural} with {} (--all-processes)", counted(events, "event"))

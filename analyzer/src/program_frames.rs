@@ -3,7 +3,7 @@
 //! reports, thresholds and exports use [`blamed`] to choose the frames that they blame.
 
 use crate::frame::Frame;
-pub use crate::frame::Role;
+pub(crate) use crate::frame::Role;
 use heaptape_formats::pattern::Pattern;
 
 /// Returns the positions of the frames of a stack that are blamed for its allocations, innermost
@@ -123,12 +123,12 @@ const OUTERMOST: &[&str] = &[
 ];
 
 /// Returns whether a frame is outside of the first function of the program or thread.
-pub fn is_outermost(frame: &Frame) -> bool {
+pub(crate) fn is_outermost(frame: &Frame) -> bool {
     frame.function.as_deref().is_some_and(|function| OUTERMOST.contains(&function))
 }
 
 /// Returns whether a function with this name only passes requests for memory on.
-pub fn is_wrapper(function: &str) -> bool {
+pub(crate) fn is_wrapper(function: &str) -> bool {
     let inner = function.trim_start_matches(['<', '&', '*', '[', '(']).trim_start_matches("mut ");
     NAME_SPACES.iter().any(|space| inner.starts_with(space))
         || is_of_primitive(function)
@@ -147,7 +147,7 @@ fn is_of_primitive(function: &str) -> bool {
 }
 
 /// Returns whether a module with this file name is CPython, as a program or a library.
-pub fn is_cpython(module: &str) -> bool {
+pub(crate) fn is_cpython(module: &str) -> bool {
     let version = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit() || b".dmtu-dbg".contains(&byte));
     module.starts_with("libpython") || module.strip_prefix("python").is_some_and(version)
 }

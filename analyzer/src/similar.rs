@@ -28,7 +28,7 @@ fn similarity(wanted: &str, name: &str) -> f64 {
 
 /// Returns the names that are most similar to `wanted`, best first. Control characters in them are
 /// replaced.
-pub fn similar_names<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+pub(crate) fn similar_names<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let wanted = wanted.trim_matches(['*', '?', '^', '$', '…']);
     let known: BTreeSet<&str> = names.into_iter().take(MAX_NAMES).collect();
     let mut rated: Vec<(f64, &str)> = known.into_iter().map(|name| (similarity(wanted, name), name)).collect();
@@ -39,7 +39,7 @@ pub fn similar_names<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>)
 
 /// Returns the end of a message about a name that matches nothing: `; similar: a, b`, or some of
 /// the existing names.
-pub fn hint<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str> + Clone) -> String {
+pub(crate) fn hint<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str> + Clone) -> String {
     let similar = similar_names(wanted, names.clone());
     if !similar.is_empty() {
         return format!("; similar: {}", similar.join(", "));

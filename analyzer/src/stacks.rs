@@ -161,7 +161,7 @@ impl Stacks {
 
 /// The modules that are mapped at a position of a tape.
 #[derive(Debug, Default)]
-pub struct Mapped {
+pub(crate) struct Mapped {
     by_start: BTreeMap<u64, (u64, u32)>,
     by_number: BTreeMap<u32, u64>,
 }
@@ -169,7 +169,7 @@ pub struct Mapped {
 impl Mapped {
     /// Adds a module that was mapped. `index` is its index in [`Stacks::modules`]. Modules that
     /// overlap it are removed.
-    pub fn add(&mut self, module: &tape::Module, index: usize) {
+    pub(crate) fn add(&mut self, module: &tape::Module, index: usize) {
         let overlapped: Vec<u64> = self
             .by_start
             .range(..module.end)
@@ -185,7 +185,7 @@ impl Mapped {
     }
 
     /// Removes a module that was unmapped.
-    pub fn remove(&mut self, number: u32) {
+    pub(crate) fn remove(&mut self, number: u32) {
         if let Some(start) = self.by_number.remove(&number) {
             self.by_start.remove(&start);
         }
@@ -193,7 +193,7 @@ impl Mapped {
 
     /// Returns the index plus 1 of the module of a return address, or 0. The byte before the
     /// address counts, because a call may be the last instruction of a module.
-    pub fn find(&self, address: u64) -> u32 {
+    pub(crate) fn find(&self, address: u64) -> u32 {
         match self.by_start.range(..address).next_back() {
             Some((_, &(end, module))) if address <= end => module,
             _ => 0,

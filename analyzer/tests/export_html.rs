@@ -10,7 +10,7 @@ use heaptape_analyzer::open;
 use heaptape_analyzer::report::leaks;
 use heaptape_analyzer::report::summary::summarize;
 use heaptape_analyzer::report::{GroupBy, Query};
-use heaptape_analyzer::sums;
+use heaptape_analyzer::sums_within;
 use heaptape_analyzer::symbols::{Detail, Symbolizer};
 use heaptape_analyzer::text::Style;
 use heaptape_formats::recording::{NotTraced, Recording};
@@ -104,7 +104,7 @@ proptest! {
         }
         let process = &recordings[0].processes[0];
         let rows = rows(&held);
-        let all = sums::sums_within(process, &Range::ALL, &Progress::silent("test"));
+        let all = sums_within(process, &Range::ALL, &Progress::silent("test"));
         prop_assert_eq!(rows.len(), all.sites.len());
         for site in &all.sites {
             let row = rows[&title(site.site)];

@@ -2,12 +2,12 @@
 
 mod made;
 
+use heaptape_analyzer::ProcessFilter;
 use heaptape_analyzer::compat::dcpi::{Inputs, Set};
 use heaptape_analyzer::compat::input::{self, RecordingInput, is_recording};
 use heaptape_analyzer::compat::mleak::{self, view_recording};
 use heaptape_analyzer::compat::mprof;
 use heaptape_analyzer::export::{self, Options};
-use heaptape_analyzer::processes::ProcessFilter;
 use heaptape_formats::mptl::Profile;
 use heaptape_formats::tape;
 use made::Step;

@@ -3,10 +3,10 @@
 
 mod made;
 
+use heaptape_analyzer::TraceRange;
 use heaptape_analyzer::event::{Bound, Range};
-use heaptape_analyzer::load::tape::TraceRange;
 use heaptape_analyzer::report::{GroupBy, Query, peak, timeline};
-use heaptape_analyzer::sums;
+use heaptape_analyzer::sums_within;
 use heaptape_analyzer::text::Style;
 use heaptape_analyzer::{Progress, open};
 use heaptape_formats::tape::{Codec, Totals};
@@ -32,7 +32,7 @@ fn reports(path: &Path, range: Range) -> Vec<String> {
     for until in [range.from, range.to] {
         let recording = open(path).unwrap();
         let until = Range { from: None, to: until };
-        let sums = sums::sums_within(&recording.processes[0], &until, &Progress::silent("test"));
+        let sums = sums_within(&recording.processes[0], &until, &Progress::silent("test"));
         // The steps may introduce an inherited block before the start and free it after that. A
         // recorder writes both at once, so these totals are not compared.
         let totals = Totals { inherited_blocks: 0, inherited_bytes: 0, ..sums.totals };

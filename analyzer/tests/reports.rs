@@ -234,7 +234,7 @@ fn profiles_keep_their_numbers_when_they_get_names() {
     let (_dir, path) = recording();
     let profile = path.join("4711.made/profile.mptl");
     let before = Profile::read(&std::fs::read(&profile).unwrap()).unwrap().0;
-    report::name_profile(&heaptape_analyzer::load::open(&path).unwrap(), report::PLAIN_LIMIT).unwrap();
+    report::name_profile(&heaptape_analyzer::open(&path).unwrap(), report::PLAIN_LIMIT).unwrap();
     let after = Profile::read(&std::fs::read(&profile).unwrap()).unwrap().0;
     assert_eq!((&before.data, &before.bins), (&after.data, &after.bins));
     assert_eq!(before.sites, after.sites);
@@ -246,7 +246,7 @@ fn a_large_profile_is_packed_and_read_as_before() {
     let (_dir, path) = made::recording(&steps(), &options);
     let folder = path.join("4711.made");
     let before = Profile::read(&std::fs::read(folder.join("profile.mptl")).unwrap()).unwrap().0;
-    report::name_profile(&heaptape_analyzer::load::open(&path).unwrap(), 0).unwrap();
+    report::name_profile(&heaptape_analyzer::open(&path).unwrap(), 0).unwrap();
     assert!(!folder.join("profile.mptl").exists());
     let packed = unpack::open(&folder.join("profile.mptl.zst")).unwrap();
     assert_eq!(Profile::read(&packed.bytes).unwrap().0, before);
@@ -258,7 +258,7 @@ fn a_large_profile_is_packed_and_read_as_before() {
     );
     // Without the tape, only the profile has the stacks.
     std::fs::remove_file(folder.join("events.tape")).unwrap();
-    let opened = heaptape_analyzer::load::open(&path).unwrap();
+    let opened = heaptape_analyzer::open(&path).unwrap();
     assert_eq!(
         opened.processes[0].sums.as_ref().map(|sums| sums.0.live_blocks),
         Some(made::truth(&steps()).totals.live_blocks)

@@ -1,8 +1,8 @@
 //! Names of addresses in real programs, compiled here. The programs print their own return
 //! addresses, load bias, functions and lines: that is the truth that the symbolizer must find.
 
-use heaptape_analyzer::stacks::{Module, Site, Stacks};
 use heaptape_analyzer::symbols::{Detail, Frame, Symbolizer};
+use heaptape_analyzer::{Module, Site, Stacks};
 use heaptape_formats::tape::SITE_SIGNAL;
 use std::path::{Path, PathBuf};
 use std::process::Command;

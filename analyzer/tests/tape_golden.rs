@@ -3,8 +3,8 @@
 //! docs/tape.md alone. Both must count what the frozen expectation says.
 
 use heaptape_analyzer::event::Span;
-use heaptape_analyzer::load::{Accounting, Process};
 use heaptape_analyzer::model::totals::Totals;
+use heaptape_analyzer::{Accounting, Process};
 use heaptape_analyzer::{Missing, Progress, open, replay};
 use heaptape_formats::recording::TAPE;
 use heaptape_formats::tape::{Record, Step, Stream};

@@ -3,8 +3,8 @@
 //!
 //! LAW: these functions never change; tables that were written long ago join with those of today.
 
-use heaptape_analyzer::stacks::{Site, Stacks};
 use heaptape_analyzer::symbols::module_of;
+use heaptape_analyzer::{Site, Stacks};
 
 /// FNV-1a of 64 bits, then mixed (splitmix64), so that all bits depend on all bytes.
 #[derive(Clone, Copy)]

@@ -16,8 +16,8 @@ mod tests;
 
 use anyhow::{Context, bail};
 use clap::Parser;
+use heaptape_analyzer::ProcessFilter;
 use heaptape_analyzer::event::{Bound, Range};
-use heaptape_analyzer::processes::ProcessFilter;
 use std::path::PathBuf;
 use std::process::ExitCode;
 

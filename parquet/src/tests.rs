@@ -3,8 +3,8 @@
 use crate::export::{Partition, date_of, write_process};
 use crate::ids;
 use heaptape_analyzer::event::Range;
-use heaptape_analyzer::stacks::{Module, Site, Stacks};
-use heaptape_analyzer::sums::sums;
+use heaptape_analyzer::sums;
+use heaptape_analyzer::{Module, Site, Stacks};
 use heaptape_analyzer::{Progress, open};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Field, Row};

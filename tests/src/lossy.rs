@@ -3,9 +3,9 @@
 //! loss in the tape.
 
 use crate::random::Random;
+use heaptape_analyzer::Process;
 use heaptape_analyzer::Progress;
 use heaptape_analyzer::event::{Event, Kind, Span};
-use heaptape_analyzer::load::Process;
 use heaptape_formats::mtrc::{self, Location};
 use heaptape_formats::recording::{TAPE, TRACE};
 use heaptape_formats::tape::{self, Codec, Column, Entry, Record, Step, field::Field, field::Text};

@@ -14,7 +14,7 @@ const MAX_SPAN: u64 = 1 << 32;
 ///
 /// # Errors
 /// Returns an error if the name of the event is not valid in a header.
-pub fn profiles(
+pub(super) fn profiles(
     event: &str,
     amounts: &BTreeMap<u64, u64>,
     extra_fields: &[(&str, &str)],

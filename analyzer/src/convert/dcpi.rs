@@ -50,7 +50,7 @@ fn read<'f>(
 ///
 /// # Errors
 /// Returns an error if a file cannot be read, or if an address or sum is too large for the format.
-pub fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
+pub(super) fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
     let mut converted = Converted::default();
     let groups = read(files, options, &mut converted)?;
     let totals = std::mem::take(&mut converted.totals);
@@ -87,7 +87,7 @@ pub fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<Convert
 ///
 /// # Errors
 /// Returns an error if a file cannot be read, or if the addresses span more than 4 GiB.
-pub fn to_dcpi(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
+pub(super) fn to_dcpi(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
     let mut converted = Converted::default();
     for group in read(files, options, &mut converted)? {
         let Some(first) = group.profiles.first() else { continue };

@@ -33,7 +33,7 @@ fn read(files: &[OpenedFile], converted: &mut Converted) -> Result<(Union, Abi, 
 /// # Errors
 /// Returns an error if a file cannot be read, if the files are incompatible, or if the form cannot
 /// represent their data.
-pub fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
+pub(super) fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
     let mut converted = Converted::default();
     let (union, flavour, form) = read(files, &mut converted)?;
     let target_form = options.form.unwrap_or(if form == Form::LdProfile { Form::Magic } else { form });
@@ -68,7 +68,7 @@ fn is_wide(union: &Union) -> bool {
 ///
 /// # Errors
 /// Returns an error if a file cannot be read, or if there is no histogram.
-pub fn to_dcpi(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
+pub(super) fn to_dcpi(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
     let mut converted = Converted::default();
     let (union, ..) = read(files, &mut converted)?;
     let Some(unit) = union.unit else {

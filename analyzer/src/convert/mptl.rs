@@ -28,7 +28,7 @@ fn read(files: &[OpenedFile], converted: &mut Converted) -> Result<(Profile, Tot
 ///
 /// # Errors
 /// Returns an error if a file cannot be read, or if the size classes of the files differ.
-pub fn to_mptl(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
+pub(super) fn to_mptl(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
     let mut converted = Converted::default();
     let (mut profile, totals) = read(files, &mut converted)?;
     converted.totals = totals;
@@ -105,7 +105,7 @@ fn tree(profile: &Profile) -> (Tree, Vec<u32>) {
 /// # Errors
 /// Returns an error if a file cannot be read, if MPTL lacks the measure, or if the sums are too
 /// large.
-pub fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
+pub(super) fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
     let mut converted = Converted::default();
     let (profile, _) = read(files, &mut converted)?;
     let measures = if options.export.what.is_empty() { vec![Measure::AllocBytes] } else { options.export.what.clone() };
@@ -137,7 +137,7 @@ pub fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<Convert
 ///
 /// # Errors
 /// Returns an error if a file cannot be read, if MPTL lacks the measure, or if all counts are 0.
-pub fn to_dcpi(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
+pub(super) fn to_dcpi(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
     /// The measures of a profile.
     const ALL_MEASURES: [Measure; 6] = [
         Measure::AllocBytes,

@@ -83,7 +83,7 @@ impl FromStr for Measure {
 ///
 /// # Errors
 /// Returns an error when several measures are requested, or one that is unknown for the recording.
-pub fn one(source: &mut Source<'_>, out: &mut Out) -> Result<Measure, Error> {
+pub(crate) fn one(source: &mut Source<'_>, out: &mut Out) -> Result<Measure, Error> {
     let what = match &source.options.what[..] {
         [] => {
             let others: Vec<&str> = Measure::ALL[1..].iter().map(|what| what.name()).collect();
@@ -109,13 +109,13 @@ pub fn one(source: &mut Source<'_>, out: &mut Out) -> Result<Measure, Error> {
 }
 
 /// Returns the default measure that [`one`] uses.
-pub fn usual(source: &Source<'_>) -> Measure {
+pub(crate) fn usual(source: &Source<'_>) -> Measure {
     source.options.what.first().copied().unwrap_or(Measure::ALL[0])
 }
 
 /// Returns the measures of a format that holds several: the requested ones, or else all that are
 /// known.
-pub fn all(source: &mut Source<'_>, out: &mut Out) -> Vec<Measure> {
+pub(crate) fn all(source: &mut Source<'_>, out: &mut Out) -> Vec<Measure> {
     let measures = known(source, Measure::ALL);
     let requested = if source.options.what.is_empty() { Measure::ALL } else { &source.options.what[..] };
     if measures.len() < requested.len() {
@@ -125,7 +125,7 @@ pub fn all(source: &mut Source<'_>, out: &mut Out) -> Vec<Measure> {
 }
 
 /// Returns the requested measures, or else `usual`, without those of the peak if it is unknown.
-pub fn known(source: &mut Source<'_>, usual: &[Measure]) -> Vec<Measure> {
+pub(crate) fn known(source: &mut Source<'_>, usual: &[Measure]) -> Vec<Measure> {
     let requested = if source.options.what.is_empty() { usual.to_vec() } else { source.options.what.clone() };
     let has_peak = !requested.iter().any(|what| what.is_of_peak()) || has_peak(source);
     requested.into_iter().filter(|what| has_peak || !what.is_of_peak()).collect()
@@ -140,7 +140,7 @@ fn has_peak(source: &mut Source<'_>) -> bool {
 ///
 /// # Errors
 /// Never returns an error; the type is that of [`super::Exporter::totals`].
-pub fn totals(source: &mut Source<'_>, measures: &[Measure]) -> Result<Totals, Error> {
+pub(crate) fn totals(source: &mut Source<'_>, measures: &[Measure]) -> Result<Totals, Error> {
     let mut totals = Totals::default();
     for process in source.processes.clone() {
         let (sums, ended) = (source.sums(process), process.has_ended());
@@ -152,7 +152,7 @@ pub fn totals(source: &mut Source<'_>, measures: &[Measure]) -> Result<Totals, E
 }
 
 /// Returns the recorded command line, or else the name of the first process, on one line.
-pub fn title(source: &Source<'_>) -> String {
+pub(crate) fn title(source: &Source<'_>) -> String {
     let command = source.about.map(|about| about.command.join(" ")).filter(|command| !command.is_empty());
     let argv = || source.processes.first().map(|process| process.about.argv.join(" ")).filter(|argv| !argv.is_empty());
     let name = || source.processes.first().map(|process| process.name()).unwrap_or_default();

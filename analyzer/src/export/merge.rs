@@ -9,7 +9,7 @@ use std::collections::HashMap;
 ///
 /// # Errors
 /// Returns an error if the size classes of the profiles differ, or if there is no profile.
-pub fn profiles(mut profiles: Vec<Profile>) -> Result<Profile, Error> {
+pub(crate) fn profiles(mut profiles: Vec<Profile>) -> Result<Profile, Error> {
     let first = match &profiles[..] {
         [] => return Err(Error::Impossible("there is no profile to merge".into())),
         [_] => return Ok(profiles.remove(0)),
@@ -29,7 +29,7 @@ pub fn profiles(mut profiles: Vec<Profile>) -> Result<Profile, Error> {
 }
 
 /// Returns whether a profile has numbers of more than 32 bits.
-pub fn is_wide(profile: &Profile) -> bool {
+pub(crate) fn is_wide(profile: &Profile) -> bool {
     let wide = |value: &u64| *value > u64::from(u32::MAX);
     let sums = |sums: &Sums| sums.counts.iter().chain(&sums.totals).any(wide);
     let bins = &profile.bins;

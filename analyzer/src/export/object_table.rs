@@ -119,7 +119,10 @@ const MOST_RECORDS: u64 = 1 << 20;
 ///
 /// # Errors
 /// Returns an error when they cannot, so that a coarser unit is needed.
-pub fn fits(samples: impl Iterator<Item = u64>, arcs: impl Iterator<Item = u64>) -> heaptape_formats::Result<()> {
+pub(crate) fn fits(
+    samples: impl Iterator<Item = u64>,
+    arcs: impl Iterator<Item = u64>,
+) -> heaptape_formats::Result<()> {
     let samples = samples.map(|amount| amount.div_ceil(gmon::layout::BIN_MAX));
     let arcs = arcs.map(|amount| amount.div_ceil(u64::from(u32::MAX)));
     // Each amount needs one record, so that only the repetitions count.

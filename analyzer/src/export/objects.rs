@@ -57,7 +57,7 @@ pub struct Frame {
 
 /// The objects of all processes.
 #[derive(Debug, Default)]
-pub struct Objects {
+pub(crate) struct Objects {
     /// The objects, each once.
     pub list: Vec<Object>,
     /// Indexes of the objects by build id, or by path without one.
@@ -67,7 +67,7 @@ pub struct Objects {
 impl Objects {
     /// Returns the frames of all sites of a process, by site number less one; `None` for an address
     /// that is in no object.
-    pub fn frames(&mut self, symbols: &mut Symbolizer, process: &Process) -> Vec<Option<Frame>> {
+    pub(crate) fn frames(&mut self, symbols: &mut Symbolizer, process: &Process) -> Vec<Option<Frame>> {
         let stacks = process.stacks();
         // By index in the process's own list of modules.
         let mut indexes: Vec<Option<usize>> = vec![None; stacks.modules.len()];
@@ -85,7 +85,7 @@ impl Objects {
 
     /// Returns a name for the files of each object: its file name, with the beginning of the build
     /// id if others have the same.
-    pub fn labels(&self) -> Vec<String> {
+    pub(crate) fn labels(&self) -> Vec<String> {
         let label = |(index, object): (usize, &Object)| {
             let same = |other: &&Object| other.file_name() == object.file_name();
             let rank = |object: &Object| !object.is_there;

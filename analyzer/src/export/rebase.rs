@@ -42,14 +42,14 @@ impl Runs {
 
 /// Collects the addresses of blocks.
 #[derive(Debug, Default)]
-pub struct Learner {
+pub(crate) struct Learner {
     whole: Runs,
     starts: Runs,
 }
 
 impl Learner {
     /// Adds a block of the given address and size.
-    pub fn block(&mut self, address: u64, size: u64) {
+    pub(crate) fn block(&mut self, address: u64, size: u64) {
         let (first, last) = (address / PAGE, address.saturating_add(size.saturating_sub(1)) / PAGE);
         self.whole.add(first, last + 1);
         self.starts.add(first, first + 1);
@@ -57,7 +57,7 @@ impl Learner {
 
     /// Returns the mapping. When not all pages of all blocks fit, large blocks may overlap others.
     /// When not even the pages fit in which blocks begin, addresses are reused.
-    pub fn finish(self) -> Rebase {
+    pub(crate) fn finish(self) -> Rebase {
         let room = PAGES - FIRST;
         let (runs, fit) = match (self.whole.pages() <= room, self.starts.pages() <= room) {
             (true, _) => (self.whole, Fit::Whole),
@@ -76,7 +76,7 @@ impl Learner {
 
 /// How well the addresses fit below 2^31.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fit {
+pub(crate) enum Fit {
     /// Blocks have the same distances as before.
     Whole,
     /// Each block begins at an address of its own page; large blocks may overlap others.
@@ -87,7 +87,7 @@ pub enum Fit {
 
 /// Maps addresses to replacement addresses.
 #[derive(Debug)]
-pub struct Rebase {
+pub(crate) struct Rebase {
     moved: BTreeMap<u64, u64>,
     /// How well the addresses fit.
     pub fit: Fit,
@@ -95,7 +95,7 @@ pub struct Rebase {
 
 impl Rebase {
     /// Returns the replacement address of a block's first byte.
-    pub fn of(&self, address: u64) -> u64 {
+    pub(crate) fn of(&self, address: u64) -> u64 {
         let page = address / PAGE;
         let Some((&start, &to)) = self.moved.range(..=page).next_back() else { return address % PAGE };
         let page = to.saturating_add(page - start);

@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 const KEPT: usize = 1 << 18;
 
 /// A row for a stack with its sums.
-pub struct StackRow<'a> {
+pub(super) struct StackRow<'a> {
     /// Name of the process.
     pub process: &'a str,
     /// Id of the process.
@@ -29,7 +29,7 @@ pub struct StackRow<'a> {
 }
 
 /// A row for an event.
-pub struct EventRow<'a> {
+pub(super) struct EventRow<'a> {
     /// Name of the process.
     pub process: &'a str,
     /// Id of the process.
@@ -50,7 +50,7 @@ pub struct EventRow<'a> {
 ///
 /// # Errors
 /// Returns the first error of `each`.
-pub fn each_stack(
+pub(super) fn each_stack(
     source: &mut Source<'_>,
     measures: &[Measure],
     each: &mut dyn FnMut(&StackRow<'_>) -> Result<(), Error>,
@@ -71,7 +71,7 @@ pub fn each_stack(
 ///
 /// # Errors
 /// Returns the first error of `each`.
-pub fn each_event(
+pub(super) fn each_event(
     source: &mut Source<'_>,
     each: &mut dyn FnMut(&EventRow<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
@@ -122,7 +122,7 @@ const fn kind(kind: Kind) -> &'static str {
 }
 
 /// Adds an event that was read back to the totals.
-pub fn count(totals: &mut Totals, kind: &str, size: u64) {
+pub(super) fn count(totals: &mut Totals, kind: &str, size: u64) {
     totals.add(kind, 1);
     if matches!(kind, "alloc" | "resize") {
         totals.add("bytes", size.into());
@@ -133,7 +133,7 @@ pub fn count(totals: &mut Totals, kind: &str, size: u64) {
 ///
 /// # Errors
 /// Never returns an error; the type is that of [`super::Exporter::totals`].
-pub fn event_totals(source: &mut Source<'_>) -> Result<Totals, Error> {
+pub(super) fn event_totals(source: &mut Source<'_>) -> Result<Totals, Error> {
     let mut totals = Totals::default();
     for process in source.processes.clone() {
         let span = process.span(&source.range());

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 /// The sites of a process by number less one: their callers and their locations.
 #[derive(Debug, Default)]
-pub struct Tree {
+pub(crate) struct Tree {
     /// Number of the caller, which is smaller than the site's own; 0 for none. Any other number
     /// counts as none.
     pub parents: Vec<u32>,
@@ -33,7 +33,7 @@ impl Tree {
 
 /// Collects samples and arcs.
 #[derive(Debug, Default)]
-pub struct Gathering {
+pub(crate) struct Gathering {
     through: bool,
     tables: Vec<Table>,
     /// Amount that has no stack, or whose stack begins in no object.
@@ -49,12 +49,12 @@ struct Passed {
 impl Gathering {
     /// Returns an empty collection. With `through`, an object also gets what others allocate on its
     /// behalf.
-    pub fn new(through: bool) -> Gathering {
+    pub(crate) fn new(through: bool) -> Gathering {
         Gathering { through, ..Gathering::default() }
     }
 
     /// Adds the amounts at the sites of a tree.
-    pub fn add(&mut self, tree: &Tree, amounts: impl Iterator<Item = (u32, u64)>) {
+    pub(crate) fn add(&mut self, tree: &Tree, amounts: impl Iterator<Item = (u32, u64)>) {
         let mut by_object: BTreeMap<usize, Vec<(u32, u64)>> = BTreeMap::new();
         let mut all = Vec::new();
         for (site, amount) in amounts.filter(|(_, amount)| *amount > 0) {
@@ -75,7 +75,7 @@ impl Gathering {
     }
 
     /// Returns the tables by object, without arcs from outside.
-    pub fn finish(self) -> Vec<Table> {
+    pub(crate) fn finish(self) -> Vec<Table> {
         self.tables
     }
 }

@@ -8,7 +8,7 @@ use heaptape_formats::dhat::File;
 ///
 /// # Errors
 /// Returns an error if the bytes are not a DHAT file.
-pub fn read(bytes: &[u8]) -> ReadResult {
+pub(super) fn read(bytes: &[u8]) -> ReadResult {
     let (file, ending) = File::read(bytes)?;
     let mut sites = Sites::default();
     let frames: Vec<_> = file.ftbl.iter().map(|text| parse(text)).collect();

@@ -4,7 +4,7 @@
 use crate::stacks::Named;
 
 /// Returns the address and the names of a frame. The address is 0 if it is unknown.
-pub fn parse(text: &str) -> (u64, Named) {
+pub(super) fn parse(text: &str) -> (u64, Named) {
     let (address, rest) = match text.strip_prefix("0x").and_then(|hex| hex.split_once(": ")) {
         Some((hex, rest)) => (u64::from_str_radix(hex, 16).unwrap_or(0), rest),
         None => (0, text),

@@ -28,7 +28,7 @@ struct AddressEntry {
 ///
 /// # Errors
 /// Returns an error if reading fails, or if the content is not a heaptrack file.
-pub fn read(from: impl BufRead) -> Result<(Imported, Ending), ReadError> {
+pub(super) fn read(from: impl BufRead) -> Result<(Imported, Ending), ReadError> {
     let mut reader = Reader::new(from);
     let mut tables = Tables::default();
     let (mut totals, mut sites, mut peak) = (Totals::default(), CallSites::default(), Peak::within(Span::ALL));

@@ -9,7 +9,7 @@ use heaptape_formats::massif::{Reader, Snapshot, TreeKind};
 ///
 /// # Errors
 /// Returns an error if the bytes are not a Massif file.
-pub fn read(bytes: &[u8]) -> ReadResult {
+pub(super) fn read(bytes: &[u8]) -> ReadResult {
     let mut reader = Reader::new(bytes)?;
     let (mut peak, mut last): (Option<Snapshot>, Option<Snapshot>) = (None, None);
     let mut max_heap = 0;

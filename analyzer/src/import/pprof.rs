@@ -32,7 +32,7 @@ enum Value {
 ///
 /// # Errors
 /// Returns an error if the bytes are not a pprof file, or if its samples do not count memory.
-pub fn read(bytes: &[u8]) -> ReadResult {
+pub(super) fn read(bytes: &[u8]) -> ReadResult {
     let mut tables = Tables::default();
     let mut reader = Reader::new(bytes);
     while let Some(record) = reader.next()? {

@@ -36,7 +36,7 @@ impl Threads {
 
 /// Sites that are created from the names in a trace.
 #[derive(Debug, Default)]
-pub struct Names {
+pub(crate) struct Names {
     numbers: FxHashMap<Named, u32>,
     /// The last location and its site, because most events have the location of the previous one.
     last: (Named, u32),
@@ -61,7 +61,7 @@ impl Names {
 }
 
 /// Returns the sites that a trace names, and the number of its events. Reads the complete trace.
-pub fn named_sites(path: &Path) -> (Stacks, u64) {
+pub(crate) fn named_sites(path: &Path) -> (Stacks, u64) {
     let mut stacks = Stacks::default();
     let (mut names, mut events) = (Names::default(), 0);
     walk(path, |record| {
@@ -143,7 +143,7 @@ pub fn unpacking(mut from: impl Read + 'static) -> std::io::Result<Box<dyn Read>
 /// Calls `each` for batches of the events of a trace file, in order. Returns the errors of the
 /// file. The site of an event is the location in the trace, numbered as by [`named_sites`], or 0 if
 /// `named` is not set.
-pub fn events(path: &Path, span: Span, named: bool, each: &mut dyn FnMut(&[Event])) -> Vec<Missing> {
+pub(crate) fn events(path: &Path, span: Span, named: bool, each: &mut dyn FnMut(&[Event])) -> Vec<Missing> {
     let (mut threads, mut names) = (Threads::default(), Names::default());
     let mut stacks = Stacks::default();
     let mut batch: Vec<Event> = Vec::with_capacity(BATCH);
@@ -174,7 +174,7 @@ pub fn events(path: &Path, span: Span, named: bool, each: &mut dyn FnMut(&[Event
 
 /// The sites and sums of a profile. Numbers that a profile does not have, such as the peak, are 0.
 #[derive(Debug)]
-pub struct ProfileSums {
+pub(crate) struct ProfileSums {
     /// The call sites of the profile.
     pub stacks: Stacks,
     /// The totals over all sites.
@@ -189,7 +189,7 @@ pub struct ProfileSums {
 ///
 /// # Errors
 /// Returns an error if the bytes are not a profile.
-pub fn profile(bytes: &[u8]) -> Result<ProfileSums> {
+pub(crate) fn profile(bytes: &[u8]) -> Result<ProfileSums> {
     let (profile, ending) = mptl::Profile::read(bytes)?;
     let mut stacks = Stacks::default();
     let mut names: FxHashMap<(u64, u64), u32> = FxHashMap::default();

@@ -28,7 +28,7 @@ pub struct ChunkContext {
 
 /// The result of decoding a chunk.
 #[derive(Debug, Default)]
-pub struct Decoded {
+pub(crate) struct Decoded {
     /// The events in order, including unmatched ones.
     pub events: Vec<Event>,
     /// The errors that were found.
@@ -37,7 +37,7 @@ pub struct Decoded {
 
 /// Decodes chunks, with buffers that are reused.
 #[derive(Default)]
-pub struct Decoder {
+pub(crate) struct Decoder {
     unpacker: Unpacker,
     stored: Vec<u8>,
     plain: Vec<u8>,
@@ -48,7 +48,7 @@ pub struct Decoder {
 impl Decoder {
     /// Decodes a range of the trace. Errors are in [`Decoded::missing`]. `used` is a vector of
     /// events that is reused, because the events of a chunk need 8 MiB and more.
-    pub fn decode<T: Source + ?Sized, M: Source + ?Sized>(
+    pub(crate) fn decode<T: Source + ?Sized, M: Source + ?Sized>(
         &mut self,
         tape: &T,
         trace: &M,
@@ -130,7 +130,7 @@ impl Decoder {
     ///
     /// # Errors
     /// Returns an error if the bytes cannot be read or decompressed, or if the checksum is wrong.
-    pub fn plain<M: Source + ?Sized>(&mut self, trace: &M, chunk: &tape::Chunk) -> Result<&[u8], ChunkError> {
+    pub(crate) fn plain<M: Source + ?Sized>(&mut self, trace: &M, chunk: &tape::Chunk) -> Result<&[u8], ChunkError> {
         self.unpack(trace, chunk)?;
         Ok(&self.plain)
     }
@@ -148,7 +148,7 @@ impl Decoder {
     /// # Errors
     /// Returns an error if the bytes cannot be read, if there are too many or too few, or if the
     /// checksum is wrong.
-    pub fn check<M: Source + ?Sized>(&mut self, trace: &M, chunk: &tape::Chunk) -> Result<(), ChunkError> {
+    pub(crate) fn check<M: Source + ?Sized>(&mut self, trace: &M, chunk: &tape::Chunk) -> Result<(), ChunkError> {
         if chunk.plain_length > MAX_PLAIN_LENGTH || chunk.stored_length > MAX_PLAIN_LENGTH {
             return Err(ChunkError::TooLong(chunk.plain_length.max(chunk.stored_length)));
         }
@@ -166,7 +166,7 @@ impl Decoder {
 
 /// The reason why a chunk cannot be decoded.
 #[derive(Debug, thiserror::Error)]
-pub enum ChunkError {
+pub(crate) enum ChunkError {
     /// The tape or the trace cannot be read, or the bytes cannot be decompressed.
     #[error(transparent)]
     Io(#[from] std::io::Error),
@@ -207,7 +207,7 @@ pub enum ChunkError {
 }
 
 /// Returns the description of a chunk that cannot be decoded.
-pub fn unusable(chunk: &tape::Chunk, error: &ChunkError) -> Missing {
+pub(crate) fn unusable(chunk: &tape::Chunk, error: &ChunkError) -> Missing {
     let &tape::Chunk { number, events, first_tick, last_tick, .. } = chunk;
     Missing::Chunk { number, events, first_tick, last_tick, why: error.to_string() }
 }
@@ -223,7 +223,7 @@ const fn kind_of(tag: u8) -> Option<Kind> {
 }
 
 /// Returns the event of a trace record without columns, or `None` for heap and internal records.
-pub fn event_of(record: &Record) -> Option<Event> {
+pub(crate) fn event_of(record: &Record) -> Option<Event> {
     let (kind, index, address, size, location) = match record {
         Record::Alloc { index, address, size, location } => (Kind::Alloc, *index, *address, *size, location),
         Record::Resize { index, address, size, location } => (Kind::Resize, *index, *address, *size, location),

@@ -7,7 +7,7 @@ use heaptape_formats::tape::{CodeRange, instruction, is_virtual};
 use rustc_hash::FxHashMap;
 
 /// Names the sites that are not in the code of a file. If ranges overlap, the last one counts.
-pub fn assign(stacks: &mut Stacks, ranges: Vec<CodeRange>) {
+pub(super) fn assign(stacks: &mut Stacks, ranges: Vec<CodeRange>) {
     if ranges.is_empty() {
         return;
     }

@@ -12,7 +12,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// Returns an error if the file cannot be read, or is not a file of the format.
-pub fn open(path: &Path, format: Format) -> Result<Process, Failure> {
+pub(crate) fn open(path: &Path, format: Format) -> Result<Process, Failure> {
     let format_error = |error| Failure::Format { path: path.display().to_string(), error };
     if format == Format::Heaptrack {
         let from = bare::open(path).map_err(|error| io_failure(path, error))?;

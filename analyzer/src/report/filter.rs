@@ -36,7 +36,7 @@ pub enum FilterError {
     /// No module that matches allocates.
     #[error("no module {} allocates{}", clean(&.0.pattern), clean(&.0.hint))]
     NoModule(NoMatch),
-    /// No thread matches.
+    /// No thread has a number or name that matches.
     #[error("no thread {} in the recording{}", clean(&.0.pattern), clean(&.0.hint))]
     NoThread(NoMatch),
 }
@@ -44,7 +44,7 @@ pub enum FilterError {
 /// A pattern that matches no name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoMatch {
-    /// The pattern.
+    /// The pattern as the user wrote it.
     pub pattern: String,
     /// End of the message: similar names.
     pub hint: String,

@@ -336,7 +336,7 @@ pub(super) fn group_sites<const N: usize>(
 
 /// How a group is shown: its call site on one line, and the whole stack of its largest site.
 #[derive(Clone, Debug, Serialize)]
-pub struct SiteDescription {
+pub(super) struct SiteDescription {
     /// The innermost program frame and its callers, on one line.
     #[serde(rename = "place")]
     pub label: String,
@@ -350,7 +350,7 @@ pub struct SiteDescription {
 
 impl<const N: usize> SiteGroup<N> {
     /// Returns the description of the group, with named frames.
-    pub fn describe(&self, process: &Process, symbols: &mut Symbolizer) -> SiteDescription {
+    pub(super) fn describe(&self, process: &Process, symbols: &mut Symbolizer) -> SiteDescription {
         SiteDescription {
             label: match self.by {
                 Some(GroupBy::Function | GroupBy::File | GroupBy::Line | GroupBy::Module) => self.key.join(" < "),

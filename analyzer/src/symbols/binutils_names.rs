@@ -1,7 +1,7 @@
 //! Demangles names in the style of the binutils, with parameters and return types.
 
 /// Returns the demangled name in the style of binutils, or the name itself if it is not mangled.
-pub fn demangle(name: &str) -> String {
+pub(super) fn demangle(name: &str) -> String {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         return format!("{rust:#}");
     }

@@ -7,7 +7,7 @@ use std::cell::Cell;
 
 /// Maximum total length of the names, as a multiple of the file size. Names may overlap, so few
 /// bytes could encode any amount of text. In real files the total is less than the file size.
-pub const NAME_BUDGET: usize = 16;
+pub(super) const NAME_BUDGET: usize = 16;
 
 /// A symbol that may name code.
 pub struct BinutilsSymbol {
@@ -23,7 +23,10 @@ pub struct BinutilsSymbol {
 
 /// Returns the symbols that gprof regards as functions, in the order of the symbol table. Returns
 /// `None` if their names are much longer than the file.
-pub fn read<E: FileHeader<Endian = Endianness>>(file: &ElfFile<'_, E>, size: usize) -> Option<Vec<BinutilsSymbol>> {
+pub(super) fn read<E: FileHeader<Endian = Endianness>>(
+    file: &ElfFile<'_, E>,
+    size: usize,
+) -> Option<Vec<BinutilsSymbol>> {
     let budget = Cell::new(Some(size.saturating_mul(NAME_BUDGET)));
     let endian = file.endian();
     // gprof rejects a stripped file. Its dynamic symbols still name the exported functions.

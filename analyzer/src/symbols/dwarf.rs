@@ -13,7 +13,7 @@ use std::sync::Arc;
 type Slice = EndianArcSlice<RunTimeEndian>;
 
 /// The debug information of one file.
-pub struct Debug {
+pub(super) struct Debug {
     context: Context<Slice>,
     scopes: Scopes,
     /// Package of split units.
@@ -25,7 +25,7 @@ const MOST_SPLIT: u64 = 2 << 30;
 
 impl Debug {
     /// Reads the debug sections of a file, with at most `most` bytes of `.debug_info`.
-    pub fn read(elf: &Elf, path: &Path, most: u64) -> Option<Debug> {
+    pub(super) fn read(elf: &Elf, path: &Path, most: u64) -> Option<Debug> {
         let size = elf.section_size(".debug_info");
         if size == 0 || size > most {
             return None;
@@ -74,7 +74,7 @@ impl Debug {
     }
 
     /// Returns the frames of a link-time address, innermost (most deeply inlined) first.
-    pub fn find(&self, address: u64) -> Vec<SourceFrame> {
+    pub(super) fn find(&self, address: u64) -> Vec<SourceFrame> {
         let mut lookup = self.context.find_frames(address);
         let found = loop {
             match lookup {

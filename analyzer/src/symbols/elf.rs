@@ -18,7 +18,7 @@ const MOST_NOTE_BYTES: u64 = 64 * 1024;
 type Header = FileHeader64<Endianness>;
 
 /// An open ELF file.
-pub struct Elf {
+pub(super) struct Elf {
     cache: ReadCache<File>,
     /// The build id; empty if the file has none.
     pub build_id: Vec<u8>,
@@ -34,14 +34,14 @@ struct Function {
 
 /// Functions ordered by address.
 #[derive(Debug, Default)]
-pub struct Functions {
+pub(super) struct Functions {
     rows: Vec<Function>,
     names: Vec<u8>,
 }
 
 impl Functions {
     /// Returns the function at a link-time address.
-    pub fn find(&self, address: u64) -> Option<FunctionSymbol<'_>> {
+    pub(super) fn find(&self, address: u64) -> Option<FunctionSymbol<'_>> {
         let after = self.rows.partition_point(|row| row.start <= address);
         let row = self.rows.get(after.checked_sub(1)?)?;
         let symbol = until_nul(self.names.get(row.name as usize..)?);
@@ -49,19 +49,19 @@ impl Functions {
     }
 
     /// Returns the start and symbol of each function, ordered by address.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.rows.iter().filter_map(|row| Some((row.start, until_nul(self.names.get(row.name as usize..)?))))
     }
 
     /// Returns whether there are no functions.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
     /// Returns the functions of both tables. If both name a function, the first table's name is
     /// kept.
     #[must_use]
-    pub fn with(mut self, other: Functions) -> Functions {
+    pub(super) fn with(mut self, other: Functions) -> Functions {
         let shift = self.names.len() as u32;
         self.names.extend_from_slice(&other.names);
         let moved = |row: Function| row.name.checked_add(shift).map(|name| Function { name, ..row });
@@ -79,7 +79,7 @@ fn until_nul(bytes: &[u8]) -> &[u8] {
 
 impl Elf {
     /// Opens a file; returns `None` if it is not a regular 64-bit ELF file.
-    pub fn open(path: &Path) -> Option<Elf> {
+    pub(super) fn open(path: &Path) -> Option<Elf> {
         // Pipes and devices are not opened, because that could block.
         if !std::fs::metadata(path).ok()?.is_file() {
             return None;
@@ -88,7 +88,7 @@ impl Elf {
     }
 
     /// Returns the ELF file of an open file; `None` if it is not one.
-    pub fn of(file: File) -> Option<Elf> {
+    pub(super) fn of(file: File) -> Option<Elf> {
         let mut elf = Elf { cache: ReadCache::new(file), build_id: Vec::new() };
         elf.build_id = elf.find_build_id()?;
         Some(elf)
@@ -102,7 +102,7 @@ impl Elf {
 
     /// Returns the link-time addresses of the code: from the start of the first executable segment
     /// to the end of the last one.
-    pub fn code(&self) -> Option<Range<u64>> {
+    pub(super) fn code(&self) -> Option<Range<u64>> {
         let header = Header::parse(&self.cache).ok()?;
         let endian = header.endian().ok()?;
         let segments = header.program_headers(endian, &self.cache).ok()?;
@@ -132,7 +132,7 @@ impl Elf {
 
     /// Returns the size of the file, and the CRC-32 of its headers and symbol tables, from which
     /// addresses are named. This distinguishes builds without a build id.
-    pub fn fingerprint(&self) -> Option<(u64, u32)> {
+    pub(super) fn fingerprint(&self) -> Option<(u64, u32)> {
         let header = Header::parse(&self.cache).ok()?;
         let endian = header.endian().ok()?;
         let count = u64::from(header.e_shnum(endian)) * u64::from(header.e_shentsize(endian));
@@ -151,12 +151,12 @@ impl Elf {
     }
 
     /// Returns the functions of `.symtab`, or of `.dynsym` if `dynamic` is set.
-    pub fn functions(&self, dynamic: bool) -> Functions {
+    pub(super) fn functions(&self, dynamic: bool) -> Functions {
         self.read_functions(if dynamic { elf::SHT_DYNSYM } else { elf::SHT_SYMTAB }).unwrap_or_default()
     }
 
     /// Returns the link-time address of a function by its symbol.
-    pub fn symbol_address(&self, symbol: &[u8]) -> Option<u64> {
+    pub(super) fn symbol_address(&self, symbol: &[u8]) -> Option<u64> {
         let tables = [self.functions(true), self.functions(false)];
         tables.iter().find_map(|table| table.iter().find(|(_, name)| *name == symbol).map(|(address, _)| address))
     }
@@ -190,7 +190,7 @@ impl Elf {
 
     /// Returns the bytes at a link-time address, as they are in the file: at most `most`, and none
     /// after the end of their segment.
-    pub fn bytes_at(&self, address: u64, most: u64) -> Option<Vec<u8>> {
+    pub(super) fn bytes_at(&self, address: u64, most: u64) -> Option<Vec<u8>> {
         let header = Header::parse(&self.cache).ok()?;
         let endian = header.endian().ok()?;
         let segments = header.program_headers(endian, &self.cache).ok()?;
@@ -206,20 +206,20 @@ impl Elf {
     }
 
     /// Returns whether the code is for 64-bit ARM.
-    pub fn is_aarch64(&self) -> bool {
+    pub(super) fn is_aarch64(&self) -> bool {
         let header = Header::parse(&self.cache).ok();
         header.and_then(|header| Some(header.e_machine(header.endian().ok()?))) == Some(elf::EM_AARCH64)
     }
 
     /// Returns the name of the separate debug file, from `.gnu_debuglink`.
-    pub fn debug_link(&self) -> Option<String> {
+    pub(super) fn debug_link(&self) -> Option<String> {
         let bytes = self.small_section(".gnu_debuglink")?;
         let name = String::from_utf8(until_nul(&bytes).to_vec()).ok()?;
         (!name.is_empty() && !name.contains('/')).then_some(name)
     }
 
     /// Returns the path of the file with shared debug information, from `.gnu_debugaltlink`.
-    pub fn alternative_link(&self) -> Option<String> {
+    pub(super) fn alternative_link(&self) -> Option<String> {
         String::from_utf8(until_nul(&self.small_section(".gnu_debugaltlink")?).to_vec()).ok()
     }
 
@@ -231,7 +231,7 @@ impl Elf {
     }
 
     /// Returns the size of a section in the file; 0 if there is none.
-    pub fn section_size(&self, name: &str) -> u64 {
+    pub(super) fn section_size(&self, name: &str) -> u64 {
         let size = |elf: &Elf| {
             let (endian, sections) = elf.sections()?;
             let (_, section) = sections.section_by_name(endian, name.as_bytes())?;
@@ -241,12 +241,12 @@ impl Elf {
     }
 
     /// Returns whether the byte order of the file is little-endian.
-    pub fn is_little_endian(&self) -> bool {
+    pub(super) fn is_little_endian(&self) -> bool {
         self.sections().is_none_or(|(endian, _)| endian == Endianness::Little)
     }
 
     /// Returns the uncompressed bytes of a section; empty if there is none or if it is invalid.
-    pub fn section(&self, name: &str) -> Vec<u8> {
+    pub(super) fn section(&self, name: &str) -> Vec<u8> {
         self.read_section(name).unwrap_or_default()
     }
 

@@ -29,7 +29,7 @@ pub struct Origin {
 }
 
 /// The result of a search.
-pub struct Search {
+pub(super) struct Search {
     /// Paths and opened files.
     pub files: Vec<(PathBuf, Elf)>,
     /// Whether the first is the module's own file.
@@ -52,7 +52,7 @@ fn below(root: &Path, path: &Path) -> PathBuf {
 
 /// Why a module's own file is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Why {
+pub(super) enum Why {
     /// The file does not exist or cannot be read.
     Unreadable,
     /// The file has this build id, which is not the recorded one.
@@ -70,13 +70,13 @@ fn is_younger(path: &Path, than_unix_ns: u64) -> bool {
 }
 
 /// Searches for a module's files. `fingerprint` is the [`Elf::fingerprint`] of the recorded file.
-pub fn search(path: &str, module: &Module, origin: &Origin, fingerprint: Option<(u64, u32)>) -> Search {
+pub(super) fn search(path: &str, module: &Module, origin: &Origin, fingerprint: Option<(u64, u32)>) -> Search {
     search_in(path, module, origin, fingerprint, None, None)
 }
 
 /// Like [`search`], but first tries files that the recorder has opened: the module's own file, and
 /// its separate debug information.
-pub fn search_in(
+pub(super) fn search_in(
     path: &str,
     module: &Module,
     origin: &Origin,
@@ -197,7 +197,7 @@ fn debuginfod(build_id: &[u8], silent: &AtomicBool) -> Result<PathBuf, Debuginfo
 
 /// Returns the files that a file refers to and that contain lines: shared debug information, and
 /// packages and files of split units.
-pub fn beside(path: &Path, elf: &Elf) -> Vec<PathBuf> {
+pub(super) fn beside(path: &Path, elf: &Elf) -> Vec<PathBuf> {
     let mut all = Vec::new();
     let folder = path.parent().unwrap_or(Path::new("/"));
     all.extend(elf.alternative_link().map(|link| folder.join(link)));
@@ -207,7 +207,7 @@ pub fn beside(path: &Path, elf: &Elf) -> Vec<PathBuf> {
 }
 
 /// Returns the path of the package of split units: that of the file with `.dwp` appended.
-pub fn package(path: &Path) -> PathBuf {
+pub(super) fn package(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".dwp");
     name.into()

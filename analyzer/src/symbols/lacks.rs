@@ -10,7 +10,7 @@ const MOST: usize = 8;
 
 /// What the names of a module lack.
 #[derive(Debug, Default)]
-pub struct Lacks {
+pub(super) struct Lacks {
     /// Whether a function of the program was looked up and has no name.
     pub names: bool,
     /// Whether lines are missing that existed when the program was recorded.

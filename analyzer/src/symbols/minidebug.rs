@@ -26,7 +26,7 @@ impl<W: Write> Write for Bounded<W> {
 
 /// Returns the functions of a file without a full symbol table: those of `.dynsym`, and the packed
 /// ones.
-pub fn functions(elf: &Elf) -> Functions {
+pub(super) fn functions(elf: &Elf) -> Functions {
     let dynamic = elf.functions(true);
     match packed(elf) {
         Some(packed) => dynamic.with(packed.functions(false)),

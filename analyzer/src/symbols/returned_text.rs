@@ -13,7 +13,7 @@ const MOST_CODE: u64 = 64;
 /// # Errors
 /// Returns a message when the function does more than return a constant, or when the text cannot be
 /// read.
-pub fn returned_text(elf: &Elf, address: u64) -> Result<String, &'static str> {
+pub(super) fn returned_text(elf: &Elf, address: u64) -> Result<String, &'static str> {
     let code = elf.bytes_at(address, MOST_CODE).ok_or("its code is not in the file")?;
     let constant = if elf.is_aarch64() { aarch64(&code, address) } else { x86_64(&code, address) };
     let text = constant.ok_or("it does more than return a constant text, which cannot be read without running it")?;

@@ -25,7 +25,7 @@ struct Scope {
 
 /// The scopes of units, which are read when a name in the unit first needs them.
 #[derive(Debug, Default)]
-pub struct Scopes {
+pub(super) struct Scopes {
     /// Scopes by the offset of the unit in `.debug_info`.
     units: RefCell<FxHashMap<usize, Rc<[Scope]>>>,
 }
@@ -33,7 +33,11 @@ pub struct Scopes {
 impl Scopes {
     /// Returns the full name of the function whose entry is at `offset`: `shop::Cache<int>::get`.
     /// `None` if the file does not contain it.
-    pub fn name<R: Reader<Offset = usize>>(&self, unit: UnitRef<'_, R>, offset: UnitOffset<usize>) -> Option<String> {
+    pub(super) fn name<R: Reader<Offset = usize>>(
+        &self,
+        unit: UnitRef<'_, R>,
+        offset: UnitOffset<usize>,
+    ) -> Option<String> {
         let name = self.scoped(unit, offset, DEEPEST)?;
         (name.len() <= LONGEST).then_some(name)
     }

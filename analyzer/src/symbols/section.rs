@@ -6,13 +6,13 @@ use object::CompressionFormat;
 use std::io::Read;
 
 /// Maximum number of bytes of a section.
-pub const MOST_SECTION_BYTES: u64 = 2 << 30;
+pub(super) const MOST_SECTION_BYTES: u64 = 2 << 30;
 /// Maximum compression ratio. The ratios of real sections are less than 10.
 const MOST_RATIO: u64 = 1024;
 
 /// Returns the uncompressed bytes of a section of `size` bytes, or `None` if they are invalid or
 /// too many.
-pub fn unpacked(format: CompressionFormat, data: &[u8], size: u64) -> Option<Vec<u8>> {
+pub(super) fn unpacked(format: CompressionFormat, data: &[u8], size: u64) -> Option<Vec<u8>> {
     if size > MOST_SECTION_BYTES || size / MOST_RATIO > data.len() as u64 {
         return None;
     }

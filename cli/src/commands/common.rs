@@ -2,8 +2,8 @@
 
 use crate::Outcome;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use heaptape_analyzer::ProcessFilter;
 use heaptape_analyzer::event::{Bound, Range};
-use heaptape_analyzer::processes::ProcessFilter;
 use heaptape_analyzer::report::{self, Error, Filter, GroupBy, Query};
 use heaptape_analyzer::symbols::Origin;
 use heaptape_analyzer::text::Style;

@@ -1,8 +1,8 @@
 //! Function names for the stacks in the daemon's answers, which are modules and offsets.
 
 use heaptape_analyzer::report::text_stack;
-use heaptape_analyzer::stacks::{Module, Site, Stacks};
 use heaptape_analyzer::symbols::{Detail, Symbolizer, code_name};
+use heaptape_analyzer::{Module, Site, Stacks};
 use heaptape_recorder::daemon::protocol::CallSite;
 
 /// Symbolizes the daemon's stacks, and keeps what it has read of each module.

@@ -4,7 +4,7 @@ use crate::{Outcome, terminal};
 use heaptape_analyzer::compat::input::{RecordingInput, is_recording};
 use heaptape_analyzer::compat::mleak::{self, Options};
 use heaptape_analyzer::compat::{format_of, wrong_format_hint};
-use heaptape_analyzer::load::bare;
+use heaptape_analyzer::{open_file, unpacking};
 use heaptape_formats::Format;
 use std::io::{self, BufReader, Write};
 use std::path::Path;
@@ -48,7 +48,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         eprintln!("mleak: {}: not a log; {}", args.file, wrong_format_hint(format));
         return Ok(Outcome::Partial);
     }
-    let opened = if args.file == "-" { bare::unpacking(io::stdin()) } else { bare::open(path) };
+    let opened = if args.file == "-" { unpacking(io::stdin()) } else { open_file(path) };
     match opened {
         Ok(log) => mleak::view(BufReader::new(log), &options, &mut out)?,
         Err(error) => {

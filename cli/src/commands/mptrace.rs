@@ -7,8 +7,8 @@ use heaptape_analyzer::compat;
 use heaptape_analyzer::compat::input::{self, RecordingInput};
 use heaptape_analyzer::compat::mptrace::{self, Hatf, Options, Simulation, View};
 use heaptape_analyzer::export;
-use heaptape_analyzer::load::bare;
 use heaptape_analyzer::text::SanitizingWriter;
+use heaptape_analyzer::{open_file, unpacking};
 use heaptape_formats::mtrc::{ReadError, Stream};
 use heaptape_formats::{Ending, Format};
 use std::fs::File;
@@ -94,8 +94,8 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     }
     let opened = match args.file.as_str() {
         file if input::is_recording(Path::new(file)) => return show_recording(&args),
-        "-" => bare::unpacking(io::stdin()),
-        file => bare::open(Path::new(file)),
+        "-" => unpacking(io::stdin()),
+        file => open_file(Path::new(file)),
     };
     match opened {
         Ok(input) => {

@@ -2,7 +2,7 @@
 
 use super::common::Names;
 use crate::Outcome;
-use heaptape_analyzer::pack::pack;
+use heaptape_analyzer::pack;
 use heaptape_analyzer::text::{bytes, counted};
 use std::path::PathBuf;
 

@@ -3,8 +3,8 @@
 use crate::live::Live;
 use crate::{Outcome, library, log};
 use clap::ValueEnum;
+use heaptape_analyzer::report;
 use heaptape_analyzer::text::{self, Style};
-use heaptape_analyzer::{load, report};
 use heaptape_formats::pattern::Pattern;
 use heaptape_formats::quantity::Size;
 use heaptape_formats::tape::Codec;
@@ -195,7 +195,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
 /// Names the functions in the profiles and prints the summary. An error here is printed and does
 /// not change the exit status, since the recording exists.
 fn finish(finished: &Finished, quiet: bool) {
-    let recording = match load::open(&finished.dir) {
+    let recording = match heaptape_analyzer::open(&finished.dir) {
         Ok(recording) => [recording],
         Err(error) => return eprintln!("heaptape: {error}; the recording: {}", finished.dir.display()),
     };

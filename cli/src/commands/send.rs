@@ -2,8 +2,8 @@
 
 use crate::Outcome;
 use crate::control::no_answer;
-use heaptape_analyzer::load::bare;
 use heaptape_analyzer::text::{bytes, clean};
+use heaptape_analyzer::{open_file, unpacking};
 use heaptape_formats::recording::{RECORDING, Recording};
 use heaptape_recorder::daemon::{config::Config, send};
 use std::io::{Read, stdin};
@@ -32,8 +32,8 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let path = path.unwrap_or_else(|| Config::default().socket);
     let name = args.name.or_else(|| args.file.as_deref().and_then(program_of)).unwrap_or_default();
     let from: Box<dyn Read> = match args.file.filter(|file| file.as_os_str() != "-") {
-        Some(file) => bare::open(&file).map_err(|error| anyhow::anyhow!("{}: {error}", file.display()))?,
-        None => bare::unpacking(stdin())?,
+        Some(file) => open_file(&file).map_err(|error| anyhow::anyhow!("{}: {error}", file.display()))?,
+        None => unpacking(stdin())?,
     };
     let socket = send::connect(&path).map_err(|error| no_answer(&path, "--socket", &error))?;
     let answer = send::send(&socket, &name, from).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;

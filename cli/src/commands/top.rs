@@ -8,7 +8,7 @@ use crate::full_screen::FullScreen;
 use crate::table::{self, Column};
 use anyhow::Context;
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use heaptape_analyzer::charts::sparkline;
+use heaptape_analyzer::sparkline;
 use heaptape_analyzer::text::{Style, bytes, clean, count, counted};
 use heaptape_recorder::crash;
 use heaptape_recorder::daemon::protocol::{Details, Entry, Process, Request, Response, Which};

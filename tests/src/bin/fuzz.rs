@@ -4,9 +4,9 @@
 //! again.
 #![forbid(unsafe_code)]
 
+use heaptape_analyzer::SavedTable;
 use heaptape_analyzer::compat::{mleak, mprof, mptrace};
-use heaptape_analyzer::saved_names::SavedTable;
-use heaptape_analyzer::{convert, import, load, unpack};
+use heaptape_analyzer::{convert, import, unpack};
 use heaptape_formats::perf_map::{Line, UnnamedAddresses};
 use heaptape_formats::tape::journal;
 use heaptape_formats::{Ending, Format, dcpi, dhat, gmon, heaptrack, massif, mptl, mtrc, pprof, tape};
@@ -138,7 +138,7 @@ const READERS: [(&str, &[&str], Reader); 11] = [
     }),
     ("tape", &["tape"], |bytes, sink| {
         drop(tape::dump(bytes, sink));
-        drop(load::tape::read(bytes));
+        drop(heaptape_analyzer::read_tape(bytes));
         let mut stream = tape::Reader::new(bytes);
         while let Ok(tape::Step::Record(_, record)) = stream.as_mut().map(tape::Reader::step) {
             if let tape::Record::Symbols(symbols) = record {
@@ -158,7 +158,7 @@ const READERS: [(&str, &[&str], Reader); 11] = [
         for bytes in [bytes, &sealed] {
             let open: Vec<journal::Open> = journal::Open::read(bytes).into_iter().collect();
             if let Ok(Some(missing)) = journal::Missing::of(None, &open) {
-                drop(load::tape::read(&missing.tape[..]));
+                drop(heaptape_analyzer::read_tape(&missing.tape[..]));
             }
         }
     }),

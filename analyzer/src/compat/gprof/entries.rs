@@ -9,7 +9,7 @@ use std::io::{Result, Write};
 ///
 /// # Errors
 /// Returns an error if writing to `out` fails.
-pub fn print(view: &View<'_>, out: &mut dyn Write) -> Result<()> {
+pub(super) fn print(view: &View<'_>, out: &mut dyn Write) -> Result<()> {
     let (brief, traditional) = (view.options.brief, view.options.traditional);
     if traditional {
         if !brief {
@@ -160,7 +160,7 @@ impl Entries<'_> {
 ///
 /// # Errors
 /// Returns an error if writing to `out` fails.
-pub fn print_index(view: &View<'_>, out: &mut dyn Write) -> Result<()> {
+pub(super) fn print_index(view: &View<'_>, out: &mut dyn Write) -> Result<()> {
     let graph = &view.graph;
     let traditional = view.options.traditional;
     let mut listed: Vec<usize> = (0..graph.nodes.len()).filter(|&index| view.is_listed(index)).collect();

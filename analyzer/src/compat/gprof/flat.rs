@@ -25,7 +25,7 @@ const HEADLINE: &str = "  %   cumulative   self              self     total     
 ///
 /// # Errors
 /// Returns an error if writing to `out` fails.
-pub fn print(view: &View<'_>, out: &mut dyn Write) -> Result<()> {
+pub(super) fn print(view: &View<'_>, out: &mut dyn Write) -> Result<()> {
     let mut total = view.samples.total;
     if view.options.traditional {
         if !view.options.brief {

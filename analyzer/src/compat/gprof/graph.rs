@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 /// A node of the graph: a symbol or a cycle.
 #[derive(Clone, Debug, Default)]
-pub struct Node {
+pub(super) struct Node {
     /// Samples of the node itself; for a cycle the samples of its members.
     pub time: f64,
     /// Samples of all functions that the node called.
@@ -48,7 +48,7 @@ pub struct Node {
 
 /// The calls from one symbol to another.
 #[derive(Clone, Debug)]
-pub struct CallArc {
+pub(super) struct CallArc {
     /// Index of the calling node.
     pub caller: usize,
     /// Index of the called node.
@@ -63,7 +63,7 @@ pub struct CallArc {
 
 /// The call graph of a profile.
 #[derive(Debug, Default)]
-pub struct Graph {
+pub(super) struct Graph {
     /// The nodes: symbols, then cycles.
     pub nodes: Vec<Node>,
     /// The arcs between nodes.
@@ -77,7 +77,7 @@ pub struct Graph {
 }
 
 /// The options that select arcs, entries and time.
-pub struct Filter<'a> {
+pub(super) struct Filter<'a> {
     /// Returns whether an arc is used (`-k`).
     pub arc: &'a dyn Fn(usize, usize) -> bool,
     /// Calls that exist in the code, executed or not (`-c`).
@@ -90,7 +90,7 @@ pub struct Filter<'a> {
 
 /// How the options select a symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Preference {
+pub(super) enum Preference {
     /// The symbol is selected by name.
     Selected,
     /// The symbol is excluded by name.
@@ -110,7 +110,7 @@ impl Preference {
 
 impl Graph {
     /// Builds the graph: assigns the arcs to symbols, finds cycles, propagates time and sorts.
-    pub fn new(table: &Table, union: &Union, times: &[f64], filter: &Filter<'_>) -> Graph {
+    pub(super) fn new(table: &Table, union: &Union, times: &[f64], filter: &Filter<'_>) -> Graph {
         let mut graph = Graph { symbols: table.symbols.len(), ..Graph::default() };
         let node = |(index, &time): (usize, &f64)| Node { time, head: index, ..Node::default() };
         graph.nodes = times.iter().enumerate().map(node).collect();
@@ -418,7 +418,7 @@ impl Graph {
     }
 
     /// Returns whether caller and callee are the same function or in the same cycle.
-    pub fn is_inner(&self, arc: &CallArc) -> bool {
+    pub(super) fn is_inner(&self, arc: &CallArc) -> bool {
         self.nodes[arc.caller].head == self.nodes[arc.callee].head
     }
 

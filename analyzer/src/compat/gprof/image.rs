@@ -6,7 +6,7 @@ use heaptape_formats::Abi;
 use std::ops::Range;
 
 /// The data of an object file that the view needs.
-pub struct Image {
+pub(super) struct Image {
     /// Byte order and pointer size of the target.
     pub abi: Abi,
     /// Build ID, if the file has one.
@@ -27,7 +27,7 @@ struct Code {
 
 /// The source location of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Location {
+pub(super) struct Location {
     /// Path of the source file, including the compilation directory.
     pub file: String,
     /// Line number, from 1.
@@ -42,7 +42,7 @@ impl Image {
     /// # Errors
     /// Returns an error if the bytes are not a readable ELF file, or if the names of its symbols
     /// are too long.
-    pub fn read(bytes: &[u8]) -> Result<Image, ObjectError> {
+    pub(super) fn read(bytes: &[u8]) -> Result<Image, ObjectError> {
         let file = ObjectFile::parse(bytes)?;
         let mut symbols = file.binutils_symbols()?;
         for symbol in &mut symbols {
@@ -57,7 +57,7 @@ impl Image {
     /// Returns the targets of the direct calls between two addresses, including the last one. All
     /// byte sequences that look like a call are decoded, so only targets that are entries of
     /// functions are meaningful.
-    pub fn calls(&self, first: u64, last: u64) -> Vec<u64> {
+    pub(super) fn calls(&self, first: u64, last: u64) -> Vec<u64> {
         let Some(code) = &self.code else { return Vec::new() };
         let offset =
             |address: u64| address.checked_sub(self.text.start).and_then(|offset| usize::try_from(offset).ok());
@@ -84,14 +84,14 @@ impl Image {
     }
 
     /// Returns the source location of an address.
-    pub fn location(&self, address: u64) -> Option<Location> {
+    pub(super) fn location(&self, address: u64) -> Option<Location> {
         let lines = self.lines.as_ref()?;
         Some(location(lines, lines.at(address)?, address))
     }
 
     /// Returns the source locations of `.text` in ascending order, each with the address where it
     /// starts.
-    pub fn locations(&self) -> Vec<(u64, Location)> {
+    pub(super) fn locations(&self) -> Vec<(u64, Location)> {
         let Some(lines) = &self.lines else { return Vec::new() };
         let starts = lines.within(self.text.clone()).into_iter();
         starts.map(|start| (start.address, location(lines, start.line, start.address))).collect()

@@ -25,9 +25,9 @@ pub enum OptionError {
     /// The argument of the option is not a number.
     #[error("option '{option}' takes a number, not '{text}'")]
     NotANumber {
-        /// The option.
+        /// The option as the message shows it.
         option: String,
-        /// Its argument.
+        /// The argument as it was written.
         text: String,
     },
     /// No measure has the name.

@@ -10,7 +10,7 @@ const UNIT: u64 = 2;
 
 /// The samples of each symbol.
 #[derive(Debug, Default)]
-pub struct Samples {
+pub(super) struct Samples {
     /// Samples of each symbol.
     pub times: Vec<f64>,
     /// Sum of all samples, including those outside all symbols, excluding those of excluded
@@ -19,7 +19,7 @@ pub struct Samples {
 }
 
 /// Assigns all bins to the symbols for which `is_included` returns true.
-pub fn assign(table: &Table, union: &Union, is_included: impl Fn(usize) -> bool) -> Samples {
+pub(super) fn assign(table: &Table, union: &Union, is_included: impl Fn(usize) -> bool) -> Samples {
     let mut samples = Samples { times: vec![0.0; table.symbols.len()], total: 0.0 };
     let starts: Vec<u64> = table.symbols.iter().map(|symbol| symbol.address / UNIT).collect();
     let end = table.symbols.last().map_or(0, |last| last.last.saturating_add(1) / UNIT);
@@ -63,6 +63,6 @@ fn assign_one(samples: &mut Samples, sum: &Sum, starts: &[u64], end: u64, is_inc
 }
 
 /// Returns the number of units that a bin covers, in general not an integer.
-pub fn units_per_bin(sum: &Sum) -> f64 {
+pub(super) fn units_per_bin(sum: &Sum) -> f64 {
     (sum.high.saturating_sub(sum.low) / UNIT) as f64 / sum.bins.len() as f64
 }

@@ -25,7 +25,12 @@ fn blocks(view: &View<'_>) -> BTreeMap<usize, Vec<(u64, u64)>> {
 ///
 /// # Errors
 /// Returns an error if writing to `out` fails.
-pub fn print_counts(view: &View<'_>, selected: &Selection, excluded: &Selection, out: &mut dyn Write) -> Result<()> {
+pub(super) fn print_counts(
+    view: &View<'_>,
+    selected: &Selection,
+    excluded: &Selection,
+    out: &mut dyn Write,
+) -> Result<()> {
     let blocks = blocks(view);
     let table = &view.table;
     let mut sorted: Vec<usize> = (0..table.symbols.len()).collect();
@@ -66,7 +71,7 @@ struct Line {
 ///
 /// # Errors
 /// Returns an error if a source file cannot be read, or if writing fails.
-pub fn print_annotated(
+pub(super) fn print_annotated(
     view: &View<'_>,
     selected: &Selection,
     excluded: &Selection,

@@ -7,14 +7,14 @@ use crate::symbols::{Style, demangle_in};
 
 /// The symbols that match a list of specifications.
 #[derive(Debug, Default)]
-pub struct Selection {
+pub(super) struct Selection {
     any: bool,
     chosen: Vec<bool>,
 }
 
 impl Selection {
     /// Selects all symbols that match one of the specifications.
-    pub fn new(names: &[String], table: &Table) -> Selection {
+    pub(super) fn new(names: &[String], table: &Table) -> Selection {
         let mut chosen = vec![false; table.symbols.len()];
         for name in names {
             // `a/b` means an arc. Where a function is expected, gprof uses the caller.
@@ -28,18 +28,18 @@ impl Selection {
     }
 
     /// Returns whether a symbol is selected.
-    pub fn has(&self, index: usize) -> bool {
+    pub(super) fn has(&self, index: usize) -> bool {
         self.chosen.get(index).copied().unwrap_or(false)
     }
 
     /// Returns whether no symbol is selected.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         !self.any
     }
 }
 
 /// Returns how a symbol is selected by a list of selected and a list of excluded symbols.
-pub fn preference(selected: &Selection, excluded: &Selection, index: usize) -> Preference {
+pub(super) fn preference(selected: &Selection, excluded: &Selection, index: usize) -> Preference {
     if selected.has(index) {
         Preference::Selected
     } else if excluded.has(index) {
@@ -111,23 +111,23 @@ fn is_demangled(name: &str) -> bool {
 /// The arcs that match specifications `from/to` of `-k`, `-q` and `-Q`. An empty side matches every
 /// symbol.
 #[derive(Debug, Default)]
-pub struct ArcSelection(Vec<(Option<Selection>, Option<Selection>)>);
+pub(super) struct ArcSelection(Vec<(Option<Selection>, Option<Selection>)>);
 
 impl ArcSelection {
     /// Selects all arcs that match one of the specifications.
-    pub fn new(names: &[String], table: &Table) -> ArcSelection {
+    pub(super) fn new(names: &[String], table: &Table) -> ArcSelection {
         let side = |name: &str| (!name.is_empty()).then(|| Selection::new(&[name.to_owned()], table));
         let pair = |name: &String| name.split_once('/').map(|(from, to)| (side(from), side(to)));
         ArcSelection(names.iter().filter_map(pair).collect())
     }
 
     /// Returns whether no symbol matches as caller.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.0.iter().all(|(from, _)| from.as_ref().is_some_and(Selection::is_empty))
     }
 
     /// Returns whether an arc is selected.
-    pub fn has(&self, caller: usize, callee: usize) -> bool {
+    pub(super) fn has(&self, caller: usize, callee: usize) -> bool {
         let side =
             |selection: &Option<Selection>, index| selection.as_ref().is_none_or(|selection| selection.has(index));
         self.0.iter().any(|(from, to)| side(from, caller) && side(to, callee))

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 /// A function, or a line of one.
 #[derive(Clone, Debug)]
-pub struct Symbol {
+pub(super) struct Symbol {
     /// Address of the first byte.
     pub address: u64,
     /// Last address; 0 until the table is complete.
@@ -24,7 +24,7 @@ pub struct Symbol {
 
 /// The symbols, at most one for each address.
 #[derive(Debug, Default)]
-pub struct Table {
+pub(super) struct Table {
     /// The symbols sorted by address.
     pub symbols: Vec<Symbol>,
     /// Paths of source files, in the order of their first appearance.
@@ -33,7 +33,7 @@ pub struct Table {
 
 /// The symbols to omit.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Rules {
+pub(super) struct Rules {
     /// Omits local functions (`-a`).
     pub no_static: bool,
     /// Omits local symbols that do not have the type of a function (`-D`).
@@ -57,12 +57,12 @@ impl Files<'_> {
 
 impl Table {
     /// Creates a table of functions.
-    pub fn functions(image: &Image, rules: Rules) -> Table {
+    pub(super) fn functions(image: &Image, rules: Rules) -> Table {
         Table::read(image, rules, false)
     }
 
     /// Creates a table of lines, and of functions without lines.
-    pub fn lines(image: &Image, rules: Rules) -> Table {
+    pub(super) fn lines(image: &Image, rules: Rules) -> Table {
         Table::read(image, rules, true)
     }
 
@@ -93,7 +93,7 @@ impl Table {
     }
 
     /// Returns the index of the symbol that contains an address.
-    pub fn at(&self, address: u64) -> Option<usize> {
+    pub(super) fn at(&self, address: u64) -> Option<usize> {
         let index = self.symbols.partition_point(|symbol| symbol.address <= address).checked_sub(1)?;
         (address <= self.symbols[index].last).then_some(index)
     }
@@ -102,7 +102,7 @@ impl Table {
     ///
     /// # Panics
     /// Panics if the index is out of range.
-    pub fn file(&self, index: usize) -> Option<&str> {
+    pub(super) fn file(&self, index: usize) -> Option<&str> {
         self.symbols[index].source.map(|(file, _)| &*self.files[file])
     }
 }

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 /// A profile that is ready to be printed.
-pub struct View<'a> {
+pub(super) struct View<'a> {
     /// Options of the command line.
     pub options: &'a Options,
     /// The functions or lines.
@@ -37,7 +37,7 @@ pub struct View<'a> {
 
 /// A cache of demangled names by symbol, because a call graph prints each name many times.
 #[derive(Default)]
-pub struct Names {
+pub(super) struct Names {
     known: RefCell<HashMap<usize, Rc<str>>>,
     bytes: Cell<usize>,
 }
@@ -64,17 +64,17 @@ impl View<'_> {
     ///
     /// # Panics
     /// Panics if the index is out of range.
-    pub fn node(&self, index: usize) -> &Node {
+    pub(super) fn node(&self, index: usize) -> &Node {
         &self.graph.nodes[index]
     }
 
     /// Converts samples to units of the dimension.
-    pub fn unit(&self, samples: f64) -> f64 {
+    pub(super) fn unit(&self, samples: f64) -> f64 {
         if samples == 0.0 { 0.0 } else { samples / self.rate }
     }
 
     /// Returns the dimension of the histogram, or `seconds` if there is none.
-    pub fn dimension(&self) -> String {
+    pub(super) fn dimension(&self) -> String {
         match &self.union.unit {
             Some(unit) => clean(&String::from_utf8_lossy(unit.dimension())).into_owned(),
             None => "seconds".to_owned(),
@@ -82,26 +82,26 @@ impl View<'_> {
     }
 
     /// Returns the abbreviation of the dimension.
-    pub fn abbreviation(&self) -> char {
+    pub(super) fn abbreviation(&self) -> char {
         let abbrev = self.union.unit.map_or('s', |unit| char::from(unit.abbrev));
         if abbrev.is_control() { char::REPLACEMENT_CHARACTER } else { abbrev }
     }
 
     /// Returns the number of bytes that a sample covers, rounded down to units of 2 bytes as in
     /// gprof.
-    pub fn granularity(&self) -> u64 {
+    pub(super) fn granularity(&self) -> u64 {
         let units = self.union.sums.first().map_or(0.0, units_per_bin);
         if units.is_finite() { 2 * units as u64 } else { 0 }
     }
 
     /// Returns whether a function or cycle is in the index of functions.
-    pub fn is_listed(&self, index: usize) -> bool {
+    pub(super) fn is_listed(&self, index: usize) -> bool {
         let node = &self.graph.nodes[index];
         self.options.unused || !node.members.is_empty() || node.calls != 0 || node.time != 0.0
     }
 
     /// Returns the name of a symbol, with its line if lines are profiled.
-    pub fn plain_name(&self, index: usize) -> String {
+    pub(super) fn plain_name(&self, index: usize) -> String {
         let symbol = &self.table.symbols[index];
         let name = self.bare_name(index);
         match symbol.source {
@@ -121,7 +121,7 @@ impl View<'_> {
 
     /// Returns the name with cycle and index. The index is in parentheses if the symbol has no
     /// entry. As in gprof, there are no indexes if the profile has no arcs.
-    pub fn name(&self, index: usize) -> String {
+    pub(super) fn name(&self, index: usize) -> String {
         let node = &self.graph.nodes[index];
         let mut name = self.plain_name(index);
         if node.cycle != 0 {
@@ -134,7 +134,7 @@ impl View<'_> {
     }
 
     /// Returns the name for the index of functions, with the file if the function is local.
-    pub fn index_name(&self, index: usize) -> String {
+    pub(super) fn index_name(&self, index: usize) -> String {
         let symbol = &self.table.symbols[index];
         match symbol.source {
             _ if self.options.traditional => symbol.name.clone(),
@@ -153,7 +153,7 @@ impl View<'_> {
 }
 
 /// Formats a number like `%g` in C.
-pub fn g(value: f64) -> String {
+pub(super) fn g(value: f64) -> String {
     if !value.is_finite() || value == 0.0 {
         return format!("{value}");
     }

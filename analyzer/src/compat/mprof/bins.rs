@@ -6,7 +6,7 @@ use heaptape_formats::mptl::Bins;
 use std::io::{self, Write};
 
 /// Returns the sums over all bins. mprof uses these totals for the other tables as well.
-pub fn totals(bins: &Bins) -> Totals {
+pub(super) fn totals(bins: &Bins) -> Totals {
     let allocated = sum(&bins.allocated, bins.allocated_big);
     Totals { allocated, unfreed: allocated.minus(&sum(&bins.freed, bins.freed_big)) }
 }
@@ -31,7 +31,7 @@ fn amount(bins: &[u64], big: u64, index: usize) -> Amount {
 ///
 /// # Errors
 /// Returns an error if writing to `out` fails.
-pub fn print(bins: &Bins, totals: &Totals, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn print(bins: &Bins, totals: &Totals, out: &mut dyn Write) -> io::Result<()> {
     let number = bins.allocated.len();
     write!(
         out,

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 ///
 /// # Errors
 /// Returns an error if writing to `out` fails.
-pub fn print(sites: &Sites, counts: bool, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn print(sites: &Sites, counts: bool, out: &mut dyn Write) -> io::Result<()> {
     let graph = Graph::new(sites);
     let number = graph.vertices.len();
     write!(

@@ -7,7 +7,7 @@ use std::ops::AddAssign;
 
 /// Amounts in each of the four size classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Classes([Amount; 4]);
+pub(super) struct Classes([Amount; 4]);
 
 impl Classes {
     fn of(sums: &Sums) -> Classes {
@@ -18,7 +18,7 @@ impl Classes {
     }
 
     /// Returns the sum over the size classes.
-    pub fn all(&self) -> Amount {
+    pub(super) fn all(&self) -> Amount {
         let mut all = Amount::default();
         for class in &self.0 {
             all.count += class.count;
@@ -33,7 +33,7 @@ impl Classes {
 
     /// Returns the four columns `s m l x`, each three characters wide: the share of each class in
     /// `total`, in percent.
-    pub fn columns(&self, counts: bool, total: i128) -> impl fmt::Display {
+    pub(super) fn columns(&self, counts: bool, total: i128) -> impl fmt::Display {
         let shares = self.0.map(|class| (class.get(counts), total));
         Columns(shares)
     }
@@ -50,7 +50,7 @@ impl AddAssign<&Classes> for Classes {
 
 /// The amounts that one or several call stacks allocated and did not free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub(super) struct Figures {
     /// Amounts that were allocated.
     pub allocated: Classes,
     /// Amounts that were allocated and not freed.
@@ -59,7 +59,7 @@ pub struct Figures {
 
 impl Figures {
     /// Returns the figures of one record of a profile.
-    pub fn of(data: &Data) -> Figures {
+    pub(super) fn of(data: &Data) -> Figures {
         let allocated = Classes::of(&data.allocated);
         Figures { allocated, unfreed: allocated.minus(&Classes::of(&data.freed)) }
     }
@@ -94,11 +94,11 @@ impl fmt::Display for Columns {
 
 /// Returns the share of `amount` in `total` in percent. The share is 0 if `amount` is 0, else
 /// infinite if `total` is 0.
-pub fn percent(amount: i128, total: i128) -> f64 {
+pub(super) fn percent(amount: i128, total: i128) -> f64 {
     if amount == 0 { 0.0 } else { amount as f64 / total as f64 * 100.0 }
 }
 
 /// Returns the same as [`percent`], except that the share is always 0 if `total` is 0.
-pub fn percent_or_zero(amount: i128, total: i128) -> f64 {
+pub(super) fn percent_or_zero(amount: i128, total: i128) -> f64 {
     if total == 0 { 0.0 } else { percent(amount, total) }
 }

@@ -25,7 +25,7 @@ fn rows<'a>(sites: &Sites<'a>) -> Vec<(&'a Site, Figures)> {
 ///
 /// # Errors
 /// Returns an error if writing to `out` fails.
-pub fn print(sites: &Sites, counts: bool, totals: &Totals, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn print(sites: &Sites, counts: bool, totals: &Totals, out: &mut dyn Write) -> io::Result<()> {
     let [small, medium, large] = sites.profile.bounds;
     write!(
         out,

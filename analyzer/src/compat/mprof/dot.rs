@@ -10,7 +10,7 @@ use std::io::{self, Write};
 ///
 /// # Errors
 /// Returns an error if writing to `out` fails.
-pub fn print(sites: &Sites, options: &Options, source: &str, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn print(sites: &Sites, options: &Options, source: &str, out: &mut dyn Write) -> io::Result<()> {
     let graph = Graph::new(sites);
     let title = if options.leaks { "memory leak call graph" } else { "allocation call graph" };
     // The comment must not end inside the name.

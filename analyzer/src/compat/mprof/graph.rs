@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 /// A function with its edges, in the order in which the stacks introduced them.
 #[derive(Debug)]
-pub struct Vertex<'a> {
+pub(super) struct Vertex<'a> {
     /// A site of the function. It provides the name.
     pub site: &'a Site,
     /// Indexes of the edges from callers, the edge from [`End::Outside`] included.
@@ -19,7 +19,7 @@ pub struct Vertex<'a> {
 
 /// One end of an edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum End {
+pub(super) enum End {
     /// A function, by its index in [`Graph::vertices`].
     Vertex(usize),
     /// The outside of the graph: the caller of the outermost functions, or the allocator.
@@ -28,7 +28,7 @@ pub enum End {
 
 /// A call from one function to another, and everything that was allocated through it.
 #[derive(Debug)]
-pub struct Edge {
+pub(super) struct Edge {
     /// End at the calling function.
     pub caller: End,
     /// End at the called function.
@@ -41,7 +41,7 @@ pub struct Edge {
 
 /// The call graph of a profile.
 #[derive(Debug, Default)]
-pub struct Graph<'a> {
+pub(super) struct Graph<'a> {
     /// The vertices, in mprof's numbering.
     pub vertices: Vec<Vertex<'a>>,
     /// The edges, in the order in which the stacks first contained them.
@@ -52,7 +52,7 @@ pub struct Graph<'a> {
 
 impl<'a> Graph<'a> {
     /// Builds the graph from all sites that allocated.
-    pub fn new(sites: &Sites<'a>) -> Graph<'a> {
+    pub(super) fn new(sites: &Sites<'a>) -> Graph<'a> {
         let (vertices, vertex_at) = vertices(sites);
         let mut graph = Graph { vertices, ..Graph::default() };
         let mut edge_of: HashMap<(End, End), usize> = HashMap::new();

@@ -91,7 +91,7 @@ fn rows(sites: &Sites, depth: usize) -> Vec<(usize, Figures)> {
 ///
 /// # Errors
 /// Returns an error if writing to `out` fails.
-pub fn print(sites: &Sites, options: &Options, totals: &Totals, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn print(sites: &Sites, options: &Options, totals: &Totals, out: &mut dyn Write) -> io::Result<()> {
     let (counts, depth) = (options.counts, options.stack_depth);
     write!(
         out,

@@ -8,7 +8,7 @@ use std::fmt;
 /// The identity of a frame: its function if that is known and addresses are not compared, else its
 /// address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Identity {
+pub(super) enum Identity {
     /// The number of the function's symbol.
     Function(u64),
     /// The address of the frame.
@@ -18,7 +18,7 @@ pub enum Identity {
 impl Identity {
     /// Returns the key by which mprof looks a function up: the number of its symbol, or the
     /// address.
-    pub const fn key(self) -> u64 {
+    pub(super) const fn key(self) -> u64 {
         match self {
             Identity::Function(number) | Identity::Address(number) => number,
         }
@@ -26,7 +26,7 @@ impl Identity {
 }
 
 /// The sites of a profile, sorted by address; sites of equal addresses keep the order of the file.
-pub struct Sites<'a> {
+pub(super) struct Sites<'a> {
     /// The profile of the sites.
     pub profile: &'a Profile,
     /// Indexes of the sites in sorted order.
@@ -39,7 +39,7 @@ pub struct Sites<'a> {
 impl<'a> Sites<'a> {
     /// Sorts the sites of a profile. If `addresses` is set, frames are identified by address
     /// instead of by function.
-    pub fn new(profile: &'a Profile, addresses: bool) -> Self {
+    pub(super) fn new(profile: &'a Profile, addresses: bool) -> Self {
         let mut order: Vec<usize> = (0..profile.sites.len()).collect();
         order.sort_by_key(|&index| profile.sites[index].address);
         let (site_indexes, data_indexes) = (profile.site_positions(), profile.data_positions());
@@ -50,19 +50,19 @@ impl<'a> Sites<'a> {
     ///
     /// # Panics
     /// Panics if the index is out of range.
-    pub fn site(&self, index: usize) -> &'a Site {
+    pub(super) fn site(&self, index: usize) -> &'a Site {
         &self.profile.sites[index]
     }
 
     /// Iterates over the sites that allocated something themselves, in sorted order, with their
     /// amounts.
-    pub fn allocating(&self) -> impl Iterator<Item = (usize, Figures)> {
+    pub(super) fn allocating(&self) -> impl Iterator<Item = (usize, Figures)> {
         self.order.iter().filter_map(|&index| Some((index, self.figures(index)?)))
     }
 
     /// Returns for each site the number of its run. A run is a maximal sequence of adjacent sites
     /// of the same function; mprof sums up within runs only.
-    pub fn runs(&self) -> Vec<usize> {
+    pub(super) fn runs(&self) -> Vec<usize> {
         let (mut runs, mut run, mut first) = (vec![0; self.order.len()], 0, None);
         for &index in &self.order {
             let identity = self.identity(self.site(index));
@@ -80,17 +80,17 @@ impl<'a> Sites<'a> {
     }
 
     /// Returns the index of a site's caller, or `None` for the outermost frame.
-    pub fn caller(&self, index: usize) -> Option<usize> {
+    pub(super) fn caller(&self, index: usize) -> Option<usize> {
         self.site_indexes.get(usize::try_from(self.site(index).parent).ok()?.checked_sub(1)?).copied()
     }
 
     /// Iterates over the indexes of the site and its callers, innermost first.
-    pub fn stack(&self, index: usize) -> impl Iterator<Item = usize> {
+    pub(super) fn stack(&self, index: usize) -> impl Iterator<Item = usize> {
         std::iter::successors(Some(index), |&index| self.caller(index))
     }
 
     /// Returns the identity of a site's innermost frame.
-    pub fn identity(&self, site: &Site) -> Identity {
+    pub(super) fn identity(&self, site: &Site) -> Identity {
         match site.symbol {
             0 => Identity::Address(site.address),
             _ if self.addresses => Identity::Address(site.address),
@@ -100,7 +100,7 @@ impl<'a> Sites<'a> {
 
     /// Returns the function's name, followed by the offset from its start if addresses are
     /// compared. Without a name it returns the address.
-    pub fn name(&self, site: &Site) -> impl fmt::Display + 'a {
+    pub(super) fn name(&self, site: &Site) -> impl fmt::Display + 'a {
         let start = if self.addresses { self.profile.symbol(site.symbol) } else { None };
         let offset = start.map_or(0, |start| site.address.wrapping_sub(start).cast_signed());
         Name {

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 /// A set of indexes. The map holds the first and the last index of each range.
 #[derive(Debug, Default)]
-pub struct IndexSet(BTreeMap<u64, u64>);
+pub(super) struct IndexSet(BTreeMap<u64, u64>);
 
 impl IndexSet {
     /// Adds an index to the set.
-    pub fn insert(&mut self, index: u64) {
+    pub(super) fn insert(&mut self, index: u64) {
         let before = self.0.range(..=index).next_back().map(|(&first, &last)| (first, last));
         let first = match before {
             Some((_, last)) if last >= index => return,
@@ -21,7 +21,7 @@ impl IndexSet {
     }
 
     /// Returns whether an index has been added.
-    pub fn contains(&self, index: u64) -> bool {
+    pub(super) fn contains(&self, index: u64) -> bool {
         self.0.range(..=index).next_back().is_some_and(|(_, &last)| last >= index)
     }
 }

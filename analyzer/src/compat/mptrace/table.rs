@@ -14,7 +14,7 @@ fn digits(address_bytes: u8) -> usize {
 ///
 /// # Errors
 /// Returns an error if writing to `out` fails.
-pub fn header(address_bytes: u8, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn header(address_bytes: u8, out: &mut dyn Write) -> io::Result<()> {
     let width = digits(address_bytes) + 2;
     writeln!(out, " event  type     index  {:^width$}      size    life   count     bytes", "allocation")?;
     writeln!(out, "------  ------  ------  {:-<width$}  --------  ------  ------  --------", "")
@@ -24,12 +24,12 @@ pub fn header(address_bytes: u8, out: &mut dyn Write) -> io::Result<()> {
 ///
 /// # Errors
 /// Returns an error if writing to `out` fails.
-pub fn system(address_bytes: u8, what: &str, address: u64, size: u64, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn system(address_bytes: u8, what: &str, address: u64, size: u64, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "        {what:16}0x{address:0digits$X}  {size:8}", digits = digits(address_bytes))
 }
 
 /// A row of the table: one event of a block.
-pub struct Row<'a> {
+pub(super) struct Row<'a> {
     /// Number of the event.
     pub event: u64,
     /// Name of the operation.
@@ -48,7 +48,7 @@ pub struct Row<'a> {
 ///
 /// # Errors
 /// Returns an error if writing to `out` fails.
-pub fn event(address_bytes: u8, row: &Row, live: Count, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn event(address_bytes: u8, row: &Row, live: Count, out: &mut dyn Write) -> io::Result<()> {
     let Row { event, what, index, address, size, life } = *row;
     write!(out, "{event:6}  {what:7} {index:6}  0x{address:0digits$X}  {size:8}  ", digits = digits(address_bytes))?;
     match life {
@@ -62,7 +62,7 @@ pub fn event(address_bytes: u8, row: &Row, live: Count, out: &mut dyn Write) -> 
 ///
 /// # Errors
 /// Returns an error if writing to `out` fails.
-pub fn source(location: &Location, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn source(location: &Location, out: &mut dyn Write) -> io::Result<()> {
     if location.thread == 0 && location.function.is_none() && (location.file.is_none() || location.line == 0) {
         return Ok(());
     }
@@ -86,7 +86,7 @@ pub fn source(location: &Location, out: &mut dyn Write) -> io::Result<()> {
 ///
 /// # Errors
 /// Returns an error if writing to `out` fails.
-pub fn statistics(totals: &Totals, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn statistics(totals: &Totals, out: &mut dyn Write) -> io::Result<()> {
     let Totals { allocated, freed, peak, reserved, internal, smallest, largest } = *totals;
     let total = Count { blocks: reserved.blocks + internal.blocks, bytes: reserved.bytes + internal.bytes };
     out.write_all(b"memory allocation tracing statistics\n------------------------------------\n")?;

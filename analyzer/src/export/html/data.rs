@@ -7,11 +7,11 @@ use heaptape_formats::recording::NotTraced;
 use serde::Serialize;
 
 /// Version of this structure. It always fits the script of the page.
-pub const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 1;
 
 /// The JSON of a page.
 #[derive(Debug, Default, Serialize)]
-pub struct Page {
+pub(super) struct Page {
     /// The version of the structure: [`VERSION`].
     pub version: u32,
     /// Version of heaptape that wrote the page.
@@ -36,7 +36,7 @@ pub struct Page {
 
 /// The axis that all processes share.
 #[derive(Debug, Default, Serialize)]
-pub struct Axis {
+pub(super) struct Axis {
     /// Unit of the axis: `ns`, or `events` without times.
     pub unit: &'static str,
     /// Length of the axis in its unit.
@@ -51,7 +51,7 @@ pub struct Axis {
 
 /// A recording as the page describes it.
 #[derive(Debug, Default, Serialize)]
-pub struct About {
+pub(super) struct About {
     /// Path that was opened.
     pub path: String,
     /// Command line that was recorded.
@@ -78,7 +78,7 @@ pub struct About {
 
 /// A process as the page describes it.
 #[derive(Debug, Default, Serialize)]
-pub struct PageProcess {
+pub(super) struct PageProcess {
     /// Index of the recording.
     pub recording: usize,
     /// The process as in `report --json`.
@@ -114,7 +114,7 @@ pub struct PageProcess {
 
 /// Blocks of a power of two bytes.
 #[derive(Debug, Default, Serialize)]
-pub struct Size {
+pub(super) struct Size {
     /// Smallest size of the class.
     pub from: u64,
     /// Largest size of the class.
@@ -131,7 +131,7 @@ pub struct Size {
 
 /// The distribution of lifetimes.
 #[derive(Debug, Default, Serialize)]
-pub struct Lives {
+pub(super) struct Lives {
     /// Unit of the lifetimes: `ns` or `events`.
     pub unit: &'static str,
     /// Number of blocks that were freed in less than 1, 10, 100, … units.
@@ -146,7 +146,7 @@ pub struct Lives {
 
 /// A thread of a process.
 #[derive(Debug, Default, Serialize)]
-pub struct Thread {
+pub(super) struct Thread {
     /// Number of the thread in the recording.
     pub number: u32,
     /// Thread id of the kernel.
@@ -175,7 +175,7 @@ pub struct Thread {
 
 /// A gap in the events of a thread.
 #[derive(Debug, Serialize)]
-pub struct Loss {
+pub(super) struct Loss {
     /// Number of the thread.
     pub thread: u32,
     /// Number of lost events.
@@ -204,7 +204,7 @@ impl From<MoreLeaks> for [u64; 3] {
 
 /// Blocks of a stack that were never freed.
 #[derive(Debug, Serialize)]
-pub struct Leak {
+pub(super) struct Leak {
     /// Index of the process.
     pub process: usize,
     /// Node of its stack.

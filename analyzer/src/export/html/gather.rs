@@ -41,7 +41,7 @@ const COMMAND: usize = 2000;
 
 /// What a page shows of all processes.
 #[derive(Debug, Default)]
-pub struct Gathered {
+pub(super) struct Gathered {
     /// The axis that the processes share.
     pub axis: data::Axis,
     /// The processes of all recordings.
@@ -62,7 +62,7 @@ pub struct Gathered {
 }
 
 /// Returns the command line, truncated if it is long.
-pub fn command(arguments: &[String]) -> String {
+pub(super) fn command(arguments: &[String]) -> String {
     let mut line: String = arguments.join(" ").chars().take(COMMAND + 1).collect();
     if line.chars().count() > COMMAND {
         line.pop();
@@ -125,7 +125,7 @@ fn scales(processes: &[(usize, &Process)]) -> (data::Axis, Vec<Scale>) {
 }
 
 /// Reads all processes, each in one pass.
-pub fn gather(
+pub(super) fn gather(
     recordings: &[Recording],
     processes: &[&Process],
     range: &Range,

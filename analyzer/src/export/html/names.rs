@@ -39,7 +39,7 @@ struct Row {
 
 /// The tables that are being built. Number 0 of each is the empty entry.
 #[derive(Debug)]
-pub struct Names {
+pub(super) struct Names {
     strings: Vec<Rc<str>>,
     string_numbers: FxHashMap<Rc<str>, u32>,
     text: usize,
@@ -118,13 +118,13 @@ impl Names {
     }
 
     /// Returns the node that represents small stacks with these callers.
-    pub fn smaller(&mut self, callers: u32) -> u32 {
+    pub(super) fn smaller(&mut self, callers: u32) -> u32 {
         self.made_up(callers, "(smaller stacks)")
     }
 
     /// Returns the node of a stack; `None` when the page is full. `known` holds the nodes of the
     /// sites of the process that occurred before (0 for none), since stacks share their callers.
-    pub fn stack(
+    pub(super) fn stack(
         &mut self,
         symbols: &mut Symbolizer,
         stacks: &Stacks,
@@ -169,13 +169,13 @@ impl Names {
     ///
     /// # Errors
     /// Returns an error when the strings cannot be serialized.
-    pub fn strings(&self) -> serde_json::Result<String> {
+    pub(super) fn strings(&self) -> serde_json::Result<String> {
         let strings: Vec<&str> = self.strings.iter().map(|string| &**string).collect();
         Ok(packed(&serde_json::to_vec(&strings)?))
     }
 
     /// Appends the tables of frames and nodes to the columns.
-    pub fn put(&self, columns: &mut Columns) {
+    pub(super) fn put(&self, columns: &mut Columns) {
         let frames = &self.frames;
         columns.put("frame.function", frames.iter().map(|row| row.function.into()));
         columns.put("frame.module", frames.iter().map(|row| row.module.into()));

@@ -11,7 +11,7 @@ use std::io::Write;
 
 /// Columns of numbers, one after the other. The page reads them by their names and lengths.
 #[derive(Debug, Default)]
-pub struct Columns {
+pub(super) struct Columns {
     bytes: Vec<u8>,
     /// Name and length of each column.
     pub index: Vec<(&'static str, usize)>,
@@ -19,7 +19,7 @@ pub struct Columns {
 
 impl Columns {
     /// Appends a column of numbers.
-    pub fn put(&mut self, name: &'static str, values: impl Iterator<Item = u64>) {
+    pub(super) fn put(&mut self, name: &'static str, values: impl Iterator<Item = u64>) {
         let mut count = 0;
         for value in values {
             leb128::write(&mut self.bytes, value);
@@ -29,13 +29,13 @@ impl Columns {
     }
 
     /// Returns the bytes of all columns, packed.
-    pub fn packed(&self) -> String {
+    pub(super) fn packed(&self) -> String {
         packed(&self.bytes)
     }
 }
 
 /// Encodes bytes as text: zlib, then base64.
-pub fn packed(bytes: &[u8]) -> String {
+pub(super) fn packed(bytes: &[u8]) -> String {
     let mut zlib = ZlibEncoder::new(Vec::new(), Compression::new(6));
     // Writing to a vector does not fail.
     let stored = zlib.write_all(bytes).and_then(|()| zlib.finish()).unwrap_or_default();
@@ -43,7 +43,7 @@ pub fn packed(bytes: &[u8]) -> String {
 }
 
 /// Returns a string of a recording without characters that control or reorder text.
-pub fn safe(text: &str) -> String {
+pub(super) fn safe(text: &str) -> String {
     clean(text).into_owned()
 }
 
@@ -52,13 +52,13 @@ pub fn safe(text: &str) -> String {
 ///
 /// # Errors
 /// Returns an error when the value cannot be serialized.
-pub fn json(value: &impl Serialize) -> serde_json::Result<String> {
+pub(super) fn json(value: &impl Serialize) -> serde_json::Result<String> {
     // These characters occur only within strings.
     Ok(clean(&serde_json::to_string(value)?).replace('<', "\\u003c"))
 }
 
 /// Escapes text for use between tags.
-pub fn markup(text: &str) -> String {
+pub(super) fn markup(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in clean(text).chars() {
         match c {

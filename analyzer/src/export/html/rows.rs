@@ -7,16 +7,16 @@ use super::pack::Columns;
 use crate::model::slices::{Cell, FEW_SLOTS, Sums, merge, widen};
 
 /// Maximum number of stacks of a page.
-pub const STACKS: usize = 100_000;
+pub(super) const STACKS: usize = 100_000;
 /// Maximum number of cells of a page.
-pub const CELLS: usize = 400_000;
+pub(super) const CELLS: usize = 400_000;
 /// Flag in the site of a row: the row represents small stacks below the site that the other bits
 /// are (0: of any caller).
-pub const FOLDED: u32 = 1 << 31;
+pub(super) const FOLDED: u32 = 1 << 31;
 
 /// A stack of a process over the whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Row {
+pub(super) struct Row {
     /// Site of the innermost frame of the stack.
     pub site: u32,
     /// Sums of its allocations and frees.
@@ -52,7 +52,7 @@ impl Row {
 
 /// The rows of a process by site, and their cells.
 #[derive(Debug, Default)]
-pub struct Part {
+pub(super) struct Part {
     /// The rows by site.
     pub rows: Vec<Row>,
     /// The cells of the rows.
@@ -142,7 +142,7 @@ fn fold(parts: &mut [Part], most: usize, folded: bool, frames: usize, parent: &i
 /// Folds the smallest rows of all parts until `stacks` of them are left, and makes slots wider
 /// until at most `cells` are left. Where that would leave few slots, more rows are folded instead.
 /// `parent` returns the caller of a site of a part.
-pub fn bound(parts: &mut [Part], stacks: usize, cells: usize, parent: impl Fn(usize, u32) -> u32) {
+pub(super) fn bound(parts: &mut [Part], stacks: usize, cells: usize, parent: impl Fn(usize, u32) -> u32) {
     let mut stacks = stacks;
     loop {
         fold_to(parts, stacks, &parent);
@@ -198,7 +198,7 @@ fn align(parts: &mut [Part], cells: usize, least: usize) -> bool {
 
 /// Names every row by `node_of` (of a process and a site), and writes rows and cells. Rows whose
 /// names do not fit into the page are folded.
-pub fn put(
+pub(super) fn put(
     parts: &mut [Part],
     names: &mut Names,
     mut node_of: impl FnMut(&mut Names, usize, u32) -> Option<u32>,

@@ -6,15 +6,15 @@ use super::spill::Spill;
 use super::{BLOCKS_PER_PAGE, Block};
 
 /// Number of kinds of groups. A group of kind k has 4^k blocks.
-pub const KINDS: usize = 4;
+pub(super) const KINDS: usize = 4;
 
 /// Returns the number of blocks of a group of a kind.
-pub const fn group_size(kind: u8) -> usize {
+pub(super) const fn group_size(kind: u8) -> usize {
     1 << (2 * kind)
 }
 
 /// Returns the smallest kind whose groups have at least `count` blocks.
-pub const fn kind_for(count: u32) -> u8 {
+pub(super) const fn kind_for(count: u32) -> u8 {
     match count {
         0..=1 => 0,
         2..=4 => 1,
@@ -37,7 +37,7 @@ struct Frame {
 /// All frames of a live set. Blocks have an index: 64 times the number of their frame, plus their
 /// offset in it. Frames are evicted with the CLOCK algorithm.
 #[derive(Debug)]
-pub struct Frames {
+pub(super) struct Frames {
     frames: Vec<Frame>,
     /// Free groups by kind, as the index of their first block.
     free: [Vec<u32>; KINDS],
@@ -57,7 +57,7 @@ const fn split(index: u32) -> (usize, usize) {
 
 impl Frames {
     /// Creates frames of which at most `max_resident` are in memory, at least two.
-    pub fn with_limit(max_resident: usize) -> Self {
+    pub(super) fn with_limit(max_resident: usize) -> Self {
         Frames {
             frames: Vec::new(),
             free: [const { Vec::new() }; KINDS],
@@ -69,7 +69,7 @@ impl Frames {
     }
 
     /// Allocates a group and returns the index of its first block.
-    pub fn allocate(&mut self, kind: u8) -> u32 {
+    pub(super) fn allocate(&mut self, kind: u8) -> u32 {
         let kind = usize::from(kind).min(KINDS - 1);
         if let Some(index) = self.free[kind].pop() {
             return index;
@@ -88,13 +88,13 @@ impl Frames {
     }
 
     /// Frees a group of a kind.
-    pub fn release(&mut self, index: u32, kind: u8) {
+    pub(super) fn release(&mut self, index: u32, kind: u8) {
         self.free[usize::from(kind).min(KINDS - 1)].push(index);
     }
 
     /// Returns a block. Loads its frame if it is in the file.
     #[inline]
-    pub fn block(&mut self, index: u32) -> &mut Block {
+    pub(super) fn block(&mut self, index: u32) -> &mut Block {
         let (frame, offset) = split(index);
         if self.frames[frame].blocks.is_none() {
             self.load(frame);
@@ -107,13 +107,13 @@ impl Frames {
 
     /// Returns a block if it is in memory.
     #[inline]
-    pub fn prefetch(&self, index: u32) -> Option<&Block> {
+    pub(super) fn prefetch(&self, index: u32) -> Option<&Block> {
         let (frame, offset) = split(index);
         self.frames.get(frame)?.blocks.as_ref().map(|blocks| &blocks[offset])
     }
 
     /// Copies the first `count` blocks of a group. A frame in the file stays there.
-    pub fn read(&self, index: u32, count: usize, into: &mut [Block; BLOCKS_PER_PAGE]) {
+    pub(super) fn read(&self, index: u32, count: usize, into: &mut [Block; BLOCKS_PER_PAGE]) {
         let (frame, offset) = split(index);
         let Some(frame) = self.frames.get(frame) else { return };
         match &frame.blocks {
@@ -124,13 +124,13 @@ impl Frames {
 
     /// Returns the number of frames in memory.
     #[cfg(test)]
-    pub const fn resident(&self) -> usize {
+    pub(crate) const fn resident(&self) -> usize {
         self.resident
     }
 
     /// Returns the number of all frames.
     #[cfg(test)]
-    pub const fn count(&self) -> usize {
+    pub(crate) const fn count(&self) -> usize {
         self.frames.len()
     }
 

@@ -13,7 +13,7 @@ const SLOT_LEN: usize = BLOCK_LEN * BLOCKS_PER_PAGE;
 
 /// The temporary file, created at the first write.
 #[derive(Debug, Default)]
-pub struct Spill {
+pub(super) struct Spill {
     file: Option<File>,
     broken: bool,
     slots: u32,
@@ -22,12 +22,12 @@ pub struct Spill {
 
 impl Spill {
     /// Returns whether a write has failed.
-    pub const fn is_broken(&self) -> bool {
+    pub(super) const fn is_broken(&self) -> bool {
         self.broken
     }
 
     /// Writes a frame and returns the number of its slot plus one, or `None` if writing fails.
-    pub fn write(&mut self, blocks: &[Block; BLOCKS_PER_PAGE]) -> Option<u32> {
+    pub(super) fn write(&mut self, blocks: &[Block; BLOCKS_PER_PAGE]) -> Option<u32> {
         let slot = self.free.pop().unwrap_or(self.slots);
         let mut bytes = Vec::with_capacity(SLOT_LEN);
         for block in blocks {
@@ -49,7 +49,7 @@ impl Spill {
     }
 
     /// Reads blocks of a frame, starting at block `first`. The slot stays in use.
-    pub fn read(&self, slot: u32, first: usize, blocks: &mut [Block]) {
+    pub(super) fn read(&self, slot: u32, first: usize, blocks: &mut [Block]) {
         let mut bytes = [0; SLOT_LEN];
         let bytes = &mut bytes[..(blocks.len() * BLOCK_LEN).min(SLOT_LEN)];
         let Some((slot, file)) = slot.checked_sub(1).zip(self.file.as_ref()) else { return };
@@ -74,7 +74,7 @@ impl Spill {
     }
 
     /// Frees a slot for another frame.
-    pub fn release(&mut self, slot: u32) {
+    pub(super) fn release(&mut self, slot: u32) {
         self.free.extend(slot.checked_sub(1));
     }
 }

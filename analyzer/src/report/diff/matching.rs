@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 /// A site with its values on both sides.
 #[derive(Clone, Debug)]
-pub struct SitePair {
+pub(super) struct SitePair {
     /// Names of the functions that the site is matched by.
     pub functions: Vec<String>,
     /// Source file of the site.
@@ -30,7 +30,7 @@ pub struct SitePair {
 type Lines<'a> = Option<&'a FxHashMap<Line, LineSums>>;
 
 /// Matches all sites of all runs.
-pub fn pairs(a: &[Measurement], b: &[Measurement], scale_a: f64, scale_b: f64) -> Vec<SitePair> {
+pub(super) fn pairs(a: &[Measurement], b: &[Measurement], scale_a: f64, scale_b: f64) -> Vec<SitePair> {
     let names: BTreeSet<&Vec<String>> = a.iter().chain(b).flat_map(|run| run.sites.keys()).collect();
     let mut pairs = Vec::new();
     for functions in names {

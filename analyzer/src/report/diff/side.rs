@@ -56,11 +56,11 @@ impl Sums {
 
 /// Location of a site in its source: file name without folders, and line; `None` where debug
 /// information does not contain it.
-pub type Line = Option<(String, u32)>;
+pub(super) type Line = Option<(String, u32)>;
 
 /// Sums of one source line of a function.
 #[derive(Clone, Debug, Default)]
-pub struct LineSums {
+pub(super) struct LineSums {
     /// Sums of the line.
     pub sums: Sums,
     /// Path of the source file.
@@ -73,7 +73,7 @@ pub struct LineSums {
 
 /// The sums of a run.
 #[derive(Debug, Default)]
-pub struct Measurement {
+pub(super) struct Measurement {
     /// Sums by the names of the innermost program frames, then by source line.
     pub sites: FxHashMap<Vec<String>, FxHashMap<Line, LineSums>>,
     /// Sums of the whole run.
@@ -90,7 +90,7 @@ pub struct Measurement {
 
 /// What is known of both sides, so that both are named alike.
 #[derive(Debug)]
-pub struct NameMatcher {
+pub(super) struct NameMatcher {
     /// Whether a side has names without modules.
     names_alone: bool,
     /// Build ids that all sides have: an offset in such a module means the same.
@@ -103,7 +103,7 @@ impl NameMatcher {
     /// # Errors
     /// Returns an error when a side cannot be read, or when its selection of processes, times or
     /// blocks is empty.
-    pub fn of(
+    pub(super) fn of(
         a: &[DiffInput],
         b: &[DiffInput],
         within_one: bool,
@@ -192,7 +192,7 @@ fn processes<'a>(recording: &'a Recording, side: &DiffInput) -> Result<Vec<&'a P
 ///
 /// # Errors
 /// Returns an error when the side cannot be read, or when it needs events that it does not have.
-pub fn measure(
+pub(super) fn measure(
     side: &DiffInput,
     known: &NameMatcher,
     depth: usize,

@@ -30,7 +30,7 @@ fn relative(a: f64, b: f64) -> String {
 ///
 /// # Errors
 /// Returns an error when the screen cannot be written.
-pub fn print(found: &Comparison, options: &Options, screen: &mut Screen) -> io::Result<()> {
+pub(super) fn print(found: &Comparison, options: &Options, screen: &mut Screen) -> io::Result<()> {
     let whole = |name: &str, a: f64, b: f64, shown: fn(u64) -> String| {
         format!("{name} {} -> {} ({})", shown(a.max(0.0) as u64), shown(b.max(0.0) as u64), relative(a, b))
     };

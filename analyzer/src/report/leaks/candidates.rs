@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 
 /// The blocks of a call site that were never freed.
 #[derive(Debug)]
-pub struct Candidate {
+pub(crate) struct Candidate {
     /// The call site that allocated the blocks.
     pub site: u32,
     /// Whether the blocks were inherited from the parent process.
@@ -31,7 +31,7 @@ pub struct Candidate {
 
 /// What the verdict on a call site, or on a group of them, is based on.
 #[derive(Clone, Debug, Default)]
-pub struct Basis {
+pub(crate) struct Basis {
     /// The site over the run.
     pub history: History,
     /// The blocks that were never freed.
@@ -40,7 +40,7 @@ pub struct Basis {
 
 /// The call sites of a process with blocks that were never freed.
 #[derive(Debug)]
-pub struct Candidates<'a> {
+pub(crate) struct Candidates<'a> {
     /// The process that allocated the blocks.
     pub process: &'a Process,
     /// The run as a whole; `None` where only sums are known.
@@ -55,7 +55,7 @@ impl<'a> Candidates<'a> {
     /// Returns the candidates after a replay of the events of a span to `model`. Only blocks that
     /// were allocated in `allocated` count. `live` are the live blocks at the end, and `missing` is
     /// what is missing of the recording.
-    pub fn from_events(
+    pub(crate) fn from_events(
         process: &'a Process,
         span: Span,
         allocated: Span,
@@ -77,7 +77,7 @@ impl<'a> Candidates<'a> {
 
     /// Returns the candidates according to sums: what was allocated and not freed. There is a basis
     /// for verdicts where snapshots of the sums were recorded through the run.
-    pub fn from_sums(process: &'a Process, sums: &Sums) -> Candidates<'a> {
+    pub(crate) fn from_sums(process: &'a Process, sums: &Sums) -> Candidates<'a> {
         let recorded = &process.tape.history;
         let lost = sums.accounting.all().lost;
         let (end, rate) = (process.tape.last_tick, process.clock.ticks_per_second);
@@ -98,7 +98,7 @@ impl<'a> Candidates<'a> {
     }
 
     /// Returns the verdict on a basis, without regard to other call sites.
-    pub fn verdict(&self, basis: Option<&Basis>) -> Verdict {
+    pub(crate) fn verdict(&self, basis: Option<&Basis>) -> Verdict {
         match (&self.run, basis) {
             (Some(run), Some(Basis { history, survivors })) if self.model.is_some() => judge(run, history, survivors),
             (Some(run), Some(Basis { history, survivors })) => judge_snapshots(run, history, survivors),
@@ -107,7 +107,7 @@ impl<'a> Candidates<'a> {
     }
 
     /// Returns the evidence of a verdict. `site` represents the group of the basis.
-    pub fn evidence(&self, site: u32, basis: &Basis, symbols: &mut Symbolizer) -> Option<Evidence> {
+    pub(crate) fn evidence(&self, site: u32, basis: &Basis, symbols: &mut Symbolizer) -> Option<Evidence> {
         let (run, Basis { history, survivors }) = (self.run.as_ref()?, basis);
         Some(match &self.model {
             Some(model) => {
@@ -121,6 +121,6 @@ impl<'a> Candidates<'a> {
 
 /// Returns the axis by which the run of a process is measured, up to the end of a span. The model
 /// of [`Candidates::from_events`] must use it.
-pub fn axis(process: &Process, span: Span) -> Axis {
+pub(crate) fn axis(process: &Process, span: Span) -> Axis {
     evidence::axis(process, span)
 }

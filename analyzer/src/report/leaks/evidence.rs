@@ -98,7 +98,7 @@ const SHORT_NS: u64 = 100_000_000;
 const STALLED_NS: u64 = 400_000_000;
 
 /// Returns the axis by which the run of a process is measured, up to the end of a span.
-pub fn axis(process: &Process, span: Span) -> Axis {
+pub(super) fn axis(process: &Process, span: Span) -> Axis {
     let (mut start, mut end) = (process.clock.start_tick, process.tape.last_tick.min(span.end_tick));
     if is_measured_by_time(process, end) && span.end == u64::MAX {
         // The time before the first allocation and after the last one does not show that nothing
@@ -139,7 +139,7 @@ fn is_measured_by_time(process: &Process, end: u64) -> bool {
 }
 
 /// Returns what the run as a whole contributes to the verdict on every site.
-pub fn run_of(process: &Process, axis: Axis, span: Span, model: &Leaks, missing: &[Missing]) -> Run {
+pub(super) fn run_of(process: &Process, axis: Axis, span: Span, model: &Leaks, missing: &[Missing]) -> Run {
     let end_tick = process.tape.last_tick.min(span.end_tick);
     // The recorder may notice the end of a process late. This delay is not part of the age of a
     // block, unless nothing happened for a long time before.
@@ -173,7 +173,7 @@ pub fn run_of(process: &Process, axis: Axis, span: Span, model: &Leaks, missing:
 }
 
 /// Returns the evidence of a site.
-pub fn evidence(
+pub(super) fn evidence(
     process: &Process,
     run: &Run,
     history: &History,
@@ -216,7 +216,12 @@ pub fn evidence(
 
 /// Returns the evidence of a site of which only snapshots of its sums are known: without sizes and
 /// lifetimes.
-pub fn evidence_from_snapshots(process: &Process, run: &Run, history: &History, survivors: &Survivors) -> Evidence {
+pub(super) fn evidence_from_snapshots(
+    process: &Process,
+    run: &Run,
+    history: &History,
+    survivors: &Survivors,
+) -> Evidence {
     let (mean_lifetime, longest_lifetime, smallest, largest) = (None, None, None, None);
     let (first, last) =
         (PointInTime::at(process, survivors.first.0, None), PointInTime::at(process, survivors.last.0, None));
@@ -228,7 +233,7 @@ pub fn evidence_from_snapshots(process: &Process, run: &Run, history: &History, 
 const MAX_FREE_SITES: usize = 3;
 
 /// Returns the call sites that freed blocks of a site.
-pub fn freed_at(process: &Process, model: &Leaks, site: u32, symbols: &mut Symbolizer) -> Vec<FreedAt> {
+pub(super) fn freed_at(process: &Process, model: &Leaks, site: u32, symbols: &mut Symbolizer) -> Vec<FreedAt> {
     let mut named: Vec<FreedAt> = Vec::new();
     for (at, blocks) in model.freed_at(site) {
         let names = call_site(symbols, process.stacks(), at, 2).names;

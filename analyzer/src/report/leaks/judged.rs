@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 /// Call sites whose blocks were never freed, with a verdict.
 #[derive(Debug)]
-pub struct JudgedLeak {
+pub(crate) struct JudgedLeak {
     /// The site that represents the group: the one with the most bytes.
     pub site: u32,
     /// Number of sites in the group.
@@ -41,7 +41,7 @@ struct GroupKey {
 
 /// Judges the candidates of a process. Candidates of events with equal names by `by` are merged;
 /// with `None`, each site is judged by itself. What the rules suppress is left out.
-pub fn judge_leaks(
+pub(crate) fn judge_leaks(
     candidates: &Candidates,
     by: Option<GroupBy>,
     rules: &mut Rules,

@@ -46,8 +46,8 @@ impl Rules {
     /// Reads files of suppressions.
     ///
     /// # Errors
-    /// Returns [`Error::Open`] when a file cannot be read, and [`Error::Suppressions`] when it is not a
-    /// file of suppressions.
+    /// Returns [`Error::Open`] when a file cannot be read, and [`Error::Suppressions`] when it is
+    /// not a file of suppressions.
     pub fn read(files: &[PathBuf], built_in: bool) -> Result<Rules, Error> {
         let mut rules = Rules { kept: built_in.then_some((0, 0)), ..Rules::default() };
         for file in files {
@@ -124,7 +124,7 @@ impl Rules {
 }
 
 /// Returns a stack with all names that rules may match, innermost frame first.
-pub fn named_stack(process: &Process, symbols: &mut Symbolizer, site: u32) -> Vec<NamedFrame> {
+pub(super) fn named_stack(process: &Process, symbols: &mut Symbolizer, site: u32) -> Vec<NamedFrame> {
     let stacks = process.stacks();
     let mut all = Vec::new();
     for (_, site) in stacks.stack(site).take(MAX_FRAMES) {
@@ -140,7 +140,7 @@ pub fn named_stack(process: &Process, symbols: &mut Symbolizer, site: u32) -> Ve
 }
 
 /// Returns the index of the blamed frame of a stack.
-pub fn blamed_frame(stack: &[NamedFrame]) -> usize {
+pub(super) fn blamed_frame(stack: &[NamedFrame]) -> usize {
     blamed(stack.iter().map(|seen| seen.frame.role), 1).first().copied().unwrap_or(0)
 }
 
@@ -148,7 +148,7 @@ pub fn blamed_frame(stack: &[NamedFrame]) -> usize {
 ///
 /// # Errors
 /// Returns an error when the screen cannot be written.
-pub fn print(found: &LeakReport, screen: &mut Screen) -> io::Result<()> {
+pub(super) fn print(found: &LeakReport, screen: &mut Screen) -> io::Result<()> {
     let Rules { rules, kept, notes, .. } = &found.rules;
     if let Some((size, blocks)) = kept
         && *blocks > 0

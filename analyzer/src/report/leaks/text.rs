@@ -26,7 +26,12 @@ const GROWN_SHARE: u64 = 100;
 ///
 /// # Errors
 /// Returns an error when the screen cannot be written.
-pub fn print(found: &LeakReport, options: &Options, symbols: &mut Symbolizer, screen: &mut Screen) -> io::Result<()> {
+pub(super) fn print(
+    found: &LeakReport,
+    options: &Options,
+    symbols: &mut Symbolizer,
+    screen: &mut Screen,
+) -> io::Result<()> {
     let LeakReport { leaks, freed_at_exit, missing, .. } = found;
     screen.heading(&headline(found, symbols))?;
     let several = missing.len() > 1;

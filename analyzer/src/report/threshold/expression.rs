@@ -57,7 +57,7 @@ pub const METRICS: &[Metric] = &[
 ];
 
 /// Name of the metric of what grew and was freed only at exit.
-pub const FREED_AT_EXIT: &str = "freed-at-exit";
+pub(super) const FREED_AT_EXIT: &str = "freed-at-exit";
 
 /// An operator that compares a value with the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
