@@ -103,8 +103,8 @@ pub struct ProcessInfo {
     pub pid: u32,
     /// Process ID of the parent.
     pub ppid: u32,
-    /// How the process began: `start`, `fork`, `exec`, `attach` or [`STREAM`]. For a stream all
-    /// other fields describe its sender.
+    /// How the recording of the process began: the name of an [`Origin`](crate::tape::Origin), or
+    /// [`STREAM`]. For a stream all other fields describe its sender.
     pub origin: String,
     /// Folder of the process that forked or exec'd this one, if that was recorded, too.
     pub parent: Option<String>,

@@ -11,6 +11,7 @@ pub mod field;
 pub mod frame;
 pub mod journal;
 pub mod layout;
+mod origin;
 pub mod stream;
 mod symbols;
 
@@ -18,5 +19,6 @@ pub use codec::{Codec, Unpacker};
 pub use dump::dump;
 pub use frame::{Reader, Step, Writer};
 pub use layout::*;
+pub use origin::Origin;
 pub use stream::{Source, Stream};
 pub use symbols::*;

@@ -51,6 +51,7 @@ pub mod process_recording;
 pub mod profile;
 pub mod profile_delta;
 pub mod quota;
+pub mod readiness;
 pub mod recorder;
 pub mod release;
 pub mod release_state;

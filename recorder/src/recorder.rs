@@ -10,12 +10,12 @@ use crate::clock::{self, Clock};
 use crate::code::{self, PerfMap};
 use crate::drain::Command;
 use crate::handover::{Handover, HandoverQueue};
-use crate::journal_files::JournalFiles;
 use crate::module_files::ModuleFiles;
 use crate::options::Options;
 use crate::process::{self, End, Process, sanitized_name};
+use crate::readiness;
 use crate::replace::{Durability, replace_file};
-use crate::session::{Fork, Session, SessionId};
+use crate::session::{Attached, Fork, Session, SessionBuilder, SessionId};
 use crate::stages::Stages;
 use crate::symbols::Saver;
 use crate::sync;
@@ -23,8 +23,7 @@ use crate::sys::{self, Mapping};
 use crate::tree::{self, Change, Watch};
 use crossbeam_channel::bounded;
 use formats::recording::{Accounting, ProcessInfo, RECORDING, RESERVE, Recording};
-use formats::tape::{self, field::Text};
-use nix::poll::{PollFd, PollFlags, PollTimeout};
+use formats::tape::Origin;
 use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::io;
@@ -231,14 +230,7 @@ impl Recorder {
         let processes = self.running.iter().map(|running| sys::fd(&running.process));
         let all = others.iter().copied().chain(processes).chain(self.listener.descriptors());
         let all = all.chain(self.pending.iter().map(|pending| pending.client.descriptor()));
-        let mut polls: Vec<PollFd<'_>> = all.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        let timeout = PollTimeout::try_from(timeout.as_millis().max(1) as i32).unwrap_or(PollTimeout::MAX);
-        match nix::poll::poll(&mut polls, timeout) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let ready: Vec<bool> = polls.iter().map(|poll| poll.any().unwrap_or(false)).collect();
-        drop(polls);
+        let ready = readiness::wait(all, timeout.max(Duration::from_millis(1)))?;
         let (others_ready, rest) = ready.split_at(others.len());
         let (processes_ready, listener_ready) = rest.split_at(self.running.len());
         let process_gone: Vec<SessionId> =
@@ -429,7 +421,7 @@ impl Recorder {
     /// Fixes the parent's state for a child of a fork that the library did not see (a direct system
     /// call of the program). The child reports its age, and waits for its reply.
     fn fix_parent_state(&mut self, client: &mut Client, ppid: u32) {
-        let ticks_per_second = *self.ticks_per_second.get_or_insert_with(|| self.clock.ticks_per_second());
+        let ticks_per_second = self.ticks_per_second();
         let tick = client.hello.fork_tick.saturating_sub(ticks_of(client.hello.fork_age, ticks_per_second));
         (client.hello.fork_tick, client.hello.fork_age) = (tick.max(1), 0);
         if let Some(Parent { session: parent, .. }) = self.parent(client, ppid) {
@@ -462,102 +454,72 @@ impl Recorder {
         ended(client.pid).or_else(|| known(ppid)).or_else(|| tree::ancestors(client.pid).find_map(known))
     }
 
+    /// Starts the session of a process that uses its area.
     fn start_session(&mut self, pending: PendingAttach) {
         let PendingAttach { client, process, program, code, files, folder, mapping, area, start_tick, .. } = pending;
         let (pid, hello) = (client.pid, client.hello);
-        let is_fork = hello.origin == ORIGIN_FORK;
         let parent = self.parent(&client, process.ppid);
-        // Every process that knows the socket of a command's recorder got it from the first
-        // process.
-        let (is_ours, is_first) = (!self.recording.command.is_empty(), self.first_pid == Some(pid));
-        let origin = match (is_fork, &parent) {
-            (true, _) => 1,
-            (false, Some(_)) => 2,
-            (false, None) if is_ours && is_first => 0,
-            (false, None) => {
-                if is_ours {
-                    2
-                } else {
-                    3
-                }
-            }
+        let origin = self.origin(&client, parent.is_some());
+        let is_fork = origin == Origin::Fork;
+        let id = self.new_id();
+        let forked_from = parent.as_ref().filter(|_| is_fork);
+        let worker = forked_from.map_or(id as usize % self.stages.workers, |parent| parent.worker);
+        let running = forked_from.and_then(|parent| self.running.iter().find(|one| one.session.id == parent.session));
+        let code = match running {
+            Some(running) => code.forked_from(&running.session.code),
+            None => code,
         };
-        let ticks_per_second = *self.ticks_per_second.get_or_insert_with(|| self.clock.ticks_per_second());
-        let unix_ns = clock::unix_ns();
-        let image = ProcessInfo {
-            folder: folder.clone(),
-            pid,
-            ppid: process.ppid,
-            origin: ["start", "fork", "exec", "attach"][origin as usize].into(),
-            parent: parent.as_ref().map(|parent| parent.folder.clone()),
-            exe: text(&process.exe),
-            argv: process.argv.iter().map(|argument| text(argument)).collect(),
-            started_unix_ns: unix_ns,
-            own_malloc: mapping.has_own_malloc(),
-            ..ProcessInfo::default()
-        };
+        let fork = forked_from.map(|parent| Fork {
+            parent: parent.session,
+            folder: parent.folder.clone(),
+            tick: hello.fork_tick,
+        });
+        let (hello_pid, uid, page_size) = (hello.pid, client.uid, hello.page_size);
+        let attached = Attached { pid, hello_pid, uid, origin, page_size, start_tick, process, mapping, code, files };
+        let session = self.session(id, attached, &folder).forked(fork).build();
+        let info = ProcessInfo { parent: parent.map(|parent| parent.folder), ..session.info() };
+        self.hand_over(&client, info.clone(), &area);
+        let image = self.recording.processes.len();
+        self.begin(Running { session, process: client.process, hello_pid, worker, image, program }, info);
+    }
+
+    /// Returns how a process began. Every process that knows the socket of a command's recorder got
+    /// it from the first process.
+    fn origin(&self, client: &Client, has_parent: bool) -> Origin {
+        let is_of_command = !self.recording.command.is_empty();
+        match client.hello.origin == ORIGIN_FORK {
+            true => Origin::Fork,
+            false if has_parent => Origin::Exec,
+            false if is_of_command && self.first_pid == Some(client.pid) => Origin::Start,
+            false if is_of_command => Origin::Exec,
+            false => Origin::Attach,
+        }
+    }
+
+    fn new_id(&mut self) -> SessionId {
         let id = self.next;
         self.next += 1;
-        let worker = match &parent {
-            Some(parent) if is_fork => parent.worker,
-            _ => id as usize % self.stages.workers,
-        };
-        let parent_process = parent.as_ref().filter(|_| is_fork).map(|parent| parent.session);
-        let parent_process = self.running.iter().find(|running| Some(running.session.id) == parent_process);
-        let session = Arc::new(Session {
-            id,
-            files: Arc::new(files),
-            code: Arc::new(match parent_process {
-                Some(parent_process) => code.forked_from(&parent_process.session.code),
-                None => code,
-            }),
-            mapping: Arc::new(mapping),
-            process: tape::Process {
-                pid,
-                ppid: process.ppid,
-                uid: client.uid,
-                origin,
-                ticks_per_second,
-                start_tick,
-                start_unix_ns: unix_ns,
-                page_size: hello.page_size,
-                exe: Text(process.exe.clone()),
-                cwd: Text(process.cwd.clone()),
-                argv: process.argv.iter().map(|argument| Text(argument.clone())).collect(),
-                label: Text(self.options.label.clone().into_bytes()),
-                recorder: env!("CARGO_PKG_VERSION").into(),
-                sample_bytes: self.options.sample_bytes,
-                free_sites: self.options.free_stacks,
-            },
-            folder: self.dir.join(&folder),
-            clock: self.clock,
-            options: Arc::clone(&self.options),
-            forked: parent.filter(|_| is_fork).map(|parent| Fork {
-                parent: parent.session,
-                folder: parent.folder,
-                tick: hello.fork_tick,
-            }),
-            is_namespaced: hello.pid != pid,
-            stats: Arc::default(),
-            limit: Arc::default(),
-            resumed: false,
-            began_unix_ns: 0,
-            carried_over: None,
-            journal_files: JournalFiles::default(),
-        });
-        let _ = self.stages.commands.send(Command::Start(Arc::clone(&session), worker));
-        self.hand_over(&client, image.clone(), &area);
-        let image_index = self.recording.processes.len();
-        self.running.push(Running {
-            session,
-            process: client.process,
-            hello_pid: hello.pid,
-            worker,
-            image: image_index,
-            program,
-        });
-        self.unwritten.insert(id, image_index);
-        self.recording.processes.push(image);
+        id
+    }
+
+    /// Returns the builder of a session whose folder has this name.
+    fn session(&mut self, id: SessionId, attached: Attached, folder: &str) -> SessionBuilder {
+        let ticks_per_second = self.ticks_per_second();
+        let (folder, options) = (self.dir.join(folder), Arc::clone(&self.options));
+        SessionBuilder::new(id, attached, folder, options, self.clock, ticks_per_second)
+    }
+
+    fn ticks_per_second(&mut self) -> u64 {
+        *self.ticks_per_second.get_or_insert_with(|| self.clock.ticks_per_second())
+    }
+
+    /// Starts a session, and lists its process.
+    fn begin(&mut self, running: Running, info: ProcessInfo) {
+        let session = Arc::clone(&running.session);
+        self.unwritten.insert(session.id, running.image);
+        let _ = self.stages.commands.send(Command::Start(session, running.worker));
+        self.running.push(running);
+        self.recording.processes.push(info);
         self.dirty = true;
     }
 

@@ -1,12 +1,16 @@
 //! One process from its hello to its end, as all stages share it.
 
+mod builder;
+
 use crate::clock::Clock;
 use crate::code::PerfMap;
 use crate::journal_files::JournalFiles;
 use crate::module_files::ModuleFiles;
 use crate::options::Options;
 use crate::sys::Mapping;
-use formats::tape;
+pub use builder::{Attached, SessionBuilder};
+use formats::recording::ProcessInfo;
+use formats::tape::{self, Origin, field::Text};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -73,6 +77,25 @@ pub struct Limit {
 }
 
 impl Session {
+    /// Returns the process as `recording.json` lists it.
+    pub fn info(&self) -> ProcessInfo {
+        let process = &self.process;
+        let text = |text: &Text| text.lossy().into_owned();
+        ProcessInfo {
+            folder: self.folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            pid: process.pid,
+            ppid: process.ppid,
+            origin: Origin::of_number(process.origin).map(Origin::name).unwrap_or_default().into(),
+            parent: self.forked.as_ref().map(|fork| fork.folder.clone()),
+            exe: text(&process.exe),
+            argv: process.argv.iter().map(text).collect(),
+            started_unix_ns: process.start_unix_ns,
+            began_unix_ns: self.began_unix_ns,
+            own_malloc: self.mapping.has_own_malloc(),
+            ..ProcessInfo::default()
+        }
+    }
+
     /// Returns a session for the next segment of the process, in another folder with other options.
     /// With `starts` (tick and wall clock), the segment counts its time from there.
     pub fn next_segment(&self, folder: PathBuf, options: Arc<Options>, starts: Option<(u64, u64)>) -> Session {

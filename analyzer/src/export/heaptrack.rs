@@ -14,6 +14,7 @@ use crate::symbols::{Symbolizer, module_of};
 use crate::text::clean;
 use heaptape_formats::heaptrack::layout::{HEAPTRACK, VERSION};
 use heaptape_formats::heaptrack::{FrameName, Line, put};
+use heaptape_formats::tape::Origin;
 use rustc_hash::FxHashMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -162,7 +163,7 @@ impl File<'_> {
         let command = clean(&self.process.about.argv.join(" ")).into_owned();
         self.put(&Line::Command(command.into_bytes()));
         self.put(&Line::System { page_size: 4096, pages: 0 });
-        if self.process.about.origin == "attach" {
+        if self.process.about.origin == Origin::Attach.name() {
             self.put(&Line::Attached);
         }
         // heaptrack uses the first text as the path of the program.

@@ -23,7 +23,7 @@ tape_record! {
         ppid: u32,
         /// ID of the user.
         uid: u32,
-        /// How it was started: 0 by the recorder, 1 fork, 2 exec, 3 attached by itself.
+        /// How its recording began: the number of an [`Origin`](super::Origin).
         origin: u8,
         /// Ticks per second, 1,000,000,000 if ticks are nanoseconds.
         ticks_per_second: u64,

@@ -23,7 +23,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use formats::recording::{
     DCPI_FOLDER, Exit, PROFILE, PROGRAM_PREFIX, ProcessInfo, RECORDING, Recording, STREAM, TAPE, TRACE,
 };
-use formats::tape::{self, journal};
+use formats::tape::{self, Origin, journal};
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -410,7 +410,7 @@ impl OpenEpoch {
             let started_unix_ns = self.epoch.started_unix_ns;
             let process = ProcessInfo {
                 folder: name.clone(),
-                origin: "attach".into(),
+                origin: Origin::Attach.name().into(),
                 exe: exe.clone(),
                 started_unix_ns,
                 exit: Some(Exit::Code(0)),

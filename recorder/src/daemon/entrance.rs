@@ -10,8 +10,8 @@ use super::config::Budget;
 use super::control::Wake;
 use crate::attach::{Client, Incoming, Listener, RejectReason, Sender};
 use crate::crash;
+use crate::readiness;
 use crate::sys;
-use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -192,15 +192,10 @@ fn run(
     let (mut connections, mut starts) =
         (TokenBuckets::new(budget.connections, 1), TokenBuckets::new(budget.starts, BURST_SECONDS));
     loop {
-        let mut polls: Vec<PollFd<'_>> = listener.descriptors().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        polls.push(PollFd::new(sys::fd(&stop_receiver), PollFlags::POLLIN));
-        let capacity = listener.deadline().map_or(MAX_CHECK_INTERVAL, |deadline| deadline.min(MAX_CHECK_INTERVAL));
-        let _ = nix::poll::poll(
-            &mut polls,
-            PollTimeout::try_from(capacity.as_millis().max(1) as i32).unwrap_or(PollTimeout::MAX),
-        );
-        let is_stopped = polls.last().is_some_and(|poll| poll.any().unwrap_or(false));
-        drop(polls);
+        let all = listener.descriptors().chain([sys::fd(&stop_receiver)]);
+        let timeout = listener.deadline().map_or(MAX_CHECK_INTERVAL, |deadline| deadline.min(MAX_CHECK_INTERVAL));
+        let ready = readiness::wait(all, timeout.max(Duration::from_millis(1)));
+        let is_stopped = ready.is_ok_and(|ready| ready.last() == Some(&true));
         if is_stopped {
             let _ = stop_receiver.read(&mut [0]);
             return;

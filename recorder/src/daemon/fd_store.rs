@@ -10,6 +10,7 @@
 use super::config::Choice;
 use super::notify::Notify;
 use crate::crash::{self, Role};
+use crate::readiness;
 use crate::sys::{self, Mapping};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
@@ -27,6 +28,8 @@ const NO_DAEMON_TIMEOUT: Duration = Duration::from_secs(600);
 const ENDED_PROCESS_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time in which the fd store must start, and answer.
 const START_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval of checking whether the store is still needed.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of processes in the store.
 const MAX_PROCESSES: usize = 16_384;
 /// Maximum length of a message, in bytes.
@@ -220,14 +223,11 @@ pub fn run(path: &PathBuf) -> io::Result<()> {
     let mut daemon_gone = Instant::now();
     let own = nix::unistd::geteuid().as_raw();
     let outcome = loop {
-        let mut waits = vec![PollFd::new(sys::fd(&listener), PollFlags::POLLIN)];
-        waits.extend(daemon.as_ref().map(|daemon| PollFd::new(sys::fd(daemon), PollFlags::POLLIN)));
-        match nix::poll::poll(&mut waits, PollTimeout::from(1000u16)) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(error) => break Err(error.into()),
-        }
-        let ready: Vec<bool> = waits.iter().map(|wait| wait.any().unwrap_or(false)).collect();
-        drop(waits);
+        let all = std::iter::once(sys::fd(&listener)).chain(daemon.as_ref().map(sys::fd));
+        let ready = match readiness::wait(all, CHECK_INTERVAL) {
+            Ok(ready) => ready,
+            Err(error) => break Err(error),
+        };
         if ready.get(1) == Some(&true)
             && let Some(socket) = daemon.take()
         {

@@ -10,17 +10,16 @@ use crate::chunk_journal;
 use crate::clock;
 use crate::code::{MAX_MAP_BYTES_SHARED, PerfMap};
 use crate::drain::Command;
-use crate::journal_files::JournalFiles;
 use crate::module_files::ModuleFiles;
 use crate::options::Mode;
 use crate::process::{self, End, Process};
 use crate::recorder::ticks_of;
 use crate::release;
-use crate::session::{Fork, Session, Stats};
+use crate::session::{Attached, Fork, Session, SessionBuilder, SessionId};
 use crate::sys::{self, Mapping};
 use crossbeam_channel::bounded;
-use formats::recording::{Exit, ProcessInfo};
-use formats::tape::{self, field::Text};
+use formats::recording::Exit;
+use formats::tape::Origin;
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -65,7 +64,7 @@ impl Service {
     }
 
     pub(super) fn attach(&mut self, mut request: AttachRequest) -> Result<(), (AttachRequest, io::Error)> {
-        let start_tick = self.clock.now();
+        let (start_tick, uid) = (self.clock.now(), request.uid);
         let process = Process::read(request.pid);
         let name = String::from_utf8_lossy(&process.comm).into_owned();
         let mut variables = process::variable(request.pid, &["HEAPTAPE_MODE", "HEAPTAPE_LABEL"]).into_iter();
@@ -100,57 +99,35 @@ impl Service {
             let _ = self.stages.commands.send(Command::PrepareFork(parent.id, request.hello.fork_tick, done));
             let _ = is_done.recv_timeout(PARENT_STATE_TIMEOUT);
         }
-        let unix_ns = clock::unix_ns();
-        let id = self.next;
-        self.next += 1;
+        let id = self.new_id();
         let worker = parent.as_ref().map_or(id as usize % self.stages.workers, |(_, worker)| *worker);
-        let code = PerfMap::of(request.pid, request.hello.pid, request.uid, MAX_MAP_BYTES_SHARED);
+        let hello = request.hello;
+        let code = PerfMap::of(request.pid, hello.pid, uid, MAX_MAP_BYTES_SHARED);
         let code = match &parent {
             Some((parent_session, _)) => code.forked_from(&parent_session.code),
             None => code,
         };
-        let forked = parent.map(|(session, _)| {
+        let fork = parent.map(|(session, _)| {
             let folder = session.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            Fork { parent: session.id, folder, tick: request.hello.fork_tick }
+            Fork { parent: session.id, folder, tick: hello.fork_tick }
         });
-        let session = Arc::new(Session {
-            id,
-            mapping: Arc::new(mapping),
-            process: tape::Process {
-                pid: request.pid,
-                ppid: process.ppid,
-                uid: request.uid,
-                origin: if is_fork { 1 } else { 3 },
-                ticks_per_second: self.ticks_per_second,
-                start_tick,
-                start_unix_ns: unix_ns,
-                page_size: request.hello.page_size,
-                exe: Text(process.exe.clone()),
-                cwd: Text(process.cwd.clone()),
-                argv: process.argv.iter().map(|argument| Text(argument.clone())).collect(),
-                label: Text(label.clone().into_bytes()),
-                recorder: env!("CARGO_PKG_VERSION").into(),
-                sample_bytes: options.sample_bytes,
-                free_sites: options.free_stacks,
-            },
-            folder,
-            clock: self.clock,
-            options,
-            forked,
-            is_namespaced: request.hello.pid != request.pid,
-            stats: Arc::new(Stats::default()),
-            limit: Arc::default(),
-            resumed: false,
-            began_unix_ns: 0,
-            journal_files: JournalFiles::default(),
-            carried_over: Some(carried_over_file(&self.config.state, request.pid)),
-            code: Arc::new(code),
-            files: Arc::new(ModuleFiles::of(request.pid, self.saver.clone())),
-        });
+        let attached = Attached {
+            pid: request.pid,
+            hello_pid: hello.pid,
+            uid,
+            origin: if is_fork { Origin::Fork } else { Origin::Attach },
+            page_size: hello.page_size,
+            start_tick,
+            process,
+            mapping,
+            code,
+            files: ModuleFiles::of(request.pid, self.saver.clone()),
+        };
+        let carried_over = carried_over_file(&self.config.state, request.pid);
+        let session = SessionBuilder::new(id, attached, folder, options, self.clock, self.ticks_per_second);
+        let session = session.forked(fork).carried_over(carried_over.clone()).build();
         // Of an earlier process of this number.
-        let _ = std::fs::remove_file(chunk_journal::link(&carried_over_file(&self.config.state, request.pid)));
-        let hello_pid = request.hello.pid;
-        let uid = request.uid;
+        let _ = std::fs::remove_file(chunk_journal::link(&carried_over));
         let interval = choice.interval();
         session.limit.records.store(self.config.budget.events.saturating_mul(2), Relaxed);
         // The activation is set before the area is sent.
@@ -160,14 +137,14 @@ impl Service {
         if !request.accept(&session.mapping, &area) {
             return Ok(());
         }
-        let _ = self.archive.send(ArchiveCommand::Process(Arc::clone(&epoch), id, process_info(&session, &process)));
+        let _ = self.archive.send(ArchiveCommand::Process(Arc::clone(&epoch), id, session.info()));
         let _ = self.stages.commands.send(Command::Start(Arc::clone(&session), worker));
         self.clients.push(Client {
             session,
             process: request.process,
             area,
             uid,
-            hello_pid,
+            hello_pid: hello.pid,
             worker,
             choice,
             interval,
@@ -183,6 +160,12 @@ impl Service {
         });
         self.store_for_next_daemon(self.clients.len() - 1);
         Ok(())
+    }
+
+    fn new_id(&mut self) -> SessionId {
+        let id = self.next;
+        self.next += 1;
+        id
     }
 
     pub(super) fn store_for_next_daemon(&self, index: usize) {
@@ -221,48 +204,25 @@ impl Service {
         let interval = if interval == 0 { 0 } else { header.sample_bytes.load(Relaxed).clamp(2, MAX_INTERVAL) ^ 1 };
         header.sample_bytes.store(interval, Relaxed);
         options.sample_bytes = interval;
-        let id = self.next;
-        self.next += 1;
+        let id = self.new_id();
         let worker = id as usize % self.stages.workers;
-        let argv = process.argv.iter().map(|argument| Text(argument.clone())).collect();
-        let start_unix_ns = clock::unix_ns();
-        let session = Arc::new(Session {
-            id,
-            mapping: Arc::new(mapping),
-            process: tape::Process {
-                pid,
-                ppid: process.ppid,
-                uid,
-                origin: 3,
-                ticks_per_second: self.ticks_per_second,
-                start_tick: self.clock.now(),
-                start_unix_ns,
-                page_size: wire::area::PAGE as u32,
-                exe: Text(process.exe.clone()),
-                cwd: Text(process.cwd.clone()),
-                argv,
-                label: Text(label.clone().into_bytes()),
-                recorder: env!("CARGO_PKG_VERSION").into(),
-                sample_bytes: interval,
-                free_sites: options.free_stacks,
-            },
-            folder,
-            clock: self.clock,
-            options: Arc::new(options),
-            forked: None,
-            is_namespaced: hello_pid != pid,
-            // Valid until the blocks are read that the last daemon wrote.
-            stats: Arc::new(Stats { live_since_unix_ns: start_unix_ns.into(), ..Stats::default() }),
-            limit: Arc::default(),
-            resumed: true,
-            began_unix_ns: process::age(pid).map_or(0, |age| start_unix_ns.saturating_sub(age.as_nanos() as u64)),
-            journal_files: JournalFiles::default(),
-            carried_over: Some(carried_over_file(&self.config.state, pid)),
-            code: Arc::new(PerfMap::of(pid, hello_pid, uid, MAX_MAP_BYTES_SHARED)),
-            files: Arc::new(ModuleFiles::of(pid, self.saver.clone())),
-        });
+        let attached = Attached {
+            pid,
+            hello_pid,
+            uid,
+            origin: Origin::Attach,
+            page_size: wire::area::PAGE as u32,
+            start_tick: self.clock.now(),
+            process,
+            mapping,
+            code: PerfMap::of(pid, hello_pid, uid, MAX_MAP_BYTES_SHARED),
+            files: ModuleFiles::of(pid, self.saver.clone()),
+        };
+        let began_unix_ns = process::age(pid).map_or(0, |age| clock::unix_ns().saturating_sub(age.as_nanos() as u64));
+        let session = SessionBuilder::new(id, attached, folder, Arc::new(options), self.clock, self.ticks_per_second);
+        let session = session.resumed(began_unix_ns).carried_over(carried_over_file(&self.config.state, pid)).build();
         tracing::info!("process {pid} ({}) is taken over", comm.escape_debug());
-        let _ = self.archive.send(ArchiveCommand::Process(Arc::clone(&epoch), id, process_info(&session, &process)));
+        let _ = self.archive.send(ArchiveCommand::Process(Arc::clone(&epoch), id, session.info()));
         let _ = self.stages.commands.send(Command::Start(Arc::clone(&session), worker));
         let (process, since) = (end, Instant::now());
         let client = Client {
@@ -335,29 +295,4 @@ impl Service {
 /// Returns the path of the file that hands over the live blocks of a process to the next daemon.
 fn carried_over_file(state: &Path, pid: u32) -> PathBuf {
     state.join(CARRIED).join(pid.to_string())
-}
-
-/// Returns a process as it is listed in its epoch.
-pub(super) fn process_info(session: &Session, process: &Process) -> ProcessInfo {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    ProcessInfo {
-        folder: session.folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        pid: session.process.pid,
-        ppid: process.ppid,
-        origin: if session.process.origin == 1 { "fork" } else { "attach" }.into(),
-        parent: session.forked.as_ref().map(|fork| fork.folder.clone()),
-        exe: text(&process.exe),
-        argv: process.argv.iter().map(|argument| text(argument)).collect(),
-        started_unix_ns: session.process.start_unix_ns,
-        began_unix_ns: session.began_unix_ns,
-        own_malloc: session.mapping.has_own_malloc(),
-        ..ProcessInfo::default()
-    }
-}
-
-/// Returns a process as it is listed when it continues in another folder.
-pub(super) fn continued_process_info(session: &Session) -> ProcessInfo {
-    let tape::Process { exe, argv, ppid, .. } = &session.process;
-    let argv = argv.iter().map(|argument| argument.0.clone()).collect();
-    process_info(session, &Process { ppid: *ppid, exe: exe.0.clone(), argv, ..Process::default() })
 }

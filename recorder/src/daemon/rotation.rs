@@ -4,7 +4,6 @@
 use super::archive::ArchiveCommand;
 use super::config::Choice;
 use super::epoch::{Epoch, FLIGHTS};
-use super::intake::continued_process_info;
 use super::metrics::ProcessCounters;
 use super::service::{ClosingEpoch, CurrentEpoch, Service};
 use crate::access::make_folder;
@@ -195,8 +194,7 @@ impl Service {
         let choice = self.clients[index].choice;
         if choice.mode == Mode::Flight {
             let client = &self.clients[index];
-            let command =
-                ArchiveCommand::Process(Arc::clone(epoch), client.session.id, continued_process_info(&client.session));
+            let command = ArchiveCommand::Process(Arc::clone(epoch), client.session.id, client.session.info());
             let _ = self.archive.send(command);
         } else {
             self.rotate_process(index, choice, Callback::new(|| {}));
@@ -222,7 +220,7 @@ impl Service {
         let session = Arc::new(client.session.next_segment(folder, Arc::new(options), starts));
         client.choice = choice;
         client.session = Arc::clone(&session);
-        let _ = self.archive.send(ArchiveCommand::Process(epoch, session.id, continued_process_info(&session)));
+        let _ = self.archive.send(ArchiveCommand::Process(epoch, session.id, session.info()));
         let _ = self.stages.commands.send(Command::Process(session.id, ProcessCommand::Rotate(session, on_done)));
     }
 

@@ -18,6 +18,7 @@ use crate::clock::Clock;
 use crate::crash::{self, Destination, Role};
 use crate::options::Mode;
 use crate::process::{self, End};
+use crate::readiness;
 use crate::session::{SessionId, Stats};
 use crate::stages::Stages;
 use crate::store::Callback;
@@ -26,7 +27,6 @@ use crate::sync;
 use crate::sys;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use formats::recording::Exit;
-use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::SockType;
@@ -332,14 +332,7 @@ impl Service {
         let own_files = [self.signals.as_fd(), self.wake_receiver.as_fd()];
         let processes = self.clients.iter().map(|client| sys::fd(&client.process));
         let all = own_files.into_iter().chain(processes);
-        let mut polls: Vec<PollFd<'_>> = all.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        let timeout = PollTimeout::try_from(limit.as_nanos().div_ceil(1_000_000) as i32).unwrap_or(PollTimeout::MAX);
-        match nix::poll::poll(&mut polls, timeout) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let ready: Vec<bool> = polls.iter().map(|poll| poll.any().unwrap_or(false)).collect();
-        drop(polls);
+        let ready = readiness::wait(all, limit)?;
         let ended: Vec<SessionId> = self
             .clients
             .iter()

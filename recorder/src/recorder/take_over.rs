@@ -2,27 +2,23 @@
 
 use super::{Recorder, Running, text};
 use crate::attach::Client;
-use crate::clock;
 use crate::code::{self, PerfMap};
-use crate::drain::Command;
 use crate::handover::{About, CommandLink, Handover, Held};
-use crate::journal_files::JournalFiles;
 use crate::module_files::ModuleFiles;
 use crate::options::Options;
 use crate::process::{self, Process};
 use crate::release;
-use crate::session::{Session, Stats};
+use crate::session::Attached;
 use crate::sys::{self, Mapping};
 use crate::tree;
 use formats::pattern::Pattern;
 use formats::recording::{ProcessInfo, RECORDING, Recording};
-use formats::tape::{self, field::Text, journal};
+use formats::tape::{Origin, journal};
 use std::fs::DirBuilder;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
 use std::time::{Duration, Instant};
 
@@ -127,70 +123,45 @@ impl Recorder {
             self.recording.processes.push(info.clone());
         }
         self.first_pid.get_or_insert(pid);
-        let ticks_per_second = *self.ticks_per_second.get_or_insert_with(|| self.clock.ticks_per_second());
-        let start_unix_ns = clock::unix_ns();
         let began_unix_ns = if info.began_unix_ns == 0 { info.started_unix_ns } else { info.began_unix_ns };
-        let id = self.next;
-        self.next += 1;
-        let worker = id as usize % self.stages.workers;
-        let session = Arc::new(Session {
-            id,
-            mapping: Arc::new(mapping),
-            process: tape::Process {
-                pid,
-                ppid: info.ppid,
-                uid,
-                origin: 3,
-                ticks_per_second,
-                start_tick: self.clock.now(),
-                start_unix_ns,
-                page_size: wire::area::PAGE as u32,
-                exe: Text(info.exe.clone().into_bytes()),
-                cwd: Text(Process::read(pid).cwd),
-                argv: info.argv.iter().map(|argument| Text(argument.clone().into_bytes())).collect(),
-                label: Text(self.options.label.clone().into_bytes()),
-                recorder: env!("CARGO_PKG_VERSION").into(),
-                sample_bytes: self.options.sample_bytes,
-                free_sites: self.options.free_stacks,
-            },
-            folder: self.dir.join(&folder),
-            clock: self.clock,
-            options: Arc::clone(&self.options),
-            forked: None,
-            is_namespaced: hello_pid != pid,
-            stats: Arc::new(Stats { live_since_unix_ns: start_unix_ns.into(), ..Stats::default() }),
-            limit: Arc::default(),
-            resumed: true,
-            began_unix_ns,
-            carried_over: None,
-            journal_files: JournalFiles::default(),
-            code: Arc::new(PerfMap::of(pid, hello_pid, uid, code::MAX_MAP_BYTES)),
-            files: Arc::new(ModuleFiles::of(pid, self.saver.clone())),
-        });
-        let (exit, accounting) = (None, None);
-        let origin = "attach".to_owned();
-        let process_info =
-            ProcessInfo { folder, origin, started_unix_ns: start_unix_ns, began_unix_ns, exit, accounting, ..info };
-        let _ = self.stages.commands.send(Command::Start(Arc::clone(&session), worker));
-        if let Ok(process) = end.try_clone() {
-            self.handovers.push(Handover::Begun(Box::new(Held {
-                about: About { info: process_info.clone(), hello_pid, uid },
-                area,
-                process,
-            })));
-        }
-        let index = self.recording.processes.len();
-        self.running.push(Running {
-            session,
-            process: end,
+        let process = Process {
+            ppid: info.ppid,
+            exe: info.exe.clone().into_bytes(),
+            argv: info.argv.iter().map(|argument| argument.clone().into_bytes()).collect(),
+            ..Process::read(pid)
+        };
+        let id = self.new_id();
+        let attached = Attached {
+            pid,
             hello_pid,
-            worker,
-            image: index,
-            program: tree::program(pid),
-        });
-        self.unwritten.insert(id, index);
-        self.recording.processes.push(process_info);
-        self.dirty = true;
+            uid,
+            origin: Origin::Attach,
+            page_size: wire::area::PAGE as u32,
+            start_tick: self.clock.now(),
+            process,
+            mapping,
+            code: PerfMap::of(pid, hello_pid, uid, code::MAX_MAP_BYTES),
+            files: ModuleFiles::of(pid, self.saver.clone()),
+        };
+        let session = self.session(id, attached, &folder).resumed(began_unix_ns).build();
+        let process_info = ProcessInfo {
+            folder,
+            origin: Origin::Attach.name().into(),
+            started_unix_ns: session.process.start_unix_ns,
+            began_unix_ns,
+            exit: None,
+            accounting: None,
+            ..info
+        };
+        if let Ok(process) = end.try_clone() {
+            let about = About { info: process_info.clone(), hello_pid, uid };
+            self.handovers.push(Handover::Begun(Box::new(Held { about, area, process })));
+        }
+        let (worker, image) = (id as usize % self.stages.workers, self.recording.processes.len());
+        self.begin(
+            Running { session, process: end, hello_pid, worker, image, program: tree::program(pid) },
+            process_info,
+        );
     }
 
     /// Returns whether a program is selected, by the name of its file or of its script.

@@ -1,0 +1,125 @@
+//! The start of a session: from what a recorder learns of a process to the state that all stages
+//! share.
+
+use super::{Fork, Limit, Session, SessionId, Stats};
+use crate::clock::{self, Clock};
+use crate::code::PerfMap;
+use crate::journal_files::JournalFiles;
+use crate::module_files::ModuleFiles;
+use crate::options::Options;
+use crate::process::Process;
+use crate::sys::Mapping;
+use formats::tape::{self, Origin, field::Text};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What a recorder knows of a process that attaches, or that it takes over from another recorder.
+#[derive(Debug)]
+pub struct Attached {
+    /// Process id in the recorder's pid namespace.
+    pub pid: u32,
+    /// Process id in the process's own pid namespace.
+    pub hello_pid: u32,
+    /// User id of the process.
+    pub uid: u32,
+    /// How its recording begins.
+    pub origin: Origin,
+    /// Size of its memory pages in bytes.
+    pub page_size: u32,
+    /// Tick of the attach.
+    pub start_tick: u64,
+    /// Information about the process from `/proc`.
+    pub process: Process,
+    /// Shared memory area of the process.
+    pub mapping: Mapping,
+    /// The perf map in which it names the code that it generates.
+    pub code: PerfMap,
+    /// The open files of its modules.
+    pub files: ModuleFiles,
+}
+
+/// A session that is about to start: of an unrelated process, unless its methods say otherwise.
+#[derive(Debug)]
+pub struct SessionBuilder {
+    session: Session,
+}
+
+impl SessionBuilder {
+    /// Creates the session of a process that is recorded in a folder from now on.
+    pub fn new(
+        id: SessionId,
+        attached: Attached,
+        folder: PathBuf,
+        options: Arc<Options>,
+        clock: Clock,
+        ticks_per_second: u64,
+    ) -> SessionBuilder {
+        let Attached { pid, hello_pid, uid, origin, page_size, start_tick, process, mapping, code, files } = attached;
+        let process = tape::Process {
+            pid,
+            ppid: process.ppid,
+            uid,
+            origin: origin.number(),
+            ticks_per_second,
+            start_tick,
+            start_unix_ns: clock::unix_ns(),
+            page_size,
+            exe: Text(process.exe),
+            cwd: Text(process.cwd),
+            argv: process.argv.into_iter().map(Text).collect(),
+            label: options.label.as_str().into(),
+            recorder: env!("CARGO_PKG_VERSION").into(),
+            sample_bytes: options.sample_bytes,
+            free_sites: options.free_stacks,
+        };
+        let session = Session {
+            id,
+            mapping: Arc::new(mapping),
+            process,
+            folder,
+            clock,
+            options,
+            forked: None,
+            is_namespaced: hello_pid != pid,
+            stats: Arc::new(Stats::default()),
+            limit: Arc::new(Limit::default()),
+            resumed: false,
+            began_unix_ns: 0,
+            carried_over: None,
+            code: Arc::new(code),
+            files: Arc::new(files),
+            journal_files: JournalFiles::default(),
+        };
+        SessionBuilder { session }
+    }
+
+    /// Names the fork from which the process comes.
+    #[must_use]
+    pub fn forked(mut self, fork: Option<Fork>) -> SessionBuilder {
+        self.session.forked = fork;
+        self
+    }
+
+    /// Continues the session of another recorder, which began at this time in nanoseconds since
+    /// 1970. The live blocks are not known until what that recorder wrote about them is read.
+    #[must_use]
+    pub fn resumed(mut self, began_unix_ns: u64) -> SessionBuilder {
+        self.session.stats.live_since_unix_ns.store(self.session.process.start_unix_ns, Relaxed);
+        (self.session.resumed, self.session.began_unix_ns) = (true, began_unix_ns);
+        self
+    }
+
+    /// Sets the file that hands its live blocks over from one daemon to the next.
+    #[must_use]
+    pub fn carried_over(mut self, path: PathBuf) -> SessionBuilder {
+        self.session.carried_over = Some(path);
+        self
+    }
+
+    /// Returns the session.
+    #[must_use]
+    pub fn build(self) -> Arc<Session> {
+        Arc::new(self.session)
+    }
+}
