@@ -6,7 +6,8 @@ cd "$(dirname "$0")/.."
 
 git ls-files -z '*.rs' | xargs -0 rustfmt --check --edition 2024 --config-path rustfmt.toml
 cargo clippy --quiet --workspace --exclude heaptape-parquet --all-targets -- -D warnings
-# Heads of crates point at private modules on purpose: these pages are for whoever works on them.
+# Heads of crates point at private modules on purpose: these pages are for the
+# developers of heaptape.
 RUSTDOCFLAGS='-D warnings -A rustdoc::private-intra-doc-links' cargo doc --quiet --workspace --exclude heaptape-parquet --no-deps --document-private-items
 # Licences and advisories, where the tool is installed; it needs the network.
 if command -v cargo-deny >/dev/null 2>&1; then

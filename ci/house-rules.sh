@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Rules of the house that no compiler checks: length of files, where unsafe code may stand, what the
-# preload library is made of, no notes to self, no path of anybody's machine, scripts that something
-# calls.
+# Lints of the repository that no compiler checks: length of files, which files may contain unsafe
+# code, what the preload library is made of, no notes to self, no path of a developer's machine, and
+# no script that nothing calls.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 bad=0
@@ -16,8 +16,8 @@ while IFS= read -r -d '' file; do
   fi
 done < <(git ls-files -z '*.rs' '*.sh' 'scripts/*')
 
-# Unsafe code: blocks, functions, implementations and foreign interfaces, in the listed files and
-# their tests only.
+# Unsafe code: blocks, functions, implementations and extern blocks, in the listed files and their
+# tests only.
 allowed=$(sed 's/#.*//; s/[[:space:]].*//; /^$/d' ci/unsafe-files.txt)
 while IFS= read -r file; do
   case $file in */tests.rs | */tests/*) continue ;; esac
@@ -34,7 +34,7 @@ found=$(cargo tree --quiet -p heaptape-preload -e normal,no-proc-macro --prefix 
 [ "$found" = "$(sed 's/#.*//; /^[[:space:]]*$/d' ci/preload-dependencies.txt | sort -u)" ] ||
   fail "the preload library's packages differ from ci/preload-dependencies.txt:"$'\n'"$found"
 
-# Every library and command crate says what it thinks of unsafe code.
+# Every library and command crate but preload, wire and recorder forbids unsafe code.
 for lib in formats/src/lib.rs analyzer/src/lib.rs cli/src/main.rs parquet/src/main.rs tests/src/lib.rs; do
   grep -q 'forbid(unsafe_code)' "$lib" || fail "$lib forbids no unsafe code"
 done
@@ -57,7 +57,7 @@ promised=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 pinned=$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
 case $pinned in "$promised" | "$promised".*) ;; *) fail "rust-toolchain.toml pins $pinned, Cargo.toml promises $promised" ;; esac
 
-# Whatever lies in ci and scripts is executable and called by something.
+# Every script in ci and scripts is executable, and something calls it.
 for script in ci/*.sh scripts/*; do
   [ -x "$script" ] || fail "$script is not executable"
   git grep -qF "$script" -- . ":!$script" || fail "nothing calls $script"

@@ -136,12 +136,12 @@ impl Visitor<'_> {
 
 /// Returns what keeps a paragraph from being a sentence that makes sense alone.
 fn fault(paragraph: &str, is_help: bool) -> Option<&'static str> {
-    let words: Vec<&str> = paragraph.split_whitespace().collect();
-    let first = words.first()?;
+    let mut rest = paragraph.split_whitespace();
+    let first = rest.next()?;
     if is_help {
         return None;
     }
-    if words.len() < 4 {
+    if rest.count() < 3 {
         return Some("fewer than four words");
     }
     if DANGLING.contains(&first.trim_end_matches([',', ':'])) {

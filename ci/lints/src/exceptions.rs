@@ -13,7 +13,7 @@ type Key = (String, String);
 /// Compares findings and list, and prints what differs. Returns whether nothing does.
 ///
 /// # Errors
-/// A list that cannot be read.
+/// Returns an error if the list cannot be read.
 pub fn check(findings: &[Finding]) -> Result<bool, String> {
     let (allowed, found) = (read()?, count(findings));
     let (mut is_good, mut fewer) = (true, 0);
@@ -42,16 +42,16 @@ pub fn check(findings: &[Finding]) -> Result<bool, String> {
     Ok(is_good)
 }
 
-/// Writes the list with the lower of the listed and the found counts. A missing list takes all.
+/// Writes the list with the lower of the listed and the found counts.
 ///
 /// # Errors
-/// A list that cannot be read or written.
+/// Returns an error if the list cannot be read or written.
 pub fn shrink(findings: &[Finding]) -> Result<(), String> {
-    let found = count(findings);
-    let listed = match std::path::Path::new(LIST).exists() {
-        true => read()?,
-        false => found.clone(),
-    };
+    let text = shrunk(read()?, &count(findings));
+    std::fs::write(LIST, text).map_err(|e| format!("cannot write {LIST}: {e}"))
+}
+
+fn shrunk(listed: BTreeMap<Key, usize>, found: &BTreeMap<Key, usize>) -> String {
     let mut text = HEAD.to_string();
     for ((lint, file), most) in listed {
         let count = found.get(&(lint.clone(), file.clone())).copied().unwrap_or(0).min(most);
@@ -59,7 +59,7 @@ pub fn shrink(findings: &[Finding]) -> Result<(), String> {
             text += &format!("{lint} {file} {count}\n");
         }
     }
-    std::fs::write(LIST, text).map_err(|e| format!("cannot write {LIST}: {e}"))
+    text
 }
 
 fn count(findings: &[Finding]) -> BTreeMap<Key, usize> {
@@ -70,8 +70,16 @@ fn count(findings: &[Finding]) -> BTreeMap<Key, usize> {
     counts
 }
 
+/// Reads the list. Without the file, nothing is allowed.
 fn read() -> Result<BTreeMap<Key, usize>, String> {
-    let text = std::fs::read_to_string(LIST).map_err(|e| format!("cannot read {LIST}: {e}"))?;
+    match std::fs::read_to_string(LIST) {
+        Ok(text) => parse(&text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(BTreeMap::new()),
+        Err(error) => Err(format!("cannot read {LIST}: {error}")),
+    }
+}
+
+fn parse(text: &str) -> Result<BTreeMap<Key, usize>, String> {
     let mut counts = BTreeMap::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.starts_with('#')) {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -82,4 +90,20 @@ fn read() -> Result<BTreeMap<Key, usize>, String> {
         counts.insert((lint.to_string(), file.to_string()), count);
     }
     Ok(counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_shrinks_to_its_head_and_is_read_back() {
+        let found = |count| BTreeMap::from([(("banned-word".to_string(), "a.rs".to_string()), count)]);
+        let shrunk_to = |count| shrunk(parse("banned-word a.rs 3\nwide-tuple b.rs 1\n").unwrap(), &found(count));
+        assert_eq!(shrunk_to(2), format!("{HEAD}banned-word a.rs 2\n"));
+        assert_eq!(shrunk_to(4), format!("{HEAD}banned-word a.rs 3\n"));
+        assert_eq!(shrunk_to(0), HEAD);
+        assert_eq!(parse(HEAD).unwrap(), BTreeMap::new());
+        assert!(parse("banned-word a.rs\n").is_err());
+    }
 }

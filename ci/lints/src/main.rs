@@ -30,7 +30,7 @@ struct Finding {
     lint: &'static str,
     /// Line in the file, from 1.
     line: usize,
-    /// What is wrong.
+    /// Description of what is wrong.
     text: String,
 }
 
@@ -52,10 +52,10 @@ fn run(args: &[String]) -> Result<bool, String> {
         None => exceptions::check(&findings),
         Some("--shrink") => exceptions::shrink(&findings).map(|()| true),
         Some("--list") => {
-            let is_asked_for = |finding: &Finding| {
+            let is_selected = |finding: &Finding| {
                 args[1..].iter().all(|arg| finding.lint == arg || finding.file.starts_with(arg.as_str()))
             };
-            for finding in findings.iter().filter(|finding| is_asked_for(finding)) {
+            for finding in findings.iter().filter(|finding| is_selected(finding)) {
                 println!("{}:{}: {}: {}", finding.file, finding.line, finding.lint, finding.text);
             }
             Ok(true)
@@ -86,8 +86,8 @@ fn find(files: &[String]) -> Result<Vec<Finding>, String> {
     Ok(findings)
 }
 
-/// The list of banned words.
-const LIST_OF_WORDS: &str = "ci/lints/src/prose.rs";
+/// The file of the prose lint, which has the banned terms.
+const PROSE_LINT: &str = "ci/lints/src/prose.rs";
 
 /// Returns the files that git knows and whose words are ours. Golden files come from other tools.
 fn tracked_files() -> Result<Vec<String>, String> {
@@ -96,7 +96,7 @@ fn tracked_files() -> Result<Vec<String>, String> {
     let files: Vec<String> = names
         .split('\0')
         .filter(|name| {
-            !name.is_empty() && !name.contains("/golden/") && *name != LIST_OF_WORDS && Path::new(name).is_file()
+            !name.is_empty() && !name.contains("/golden/") && *name != PROSE_LINT && Path::new(name).is_file()
         })
         .map(str::to_string)
         .collect();

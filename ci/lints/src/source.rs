@@ -5,13 +5,13 @@ use std::ops::Range;
 use std::str::FromStr;
 use syn::spanned::Spanned;
 
-/// A parsed file.
+/// A file that syn has parsed.
 pub struct Source {
     /// Path from the repository's top folder.
     pub file: String,
-    /// Content.
+    /// Content of the file.
     pub text: String,
-    /// Items.
+    /// Items of the file, with their attributes.
     pub syntax: syn::File,
     /// All tokens; documentation comments are attributes in it.
     pub tokens: TokenStream,
@@ -25,7 +25,7 @@ pub struct Source {
 pub struct Leaf {
     /// The identifier, literal or punctuation.
     pub tree: TokenTree,
-    /// Its bytes in the file.
+    /// Range of bytes of the token in the file.
     pub range: Range<usize>,
 }
 

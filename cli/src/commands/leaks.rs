@@ -50,6 +50,13 @@ pub struct Suppress {
     pub no_built_in: bool,
 }
 
+impl Suppress {
+    /// Returns the options in the form that the analyzer takes.
+    pub fn options(self) -> leaks::Options {
+        leaks::Options { suppressions: self.suppressions, built_in: !self.no_built_in, ..leaks::Options::default() }
+    }
+}
+
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let options = leaks::Options {
         depth: args.depth,

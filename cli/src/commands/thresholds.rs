@@ -1,6 +1,5 @@
 //! `--fail-if` and its options: thresholds that make a command fail, for CI.
 
-use super::leaks::Suppress;
 use crate::Outcome;
 use crate::exit::FAILED;
 use anyhow::Context;
@@ -87,12 +86,5 @@ impl Thresholds {
             (false, true) => Outcome::Done,
             (false, false) => Outcome::Incomplete { strict },
         })
-    }
-}
-
-impl Suppress {
-    /// Returns the options in the form that the analyzer takes.
-    pub fn options(self) -> leaks::Options {
-        leaks::Options { suppressions: self.suppressions, built_in: !self.no_built_in, ..leaks::Options::default() }
     }
 }
