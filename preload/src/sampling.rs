@@ -38,7 +38,7 @@ fn set() -> Option<&'static Set> {
 pub fn make_set() -> bool {
     let bytes = size_of::<Set>();
     if set().is_none() && Need::MAP_MORE.is_allowed() {
-        let Some(new) = sys::map_private(core::ptr::null_mut(), bytes, 0) else { return false };
+        let Some(new) = sys::map_private(bytes) else { return false };
         sys::unlock(new, bytes);
         sys::advise(new, bytes, libc::MADV_NOHUGEPAGE);
         if SET.compare_exchange(core::ptr::null_mut(), new.cast(), AcqRel, Relaxed).is_err() {

@@ -2,8 +2,10 @@
 //! socket.
 
 use crate::session::{Session, SessionId};
+use crate::sys::Mapping;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use wire::hello::UntracedReason;
 
 /// Maximum number of ended sessions whose boards are still read: children that share a board may
 /// outlive its process.
@@ -34,6 +36,14 @@ pub struct Found {
     pub exe: String,
     /// Why the process is not recorded.
     pub why: String,
+}
+
+/// Returns why a process that has received its area does not use it. A process that posts no reason
+/// has stopped waiting.
+pub fn why_unused(mapping: &Mapping) -> &'static str {
+    let mut why = UntracedReason::Busy;
+    mapping.header().board.0.drain(|posted| why = posted.reason);
+    why.text()
 }
 
 impl Boards {

@@ -271,7 +271,7 @@ impl Recorder {
             if is_attached(&pending) {
                 self.start_session(pending);
             } else if has_disconnected || pending.since.elapsed() > ATTACH_TIMEOUT {
-                self.note_gave_up(&pending.client, &pending.process, &pending.folder);
+                self.note_gave_up(&pending.client, &pending.process, &pending.folder, &pending.mapping);
             } else {
                 self.pending.push(pending);
             }
@@ -414,7 +414,7 @@ impl Recorder {
                 PendingAttach { client, process, program, code, files, folder, mapping, area, start_tick, since };
             self.pending.push(pending);
         } else {
-            self.note_gave_up(&client, &process, &folder);
+            self.note_gave_up(&client, &process, &folder, &mapping);
         }
     }
 

@@ -16,6 +16,8 @@ const ONCE_DIFFERENT: &[&str] = &[
     "coroutines:1{ plugin:3:0:1 } sandbox:1 memalign:0:8:256",
     // The resize of an inherited block of 0 bytes counted as a free of an unknown address.
     "realloc:4:0 fork:0:0:0{ reallocarray:4:43:1000 }",
+    // A child of a fork inside a hook could not map pages below a limit of private memory.
+    "signal-safe memalign:5:4095:32 limit:7:863:1 rawforks:5",
 ];
 
 /// The cases of the first seeds, for a minute at most. The full form goes on for an hour, most of

@@ -46,6 +46,8 @@ pub enum UntracedReason {
     Busy = 8,
     /// It was built with a sanitizer, whose run-time library must come before all others.
     Sanitizer = 9,
+    /// The process has no memory left under its limits for what the library needs.
+    Memory = 10,
 }
 
 impl UntracedReason {
@@ -61,6 +63,7 @@ impl UntracedReason {
             7 => Some(UntracedReason::Sandbox),
             8 => Some(UntracedReason::Busy),
             9 => Some(UntracedReason::Sanitizer),
+            10 => Some(UntracedReason::Memory),
             _ => None,
         }
     }
@@ -77,6 +80,7 @@ impl UntracedReason {
             UntracedReason::Sandbox => "its sandbox does not let it reach the recorder",
             UntracedReason::Busy => "it no longer waited for the recorder, which was busy (HEAPTAPE_ATTACH_MS)",
             UntracedReason::Sanitizer => "it was built with a sanitizer, which must be loaded first",
+            UntracedReason::Memory => "its limit on memory leaves no space for the recording",
         }
     }
 }

@@ -163,6 +163,7 @@ fn inspect_process() {
 fn adopt(area: Area, pid: u32, is_child: bool) -> Option<Area> {
     let is_inherited = is_child && !USE_NEW_MEMORY.swap(false, Relaxed);
     if !private::start(is_inherited, STATE_BYTES) || !start(&area) {
+        area.header().board.0.post(pid, UntracedReason::Memory, b"");
         area.give_up();
         return None;
     }
@@ -170,7 +171,7 @@ fn adopt(area: Area, pid: u32, is_child: bool) -> Option<Area> {
     let parents = board::begin(&area);
     if !parents.is_null() {
         // The page is replaced and not unmapped, because another thread may use it.
-        sys::map_private(parents, size_of::<Header>(), libc::MAP_FIXED);
+        sys::replace_by_zeros(parents, size_of::<Header>());
     }
     area.header().own_malloc.store(dynsym::has_other_malloc().into(), Relaxed);
     if is_child {

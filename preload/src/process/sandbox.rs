@@ -40,7 +40,7 @@ const CALLS: [(Need, Call); 29] = [
     (Need::MAP_MORE.and(Need::THREAD).and(Need::MAP).and(Need::ATTACH).and(Need::INSPECT), any(libc::SYS_munmap)),
     (Need::UNLOCK, any(libc::SYS_munlock)),
     (Need::INSPECT, any(libc::SYS_clone)),
-    (Need::MAP_MORE.and(Need::THREAD).and(Need::ATTACH), any(libc::SYS_madvise)),
+    (Need::MAP_MORE.and(Need::THREAD).and(Need::MAP).and(Need::ATTACH), any(libc::SYS_madvise)),
     (Need::THREAD.and(Need::ATTACH), any(libc::SYS_gettid)),
     (Need::ATTACH.and(Need::PEEK).and(Need::INSPECT), any(libc::SYS_getpid)),
     (Need::SLEEP, known(libc::SYS_futex, [None, Some(libc::FUTEX_WAIT as u64), None, None, None, None])),

@@ -11,7 +11,7 @@ mod sample;
 
 pub use resize::{resize_begins, resize_ends};
 
-use crate::boot::claim;
+use crate::boot::{claim, inherited};
 use crate::caller::Caller;
 use crate::stack::cache;
 use crate::thread::{
@@ -62,8 +62,9 @@ fn hook_path() -> HookPath {
 #[inline(never)]
 fn slow_path_state(caller: Caller, request: Request) -> Option<(*mut ThreadState, CallKind)> {
     let mut state = thread::get();
+    // If a fork interrupted a hook, the child has the parent's state until here.
     // SAFETY: the thread's own state, which stays mapped.
-    if state.is_null() || unsafe { (*state).activation }.is_none() {
+    if state.is_null() || unsafe { (*state).activation.is_none() || inherited::leave_parent(state) } {
         state = claim::enter(caller.sp);
         return (!state.is_null()).then_some((state, CallKind::Event));
     }

@@ -54,10 +54,15 @@ fn ensure_capacity_aligned(state: &mut ThreadState) -> bool {
         state.writer.limit = end.min(wanted + HEADER_CHECK_RECORDS);
         wanted <= end
     };
+    // In a forked child the state may be that of a hook of the parent.
+    let is_current = core::ptr::eq(thread::get(), state);
     // SAFETY: the calling thread's own state.
     unsafe { apply_control(state) };
     if refresh(state) {
         return true;
+    }
+    if !is_current {
+        return false;
     }
     let Some(area) = session::area() else { return false };
     let header = area.header();

@@ -217,17 +217,15 @@ impl Area {
     /// that the fork interrupted continues there. With `also_header` the first page is replaced
     /// too, which the child otherwise shares with its parent and the recorder.
     pub fn replace_in_child(&self, also_header: bool) {
-        let map_zeros = |at: *mut u8, bytes: usize| sys::map_private(at, bytes, libc::MAP_FIXED);
         let kept = if also_header { 0 } else { PAGE as usize };
-        map_zeros(self.front.wrapping_add(kept), front_bytes(&self.layout) - kept);
+        sys::replace_by_zeros(self.front.wrapping_add(kept), front_bytes(&self.layout) - kept);
         // A child that attached in a handler of `pthread_atfork` has segments of its own by now.
         if ORIGINS[Table::Slots as usize][0].load(Acquire) != self.front as usize + PAGE as usize {
             return;
         }
         for table in Table::ALL {
-            (1..Segments::MAX).map_while(|segment| self.mapped_segment(table, segment)).for_each(|(at, bytes)| {
-                map_zeros(at, bytes);
-            });
+            let mapped = (1..Segments::MAX).map_while(|segment| self.mapped_segment(table, segment));
+            mapped.for_each(|(at, bytes)| sys::replace_by_zeros(at, bytes));
         }
     }
 

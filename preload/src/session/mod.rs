@@ -35,11 +35,14 @@ static AREA: Shared = Shared(UnsafeCell::new(None));
 /// Returns the shared area of a live session of this process. A child that has not attached yet has
 /// none.
 pub fn area() -> Option<Area> {
-    if !is_live() || !private::is_ours() {
-        return None;
-    }
+    parents_area().filter(|_| private::is_ours())
+}
+
+/// Returns the area of the session of this process, or of the one that it was forked from, where it
+/// is not mapped any more.
+pub fn parents_area() -> Option<Area> {
     // SAFETY: LIVE was seen with Acquire.
-    unsafe { *AREA.0.get() }
+    is_live().then(|| unsafe { *AREA.0.get() }).flatten()
 }
 
 /// Returns the area of the session, and creates the session if that has not been tried in this

@@ -34,7 +34,7 @@ const fn index_bytes(log2: u32) -> usize {
 
 /// Maps memory of zeros that a forked child sees as zeros too.
 fn wiped(bytes: usize) -> Option<*mut u8> {
-    let base = sys::map_private(core::ptr::null_mut(), bytes, 0)?;
+    let base = sys::map_private(bytes)?;
     if !sys::advise(base, bytes, libc::MADV_WIPEONFORK) {
         sys::unmap(base, bytes);
         return None;

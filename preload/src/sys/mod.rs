@@ -50,11 +50,21 @@ fn address(result: isize) -> Option<*mut u8> {
 
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
-/// Maps private memory of zeros. Returns `None` if the system refuses. With `MAP_FIXED` it replaces
-/// what is mapped there, a range that the caller owns.
-pub fn map_private(at: *mut u8, bytes: usize, flag: i32) -> Option<*mut u8> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | flag;
-    address(call!(SYS_mmap, at, bytes, READ_WRITE, flags, usize::MAX, 0))
+/// Maps private memory of zeros. Returns `None` if the system refuses.
+pub fn map_private(bytes: usize) -> Option<*mut u8> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    address(call!(SYS_mmap, 0, bytes, READ_WRITE, flags, usize::MAX, 0))
+}
+
+/// Maps zeros in place of a range that the caller owns. Where the program's limit leaves no private
+/// memory, they are shared with later children.
+pub fn replace_by_zeros(at: *mut u8, bytes: usize) {
+    for kind in [libc::MAP_PRIVATE, libc::MAP_SHARED] {
+        let flags = kind | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        if address(call!(SYS_mmap, at, bytes, READ_WRITE, flags, usize::MAX, 0)).is_some() {
+            return;
+        }
+    }
 }
 
 /// Maps a range of a file, shared: anywhere, or replacing what the caller has mapped at `at`.

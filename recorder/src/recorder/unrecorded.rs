@@ -2,8 +2,10 @@
 
 use super::{Recorder, text};
 use crate::attach::Client;
+use crate::boards::why_unused;
 use crate::handover::Handover;
 use crate::process::Process;
+use crate::sys::Mapping;
 use formats::recording::NotTraced;
 use wire::hello::UntracedReason;
 
@@ -26,8 +28,8 @@ impl Recorder {
         self.recording.not_traced.iter().any(|process| process.pid == pid)
     }
 
-    pub(super) fn note_gave_up(&mut self, client: &Client, process: &Process, folder: &str) {
-        self.not_traced(client.pid, text(&process.exe), UntracedReason::Busy.text().into());
+    pub(super) fn note_gave_up(&mut self, client: &Client, process: &Process, folder: &str, mapping: &Mapping) {
+        self.not_traced(client.pid, text(&process.exe), why_unused(mapping).into());
         let _ = std::fs::remove_dir(self.dir.join(folder));
         self.handovers.push(Handover::Over(folder.to_owned()));
     }

@@ -15,7 +15,7 @@ pub fn run(body: impl FnOnce()) {
     if timestamp::is_single_threaded() || sys::pid() != session::pid() {
         return body();
     }
-    let Some(stack) = sys::map_private(core::ptr::null_mut(), STACK, 0) else { return };
+    let Some(stack) = sys::map_private(STACK) else { return };
     // The helper must not handle a signal of the process.
     let signals = sys::hold_signals();
     let mut body = Some(body);
