@@ -2,11 +2,12 @@
 //! how many at once, and where they are stored. A thread receives each one ([`receive`]). When it
 //! is complete its folder moves to the current epoch, and is a process like any other.
 
-use super::archive::ArchiveCommand;
-use super::config::Budget;
+use super::budget::Budgets;
+use super::config::{Budget, Config};
+use super::control::Wake;
+use super::epochs::Epochs;
 use super::protocol;
 use super::receive::{self, Job, Limits, Progress, Received};
-use super::service::Service;
 use crate::access::make_folder;
 use crate::attach::Sender as FileSender;
 use crate::clock;
@@ -70,7 +71,7 @@ impl Incoming {
 
 /// Counts of streams since the start of the daemon.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counters {
+pub struct Counters {
     /// Number of streams that are stored.
     pub kept: u64,
     /// Number of stored streams that are incomplete.
@@ -83,22 +84,45 @@ pub(super) struct Counters {
 
 /// All streams of the daemon.
 #[derive(Debug)]
-pub(super) struct Streams {
+pub struct Streams {
+    /// Folder of the streams that are being received.
+    folder: PathBuf,
+    serves_all: bool,
+    wake: Wake,
     incoming: Vec<Incoming>,
-    next: u64,
-    pub(super) counters: Counters,
+    last_id: u64,
+    counters: Counters,
     ended: Receiver<(u32, Received)>,
     ends: Sender<(u32, Received)>,
 }
 
-impl Default for Streams {
-    fn default() -> Self {
-        let (ends, ended) = unbounded();
-        Streams { incoming: Vec::new(), next: 1, counters: Counters::default(), ended, ends }
-    }
-}
-
 impl Streams {
+    /// Creates the folder of streams, and completes those that a killed daemon had received in
+    /// part. `wake` is notified at the end of each.
+    ///
+    /// # Errors
+    /// The error of the folder, or of the thread that completes them.
+    pub fn start(config: &Config, wake: Wake) -> io::Result<Streams> {
+        let (ends, ended) = unbounded();
+        let mut streams = Streams {
+            folder: config.state.join(INCOMING),
+            serves_all: config.serves_all,
+            wake,
+            incoming: Vec::new(),
+            last_id: 0,
+            counters: Counters::default(),
+            ended,
+            ends,
+        };
+        streams.recover()?;
+        Ok(streams)
+    }
+
+    /// Returns the counts since the start of the daemon.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
     /// Returns the number of streams that are being received.
     pub fn count(&self) -> usize {
         self.incoming.len()
@@ -120,36 +144,38 @@ impl Streams {
             }
         })
     }
-}
 
-impl Service {
-    fn incoming(&self) -> PathBuf {
-        self.config.state.join(INCOMING)
+    fn new_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
     }
 
     /// Starts the reception of a stream.
-    pub(super) fn take_stream(&mut self, caller: FileSender) {
+    pub fn take(&mut self, caller: FileSender, epochs: &mut Epochs, budgets: &mut Budgets) {
         let FileSender { socket, pid, uid, is_stream } = caller;
         let socket = Arc::new(socket);
-        if let Err(why) = self.check_permission(uid).and_then(|()| self.begin_stream(&socket, pid, uid, is_stream)) {
-            self.streams.counters.refused += 1;
+        let permitted = self.check_permission(uid, epochs, budgets);
+        let limits = *budgets.limits();
+        if let Err(why) = permitted.and_then(|()| self.begin(&socket, pid, uid, is_stream, epochs, limits)) {
+            self.counters.refused += 1;
             tracing::debug!("a stream of process {pid} of user {uid} is not stored: {why}");
             receive::answer(&socket, &json!({ "error": why }));
         }
     }
 
-    fn check_permission(&mut self, uid: u32) -> Result<(), String> {
-        if !self.config.serves_all && uid != nix::unistd::geteuid().as_raw() {
+    fn check_permission(&self, uid: u32, epochs: &Epochs, budgets: &mut Budgets) -> Result<(), String> {
+        if !self.serves_all && uid != nix::unistd::geteuid().as_raw() {
             return Err("this daemon serves only its own user".into());
         }
-        if self.disk.is_full(uid) {
-            self.budgets.hit("disk", &format!("user {uid}: a stream is not stored"));
+        if epochs.disk().is_full(uid) {
+            budgets.hit("disk", &format!("user {uid}: a stream is not stored"));
             return Err("its user's share of the daemon's disk is used up".into());
         }
-        let Budget { streams, user_stream_bytes, .. } = self.config.budget;
-        let (begun, bytes) = self.epochs.get(&uid).map_or((0, 0), |now| (now.streams, now.streamed.load(Relaxed)));
-        let of_user = self.streams.incoming.iter().filter(|one| one.uid == uid).count();
-        let (what, why) = if of_user >= MAX_STREAMS_OF_USER || self.streams.incoming.len() >= MAX_STREAMS {
+        let Budget { streams, user_stream_bytes, .. } = *budgets.limits();
+        let sent = epochs.streams(uid);
+        let (begun, bytes) = (sent.begun, sent.bytes.load(Relaxed));
+        let of_user = self.incoming.iter().filter(|one| one.uid == uid).count();
+        let (what, why) = if of_user >= MAX_STREAMS_OF_USER || self.incoming.len() >= MAX_STREAMS {
             ("streams", "too many streams at once".into())
         } else if begun >= streams {
             ("streams", format!("its user has sent {begun} streams in this epoch"))
@@ -158,16 +184,23 @@ impl Service {
         } else {
             return Ok(());
         };
-        self.budgets.hit(what, &format!("user {uid}: {why}"));
+        budgets.hit(what, &format!("user {uid}: {why}"));
         Err(why)
     }
 
-    fn begin_stream(&mut self, socket: &Arc<OwnedFd>, pid: u32, uid: u32, is_stream: bool) -> Result<(), String> {
-        let epoch = self.epoch(uid).map_err(|error| error.to_string())?;
-        let Budget { stream_bytes, user_stream_bytes, stream_idle, .. } = self.config.budget;
-        let Some(current) = self.epochs.get_mut(&uid) else { return Err("no epoch".into()) };
-        current.streams += 1;
-        let user = (Arc::clone(&current.streamed), user_stream_bytes);
+    fn begin(
+        &mut self,
+        socket: &Arc<OwnedFd>,
+        pid: u32,
+        uid: u32,
+        is_stream: bool,
+        epochs: &mut Epochs,
+        limits: Budget,
+    ) -> Result<(), String> {
+        let epoch = epochs.of_user(uid).map_err(|error| error.to_string())?;
+        let Budget { stream_bytes, user_stream_bytes, stream_idle, .. } = limits;
+        epochs.count_stream(uid);
+        let user = (epochs.streams(uid).bytes, user_stream_bytes);
         let limits = Limits { bytes: stream_bytes, idle: stream_idle, user };
         // The data that is read belongs to this process if it has not ended in the meantime.
         let end = sys::process_of_peer(sys::fd(&**socket), pid);
@@ -188,15 +221,14 @@ impl Service {
             started_unix_ns,
             ..ProcessInfo::default()
         };
-        let id = self.streams.next;
-        self.streams.next += 1;
+        let id = self.new_id();
         let progress = Arc::new(Progress::default());
         let folder =
-            self.incoming().join(format!("{uid}-{pid}.{}@{started_unix_ns}-{id}", sanitized_name(name.as_bytes())));
-        let (quota, reader) = (self.quota(uid), epoch.reader);
+            self.folder.join(format!("{uid}-{pid}.{}@{started_unix_ns}-{id}", sanitized_name(name.as_bytes())));
+        let (quota, reader) = (epochs.quota(uid), epoch.reader);
         let (job_progress, socket_of_job) = (Arc::clone(&progress), Arc::clone(socket));
         let job = Job { id, socket: socket_of_job, is_stream, folder, reader, limits, progress: job_progress, quota };
-        let (ends, wake) = (self.streams.ends.clone(), Arc::clone(&self.wake));
+        let (ends, wake) = (self.ends.clone(), Arc::clone(&self.wake));
         let take = move || {
             let _ = ends.send((uid, receive::receive(&job)));
             let _ = wake.as_ref().write(&[1]);
@@ -204,69 +236,68 @@ impl Service {
         let thread = crash::spawn_in(std::thread::Builder::new().name(STREAM.into()).stack_size(STACK_BYTES), take);
         thread.map_err(|error| error.to_string())?;
         let (socket, since) = (Some(Arc::clone(socket)), Instant::now());
-        self.streams.incoming.push(Incoming { id, uid, name, process_info, socket, progress, since });
+        self.incoming.push(Incoming { id, uid, name, process_info, socket, progress, since });
         Ok(())
     }
 
     /// Stores the streams that have ended.
-    pub(super) fn take_streams(&mut self) {
-        while let Ok((uid, received)) = self.streams.ended.try_recv() {
-            self.stream_ended(uid, received);
+    pub fn store_ended(&mut self, epochs: &mut Epochs, budgets: &mut Budgets) {
+        while let Ok((uid, received)) = self.ended.try_recv() {
+            self.end(uid, received, epochs, budgets);
         }
     }
 
-    fn stream_ended(&mut self, uid: u32, received: Received) {
-        let Some(index) = self.streams.incoming.iter().position(|one| one.id == received.id) else { return };
-        let incoming = self.streams.incoming.swap_remove(index);
+    fn end(&mut self, uid: u32, received: Received, epochs: &mut Epochs, budgets: &mut Budgets) {
+        let Some(index) = self.incoming.iter().position(|one| one.id == received.id) else { return };
+        let incoming = self.incoming.swap_remove(index);
         let ((name, mut process_info), socket) = (incoming.attributed(), incoming.socket);
         if let Some(hit) = received.hit {
-            self.budgets.hit(hit, &format!("user {uid}: a stream of process {} was ended", process_info.pid));
+            budgets.hit(hit, &format!("user {uid}: a stream of process {} was ended", process_info.pid));
         }
         let why = received.why.clone().unwrap_or_else(|| "complete".into());
         tracing::debug!("stream of {} ({}), {} bytes: {why}", name.escape_debug(), process_info.pid, received.bytes);
         let kept = received.kept.as_ref().map(|(folder, _)| folder.clone());
-        let epoch = kept.is_some().then(|| self.epoch(uid).ok()).flatten();
+        let epoch = kept.is_some().then(|| epochs.of_user(uid).ok()).flatten();
         let (Some(from), Some(epoch)) = (kept, epoch) else {
-            self.streams.counters.refused += 1;
+            self.counters.refused += 1;
             return socket.iter().for_each(|socket| receive::answer(socket, &received.json(None)));
         };
-        let counters = &mut self.streams.counters;
+        let counters = &mut self.counters;
         counters.kept += 1;
         counters.bytes += received.bytes;
         counters.incomplete += u64::from(received.why.is_some());
         process_info.ended_unix_ns = Some(clock::unix_ns());
         process_info.lacks = received.why.clone().filter(|_| received.is_corrupt);
-        let to = self.folder(uid, &epoch, Mode::Profile, process_info.pid, &name);
+        let to = epochs.folder(uid, &epoch, Mode::Profile, process_info.pid, &name);
         process_info.folder = to.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let done = Callback::new(move || {
             let folder = to.is_dir().then_some(to.as_path());
             socket.iter().for_each(|socket| receive::answer(socket, &received.json(folder)));
         });
-        let _ = self.archive.send(ArchiveCommand::Stream(epoch, from, process_info, done));
+        epochs.add_stream(epoch, from, process_info, done);
     }
 
     /// Ends all streams, since the daemon ends.
-    pub(super) fn end_streams(&mut self) {
-        for one in &self.streams.incoming {
+    pub fn finish(&mut self, epochs: &mut Epochs, budgets: &mut Budgets) {
+        for one in &self.incoming {
             one.progress.is_stopped.store(true, Relaxed);
             if let Some(socket) = &one.socket {
                 let _ = socket::shutdown(socket.as_raw_fd(), socket::Shutdown::Read);
             }
         }
         let until = Instant::now() + END_TIMEOUT;
-        while self.streams.count() > 0
-            && let Ok((uid, received)) = self.streams.ended.recv_deadline(until)
+        while self.count() > 0
+            && let Ok((uid, received)) = self.ended.recv_deadline(until)
         {
-            self.stream_ended(uid, received);
+            self.end(uid, received, epochs, budgets);
         }
     }
 
     /// Completes the streams that a killed daemon had received in part.
-    pub(super) fn find_streams(&mut self) -> io::Result<()> {
-        let incoming = self.incoming();
-        make_folder(&incoming, None)?;
+    fn recover(&mut self) -> io::Result<()> {
+        make_folder(&self.folder, None)?;
         let mut unfinished = Vec::new();
-        for entry in std::fs::read_dir(&incoming)?.flatten() {
+        for entry in std::fs::read_dir(&self.folder)?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let (from, name) = name.split_once('-').unwrap_or_default();
             let (pid, name) = name.split_once('.').unwrap_or_default();
@@ -276,15 +307,14 @@ impl Service {
             };
             let process_info =
                 ProcessInfo { pid, origin: STREAM.into(), started_unix_ns: clock::unix_ns(), ..ProcessInfo::default() };
-            let id = self.streams.next;
-            self.streams.next += 1;
+            let id = self.new_id();
             let (name, progress, since) = (name.to_owned(), Arc::new(Progress::default()), Instant::now());
             let job_progress = Arc::clone(&progress);
-            self.streams.incoming.push(Incoming { id, uid, name, process_info, socket: None, progress, since });
+            self.incoming.push(Incoming { id, uid, name, process_info, socket: None, progress, since });
             let reader = (uid != nix::unistd::geteuid().as_raw()).then_some(uid);
             unfinished.push((id, uid, entry.path(), reader, job_progress));
         }
-        let (ends, wake) = (self.streams.ends.clone(), Arc::clone(&self.wake));
+        let (ends, wake) = (self.ends.clone(), Arc::clone(&self.wake));
         let recover_all = move || {
             for (id, uid, folder, reader, progress) in unfinished {
                 let _ = ends.send((uid, receive::recover(id, &folder, reader, &progress)));

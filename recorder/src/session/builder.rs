@@ -117,7 +117,7 @@ impl SessionBuilder {
         self
     }
 
-    /// Returns the session.
+    /// Returns the session, ready to be started.
     #[must_use]
     pub fn build(self) -> Arc<Session> {
         Arc::new(self.session)

@@ -1,14 +1,13 @@
 //! The answers of the service to the commands of `ctl`.
 
-use super::clients::Client;
-use super::config::Choice;
-use super::control::Answer;
-use super::metrics::{self, OwnMetric, ProcessCounters};
-use super::protocol::{
+use super::Service;
+use crate::crash;
+use crate::daemon::config::Choice;
+use crate::daemon::control::Answer;
+use crate::daemon::metrics::{self, OwnMetric};
+use crate::daemon::protocol::{
     CallSite, Changed, Details, Entry, Epochs, Frame, Process, Processes, Request, Response, Status, Stopped, Which,
 };
-use super::service::Service;
-use crate::crash;
 use crate::options::Mode;
 use crate::process_recording::{ProcessCommand, View, ViewFrame, ViewSite};
 use crate::session::SessionId;
@@ -50,43 +49,30 @@ impl Service {
     }
 
     fn list(&self) -> Vec<Entry> {
-        let processes = self.clients.iter().map(|client| Entry::Process(Box::new(client.describe())));
+        let processes = self.registry.clients().iter().map(|client| Entry::Process(Box::new(client.describe())));
         processes.chain(self.streams.describe().map(Entry::Stream)).collect()
     }
 
     /// Returns the metrics in the format of Prometheus.
     fn metrics(&self) -> String {
-        let running = self.clients.iter().map(|client| ProcessCounters {
-            name: &client.name,
-            label: &client.label,
-            now: client.now(),
-            runs: true,
-        });
-        let ending = self.ending.values();
-        let ending = ending.map(|ending| ProcessCounters {
-            name: &ending.name,
-            label: &ending.label,
-            now: ending.stats.now(),
-            runs: false,
-        });
         let hits: Vec<(&str, u64)> = self.budgets.hits().collect();
-        metrics::text(&self.past, running.chain(ending), &self.own_metrics(), &hits)
+        metrics::text(self.registry.past(), self.registry.current(), &self.own_metrics(), &hits)
     }
 
     /// Ends the epochs of all users.
     fn end_epochs(&mut self) -> Answer {
         let (done, dones) = unbounded();
-        let users = self.users();
+        let users = self.epochs.users().len();
         self.rotate_all(&mut |_| notifier(&done));
         Answer::When(dones, users, Response::Epochs(Epochs { epochs: users as u64 }))
     }
 
     /// Writes all processes to disk.
     fn write_all(&mut self) -> Answer {
-        let ids: Vec<SessionId> = self.clients.iter().map(|client| client.session.id).collect();
+        let ids = self.registry.select(|_| true);
         let (done, dones) = unbounded();
         ids.iter().for_each(|id| self.send_command(*id, ProcessCommand::Snapshot(notifier(&done))));
-        self.flush(notifier(&done));
+        self.epochs.flush(notifier(&done));
         Answer::When(dones, ids.len() + 1, processes(ids.len()))
     }
 
@@ -94,11 +80,10 @@ impl Service {
     fn selected(&self, Which(which): &Which) -> Result<Vec<SessionId>, String> {
         let pattern = Pattern::whole(if which == "all" { "*" } else { which });
         let number = which.parse::<u32>().ok();
-        let is_selected = |client: &&Client| match number {
+        let ids = self.registry.select(|client| match number {
             Some(pid) => client.pid() == pid,
             None => pattern.matches(&client.name),
-        };
-        let ids: Vec<SessionId> = self.clients.iter().filter(is_selected).map(|client| client.session.id).collect();
+        });
         if ids.is_empty() && which != "all" { Err(format!("no recorded process matches '{which}'")) } else { Ok(ids) }
     }
 
@@ -106,7 +91,7 @@ impl Service {
         let (done, dones) = unbounded();
         for id in ids {
             self.change(*id, choice, notifier(&done));
-            if let Some(client) = self.clients.iter_mut().find(|client| client.session.id == *id) {
+            if let Some(client) = self.registry.client_mut(*id) {
                 client.held = None;
             }
         }
@@ -116,7 +101,7 @@ impl Service {
 
     fn snapshot(&mut self, ids: &[SessionId]) -> Answer {
         let (done, dones) = unbounded();
-        let flights: Vec<SessionId> = self.flights().collect();
+        let flights = self.registry.flights();
         for id in ids {
             if flights.contains(id) {
                 self.keep_flight(*id, "requested", notifier(&done));
@@ -124,15 +109,15 @@ impl Service {
                 self.send_command(*id, ProcessCommand::Snapshot(notifier(&done)));
             }
         }
-        self.flush(notifier(&done));
+        self.epochs.flush(notifier(&done));
         Answer::When(dones, ids.len() + 1, processes(ids.len()))
     }
 
     /// Starts new files for the events of these processes, within the epoch.
     fn rotate_traces(&mut self, ids: &[SessionId]) -> Answer {
         let (done, dones) = unbounded();
-        let traces =
-            self.clients.iter().filter(|client| client.choice.mode == Mode::Trace && ids.contains(&client.session.id));
+        let clients = self.registry.clients().iter();
+        let traces = clients.filter(|client| client.choice.mode == Mode::Trace && ids.contains(&client.session.id));
         let traces: Vec<(SessionId, Choice)> = traces.map(|client| (client.session.id, client.choice)).collect();
         traces.iter().for_each(|(id, choice)| self.change(*id, *choice, notifier(&done)));
         Answer::When(dones, traces.len(), processes(traces.len()))
@@ -140,7 +125,7 @@ impl Service {
 
     fn show(&mut self, which: &Which, max_sites: u64) -> Result<Answer, String> {
         let [id] = self.selected(which)?[..] else { return Err("'show' needs exactly one process".into()) };
-        let client = self.clients.iter().find(|client| client.session.id == id);
+        let client = self.registry.client(id);
         let process = client.ok_or("the process has just ended")?.describe();
         let (reply, view) = bounded::<View>(1);
         let (answer, later) = bounded(1);
@@ -156,14 +141,14 @@ impl Service {
 
     fn status(&self) -> Status {
         let modes = [Mode::Off, Mode::Profile, Mode::Trace, Mode::Flight]
-            .map(|mode| (mode, self.clients.iter().filter(|client| client.choice.mode == mode).count()));
+            .map(|mode| (mode, self.registry.clients().iter().filter(|client| client.choice.mode == mode).count()));
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
             seconds: self.started.elapsed().as_secs(),
             socket: self.config.socket.display().to_string(),
             state: self.config.state.display().to_string(),
-            processes: self.clients.len() as u64,
+            processes: self.registry.clients().len() as u64,
             modes: modes.into_iter().map(|(mode, count)| (mode.name().to_owned(), count as u64)).collect(),
             budgets_hit: self.budgets.hits().map(|(what, count)| (what.to_owned(), count)).collect(),
             own: self.own_metrics().into_iter().map(|metric| (metric.name().to_owned(), metric.value())).collect(),
@@ -172,52 +157,31 @@ impl Service {
 
     /// Returns the metrics of the daemon itself.
     fn own_metrics(&self) -> Vec<OwnMetric> {
-        let sum = |value: fn(&crate::session::StatsSnapshot) -> u64| {
-            // A process that has ended is counted here until it is written, and from then on in the
-            // counters.
-            let ending = self.ending.values().map(|ending| ending.stats.now());
-            self.clients.iter().map(Client::now).chain(ending).map(|now| value(&now)).sum::<u64>() as f64
-        };
-        let (counters, streams) = (self.counters, self.streams.counters);
+        let (counters, epochs, streams) = (self.registry.counters(), self.epochs.counters(), self.streams.counters());
+        let disk = self.epochs.disk();
         let mut own_metrics: Vec<OwnMetric> = vec![
-            OwnMetric::gauge("processes", "Processes served", self.clients.len() as f64),
+            OwnMetric::gauge("processes", "Processes served", self.registry.clients().len() as f64),
             OwnMetric::counter("accepted_total", "Processes accepted", counters.accepted as f64),
             OwnMetric::counter("refused_total", "Processes refused", counters.refused as f64),
-            OwnMetric::counter(
-                "recorded_events_total",
-                "Events recorded",
-                counters.recorded as f64 + sum(|now| now.recorded),
-            ),
-            OwnMetric::counter(
-                "lost_events_total",
-                "Events lost for want of space",
-                counters.lost as f64 + sum(|now| now.lost),
-            ),
-            OwnMetric::counter(
-                "sampled_out_events_total",
-                "Events skipped by sampling",
-                counters.sampled_out as f64 + sum(|now| now.sampled_out),
-            ),
+            OwnMetric::counter("recorded_events_total", "Events recorded", counters.recorded as f64),
+            OwnMetric::counter("lost_events_total", "Events lost for want of space", counters.lost as f64),
+            OwnMetric::counter("sampled_out_events_total", "Events skipped by sampling", counters.sampled_out as f64),
             OwnMetric::counter(
                 "write_errors_total",
                 "Segments that could not be written",
-                counters.errors as f64 + self.disk.errors.load(Relaxed) as f64,
+                epochs.errors as f64 + disk.errors.load(Relaxed) as f64,
             ),
-            OwnMetric::counter("flights_kept_total", "Flight recordings that were kept", counters.kept as f64),
-            OwnMetric::counter("epochs_ended_total", "Epochs that were ended", counters.epochs as f64),
-            OwnMetric::counter(
-                "epochs_removed_total",
-                "Epochs that were removed",
-                self.disk.removed.load(Relaxed) as f64,
-            ),
-            OwnMetric::gauge("epochs", "Epochs on disk", self.disk.epochs.load(Relaxed) as f64),
-            OwnMetric::gauge("disk_bytes", "Bytes of the epochs on disk", self.disk.bytes.load(Relaxed) as f64),
-            OwnMetric::gauge("resident_bytes", "Resident memory of the daemon", self.budgets.memory as f64),
-            OwnMetric::counter("cpu_seconds_total", "CPU time of the daemon", self.budgets.cpu_ns as f64 / 1e9),
+            OwnMetric::counter("flights_kept_total", "Flight recordings that were kept", self.kept_flights as f64),
+            OwnMetric::counter("epochs_ended_total", "Epochs that were ended", epochs.ended as f64),
+            OwnMetric::counter("epochs_removed_total", "Epochs that were removed", disk.removed.load(Relaxed) as f64),
+            OwnMetric::gauge("epochs", "Epochs on disk", disk.epochs.load(Relaxed) as f64),
+            OwnMetric::gauge("disk_bytes", "Bytes of the epochs on disk", disk.bytes.load(Relaxed) as f64),
+            OwnMetric::gauge("resident_bytes", "Resident memory of the daemon", self.budgets.memory() as f64),
+            OwnMetric::counter("cpu_seconds_total", "CPU time of the daemon", self.budgets.cpu_ns() as f64 / 1e9),
             OwnMetric::gauge(
                 "queued_commands",
                 "Commands that the drain has not received",
-                self.commands_waiting() as f64,
+                self.stages.commands.len() as f64,
             ),
             OwnMetric::gauge("streams", "Traces and profiles that are being received", self.streams.count() as f64),
             OwnMetric::counter(
@@ -239,7 +203,7 @@ impl Service {
             OwnMetric::gauge(
                 "parts_ending",
                 "Processes that ended and are not written yet",
-                self.ending_count() as f64,
+                self.registry.ending_count() as f64,
             ),
         ];
         let hits: u64 = self.budgets.hits().map(|(_, count)| count).sum();

@@ -1,14 +1,13 @@
 //! How processes come and go: new processes, those of an earlier daemon, ends of processes.
 
-use super::archive::ArchiveCommand;
-use super::clients::{Client, is_bad};
-use super::config::{Death, MAX_INTERVAL, Sampling};
-use super::fd_store::{Held, Name};
-use super::service::{CARRIED, EndingProcess, Service};
+use super::Service;
 use crate::attach::Client as AttachRequest;
 use crate::chunk_journal;
 use crate::clock;
 use crate::code::{MAX_MAP_BYTES_SHARED, PerfMap};
+use crate::daemon::clients::{Client, is_bad};
+use crate::daemon::config::{Death, MAX_INTERVAL, Sampling};
+use crate::daemon::fd_store::{Held, Name};
 use crate::drain::Command;
 use crate::module_files::ModuleFiles;
 use crate::options::Mode;
@@ -22,7 +21,6 @@ use formats::recording::Exit;
 use formats::tape::Origin;
 use std::collections::VecDeque;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -32,38 +30,39 @@ use wire::hello::{ORIGIN_FORK, REFUSED_FILTER, REFUSED_FULL};
 const PARENT_STATE_TIMEOUT: Duration = Duration::from_millis(20);
 
 impl Service {
+    /// Records a process that requests it, or refuses that.
     pub(super) fn admit(&mut self, request: AttachRequest) {
         let uid = request.uid;
         if !self.config.serves_all && uid != nix::unistd::geteuid().as_raw() {
-            self.counters.refused += 1;
+            self.registry.count_refused(1);
             return request.refuse(REFUSED_FILTER);
         }
         // The same process again: it executed another program, and its old area contains all events
         // that it published.
-        while let Some(index) = self.clients.iter().position(|client| client.pid() == request.pid) {
-            self.end(index, End::EXEC);
+        for id in self.registry.select(|client| client.pid() == request.pid) {
+            self.end(id, End::EXEC);
         }
-        let of_user = self.clients.iter().filter(|client| client.uid == uid).count() as u64;
+        let of_user = self.registry.select(|client| client.uid == uid).len() as u64;
         if of_user >= self.config.budget.clients {
             self.budgets
                 .hit("clients", &format!("user {uid}: {of_user} processes are recorded, the next runs unrecorded"));
-            self.counters.refused += 1;
+            self.registry.count_refused(1);
             return request.refuse(REFUSED_FULL);
         }
         match self.attach(request) {
-            Ok(()) => self.counters.accepted += 1,
+            Ok(()) => self.registry.count_accepted(),
             Err((request, error)) => {
                 tracing::warn!("process {} runs unrecorded: {error}", request.pid);
                 if sys::is_out_of_descriptors(&error) {
                     self.budgets.hit_by("descriptors", uid, 1);
                 }
-                self.counters.refused += 1;
+                self.registry.count_refused(1);
                 request.refuse(REFUSED_FULL);
             }
         }
     }
 
-    pub(super) fn attach(&mut self, mut request: AttachRequest) -> Result<(), (AttachRequest, io::Error)> {
+    fn attach(&mut self, mut request: AttachRequest) -> Result<(), (AttachRequest, io::Error)> {
         let (start_tick, uid) = (self.clock.now(), request.uid);
         let process = Process::read(request.pid);
         let name = String::from_utf8_lossy(&process.comm).into_owned();
@@ -73,18 +72,18 @@ impl Service {
         let (cgroup, unit) = process::control_group(request.pid);
         let label: String = label.or(unit).unwrap_or_default().chars().take(200).collect();
         let mut options = choice.options(&self.config, &label);
-        let epoch = match self.epoch(request.uid) {
+        let epoch = match self.epochs.of_user(uid) {
             Ok(epoch) => epoch,
             Err(error) => return Err((request, error)),
         };
-        (options.reader, options.quota) = (epoch.reader, Some(self.quota(request.uid)));
+        (options.reader, options.quota) = (epoch.reader, Some(self.epochs.quota(uid)));
         options.slots = self.config.budget.threads.clamp(1, wire::limits::SLOTS.into()) as u32;
         let options = Arc::new(options);
         let (mapping, area) = match request.area(&options, self.clock) {
             Ok(area) => area,
             Err(error) => return Err((request, error)),
         };
-        let folder = self.folder(request.uid, &epoch, choice.mode, request.pid, &name);
+        let folder = self.epochs.folder(uid, &epoch, choice.mode, request.pid, &name);
         let is_fork = request.hello.origin == ORIGIN_FORK;
         let age = std::mem::take(&mut request.hello.fork_age);
         if age != 0 {
@@ -96,10 +95,10 @@ impl Service {
         if let Some((parent, _)) = parent.as_ref().filter(|_| age != 0) {
             // The child waits for its reply: the current blocks of the parent are kept for it.
             let (done, is_done) = bounded(1);
-            let _ = self.stages.commands.send(Command::PrepareFork(parent.id, request.hello.fork_tick, done));
+            self.send(Command::PrepareFork(parent.id, request.hello.fork_tick, done));
             let _ = is_done.recv_timeout(PARENT_STATE_TIMEOUT);
         }
-        let id = self.new_id();
+        let id = self.registry.new_id();
         let worker = parent.as_ref().map_or(id as usize % self.stages.workers, |(_, worker)| *worker);
         let hello = request.hello;
         let code = PerfMap::of(request.pid, hello.pid, uid, MAX_MAP_BYTES_SHARED);
@@ -123,7 +122,7 @@ impl Service {
             code,
             files: ModuleFiles::of(request.pid, self.saver.clone()),
         };
-        let carried_over = carried_over_file(&self.config.state, request.pid);
+        let carried_over = self.successor.carried_over_file(request.pid);
         let session = SessionBuilder::new(id, attached, folder, options, self.clock, self.ticks_per_second);
         let session = session.forked(fork).carried_over(carried_over.clone()).build();
         // Of an earlier process of this number.
@@ -137,9 +136,9 @@ impl Service {
         if !request.accept(&session.mapping, &area) {
             return Ok(());
         }
-        let _ = self.archive.send(ArchiveCommand::Process(Arc::clone(&epoch), id, session.info()));
-        let _ = self.stages.commands.send(Command::Start(Arc::clone(&session), worker));
-        self.clients.push(Client {
+        self.epochs.list(&epoch, &session);
+        self.send(Command::Start(Arc::clone(&session), worker));
+        let client = Client {
             session,
             process: request.process,
             area,
@@ -157,21 +156,10 @@ impl Service {
             ticks: 0,
             kept: None,
             held: None,
-        });
-        self.store_for_next_daemon(self.clients.len() - 1);
+        };
+        self.successor.hold(&client);
+        self.registry.add(client);
         Ok(())
-    }
-
-    fn new_id(&mut self) -> SessionId {
-        let id = self.next;
-        self.next += 1;
-        id
-    }
-
-    pub(super) fn store_for_next_daemon(&self, index: usize) {
-        if let Some(client) = self.clients.get(index) {
-            self.fd_store.hold(&client.held_as(), &client.area, &client.process);
-        }
     }
 
     /// Takes over a process from another daemon. Unless that has written the live blocks, they are
@@ -184,19 +172,19 @@ impl Service {
             Ok(mapping) => mapping,
             Err(error) => {
                 tracing::warn!("process {pid} cannot be taken over: {error}");
-                return self.fd_store.release(&known);
+                return self.successor.release(&known);
             }
         };
-        release::resume(&mapping, &chunk_journal::positions(&carried_over_file(&self.config.state, pid)));
+        release::resume(&mapping, &chunk_journal::positions(&self.successor.carried_over_file(pid)));
         let process = Process::read(pid);
         let comm = String::from_utf8_lossy(&process.comm).into_owned();
         let label = process::variable(pid, &["HEAPTAPE_LABEL"]).into_iter().next().flatten();
         let (cgroup, unit) = process::control_group(pid);
         let label: String = label.or(unit).unwrap_or_default().chars().take(200).collect();
         let mut options = choice.options(&self.config, &label);
-        let Ok(epoch) = self.epoch(uid) else { return };
-        (options.reader, options.quota) = (epoch.reader, Some(self.quota(uid)));
-        let folder = self.folder(uid, &epoch, choice.mode, pid, &comm);
+        let Ok(epoch) = self.epochs.of_user(uid) else { return };
+        (options.reader, options.quota) = (epoch.reader, Some(self.epochs.quota(uid)));
+        let folder = self.epochs.folder(uid, &epoch, choice.mode, pid, &comm);
         let header = mapping.header();
         options.overflow.set(header);
         // Threads report their interval when it changes. This change makes them report it to this
@@ -204,7 +192,7 @@ impl Service {
         let interval = if interval == 0 { 0 } else { header.sample_bytes.load(Relaxed).clamp(2, MAX_INTERVAL) ^ 1 };
         header.sample_bytes.store(interval, Relaxed);
         options.sample_bytes = interval;
-        let id = self.new_id();
+        let id = self.registry.new_id();
         let worker = id as usize % self.stages.workers;
         let attached = Attached {
             pid,
@@ -220,10 +208,10 @@ impl Service {
         };
         let began_unix_ns = process::age(pid).map_or(0, |age| clock::unix_ns().saturating_sub(age.as_nanos() as u64));
         let session = SessionBuilder::new(id, attached, folder, Arc::new(options), self.clock, self.ticks_per_second);
-        let session = session.resumed(began_unix_ns).carried_over(carried_over_file(&self.config.state, pid)).build();
+        let session = session.resumed(began_unix_ns).carried_over(self.successor.carried_over_file(pid)).build();
         tracing::info!("process {pid} ({}) is taken over", comm.escape_debug());
-        let _ = self.archive.send(ArchiveCommand::Process(Arc::clone(&epoch), id, session.info()));
-        let _ = self.stages.commands.send(Command::Start(Arc::clone(&session), worker));
+        self.epochs.list(&epoch, &session);
+        self.send(Command::Start(Arc::clone(&session), worker));
         let (process, since) = (end, Instant::now());
         let client = Client {
             session,
@@ -244,36 +232,29 @@ impl Service {
             kept: None,
             held: None,
         };
-        self.clients.push(client);
+        self.registry.add(client);
     }
 
     /// Hands a process over to the next daemon.
-    pub(super) fn hand_over(&mut self, index: usize) {
-        let Client { epoch, label, session, name, .. } = self.clients.swap_remove(index);
-        let (segment, stats) = (session.folder.clone(), Arc::clone(&session.stats));
-        self.ending.insert(
-            session.id,
-            EndingProcess { epoch, label, exit: Exit::Running, keeps: false, segment, stats, name },
-        );
-        let _ = self.stages.commands.send(Command::Leave(session.id));
+    pub(super) fn hand_over(&mut self, id: SessionId) {
+        if self.registry.end(id, Exit::Running, false).is_some() {
+            self.send(Command::Leave(id));
+        }
     }
 
     /// Returns the process from which a forked child inherits its blocks; `None` when their shares
     /// are not known.
-    pub(super) fn parent(&self, request: &AttachRequest, ppid: u32) -> Option<(Arc<Session>, usize)> {
-        let is_old = |client: &&Client| {
-            request.hello.fork_tick == 0 || client.session.process.start_tick <= request.hello.fork_tick
-        };
-        let named = self.clients.iter().filter(is_old).find(|client| client.hello_pid == request.hello.parent_pid);
-        let found = named.or_else(|| self.clients.iter().filter(is_old).find(|client| client.pid() == ppid))?;
+    fn parent(&self, request: &AttachRequest, ppid: u32) -> Option<(Arc<Session>, usize)> {
+        let found = self.registry.parent(request.hello.parent_pid, ppid, request.hello.fork_tick)?;
         let is_complete =
             found.uid == request.uid && found.choice.mode != Mode::Off && found.choice.sampling == Sampling::All;
         is_complete.then(|| (Arc::clone(&found.session), found.worker))
     }
 
-    pub(super) fn end(&mut self, index: usize, end: End) {
-        let client = self.clients.swap_remove(index);
-        self.fd_store.release(&client.held_as());
+    /// Ends the recording of a process.
+    pub(super) fn end(&mut self, id: SessionId, end: End) {
+        let Some(client) = self.registry.client(id) else { return };
+        self.successor.release(&client.held_as());
         let exit = end.exit();
         let keeps = match self.config.triggers.death {
             Death::Never => false,
@@ -283,16 +264,9 @@ impl Service {
         if client.session.limit.hits.load(Relaxed) > 0 {
             self.budgets.hit("events", &format!("process {}: events were lost", client.pid()));
         }
-        let Client { epoch, label, session, name, .. } = client;
         // Children that share the page of the activation attach by themselves.
-        session.mapping.header().activation.0.store(wire::area::ACTIVATION_ENABLED, Relaxed);
-        let (segment, stats) = (session.folder.clone(), Arc::clone(&session.stats));
-        self.ending.insert(session.id, EndingProcess { epoch, label, exit, keeps, segment, stats, name });
-        let _ = self.stages.commands.send(Command::End(session.id, end));
+        client.session.mapping.header().activation.0.store(wire::area::ACTIVATION_ENABLED, Relaxed);
+        self.registry.end(id, exit, keeps);
+        self.send(Command::End(id, end));
     }
-}
-
-/// Returns the path of the file that hands over the live blocks of a process to the next daemon.
-fn carried_over_file(state: &Path, pid: u32) -> PathBuf {
-    state.join(CARRIED).join(pid.to_string())
 }

@@ -1,0 +1,39 @@
+//! `heaptape daemon`: records all processes of a machine that load the preload library, for months,
+//! within fixed limits.
+//!
+//! ```text
+//! programs ──> entrance ─┐            ┌─> stages ──> folders of processes ─┐
+//! ctl      ──> control ──┼─> service ─┤                                    ├─> epochs
+//! metrics  ──> metrics ──┤            └─> archive: sums, DCPI, retention ──┘
+//! senders  ──> streams ──┘ (receive: a thread for each)
+//! ```
+//! The thread of the service accepts processes and answers requests; it never waits for a disk. The
+//! thread of the archive owns the files of the epochs. They communicate by messages.
+//!
+//! The service owns no state but its sockets. `registry` has the processes, `epochs` the folders to
+//! which they are written, `budget` the limits, `streams` the files that others send, `successor`
+//! what the next daemon gets. None of these five knows the service.
+
+mod archive;
+mod budget;
+mod clients;
+pub mod config;
+pub mod control;
+mod dcpi_profiles;
+mod entrance;
+mod epoch;
+mod epochs;
+pub mod fd_store;
+mod metrics;
+mod notify;
+mod programs;
+pub mod protocol;
+mod receive;
+mod registry;
+mod retention;
+pub mod send;
+pub mod service;
+mod streams;
+mod successor;
+
+pub use service::run;

@@ -1,0 +1,306 @@
+//! The epochs of all users: the current one of each, and those that have ended and are not
+//! completely written. Their files belong to the thread of the archive, which gets commands.
+
+use super::archive::{Archive, ArchiveCommand, Disk};
+use super::config::{Config, Keep};
+use super::epoch::{Epoch, FLIGHTS};
+use crate::access::make_folder;
+use crate::crash::{self, Destination};
+use crate::options::Mode;
+use crate::process::sanitized_name;
+use crate::quota::Quota;
+use crate::session::{Session, SessionId};
+use crate::store::{Callback, Stored};
+use crate::symbols::{Job, Saver};
+use crossbeam_channel::{Sender, unbounded};
+use formats::recording::{Exit, ProcessInfo};
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The epoch to which the processes of a user are written.
+#[derive(Debug)]
+struct CurrentEpoch {
+    epoch: Arc<Epoch>,
+    /// Number of folders of each name.
+    names: HashMap<String, u32>,
+    until: Instant,
+    /// Number of streams that were started in the epoch, and of their bytes.
+    streams: u64,
+    streamed: Arc<AtomicU64>,
+    /// Registers the folder for the report of a crash of this process.
+    _crash: Destination,
+}
+
+/// An epoch that has ended and is not completely written.
+#[derive(Debug)]
+struct ClosingEpoch {
+    epoch: Arc<Epoch>,
+    /// The processes that are not completely written, each with its segment: a process that has
+    /// ended may have continued in further segments.
+    pending: HashMap<SessionId, PathBuf>,
+    on_done: Callback,
+}
+
+/// The streams that a user has sent in the current epoch.
+#[derive(Clone, Debug, Default)]
+pub struct EpochStreams {
+    /// Number of streams.
+    pub begun: u64,
+    /// Number of their bytes so far.
+    pub bytes: Arc<AtomicU64>,
+}
+
+/// Counts since the start of the daemon.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    /// Number of segments that could not be written.
+    pub errors: u64,
+    /// Number of epochs that have ended.
+    pub ended: u64,
+}
+
+/// The epochs of all users.
+#[derive(Debug)]
+pub struct Epochs {
+    state: PathBuf,
+    keep: Keep,
+    length: Duration,
+    current: HashMap<u32, CurrentEpoch>,
+    closing: Vec<ClosingEpoch>,
+    archive: Sender<ArchiveCommand>,
+    archive_thread: Option<JoinHandle<()>>,
+    disk: Arc<Disk>,
+    counters: Counters,
+}
+
+impl Epochs {
+    /// Starts the thread of the archive. Epochs that earlier daemons left open are sealed.
+    ///
+    /// # Errors
+    /// The error of the thread.
+    pub fn start(config: &Config, saver: Option<Arc<Saver>>) -> io::Result<Epochs> {
+        let (state, keep, disk) = (config.state.clone(), config.keep(), Arc::new(Disk::default()));
+        let archive = Archive::new(&state, keep, Arc::clone(&disk), saver);
+        clear_flights(&state);
+        let (sender, commands) = unbounded();
+        let archive_thread = crash::spawn("archive", move || archive.run(&commands))?;
+        Ok(Epochs {
+            state,
+            keep,
+            length: config.epoch,
+            current: HashMap::new(),
+            closing: Vec::new(),
+            archive: sender,
+            archive_thread: Some(archive_thread),
+            disk,
+            counters: Counters::default(),
+        })
+    }
+
+    /// Returns the epoch of a user, and starts one if there is none.
+    ///
+    /// # Errors
+    /// The error of the folder.
+    pub fn of_user(&mut self, uid: u32) -> io::Result<Arc<Epoch>> {
+        if let Some(current) = self.current.get(&uid) {
+            return Ok(Arc::clone(&current.epoch));
+        }
+        let own = nix::unistd::geteuid().as_raw();
+        let epoch = Arc::new(Epoch::begin(&self.state, uid, (uid != own).then_some(uid))?);
+        self.send(ArchiveCommand::Begin(Arc::clone(&epoch)));
+        let current = CurrentEpoch {
+            epoch: Arc::clone(&epoch),
+            until: Instant::now() + self.length,
+            names: HashMap::new(),
+            streams: 0,
+            streamed: Arc::default(),
+            _crash: Destination::of(&epoch.dir),
+        };
+        self.current.insert(uid, current);
+        Ok(epoch)
+    }
+
+    /// Returns the users with a current epoch.
+    pub fn users(&self) -> Vec<u32> {
+        self.current.keys().copied().collect()
+    }
+
+    /// Returns the users whose current epoch is over.
+    pub fn expired(&self) -> Vec<u32> {
+        let now = Instant::now();
+        self.current.iter().filter(|(_, current)| current.until <= now).map(|(uid, _)| *uid).collect()
+    }
+
+    /// Returns whether epochs have ended that are not completely written.
+    pub fn is_closing(&self) -> bool {
+        !self.closing.is_empty()
+    }
+
+    /// Returns the counters since the start of the daemon.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Returns the state of the disk.
+    pub fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    /// Returns the disk quota that all files of a user's processes share.
+    pub fn quota(&self, uid: u32) -> Arc<Quota> {
+        self.disk.quota(uid, |others| self.keep.first(others))
+    }
+
+    /// Returns a new folder for a process: in the epoch, or among the flight recordings.
+    pub fn folder(&mut self, uid: u32, epoch: &Epoch, mode: Mode, pid: u32, name: &str) -> PathBuf {
+        let stem = format!("{pid}.{}", sanitized_name(name.as_bytes()));
+        let number = self.current.get_mut(&uid).map_or(1, |current| {
+            let count = current.names.entry(stem.clone()).or_insert(0);
+            *count += 1;
+            *count
+        });
+        let name = if number == 1 { stem } else { format!("{stem}.{number}") };
+        if mode != Mode::Flight {
+            return epoch.dir.join(name);
+        }
+        let flights = epoch.dir.with_file_name(FLIGHTS);
+        let _ = make_folder(&flights, epoch.reader);
+        // The epoch's name distinguishes it from those of other epochs.
+        let of = epoch.dir.file_name().unwrap_or_default().to_string_lossy();
+        flights.join(format!("{name}@{of}+1"))
+    }
+
+    /// Returns the streams that a user has sent in the current epoch.
+    pub fn streams(&self, uid: u32) -> EpochStreams {
+        let streams =
+            |current: &CurrentEpoch| EpochStreams { begun: current.streams, bytes: Arc::clone(&current.streamed) };
+        self.current.get(&uid).map(streams).unwrap_or_default()
+    }
+
+    /// Counts a stream that starts in the current epoch of a user.
+    pub fn count_stream(&mut self, uid: u32) {
+        if let Some(current) = self.current.get_mut(&uid) {
+            current.streams += 1;
+        }
+    }
+
+    /// Lists a process, or its next segment, in an epoch.
+    pub fn list(&self, epoch: &Arc<Epoch>, session: &Session) {
+        self.send(ArchiveCommand::Process(Arc::clone(epoch), session.id, session.info()));
+    }
+
+    /// Moves the folders of a kept flight recording into an epoch.
+    pub fn adopt(
+        &self,
+        epoch: &Arc<Epoch>,
+        id: SessionId,
+        folders: Vec<PathBuf>,
+        symbols: Option<Box<Job>>,
+        on_done: Callback,
+    ) {
+        self.send(ArchiveCommand::Adopt(Arc::clone(epoch), id, (folders, symbols), on_done));
+    }
+
+    /// Returns the function that moves the folders of a flight recording into an epoch, for another
+    /// thread.
+    pub fn adopter(
+        &self,
+        epoch: &Arc<Epoch>,
+        id: SessionId,
+        on_done: Callback,
+    ) -> impl FnOnce((Vec<PathBuf>, Option<Box<Job>>)) + Send + 'static {
+        let (archive, epoch) = (self.archive.clone(), Arc::clone(epoch));
+        move |kept| {
+            let _ = archive.send(ArchiveCommand::Adopt(epoch, id, kept, on_done));
+        }
+    }
+
+    /// Moves the folder of a received stream into an epoch.
+    pub fn add_stream(&self, epoch: Arc<Epoch>, folder: PathBuf, process: ProcessInfo, on_done: Callback) {
+        self.send(ArchiveCommand::Stream(epoch, folder, process, on_done));
+    }
+
+    /// Makes the archive write everything.
+    pub fn flush(&self, on_done: Callback) {
+        self.send(ArchiveCommand::Flush(on_done));
+    }
+
+    /// Ends the current epoch of a user, and returns it. [`Epochs::close`] completes that.
+    pub fn take_current(&mut self, uid: u32) -> Option<Arc<Epoch>> {
+        let ended = self.current.remove(&uid)?;
+        self.counters.ended += 1;
+        Some(ended.epoch)
+    }
+
+    /// Seals an ended epoch as soon as these processes are completely written.
+    pub fn close(&mut self, epoch: Arc<Epoch>, pending: HashMap<SessionId, PathBuf>, on_done: Callback) {
+        self.closing.push(ClosingEpoch { epoch, pending, on_done });
+        self.seal_closed();
+    }
+
+    /// Returns the ended epoch that waited for a segment, which does not wait for it any more.
+    pub fn take_pending(&mut self, stored: &Stored) -> Option<Arc<Epoch>> {
+        let id = stored.session;
+        let waits = |closing: &&mut ClosingEpoch| {
+            closing.pending.get(&id).is_some_and(|segment| stored.is_over || stored.segment == *segment)
+        };
+        let closing = self.closing.iter_mut().find(waits)?;
+        closing.pending.remove(&id);
+        Some(Arc::clone(&closing.epoch))
+    }
+
+    /// Returns the ended epoch in whose folder a segment is.
+    pub fn closing_with(&self, segment: &Path) -> Option<Arc<Epoch>> {
+        let is_in = |closing: &&ClosingEpoch| segment.parent() == Some(&closing.epoch.dir);
+        self.closing.iter().find(is_in).map(|closing| Arc::clone(&closing.epoch))
+    }
+
+    /// Counts a segment that is completely written.
+    pub fn count_segment(&mut self, stored: &Stored) {
+        self.counters.errors += u64::from(stored.error.is_some());
+    }
+
+    /// Completes the entry of a segment or process in its epoch.
+    pub fn segment_stored(&mut self, epoch: Arc<Epoch>, stored: Stored, label: String, exit: Option<Exit>) {
+        self.send(ArchiveCommand::SegmentStored(epoch, stored, label, exit));
+        self.seal_closed();
+    }
+
+    fn seal_closed(&mut self) {
+        for index in (0..self.closing.len()).rev() {
+            if self.closing[index].pending.is_empty() {
+                let ClosingEpoch { epoch, on_done, .. } = self.closing.remove(index);
+                self.send(ArchiveCommand::Seal(epoch, on_done));
+            }
+        }
+    }
+
+    /// Seals all epochs, and ends the thread of the archive.
+    pub fn finish(&mut self) {
+        // Without a sender of commands, the archive seals all epochs.
+        self.archive = unbounded().0;
+        if let Some(archive_thread) = self.archive_thread.take() {
+            let _ = archive_thread.join();
+        }
+    }
+
+    /// Removes segments of flight recordings that cannot be kept any more.
+    pub fn clear_flights(&self) {
+        clear_flights(&self.state);
+    }
+
+    fn send(&self, command: ArchiveCommand) {
+        let _ = self.archive.send(command);
+    }
+}
+
+fn clear_flights(state: &Path) {
+    for user in std::fs::read_dir(state).into_iter().flatten().flatten() {
+        let _ = std::fs::remove_dir_all(user.path().join(FLIGHTS));
+    }
+}

@@ -1,0 +1,190 @@
+//! The processes of the daemon: those that it records, those that have ended and are not completely
+//! written, and what all of them counted.
+
+use super::clients::Client;
+use super::epoch::Epoch;
+use super::metrics::{ProcessCounters, Programs};
+use crate::options::Mode;
+use crate::session::{Session, SessionId, Stats, StatsSnapshot};
+use formats::recording::Exit;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A process that has ended and is not completely written.
+#[derive(Debug)]
+pub struct EndingProcess {
+    /// Epoch in which the process ended.
+    pub epoch: Arc<Epoch>,
+    /// Label of the process.
+    pub label: String,
+    /// How the process ended.
+    pub exit: Exit,
+    /// Whether its flight recording is kept.
+    pub keeps: bool,
+    /// Folder of its last segment.
+    segment: PathBuf,
+    stats: Arc<Stats>,
+    name: String,
+}
+
+/// Counts since the start of the daemon.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    /// Number of processes that were accepted.
+    pub accepted: u64,
+    /// Number of processes that were refused.
+    pub refused: u64,
+    /// Number of recorded events of all processes.
+    pub recorded: u64,
+    /// Number of lost events of all processes.
+    pub lost: u64,
+    /// Number of events of all processes that sampling skipped.
+    pub sampled_out: u64,
+}
+
+impl Counters {
+    fn add(&mut self, now: &StatsSnapshot) {
+        self.recorded += now.recorded;
+        self.lost += now.lost;
+        self.sampled_out += now.sampled_out;
+    }
+}
+
+/// The processes of the daemon.
+#[derive(Debug, Default)]
+pub struct Registry {
+    clients: Vec<Client>,
+    ending: HashMap<SessionId, EndingProcess>,
+    last_id: SessionId,
+    /// Counters of connections, and the final ones of processes that are written.
+    counters: Counters,
+    /// Final counters of written processes, by program.
+    past: Programs,
+}
+
+impl Registry {
+    /// Returns the number of a new session.
+    pub fn new_id(&mut self) -> SessionId {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    /// Adds a process that is recorded from now on.
+    pub fn add(&mut self, client: Client) {
+        self.clients.push(client);
+    }
+
+    /// Counts a process that was accepted.
+    pub fn count_accepted(&mut self) {
+        self.counters.accepted += 1;
+    }
+
+    /// Counts processes that were refused.
+    pub fn count_refused(&mut self, count: u64) {
+        self.counters.refused += count;
+    }
+
+    /// Returns the recorded processes, in no particular order.
+    pub fn clients(&self) -> &[Client] {
+        &self.clients
+    }
+
+    /// Returns the recorded processes, to be changed.
+    pub fn clients_mut(&mut self) -> &mut [Client] {
+        &mut self.clients
+    }
+
+    /// Returns a recorded process.
+    pub fn client(&self, id: SessionId) -> Option<&Client> {
+        self.clients.iter().find(|client| client.session.id == id)
+    }
+
+    /// Returns a recorded process, to be changed.
+    pub fn client_mut(&mut self, id: SessionId) -> Option<&mut Client> {
+        self.clients.iter_mut().find(|client| client.session.id == id)
+    }
+
+    /// Returns the sessions of the processes for which the condition holds.
+    pub fn select(&self, mut condition: impl FnMut(&Client) -> bool) -> Vec<SessionId> {
+        self.clients.iter().filter(|client| condition(client)).map(|client| client.session.id).collect()
+    }
+
+    /// Returns the sessions that are flight recordings.
+    pub fn flights(&self) -> Vec<SessionId> {
+        self.select(|client| client.choice.mode == Mode::Flight)
+    }
+
+    /// Returns the recorded process from which a child was forked, by the pid that the child names
+    /// or else by the kernel's. Sessions that started after the fork are other programs.
+    pub fn parent(&self, named_pid: u32, ppid: u32, fork_tick: u64) -> Option<&Client> {
+        let is_old = |client: &&Client| fork_tick == 0 || client.session.process.start_tick <= fork_tick;
+        let named = self.clients.iter().filter(is_old).find(|client| client.hello_pid == named_pid);
+        named.or_else(|| self.clients.iter().filter(is_old).find(|client| client.pid() == ppid))
+    }
+
+    /// Removes a process that is recorded no more. Until it is written it counts as ending.
+    pub fn end(&mut self, id: SessionId, exit: Exit, keeps: bool) -> Option<Arc<Session>> {
+        let index = self.clients.iter().position(|client| client.session.id == id)?;
+        let Client { epoch, label, session, name, .. } = self.clients.swap_remove(index);
+        let (segment, stats) = (session.folder.clone(), Arc::clone(&session.stats));
+        self.ending.insert(id, EndingProcess { epoch, label, exit, keeps, segment, stats, name });
+        Some(session)
+    }
+
+    /// Returns a process that is ending.
+    pub fn ending(&self, id: SessionId) -> Option<&EndingProcess> {
+        self.ending.get(&id)
+    }
+
+    /// Returns the number of processes that are ending.
+    pub fn ending_count(&self) -> usize {
+        self.ending.len()
+    }
+
+    /// Returns the processes that are ending in an epoch, each with its last segment.
+    pub fn ending_in(&self, epoch: &Epoch) -> HashMap<SessionId, PathBuf> {
+        let of_epoch = self.ending.iter().filter(|(_, ending)| *ending.epoch == *epoch);
+        of_epoch.map(|(id, ending)| (*id, ending.segment.clone())).collect()
+    }
+
+    /// Removes a process that has ended and is written, and adds its final counters.
+    pub fn written(&mut self, id: SessionId) -> Option<EndingProcess> {
+        let ending = self.ending.remove(&id)?;
+        let now = ending.stats.now();
+        self.counters.add(&now);
+        self.past.add(ProcessCounters { name: &ending.name, label: &ending.label, now, runs: false });
+        Some(ending)
+    }
+
+    /// Returns the counters of all processes. One that has ended is counted by its current counters
+    /// until it is written, and from then on by its final ones.
+    pub fn counters(&self) -> Counters {
+        let mut counters = self.counters;
+        self.clients.iter().for_each(|client| counters.add(&client.now()));
+        self.ending.values().for_each(|ending| counters.add(&ending.stats.now()));
+        counters
+    }
+
+    /// Returns the final counters of written processes, by program.
+    pub fn past(&self) -> &Programs {
+        &self.past
+    }
+
+    /// Returns the current counters of the processes that are not written.
+    pub fn current(&self) -> impl Iterator<Item = ProcessCounters<'_>> {
+        let running = self.clients.iter().map(|client| ProcessCounters {
+            name: &client.name,
+            label: &client.label,
+            now: client.now(),
+            runs: true,
+        });
+        let ending = self.ending.values().map(|ending| ProcessCounters {
+            name: &ending.name,
+            label: &ending.label,
+            now: ending.stats.now(),
+            runs: false,
+        });
+        running.chain(ending)
+    }
+}

@@ -1,0 +1,145 @@
+//! Rotation: epochs start and end, processes continue in other folders and modes, flight recordings
+//! are kept.
+
+use super::Service;
+use crate::clock;
+use crate::crash;
+use crate::daemon::config::Choice;
+use crate::daemon::epoch::Epoch;
+use crate::drain::Command;
+use crate::options::Mode;
+use crate::process_recording::ProcessCommand;
+use crate::session::SessionId;
+use crate::store::{Callback, Stored};
+use crossbeam_channel::bounded;
+use std::sync::Arc;
+use std::time::Instant;
+
+impl Service {
+    /// Handles a segment whose last byte is written.
+    pub(super) fn stored(&mut self, mut stored: Stored) {
+        let id = stored.session;
+        self.epochs.count_segment(&stored);
+        let closing = self.epochs.take_pending(&stored);
+        let (ending, client) = (self.registry.ending(id), self.registry.client(id));
+        let exit = ending.filter(|_| stored.is_over).map(|ending| ending.exit);
+        let label = ending.map(|ending| &ending.label).or(client.map(|client| &client.label));
+        let label = label.cloned().unwrap_or_default();
+        // A segment that ended by a change of mode may still belong to the old epoch.
+        let of_client =
+            client.map(|client| self.epochs.closing_with(&stored.segment).unwrap_or_else(|| Arc::clone(&client.epoch)));
+        let of_ending = ending.map(|ending| Arc::clone(&ending.epoch));
+        let Some(epoch) = closing.or(of_ending).or(of_client) else { return };
+        if stored.is_over {
+            self.process_written(&epoch, &mut stored);
+        }
+        self.epochs.segment_stored(epoch, stored, label, exit);
+    }
+
+    /// Handles a process that has ended and is written.
+    fn process_written(&mut self, epoch: &Arc<Epoch>, stored: &mut Stored) {
+        let ending = self.registry.written(stored.session);
+        if ending.is_some_and(|ending| ending.keeps) && !stored.segments.is_empty() {
+            self.kept_flights += 1;
+            tracing::info!("the flight recording of a process that exited is kept in {}", epoch.dir.display());
+            let symbols = stored.symbols.take();
+            self.epochs.adopt(epoch, stored.session, stored.segments.clone(), symbols, Callback::new(|| {}));
+        } else {
+            stored.segments.iter().for_each(|folder| drop(std::fs::remove_dir_all(folder)));
+        }
+    }
+
+    /// Ends the epochs of all users; `on_done` is called for each of them.
+    pub(super) fn rotate_all(&mut self, on_done: &mut dyn FnMut(u32) -> Callback) {
+        for uid in self.epochs.users() {
+            let on_done = on_done(uid);
+            self.rotate(uid, on_done);
+        }
+    }
+
+    /// Ends the epoch of a user. The next one starts with the processes that run.
+    pub(super) fn rotate(&mut self, uid: u32, on_done: Callback) {
+        let Some(old) = self.epochs.take_current(uid) else { return on_done.call() };
+        let mut pending = self.registry.ending_in(&old);
+        let running = self.registry.select(|client| client.uid == uid);
+        let new = if running.is_empty() {
+            None
+        } else {
+            self.epochs.of_user(uid).map_err(|error| tracing::error!("no new epoch: {error}")).ok()
+        };
+        if let Some(new) = new {
+            for id in running {
+                let segment = self.registry.client(id).map(|client| client.session.folder.clone());
+                if self.move_to_epoch(id, &new) {
+                    pending.extend(segment.map(|segment| (id, segment)));
+                }
+            }
+        }
+        self.epochs.close(old, pending, on_done);
+    }
+
+    /// Continues a process in another epoch. Returns whether that starts a segment.
+    fn move_to_epoch(&mut self, id: SessionId, epoch: &Arc<Epoch>) -> bool {
+        let Some(client) = self.registry.client_mut(id) else { return false };
+        client.epoch = Arc::clone(epoch);
+        let choice = client.choice;
+        if choice.mode == Mode::Flight {
+            self.epochs.list(epoch, &client.session);
+            return false;
+        }
+        self.rotate_process(id, choice, Callback::new(|| {}));
+        true
+    }
+
+    /// Continues a process in another folder, in the mode of the choice.
+    fn rotate_process(&mut self, id: SessionId, choice: Choice, on_done: Callback) {
+        let Some(client) = self.registry.client_mut(id) else { return on_done.call() };
+        let (uid, epoch) = (client.uid, Arc::clone(&client.epoch));
+        let folder = self.epochs.folder(uid, &epoch, choice.mode, client.pid(), &client.name);
+        let mut options = choice.options(&self.config, &client.label);
+        (options.reader, options.quota) = (epoch.reader, Some(self.epochs.quota(uid)));
+        if choice.sampling == client.choice.sampling {
+            options.sample_bytes = client.interval;
+        } else {
+            client.interval = choice.interval();
+        }
+        // A profile continues to count from the attach; a trace starts anew.
+        let starts = choice.mode.has_events().then(|| (self.clock.now(), clock::unix_ns()));
+        let session = Arc::new(client.session.next_segment(folder, Arc::new(options), starts));
+        client.choice = choice;
+        client.session = Arc::clone(&session);
+        self.epochs.list(&epoch, &session);
+        self.send(Command::Process(id, ProcessCommand::Rotate(session, on_done)));
+    }
+
+    /// Changes what is kept of a running process.
+    pub(super) fn change(&mut self, id: SessionId, choice: Choice, on_done: Callback) {
+        let Some(client) = self.registry.client(id) else { return on_done.call() };
+        self.successor.release(&client.held_as());
+        self.rotate_process(id, choice, on_done);
+        if let Some(client) = self.registry.client(id) {
+            client.session.options.overflow.set(client.session.mapping.header());
+            client.command();
+            self.successor.hold(client);
+        }
+    }
+
+    /// Keeps the events of a flight recording.
+    pub(super) fn keep_flight(&mut self, id: SessionId, why: &str, on_done: Callback) {
+        let Some(client) = self.registry.client_mut(id) else { return on_done.call() };
+        client.kept = Some(Instant::now());
+        self.kept_flights += 1;
+        tracing::info!("the flight recording of {} ({}) is kept: {why}", client.name.escape_debug(), client.pid());
+        let adopt = self.epochs.adopter(&client.epoch, id, on_done);
+        let (reply, folders) = bounded(1);
+        // The reply is sent by the stage that has written the files.
+        let wait = move || {
+            if let Ok(kept) = folders.recv() {
+                adopt(kept);
+            }
+        };
+        if crash::spawn("keep", wait).is_ok() {
+            self.send_command(id, ProcessCommand::KeepFlight(reply));
+        }
+    }
+}

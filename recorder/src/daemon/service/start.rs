@@ -1,0 +1,170 @@
+//! The start of the daemon: its sockets, threads and folders, and the processes of the last daemon.
+
+use super::Service;
+use crate::access::make_folder;
+use crate::attach::{self, Listener};
+use crate::clock::Clock;
+use crate::crash;
+use crate::daemon::budget::Budgets;
+use crate::daemon::config::Config;
+use crate::daemon::control::{self, Wake};
+use crate::daemon::entrance::Entrance;
+use crate::daemon::epochs::Epochs;
+use crate::daemon::metrics;
+use crate::daemon::notify::{self, Notify};
+use crate::daemon::registry::Registry;
+use crate::daemon::streams::Streams;
+use crate::daemon::successor::Successor;
+use crate::stages::Stages;
+use crate::symbols::Saver;
+use crossbeam_channel::unbounded;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::socket::SockType;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::{Duration, Instant};
+
+fn make_parent_folder(path: &Path) -> io::Result<()> {
+    let Some(folder) = path.parent() else { return Ok(()) };
+    if let Some(above) = folder.parent() {
+        std::fs::create_dir_all(above)?;
+    }
+    make_folder(folder, None)
+}
+
+/// How long a connection to the programs' socket may be silent; the library never is.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Returns the listening sockets: those of systemd, or new ones.
+fn listener(config: &Config, passed: &mut Vec<(String, OwnedFd)>) -> io::Result<Listener> {
+    let mut listener = Listener::new()?;
+    for (path, kind, timeout) in [
+        (&config.socket, SockType::SeqPacket, HELLO_TIMEOUT),
+        (&config.stream_socket, SockType::Stream, config.budget.stream_idle),
+    ] {
+        let is_wanted = |(name, socket): &(String, OwnedFd)| name != "control" && notify::listens(socket, kind);
+        match passed.iter().position(is_wanted) {
+            Some(index) => listener.add(passed.swap_remove(index).1, None, timeout)?,
+            // A parent that passes sockets decides which there are.
+            None if kind == SockType::Stream && listener.is_passed() => {}
+            None => listener.add(own_socket(config, path, kind)?, Some(path.clone()), timeout)?,
+        }
+    }
+    Ok(listener)
+}
+
+/// Creates a socket for programs or senders.
+fn own_socket(config: &Config, path: &Path, kind: SockType) -> io::Result<OwnedFd> {
+    make_parent_folder(path)?;
+    control::clear(path, || Ok(attach::probe(path, kind)?))?;
+    let socket = attach::listen(path, kind)?;
+    // Programs of all users connect here; the kernel identifies them.
+    let (mode, folder_mode) = if config.serves_all { (0o666, Some(0o755)) } else { (0o600, None) };
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    if let Some(mode) = folder_mode {
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(mode))?;
+    }
+    Ok(socket)
+}
+
+/// Blocks the signals that the service reads from the returned descriptor.
+fn signals() -> io::Result<SignalFd> {
+    let mut held = SigSet::empty();
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1, Signal::SIGHUP, Signal::SIGXFSZ]
+        .into_iter()
+        .for_each(|signal| held.add(signal));
+    held.thread_block()?;
+    Ok(SignalFd::with_flags(&held, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
+}
+
+/// Creates the folder of the epochs.
+fn make_state_folder(config: &Config) -> io::Result<()> {
+    if let Some(above) = config.state.parent() {
+        std::fs::create_dir_all(above)?;
+    }
+    make_folder(&config.state, None)?;
+    if config.serves_all {
+        // The folders of the users are closed to all others.
+        std::fs::set_permissions(&config.state, std::fs::Permissions::from_mode(0o711))?;
+    }
+    Ok(())
+}
+
+/// Returns the socket of `ctl`: that of systemd, or a new one.
+fn controller(config: &Config, passed: &mut Vec<(String, OwnedFd)>) -> io::Result<UnixListener> {
+    match passed.iter().position(|(name, _)| name == "control") {
+        Some(index) => Ok(control::passed(passed.swap_remove(index).1)),
+        None => {
+            make_parent_folder(&config.control)?;
+            control::listen(&config.control, 0o600)
+        }
+    }
+}
+
+/// Returns the two ends of the socket pair by which other threads wake the service.
+fn wake_pair() -> io::Result<(UnixStream, Wake)> {
+    let (receiver, sender) = UnixStream::pair()?;
+    receiver.set_nonblocking(true)?;
+    sender.set_nonblocking(true)?;
+    Ok((receiver, Arc::new(sender)))
+}
+
+impl Service {
+    /// Starts the daemon.
+    pub(super) fn start(config: Config, saver: Option<Arc<Saver>>) -> io::Result<Service> {
+        let signals = signals()?;
+        let mut passed = notify::sockets();
+        make_state_folder(&config)?;
+        let controller = controller(&config, &mut passed)?;
+        let listener = listener(&config, &mut passed)?;
+        let (successor, held) = Successor::find(&config, passed)?;
+        let clock = Clock::choose();
+        let stages = Stages::start(clock)?;
+        let epochs = Epochs::start(&config, saver.clone())?;
+        let (wake_receiver, wake) = wake_pair()?;
+        let entrance = Entrance::open(listener, config.budget, Arc::clone(&wake))?;
+        let (request_sender, requests) = unbounded();
+        let open_connections = Arc::new(AtomicUsize::new(0));
+        let busy = Arc::clone(&open_connections);
+        if let Some(address) = config.metrics {
+            let (listener, requests, wake) = (metrics::listen(address)?, request_sender.clone(), Arc::clone(&wake));
+            crash::spawn("metrics", move || metrics::run(listener, requests, wake))?;
+        }
+        let control_wake = Arc::clone(&wake);
+        crash::spawn("control", move || control::run(controller, request_sender, control_wake, busy))?;
+        tracing::info!("serving programs at {}, keeping {}", config.socket.display(), config.state.display());
+        let mut service = Service {
+            registry: Registry::default(),
+            epochs,
+            budgets: Budgets::new(config.budget),
+            streams: Streams::start(&config, wake)?,
+            successor,
+            kept_flights: 0,
+            started: Instant::now(),
+            last_check: Instant::now(),
+            clock,
+            ticks_per_second: clock.ticks_per_second(),
+            stages,
+            saver,
+            entrance,
+            requests,
+            wake_receiver,
+            notify: Notify::find(),
+            open_connections,
+            signals,
+            stopping: None,
+            config,
+        };
+        let pids: Vec<u32> = held.iter().map(|held| held.name.pid).collect();
+        held.into_iter().for_each(|held| service.take_over(held));
+        service.successor.remove_files_except(&pids)?;
+        Ok(service)
+    }
+}

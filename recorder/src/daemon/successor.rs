@@ -1,0 +1,85 @@
+//! What a daemon leaves to the next one: the descriptors of the live processes in the fd store, and
+//! for each of them a file with its live blocks.
+
+use super::clients::Client;
+use super::config::Config;
+use super::fd_store::{FdStore, Held, Name};
+use super::notify;
+use crate::access::make_folder;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+/// Name of the folder with the live blocks that one daemon hands over to the next.
+const CARRIED: &str = "carried";
+/// Name of the socket of the fd store, beside the socket of the programs.
+const FD_STORE: &str = "fd-store";
+
+/// The next daemon, as far as this one provides for it.
+#[derive(Debug)]
+pub struct Successor {
+    store: FdStore,
+    carried: PathBuf,
+    /// Whether processes are handed over at the end.
+    takes_over: bool,
+}
+
+impl Successor {
+    /// Finds the fd store, or starts one, and returns the processes in it. `passed` are descriptors
+    /// that systemd passed to this process.
+    ///
+    /// # Errors
+    /// The error of the folder of live blocks.
+    pub fn find(config: &Config, passed: Vec<(String, OwnedFd)>) -> io::Result<(Successor, Vec<Held>)> {
+        let carried = config.state.join(CARRIED);
+        make_folder(&carried, None)?;
+        let (store, held) = FdStore::find(&config.socket.with_file_name(FD_STORE), passed, notify::has_store());
+        Ok((Successor { store, carried, takes_over: false }, held))
+    }
+
+    /// Returns the path of the file with the live blocks of a process.
+    pub fn carried_over_file(&self, pid: u32) -> PathBuf {
+        self.carried.join(pid.to_string())
+    }
+
+    /// Removes the files of all processes but these: the others have ended meanwhile.
+    ///
+    /// # Errors
+    /// The error of the folder.
+    pub fn remove_files_except(&self, pids: &[u32]) -> io::Result<()> {
+        let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+        for entry in std::fs::read_dir(&self.carried)?.flatten() {
+            if !pids.iter().any(|pid| entry.path().file_stem().is_some_and(|name| name == pid.as_str())) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores the descriptors of a process.
+    pub fn hold(&self, client: &Client) {
+        self.store.hold(&client.held_as(), &client.area, &client.process);
+    }
+
+    /// Removes the descriptors of a process.
+    pub fn release(&self, name: &Name) {
+        self.store.release(name);
+    }
+
+    /// Makes the next daemon continue with the processes, if there is a store for them.
+    pub fn take_over_at_end(&mut self) {
+        self.takes_over = !matches!(self.store, FdStore::Nobody);
+    }
+
+    /// Returns whether the next daemon continues with the processes.
+    pub fn takes_over(&self) -> bool {
+        self.takes_over
+    }
+
+    /// Ends the fd store, unless the next daemon needs it.
+    pub fn finish(&self) {
+        if !self.takes_over {
+            self.store.end();
+        }
+    }
+}
