@@ -1,11 +1,12 @@
 //! The preload library is inside this binary. The dynamic linker needs a file: it is written once,
 //! into a folder that only its owner can write to, under a name with a hash of its content.
 
-use std::fs::{DirBuilder, OpenOptions, Permissions};
+use heaptape_formats::replace::{Durability, Writers, replace_file};
+use std::fs::{DirBuilder, Permissions};
 use std::hash::{DefaultHasher, Hasher};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 static LIBRARY: &[u8] = include_bytes!(env!("HEAPTAPE_LIBRARY_FILE"));
@@ -105,13 +106,9 @@ fn write(folder: &Path) -> std::io::Result<PathBuf> {
     if std::fs::read(&path).is_ok_and(|bytes| bytes == LIBRARY) {
         return Ok(path);
     }
-    let temporary = folder.join(format!(".new-{}", std::process::id()));
-    let _ = std::fs::remove_file(&temporary);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-    file.write_all(LIBRARY)?;
-    if is_for_all() {
-        file.set_permissions(Permissions::from_mode(0o644))?;
-    }
-    std::fs::rename(&temporary, &path)?;
+    replace_file(&path, Writers::Several, Durability::BeforeRename, |file| {
+        file.write_all(LIBRARY)?;
+        if is_for_all() { file.set_permissions(Permissions::from_mode(0o644)) } else { Ok(()) }
+    })?;
     Ok(path)
 }

@@ -23,6 +23,7 @@ pub mod pprof;
 mod prefix;
 pub mod quantity;
 pub mod recording;
+pub mod replace;
 pub mod sniff;
 pub mod tape;
 

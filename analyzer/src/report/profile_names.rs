@@ -8,6 +8,7 @@ use crate::stacks::Site;
 use crate::symbols::{Detail, Symbolizer, demangle};
 use heaptape_formats::mptl::{self, Builder, FunctionNames, Profile, Symbol};
 use heaptape_formats::recording::PROFILE;
+use heaptape_formats::replace::{Durability, Writers, replace_file};
 use heaptape_formats::tape::Codec;
 use rustc_hash::FxHashMap;
 use std::fs::File;
@@ -120,22 +121,14 @@ pub(crate) fn named(profile: &Profile, process: &Process, symbols: &mut Symboliz
     builder.build()
 }
 
-/// Replaces a file by writing beside it and renaming, so that a reader sees either the old file or
-/// the new one. A new file whose name has a suffix is read only when the old one has been removed.
+/// Replaces a profile atomically. A new file whose name has a suffix is read only when the old one
+/// has been removed. After an error the old profile stays valid.
 fn replace(path: &Path, suffix: &str, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
-    let temporary = path.with_extension("mptl.tmp");
     let new = path.with_extension(format!("mptl{suffix}"));
-    let written = File::create(&temporary).and_then(|mut file| {
+    replace_file(&new, Writers::Several, Durability::BeforeRename, |file| {
         // The new file has the permissions of the old one.
         file.set_permissions(std::fs::metadata(path)?.permissions())?;
-        write(&mut file)?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, &new)?;
-        if new == path { Ok(()) } else { std::fs::remove_file(path) }
-    });
-    if written.is_err() {
-        // The old profile stays valid; the incomplete one is removed.
-        let _ = std::fs::remove_file(&temporary);
-    }
-    written
+        write(file)
+    })?;
+    if new == path { Ok(()) } else { std::fs::remove_file(path) }
 }
