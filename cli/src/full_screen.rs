@@ -1,5 +1,5 @@
 //! The terminal as a full-screen program uses it. It is left as it was found: at the end, when this
-//! process panics, and when a signal ends or stops it.
+//! process panics or crashes, and when a signal ends or stops it.
 
 use crossterm::cursor::{Hide, MoveTo, Show};
 use crossterm::event::{self, Event};
@@ -7,16 +7,28 @@ use crossterm::style::Print;
 use crossterm::terminal::{
     self, Clear, ClearType, DisableLineWrap, EnableLineWrap, EnterAlternateScreen, LeaveAlternateScreen,
 };
-use crossterm::{execute, queue};
+use crossterm::{Command, execute, queue};
+use heaptape_recorder::crash;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level;
 use std::io::{self, Write, stdout};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 /// Whether the terminal is in full-screen mode.
 static IS_ACTIVE: AtomicBool = AtomicBool::new(false);
+
+/// Escape sequences that leave full-screen mode.
+static LEAVE: LazyLock<&'static str> = LazyLock::new(|| {
+    let mut text = String::new();
+    // A string can always be written.
+    let _ = Show.write_ansi(&mut text);
+    let _ = EnableLineWrap.write_ansi(&mut text);
+    let _ = LeaveAlternateScreen.write_ansi(&mut text);
+    text.leak()
+});
 
 /// The terminal in full-screen mode, until the value is dropped.
 pub struct FullScreen(());
@@ -91,6 +103,8 @@ impl Drop for FullScreen {
 }
 
 fn enter() -> io::Result<()> {
+    // The modes are saved before they change.
+    crash::restore_terminal(&LEAVE);
     terminal::enable_raw_mode()?;
     IS_ACTIVE.store(true, SeqCst);
     execute!(stdout(), EnterAlternateScreen, DisableLineWrap, Hide)
@@ -99,7 +113,9 @@ fn enter() -> io::Result<()> {
 /// Leaves full-screen mode. Errors are ignored: the terminal may be gone.
 fn leave() {
     if IS_ACTIVE.swap(false, SeqCst) {
-        let _ = execute!(stdout(), Show, EnableLineWrap, LeaveAlternateScreen);
+        let mut out = stdout();
+        let _ = out.write_all(LEAVE.as_bytes()).and_then(|()| out.flush());
         let _ = terminal::disable_raw_mode();
+        crash::keep_terminal();
     }
 }

@@ -12,9 +12,12 @@
 mod handler;
 mod names;
 mod report;
+#[allow(unsafe_code)]
+mod terminal;
 
 pub use handler::{disarm, forward_faults, unblock_faults};
 pub use names::run_if_requested;
+pub use terminal::{keep_terminal, restore_terminal};
 
 use formats::recording::CRASH_REPORT;
 use std::fs::File;

@@ -3,7 +3,7 @@
 //! code ends the process at once, and everything that was written stays.
 
 use super::report::{self, Lines, MAX_FRAMES, MAX_REPORT_BYTES, Modules, Text};
-use super::{Role, destinations, names};
+use super::{Role, destinations, names, terminal};
 use crate::spawn::{self, FATAL_SIGNALS};
 use formats::recording::CRASH_REPORT;
 use nix::libc::{self, c_char, c_int, c_void};
@@ -205,6 +205,7 @@ extern "C" fn on_signal(signal: c_int, information: *mut libc::siginfo_t, contex
     }
     if is_first() {
         SIGNAL.store(signal, SeqCst);
+        terminal::restore();
         let registers = &context.uc_mcontext.gregs;
         let register = |number: c_int| registers.get(number as usize).map_or(0, |value| value.cast_unsigned());
         let (pc, sp) = (register(libc::REG_RIP), register(libc::REG_RSP));
@@ -490,7 +491,7 @@ fn open_report(folder: c_int) -> c_int {
     }
 }
 
-fn write_all(file: c_int, mut bytes: &[u8]) {
+pub(super) fn write_all(file: c_int, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         // SAFETY: the pointer is to as many bytes as are passed.
         let written = unsafe { libc::write(file, bytes.as_ptr().cast(), bytes.len()) };
