@@ -5,13 +5,16 @@
 //! what could control a terminal.
 
 pub mod address;
+pub mod callers;
 pub mod diff;
 mod filter;
 pub mod fragmentation;
 mod frames;
 pub mod free_sites;
+mod functions;
 pub(crate) mod grouping;
 mod hints;
+pub mod inclusive;
 pub mod json;
 pub mod leaks;
 pub mod lifetimes;
@@ -22,6 +25,7 @@ mod range;
 pub mod realloc;
 pub mod sites;
 pub mod sizes;
+pub mod source;
 mod stack_text;
 pub mod summary;
 pub mod temporary;

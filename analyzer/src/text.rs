@@ -17,6 +17,10 @@ pub struct Style {
 
 /// Width of output that does not go to a terminal.
 const DEFAULT_WIDTH: usize = 110;
+/// Width of a line for which reports are laid out at least, in columns.
+const MIN_WIDTH: usize = 60;
+/// Width of a line that reports use at most, in columns.
+const MAX_WIDTH: usize = 400;
 
 impl Style {
     /// The style without color, with a fixed width.
@@ -36,7 +40,8 @@ impl Style {
     fn of(is_terminal: bool, size: Option<(terminal_size::Width, terminal_size::Height)>) -> Style {
         let forbidden = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-        let width = size.map_or(DEFAULT_WIDTH, |(terminal_size::Width(width), _)| usize::from(width).clamp(60, 200));
+        let width = size.map(|(terminal_size::Width(width), _)| usize::from(width)).filter(|_| is_terminal);
+        let width = width_of(std::env::var("COLUMNS").ok().as_deref(), width);
         // The first variable that is set decides, as in the C library.
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
             .iter()
@@ -44,6 +49,13 @@ impl Style {
         let is_utf8 = locale.is_some_and(|locale| locale.to_ascii_lowercase().replace('-', "").ends_with("utf8"));
         Style { color: is_terminal && !forbidden && !dumb, block_elements: is_terminal && !dumb && is_utf8, width }
     }
+}
+
+/// Returns the width of lines: that of the variable `COLUMNS` if it is a number, else that of the
+/// terminal.
+fn width_of(columns: Option<&str>, terminal: Option<usize>) -> usize {
+    let columns = columns.and_then(|columns| columns.parse().ok()).filter(|&columns: &usize| columns > 0);
+    columns.or(terminal).map_or(DEFAULT_WIDTH, |width| width.clamp(MIN_WIDTH, MAX_WIDTH))
 }
 
 /// Returns whether a character may control a terminal: C0, DEL, C1, and the Unicode characters that
@@ -136,6 +148,34 @@ impl<W: Write> Write for SanitizingWriter<W> {
     }
 }
 
+/// The color of a span of text, on a terminal that shows colors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Color {
+    /// The color of the terminal's own text.
+    Plain,
+    /// Bold, for headings and verdicts.
+    Bold,
+    /// Faint, for what matters little.
+    Faint,
+    /// Bold red, for what is wrong.
+    Red,
+    /// Yellow, for what may be wrong.
+    Yellow,
+}
+
+impl Color {
+    /// Returns the parameters of the escape sequence; empty for plain text.
+    const fn code(self) -> &'static str {
+        match self {
+            Color::Plain => "",
+            Color::Bold => "1",
+            Color::Faint => "2",
+            Color::Red => "1;31",
+            Color::Yellow => "33",
+        }
+    }
+}
+
 /// The output of a text report.
 pub struct Screen<'a> {
     out: &'a mut dyn Write,
@@ -165,7 +205,7 @@ impl<'a> Screen<'a> {
     /// # Errors
     /// Returns an error if writing fails.
     pub fn heading(&mut self, text: &str) -> io::Result<()> {
-        self.colored("1", text)
+        self.spans(&[(Color::Bold, text)])
     }
 
     /// Prints a warning, in yellow if the style has color.
@@ -173,14 +213,21 @@ impl<'a> Screen<'a> {
     /// # Errors
     /// Returns an error if writing fails.
     pub fn warning(&mut self, text: &str) -> io::Result<()> {
-        self.colored("33", text)
+        self.spans(&[(Color::Yellow, text)])
     }
 
-    fn colored(&mut self, color: &str, text: &str) -> io::Result<()> {
-        match self.style.color {
-            true => writeln!(self.out, "\x1b[{color}m{}\x1b[0m", clean(text)),
-            false => writeln!(self.out, "{}", clean(text)),
+    /// Prints a line of spans, in their colors if the style has color.
+    ///
+    /// # Errors
+    /// Returns an error if writing fails.
+    pub fn spans(&mut self, spans: &[(Color, &str)]) -> io::Result<()> {
+        for (color, text) in spans {
+            match self.style.color && *color != Color::Plain {
+                true => write!(self.out, "\x1b[{}m{}\x1b[0m", color.code(), clean(text))?,
+                false => write!(self.out, "{}", clean(text))?,
+            }
         }
+        writeln!(self.out)
     }
 
     /// Prints an empty line.
@@ -359,6 +406,15 @@ mod tests {
         writer.write_all(b"x\xffy\xe2\x82").unwrap();
         writer.flush().unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "x\u{fffd}y\u{fffd}");
+    }
+
+    #[test]
+    fn columns_decides_the_width() {
+        assert_eq!(width_of(Some("80"), None), 80);
+        assert_eq!(width_of(Some("72"), Some(120)), 72);
+        assert_eq!([width_of(Some("0"), Some(120)), width_of(Some("wide"), Some(120))], [120, 120]);
+        assert_eq!([width_of(None, None), width_of(Some(""), None)], [DEFAULT_WIDTH, DEFAULT_WIDTH]);
+        assert_eq!([width_of(Some("5"), None), width_of(Some("99999"), None)], [MIN_WIDTH, MAX_WIDTH]);
     }
 
     #[test]

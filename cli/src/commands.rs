@@ -1,7 +1,8 @@
 //! The list of subcommands. A new one is a file in `commands/` with `Args` (its options, documented
 //! for `--help`) and `run`, and a line here. A report that has only the options of all reports
 //! needs no file: its line ends with the default of `--top`, and the analyzer's report has its
-//! name. Help, completions and manual pages are made from the list.
+//! name. Help, completions and manual pages are made from the list. The groups are those of
+//! `heaptape --help`.
 
 use crate::Outcome;
 
@@ -14,19 +15,23 @@ mod frames;
 mod thresholds;
 
 macro_rules! commands {
-    ($($(#[$meta:meta])* $name:ident $variant:ident $($rows:literal)?,)*) => {
-        $(commands!(@module $name $($rows)?);)*
+    ($($group:literal { $($(#[$meta:meta])* $name:ident $variant:ident $($rows:literal)?,)* })*) => {
+        $($(commands!(@module $name $($rows)?);)*)*
 
         /// A subcommand with its options.
         #[derive(clap::Subcommand)]
-        pub enum Subcommand { $($(#[$meta])* $variant(commands!(@args $name $($rows)?))),* }
+        pub enum Subcommand { $($($(#[$meta])* $variant(commands!(@args $name $($rows)?))),*),* }
+
+        /// The groups of subcommands with their names, in the order of `--help`. A name has `_` for
+        /// `-`.
+        pub const GROUPS: &[(&str, &[&str])] = &[$(($group, &[$(stringify!($name)),*])),*];
 
         /// Runs a subcommand.
         ///
         /// # Errors
         /// Wrong arguments, files that cannot be read or written, sockets that do not answer.
         pub fn run(subcommand: Subcommand) -> anyhow::Result<Outcome> {
-            match subcommand { $(Subcommand::$variant(args) => commands!(@run $name args $($rows)?)),* }
+            match subcommand { $($(Subcommand::$variant(args) => commands!(@run $name args $($rows)?)),*),* }
         }
     };
     (@module $name:ident) => { mod $name; };
@@ -38,80 +43,98 @@ macro_rules! commands {
 }
 
 commands! {
-    /// Run a program and record its heap allocations
-    record Record,
-    /// Record all programs that preload the library, for months
-    daemon Daemon,
-    /// Query and control the daemon
-    ctl Ctl,
-    /// Print the environment that makes the daemon record a service
-    env Env,
-    /// Send a trace (MTRC) or a profile (MPTL) to the daemon
-    send Send,
-    /// Write the trace (MTRC) of a process to standard output, while it runs or afterwards
-    stream Stream,
-    /// Show live heaps, allocation rates and growth of the daemon's processes
-    top Top,
-    /// List the daemon's epochs, as paths for other commands
-    epochs Epochs,
-    /// Summarize a recording on one screen
-    report Report,
-    /// List blocks that were never freed, by call site, with a verdict
-    leaks Leaks,
-    /// List the call sites of the live bytes at the peak
-    peak Peak 20,
-    /// List call sites by allocated bytes
-    sites Sites 20,
-    /// Show the distribution of block sizes
-    sizes Sizes 16,
-    /// Show the distribution of block lifetimes
-    lifetimes Lifetimes 16,
-    /// List call sites of short-lived blocks: freed after few events of the same thread
-    temporary Temporary,
-    /// Show live bytes and blocks over the run
-    timeline Timeline,
-    /// Show what each thread allocated and freed
-    threads Threads 40,
-    /// Show the cost of reallocations, and call sites that reallocate repeatedly
-    realloc Realloc 20,
-    /// List call sites that free (of recordings made with --free-stacks)
-    free_sites FreeSites 20,
-    /// Show which blocks contained an address, who allocated and who freed them
-    address Address,
-    /// Show heap fragmentation, and call sites whose blocks hold nearly empty pages
-    fragmentation Fragmentation 20,
-    /// Compare two runs, builds, points in time or processes
-    diff Diff,
-    /// Copy the symbols of a recording into it, to read it on another machine
-    pack Pack,
-    /// Write a recording in the formats of other tools
-    export Export,
-    /// Convert files from one format to another
-    convert Convert,
-    /// Print a file of any known format as text, one record per line
-    dump Dump,
-    /// Check a recording: exit status 0 complete, 1 readable with something missing, 2 unreadable
-    verify Verify,
-    /// Show a profile by procedure or image, as DCPI's dcpiprof does
-    dcpiprof Dcpiprof,
-    /// List a procedure with its samples, as DCPI's dcpilist does
-    dcpilist Dcpilist,
-    /// Print DCPI profiles as text, as dcpicat does
-    dcpicat Dcpicat,
-    /// Compare two sets of profiles, as DCPI's dcpidiff does
-    dcpidiff Dcpidiff,
-    /// Print the path of the preload library
-    library Library,
-    /// Show gmon.out files as GNU gprof does
-    gprof Gprof,
-    /// Show the unfreed allocations of an mpatrol log, as mleak does
-    mleak Mleak,
-    /// Show a profile (MPTL) as mprof does
-    mprof Mprof,
-    /// Show a trace (MTRC) as mptrace does
-    mptrace Mptrace,
-    /// Show or write the manual pages
-    man Man,
-    /// Print completions for a shell
-    completions Completions,
+    "Record" {
+        /// Run a program and record its heap allocations
+        record Record,
+        /// Write the trace (MTRC) of a process to standard output, while it runs or afterwards
+        stream Stream,
+        /// Print the path of the preload library
+        library Library,
+        /// Copy the symbols of a recording into it, to read it on another machine
+        pack Pack,
+    }
+    "Questions" {
+        /// Summarize a recording on one screen
+        report Report,
+        /// List blocks that were never freed, by call site, with a verdict
+        leaks Leaks,
+        /// List the call sites of the live bytes at the peak
+        peak Peak 20,
+        /// List call sites by allocated bytes
+        sites Sites,
+        /// List the functions that call a function, by what is allocated below the calls
+        callers Callers,
+        /// List the functions that a function calls, by what they allocate for it
+        callees Callees,
+        /// Show the source of a function, with what each line allocates
+        source Source,
+        /// Show live bytes and blocks over the run
+        timeline Timeline,
+        /// Show what each thread allocated and freed
+        threads Threads 40,
+        /// Show the distribution of block sizes
+        sizes Sizes 16,
+        /// Show the distribution of block lifetimes
+        lifetimes Lifetimes 16,
+        /// List call sites of short-lived blocks: freed after few events of the same thread
+        temporary Temporary,
+        /// Show the cost of reallocations, and call sites that reallocate repeatedly
+        realloc Realloc 20,
+        /// List call sites that free (of recordings made with --free-stacks)
+        free_sites FreeSites 20,
+        /// Show heap fragmentation, and call sites whose blocks hold nearly empty pages
+        fragmentation Fragmentation 20,
+        /// Show which blocks contained an address, who allocated and who freed them
+        address Address,
+        /// Compare two runs, builds, points in time or processes
+        diff Diff,
+        /// Check a recording: status 0 complete, 1 readable with something missing, 2 unreadable
+        verify Verify,
+    }
+    "Export" {
+        /// Write a recording in the formats of other tools
+        export Export,
+        /// Convert files from one format to another
+        convert Convert,
+        /// Print a file of any known format as text, one record per line
+        dump Dump,
+    }
+    "Daemon" {
+        /// Record all programs that preload the library, for months
+        daemon Daemon,
+        /// Query and control the daemon
+        ctl Ctl,
+        /// Show live heaps, allocation rates and growth of the daemon's processes
+        top Top,
+        /// List the daemon's epochs, as paths for other commands
+        epochs Epochs,
+        /// Print the environment that makes the daemon record a service
+        env Env,
+        /// Send a trace (MTRC) or a profile (MPTL) to the daemon
+        send Send,
+    }
+    "Compatible tools" {
+        /// Show a profile (MPTL) as mprof does
+        mprof Mprof,
+        /// Show a trace (MTRC) as mptrace does
+        mptrace Mptrace,
+        /// Show the unfreed allocations of an mpatrol log, as mleak does
+        mleak Mleak,
+        /// Show gmon.out files as GNU gprof does
+        gprof Gprof,
+        /// Show a profile by procedure or image, as DCPI's dcpiprof does
+        dcpiprof Dcpiprof,
+        /// List a procedure with its samples, as DCPI's dcpilist does
+        dcpilist Dcpilist,
+        /// Print DCPI profiles as text, as dcpicat does
+        dcpicat Dcpicat,
+        /// Compare two sets of profiles, as DCPI's dcpidiff does
+        dcpidiff Dcpidiff,
+    }
+    "Help" {
+        /// Show or write the manual pages
+        man Man,
+        /// Print completions for a shell
+        completions Completions,
+    }
 }

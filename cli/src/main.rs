@@ -42,7 +42,32 @@ fn command() -> clap::Command {
         let short = format!("{before}{examples}");
         subcommand.after_long_help(format!("{short}\n\n{}", exit::help())).after_help(short)
     });
-    command.after_help(format!("{}\n\n{}", quantity::HELP, exit::help()))
+    let groups = groups(&command);
+    command
+        .help_template(format!(
+            "{{name}} {{version}}: {{about}}\n\n{EXAMPLES}\n\n{{usage-heading}} {{usage}}\n\n{groups}\nOptions:\n{{options}}{{after-help}}"
+        ))
+        .after_help(format!("{}\n\n{}", quantity::HELP, exit::help()))
+}
+
+/// The examples on top of the help.
+const EXAMPLES: &str = "\
+Examples:
+  heaptape record -- ls -lR /usr        record a program, and print a summary
+  heaptape leaks heaptape.ls.4711       list what it never freed, worst first";
+
+/// Returns the groups of subcommands as text.
+fn groups(command: &clap::Command) -> String {
+    let mut text = String::new();
+    for (group, names) in commands::GROUPS {
+        text += &format!("{group}:\n");
+        for name in names.iter().map(|name| name.replace('_', "-")) {
+            let about = command.find_subcommand(&name).and_then(clap::Command::get_about);
+            text += &format!("  {name:14} {}\n", about.map(ToString::to_string).unwrap_or_default());
+        }
+        text.push('\n');
+    }
+    text.trim_end().to_string() + "\n"
 }
 
 /// Parses the command line. Exits on help and on errors, as clap does.

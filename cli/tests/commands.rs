@@ -16,7 +16,7 @@ fn text(args: &[&str]) -> String {
 /// Returns the commands that `--help` lists.
 fn listed() -> Vec<String> {
     let help = text(&["--help"]);
-    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let lines = help.lines().skip_while(|line| *line != "Record:").take_while(|line| *line != "Options:");
     let commands: Vec<String> = lines
         .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
         .filter_map(|line| line.split_whitespace().next().map(str::to_string))

@@ -126,3 +126,19 @@ fn diff_normalizes_suppresses_noise_and_sorts() {
         assert_eq!(listed + number("quiet"), number("b") - number("a"), "{field}");
     }
 }
+
+#[test]
+fn first_line_is_the_verdict_and_rows_have_directions() {
+    let (less, more) = (shop(&[]), shop(&["-DMORE"]));
+    let compare = |a: &Recording, b: &Recording| diff(&[], &[&a.folder, &b.folder]).success().text();
+    let output = compare(&less, &more);
+    assert!(output.starts_with("grew: live +4.88 KiB (+9.1%), peak +"), "{output}");
+    assert!(output.contains("\nsites: 1 grew (+4.88 KiB live)\n"), "{output}");
+    assert!(output.lines().any(|line| line.starts_with(" grew ") && line.contains("load_order")), "{output}");
+    let output = compare(&more, &less);
+    assert!(output.starts_with("shrank: live -4.88 KiB (-8.4%)"), "{output}");
+    assert!(compare(&less, &less).starts_with("same: live 0, "), "{}", compare(&less, &less));
+    let other = Program::new(Target::program("named_threads.c").flag("-pthread").build()).recorded().success();
+    let output = compare(&less, &other);
+    assert!(output.contains(" new (+293 KiB live)") && output.contains(" gone (-"), "{output}");
+}

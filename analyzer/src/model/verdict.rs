@@ -34,6 +34,20 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// All verdicts, worst first.
+    pub const WORST_FIRST: [Verdict; 10] = [
+        Verdict::Growing,
+        Verdict::Slow,
+        Verdict::ContainerGrowth,
+        Verdict::FreedAtExit,
+        Verdict::TooLittle,
+        Verdict::Uncertain,
+        Verdict::OneTime,
+        Verdict::BoundedCache,
+        Verdict::YoungAtEnd,
+        Verdict::Inherited,
+    ];
+
     /// Returns the name for text reports.
     pub const fn name(self) -> &'static str {
         match self {
@@ -48,6 +62,12 @@ impl Verdict {
             Verdict::Uncertain => "uncertain",
             Verdict::TooLittle => "kept, too little to tell",
         }
+    }
+
+    /// Returns whether the blocks are no leak by the verdict, as those of a cache. They are listed
+    /// on demand.
+    pub const fn is_harmless(self) -> bool {
+        matches!(self, Verdict::OneTime | Verdict::BoundedCache | Verdict::YoungAtEnd | Verdict::Inherited)
     }
 
     /// Returns the weight of a byte for the order of leaks. Growing leaks come before those that

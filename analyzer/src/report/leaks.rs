@@ -5,12 +5,15 @@
 //! export uses the same two.
 
 mod candidates;
+mod entries;
 mod evidence;
 mod judged;
 mod suppressed;
 mod text;
+mod totals;
 
 pub(crate) use candidates::{Candidates, axis};
+use judged::sum_by_function;
 pub(crate) use judged::{JudgedLeak, judge_leaks};
 
 pub use evidence::{Evidence, FreedAt, LifetimeClass};
@@ -31,6 +34,7 @@ use crate::suppress::{Dialect, generate};
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, Style, clean};
 use candidates::Basis;
+use heaptape_formats::recording::Exit;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use serde::ser::{SerializeSeq, Serializer};
@@ -73,6 +77,8 @@ struct LeakJson<'a> {
     kept_on_purpose: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     grown_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    released_by_exec: bool,
     stack: Vec<FrameJson>,
     evidence: &'a Option<Evidence>,
 }
@@ -109,6 +115,13 @@ pub struct Total {
 }
 
 impl Leak<'_> {
+    /// Returns whether exec released the blocks. They were in use when the process replaced its
+    /// program by another one. What grew until then is a leak all the same.
+    pub fn is_released_by_exec(&self) -> bool {
+        let grew = matches!(self.verdict, Verdict::Growing | Verdict::Slow);
+        self.process.about.exit == Some(Exit::Exec) && self.blocks > 0 && !grew
+    }
+
     /// Returns the key that sorts leaks, worst first.
     fn order(&self) -> (std::cmp::Reverse<u64>, u32) {
         (std::cmp::Reverse(self.bytes.max(self.grown).saturating_mul(self.verdict.weight())), self.site)
@@ -149,6 +162,7 @@ impl Serialize for LeakList<'_> {
                 stacks: leak.sites,
                 kept_on_purpose: leak.kept,
                 grown_bytes: (leak.verdict == Verdict::FreedAtExit).then_some(leak.grown),
+                released_by_exec: leak.is_released_by_exec(),
                 stack,
                 evidence: &leak.evidence,
             })?;
@@ -170,6 +184,11 @@ pub struct Options {
     pub top: Option<usize>,
     /// Paths of the files of suppressions.
     pub suppressions: Vec<PathBuf>,
+    /// Whether text lists also what is no leak by its verdict, such as a bounded cache.
+    pub all: bool,
+    /// Whether stacks of one function with the same verdict are summed up. [`run`] sets it for
+    /// text, unless the query or `depth` says how stacks are grouped.
+    pub by_function: bool,
     /// Whether to separate what the runtime keeps on purpose, and to apply the program's own
     /// suppressions.
     pub built_in: bool,
@@ -179,7 +198,16 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { depth: 0, frames: None, top: None, suppressions: Vec::new(), built_in: true, generate: None }
+        Options {
+            depth: 0,
+            frames: None,
+            top: None,
+            suppressions: Vec::new(),
+            all: false,
+            by_function: false,
+            built_in: true,
+            generate: None,
+        }
     }
 }
 
@@ -206,7 +234,7 @@ pub fn find<'a>(
             true => collect_from_events(process, query, symbols, &progress),
             false => collect_from_sums(process, query, symbols, &progress)?,
         };
-        describe(&candidates, query, options.depth, symbols, &mut found);
+        describe(&candidates, query, options, symbols, &mut found);
         found.missing.push((process, missing));
     }
     found.leaks.sort_by_key(Leak::order);
@@ -241,6 +269,8 @@ pub fn find<'a>(
 pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     let recordings = query.open()?;
     let mut symbols = query.symbolizer();
+    let is_summed_up = !query.json && options.generate.is_none() && query.by.is_none() && options.depth == 0;
+    let options = &Options { by_function: is_summed_up, ..options.clone() };
     let mut found = find(&recordings, query, options, &mut symbols)?;
     let missing_count =
         found.missing.iter().map(|(_, missing)| missing.len()).chain(recordings.iter().map(|r| r.missing.len())).sum();
@@ -340,12 +370,17 @@ fn collect_from_sums<'a>(
 fn describe<'a>(
     candidates: &Candidates<'a>,
     query: &Query,
-    depth: usize,
+    options: &Options,
     symbols: &mut Symbolizer,
     found: &mut LeakReport<'a>,
 ) {
+    let depth = options.depth;
     let by = query.by.unwrap_or(if depth == 0 { GroupBy::Stack } else { GroupBy::Frames(depth) });
-    for leak in judge_leaks(candidates, Some(by), &mut found.rules, symbols) {
+    let mut leaks = judge_leaks(candidates, Some(by), &mut found.rules, symbols);
+    if options.by_function {
+        leaks = sum_by_function(leaks, candidates, symbols);
+    }
+    for leak in leaks {
         let JudgedLeak { site, sites, blocks, bytes, verdict, trend, basis, kept, .. } = leak;
         let evidence = basis.and_then(|basis| candidates.evidence(site, &basis, symbols));
         let evidence = evidence.map(|evidence| Evidence { trend, ..evidence });

@@ -4,7 +4,7 @@ use super::query::{Query, Report, SiteDescription, group_sites, print_reports};
 use super::{Error, Outcome};
 use crate::charts;
 use crate::model::lifetimes::{CLASSES, Histogram, Lifetimes};
-use crate::text::{Screen, Style, count, duration, percent};
+use crate::text::{Screen, Style, count, counted, duration, percent};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -73,14 +73,16 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
 
 impl Report for LifetimesReport {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
-        let time = |value: u64| if self.unit == "ns" { duration(value) } else { format!("{} events", count(value)) };
+        let time = |value: u64| if self.unit == "ns" { duration(value) } else { counted(value, "event") };
         screen.line(&format!(
-            "{} blocks were freed after {} on average (shortest {}, longest {}); {} are still live",
-            count(self.freed),
+            "{} {} freed after {} on average (shortest {}, longest {}); {} {} still live",
+            counted(self.freed, "block"),
+            if self.freed == 1 { "was" } else { "were" },
             time(self.mean),
             time(self.shortest),
             time(self.longest),
             count(self.live),
+            if self.live == 1 { "is" } else { "are" },
         ))?;
         let style = screen.style;
         let bar = |freed: u64| charts::bar(style, freed, self.freed, 40);

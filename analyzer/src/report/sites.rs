@@ -1,8 +1,8 @@
 //! `heaptape sites`: which call sites allocate how much, and how much of it is freed.
 
-use super::query::{Query, Report, SiteDescription, group_sites, needs_frees, print_reports};
+use super::functions::allocations;
+use super::query::{Query, Report, SiteDescription, group_sites, print_reports};
 use super::{Error, Outcome};
-use crate::sums::sums;
 use crate::text::{Screen, Style, bytes, count};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -33,14 +33,7 @@ struct SitesReport {
 /// or when `out` fails.
 pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     print_reports(query, out, style, !query.is_all(), |process, symbols, progress| {
-        let sums = match query.is_all() {
-            true => {
-                let sums = sums(process, progress);
-                needs_frees(&sums, process)?;
-                sums
-            }
-            false => query.sums(process, symbols, progress),
-        };
+        let sums = allocations(query, process, symbols, progress)?;
         let rows = sums.sites.iter().map(|row| (row.site, [row.bytes, row.allocs, row.frees, row.freed_bytes]));
         let groups = group_sites(query, process, symbols, rows);
         let sites = groups.iter().take(query.top).map(|group| {

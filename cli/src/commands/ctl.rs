@@ -180,6 +180,9 @@ const COLUMNS: [Column; 11] = [
 ];
 
 fn list(entries: &[Entry], out: &mut dyn Write) -> std::io::Result<()> {
+    if entries.is_empty() {
+        return writeln!(out, "no processes; programs are recorded that start in the environment of `heaptape env`");
+    }
     let none = String::new;
     let cells = entries.iter().map(|entry| match entry {
         Entry::Process(process) => row(process),

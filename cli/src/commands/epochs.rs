@@ -45,6 +45,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let Args { last, from, until, user, program, label, each, dcpi, .. } = args;
     let is_narrowed = last.is_some() || from.is_some() || until.is_some() || user.is_some();
     let is_narrowed = is_narrowed || program.is_some() || label.is_some() || dcpi;
+    let is_of_processes = program.is_some() || label.is_some();
     let mut query = EpochQuery { last, from, to: until, user, program, label, each, dcpi };
     let mut found = epochs::find(&state, &query);
     if query.user.is_none() && found.as_ref().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
@@ -59,7 +60,12 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     found.iter().for_each(|path| println!("{}", path.display()));
     if found.is_empty() {
         let what = if is_narrowed { "no epoch or process matches" } else { "no epochs yet" };
-        eprintln!("heaptape: {what} in {}", state.display());
+        let advice = if is_of_processes {
+            "; a process is listed from its first snapshot on, which `heaptape ctl snapshot` writes"
+        } else {
+            ""
+        };
+        eprintln!("heaptape: {what} in {}{advice}", state.display());
         return Ok(Outcome::NoAnswer);
     }
     Ok(Outcome::Done)

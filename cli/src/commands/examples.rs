@@ -81,7 +81,22 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
             ("heaptape peak --from 50% --until 90% heaptape.ls.4711", "the same for the peak of a time range"),
         ],
     ),
-    ("sites", &[("heaptape sites --top 30 heaptape.ls.4711", "list the 30 call sites that allocate most")]),
+    (
+        "sites",
+        &[
+            ("heaptape sites --top 30 heaptape.ls.4711", "list the 30 call sites that allocate most"),
+            ("heaptape sites --inclusive heaptape.ls.4711", "list functions, each with what it calls"),
+        ],
+    ),
+    ("callers", &[("heaptape callers load_order heaptape.shop.4711", "list who calls load_order")]),
+    ("callees", &[("heaptape callees main heaptape.shop.4711", "list what main calls, by what it allocates")]),
+    (
+        "source",
+        &[
+            ("heaptape source load_order heaptape.shop.4711", "show the lines of load_order that allocate"),
+            ("heaptape source --source-root src load_order heaptape.shop.4711", "the same with the source in src"),
+        ],
+    ),
     ("sizes", &[("heaptape sizes heaptape.ls.4711", "show block sizes, and bytes lost to rounding")]),
     ("lifetimes", &[("heaptape lifetimes heaptape.ls.4711", "show block lifetimes by call site")]),
     ("temporary", &[("heaptape temporary heaptape.ls.4711", "list call sites of short-lived blocks")]),

@@ -29,6 +29,10 @@ pub struct Args {
     /// Frames of each stack to print; all includes wrappers and the interpreter's own [default: 8]
     #[arg(long, value_name = "N|all", value_parser = frames)]
     frames: Option<usize>,
+    /// List also what is no leak by its verdict: one-time, bounded caches, young at the end,
+    /// inherited, released by exec
+    #[arg(long)]
+    all: bool,
     #[command(flatten)]
     suppress: Suppress,
     /// Print suppressions for the leaks instead
@@ -63,6 +67,8 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         frames: args.frames,
         top: args.common.top(),
         suppressions: args.suppress.suppressions,
+        all: args.all,
+        by_function: false,
         built_in: !args.suppress.no_built_in,
         generate: args.gen_suppressions.map(|dialect| match dialect {
             Dialect::Lsan => suppress::Dialect::Lsan,

@@ -93,6 +93,32 @@ impl JudgedLeak {
     }
 }
 
+/// Sums up the leaks of one function that have the same verdict: they are one bug, from several
+/// stacks.
+pub(super) fn sum_by_function(
+    leaks: Vec<JudgedLeak>,
+    candidates: &Candidates,
+    symbols: &mut Symbolizer,
+) -> Vec<JudgedLeak> {
+    let stacks = candidates.process.stacks();
+    let mut sums: Vec<JudgedLeak> = Vec::new();
+    let mut known: FxHashMap<(Vec<String>, Verdict, Option<&'static str>), usize> = FxHashMap::default();
+    for leak in leaks {
+        let function = group_key(symbols, stacks, leak.site, GroupBy::Function);
+        let next = sums.len();
+        let index = *known.entry((function, leak.verdict, leak.kept)).or_insert(next);
+        if index == next {
+            sums.push(leak);
+            continue;
+        }
+        let sum = &mut sums[index];
+        let stacks = sum.sites + leak.sites;
+        sum.merge(leak.site, leak.blocks, leak.bytes, leak.basis.as_ref());
+        (sum.sites, sum.trend) = (stacks, sum.trend.filter(|trend| leak.trend == Some(*trend)));
+    }
+    sums
+}
+
 /// Corrects the verdicts on growth of leaks with too little growth in their function to be sure.
 fn settle_verdicts(candidates: &Candidates, leaks: &mut [JudgedLeak], symbols: &mut Symbolizer) {
     let Some(run) = &candidates.run else { return };

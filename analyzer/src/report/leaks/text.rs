@@ -1,16 +1,18 @@
 //! The leak report as text.
 
+use super::entries::{Entries, Entry, entries};
 use super::evidence::Evidence;
+use super::totals::{self, VerdictTotal};
 use super::{Leak, LeakReport, Options};
 use crate::charts::sparkline;
 use crate::missing::Missing;
-use crate::model::leaks::SLICES;
+use crate::model::leaks::{EXAMPLES, SLICES};
 use crate::model::verdict::{FLOOR_BYTES, FLOOR_SECONDS, FLOOR_SHARE, Verdict};
 use crate::report::frames::{SourceLines, call_site, call_site_line};
 use crate::report::stack_text::text_stack;
 use crate::report::{hints, print_missing, print_own_malloc, print_sampled};
 use crate::symbols::Symbolizer;
-use crate::text::{Screen, bytes, count, counted, duration, percent, shorten};
+use crate::text::{Color, Screen, bytes, count, counted, duration, percent, shorten};
 use heaptape_formats::recording::Exit;
 use std::io;
 
@@ -18,9 +20,11 @@ use std::io;
 const FRAMES: usize = 8;
 /// Default number of leaks in the report.
 const TOP: usize = 10;
-/// The headline names what grew and was freed only at exit if it is at least this fraction of the
-/// peak: 1/100.
+/// The headline names what grew and was freed only at exit if it is at least [`FLOOR_BYTES`] and
+/// this fraction of the peak: 1/100.
 const GROWN_SHARE: u64 = 100;
+/// Maximum number of processes whose inherited blocks have a line each.
+const MAX_HEIRS: usize = 4;
 
 /// Prints the report on leaks as text.
 ///
@@ -32,24 +36,25 @@ pub(super) fn print(
     symbols: &mut Symbolizer,
     screen: &mut Screen,
 ) -> io::Result<()> {
-    let LeakReport { leaks, freed_at_exit, missing, .. } = found;
-    screen.heading(&headline(found, symbols))?;
-    let several = missing.len() > 1;
-    let mut entries: Vec<&Leak> = leaks.iter().chain(freed_at_exit).collect();
-    entries.sort_by_key(|leak| leak.order());
-    let top = options.top.unwrap_or(TOP).min(entries.len());
-    for (number, leak) in entries[..top].iter().enumerate() {
-        let mut head = format!("{}. {}", number + 1, amount(leak, found));
-        if leak.sites > 1 {
-            head += &format!(", {} stacks", leak.sites);
-        }
-        one(leak, head, several, options, symbols, screen)?;
+    let totals = totals::by_verdict(found);
+    screen.heading(&headline(found, &totals, symbols))?;
+    totals::print(&totals, symbols, screen)?;
+    let several = found.missing.len() > 1;
+    let Entries { listed, hidden, hidden_names } = entries(&totals, options, symbols);
+    let top = options.top.unwrap_or(TOP).min(listed.len());
+    let all = listed.iter().fold(leaked(&totals).bytes, |all, entry| all.max(entry.bytes));
+    for (number, entry) in listed[..top].iter().enumerate() {
+        one(entry, number + 1, all, several, options, symbols, screen)?;
     }
-    let rest: Vec<String> = [false, true].into_iter().filter_map(|grown| more(&entries[top..], grown)).collect();
+    let rest: Vec<String> = [false, true].into_iter().filter_map(|grown| more(&listed[top..], grown)).collect();
     if !rest.is_empty() {
         screen.line(&format!("and {} (--top N)", rest.join("; ")))?;
     }
-    if entries[..top].iter().any(|leak| leak.verdict == Verdict::TooLittle) {
+    if hidden > 0 {
+        let entries = if hidden == 1 { "1 entry is".into() } else { format!("{} entries are", count(hidden)) };
+        screen.line(&format!("{entries} not listed: {} (--all)", hidden_names.join(", ")))?;
+    }
+    if listed[..top].iter().any(|entry| entry.verdict() == Verdict::TooLittle) {
         screen.line(&format!(
             "too little to tell: grew in a run shorter than {}, or by less than {} and {}% of the peak",
             duration((FLOOR_SECONDS * 1e9) as u64),
@@ -57,34 +62,22 @@ pub(super) fn print(
             FLOOR_SHARE * 100.0
         ))?;
     }
-    for (process, _) in missing {
-        if let Some(inherited) = &process.tape.inherited
-            && inherited.blocks > 0
-        {
-            screen.line(&format!(
-                "{} (pid {}) got {} in {} from its parent: inherited, no leak of its own",
-                process.name(),
-                process.about.pid,
-                bytes(inherited.bytes),
-                counted(inherited.blocks, "block")
-            ))?;
-        }
-    }
+    print_inherited(found, screen)?;
     super::suppressed::print(found, screen)?;
-    for (process, missing) in missing {
+    for (process, missing) in &found.missing {
         let of = if several { format!("{}: ", process.about.folder) } else { String::new() };
         print_sampled(screen, &of, process)?;
         print_missing(screen, &of, missing)?;
     }
-    let own_malloc: Vec<_> = missing.iter().filter(|(process, _)| process.about.own_malloc).collect();
+    let own_malloc: Vec<_> = found.missing.iter().filter(|(process, _)| process.about.own_malloc).collect();
     let own_malloc: Vec<_> = own_malloc.iter().map(|(process, _)| (process.name(), process.about.pid)).collect();
     print_own_malloc(screen, own_malloc.iter().map(|(name, pid)| (name.as_ref(), *pid)))?;
-    let hint = missing.iter().find_map(|(process, _)| hints::find(process, process.known_sites(), symbols));
+    let hint = found.missing.iter().find_map(|(process, _)| hints::find(process, process.known_sites(), symbols));
     hint.iter().try_for_each(|hint| screen.line(&format!("note: {hint}")))
 }
 
 /// Returns the first line: how much was never freed, and what to look at first.
-fn headline(found: &LeakReport, symbols: &mut Symbolizer) -> String {
+fn headline(found: &LeakReport, totals: &[VerdictTotal], symbols: &mut Symbolizer) -> String {
     let LeakReport { leaks, freed_at_exit, total, missing, .. } = found;
     let truncated = missing.iter().any(|(_, missing)| missing.contains(&Missing::NoEnd));
     let runs = missing.iter().any(|(process, _)| process.about.exit == Some(Exit::Running));
@@ -93,8 +86,9 @@ fn headline(found: &LeakReport, symbols: &mut Symbolizer) -> String {
         (false, true) => "still live",
         (false, false) => "never freed",
     };
-    let (all, blocks) = (bytes(total.bytes), counted(total.blocks, "block"));
-    let mut line = format!("{all} in {blocks} {when}, from {}", counted(total.stacks, "stack"));
+    let Leaked { bytes: size, blocks, stacks } = leaked(totals);
+    let (size, blocks) = (bytes(size), counted(blocks, "block"));
+    let mut line = format!("{size} in {blocks} {when}, from {}", counted(stacks, "stack"));
     let mut blamed = |leak: &Leak| {
         let call_site = call_site(symbols, leak.process.stacks(), leak.site, 1);
         call_site_line(&call_site, &SourceLines::default())
@@ -102,32 +96,48 @@ fn headline(found: &LeakReport, symbols: &mut Symbolizer) -> String {
     if let Some(worst) = leaks.first().filter(|leak| leak.verdict <= Verdict::Slow) {
         line += &format!("; {}: {}", worst.verdict.name(), blamed(worst));
     }
-    if let Some(worst) = freed_at_exit.first().filter(|_| total.grown_bytes >= found.peak_bytes / GROWN_SHARE) {
+    let least = FLOOR_BYTES.max(found.peak_bytes / GROWN_SHARE);
+    if let Some(worst) = freed_at_exit.first().filter(|_| total.grown_bytes >= least) {
         let grown = bytes(total.grown_bytes);
         line += &format!("; {grown} grew through the run and were freed only at exit: {}", blamed(worst));
     }
     line
 }
 
-/// Returns the amount and the verdict of an entry.
-fn amount(leak: &Leak, found: &LeakReport) -> String {
-    if leak.verdict == Verdict::FreedAtExit {
-        return format!(
-            "grew to {}, and was freed only when the program ended: {}",
-            bytes(leak.grown),
-            leak.verdict.name()
-        );
-    }
-    let (size, blocks) = (bytes(leak.bytes), counted(leak.blocks, "block"));
-    format!("{size} in {blocks}, {} of all: {}", percent(leak.bytes, found.total.bytes), leak.verdict.name())
+/// What was never freed, without what exec released.
+struct Leaked {
+    bytes: u64,
+    blocks: u64,
+    stacks: u64,
 }
 
-/// Describes the entries that are not listed: those that grew and were freed at exit if `grown`,
+fn leaked(totals: &[VerdictTotal]) -> Leaked {
+    let leaks = totals.iter().flat_map(|total| &total.leaks).filter(|leak| !leak.is_released_by_exec());
+    leaks.filter(|leak| leak.blocks > 0).fold(Leaked { bytes: 0, blocks: 0, stacks: 0 }, |sum, leak| Leaked {
+        bytes: sum.bytes.saturating_add(leak.bytes),
+        blocks: sum.blocks + leak.blocks,
+        stacks: sum.stacks + leak.sites,
+    })
+}
+
+/// Returns the amount of an entry. `all` is the sum of all leaks.
+fn amount(entry: &Entry, all: u64) -> String {
+    if entry.verdict() == Verdict::FreedAtExit {
+        return format!("grew to {}, and was freed only when the program ended", bytes(entry.grown));
+    }
+    let (size, blocks) = (bytes(entry.bytes), counted(entry.blocks, "block"));
+    if entry.largest().is_released_by_exec() {
+        return format!("{size} in {blocks}, released by exec");
+    }
+    format!("{size} in {blocks}, {} of all", percent(entry.bytes, all))
+}
+
+/// Describes the entries that are not printed: those that grew and were freed at exit if `grown`,
 /// else the others.
-fn more(entries: &[&Leak], grown: bool) -> Option<String> {
-    let own: Vec<&&Leak> = entries.iter().filter(|leak| (leak.verdict == Verdict::FreedAtExit) == grown).collect();
-    let (size, blocks) = own.iter().fold((0u64, 0), |(size, blocks), leak| {
-        (size.saturating_add(leak.bytes.max(leak.grown)), blocks + leak.blocks)
+fn more(entries: &[Entry], grown: bool) -> Option<String> {
+    let own: Vec<&Entry> = entries.iter().filter(|entry| (entry.verdict() == Verdict::FreedAtExit) == grown).collect();
+    let (size, blocks) = own.iter().fold((0u64, 0), |(size, blocks), entry| {
+        (size.saturating_add(entry.bytes.max(entry.grown)), blocks + entry.blocks)
     });
     match (own.len(), grown) {
         (0, _) => None,
@@ -136,30 +146,95 @@ fn more(entries: &[&Leak], grown: bool) -> Option<String> {
     }
 }
 
+/// Prints what processes got from their parents.
+fn print_inherited(found: &LeakReport, screen: &mut Screen) -> io::Result<()> {
+    let heirs = found.missing.iter().filter_map(|(process, _)| {
+        let inherited = process.tape.inherited.as_ref().filter(|inherited| inherited.blocks > 0)?;
+        Some((process, inherited))
+    });
+    let heirs: Vec<_> = heirs.collect();
+    for (process, inherited) in heirs.iter().filter(|_| heirs.len() <= MAX_HEIRS) {
+        screen.line(&format!(
+            "{} (pid {}) got {} in {} from its parent: inherited, no leak of its own",
+            process.name(),
+            process.about.pid,
+            bytes(inherited.bytes),
+            counted(inherited.blocks, "block")
+        ))?;
+    }
+    if heirs.len() > MAX_HEIRS {
+        let size = heirs.iter().fold(0u64, |sum, (_, inherited)| sum.saturating_add(inherited.bytes));
+        let blocks = heirs.iter().map(|(_, inherited)| inherited.blocks).sum();
+        let (size, blocks) = (bytes(size), counted(blocks, "block"));
+        screen.line(&format!(
+            "{} processes got {size} in {blocks} from their parents: inherited, no leaks of their own",
+            heirs.len()
+        ))?;
+    }
+    Ok(())
+}
+
+/// Prints an entry: its amount, and the stack and evidence of its largest leak.
 fn one(
-    leak: &Leak,
-    mut head: String,
+    entry: &Entry,
+    number: usize,
+    all: u64,
     several: bool,
     options: &Options,
     symbols: &mut Symbolizer,
     screen: &mut Screen,
 ) -> io::Result<()> {
-    if several {
-        head += &format!(", in {} (pid {})", leak.process.name(), leak.process.about.pid);
+    let leak = entry.largest();
+    let mut rest = format!(": {}", amount(entry, all));
+    if entry.stacks > 1 {
+        rest += &format!(", from {} stacks", count(entry.stacks));
     }
-    screen.heading(&head)?;
+    rest += &match entry.leaks.len() {
+        1 if several => format!(", in {} (pid {})", leak.process.name(), leak.process.about.pid),
+        1 => String::new(),
+        processes => format!(", in {processes} processes of {}", leak.process.name()),
+    };
+    let (number, verdict) = (format!("{number}. "), leak.verdict);
+    let spans = [(Color::Bold, number.as_str()), (totals::color(verdict), verdict.name()), (Color::Bold, &rest)];
+    screen.spans(&spans)?;
     let frames = options.frames.unwrap_or(if options.depth == 0 { FRAMES } else { options.depth });
     let (lines, more) = text_stack(symbols, leak.process.stacks(), leak.site, frames);
     let width = screen.style.width.saturating_sub(4);
     for line in lines {
         screen.line(&format!("    {}", shorten(&line, width)))?;
     }
-    if more > 0 && leak.sites == 1 {
+    if more > 0 {
         screen.line(&format!("    … {}", counted(more as u64, "outer frame")))?;
+    }
+    if entry.stacks > 1 {
+        let of = if entry.leaks.len() > 1 { format!(", pid {}", leak.process.about.pid) } else { String::new() };
+        screen.line(&format!("    (the largest of {} stacks{of}; --by stack lists each)", count(entry.stacks)))?;
     }
     match &leak.evidence {
         Some(evidence) => explain(leak, evidence, screen),
         None => screen.line("    the recording holds only sums: there is no evidence"),
+    }
+}
+
+/// Describes the threads that allocated the blocks of a leak, by name, if the process has several.
+fn threads(leak: &Leak, evidence: &Evidence) -> String {
+    let known = &leak.process.tape.threads;
+    let named = |number: &u32| {
+        let name = known.get(number).map(|thread| thread.name.lossy().into_owned()).unwrap_or_default();
+        let is_unique = known.values().filter(|thread| thread.name.lossy() == name).count() == 1;
+        match name.as_str() {
+            "" => number.to_string(),
+            name if is_unique => name.into(),
+            name => format!("{name} ({number})"),
+        }
+    };
+    let names: Vec<String> = evidence.threads.iter().map(named).collect();
+    match &names[..] {
+        [] => String::new(),
+        [_] if known.len() < 2 => String::new(),
+        [one] => format!(", by thread {one}"),
+        several if several.len() < EXAMPLES => format!(", by threads {}", several.join(", ")),
+        several => format!(", by threads {}, …", several.join(", ")),
     }
 }
 
@@ -187,10 +262,7 @@ fn explain(leak: &Leak, evidence: &Evidence, screen: &mut Screen) -> io::Result<
             _ => String::new(),
         };
         let example = evidence.examples.first().map(|(address, _)| format!(", e.g. {address}")).unwrap_or_default();
-        let threads = match &evidence.threads[..] {
-            [] | [_] => String::new(),
-            several => format!(", by threads {}", several.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")),
-        };
+        let threads = threads(leak, evidence);
         screen.line(&format!("    {allocated}{sizes}{example}{threads}"))?;
     }
     if (leak.blocks > 2 || leak.verdict == Verdict::FreedAtExit)
@@ -200,9 +272,10 @@ fn explain(leak: &Leak, evidence: &Evidence, screen: &mut Screen) -> io::Result<
     }
     if let (Some(mean), Some(longest)) = (evidence.mean_lifetime, evidence.longest_lifetime) {
         let mut line = format!(
-            "    {} of {} allocations here were freed, after {} on average, {} at most",
+            "    {} of {} here {} freed, after {} on average, {} at most",
             count(evidence.freed),
-            count(evidence.allocs),
+            counted(evidence.allocs, "allocation"),
+            if evidence.freed == 1 { "was" } else { "were" },
             time(mean),
             time(longest)
         );
@@ -212,7 +285,8 @@ fn explain(leak: &Leak, evidence: &Evidence, screen: &mut Screen) -> io::Result<
         screen.line(&line)?;
     } else if evidence.freed > 0 {
         let (freed, allocs) = (count(evidence.freed), count(evidence.allocs));
-        screen.line(&format!("    {freed} of {allocs} allocations here were freed"))?;
+        let were = if evidence.freed == 1 { "was" } else { "were" };
+        screen.line(&format!("    {freed} of {allocs} allocations here {were} freed"))?;
     } else if evidence.resized > 0 {
         screen.line(&format!("    reallocated {} times", count(evidence.resized)))?;
     }

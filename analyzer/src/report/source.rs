@@ -1,0 +1,261 @@
+//! `heaptape source`: the source of a function, with what each line allocates.
+
+use super::callers::Search;
+use super::functions::{Amounts, Functions, Stack, allocations, for_each_stack};
+use super::query::{Query, Report, print_reports};
+use super::{Error, Outcome};
+use crate::load::Process;
+use crate::text::{Screen, Style, bytes, count, counted, percent};
+use rustc_hash::{FxHashMap, FxHashSet};
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+/// Options of `heaptape source`.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The function, by its name or a pattern.
+    pub function: String,
+    /// Folders in which source files are searched that are not at their own paths.
+    pub roots: Vec<PathBuf>,
+}
+
+/// Maximum number of functions whose names match and that are listed.
+const LISTED: usize = 4;
+/// Number of lines around a line that allocates that are listed with it.
+const CONTEXT: u32 = 4;
+/// Maximum size of a source file that is read, in bytes.
+const MAX_SOURCE: u64 = 64 << 20;
+
+/// What one line of a function allocates.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct LineSums {
+    line: u32,
+    /// With what the functions that it calls allocate.
+    total: Amounts,
+    /// Where the line is blamed.
+    own: Amounts,
+}
+
+#[derive(Serialize)]
+struct FunctionSource {
+    function: String,
+    /// Path of the source file in the debug information.
+    file: Option<String>,
+    total: Amounts,
+    lines: Vec<LineSums>,
+    /// Why the text of the lines cannot be shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unreadable: Option<String>,
+    /// Whether the file was changed after the recording began.
+    is_newer: bool,
+    #[serde(skip)]
+    text: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct SourceReport {
+    functions: Vec<FunctionSource>,
+    /// Number of functions that match and are not in `functions`.
+    more_functions: u64,
+}
+
+/// What the lines of all functions allocate.
+#[derive(Default)]
+struct Lines {
+    total: FxHashMap<usize, Amounts>,
+    lines: FxHashMap<usize, BTreeMap<u32, LineSums>>,
+}
+
+impl Lines {
+    /// Adds a stack. A line that a recursion repeats counts once.
+    fn add(&mut self, stack: &Stack) {
+        let mut seen: FxHashSet<(usize, Option<u32>)> = FxHashSet::default();
+        for (position, step) in stack.steps.iter().enumerate() {
+            if seen.insert((step.function, None)) {
+                self.total.entry(step.function).or_default().add(stack.amounts);
+            }
+            let lines = self.lines.entry(step.function).or_default();
+            let row = lines.entry(step.line).or_insert_with(|| LineSums { line: step.line, ..LineSums::default() });
+            if seen.insert((step.function, Some(step.line))) {
+                row.total.add(stack.amounts);
+            }
+            if stack.blamed == Some(position) {
+                row.own.add(stack.amounts);
+            }
+        }
+    }
+}
+
+/// Runs `heaptape source`: prints the lines of the functions that match, with what they allocate.
+///
+/// # Errors
+/// Returns an error when a recording cannot be read, when no stack passes through a function of
+/// this name, or when `out` fails.
+pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    let (mut search, mut text) = (Search::default(), Vec::new());
+    let outcome = print_reports(query, &mut text, style, !query.is_all(), |process, symbols, progress| {
+        let sums = allocations(query, process, symbols, progress)?;
+        let mut lines = Lines::default();
+        let functions = for_each_stack(process, &sums, symbols, |stack| lines.add(stack));
+        let mut found = search.find(&functions, &options.function);
+        let bytes = |index: &usize| lines.total.get(index).map_or(0, |total| total.bytes);
+        found.sort_by_key(|index| (Reverse(bytes(index)), *index));
+        let more_functions = found.len().saturating_sub(LISTED) as u64;
+        let listed = found.into_iter().take(LISTED);
+        let listed = listed.map(|index| source_of(process, query, options, &functions, &lines, index)).collect();
+        Ok((SourceReport { functions: listed, more_functions }, sums.missing))
+    })?;
+    search.print(&options.function, &text, out)?;
+    Ok(outcome)
+}
+
+/// Returns the lines of a function, with their text if the file can be read.
+fn source_of(
+    process: &Process,
+    query: &Query,
+    options: &Options,
+    functions: &Functions,
+    lines: &Lines,
+    index: usize,
+) -> FunctionSource {
+    let function = &functions.all[index];
+    let file = function.frame.file.clone();
+    let sysroot = query.origin.sysroot.as_deref();
+    let read = match &file {
+        None => Err("the program has no debug information for it (compile with -g)".into()),
+        Some(file) => read(file, sysroot, &options.roots),
+    };
+    let (text, unreadable, is_newer) = match read {
+        Ok((text, changed_ns)) => (text, None, changed_ns > process.about.started_unix_ns.max(1)),
+        Err(why) => (Vec::new(), Some(why), false),
+    };
+    FunctionSource {
+        function: function.title.clone(),
+        file,
+        total: lines.total.get(&index).copied().unwrap_or_default(),
+        lines: lines.lines.get(&index).into_iter().flat_map(|lines| lines.values().copied()).collect(),
+        unreadable,
+        is_newer,
+        text,
+    }
+}
+
+/// Returns the lines of a source file, and when it was changed, in nanoseconds since 1970.
+///
+/// # Errors
+/// Returns a message when the file is in none of the folders, or cannot be read.
+fn read(file: &str, sysroot: Option<&Path>, roots: &[PathBuf]) -> Result<(Vec<String>, u64), String> {
+    let candidates = candidates(Path::new(file), sysroot, roots);
+    let Some(path) = candidates.iter().find(|path| path.is_file()) else {
+        return Err(format!("{file}: not found; --source-root DIR names the folder with the source"));
+    };
+    let failed = |error: io::Error| format!("{}: {error}", path.display());
+    let opened = std::fs::File::open(path).map_err(failed)?;
+    let about = opened.metadata().map_err(failed)?;
+    if about.len() > MAX_SOURCE {
+        return Err(format!("{}: larger than {}", path.display(), bytes(MAX_SOURCE)));
+    }
+    let mut content = Vec::new();
+    opened.take(MAX_SOURCE).read_to_end(&mut content).map_err(failed)?;
+    let changed = about.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    let changed = changed.map_or(0, |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    Ok((String::from_utf8_lossy(&content).lines().map(|line| line.replace('\t', "    ")).collect(), changed))
+}
+
+/// Returns the paths at which a source file may be: below the folders, with as much of its own path
+/// as exists there, then at its own path.
+fn candidates(file: &Path, sysroot: Option<&Path>, roots: &[PathBuf]) -> Vec<PathBuf> {
+    let names: Vec<_> = file.components().filter(|part| matches!(part, Component::Normal(_))).collect();
+    let mut found = Vec::new();
+    for root in roots {
+        let below = (0..names.len()).map(|skipped| root.join(names[skipped..].iter().collect::<PathBuf>()));
+        found.extend(below);
+    }
+    found.extend(sysroot.map(|root| root.join(names.iter().collect::<PathBuf>())));
+    found.push(file.to_path_buf());
+    found
+}
+
+impl FunctionSource {
+    /// Returns the numbers of the lines that are listed, in runs.
+    fn ranges(&self) -> Vec<(u32, u32)> {
+        let last = u32::try_from(self.text.len()).unwrap_or(u32::MAX);
+        let mut ranges: Vec<(u32, u32)> = Vec::new();
+        for LineSums { line, .. } in self.lines.iter().filter(|line| line.line > 0 && line.line <= last) {
+            let (from, until) = (line.saturating_sub(CONTEXT).max(1), line.saturating_add(CONTEXT).min(last));
+            match ranges.last_mut() {
+                Some(range) if from <= range.1.saturating_add(1) => range.1 = until,
+                _ => ranges.push((from, until)),
+            }
+        }
+        ranges
+    }
+
+    /// Returns the amounts of a line as text, or empty cells.
+    fn cells(&self, line: u32) -> [String; 4] {
+        match self.lines.iter().find(|sums| sums.line == line) {
+            None => Default::default(),
+            Some(LineSums { total, own, .. }) => {
+                let own = if own.bytes > 0 { bytes(own.bytes) } else { String::new() };
+                [bytes(total.bytes), percent(total.bytes, self.total.bytes), own, count(total.allocs)]
+            }
+        }
+    }
+
+    fn print(&self, screen: &mut Screen) -> io::Result<()> {
+        let file = self.file.as_deref().unwrap_or("no source file known");
+        let (size, allocs) = (bytes(self.total.bytes), counted(self.total.allocs, "allocation"));
+        screen.heading(&format!("{} ({file}): {size} in {allocs}", self.function))?;
+        if self.is_newer {
+            screen.warning("! the file was changed after the recording began: lines may have moved")?;
+        }
+        let width = screen.style.width;
+        let mut row = |line: String, [total, share, own, allocs]: [String; 4], text: &str| {
+            let before = format!("{total:>10} {share:>6} {own:>10} {allocs:>11} {line:>6}  ");
+            let rest = width.saturating_sub(before.chars().count()).max(20);
+            let text: String = text.chars().take(rest).collect();
+            screen.line(&format!("{before}{text}"))
+        };
+        row("line".into(), ["total", "", "own", "allocations"].map(String::from), "")?;
+        for sums in self.lines.iter().filter(|sums| sums.line == 0 || self.unreadable.is_some()) {
+            let line = if sums.line == 0 { "?".to_string() } else { sums.line.to_string() };
+            row(line, self.cells(sums.line), "")?;
+        }
+        for (number, (from, until)) in self.ranges().into_iter().enumerate() {
+            if number > 0 {
+                row("…".into(), Default::default(), "")?;
+            }
+            for line in from..=until {
+                let text = self.text.get(line as usize - 1).map_or("", String::as_str);
+                row(line.to_string(), self.cells(line), text)?;
+            }
+        }
+        match &self.unreadable {
+            Some(why) => screen.warning(&format!("! no source text: {why}")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Report for SourceReport {
+    fn print(&self, screen: &mut Screen) -> io::Result<()> {
+        if self.functions.is_empty() {
+            return screen.line("no stack passes through such a function");
+        }
+        for (number, function) in self.functions.iter().enumerate() {
+            if number > 0 {
+                screen.blank()?;
+            }
+            function.print(screen)?;
+        }
+        if self.more_functions > 0 {
+            let more = counted(self.more_functions, "more function");
+            screen.line(&format!("{more} match; a name in full selects one"))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,19 @@
+//! `heaptape callers`: lists the functions that call a function.
+
+use super::common::Common;
+use crate::Outcome;
+use heaptape_analyzer::report::callers::{self, Neighbors};
+
+/// Options of `heaptape callers`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The function: its name, or a part of it (* and ? are wildcards, ^ and $ anchor it)
+    #[arg(value_name = "FUNCTION")]
+    name: String,
+    #[command(flatten)]
+    common: Common,
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    args.common.print(20, |query, out, style| callers::run(query, &args.name, Neighbors::Callers, out, style))
+}

@@ -1,0 +1,24 @@
+//! `heaptape source`: prints the source of a function, with what each line allocates.
+
+use super::common::Common;
+use crate::Outcome;
+use heaptape_analyzer::report::source::{self, Options};
+use std::path::PathBuf;
+
+/// Options of `heaptape source`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The function: its name, or a part of it (* and ? are wildcards, ^ and $ anchor it)
+    #[arg(value_name = "FUNCTION")]
+    name: String,
+    /// Folder with the source files, if they are not where the program was built; may be repeated
+    #[arg(long, value_name = "DIR")]
+    source_root: Vec<PathBuf>,
+    #[command(flatten)]
+    common: Common,
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let options = Options { function: args.name, roots: args.source_root };
+    args.common.print(0, |query, out, style| source::run(query, &options, out, style))
+}

@@ -1,0 +1,80 @@
+//! The text of `heaptape leaks`: totals by verdict, one entry for each bug, and what is listed only
+//! on demand.
+
+use heaptape_tests::{Program, Recording, Target};
+use serde_json::Value;
+
+fn text(recording: &Recording, options: &[&str]) -> String {
+    recording.heaptape(&[&["leaks"], options].concat()).success().text()
+}
+
+fn leaks(recording: &Recording) -> Vec<Value> {
+    let output = recording.heaptape(&["leaks", "--json"]).success();
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    answer["leaks"].as_array().expect("a list").clone()
+}
+
+/// Returns the first lines of the entries.
+fn entries(output: &str) -> Vec<&str> {
+    let is_number = |line: &&str| line.split_once(". ").is_some_and(|(number, _)| number.parse::<u32>().is_ok());
+    output.lines().filter(is_number).collect()
+}
+
+#[test]
+fn stacks_of_one_function_are_one_entry_with_names_of_threads() {
+    let target = Target::program("named_threads.c").flag("-O1").flag("-pthread");
+    let recording = Program::new(target.build()).recorded().success().complete();
+    let output = text(&recording, &[]);
+    let total = "  kept, too little to tell  293 KiB in 2,000 blocks      keep named_threads.c:";
+    assert!(output.lines().nth(1).is_some_and(|line| line.starts_with(total)), "{output}");
+    let found = entries(&output);
+    assert_eq!(found.len(), 1, "{output}");
+    assert!(found[0].starts_with("1. kept, too little to tell: 293 KiB in 2,000 blocks"), "{output}");
+    assert!(found[0].ends_with(", from 2 stacks"), "{output}");
+    assert!(output.contains(", by threads reader, writer\n"), "{output}");
+    assert_eq!(entries(&text(&recording, &["--by", "stack"])).len(), 2);
+    // In JSON each stack is a leak of its own.
+    let kept = leaks(&recording).into_iter().filter(|leak| leak["kept_on_purpose"].is_null());
+    assert_eq!(kept.map(|leak| leak["bytes"].as_u64()).collect::<Vec<_>>(), [Some(200_000), Some(100_000)]);
+}
+
+#[test]
+fn harmless_blocks_are_counted_and_listed_on_demand() {
+    let recording = Program::new(Target::program("known_stacks.c").build()).recorded().success().complete();
+    let output = text(&recording, &[]);
+    assert!(output.lines().nth(1).is_some_and(|line| line.starts_with("  one-time ")), "{output}");
+    assert!(entries(&output).is_empty() && output.contains("2 entries are not listed: one-time (--all)"), "{output}");
+    let output = text(&recording, &["--all"]);
+    assert!(entries(&output)[0].starts_with("1. one-time: ") && !output.contains("not listed: one-time"), "{output}");
+}
+
+#[test]
+fn blocks_that_exec_released_are_no_leaks() {
+    let script = "names='a b c'; for name in $names; do kept=\"$kept $name\"; done; exec /bin/true";
+    let recording = Program::new("/bin/bash").args(["-c", script]).recorded().success().complete();
+    let output = text(&recording, &[]);
+    assert!(output.contains("\n  released by exec "), "{output}");
+    assert!(output.starts_with("0 B in 0 blocks never freed"), "{output}");
+    assert!(entries(&output).is_empty(), "{output}");
+    let of_bash: Vec<Value> = leaks(&recording)
+        .into_iter()
+        .filter(|leak| {
+            leak["kept_on_purpose"].is_null() && leak["image"].as_str().is_some_and(|name| name.ends_with(".bash"))
+        })
+        .collect();
+    assert!(of_bash.len() > 10 && of_bash.iter().all(|leak| leak["released_by_exec"] == true), "{of_bash:#?}");
+    // Without exec, they are.
+    let recording = Program::new("/bin/bash").args(["-c", "kept=a; exit 0"]).recorded().success().complete();
+    assert!(!text(&recording, &[]).contains("released by exec"));
+    assert!(leaks(&recording).iter().all(|leak| leak["released_by_exec"].is_null()));
+}
+
+#[test]
+fn result_file_without_a_condition_is_refused() {
+    let recording = Program::new(Target::program("leaks_deep.c").build()).recorded();
+    for option in ["--sarif", "--junit"] {
+        let file = recording.folder.with_extension("results");
+        let output = recording.heaptape(&["leaks", option, &file.to_string_lossy()]).exits(2);
+        assert!(output.error().contains("--fail-if") && !file.exists(), "{output}");
+    }
+}
