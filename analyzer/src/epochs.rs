@@ -4,6 +4,7 @@
 use crate::load;
 use heaptape_formats::pattern::Pattern;
 use heaptape_formats::recording::{DCPI_FOLDER, PROGRAM_PREFIX, RECORDING, Recording, STREAM, is_epoch};
+use heaptape_formats::tape::journal;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ pub struct EpochQuery {
     pub program: Option<String>,
     /// Label of processes. Selects processes.
     pub label: Option<String>,
-    /// Whether a process is listed in each of its epochs, not only in the last.
+    /// Whether folders are listed, too, whose content a later folder of the process includes.
     pub each: bool,
     /// Whether the folders of DCPI profiles are listed instead.
     pub dcpi: bool,
@@ -87,7 +88,8 @@ pub fn find(state: &Path, query: &EpochQuery) -> io::Result<Vec<PathBuf>> {
         found.extend(processes(&epoch, query));
     }
     if !query.each {
-        // The counts of a process go on from epoch to epoch, so the last segment has all of them.
+        // The counts of a profile go on from epoch to epoch, so the last segment has all of them.
+        // A trace begins anew with each.
         let mut last: BTreeMap<ProcessId, usize> = BTreeMap::new();
         for (index, (id, _)) in found.iter().enumerate() {
             if let Some(id) = id {
@@ -95,11 +97,18 @@ pub fn find(state: &Path, query: &EpochQuery) -> io::Result<Vec<PathBuf>> {
             }
         }
         let is_last = |index, id: Option<ProcessId>| id.is_none_or(|id| last.get(&id) == Some(&index));
+        let is_needed =
+            |index, id, path: &Path| is_last(index, id) || load::trace_file(path).is_some() || has_journal(path);
         let each = found.into_iter().enumerate();
-        let kept = each.filter_map(|(index, (id, path))| is_last(index, id).then_some(path));
+        let kept = each.filter_map(|(index, (id, path))| is_needed(index, id, &path).then_some(path));
         return Ok(kept.collect());
     }
     Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+/// Returns whether a process is being recorded as a trace, or its recorder was killed.
+fn has_journal(folder: &Path) -> bool {
+    !journal::open_chunks(folder).is_empty()
 }
 
 /// Identifies a process in all epochs: its pid and start time in nanoseconds since 1970.

@@ -313,7 +313,7 @@ pub fn run(
         let why = "is not read back here: leave out --verify";
         return Err(Error::Impossible(format!("{} {why}", exporter.name())));
     }
-    let recordings: Vec<Recording> = paths.iter().map(|path| load::open(path)).collect::<Result<_, _>>()?;
+    let recordings: Vec<Recording> = load::open_all(paths)?;
     let mut source = Source::new(&recordings, options)?;
     let needs = exporter.needs();
     if needs.events {

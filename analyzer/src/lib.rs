@@ -66,7 +66,10 @@ pub use load::bare::{open as open_file, unpacking};
 #[doc(hidden)]
 pub use load::tape::read as read_tape;
 pub use load::tape::{Tape, TraceRange};
-pub use load::{Accounting, Clock, Events, Failure, Process, RecordedEvents, Recording, StartPoint, open};
+pub use load::{
+    Accounting, Clock, Events, Failure, Joined, Process, RecordedEvents, Recording, Segment, StartPoint, open,
+    open_all, open_separately, recording_around,
+};
 pub use missing::Missing;
 pub use pack::{Packed, pack};
 pub use processes::{ProcessFilter, SelectError};

@@ -5,14 +5,20 @@ pub(crate) mod accounting;
 mod allocations;
 pub(crate) mod bare;
 pub(crate) mod chunk;
+mod clock;
 mod code_names;
 pub(crate) mod imported;
+mod join;
+mod joined;
 mod process;
+mod segments;
 mod start;
 pub(crate) mod tape;
 
 pub use accounting::{Accounting, RecordedEvents};
-pub use process::{Clock, Events, Process};
+pub use clock::Clock;
+pub use joined::{Joined, Segment};
+pub use process::{Events, Process};
 pub use start::StartPoint;
 
 use crate::import;
@@ -107,7 +113,8 @@ fn is_process_folder(folder: &Path) -> bool {
     has_tape(folder) || profile_file(folder).is_some() || trace_file(folder).is_some()
 }
 
-/// Opens a recording, the folder of a process, or a file.
+/// Opens a recording, the folder of a process, or a file. Several folders of one process in it are
+/// joined to one process.
 ///
 /// # Examples
 ///
@@ -125,6 +132,28 @@ fn is_process_folder(folder: &Path) -> bool {
 /// Returns an error if the path cannot be read, has no known format, or contains nothing that can
 /// be read.
 pub fn open(path: &Path) -> Result<Recording, Failure> {
+    let mut recording = [open_separately(path)?];
+    join::join(&mut recording);
+    let [recording] = recording;
+    Ok(recording)
+}
+
+/// Opens several recordings, folders or files. A process that has folders in several of them is in
+/// the last one only, with all its segments.
+///
+/// # Errors
+/// Those of [`open`].
+pub fn open_all(paths: &[PathBuf]) -> Result<Vec<Recording>, Failure> {
+    let mut recordings = paths.iter().map(|path| open_separately(path)).collect::<Result<Vec<_>, _>>()?;
+    join::join(&mut recordings);
+    Ok(recordings)
+}
+
+/// Opens a recording, the folder of a process, or a file, with a process for each folder.
+///
+/// # Errors
+/// Those of [`open`].
+pub fn open_separately(path: &Path) -> Result<Recording, Failure> {
     let about = std::fs::metadata(path).map_err(|error| io_failure(path, error))?;
     if about.is_dir() {
         return directory(path);
@@ -170,7 +199,7 @@ fn directory(path: &Path) -> Result<Recording, Failure> {
             }
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound && is_process_folder(path) => {
-            return single_process(path, Process::open(path, None)?);
+            return single_process(path, Process::open(path, listed(path).as_ref())?);
         }
         Err(error) => {
             missing.push(Missing::File { name: RECORDING.into(), why: error.to_string() });
@@ -214,6 +243,23 @@ fn directory(path: &Path) -> Result<Recording, Failure> {
         missing.push(Missing::NoProcess);
     }
     Ok(Recording { path: path.to_path_buf(), about, processes, missing })
+}
+
+/// Returns the path and the content of `recording.json` of the recording around the folder of a
+/// process; `None` if the folder is alone.
+pub fn recording_around(folder: &Path) -> Option<(PathBuf, recording::Recording)> {
+    let folder = folder.canonicalize().ok()?;
+    let around = folder.parent()?;
+    let bytes = std::fs::read(around.join(RECORDING)).ok()?;
+    Some((around.to_path_buf(), serde_json::from_slice(&bytes).ok()?))
+}
+
+/// Returns the entry of the folder of a process in the recording around it.
+fn listed(folder: &Path) -> Option<recording::ProcessInfo> {
+    let (_, about) = recording_around(folder)?;
+    let folder = folder.canonicalize().ok()?;
+    let name = folder.file_name()?;
+    about.processes.into_iter().find(|process| *process.folder == *name)
 }
 
 /// Returns the folders of processes that `recording.json` does not list, because it is damaged or

@@ -23,6 +23,7 @@ pub mod profile_names;
 mod query;
 mod range;
 pub mod realloc;
+mod segments;
 pub mod sites;
 pub mod sizes;
 pub mod source;

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Maximum number of bytes of tables that are unpacked of one process.
@@ -28,6 +28,8 @@ pub struct SavedNames {
     number: u64,
     folder: PathBuf,
     read: OnceLock<Contents>,
+    /// The names that other segments of the process keep.
+    others: Vec<Arc<SavedNames>>,
 }
 
 /// The content of the file, still packed.
@@ -39,7 +41,7 @@ struct Contents {
 
 impl PartialEq for SavedNames {
     fn eq(&self, other: &SavedNames) -> bool {
-        self.folder == other.folder
+        self.folder == other.folder && self.others == other.others
     }
 }
 
@@ -49,9 +51,19 @@ impl SavedNames {
     /// Returns the saved names of the process in this folder; `None` if its recorder kept none.
     pub fn of(folder: &Path) -> Option<SavedNames> {
         let is_there = folder.join(SYMBOLS).exists() || folder.join(SYMBOLS_LOCK).exists();
+        is_there.then(|| SavedNames::new(folder, Vec::new()))
+    }
+
+    fn new(folder: &Path, others: Vec<Arc<SavedNames>>) -> SavedNames {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let number = LAST.fetch_add(1, Relaxed) + 1;
-        is_there.then(|| SavedNames { number, folder: folder.to_path_buf(), read: OnceLock::new() })
+        SavedNames { number, folder: folder.to_path_buf(), read: OnceLock::new(), others }
+    }
+
+    /// Returns the saved names of several segments of a process; `None` if there are none.
+    pub fn joined(mut all: Vec<Arc<SavedNames>>) -> Option<SavedNames> {
+        let last = all.pop()?;
+        Some(SavedNames::new(&last.folder, all))
     }
 
     /// Returns the number that identifies these names, from 1 on.
@@ -62,6 +74,12 @@ impl SavedNames {
     /// Returns the tables of a module. If `waits` is set, this waits for names that are being
     /// written.
     pub fn tables(&self, path: &[u8], build_id: &[u8], waits: bool) -> Vec<Symbols> {
+        let mut tables = self.own_tables(path, build_id, waits);
+        tables.extend(self.others.iter().flat_map(|other| other.own_tables(path, build_id, waits)));
+        tables
+    }
+
+    fn own_tables(&self, path: &[u8], build_id: &[u8], waits: bool) -> Vec<Symbols> {
         if self.read.get().is_none() && is_locked(&self.folder) {
             if !waits {
                 return of_module(&read(&self.folder).modules, path, build_id);
@@ -76,8 +94,10 @@ impl SavedNames {
 
     /// Returns what is wrong with the file, if it has been read.
     pub fn damage(&self) -> Option<String> {
-        let damage = self.read.get()?.damage.as_ref()?;
-        Some(format!("{}: {damage}", self.folder.join(SYMBOLS).display()))
+        match self.read.get().and_then(|contents| contents.damage.as_ref()) {
+            Some(damage) => Some(format!("{}: {damage}", self.folder.join(SYMBOLS).display())),
+            None => self.others.iter().find_map(|other| other.damage()),
+        }
     }
 }
 

@@ -135,6 +135,19 @@ pub struct ProcessInfo {
     /// `started_unix_ns`; else 0.
     #[serde(skip_serializing_if = "is_zero")]
     pub began_unix_ns: u64,
+    /// When and why the segment of a flight recording was kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Kept>,
+}
+
+/// When and why the last events of a process were kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Kept {
+    /// Time in nanoseconds since 1970.
+    pub unix_ns: u64,
+    /// The reason, as a phrase.
+    pub why: String,
 }
 
 /// Accounting of the events of a process: `emitted = recorded + lost + sampled_out`.

@@ -7,9 +7,10 @@ use heaptape_analyzer::model::Model;
 use heaptape_analyzer::model::live_set::Block;
 use heaptape_analyzer::replay;
 use heaptape_analyzer::symbols::{Detail, Frame, Symbolizer, module_of};
-use heaptape_analyzer::{Missing, Process, Progress, Recording};
+use heaptape_analyzer::{Missing, Process, Progress, Recording, recording_around};
 use heaptape_analyzer::{Roles, blamed};
 use heaptape_formats::date::Date;
+use heaptape_formats::recording::is_epoch;
 use heaptape_formats::tape::Entry;
 use parquet::data_type::ByteArray;
 use std::collections::{HashMap, HashSet};
@@ -23,7 +24,7 @@ macro_rules! fields {
 }
 
 /// The columns of the table of events. `kind` is `alloc`, `resize`, `free`, `implied` (a free that
-/// was inferred), or `unmatched`.
+/// was inferred), `unmatched`, or `carried` (a block from before the recording, and no event).
 const EVENTS: &[Field] = fields! {
     time_ns: "i64", number: "i64", kind: "text", function: "text", thread: "i32", allocation: "i64", address: "i64", size: "i64",
     weight: "i64", stack: "i64", pid: "i32",
@@ -31,7 +32,7 @@ const EVENTS: &[Field] = fields! {
 /// The columns of the table of allocations. The lifetime includes all reallocations.
 const ALLOCATIONS: &[Field] = fields! {
     born_ns: "i64", died_ns: "i64?", lifetime_ns: "i64?", allocation: "i64", address: "i64", size: "i64", resizes: "i32", thread: "i32",
-    died_on: "i64?", stack: "i64", function: "text", pid: "i32",
+    died_on: "i64?", stack: "i64", function: "text", pid: "i32", carried: "i32",
 };
 /// The columns of the table of stacks: the frames innermost first, the functions outermost first,
 /// and the frame that is blamed.
@@ -57,14 +58,23 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// Returns the partition by the day of the start, the host, and the name of the folder.
+    /// Returns the partition by the day of the start, the host, and the name of the recording. The
+    /// folder of a process is in that of its recording, so that files of several do not collide.
     pub fn of(recording: &Recording, path: &Path) -> Partition {
-        let about = recording.about.as_ref();
+        let around = if recording.about.is_none() { recording_around(path) } else { None };
+        let path = around.as_ref().map_or(path, |(path, _)| path);
+        let about = recording.about.as_ref().or(around.as_ref().map(|(_, about)| about));
         let started = about.map(|about| about.started_unix_ns).filter(|&at| at > 0);
         let started =
             started.or_else(|| recording.processes.first().map(|process| process.clock.start_unix_ns)).unwrap_or(0);
         let canonical = path.canonicalize().ok();
-        let name = canonical.as_deref().unwrap_or(path).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let path = canonical.as_deref().unwrap_or(path);
+        let mut name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        // Epochs of several users have the same names.
+        let user = path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
+        if is_epoch(&name) && user.parse::<u32>().is_ok() {
+            name = format!("{user}-{name}");
+        }
         let host = about.map(|about| about.host.clone()).filter(|host| !host.is_empty());
         Partition {
             date: date(started / 1_000_000_000),
@@ -118,6 +128,7 @@ pub fn write_process(process: &Process, range: &Range, partition: &Partition, ou
         allocations: Table::create(&file("allocations"), ALLOCATIONS, Some("born_ns"))?,
         names: HashMap::new(),
         pid: small(process.about.pid.into()),
+        carried: process.carried(),
         failed: None,
         used: HashSet::new(),
     };
@@ -157,6 +168,8 @@ struct Rows<'a> {
     allocations: Table,
     names: HashMap<&'static str, ByteArray>,
     pid: i32,
+    /// Number of blocks at the start that are older than the recording.
+    carried: u64,
     failed: Option<anyhow::Error>,
     /// Sites that are used in rows.
     used: HashSet<u32>,
@@ -213,6 +226,7 @@ impl Rows<'_> {
             Cell::Number(self.stack(block.site)),
             self.name(Entry::from_number(block.entry).map_or("", Entry::name)),
             Cell::Small(self.pid),
+            Cell::Small(i32::from(block.number < self.carried)),
         ];
         self.failed = self.allocations.row(row).err();
     }
@@ -220,7 +234,7 @@ impl Rows<'_> {
 
 impl Model for Rows<'_> {
     fn alloc(&mut self, event: &Event, _: &Block) {
-        self.event(event, "alloc");
+        self.event(event, if event.entry == Entry::Carried as u8 { "carried" } else { "alloc" });
     }
 
     fn resize(&mut self, event: &Event, _: Option<&Block>, _: &Block) {

@@ -64,11 +64,16 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let mut is_complete = true;
     let processes =
         ProcessFilter { process: arguments.process.clone(), program: arguments.program.clone(), all: false };
-    for path in &arguments.paths {
-        let recording = heaptape_analyzer::open(path)?;
+    for recording in heaptape_analyzer::open_all(&arguments.paths)? {
+        let path = recording.path.as_path();
         let partition = export::Partition::of(&recording, path);
         for process in &recording.processes {
             if !processes.matches(process) {
+                continue;
+            }
+            if !process.has_events() {
+                eprintln!("heaptape-parquet: {}: left out: it has sums and no events", process.about.folder);
+                is_complete = false;
                 continue;
             }
             let written = export::write_process(process, &range, &partition, &arguments.output)
@@ -82,7 +87,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
         }
     }
     if done == 0 {
-        bail!("no process of that name");
+        bail!("no process with events matches");
     }
     Ok(is_complete)
 }

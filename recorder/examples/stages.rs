@@ -146,6 +146,7 @@ fn session_in(folder: std::path::PathBuf, options: Options) -> Arc<Session> {
         limit: Arc::default(),
         resumed: false,
         began_unix_ns: 0,
+        start_ticks: 0,
         carried_over: None,
         journal_files: Default::default(),
         code: Arc::new(PerfMap::of(std::process::id(), std::process::id(), 0, 0)),

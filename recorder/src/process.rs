@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStringExt;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Maximum length of a command line that is stored, in bytes.
@@ -27,6 +28,8 @@ pub struct Process {
     pub cwd: Vec<u8>,
     /// The kernel's short name of the process (`comm`).
     pub comm: Vec<u8>,
+    /// Start of the process in clock ticks after the boot.
+    pub start_ticks: u64,
 }
 
 fn read(path: &str, most: u64) -> Option<Vec<u8>> {
@@ -67,8 +70,28 @@ impl Process {
             argv,
             cwd: link(&format!("/proc/{pid}/cwd")),
             comm: line(read(&format!("/proc/{pid}/comm"), 64).unwrap_or_default()),
+            start_ticks: start_ticks(pid).unwrap_or(0),
         }
     }
+}
+
+/// Returns the start of a process in clock ticks after the boot. An exec does not change it.
+fn start_ticks(pid: u32) -> Option<u64> {
+    stat(pid)?.get(19)?.parse().ok()
+}
+
+/// Returns the ID of this boot of the machine; empty if it is not known.
+pub fn boot_id() -> &'static str {
+    static BOOT_ID: OnceLock<String> = OnceLock::new();
+    BOOT_ID.get_or_init(|| {
+        let bytes = read("/proc/sys/kernel/random/boot_id", 64).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).trim().to_owned()
+    })
+}
+
+/// Returns the host name.
+pub fn host() -> String {
+    nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 /// Returns the process id of the parent.
@@ -97,7 +120,7 @@ pub fn is_stopped(pid: u32) -> bool {
 pub fn age(pid: u32) -> Option<Duration> {
     /// The kernel reports start times in hundredths of a second since its boot.
     const HUNDREDTHS: f64 = 100.0;
-    let started = stat(pid)?.get(19)?.parse::<f64>().ok()? / HUNDREDTHS;
+    let started = start_ticks(pid)? as f64 / HUNDREDTHS;
     let uptime = read("/proc/uptime", 256)?;
     let uptime: f64 = std::str::from_utf8(&uptime).ok()?.split(' ').next()?.parse().ok()?;
     Duration::try_from_secs_f64((uptime - started).max(0.0)).ok()

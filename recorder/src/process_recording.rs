@@ -27,7 +27,7 @@ use formats::recording::Accounting;
 use formats::tape::{self, Account, Accounts, Loss, Note, Record as TapeRecord, Summary};
 use open_chunk::Journaled;
 use sample_weights::{RecordFilter, SampleWeights};
-use segments::Segments;
+use segments::{Beginning, Segments};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use threads::Threads;
@@ -156,6 +156,8 @@ pub struct ProcessRecording {
     size_at_chunk_start: (u64, u64),
     /// The accounting of the segments before this one.
     earlier_segments: Accounting,
+    /// How the segment begins.
+    beginning: Beginning,
     /// Whether the process was handed over to the next daemon, which counts all later events.
     is_handed_over: bool,
 }
@@ -190,6 +192,7 @@ impl ProcessRecording {
             unwritten: Unwritten::default(),
             events_since_summary: 0,
             earlier_segments: Accounting::default(),
+            beginning: Beginning::of(&session),
             is_handed_over: false,
             size_at_chunk_start: (0, 0),
             session,
@@ -203,6 +206,9 @@ impl ProcessRecording {
 
     /// Writes the start of the tape, so that it identifies the process in any case.
     pub fn open(&mut self, out: &mut dyn FnMut(WriteJob)) {
+        if self.session.options.mode.has_events() {
+            self.before.push(self.segment());
+        }
         if self.session.options.mode.has_events() && !self.session.options.folds {
             self.write_clock();
             let mut write_job = WriteJob::of(&self.session);

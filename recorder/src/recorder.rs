@@ -149,7 +149,7 @@ impl Recorder {
             heaptape: env!("CARGO_PKG_VERSION").into(),
             command,
             cwd: std::env::current_dir().map(|cwd| cwd.to_string_lossy().into_owned()).unwrap_or_default(),
-            host: nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
+            host: process::host(),
             started_unix_ns: clock::unix_ns(),
             ..Recording::default()
         };

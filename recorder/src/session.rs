@@ -46,6 +46,8 @@ pub struct Session {
     /// Start of the process, in nanoseconds since 1970, if it had run for a while before this
     /// segment; otherwise 0.
     pub began_unix_ns: u64,
+    /// Start of the process in clock ticks after the boot.
+    pub start_ticks: u64,
     /// The file that hands its live blocks over from one daemon to the next.
     pub carried_over: Option<PathBuf>,
     /// The perf map in which it names the code that it generates.
@@ -124,6 +126,7 @@ impl Session {
             limit,
             resumed: self.resumed,
             began_unix_ns,
+            start_ticks: self.start_ticks,
             carried_over: self.carried_over.clone(),
             code: Arc::clone(&self.code),
             files: Arc::clone(&self.files),

@@ -50,6 +50,7 @@ mod modules;
 mod mpatrol_reads;
 mod names;
 mod no_memory;
+mod one_process;
 mod other_stacks;
 mod other_users;
 mod own_malloc;

@@ -38,6 +38,12 @@ pub struct Process {
     pub exe: String,
     /// Whether nothing is missing.
     pub complete: bool,
+    /// Folders of the segments, if there are several.
+    #[serde(default)]
+    pub segments: Vec<String>,
+    /// When and why a flight recording was kept.
+    #[serde(default)]
+    pub kept: serde_json::Value,
     /// Exit status: `{"code": n}` or `{"signal": n}`.
     #[serde(default)]
     pub exit: serde_json::Value,

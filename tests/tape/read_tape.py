@@ -115,6 +115,7 @@ RECORDS = {
     13: ("inherited", fields("parent:t tick:64 blocks:64 bytes:64")),
     14: ("history", joined("ticks:[64]", "sites", fields("site:32 blocks:[64] bytes:[64]"))),
     15: ("code", joined("", "ranges", fields("start:64 length:64 name:t"))),
+    17: ("segment", fields("host:t boot:t start_ticks:64 begins:8 carried:64")),
 }  # fmt: skip
 
 

@@ -115,6 +115,10 @@ fn of(source: &mut Source<'_>, process: &Process) -> Result<Profile, Error> {
             "{}: MPTL's sums are by the size of blocks, and this file has none",
             process.about.folder
         ))),
+        Events::Sums => Err(Error::Impossible(format!(
+            "{}: MPTL's sums are by the size of blocks, and those of several segments cannot be joined; export each folder",
+            process.about.folder
+        ))),
         // The tape of this trace is missing, so that only the profile has stacks.
         Events::Trace(_) if process.sums.is_some() && process.path.is_dir() && source.range().is_all() => stored(),
         Events::Taped { .. } if source.range().is_all() && process.ready_sums().is_some() => match stored() {

@@ -5,18 +5,35 @@ use super::tape::TraceRange;
 use super::{Events, Process};
 use crate::event::{Kind, Position};
 
+/// Returns the first index and the number of allocations of a chunk.
+const fn committed(range: &TraceRange) -> Option<(u64, u64)> {
+    match range {
+        TraceRange::Committed { chunk, .. } => Some((chunk.first_index, chunk.allocations)),
+        TraceRange::Salvage { .. } => None,
+    }
+}
+
 impl Process {
     /// Returns the position of the allocation at a percentage of all allocations. Returns `None` if
     /// there is no tape or no allocation.
     pub fn allocation_at(&self, per_cent: u64) -> Option<Position> {
-        let Events::Taped { tape, trace: Some(trace) } = &self.events else { return None };
-        let committed = |range: &&TraceRange| match range {
-            TraceRange::Committed { chunk, .. } => Some((chunk.first_index, chunk.allocations)),
-            TraceRange::Salvage { .. } => None,
-        };
-        let (first, count) = self.tape.ranges.iter().rev().find_map(|range| committed(&range).filter(|c| c.1 > 0))?;
-        let last = first.saturating_add(count - 1);
+        if let Events::Joined(joined) = &self.events {
+            return joined.allocation_at(per_cent);
+        }
+        let last = self.last_allocation()?;
         let wanted = (u128::from(last) * u128::from(per_cent.min(100)) / 100).min(u128::from(last)) as u64;
+        self.allocation_by_rank(wanted)
+    }
+
+    /// Returns the index of the last allocation, which is also their number.
+    pub(super) fn last_allocation(&self) -> Option<u64> {
+        let found = self.tape.ranges.iter().rev().find_map(|range| committed(range).filter(|chunk| chunk.1 > 0));
+        found.map(|(first, count)| first.saturating_add(count - 1))
+    }
+
+    /// Returns the position of the allocation with an index, or of the next one.
+    pub(super) fn allocation_by_rank(&self, wanted: u64) -> Option<Position> {
+        let Events::Taped { tape, trace: Some(trace) } = &self.events else { return None };
         let range = self.tape.ranges.iter().find(|range| {
             committed(range).is_some_and(|(first, count)| wanted < first.saturating_add(count) && count > 0)
         })?;

@@ -1,8 +1,9 @@
 //! A process of a recording: its open files, and access to its events.
 
 use super::chunk::{self, ChunkContext, Decoded, Decoder};
+use super::joined::Joined;
 use super::tape::{self, Tape, TraceRange};
-use super::{Failure, bare, io_failure, profile_file, trace_file};
+use super::{Clock, Failure, bare, io_failure, profile_file, trace_file};
 use crate::event::{Bound, Event, Range, Span};
 use crate::missing::Missing;
 use crate::progress::Progress;
@@ -20,43 +21,6 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 
-/// Converts ticks to time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Clock {
-    /// Number of ticks in a second; 0 if the events have no times.
-    pub ticks_per_second: u64,
-    /// Tick at which the process started.
-    pub start_tick: u64,
-    /// Wall-clock time of the start in nanoseconds since 1970.
-    pub start_unix_ns: u64,
-}
-
-impl Clock {
-    /// Returns the nanoseconds from the start to a tick.
-    pub fn nanos(&self, tick: u64) -> u64 {
-        self.span_nanos(tick.saturating_sub(self.start_tick))
-    }
-
-    /// Converts a number of ticks to nanoseconds.
-    pub fn span_nanos(&self, ticks: u64) -> u64 {
-        match self.ticks_per_second {
-            0 => 0,
-            rate => (u128::from(ticks) * 1_000_000_000 / u128::from(rate)).min(u64::MAX.into()) as u64,
-        }
-    }
-
-    /// Returns the tick that is `nanos` nanoseconds after the start.
-    pub fn tick(&self, nanos: u64) -> u64 {
-        let ticks = u128::from(nanos) * u128::from(self.ticks_per_second) / 1_000_000_000;
-        self.start_tick.saturating_add(ticks.min(u64::MAX.into()) as u64)
-    }
-
-    /// Returns whether the events have times.
-    pub const fn is_known(&self) -> bool {
-        self.ticks_per_second > 0
-    }
-}
-
 /// Source of the events of a process.
 #[derive(Debug)]
 pub enum Events {
@@ -69,6 +33,10 @@ pub enum Events {
     },
     /// A trace without a tape, by its path.
     Trace(PathBuf),
+    /// The traces of several segments of the process.
+    Joined(Box<Joined>),
+    /// No events, only the sums of several segments together, in [`Tape::summary`].
+    Sums,
     /// No events, only the sums of a profile.
     Profile,
     /// No events, only the sums of a file of another tool.
@@ -97,6 +65,12 @@ pub struct Process {
     pub events: Events,
     /// What is missing, as far as it was detected when the process was opened.
     pub missing: Vec<Missing>,
+    /// Folders of the segments that are joined to this process, oldest first; empty for a single
+    /// one.
+    pub segments: Vec<String>,
+    /// Folders of earlier segments that are not included, because they are in another mode. Their
+    /// live blocks are in the first segment that is included.
+    pub left_out: Vec<String>,
 }
 
 /// Returns the file name by which a program was started, if that is a link of another name. The
@@ -213,6 +187,8 @@ impl Process {
             sums: None,
             events: Events::None,
             missing: Vec::new(),
+            segments: Vec::new(),
+            left_out: Vec::new(),
         }
     }
 
@@ -347,14 +323,17 @@ impl Process {
             about.exe = exe.lossy().into_owned();
             about.argv = argv.iter().map(|argument| argument.lossy().into_owned()).collect();
         }
-        if about.exit.is_none() {
-            about.exit = self.tape.end.as_ref().map(|end| match end.reason {
-                END_EXITED => Exit::Code(end.status),
-                END_SIGNALLED => Exit::Signal(end.status),
-                END_EXEC => Exit::Exec,
-                END_RUNNING => Exit::Running,
-                _ => Exit::Unknown,
-            });
+        let exit = self.tape.end.as_ref().map(|end| match end.reason {
+            END_EXITED => Exit::Code(end.status),
+            END_SIGNALLED => Exit::Signal(end.status),
+            END_EXEC => Exit::Exec,
+            END_RUNNING => Exit::Running,
+            _ => Exit::Unknown,
+        });
+        // The tape has the end of a process whose entry was written while it ran.
+        if exit.is_some_and(|exit| about.exit.is_none() || (about.exit == Some(Exit::Running) && exit != Exit::Unknown))
+        {
+            about.exit = exit;
         }
     }
 
@@ -366,7 +345,9 @@ impl Process {
 
     /// Returns whether `name` is the pid or the folder of the process.
     pub fn is(&self, name: &str) -> bool {
-        self.about.folder == name || self.about.pid.to_string() == name
+        self.about.folder == name
+            || self.about.pid.to_string() == name
+            || self.segments.iter().any(|folder| folder == name)
     }
 
     /// Returns whether the process is known to have ended. Blocks that were live then are leaks.
@@ -408,6 +389,9 @@ impl Process {
     /// Returns the chunks whose bytes in the trace are not what was written. A pass over the events
     /// finds them, too.
     pub fn unusable_chunks(&self) -> Vec<Missing> {
+        if let Events::Joined(joined) = &self.events {
+            return joined.segments.iter().flat_map(|segment| segment.process.unusable_chunks()).collect();
+        }
         let Events::Taped { trace: Some(trace), .. } = &self.events else { return Vec::new() };
         let mut decoder = Decoder::default();
         let found = self.tape.ranges.iter().filter_map(|range| match range {
@@ -419,17 +403,29 @@ impl Process {
         found.collect()
     }
 
+    /// Returns the tick of the last event, if the chunks of a trace show it.
+    pub fn last_event_tick(&self) -> Option<u64> {
+        if let Events::Joined(joined) = &self.events {
+            return joined.segments.iter().rev().find_map(|segment| segment.process.last_event_tick());
+        }
+        self.tape.ranges.iter().rev().find_map(|range| match range {
+            TraceRange::Committed { chunk, .. } => Some(chunk.last_tick),
+            TraceRange::Salvage { .. } => None,
+        })
+    }
+
     /// Returns whether the sums include the peak. Those of a profile do not.
     pub const fn knows_peak(&self) -> bool {
         match self.events {
             Events::Imported { has_peak } => has_peak,
+            Events::Sums => false,
             _ => self.sums.is_none(),
         }
     }
 
     /// Returns whether the events can be read.
     pub const fn has_events(&self) -> bool {
-        matches!(self.events, Events::Taped { trace: Some(_), .. } | Events::Trace(_))
+        matches!(self.events, Events::Taped { trace: Some(_), .. } | Events::Trace(_) | Events::Joined(_))
     }
 
     /// Returns whether the events have times.
@@ -500,6 +496,7 @@ impl Process {
         let (tape, trace) = match &self.events {
             Events::Taped { tape, trace: Some(trace) } => (tape, trace),
             Events::Trace(path) => return bare::events(path, span, self.sums.is_none(), each),
+            Events::Joined(joined) => return joined.for_each(span, progress, each),
             _ => return Vec::new(),
         };
         let ranges = self.tape.ranges.iter().skip(from.unwrap_or(0));

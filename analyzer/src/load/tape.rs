@@ -6,8 +6,8 @@ use crate::missing::Missing;
 use crate::stacks::{Mapped, Module, Site, Stacks};
 use heaptape_formats::tape::field::Text;
 use heaptape_formats::tape::{
-    Account, COLUMN_PREVIOUS, Chunk, CodeRange, Codec, End, History, Inherited, Loss, Note, Process, Record, Source,
-    Step, Stream, Summary, Thread,
+    Account, COLUMN_PREVIOUS, Chunk, CodeRange, Codec, End, History, Inherited, Loss, Note, Process, Record, Segment,
+    Source, Step, Stream, Summary, Thread,
 };
 use heaptape_formats::{Ending, Result};
 use std::collections::BTreeMap;
@@ -46,6 +46,8 @@ pub enum TraceRange {
 pub struct Tape {
     /// The record of the process.
     pub process: Process,
+    /// The record of the segment; `None` if the recorder did not write it.
+    pub segment: Option<Segment>,
     /// The call sites and modules.
     pub stacks: Stacks,
     /// The latest record of each thread, by number.
@@ -166,6 +168,7 @@ impl Tape {
                 self.end = Some(end);
             }
             Record::Note(note) => self.notes.push(note),
+            Record::Segment(segment) => self.segment = Some(segment),
             Record::Inherited(inherited) => self.inherited = Some(inherited),
             Record::History(history) => self.history = history,
             Record::Code(code) => self.code.extend(code.ranges),

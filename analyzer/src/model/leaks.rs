@@ -6,6 +6,7 @@ use super::live_set::{Block, LiveSet};
 use super::row;
 use crate::event::{Event, Kind, Position, Span};
 use crate::model::Model;
+use heaptape_formats::tape::Entry;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
@@ -66,6 +67,8 @@ pub struct History {
     pub resized: u64,
     /// Number of live blocks in the middle of the run.
     pub half_blocks: u64,
+    /// Number of bytes that were live before the run, in blocks whose time is not known.
+    pub carried_bytes: u64,
     /// Number of freed blocks by lifetime class.
     pub lifetimes: [u32; LIFETIME_CLASSES],
     /// Number of live bytes at the end of each slice.
@@ -141,6 +144,7 @@ struct Row {
 struct Series {
     live_bytes: [u64; SLICES],
     half_blocks: u64,
+    carried_bytes: u64,
 }
 
 /// How often blocks of a site were freed at another site. Sorts by site, then most frequent first.
@@ -242,6 +246,10 @@ impl Leaks {
         row.peak_blocks = row.peak_blocks.max(row.live_blocks);
         row.peak_bytes = row.peak_bytes.max(row.live_bytes);
         row.largest = row.largest.max(block.size);
+        if event.entry == Entry::Carried as u8 {
+            let series = super::row(&mut self.series, block.site);
+            series.carried_bytes = series.carried_bytes.saturating_add(block.size);
+        }
     }
 
     #[inline]
@@ -298,6 +306,7 @@ impl Leaks {
             replaced: row.replaced,
             resized: row.resized,
             half_blocks: series.half_blocks,
+            carried_bytes: series.carried_bytes,
             lifetimes,
             series: series.live_bytes,
         }
@@ -355,6 +364,7 @@ impl History {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.replaced += other.replaced;
         self.half_blocks += other.half_blocks;
+        self.carried_bytes = self.carried_bytes.saturating_add(other.carried_bytes);
         self.lifetimes
             .iter_mut()
             .zip(other.lifetimes)

@@ -262,6 +262,9 @@ fn shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
             return growth(survivors.blocks);
         }
     }
+    if is_full_from_before(history) {
+        return Verdict::BoundedCache;
+    }
     // Twice the longest lifetime, because the end of a run is often slower than the rest.
     let young = history.longest_lifetime.saturating_mul(2) >= run.end.saturating_sub(first);
     if history.freed > 0 && young && share(first) > 0.5 {
@@ -324,6 +327,15 @@ fn is_plateau(history: &History, survivors: &Survivors) -> bool {
     let flat = least > 0 && least >= most - most / 10;
     flat && survivors.blocks >= MIN_POOL_BLOCKS
         && survivors.allocs_by_slice[SLICES / 2..].iter().any(|&allocs| allocs > 0)
+}
+
+/// Returns whether a site that held bytes before the run freed about as many in it as it allocated:
+/// a full cache that the run is too short to replace.
+fn is_full_from_before(history: &History) -> bool {
+    let allocated = history.bytes.saturating_sub(history.carried_bytes);
+    history.carried_bytes > 0
+        && history.freed > MIN_POOL_BLOCKS
+        && history.live_bytes.abs_diff(history.carried_bytes) <= allocated / 10
 }
 
 /// Returns whether live bytes rise by more than a tenth from the second quarter of the run to the

@@ -50,7 +50,7 @@ impl Query {
     /// # Errors
     /// Returns an error when one of the paths cannot be read.
     pub fn open(&self) -> Result<Vec<Recording>, Error> {
-        Ok(self.paths.iter().map(|path| load::open(path)).collect::<Result<_, _>>()?)
+        Ok(load::open_all(&self.paths)?)
     }
 
     /// Returns a symbolizer that names frames in full.

@@ -2,6 +2,7 @@
 
 use super::frames::{CallSite, SourceLines, call_site, call_site_line};
 use super::query::Query;
+use super::segments::segment_notes;
 use super::{Error, Outcome, hints, json, print_lines, print_missing, print_own_malloc};
 use crate::load::{Process, Recording};
 use crate::missing::{self, Missing};
@@ -10,7 +11,7 @@ use crate::progress::Progress;
 use crate::sums::{Sums, sums, sums_of_new_process};
 use crate::symbols::{Detail, Symbolizer};
 use crate::text::{Screen, Style, bytes, count, counted, duration};
-use heaptape_formats::recording::{Accounting, Exit, NotTraced, STREAM};
+use heaptape_formats::recording::{Accounting, Exit, Kept, NotTraced, STREAM};
 use heaptape_formats::tape::SiteSums;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -57,6 +58,13 @@ pub struct ProcessSummary {
     /// Event counts and heap sizes.
     #[serde(flatten)]
     pub numbers: Numbers,
+    /// Folders of the segments of the process, oldest first; empty if it has one.
+    pub segments: Vec<String>,
+    /// Folders of earlier segments in another mode, which are not included.
+    pub left_out: Vec<String>,
+    /// When and why the flight recording of the process was kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Kept>,
     /// What is missing, as sentences.
     pub missing: Vec<String>,
     /// Whether `lost_events` counts all lost events: nothing is missing whose number of events is
@@ -222,6 +230,9 @@ pub(crate) fn summarize_process(process: &Process, sums: &Sums) -> ProcessSummar
             unknown_frees: totals.unknown_frees,
             implied_frees: totals.implied_frees,
         },
+        segments: process.segments.clone(),
+        left_out: process.left_out.clone(),
+        kept: about.kept.clone(),
         missing: missing::lines(&sums.missing),
         lost_is_exact: sums.accounting.is_exact,
     }
@@ -329,6 +340,7 @@ pub fn summarize(recordings: &[Recording], mut symbols: Symbolizer, progress: &P
         allocs: ranking(&processes, &mut symbols, allocated),
     };
     summary.notes = recordings.iter().filter_map(Recording::crash_note).collect();
+    summary.notes.extend(all.iter().flat_map(|(process, _)| segment_notes(process)));
     summary.notes.extend(all.iter().find_map(|(process, sums)| hints::find(process, &sums.sites, &mut symbols)));
     summary.notes.extend(symbols.take_notes());
     summary

@@ -85,7 +85,7 @@ impl Model for Checks {
 /// # Errors
 /// Returns an error when nothing can be read, or when `out` fails.
 pub fn run(path: &Path, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    let recording = load::open(path)?;
+    let recording = load::open_separately(path)?;
     let readable = |process: &Process| !matches!(process.events, Events::None);
     if !recording.processes.is_empty() && !recording.processes.iter().any(readable) {
         return Err(Error::Unanswerable(format!("{}: none of its processes can be read", path.display())));

@@ -32,7 +32,7 @@ pub struct Args {
     /// Processes with this label instead of whole epochs
     #[arg(long, value_name = "LABEL")]
     label: Option<String>,
-    /// List a process in each of its epochs, not only in the last
+    /// List also profiles that a later one of the process includes
     #[arg(long)]
     each: bool,
     /// List the folders of DCPI profiles instead

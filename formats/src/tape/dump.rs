@@ -62,6 +62,17 @@ const fn reason(number: u8) -> &'static str {
     }
 }
 
+fn begins(number: u8) -> &'static str {
+    match number {
+        SEGMENT_FIRST => "first",
+        SEGMENT_CARRIED => "carried over",
+        SEGMENT_UNKNOWN => "without what was live",
+        SEGMENT_ANEW => "anew",
+        SEGMENT_SUMS => "with the sums before",
+        _ => "unknown",
+    }
+}
+
 /// Writing to a string cannot fail: results are dropped.
 fn line(record: &Record) -> String {
     let mut text;
@@ -156,6 +167,13 @@ fn line(record: &Record) -> String {
             }
         }
         Record::Symbols(r) => text = symbols(r),
+        Record::Segment(r) => {
+            let begins = begins(r.begins);
+            text = format!(
+                "segment of a process of host {:?} boot {:?} start {} begins {begins}, {} blocks carried",
+                r.host, r.boot, r.start_ticks, r.carried
+            );
+        }
         Record::Inherited(r) => {
             text = format!("inherited from {:?} tick {} blocks {} bytes {}", r.parent, r.tick, r.blocks, r.bytes);
         }

@@ -429,6 +429,34 @@ tape_record! {
     }
 }
 
+tape_record! {
+    /// Kind 17: which process the tape is about, and how this segment of it begins. All segments of
+    /// a process have the same host, boot, process ID and start, also after an exec.
+    Segment {
+        /// Host name.
+        host: Text,
+        /// ID of the boot of the host: `/proc/sys/kernel/random/boot_id`.
+        boot: Text,
+        /// Start of the process in clock ticks after the boot, as in `/proc/PID/stat`.
+        start_ticks: u64,
+        /// One of the `SEGMENT_` numbers.
+        begins: u8,
+        /// Number of blocks at the beginning of the segment that earlier segments allocated.
+        carried: u64,
+    }
+}
+
+/// The segment is the first one of its program.
+pub const SEGMENT_FIRST: u8 = 1;
+/// The segment begins with all blocks that were live, as [`Entry::Carried`].
+pub const SEGMENT_CARRIED: u8 = 2;
+/// The segment continues without the blocks that were live, because the recorder before was killed.
+pub const SEGMENT_UNKNOWN: u8 = 3;
+/// The segment begins without live blocks: the process was dormant before, or sampled otherwise.
+pub const SEGMENT_ANEW: u8 = 4;
+/// The segment has sums without events, which include those of the segment before.
+pub const SEGMENT_SUMS: u8 = 5;
+
 macro_rules! records {
     ($($number:literal $name:ident)*) => {
         /// Any record.
@@ -462,7 +490,7 @@ macro_rules! records {
 
 records! {
     1 Process 2 Module 3 ModuleGone 4 Sites 5 Thread 6 Chunk 7 Accounts 8 Loss 9 Clock 10 Summary 11 End 12 Note 13 Inherited
-    14 History 15 Code 16 Symbols
+    14 History 15 Code 16 Symbols 17 Segment
 }
 
 macro_rules! entries {

@@ -491,7 +491,7 @@ fn open_report(folder: c_int) -> c_int {
     }
 }
 
-fn write_all(file: c_int, mut bytes: &[u8]) {
+pub(super) fn write_all(file: c_int, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         // SAFETY: the pointer is to as many bytes as are passed.
         let written = unsafe { libc::write(file, bytes.as_ptr().cast(), bytes.len()) };

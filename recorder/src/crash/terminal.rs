@@ -1,6 +1,7 @@
 //! The terminal of a full-screen program is restored before its crash is reported: otherwise the
 //! report is drawn over the screen, and the shell gets a terminal without echo.
 
+use super::handler::write_all;
 use nix::libc;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering::SeqCst};
@@ -39,11 +40,8 @@ pub fn keep_terminal() {
 pub(super) fn restore() {
     // SAFETY: a pointer in `SAVED` is null or that of a leaked box.
     if let Some(saved) = unsafe { SAVED.swap(ptr::null_mut(), SeqCst).as_ref() } {
-        // SAFETY: the pointer is to as many bytes as are passed; the modes are those that
-        // `tcgetattr` returned.
-        unsafe {
-            libc::write(libc::STDOUT_FILENO, saved.leave.as_ptr().cast(), saved.leave.len());
-            libc::tcsetattr(libc::STDOUT_FILENO, libc::TCSADRAIN, &raw const saved.modes);
-        }
+        write_all(libc::STDOUT_FILENO, saved.leave.as_bytes());
+        // SAFETY: the modes are those that `tcgetattr` returned.
+        unsafe { libc::tcsetattr(libc::STDOUT_FILENO, libc::TCSADRAIN, &raw const saved.modes) };
     }
 }

@@ -13,7 +13,7 @@ use super::programs::Program;
 use super::retention::{self, Sizes};
 use crate::access::make_folder;
 use crate::clock::{self, Clock};
-use crate::process::sanitized_name;
+use crate::process::{self, sanitized_name};
 use crate::quota::Quota;
 use crate::replace::{Durability, replace_file};
 use crate::session::SessionId;
@@ -21,7 +21,7 @@ use crate::store::{Callback, Stored};
 use crate::symbols::{Job, Saver};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use formats::recording::{
-    DCPI_FOLDER, Exit, PROFILE, PROGRAM_PREFIX, ProcessInfo, RECORDING, Recording, STREAM, TAPE, TRACE,
+    DCPI_FOLDER, Exit, Kept, PROFILE, PROGRAM_PREFIX, ProcessInfo, RECORDING, Recording, STREAM, TAPE, TRACE,
 };
 use formats::tape::{self, Origin, journal};
 use std::collections::HashMap;
@@ -40,6 +40,19 @@ const SWEEP_INTERVAL_LOW: Duration = Duration::from_millis(500);
 /// Maximum number of programs of one epoch; further ones share one row.
 const MAX_PROGRAMS: usize = 1024;
 
+/// The segments of a flight recording that are kept.
+#[derive(Debug)]
+pub struct KeptFlight {
+    /// Folders of the segments, oldest first.
+    pub folders: Vec<PathBuf>,
+    /// Names to look up for them.
+    pub symbols: Option<Box<Job>>,
+    /// When and why they are kept.
+    pub kept: Kept,
+    /// How the process ended, if it has.
+    pub exit: Exit,
+}
+
 /// A command to the archive.
 #[derive(Debug)]
 pub enum ArchiveCommand {
@@ -49,9 +62,8 @@ pub enum ArchiveCommand {
     Process(Arc<Epoch>, SessionId, ProcessInfo),
     /// A segment or process is completely written: with its label, and how it ended.
     SegmentStored(Arc<Epoch>, Stored, String, Option<Exit>),
-    /// Folders belong to an epoch from now on: the segments of a flight recording, with the names
-    /// to look up for them.
-    Adopt(Arc<Epoch>, SessionId, (Vec<PathBuf>, Option<Box<Job>>), Callback),
+    /// The segments of a flight recording belong to an epoch from now on.
+    Adopt(Arc<Epoch>, SessionId, KeptFlight, Callback),
     /// A folder was received as a stream, and is this process from now on.
     Stream(Arc<Epoch>, PathBuf, ProcessInfo, Callback),
     /// An epoch has ended: all commands about it were sent.
@@ -129,7 +141,7 @@ pub struct Archive {
 impl Archive {
     /// Creates the archive of a state folder. Epochs that earlier daemons left open are sealed.
     pub fn new(state: &Path, keep: Keep, disk: Arc<Disk>, saver: Option<Arc<Saver>>) -> Archive {
-        let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let host = process::host();
         for dir in retention::epochs(state).into_iter().map(|found| found.dir) {
             seal_unfinished(&dir);
         }
@@ -194,9 +206,9 @@ impl Archive {
                     open.segment_stored(stored, &label, exit);
                 }
             }
-            ArchiveCommand::Adopt(epoch, id, (folders, symbols), then) => {
-                let adopted = self.open_epoch(&epoch).map(|open| open.adopt(id, &folders)).unwrap_or_default();
-                if let (Some(job), Some(saver), false) = (symbols, &self.saver, adopted.is_empty()) {
+            ArchiveCommand::Adopt(epoch, id, flight, then) => {
+                let adopted = self.open_epoch(&epoch).map(|open| open.adopt(id, &flight)).unwrap_or_default();
+                if let (Some(job), Some(saver), false) = (flight.symbols, &self.saver, adopted.is_empty()) {
                     saver.submit(Job { folders: adopted, ..*job });
                 }
                 self.write_all();
@@ -340,13 +352,13 @@ impl OpenEpoch {
 
     /// Moves folders into the epoch, lists them with the process that they belong to, and returns
     /// their new paths.
-    fn adopt(&mut self, id: SessionId, folders: &[PathBuf]) -> Vec<PathBuf> {
+    fn adopt(&mut self, id: SessionId, flight: &KeptFlight) -> Vec<PathBuf> {
         let mut adopted = Vec::new();
         let Some(owner) = self.processes.iter().find(|(known, _)| *known == id).map(|(_, process)| process.clone())
         else {
             return adopted;
         };
-        for folder in folders {
+        for folder in &flight.folders {
             let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let candidates = std::iter::once(name.clone()).chain((2..).map(|number| format!("{name}.{number}")));
             let Some(name) = candidates.into_iter().find(|name| !self.epoch.dir.join(name).exists()) else { continue };
@@ -356,9 +368,10 @@ impl OpenEpoch {
                 first.into_iter().for_each(|(_, process)| process.folder.clear());
                 let process = ProcessInfo {
                     folder: name,
-                    exit: Some(Exit::Running),
+                    exit: Some(if Some(folder) == flight.folders.last() { flight.exit } else { Exit::Running }),
                     ended_unix_ns: Some(clock::unix_ns()),
                     accounting: None,
+                    kept: Some(flight.kept.clone()),
                     ..owner.clone()
                 };
                 // No session has this number: the folder does not change any more.

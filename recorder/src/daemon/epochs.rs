@@ -1,7 +1,7 @@
 //! The epochs of all users: the current one of each, and those that have ended and are not
 //! completely written. Their files belong to the thread of the archive, which gets commands.
 
-use super::archive::{Archive, ArchiveCommand, Disk};
+use super::archive::{Archive, ArchiveCommand, Disk, KeptFlight};
 use super::config::{Config, Keep};
 use super::epoch::{Epoch, FLIGHTS};
 use crate::access::make_folder;
@@ -13,7 +13,7 @@ use crate::session::{Session, SessionId};
 use crate::store::{Callback, Stored};
 use crate::symbols::{Job, Saver};
 use crossbeam_channel::{Sender, unbounded};
-use formats::recording::{Exit, ProcessInfo};
+use formats::recording::{Exit, Kept, ProcessInfo};
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -195,28 +195,23 @@ impl Epochs {
     }
 
     /// Moves the folders of a kept flight recording into an epoch.
-    pub fn adopt(
-        &self,
-        epoch: &Arc<Epoch>,
-        id: SessionId,
-        folders: Vec<PathBuf>,
-        symbols: Option<Box<Job>>,
-        on_done: Callback,
-    ) {
-        self.send(ArchiveCommand::Adopt(Arc::clone(epoch), id, (folders, symbols), on_done));
+    pub fn adopt(&self, epoch: &Arc<Epoch>, id: SessionId, flight: KeptFlight, on_done: Callback) {
+        self.send(ArchiveCommand::Adopt(Arc::clone(epoch), id, flight, on_done));
     }
 
-    /// Returns the function that moves the folders of a flight recording into an epoch, for another
-    /// thread.
+    /// Returns the function that moves the folders of the flight recording of a running process into
+    /// an epoch, for another thread.
     pub fn adopter(
         &self,
         epoch: &Arc<Epoch>,
         id: SessionId,
+        kept: Kept,
         on_done: Callback,
     ) -> impl FnOnce((Vec<PathBuf>, Option<Box<Job>>)) + Send + 'static {
         let (archive, epoch) = (self.archive.clone(), Arc::clone(epoch));
-        move |kept| {
-            let _ = archive.send(ArchiveCommand::Adopt(epoch, id, kept, on_done));
+        move |(folders, symbols)| {
+            let flight = KeptFlight { folders, symbols, kept, exit: Exit::Running };
+            let _ = archive.send(ArchiveCommand::Adopt(epoch, id, flight, on_done));
         }
     }
 

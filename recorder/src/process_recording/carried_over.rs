@@ -7,7 +7,7 @@ use crate::live::Call;
 use crate::replace::{Durability, replace_file};
 use crate::store::WriteJob;
 use crate::trace::Chunk;
-use formats::tape::Entry;
+use formats::tape::{Entry, SEGMENT_CARRIED, SEGMENT_UNKNOWN};
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
@@ -55,6 +55,7 @@ impl ProcessRecording {
         let (since, blocks) = match read {
             Ok(known) => known,
             Err(error) => {
+                self.begin_segment(SEGMENT_UNKNOWN, 0);
                 let why =
                     if error.kind() == io::ErrorKind::NotFound { "it was killed".into() } else { error.to_string() };
                 return self.note(format!(
@@ -63,6 +64,7 @@ impl ProcessRecording {
             }
         };
         self.note(format!("taken over from another daemon, with {} live blocks", blocks.len() / BLOCK));
+        self.begin_segment(SEGMENT_CARRIED, (blocks.len() / BLOCK) as u64);
         self.session.stats.live_since_unix_ns.store(since, Relaxed);
         self.prepare_events();
         for block in blocks.chunks_exact(BLOCK) {

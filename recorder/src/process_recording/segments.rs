@@ -11,6 +11,7 @@ use crate::history::GrowthHistory;
 use crate::index::Block;
 use crate::live::{Call, Renumbered};
 use crate::options::{Mode, Options};
+use crate::process;
 use crate::process::End;
 use crate::profile::{Amount, Profile};
 use crate::profile_delta::{Contributor, ProfileDelta};
@@ -33,6 +34,8 @@ use wire::Op;
 const MAX_CLOSED_SEGMENTS: usize = 4;
 /// Period over which the growth of sites is counted.
 const GROWTH_PERIOD: Duration = Duration::from_secs(60);
+/// Minimum lifetime of a process that keeps a folder of its own in mode `profile`.
+const SHORT: Duration = Duration::from_secs(60);
 
 /// A command to the recording of one process.
 #[derive(Debug)]
@@ -114,6 +117,21 @@ pub(super) struct Segments {
     history: GrowthHistory,
 }
 
+/// How a segment begins: one of the `SEGMENT_` numbers, and the number of carried blocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Beginning {
+    number: u8,
+    carried: u64,
+}
+
+impl Beginning {
+    /// Returns the beginning of the first segment of a session.
+    pub fn of(session: &Session) -> Beginning {
+        let number = if session.resumed { tape::SEGMENT_UNKNOWN } else { tape::SEGMENT_FIRST };
+        Beginning { number, carried: 0 }
+    }
+}
+
 impl Default for Segments {
     fn default() -> Self {
         let now = Instant::now();
@@ -171,6 +189,38 @@ impl ProcessRecording {
             }
             ProcessCommand::View(max_sites, reply) => drop(reply.send(self.view(max_sites))),
         }
+    }
+
+    /// Returns the record that identifies the process and its segment.
+    pub(super) fn segment(&self) -> TapeRecord {
+        TapeRecord::Segment(tape::Segment {
+            host: process::host().into(),
+            boot: process::boot_id().into(),
+            start_ticks: self.session.start_ticks,
+            begins: self.beginning.number,
+            carried: self.beginning.carried,
+        })
+    }
+
+    /// Notes how the segment begins.
+    pub(super) fn begin_segment(&mut self, number: u8, carried: u64) {
+        self.beginning = Beginning { number, carried };
+        if self.session.options.mode.has_events() {
+            self.before.push(self.segment());
+        }
+    }
+
+    /// Returns whether the process only adds to the sums of its program: it was short, all of it is
+    /// in this segment, and no signal ended it.
+    fn is_folded(&self, end: End) -> bool {
+        let process = &self.session.process;
+        let ticks = self.session.clock.now().saturating_sub(process.start_tick);
+        let is_short = ticks / process.ticks_per_second.max(1) < SHORT.as_secs();
+        self.session.options.folds
+            && self.session.options.mode == Mode::Profile
+            && !matches!(end.reason, tape::END_RUNNING | tape::END_SIGNALLED)
+            && is_short
+            && self.beginning.number == tape::SEGMENT_FIRST
     }
 
     /// Publishes the counters of the process for other threads.
@@ -269,7 +319,7 @@ impl ProcessRecording {
     /// Replaces the files of a profile by its current or final state.
     pub(super) fn snapshot(&mut self, end: Option<End>, on_written: Option<Callback>, out: &mut dyn FnMut(WriteJob)) {
         self.before.clear();
-        let mut records = vec![TapeRecord::Process(self.session.process.clone())];
+        let mut records = vec![TapeRecord::Process(self.session.process.clone()), self.segment()];
         records.extend(self.threads.iter().filter_map(|known| known.identity.clone()).map(TapeRecord::Thread));
         self.stacks.all(&mut records);
         records.extend(self.code());
@@ -306,7 +356,7 @@ impl ProcessRecording {
         for thread in self.threads.numbers() {
             self.end_gap(thread as u32, self.last_tick);
         }
-        let is_folded = self.session.options.folds && end != End::RUNNING && mode == Mode::Profile;
+        let is_folded = self.is_folded(end);
         match mode {
             Mode::Profile if !is_folded => self.snapshot(Some(end), None, out),
             Mode::Profile | Mode::Off => {}
@@ -384,7 +434,8 @@ impl ProcessRecording {
         self.since = None;
         let was_off = old.mode == Mode::Off;
         // Frees of blocks that were allocated in another mode would not be seen.
-        if was_off || new.mode == Mode::Off || (old.sample_bytes == 0) != (new.sample_bytes == 0) {
+        let is_anew = was_off || new.mode == Mode::Off || (old.sample_bytes == 0) != (new.sample_bytes == 0);
+        if is_anew {
             self.live = crate::live::Live::default();
             self.sample_weights = SampleWeights::of(&new);
             self.profile = Profile::default();
@@ -395,6 +446,12 @@ impl ProcessRecording {
             self.segments.history = GrowthHistory::default();
         }
         self.segments.opened = Instant::now();
+        let begins = match keeps_counting {
+            _ if is_anew => tape::SEGMENT_ANEW,
+            true => tape::SEGMENT_SUMS,
+            false => tape::SEGMENT_CARRIED,
+        };
+        self.begin_segment(begins, if keeps_counting { 0 } else { self.live.index().len() });
         self.trace = trace_of(&new);
         if new.mode.has_events() {
             self.start_trace(&new, spare, out);

@@ -56,6 +56,7 @@ impl SessionBuilder {
         ticks_per_second: u64,
     ) -> SessionBuilder {
         let Attached { pid, hello_pid, uid, origin, page_size, start_tick, process, mapping, code, files } = attached;
+        let start_ticks = process.start_ticks;
         let process = tape::Process {
             pid,
             ppid: process.ppid,
@@ -86,6 +87,7 @@ impl SessionBuilder {
             limit: Arc::new(Limit::default()),
             resumed: false,
             began_unix_ns: 0,
+            start_ticks,
             carried_over: None,
             code: Arc::new(code),
             files: Arc::new(files),

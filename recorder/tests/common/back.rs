@@ -102,7 +102,8 @@ pub fn read(folder: &Path) -> Back {
                 | Record::Clock(_)
                 | Record::History(_)
                 | Record::Code(_)
-                | Record::Symbols(_) => {}
+                | Record::Symbols(_)
+                | Record::Segment(_) => {}
             },
             Step::End(ending) => {
                 assert!(ending.is_complete());

@@ -409,6 +409,7 @@ fn made_tape() -> Vec<u8> {
         tape::Record::Symbols(symbols()),
         tape::Record::Note(tape::Note { text: "a note".into(), ..Default::default() }),
         tape::Record::Inherited(tape::Inherited { parent: "6.program".into(), ..Default::default() }),
+        tape::Record::Segment(tape::Segment { begins: tape::SEGMENT_CARRIED, carried: 1, ..Default::default() }),
         tape::Record::ModuleGone(tape::ModuleGone { number: 1 }),
         tape::Record::End(tape::End { reason: tape::END_EXITED, ..Default::default() }),
     ];

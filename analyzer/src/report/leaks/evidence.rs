@@ -3,7 +3,6 @@
 
 use crate::event::Span;
 use crate::load::Process;
-use crate::load::tape::TraceRange;
 use crate::missing::Missing;
 use crate::model::leaks::{Axis, History, LIFETIME_CLASSES, Leaks, SLICES, Survivors, lifetime_bound};
 use crate::model::verdict::{Run, Verdict, slope};
@@ -143,10 +142,7 @@ pub(super) fn run_of(process: &Process, axis: Axis, span: Span, model: &Leaks, m
     let end_tick = process.tape.last_tick.min(span.end_tick);
     // The recorder may notice the end of a process late. This delay is not part of the age of a
     // block, unless nothing happened for a long time before.
-    let last_event = process.tape.ranges.iter().rev().find_map(|range| match range {
-        TraceRange::Committed { chunk, .. } => Some(chunk.last_tick),
-        TraceRange::Salvage { .. } => None,
-    });
+    let last_event = process.last_event_tick();
     let busy = |last: &u64| *last >= axis.start + end_tick.saturating_sub(axis.start) / 4 * 3;
     let seen = last_event.filter(busy).unwrap_or(end_tick).min(end_tick);
     let end = if axis.by_tick { seen } else { process.tape.events.min(span.end).max(axis.end) };

@@ -4,6 +4,7 @@
 use super::Service;
 use crate::clock;
 use crate::crash;
+use crate::daemon::archive::KeptFlight;
 use crate::daemon::config::Choice;
 use crate::daemon::epoch::Epoch;
 use crate::drain::Command;
@@ -12,8 +13,14 @@ use crate::process_recording::ProcessCommand;
 use crate::session::SessionId;
 use crate::store::{Callback, Stored};
 use crossbeam_channel::bounded;
+use formats::recording::{Exit, Kept};
 use std::sync::Arc;
 use std::time::Instant;
+
+/// Returns the note that a flight recording is kept now.
+fn kept_now(why: &str) -> Kept {
+    Kept { unix_ns: clock::unix_ns(), why: why.to_owned() }
+}
 
 impl Service {
     /// Handles a segment whose last byte is written.
@@ -39,11 +46,13 @@ impl Service {
     /// Handles a process that has ended and is written.
     fn process_written(&mut self, epoch: &Arc<Epoch>, stored: &mut Stored) {
         let ending = self.registry.written(stored.session);
+        let exit = ending.as_ref().map_or(Exit::Unknown, |ending| ending.exit);
         if ending.is_some_and(|ending| ending.keeps) && !stored.segments.is_empty() {
             self.kept_flights += 1;
             tracing::info!("the flight recording of a process that exited is kept in {}", epoch.dir.display());
-            let symbols = stored.symbols.take();
-            self.epochs.adopt(epoch, stored.session, stored.segments.clone(), symbols, Callback::new(|| {}));
+            let (folders, symbols) = (stored.segments.clone(), stored.symbols.take());
+            let flight = KeptFlight { folders, symbols, kept: kept_now("the process ended"), exit };
+            self.epochs.adopt(epoch, stored.session, flight, Callback::new(|| {}));
         } else {
             stored.segments.iter().for_each(|folder| drop(std::fs::remove_dir_all(folder)));
         }
@@ -130,7 +139,7 @@ impl Service {
         client.kept = Some(Instant::now());
         self.kept_flights += 1;
         tracing::info!("the flight recording of {} ({}) is kept: {why}", client.name.escape_debug(), client.pid());
-        let adopt = self.epochs.adopter(&client.epoch, id, on_done);
+        let adopt = self.epochs.adopter(&client.epoch, id, kept_now(why), on_done);
         let (reply, folders) = bounded(1);
         // The reply is sent by the stage that has written the files.
         let wait = move || {

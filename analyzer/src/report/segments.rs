@@ -1,0 +1,21 @@
+//! Notes on the segments of a process.
+
+use crate::load::Process;
+use heaptape_formats::date::Date;
+use heaptape_formats::recording::Kept;
+
+/// Returns when and why a flight recording was kept, and which segments are not included.
+pub(super) fn segment_notes(process: &Process) -> Vec<String> {
+    let mut notes = Vec::new();
+    let who = format!("{} (pid {})", process.name(), process.about.pid);
+    if let Some(Kept { unix_ns, why }) = &process.about.kept {
+        let at = Date::from_unix(unix_ns / 1_000_000_000);
+        notes.push(format!("{who}: the last events were kept at {at}: {why}"));
+    }
+    if let Some(last) = process.left_out.last() {
+        let number = process.left_out.len();
+        let folders = if number == 1 { last.clone() } else { format!("{number} folders, the last one {last}") };
+        notes.push(format!("{who}: earlier segments in another mode are not included: {folders}"));
+    }
+    notes
+}

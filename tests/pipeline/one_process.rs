@@ -1,0 +1,145 @@
+//! A process that the daemon wrote to several folders is one process for every command: no block
+//! counts twice, verdicts do not depend on where an epoch was cut, and its end is known.
+
+use heaptape_tests::daemon::until;
+use heaptape_tests::recording::Process;
+use heaptape_tests::{Daemon, target};
+use nix::sys::signal::Signal;
+use std::path::PathBuf;
+use std::time::Duration;
+
+fn live(daemon: &Daemon, name: &str) -> u64 {
+    daemon.list(name).pop().and_then(|one| one["live_blocks"].as_u64()).unwrap_or(0)
+}
+
+/// Waits until the process holds more than a number of blocks that this daemon knows.
+fn until_more(daemon: &Daemon, blocks: u64) {
+    until("it is counted", || live(daemon, "leaks_slowly") > blocks);
+}
+
+/// Returns the only process of some folders.
+#[track_caller]
+fn only(daemon: &Daemon, paths: &[PathBuf]) -> Process {
+    let mut report = daemon.report(paths);
+    assert_eq!(report.processes.len(), 1, "{report:#?}");
+    report.processes.remove(0)
+}
+
+/// Asserts that nothing of `leaks_slowly` is missing and nothing counts twice: it keeps one block
+/// of eight, and may be killed between two of them.
+#[track_caller]
+fn assert_one_in_eight(process: &Process) {
+    assert!(process.live_blocks * 8 - process.allocs <= 8, "{process:#?}");
+    let live_by_counts = process.allocs - process.frees;
+    assert_eq!((live_by_counts, process.lost_events, process.unknown_frees), (process.live_blocks, 0, 0));
+    assert_eq!(process.emitted_events, process.allocs + process.frees, "{process:#?}");
+}
+
+#[test]
+fn trace_in_several_folders_is_one_process() {
+    let mut daemon = Daemon::start(&["--mode", "trace"]);
+    let running = daemon.spawn(&target::c("leaks_slowly"), &["100000", "2"], None);
+    until_more(&daemon, 50);
+    daemon.query(&["epoch"]);
+    until_more(&daemon, 100);
+    daemon.replace(Signal::SIGTERM);
+    until_more(&daemon, 150);
+    // The next daemon does not know what was live before.
+    daemon.restart();
+    until_more(&daemon, 50);
+    drop(running);
+    until("it is over", || daemon.list("leaks_slowly").is_empty());
+    daemon.stop();
+    let folders = daemon.epochs(&["--program", "leaks_slowly"]);
+    assert_eq!(folders.len(), 4, "each has events of its own: {folders:?}");
+    for paths in [folders.clone(), daemon.epochs(&[])] {
+        let process = only(&daemon, &paths);
+        assert_eq!((process.segments.len(), process.exit["signal"].as_u64()), (4, Some(9)), "{process:#?}");
+        assert_one_in_eight(&process);
+        let leaks = daemon.leaks(&paths);
+        let kept: Vec<_> = leaks.iter().filter(|leak| leak.functions().contains(&"keeps")).collect();
+        assert_eq!(kept.len(), 1, "{leaks:#?}");
+        assert_eq!((kept[0].blocks, kept[0].verdict.as_str()), (process.live_blocks, "growing"));
+    }
+    // The same folder twice is one, too.
+    let twice = [&folders[..1], &folders[..1]].concat();
+    assert_eq!(only(&daemon, &twice).allocs, only(&daemon, &folders[..1]).allocs);
+    // The peak and a time range are those of the whole run.
+    let whole = only(&daemon, &folders);
+    assert!(whole.peak_blocks >= whole.live_blocks && whole.peak_blocks <= whole.live_blocks + 1, "{whole:#?}");
+}
+
+#[test]
+fn profile_over_a_restart_is_one_process_and_its_end_is_known() {
+    let mut daemon = Daemon::start(&["--snapshot", "200ms"]);
+    let program = target::c("leaks_slowly");
+    let running = daemon.spawn(&program, &["100000", "2"], None);
+    until_more(&daemon, 50);
+    daemon.query(&["epoch"]);
+    until_more(&daemon, 100);
+    daemon.replace(Signal::SIGTERM);
+    until_more(&daemon, 150);
+    let pid = running.0.id();
+    drop(running);
+    until("it is over", || daemon.list("leaks_slowly").is_empty());
+    // A short process that ends well is only added to the sums of its program.
+    daemon.run(&program, &["20", "1"]).success();
+    daemon.run(&program, &["20", "1", "1000", "abort"]);
+    until("they are over", || daemon.query(&["status"])["processes"] == 0);
+    daemon.stop();
+    let report = daemon.report(&daemon.epochs(&[]));
+    let long = report.all("leaks_slowly").find(|process| process.pid == pid).expect("it has its own folder");
+    assert_eq!((long.segments.len(), long.exit["signal"].as_u64()), (3, Some(9)), "{long:#?}");
+    assert_one_in_eight(long);
+    let ends: Vec<_> = report.all("leaks_slowly").map(|process| process.exit["signal"].as_u64()).collect();
+    assert_eq!(ends.iter().filter(|end| **end == Some(6)).count(), 1, "{report:#?}");
+    let sums: Vec<_> = report.all("leaks_slowly").filter(|process| process.pid == 0).collect();
+    assert_eq!(sums.len(), 1, "{report:#?}");
+    assert_eq!((sums[0].allocs, sums[0].live_blocks), (20 * 8 + sums[0].allocs % 8, 20 + sums[0].allocs % 8));
+    assert_eq!(report.processes.len(), 3, "{report:#?}");
+    let kept: u64 = daemon.leaks(&daemon.epochs(&[])).iter().map(|leak| leak.blocks).sum();
+    let live: u64 = report.processes.iter().map(|process| process.live_blocks).sum();
+    assert_eq!(kept, live, "each block is reported once");
+}
+
+#[test]
+fn kept_flight_is_one_process_with_its_cause() {
+    let daemon = Daemon::start(&["--mode", "flight", "--flight-time", "800ms"]);
+    let running = daemon.spawn(&target::c("leaks_slowly"), &["100000", "2"], None);
+    until_more(&daemon, 300);
+    daemon.query(&["snapshot"]);
+    let folders = daemon.epochs(&["--program", "leaks_slowly"]);
+    assert!(folders.len() > 1, "all segments: {folders:?}");
+    for paths in [folders.clone(), daemon.epochs(&[])] {
+        let process = only(&daemon, &paths);
+        assert_eq!((process.segments.len(), &process.kept["why"]), (folders.len(), &"requested".into()));
+        assert!(process.live_blocks >= 300 && process.unknown_frees == 0, "{process:#?}");
+        assert_eq!(process.allocs - process.frees, process.live_blocks, "{process:#?}");
+        let leaks = daemon.leaks(&paths);
+        assert_eq!(leaks.iter().filter(|leak| leak.functions().contains(&"keeps")).count(), 1, "{leaks:#?}");
+    }
+    let text = daemon.heaptape(&["report"], &folders).text().to_owned();
+    assert!(text.contains("the last events were kept at 20") && text.contains("UTC: requested"), "{text}");
+    drop(running);
+}
+
+/// A full cache is a full cache, however short the segment after the cut is.
+#[test]
+fn verdicts_do_not_depend_on_the_cut_of_an_epoch() {
+    let daemon = Daemon::start(&["--mode", "trace"]);
+    let running = daemon.spawn(&target::c("full_cache"), &["2000", "1"], None);
+    until("it is full", || live(&daemon, "full_cache") > 2000);
+    // Its blocks are replaced once in a few seconds.
+    std::thread::sleep(Duration::from_secs(6));
+    daemon.query(&["epoch"]);
+    std::thread::sleep(Duration::from_millis(1500));
+    daemon.query(&["flush"]);
+    let folders = daemon.epochs(&["--program", "full_cache"]);
+    assert_eq!(folders.len(), 2, "{folders:?}");
+    for paths in [&folders[..], &folders[1..]] {
+        let leaks = daemon.leaks(paths);
+        let cache = leaks.iter().find(|leak| leak.functions().contains(&"entry")).expect("the cache");
+        assert_eq!(cache.verdict, "bounded-cache", "{paths:?}: {cache:#?}");
+    }
+    drop(running);
+}
