@@ -151,10 +151,14 @@ pub(crate) fn lines(missing: &[Missing]) -> Vec<String> {
     missing.iter().filter_map(line).collect()
 }
 
+/// Why events of a thread can have been dropped.
+const DROPPED: &str =
+    "its ring was full, a jump left an allocation function, or signal handlers inside one allocated too often";
+
 /// Returns what was dropped, and why that can be: a gap does not say which it was.
 fn dropped_events(thread: u32, events: u64) -> String {
     let (events, were) = (counted(events, "event"), if events == 1 { "was" } else { "were" });
-    format!("{events}{} {were} dropped: its ring was full, or a jump left an allocation function", of_thread(thread))
+    format!("{events}{} {were} dropped: {DROPPED}", of_thread(thread))
 }
 
 fn of_thread(thread: u32) -> String {
@@ -201,7 +205,7 @@ mod tests {
     fn gaps_of_a_thread_share_one_line() {
         let dropped = |thread, events| Missing::Dropped { thread, events, from_tick: 0, to_tick: 0 };
         let found = lines(&[dropped(2, 7), Missing::NoEnd, dropped(1, 5), dropped(2, u64::MAX)]);
-        let (max, why) = (u64::MAX, "its ring was full, or a jump left an allocation function");
+        let (max, why) = (u64::MAX, DROPPED);
         let expected = [
             format!("{} of thread 2 were dropped: {why}, in 2 gaps", counted(max, "event")),
             Missing::NoEnd.to_string(),

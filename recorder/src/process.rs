@@ -99,13 +99,13 @@ pub fn parent(pid: u32) -> Option<u32> {
     stat(pid)?.get(1)?.parse().ok()
 }
 
-/// Returns whether a process exists that was started with this variable (`NAME=VALUE`) in its
-/// environment.
-pub fn exists_with(variable: &[u8]) -> bool {
+/// Returns the processes that were started with this variable (`NAME=VALUE`) in their environment,
+/// and their forked children.
+pub fn with_variable(variable: &[u8]) -> impl Iterator<Item = u32> {
     const MAX_ENVIRONMENT: u64 = 4 << 20;
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.any(|pid| {
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(move |pid| {
         let environment = read(&format!("/proc/{pid}/environ"), MAX_ENVIRONMENT).unwrap_or_default();
         environment.split(|byte| *byte == 0).any(|entry| entry == variable)
     })

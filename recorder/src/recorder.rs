@@ -28,6 +28,7 @@ use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,6 +37,7 @@ use std::time::{Duration, Instant};
 pub use take_over::KILLED;
 use take_over::{ADOPT_INTERVAL, Adopted};
 use wire::hello::{Hello, ORIGIN_FORK, REFUSED_FILTER, REFUSED_FULL};
+use wire::limits::ENV_SOCKET;
 
 /// Maximum number of sessions at once.
 const MAX_SESSIONS: usize = 4096;
@@ -103,6 +105,8 @@ pub struct Recorder {
     ticks_per_second: Option<u64>,
     options: Arc<Options>,
     listener: Listener,
+    /// The variable in the environment of each process that knows the socket (`NAME=VALUE`).
+    variable: Vec<u8>,
     pending: Vec<PendingAttach>,
     running: Vec<Running>,
     watch: Watch,
@@ -169,6 +173,7 @@ impl Recorder {
             ticks_per_second: None,
             options: Arc::new(options),
             listener,
+            variable: [ENV_SOCKET.as_bytes(), b"=", socket.as_os_str().as_bytes()].concat(),
             pending: Vec::new(),
             running: Vec::new(),
             watch: Watch::default(),
@@ -539,6 +544,7 @@ impl Recorder {
         self.adopted.iter_mut().for_each(Adopted::expire);
         self.start_adopted();
         self.read_boards();
+        self.note_unattached();
         let has_ended = |running: &&Running| sys::is_readable(sys::fd(&running.process));
         let ended: Vec<SessionId> = self.running.iter().filter(has_ended).map(|running| running.session.id).collect();
         ended.into_iter().for_each(|id| self.process_gone(id));

@@ -28,11 +28,9 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use wire::limits::ENV_SOCKET;
 
 /// Maximum length of a message, in bytes.
 const MAX_MESSAGE_LEN: usize = 64 << 10;
@@ -375,7 +373,6 @@ fn run(channel: &OwnedFd, plan: &Plan, SurvivorContext { command_pid, saver, rep
     replaced.into_iter().flatten().for_each(|held| recorder.take_over(held));
     let (mut is_alone, mut quiet_since, mut summary) = (false, Instant::now(), Summary::default());
     let (mut serve_error, mut stopped_program, mut is_waiting) = (None, None, false);
-    let variable = [ENV_SOCKET.as_bytes(), b"=", socket.as_os_str().as_bytes()].concat();
     loop {
         crash::panic_if_requested();
         let none: [BorrowedFd<'_>; 0] = [];
@@ -404,7 +401,7 @@ fn run(channel: &OwnedFd, plan: &Plan, SurvivorContext { command_pid, saver, rep
             continue;
         }
         // A process that was just forked has not attached yet.
-        let may_attach = || quiet_since.elapsed() < QUIET_PERIOD && process::exists_with(&variable);
+        let may_attach = || quiet_since.elapsed() < QUIET_PERIOD && recorder.candidates().next().is_some();
         if is_waiting && !recorder.is_busy() && !may_attach() {
             break;
         }

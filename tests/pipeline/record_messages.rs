@@ -1,8 +1,9 @@
 //! Messages of `heaptape record`: color, unrecorded programs, mistyped options and commands, and
 //! processes that outlive the program.
 
+use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::{Outcome, Program, Recording, Target, test_env, torture};
+use heaptape_tests::{Outcome, Program, Recording, Target, target, test_env, torture};
 use std::path::Path;
 
 /// Runs heaptape with these arguments in a new working directory.
@@ -154,6 +155,31 @@ fn processes_that_outlive_the_program_are_named_or_awaited() {
     let report = recording.report();
     assert_eq!(report.only("ls").exit.get("code").and_then(serde_json::Value::as_u64), Some(0), "{report:#?}");
     torture::passed(61, "background programs recorded to their end", 1);
+}
+
+/// A forked child attaches at its first allocation. When that comes after the end of the program,
+/// the child is named, or recorded by `--wait`.
+#[test]
+fn child_that_first_allocates_after_the_end_is_named_or_awaited() {
+    let folder = test_env::folder();
+    let program = |name: &str| Program::new(target::c("outlives")).arg(folder.path().join(name));
+    let recording = program("late").recorded().success();
+    let why = recording.not_traced("outlives");
+    assert!(why.len() == 1 && why[0].contains("record --wait"), "{:#?}", recording.about());
+    let report = recording.heaptape(&["report"]).success().text();
+    assert!(report.contains("was not recorded: it still ran"), "{report}");
+    until("the child ends", || folder.path().join("late").exists());
+
+    let recording = program("awaited").option("--wait").recorded().success().complete();
+    assert_eq!(recording.not_traced("outlives"), Vec::<String>::new());
+    let report = recording.report();
+    assert!(report.all("outlives").any(|process| process.allocs == 1_000), "{report:#?}");
+
+    // Children that are not to be recorded are not missing.
+    for option in ["--no-children", "--skip=outlives"] {
+        let recording = program(option).option(option).recorded().success();
+        assert_eq!(recording.not_traced("outlives"), Vec::<String>::new(), "{option}");
+    }
 }
 
 /// Nothing is waited for when nothing outlives the program, and a signal ends the waiting.

@@ -1,6 +1,8 @@
 //! Signal handlers that allocate and fork while they interrupt hooks.
 
-use heaptape_tests::{Process, Program, is_full, same, target, torture};
+use heaptape_tests::{Process, Program, is_full, run, same, target, torture};
+use nix::sys::signal::{Signal, kill};
+use std::time::Duration;
 
 #[test]
 fn allocations_of_handlers_inside_hooks_are_recorded() {
@@ -20,6 +22,25 @@ fn allocations_of_handlers_inside_hooks_are_recorded() {
     assert!((allocs..allocs + 20).contains(&process.frees), "{allocs} frees: {process:#?}");
     assert_eq!(process.unknown_frees, 0, "{process:#?}");
     torture::passed(13, "signals whose handlers allocated", handled);
+}
+
+/// While a hook waits for space in its ring, handlers interrupt it thousands of times.
+#[test]
+fn allocations_of_handlers_inside_waiting_hooks_are_recorded() {
+    let program = Program::new(target::signal_safe("signal_storm")).arg("200000");
+    let recording = program.option("--ring=16KiB").recorded_while(|command, _| {
+        let survivor = run::survivor(command);
+        for _ in 0..4 {
+            std::thread::sleep(Duration::from_millis(200));
+            if command.try_wait().expect("waits").is_none() {
+                kill(survivor, Signal::SIGSTOP).expect("it is there");
+                std::thread::sleep(Duration::from_millis(600));
+                kill(survivor, Signal::SIGCONT).expect("it is there");
+            }
+        }
+    });
+    let recording = recording.success().complete();
+    assert_eq!(recording.report().only("signal_storm").lost_events, 0);
 }
 
 #[test]

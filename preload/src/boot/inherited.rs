@@ -1,7 +1,7 @@
 //! The hook that a fork interrupted. A signal handler may fork while a hook of its thread is
 //! running. When the handler returns in the child, that hook continues, so the child gets the
-//! thread's state and pages in place of the area, which nobody reads. Its own events go to a session
-//! of its own, with new memory.
+//! thread's state and pages in place of the area, which nobody reads. Its own events go to a
+//! session of its own, with new memory.
 
 use super::attach;
 use crate::session::{self, board, private};

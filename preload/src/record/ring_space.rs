@@ -6,7 +6,7 @@ use crate::mode::{self, EntryMode};
 use crate::session;
 use crate::sys::{self, Need};
 use crate::thread::deadline::{Deadline, SPINS};
-use crate::thread::{self, INTERVAL_AFTER_NEXT, INTERVAL_PENDING, ThreadState};
+use crate::thread::{self, Deferred, INTERVAL_AFTER_NEXT, INTERVAL_PENDING, MANY_DEFERRED, ThreadState};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use heaptape_wire::area::{ACTIVATION_DORMANT, CLOSED, OVERFLOW_DROP};
 use heaptape_wire::limits::HEADER_CHECK_RECORDS;
@@ -94,12 +94,19 @@ fn wait(
     }
     let tail_low = (&raw const control.consumer.0.tail).cast::<u32>();
     let mut deadline = Deadline::new(header);
-    loop {
+    let mut signals = None;
+    let has_space = loop {
         control.waiting.0.store(1, SeqCst);
         let seen = control.consumer.0.tail.load(SeqCst) as u32;
         if refresh(state) {
             control.waiting.0.store(0, Relaxed);
-            return true;
+            break true;
+        }
+        // Handlers go on allocating while the hook waits here, and their events wait for the hook.
+        // SAFETY: the calling thread's own state.
+        let is_crowded = unsafe { Deferred::count(&raw const state.deferred) } >= MANY_DEFERRED;
+        if signals.is_none() && is_crowded && Need::PROBE.is_allowed() {
+            signals = Some(sys::hold_signals());
         }
         if !Need::SLEEP.is_allowed() {
             (0..SPINS).for_each(|_| core::hint::spin_loop());
@@ -108,11 +115,13 @@ fn wait(
         }
         control.waiting.0.store(0, Relaxed);
         if refresh(state) {
-            return true;
+            break true;
         }
         if deadline.is_over(header) {
             header.breaker.store(1, Relaxed);
-            return false;
+            break false;
         }
-    }
+    };
+    signals.into_iter().for_each(sys::release_signals);
+    has_space
 }

@@ -3,7 +3,9 @@
 use heaptape_wire::Event;
 
 /// The most deferred events of a thread.
-pub const MAX_DEFERRED: usize = 64;
+pub const MAX_DEFERRED: usize = 256;
+/// From this number on, signals have to wait while the interrupted hook waits for its ring.
+pub const MANY_DEFERRED: usize = 128;
 
 /// An event of a signal handler, kept until the interrupted hook ends.
 #[derive(Clone, Copy)]

@@ -11,7 +11,7 @@ mod forwarded;
 mod ring_writer;
 
 pub use activation::{Activation, BUSY, COUNTED, ENTERING, FORWARDING, READY, UNTRACED};
-pub use deferred::{Deferred, DeferredEvent, DeferredEvents, MAX_DEFERRED};
+pub use deferred::{Deferred, DeferredEvent, DeferredEvents, MANY_DEFERRED, MAX_DEFERRED};
 pub use forwarded::{Forwarded, Request};
 pub use ring_writer::{INTERVAL_AFTER_NEXT, INTERVAL_PENDING, RingWriter};
 

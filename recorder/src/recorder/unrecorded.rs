@@ -4,13 +4,17 @@ use super::{Recorder, text};
 use crate::attach::Client;
 use crate::boards::why_unused;
 use crate::handover::Handover;
-use crate::process::Process;
+use crate::process::{self, Process};
 use crate::sys::Mapping;
 use formats::recording::NotTraced;
 use wire::hello::UntracedReason;
 
 /// Maximum number of processes that are listed as not recorded.
 const MAX_NOT_TRACED: usize = 10_000;
+
+/// Why a process is not recorded that attaches after the end.
+const UNATTACHED: &str =
+    "it still ran when the recording ended, and had not allocated yet (record --wait waits for it)";
 
 impl Recorder {
     /// Notes a process that runs without being recorded, and why.
@@ -26,6 +30,27 @@ impl Recorder {
     /// Returns whether this process is noted as not recorded.
     pub fn knows_untraced(&self, pid: u32) -> bool {
         self.recording.not_traced.iter().any(|process| process.pid == pid)
+    }
+
+    /// Returns the processes that know the socket, recorded or not.
+    pub fn candidates(&self) -> impl Iterator<Item = u32> {
+        process::with_variable(&self.variable)
+    }
+
+    /// Notes the processes that run at the end and could attach later, at their first allocation: a
+    /// forked child attaches then, and a new program when it has been loaded.
+    pub(super) fn note_unattached(&mut self) {
+        if !self.options.children {
+            return;
+        }
+        let running: Vec<u32> = self.running.iter().map(|running| running.session.process.pid).collect();
+        let candidates: Vec<u32> = self.candidates().filter(|pid| !running.contains(pid)).collect();
+        for pid in candidates {
+            let process = Process::read(pid);
+            if !self.knows_untraced(pid) && self.is_selected(&process) {
+                self.not_traced(pid, text(&process.exe), UNATTACHED.into());
+            }
+        }
     }
 
     pub(super) fn note_gave_up(&mut self, client: &Client, process: &Process, folder: &str, mapping: &Mapping) {
