@@ -9,6 +9,7 @@ use crate::batch::{Batch, InFlight};
 use crate::clock::Clock;
 use crate::digest::Message;
 use crate::heart::{BEAT, Heart};
+use crate::live::WINDOW;
 use crate::process::{self, End};
 use crate::process_recording::ProcessCommand;
 use crate::session::{Session, SessionId};
@@ -78,6 +79,9 @@ struct Source {
     /// last increased.
     tokens: (i64, Instant),
     counted: (Instant, bool),
+    /// Whether calls of the last batch may wait in the digest until it knows that nothing precedes
+    /// them.
+    is_unsettled: bool,
 }
 
 /// State of the thread.
@@ -187,6 +191,7 @@ impl Drain {
             read: now,
             tokens: (i64::MAX, now),
             counted: (now, false),
+            is_unsettled: false,
             session,
         });
     }
@@ -275,7 +280,7 @@ impl Drain {
     fn is_ready(&mut self, index: usize) -> bool {
         let Some((parent, tick)) = self.sources[index].waits_for else { return true };
         let running = self.sources.iter().find(|source| source.session.id == parent);
-        if running.is_some_and(|parent| parent.slots.frontier() < tick) {
+        if running.is_some_and(|parent| parent.slots.frontier() < tick.saturating_add(WINDOW)) {
             return false;
         }
         let (child, worker) = (self.sources[index].session.id, self.sources[index].worker);
@@ -309,7 +314,11 @@ impl Drain {
                 ThreadEvent::Ended(..) => {}
             }
         }
-        if !batch.records.is_empty() || !batch.positions.is_empty() {
+        // One more batch without records follows the last one with them.
+        let has_records = !batch.records.is_empty();
+        let is_unsettled = &mut self.sources[index].is_unsettled;
+        let was_unsettled = std::mem::replace(is_unsettled, has_records && batch.many_threads);
+        if has_records || !batch.positions.is_empty() || was_unsettled {
             self.send_batch(worker, id, batch);
         }
         for event in ended {

@@ -5,9 +5,13 @@
 //! is always valid: an index is allocated before it is resized or freed, and no address is live
 //! twice.
 
+mod queues;
+
 use crate::index::{Block, Index};
 use crate::journal::Journal;
 use formats::tape::Entry;
+use queues::CallQueues;
+pub use queues::WINDOW;
 use wire::Op;
 
 /// A call, or half of a resize, with its stack resolved.
@@ -102,15 +106,9 @@ impl Done {
     }
 }
 
-/// Maximum difference between the clocks of two CPUs, in ticks; measured inversions were below 300.
-const CLOCK_SKEW: u64 = 4096;
 /// Maximum number of open resizes of one thread (signal handlers nest them). Only a hostile client
 /// has more.
 const MAX_OPEN_RESIZES: usize = 64;
-/// Maximum number of frees that wait for their allocation. A client whose threads' clocks agree has
-/// none.
-const MAX_EARLY_FREES: usize = 256;
-
 /// The origin of a block that is being resized.
 #[derive(Clone, Copy, Debug)]
 enum Origin {
@@ -126,14 +124,6 @@ struct OpenResize {
     origin: Origin,
 }
 
-/// A recent implied free, whose real one may still arrive.
-#[derive(Clone, Copy, Debug)]
-struct ImpliedFree {
-    address: u64,
-    thread: u32,
-    tick: u64,
-}
-
 /// The live blocks of one process.
 #[derive(Debug, Default)]
 pub struct Live {
@@ -146,14 +136,13 @@ pub struct Live {
     inherited_bytes: u64,
     next_index: u64,
     open_resizes: Vec<OpenResize>,
-    early_frees: Vec<Call>,
-    implied_frees: Vec<ImpliedFree>,
-    /// Whether calls need the slow path: a free is waiting, may be matched with an implied one, or
-    /// blocks were inherited.
+    /// The calls that wait until they are legal.
+    queues: CallQueues,
+    /// Whether calls need the slow path: calls are waiting, or blocks were inherited.
     is_unusual: bool,
     /// Number of frees and resizes of unknown addresses.
     pub unknown: u64,
-    /// Number of implied frees whose real one arrived late.
+    /// Number of implied frees whose real one was recorded later.
     pub excused: u64,
     /// Number of inherited blocks that must have been freed unseen.
     pub inherited_implied: u64,
@@ -243,7 +232,7 @@ impl Live {
     }
 
     /// Applies one call. Returns its effect if it is the usual one; otherwise appends its effects
-    /// to `out`, in order.
+    /// to `out`, in order. With many threads a call that is impossible so far waits.
     #[inline(always)]
     pub fn apply(&mut self, call: &Call, many_threads: bool, out: &mut Vec<Effect>) -> Done {
         if self.is_unusual {
@@ -256,10 +245,7 @@ impl Live {
                     self.journal.inserted(call.tick, call.address);
                     return Done::Alloc(index);
                 }
-                Some(old) => {
-                    self.imply_free(call.address, old, call, out);
-                    out.push(call.effect(Kind::Alloc, index, Block::default()));
-                }
+                Some(old) => self.allocate_live(call, old, many_threads, out),
             }
         } else if call.op.is_free() {
             match self.index.remove(call.address) {
@@ -267,41 +253,57 @@ impl Live {
                     self.journal.removed(call.tick, call.address, block);
                     return Done::Free(block);
                 }
-                None => self.free_unknown(call, many_threads, out),
+                None if many_threads => self.hold(call, out),
+                None => self.free_unknown(call, out),
             }
+        } else if many_threads && self.is_illegal(call) {
+            self.hold(call, out);
         } else {
             return self.resize(call, out);
         }
         Done::Else
     }
 
-    /// Applies one call while frees are waiting, implied frees may be matched, or blocks were
-    /// inherited.
+    /// Applies an allocation whose address was live: its block has replaced `old`.
+    #[cold]
+    fn allocate_live(&mut self, call: &Call, old: Block, many_threads: bool, out: &mut Vec<Effect>) {
+        if many_threads {
+            self.index.insert(call.address, old);
+            self.next_index -= 1;
+            return self.hold(call, out);
+        }
+        self.imply_free(call.address, old, call, out);
+        out.push(call.effect(Kind::Alloc, self.next_index, Block::default()));
+    }
+
+    /// Applies one call while calls are waiting, or blocks were inherited.
     fn apply_carefully(&mut self, call: &Call, many_threads: bool, out: &mut Vec<Effect>) -> Done {
-        self.drop_early_frees(call.tick.saturating_sub(CLOCK_SKEW), out);
+        self.expire(call.tick, out);
+        if many_threads && self.must_wait(call) {
+            self.hold(call, out);
+        } else {
+            self.perform(call, out);
+            self.wake(call, out);
+        }
+        self.is_unusual = !(self.queues.is_empty() && self.inherited.is_empty());
+        Done::Else
+    }
+
+    /// Applies a call, even if it is impossible: then a free is implied, or a block added.
+    fn perform(&mut self, call: &Call, out: &mut Vec<Effect>) {
         if call.op.is_alloc() {
             let index = self.new_index();
             self.insert_block(call.address, Block { index, size: call.size, site: call.site }, call, out);
             out.push(call.effect(Kind::Alloc, index, Block::default()));
-            self.match_early_free(call, out);
         } else if !call.op.is_free() {
             let done = self.resize(call, out);
-            match done {
-                Done::Resize(old) => out.push(call.effect(Kind::Resize, old.index, old)),
-                Done::Free(old) => out.push(call.effect(Kind::Free, old.index, old)),
-                Done::Alloc(_) | Done::Else => {}
-            }
-        } else if !self.matches_implied_free(call) {
-            match self.index.remove(call.address) {
-                Some(block) => {
-                    self.journal.removed(call.tick, call.address, block);
-                    out.push(call.effect(Kind::Free, block.index, block));
-                }
-                None => self.free_unknown(call, many_threads, out),
-            }
+            out.extend(done.effect(call));
+        } else if let Some(block) = self.index.remove(call.address) {
+            self.journal.removed(call.tick, call.address, block);
+            out.push(call.effect(Kind::Free, block.index, block));
+        } else {
+            self.free_unknown(call, out);
         }
-        self.is_unusual = !(self.early_frees.is_empty() && self.implied_frees.is_empty() && self.inherited.is_empty());
-        Done::Else
     }
 
     /// Inserts a block that the program has now. A block that is known at its address was freed
@@ -325,24 +327,6 @@ impl Live {
         self.journal.inserted(call.tick, address);
         let (index, call_of_it) = (old.index, Call { site: 0, address, size: 0, ..*call });
         out.push(Effect { kind: Kind::Implied, entry: Entry::Implied as u8, index, old, call: call_of_it });
-        self.is_unusual = true;
-        self.implied_frees.retain(|implied| implied.tick + CLOCK_SKEW >= call.tick);
-        if self.implied_frees.len() < MAX_EARLY_FREES {
-            self.implied_frees.push(ImpliedFree { address, thread: call.thread, tick: call.tick });
-        }
-    }
-
-    /// Returns whether a free is the late real one of an implied free: that of another thread,
-    /// within the clock skew.
-    fn matches_implied_free(&mut self, call: &Call) -> bool {
-        self.implied_frees.retain(|implied| implied.tick + CLOCK_SKEW >= call.tick);
-        let late = |implied: &ImpliedFree| implied.address == call.address && implied.thread != call.thread;
-        let found = self.implied_frees.iter().position(late);
-        if let Some(index) = found {
-            self.implied_frees.swap_remove(index);
-            self.excused += 1;
-        }
-        found.is_some()
     }
 
     fn take_inherited(&mut self, address: u64) -> Option<Block> {
@@ -364,39 +348,13 @@ impl Live {
     }
 
     #[cold]
-    fn free_unknown(&mut self, call: &Call, may_come: bool, out: &mut Vec<Effect>) {
+    fn free_unknown(&mut self, call: &Call, out: &mut Vec<Effect>) {
         if let Some(block) = self.take_inherited(call.address) {
             let index = self.add_missing_block(call, call.address, Some(block), out);
             out.push(call.effect(Kind::FreeUnknown, index, block));
-        } else if may_come && self.early_frees.len() < MAX_EARLY_FREES {
-            self.early_frees.push(*call);
-            self.is_unusual = true;
         } else {
             self.unknown += 1;
             out.push(call.effect(Kind::Unmatched, 0, Block::default()));
-        }
-    }
-
-    /// Matches an allocation with a free that was seen before it.
-    #[cold]
-    fn match_early_free(&mut self, call: &Call, out: &mut Vec<Effect>) {
-        let early = |held: &Call| held.address == call.address && held.thread != call.thread;
-        if let Some(index) = self.early_frees.iter().position(early) {
-            let free = Call { tick: call.tick, ..self.early_frees.remove(index) };
-            if let Some(block) = self.index.remove(call.address) {
-                self.journal.removed(call.tick, call.address, block);
-                out.push(free.effect(Kind::Free, block.index, block));
-            }
-        }
-    }
-
-    /// Drops waiting frees from before `tick`, which have no allocation.
-    #[cold]
-    fn drop_early_frees(&mut self, tick: u64, out: &mut Vec<Effect>) {
-        let gone = self.early_frees.iter().take_while(|held| held.tick < tick).count();
-        for held in self.early_frees.drain(..gone) {
-            self.unknown += 1;
-            out.push(held.effect(Kind::Unmatched, 0, Block::default()));
         }
     }
 
@@ -471,8 +429,14 @@ impl Live {
         }
     }
 
-    /// Undoes the open resizes of a thread that has ended: their blocks are live again.
-    pub fn undo_open_resizes(&mut self, thread: u32, tick: u64, out: &mut Vec<Effect>) {
+    /// Ends a thread: applies its waiting calls and undoes its open resizes.
+    pub fn end_thread(&mut self, thread: u32, tick: u64, out: &mut Vec<Effect>) {
+        self.apply_waiting(thread, out);
+        self.undo_open_resizes(thread, tick, out);
+    }
+
+    /// Undoes the open resizes of a thread: their blocks are live again.
+    fn undo_open_resizes(&mut self, thread: u32, tick: u64, out: &mut Vec<Effect>) {
         let (gone, rest) = self.open_resizes.iter().partition::<Vec<OpenResize>, _>(|open| open.thread == thread);
         self.open_resizes = rest;
         for open in gone.into_iter().rev() {
@@ -481,24 +445,22 @@ impl Live {
         }
     }
 
-    /// Drops the waiting frees to which no allocation can come any more: all future calls are after
-    /// `tick`. Returns whether there was one.
+    /// Applies the calls that need not wait any more: all future calls are after `tick`. Returns
+    /// whether there was one.
     pub fn settle(&mut self, tick: u64, out: &mut Vec<Effect>) -> bool {
-        let before = self.early_frees.len();
-        if before > 0 {
-            self.drop_early_frees(tick.saturating_sub(CLOCK_SKEW), out);
-        }
-        self.early_frees.len() != before
+        let before = self.queues.len();
+        self.expire(tick, out);
+        self.queues.len() != before
     }
 
-    /// Returns the frees that wait for their allocation.
-    pub fn early_frees(&self) -> &[Call] {
-        &self.early_frees
+    /// Returns the calls that wait until they are legal.
+    pub fn waiting(&self) -> impl Iterator<Item = &Call> {
+        self.queues.calls()
     }
 
-    /// Ends the recording: drops waiting frees and undoes open resizes.
+    /// Ends the recording: applies waiting calls and undoes open resizes.
     pub fn finish(&mut self, tick: u64, out: &mut Vec<Effect>) {
-        self.drop_early_frees(u64::MAX, out);
+        self.expire(u64::MAX, out);
         while let Some(thread) = self.open_resizes.first().map(|open| open.thread) {
             self.undo_open_resizes(thread, tick, out);
         }
@@ -527,7 +489,7 @@ impl Live {
         self.inherited_blocks += inheritance.blocks;
         self.inherited_bytes += inheritance.bytes;
         self.inherited.extend(inheritance.indexes);
-        self.is_unusual = !self.inherited.is_empty();
+        self.is_unusual = true;
     }
 }
 

@@ -263,14 +263,19 @@ impl ProcessRecording {
             }
         }
         self.process_calls(batch.many_threads);
-        // A free that waits is not in the journal.
-        if self.live.settle(batch.limit, &mut self.effects) {
-            self.prepare_events();
-            self.add_effects();
-        }
+        // A call that waits is not in the journal.
+        self.settle(batch.limit);
         self.open_modules();
         if self.since.is_none() && self.trace.events() > 0 {
             self.since = Some(Instant::now());
+        }
+    }
+
+    /// Applies the calls that need not wait any more: all future calls are after `tick`.
+    fn settle(&mut self, tick: u64) {
+        if self.live.settle(tick, &mut self.effects) {
+            self.prepare_events();
+            self.add_effects();
         }
     }
 
@@ -524,7 +529,7 @@ impl ProcessRecording {
             known.is_over = thread != 0;
         }
         self.prepare_events();
-        self.live.undo_open_resizes(thread, self.last_tick, &mut self.effects);
+        self.live.end_thread(thread, self.last_tick, &mut self.effects);
         self.add_effects();
     }
 

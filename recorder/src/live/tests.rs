@@ -2,25 +2,30 @@
 
 use super::*;
 
-fn call(op: Op, thread: u32, address: u64, size: u64, tick: u64) -> Call {
+pub(super) fn call(op: Op, thread: u32, address: u64, size: u64, tick: u64) -> Call {
     Call { op, thread, site: 1, address, size, weight: 0, tick }
 }
 
-struct Scenario {
-    live: Live,
-    out: Vec<Effect>,
-    tick: u64,
+pub(super) struct Scenario {
+    pub(super) live: Live,
+    pub(super) out: Vec<Effect>,
+    pub(super) tick: u64,
+    many_threads: bool,
 }
 
 impl Scenario {
-    fn new() -> Scenario {
-        Scenario { live: Live::default(), out: Vec::new(), tick: 0 }
+    pub(super) fn new() -> Scenario {
+        Scenario { live: Live::default(), out: Vec::new(), tick: 0, many_threads: true }
     }
 
-    fn step(&mut self, op: Op, thread: u32, address: u64, size: u64) -> &mut Self {
+    fn with_one_thread() -> Scenario {
+        Scenario { many_threads: false, ..Scenario::new() }
+    }
+
+    pub(super) fn step(&mut self, op: Op, thread: u32, address: u64, size: u64) -> &mut Self {
         self.tick += 1;
         let call = call(op, thread, address, size, self.tick);
-        match self.live.apply(&call, true, &mut self.out) {
+        match self.live.apply(&call, self.many_threads, &mut self.out) {
             Done::Alloc(index) => self.out.push(call.effect(Kind::Alloc, index, Block::default())),
             Done::Resize(old) => self.out.push(call.effect(Kind::Resize, old.index, old)),
             Done::Free(old) => self.out.push(call.effect(Kind::Free, old.index, old)),
@@ -30,7 +35,7 @@ impl Scenario {
     }
 
     /// Ends the recording and returns (kind, index, address, size) of all effects.
-    fn end(&mut self) -> Vec<(Kind, u64, u64, u64)> {
+    pub(super) fn end(&mut self) -> Vec<(Kind, u64, u64, u64)> {
         self.live.finish(self.tick, &mut self.out);
         self.out.iter().map(|effect| (effect.kind, effect.index, effect.call.address, effect.call.size)).collect()
     }
@@ -68,34 +73,12 @@ fn block_survives_a_thread_that_ends_inside_a_resize() {
 }
 
 #[test]
-fn missed_free_is_implied_and_matched_when_it_arrives_late() {
-    let mut scenario = Scenario::new();
-    scenario.step(Op::MALLOC, 1, 16, 10).step(Op::MALLOC, 1, 16, 11);
-    scenario.step(Op::FREE, 2, 16, 0);
-    assert_eq!(scenario.live.excused, 1);
-    scenario.tick += 2 * CLOCK_SKEW;
-    scenario.step(Op::FREE, 2, 16, 0);
+fn missed_free_is_implied_in_a_process_with_one_thread() {
+    let mut scenario = Scenario::with_one_thread();
+    scenario.step(Op::MALLOC, 1, 16, 10).step(Op::MALLOC, 1, 16, 11).step(Op::FREE, 1, 16, 0);
     let expected =
         [(Kind::Alloc, 1, 16, 10), (Kind::Implied, 1, 16, 0), (Kind::Alloc, 2, 16, 11), (Kind::Free, 2, 16, 0)];
     assert_eq!(scenario.end(), expected);
-}
-
-#[test]
-fn early_free_waits_for_its_allocation_within_the_clock_skew() {
-    let mut scenario = Scenario::new();
-    scenario.step(Op::FREE, 2, 16, 0).step(Op::MALLOC, 1, 32, 1).step(Op::MALLOC, 1, 16, 10);
-    scenario.step(Op::FREE, 2, 48, 0);
-    scenario.tick += 2 * CLOCK_SKEW;
-    scenario.step(Op::MALLOC, 1, 48, 3);
-    let expected = [
-        (Kind::Alloc, 1, 32, 1),
-        (Kind::Alloc, 2, 16, 10),
-        (Kind::Free, 2, 16, 0),
-        (Kind::Unmatched, 0, 48, 0),
-        (Kind::Alloc, 3, 48, 3),
-    ];
-    assert_eq!(scenario.end(), expected);
-    assert_eq!(scenario.live.unknown, 1);
 }
 
 #[test]
@@ -127,12 +110,12 @@ fn child_inherits_the_blocks_of_its_parent_at_the_fork() {
     );
     let left = scenario.live.inheritance_at(fork);
     assert_eq!((left.blocks, left.bytes, left.exact), (4, 10, true));
-    let mut child = Scenario::new();
+    let mut child = Scenario::with_one_thread();
     child.live.inherit(left);
     child.step(Op::FREE, 1, 16, 0).step(Op::RESIZE_BEGIN, 1, 32, 0).step(Op::RESIZE, 1, 320, 40);
     child.step(Op::MALLOC, 1, 48, 5).step(Op::FREE, 1, 160, 0).step(Op::FREE, 1, 48, 0);
     assert_eq!(child.live.inherited(), (1, 4));
-    let mut grandchild = Scenario::new();
+    let mut grandchild = Scenario::with_one_thread();
     grandchild.live.inherit(child.live.inheritance_at(0));
     grandchild.step(Op::FREE, 1, 64, 0).step(Op::FREE, 1, 320, 0);
     let expected = [
@@ -141,8 +124,8 @@ fn child_inherits_the_blocks_of_its_parent_at_the_fork() {
         (Kind::Inherited, 2, 32, 2),
         (Kind::ResizeUnknown, 2, 320, 40),
         (Kind::Alloc, 3, 48, 5),
-        (Kind::Free, 3, 48, 0),
         (Kind::Unmatched, 0, 160, 0),
+        (Kind::Free, 3, 48, 0),
     ];
     assert_eq!(child.end(), expected);
     let expected = [
@@ -165,15 +148,4 @@ fn open_resizes_are_bounded() {
     assert!(scenario.live.open_resizes.len() <= MAX_OPEN_RESIZES);
     scenario.end();
     assert_eq!(scenario.live.index().len(), 9_999);
-}
-
-#[test]
-fn early_free_is_settled_when_no_allocation_can_come_any_more() {
-    let mut scenario = Scenario::new();
-    scenario.step(Op::FREE, 2, 16, 0);
-    assert!(!scenario.live.settle(CLOCK_SKEW, &mut scenario.out));
-    assert_eq!((scenario.live.early_frees().len(), scenario.out.len()), (1, 0));
-    assert!(scenario.live.settle(scenario.tick + CLOCK_SKEW + 1, &mut scenario.out));
-    assert!(scenario.live.early_frees().is_empty());
-    assert_eq!(scenario.end(), [(Kind::Unmatched, 0, 16, 0)]);
 }

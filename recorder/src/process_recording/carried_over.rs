@@ -23,6 +23,7 @@ impl ProcessRecording {
     /// Writes the live blocks for the next daemon.
     pub fn hand_over(&mut self) {
         self.is_handed_over = true;
+        self.settle(u64::MAX);
         let Some(path) = self.session.carried_over.clone() else { return };
         let nodes: HashMap<u32, u32> = self.stacks.nodes().collect();
         let mut blocks: Vec<_> = self.live.index().iter().collect();

@@ -1,7 +1,7 @@
 //! Blocks that a forked child inherits from its parent.
 
 use super::ProcessRecording;
-use crate::live::Inheritance;
+use crate::live::{Inheritance, WINDOW};
 use crate::session::Fork;
 use formats::tape::{self, Record as TapeRecord};
 
@@ -14,15 +14,21 @@ impl ProcessRecording {
     pub fn inheritance_at(&mut self, tick: u64) -> Inheritance {
         match self.inheritances.iter().position(|(kept, _)| *kept == tick) {
             Some(index) => self.inheritances.swap_remove(index).1,
-            None => self.live.inheritance_at(tick),
+            None => self.live_at(tick),
         }
+    }
+
+    /// Returns the blocks at `tick` (0: now). No call from before it waits any more.
+    fn live_at(&mut self, tick: u64) -> Inheritance {
+        self.settle(tick.saturating_add(WINDOW));
+        self.live.inheritance_at(tick)
     }
 
     /// Keeps the blocks that a child forked at `tick` inherits, as they are known now. With one
     /// thread not every event has a timestamp of its own, and later events of the parent could look
     /// older than the fork.
     pub fn store_inheritance(&mut self, tick: u64) {
-        let inheritance = self.live.inheritance_at(tick);
+        let inheritance = self.live_at(tick);
         if self.inheritances.len() >= MAX_INHERITANCES {
             self.inheritances.remove(0);
         }

@@ -28,6 +28,9 @@ pub(super) struct Journaled {
 impl ProcessRecording {
     /// Writes the batch to the journal, and releases its space in the rings.
     pub fn keep(&mut self, positions: &[Position]) {
+        if positions.is_empty() && !self.trace.has_unjournaled() {
+            return;
+        }
         let kept = match self.session.options.mode.has_events() {
             false => Kept::Unknown,
             true => match self.write_entry(positions, true) {
@@ -74,12 +77,12 @@ impl ProcessRecording {
         out(write_job);
     }
 
-    /// Returns the accounts of the events in the journal. Frees that wait for their allocation are
+    /// Returns the accounts of the events in the journal. Those that wait until they are legal are
     /// not in it, and are lost if the recorder is killed now.
     fn journaled_accounts(&self) -> Vec<Account> {
         let mut accounts: Vec<Account> = self.accounts_so_far().collect();
-        for free in self.live.early_frees() {
-            if let Some(account) = accounts.iter_mut().find(|account| account.thread == free.thread) {
+        for call in self.live.waiting().filter(|call| call.op.is_event()) {
+            if let Some(account) = accounts.iter_mut().find(|account| account.thread == call.thread) {
                 (account.recorded, account.lost) = (account.recorded.saturating_sub(1), account.lost + 1);
             }
         }

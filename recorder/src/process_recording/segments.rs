@@ -402,6 +402,8 @@ impl ProcessRecording {
         out: &mut dyn FnMut(WriteJob),
     ) {
         let (old, new) = (Arc::clone(&self.session.options), Arc::clone(&next.options));
+        // Sites and indexes of the next segment are others.
+        self.settle(u64::MAX);
         self.close_segment(None, on_written, spare, out);
         let keeps_counting = old.mode == Mode::Profile && new.mode == Mode::Profile;
         if !keeps_counting {
