@@ -1,10 +1,10 @@
 //! Timestamps: ticks that order the events of all threads.
 //!
-//! With several threads the CPU counter (TSC) is read after `lfence`. A plain `rdtsc` may
-//! run ahead of the load that received the pointer, and was seen to invert 4.5 % of tight
-//! hand-overs between threads; with the fence it was 0 in 4 million. A timestamp costs 9 ns, and 13
-//! ns with the fence, which is more than everything else on this path. So a process with one thread
-//! takes a timestamp for each 16th event only: the order in the ring is the order of its events.
+//! The CPU counter (TSC) is read without a fence, which would cost 14 to 17 ns. So `rdtsc` may run
+//! ahead of the load that received a pointer, by some 300 ticks. The recorder puts such events in
+//! order by what they do to the address (`recorder/src/live/queues.rs`). A timestamp costs 9 ns, so
+//! a process with one thread takes one for each 16th event only: the order in the ring is the
+//! order of its events.
 //!
 //! A program can have the counter disabled (`PR_SET_TSC`, strict seccomp). Reading it then raises a
 //! signal, also by the vDSO's clock. From then on timestamps are numbers in sequence, which are
@@ -22,7 +22,7 @@ use core::sync::atomic::{
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Source {
-    /// The CPU counter (TSC), read with a fence.
+    /// The CPU counter (TSC).
     Counter = 0,
     /// The clock `CLOCK_MONOTONIC` of the kernel.
     Clock = 1,
@@ -105,7 +105,8 @@ pub fn is_single_threaded() -> bool {
     unsafe { SINGLE.load(Relaxed).read_volatile() != 0 }
 }
 
-/// Returns the current time, which is not before anything that the calling thread has seen.
+/// Returns the current time. The counter may be some 300 ticks older than what the calling thread
+/// has seen of others.
 #[inline(always)]
 pub fn now() -> u64 {
     if SOURCE.load(Relaxed) == Source::Counter as u8 { counter() } else { now_without_counter() }

@@ -2,6 +2,7 @@
 //! themselves.
 
 use heaptape_tests::oracle::Depth;
+use heaptape_tests::target::Target;
 use heaptape_tests::{Program, Recording, is_full, own, run, same, target, test_env, torture};
 use nix::sys::signal::{Signal, kill};
 use std::time::Duration;
@@ -42,6 +43,25 @@ fn events_of_threads_that_free_on_others_match_their_counts() {
 fn block_passed_to_another_thread_is_never_freed_before_its_allocation() {
     let handovers = if is_full() { "10000000" } else { "300000" };
     each_thread("handover", &[handovers]);
+}
+
+/// Guards the alternation of allocations and frees in the recorder: timestamps without a fence are
+/// up to a load's latency too early, so that their order alone is wrong in 1 of 1,000 hand-overs.
+#[test]
+fn each_free_of_an_address_that_is_used_again_at_once_belongs_to_its_own_allocation() {
+    let allocator = Target::library("handover_allocator.c").build();
+    let program = Target::program("hands_round.c").with(&allocator).build();
+    let rounds = if is_full() { 1_000_000 } else { 50_000 };
+    let mut events = 0;
+    for (threads, addresses) in [(2, 1), (2, 4), (3, 2), (8, 8)] {
+        let arguments = [threads, addresses, rounds].map(|number| number.to_string());
+        let recording = Program::new(&program).args(arguments).recorded().success().complete();
+        let found = own::hands_round(&recording, threads, rounds);
+        assert_eq!(found, 2 * addresses * rounds);
+        assert_eq!(recording.report().only("hands_round").unknown_frees, 0);
+        events += found;
+    }
+    torture::passed(10, "events of addresses that threads passed on, each with its own free", events);
 }
 
 #[test]

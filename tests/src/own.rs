@@ -79,10 +79,9 @@ pub fn sum(threads: &[Thread]) -> Thread {
     })
 }
 
-/// Returns the counts of each thread from `trace.mtrc`, for a recording of one process. Asserts
-/// that no live block is allocated again, and that no block is freed twice.
+/// Opens `trace.mtrc` of a recording of one process.
 #[track_caller]
-pub fn recorded(recording: &Recording) -> Vec<Thread> {
+fn trace(recording: &Recording) -> Stream<Box<dyn Read>> {
     let traces = recording.files("trace.mtrc");
     assert_eq!(traces.len(), 1, "one process was expected: {traces:?}");
     let file = File::open(&traces[0]).expect("the trace");
@@ -90,7 +89,14 @@ pub fn recorded(recording: &Recording) -> Vec<Thread> {
         Some("zst") => Box::new(zstd::Decoder::new(file).expect("a zstd stream")),
         _ => Box::new(file),
     };
-    let mut stream = Stream::new(bytes).expect("an MTRC header");
+    Stream::new(bytes).expect("an MTRC header")
+}
+
+/// Returns the counts of each thread from `trace.mtrc`, for a recording of one process. Asserts
+/// that no live block is allocated again, and that no block is freed twice.
+#[track_caller]
+pub fn recorded(recording: &Recording) -> Vec<Thread> {
+    let mut stream = trace(recording);
     let mut threads: HashMap<u64, Thread> = HashMap::new();
     let mut live: HashMap<u64, u64> = HashMap::new();
     let mut owners: HashMap<u64, u64> = HashMap::new();
@@ -119,6 +125,48 @@ pub fn recorded(recording: &Recording) -> Vec<Thread> {
         }
     }
     threads.into_values().collect()
+}
+
+/// Asserts that each allocation and each free of `programs/hands_round.c` is in the recording, by
+/// the thread that made it, in the order of its address, and that each free belongs to its own
+/// allocation. Returns the number of these events.
+#[track_caller]
+pub fn hands_round(recording: &Recording, threads: u64, rounds: u64) -> u64 {
+    const FIRST_SIZE: u64 = 64;
+    const STEP: u64 = 4096;
+    const NUMBERS: u64 = 1 << 19;
+    let mut stream = trace(recording);
+    let (mut pool, mut next) = (None, HashMap::<u64, u64>::new());
+    // The address and step of each live allocation, and the number of each thread in the recording.
+    let (mut live, mut numbers) = (HashMap::<u64, (u64, u64)>::new(), HashMap::<u64, u64>::new());
+    let mut made_by = |address: u64, step: u64, number: u64| {
+        let known = *numbers.entry((step + address) % threads).or_insert(number);
+        assert_eq!(known, number, "step {step} of address {address} is that of another thread");
+    };
+    while let Some(record) = stream.next().expect("a record") {
+        match record {
+            Record::Alloc { index, address, size, location } if address % STEP == 0 && size >= FIRST_SIZE => {
+                // The first allocation of the program is that of address 0, by the first thread.
+                let pool = *pool.get_or_insert(address - address % (8 * STEP));
+                let address = (address - pool) / STEP;
+                let step = next.entry(address).or_default();
+                assert_eq!(size - FIRST_SIZE, *step / 2 % NUMBERS, "allocations of address {address} are out of order");
+                made_by(address, *step, location.thread);
+                live.insert(index, (address, *step));
+                *step += 1;
+            }
+            Record::Free { index, location } => {
+                let Some((address, step)) = live.remove(&index) else { continue };
+                let next = next.entry(address).or_default();
+                assert_eq!(*next, step + 1, "a free of address {address} is that of another allocation");
+                made_by(address, *next, location.thread);
+                *next += 1;
+            }
+            _ => {}
+        }
+    }
+    assert!(live.is_empty() && next.values().all(|steps| *steps == 2 * rounds), "{next:?} of {rounds} rounds");
+    next.len() as u64 * 2 * rounds
 }
 
 /// Asserts that every thread with counts is in the recording with the same events. Threads without

@@ -7,7 +7,7 @@
 //! * `signal_atomic_add`, `signal_atomic_and`, `signal_atomic_or`, `signal_atomic_increment`: a
 //!   change of a word that a signal handler of the same thread cannot divide;
 //! * `store_four`: stores four words that are copied later as two halves;
-//! * `counter`: the processor's timestamp, read after all earlier loads;
+//! * `counter`: the processor's timestamp, read at most the latency of a load before earlier loads;
 //! * `syscall` and `AUDIT_ARCHITECTURE`: system calls, and the number of their table in seccomp
 //!   filters;
 //! * `FUNCTION_RELOCATIONS`: relocations of words that hold a function's address;

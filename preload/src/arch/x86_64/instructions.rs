@@ -1,7 +1,7 @@
 //! Single instructions, and short runs of them, that Rust has no word for.
 
 use core::arch::asm;
-use core::arch::x86_64::{__m128i, _mm_lfence, _mm_set_epi64x, _mm_store_si128, _rdtsc};
+use core::arch::x86_64::{__m128i, _mm_set_epi64x, _mm_store_si128};
 use core::ffi::c_void;
 
 /// Changes a word in one instruction.
@@ -64,15 +64,21 @@ pub unsafe fn store_four(target: *mut [u64; 4], values: [u64; 4]) {
     }
 }
 
-/// Returns the timestamp counter (TSC), which is not read before all earlier loads have been done.
+/// Returns the timestamp counter (TSC). The processor may read it before earlier loads are done, by
+/// the latency of a load, but not after a later store is visible. With `--cfg heaptape_fence` it is
+/// not read before all earlier loads are done.
 #[inline(always)]
 pub fn counter() -> u64 {
-    // SAFETY: SSE2 and the counter are there on every x86-64; the recorder checked that the counter
-    // is usable.
+    #[cfg(heaptape_fence)]
+    // SAFETY: SSE2 is part of x86-64.
     unsafe {
-        _mm_lfence();
-        _rdtsc()
+        core::arch::x86_64::_mm_lfence();
     }
+    let (low, high): (u64, u64);
+    // SAFETY: the recorder checked that the counter is usable. The compiler keeps the order of this
+    // block and of accesses to memory.
+    unsafe { asm!("rdtsc", out("rax") low, out("rdx") high, options(nostack)) };
+    high << 32 | low
 }
 
 /// Makes a system call. Errors are returned as negative numbers.
