@@ -16,7 +16,7 @@ function forgetPalette() {
   colours_ = null;
 }
 
-/** Sets a canvas's size in CSS pixels and gives its pen, cleared. */
+/** Sets a canvas's size in CSS pixels, and returns its cleared drawing context. */
 function size(canvas, width, height) {
   const sharp = Math.min(window.devicePixelRatio || 1, 3);
   canvas.width = Math.round(width * sharp);
@@ -59,7 +59,7 @@ function clip(pen, text, width) {
   return low < 2 ? "" : text.slice(0, low) + "…";
 }
 
-/** Lines of [class, text] beside a place of the window. */
+/** Lines of [class, text] beside a point of the window. */
 function showTip(lines, x, y) {
   const tip = document.getElementById("tip");
   fill(tip, lines.map(([kind, text]) => h("div", { class: kind }, h("bdi", {}, text))));

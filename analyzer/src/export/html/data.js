@@ -1,17 +1,17 @@
-// What is in the page: JSON, and packed tables. `page` is the JSON as it stands; `table` has the columns by name, as typed
+// What is in the page: JSON, and packed tables. `page` is the JSON; `table` has the columns by name, as typed
 // arrays; `strings` the names. Nothing here is ever used as markup.
 
 let page = null;
 let strings = [];
 const table = {};
-/** First cell of each row, and one behind the last. */
+/** First cell of each row, and the cell after the last. */
 let cellsFrom = null;
 
 const COMPARING = () => page.recordings.length === 2;
 
 /** Bits of a frame's flags. */
 const PROGRAM = 1, INLINED = 2, OUTERMOST = 4, MADE_UP = 8;
-/** Place of a role's rank in the flags, and the first rank that is blamed only where a stack has no other. */
+/** Bit offset of a role's rank in the flags, and the first rank that is blamed only where a stack has no other. */
 const RANK = 4, WRAPPER = 3;
 
 function text(id) {
@@ -27,7 +27,7 @@ async function unpack(packed) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-/** LEB128 numbers, column behind column. What is beyond 2^53 is rounded. */
+/** LEB128 numbers, one column after the other. What is beyond 2^53 is rounded. */
 function readColumns(bytes, index) {
   let at = 0;
   for (const [name, count] of index) {
@@ -63,12 +63,12 @@ async function load() {
   page.processes.forEach((process, number) => {
     process.number = number;
     const points = table["line.points"][number];
-    const part = (name) => table[name].subarray(from, from + points);
+    const column = (name) => table[name].subarray(from, from + points);
     process.line = {
-      live: part("line.live_bytes"),
-      most: part("line.most_bytes"),
-      blocks: part("line.live_blocks"),
-      allocs: part("line.allocs"),
+      live: column("line.live_bytes"),
+      most: column("line.most_bytes"),
+      blocks: column("line.live_blocks"),
+      allocs: column("line.allocs"),
     };
     from += points;
   });
@@ -93,7 +93,7 @@ function stackOf(node) {
   return frames;
 }
 
-/** Nodes of the innermost frames of a stack that are blamed, innermost first, at most so many: the rule of program_frames.rs. */
+/** Nodes of the innermost frames of a stack that are blamed, innermost first, at most `most`: the rule of program_frames.rs. */
 function blamedNodes(node, most) {
   const found = Array.from({ length: WRAPPER }, () => []);
   const parent = table["node.parent"], frame = table["node.frame"], flags = table["frame.flags"];

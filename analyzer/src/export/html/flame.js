@@ -26,7 +26,7 @@ function drawFlame() {
     const path = view.zoom?.path.slice(1).map((node) => node.called) ?? [];
     view.root = flameTree();
     view.zoom = view.root;
-    // The same place in the new tree, as far as it is there.
+    // The same path in the new tree, as far as it exists.
     for (const called of path) {
       const next = view.zoom.children.find((child) => child.called === called);
       if (next === undefined) break;
@@ -54,7 +54,7 @@ function hueOf(module) {
     const weights = new Map();
     const { of, module: modules, flags } = functionTable();
     const bytes_ = table["row.bytes"];
-    // Each module counts for the stacks whose innermost frame of the program lies in it.
+    // Each module counts for the stacks whose innermost frame of the program is in it.
     table["row.node"].forEach((node, row) => {
       let at = node;
       while (at !== 0 && !(flags[of[table["node.frame"][at]]] & PROGRAM)) at = table["node.parent"][at];
@@ -99,7 +99,7 @@ function barLabel(node) {
   return `${change > 0 ? "▲" : "▼"} ${name} ${signed(change, measure().unit)}`;
 }
 
-/** Places the bars that are at least half a pixel wide: what is zoomed to takes the whole width, its callers above it too. */
+/** Computes positions of the bars that are at least half a pixel wide: what is zoomed to takes the whole width, its callers above it too. */
 function layOut(view, width) {
   view.bars = [];
   const total = view.zoom.weight;
@@ -107,7 +107,7 @@ function layOut(view, width) {
   const path = view.zoom.path;
   path.slice(0, -1).forEach((node, row) => view.bars.push({ node, x: 0, width, row, above: true }));
   let deepest = path.length;
-  const place = (node, x, row) => {
+  const layOut = (node, x, row) => {
     const wide = node.weight / total * width;
     view.bars.push({ node, x, width: wide, row, above: false });
     deepest = Math.max(deepest, row + 1);
@@ -115,11 +115,11 @@ function layOut(view, width) {
     for (const child of node.children) {
       const childWide = child.weight / total * width;
       if (childWide < 0.5) break;
-      place(child, at, row + 1);
+      layOut(child, at, row + 1);
       at += childWide;
     }
   };
-  place(view.zoom, 0, path.length - 1);
+  layOut(view.zoom, 0, path.length - 1);
   return deepest;
 }
 
@@ -216,7 +216,7 @@ function tipOf(view, node) {
   else {
     lines.push(["", `${unit(node.a)}, ${percent(node.a, view.root.a)} of all${view.zoom !== view.root ? `, ${percent(node.a, view.zoom.a)} of what is shown` : ""}`]);
     const self = node.a - node.children.reduce((sum, child) => sum + child.a, 0);
-    if (node.children.length > 0 && self > 0 && !state.inverted) lines.push(["muted", `${unit(self)} in calls of its own`]);
+    if (node.children.length > 0 && self > 0 && !state.inverted) lines.push(["muted", `${unit(self)} in its own calls`]);
   }
   return lines;
 }
@@ -241,13 +241,13 @@ function listenToFlame(view) {
   canvas.addEventListener("blur", () => { view.focus = null; hideTip(); paintFlame(view); });
   canvas.addEventListener("keydown", (event) => {
     const at = view.bars.find((bar) => bar.node === (view.focus ?? view.zoom));
-    const sibling = (by) => view.bars.filter((bar) => bar.row === at.row && bar.node.parent === at.node.parent).map((bar) => bar.node)[
+    const neighbor = (by) => view.bars.filter((bar) => bar.row === at.row && bar.node.parent === at.node.parent).map((bar) => bar.node)[
       view.bars.filter((bar) => bar.row === at.row && bar.node.parent === at.node.parent).indexOf(at) + by];
     const keys = {
       ArrowDown: () => view.bars.find((bar) => bar.node.parent === at.node && bar.row === at.row + 1)?.node,
       ArrowUp: () => at.node.parent ?? undefined,
-      ArrowRight: () => sibling(1),
-      ArrowLeft: () => sibling(-1),
+      ArrowRight: () => neighbor(1),
+      ArrowLeft: () => neighbor(-1),
       Home: () => view.zoom,
     };
     if (at === undefined) return;

@@ -39,7 +39,7 @@ function counted(number, one) {
   return `${count(number)} ${one}${number === 1 ? "" : "s"}`;
 }
 
-/** A count in four figures, for axes and narrow places. */
+/** A count in four figures, for axes and narrow columns. */
 function short(number) {
   const value = Math.abs(number);
   if (value < 10000) return count(number);
@@ -89,7 +89,7 @@ function moment(milliseconds) {
   return new Date(milliseconds).toISOString().slice(0, 19).replace("T", " ") + " UTC";
 }
 
-/** What is searched for: a part of a name, whatever its case, or /a regular expression/. */
+/** What is searched for: a substring of a name in any case, or /a regular expression/. */
 function matcher(search) {
   const wanted = search.trim();
   if (wanted === "") return null;
@@ -106,7 +106,7 @@ function matcher(search) {
   return (name) => name.toLowerCase().includes(lower);
 }
 
-/** A step of 1, 2 or 5 times a power of ten (of two for bytes), so that about so many fit. */
+/** A step of 1, 2 or 5 times a power of ten (of two for bytes), so that about that many fit. */
 function niceStep(length, ticks, binary) {
   const rough = length / Math.max(ticks, 1);
   if (binary && rough >= 1024) {

@@ -20,7 +20,7 @@ function describe(recording, role) {
     first && own.length === 1 && ["ended", first.ending],
     recording.cwd && ["in", recording.cwd],
     ["recording", recording.path],
-    page.axis.partial && ["part", "only a part of the run"],
+    page.axis.partial && ["time range", "not the whole run"],
   ].filter(Boolean);
   return h("div", { class: "describe" },
     h("h1", { title: recording.command || recording.path },
@@ -50,7 +50,7 @@ function figuresOf() {
     figure("Allocations", (one) => one.allocs, count, (one) => `${counted(one.resizes, "resize")}, ${counted(one.frees, "free")}`));
 }
 
-/** emitted = recorded + lost (+ sampled out), and whatever else is missing. */
+/** The accounting, emitted = recorded + lost (+ sampled out), and what else is missing. */
 function drawLedger() {
   const problems = [];
   let lost = 0;

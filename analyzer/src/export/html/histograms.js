@@ -13,8 +13,8 @@ function paintHistograms(view) {
   const sides = COMPARING() ? [0, 1] : [null];
   const of = (side) => shownProcesses().filter((process) => side === null || process.recording === side);
   const sizes = sides.map((side) => addUp(of(side).flatMap((process) => process.sizes.map((row) => [row.from, row[view.by], sizeLabel(row)]))));
-  const lives = sides.map((side) => addUp(of(side).flatMap((process) => process.lifetimes.classes.map((died, at) => [at, died, lifeLabel(at, process.lifetimes.unit)]))));
-  const died = shownProcesses().reduce((sum, process) => sum + process.lifetimes.died, 0);
+  const lives = sides.map((side) => addUp(of(side).flatMap((process) => process.lifetimes.classes.map((freed, at) => [at, freed, lifeLabel(at, process.lifetimes.unit)]))));
+  const freed = shownProcesses().reduce((sum, process) => sum + process.lifetimes.died, 0);
   const lived = shownProcesses().reduce((sum, process) => sum + process.lifetimes.sum, 0);
   fill(view.section,
     h("div", { class: "pair" },
@@ -23,7 +23,7 @@ function paintHistograms(view) {
       histogram("Block size", sizes, view.by === "allocs" ? count : bytes)),
       h("div", { class: "card" }, h("div", { class: "head" }, h("h2", {}, "Lifetimes")),
         histogram("Lived", lives, count),
-        died > 0 && h("p", { class: "key" }, `${counted(died, "block")} died, after ${position(lived / died)} on average${hasRange() ? "; of the whole run, whatever the range" : ""}.`))));
+        freed > 0 && h("p", { class: "key" }, `${counted(freed, "block")} freed, after ${position(lived / freed)} on average${hasRange() ? "; in the whole run, not only in the range" : ""}.`))));
 }
 
 function sizeLabel(row) {

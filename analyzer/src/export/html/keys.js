@@ -1,4 +1,4 @@
-// Colours of the page, keys, and the page of words that explains both.
+// Colours of the page, keys, and the dialog that explains both.
 
 const THEMES = ["auto", "light", "dark"];
 
@@ -22,7 +22,7 @@ function drawTheme() {
   };
   button.addEventListener("click", next);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
-  // Paper is light, whatever the screen is.
+  // Paper is light, also when the screen is dark.
   const printing = (now) => { document.documentElement.dataset.theme = now ? "light" : theme; forgetPalette(); for (const listener of listeners) listener(new Set(["theme"])); };
   addEventListener("beforeprint", () => printing(true));
   addEventListener("afterprint", () => printing(false));
@@ -35,7 +35,7 @@ function drawKeys(nextTheme) {
   const keys = [
     ["/", "search functions, files and modules; a regular expression between slashes"],
     ["1 … 7", `show ${MEASURES.map((one) => one.title.toLowerCase()).join(", ")}`],
-    ["i", "turn the flame graph round: callers first, or the allocating function first"],
+    ["i", "invert the flame graph: callers first, or the allocating function first"],
     ["p", "frames of the program only, or all"],
     ["0", "the whole run, all processes, no search"],
     ["t", "colours: as the system, light, dark"],
@@ -43,15 +43,15 @@ function drawKeys(nextTheme) {
     ["Flame graph", "press a frame to zoom; arrows go from frame to frame, Enter zooms in, Backspace out, Esc shows all"],
     ["?", "this page"],
   ];
-  const words = [
+  const terms = [
     ["Live", "allocated and not freed yet, in requested bytes"],
-    ["Peak", "the first moment with the most live bytes of a process; with several processes each has its own"],
+    ["Peak", "the first point in time with the most live bytes; each process has its own peak"],
     ["Temporary", "freed with no event of the same thread between: such a block could live on the stack"],
-    ["Lost", "events that found no room; emitted = recorded + lost + sampled out, always"],
+    ["Lost", "events that were dropped for want of space; emitted = recorded + lost + sampled out"],
     ["Site", "the innermost functions of the program itself, without allocator wrappers and containers"],
   ];
   const list = (rows) => h("dl", {}, rows.map(([name, about]) => h("div", {}, h("dt", {}, name), h("dd", {}, about))));
-  fill(dialog, h("form", { method: "dialog" }, h("h2", { id: "keys-title" }, "Keys"), list(keys), h("h2", {}, "Words"), list(words), h("button", {}, "Close")));
+  fill(dialog, h("form", { method: "dialog" }, h("h2", { id: "keys-title" }, "Keys"), list(keys), h("h2", {}, "Terms"), list(terms), h("button", {}, "Close")));
   document.getElementById("help").addEventListener("click", () => dialog.showModal());
   document.addEventListener("keydown", (event) => {
     const typing = ["INPUT", "SELECT", "TEXTAREA"].includes(event.target.tagName);

@@ -2,16 +2,16 @@
 
 const CARDS = 12;
 
-/** What a verdict means, for who meets it first. Others show their name alone. */
+/** Explanations of verdicts. Other verdicts are shown by their name alone. */
 const VERDICTS = {
   "growing": "Live bytes rise through the run",
   "slow": "They rise, slowly",
-  "container-growth": "A container grew, and lives",
-  "one-time": "Allocated in one short part of the run and kept",
+  "container-growth": "A container grew, and still exists",
+  "one-time": "Allocated in one short period of the run and kept",
   "bounded-cache": "As much is freed as allocated: a cache or pool that is full",
   "freed-at-exit": "Freed, but only when the process ended",
-  "young-at-end": "So young that its siblings had not been freed either at that age",
-  "inherited": "Got from the parent by fork",
+  "young-at-end": "Young: other blocks of the same call site were not freed at that age either",
+  "inherited": "Inherited from the parent by fork",
   "uncertain": "Events are missing: its frees may be among them",
   "too-little": "Live bytes rise, but the run is too short, or they are too few, to call it growth",
 };
@@ -84,19 +84,19 @@ function evidenceOf(leak, total, process) {
   found.push(`${percent(leak.bytes, total)} of all that is left${several ? `, in ${COMPARING() ? (process.recording === 0 ? "before: " : "after: ") : ""}${process.name} (pid ${process.pid})` : ""}`);
   const why = leak.evidence;
   if (!why) {
-    found.push("Sums hold no order and no times: nothing more can be said.");
+    found.push("The recording has only sums, without order and times, so there is no more evidence.");
     return found;
   }
   const when = (moment_) => (moment_.time_ns !== null ? duration(moment_.time_ns) : `event ${count(moment_.event ?? 0)}`);
   const life = (value) => (why.unit === "ns" ? duration(value) : counted(value, "event"));
-  // Sums that were looked at again and again tell no sizes and no lives.
+  // Sums that were sampled repeatedly have no sizes and no lifetimes.
   const sizes = why.smallest === null ? "" : leak.blocks === 1 ? `, ${bytes(why.smallest)}` : why.smallest === why.largest ? `; ${bytes(why.smallest)} each` : `; ${bytes(why.smallest)} to ${bytes(why.largest)}`;
-  found.push(leak.blocks === 1 ? `Born ${when(why.first)} after the start${sizes}` : `Born ${when(why.first)} to ${when(why.last)} after the start${sizes}`);
+  found.push(leak.blocks === 1 ? `Allocated ${when(why.first)} after the start${sizes}` : `Allocated ${when(why.first)} to ${when(why.last)} after the start${sizes}`);
   if (why.bytes_per_second >= 1 && SERIOUS.includes(leak.verdict)) found.push(`Grows by ${bytes(why.bytes_per_second)} a second`);
   if (why.freed > 0) found.push(`${count(why.freed)} of ${counted(why.allocs, "allocation")} here were freed${why.mean_life === null ? "" : `, after ${life(why.mean_life)} on average, ${life(why.longest_life ?? 0)} at most`}`);
   else if (why.allocs === 1) found.push("The only allocation here");
   else found.push(`None of ${counted(why.allocs, "allocation")} here was freed${why.resized > 0 ? `, ${count(why.resized)} resized` : ""}`);
-  for (const place of why.freed_at.slice(0, 1)) found.push(h("span", {}, "Siblings were mostly freed in ", h("bdi", {}, place.functions.join(" ← "))));
+  for (const site of why.freed_at.slice(0, 1)) found.push(h("span", {}, "Other blocks of this site were mostly freed in ", h("bdi", {}, site.functions.join(" ← "))));
   if (why.threads.length > 0) {
     const names = why.threads.map((number) => threadLabel(process.threads, process.threads.find((thread) => thread.number === number) ?? { number, name: "" }));
     if (process.threads.length > 1) found.push(h("span", {}, "By ", h("bdi", {}, names.join(", "))));
@@ -109,7 +109,7 @@ function evidenceOf(leak, total, process) {
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Live bytes at the end of each part of the run. */
+/** Live bytes at the end of each slice of the run. */
 function sparkline(values_) {
   const most = Math.max(1, ...values_);
   const [width, height] = [320, 40];
@@ -123,10 +123,10 @@ function sparkline(values_) {
   svg.setAttribute("role", "img");
   svg.setAttribute("aria-label", `Live bytes of this stack over the run: ${values_.map((value) => bytes(value)).join(", ")}`);
   for (const [tag, kind, shape] of [["polygon", "area", `0,${height} 0,${y(0)} ${points} ${width},${height}`], ["polyline", "edge", `0,${y(0)} ${points}`]]) {
-    const part = document.createElementNS(SVG, tag);
-    part.setAttribute("points", shape);
-    part.setAttribute("class", kind);
-    svg.append(part);
+    const element = document.createElementNS(SVG, tag);
+    element.setAttribute("points", shape);
+    element.setAttribute("class", kind);
+    svg.append(element);
   }
   return svg;
 }

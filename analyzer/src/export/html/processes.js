@@ -50,7 +50,7 @@ function drawProcesses() {
   paintProcesses(view);
 }
 
-/** Processes with their depth, children behind their parents. A loop of parents, which only a made-up file has, is cut. */
+/** Processes with their depth, children after their parents. A loop of parents, which only a forged file has, is broken. */
 function processTree() {
   const parentOf = (process) => page.processes.find((other) => other !== process && other.recording === process.recording && (process.parent !== null ? other.folder === process.parent : other.pid === process.ppid && other.pid !== 0));
   const parents = new Map(page.processes.length > 2000 ? [] : page.processes.map((process) => [process, parentOf(process)]));

@@ -1,14 +1,14 @@
-// What the reader chose, and the numbers that follow from it. Every view listens; whatever changes goes through `choose`.
+// What the reader chose, and the numbers that follow from it. Every view listens. All changes go through `choose`.
 
 /** What can be shown. `unit`: how its numbers are written. `about`: what it means, with and without a range. */
 const MEASURES = [
-  { id: "live", title: "Live at the end", unit: bytes, about: ["alive when the recording ended", "alive at the end of the range"] },
-  { id: "peak", title: "Live at the peak", unit: bytes, about: ["alive at the moment of the most live bytes (of each process)", "alive where the range is fullest"] },
+  { id: "live", title: "Live at the end", unit: bytes, about: ["live when the recording ended", "live at the end of the range"] },
+  { id: "peak", title: "Live at the peak", unit: bytes, about: ["live at the peak of each process", "live at the peak within the range"] },
   { id: "bytes", title: "Allocated bytes", unit: bytes, about: ["ever allocated, whether freed or not", "allocated in the range"] },
   { id: "allocs", title: "Allocations", unit: count, about: ["calls that allocated or resized", "calls in the range that allocated or resized"] },
   { id: "temporary", title: "Temporary", unit: count, about: ["blocks freed with no event of their thread between", "such blocks freed in the range"] },
-  { id: "left", title: "Never freed", unit: bytes, about: ["allocated and never freed", "born in the range and never freed, by the end of the recording"] },
-  { id: "growth", title: "Growth", unit: bytes, about: ["alive at the end", "what live bytes grew by from the start of the range to its end"] },
+  { id: "left", title: "Never freed", unit: bytes, about: ["allocated and never freed", "allocated in the range and not freed by the end of the recording"] },
+  { id: "growth", title: "Growth", unit: bytes, about: ["live at the end", "what live bytes grew by from the start of the range to its end"] },
 ];
 
 const state = {
@@ -71,7 +71,7 @@ function slotStart(slot) {
 
 let sums = null;
 
-/** For each row what it did in the range, whatever is measured. */
+/** For each row what it did in the range, for every measure. */
 function rangeSums() {
   if (sums !== null) return sums;
   const rows = table["row.node"].length;
@@ -126,7 +126,7 @@ function liveLine(recording, what = "live") {
   return line;
 }
 
-/** Of each recording the slot of the range behind which most is alive. */
+/** Of each recording the slot of the range at whose end most bytes are live. */
 function fullestSlots() {
   const wide = page.axis.slices / page.axis.slots;
   return page.recordings.map((_, recording) => {
@@ -144,31 +144,31 @@ function values() {
   return rangeSums()[state.measure];
 }
 
-/** The choice stands in the address, so that a view can be handed on. */
+/** The choice is stored in the address, so that a view can be shared. */
 function remember() {
-  const parts = [];
-  const add = (name, value, usual) => { if (value !== usual) parts.push(`${name}=${encodeURIComponent(value)}`); };
+  const settings = [];
+  const add = (name, value, usual) => { if (value !== usual) settings.push(`${name}=${encodeURIComponent(value)}`); };
   add("show", state.measure, usualMeasure());
   add("process", state.process, "all");
-  if (hasRange()) parts.push(`range=${state.from}-${state.to}`);
+  if (hasRange()) settings.push(`range=${state.from}-${state.to}`);
   add("search", state.search, "");
   add("inverted", state.inverted, false);
   add("program", state.program, false);
   add("sized", state.sized, "after");
   add("group", state.group, "site");
   try {
-    history.replaceState(null, "", parts.length > 0 ? "#" + parts.join("&") : location.pathname + location.search);
+    history.replaceState(null, "", settings.length > 0 ? "#" + settings.join("&") : location.pathname + location.search);
   } catch {
     // Some viewers show files without an address.
   }
 }
 
-/** The choice that the address holds; whatever it says is checked. */
+/** The choice that the address holds. Every value is checked. */
 function recall() {
   state.to = page.axis.slots;
   state.measure = usualMeasure();
-  for (const part of location.hash.slice(1).split("&")) {
-    const [name, raw = ""] = part.split("=");
+  for (const setting of location.hash.slice(1).split("&")) {
+    const [name, raw = ""] = setting.split("=");
     let value = "";
     try { value = decodeURIComponent(raw); } catch { continue; }
     const range = /^(\d+)-(\d+)$/.exec(value);

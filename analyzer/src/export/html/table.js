@@ -1,4 +1,4 @@
-// Where memory is allocated, as a table: by site, function, module or whole stack, sortable, with the stacks behind each row.
+// Where memory is allocated, as a table: by site, function, module or whole stack, sortable, with the stacks of each row.
 
 const GROUPS = [
   { id: "site", title: "by site", about: "the innermost three functions of the program" },
@@ -70,7 +70,7 @@ function drawTable() {
   paintTable(view);
 }
 
-/** Sums of the groups, in the order asked for. */
+/** Sums of the groups, in the requested order. */
 function tableRows(view) {
   const grouped = grouping(state.group);
   const sums = rangeSums();
@@ -80,16 +80,16 @@ function tableRows(view) {
   const columns = {};
   const wanted = COLUMNS.filter((column) => column.id !== "life").map((column) => column.id);
   for (const id of wanted) columns[id] = [new Float64Array(groups), new Float64Array(groups)];
-  const lived = new Float64Array(groups), died = new Float64Array(groups);
+  const lived = new Float64Array(groups), freed = new Float64Array(groups);
   const process = table["row.process"];
   for (let row = 0; row < grouped.of.length; row++) {
     const side = comparing ? page.processes[process[row]].recording : 0;
     for (const id of wanted) columns[id][side][grouped.of[row]] += sums[id][row];
     if (!isShown(process[row])) continue;
     lived[grouped.of[row]] += table["row.lived"][row];
-    died[grouped.of[row]] += table["row.died"][row];
+    freed[grouped.of[row]] += table["row.died"][row];
   }
-  columns.life = [lived.map((sum, at) => (died[at] > 0 ? sum / died[at] : -1)), lived];
+  columns.life = [lived.map((sum, at) => (freed[at] > 0 ? sum / freed[at] : -1)), lived];
   const matches = matcher(state.search);
   const rows = [];
   for (let group = 0; group < groups; group++) {

@@ -1,6 +1,6 @@
 // Live bytes over the run on a canvas, with marks, and the range that a reader draws on it.
 
-const LANE = 15;
+const TRACK_HEIGHT = 15;
 
 function drawTimeline() {
   const section = document.getElementById("timeline");
@@ -19,11 +19,11 @@ function drawTimeline() {
 }
 
 /** Threads and processes that began, in the order of their start. */
-function timelineLanes() {
+function timelineTracks() {
   const shown = shownProcesses().filter((process) => process.has_events);
   if (shown.length > 1) {
-    const lanes = [...shown].sort((a, b) => b.recorded_events - a.recorded_events).slice(0, 6).sort((a, b) => a.span[0] - b.span[0]);
-    return lanes.map((process) => ({ label: COMPARING() ? (process.recording === 0 ? "before" : "after") : `${process.name} ${process.pid}`, span: process.span, ticks: process.threads.map((thread) => thread.span[0]).filter((_, at) => at > 0) }));
+    const tracks = [...shown].sort((a, b) => b.recorded_events - a.recorded_events).slice(0, 6).sort((a, b) => a.span[0] - b.span[0]);
+    return tracks.map((process) => ({ label: COMPARING() ? (process.recording === 0 ? "before" : "after") : `${process.name} ${process.pid}`, span: process.span, ticks: process.threads.map((thread) => thread.span[0]).filter((_, at) => at > 0) }));
   }
   if (page.axis.unit !== "ns") return [];
   const threads = shown.flatMap((process) => process.threads);
@@ -34,11 +34,11 @@ function timelineLanes() {
 function paintTimeline(view) {
   const { canvas } = view;
   const colours = palette();
-  const lanes = timelineLanes();
+  const tracks = timelineTracks();
   const width = Math.max(canvas.parentElement.clientWidth, 100);
   const plot = width < 600 ? 150 : 210;
   const rates = 34;
-  const height = 14 + plot + 8 + rates + 20 + lanes.length * LANE + (lanes.length > 0 ? 6 : 0);
+  const height = 14 + plot + 8 + rates + 20 + tracks.length * TRACK_HEIGHT + (tracks.length > 0 ? 6 : 0);
   const pen = size(canvas, width, height);
   const left = width < 600 ? 60 : 70, right = 10;
   Object.assign(view, { left, width: width - left - right });
@@ -47,7 +47,7 @@ function paintTimeline(view) {
 
   const series = page.recordings.map((_, recording) => ({ live: liveLine(recording), most: liveLine(recording, "most"), allocs: liveLine(recording, "allocs") }));
   const alone = shownProcesses().length === 1;
-  // The most of several processes need not be at the same moment: only one's own is drawn.
+  // Several processes need not have their peaks at the same time: the peak of one is drawn.
   const most = series.map((one) => (alone ? one.most : one.live));
   const peak = Math.max(1, ...most.map((line) => line.reduce((a, b) => Math.max(a, b), 0)));
   const y = (value) => bottom - value / (peak * 1.06) * plot;
@@ -71,7 +71,7 @@ function paintTimeline(view) {
     const after = !COMPARING() || recording === 1;
     const path = new Path2D();
     path.moveTo(left, y(0));
-    // Behind the end of its last process a side has no bytes: its curve ends there.
+    // After the end of its last process a side has no bytes: its curve ends there.
     const until = COMPARING() ? lastSlice(recording) : slices;
     for (let at = 0; at < until; at++) {
       path.lineTo(sliceX(at), y(at === 0 ? 0 : live[at - 1]));
@@ -95,7 +95,7 @@ function paintTimeline(view) {
   });
   paintRates(pen, colours, series, sliceX, bottom + 8, rates);
   paintPeak(pen, colours, x, y, most, width - right);
-  paintLanes(pen, colours, lanes, x, bottom + 8 + rates + 22, left);
+  paintTracks(pen, colours, tracks, x, bottom + 8 + rates + 22, left);
   paintRange(pen, colours, view, top, height);
   sayRange(view, peak);
 }
@@ -112,7 +112,7 @@ function paintRates(pen, colours, series, sliceX, top, height) {
   const allocs = series[series.length - 1].allocs;
   const most = allocs.reduce((a, b) => Math.max(a, b), 1);
   pen.fillStyle = colours.bars;
-  // Columns of two pixels at least; the largest of its slices stands for each.
+  // Columns of two pixels at least; each shows the largest of its slices.
   const columns = Math.max(1, Math.floor((sliceX(allocs.length) - sliceX(0)) / 2));
   const wide = allocs.length / columns;
   for (let column = 0; column < columns; column++) {
@@ -177,27 +177,27 @@ function paintPeak(pen, colours, x, y, most, right) {
     const wide = pen.measureText(label).width;
     pen.textAlign = "left";
     // Two peaks of one moment: one label on each side.
-    const place = COMPARING() && recording === 0 && at - 8 - wide > x(0) || at + 8 + wide > right ? at - 8 - wide : at + 8;
+    const labelLeft = COMPARING() && recording === 0 && at - 8 - wide > x(0) || at + 8 + wide > right ? at - 8 - wide : at + 8;
     pen.strokeStyle = colours.page;
     pen.lineWidth = 4;
-    pen.strokeText(label, place, y(value));
-    pen.fillText(label, place, y(value));
+    pen.strokeText(label, labelLeft, y(value));
+    pen.fillText(label, labelLeft, y(value));
     pen.font = `11px ${colours.sans}`;
   });
 }
 
-function paintLanes(pen, colours, lanes, x, top, left) {
-  lanes.forEach((lane, number) => {
-    const at = top + number * LANE;
-    const from = x(lane.span[0]);
+function paintTracks(pen, colours, tracks, x, top, left) {
+  tracks.forEach((track, number) => {
+    const at = top + number * TRACK_HEIGHT;
+    const from = x(track.span[0]);
     pen.fillStyle = colours.bars;
-    pen.fillRect(from, at + 4, Math.max(2, x(lane.span[1]) - from), LANE - 9);
+    pen.fillRect(from, at + 4, Math.max(2, x(track.span[1]) - from), TRACK_HEIGHT - 9);
     pen.fillStyle = colours.accent;
-    pen.fillRect(from, at + 2, 2, LANE - 5);
-    lane.ticks.forEach((tick) => pen.fillRect(x(tick), at + 4, 1, LANE - 9));
+    pen.fillRect(from, at + 2, 2, TRACK_HEIGHT - 5);
+    track.ticks.forEach((tick) => pen.fillRect(x(tick), at + 4, 1, TRACK_HEIGHT - 9));
     pen.fillStyle = colours.muted;
     pen.textAlign = "right";
-    pen.fillText(clip(pen, lane.label, left - 12), left - 8, at + LANE / 2);
+    pen.fillText(clip(pen, track.label, left - 12), left - 8, at + TRACK_HEIGHT / 2);
   });
 }
 

@@ -1,12 +1,12 @@
 // Stacks as a tree of functions, callers first or inverted. A node has the values of the two recordings (`a` is the one that is
-// shown, `b` the one before) and makes its children only when they are asked for: only what is drawn is ever made.
+// shown, `b` the one before) and makes its children on request: only what is drawn is made.
 
 let merged = { false: null, true: null };
 
 /** Number, name and module of each function: what frames of the same function and module share. */
 let functions = null;
 
-/** What a module is called. Of two recordings both main programs are one module, whatever their files are called, and libraries are told by
+/** What a module is called. Of two recordings both main programs are one module, however their files are called, and libraries are distinguished by
  *  their name up to the first number of their version. */
 function moduleNames() {
   if (!COMPARING()) return baseName;
@@ -77,7 +77,7 @@ function mergedNodes(program) {
   return merged[program];
 }
 
-/** What a node counts for when its place is measured out. */
+/** Weight of a node: the width of its bar. */
 function weigh(a, b) {
   return state.sized === "before" ? b : state.sized === "change" ? Math.abs(a - b) : a;
 }
@@ -116,17 +116,17 @@ class Icicle extends FlameNode {
   }
 }
 
-/** The allocating function first, its callers behind it. */
+/** The allocating function first, its callers after it. */
 class Inverted extends FlameNode {
   constructor(called, parent) {
     super(called, parent);
-    /** Leaves of the merged tree that end in this path, and where on their way out they are. */
+    /** Leaves of the merged tree that end in this path, and the node on the way to the root at which each is. */
     this.leaves = [];
-    this.places = [];
+    this.ancestors = [];
   }
-  add(leaf, place, sums) {
+  add(leaf, ancestor, sums) {
     this.leaves.push(leaf);
-    this.places.push(place);
+    this.ancestors.push(ancestor);
     this.sums = sums;
     this.a += sums.own[leaf];
     this.b += sums.ownBefore[leaf];
@@ -135,11 +135,11 @@ class Inverted extends FlameNode {
   make() {
     const children = new Map();
     this.leaves.forEach((leaf, number) => {
-      const place = this.sums.parent[this.places[number]];
-      if (place === 0) { this.self += this.sums.ownWeight[leaf]; return; }
-      const called = this.sums.called[place];
+      const ancestor = this.sums.parent[this.ancestors[number]];
+      if (ancestor === 0) { this.self += this.sums.ownWeight[leaf]; return; }
+      const called = this.sums.called[ancestor];
       if (!children.has(called)) children.set(called, new Inverted(called, this));
-      children.get(called).add(leaf, place, this.sums);
+      children.get(called).add(leaf, ancestor, this.sums);
     });
     return [...children.values()];
   }
