@@ -1,4 +1,5 @@
-/* A handler on an alternate stack of the smallest size allocates; raised 1,000 times, from different depths. */
+/* A signal handler on an alternate stack of the minimum size allocates. The signal is raised
+ * 1,000 times at different depths. */
 #include "own.h"
 #include <signal.h>
 #include <sys/auxv.h>

@@ -1,4 +1,5 @@
-// operator new that fails: the exception passes through the hook and is caught; the handler is asked first. A thousand times.
+// operator new fails 1,000 times: the new handler is called first, then the exception passes
+// through the hook and is caught.
 #include <cstdio>
 #include <cstdlib>
 #include <new>

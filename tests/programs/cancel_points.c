@@ -1,5 +1,5 @@
-/* The allocator is no cancellation point: a thread with a cancellation pending (deferred) allocates, resizes and frees on, for the first time
- * in its life, and ends only at pthread_testcancel. */
+/* The allocator is not a cancellation point: a thread with a pending deferred cancellation
+ * allocates, resizes and frees for the first time, and ends only at pthread_testcancel. */
 #include "own.h"
 #include <pthread.h>
 static _Atomic int reached;

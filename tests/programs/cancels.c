@@ -1,5 +1,5 @@
-/* Threads that allocate are cancelled asynchronously at any instruction, THREADS of them (500); afterwards 10,000 pairs undisturbed.
- * Linked with signal_safe_allocator. */
+/* THREADS threads (500) that allocate are canceled asynchronously at any instruction. Then
+ * 10,000 pairs are allocated and freed without interruption. Linked with signal_safe_allocator. */
 #include "own.h"
 #include <pthread.h>
 #include <time.h>

@@ -1,6 +1,9 @@
-/* Loses access to the files of its parent, and goes on. `setuid`: gives up root's rights and forks three children, which allocate ten blocks each.
- * `chroot FOLDER`: changes its root and does the same. `exec FOLDER`: changes its root, forks a child that allocates nothing and executes
- * `/small`. `descriptors`: has no descriptor left, and forks. Prints the children's process ids. Needs root. */
+/* Loses access to the files of its parent, and continues. Prints the process ids of its
+ * children. Needs root.
+ * setuid          drops the rights of root and forks three children, which allocate 10 blocks each
+ * chroot FOLDER   changes its root and does the same
+ * exec FOLDER     changes its root, forks a child that allocates nothing and executes `/small`
+ * descriptors     uses up all its descriptors, and forks */
 #include "own.h"
 #include <sys/resource.h>
 #include <sys/wait.h>

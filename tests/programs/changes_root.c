@@ -1,4 +1,5 @@
-/* Changes its root to the empty folder given, gives up its rights, and goes on: allocates, starts a thread, forks. Needs root. */
+/* Changes its root to the given empty folder, drops its rights, and continues: allocates, starts
+ * a thread, forks. Needs root. */
 #include "own.h"
 #include <pthread.h>
 #include <sys/wait.h>

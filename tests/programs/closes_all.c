@@ -1,5 +1,6 @@
-/* A daemon's habit: closes every descriptor above 2, by HOW, before and after it allocates, then opens its own files from 3 on, writes to
- * them, and checks them byte by byte. */
+/* Closes every descriptor above 2 by the method HOW, as daemons do, before and after it
+ * allocates. Then it opens its own files from descriptor 3 on, writes to them, and checks every
+ * byte. */
 #include "own.h"
 #include <dirent.h>
 extern int close_range(unsigned, unsigned, int);

@@ -1,8 +1,9 @@
-/* Opens and closes a library (the second argument), by the first:
- * many       after 2^18 stacks, 100 times: a close in the middle takes less than a millisecond
- * jump       the library's end is left by a jump
- * fork       another thread forks while the library ends
- * Afterwards events cost what they did before, within a factor that no slow way keeps. Says "fast" or what was slow. */
+/* Opens and closes a library (the second argument), as the first argument selects:
+ * many       after 2^18 stacks, 100 times: the median close takes less than a millisecond
+ * jump       a destructor of the library is left by a jump
+ * fork       another thread forks while the destructors run
+ * Afterwards events must cost what they did before, within a factor that excludes the slow path.
+ * Prints "fast", or what was slow. */
 #include "own.h"
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* Ten coroutines on stacks of 8 KiB, made by makecontext, take and free blocks in turn. */
+/* Ten coroutines on stacks of 8 KiB, made by makecontext, allocate and free blocks alternately. */
 #include "own.h"
 #include <ucontext.h>
 #define MANY 10

@@ -1,13 +1,16 @@
-/* The oracle: a preload of its own kind that counts what a process does with its heap, so that the recorder's figures can be held against
- * figures that it had no part in. It shares no line and no idea with the library under test: real functions by glibc's __libc_ names, a
- * radix table from address to size instead of events, counters in a file that is mapped shared, so that they stand in the file at any
- * instant: after _exit, exec and SIGKILL alike.
+/* The counting preload: it counts what a process does with its heap, as an independent reference
+ * for the recorder's figures. It shares no code and no method with the library under test. It
+ * calls glibc's functions by their __libc_ names, uses a radix table from address to size
+ * instead of events, and keeps its counters in a file that is mapped shared, so that they are
+ * there after _exit, exec and SIGKILL.
  *
- * COUNT_DIR names a folder; every process image makes one file of `struct counts` there, PID-N. Without it nothing is counted.
- * Meaning, as the project's design has it: realloc(NULL, n) is an allocation, realloc(p, 0) that frees is a free, failures and free(NULL)
- * are no events, a C++ operator is the malloc that it calls; bytes are requested ones, of allocations and the new sizes of resizes.
- * The peak of blocks is the most blocks at any time, whatever the bytes were then. A forked child counts from zero; blocks of its parent are `inherited` until it frees them.
- */
+ * COUNT_DIR names a folder, in which every process makes a file PID-N of `struct counts`.
+ * Without COUNT_DIR nothing is counted. Definitions, as in heaptape: realloc(NULL, n) is an
+ * allocation; realloc(p, 0) that frees is a free; failures and free(NULL) are no events; a C++
+ * operator is the malloc that it calls. Bytes are the requested sizes of allocations and the new
+ * sizes of reallocations. The peak of blocks is the maximum number of blocks at any time,
+ * independent of the bytes. A forked child counts from zero; blocks of its parent are
+ * `inherited` until it frees them. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

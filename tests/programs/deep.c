@@ -1,4 +1,4 @@
-/* A recursion of DEPTH frames (100,000), which allocates at the bottom and on the way. */
+/* A recursion of DEPTH frames (100,000) that allocates at the bottom and on the way down. */
 #include "own.h"
 NOINLINE unsigned long dives(unsigned long depth) {
     void *p = depth % 1000 == 0 ? own_malloc(3301) : 0;

@@ -1,4 +1,5 @@
-/* One block by each function of the C allocator family, each taken in a function of its own and never freed. Sizes are primes. */
+/* Allocates one block with each function of the C allocator family, each in its own function,
+ * and never frees it. Sizes are primes. */
 #include "own.h"
 #include <malloc.h>
 extern void *reallocarray(void *, size_t, size_t);

@@ -1,4 +1,5 @@
-// One block by each form of operator new, never freed, and as many again that each form of operator delete gives back. Sizes are primes.
+// Allocates one block with each form of operator new, which is never freed, and another that one
+// of the forms of operator delete frees. Sizes are primes.
 #include <cstdio>
 #include <cstdlib>
 #include <new>

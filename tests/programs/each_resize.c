@@ -1,4 +1,5 @@
-/* Every kind of resize, and failures, which are no events. Known at the end: 3 blocks live, of 503, 40,009 and 100,003 bytes. */
+/* Every kind of reallocation, and failed ones, which are no events. At the end 3 blocks are
+ * live, of 503, 40,009 and 100,003 bytes. */
 #include "own.h"
 #include <errno.h>
 extern void *reallocarray(void *, size_t, size_t);

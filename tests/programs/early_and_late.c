@@ -1,5 +1,6 @@
-/* Allocates before main (preinit_array, constructors, those of a needed library) and after it (exit handlers, destructors, keys' destructors
- * of threads, four rounds), and in a thread that outlives main. */
+/* Allocates before main (preinit_array, constructors, constructors of a needed library), after
+ * it (exit handlers, destructors, four rounds of destructors of thread keys), and in a thread
+ * that outlives main. */
 #include "own.h"
 #include <pthread.h>
 extern int answer(void);

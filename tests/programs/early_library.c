@@ -1,4 +1,5 @@
-/* A library that allocates as early as a library can: in an IFUNC resolver (with -DIFUNC), and in its constructor. */
+/* A library that allocates as early as possible: in an IFUNC resolver (with -DIFUNC), and in its
+ * constructor. */
 #include <stdlib.h>
 void *volatile early_block;
 #ifdef IFUNC

@@ -1,4 +1,5 @@
-/* Allocates and frees on THREADS threads (1) until it is killed. Every block taken is counted by the target once the call has returned. */
+/* Allocates and frees on THREADS threads (1) until it is killed. The program counts every
+ * allocation after the call has returned. */
 #include "own.h"
 #include <pthread.h>
 static void *work(void *v) {

@@ -1,4 +1,5 @@
-/* Ends by HOW: exit, _exit, return, abort, a signal, quick_exit, a crash; after ten blocks of 127 bytes. */
+/* Ends in the way HOW after ten blocks of 127 bytes: exit, _exit, return, abort, a signal,
+ * quick_exit, a crash. */
 #include "own.h"
 #include <signal.h>
 #include <sys/resource.h>

@@ -1,4 +1,5 @@
-// Exceptions thrown through frames that allocate, from depths 0 to 30, rethrown, from constructors, 3,000 of them; all blocks are freed.
+// Throws 3,000 exceptions through frames that allocate: from depths 0 to 30, rethrown, and from
+// constructors. All blocks are freed.
 #include <cstdio>
 #include <memory>
 #include <stdexcept>

@@ -1,4 +1,5 @@
-/* Replaces itself by itself, N times (5): by execv, and at odd steps out of a thread. Each image takes a block of 801 bytes and one free. */
+/* Executes itself N times (5) by execv; every second exec is called from a thread. Each process
+ * allocates a block of 801 bytes and frees another. */
 #include "own.h"
 #include <pthread.h>
 static char **args;

@@ -1,5 +1,6 @@
-/* Starts PROGRAM (its file named `unseen`, to be found in PATH too) by the exec or spawn function KIND, in a child; prints the child's exit
- * status. `raw` is an exec by a system call of its own. */
+/* Starts PROGRAM in a child by the exec or spawn function KIND, and prints the child's exit
+ * status. Its file is named `unseen` and must also be found in PATH. `raw` calls exec by a
+ * system call. */
 #include "own.h"
 #include <errno.h>
 #include <fcntl.h>

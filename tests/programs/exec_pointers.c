@@ -1,4 +1,4 @@
-/* Execs with addresses that are not the program's: says what came of each. */
+/* Calls exec with addresses that are not mapped, and prints the result of each call. */
 #include "own.h"
 #include <errno.h>
 #include <spawn.h>

@@ -1,4 +1,5 @@
-/* Preloaded into heaptape: from its FAILS_FROM-th allocation on there is no memory, or at that one alone with FAILS_ONCE. Counts go on over fork. */
+/* Preloaded into heaptape: allocations fail from the FAILS_FROM-th on, or only that one with
+ * FAILS_ONCE. A forked child continues the count. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>

@@ -1,5 +1,6 @@
-// Calls each function that the library exports, with its sampling of blocks in between, and looks whether flags and control words of the
-// floating-point units, and the direction flag, are as before.
+// Calls each function that the library exports, also where blocks are sampled, and checks that
+// the flags and control registers of the floating-point units and the direction flag are
+// unchanged.
 #include <cfenv>
 #include <cstdint>
 #include <cstdio>

@@ -1,5 +1,9 @@
-/* Floods a daemon's socket as another user until it is killed: SOCKET UID KIND HELLO. KIND: hangup (connect and close), wrong (say what
-   is no hello), hello (a true hello, given in hexadecimal), silent (connections that say nothing, as many as there may be), elsewhere (as busy, at no socket: what the others are compared with). */
+/* Floods a daemon's socket as another user until it is killed: SOCKET UID KIND HELLO. KIND:
+ * hangup      connects and closes
+ * wrong       sends bytes that are not a hello
+ * hello       sends a valid hello, given in hexadecimal digits
+ * silent      opens as many connections as possible and sends nothing
+ * elsewhere   is as busy without a socket, for comparison */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
-/* What a program can see of a guest in its process: its descriptors, threads, signal handlers and masks, limits, alternate stack, alarms,
- * exit handlers' order, environment. As text, which must be the same with and without a recorder (LD_PRELOAD and HEAPTAPE_ apart). */
+/* Prints what a program can observe of a library in its process: descriptors, threads, signal
+ * handlers and masks, limits, alternate stack, alarms, order of exit handlers, environment. The
+ * text must be the same with and without a recorder, except LD_PRELOAD and HEAPTAPE_ variables. */
 #include "own.h"
 #include <dirent.h>
 #include <signal.h>

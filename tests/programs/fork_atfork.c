@@ -1,4 +1,5 @@
-/* A handler of pthread_atfork allocates in each child; the child goes on to allocate in the program itself. FORKS children (3). */
+/* A handler of pthread_atfork allocates in each of FORKS children (3), which then allocate in
+ * the program itself. */
 #include "own.h"
 #include <pthread.h>
 #include <sys/wait.h>

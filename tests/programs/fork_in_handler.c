@@ -1,6 +1,10 @@
-/* A handler forks while it interrupts the allocator, FORKS times (200); with `raw` by a system call, with `atfork` with handlers of pthread_atfork that allocate
- * and a child that allocates in the handler and forks there once more, with `data` below a limit of private memory that leaves nothing. The child returns from
- * the handler into what was interrupted, allocates on, and ends. Linked with signal_safe_allocator. */
+/* A signal handler forks while it interrupts the allocator, FORKS times (200). The child returns
+ * from the handler to the interrupted code, continues to allocate, and ends. Linked with
+ * signal_safe_allocator.
+ * raw       forks by a system call
+ * atfork    has handlers of pthread_atfork that allocate, and a child that allocates in the
+ *           signal handler and forks there again
+ * data      runs below a limit on private memory that leaves nothing */
 #include "own.h"
 #include <errno.h>
 #include <pthread.h>

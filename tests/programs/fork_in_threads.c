@@ -1,4 +1,5 @@
-/* Seven threads allocate without a pause while the main thread forks FORKS times (100); each child allocates 100 pairs and ends. */
+/* Seven threads allocate without pause while the main thread forks FORKS times (100). Each child
+ * allocates and frees 100 blocks and ends. */
 #include "own.h"
 #include <pthread.h>
 #include <sys/wait.h>

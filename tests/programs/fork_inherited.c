@@ -1,5 +1,6 @@
-/* The parent takes ten blocks of 601 bytes and forks; the child frees four of them, resizes one to 607, takes three of 613 and frees one;
- * the parent frees two after that. Live at the end: parent 8 of its own; child 5 inherited, 3 of its own. */
+/* The parent allocates ten blocks of 601 bytes and forks. The child frees four of them, resizes
+ * one to 607 bytes, allocates three of 613 bytes and frees one. Then the parent frees two. Live
+ * at the end: in the parent 8 blocks, in the child 5 inherited blocks and 3 of its own. */
 #include "own.h"
 #include <sys/wait.h>
 int main(void) {

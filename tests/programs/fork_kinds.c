@@ -1,5 +1,6 @@
-/* KIND of child, COUNT times (3), one after the other. Each child takes 5 blocks of 401 bytes and frees 2, where it may; then it ends
- * without handlers. The parent takes a block of 409 bytes before each and one of 419 bytes after, and keeps them. */
+/* Starts COUNT children (3) of KIND one after another. Each child allocates 5 blocks of 401
+ * bytes and frees 2, if it may, and ends without exit handlers. The parent allocates a block of
+ * 409 bytes before each child and one of 419 bytes after it, and keeps them. */
 #include "own.h"
 #include <errno.h>
 #include <linux/sched.h>

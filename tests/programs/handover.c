@@ -1,5 +1,5 @@
-/* Two threads hand a block over by plain store and load, without a locked instruction between: what a clock that is read too early turns
- * around. HANDOVERS times (1,000,000). */
+/* Two threads pass a block on by plain store and load, without a locked instruction, HANDOVERS
+ * times (1,000,000). A clock that is read too early would reverse the order of the events. */
 #include "own.h"
 #include <pthread.h>
 static _Atomic(void *) place;

@@ -1,5 +1,6 @@
-/* The log of harm_steps: text in a file that the program and its runner map, so that it outlives any end of the program and costs no system
- * call inside a sandbox. Each thread writes to a part of its own; the thread that joins it copies that part. */
+/* The log of harm_steps: text in a file that the program and its runner map, so that it survives
+ * any end of the program and needs no system call inside a sandbox. Each thread writes to its
+ * own section, which the thread that joins it copies. */
 #ifndef HARM_LOG_H
 #define HARM_LOG_H
 #include "own.h"

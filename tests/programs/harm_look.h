@@ -1,4 +1,5 @@
-/* What a process can see of its own state, written to the log: descriptors, mappings of files, signals, timers, limits, names, rights. */
+/* Writes to the log what a process can observe of its own state: descriptors, mappings of files,
+ * signals, timers, limits, names, rights. */
 #ifndef HARM_LOOK_H
 #define HARM_LOOK_H
 #include "harm_log.h"

@@ -1,4 +1,5 @@
-/* A library that does one kind of harm, by HEAPTAPE_PLANTED, to the program that it is preloaded into: harm_steps must notice each. */
+/* A library that does one kind of harm, selected by HEAPTAPE_PLANTED, to the program into which
+ * it is preloaded. harm_steps must detect each kind. */
 #include "own.h"
 #include <dlfcn.h>
 #include <errno.h>

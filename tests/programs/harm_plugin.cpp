@@ -1,5 +1,5 @@
-// The plugins of harm_steps, by KIND: 0 takes blocks as C does; 1 uses C++; 2 and 3 have operators of their own over an arena, and abort
-// when they are handed a block of anybody else.
+// The plugins of harm_steps, by KIND: 0 allocates with C functions; 1 uses C++; 2 and 3 have
+// their own operators over an arena, and abort when they get a block of another allocator.
 #include <cstdlib>
 #include <cstring>
 #if KIND == 1

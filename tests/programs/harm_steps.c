@@ -1,6 +1,8 @@
-/* Executes steps: harm_steps LOG LANE PLUGINS STEPS…, each `name:a:b:c`, or `name:a{` with further steps up to `}`. tests/src/harm makes the
- * steps from a seed and compares what the log says of a bare run and of a recorded one. Nothing that depends on time, addresses or process
- * ids is logged. With SAFE the program is linked with signal_safe_allocator, and may be interrupted and left inside the allocator. */
+/* Executes steps: harm_steps LOG MODE PLUGINS STEPS…, each `name:a:b:c`, or `name:a{` with
+ * further steps up to `}`. tests/src/harm makes the steps from a seed, and compares the logs of
+ * a bare and a recorded run. Nothing that depends on time, addresses or process ids is logged.
+ * With SAFE the program is linked with signal_safe_allocator, and signals may interrupt and
+ * leave the allocator. */
 #include "harm_log.h"
 #include "harm_look.h"
 #include <dlfcn.h>

@@ -1,5 +1,6 @@
-/* A handler leaves by siglongjmp whatever it interrupts, hooks among it, JUMPS times (5,000); afterwards 100,000 pairs of 877 bytes are taken
- * and freed undisturbed. Linked with signal_safe_allocator. */
+/* A signal handler leaves the code that it interrupts, hooks included, by siglongjmp, JUMPS
+ * times (5,000). Then 100,000 blocks of 877 bytes are allocated and freed without interruption.
+ * Linked with signal_safe_allocator. */
 #include "own.h"
 #include <setjmp.h>
 #include <signal.h>

@@ -1,5 +1,6 @@
-/* A handler leaves what a coroutine does by siglongjmp, hooks among it, until JUMPS jumps (300) were made; then 20,000 pairs of 877 bytes on
- * the coroutine's stack and 100,000 on the main one. Linked with signal_safe_allocator. */
+/* A signal handler leaves a coroutine, hooks included, by siglongjmp until JUMPS jumps (300)
+ * were made. Then 20,000 pairs of 877 bytes on the stack of the coroutine and 100,000 on the
+ * main stack follow. Linked with signal_safe_allocator. */
 #include "own.h"
 #include <setjmp.h>
 #include <signal.h>

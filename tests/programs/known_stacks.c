@@ -1,5 +1,6 @@
-/* Call chains that are known by name, each with a leak of its own size at the end: plain, alloca, a frame aligned to 64 bytes, variable
- * arrays, a callback from libc, a signal frame, a thread, an atexit handler, recursion, a pointer call in a loop. */
+/* Call chains that are known by name, each with a leak of a different size at the end: plain,
+ * alloca, a frame aligned to 64 bytes, variable-length arrays, a callback from libc, a signal
+ * frame, a thread, an atexit handler, recursion, a call by pointer in a loop. */
 #include "own.h"
 #include <alloca.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* leaks_slowly COUNT MS [SIZE [DEATH]]: COUNT times takes a block of SIZE bytes (1,000) for ever and 7 blocks for a moment, MS milliseconds
- * apart; with DEATH it ends by abort. */
+/* leaks_slowly COUNT MS [SIZE [DEATH]]: COUNT times, MS milliseconds apart, it leaks a block of
+ * SIZE bytes (1,000) and allocates and frees 7 blocks. With DEATH it ends by abort. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

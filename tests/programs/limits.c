@@ -1,4 +1,5 @@
-/* Allocates under whatever limits it was started with: 1,000 blocks of 1,000 bytes, a block of 16 MiB that it touches when there is room. */
+/* Allocates under the limits with which it was started: 1,000 blocks of 1,000 bytes, and a block
+ * of 16 MiB, which it touches if the allocation succeeds. */
 #include "own.h"
 int main(void) {
     void *p[1000];

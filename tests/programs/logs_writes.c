@@ -1,5 +1,5 @@
-/* Preloaded into a recorder: everything that it does to files below LOGGED_FOLDER goes into the file LOGGED_TO, in order. A record is the
- * head below, then the path, the second path, and the bytes. */
+/* Preloaded into a recorder: logs every change of files below LOGGED_FOLDER, in order, to the
+ * file LOGGED_TO. A record is the header below, the path, the second path, and the bytes. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,10 @@
-/* A program that makes code at run time and tells its names in /tmp/perf-PID.map, as run-times with a compiler do. The made function keeps a
- * frame pointer and calls back what takes the blocks. `calls`: the process's own code; blocks of 601 bytes. `forks`: its child, which writes
- * no map, calls it too; 607 bytes. `waits`: calls, then goes on until standard input ends. `kernel`: a signal handler takes 619 bytes when it
- * has interrupted the vDSO. */
+/* A program that makes code at run time and writes its names to /tmp/perf-PID.map, as JIT
+ * compilers do. The function that it makes keeps a frame pointer and calls back a function that
+ * allocates.
+ * calls     the process calls the code; blocks of 601 bytes
+ * forks     its child, which writes no map, calls it too; blocks of 607 bytes
+ * waits     calls it, then continues until standard input ends
+ * kernel    a signal handler allocates 619 bytes when it has interrupted the vDSO */
 #include "own.h"
 #include <signal.h>
 #include <sys/auxv.h>

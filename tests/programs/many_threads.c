@@ -1,4 +1,5 @@
-/* THREADS threads (1,000) alive at the same time, each with a block of its own before and after all have met. */
+/* THREADS threads (1,000) that are alive at the same time. Each allocates a block before all
+ * have started and another after that. */
 #include "own.h"
 #include <pthread.h>
 static pthread_barrier_t meeting;

@@ -1,9 +1,14 @@
-/* How much memory a program has, and may have, by the first argument. Figures go to the file MEMORY_FILE, if that is set.
- * size           1,000 pairs; the size of the address space, in KiB
- * limits MIB     limits its own address space, then 100 blocks of 1 MiB, which it touches, then 8 threads
- * limited FILE   makes FILE, waits until it is gone, then 100 blocks of 1 MiB: the limit comes from outside
- * locks KIB      as an ordinary user with such a limit on locked memory, locks all memory, then all to come, then allocates, with 4 threads
- * threads N P    N threads, all alive at once, each P pairs of blocks; resident memory, in KiB */
+/* How much memory a program has and may have, as the first argument selects. Figures are written
+ * to the file MEMORY_FILE, if that is set.
+ * size           1,000 pairs; prints the size of the address space in KiB
+ * limits MIB     limits its address space, then allocates 100 blocks of 1 MiB, which it touches,
+ *                then starts 8 threads
+ * limited FILE   makes FILE, waits until it is removed, then allocates 100 blocks of 1 MiB; the
+ *                limit is set from outside
+ * locks KIB      as an ordinary user with this limit on locked memory, locks all memory, then all
+ *                future memory, then allocates, with 4 threads
+ * threads N P    N threads that are alive at the same time, each with P pairs; prints resident
+ *                memory in KiB */
 #include "own.h"
 #include <errno.h>
 #include <pthread.h>

@@ -1,4 +1,5 @@
-/* Calls malloc and free with a stack that is not aligned, from the first call on, and from places that differ. */
+/* Calls malloc and free with a misaligned stack, from the first call on and from different call
+ * sites. */
 #include "own.h"
 #define CALL(result, function, argument) \
     __asm__ volatile("mov %%rsp, %%rbx\n and $-16, %%rsp\n sub $136, %%rsp\n call " function "@PLT\n mov %%rbx, %%rsp" \

@@ -1,4 +1,5 @@
-/* A C program that opens a C++ library while it runs: operator new is behind the hook although it came later. */
+/* A C program that opens a C++ library while it runs: calls of operator new pass through the
+ * hook, although the operator was loaded later. */
 #include "own.h"
 #include <dlfcn.h>
 int main(int argc, char **argv) {

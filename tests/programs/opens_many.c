@@ -1,5 +1,5 @@
-/* Opens every library of the folder given while 20 threads wait, then has each of the threads touch each library's thread-local variable and
- * allocate after each. */
+/* Opens every library of a folder while 20 threads wait. Then each thread touches the
+ * thread-local variable of each library, and allocates after each. */
 #include "own.h"
 #include <dirent.h>
 #include <dlfcn.h>

@@ -1,4 +1,5 @@
-/* Opens libraries that have operators of their own (PATH PREFIX each), one beside the other, and closes one in between. */
+/* Opens libraries that have their own operators (PATH PREFIX each) at the same time, and closes
+ * one of them meanwhile. */
 #include "own.h"
 #include <dlfcn.h>
 struct plugin { void *library, *(*takes[2])(unsigned); void (*gives[2])(void *); };

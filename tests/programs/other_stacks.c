@@ -1,8 +1,10 @@
-/* Allocates on stacks that are not the thread's own, by the first argument:
- * coroutine N     N pairs on a coroutine's stack, some pages deep, at depths that change, in turn with the main stack
- * forked N        N pairs in a child that was forked by a thread
- * split N         N pairs after a walk through many small stacks, one calling the next
- * guess N         N pairs below a function without unwind data that keeps a pointer to data, which comes and goes, in the frame pointer */
+/* Allocates on stacks that are not the stack of the thread, as the first argument selects:
+ * coroutine N     N pairs on the stack of a coroutine, some pages deep, at changing depths,
+ *                 alternating with the main stack
+ * forked N        N pairs in a child that a thread forked
+ * split N         N pairs after a walk through many small stacks, each calling the next
+ * guess N         N pairs below a function without unwind data that keeps a pointer to data, which
+ *                 is unmapped and mapped again, in the frame pointer register */
 #include "own.h"
 #include <pthread.h>
 #include <sys/wait.h>

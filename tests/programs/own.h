@@ -1,8 +1,8 @@
-/* What the targets share: each call of the allocator family by its own_ name is counted by the target itself, thread by thread, with a hash
- * over (operation, address, size) that does not depend on order. The counters lie in the file OWN_FILE, mapped shared: they stand there at
- * any instant, after SIGKILL too, and counting allocates nothing. A call is counted once it has returned.
- * tests/src/own.rs reads the file and computes the same hash from a recording.
- */
+/* Shared by the target programs: the program itself counts each call of the allocator family by
+ * its own_ name, per thread, with a hash over (operation, address, size) that is independent of
+ * the order. The counters are in the file OWN_FILE, which is mapped shared, so that they survive
+ * SIGKILL and counting allocates nothing. A call is counted after it has returned.
+ * tests/src/own.rs reads the file and computes the same hash from a recording. */
 #ifndef OWN_H
 #define OWN_H
 #ifndef _GNU_SOURCE

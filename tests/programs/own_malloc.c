@@ -1,4 +1,4 @@
-/* Has an allocator of its own: hands out a buffer from its start to its end, and takes nothing back. Allocates a hundred blocks. */
+/* Has its own allocator, which allocates from a buffer and frees nothing. Allocates 100 blocks. */
 #include <stddef.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,5 +1,6 @@
-/* PAIRS pairs (100,000) on each of THREADS threads (1), in groups of GROUP (50), each followed by a rest of three milliseconds, so that a
-   recorder keeps up. It uses the own_ calls: each figure and the hash of each event are its own. */
+/* PAIRS pairs (100,000) on each of THREADS threads (1), in groups of GROUP (50), each followed
+ * by a pause of 3 ms, so that a recorder keeps up. It uses the own_ functions, so that the
+ * program itself computes the counts and the hash of all events. */
 #include "own.h"
 #include <pthread.h>
 #include <time.h>

@@ -1,4 +1,5 @@
-/* PAIRS pairs (1,000,000) on each of THREADS threads (1), by the own_ calls: figures and hash of every event are the target's. */
+/* PAIRS pairs (1,000,000) on each of THREADS threads (1) with the own_ functions: the program
+ * itself computes the counts and the hash of all events. */
 #include "own.h"
 #include <pthread.h>
 static unsigned long pairs;

@@ -1,4 +1,4 @@
-/* Another preload, as programs have them: stands between the program and whoever is next, and passes everything on. */
+/* Another preload library, which passes every call on to the next function of that name. */
 #include <dlfcn.h>
 #include <stddef.h>
 void *malloc(size_t n) {

@@ -1,5 +1,6 @@
-// Three phases with a pause between: `early` takes and gives back, `late` does, and `keeps` leaks in both. What the page shows of
-// a range must be of the functions that ran in it (`noipa`: equal functions stay two). Usage: phases [more]: with `more`, `late` takes twice as much.
+// Three phases with pauses between them: `early` and `late` allocate and free, and `keeps` leaks
+// in both. For a time range, the page must show the functions that ran in it (`noipa` keeps
+// equal functions apart). Usage: phases [more]. With `more`, `late` allocates twice as much.
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>

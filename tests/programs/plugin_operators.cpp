@@ -1,4 +1,5 @@
-// A library with operators of its own: blocks lie in an arena, and one that does not is foreign. NAME is its prefix.
+// A library with its own operators: its blocks are in an arena, and any other block is detected
+// as one of another allocator. NAME is its prefix.
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>

@@ -1,5 +1,6 @@
-/* One of two libraries of the same shape, so that the loader puts them at the same place in turn; NAME is the function's. FRAME differs, so
- * that a rule of the one is wrong for the other. */
+/* One of two libraries of the same layout, so that the loader maps them alternately at the same
+ * address. NAME is the name of the function. FRAME differs, so that the unwind rules of one
+ * library are wrong for the other. */
 #include <stdlib.h>
 __attribute__((noinline, noipa)) void *NAME(void *(*take)(size_t), size_t size) {
     volatile char frame[FRAME];

@@ -1,4 +1,5 @@
-/* Allocates as CPython's allocator of small objects does: arenas, which the recorder does not see, and their index. */
+/* Allocates as CPython's allocator of small objects does: arenas, which the recorder does not
+ * see, and their index. */
 #include <stdlib.h>
 
 static void *volatile kept[4];

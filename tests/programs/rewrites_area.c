@@ -1,5 +1,6 @@
-/* Writes random bytes all over the memory that it shares with the recorder, for so many milliseconds (1000), from a thread, while another
- * allocates; what becomes of itself is its own affair. */
+/* A thread writes random bytes to the memory that the process shares with the recorder, for the
+ * given number of milliseconds (1,000), while another thread allocates. The program itself may
+ * fail. */
 #include "own.h"
 #include <pthread.h>
 #include <time.h>

@@ -1,6 +1,7 @@
-/* With `forks` (`forks-raw`: by a system call of its own) and a static program: enters a sandbox in which sockets and files are death, forks a
- * child that allocates, and starts the program. Else: enters a sandbox in which any system call is death but read, write, exit and those by which the allocator itself gets memory, and
- * allocates PAIRS pairs (10,000) there. */
+/* Enters a sandbox in which any system call is fatal except read, write, exit and those by which
+ * the allocator itself gets memory, and allocates PAIRS pairs (10,000) there. With `forks`
+ * (`forks-raw`: by a system call) and a static program, it enters a sandbox in which sockets and
+ * files are fatal, forks a child that allocates, and starts the program. */
 #include "own.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>

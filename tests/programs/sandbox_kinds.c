@@ -1,11 +1,13 @@
-/* Ways to shut oneself in, by the first argument:
- * counter        the time stamp counter is switched off, then 100,000 pairs
- * strict         strict mode, then 1,000 pairs of blocks that were there before
- * deep N         a filter for what an allocator needs, then N frames of 4 KiB that were not there before
+/* Kinds of sandboxes, as the first argument selects:
+ * counter        the timestamp counter is disabled, then 100,000 pairs
+ * strict         strict mode, then 1,000 pairs of blocks that existed before
+ * deep N         a filter for what an allocator needs, then N new frames of 4 KiB
  * nodes N        the same filter, then 2^N stacks
- * masked         rt_sigprocmask is answered by EPERM, then blocks on a stack that ends at unreadable memory
- * ask            asks whether there is seccomp, in the two usual ways, then 3 children allocate
- * permissive     a filter that forbids what no program needs, then 3 children and a thread allocate */
+ * masked         rt_sigprocmask fails with EPERM, then blocks on a stack that ends at unreadable
+ *                memory
+ * ask            queries in the two usual ways whether there is seccomp, then 3 children allocate
+ * permissive     a filter that forbids what no program needs, then 3 children and a thread
+ *                allocate */
 #include "own.h"
 #include <errno.h>
 #include <linux/filter.h>

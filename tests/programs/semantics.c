@@ -1,5 +1,6 @@
-/* What the allocator's interface shows to a program, case by case as text: results, alignment, usable sizes, contents and errno, with a
- * canary in errno before each call. The text must be the same with and without a recorder. */
+/* Prints what a program can observe of the allocator's interface, case by case: results,
+ * alignment, usable sizes, contents and errno, with a canary in errno before each call. The text
+ * must be the same with and without a recorder. */
 #include "own.h"
 #include <errno.h>
 #include <malloc.h>

@@ -1,5 +1,5 @@
-/* shares SEED ROUNDS FAVOURITE THREADS: threads free and replace each other's blocks in a table. FAVOURITE is the function that allocates most, and
-   the only one that reaches the lines of its own. */
+/* shares SEED ROUNDS FAVORITE THREADS: threads free and replace each other's blocks in a table.
+ * FAVORITE is the function that allocates most, and the only one that reaches its lines. */
 #include "own.h"
 #include <pthread.h>
 #define SLOTS 4096

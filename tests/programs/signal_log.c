@@ -1,6 +1,9 @@
-/* What a program has of signals when it starts, and which ones reach it. `state`: prints what it was started with. `log`: prints each signal with code and value
-   until SIGTERM comes, exit 5. `group SIGNAL N`: sends SIGNAL to its own group N times and prints how often its handler ran. `parent SIGNAL`: sends SIGNAL to its
-   parent. `stop SIGNAL`: stops itself, and a child continues it; exit 6. */
+/* What a program has of signals when it starts, and which ones reach it:
+ * state            prints what it was started with
+ * log              prints each signal with code and value until SIGTERM; exit status 5
+ * group SIGNAL N   sends SIGNAL to its own group N times; prints how often its handler ran
+ * parent SIGNAL    sends SIGNAL to its parent
+ * stop SIGNAL      stops itself; a child continues it; exit status 6 */
 #include "own.h"
 #include <fcntl.h>
 #include <signal.h>

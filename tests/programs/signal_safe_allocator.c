@@ -1,6 +1,6 @@
-/* An allocator that a signal may interrupt at any instruction, and leave: blocks come from one atomic sum and are never used again. Programs
- * that are linked with it may allocate in handlers, and jump out of them, without harm of their own; so whatever goes wrong is the
- * recorder's. */
+/* An allocator that a signal may interrupt and leave at any instruction: blocks come from one
+ * atomic counter and are never reused. Programs that are linked with it may allocate in
+ * handlers, and jump out of them, without harm. So every fault that a test finds is heaptape's. */
 #include <errno.h>
 #include <stdatomic.h>
 #include <stddef.h>

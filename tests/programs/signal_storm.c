@@ -1,5 +1,6 @@
-/* Four threads allocate while a timer signals at 5 kHz; the handler allocates, resizes and frees on whatever it interrupts, hooks among it.
- * Linked with signal_safe_allocator. The handler counts for itself. */
+/* Four threads allocate while a timer sends signals at 5 kHz. The handler allocates, resizes and
+ * frees in whatever code it interrupts, hooks included, and counts separately. Linked with
+ * signal_safe_allocator. */
 #include "own.h"
 #include <pthread.h>
 #include <signal.h>

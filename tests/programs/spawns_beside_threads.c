@@ -1,5 +1,6 @@
-/* One thread starts a program COUNT times (100) by posix_spawn, another looks meanwhile whether the lowest free descriptor is always the
- * same, and closes what it has not opened. */
+/* One thread starts a program COUNT times (100) by posix_spawn. Meanwhile another thread checks
+ * that the lowest free descriptor is always the same, and closes descriptors that it has not
+ * opened. */
 #include "own.h"
 #include <pthread.h>
 #include <spawn.h>

@@ -1,5 +1,6 @@
-/* THREADS threads (1) allocate and free without rest until the file END exists. Each call that takes MS milliseconds (1,000) or longer is
- * reported as a line "thread milliseconds" in the file STALLS. Exits with 7. */
+/* THREADS threads (1) allocate and free without pause until the file END exists. Each call that
+ * takes MS milliseconds (1,000) or longer is reported as a line "thread milliseconds" in the
+ * file STALLS. Exits with 7. */
 #include "own.h"
 #include <pthread.h>
 #include <time.h>

@@ -1,4 +1,4 @@
-/* THREADS threads in all (2,000), LIVE at a time (50), each of them takes and frees ten blocks. */
+/* Starts THREADS threads (2,000), LIVE at a time (50). Each allocates and frees ten blocks. */
 #include "own.h"
 #include <pthread.h>
 static void *work(void *v) {

@@ -1,4 +1,5 @@
-/* THREADS threads (8), each ROUNDS rounds (50,000) of taking a block and handing it to the next thread, which frees it; each keeps ten. */
+/* THREADS threads (8) with ROUNDS rounds each (50,000): each allocates a block and passes it to
+ * the next thread, which frees it. Each keeps ten blocks. */
 #include "own.h"
 #include <pthread.h>
 #include <sched.h>

@@ -1,5 +1,5 @@
-/* One function, two lines: many blocks live shortly, two live for as many milliseconds as the
- * first argument says. */
+/* One function allocates on two lines: many blocks with short lifetimes, and two that live for
+ * the number of milliseconds in the first argument. */
 #include <stdlib.h>
 #include <time.h>
 

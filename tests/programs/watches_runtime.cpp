@@ -1,6 +1,6 @@
-// Puts functions of its own into the table through which the C++ run-time calls malloc and free, as
-// profilers do. Prints how many calls of the run-time's operators they see: before that, while they
-// are there, and after the table is as it was.
+// Puts its own functions into the table through which the C++ run-time calls malloc and free, as
+// profilers do. Prints how many calls of the run-time's operators they see: before that, while
+// they are installed, and after the table is restored.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

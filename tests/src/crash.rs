@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Removes the bytes of traces that no chunk record names: a reader may find events there, but does
-/// not promise to.
+/// Removes the bytes of traces that no chunk record names. Readers may find events there, but
+/// guarantee none.
 pub fn only_committed(folder: &Path) {
     for process_folder in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
         let bytes = fs::read(process_folder.join(TAPE)).unwrap_or_default();
@@ -41,10 +41,10 @@ pub fn only_committed(folder: &Path) {
     }
 }
 
-/// What tears.
+/// Number of bytes that the disk writes atomically.
 const SECTOR: u64 = 512;
 
-/// One thing that was done to the disk.
+/// One change of the disk.
 #[derive(Debug)]
 enum Act {
     Create { inode: u64, path: PathBuf },
@@ -57,13 +57,13 @@ enum Act {
     Folder { path: PathBuf },
 }
 
-/// All that was done, in order.
+/// All changes of the disk, in order.
 pub struct Log {
     acts: Vec<Act>,
     root: PathBuf,
 }
 
-/// One file: what is on the disk, and what was done since.
+/// One file: its content on the disk, and the changes since then.
 #[derive(Clone, Default)]
 struct Body {
     kept: Vec<u8>,
@@ -135,7 +135,7 @@ impl Log {
         self.acts.iter().enumerate().filter(|(_, act)| is_sync(act)).map(|(at, _)| at + 1).collect()
     }
 
-    /// The files as they stand on the disk at a moment, and the names that are certain.
+    /// Returns the files on the disk at a point in time, and the names that are certain.
     fn state(&self, moment: usize) -> (BTreeMap<u64, Body>, usize) {
         let mut bodies: BTreeMap<u64, Body> = BTreeMap::new();
         let mut certain = 0;
@@ -164,7 +164,7 @@ impl Log {
         }
     }
 
-    /// Does to a file what was done, as far as sectors get through.
+    /// Applies a change to a file, for the sectors that reach the disk.
     fn apply(&self, file: &mut Vec<u8>, at: usize, mut gets_through: impl FnMut(u64) -> bool) {
         match &self.acts[at] {
             Act::Resize { length, .. } => file.resize(*length as usize, 0),
@@ -216,14 +216,14 @@ impl Log {
         }
     }
 
-    /// What is on the disk for certain at a moment: nothing else got there.
+    /// Returns what is certainly on the disk at a point in time, and nothing else.
     pub fn certain(&self, moment: usize, to: &Path) {
         let (bodies, certain) = self.state(moment);
         self.put(certain, to, |inode| bodies.get(&inode).map(|body| body.kept.clone()).unwrap_or_default());
     }
 
-    /// What may be on the disk when the power fails at a moment: names up to some later point, and
-    /// sectors by the dice.
+    /// Returns a possible content of the disk when the power fails at a point in time: names up to
+    /// a random later change, and random sectors.
     pub fn possible(&self, moment: usize, random: &mut Random, to: &Path) {
         let (bodies, certain) = self.state(moment);
         let names = certain + random.below((moment - certain + 1) as u64) as usize;
@@ -239,7 +239,7 @@ impl Log {
                     length = length.max(*at as usize + bytes.len());
                 }
             }
-            // A length may get there without its bytes.
+            // A length may reach the disk without its bytes.
             if random.below(2) == 0 {
                 file.resize(file.len().max(length), 0);
             }

@@ -1,4 +1,5 @@
-// What C++ programs keep: containers that grow, objects that nobody deletes, a cycle of shared pointers.
+// Leaks that are typical of C++ programs: containers that grow, objects that are never deleted,
+// a cycle of shared pointers.
 #include <cstdio>
 #include <cstring>
 #include <list>

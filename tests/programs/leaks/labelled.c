@@ -1,6 +1,7 @@
-/* Small programs whose leaks are known: one a mode, named by the first argument. What a mode keeps, it allocates in a function of its own
- * name; `noise` is what every program does besides: blocks that are freed at once. A paced program takes 200 steps of a millisecond,
- * a long one of ten, a slow one of 60, and then stays for two minutes. */
+/* Small programs with known leaks: one for each mode, which the first argument names. What a
+ * mode keeps, it allocates in a function of that name. `noise` allocates blocks that are freed
+ * immediately, as every program does. A paced program makes 200 steps of 1 ms, a long one of 10
+ * ms, a slow one of 60 ms, and then waits for two minutes. */
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-// A class template that allocates in its constructor and in a member template, and a chain of programs for one process: with `chain` it
-// runs itself again.
+// A class template that allocates in its constructor and in a member template. With `chain` the
+// program executes itself again, so that one pid runs several programs.
 #include <cstdlib>
 #include <cstring>
 #include <unistd.h>

@@ -1,8 +1,8 @@
-/* A module of redis, as the server loads it: SESSION.TOUCH USER gives a user's token and renews it every third time, SESSION.WORDS TEXT counts
- * words. redismodule.h is in no package: what of its interface is used is declared here.
+/* A module of redis: SESSION.TOUCH USER returns the token of a user and renews it at every third
+ * call; SESSION.WORDS TEXT counts words. redismodule.h is in no package, so the parts of its
+ * interface that are used are declared here.
  *
- * The mistake: the token that is renewed is forgotten, not freed.
- */
+ * The fault: the old token is not freed when it is renewed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

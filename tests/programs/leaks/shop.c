@@ -1,4 +1,5 @@
-/* A program of several sites, built twice: with MORE one line of it allocates a tenth more. What it does is the same in every run. */
+/* A program with several call sites, built twice: with MORE one line of it allocates a tenth
+ * more. Every run does the same. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* A C module of Python with a leak: `longest(text)` cuts a text into words and gives the longest; the list of words is freed, the words
- * that `copy_word` made are not. */
+/* A C module of Python with a leak: `longest(text)` splits a text into words and returns the
+ * longest. It frees the list of words, but not the words that `copy_word` made. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 

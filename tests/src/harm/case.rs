@@ -2,38 +2,38 @@
 
 use std::fmt;
 
-/// One step of a program, perhaps with steps inside.
+/// One step of a program, which may contain other steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// What is done: a name that `harm_steps.c` knows.
+    /// Name of the action, which `harm_steps.c` defines.
     pub name: String,
-    /// Up to three numbers.
+    /// Up to three arguments of the action.
     pub numbers: Vec<i64>,
-    /// The steps inside: of a thread, a child, a handler.
+    /// The contained steps: of a thread, a child or a handler.
     pub body: Option<Vec<Step>>,
 }
 
-/// A generated program.
+/// A generated program with its surroundings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// Linked with an allocator that may be interrupted and left at any instruction.
+    /// Whether it is linked with an allocator that signals may interrupt and leave.
     pub is_signal_safe: bool,
-    /// A signal that its parent ignores.
+    /// A signal that the parent of the program ignores.
     pub ignored: Option<i64>,
-    /// What it does.
+    /// The steps of the main thread.
     pub steps: Vec<Step>,
 }
 
-/// First part of the word for [`Case::ignored`].
+/// Prefix of the argument for [`Case::ignored`].
 const IGNORING: &str = "ignoring:";
 
 impl Step {
-    /// A step without steps inside.
+    /// Returns a step without contained steps.
     pub fn leaf(name: &str, numbers: &[i64]) -> Step {
         Step { name: name.to_owned(), numbers: numbers.to_vec(), body: None }
     }
 
-    /// A step with steps inside.
+    /// Returns a step with contained steps.
     pub fn block(name: &str, numbers: &[i64], body: Vec<Step>) -> Step {
         Step { name: name.to_owned(), numbers: numbers.to_vec(), body: Some(body) }
     }
@@ -47,34 +47,34 @@ impl Step {
         arguments.push("}".to_owned());
     }
 
-    /// Whether `holds` is true of this step or of one inside.
+    /// Returns whether `holds` is true for this step or for a contained one.
     pub fn any(&self, holds: &impl Fn(&Step) -> bool) -> bool {
         holds(self) || self.body.iter().flatten().any(|step| step.any(holds))
     }
 
-    /// Its name and first number, `fork:2`.
+    /// Returns its name and first number, as in `fork:2`.
     pub fn is(&self, name: &str, first: i64) -> bool {
         self.name == name && self.numbers.first() == Some(&first)
     }
 }
 
 impl Case {
-    /// The arguments of `harm_steps`.
+    /// Returns the arguments of `harm_steps`.
     pub fn arguments(&self) -> Vec<String> {
         let mut arguments = Vec::new();
         self.steps.iter().for_each(|step| step.arguments(&mut arguments));
         arguments
     }
 
-    /// Whether `holds` is true of any step.
+    /// Returns whether `holds` is true for any step.
     pub fn any(&self, holds: impl Fn(&Step) -> bool) -> bool {
         self.steps.iter().any(|step| step.any(&holds))
     }
 
-    /// Reads what [`fmt::Display`] wrote.
+    /// Parses the text that [`fmt::Display`] writes.
     ///
     /// # Errors
-    /// Says which word is wrong.
+    /// Returns an error that names the invalid argument.
     pub fn parse(text: &str) -> Result<Case, String> {
         let mut arguments = text.split_whitespace().peekable();
         let is_signal_safe = arguments.next_if_eq(&"signal-safe").is_some();
@@ -96,7 +96,7 @@ impl Case {
             let numbers = numbers.map_err(|error| format!("{word}: {error}"))?;
             let step = Step { name: name.to_owned(), numbers, body: None };
             if is_open {
-                // While the block is open, its body holds the steps before it.
+                // While a block is open, its body contains the steps before it.
                 open.push(Step { body: Some(std::mem::take(&mut steps)), ..step });
             } else {
                 steps.push(step);

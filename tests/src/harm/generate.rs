@@ -1,9 +1,9 @@
-//! Cases from seeds. What is drawn must be deterministic in a bare run; [`Around`] knows what that
-//! forbids where.
+//! Generates cases from seeds. A case must be deterministic in a bare run; [`Around`] states which
+//! steps that forbids in which surroundings.
 
 use super::{Case, Step};
 
-/// Numbers from a seed (splitmix64).
+/// Random numbers from a seed (splitmix64).
 struct Random(u64);
 
 impl Random {
@@ -31,26 +31,26 @@ impl Random {
     }
 }
 
-/// Which steps a sandbox, or a fork that libc does not know of, leaves to the process.
+/// Which steps a process may make in a sandbox, or after a fork without libc.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Left {
-    /// Everything.
+    /// Every step is possible.
     All,
     /// No threads, signals or new programs.
     Quiet,
     /// Allocator calls, with memory from the kernel.
     Allocations,
-    /// Allocator calls on memory that is there.
+    /// Allocator calls on memory that is mapped already.
     Pairs,
 }
 
-/// What surrounds a step.
+/// The surroundings of a step.
 #[derive(Clone, Copy)]
 struct Around {
     depth: u32,
     /// Other threads run the same steps.
     is_concurrent: bool,
-    /// The child of a fork by one of several threads: what other threads held is locked for ever.
+    /// The child of a fork by one of several threads: locks of other threads stay locked.
     is_orphan: bool,
     /// A timer interrupts the steps.
     is_storm: bool,
@@ -59,11 +59,11 @@ struct Around {
     is_main: bool,
     /// The process may harm itself: it is a child.
     is_child: bool,
-    /// Nothing of the process comes after this list, so it may shut itself in.
+    /// The process ends after this list, so it may enter a sandbox.
     is_last: bool,
     is_signal_safe: bool,
     left: Left,
-    /// How often the step runs.
+    /// Number of times that the step runs.
     copies: i64,
 }
 
@@ -77,7 +77,7 @@ struct Generator {
 /// Signals that the steps block, ignore and send.
 const SIGNALS: [i64; 8] = [1, 10, 12, 13, 15, 17, 28, 40];
 
-/// The case of a seed.
+/// Returns the case of a seed.
 pub fn generate(seed: u64) -> Case {
     let mut random = Random(seed);
     let is_signal_safe = random.chance(20);
@@ -116,7 +116,7 @@ impl Generator {
         steps
     }
 
-    /// How a process ends, when it does not end by itself.
+    /// Returns the step by which a process ends, if it does not end by itself.
     fn ending(&mut self, around: Around, steps: &mut Vec<Step>) {
         if around.left == Left::All && self.random.chance(30) {
             if self.random.chance(20) && self.takes_process(around) {
@@ -217,8 +217,8 @@ impl Generator {
     }
 
     fn plugin(&mut self, steps: &mut Vec<Step>) {
-        // Those with operators of their own are not closed: the README says that they go with
-        // heaptape, and stay without.
+        // Plugins with their own operators are not closed: heaptape unloads them and a bare
+        // run does not, as the README says.
         match self.random.below(5) {
             0 => steps.push(Step::leaf("dlopen", &[self.random.below(4), self.random.below(2)])),
             1 => steps.push(Step::leaf("dlclose", &[0])),
@@ -230,7 +230,7 @@ impl Generator {
     }
 
     fn libc(&mut self, around: Around, steps: &mut Vec<Step>) {
-        // A file that another thread has open would be seen in a child.
+        // A child would see a file that another thread has open.
         let shared = [0, 1, 3];
         let alone = [2, 10, 4, 5, 6, 7, 8, 9, 12, 13, 14, 14, 14];
         let which = if around.is_concurrent || self.random.chance(40) {
@@ -268,7 +268,7 @@ impl Generator {
         steps.push(Step::leaf("signal", &step));
     }
 
-    /// Changes of the process that last. Those that children could not live with are made in
+    /// Returns lasting changes of the process. Changes that would break later children are made in
     /// children.
     fn system(&mut self, around: &mut Around, steps: &mut Vec<Step>) {
         let number = self.random.below(8);
@@ -297,7 +297,7 @@ impl Generator {
         if around.is_last && around.left == Left::All && self.random.chance(60) {
             let kind = self.random.below(9);
             if kind == 0 {
-                // Memory that is there when nothing may be had any more.
+                // Memory that is allocated before no more is available.
                 steps.push(Step::leaf("pairs", &[100, 600]));
             }
             steps.push(Step::leaf("sandbox", &[kind]));
@@ -347,8 +347,8 @@ impl Generator {
                     ..inner
                 };
                 let mut body = self.list(inner, 8);
-                // A child whose libc knows nothing of the fork, or that has locks of others, does
-                // not end by exit.
+                // A child of a fork without libc, or with locks of other threads, does not end by
+                // exit.
                 let is_exit = kind == 0 && !is_orphan && self.random.chance(30);
                 if kind == 0 && !is_orphan {
                     self.ending(
@@ -389,7 +389,7 @@ impl Generator {
         }
     }
 
-    /// Two threads, one of which starts programs while the other looks at its descriptors.
+    /// Returns two threads: one starts programs while the other inspects the descriptors.
     fn beside(&mut self, around: Around, steps: &mut Vec<Step>) {
         if !self.takes_process(around) {
             return;
@@ -408,7 +408,7 @@ impl Generator {
         ));
     }
 
-    /// The steps of a program that is started.
+    /// Returns the steps of a program that a case starts.
     fn inside_program(&mut self, around: Around) -> Vec<Step> {
         let around = Around {
             depth: around.depth + 1,

@@ -1,10 +1,10 @@
-//! Runs cases from consecutive seeds until a time is over, and reports what differs.
+//! Runs cases from consecutive seeds until a deadline, and reports differences.
 
 use super::{Bench, Case, Observation, Way, generate, recording, shrink};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// The ways besides plain recording, one of them for each case.
+/// Kinds of runs besides plain recording. Each case runs in one of them.
 const OTHER_WAYS: [Way; 6] = [
     Way::Alone,
     Way::Recorded(&["--sample=1KiB"]),
@@ -14,20 +14,20 @@ const OTHER_WAYS: [Way; 6] = [
     Way::Daemon("trace"),
 ];
 
-/// How long a difference is made smaller.
+/// Maximum duration of shrinking a difference.
 const SHRINK_TIME: Duration = Duration::from_secs(60);
 
-/// A difference.
+/// A case whose runs differ.
 pub struct Found {
     /// The seed of the case.
     pub seed: u64,
     /// The smallest case that was found to differ.
     pub case: Case,
-    /// How it is run.
+    /// The kind of run that differs.
     pub way: Way,
-    /// In what it differs.
+    /// Description of the difference.
     pub what: String,
-    /// In how many of how many further runs of the whole case.
+    /// Number of further runs of the whole case that differ, and of all of them.
     pub again: (u32, u32),
 }
 
@@ -39,16 +39,16 @@ impl fmt::Display for Found {
     }
 }
 
-/// What was run.
+/// Counts and differences of a hunt.
 #[derive(Default)]
 pub struct Summary {
-    /// Cases.
+    /// Number of cases.
     pub cases: u64,
-    /// Runs of a case with the library.
+    /// Number of runs with the library.
     pub runs: u64,
-    /// Cases whose bare runs differ among themselves, or do not end, and say nothing; and why.
+    /// Cases that show nothing, with the reason: their bare runs differ or do not end.
     pub unsteady: Vec<(u64, String)>,
-    /// Differences.
+    /// The differences that were found.
     pub found: Vec<Found>,
 }
 
@@ -62,7 +62,7 @@ impl fmt::Display for Summary {
     }
 }
 
-/// A hunt, and what it needs.
+/// A hunt with its runner.
 pub struct Hunt {
     bench: Bench,
     ways: Vec<Way>,
@@ -77,12 +77,12 @@ impl Default for Hunt {
 }
 
 impl Hunt {
-    /// With all ways.
+    /// Returns a hunt with all kinds of runs.
     pub fn new() -> Hunt {
         Hunt { bench: Bench::new(), ways: Vec::new(), is_shrinking: true, most: 3 }
     }
 
-    /// Runs each case in this way only, and does not make it smaller.
+    /// Runs each case in this kind only, and does not shrink it.
     pub fn only(way: Way) -> Hunt {
         Hunt { ways: vec![way], is_shrinking: false, most: 1, ..Hunt::new() }
     }
@@ -92,7 +92,7 @@ impl Hunt {
         Hunt { most, ..self }
     }
 
-    /// Runs at most `cases` cases from `seed` on, for this long at most, or until there are enough
+    /// Runs at most `cases` cases from `seed` on, until the time is over or there are enough
     /// differences.
     pub fn run(&self, seed: u64, cases: u64, longest: Duration, summary: &mut Summary) {
         let start = Instant::now();
@@ -104,7 +104,7 @@ impl Hunt {
         }
     }
 
-    /// Runs one case in its ways.
+    /// Runs one case in its kinds of runs.
     pub fn case(&self, seed: u64, case: &Case, summary: &mut Summary) {
         summary.cases += 1;
         let bare = self.bench.run(case, &Way::Bare);
@@ -129,7 +129,7 @@ impl Hunt {
         }
     }
 
-    /// Runs a case in all ways.
+    /// Runs a case in all kinds of runs.
     pub fn replay(&self, case: &Case, summary: &mut Summary) {
         let bare = self.bench.run(case, &Way::Bare);
         summary.cases += 1;

@@ -1,10 +1,9 @@
-//! Finds harm that nobody thought of: programs made from a seed mix what programs do, run bare and
-//! recorded, and must see no difference.
+//! Finds unexpected harm: generated programs mix what programs do, run bare and recorded, and must
+//! see no difference.
 //!
 //! A [`Case`] is data, a list of steps. `tests/programs/harm_steps.c` executes it, so no case needs
-//! a compiler. [`mod@generate`] makes cases, [`mod@run`] runs one in one of several ways and reads
-//! what it saw, [`mod@shrink`] makes a case that differs small, [`mod@hunt`] does all of it until a
-//! time is over.
+//! a compiler. [`mod@generate`] makes cases, [`mod@run`] runs one and reads what it saw,
+//! [`mod@shrink`] shrinks a case that differs, and [`mod@hunt`] does all of it until a deadline.
 
 mod case;
 mod generate;

@@ -1,4 +1,4 @@
-//! What a recording of a case must hold: the ledger, and what the program counted itself.
+//! Checks recordings of cases: the accounting, and the counts of the program itself.
 
 use super::{Case, Observation};
 use crate::recording::heaptape;
@@ -8,15 +8,14 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
-/// What a case does to its recording, for which the rules are looser.
+/// What a case does that its recording cannot show completely.
 struct Excuses {
     /// Processes are not recorded: they have no library, no rights to the recorder, or libc does
     /// not know of them.
     unrecorded: bool,
-    /// Hooks are left or interrupted, or memory may not be had: events may be lost, and are
-    /// counted.
+    /// Hooks are left or interrupted, or memory is short: events may be lost, and are counted.
     lost: bool,
-    /// What the program counted itself is not exact.
+    /// The counts of the program itself are not exact.
     uncounted: bool,
 }
 
@@ -38,7 +37,7 @@ impl Excuses {
     }
 }
 
-/// What is wrong with a recording, in words.
+/// Returns a description of what is wrong with a recording.
 pub(super) fn fault(case: &Case, seen: &Observation, is_sampled: bool, folder: &Path) -> Option<String> {
     let excuses = Excuses::of(case);
     let verify = heaptape([OsStr::new("verify"), folder.as_os_str()]);
@@ -90,8 +89,8 @@ pub(super) fn fault(case: &Case, seen: &Observation, is_sampled: bool, folder: &
     None
 }
 
-/// What is wrong with a daemon's epochs, in words. Events that a jump out of a hook cost, or that
-/// found a full ring, are lost and counted; nothing else may be missing.
+/// Returns a description of what is wrong with a daemon's epochs. Events that a jump out of a hook
+/// or a full ring cost are lost and counted. Nothing else may be missing.
 pub(super) fn epoch_fault(daemon: &Daemon) -> Option<String> {
     let epochs = daemon.epochs(&[]);
     if epochs.is_empty() {
@@ -114,7 +113,7 @@ pub(super) fn epoch_fault(daemon: &Daemon) -> Option<String> {
     })
 }
 
-/// The command that replays a case.
+/// Returns the command that replays a case.
 pub(super) fn replay(case: &Case) -> String {
     let command = test_env::command();
     format!("HEAPTAPE={} scripts/dev harm replay '{case}'", command.display())

@@ -1,4 +1,4 @@
-//! Runs a case in one of several ways, and reads what it saw.
+//! Runs a case bare, recorded or otherwise, and reads what it saw.
 
 use super::Case;
 use crate::{Daemon, Target, test_env};
@@ -13,19 +13,19 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// No case takes longer, unless it hangs.
+/// Maximum duration of a case. A longer one hangs.
 const LONGEST: Duration = Duration::from_secs(15);
 
-/// `struct shared` of `harm_log.h`: its first page, then the threads' logs.
+/// Size of `struct shared` of `harm_log.h`: a page, then the logs of the threads.
 const LOG_HEADER: u64 = 4096;
 const LOG_BYTES: u64 = LOG_HEADER + 128 * (128 << 10);
 
-/// How a case is run.
+/// The kind of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// As it is.
+    /// Without the library.
     Bare,
-    /// With the library, and no recorder.
+    /// With the library, but without a recorder.
     Alone,
     /// By `heaptape record`, with these options.
     Recorded(&'static [&'static str]),
@@ -35,31 +35,32 @@ pub enum Way {
     Planted(&'static str),
 }
 
-/// What a case did, as far as it must not depend on who looks.
+/// The observable results of a case, which must not depend on the kind of run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observation {
-    /// `exit 0`, as a shell shows it, or that it did not end.
+    /// The exit status as a shell shows it (`exit 0`), or that it did not end.
     pub end: String,
-    /// Standard output.
+    /// Bytes of standard output.
     pub stdout: Vec<u8>,
-    /// Standard error.
+    /// Bytes of standard error.
     pub stderr: Vec<u8>,
-    /// What it logged.
+    /// Text of the program's log.
     pub log: Vec<String>,
-    /// What it counted itself.
+    /// Counts of the program itself.
     pub counts: Counts,
 }
 
-/// What the program counted itself. Not compared: a signal may come between an act and its count.
+/// Counts of the program itself. They are not compared, since a signal may come between an action
+/// and its count.
 #[derive(Clone, Copy, Debug, Default, Eq)]
 pub struct Counts {
-    /// Processes of its own, started by libc's functions.
+    /// Number of processes that libc's functions started.
     pub processes: u64,
-    /// Allocations, without those inside libc.
+    /// Number of allocations, without those inside libc.
     pub allocs: u64,
-    /// Reallocations.
+    /// Number of reallocations.
     pub resizes: u64,
-    /// Frees.
+    /// Number of frees.
     pub frees: u64,
 }
 
@@ -70,12 +71,12 @@ impl PartialEq for Counts {
 }
 
 impl Observation {
-    /// Whether the program was still running after a long time.
+    /// Returns whether the program was still running after the maximum duration.
     pub fn is_stuck(&self) -> bool {
         self.end == "does not end"
     }
 
-    /// The first thing in which `other` differs, in words.
+    /// Returns a description of the first difference from `other`.
     pub fn difference(&self, other: &Observation) -> Option<String> {
         if let Some(line) =
             (0..self.log.len().max(other.log.len())).find(|&line| self.log.get(line) != other.log.get(line))
@@ -108,7 +109,7 @@ impl Observation {
     }
 }
 
-/// What all runs share: programs, plugins, a folder, daemons.
+/// The programs, plugins, folder and daemons that all runs share.
 pub struct Bench {
     programs: [PathBuf; 2],
     planted: PathBuf,
@@ -139,12 +140,12 @@ impl Bench {
         }
     }
 
-    /// The daemon of [`Way::Daemon`].
+    /// Returns the daemon of [`Way::Daemon`].
     pub fn daemon(&mut self) -> &mut Daemon {
         &mut self.daemon
     }
 
-    /// The recording of the last [`Way::Recorded`].
+    /// Returns the recording of the last [`Way::Recorded`].
     pub fn recording(&self) -> PathBuf {
         self.folder.path().join("recording")
     }
@@ -177,7 +178,7 @@ impl Bench {
             }
             Way::Daemon(mode) => {
                 command.env("LD_PRELOAD", test_env::library()).env("HEAPTAPE_SOCKET", self.daemon.socket());
-                // A machine that has other work too may be late with its answer.
+                // A busy machine may answer late.
                 command.env("HEAPTAPE_ATTACH_MS", "10000").env("HEAPTAPE_MODE", mode);
             }
             Way::Planted(kind) => {
@@ -187,12 +188,12 @@ impl Bench {
         command
     }
 
-    /// Runs a case.
+    /// Runs a case in one kind of run.
     pub fn run(&self, case: &Case, way: &Way) -> Observation {
         let path = |name: &str| self.folder.path().join(name);
         remove_recording(&self.recording());
-        // New files, and not old ones of length 0: what an earlier case left running writes
-        // elsewhere.
+        // New files instead of truncated ones, since a process of an earlier case may still write
+        // to the old ones.
         for name in ["log", "stdout", "stderr"] {
             fs::remove_file(path(name)).ok();
         }
@@ -228,7 +229,7 @@ fn remove_recording(folder: &Path) {
     }
 }
 
-/// Runs a command to its end, and says which.
+/// Runs a command, and returns how it ended.
 fn end(mut command: Command) -> String {
     let start = Instant::now();
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -248,13 +249,13 @@ fn end(mut command: Command) -> String {
         child.wait().ok();
     }
     match status.map(|status| (status.code(), status.signal())) {
-        // `heaptape record` says it as a shell does.
+        // `heaptape record` exits as a shell does.
         Some((code, signal)) => format!("exit {}", code.unwrap_or_else(|| 128 + signal.unwrap_or_default())),
         None => "does not end".to_owned(),
     }
 }
 
-/// The first thread's log, and what the program counted.
+/// Returns the log of the first thread, and the counts of the program.
 fn read_log(path: &Path) -> (Vec<String>, Counts) {
     let mut bytes = Vec::new();
     let file = File::open(path).expect("the log");

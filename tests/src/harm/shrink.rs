@@ -1,10 +1,10 @@
-//! Makes a case small that shows a difference: steps are left out, blocks replaced by what is in
-//! them, numbers made small, as long as the difference stays.
+//! Shrinks a case that shows a difference: removes steps, replaces blocks by their contents, and
+//! reduces numbers, as long as the difference remains.
 
 use super::{Case, Step};
 use std::time::{Duration, Instant};
 
-/// The smallest case found within `longest` for which `differs` holds, as it does for `case`.
+/// Returns the smallest case found within `longest` for which `differs` holds, as for `case`.
 pub fn shrink(case: &Case, longest: Duration, mut differs: impl FnMut(&Case) -> bool) -> Case {
     let end = Instant::now() + longest;
     let mut best = case.clone();
@@ -13,7 +13,7 @@ pub fn shrink(case: &Case, longest: Duration, mut differs: impl FnMut(&Case) -> 
         let tried = Case { ignored: None, ..best.clone() };
         best = if differs(&tried) { tried } else { best };
     }
-    // Whole stretches first.
+    // Long runs of steps are removed first.
     while size > 0 {
         let mut at = 0;
         while at < best.steps.len() && Instant::now() < end {
@@ -61,7 +61,7 @@ fn count(steps: &[Step]) -> usize {
     steps.iter().map(|step| 1 + count(step.body.as_deref().unwrap_or_default())).sum()
 }
 
-/// Changes the step of this number, counted from the outside in. Says whether there is a change.
+/// Changes the step of this number, counted from the outside in. Returns whether it changed.
 fn change_step(steps: &mut Vec<Step>, number: &mut usize, change: Change) -> bool {
     for at in 0..steps.len() {
         if *number == 0 {
@@ -90,7 +90,7 @@ fn change_step(steps: &mut Vec<Step>, number: &mut usize, change: Change) -> boo
     false
 }
 
-/// Makes the numbers smaller that count something.
+/// Lowers the arguments of a step that are counts. Returns whether one changed.
 fn lower(step: &mut Step, to: impl Fn(i64) -> i64) -> bool {
     let counts: &[usize] = match step.name.as_str() {
         "pairs" | "deep" => &[0, 1],
