@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! rings ─> drain ──batches──> digest ──────────────────write jobs──> store ─> files
-//!          slots              process_recording: live (index,        trace.mtrc, events.tape,
-//!          merge              journal), stacks (modules), profile,   profile.mptl
-//!                             trace
+//!          slots              process_recording: threads, heap       trace.mtrc, events.tape,
+//!          merge              (live, profile), stacks (modules),     profile.mptl
+//!                             output (trace, journal), schedule
 //! ```
 //! Each stage is a thread with a bounded queue in front of it. A full queue stops the stage before
 //! it, in the end the rings, and then the program waits (or drops events and counts them).

@@ -49,7 +49,7 @@ struct ClosingEpoch {
 /// The streams that a user has sent in the current epoch.
 #[derive(Clone, Debug, Default)]
 pub struct EpochStreams {
-    /// Number of streams.
+    /// Number of streams that were started.
     pub begun: u64,
     /// Number of their bytes so far.
     pub bytes: Arc<AtomicU64>,
@@ -199,7 +199,7 @@ impl Epochs {
         self.send(ArchiveCommand::Adopt(Arc::clone(epoch), id, flight, on_done));
     }
 
-    /// Returns the function that moves the folders of the flight recording of a running process into
+    /// Returns the function that moves the folders of the flight recording of a running process to
     /// an epoch, for another thread.
     pub fn adopter(
         &self,

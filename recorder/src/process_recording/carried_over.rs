@@ -2,7 +2,7 @@
 //! that leaves the process in good order writes it, and the one that takes it over reads and
 //! removes it. Stacks are stored as their nodes, which stay in the area.
 
-use super::{ProcessRecording, Unwritten};
+use super::ProcessRecording;
 use crate::live::Call;
 use crate::replace::{Durability, replace_file};
 use crate::store::WriteJob;
@@ -26,16 +26,15 @@ impl ProcessRecording {
         self.settle(u64::MAX);
         let Some(path) = self.session.carried_over.clone() else { return };
         let nodes: HashMap<u32, u32> = self.stacks.nodes().collect();
-        let mut blocks: Vec<_> = self.live.index().iter().collect();
+        let mut blocks: Vec<_> = self.heap.index().iter().collect();
         blocks.sort_unstable_by_key(|(_, block)| block.index);
         let mut bytes = Vec::with_capacity(MAGIC.len() + 8 + blocks.len() * BLOCK);
         bytes.extend(MAGIC);
         bytes.extend(self.session.stats.live_since_unix_ns.load(Relaxed).to_le_bytes());
         for (address, block) in blocks {
-            let amount = self.sample_weights.as_ref().and_then(|sample_weights| sample_weights.get(block.index));
             bytes.extend(address.to_le_bytes());
             bytes.extend(block.size.to_le_bytes());
-            bytes.extend(amount.map_or(block.size, |amount| amount.bytes).to_le_bytes());
+            bytes.extend(self.heap.amount(&block).bytes.to_le_bytes());
             bytes.extend(nodes.get(&block.site).copied().unwrap_or(0).to_le_bytes());
         }
         if let Err(error) = replace_file(&path, &bytes, None, Durability::BeforeRename) {
@@ -72,21 +71,18 @@ impl ProcessRecording {
             let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| block[at + byte]));
             let node = u32::from_le_bytes(std::array::from_fn(|byte| block[24 + byte]));
             let (address, size, weight) = (number(0), number(8), number(16));
-            let site = self.stacks.site(node, &mut self.before);
+            let site = self.stacks.site(node, self.output.records());
             let tick = self.last_tick;
             let call = Call { op: Op::MALLOC, thread: 0, site, address, size, weight, tick };
-            self.profile.grow(self.stacks.last());
-            let done = self.live.apply(&call, false, &mut self.effects);
-            self.effects.extend(done.effect(&call));
-            self.effects.iter_mut().for_each(|effect| effect.entry = Entry::Carried as u8);
-            self.add_effects();
-            if self.trace.events() >= super::CHUNK_EVENTS {
+            self.heap.grow(self.stacks.last());
+            self.heap.add_carried(&call, Entry::Carried as u8, self.output.trace());
+            if self.output.is_chunk_full() {
                 self.finish_chunk(spare(), out);
                 self.prepare_events();
             }
         }
         // These blocks do not count as allocations of this daemon's epoch.
-        self.segments.last_contribution = self.profile.site_sums();
-        self.unwritten = Unwritten { summary: true, profile: true };
+        self.segments.set_last_contribution(self.heap.profile().site_sums());
+        self.schedule.note_events();
     }
 }

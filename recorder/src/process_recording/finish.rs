@@ -23,21 +23,21 @@ impl ProcessRecording {
     /// Ends the recording: writes everything that is left.
     pub fn finish(&mut self, end: End, spare: &mut dyn FnMut() -> Chunk, out: &mut dyn FnMut(WriteJob)) {
         self.prepare_events();
-        self.live.finish(self.last_tick, &mut self.effects);
-        self.add_effects();
+        self.heap.finish(self.last_tick);
+        self.heap.add_effects(self.output.trace());
         let now = self.session.clock.now();
-        for thread in self.threads.numbers().into_iter().map(|number| number as u32) {
+        for thread in self.threads.numbers() {
             // The next daemon will read the future gaps of a process that is handed over to it.
             if self.is_handed_over {
                 self.end_gap(thread, now);
             } else {
-                self.count_unpublished(thread);
+                self.threads.count_unpublished(thread);
                 self.report_drops(thread, now);
             }
         }
         for (count, what) in [
             (self.stacks.invalid_stacks(), "events named a stack that could not be read"),
-            (self.live.index().refused(), "blocks could not be stored"),
+            (self.heap.index().refused(), "blocks could not be stored"),
             (
                 self.session.mapping.header().nodes_missing.load(std::sync::atomic::Ordering::Relaxed),
                 "stacks did not fit into the stack table",

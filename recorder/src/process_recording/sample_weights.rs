@@ -2,9 +2,9 @@
 //! thread, and the records that are skipped while a thread has not noticed yet that the process is
 //! to be dormant or sampled.
 
-use super::{ProcessRecording, Thread};
+use super::ProcessRecording;
 use crate::index::Block;
-use crate::live::Renumbered;
+use crate::live::{Call, Renumbered};
 use crate::options::{Mode, Options};
 use crate::profile::Amount;
 use rustc_hash::FxHashMap;
@@ -86,11 +86,11 @@ pub enum RecordFilter {
 
 impl ProcessRecording {
     /// Returns the thread's sampling interval, and which of its records are used.
-    pub(super) fn filter(&self, thread: u32) -> (u64, RecordFilter) {
-        let mean = self.threads[thread as usize].mean;
+    pub(super) fn filter(&mut self, thread: u32) -> (u64, RecordFilter) {
+        let mean = self.threads.mean(thread);
         let filter = match self.session.options.mode {
             Mode::Off => RecordFilter::None,
-            _ if self.sample_weights.is_some() && mean == 0 => RecordFilter::Frees,
+            _ if self.heap.is_sampled() && mean == 0 => RecordFilter::Frees,
             _ => RecordFilter::All,
         };
         (mean, filter)
@@ -98,27 +98,19 @@ impl ProcessRecording {
 
     #[cold]
     pub(super) fn interval(&mut self, thread: u32, record: Record) {
-        let known: &mut Thread = &mut self.threads[thread as usize];
         // Where every event is recorded, weights do not matter: a thread may be ahead of the
         // digest.
-        if record.delta() != 0 && self.sample_weights.is_some() {
-            known.next_mean = Some(record.body);
+        if record.delta() != 0 && self.heap.is_sampled() {
+            self.threads.set_next_mean(thread, record.body);
         } else {
-            (known.mean, known.next_mean) = (record.body, None);
+            self.threads.set_mean(thread, record.body);
         }
     }
 
     /// Returns interval and filter after an event of a sampled thread.
     #[inline]
     pub(super) fn next_interval(&mut self, thread: u32, mean: u64, filter: RecordFilter) -> (u64, RecordFilter) {
-        let known = &mut self.threads[thread as usize];
-        match known.next_mean.take() {
-            None => (mean, filter),
-            Some(next) => {
-                known.mean = next;
-                self.filter(thread)
-            }
-        }
+        if self.threads.takes_next_mean(thread) { self.filter(thread) } else { (mean, filter) }
     }
 
     /// Handles a record of a thread that has not noticed a change of the mode. A record that is not
@@ -133,16 +125,13 @@ impl ProcessRecording {
         address: u64,
         tick: u64,
     ) -> (u64, RecordFilter) {
-        let known = &mut self.threads[thread as usize];
-        if let Some(next) = known.next_mean.take() {
-            known.mean = next;
-        }
-        if filter == RecordFilter::Frees && (op.is_free() || op == Op::RESIZE_BEGIN) && self.live.knows(address) {
+        self.threads.takes_next_mean(thread);
+        if filter == RecordFilter::Frees && (op.is_free() || op == Op::RESIZE_BEGIN) && self.heap.knows(address) {
             let op = if op.is_free() { op } else { Op::FREE };
-            known.recorded += u64::from(op.is_event());
-            self.calls.push(crate::live::Call { op, thread, site: 0, address, size: 0, weight: 0, tick });
+            self.threads.count_recorded(thread, u64::from(op.is_event()));
+            self.heap.push(Call { op, thread, site: 0, address, size: 0, weight: 0, tick });
         } else {
-            known.skipped += u64::from(op.is_event());
+            self.threads.count_skipped(thread, u64::from(op.is_event()));
         }
         self.filter(thread)
     }

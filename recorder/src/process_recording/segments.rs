@@ -2,27 +2,23 @@
 //! flight recording, and what comes before and after a change of folder or mode. A segment is a
 //! complete folder of a process: alone it describes all blocks that are live in it.
 
+use super::ProcessRecording;
 use super::code::Names;
-use super::open_chunk::Journaled;
-use super::{ProcessRecording, SampleWeights, Unwritten, trace_of};
-use crate::chunk_journal::ChunkJournal;
-use crate::code;
-use crate::history::GrowthHistory;
+use super::heap::CarriedBlock;
+use super::output::Output;
+use super::view::View;
 use crate::index::Block;
-use crate::live::{Call, Renumbered};
+use crate::live::Call;
 use crate::options::{Mode, Options};
-use crate::process;
-use crate::process::End;
-use crate::profile::{Amount, Profile};
+use crate::process::{self, End};
 use crate::profile_delta::{Contributor, ProfileDelta};
 use crate::session::{Session, StatsSnapshot};
-use crate::slots::EventCounts;
 use crate::store::{Callback, WriteJob};
 use crate::symbols::Job;
 use crate::trace::Chunk;
 use crossbeam_channel::Sender;
-use formats::tape::field::Text;
-use formats::tape::{self, Account, Accounts, Entry, Record as TapeRecord, SiteSums};
+use formats::recording::Accounting;
+use formats::tape::{self, Accounts, Entry, Record as TapeRecord, SiteSums};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,8 +28,7 @@ use wire::Op;
 
 /// Number of closed segments that a flight recording keeps, besides the one that is being written.
 const MAX_CLOSED_SEGMENTS: usize = 4;
-/// Period over which the growth of sites is counted.
-const GROWTH_PERIOD: Duration = Duration::from_secs(60);
+
 /// Minimum lifetime of a process that keeps a folder of its own in mode `profile`.
 const SHORT: Duration = Duration::from_secs(60);
 
@@ -52,100 +47,63 @@ pub enum ProcessCommand {
     View(usize, Sender<View>),
 }
 
-/// A call site with its stack, for a live view.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ViewSite {
-    /// Number of the site.
-    pub site: u32,
-    /// Number of live bytes.
-    pub live_bytes: u64,
-    /// Number of live blocks.
-    pub live_blocks: u64,
-    /// Number of blocks allocated since the attach.
-    pub allocs: u64,
-    /// Number of bytes allocated since the attach.
-    pub bytes: u64,
-    /// Frames of the stack, innermost first.
-    pub stack: Vec<ViewFrame>,
-}
-
-/// A frame of the stack of a site.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ViewFrame {
-    /// Number of the module; 0 for none.
-    pub module: u32,
-    /// Return address of the frame.
-    pub address: u64,
-    /// Name of code that no file describes.
-    pub code: Option<Text>,
-}
-
-/// The call sites of a process.
-#[derive(Clone, Debug, Default)]
-pub struct View {
-    /// The sites with the most live bytes.
-    pub sites: Vec<ViewSite>,
-    /// The modules of the frames.
-    pub modules: Vec<tape::Module>,
-}
-
-/// A live block that the next segment starts with.
-#[derive(Debug)]
-struct CarriedBlock {
-    address: u64,
-    block: Block,
-    amount: Amount,
-}
-
-/// State of the segments of a process.
+/// The segments of a process.
 #[derive(Debug)]
 pub(super) struct Segments {
     /// Blocks that were inherited from the parent.
-    pub inherited: Option<tape::Inherited>,
+    inherited: Option<tape::Inherited>,
     /// Folders of the closed segments of a flight recording.
     closed: VecDeque<PathBuf>,
     opened: Instant,
-    segment_number: u32,
+    number: u32,
     /// Sums at the last contribution: the next one contains the difference.
-    pub(super) last_contribution: Vec<SiteSums>,
-    /// Live bytes of the sites at the last check of their growth, when that was, and how many sites
-    /// had grown.
-    previous_live: Vec<(u32, u64)>,
-    growth_checked: Instant,
-    growing: u64,
-    /// History of the sites since the attach, or since the sums were reset.
-    history: GrowthHistory,
+    last_contribution: Vec<SiteSums>,
+    /// Accounting of the segments before this one.
+    earlier: Accounting,
+    /// How the segment begins.
+    beginning: Beginning,
 }
 
 /// How a segment begins: one of the `SEGMENT_` numbers, and the number of carried blocks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Beginning {
+struct Beginning {
     number: u8,
     carried: u64,
 }
 
-impl Beginning {
-    /// Returns the beginning of the first segment of a session.
-    pub fn of(session: &Session) -> Beginning {
+impl Segments {
+    /// Starts the first segment of a session.
+    pub(super) fn of(session: &Session) -> Segments {
         let number = if session.resumed { tape::SEGMENT_UNKNOWN } else { tape::SEGMENT_FIRST };
-        Beginning { number, carried: 0 }
-    }
-}
-
-impl Default for Segments {
-    fn default() -> Self {
-        let now = Instant::now();
         Segments {
             inherited: None,
             closed: VecDeque::new(),
-            opened: now,
-            segment_number: 1,
+            opened: Instant::now(),
+            number: 1,
             last_contribution: Vec::new(),
-            previous_live: Vec::new(),
-            growth_checked: now,
-            growing: 0,
-            history: GrowthHistory::default(),
+            earlier: Accounting::default(),
+            beginning: Beginning { number, carried: 0 },
         }
+    }
+
+    /// Sets the blocks that were inherited from the parent.
+    pub(super) fn set_inherited(&mut self, inherited: tape::Inherited) {
+        self.inherited = Some(inherited);
+    }
+
+    /// Sets the sums to which the next contribution is the difference.
+    pub(super) fn set_last_contribution(&mut self, sums: Vec<SiteSums>) {
+        self.last_contribution = sums;
+    }
+
+    /// Returns the accounting of the segments before this one.
+    pub(super) fn earlier(&self) -> Accounting {
+        self.earlier
+    }
+
+    /// Removes the folders of all segments of a flight recording, with the last one.
+    fn take_folders(&mut self, last: PathBuf) -> Vec<PathBuf> {
+        self.closed.drain(..).chain([last]).collect()
     }
 }
 
@@ -167,7 +125,7 @@ impl ProcessRecording {
                     let mut write_job = WriteJob::of(&self.session);
                     write_job.after = self.code();
                     write_job.after.extend([self.accounts_record_so_far(), self.summary()]);
-                    write_job.profile = Some(self.profile.to_mptl(self.stacks.sites()));
+                    write_job.profile = Some(self.heap.profile().to_mptl(self.stacks.sites()));
                     write_job.on_written = Some(on_written);
                     out(write_job);
                 }
@@ -176,8 +134,7 @@ impl ProcessRecording {
                 if self.session.options.mode != Mode::Flight {
                     return drop(reply.send(Default::default()));
                 }
-                let mut folders: Vec<PathBuf> = self.segments.closed.drain(..).collect();
-                folders.push(self.session.folder.clone());
+                let folders = self.segments.take_folders(self.session.folder.clone());
                 let symbols = self.symbols(folders.clone());
                 match self.next_segment() {
                     Some(next) => {
@@ -193,20 +150,21 @@ impl ProcessRecording {
 
     /// Returns the record that identifies the process and its segment.
     pub(super) fn segment(&self) -> TapeRecord {
+        let Beginning { number, carried } = self.segments.beginning;
         TapeRecord::Segment(tape::Segment {
             host: process::host().into(),
             boot: process::boot_id().into(),
             start_ticks: self.session.start_ticks,
-            begins: self.beginning.number,
-            carried: self.beginning.carried,
+            begins: number,
+            carried,
         })
     }
 
     /// Notes how the segment begins.
     pub(super) fn begin_segment(&mut self, number: u8, carried: u64) {
-        self.beginning = Beginning { number, carried };
-        if self.session.options.mode.has_events() {
-            self.before.push(self.segment());
+        self.segments.beginning = Beginning { number, carried };
+        if self.output.has_events() {
+            self.output.push(self.segment());
         }
     }
 
@@ -220,22 +178,20 @@ impl ProcessRecording {
             && self.session.options.mode == Mode::Profile
             && !matches!(end.reason, tape::END_RUNNING | tape::END_SIGNALLED)
             && is_short
-            && self.beginning.number == tape::SEGMENT_FIRST
+            && self.segments.beginning.number == tape::SEGMENT_FIRST
     }
 
     /// Publishes the counters of the process for other threads.
     pub(super) fn publish_stats(&mut self) {
-        if self.segments.growth_checked.elapsed() >= GROWTH_PERIOD {
-            self.count_growing();
-        }
+        let profile = self.heap.profile();
+        self.growth.check(profile);
         // Sampled sums would seem to rise and fall by chance.
-        if self.session.options.mode == Mode::Profile && self.sample_weights.is_none() && self.segments.history.is_due()
-        {
-            self.segments.history.add_point(self.session.clock.now(), &self.profile);
+        if self.session.options.mode == Mode::Profile && !self.heap.is_sampled() {
+            self.growth.add_point(|| self.session.clock.now(), profile);
         }
-        let totals = self.profile.totals();
+        let totals = profile.totals();
         let sums = self.sums_of_all();
-        let live = self.live.index().len();
+        let live = self.heap.index().len();
         self.session.stats.set(&StatsSnapshot {
             live_bytes: totals.live_bytes,
             live_blocks: totals.live_blocks,
@@ -247,22 +203,20 @@ impl ProcessRecording {
             lost: sums.lost,
             sampled_out: sums.sampled_out,
             sites: self.stacks.last().into(),
-            growing: self.segments.growing,
-            threads: self.threads.seen as u64,
+            growing: self.growth.growing(),
+            threads: self.threads.seen().into(),
             // 43 bytes per live block and about 200 per site or thread, measured where they are
             // defined; the rest is tables that grow once.
             memory: live * 43
                 + (u64::from(self.stacks.last()) + self.threads.len() as u64) * 200
                 + (2 << 20)
-                + self.segments.history.memory(),
+                + self.growth.memory(),
         });
     }
 
     pub(super) fn tick_profile(&mut self, out: &mut dyn FnMut(WriteJob)) {
-        if self.session.options.mode == Mode::Profile
-            && self.unwritten.profile
-            && self.profile_written.elapsed() >= self.session.options.snapshot
-        {
+        let is_due = self.schedule.is_snapshot_due(self.session.options.snapshot);
+        if self.session.options.mode == Mode::Profile && is_due {
             self.snapshot(None, None, out);
         }
     }
@@ -271,7 +225,7 @@ impl ProcessRecording {
     pub(super) fn tick_flight(&mut self, spare: &mut dyn FnMut() -> Chunk, out: &mut dyn FnMut(WriteJob)) {
         let window = self.session.options.window;
         if self.session.options.mode != Mode::Flight
-            || (self.segments.opened.elapsed() < window.time / 4 && self.trace.plain_bytes() < window.bytes / 4)
+            || (self.segments.opened.elapsed() < window.time / 4 && self.output.plain_bytes() < window.bytes / 4)
         {
             return;
         }
@@ -289,11 +243,11 @@ impl ProcessRecording {
 
     /// Returns a session for the next segment, and creates its folder next to this one.
     fn next_segment(&mut self) -> Option<Arc<Session>> {
-        self.segments.segment_number += 1;
+        self.segments.number += 1;
         let folder = &self.session.folder;
         let name = folder.file_name()?.to_string_lossy().into_owned();
         let stem = name.rsplit_once("+").map_or(name.as_str(), |(stem, _)| stem);
-        let next = folder.with_file_name(format!("{stem}+{}", self.segments.segment_number));
+        let next = folder.with_file_name(format!("{stem}+{}", self.segments.number));
         use std::os::unix::fs::DirBuilderExt;
         if let Err(error) = std::fs::DirBuilder::new().mode(0o700).create(&next) {
             tracing::error!("{}: {error}", next.display());
@@ -306,40 +260,33 @@ impl ProcessRecording {
     /// Returns the accounts of a process that continues: records in its rings belong to later
     /// accounts, or to the next segment.
     pub(super) fn accounts_record_so_far(&self) -> TapeRecord {
-        TapeRecord::Accounts(Accounts { accounts: self.accounts_so_far().collect() })
-    }
-
-    /// Returns the accounts of a process that continues.
-    pub(super) fn accounts_so_far(&self) -> impl Iterator<Item = Account> {
-        let settle =
-            |account: Account| Account { emitted: account.recorded + account.lost + account.sampled_out, ..account };
-        self.accounts().map(settle).filter(|account| account.emitted != 0)
+        TapeRecord::Accounts(Accounts { accounts: self.threads.accounts_so_far().collect() })
     }
 
     /// Replaces the files of a profile by its current or final state.
     pub(super) fn snapshot(&mut self, end: Option<End>, on_written: Option<Callback>, out: &mut dyn FnMut(WriteJob)) {
-        self.before.clear();
+        self.output.records().clear();
         let mut records = vec![TapeRecord::Process(self.session.process.clone()), self.segment()];
-        records.extend(self.threads.iter().filter_map(|known| known.identity.clone()).map(TapeRecord::Thread));
+        records.extend(self.threads.identities().map(TapeRecord::Thread));
         self.stacks.all(&mut records);
         records.extend(self.code());
         records.extend(self.segments.inherited.clone().map(TapeRecord::Inherited));
         records.extend(self.notes.iter().cloned().map(TapeRecord::Note));
         self.write_clock();
-        records.append(&mut self.before);
+        records.append(self.output.records());
         let is_over = end.is_some_and(|end| end != End::RUNNING);
         records.push(if is_over { self.accounts_record() } else { self.accounts_record_so_far() });
         records.push(self.summary());
-        records.extend(self.segments.history.record(&self.profile).map(TapeRecord::History));
+        records.extend(self.growth.history(self.heap.profile()).map(TapeRecord::History));
         let (end, now) = (end.unwrap_or(End::RUNNING), self.session.clock.now());
         let unix_ns = crate::clock::unix_ns();
         records.push(TapeRecord::End(tape::End { tick: now, unix_ns, reason: end.reason, status: end.status }));
         let mut write_job = WriteJob::of(&self.session);
         write_job.replacement_tape = Some(records);
-        write_job.profile = Some(self.profile.to_mptl(self.stacks.sites()));
+        write_job.profile = Some(self.heap.profile().to_mptl(self.stacks.sites()));
         write_job.on_written = on_written;
         out(write_job);
-        (self.unwritten.profile, self.profile_written) = (false, Instant::now());
+        self.schedule.profile_written();
     }
 
     /// Ends the segment: the process has ended, or continues in the next one.
@@ -354,7 +301,7 @@ impl ProcessRecording {
         let (is_over, end) = (end.is_some(), end.unwrap_or(End::RUNNING));
         // An open gap belongs to this segment, as its accounts state.
         for thread in self.threads.numbers() {
-            self.end_gap(thread as u32, self.last_tick);
+            self.end_gap(thread, self.last_tick);
         }
         let is_folded = self.is_folded(end);
         match mode {
@@ -370,7 +317,7 @@ impl ProcessRecording {
                     if end == End::RUNNING { self.accounts_record_so_far() } else { self.accounts_record() };
                 write_job.after = self.code();
                 write_job.after.extend([accounts_record, self.summary(), last]);
-                write_job.profile = Some(self.profile.to_mptl(self.stacks.sites()));
+                write_job.profile = Some(self.heap.profile().to_mptl(self.stacks.sites()));
                 out(write_job);
             }
         }
@@ -380,7 +327,7 @@ impl ProcessRecording {
         }
         write_job.is_over = is_over;
         if mode == Mode::Flight && is_over {
-            write_job.segments = self.segments.closed.drain(..).chain([self.session.folder.clone()]).collect();
+            write_job.segments = self.segments.take_folders(self.session.folder.clone());
         }
         let folders = match mode {
             _ if is_folded => Vec::new(),
@@ -408,44 +355,29 @@ impl ProcessRecording {
         let keeps_counting = old.mode == Mode::Profile && new.mode == Mode::Profile;
         if !keeps_counting {
             let sums = self.sums();
-            self.earlier_segments.add(sums);
-        }
-        for (_, known) in self.threads.iter_mut() {
-            if !keeps_counting {
-                let before = known.reported_before;
-                let (lost, sampled_out) = (known.dropped, known.counts.sampled_out);
-                let more = lost.saturating_sub(before.lost) + sampled_out.saturating_sub(before.sampled_out);
-                let emitted = before.emitted + known.recorded + known.skipped + more;
-                known.reported_before = EventCounts { emitted, lost, sampled_out };
-                (known.recorded, known.skipped, known.in_finished_chunks) = (0, 0, 0);
-            }
+            self.segments.earlier.add(sums);
         }
         self.threads.start_segment(keeps_counting);
         if old.mode == Mode::Flight && new.mode != Mode::Flight {
-            let folders: Vec<PathBuf> = self.segments.closed.drain(..).chain([self.session.folder.clone()]).collect();
-            for folder in folders {
+            for folder in self.segments.take_folders(self.session.folder.clone()) {
                 out(WriteJob { remove: Some(folder), ..WriteJob::of(&self.session) });
             }
         }
         self.session = next;
         self.session.mapping.releases().keep_events(new.mode.has_events());
-        self.chunk_journal = ChunkJournal::new(&self.session);
-        self.journaled = Journaled::default();
+        self.output = Output::new(&self.session);
+        self.schedule.drop_chunk();
         self.names = Names::default();
-        self.before.clear();
-        self.since = None;
         let was_off = old.mode == Mode::Off;
         // Frees of blocks that were allocated in another mode would not be seen.
         let is_anew = was_off || new.mode == Mode::Off || (old.sample_bytes == 0) != (new.sample_bytes == 0);
         if is_anew {
-            self.live = crate::live::Live::default();
-            self.sample_weights = SampleWeights::of(&new);
-            self.profile = Profile::default();
+            self.heap.clear(&new);
             self.segments.last_contribution.clear();
             self.session.stats.live_since_unix_ns.store(crate::clock::unix_ns(), Relaxed);
         }
-        if !keeps_counting || self.profile.totals().allocs == 0 {
-            self.segments.history = GrowthHistory::default();
+        if !keeps_counting || self.heap.profile().totals().allocs == 0 {
+            self.growth.reset_history();
         }
         self.segments.opened = Instant::now();
         let begins = match keeps_counting {
@@ -453,65 +385,54 @@ impl ProcessRecording {
             true => tape::SEGMENT_SUMS,
             false => tape::SEGMENT_CARRIED,
         };
-        self.begin_segment(begins, if keeps_counting { 0 } else { self.live.index().len() });
-        self.trace = trace_of(&new);
+        self.begin_segment(begins, if keeps_counting { 0 } else { self.heap.index().len() });
         if new.mode.has_events() {
             self.start_trace(&new, spare, out);
         } else if old.mode.has_events() {
-            for CarriedBlock { block, amount, .. } in self.renumber_blocks(&new) {
-                self.profile.alloc_as(block.site, block.size, amount, self.last_tick);
+            for carried in self.renumber_blocks(&new) {
+                self.heap.count_carried(&carried, self.last_tick);
             }
         }
-        self.unwritten = Unwritten { summary: true, profile: true };
+        self.schedule.note_events();
     }
 
     /// Assigns new indexes to the live blocks, and resets the sums, which are to be computed from
     /// these blocks.
     fn renumber_blocks(&mut self, options: &Options) -> Vec<CarriedBlock> {
-        let blocks = self.live.renumber();
-        if let Some(sample_weights) = self.sample_weights.take() {
-            self.sample_weights = Some(sample_weights.renumbered(options, &blocks));
-        }
-        self.profile = Profile::default();
         self.segments.last_contribution.clear();
-        self.profile.grow(self.stacks.last());
-        let mut carried = Vec::with_capacity(blocks.len());
-        for Renumbered { address, block, .. } in blocks {
-            let known = self.sample_weights.as_ref().and_then(|sample_weights| sample_weights.get(block.index));
-            let amount = known.unwrap_or(Amount { blocks: 1, bytes: block.size });
-            carried.push(CarriedBlock { address, block, amount });
-        }
-        carried
+        self.heap.renumber(options, self.stacks.last())
     }
 
     /// Starts a trace with all that it refers to: threads, modules, sites, and the live blocks.
     fn start_trace(&mut self, options: &Options, spare: &mut dyn FnMut() -> Chunk, out: &mut dyn FnMut(WriteJob)) {
-        self.before.extend(self.threads.iter().filter_map(|known| known.identity.clone()).map(TapeRecord::Thread));
-        self.stacks.all(&mut self.before);
+        self.output.records().extend(self.threads.identities().map(TapeRecord::Thread));
+        self.stacks.all(self.output.records());
         let carried = self.renumber_blocks(options);
         if !carried.is_empty() {
             self.note(format!("{} live blocks are carried over from before", carried.len()));
         }
         self.prepare_events();
-        for CarriedBlock { address, block, amount } in carried {
-            let Block { index, size, site } = block;
-            let tick = self.last_tick;
-            let call = Call { op: Op::MALLOC, thread: 0, site, address, size, weight: amount.bytes, tick };
-            self.profile.alloc_as(site, size, amount, tick);
-            self.trace.alloc(&call, Entry::Carried as u8, index);
-            if self.trace.events() >= super::CHUNK_EVENTS {
+        for block in carried {
+            let (tick, Block { index, size, site }) = (self.last_tick, block.block);
+            let (address, weight) = (block.address, block.amount.bytes);
+            let call = Call { op: Op::MALLOC, thread: 0, site, address, size, weight, tick };
+            self.heap.count_carried(&block, tick);
+            if let Some(trace) = self.output.trace() {
+                trace.alloc(&call, Entry::Carried as u8, index);
+            }
+            if self.output.is_chunk_full() {
                 self.finish_chunk(spare(), out);
                 self.prepare_events();
             }
         }
-        self.since = Some(Instant::now());
+        self.schedule.chunk_has_events();
     }
 
     /// Returns what this segment contributes to the sums of its program and of the modules that it
     /// executed.
     fn profile_delta(&mut self, is_over: bool, has_no_files: bool) -> Box<ProfileDelta> {
         self.stacks.announce(&mut Vec::new());
-        let sums = self.profile.site_sums();
+        let sums = self.heap.profile().site_sums();
         let last_contribution = std::mem::replace(&mut self.segments.last_contribution, sums.clone());
         let account = self.sums();
         // The names of generated code are valid for the next process of the program too; its
@@ -519,67 +440,17 @@ impl ProcessRecording {
         if has_no_files {
             self.named_code();
         }
-        let (totals, named) = (self.summary_totals(), self.names.named());
+        let (totals, named) = (self.heap.totals(), self.names.named());
         let contributor = Contributor {
             stacks: &self.stacks,
             named,
             files: &self.session.files,
-            profile: &self.profile,
+            profile: self.heap.profile(),
             totals,
             account,
             is_over,
             has_no_files,
         };
         Box::new(ProfileDelta::new(contributor, sums, &last_contribution))
-    }
-
-    fn summary_totals(&self) -> tape::Totals {
-        match self.summary() {
-            TapeRecord::Summary(summary) => summary.totals,
-            _ => tape::Totals::default(),
-        }
-    }
-
-    /// Counts the sites that hold more than a minute ago.
-    fn count_growing(&mut self) {
-        let sums = self.profile.site_sums();
-        let now: Vec<(u32, u64)> = sums.iter().map(|row| (row.site, row.bytes - row.freed_bytes)).collect();
-        let before = |site: u32| {
-            let found = self.segments.previous_live.binary_search_by_key(&site, |(site, _)| *site);
-            found.map_or(0, |index| self.segments.previous_live[index].1)
-        };
-        self.segments.growing = now.iter().filter(|(site, live)| *live > before(*site)).count() as u64;
-        (self.segments.previous_live, self.segments.growth_checked) = (now, Instant::now());
-    }
-
-    /// Returns the sites with the most live bytes.
-    fn view(&mut self, max_sites: usize) -> View {
-        let mut rows: Vec<(u32, u64, SiteSums)> = Vec::new();
-        for row in self.profile.site_sums() {
-            rows.push((row.site, row.bytes - row.freed_bytes, row));
-        }
-        rows.sort_unstable_by_key(|(site, live, _)| (std::cmp::Reverse(*live), *site));
-        rows.truncate(max_sites);
-        let modules = self.stacks.announced().iter().filter_map(|(_, record)| match record {
-            TapeRecord::Module(module) => Some(module.clone()),
-            _ => None,
-        });
-        let modules: Vec<tape::Module> = modules.collect();
-        self.named_code();
-        let named = self.names.named();
-        let names = code::by_instruction(named);
-        let frame = |(module, site): (u32, &tape::Site)| {
-            let index = names.get(&tape::instruction(site.address, site.flags));
-            ViewFrame { module, address: site.address, code: index.map(|index| named[*index].range.name.clone()) }
-        };
-        let site = |(site, live_bytes, row): (u32, u64, SiteSums)| ViewSite {
-            site,
-            live_bytes,
-            live_blocks: row.allocs - row.frees,
-            allocs: row.allocs,
-            bytes: row.bytes,
-            stack: self.stacks.frames(site).into_iter().map(frame).collect(),
-        };
-        View { sites: rows.into_iter().map(site).collect(), modules }
     }
 }

@@ -117,7 +117,7 @@ fn wake_pair() -> io::Result<(UnixStream, Wake)> {
 }
 
 impl Service {
-    /// Starts the daemon.
+    /// Starts the daemon, with the processes of the last one.
     pub(super) fn start(config: Config, saver: Option<Arc<Saver>>) -> io::Result<Service> {
         let signals = signals()?;
         let mut passed = notify::sockets();
