@@ -27,8 +27,8 @@ pub struct RecordQueue {
     running: RunningTimestamp,
     /// The largest timestamp sent, so that the order of a queue is also that of its timestamps.
     highest: u64,
-    /// The next complete event: its timestamp, the running timestamp after it, its end.
-    next: Option<(u64, RunningTimestamp, usize)>,
+    /// Timestamp of the next complete event.
+    next: Option<u64>,
     is_corrupt: bool,
     /// Number of events sent, and of the dropped events that the sent gap records report.
     sent: (u64, u64),
@@ -39,9 +39,6 @@ impl RecordQueue {
     pub fn records(&mut self) -> &mut Vec<Record> {
         if self.start > 0 {
             self.records.drain(..self.start);
-            if let Some((_, _, end)) = &mut self.next {
-                *end -= self.start;
-            }
             self.start = 0;
         }
         &mut self.records
@@ -110,7 +107,7 @@ impl RecordQueue {
                 Step::Whole => {
                     let timestamp =
                         if running.timestamp > now.saturating_add(CLOCK_TOLERANCE) { now } else { running.timestamp };
-                    self.next = Some((timestamp.max(self.highest), running, self.start + ahead + 1));
+                    self.next = Some(timestamp.max(self.highest));
                     return;
                 }
                 Step::Prefix if ahead < MAX_PREFIXES => {}
@@ -121,6 +118,12 @@ impl RecordQueue {
                 }
             }
         }
+    }
+
+    /// Returns the timestamp of the next complete event, if that is not after `limit`.
+    #[inline(always)]
+    fn next_up_to(&self, limit: u64) -> Option<u64> {
+        self.next.filter(|timestamp| *timestamp <= limit)
     }
 
     /// Sends all events up to `limit`, and finds the event after them.
@@ -135,7 +138,7 @@ impl RecordQueue {
                 Step::Whole => {
                     let next = if running.timestamp > latest_valid { now } else { running.timestamp }.max(highest);
                     if next > limit {
-                        self.next = Some((next, running, index));
+                        self.next = Some(next);
                         break;
                     }
                     (highest, self.running, self.start, prefixes) = (next, running, index, 0);
@@ -184,12 +187,7 @@ pub fn merge(
     let mut heap: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::with_capacity(queues.len());
     for (index, (_, queue)) in queues.iter_mut().enumerate() {
         queue.find_next(now);
-        heap.extend(
-            queue
-                .next
-                .filter(|(timestamp, _, _)| *timestamp <= frontier)
-                .map(|(timestamp, _, _)| Reverse((timestamp, index))),
-        );
+        heap.extend(queue.next_up_to(frontier).map(|timestamp| Reverse((timestamp, index))));
     }
     while let Some(Reverse((_, index))) = heap.pop() {
         // This queue continues until an event of another one precedes its next.
@@ -201,14 +199,9 @@ pub fn merge(
         let (thread, queue) = &mut queues[index];
         // Its first event is the earliest of all, so it is sent in any case: a tie cannot stop the
         // merge.
-        let first = queue.next.map_or(0, |(timestamp, _, _)| timestamp);
+        let first = queue.next.unwrap_or(0);
         queue.send(limit.max(first).min(frontier), now, *thread, batch);
-        heap.extend(
-            queue
-                .next
-                .filter(|(timestamp, _, _)| *timestamp <= frontier)
-                .map(|(timestamp, _, _)| Reverse((timestamp, index))),
-        );
+        heap.extend(queue.next_up_to(frontier).map(|timestamp| Reverse((timestamp, index))));
         if batch.records.len() >= due {
             due = batch.records.len() + CALL_INTERVAL;
             keep_alive();

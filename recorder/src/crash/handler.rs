@@ -31,7 +31,8 @@ const WAIT_STEP_NS: i64 = 10_000_000;
 static REPORTING: AtomicI32 = AtomicI32::new(0);
 /// The signal that ends the process.
 static SIGNAL: AtomicI32 = AtomicI32::new(libc::SIGABRT);
-/// Whether signals that another process sent are queued again, for a reader of a signal descriptor.
+/// Whether a fatal signal that another process sent is queued again, for a reader of a signal
+/// descriptor.
 static FORWARDS: AtomicBool = AtomicBool::new(false);
 
 /// The static memory in which a report is composed.
@@ -205,7 +206,7 @@ extern "C" fn on_signal(signal: c_int, information: *mut libc::siginfo_t, contex
     }
     if is_first() {
         SIGNAL.store(signal, SeqCst);
-        terminal::restore();
+        terminal::restore(write_all);
         let registers = &context.uc_mcontext.gregs;
         let register = |number: c_int| registers.get(number as usize).map_or(0, |value| value.cast_unsigned());
         let (pc, sp) = (register(libc::REG_RIP), register(libc::REG_RSP));
@@ -426,7 +427,7 @@ impl Scratch {
     fn name_functions(&self, to_log: bool) {
         let arguments = ARGUMENTS.load(Relaxed);
         let mut pipe = [-1; 2];
-        // SAFETY: the array has two destinations.
+        // SAFETY: the array has space for the two descriptors.
         if arguments.is_null() || unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } != 0 {
             return;
         }
@@ -491,7 +492,7 @@ fn open_report(folder: c_int) -> c_int {
     }
 }
 
-pub(super) fn write_all(file: c_int, mut bytes: &[u8]) {
+fn write_all(file: c_int, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         // SAFETY: the pointer is to as many bytes as are passed.
         let written = unsafe { libc::write(file, bytes.as_ptr().cast(), bytes.len()) };

@@ -1,8 +1,7 @@
 //! The terminal of a full-screen program is restored before its crash is reported: otherwise the
 //! report is drawn over the screen, and the shell gets a terminal without echo.
 
-use super::handler::write_all;
-use nix::libc;
+use nix::libc::{self, c_int};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering::SeqCst};
 
@@ -36,11 +35,12 @@ pub fn keep_terminal() {
     SAVED.store(ptr::null_mut(), SeqCst);
 }
 
-/// Restores the terminal, if it is in full-screen mode. It makes system calls only.
-pub(super) fn restore() {
+/// Restores the terminal, if it is in full-screen mode. It makes system calls only. `write` writes
+/// bytes to a descriptor.
+pub(super) fn restore(write: fn(c_int, &[u8])) {
     // SAFETY: a pointer in `SAVED` is null or that of a leaked box.
     if let Some(saved) = unsafe { SAVED.swap(ptr::null_mut(), SeqCst).as_ref() } {
-        write_all(libc::STDOUT_FILENO, saved.leave.as_bytes());
+        write(libc::STDOUT_FILENO, saved.leave.as_bytes());
         // SAFETY: the modes are those that `tcgetattr` returned.
         unsafe { libc::tcsetattr(libc::STDOUT_FILENO, libc::TCSADRAIN, &raw const saved.modes) };
     }
