@@ -47,13 +47,13 @@ pub fn remove(folder: &Path) {
     (0..FILES).map(|number| journal::path(folder, number)).for_each(|path| drop(std::fs::remove_file(path)));
 }
 
-/// The link to the folder of a process's journal, beside the file in which its live blocks wait for
-/// the next daemon.
+/// Returns the path of the link to the folder of a process's journal, beside the file in which its
+/// live blocks wait for the next daemon.
 pub fn link(carried: &Path) -> PathBuf {
     carried.with_extension("journal")
 }
 
-/// How far the last daemon's journal says that the rings of a process were read.
+/// Returns how far the rings of a process were read according to the last daemon's journal.
 pub fn positions(carried: &Path) -> Vec<Position> {
     std::fs::read_link(link(carried)).map_or(Vec::new(), |folder| journal::positions(&folder))
 }
@@ -61,12 +61,17 @@ pub fn positions(carried: &Path) -> Vec<Position> {
 impl ChunkJournal {
     /// Creates the journal of a process. Files are created with the first entry.
     pub fn new(session: &Session) -> ChunkJournal {
-        let (file, chunk, entries, buffer) = Default::default();
-        let (folder, reader) = (session.folder.clone(), session.options.reader);
-        let link = session.carried_over.as_deref().map(link);
-        let makes_folder = session.options.folds;
-        let quota = session.options.quota.clone();
-        ChunkJournal { folder, reader, file, chunk, entries, buffer, link, makes_folder, quota }
+        ChunkJournal {
+            folder: session.folder.clone(),
+            reader: session.options.reader,
+            file: None,
+            chunk: 0,
+            entries: 0,
+            buffer: Vec::new(),
+            link: session.carried_over.as_deref().map(link),
+            makes_folder: session.options.folds,
+            quota: session.options.quota.clone(),
+        }
     }
 
     /// Appends an entry, and sets its number.

@@ -1,5 +1,5 @@
 //! What a command holds of the processes that its survivor process records, so that another one can
-//! go on with them when that one is killed.
+//! continue with them when that one is killed.
 
 use formats::recording::ProcessInfo;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 /// A process that is recorded.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct About {
-    /// What the recording says of it.
+    /// The entry of the process in `recording.json`.
     pub info: ProcessInfo,
     /// Process id in the process's own pid namespace.
     pub hello_pid: u32,
@@ -33,7 +33,7 @@ pub struct Held {
 pub enum Handover {
     /// A process is recorded.
     Begun(Box<Held>),
-    /// The part of a process in this folder is over.
+    /// The segment of a process in this folder has ended.
     Over(String),
 }
 

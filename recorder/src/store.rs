@@ -76,7 +76,7 @@ impl Callback {
 
 impl std::fmt::Debug for Callback {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str("Then")
+        out.write_str("Callback")
     }
 }
 

@@ -136,7 +136,7 @@ pub struct Survivor {
 /// What a message of the survivor process means for the command.
 #[derive(Debug)]
 pub enum Progress {
-    /// The recording goes on.
+    /// The recording continues until it is ended.
     Recording,
     /// The recording is complete.
     Finished(Summary),
@@ -190,7 +190,7 @@ fn receive(channel: &OwnedFd) -> Option<Message> {
 }
 
 /// Starts a recorder. Returns the channel to it, and its pid if it is a separate process. With
-/// `replaced` it goes on with the processes of a killed one.
+/// `replaced` it continues with the processes of a killed one.
 fn launch(plan: &Plan, replaced: Option<&mut Vec<Held>>) -> io::Result<(OwnedFd, Option<u32>)> {
     let flags = socket::SockFlag::SOCK_CLOEXEC;
     let pair = socket::socketpair(socket::AddressFamily::Unix, socket::SockType::SeqPacket, None, flags);

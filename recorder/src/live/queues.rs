@@ -4,9 +4,9 @@
 //! load: some 300 ticks. So calls of two threads within [`WINDOW`] may have come in either order.
 //! Two laws hold: the calls of a thread are in order, and allocations and frees of an address
 //! alternate. A call that is illegal by the second law (an allocation of a live address, a free of
-//! an address that is not live) waits, and with it all later calls of its thread: a *queue*. As soon
-//! as a call of another thread makes it legal, it is applied. So calls are applied in the order of
-//! their timestamps, except where that order is impossible.
+//! an address that is not live) waits, and with it all later calls of its thread: a *queue*. As
+//! soon as a call of another thread makes it legal, it is applied. So calls are applied in the
+//! order of their timestamps, except where that order is impossible.
 //!
 //! A call waits until a timestamp is later than its own by more than the window. Then it is applied
 //! although it is illegal: its partner was not recorded (a drop, a block from before the attach),
@@ -29,7 +29,7 @@ const MAX_HELD: usize = 1 << 12;
 #[derive(Clone, Copy, Debug)]
 struct Held {
     call: Call,
-    /// Whether an implied free stands for this call, which is left out.
+    /// Whether an implied free replaces this call, which is left out.
     is_owed: bool,
 }
 
@@ -125,9 +125,9 @@ impl CallQueues {
         Some(held)
     }
 
-    /// Returns the queue whose first call must be applied although it is illegal, so that `queue` can
-    /// continue: `queue` itself, unless its first call is a free whose allocation waits in another
-    /// queue.
+    /// Returns the queue whose first call must be applied although it is illegal, so that `queue`
+    /// can continue: `queue` itself, unless its first call is a free whose allocation waits in
+    /// another queue.
     fn cause(&self, mut queue: usize) -> usize {
         for _ in 0..self.queues.len() {
             let Some(first) = self.queues[queue].first().filter(|first| first.call.frees()) else { break };
@@ -145,7 +145,7 @@ impl CallQueues {
     }
 
     /// Marks the next free of an address that waits in a queue of another thread: an implied free
-    /// stands for it.
+    /// replaces it.
     fn owe(&mut self, address: u64, thread: u32) {
         let queues = self.queues.iter_mut().filter(|queue| queue.thread != thread);
         let next = queues.filter_map(|queue| {

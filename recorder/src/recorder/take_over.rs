@@ -1,4 +1,5 @@
-//! Going on with a recording whose recorder was killed, and what a process is recorded under.
+//! The continuation of a recording whose recorder was killed, and the selection and the folders of
+//! processes.
 
 use super::{Recorder, Running, text};
 use crate::attach::Client;
@@ -45,10 +46,10 @@ impl Adopted {
 }
 
 impl Recorder {
-    /// Goes on with a recording whose recorder was killed.
+    /// Continues a recording whose recorder was killed.
     ///
     /// # Errors
-    /// When it cannot be read, or has its end already.
+    /// When the recording cannot be read, or has its end already.
     pub fn resume(dir: &Path, socket: &Path, options: Options) -> io::Result<Recorder> {
         let recording: Recording = serde_json::from_slice(&std::fs::read(dir.join(RECORDING))?)?;
         if recording.ended_unix_ns.is_some() {

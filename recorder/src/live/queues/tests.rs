@@ -226,7 +226,7 @@ proptest! {
         prop_assert_eq!(order, expected);
     }
 
-    /// Whatever is recorded, the effects are a legal trace, no call is lost, and ticks do not fall.
+    /// For all records, the effects are a legal trace, no call is lost, and ticks do not fall.
     #[test]
     fn any_calls_become_a_legal_trace(
         kinds in prop_oneof![Just(4u8), Just(8)],
