@@ -28,6 +28,8 @@ pub struct Boards {
 /// A process that reported that it is not recorded.
 #[derive(Debug)]
 pub struct Found {
+    /// Session whose board the process shares.
+    pub session: SessionId,
     /// Process id in the recorder's pid namespace.
     pub pid: u32,
     /// Whether it is the process of the session, which continues with another program.
@@ -74,6 +76,7 @@ impl Boards {
             let dropped = session.mapping.header().board.0.drain(|posted| {
                 let is_owner = posted.pid == own_pid;
                 all.push(Found {
+                    session: session.id,
                     pid: if is_owner { process.pid } else { posted.pid },
                     is_owner,
                     exe: match posted.path() {
@@ -85,7 +88,7 @@ impl Boards {
             });
             if dropped > 0 {
                 let why = format!("{dropped} more processes that it started cannot reach the recorder");
-                all.push(Found { pid: process.pid, is_owner: false, exe: exe(), why });
+                all.push(Found { session: session.id, pid: process.pid, is_owner: false, exe: exe(), why });
             }
         }
         if !all.is_empty() {

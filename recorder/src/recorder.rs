@@ -286,7 +286,7 @@ impl Recorder {
     /// Handles the reports of processes that cannot reach the socket.
     fn read_boards(&mut self) {
         let running = self.running.iter().map(|running| (Arc::clone(&running.session), running.hello_pid));
-        for Found { pid, is_owner, exe, why } in self.boards.read(running) {
+        for Found { pid, is_owner, exe, why, .. } in self.boards.read(running) {
             if is_owner && self.running.iter().any(|running| running.session.process.pid == pid) {
                 self.watch.leaves(pid);
             }

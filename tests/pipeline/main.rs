@@ -20,6 +20,7 @@ mod daemon_activation;
 mod daemon_bounds;
 mod daemon_fairness;
 mod daemon_flows;
+mod daemon_names;
 mod daemon_overflow;
 mod daemon_restart;
 mod daemon_streams;

@@ -9,6 +9,7 @@ mod answers;
 mod intake;
 mod rotation;
 mod start;
+mod unrecorded;
 
 use super::budget::{Budgets, Reduction};
 use super::clients::LOOK;
@@ -20,6 +21,7 @@ use super::notify::{self, Notify};
 use super::registry::Registry;
 use super::streams::Streams;
 use super::successor::Successor;
+use crate::boards::Boards;
 use crate::clock::Clock;
 use crate::crash::{self, Role};
 use crate::drain::Command;
@@ -63,6 +65,7 @@ pub struct Service {
     budgets: Budgets,
     streams: Streams,
     successor: Successor,
+    boards: Boards,
     /// Number of flight recordings that were kept.
     kept_flights: u64,
     started: Instant,
@@ -206,6 +209,7 @@ impl Service {
             self.registry.count_refused(count);
             self.budgets.hit_by(what, uid, count);
         }
+        self.read_boards(None);
         self.keep_budgets();
         self.epochs.expired().into_iter().for_each(|uid| self.rotate(uid, Callback::new(|| {})));
     }

@@ -45,6 +45,8 @@ pub enum ProcessCommand {
     KeepFlight(Sender<(Vec<PathBuf>, Option<Box<Job>>)>),
     /// The call sites are requested, with a maximum number of them.
     View(usize, Sender<View>),
+    /// A note for the readers of the recording.
+    Note(String),
 }
 
 /// The segments of a process.
@@ -145,6 +147,7 @@ impl ProcessRecording {
                 }
             }
             ProcessCommand::View(max_sites, reply) => drop(reply.send(self.view(max_sites))),
+            ProcessCommand::Note(text) => self.note(text),
         }
     }
 

@@ -6,7 +6,7 @@ use crate::chunk_journal;
 use crate::clock;
 use crate::code::{MAX_MAP_BYTES_SHARED, PerfMap};
 use crate::daemon::clients::{Client, is_bad};
-use crate::daemon::config::{Death, MAX_INTERVAL, Sampling};
+use crate::daemon::config::{Choice, Death, MAX_INTERVAL, Sampling};
 use crate::daemon::fd_store::{Held, Name};
 use crate::drain::Command;
 use crate::module_files::ModuleFiles;
@@ -138,6 +138,12 @@ impl Service {
         }
         self.epochs.list(&epoch, &session);
         self.send(Command::Start(Arc::clone(&session), worker));
+        if let Some(mode) = mode.filter(|mode| self.config.asks_programs && mode.parse::<Choice>().is_err()) {
+            let mode: String = mode.escape_debug().take(100).collect();
+            let text = format!("HEAPTAPE_MODE is ignored: '{mode}' is no mode; its mode is {choice}");
+            tracing::warn!("process {}: {text}", request.pid);
+            self.note(id, text);
+        }
         let client = Client {
             session,
             process: request.process,
@@ -253,6 +259,7 @@ impl Service {
 
     /// Ends the recording of a process.
     pub(super) fn end(&mut self, id: SessionId, end: End) {
+        self.read_boards(Some(id));
         let Some(client) = self.registry.client(id) else { return };
         self.successor.release(&client.held_as());
         let exit = end.exit();

@@ -3,6 +3,7 @@
 use super::Service;
 use crate::access::make_folder;
 use crate::attach::{self, Listener};
+use crate::boards::Boards;
 use crate::clock::Clock;
 use crate::crash;
 use crate::daemon::budget::Budgets;
@@ -146,6 +147,7 @@ impl Service {
             budgets: Budgets::new(config.budget),
             streams: Streams::start(&config, wake)?,
             successor,
+            boards: Boards::default(),
             kept_flights: 0,
             started: Instant::now(),
             last_check: Instant::now(),
