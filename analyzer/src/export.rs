@@ -53,6 +53,7 @@ exporters! {
     svg,
     speedscope,
     firefox,
+    perfetto,
     dhat,
     heaptrack,
     callgrind,

@@ -19,6 +19,7 @@ pub mod mptl;
 pub mod mtrc;
 pub mod pattern;
 pub mod perf_map;
+pub mod perfetto;
 pub mod pprof;
 mod prefix;
 pub mod quantity;

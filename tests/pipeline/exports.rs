@@ -93,6 +93,7 @@ fn client(name: &str) -> Option<Client> {
         "heaptrack" => heaptrack,
         "callgrind" => callgrind,
         "massif" => massif,
+        "perfetto" => perfetto,
         "csv" => csv,
         "json" => json_lines,
         _ => panic!("{name}: which tool opens it? Give it a row here"),
@@ -312,6 +313,26 @@ fn callgrind(file: &Path, process: &Process) {
     let line = inclusive.lines().find(|line| line.contains("threads.c:work")).expect("a caller");
     let whole: u64 = line.split_whitespace().next().unwrap().replace(',', "").parse().unwrap();
     assert!(whole > process.bytes_allocated / 2 && whole <= process.bytes_allocated, "{line}");
+}
+
+/// The sums are read by the rules of protocol buffers, and by Perfetto's own classes where they are
+/// installed.
+fn perfetto(file: &Path, process: &Process) {
+    let reader = test_env::programs().join("../clients/read_perfetto.py");
+    let read: Value = serde_json::from_str(&says("python3", &[&reader, &file])).expect("JSON");
+    let own = &read["processes"][process.pid.to_string()];
+    let freed = process.bytes_allocated - process.live_bytes;
+    assert_eq!((&own["allocated"], &own["freed"]), (&process.bytes_allocated.into(), &freed.into()), "{read:#}");
+    assert_eq!(own["allocs"], process.allocs + process.resizes);
+    assert_eq!(read["counters"]["heap: live bytes"]["last"], process.live_bytes, "{read:#}");
+    assert_eq!(read["counters"]["heap: live blocks"]["last"], process.live_blocks, "{read:#}");
+    assert!(read["profiles"].as_u64() >= Some(1) && read["in_order"] == true, "{read:#}");
+    let stacks = own["stacks"].as_array().expect("stacks");
+    let is_below = |stack: &Value| {
+        let names: Vec<&str> = stack.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        names.windows(2).any(|pair| pair == ["work", "takes"])
+    };
+    assert!(stacks.iter().any(is_below), "the outermost frame comes first: {stacks:#?}");
 }
 
 fn massif(file: &Path, process: &Process) {

@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Reads a Perfetto trace by the rules of protocol buffers and the field numbers of Perfetto's own definitions, and prints its heap profiles
+and counters as JSON. Where the package `perfetto` is installed, its classes decode the trace as well, and both must agree.
+
+usage: read_perfetto.py FILE
+"""
+
+import json
+import sys
+
+
+def varint(data, at):
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, at
+
+
+def fields(data):
+    """The fields of a message: number and value, a number or bytes."""
+    at = 0
+    while at < len(data):
+        key, at = varint(data, at)
+        number, wire = key >> 3, key & 7
+        if wire == 0:
+            value, at = varint(data, at)
+        elif wire == 2:
+            length, at = varint(data, at)
+            value, at = data[at : at + length], at + length
+            assert len(value) == length, "truncated"
+        else:
+            raise ValueError(f"wire type {wire}")
+        yield number, value
+
+
+def message(data):
+    """The fields of a message: a list of values for each number."""
+    found = {}
+    for number, value in fields(data):
+        found.setdefault(number, []).append(value)
+    return found
+
+
+def one(found, number, default=0):
+    return found.get(number, [default])[-1]
+
+
+def read(data):
+    tables = {number: {} for number in (5, 6, 7, 16, 17, 18, 19)}
+    heaps, counters, names, times, indexes, clocks = {}, {}, {}, [], [], {}
+    for number, raw in fields(data):
+        assert number == 1, number
+        packet = message(raw)
+        at = one(packet, 8, None)
+        for snapshot in packet.get(6, []):
+            for clock in message(snapshot).get(1, []):
+                clock = message(clock)
+                clocks[one(clock, 1)] = one(clock, 2)
+        for track in packet.get(60, []):
+            track = message(track)
+            names[one(track, 1)] = one(track, 2, b"").decode()
+        for event in packet.get(11, []):
+            event = message(event)
+            assert one(event, 9) == 4, "no counter"
+            counters.setdefault(names[one(event, 11)], []).append((at, one(event, 30)))
+        for interned in packet.get(12, []):
+            for table, entries in message(interned).items():
+                for entry in entries:
+                    entry = message(entry)
+                    assert one(entry, 1) not in tables[table], "an identifier twice"
+                    tables[table][one(entry, 1)] = entry
+        for profile in packet.get(37, []):
+            profile = message(profile)
+            indexes.append(one(profile, 7))
+            for dump in profile.get(5, []):
+                dump = message(dump)
+                assert one(dump, 9) == at, "two times"
+                times.append(at)
+                heap = heaps.setdefault(one(dump, 1), {})
+                for sample in dump.get(2, []):
+                    sample = message(sample)
+                    heap[one(sample, 1)] = [one(sample, field) for field in (2, 3, 5, 6)]
+    assert indexes == list(range(len(indexes))), "profiles are missing"
+    assert clocks.keys() >= {1, 4, 6} and clocks[4] == clocks[6], "the times of profiles have no clock"
+
+    def stack(iid):
+        frames = [tables[6][frame] for frame in tables[7][iid][2]]
+        for frame in frames:
+            path = tables[19][one(frame, 3)]
+            assert all(part in tables[17] for part in path.get(7, [])), "a path without its parts"
+        return [one(tables[5][one(frame, 2)], 2, b"").decode(errors="replace") for frame in frames]
+
+    processes = {}
+    for pid, heap in heaps.items():
+        sums = [sum(sample[field] for sample in heap.values()) for field in range(4)]
+        processes[str(pid)] = {"allocated": sums[0], "freed": sums[1], "allocs": sums[2], "frees": sums[3],
+                               "stacks": [stack(iid) for iid in heap]}
+    return {"processes": processes, "profiles": len(times), "in_order": times == sorted(times),
+            "counters": {name: {"last": points[-1][1], "points": len(points)} for name, points in counters.items()}}
+
+
+def agree(data, found):
+    """Decodes the trace with Perfetto's own classes."""
+    from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
+    trace = proto.Trace()
+    trace.ParseFromString(data)
+    heaps = {}
+    for packet in trace.packet:
+        for dump in packet.profile_packet.process_dumps:
+            assert dump.heap_name == "libc.malloc"
+            for sample in dump.samples:
+                heaps.setdefault(str(dump.pid), {})[sample.callstack_id] = sample.self_allocated
+    assert {pid: sum(heap.values()) for pid, heap in heaps.items()} == {
+        pid: process["allocated"] for pid, process in found["processes"].items()}
+    return trace
+
+
+def main():
+    data = open(sys.argv[1], "rb").read()
+    found = read(data)
+    try:
+        agree(data, found)
+        found["by_perfetto"] = True
+    except ImportError:
+        found["by_perfetto"] = False
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
