@@ -32,7 +32,13 @@ const AMOUNT_WIDTH: usize = 28;
 
 /// Returns the totals by verdict, worst first. Verdicts without leaks are left out.
 pub(super) fn by_verdict<'a>(found: &'a LeakReport<'a>) -> Vec<VerdictTotal<'a>> {
-    let all = || found.leaks.iter().chain(&found.freed_at_exit).filter(|leak| leak.kept.is_none());
+    let all = || {
+        found
+            .leaks
+            .iter()
+            .chain(&found.freed_at_exit)
+            .filter(|leak| leak.kept.is_none() && leak.blocks.max(leak.grown) > 0)
+    };
     let total = |name, color, is_harmless, mut leaks: Vec<&'a Leak<'a>>| {
         leaks.sort_by_key(|leak| leak.order());
         let bytes = leaks.iter().fold(0u64, |sum, leak| sum.saturating_add(leak.bytes.max(leak.grown)));
