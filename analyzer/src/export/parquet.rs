@@ -1,5 +1,5 @@
 //! Parquet tables. A separate program writes them, because the library for the format is larger
-//! than heaptape. It is searched beside this program, then in `PATH`.
+//! than heaptape. It is searched beside this program, in the package's folder, then in `PATH`.
 
 use super::{Error, Exporter, Needs, Out, Shape, Source, Totals};
 use std::path::PathBuf;
@@ -10,6 +10,8 @@ pub struct Export;
 
 /// Name of the program that writes the tables.
 const HELPER: &str = "heaptape-parquet";
+/// Path of the program in the packages, relative to the folder of the command.
+const PACKAGED: &str = "../lib/heaptape/heaptape-parquet";
 
 impl Exporter for Export {
     fn name(&self) -> &'static str {
@@ -30,8 +32,8 @@ impl Exporter for Export {
 
     fn write(&self, source: &mut Source<'_>, out: &mut Out) -> Result<(), Error> {
         let helper = helper().ok_or_else(|| {
-            let why =
-                "is neither beside heaptape nor in the search path: cargo build --release -p heaptape-parquet makes it";
+            let why = "is neither beside heaptape nor in the search path: the packages have it, and \
+                cargo build --release -p heaptape-parquet makes it";
             Error::Impossible(format!("{HELPER} {why}"))
         })?;
         let failed = |error| Error::Write(helper.display().to_string(), error);
@@ -71,8 +73,9 @@ impl Exporter for Export {
 
 /// Returns the path of the program, if it exists.
 fn helper() -> Option<PathBuf> {
-    let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(HELPER)));
+    let folder = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.to_path_buf()));
+    let own = folder.iter().flat_map(|folder| [folder.join(HELPER), folder.join(PACKAGED)]);
     let search = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&search).map(|folder| folder.join(HELPER));
-    beside.into_iter().chain(found).find(|path| path.is_file())
+    own.chain(found).find(|path| path.is_file())
 }
