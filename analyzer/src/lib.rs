@@ -46,6 +46,7 @@ pub mod symbols;
 pub mod text;
 pub mod unpack;
 
+mod archive;
 mod charts;
 mod frame;
 mod load;
@@ -61,6 +62,7 @@ mod similar;
 mod stacks;
 mod sums;
 
+pub use archive::{Error as ArchiveError, has_names, write_archive};
 pub use charts::sparkline;
 pub use load::bare::{open as open_file, unpacking};
 #[doc(hidden)]

@@ -3,6 +3,7 @@
 
 pub(crate) mod accounting;
 mod allocations;
+pub(crate) mod archive;
 pub(crate) mod bare;
 pub(crate) mod chunk;
 mod clock;
@@ -23,6 +24,7 @@ pub use start::StartPoint;
 
 use crate::import;
 use crate::missing::Missing;
+use archive::{Unpacked, is_archive, unpack};
 use heaptape_formats::recording::{self, CRASH_REPORT, PROFILE, RECORDING, TRACE};
 use heaptape_formats::tape::journal::has_tape;
 use heaptape_formats::tape::{Codec, FILE_MAGIC, Source};
@@ -74,6 +76,9 @@ pub struct Recording {
     pub processes: Vec<Process>,
     /// What is missing from the recording as a whole. Each process has its own list.
     pub missing: Vec<Missing>,
+    /// The files of the recording, if it is in an archive. They are removed after the processes
+    /// were dropped, which read them.
+    _unpacked: Option<Unpacked>,
 }
 
 impl Recording {
@@ -172,19 +177,25 @@ pub fn open_separately(path: &Path) -> Result<Recording, Failure> {
     let mut plain = Vec::new();
     let unpacked = bare::open(path).and_then(|reader| reader.take(SNIFF_LENGTH).read_to_end(&mut plain));
     unpacked.map_err(|error| io_failure(path, error))?;
+    if is_archive(&plain) {
+        let unpacked = unpack(path).map_err(|error| io_failure(path, error))?;
+        let recording = directory(&unpacked.recording)?;
+        return Ok(Recording { path: path.to_path_buf(), _unpacked: Some(unpacked), ..recording });
+    }
     match sniff::format(&plain) {
         Some(Format::Mptl) => return single_process(path, Process::profile(path)?),
         Some(Format::Mtrc) => return single_process(path, Process::trace(path)?),
         Some(format) if import::is_supported(format) => return single_process(path, imported::open(path, format)?),
         _ => {}
     }
-    let why = "not a recording or a file of a known format (MTRC, MPTL, tape, pprof, heaptrack, DHAT, Massif)";
+    let why = "not a recording or a file of a known format (archive, MTRC, MPTL, tape, pprof, heaptrack, DHAT, Massif)";
     let why = why.to_string();
     Err(Failure::Unknown { path: path.display().to_string(), why })
 }
 
 fn single_process(path: &Path, process: Process) -> Result<Recording, Failure> {
-    Ok(Recording { path: path.to_path_buf(), about: None, processes: vec![process], missing: Vec::new() })
+    let (path, processes) = (path.to_path_buf(), vec![process]);
+    Ok(Recording { path, about: None, processes, missing: Vec::new(), _unpacked: None })
 }
 
 fn directory(path: &Path) -> Result<Recording, Failure> {
@@ -242,7 +253,7 @@ fn directory(path: &Path) -> Result<Recording, Failure> {
     if processes.is_empty() {
         missing.push(Missing::NoProcess);
     }
-    Ok(Recording { path: path.to_path_buf(), about, processes, missing })
+    Ok(Recording { path: path.to_path_buf(), about, processes, missing, _unpacked: None })
 }
 
 /// Returns the path and the content of `recording.json` of the recording around the folder of a

@@ -50,7 +50,7 @@ commands! {
         stream Stream,
         /// Print the path of the preload library
         library Library,
-        /// Copy the symbols of a recording into it, to read it on another machine
+        /// Copy the symbols of a recording into it, or write it to one file
         pack Pack,
     }
     "Questions" {

@@ -163,3 +163,43 @@ fn symbols_packed_into_a_stripped_binary_name_functions() {
     let output = leaks(&recording.folder, &[]);
     assert!(output.contains("load_order"), "{output}");
 }
+
+/// A recording in one file is read by every command as its directory is.
+#[test]
+fn recording_in_one_file_is_read_as_its_directory() {
+    let directory = test_env::folder();
+    let (folder, file) = (directory.path().join("run"), directory.path().join("run.heaptape"));
+    let program = Target::program("leaks/shop.c").build();
+    let arguments = ["record", "-q", "--pack", "-o"].map(OsStr::new);
+    let arguments = arguments.into_iter().chain([folder.as_os_str(), "--".as_ref(), program.as_os_str()]);
+    let output = heaptape(arguments).success();
+    assert!(output.error().contains("packed in "), "{output}");
+    for arguments in [
+        &["report", "--json"][..],
+        &["leaks", "--all"],
+        &["peak"],
+        &["sites", "--inclusive"],
+        &["timeline"],
+        &["callers", "load_order"],
+        &["verify"],
+        &["mprof"],
+        &["mptrace", "-v"],
+        &["mleak"],
+        &["dcpiprof"],
+        &["export", "--format", "collapsed", "-o", "-"],
+    ] {
+        let read = |path: &Path| {
+            let output = heaptape(arguments.iter().map(OsStr::new).chain([path.as_os_str()]));
+            (output.code(), output.text().replace(&*path.to_string_lossy(), "PATH"))
+        };
+        assert_eq!(read(&file), read(&folder), "{arguments:?}");
+    }
+    let again = directory.path().join("again.heaptape");
+    let pack = |to: &Path| heaptape(["pack".as_ref(), "--to".as_ref(), to.as_os_str(), folder.as_os_str()]);
+    pack(&again).success();
+    assert!(pack(&again).exits(2).error().contains("exists"), "an archive is not overwritten");
+    let damaged = fs::read(&again).expect("the archive");
+    fs::write(&again, &damaged[..damaged.len() / 2]).expect("half of it");
+    let output = heaptape(["leaks".as_ref(), again.as_os_str()]).exits(2);
+    assert!(!output.error().is_empty(), "{output}");
+}

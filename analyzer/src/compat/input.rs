@@ -31,7 +31,8 @@ pub fn is_recording(path: &Path) -> bool {
     }
     let mut start = Vec::new();
     let read = std::fs::File::open(path).and_then(|file| file.take(4096).read_to_end(&mut start));
-    read.is_ok() && (start.starts_with(&FILE_MAGIC) || sniff::format(&start) == Some(Format::Recording))
+    let is_known = start.starts_with(&FILE_MAGIC) || sniff::format(&start) == Some(Format::Recording);
+    read.is_ok() && (is_known || load::archive::is_archive_file(path))
 }
 
 /// Returns whether a directory contains process folders: a recording whose description is lost.

@@ -113,7 +113,13 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ("address", &[("heaptape address 0x7f12a4000ea0 heaptape.ls.4711", "list the blocks that contained an address")]),
     ("fragmentation", &[("heaptape fragmentation heaptape.ls.4711", "list call sites that hold nearly empty pages")]),
     ("top", &[("heaptape top", "show the daemon's processes live")]),
-    ("pack", &[("heaptape pack run1", "copy its symbols into it, for another machine")]),
+    (
+        "pack",
+        &[
+            ("heaptape pack run1", "copy its symbols into it, for another machine"),
+            ("heaptape pack --to run1.heaptape run1", "write it to one file, to attach to a bug report"),
+        ],
+    ),
     (
         "diff",
         &[

@@ -13,7 +13,7 @@ use heaptape_recorder::launch::{Finished, Launch, record, resume};
 use heaptape_recorder::options::{self, LEVEL, Options, RING_SIZES, STACKS_CALLER, STACKS_FULL, is_ring};
 use heaptape_recorder::tree::remedy;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What a thread does when its ring is full.
 #[derive(Clone, Copy, ValueEnum)]
@@ -80,6 +80,9 @@ pub struct Args {
     /// Do not record child processes with these program names
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     skip: Vec<Pattern>,
+    /// Write the recording also to one file when it ends: DIR.heaptape
+    #[arg(long, conflicts_with = "resume")]
+    pack: bool,
     /// Wait until all recorded processes have exited, also those that outlive PROG
     #[arg(long)]
     wait: bool,
@@ -172,7 +175,12 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
                     lines.for_each(|line| eprintln!("{}", text::clean(line)));
                     live.end();
                 }
-                None => finish(&finished, args.quiet),
+                None => {
+                    finish(&finished, args.quiet);
+                    if args.pack {
+                        pack(&finished.dir);
+                    }
+                }
             }
             if !args.quiet {
                 still_running(&finished);
@@ -189,6 +197,17 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
             eprintln!("heaptape: {error}");
             Ok(Outcome::Status(error.status))
         }
+    }
+}
+
+/// Writes the recording to one file beside it. An error is printed and does not change the exit
+/// status, since the recording exists.
+fn pack(folder: &Path) {
+    let mut name = folder.as_os_str().to_owned();
+    name.push(".heaptape");
+    match heaptape_analyzer::write_archive(folder, Path::new(&name)) {
+        Ok(size) => eprintln!("packed in {} ({})", Path::new(&name).display(), text::bytes(size)),
+        Err(error) => eprintln!("heaptape: cannot pack the recording: {error}"),
     }
 }
 
