@@ -22,6 +22,8 @@ pub struct EpochQuery {
     pub user: Option<u32>,
     /// Pattern of program names. Selects processes.
     pub program: Option<String>,
+    /// ID of processes. Selects processes.
+    pub pid: Option<u32>,
     /// Label of processes. Selects processes.
     pub label: Option<String>,
     /// Whether folders are listed, too, whose content a later folder of the process includes.
@@ -80,7 +82,7 @@ pub fn find(state: &Path, query: &EpochQuery) -> io::Result<Vec<PathBuf>> {
     if query.dcpi {
         return Ok(epochs.map(|path| path.join(DCPI_FOLDER)).filter(|path| path.is_dir()).collect());
     }
-    if query.program.is_none() && query.label.is_none() {
+    if query.program.is_none() && query.label.is_none() && query.pid.is_none() {
         return Ok(epochs.collect());
     }
     let mut found: Vec<(Option<ProcessId>, PathBuf)> = Vec::new();
@@ -129,6 +131,10 @@ fn processes(epoch: &Path, query: &EpochQuery) -> Vec<(Option<ProcessId>, PathBu
         let short = name.split_once('.').map_or(name.as_str(), |(_, short)| short);
         let is_match = |pattern: &Pattern| pattern.matches(program) || pattern.matches(short);
         if name == DCPI_FOLDER || !program_pattern.as_ref().is_none_or(is_match) {
+            continue;
+        }
+        let of_folder = || name.split_once('.').and_then(|(pid, _)| pid.parse().ok());
+        if query.pid.is_some_and(|pid| listed.map(|process| process.pid).or_else(of_folder) != Some(pid)) {
             continue;
         }
         if let Some(label) = &query.label {

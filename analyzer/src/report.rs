@@ -34,6 +34,7 @@ pub mod threads;
 pub mod threshold;
 pub mod timeline;
 pub mod verify;
+pub mod why;
 
 pub use filter::{Filter, FilterError};
 pub use frames::{CallSite, FrameJson, call_site, frames_of, stack_json};

@@ -54,7 +54,9 @@ commands! {
         pack Pack,
     }
     "Questions" {
-        /// Summarize a recording on one screen
+        /// Show what became of a program: how it ended, what grew, since when
+    why Why,
+    /// Summarize a recording on one screen
         report Report,
         /// List blocks that were never freed, by call site, with a verdict
         leaks Leaks,

@@ -1,10 +1,11 @@
 //! A process that the daemon wrote to several folders is one process for every command: no block
 //! counts twice, verdicts do not depend on where an epoch was cut, and its end is known.
 
-use heaptape_tests::daemon::until;
-use heaptape_tests::recording::Process;
+use heaptape_tests::daemon::{Running, until};
+use heaptape_tests::recording::{Process, heaptape};
 use heaptape_tests::{Daemon, target};
 use nix::sys::signal::Signal;
+use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -121,6 +122,52 @@ fn kept_flight_is_one_process_with_its_cause() {
     let text = daemon.heaptape(&["report"], &folders).text().to_owned();
     assert!(text.contains("the last events were kept at 20") && text.contains("UTC: requested"), "{text}");
     drop(running);
+}
+
+/// The screen about a process: how it ended, what grew and since when, and the one that runs now.
+#[test]
+fn why_shows_how_a_process_ended_and_what_grew() {
+    let mut daemon = Daemon::start(&["--mode", "trace"]);
+    let program = target::c("leaks_slowly");
+    let mut labeled = daemon.command(&program);
+    labeled.env("HEAPTAPE_LABEL", "shop");
+    let first = Running(labeled.args(["100000", "2"]).spawn().expect("the program starts"));
+    let pid = first.0.id();
+    until_more(&daemon, 500);
+    daemon.query(&["epoch"]);
+    until_more(&daemon, 1000);
+    drop(first);
+    until("it is over", || daemon.list("leaks_slowly").is_empty());
+    let second = daemon.spawn(&program, &["100000", "20"], None);
+    until_more(&daemon, 10);
+    let why = |which: &str| {
+        let (state, control) = (daemon.state(), daemon.control());
+        let arguments =
+            ["why".as_ref(), "--json".as_ref(), "--state".as_ref(), state.as_os_str(), "--control".as_ref()];
+        let output = heaptape(arguments.into_iter().chain([control.as_os_str(), which.as_ref()]));
+        serde_json::from_slice::<Value>(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output}"))
+    };
+    let both = why("leaks_slowly");
+    let [alive, dead] = &both["processes"].as_array().expect("processes")[..] else { panic!("two: {both:#}") };
+    assert_eq!((alive["pid"].as_u64(), alive["alive"].as_bool()), (Some(second.0.id().into()), Some(true)));
+    assert!(alive["resident_bytes"].as_u64().is_some_and(|bytes| bytes > 100_000), "{alive:#}");
+    assert!(alive["live_blocks"].as_u64().is_some_and(|blocks| blocks > 10), "the daemon has written: {alive:#}");
+    for (which, answer) in [("leaks_slowly", dead), ("shop", &why("shop")["processes"][0])] {
+        assert_eq!((answer["pid"].as_u64(), &answer["label"]), (Some(pid.into()), &"shop".into()), "{which}");
+        assert_eq!((answer["alive"].as_bool(), answer["exit"]["signal"].as_u64()), (Some(false), Some(9)));
+        let grew = &answer["grew"][0];
+        assert_eq!((&grew["verdict"], &grew["functions"][0]), (&"growing".into(), &"keeps".into()), "{answer:#}");
+        assert_eq!(grew["blocks"], answer["live_blocks"]);
+        let since =
+            grew["since_unix_ns"].as_u64().expect("a time") - answer["started_unix_ns"].as_u64().expect("a time");
+        assert!(since < 1_000_000_000, "since its start, not since the cut: {answer:#}");
+    }
+    let pid = pid.to_string();
+    daemon.stop();
+    let output = heaptape(["why".as_ref(), "--state".as_ref(), daemon.state().as_os_str(), pid.as_ref()]);
+    let text = output.success().text().to_owned();
+    assert!(text.contains(", shop): ended by signal 9 at 20") && text.contains("growing"), "{text}");
+    drop(second);
 }
 
 /// A full cache is a full cache, however short the segment after the cut is.

@@ -3,7 +3,7 @@
 //! boot, process ID and start; that of a program begins with a first segment.
 
 use super::{Events, Process};
-use heaptape_formats::recording::{Exit, STREAM};
+use heaptape_formats::recording::{Exit, Kept, STREAM};
 use heaptape_formats::tape::{SEGMENT_ANEW, SEGMENT_CARRIED, SEGMENT_FIRST, SEGMENT_SUMS, SEGMENT_UNKNOWN};
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -87,8 +87,8 @@ impl Process {
         }
     }
 
-    /// Returns the number of blocks with which the events begin. Earlier segments allocated them, at
-    /// a time that is not known.
+    /// Returns the number of blocks with which the events begin. Earlier segments allocated them,
+    /// at a time that is not known.
     pub fn carried(&self) -> u64 {
         if let Events::Joined(joined) = &self.events {
             return joined.segments.first().map_or(0, |segment| segment.process.carried());
@@ -102,6 +102,14 @@ impl Process {
             before.rsplit(' ').next()?.parse().ok()
         };
         self.tape.notes.iter().find_map(|note| number(&note.text.0)).unwrap_or(0)
+    }
+
+    /// Returns when and why flight recordings of the process were kept, each once.
+    pub fn kept(&self) -> Vec<Kept> {
+        let Events::Joined(joined) = &self.events else { return self.about.kept.iter().cloned().collect() };
+        let mut all: Vec<Kept> = joined.segments.iter().flat_map(|segment| segment.process.kept()).collect();
+        all.dedup();
+        all
     }
 
     /// Returns what identifies the process; `None` for one that cannot have several segments.

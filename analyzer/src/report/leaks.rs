@@ -60,7 +60,7 @@ pub struct Leak<'a> {
     /// for other leaks.
     pub grown: u64,
     /// The evidence of the verdict, where events or snapshots of the sums are known.
-    evidence: Option<Evidence>,
+    pub(super) evidence: Option<Evidence>,
     /// Name of what the C or C++ runtime keeps here on purpose, if this is such a block.
     pub kept: Option<&'static str>,
 }
@@ -222,11 +222,24 @@ pub fn find<'a>(
     options: &Options,
     symbols: &mut Symbolizer,
 ) -> Result<LeakReport<'a>, Error> {
+    find_in(query.processes(recordings, symbols)?, query, options, symbols)
+}
+
+/// Finds the leaks of processes.
+///
+/// # Errors
+/// Those of [`find`].
+pub(super) fn find_in<'a>(
+    processes: Vec<&'a Process>,
+    query: &Query,
+    options: &Options,
+    symbols: &mut Symbolizer,
+) -> Result<LeakReport<'a>, Error> {
     let progress = Progress::new("reading events");
     let rules = Rules::read(&options.suppressions, options.built_in)?;
     let (leaks, freed_at_exit, missing) = (Vec::new(), Vec::new(), Vec::new());
     let mut found = LeakReport { leaks, freed_at_exit, total: Total::default(), peak_bytes: 0, missing, rules };
-    for process in query.processes(recordings, symbols)? {
+    for process in processes {
         if options.built_in {
             found.rules.add_own(process, symbols);
         }

@@ -1,0 +1,277 @@
+//! What became of a program, on one screen: whether it is alive, how it ended, what grew, by how
+//! much and since when, and which flight recordings of it were kept.
+
+use super::frames::{SourceLines, call_site, call_site_line};
+use super::leaks::{self, Evidence};
+use super::query::Query;
+use super::summary::{ending, summarize_process};
+use super::{Error, Outcome, json, print_missing};
+use crate::epochs::{self, EpochQuery};
+use crate::load::{self, Process, Recording};
+use crate::missing::Missing;
+use crate::model::verdict::Verdict;
+use crate::progress::Progress;
+use crate::sums::{Sums, sums};
+use crate::symbols::Symbolizer;
+use crate::text::{Screen, Style, bytes, counted, duration};
+use heaptape_formats::date::Date;
+use heaptape_formats::recording::{Exit, Kept};
+use serde::Serialize;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+/// Maximum number of call sites of a process.
+const MAX_SITES: usize = 5;
+/// Number of innermost program frames of a call site.
+const FRAMES: usize = 3;
+
+/// The question: which program, and where its recordings are.
+pub struct WhyQuery<'a> {
+    /// State folder of the daemon.
+    pub state: PathBuf,
+    /// Id of the user whose processes are searched; `None` for all.
+    pub user: Option<u32>,
+    /// A pid, a pattern of program names, or a label.
+    pub which: String,
+    /// Whether to print JSON instead of text.
+    pub json: bool,
+    /// Returns the resident bytes of a process that runs on this machine: of this pid, started at
+    /// this clock tick of the boot with this ID.
+    pub resident: &'a dyn Fn(u32, u64, &str) -> Option<u64>,
+}
+
+/// A call site that grew.
+#[derive(Debug, Serialize)]
+struct Growth {
+    verdict: Verdict,
+    bytes: u64,
+    blocks: u64,
+    bytes_per_second: Option<f64>,
+    since_unix_ns: Option<u64>,
+    /// Names of the innermost program frames.
+    functions: Vec<String>,
+    #[serde(skip)]
+    text: String,
+}
+
+/// What became of a process.
+#[derive(Debug, Serialize)]
+struct ProcessAnswer {
+    pid: u32,
+    program: String,
+    label: String,
+    alive: bool,
+    exit: Option<Exit>,
+    started_unix_ns: u64,
+    /// End of the process, or of what is recorded of it.
+    ended_unix_ns: u64,
+    live_bytes: u64,
+    live_blocks: u64,
+    peak_bytes: u64,
+    /// Resident bytes of a process that runs.
+    resident_bytes: Option<u64>,
+    /// What grew, worst first; if nothing did, what holds most.
+    grew: Vec<Growth>,
+    /// When and why flight recordings were kept.
+    flights: Vec<Kept>,
+    /// Folder of the last segment.
+    folder: PathBuf,
+    #[serde(skip)]
+    end: String,
+    #[serde(skip)]
+    missing: Vec<Missing>,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    processes: Vec<ProcessAnswer>,
+    /// Pids of further processes of the program that run.
+    others: Vec<u32>,
+}
+
+/// Returns when a process began, and when it or its recording ended, in nanoseconds since 1970.
+fn times(process: &Process) -> (u64, u64) {
+    let about = &process.about;
+    let start = if about.began_unix_ns == 0 { process.clock.start_unix_ns } else { about.began_unix_ns };
+    let last = process.clock.start_unix_ns.saturating_add(process.clock.nanos(process.tape.last_tick));
+    (start, last)
+}
+
+/// Runs `heaptape why`.
+///
+/// # Errors
+/// Returns an error when the state folder or a recording cannot be read, when no process matches,
+/// or when `out` fails.
+pub fn run(query: &WhyQuery<'_>, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    let paths = find(query)?;
+    let recordings = load::open_all(&paths)?;
+    let mut all: Vec<&Process> = recordings.iter().flat_map(|recording| &recording.processes).collect();
+    all.sort_by_key(|process| std::cmp::Reverse(times(process).1));
+    let boot = |process: &Process| process.tape.segment.as_ref().map(|segment| segment.boot.lossy().into_owned());
+    let ticks = |process: &Process| process.tape.segment.as_ref().map_or(0, |segment| segment.start_ticks);
+    let resident = |process: &Process| match process.about.exit {
+        Some(Exit::Running) | None => (query.resident)(process.about.pid, ticks(process), &boot(process)?),
+        _ => None,
+    };
+    let is_bad = |process: &&&Process| matches!(process.about.exit, Some(Exit::Signal(_) | Exit::Code(1..)));
+    let alive: Vec<&Process> = all.iter().copied().filter(|process| resident(process).is_some()).collect();
+    let dead = all.iter().find(is_bad).copied();
+    // The one that runs and the last one that ended badly; else the last one that ended.
+    let mut chosen: Vec<&Process> = alive.first().copied().into_iter().chain(dead).collect();
+    if chosen.is_empty() {
+        chosen.extend(all.first());
+    }
+    let mut symbols = Query::default().symbolizer();
+    let mut answer = Answer { processes: Vec::new(), others: Vec::new() };
+    answer.others = alive.iter().skip(1).map(|process| process.about.pid).collect();
+    for process in chosen {
+        answer.processes.push(describe(process, &recordings, resident(process), &mut symbols)?);
+    }
+    let missing = answer.processes.iter().map(|process| process.missing.len()).sum();
+    if query.json {
+        json::print(out, &answer)?;
+    } else {
+        print(&answer, &mut Screen::new(out, style))?;
+    }
+    Ok(Outcome::of(missing))
+}
+
+/// Returns the folders of the processes that the question is about.
+fn find(query: &WhyQuery<'_>) -> Result<Vec<PathBuf>, Error> {
+    let which = &query.which;
+    let base = EpochQuery { user: query.user, ..EpochQuery::default() };
+    let queries = match which.parse::<u32>() {
+        Ok(pid) => vec![EpochQuery { pid: Some(pid), ..base }],
+        Err(_) => vec![
+            EpochQuery { program: Some(which.clone()), ..base.clone() },
+            EpochQuery { label: Some(which.clone()), ..base },
+        ],
+    };
+    for one in queries {
+        let found = epochs::find(&query.state, &one)?;
+        if !found.is_empty() {
+            return Ok(found);
+        }
+    }
+    let state = query.state.display();
+    Err(Error::Unanswerable(format!("no process, program or label '{which}' is recorded in {state}")))
+}
+
+/// Describes a process.
+fn describe(
+    process: &Process,
+    recordings: &[Recording],
+    resident: Option<u64>,
+    symbols: &mut Symbolizer,
+) -> Result<ProcessAnswer, Error> {
+    let sums = sums(process, &Progress::new("reading events"));
+    let Sums { totals, missing, .. } = &sums;
+    let (started_unix_ns, ended_unix_ns) = times(process);
+    let about = &process.about;
+    let all = recordings.iter().flat_map(|recording| &recording.processes);
+    let same = all.filter(|one| one.about.pid == about.pid && one.about.exe == about.exe);
+    let mut flights: Vec<Kept> = same.flat_map(Process::kept).collect();
+    flights.sort_by_key(|kept| kept.unix_ns);
+    flights.dedup();
+    let end = ending(&summarize_process(process, &sums));
+    Ok(ProcessAnswer {
+        pid: about.pid,
+        program: process.name(),
+        label: process.tape.process.label.lossy().into_owned(),
+        alive: resident.is_some(),
+        exit: about.exit,
+        started_unix_ns,
+        ended_unix_ns,
+        live_bytes: totals.live_bytes,
+        live_blocks: totals.live_blocks,
+        peak_bytes: totals.peak_bytes,
+        resident_bytes: resident,
+        grew: growth(process, symbols)?,
+        flights,
+        folder: process.path.clone(),
+        end,
+        missing: missing.iter().filter(|one| resident.is_none() || **one != Missing::NoEnd).cloned().collect(),
+    })
+}
+
+/// Returns what grew in a process, worst first; if nothing did, what holds most.
+fn growth(process: &Process, symbols: &mut Symbolizer) -> Result<Vec<Growth>, Error> {
+    let found = leaks::find_in(vec![process], &Query::default(), &leaks::Options::default(), symbols)?;
+    let grew = |verdict: Verdict| matches!(verdict, Verdict::Growing | Verdict::Slow | Verdict::ContainerGrowth);
+    let own = || found.leaks.iter().filter(|leak| leak.kept.is_none());
+    let grown: Vec<_> = own().filter(|leak| grew(leak.verdict)).collect();
+    let list = if grown.is_empty() { own().collect() } else { grown };
+    let start = process.clock.start_unix_ns;
+    let one = |leak: &leaks::Leak<'_>| {
+        let site = call_site(symbols, process.stacks(), leak.site, FRAMES);
+        let mut lines = SourceLines::default();
+        lines.add(&site.frame);
+        let since = |evidence: &Evidence| evidence.first.time_ns.map(|nanos| start.saturating_add(nanos));
+        Growth {
+            verdict: leak.verdict,
+            bytes: leak.bytes,
+            blocks: leak.blocks,
+            bytes_per_second: leak.evidence.as_ref().and_then(|evidence| evidence.bytes_per_second),
+            since_unix_ns: leak.evidence.as_ref().and_then(since).filter(|_| grew(leak.verdict)),
+            text: call_site_line(&site, &lines),
+            functions: site.names,
+        }
+    };
+    Ok(list.into_iter().take(MAX_SITES).map(one).collect())
+}
+
+fn date(unix_ns: u64) -> Date {
+    Date::from_unix(unix_ns / 1_000_000_000)
+}
+
+/// Prints the answer as text.
+fn print(answer: &Answer, screen: &mut Screen) -> io::Result<()> {
+    for (number, process) in answer.processes.iter().enumerate() {
+        if number > 0 {
+            screen.blank()?;
+        }
+        print_process(process, screen)?;
+    }
+    if !answer.others.is_empty() {
+        let pids: Vec<String> = answer.others.iter().map(ToString::to_string).collect();
+        screen.line(&format!("also running: {} (heaptape why PID)", pids.join(", ")))?;
+    }
+    Ok(())
+}
+
+fn print_process(process: &ProcessAnswer, screen: &mut Screen) -> io::Result<()> {
+    let ProcessAnswer { pid, program, label, started_unix_ns, ended_unix_ns, .. } = process;
+    let label = if label.is_empty() { String::new() } else { format!(", {label}") };
+    let lived = duration(ended_unix_ns.saturating_sub(*started_unix_ns));
+    let state = match process.alive {
+        true => format!("alive, since {}", date(*started_unix_ns)),
+        false => format!("{} at {}, after {lived}", process.end, date(*ended_unix_ns)),
+    };
+    screen.heading(&format!("{program} (pid {pid}{label}): {state}"))?;
+    let mut held = format!("live  {} in {}", bytes(process.live_bytes), counted(process.live_blocks, "block"));
+    if process.peak_bytes > 0 {
+        held += &format!(", peak {}", bytes(process.peak_bytes));
+    }
+    if let Some(resident) = process.resident_bytes {
+        held += &format!("; resident {}", bytes(resident));
+    }
+    screen.line(&held)?;
+    let rows: Vec<Vec<String>> = process.grew.iter().map(row).collect();
+    if !rows.is_empty() {
+        screen.table(&["bytes", "blocks", "growth", "since", "verdict", "call site"], &rows)?;
+    }
+    for Kept { unix_ns, why } in &process.flights {
+        screen.line(&format!("flight kept at {}: {why}", date(*unix_ns)))?;
+    }
+    print_missing(screen, "", &process.missing)?;
+    screen.line(&format!("recorded in {}", process.folder.display()))
+}
+
+fn row(growth: &Growth) -> Vec<String> {
+    let rate = growth.bytes_per_second.filter(|_| growth.since_unix_ns.is_some()).map_or("–".into(), |rate| {
+        let sign = if rate < 0.0 { '-' } else { '+' };
+        format!("{sign}{}/s", bytes(rate.abs() as u64))
+    });
+    let since = growth.since_unix_ns.map_or("–".into(), |since| date(since).to_string());
+    vec![bytes(growth.bytes), growth.blocks.to_string(), rate, since, growth.verdict.name().into(), growth.text.clone()]
+}

@@ -1,0 +1,66 @@
+//! `heaptape why`: what became of a program, on one screen.
+
+use super::common::print;
+use crate::Outcome;
+use crate::control::Control;
+use heaptape_analyzer::report::why::{self, WhyQuery};
+use heaptape_recorder::daemon::config::Config;
+use heaptape_recorder::daemon::protocol::{Request, Response};
+use heaptape_recorder::process::{self, Process};
+use std::path::PathBuf;
+
+/// Options of `heaptape why`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Pid, name of a program (* and ? are wildcards), or label
+    #[arg(value_name = "NAME|PID|LABEL")]
+    which: String,
+    /// State folder of the daemon, by default that of the daemon that answers
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// Control socket of the daemon, which writes what it knows first; without an answer the state
+    /// folder is read as it is
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+    /// Only processes of this user; without the right to list all users, the own ones
+    #[arg(long, value_name = "UID")]
+    user: Option<u32>,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let Args { which, state, control, mut user, json } = args;
+    // A state folder that is named may be that of another daemon.
+    let running = if state.is_none() || control.is_some() { written_state(control) } else { None };
+    let state = state.or(running).unwrap_or_else(|| Config::default().state);
+    if user.is_none()
+        && std::fs::read_dir(&state).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+    {
+        user = Some(nix::unistd::geteuid().as_raw());
+    }
+    let query = WhyQuery { state, user, which, json, resident: &resident_bytes };
+    print(false, |out, style| why::run(&query, out, style))
+}
+
+/// Makes the daemon write what it knows. Returns its state folder if it answers.
+fn written_state(control: Option<PathBuf>) -> Option<PathBuf> {
+    let control = Control::at(control);
+    let Ok(Response::Status(status)) = control.ask(&Request::Status) else { return None };
+    // A daemon that cannot write has still written what is there.
+    let _ = control.ask(&Request::Flush);
+    Some(PathBuf::from(status.state))
+}
+
+/// Returns the resident bytes of a process that started at a clock tick of the boot with this ID;
+/// `None` if it does not run.
+fn resident_bytes(pid: u32, started: u64, boot: &str) -> Option<u64> {
+    if started == 0 || boot != process::boot_id() || Process::read(pid).start_ticks != started {
+        return None;
+    }
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
