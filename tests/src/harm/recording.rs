@@ -1,6 +1,6 @@
 //! Checks recordings of cases: the accounting, and the counts of the program itself.
 
-use super::{Case, Observation};
+use super::{Case, Observation, Step};
 use crate::recording::heaptape;
 use crate::{Daemon, Report, test_env};
 use serde_json::Value;
@@ -31,7 +31,8 @@ impl Excuses {
         let cancelled = case.any(|step| step.name == "cancel" && step.numbers.get(1) == Some(&1));
         // The first threads of a child attach it; events of the others meanwhile are lost, and
         // counted.
-        let attaching = case.any(|step| step.name == "fork" && step.any(&|step| step.name == "threads"));
+        let has_threads = |step: &Step| step.any(&|step| matches!(step.name.as_str(), "threads" | "cancel"));
+        let attaching = case.any(|step| step.name == "fork" && has_threads(step));
         let uncounted = left || cancelled || sandboxed || limited;
         Excuses { unrecorded: sandboxed || limited || raw || bare, lost: attaching || uncounted, uncounted }
     }
