@@ -48,7 +48,7 @@ pub struct TracePacket {
     /// Texts, frames and stacks that other packets of the sequence refer to.
     #[prost(message, optional, tag = "12")]
     pub interned: Option<InternedData>,
-    /// A heap profile.
+    /// A heap profile of processes.
     #[prost(message, optional, tag = "37")]
     pub profile: Option<ProfilePacket>,
     /// The description of a track.
@@ -92,7 +92,7 @@ pub struct Process {
     /// Id of its parent.
     #[prost(int32, optional, tag = "2")]
     pub ppid: Option<i32>,
-    /// The command line.
+    /// The command line, by argument.
     #[prost(string, repeated, tag = "3")]
     pub cmdline: Vec<String>,
 }
@@ -145,7 +145,7 @@ pub struct ProcessDescriptor {
 /// The unit of a counter.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct CounterDescriptor {
-    /// [`BYTES`] or [`COUNT`].
+    /// The unit: [`BYTES`] or [`COUNT`].
     #[prost(int32, optional, tag = "3")]
     pub unit: Option<i32>,
 }
@@ -153,7 +153,7 @@ pub struct CounterDescriptor {
 /// Tables that packets of a sequence refer to by identifiers.
 #[derive(Clone, PartialEq, Message)]
 pub struct InternedData {
-    /// Names of functions.
+    /// Names of functions in frames.
     #[prost(message, repeated, tag = "5")]
     pub function_names: Vec<InternedText>,
     /// The frames of stacks.
@@ -293,7 +293,7 @@ pub struct HeapSample {
     /// Number of these bytes that were freed.
     #[prost(uint64, optional, tag = "3")]
     pub freed: Option<u64>,
-    /// Number of allocations.
+    /// Number of allocations at the stack.
     #[prost(uint64, optional, tag = "5")]
     pub alloc_count: Option<u64>,
     /// Number of these that were freed.
