@@ -126,7 +126,7 @@ impl Heap {
     }
 
     /// Returns the maximum of the live bytes since the count of the peak was started.
-    pub fn peak(&self) -> u64 {
+    pub fn peak_bytes(&self) -> u64 {
         self.profile.most_bytes
     }
 

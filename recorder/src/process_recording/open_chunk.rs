@@ -45,7 +45,7 @@ impl ProcessRecording {
         }
         write_job.before = self.output.take_records();
         self.schedule.chunk_finished(self.output.events());
-        write_job.chunk = self.output.finish_chunk(spare, self.heap.peak(), &mut self.threads);
+        write_job.chunk = self.output.finish_chunk(spare, self.heap.peak_bytes(), &mut self.threads);
         out(write_job);
     }
 
@@ -67,7 +67,7 @@ impl ProcessRecording {
             0 if self.threads.len() <= MAX_ACCOUNTS => self.journaled_accounts(),
             _ => Vec::new(),
         };
-        let (session, stacks, peak_bytes) = (&*self.session, &self.stacks, self.heap.peak());
+        let (session, stacks, peak_bytes) = (&*self.session, &self.stacks, self.heap.peak_bytes());
         self.output.write_entry(EntryState { session, stacks, peak_bytes, accounts }, positions, is_whole)
     }
 }
