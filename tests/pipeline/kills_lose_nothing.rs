@@ -114,7 +114,8 @@ fn survivor_killed(threads: u64, round: usize, also: impl Fn(&mut std::process::
     let (mut recorded, mut lost, mut parts) = (0, 0, 0);
     for process in report.all("paces") {
         process.assert_accounting();
-        (recorded, lost, parts) = (recorded + process.recorded_events, lost + process.lost_events, parts + 1);
+        (recorded, lost, parts) =
+            (recorded + process.recorded_events, lost + process.lost_events, parts + process.segments.len().max(1));
     }
     Counts { before: before.get(), all: events(&file), recorded, lost, parts }
 }
