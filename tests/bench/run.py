@@ -8,8 +8,12 @@ own script runs it: library, pipe, interpreter, compressor; it does not follow c
 With --modes also sampled (each 512 KiB) and dormant: the library without a recorder. Their cost is divided by the events of the full
 recording.
 
-usage: run.py [--rounds N] [--quick] [--only NAME,…] [--modes full,sampled,dormant] [--json FILE] [--no-heaptrack]"""
-import argparse, json, os, shutil, statistics, subprocess, sys, tempfile, threading, time
+`compare` adds the other profilers that are installed (compare.py), and appends the figures to a history.
+
+usage: run.py [compare] [--rounds N] [--quick] [--only NAME,…] [--modes full,sampled,dormant] [--json FILE] [--no-heaptrack]
+              [--history FILE] [--release NAME]"""
+import argparse, json, os, shutil, signal, statistics, subprocess, sys, tempfile, threading, time
+import compare
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -24,6 +28,10 @@ HEAPTRACK = {
 FULL, SAMPLED, DORMANT = "heaptape", "heaptape, sampled", "heaptape, dormant"
 
 
+def is_wanted(name):
+    return not ARGS.only or any(word in name for word in ARGS.only.split(","))
+
+
 def build(place):
     """The workloads, as (name, words, file to read, variables, whether it has children)."""
     micro = os.path.join(place, "micro")
@@ -34,12 +42,15 @@ def build(place):
         subprocess.run(["g++", "-std=c++17", *flags, os.path.join(HERE, source), "-o", built], check=True)
     subprocess.run(["gcc", "-O2", os.path.join(HERE, "measure.c"), "-o", os.path.join(place, "measure")], check=True)
     cargo = ["cargo", "build", "--quiet", "--release"]
-    subprocess.run([*cargo, "-p", "heaptape"], cwd=ROOT, check=True)
-    subprocess.run([*cargo, "-p", "heaptape-tests", "--bin", "json-program"], cwd=ROOT, check=True)
+    # A command that the environment names is measured as it is.
+    if "HEAPTAPE" not in os.environ:
+        subprocess.run([*cargo, "-p", "heaptape"], cwd=ROOT, check=True)
     program = os.path.join(TARGET, "release/json-program")
     scale = 10 if ARGS.quick else 1
     data = os.path.join(place, "data.json")
-    subprocess.run([program, "make", str(600_000 // scale), data], check=True)
+    if is_wanted("Rust json"):
+        subprocess.run([*cargo, "-p", "heaptape-tests", "--bin", "json-program"], cwd=ROOT, check=True)
+        subprocess.run([program, "make", str(600_000 // scale), data], check=True)
     with open(os.path.join(HERE, "bulk.sql")) as file:
         sql = file.read().replace("500000", str(500_000 // scale))
     bulk = os.path.join(place, "bulk.sql")
@@ -121,6 +132,9 @@ def run(tool, workload, place):
     elif tool in (FULL, SAMPLED):
         options = ["--sample", "512KiB"] if tool == SAMPLED else []
         command = [HEAPTAPE, "record", "-o", record, *options, "--"] + measured + words
+    elif tool in compare.PROFILERS:
+        os.makedirs(record)
+        command = compare.PROFILERS[tool].command(measured, words, record)
     else:
         os.makedirs(record)
         pipe = os.path.join(record, "pipe")
@@ -130,14 +144,20 @@ def run(tool, workload, place):
         command = measured + ["env", f'LD_PRELOAD={HEAPTRACK["library"]}', f"DUMP_HEAPTRACK_OUTPUT={pipe}"] + words
     with open(stdin or os.devnull, "rb") as given, open(os.path.join(place, "error"), "w+b") as error:
         start = time.monotonic()
-        process = subprocess.Popen(command, stdin=given, stdout=subprocess.DEVNULL, stderr=error, env=environment, cwd=place)
+        process = subprocess.Popen(command, stdin=given, stdout=subprocess.DEVNULL, stderr=error, env=environment, cwd=place, start_new_session=True)
         peaks, stop = {}, threading.Event()
         # What /proc says costs time itself: only the recorder's own processes are watched.
         roots = [process.pid] if tool in (FULL, SAMPLED) else [helper.pid for helper in helpers]
         watcher = threading.Thread(target=watch, args=(roots, tool not in (FULL, SAMPLED), stop, peaks))
         if tool not in ("plain", DORMANT):
             watcher.start()
-        status = process.wait()
+        try:
+            # Only another profiler may be so slow that its figures are of no use.
+            status = process.wait(timeout=compare.LONGEST if tool in compare.PROFILERS else None)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            status = f"none after {compare.LONGEST} s"
         for helper in helpers:
             helper.wait()
         end = time.monotonic()
@@ -213,14 +233,14 @@ def main():
         global LIBRARY
         workloads = build(place)
         LIBRARY = subprocess.run([HEAPTAPE, "library"], capture_output=True, text=True, check=True).stdout.strip()
-        if ARGS.only:
-            wanted = ARGS.only.split(",")
-            workloads = [w for w in workloads if any(word in w[0] for word in wanted)]
+        workloads = [workload for workload in workloads if is_wanted(workload[0])]
         rows = []
         for workload in workloads:
             tools = ["plain", FULL] + [tool for mode, tool in (("sampled", SAMPLED), ("dormant", DORMANT)) if mode in ARGS.modes]
             if not ARGS.no_heaptrack and not workload[4] and all(os.path.exists(path) for path in HEAPTRACK.values()):
                 tools.append("heaptrack")
+            if ARGS.what == "compare" and not workload[4]:
+                tools += [name for name, profiler in compare.PROFILERS.items() if profiler.can_run(workload[1])]
             runs = {tool: [] for tool in tools}
             for turn in range(ARGS.rounds):
                 # Each round begins with another tool, so that none has always the warmest machine.
@@ -228,32 +248,41 @@ def main():
                     try:
                         runs[tool].append(run(tool, workload, place))
                     except SystemExit as failure:
-                        # heaptrack's interpreter ends early in some
-                        # programs, which then cannot write.
-                        if tool != "heaptrack":
+                        # heaptrack's interpreter ends early in some programs, which then cannot write. Another profiler may
+                        # not support a program either.
+                        if tool != "heaptrack" and tool not in compare.PROFILERS:
                             raise
                         print(failure, file=sys.stderr)
                         tools.remove(tool)
                 print(f"{workload[0]}: round {turn + 1} of {ARGS.rounds}", file=sys.stderr)
             events = int(statistics.median([r["events"] for r in runs[FULL]]))
             rows += [row(workload[0], tool, runs[tool], runs["plain"], events) for tool in tools[1:]]
-        print(f"{ARGS.rounds} rounds, {os.cpu_count()} processors, medians (least-most); load {os.getloadavg()[0]:.1f} at the end\n")
+        machine = compare.machine()
+        print(f"{ARGS.rounds} rounds, {machine}, medians (least-most); load {os.getloadavg()[0]:.1f} at the end\n")
         print(table(rows))
         if ARGS.json:
             with open(ARGS.json, "w") as file:
                 json.dump({"rounds": ARGS.rounds, "processors": os.cpu_count(), "rows": rows}, file, indent=1)
+        if ARGS.what == "compare":
+            version = subprocess.run([HEAPTAPE, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+            entry = compare.entry(version, ARGS.release, machine, ARGS.quick, rows)
+            print(compare.against_last(ARGS.history, entry))
+            compare.append(ARGS.history, entry)
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=["compare"], help="compare: with all installed profilers, and with the history")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="a tenth of the work")
     parser.add_argument("--only", help="workloads whose names contain one of these words, by commas")
     parser.add_argument("--modes", default="full", type=lambda text: text.split(","), help="full, sampled, dormant, by commas")
     parser.add_argument("--json", metavar="FILE", help="the same figures as JSON")
     parser.add_argument("--no-heaptrack", action="store_true")
+    parser.add_argument("--history", metavar="FILE", default=os.path.join(TARGET, "bench-history.jsonl"), help="file to compare with, and to append to")
+    parser.add_argument("--release", metavar="NAME", help="mark the figures as those of a release, with which later ones are compared")
     ARGS = parser.parse_args()
     COMPRESSOR = "zstd -c" if shutil.which("zstd") else "gzip -c"
     main()
