@@ -14,6 +14,8 @@ fn build(root: &Path, folder: &Path, offline: bool) -> bool {
     let mut cargo = Command::new(variable("CARGO"));
     cargo.args(["rustc", "--quiet", "--profile", "preload", "-p", "heaptape-preload", "--lib", "--target"]);
     cargo.arg(variable("TARGET")).arg("--manifest-path").arg(root.join("Cargo.toml")).arg("--target-dir").arg(folder);
+    // The outer cargo has checked the version of Rust, unless scripts/minimum-rust prevents that.
+    cargo.arg("--ignore-rust-version");
     if offline {
         cargo.arg("--offline");
     }
