@@ -58,7 +58,8 @@ def has_profiling(path):
 LIBRARIES = ["/usr/lib/*-linux-gnu/", "/usr/lib64/", "/usr/lib/", "/usr/local/lib/"]
 of = lambda name: library(*[folder + name for folder in LIBRARIES])
 
-# Sampling profilers, jemalloc's and tcmalloc's, are comparable with heaptape, sampled; the others record every event.
+# The profilers of jemalloc and tcmalloc sample: they are comparable with heaptape, sampled. The
+# others record every event.
 PROFILERS = {
     "memray --native": Memray(),
     "bytehound": Preloaded(os.environ.get("BYTEHOUND_LIBRARY") or of("libbytehound.so"), {"MEMORY_PROFILER_OUTPUT": "{place}/bytehound.dat"}),

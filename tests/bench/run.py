@@ -248,8 +248,8 @@ def main():
                     try:
                         runs[tool].append(run(tool, workload, place))
                     except SystemExit as failure:
-                        # heaptrack's interpreter ends early in some programs, which then cannot write. Another profiler may
-                        # not support a program either.
+                        # heaptrack's interpreter ends early in some programs, which then cannot
+                        # write. Another profiler may not support a program either.
                         if tool != "heaptrack" and tool not in compare.PROFILERS:
                             raise
                         print(failure, file=sys.stderr)

@@ -97,7 +97,7 @@ fn times(process: &Process) -> (u64, u64) {
     (start, last)
 }
 
-/// Runs `heaptape why`.
+/// Answers what became of a process, a program or a label.
 ///
 /// # Errors
 /// Returns an error when the state folder or a recording cannot be read, when no process matches,
@@ -157,7 +157,7 @@ fn find(query: &WhyQuery<'_>) -> Result<Vec<PathBuf>, Error> {
     Err(Error::Unanswerable(format!("no process, program or label '{which}' is recorded in {state}")))
 }
 
-/// Describes a process.
+/// Describes a process with what grew in it.
 fn describe(
     process: &Process,
     recordings: &[Recording],
