@@ -37,9 +37,17 @@ const MODULES: &[&str] = &[
     "[vdso]", "linux-gate", "libffi.so", "libffi-",
 ];
 
-/// Substrings of the paths of source files of the C++ and Rust standard libraries. Debug
-/// information has inlined functions and lambdas without their namespace, but with their file.
-const FILES: &[&str] = &["/include/c++/", "/rustlib/src/rust/library/"];
+/// Substrings of the paths of source files of the C++ and Rust standard libraries, and of crates
+/// with Rust's allocators. Debug information has inlined functions and lambdas without their
+/// namespace, but with their file.
+const FILES: &[&str] = &[
+    "/include/c++/",
+    "/rustlib/src/rust/library/",
+    "/tikv-jemallocator-0.",
+    "/jemallocator-0.",
+    "/mimalloc-0.",
+    "/snmalloc-rs-0.",
+];
 
 /// Prefixes of the paths by which the Rust compiler refers to the source of its library.
 const FILE_STARTS: &[&str] = &["/rustc/", "/rust/deps/"];
@@ -63,9 +71,12 @@ const NAME_SPACES: &[&str] = &[
     // C++
     "std::", "__gnu_cxx::", "__cxxabiv1::", "__cxx11::", "operator new", "operator delete", "boost::container::",
     // Rust
-    "alloc::", "core::", "hashbrown::", "indexmap::", "smallvec::", "std_detect::", "rustc_std_workspace", "__rust_", "__rdl_",
+    "alloc::", "core::", "hashbrown::", "indexmap::", "smallvec::", "std_detect::", "rustc_std_workspace", "__rust_", "__rustc::", "__rdl_",
     "__rg_", "_RNvCs", "dyn core::", "dyn alloc::", "dyn std::",
 ];
+
+/// The trait of an allocator of a Rust program, as implementations of its functions name it.
+const GLOBAL_ALLOC: &str = " as core::alloc::global::GlobalAlloc>::";
 
 /// Names of allocation functions that pass requests for memory on.
 #[rustfmt::skip]
@@ -132,6 +143,7 @@ pub(crate) fn is_wrapper(function: &str) -> bool {
     let inner = function.trim_start_matches(['<', '&', '*', '[', '(']).trim_start_matches("mut ");
     NAME_SPACES.iter().any(|space| inner.starts_with(space))
         || is_of_primitive(function)
+        || function.contains(GLOBAL_ALLOC)
         || FUNCTIONS.contains(&function)
 }
 
@@ -228,6 +240,9 @@ mod tests {
             "<alloc::vec::Vec<T> as core::clone::Clone>::clone",
             "<&mut core::iter::Map<I,F>>::next",
             "__rust_alloc",
+            "__rustc::__rust_alloc",
+            "<mimalloc::MiMalloc as core::alloc::global::GlobalAlloc>::alloc",
+            "<shop::Counting as core::alloc::global::GlobalAlloc>::realloc",
             "<u8 as alloc::vec::spec_from_elem::SpecFromElem>::from_elem",
             "<[u8] as alloc::slice::Concat>::concat",
         ] {
@@ -262,6 +277,8 @@ mod tests {
             (Some("operator()"), "/bin/x", Some("/usr/include/c++/12/bits/std_thread.h"), Role::Wrapper),
             (Some("operator()"), "/bin/x", Some("/srv/server.cpp"), Role::Program),
             (Some("from_elem"), "/bin/x", Some("/rustc/1234/library/alloc/src/vec/mod.rs"), Role::Wrapper),
+            (Some("alloc"), "/bin/x", Some("/srv/crates/mimalloc-0.1.52/src/lib.rs"), Role::Wrapper),
+            (Some("alloc"), "/bin/x", Some("/srv/mimalloc-bench/src/lib.rs"), Role::Program),
             (Some("PyList_Append"), "/usr/bin/python3.13", None, python),
             (Some("PyUnicode_New"), "/usr/lib/libpython3.13.so.1.0", None, Role::Wrapper),
             (None, "/usr/lib/python3.13/lib-dynload/_ctypes.cpython-313-x86_64-linux-gnu.so", None, python),

@@ -131,6 +131,9 @@ pub struct ProcessInfo {
     /// Whether the program has a `malloc` of its own. Only what that one passes on is recorded.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub own_malloc: bool,
+    /// Allocators inside the program.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allocators: Vec<Allocator>,
     /// Start of the process in nanoseconds since 1970, if it had run for a while before
     /// `started_unix_ns`; else 0.
     #[serde(skip_serializing_if = "is_zero")]
@@ -147,6 +150,41 @@ pub struct Kept {
     /// Time in nanoseconds since 1970.
     pub unix_ns: u64,
     /// The reason, as a phrase.
+    pub why: String,
+}
+
+/// An allocator inside a program, whose functions were found by their symbols.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Allocator {
+    /// Name of the allocator, or the prefix of its functions.
+    pub name: String,
+    /// Path of the program or library that contains it.
+    pub module: String,
+    /// Number of the allocator in the entries of the tape, from 0.
+    pub number: u8,
+    /// Number of functions that were found.
+    pub found: u32,
+    /// Number of functions that were hooked.
+    pub hooked: u32,
+    /// Number of recorded events.
+    pub events: u64,
+    /// Functions that were not hooked, the first few.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<Refused>,
+    /// Whether it is the `malloc` that the program exports, so that it is called instead of
+    /// heaptape's.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_own_malloc: bool,
+}
+
+/// A function of an allocator that was not hooked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Refused {
+    /// The names of the function.
+    pub function: String,
+    /// Why it was not hooked.
     pub why: String,
 }
 

@@ -11,6 +11,7 @@ use crate::record::guard;
 use crate::thread::Request;
 mod entry;
 pub mod operators;
+pub mod patched;
 
 use crate::record::{allocated, freed, is_free_sampled_out, is_sampled_out, resize_begins, resize_ends};
 use crate::{bootstrap_arena, next, thread};
@@ -26,17 +27,33 @@ fn forward_call<T>(caller: Caller, size: usize, block: *mut u8, call: impl FnOnc
 
 /// The same for a call that makes inner calls in glibc too: `reallocarray` is a multiplication and
 /// a `realloc`.
+#[inline(always)]
 fn mark_forwarded<T>(caller: Caller, size: usize, block: *mut u8, call: impl FnOnce() -> T) -> T {
-    let state = claim::state(caller.sp);
-    // SAFETY: the thread's own state, or null.
-    let marked =
-        thread::is_traced(state) && unsafe { guard::forward(state, caller.sp, Request::of_block(size, block)) };
+    let marked = mark(caller, Request::of_block(size, block));
     let result = call();
     if marked {
-        // SAFETY: the thread's own state, which `forward` has marked.
-        unsafe { guard::forwarded(state, caller.sp) };
+        unmark(caller);
     }
     result
+}
+
+/// Marks the start of a forwarded call. Returns whether [`unmark`] has to follow. It is not
+/// inlined, since glibc's allocator needs it for `reallocarray` only.
+#[inline(never)]
+fn mark(caller: Caller, request: Request) -> bool {
+    let state = claim::state(caller.sp);
+    // SAFETY: the thread's own state, or null; `caller` is the stub's.
+    thread::is_traced(state) && unsafe { guard::forward(state, caller.sp, request) }
+}
+
+/// Marks the end of a forwarded call that [`mark`] has marked.
+#[inline(never)]
+fn unmark(caller: Caller) {
+    let state = thread::get();
+    if thread::is_traced(state) {
+        // SAFETY: the thread's own state, in the same call that has marked it.
+        unsafe { guard::forwarded(state, caller.sp) };
+    }
 }
 
 /// Records a block, unless it is null or from the bootstrap arena, and returns it.
@@ -149,37 +166,28 @@ pub unsafe extern "C" fn aligned_alloc(align: usize, size: usize, caller: Caller
     )
 }
 
+/// Implements the functions that programs rarely allocate by. One copy serves all of them.
+#[inline(never)]
+fn alloc_rarely(op: Op, size: usize, caller: Caller, call: &dyn Fn() -> *mut u8) -> *mut u8 {
+    record_alloc(op, forward_call(caller, size, core::ptr::null_mut(), call), size, caller)
+}
+
 /// The body of `memalign`.
 pub unsafe extern "C" fn memalign(align: usize, size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged.
-    record_alloc(
-        Op::MEMALIGN,
-        forward_call(caller, size, core::ptr::null_mut(), || unsafe { next::memalign(align, size) }),
-        size,
-        caller,
-    )
+    alloc_rarely(Op::MEMALIGN, size, caller, &|| unsafe { next::memalign(align, size) })
 }
 
 /// The body of `valloc`.
 pub unsafe extern "C" fn valloc(size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged.
-    record_alloc(
-        Op::VALLOC,
-        forward_call(caller, size, core::ptr::null_mut(), || unsafe { next::valloc(size) }),
-        size,
-        caller,
-    )
+    alloc_rarely(Op::VALLOC, size, caller, &|| unsafe { next::valloc(size) })
 }
 
 /// The body of `pvalloc`.
 pub unsafe extern "C" fn pvalloc(size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged.
-    record_alloc(
-        Op::PVALLOC,
-        forward_call(caller, size, core::ptr::null_mut(), || unsafe { next::pvalloc(size) }),
-        size,
-        caller,
-    )
+    alloc_rarely(Op::PVALLOC, size, caller, &|| unsafe { next::pvalloc(size) })
 }
 
 /// Implements all functions that free a block.
@@ -213,24 +221,41 @@ pub unsafe extern "C" fn free_sampled(block: *mut u8, caller: Caller) {
     }
 }
 
+/// Records a free by a function that programs rarely call. One copy serves all of them.
+#[inline(never)]
+fn freed_rarely(op: Op, block: *mut u8, caller: Caller) {
+    freed(op, block, caller);
+}
+
+/// Implements the functions that programs rarely free by.
+#[inline(never)]
+fn free_rarely(op: Op, block: *mut u8, caller: Caller, call: &dyn Fn()) {
+    if block.is_null() {
+        return call();
+    }
+    if !bootstrap_arena::owns(block) {
+        freed_rarely(op, block, caller);
+        forward_call(caller, 0, block, call);
+    }
+}
+
 /// The body of `cfree`.
 pub unsafe extern "C" fn cfree(block: *mut u8, caller: Caller) {
     // SAFETY: the arguments are the program's, passed on unchanged.
-    free_by(Op::CFREE, block, caller, || forward_call(caller, 0, block, || unsafe { next::cfree(block) }));
+    free_rarely(Op::CFREE, block, caller, &|| unsafe { next::cfree(block) });
 }
 
 /// The body of `free_sized`.
 pub unsafe extern "C" fn free_sized(block: *mut u8, size: usize, caller: Caller) {
     // SAFETY: the arguments are the program's, passed on unchanged.
-    let call = || unsafe { next::free_sized(block, size) };
-    free_by(Op::FREE_SIZED, block, caller, || forward_call(caller, 0, block, call));
+    free_rarely(Op::FREE_SIZED, block, caller, &|| unsafe { next::free_sized(block, size) });
 }
 
 /// The body of `free_aligned_sized`.
 pub unsafe extern "C" fn free_aligned_sized(block: *mut u8, align: usize, size: usize, caller: Caller) {
     // SAFETY: the arguments are the program's, passed on unchanged.
     let call = || unsafe { next::free_aligned_sized(block, align, size) };
-    free_by(Op::FREE_ALIGNED_SIZED, block, caller, || forward_call(caller, 0, block, call));
+    free_rarely(Op::FREE_ALIGNED_SIZED, block, caller, &call);
 }
 
 /// The body of `malloc_usable_size`, which is not an event.

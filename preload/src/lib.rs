@@ -17,6 +17,9 @@
 // they use is not dead.
 #![cfg_attr(test, allow(dead_code, unused_imports, unused_macros))]
 
+use core::ffi::c_void;
+use core::sync::atomic::AtomicPtr;
+
 mod arch;
 mod boot;
 mod bootstrap_arena;
@@ -35,6 +38,10 @@ mod stack;
 mod sys;
 mod thread;
 mod timestamp;
+
+/// The entry of all functions inside the program that are hooked. It is here for [`boot`], which
+/// writes the jumps and is a layer below [`hooks`].
+static PATCHED_ENTRY: AtomicPtr<c_void> = AtomicPtr::new(hooks::patched::enter as *mut c_void);
 
 #[cfg(not(test))]
 #[panic_handler]

@@ -46,6 +46,7 @@ pub mod merge;
 pub mod module_files;
 pub mod modules;
 pub mod options;
+pub mod patch;
 pub mod process;
 pub mod process_recording;
 pub mod profile;

@@ -156,7 +156,7 @@ fn has_our_root(pid: u32) -> bool {
 }
 
 /// Opens a regular file for reading. O_NONBLOCK: opening a pipe or a device could block.
-fn open_file(path: &Path) -> Option<OwnedFd> {
+pub(crate) fn open_file(path: &Path) -> Option<OwnedFd> {
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = open(path, flags, Mode::empty()).ok()?;
     let kind = fstat(&file).ok()?.st_mode & nix::libc::S_IFMT;

@@ -49,6 +49,8 @@ pub struct Options {
     /// Whether segments that end are added to the sums of their program. A profile that ends then
     /// leaves no files of its own.
     pub folds: bool,
+    /// Prefixes of the functions of further allocators inside programs.
+    pub allocators: Vec<String>,
     /// User who may read the files besides their owner.
     pub reader: Option<u32>,
     /// Disk quota that the files share with other files of their user.
@@ -151,6 +153,7 @@ impl Default for Options {
             snapshot: Duration::from_secs(30),
             window: Window::default(),
             folds: false,
+            allocators: Vec::new(),
             reader: None,
             quota: None,
         }

@@ -185,6 +185,7 @@ impl ProcessRecording {
         let free_stacks = self.session.options.free_stacks;
         let (mut mean, mut filter) = self.filter(thread);
         let (mut extended, mut recorded, mut last_tick) = (None, 0, self.last_tick);
+        let mut inside = [0; Op::ALLOCATORS as usize];
         let mut rest = records.iter();
         let ReadState { mut has_gap, last_tick: mut thread_tick } = self.threads.read_state(thread);
         while !self.heap.is_full()
@@ -218,6 +219,9 @@ impl ProcessRecording {
             let has_site = op.is_alloc() || op.is_resize() || free_stacks;
             let site = if has_site { self.stacks.site(record.stack(), self.output.records()) } else { 0 };
             recorded += u64::from(op.is_event());
+            if let Some(allocator) = op.allocator() {
+                inside[usize::from(allocator)] += 1;
+            }
             let weight = weight_of(size, mean);
             self.heap.push(Call { op, thread, site, address, size, weight, tick });
             if mean != 0 {
@@ -229,6 +233,9 @@ impl ProcessRecording {
             }
         }
         self.last_tick = last_tick;
+        if inside != [0; Op::ALLOCATORS as usize] {
+            self.session.hooks.count(inside);
+        }
         self.threads.count_read(thread, recorded, thread_tick);
         rest.as_slice()
     }

@@ -12,6 +12,7 @@ use crate::drain::Command;
 use crate::handover::{Handover, HandoverQueue};
 use crate::module_files::ModuleFiles;
 use crate::options::Options;
+use crate::patch::{self, Plan, Planner};
 use crate::process::{self, End, Process, sanitized_name};
 use crate::readiness;
 use crate::replace::{Durability, replace_file};
@@ -89,6 +90,7 @@ struct PendingAttach {
     files: ModuleFiles,
     folder: String,
     mapping: Mapping,
+    plan: Plan,
     area: OwnedFd,
     start_tick: u64,
     since: Instant,
@@ -104,6 +106,7 @@ pub struct Recorder {
     clock: Clock,
     ticks_per_second: Option<u64>,
     options: Arc<Options>,
+    planner: Planner,
     listener: Listener,
     /// The variable in the environment of each process that knows the socket (`NAME=VALUE`).
     variable: Vec<u8>,
@@ -118,7 +121,7 @@ pub struct Recorder {
     folders: HashMap<String, u32>,
     next: SessionId,
     /// Index in the recording of the processes that are not completely written yet.
-    unwritten: HashMap<SessionId, usize>,
+    unwritten: HashMap<SessionId, (usize, Arc<Plan>)>,
     stages: Stages,
     errors: Vec<String>,
     sums: Accounting,
@@ -171,6 +174,7 @@ impl Recorder {
             dirty: true,
             clock,
             ticks_per_second: None,
+            planner: Planner::new(&options.allocators),
             options: Arc::new(options),
             listener,
             variable: [ENV_SOCKET.as_bytes(), b"=", socket.as_os_str().as_bytes()].concat(),
@@ -321,10 +325,11 @@ impl Recorder {
             self.errors.extend(stored.error);
             self.sums.add(stored.sums);
             self.boards.stored(stored.session);
-            let image =
-                self.unwritten.remove(&stored.session).and_then(|index| self.recording.processes.get_mut(index));
-            if let Some(image) = image {
+            if let Some((index, hooks)) = self.unwritten.remove(&stored.session)
+                && let Some(image) = self.recording.processes.get_mut(index)
+            {
                 image.accounting = Some(stored.sums);
+                hooks.set_events(&mut image.allocators);
                 self.dirty = true;
             }
         }
@@ -410,17 +415,34 @@ impl Recorder {
             started_unix_ns: clock::unix_ns(),
             ..ProcessInfo::default()
         };
+        let plan = self.plan(&client, process.ppid, &mapping);
         // Before the process has the area: what it publishes survives this recorder.
         self.hand_over(&client, info, &file);
         if client.accept(&mapping, &file) {
             let since = Instant::now();
             let area = file;
             let pending =
-                PendingAttach { client, process, program, code, files, folder, mapping, area, start_tick, since };
+                PendingAttach { client, process, program, code, files, folder, mapping, plan, area, start_tick, since };
             self.pending.push(pending);
         } else {
             self.note_gave_up(&client, &process, &folder, &mapping);
         }
+    }
+
+    /// Plans the hooks of allocators inside the program of a new process, and writes them into its
+    /// area. A forked child has those of its parent.
+    fn plan(&self, client: &Client, ppid: u32, mapping: &Mapping) -> Plan {
+        if client.hello.origin == ORIGIN_FORK {
+            let parent = self.parent(client, ppid);
+            let is_parent = |info: &&ProcessInfo| parent.as_ref().is_some_and(|parent| parent.folder == info.folder);
+            let info = self.recording.processes.iter().rev().find(is_parent);
+            return info.map_or_else(Plan::default, |info| Plan::inherited(&info.allocators));
+        }
+        // While the first process waits, no other one does.
+        let budget = if self.is_busy() { patch::SHORT_BUDGET } else { patch::LONG_BUDGET };
+        let plan = self.planner.plan(client.pid, budget);
+        plan.write(mapping);
+        plan
     }
 
     /// Fixes the parent's state for a child of a fork that the library did not see (a direct system
@@ -461,7 +483,8 @@ impl Recorder {
 
     /// Starts the session of a process that uses its area.
     fn start_session(&mut self, pending: PendingAttach) {
-        let PendingAttach { client, process, program, code, files, folder, mapping, area, start_tick, .. } = pending;
+        let PendingAttach { client, process, program, code, files, folder, mapping, plan, area, start_tick, .. } =
+            pending;
         let (pid, hello) = (client.pid, client.hello);
         let parent = self.parent(&client, process.ppid);
         let origin = self.origin(&client, parent.is_some());
@@ -481,7 +504,7 @@ impl Recorder {
         });
         let (hello_pid, uid, page_size) = (hello.pid, client.uid, hello.page_size);
         let attached = Attached { pid, hello_pid, uid, origin, page_size, start_tick, process, mapping, code, files };
-        let session = self.session(id, attached, &folder).forked(fork).build();
+        let session = self.session(id, attached, &folder).forked(fork).hooks(plan).build();
         let info = ProcessInfo { parent: parent.map(|parent| parent.folder), ..session.info() };
         self.hand_over(&client, info.clone(), &area);
         let image = self.recording.processes.len();
@@ -521,7 +544,7 @@ impl Recorder {
     /// Starts a session, and lists its process.
     fn begin(&mut self, running: Running, info: ProcessInfo) {
         let session = Arc::clone(&running.session);
-        self.unwritten.insert(session.id, running.image);
+        self.unwritten.insert(session.id, (running.image, Arc::clone(&session.hooks)));
         let _ = self.stages.commands.send(Command::Start(session, running.worker));
         self.running.push(running);
         self.recording.processes.push(info);

@@ -7,6 +7,7 @@ use crate::code::PerfMap;
 use crate::journal_files::JournalFiles;
 use crate::module_files::ModuleFiles;
 use crate::options::Options;
+use crate::patch::{self, Plan};
 use crate::sys::Mapping;
 pub use builder::{Attached, SessionBuilder};
 use formats::recording::ProcessInfo;
@@ -54,6 +55,8 @@ pub struct Session {
     pub code: Arc<PerfMap>,
     /// The open files of its modules.
     pub files: Arc<ModuleFiles>,
+    /// The hooks of allocators inside the program.
+    pub hooks: Arc<Plan>,
     /// The files of the journal of this segment.
     pub journal_files: JournalFiles,
 }
@@ -83,6 +86,7 @@ impl Session {
     pub fn info(&self) -> ProcessInfo {
         let process = &self.process;
         let text = |text: &Text| text.lossy().into_owned();
+        let allocators = self.hooks.outcome(&self.mapping);
         ProcessInfo {
             folder: self.folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             pid: process.pid,
@@ -93,7 +97,8 @@ impl Session {
             argv: process.argv.iter().map(text).collect(),
             started_unix_ns: process.start_unix_ns,
             began_unix_ns: self.began_unix_ns,
-            own_malloc: self.mapping.has_own_malloc(),
+            own_malloc: self.mapping.has_own_malloc() && !patch::hooks_own_malloc(&allocators),
+            allocators,
             ..ProcessInfo::default()
         }
     }
@@ -130,6 +135,7 @@ impl Session {
             carried_over: self.carried_over.clone(),
             code: Arc::clone(&self.code),
             files: Arc::clone(&self.files),
+            hooks: Arc::clone(&self.hooks),
             journal_files: JournalFiles::default(),
         }
     }

@@ -70,7 +70,7 @@ enum Message {
     ProgramNotStarted,
     /// From the survivor process: it records this process. The descriptors of its shared area and
     /// of the process come with the message.
-    Recording(About),
+    Recording(Box<About>),
     /// From the survivor process: the part of a process in this folder has ended.
     PartEnded { folder: String },
     /// From the survivor process: the recording is complete.
@@ -164,7 +164,7 @@ fn send(channel: &OwnedFd, message: &Message) {
 fn send_handover(channel: &OwnedFd, handover: &Handover) -> bool {
     let (message, files) = match handover {
         Handover::Begun(held) => {
-            (Message::Recording(held.about.clone()), vec![sys::fd(&held.area), sys::fd(&held.process)])
+            (Message::Recording(Box::new(held.about.clone())), vec![sys::fd(&held.area), sys::fd(&held.process)])
         }
         Handover::Over(folder) => (Message::PartEnded { folder: folder.clone() }, Vec::new()),
     };
@@ -278,7 +278,7 @@ impl Survivor {
             Some((Message::Recording(about), files)) => {
                 self.held.retain(|held| held.about.info.pid != about.info.pid);
                 if let Ok([area, process]) = <[OwnedFd; 2]>::try_from(files) {
-                    self.held.push(Held { about, area, process });
+                    self.held.push(Held { about: *about, area, process });
                 }
             }
             Some((Message::PartEnded { folder }, _)) => self.held.retain(|held| held.about.info.folder != folder),

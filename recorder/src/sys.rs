@@ -126,6 +126,11 @@ impl Mapping {
         self.header().own_malloc.load(Ordering::Relaxed) != 0
     }
 
+    /// Returns the table of patches.
+    pub fn patches(&self) -> &wire::patches::PatchTable {
+        self.area.patches()
+    }
+
     /// Returns the control record of a slot.
     pub fn slot(&self, index: u32) -> Option<&SlotControl> {
         self.area.slot(index)

@@ -38,6 +38,7 @@ mod github_action;
 mod harm;
 mod hooks_each_function;
 mod hostile;
+mod inside;
 mod jit;
 mod jumps;
 mod kill_target;

@@ -2,15 +2,17 @@
 //! shrinking, no growing). The preload maps it and keeps no descriptor.
 //!
 //! ```text
-//! page 0            | slots x 256 B   | modules x 1 KiB | nodes x 16 B        | slots x ring
-//! Header            | SlotControl     | ModuleEntry     | Node                | Record ring
+//! page 0       | slots x 256 B | modules x 1 KiB | nodes x 16 B | slots x ring | 96 KiB
+//! Header       | SlotControl   | ModuleEntry     | Node         | Record ring  | PatchTable
 //! ```
 //! The file is sparse, so memory that nothing touches costs nothing. The preload maps the header
 //! and the first segment of each table, and more segments as it needs them ([`Segments`]). So a
 //! program that limits its address space, or locks its memory, pays only for what is used. Rings
 //! get smaller as the number of threads grows ([`Layout::ring_bytes`]).
 
-use crate::{board::Board, limits, modules::ModuleEntry, nodes::Node, ring::Ring, segments::Segments};
+use crate::{
+    board::Board, limits, modules::ModuleEntry, nodes::Node, patches::PatchTable, ring::Ring, segments::Segments,
+};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// The first bytes of the header: `HEAPAREA`, little-endian.
@@ -113,6 +115,8 @@ pub struct Layout {
     pub nodes: u64,
     /// Offset of the first ring.
     pub rings: u64,
+    /// Offset of the [`PatchTable`].
+    pub patches: u64,
     /// Size of the area in bytes.
     pub total: u64,
 }
@@ -129,13 +133,14 @@ impl Layout {
         let modules = slots + up(params.slots as u64 * size_of::<SlotControl>() as u64);
         let nodes = modules + up(limits::MODULES as u64 * size_of::<ModuleEntry>() as u64);
         let rings = nodes + up(params.nodes as u64 * size_of::<Node>() as u64);
-        let layout = Layout { params, slots, modules, nodes, rings, total: 0 };
+        let layout = Layout { params, slots, modules, nodes, rings, patches: 0, total: 0 };
         let last = Table::Rings.segments().of(params.slots - 1);
         let (offset, bytes) = match layout.segment(Table::Rings, last) {
             Some(range) => range,
             None => (rings, 0),
         };
-        Layout { total: offset + bytes, ..layout }
+        let patches = offset + bytes;
+        Layout { patches, total: patches + size_of::<PatchTable>() as u64, ..layout }
     }
 
     /// Returns the number of entries of a table.
@@ -261,6 +266,8 @@ pub struct Header {
     pub slots: AtomicU32,
     /// R: the value of [`Params::nodes`].
     pub nodes: AtomicU32,
+    /// R: number of functions in the [`PatchTable`]; with 0 the process does not map it.
+    pub patches: AtomicU32,
     /// r: one of the `STACKS_` values.
     pub stacks: AtomicU32,
     /// r: one of the `OVERFLOW_` values.
@@ -512,6 +519,12 @@ impl Area {
         Some(unsafe { &*self.at::<ModuleEntry>(self.layout.modules + index as u64 * size_of::<ModuleEntry>() as u64) })
     }
 
+    /// Returns the table of patches.
+    pub const fn patches<'a>(&self) -> &'a PatchTable {
+        // SAFETY: the layout has the table at this offset; all fields are atomics.
+        unsafe { &*self.at::<PatchTable>(self.layout.patches) }
+    }
+
     /// Returns how many slots may be in use.
     pub fn slots_used(&self) -> u32 {
         self.header().slots_used.0.load(Relaxed).min(self.layout.params.slots)
@@ -533,13 +546,13 @@ mod tests {
                     next += bytes;
                 }
             }
-            assert_eq!(next, layout.total);
+            assert_eq!((next, layout.total), (layout.patches, next + 96 * 1024));
             let mut ring = layout.rings;
             for slot in 0..slots {
                 assert_eq!(layout.ring(slot).map(|ring| ring.0), Some(ring));
                 ring += layout.ring(slot).map_or(0, |ring| ring.1);
             }
-            assert_eq!((ring, layout.ring(slots)), (layout.total, None));
+            assert_eq!((ring, layout.ring(slots)), (layout.patches, None));
         }
     }
 

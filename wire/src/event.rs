@@ -25,8 +25,8 @@ pub struct Record {
     pub body: u64,
 }
 
-/// The kind of a record. Each number is written out and never reused. The numbers from 1 to 25
-/// equal the entry numbers of the tape.
+/// The kind of a record. Each number is written out and never reused. The numbers of
+/// allocations and frees equal the entry numbers of the tape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Op(pub u8);
 
@@ -57,6 +57,8 @@ impl Op {
     pub const RESIZE: Op = Op(12);
     /// The second half of a resize by `reallocarray`.
     pub const RESIZE_ARRAY: Op = Op(13);
+    /// Allocation by the first allocator inside the program; see [`Op::of_allocator`].
+    pub const ALLOC_INSIDE: Op = Op(14);
     /// Free by `free`.
     pub const FREE: Op = Op(20);
     /// Free by `cfree`.
@@ -69,6 +71,8 @@ impl Op {
     pub const DELETE: Op = Op(24);
     /// Free by C++ `operator delete[]` in any form.
     pub const DELETE_ARRAY: Op = Op(25);
+    /// Free by the first allocator inside the program; see [`Op::of_allocator`].
+    pub const FREE_INSIDE: Op = Op(26);
     /// The first half of a resize, which frees the old address. It is not an event of its own.
     pub const RESIZE_BEGIN: Op = Op(30);
     /// Replaces the second half of a resize that failed: the old block stays live. It is not an
@@ -76,6 +80,9 @@ impl Op {
     pub const RESIZE_FAILED: Op = Op(31);
     /// Replaces the second half when `realloc(p, 0)` freed the block. It counts as a free.
     pub const RESIZE_FREED: Op = Op(32);
+    /// The second half of a resize by the first allocator inside the program; see
+    /// [`Op::of_allocator`].
+    pub const RESIZE_INSIDE: Op = Op(33);
     /// Prefix whose word 1 is the absolute timestamp.
     pub const TIMESTAMP: Op = Op(40);
     /// Prefix with the full address and size of the event that follows.
@@ -88,22 +95,56 @@ impl Op {
     /// the interval holds only after the next event.
     pub const SAMPLE_INTERVAL: Op = Op(43);
 
-    const FIRST_ALLOC: u8 = Op::MALLOC.0;
-    const LAST_ALLOC: u8 = Op::NEW_ARRAY.0;
-    const FIRST_FREE: u8 = Op::FREE.0;
-    const LAST_FREE: u8 = Op::DELETE_ARRAY.0;
+    /// The number of allocators inside a program whose events have their own ops.
+    pub const ALLOCATORS: u8 = 4;
+
+    /// Returns the op of an allocator inside the program, by the op of the first one. Allocators
+    /// after the last number share it.
+    pub const fn of_allocator(first: Op, allocator: u8) -> Op {
+        Op(first.0 + if allocator < Op::ALLOCATORS { allocator } else { Op::ALLOCATORS - 1 })
+    }
+
+    /// Returns the number of the allocator inside the program that did this, or `None` for the
+    /// functions that the library exports.
+    pub const fn allocator(self) -> Option<u8> {
+        let first = match self.0 {
+            14..=17 => Op::ALLOC_INSIDE,
+            26..=29 => Op::FREE_INSIDE,
+            33..=36 => Op::RESIZE_INSIDE,
+            _ => return None,
+        };
+        Some(self.0 - first.0)
+    }
+
+    /// Returns the op of an allocation by the same function as this resize.
+    pub const fn first_of_resize(self) -> Op {
+        match self.0 {
+            33..=36 => Op(self.0 - Op::RESIZE_INSIDE.0 + Op::ALLOC_INSIDE.0),
+            _ if self.0 == Op::RESIZE.0 => Op::REALLOC,
+            _ => Op::REALLOCARRAY,
+        }
+    }
+
+    /// Returns whether the op is in a set, one bit for each number.
+    #[inline(always)]
+    const fn is_in(self, set: u64) -> bool {
+        self.0 < 64 && set >> self.0 & 1 != 0
+    }
 
     /// Returns whether the record is an allocation.
+    #[inline(always)]
     pub const fn is_alloc(self) -> bool {
-        matches!(self.0, Op::FIRST_ALLOC..=Op::LAST_ALLOC)
+        self.is_in(0b111_1111_1111 << Op::MALLOC.0 | 0b1111 << Op::ALLOC_INSIDE.0)
     }
     /// Returns whether the record is a free that is not part of a resize.
+    #[inline(always)]
     pub const fn is_free(self) -> bool {
-        matches!(self.0, Op::FIRST_FREE..=Op::LAST_FREE)
+        self.is_in(0b11_1111 << Op::FREE.0 | 0b1111 << Op::FREE_INSIDE.0)
     }
     /// Returns whether the record is the second half of a successful resize.
+    #[inline(always)]
     pub const fn is_resize(self) -> bool {
-        matches!(self, Op::RESIZE | Op::RESIZE_ARRAY)
+        self.is_in(0b11 << Op::RESIZE.0 | 0b1111 << Op::RESIZE_INSIDE.0)
     }
     /// Returns whether the record counts as one event in the accounting.
     pub const fn is_event(self) -> bool {
@@ -228,5 +269,22 @@ mod tests {
             }
         }
         assert!(!Record::default().op().is_event());
+    }
+
+    #[test]
+    fn each_op_is_of_one_kind() {
+        for number in 0..=255 {
+            let op = Op(number);
+            assert_eq!(op.is_alloc(), matches!(number, 1..=11 | 14..=17), "{number}");
+            assert_eq!(op.is_resize(), matches!(number, 12 | 13 | 33..=36), "{number}");
+            assert_eq!(op.is_free(), (20..=29).contains(&number), "{number}");
+        }
+        for allocator in 0..6 {
+            for first in [Op::ALLOC_INSIDE, Op::FREE_INSIDE, Op::RESIZE_INSIDE] {
+                assert_eq!(Op::of_allocator(first, allocator).allocator(), Some(allocator.min(3)));
+            }
+        }
+        assert_eq!(Op::of_allocator(Op::RESIZE_INSIDE, 2).first_of_resize(), Op::of_allocator(Op::ALLOC_INSIDE, 2));
+        assert_eq!((Op::MALLOC.allocator(), Op::RESIZE.first_of_resize()), (None, Op::REALLOC));
     }
 }

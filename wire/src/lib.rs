@@ -25,6 +25,8 @@ pub mod limits;
 pub mod modules;
 #[cfg(not(loom))]
 pub mod nodes;
+#[cfg(not(loom))]
+pub mod patches;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod segments;
@@ -37,4 +39,5 @@ pub use nodes::Node;
 
 /// Version of the protocol. 1: the first. 2: `activation`, [`Op::SAMPLE_INTERVAL`]. 3: timestamps
 /// at the tail. 4: bounded waits. 5: the board, `own_malloc`. 6: rings of different sizes.
-pub const WIRE_VERSION: u16 = 6;
+/// 7: patches, events of allocators inside the program.
+pub const WIRE_VERSION: u16 = 7;

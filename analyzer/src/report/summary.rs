@@ -11,7 +11,7 @@ use crate::progress::Progress;
 use crate::sums::{Sums, sums, sums_of_new_process};
 use crate::symbols::{Detail, Symbolizer};
 use crate::text::{Screen, Style, bytes, count, counted, duration};
-use heaptape_formats::recording::{Accounting, Exit, Kept, NotTraced, STREAM};
+use heaptape_formats::recording::{Accounting, Allocator, Exit, Kept, NotTraced, STREAM};
 use heaptape_formats::tape::SiteSums;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -26,6 +26,8 @@ const MAX_QUICK_SITES: usize = 20_000;
 const MAX_PROCESSES: usize = 8;
 /// Maximum number of notes that are printed.
 const MAX_NOTES: usize = 3;
+/// Maximum number of allocators inside programs that are printed.
+const MAX_ALLOCATORS: usize = 8;
 /// Number of innermost program frames by which sites are grouped.
 const FRAMES: usize = 3;
 
@@ -55,6 +57,9 @@ pub struct ProcessSummary {
     pub earlier_ns: u64,
     /// Whether the program has its own `malloc`, so that only what it passes on is recorded.
     pub own_malloc: bool,
+    /// Allocators inside the program, found by their symbols.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allocators: Vec<Allocator>,
     /// Event counts and heap sizes.
     #[serde(flatten)]
     pub numbers: Numbers,
@@ -206,6 +211,7 @@ pub(crate) fn summarize_process(process: &Process, sums: &Sums) -> ProcessSummar
         complete: sums.missing.is_empty(),
         exit: about.exit,
         own_malloc: about.own_malloc,
+        allocators: about.allocators.clone(),
         duration_ns: process.clock.nanos(process.tape.last_tick),
         earlier_ns: if about.began_unix_ns == 0 {
             0
@@ -447,6 +453,7 @@ fn print(summary: &Summary, recordings: &[Recording], query: &ProcessFilter, scr
         let name = process.exe.rsplit('/').next().unwrap_or_default();
         screen.warning(&format!("! {name} (pid {}) was not recorded: {}", process.pid, process.why))?;
     }
+    allocators(summary, screen)?;
     let own_malloc = summary.processes.iter().filter(|process| process.own_malloc);
     print_own_malloc(screen, own_malloc.map(|process| (name(process), process.pid)))?;
     for recording in recordings {
@@ -467,6 +474,40 @@ fn print(summary: &Summary, recordings: &[Recording], query: &ProcessFilter, scr
     {
         let path = recording.path.display();
         screen.line(&format!("recorded in {path}   next: heaptape leaks {path}"))?;
+    }
+    Ok(())
+}
+
+/// Prints the allocators inside the programs: which were hooked, and what was not. Processes that
+/// run the same program have the same ones.
+fn allocators(summary: &Summary, screen: &mut Screen) -> io::Result<()> {
+    let mut shown: Vec<&Allocator> = Vec::new();
+    for process in &summary.processes {
+        for allocator in &process.allocators {
+            if shown.contains(&allocator) || shown.len() >= MAX_ALLOCATORS {
+                continue;
+            }
+            shown.push(allocator);
+            let Allocator { name, module, found, hooked, refused, events, .. } = allocator;
+            let module = module.rsplit('/').next().unwrap_or_default();
+            if *hooked > 0 {
+                let functions = counted((*found).into(), "function");
+                let events = counted(*events, "event");
+                screen.line(&format!("inside     {name} in {module}: {hooked} of {functions} hooked, {events}"))?;
+            }
+            let Some(first) = refused.first() else { continue };
+            let names = if *found == 0 {
+                "its allocators, if it has any".to_owned()
+            } else {
+                format!(
+                    "{} of {name} ({}{})",
+                    counted(refused.len() as u64, "function"),
+                    first.function,
+                    if refused.len() > 1 { ", …" } else { "" }
+                )
+            };
+            screen.warning(&format!("! {module}: {names} not recorded: {}", first.why))?;
+        }
     }
     Ok(())
 }

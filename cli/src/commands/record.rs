@@ -83,6 +83,10 @@ pub struct Args {
     /// Write the recording also to one file when it ends: DIR.heaptape
     #[arg(long, conflicts_with = "resume")]
     pack: bool,
+    /// Record also an allocator inside the program whose functions have this prefix: PREFIXmalloc,
+    /// PREFIXfree and so on. Common allocators are known
+    #[arg(long, value_name = "PREFIX", value_parser = prefix)]
+    allocator: Vec<String>,
     /// Wait until all recorded processes have exited, also those that outlive PROG
     #[arg(long)]
     wait: bool,
@@ -97,6 +101,11 @@ pub struct Args {
 fn ring(text: &str) -> Result<u64, String> {
     let bytes = text.parse().map(|Size(bytes)| bytes).ok().filter(|bytes| is_ring(*bytes));
     bytes.ok_or_else(|| RING_SIZES.to_owned())
+}
+
+fn prefix(text: &str) -> Result<String, String> {
+    let is_valid = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    is_valid.then(|| text.to_owned()).ok_or_else(|| "must be the start of a function's name, such as my_".to_owned())
 }
 
 fn codec(text: &str) -> Result<(Codec, i32), String> {
@@ -149,6 +158,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
             children: !args.no_children,
             only: args.only,
             skip: args.skip,
+            allocators: args.allocator,
             ..Options::default()
         },
         separate: true,

@@ -17,6 +17,7 @@
 //! * `entry_stub!`, `untraced_stub!`: entries of the allocator's functions;
 //! * `operator_stub!`, `operator_new_frame!`, `untraced_operator_stub!`: entries of the C++
 //!   operators;
+//! * `patched_stub!`: the entry of functions that are hooked by a jump in their first bytes;
 //! * `exec_stub!`, `syscall_stub!`, `first_syscall_stub!`, `jump_stub!`: entries of other
 //!   functions;
 //! * `capture_stub!`: the entry of the unwinder's tests.

@@ -1,6 +1,7 @@
 //! From the environment to a live session: connect, send the hello, map the area, close everything.
 //! This is tried once. On any failure the process runs untraced, silently and for good.
 
+use super::patch::{self, Patches};
 use crate::session::{self, Area, board, private};
 use crate::stack::table;
 use crate::stack::unwind::rules;
@@ -115,8 +116,9 @@ fn attach(pid: u32, is_child: bool) -> Option<Area> {
     let area = match connect(socket, path, deadline) {
         Ok(()) => exchange(socket, &hello, deadline).and_then(|(reply, descriptor)| {
             let area = session::map(descriptor, reply.area_bytes);
+            let patches = area.as_ref().and_then(|area| patch::map(area, descriptor));
             sys::close(descriptor);
-            adopt(area?, pid, is_child)
+            adopt(area?, patches, pid, is_child)
         }),
         Err(why) => {
             note_unreachable(pid, why);
@@ -160,7 +162,7 @@ fn inspect_process() {
 }
 
 /// Starts to use an area.
-fn adopt(area: Area, pid: u32, is_child: bool) -> Option<Area> {
+fn adopt(area: Area, patches: Option<Patches>, pid: u32, is_child: bool) -> Option<Area> {
     let is_inherited = is_child && !USE_NEW_MEMORY.swap(false, Relaxed);
     if !private::start(is_inherited, STATE_BYTES) || !start(&area) {
         area.header().board.0.post(pid, UntracedReason::Memory, b"");
@@ -176,6 +178,9 @@ fn adopt(area: Area, pid: u32, is_child: bool) -> Option<Area> {
     area.header().own_malloc.store(dynsym::has_other_malloc().into(), Relaxed);
     if is_child {
         rules::forget_closers();
+    }
+    if let Some(patches) = patches {
+        patches.apply();
     }
     private::attached();
     area.header().attached.store(1, Release);

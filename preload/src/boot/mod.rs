@@ -1,7 +1,8 @@
 //! Start-up: the process attaches to the recorder ([`attach`]), and a thread gets a state at its
 //! first event and enables its hooks ([`claim`]). A forked child leaves its parent's session
-//! ([`inherited`]).
+//! ([`inherited`]). The attach hooks functions of allocators inside the program ([`patch`]).
 
 pub mod attach;
 pub mod claim;
 pub mod inherited;
+pub mod patch;

@@ -9,7 +9,7 @@ mod resize;
 mod ring_space;
 mod sample;
 
-pub use resize::{resize_begins, resize_ends};
+pub use resize::{Resize, resize_begins, resize_ends};
 
 use crate::boot::{claim, inherited};
 use crate::caller::Caller;

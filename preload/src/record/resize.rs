@@ -115,7 +115,7 @@ unsafe fn sampled_resize(resize: Resize, op: Op, old: *mut u8, new: *mut u8, fai
     match (resize.old, new_sampled) {
         (true, true) => Some(op),
         (true, false) => Some(Op::RESIZE_FREED),
-        (false, true) => Some(if op == Op::RESIZE { Op::REALLOC } else { Op::REALLOCARRAY }),
+        (false, true) => Some(op.first_of_resize()),
         (false, false) => {
             // SAFETY: the state is the calling thread's, as the caller ensures.
             unsafe { sample::count_sampled_out(resize.state) };

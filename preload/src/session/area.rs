@@ -213,6 +213,11 @@ impl Area {
         self.front
     }
 
+    /// Returns the offset of the table of patches in the file of the area, in bytes.
+    pub const fn patches_offset(&self) -> u64 {
+        self.layout.patches
+    }
+
     /// Maps zeros over the area in a forked child, which has inherited only the first page. A hook
     /// that the fork interrupted continues there. With `also_header` the first page is replaced
     /// too, which the child otherwise shares with its parent and the recorder.

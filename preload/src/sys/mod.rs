@@ -67,6 +67,29 @@ pub fn replace_by_zeros(at: *mut u8, bytes: usize) {
     }
 }
 
+/// Maps private memory of zeros at this address, if nothing is mapped there and the system allows
+/// it. Returns whether it did.
+pub fn map_at(at: *mut u8, bytes: usize) -> bool {
+    // An old kernel does not know the last flag, and may choose another address.
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let mapped = address(call!(SYS_mmap, at, bytes, READ_WRITE, flags, usize::MAX, 0));
+    mapped.filter(|mapped| *mapped != at).inspect(|mapped| unmap(*mapped, bytes));
+    mapped == Some(at)
+}
+
+/// Makes memory readable and executable, and also writable if `is_writable`. Returns whether the
+/// system allows it.
+#[inline(never)]
+pub fn protect_code(at: *mut u8, bytes: usize, is_writable: bool) -> bool {
+    let writable = if is_writable { libc::PROT_WRITE } else { 0 };
+    call!(SYS_mprotect, at, bytes, libc::PROT_READ | libc::PROT_EXEC | writable) == 0
+}
+
+/// Returns whether this process has one thread, by the number of links of `/proc/self/task`.
+pub fn has_one_thread() -> bool {
+    status(c"/proc/self/task").is_some_and(|status| status.st_nlink == 3)
+}
+
 /// Maps a range of a file, shared: anywhere, or replacing what the caller has mapped at `at`.
 /// Returns `None` if the system refuses.
 pub fn map_file(at: *mut u8, bytes: usize, descriptor: i32, offset: u64) -> Option<*mut u8> {

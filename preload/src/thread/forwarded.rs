@@ -8,11 +8,15 @@ pub struct Request {
     /// The most bytes by which the request of an inner call may be larger, because the size may be
     /// rounded up to an alignment.
     pub slack: usize,
-    /// The block that the call frees; 0 for an allocation.
+    /// The block that the call frees; 0 for an allocation, [`Request::ANY_BLOCK`] for a call that
+    /// may free others too.
     pub address: usize,
 }
 
 impl Request {
+    /// The address of no block: all inner calls that free or resize a block belong to the call.
+    pub const ANY_BLOCK: usize = usize::MAX;
+
     /// Returns a request for `size` bytes, or of a block that is not null, exactly.
     #[inline(always)]
     pub fn of_block(size: usize, block: *mut u8) -> Request {
@@ -36,8 +40,9 @@ impl Forwarded {
     pub fn contains(&self, inner: Request) -> bool {
         let outer = self.request;
         if inner.address != 0 {
-            return inner.address == outer.address;
+            return inner.address == outer.address || outer.address == Request::ANY_BLOCK;
         }
-        outer.address == 0 && inner.size.max(1).wrapping_sub(outer.size.max(1)) <= outer.slack
+        matches!(outer.address, 0 | Request::ANY_BLOCK)
+            && inner.size.max(1).wrapping_sub(outer.size.max(1)) <= outer.slack
     }
 }

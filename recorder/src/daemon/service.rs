@@ -26,6 +26,7 @@ use crate::clock::Clock;
 use crate::crash::{self, Role};
 use crate::drain::Command;
 use crate::options::Mode;
+use crate::patch::Planner;
 use crate::process::{self, End};
 use crate::process_recording::ProcessCommand;
 use crate::readiness;
@@ -60,6 +61,7 @@ const FLIGHT_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Service {
     config: Config,
+    planner: Planner,
     registry: Registry,
     epochs: Epochs,
     budgets: Budgets,

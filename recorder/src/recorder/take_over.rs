@@ -7,6 +7,7 @@ use crate::code::{self, PerfMap};
 use crate::handover::{About, CommandLink, Handover, Held};
 use crate::module_files::ModuleFiles;
 use crate::options::Options;
+use crate::patch::Plan;
 use crate::process::{self, Process};
 use crate::release;
 use crate::session::Attached;
@@ -144,7 +145,8 @@ impl Recorder {
             code: PerfMap::of(pid, hello_pid, uid, code::MAX_MAP_BYTES),
             files: ModuleFiles::of(pid, self.saver.clone()),
         };
-        let session = self.session(id, attached, &folder).resumed(began_unix_ns).build();
+        let session = self.session(id, attached, &folder).resumed(began_unix_ns);
+        let session = session.hooks(Plan::inherited(&info.allocators)).build();
         let process_info = ProcessInfo {
             folder,
             origin: Origin::Attach.name().into(),

@@ -7,6 +7,7 @@ use crate::code::PerfMap;
 use crate::journal_files::JournalFiles;
 use crate::module_files::ModuleFiles;
 use crate::options::Options;
+use crate::patch::Plan;
 use crate::process::Process;
 use crate::sys::Mapping;
 use formats::tape::{self, Origin, field::Text};
@@ -91,6 +92,7 @@ impl SessionBuilder {
             carried_over: None,
             code: Arc::new(code),
             files: Arc::new(files),
+            hooks: Arc::new(Plan::default()),
             journal_files: JournalFiles::default(),
         };
         SessionBuilder { session }
@@ -116,6 +118,13 @@ impl SessionBuilder {
     #[must_use]
     pub fn carried_over(mut self, path: PathBuf) -> SessionBuilder {
         self.session.carried_over = Some(path);
+        self
+    }
+
+    /// Sets the hooks of allocators inside the program.
+    #[must_use]
+    pub fn hooks(mut self, plan: Plan) -> SessionBuilder {
+        self.session.hooks = Arc::new(plan);
         self
     }
 

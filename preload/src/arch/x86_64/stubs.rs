@@ -109,6 +109,57 @@ macro_rules! operator_new_frame {
     };
 }
 
+/// The entry of a function that is hooked by a jump in its first bytes. r11 is the address of its
+/// [`heaptape_wire::patches::Function`], which begins with the address of its trampoline. In the
+/// untraced mode it jumps there. Otherwise it saves the arguments at the start of `frame_bytes` on
+/// the stack, with r11 and the caller after them. It calls `begins` with their address, the
+/// function that this returns, and `ends`. That function may throw: the frame is described to the
+/// unwinder and has no landing pad.
+macro_rules! patched_stub {
+    ($begins:path, $ends:path, $frame_bytes:expr, $untraced:expr) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            "endbr64",
+            "mov rax, qword ptr [rip + heaptape_thread_state@GOTTPOFF]",
+            "mov rax, qword ptr fs:[rax]",
+            "test rax, rax",
+            "jz 2f",
+            "cmp byte ptr [rax], {untraced}",
+            "jne 2f",
+            "jmp qword ptr [r11]",
+            "2:",
+            "sub rsp, {bytes}",
+            ".cfi_adjust_cfa_offset {bytes}",
+            "mov [rsp], rdi",
+            "mov [rsp + 8], rsi",
+            "mov [rsp + 16], rdx",
+            "mov [rsp + 24], rcx",
+            "mov [rsp + 32], r8",
+            "mov [rsp + 40], r9",
+            "mov [rsp + 48], r11",
+            "lea rax, [rsp + {bytes}]",
+            "mov [rsp + 56], rax",
+            "mov [rsp + 64], rbp",
+            "mov rdi, rsp",
+            "call {begins}",
+            "mov rdi, [rsp]",
+            "mov rsi, [rsp + 8]",
+            "mov rdx, [rsp + 16]",
+            "mov rcx, [rsp + 24]",
+            "mov r8, [rsp + 32]",
+            "mov r9, [rsp + 40]",
+            "call rax",
+            "mov rdi, rsp",
+            "mov rsi, rax",
+            "call {ends}",
+            "add rsp, {bytes}",
+            ".cfi_adjust_cfa_offset -{bytes}",
+            "ret",
+            ".cfi_endproc",
+            begins = sym $begins, ends = sym $ends, bytes = const $frame_bytes, untraced = const $untraced)
+    };
+}
+
 /// The entry of an exec function. It saves all argument registers, calls `inspect` with their
 /// address and the function's number, and jumps to what that returns.
 macro_rules! exec_stub {
@@ -185,6 +236,6 @@ macro_rules! capture_stub {
 #[cfg(test)]
 pub(crate) use capture_stub;
 pub(crate) use {
-    entry_stub, exec_stub, first_syscall_stub, jump_stub, operator_new_frame, operator_stub, syscall_stub,
-    untraced_operator_stub, untraced_stub,
+    entry_stub, exec_stub, first_syscall_stub, jump_stub, operator_new_frame, operator_stub, patched_stub,
+    syscall_stub, untraced_operator_stub, untraced_stub,
 };

@@ -11,6 +11,7 @@ use crate::daemon::fd_store::{Held, Name};
 use crate::drain::Command;
 use crate::module_files::ModuleFiles;
 use crate::options::Mode;
+use crate::patch::{self, Plan};
 use crate::process::{self, End, Process};
 use crate::recorder::ticks_of;
 use crate::release;
@@ -101,6 +102,12 @@ impl Service {
         let id = self.registry.new_id();
         let worker = parent.as_ref().map_or(id as usize % self.stages.workers, |(_, worker)| *worker);
         let hello = request.hello;
+        let hooks = match &parent {
+            _ if !is_fork => self.planner.plan(request.pid, patch::SHORT_BUDGET),
+            Some((parent, _)) => Plan::inherited(&parent.hooks.outcome(&parent.mapping)),
+            None => Plan::default(),
+        };
+        hooks.write(&mapping);
         let code = PerfMap::of(request.pid, hello.pid, uid, MAX_MAP_BYTES_SHARED);
         let code = match &parent {
             Some((parent_session, _)) => code.forked_from(&parent_session.code),
@@ -124,7 +131,7 @@ impl Service {
         };
         let carried_over = self.successor.carried_over_file(request.pid);
         let session = SessionBuilder::new(id, attached, folder, options, self.clock, self.ticks_per_second);
-        let session = session.forked(fork).carried_over(carried_over.clone()).build();
+        let session = session.forked(fork).hooks(hooks).carried_over(carried_over.clone()).build();
         // Of an earlier process of this number.
         let _ = std::fs::remove_file(chunk_journal::link(&carried_over));
         let interval = choice.interval();

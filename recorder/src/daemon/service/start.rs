@@ -16,6 +16,7 @@ use crate::daemon::notify::{self, Notify};
 use crate::daemon::registry::Registry;
 use crate::daemon::streams::Streams;
 use crate::daemon::successor::Successor;
+use crate::patch::Planner;
 use crate::stages::Stages;
 use crate::symbols::Saver;
 use crossbeam_channel::unbounded;
@@ -142,6 +143,7 @@ impl Service {
         crash::spawn("control", move || control::run(controller, request_sender, control_wake, busy))?;
         tracing::info!("serving programs at {}, keeping {}", config.socket.display(), config.state.display());
         let mut service = Service {
+            planner: Planner::new(&[]),
             registry: Registry::default(),
             epochs,
             budgets: Budgets::new(config.budget),

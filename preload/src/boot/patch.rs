@@ -1,0 +1,193 @@
+//! Hooks functions of allocators inside the program, as the recorder has planned
+//! ([`heaptape_wire::patches`]): maps the code near to them, and writes a jump to it over their
+//! first bytes.
+//!
+//! This is done before `main`. Nothing is written while there is a second thread, or where the
+//! bytes are not the expected ones. A page of code is writable only while it is changed. It stays
+//! executable meanwhile: a system that forbids memory to be both refuses the first step then, and
+//! not the last one.
+
+use crate::elf::objects;
+use crate::session::Area;
+use crate::{PATCHED_ENTRY, sys};
+use core::sync::atomic::{AtomicU8, Ordering::Acquire, Ordering::Relaxed};
+use heaptape_wire::area::PAGE;
+use heaptape_wire::patches::{
+    DIFFERS, FORBIDDEN, HAS_THREADS, JUMP_BYTES, MAX_MOVED, MAX_PATCHES, NO_SPACE, Patch, PatchTable, Run, WRITTEN,
+};
+
+const PAGE_BYTES: usize = PAGE as usize;
+
+/// The patches of this process.
+pub struct Patches {
+    table: &'static PatchTable,
+    count: usize,
+}
+
+/// Maps the patches that came with an area; `None` if there are none.
+pub fn map(area: &Area, descriptor: i32) -> Option<Patches> {
+    let count = (area.header().patches.load(Acquire) as usize).min(MAX_PATCHES);
+    if count == 0 {
+        return None;
+    }
+    let offset = area.patches_offset();
+    let at = sys::map_file(core::ptr::null_mut(), size_of::<PatchTable>(), descriptor, offset)?;
+    // SAFETY: the table is mapped until the patches are dropped, and all of it is atomics.
+    Some(Patches { table: unsafe { &*at.cast::<PatchTable>() }, count })
+}
+
+impl Drop for Patches {
+    fn drop(&mut self) {
+        sys::unmap((&raw const *self.table).cast_mut().cast(), size_of::<PatchTable>());
+    }
+}
+
+impl Patches {
+    /// Writes the patches, and the status of each.
+    pub fn apply(self) {
+        let signals = sys::hold_signals();
+        let is_alone = sys::has_one_thread();
+        let map = |run| if is_alone { map_run(self.table, run) } else { HAS_THREADS };
+        let runs = self.table.runs.each_ref().map(map);
+        let mut open = OpenPages { start: 0, bytes: 0 };
+        for patch in &self.table.patches[..self.count] {
+            let target = patch.target.load(Relaxed);
+            let run =
+                self.table.runs.iter().position(|run| {
+                    target.wrapping_sub(run.address.load(Relaxed)) < u64::from(run.bytes.load(Relaxed))
+                });
+            let mut status = run.map_or(NO_SPACE, |run| runs[run]);
+            if status == WRITTEN {
+                // SAFETY: there is one thread, which is here, and no signal handler runs.
+                status = unsafe { write(patch, &mut open) };
+            }
+            patch.status.store(status, Relaxed);
+        }
+        open.close();
+        sys::release_signals(signals);
+    }
+}
+
+/// Maps a run of code.
+fn map_run(table: &PatchTable, run: &Run) -> u32 {
+    let (at, bytes) = (run.address.load(Relaxed) as *mut u8, run.bytes.load(Relaxed) as usize);
+    let offset = run.offset.load(Relaxed) as usize;
+    let Some(code) = table.code.get(offset..offset.wrapping_add(bytes)).filter(|code| code.len() > 8) else {
+        return NO_SPACE;
+    };
+    if !sys::map_at(at, bytes) {
+        return NO_SPACE;
+    }
+    // SAFETY: new memory of at least this size.
+    unsafe {
+        code.iter().enumerate().for_each(|(index, byte)| at.add(index).write(byte.load(Relaxed)));
+        at.cast::<usize>().write(PATCHED_ENTRY.load(Relaxed) as usize);
+    }
+    sys::unlock(at, bytes);
+    if !sys::protect_code(at, bytes, false) {
+        sys::unmap(at, bytes);
+        return FORBIDDEN;
+    }
+    WRITTEN
+}
+
+/// The pages of code that are writable now.
+struct OpenPages {
+    start: usize,
+    bytes: usize,
+}
+
+impl OpenPages {
+    /// Makes the pages of a jump writable.
+    fn open(&mut self, address: usize) -> bool {
+        let start = address & !(PAGE_BYTES - 1);
+        let bytes = (address + JUMP_BYTES).next_multiple_of(PAGE_BYTES) - start;
+        if (self.start, self.bytes) == (start, bytes) {
+            return true;
+        }
+        self.close();
+        let is_open = sys::protect_code(start as *mut u8, bytes, true);
+        if is_open {
+            (self.start, self.bytes) = (start, bytes);
+        }
+        is_open
+    }
+
+    fn close(&mut self) {
+        if self.bytes != 0 {
+            sys::protect_code(self.start as *mut u8, self.bytes, false);
+            self.bytes = 0;
+        }
+    }
+}
+
+/// Writes one jump, and returns the status.
+///
+/// # Safety
+/// No other thread may run, and no signal handler.
+unsafe fn write(patch: &Patch, open: &mut OpenPages) -> u32 {
+    let (length, address) = (patch.length.load(Relaxed) as usize, patch.address.load(Relaxed) as usize);
+    let end = address as u64 + length as u64;
+    let is_mapped = || objects::find(address).is_some_and(|object| end <= object.end);
+    let is_expected = |(index, byte): (usize, &AtomicU8)| {
+        // SAFETY: the bytes are in an object that is mapped; the recorder has seen that they are
+        // code that can be read.
+        unsafe { (address as *const u8).wrapping_add(index).read() == byte.load(Relaxed) }
+    };
+    if !(JUMP_BYTES..=MAX_MOVED).contains(&length)
+        || !is_mapped()
+        || !patch.expected.iter().take(length).enumerate().all(is_expected)
+    {
+        return DIFFERS;
+    }
+    let distance = patch.target.load(Relaxed).wrapping_sub(address as u64 + JUMP_BYTES as u64) as i64;
+    let Ok(distance) = i32::try_from(distance) else { return NO_SPACE };
+    if !open.open(address) {
+        return FORBIDDEN;
+    }
+    // SAFETY: the pages are writable now, and nobody runs there.
+    unsafe {
+        let at = address as *mut u8;
+        at.write(0xe9);
+        at.add(1).cast::<i32>().write_unaligned(distance);
+    }
+    WRITTEN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heaptape_wire::patches::WAITING;
+
+    #[inline(never)]
+    extern "C" fn victim(number: u64) -> u64 {
+        core::hint::black_box(number) + 1
+    }
+
+    /// A function whose bytes are not the expected ones stays as it is, and so does memory that is
+    /// in no object.
+    #[test]
+    fn other_bytes_are_not_patched() {
+        let address = victim as extern "C" fn(u64) -> u64 as usize;
+        let patch = Patch::default();
+        patch.address.store(address as u64, Relaxed);
+        patch.target.store(address as u64 + 0x1000, Relaxed);
+        patch.length.store(8, Relaxed);
+        for (index, byte) in patch.expected.iter().enumerate() {
+            // SAFETY: the bytes are code of this program.
+            byte.store(unsafe { (address as *const u8).add(index).read() }, Relaxed);
+        }
+        let wrong = patch.expected[7].load(Relaxed) ^ 1;
+        patch.expected[7].store(wrong, Relaxed);
+        let mut open = OpenPages { start: 0, bytes: 0 };
+        // SAFETY: nothing is written.
+        assert_eq!((patch.status.load(Relaxed), unsafe { write(&patch, &mut open) }), (WAITING, DIFFERS));
+        for (length, at) in [(4, address), (25, address), (8, 0x10_0000)] {
+            patch.length.store(length, Relaxed);
+            patch.address.store(at as u64, Relaxed);
+            // SAFETY: nothing is written.
+            assert_eq!(unsafe { write(&patch, &mut open) }, DIFFERS, "{length} bytes at {at:x}");
+        }
+        assert_eq!((open.bytes, victim(1)), (0, 2));
+    }
+}

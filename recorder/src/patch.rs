@@ -1,0 +1,372 @@
+//! Plans which functions of allocators inside a program are hooked, and how.
+//!
+//! LD_PRELOAD replaces only what the loader binds by name. An allocator that is linked into the
+//! program is called directly, so its functions get a jump to the library in their first bytes.
+//! The recorder finds the functions by their symbols, moves their first instructions, and writes
+//! the result into the process's area. The library verifies and applies it.
+//!
+//! The files belong to programs that may be hostile: see [`symbols`] for the bounds.
+
+mod families;
+mod file;
+mod maps;
+mod moved;
+mod symbols;
+
+use crate::module_files::open_file;
+use crate::sys::Mapping;
+use families::Names;
+use file::{FileFunction, FileFunctions};
+use formats::recording::{Allocator, Refused};
+use maps::{CodeMapping, Maps};
+use nix::sys::stat::fstat;
+use rustc_hash::FxHashMap;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use symbols::Fault;
+use wire::Op;
+use wire::area::PAGE;
+use wire::patches::{self, CODE_BYTES, FIRST_FUNCTION, Function, JUMP_BYTES, MAX_PATCHES, MAX_RUNS, WRITTEN};
+
+/// Maximum number of files whose functions are remembered.
+const MAX_CACHED: usize = 4096;
+/// The time that a background search of one file may take.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(60);
+/// Size of the code of a function, at most: its description, the entry, the moved instructions.
+const MAX_FUNCTION_BYTES: u64 = 128;
+/// Size of the instructions of an entry.
+const ENTRY_BYTES: u64 = 13;
+/// Maximum number of reasons that are kept for an allocator.
+const MAX_REFUSED: usize = 20;
+
+/// The time that the search of files may take while other processes are recorded, or by default
+/// give up their attach after 50 ms.
+pub const SHORT_BUDGET: Duration = Duration::from_millis(20);
+/// The time that it may take while nothing else waits for the recorder, and the process waits for
+/// two seconds.
+pub const LONG_BUDGET: Duration = Duration::from_secs(1);
+
+/// The identity of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct FileKey {
+    device: u64,
+    inode: u64,
+    size: i64,
+    changed: (i64, i64),
+    is_program: bool,
+}
+
+type Known = FxHashMap<FileKey, Arc<FileFunctions>>;
+
+/// Plans the patches of processes, and remembers the functions of files.
+#[derive(Clone, Debug)]
+pub struct Planner {
+    names: Arc<Names>,
+    known: Arc<Mutex<Known>>,
+    /// Whether a background search runs.
+    is_searching: Arc<AtomicBool>,
+}
+
+/// A function that is to be hooked.
+#[derive(Clone, Debug)]
+struct PlannedPatch {
+    allocator: usize,
+    name: String,
+    address: u64,
+    target: u64,
+    expected: Vec<u8>,
+}
+
+/// A run of code near to a module.
+#[derive(Clone, Debug)]
+struct PlannedRun {
+    address: u64,
+    code: Vec<u8>,
+}
+
+/// What is to be hooked in a process.
+#[derive(Debug, Default)]
+pub struct Plan {
+    allocators: Vec<Allocator>,
+    patches: Vec<PlannedPatch>,
+    runs: Vec<PlannedRun>,
+    /// Bytes of code in all runs.
+    code_bytes: usize,
+    /// Number of recorded events of each allocator number.
+    seen: [AtomicU64; Op::ALLOCATORS as usize],
+}
+
+impl Planner {
+    /// Creates a planner for all known allocators, and those with the given prefixes.
+    pub fn new(prefixes: &[String]) -> Planner {
+        Planner { names: Arc::new(Names::new(prefixes)), known: Arc::default(), is_searching: Arc::default() }
+    }
+
+    /// Plans the patches of a process that waits in its attach. The search of files takes at most
+    /// `budget`; what is not found in this time is searched in the background, for later processes.
+    pub fn plan(&self, pid: u32, budget: Duration) -> Plan {
+        let deadline = Instant::now() + budget;
+        let mut plan = Plan::default();
+        let mut maps = Maps::of(pid);
+        let process = PathBuf::from(format!("/proc/{pid}"));
+        let program = open_file(&process.join("exe"));
+        let program_inode = program.as_ref().and_then(|file| fstat(file).ok()).map_or(0, |status| status.st_ino);
+        let mut seen = Vec::new();
+        for mapping in maps.code.clone() {
+            if seen.contains(&mapping.inode) {
+                continue;
+            }
+            seen.push(mapping.inode);
+            let is_program = mapping.inode == program_inode;
+            let Some(file) = open_mapped(&process, &mapping, is_program) else { continue };
+            match self.functions(file, is_program, deadline) {
+                Ok(functions) if functions.functions.is_empty() => {}
+                Ok(functions) => plan.add(&functions, &mapping, is_program, &mut maps),
+                Err(Fault::Late) => plan.not_searched(&mapping.path),
+                Err(Fault::Invalid) => {}
+            }
+        }
+        plan
+    }
+
+    /// Returns the functions of a file.
+    fn functions(&self, file: File, is_program: bool, deadline: Instant) -> Result<Arc<FileFunctions>, Fault> {
+        let status = fstat(&file).map_err(|_| Fault::Invalid)?;
+        let key = FileKey {
+            device: status.st_dev,
+            inode: status.st_ino,
+            size: status.st_size,
+            changed: (status.st_ctime, status.st_ctime_nsec),
+            is_program,
+        };
+        if let Some(known) = lock(&self.known).get(&key) {
+            return Ok(Arc::clone(known));
+        }
+        let found = match file::functions(&file, &self.names, is_program, deadline) {
+            Err(Fault::Late) => {
+                self.search_later(file, key);
+                return Err(Fault::Late);
+            }
+            // A file that is not understood has no functions.
+            found => Arc::new(found.unwrap_or_default()),
+        };
+        remember(&self.known, key, &found);
+        Ok(found)
+    }
+
+    /// Searches a file in the background, unless another one is being searched.
+    fn search_later(&self, file: File, key: FileKey) {
+        if self.is_searching.swap(true, Relaxed) {
+            return;
+        }
+        let (planner, deadline) = (self.clone(), Instant::now() + SEARCH_TIMEOUT);
+        let search = move || {
+            if let Ok(found) = file::functions(&file, &planner.names, key.is_program, deadline) {
+                remember(&planner.known, key, &Arc::new(found));
+            }
+            planner.is_searching.store(false, Relaxed);
+        };
+        if std::thread::Builder::new().name("symbols".into()).spawn(search).is_err() {
+            self.is_searching.store(false, Relaxed);
+        }
+    }
+}
+
+fn lock(known: &Mutex<Known>) -> std::sync::MutexGuard<'_, Known> {
+    known.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn remember(known: &Mutex<Known>, key: FileKey, found: &Arc<FileFunctions>) {
+    let mut known = lock(known);
+    if known.len() >= MAX_CACHED {
+        known.clear();
+    }
+    known.insert(key, Arc::clone(found));
+}
+
+/// Opens the file of a mapping.
+fn open_mapped(process: &std::path::Path, mapping: &CodeMapping, is_program: bool) -> Option<File> {
+    let inside = process.join("root").join(mapping.path.trim_start_matches('/'));
+    let program = is_program.then(|| process.join("exe"));
+    let candidates = program.into_iter().chain([process.join("map_files").join(&mapping.range), inside]);
+    let is_same = |file: &std::os::fd::OwnedFd| fstat(file).is_ok_and(|status| status.st_ino == mapping.inode);
+    candidates.filter_map(|path| open_file(&path)).find(is_same).map(File::from)
+}
+
+impl Plan {
+    /// Counts events of allocators, by their numbers.
+    pub fn count(&self, events: [u64; Op::ALLOCATORS as usize]) {
+        self.seen.iter().zip(events).for_each(|(seen, events)| {
+            seen.fetch_add(events, Relaxed);
+        });
+    }
+
+    /// Sets the number of events of each allocator.
+    pub fn set_events(&self, allocators: &mut [Allocator]) {
+        for allocator in allocators {
+            let seen = self.seen.get(usize::from(allocator.number));
+            allocator.events = seen.map_or(0, |seen| seen.load(Relaxed));
+        }
+    }
+
+    /// Returns what a forked child inherits from a parent with these allocators.
+    pub fn inherited(allocators: &[Allocator]) -> Plan {
+        Plan { allocators: allocators.to_vec(), ..Plan::default() }
+    }
+
+    fn not_searched(&mut self, path: &str) {
+        let why = "its symbol table is too large to be searched while the program waits".to_owned();
+        self.allocators.push(Allocator {
+            name: "unknown".into(),
+            module: path.to_owned(),
+            refused: vec![Refused { function: "all".into(), why }],
+            ..Allocator::default()
+        });
+    }
+
+    /// Returns the index of an allocator.
+    fn allocator(&mut self, name: &str, module: &str) -> usize {
+        let is_same = |known: &Allocator| known.name == name && known.module == module;
+        if let Some(index) = self.allocators.iter().position(is_same) {
+            return index;
+        }
+        let number = self.allocators.len().min(usize::from(Op::ALLOCATORS) - 1) as u8;
+        let (name, module) = (name.to_owned(), module.to_owned());
+        self.allocators.push(Allocator { name, module, number, ..Allocator::default() });
+        self.allocators.len() - 1
+    }
+
+    fn refuse(&mut self, allocator: usize, function: &str, why: &str) {
+        if let Some(allocator) = self.allocators.get_mut(allocator)
+            && allocator.refused.len() < MAX_REFUSED
+        {
+            allocator.refused.push(Refused { function: function.to_owned(), why: why.to_owned() });
+        }
+    }
+
+    /// Adds the functions of a module.
+    fn add(&mut self, functions: &FileFunctions, mapping: &CodeMapping, is_program: bool, maps: &mut Maps) {
+        let is_mapped = |segment: &&symbols::CodeSegment| segment.offset / PAGE * PAGE == mapping.offset;
+        let Some(segment) = functions.code.iter().find(is_mapped) else { return };
+        let bias = mapping.start.wrapping_sub(segment.address / PAGE * PAGE);
+        let bytes = FIRST_FUNCTION as u64 + functions.functions.len() as u64 * MAX_FUNCTION_BYTES;
+        let at = maps.take_near(mapping.start, mapping.end, bytes);
+        let at = at.filter(|_| self.runs.len() < MAX_RUNS && self.code_bytes + bytes as usize <= CODE_BYTES);
+        let mut code = vec![0; FIRST_FUNCTION];
+        for function in &functions.functions {
+            let name = function.names.join(", ");
+            let allocator = self.allocator(&function.allocator, &mapping.path);
+            if let Some(allocator) = self.allocators.get_mut(allocator) {
+                allocator.found += 1;
+                allocator.is_own_malloc |= is_program && function.names.iter().any(|name| name == "malloc");
+            }
+            let planned = match (function.refusal, at) {
+                (Some(why), _) => Err(why),
+                (None, None) => Err(patches::text(patches::NO_SPACE)),
+                (None, Some(_)) if self.patches.len() >= MAX_PATCHES => Err("there are too many functions"),
+                (None, Some(at)) => self.plan_function(function, bias, allocator, at, &mut code),
+            };
+            match planned {
+                Ok(patch) => self.patches.push(PlannedPatch { allocator, name, ..patch }),
+                Err(why) => self.refuse(allocator, &name, why),
+            }
+        }
+        if let Some(address) = at.filter(|_| code.len() > FIRST_FUNCTION) {
+            self.code_bytes += code.len();
+            self.runs.push(PlannedRun { address, code });
+        }
+    }
+
+    /// Appends the code of a function to the run at `at`.
+    fn plan_function(
+        &self,
+        function: &FileFunction,
+        bias: u64,
+        allocator: usize,
+        at: u64,
+        code: &mut Vec<u8>,
+    ) -> Result<PlannedPatch, &'static str> {
+        let number = self.allocators.get(allocator).map_or(0, |allocator| allocator.number);
+        let start = moved::start(&function.code, function.address.wrapping_add(bias), 0);
+        let start = start.map_err(moved::Refusal::text)?;
+        let base = code.len() as u64;
+        let entry = base + size_of::<Function>() as u64;
+        let trampoline = at + entry + ENTRY_BYTES;
+        let moved = start.trampoline(trampoline).map_err(moved::Refusal::text)?;
+        if size_of::<Function>() as u64 + ENTRY_BYTES + moved.code.len() as u64 > MAX_FUNCTION_BYTES - 16 {
+            return Err(moved::Refusal::Unmovable.text());
+        }
+        let shape = function.shape;
+        let description = Function {
+            trampoline,
+            action: shape.action as u8,
+            size: shape.size,
+            count: shape.count,
+            pointer: shape.pointer,
+            allocator: number,
+            reserved: [0; 3],
+        };
+        code.extend(description.encode());
+        // lea r11, [rip - 23]: the description; jmp [rip + …]: the hook, at the start of the run
+        code.extend([0x4c, 0x8d, 0x1d]);
+        code.extend((-7 - size_of::<Function>() as i32).to_le_bytes());
+        code.extend([0xff, 0x25]);
+        code.extend((-(entry as i32) - ENTRY_BYTES as i32).to_le_bytes());
+        code.extend(moved.code);
+        code.resize(code.len().next_multiple_of(16), 0xcc);
+        let (address, expected) = (start.address, start.bytes);
+        let distance = (at + entry).wrapping_sub(address + JUMP_BYTES as u64) as i64;
+        i32::try_from(distance).map_err(|_| patches::text(patches::NO_SPACE))?;
+        Ok(PlannedPatch { allocator, name: String::new(), address, target: at + entry, expected })
+    }
+
+    /// Writes the plan into the area of the process, which has not received it yet.
+    pub fn write(&self, mapping: &Mapping) {
+        let table = mapping.patches();
+        let mut offset = 0;
+        for (target, run) in table.runs.iter().zip(&self.runs) {
+            let bytes = table.code.get(offset..offset + run.code.len()).unwrap_or_default();
+            bytes.iter().zip(&run.code).for_each(|(target, byte)| target.store(*byte, Relaxed));
+            target.address.store(run.address, Relaxed);
+            target.offset.store(offset as u32, Relaxed);
+            target.bytes.store(run.code.len() as u32, Relaxed);
+            offset += run.code.len();
+        }
+        for (target, patch) in table.patches.iter().zip(&self.patches) {
+            target.address.store(patch.address, Relaxed);
+            target.target.store(patch.target, Relaxed);
+            target.length.store(patch.expected.len() as u32, Relaxed);
+            target.expected.iter().zip(&patch.expected).for_each(|(target, byte)| target.store(*byte, Relaxed));
+        }
+        mapping.header().patches.store(self.patches.len().min(MAX_PATCHES) as u32, Relaxed);
+    }
+
+    /// Returns the allocators that were found, once the process uses its area: what the library has
+    /// hooked, and what it refused.
+    pub fn outcome(&self, mapping: &Mapping) -> Vec<Allocator> {
+        let mut known = Plan::inherited(&self.allocators);
+        let table = mapping.patches();
+        let statuses: Vec<u32> = table.patches.iter().map(|patch| patch.status.load(Relaxed)).collect();
+        for (patch, status) in self.patches.iter().zip(statuses) {
+            if status == WRITTEN {
+                if let Some(allocator) = known.allocators.get_mut(patch.allocator) {
+                    allocator.hooked += 1;
+                }
+            } else {
+                known.refuse(patch.allocator, &patch.name, patches::text(status));
+            }
+        }
+        known.allocators
+    }
+}
+
+/// Returns whether the `malloc` that the program itself has is recorded.
+pub fn hooks_own_malloc(allocators: &[Allocator]) -> bool {
+    allocators.iter().any(|allocator| allocator.is_own_malloc && allocator.hooked > 0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,257 @@
+//! The names of allocators' functions, with what each function does and which of its arguments say
+//! so. Names are compared exactly: a compiler's clone of a function (`.cold`, `.part`, `.isra`) is
+//! no call.
+
+use rustc_hash::FxHashMap;
+use wire::patches::{Action, NO_ARGUMENT};
+
+/// What a function does, and the indexes of the arguments that say so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// What the function does.
+    pub action: Action,
+    /// Index of the argument with the size.
+    pub size: u8,
+    /// Index of the argument that the size is multiplied with, or [`NO_ARGUMENT`].
+    pub count: u8,
+    /// Index of the argument with the block, or with the address to store it at.
+    pub pointer: u8,
+}
+
+/// A function that allocates: its size is this argument.
+const fn alloc(size: u8) -> Shape {
+    Shape { action: Action::Alloc, size, count: NO_ARGUMENT, pointer: NO_ARGUMENT }
+}
+
+/// A function that allocates an array: number and size of its elements.
+const fn array(count: u8, size: u8) -> Shape {
+    Shape { count, ..alloc(size) }
+}
+
+/// A function that frees this argument.
+const fn free(pointer: u8) -> Shape {
+    Shape { action: Action::Free, size: NO_ARGUMENT, count: NO_ARGUMENT, pointer }
+}
+
+/// A function that resizes a block, and returns the new one.
+const fn resize(pointer: u8, size: u8) -> Shape {
+    Shape { action: Action::Resize, size, count: NO_ARGUMENT, pointer }
+}
+
+/// A function that resizes an array, and returns the new one.
+const fn resize_array(pointer: u8, count: u8, size: u8) -> Shape {
+    Shape { count, ..resize(pointer, size) }
+}
+
+/// The shape of `posix_memalign`.
+const ALLOC_AT: Shape = Shape { action: Action::AllocAt, size: 2, count: NO_ARGUMENT, pointer: 0 };
+/// The shape of jemalloc's `xallocx`.
+const RESIZE_FIXED: Shape = Shape { action: Action::ResizeFixed, size: 1, count: NO_ARGUMENT, pointer: 0 };
+
+/// Functions of the C library and of jemalloc, which many allocators have with a prefix.
+const COMMON: &[(&str, Shape)] = &[
+    ("malloc", alloc(0)),
+    ("calloc", array(0, 1)),
+    ("realloc", resize(0, 1)),
+    ("reallocarray", resize_array(0, 1, 2)),
+    ("posix_memalign", ALLOC_AT),
+    ("aligned_alloc", alloc(1)),
+    ("memalign", alloc(1)),
+    ("valloc", alloc(0)),
+    ("pvalloc", alloc(0)),
+    ("free", free(0)),
+    ("cfree", free(0)),
+    ("free_sized", free(0)),
+    ("free_aligned_sized", free(0)),
+    ("mallocx", alloc(0)),
+    ("rallocx", resize(0, 1)),
+    ("xallocx", RESIZE_FIXED),
+    ("dallocx", free(0)),
+    ("sdallocx", free(0)),
+];
+
+/// The C++ operators. They belong to an allocator if it also defines `malloc`.
+const OPERATORS: &[(&str, Shape)] = &[
+    ("_Znwm", alloc(0)),
+    ("_Znam", alloc(0)),
+    ("_ZnwmRKSt9nothrow_t", alloc(0)),
+    ("_ZnamRKSt9nothrow_t", alloc(0)),
+    ("_ZnwmSt11align_val_t", alloc(0)),
+    ("_ZnamSt11align_val_t", alloc(0)),
+    ("_ZnwmSt11align_val_tRKSt9nothrow_t", alloc(0)),
+    ("_ZnamSt11align_val_tRKSt9nothrow_t", alloc(0)),
+    ("_ZdlPv", free(0)),
+    ("_ZdaPv", free(0)),
+    ("_ZdlPvm", free(0)),
+    ("_ZdaPvm", free(0)),
+    ("_ZdlPvRKSt9nothrow_t", free(0)),
+    ("_ZdaPvRKSt9nothrow_t", free(0)),
+    ("_ZdlPvSt11align_val_t", free(0)),
+    ("_ZdaPvSt11align_val_t", free(0)),
+    ("_ZdlPvmSt11align_val_t", free(0)),
+    ("_ZdaPvmSt11align_val_t", free(0)),
+    ("_ZdlPvSt11align_val_tRKSt9nothrow_t", free(0)),
+    ("_ZdaPvSt11align_val_tRKSt9nothrow_t", free(0)),
+];
+
+/// mimalloc's own functions (`mimalloc.h`), besides those of [`COMMON`] with its prefix.
+const MIMALLOC: &[(&str, Shape)] = &[
+    ("mi_zalloc", alloc(0)),
+    ("mi_malloc_small", alloc(0)),
+    ("mi_zalloc_small", alloc(0)),
+    ("mi_malloc_aligned", alloc(0)),
+    ("mi_zalloc_aligned", alloc(0)),
+    ("mi_malloc_aligned_at", alloc(0)),
+    ("mi_zalloc_aligned_at", alloc(0)),
+    ("mi_mallocn", array(0, 1)),
+    ("mi_calloc_aligned", array(0, 1)),
+    ("mi_calloc_aligned_at", array(0, 1)),
+    ("mi_new", alloc(0)),
+    ("mi_new_nothrow", alloc(0)),
+    ("mi_new_aligned", alloc(0)),
+    ("mi_new_aligned_nothrow", alloc(0)),
+    ("mi_new_n", array(0, 1)),
+    ("mi_heap_malloc", alloc(1)),
+    ("mi_heap_zalloc", alloc(1)),
+    ("mi_heap_malloc_small", alloc(1)),
+    ("mi_heap_malloc_aligned", alloc(1)),
+    ("mi_heap_zalloc_aligned", alloc(1)),
+    ("mi_heap_malloc_aligned_at", alloc(1)),
+    ("mi_heap_zalloc_aligned_at", alloc(1)),
+    ("mi_heap_calloc", array(1, 2)),
+    ("mi_heap_mallocn", array(1, 2)),
+    ("mi_heap_calloc_aligned", array(1, 2)),
+    ("mi_heap_calloc_aligned_at", array(1, 2)),
+    ("mi_heap_alloc_new", alloc(1)),
+    ("mi_heap_alloc_new_n", array(1, 2)),
+    ("mi_reallocf", resize(0, 1)),
+    ("mi_rezalloc", resize(0, 1)),
+    ("mi_expand", resize(0, 1)),
+    ("mi_realloc_aligned", resize(0, 1)),
+    ("mi_rezalloc_aligned", resize(0, 1)),
+    ("mi_realloc_aligned_at", resize(0, 1)),
+    ("mi_rezalloc_aligned_at", resize(0, 1)),
+    ("mi_new_realloc", resize(0, 1)),
+    ("mi_reallocn", resize_array(0, 1, 2)),
+    ("mi_recalloc", resize_array(0, 1, 2)),
+    ("mi_recalloc_aligned", resize_array(0, 1, 2)),
+    ("mi_recalloc_aligned_at", resize_array(0, 1, 2)),
+    ("mi_new_reallocn", resize_array(0, 1, 2)),
+    ("mi_heap_realloc", resize(1, 2)),
+    ("mi_heap_reallocf", resize(1, 2)),
+    ("mi_heap_rezalloc", resize(1, 2)),
+    ("mi_heap_realloc_aligned", resize(1, 2)),
+    ("mi_heap_rezalloc_aligned", resize(1, 2)),
+    ("mi_heap_realloc_aligned_at", resize(1, 2)),
+    ("mi_heap_rezalloc_aligned_at", resize(1, 2)),
+    ("mi_heap_reallocn", resize_array(1, 2, 3)),
+    ("mi_heap_recalloc", resize_array(1, 2, 3)),
+    ("mi_heap_recalloc_aligned", resize_array(1, 2, 3)),
+    ("mi_free_size", free(0)),
+    ("mi_free_size_aligned", free(0)),
+    ("mi_free_aligned", free(0)),
+];
+
+/// gperftools' own functions (`tcmalloc.h`), besides those of [`COMMON`] with its prefix.
+const TCMALLOC: &[(&str, Shape)] = &[
+    ("tc_malloc_skip_new_handler", alloc(0)),
+    ("tc_new", alloc(0)),
+    ("tc_new_nothrow", alloc(0)),
+    ("tc_newarray", alloc(0)),
+    ("tc_newarray_nothrow", alloc(0)),
+    ("tc_new_aligned", alloc(0)),
+    ("tc_new_aligned_nothrow", alloc(0)),
+    ("tc_newarray_aligned", alloc(0)),
+    ("tc_newarray_aligned_nothrow", alloc(0)),
+    ("tc_delete", free(0)),
+    ("tc_delete_sized", free(0)),
+    ("tc_delete_nothrow", free(0)),
+    ("tc_deletearray", free(0)),
+    ("tc_deletearray_sized", free(0)),
+    ("tc_deletearray_nothrow", free(0)),
+    ("tc_delete_aligned", free(0)),
+    ("tc_delete_sized_aligned", free(0)),
+    ("tc_delete_aligned_nothrow", free(0)),
+    ("tc_deletearray_aligned", free(0)),
+    ("tc_deletearray_sized_aligned", free(0)),
+    ("tc_deletearray_aligned_nothrow", free(0)),
+];
+
+/// The functions that snmalloc has for Rust.
+const SNMALLOC: &[(&str, Shape)] = &[
+    ("sn_rust_alloc", alloc(1)),
+    ("sn_rust_alloc_zeroed", alloc(1)),
+    ("sn_rust_dealloc", free(0)),
+    ("sn_rust_realloc", resize(0, 3)),
+];
+
+/// Name of the allocator of functions without a prefix, if no mark says which one it is.
+pub const OWN_MALLOC: &str = "malloc of the program";
+
+/// Symbols that say which allocator defines functions without a prefix.
+const MARKS: &[(&str, &str)] = &[("mallctl", "jemalloc"), ("tc_malloc", "tcmalloc"), ("mi_malloc", "mimalloc")];
+
+/// What a name means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Meaning {
+    /// Name of the allocator.
+    pub allocator: String,
+    /// What the function does; `None` for a name that only says which allocator it is.
+    pub shape: Option<Shape>,
+    /// Whether other programs use the name for other things, so that it counts only where the
+    /// program exports it, together with `malloc`.
+    pub is_common: bool,
+}
+
+/// The names that are searched for.
+#[derive(Clone, Debug)]
+pub struct Names {
+    meanings: FxHashMap<Vec<u8>, Meaning>,
+}
+
+impl Names {
+    /// Returns the names of all known allocators, and of those with the given prefixes.
+    pub fn new(prefixes: &[String]) -> Names {
+        let mut names = Names { meanings: FxHashMap::default() };
+        names.add("", OWN_MALLOC, true, COMMON);
+        names.add("", OWN_MALLOC, true, OPERATORS);
+        let known = [("_rjem_", "jemalloc"), ("je_", "jemalloc"), ("mi_", "mimalloc"), ("tc_", "tcmalloc")];
+        for (prefix, allocator) in known.into_iter().chain([("sn_", "snmalloc")]) {
+            names.add(prefix, allocator, false, COMMON);
+        }
+        names.add("", "mimalloc", false, MIMALLOC);
+        names.add("", "tcmalloc", false, TCMALLOC);
+        names.add("", "snmalloc", false, SNMALLOC);
+        for (name, allocator) in MARKS {
+            let meaning = Meaning { allocator: (*allocator).into(), shape: None, is_common: true };
+            names.meanings.entry(name.as_bytes().to_vec()).or_insert(meaning);
+        }
+        for prefix in prefixes {
+            names.add(prefix, prefix, false, COMMON);
+        }
+        names
+    }
+
+    fn add(&mut self, prefix: &str, allocator: &str, is_common: bool, functions: &[(&str, Shape)]) {
+        for (name, shape) in functions {
+            let meaning = Meaning { allocator: allocator.into(), shape: Some(*shape), is_common };
+            self.meanings.insert(format!("{prefix}{name}").into_bytes(), meaning);
+        }
+    }
+
+    /// Returns the meaning of a name.
+    pub fn meaning(&self, name: &[u8]) -> Option<&Meaning> {
+        self.meanings.get(name)
+    }
+
+    /// Returns all names, in no order.
+    pub fn all(&self) -> impl Iterator<Item = &[u8]> {
+        self.meanings.keys().map(Vec::as_slice)
+    }
+}
+
+/// Returns which allocator the functions without a prefix belong to, by the names that a file
+/// defines.
+pub fn own_allocator<'a>(has: impl Fn(&[u8]) -> bool) -> &'a str {
+    MARKS.iter().find(|(mark, _)| has(mark.as_bytes())).map_or(OWN_MALLOC, |(_, allocator)| allocator)
+}

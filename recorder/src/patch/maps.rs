@@ -1,0 +1,142 @@
+//! The mappings of a process: the files whose code is mapped, and free address ranges near to it.
+
+use std::io::Read;
+use wire::area::PAGE;
+
+/// Maximum number of bytes of `maps` that are read: 100,000 mappings.
+const MAX_BYTES: u64 = 10 << 20;
+/// The lowest address that programs may map (`vm.mmap_min_addr`).
+const MIN_ADDRESS: u64 = 1 << 16;
+/// The distance between code and hooked functions that a jump of 32 bits surely bridges.
+const MAX_DISTANCE: u64 = 0x7000_0000;
+/// The distance that is kept to mappings, which may grow.
+const MARGIN: u64 = 16 * PAGE;
+
+/// A mapping of executable bytes of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CodeMapping {
+    /// First address of the mapping.
+    pub start: u64,
+    /// First address after it.
+    pub end: u64,
+    /// Offset of the first byte in the file.
+    pub offset: u64,
+    /// Inode of the file.
+    pub inode: u64,
+    /// Path of the file, as the process sees it.
+    pub path: String,
+    /// Both addresses as the kernel writes them: a name in `map_files`.
+    pub range: String,
+}
+
+/// All mappings of a process.
+#[derive(Clone, Debug, Default)]
+pub struct Maps {
+    /// Mappings of code of files, by address: what can be read and executed, and not written.
+    pub code: Vec<CodeMapping>,
+    /// Addresses that are mapped, and those that this type has given away.
+    used: Vec<(u64, u64)>,
+}
+
+impl Maps {
+    /// Reads the mappings of a process.
+    pub fn of(pid: u32) -> Maps {
+        let mut bytes = Vec::new();
+        let file = std::fs::File::open(format!("/proc/{pid}/maps"));
+        let _ = file.and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
+        Maps::parse(&String::from_utf8_lossy(&bytes))
+    }
+
+    /// Parses the text of `maps`.
+    pub fn parse(text: &str) -> Maps {
+        let mut maps = Maps::default();
+        for line in text.lines() {
+            let mut fields = line.splitn(6, ' ');
+            let (Some(range), Some(access), Some(offset)) = (fields.next(), fields.next(), fields.next()) else {
+                continue;
+            };
+            let number = |text: &str| u64::from_str_radix(text, 16).ok();
+            let Some((start, end)) = range.split_once('-').and_then(|(start, end)| number(start).zip(number(end)))
+            else {
+                continue;
+            };
+            maps.used.push((start, end));
+            let inode = fields.nth(1).and_then(|inode| inode.parse().ok()).unwrap_or(0);
+            let path = fields.next().unwrap_or_default().trim_start();
+            let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+            if let (true, Some(offset)) = (access == "r-xp" && inode != 0, number(offset)) {
+                let (path, range) = (path.to_owned(), range.to_owned());
+                maps.code.push(CodeMapping { start, end, offset, inode, path, range });
+            }
+        }
+        maps
+    }
+
+    /// Takes a free range of `bytes` bytes near to the mapping from `start` to `end`, below it if
+    /// possible. Returns its address.
+    pub fn take_near(&mut self, start: u64, end: u64, bytes: u64) -> Option<u64> {
+        let bytes = bytes.next_multiple_of(PAGE);
+        self.used.sort_unstable();
+        let lowest = end.saturating_sub(MAX_DISTANCE).max(MIN_ADDRESS);
+        let highest = start.saturating_add(MAX_DISTANCE);
+        let mut gaps = Vec::new();
+        let mut last = MIN_ADDRESS;
+        for &(first, next) in self.used.iter().chain(&[(1 << 47, 1 << 47)]) {
+            gaps.push((last, first));
+            last = last.max(next);
+        }
+        // The highest address in a gap below the mapping, or the lowest in one above it.
+        let below = gaps.iter().rev().filter(|(_, gap_end)| *gap_end <= start).find_map(|(gap, gap_end)| {
+            let at = gap_end
+                .checked_sub(bytes + MARGIN)
+                .filter(|at| *at >= *gap + MARGIN || *gap == MIN_ADDRESS && at >= gap)?;
+            (at >= lowest).then_some(at)
+        });
+        let above = || {
+            gaps.iter().filter(|(gap, _)| *gap >= end).find_map(|(gap, gap_end)| {
+                let at = gap + MARGIN;
+                (at + bytes + MARGIN <= *gap_end && at + bytes <= highest).then_some(at)
+            })
+        };
+        let at = below.or_else(above)?;
+        self.used.push((at, at + bytes));
+        Some(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+00400000-00401000 r--p 00000000 fd:01 77                         /bin/a b
+00401000-00403000 r-xp 00001000 fd:01 77                         /bin/a b
+01000000-01021000 rw-p 00000000 00:00 0                          [heap]
+7f0000000000-7f0000002000 r-xp 00000000 fd:01 78                 /lib/gone.so (deleted)
+7ffc00000000-7ffc00002000 rw-p 00000000 00:00 0                  [stack]
+7ffd00000000-7ffd00002000 r-xp 00000000 00:00 0                  [vdso]
+bad line
+";
+
+    #[test]
+    fn code_of_files_is_found() {
+        let maps = Maps::parse(TEXT);
+        let code: Vec<_> = maps.code.iter().map(|one| (one.start, one.offset, one.inode, &one.path[..])).collect();
+        assert_eq!(code, [(0x40_1000, 0x1000, 77, "/bin/a b"), (0x7f00_0000_0000, 0, 78, "/lib/gone.so")]);
+    }
+
+    #[test]
+    fn free_ranges_are_near_and_taken_once() {
+        let mut maps = Maps::parse(TEXT);
+        let first = maps.take_near(0x40_0000, 0x40_3000, 5000).unwrap_or(0);
+        let second = maps.take_near(0x40_0000, 0x40_3000, 5000).unwrap_or(0);
+        assert!(first >= MIN_ADDRESS && first + 8192 <= 0x40_0000 && second + 8192 <= first, "{first:x} {second:x}");
+        let library = maps.take_near(0x7f00_0000_0000, 0x7f00_0000_2000, 4096).unwrap_or(0);
+        assert!(library < 0x7f00_0000_0000 && 0x7f00_0000_2000 - library < MAX_DISTANCE, "{library:x}");
+        // There is no space below a mapping at the lowest address.
+        let mut low = Maps::parse("10000-20000 r-xp 00000000 fd:01 77 /bin/low\n");
+        assert_eq!(low.take_near(0x1_0000, 0x2_0000, 4096), Some(0x2_0000 + MARGIN));
+        let mut full = Maps::parse("10000-7fffffff0000 r-xp 00000000 fd:01 77 /bin/full\n");
+        assert_eq!(full.take_near(0x1_0000, 0x7fff_ffff_0000, 4096), None);
+    }
+}

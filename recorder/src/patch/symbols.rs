@@ -1,0 +1,269 @@
+//! Finds a few names in the symbol tables of an ELF file, however large these are.
+//!
+//! The file belongs to a program that may be hostile. It is read by `pread`, so that a file that
+//! shrinks is an error and not a signal. Memory is bounded by [`CHUNK`] and [`MAX_CANDIDATES`], and
+//! time by a deadline.
+
+use super::families::Names;
+use object::elf::{self, FileHeader64, ProgramHeader64, SectionHeader64, Sym64};
+use object::endian::LittleEndian;
+use object::pod::{Pod, slice_from_all_bytes};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::Instant;
+
+const ORDER: LittleEndian = LittleEndian;
+/// Number of bytes that are read at once.
+const CHUNK: usize = 1 << 20;
+/// The longest name that is searched for.
+const MAX_NAME: usize = 64;
+/// The most places in a string table at which a wanted name may begin.
+const MAX_CANDIDATES: usize = 1 << 16;
+/// The most symbols that are returned.
+const MAX_FOUND: usize = 4096;
+/// The most sections, or segments, that are read.
+const MAX_HEADERS: usize = 1 << 16;
+
+/// A function that was found.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Symbol {
+    /// Name in the symbol table.
+    pub name: Vec<u8>,
+    /// The address before relocation.
+    pub address: u64,
+    /// Size in bytes; 0 if it is not known.
+    pub size: u64,
+    /// Whether other objects can refer to it.
+    pub is_global: bool,
+    /// Whether the loader chooses the function by calling this symbol (IFUNC).
+    pub is_indirect: bool,
+}
+
+/// A segment that is mapped with the right to execute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodeSegment {
+    /// Offset in the file.
+    pub offset: u64,
+    /// Address of its first byte before relocation.
+    pub address: u64,
+    /// Bytes in the file.
+    pub bytes: u64,
+}
+
+/// Why symbols could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It is not a 64-bit x86 ELF file, or its tables are not valid.
+    Invalid,
+    /// The deadline has passed.
+    Late,
+}
+
+/// What a file says about its symbols.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ElfFile {
+    /// Executable segments of the file.
+    pub code: Vec<CodeSegment>,
+    /// The wanted functions, sorted, each once.
+    pub symbols: Vec<Symbol>,
+    /// Whether there is a full symbol table, and not only names for the loader.
+    pub has_all_names: bool,
+    /// The build-id; empty if there is none.
+    pub build_id: Vec<u8>,
+}
+
+/// Reads an array of at most `CHUNK` bytes.
+fn read_array<T: Pod>(file: &File, offset: u64, count: usize) -> Result<Vec<T>, Fault> {
+    let bytes = read(file, offset, count.checked_mul(size_of::<T>()).ok_or(Fault::Invalid)?)?;
+    slice_from_all_bytes::<T>(&bytes).map(<[T]>::to_vec).map_err(|()| Fault::Invalid)
+}
+
+fn read(file: &File, offset: u64, bytes: usize) -> Result<Vec<u8>, Fault> {
+    let mut out = vec![0; bytes.min(MAX_HEADERS * size_of::<SectionHeader64<LittleEndian>>())];
+    file.read_exact_at(&mut out, offset).map_err(|_| Fault::Invalid)?;
+    Ok(out)
+}
+
+/// Reads the executable segments, the build-id, and the wanted symbols of a file.
+///
+/// # Errors
+/// [`Fault::Invalid`] for a file that is not understood, [`Fault::Late`] if the deadline passed.
+pub fn find(file: &File, names: &Names, deadline: Instant) -> Result<ElfFile, Fault> {
+    let head = read_array::<FileHeader64<LittleEndian>>(file, 0, 1)?;
+    let head = head.first().ok_or(Fault::Invalid)?;
+    let ident = &head.e_ident;
+    if ident.magic != elf::ELFMAG
+        || ident.class != elf::ELFCLASS64
+        || ident.data != elf::ELFDATA2LSB
+        || head.e_machine.get(ORDER) != elf::EM_X86_64
+    {
+        return Err(Fault::Invalid);
+    }
+    let mut found = ElfFile::default();
+    let segments: Vec<ProgramHeader64<LittleEndian>> =
+        read_array(file, head.e_phoff.get(ORDER), usize::from(head.e_phnum.get(ORDER)))?;
+    for segment in &segments {
+        let (offset, bytes) = (segment.p_offset.get(ORDER), segment.p_filesz.get(ORDER));
+        if segment.p_type.get(ORDER) == elf::PT_LOAD && segment.p_flags.get(ORDER).0 & elf::PF_X.0 != 0 {
+            found.code.push(CodeSegment { offset, address: segment.p_vaddr.get(ORDER), bytes });
+        } else if segment.p_type.get(ORDER) == elf::PT_NOTE && found.build_id.is_empty() && bytes <= 4096 {
+            found.build_id = build_id(&read(file, offset, bytes as usize)?);
+        }
+    }
+    let sections: Vec<SectionHeader64<LittleEndian>> =
+        read_array(file, head.e_shoff.get(ORDER), usize::from(head.e_shnum.get(ORDER)))?;
+    for section in &sections {
+        let kind = section.sh_type.get(ORDER);
+        if kind != elf::SHT_SYMTAB && kind != elf::SHT_DYNSYM {
+            continue;
+        }
+        found.has_all_names |= kind == elf::SHT_SYMTAB;
+        let Some(strings) = sections.get(section.sh_link.get(ORDER) as usize) else { return Err(Fault::Invalid) };
+        if strings.sh_type.get(ORDER) != elf::SHT_STRTAB {
+            return Err(Fault::Invalid);
+        }
+        let range =
+            |section: &SectionHeader64<LittleEndian>| (section.sh_offset.get(ORDER), section.sh_size.get(ORDER));
+        let candidates = candidates(file, range(strings), names, deadline)?;
+        if !candidates.is_empty() {
+            symbols(file, range(section), &candidates, deadline, &mut found.symbols)?;
+        }
+    }
+    found.symbols.sort();
+    found.symbols.dedup_by(|again, first| again.name == first.name && again.address == first.address);
+    Ok(found)
+}
+
+/// Returns the build-id in the bytes of a note segment.
+fn build_id(mut notes: &[u8]) -> Vec<u8> {
+    const NT_GNU_BUILD_ID: u32 = 3;
+    while let Some((head, rest)) = notes.split_at_checked(12) {
+        let number = |at: usize| {
+            head.get(at..at + 4)
+                .map_or(0, |bytes| bytes.iter().rev().fold(0, |value, byte| value << 8 | u32::from(*byte)))
+        };
+        let (name_bytes, bytes, kind) = (number(0) as usize, number(4) as usize, number(8));
+        let Some((name, rest)) = rest.split_at_checked(name_bytes.next_multiple_of(4)) else { break };
+        let Some((id, rest)) = rest.split_at_checked(bytes.next_multiple_of(4)) else { break };
+        if kind == NT_GNU_BUILD_ID && name == b"GNU\0" {
+            return id.get(..bytes.min(64)).unwrap_or_default().to_vec();
+        }
+        notes = rest;
+    }
+    Vec::new()
+}
+
+/// Returns the offsets in a string table at which a wanted name begins, with the name. A linker
+/// stores a name that another one ends with only once, so a name may begin inside of a string.
+fn candidates(
+    file: &File,
+    (offset, bytes): (u64, u64),
+    names: &Names,
+    deadline: Instant,
+) -> Result<FxHashMap<u32, Vec<u8>>, Fault> {
+    // Names by their last four bytes, which few other strings have.
+    let mut by_end: FxHashMap<[u8; 4], Vec<&[u8]>> = FxHashMap::default();
+    for name in names.all().filter(|name| name.len() <= MAX_NAME) {
+        if let Some(end) = name.last_chunk::<4>() {
+            by_end.entry(*end).or_default().push(name);
+        }
+    }
+    let mut found = FxHashMap::default();
+    let mut window = Vec::with_capacity(CHUNK + MAX_NAME);
+    let mut at = 0;
+    // The first string begins after an empty one.
+    while at < bytes {
+        if Instant::now() > deadline {
+            return Err(Fault::Late);
+        }
+        // The last bytes of the chunk before are kept, since a name may begin there.
+        let kept = window.len().min(MAX_NAME);
+        window.drain(..window.len() - kept);
+        let count = (bytes - at).min(CHUNK as u64) as usize;
+        window.resize(kept + count, 0);
+        let target = window.get_mut(kept..).unwrap_or_default();
+        file.read_exact_at(target, offset.checked_add(at).ok_or(Fault::Invalid)?).map_err(|_| Fault::Invalid)?;
+        for end in zeros(&window, kept) {
+            let text = window.get(..end).unwrap_or_default();
+            let Some(wanted) = text.last_chunk::<4>().and_then(|last| by_end.get(last)) else { continue };
+            for name in wanted.iter().filter(|name| text.ends_with(name)) {
+                let start = at + (end - kept) as u64;
+                let Some(start) = start.checked_sub(name.len() as u64) else { continue };
+                let Ok(start) = u32::try_from(start) else { continue };
+                found.insert(start, name.to_vec());
+                if found.len() > MAX_CANDIDATES {
+                    return Err(Fault::Invalid);
+                }
+            }
+        }
+        at += count as u64;
+    }
+    Ok(found)
+}
+
+/// Returns the positions of the zeros in `bytes` from `first` on.
+fn zeros(bytes: &[u8], first: usize) -> impl Iterator<Item = usize> + '_ {
+    bytes.iter().enumerate().skip(first).filter(|(_, byte)| **byte == 0).map(|(at, _)| at)
+}
+
+/// Finds the functions in a symbol table whose names begin at one of the candidates.
+fn symbols(
+    file: &File,
+    (offset, bytes): (u64, u64),
+    candidates: &FxHashMap<u32, Vec<u8>>,
+    deadline: Instant,
+    out: &mut Vec<Symbol>,
+) -> Result<(), Fault> {
+    const ENTRY: usize = size_of::<Sym64<LittleEndian>>();
+    let starts: FxHashSet<u32> = candidates.keys().copied().collect();
+    let mut chunk = vec![0; CHUNK / ENTRY * ENTRY];
+    let mut at = 0;
+    while at < bytes {
+        if Instant::now() > deadline {
+            return Err(Fault::Late);
+        }
+        let count = (bytes - at).min(chunk.len() as u64) as usize / ENTRY * ENTRY;
+        let target = chunk.get_mut(..count).unwrap_or_default();
+        if target.is_empty() {
+            break;
+        }
+        file.read_exact_at(target, offset.checked_add(at).ok_or(Fault::Invalid)?).map_err(|_| Fault::Invalid)?;
+        let symbols = slice_from_all_bytes::<Sym64<LittleEndian>>(target).map_err(|()| Fault::Invalid)?;
+        for symbol in symbols.iter().filter(|symbol| starts.contains(&symbol.st_name.get(ORDER))) {
+            let kind = symbol.st_info.0 & 15;
+            let is_code = kind == elf::STT_FUNC.0 || kind == elf::STT_GNU_IFUNC.0;
+            let address = symbol.st_value.get(ORDER);
+            let Some(name) = candidates.get(&symbol.st_name.get(ORDER)) else { continue };
+            if !is_code || address == 0 || symbol.st_shndx.get(ORDER) == elf::SHN_UNDEF {
+                continue;
+            }
+            if out.len() >= MAX_FOUND {
+                return Err(Fault::Invalid);
+            }
+            out.push(Symbol {
+                name: name.clone(),
+                address,
+                size: symbol.st_size.get(ORDER),
+                is_global: symbol.st_info.0 >> 4 != elf::STB_LOCAL.0,
+                is_indirect: kind == elf::STT_GNU_IFUNC.0,
+            });
+        }
+        at += count as u64;
+    }
+    Ok(())
+}
+
+/// Reads the code at an address before relocation, at most `bytes`.
+pub fn code(file: &File, segments: &[CodeSegment], address: u64, bytes: usize) -> Vec<u8> {
+    for segment in segments {
+        let Some(inside) = address.checked_sub(segment.address).filter(|inside| *inside < segment.bytes) else {
+            continue;
+        };
+        let count = (segment.bytes - inside).min(bytes as u64) as usize;
+        let mut out = vec![0; count];
+        let Some(offset) = segment.offset.checked_add(inside) else { continue };
+        return if file.read_exact_at(&mut out, offset).is_ok() { out } else { Vec::new() };
+    }
+    Vec::new()
+}

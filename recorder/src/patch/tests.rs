@@ -1,0 +1,201 @@
+use super::*;
+use families::Shape;
+use std::io::Write;
+use std::path::Path;
+
+fn found(path: &Path, is_program: bool) -> Result<FileFunctions, Fault> {
+    let file = File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    file::functions(&file, &Names::new(&[]), is_program, Instant::now() + Duration::from_secs(60))
+}
+
+/// Every function of the allocators of the distribution can be hooked.
+#[test]
+fn functions_of_common_allocators_are_movable() {
+    let mut allocators = 0;
+    for (library, at_least) in [("libjemalloc.so.2", 30), ("libmimalloc.so.2", 80), ("libtcmalloc_minimal.so.4", 40)] {
+        let path = Path::new("/usr/lib/x86_64-linux-gnu").join(library);
+        if !path.exists() {
+            continue;
+        }
+        allocators += 1;
+        let functions = found(&path, true).unwrap_or_else(|fault| panic!("{library}: {fault:?}")).functions;
+        let names: usize = functions.iter().map(|function| function.names.len()).sum();
+        assert!(names >= at_least, "{library}: {names} names");
+        let refused: Vec<_> = functions.iter().filter(|function| function.refusal.is_some()).collect();
+        assert!(refused.is_empty(), "{library}: {refused:?}");
+        for (number, function) in functions.iter().enumerate() {
+            let start = moved::start(&function.code, 0x7f00_0000_0000 + function.address, 0);
+            let start = start.unwrap_or_else(|why| panic!("{}: {why:?}", function.names[0]));
+            let trampoline = start.trampoline(0x7eff_f000_0000 + 128 * number as u64);
+            let trampoline = trampoline.unwrap_or_else(|why| panic!("{}: {why:?}", function.names[0]));
+            assert!(trampoline.code.len() < 80, "{}: {} bytes", function.names[0], trampoline.code.len());
+        }
+        // The calls of a library's `malloc` are recorded by the exported functions.
+        assert_eq!(found(&path, false).map(|found| found.functions.len()), Ok(0), "{library}");
+    }
+    assert!(allocators > 0, "no allocator is installed: scripts/install-tools");
+}
+
+#[test]
+fn starts_that_something_continues_in_are_refused() {
+    use moved::Refusal;
+    let refusal = |code: &[u8]| moved::start(code, 0x1000, code.len()).err();
+    // push rbx; sub rsp, 16; ret
+    assert_eq!(refusal(b"\x53\x48\x83\xec\x10\xc3"), None);
+    // call rax; mov eax, 1; ret
+    assert_eq!(refusal(b"\xff\xd0\xb8\x01\x00\x00\x00\xc3"), Some(Refusal::Call));
+    // push rax; nop; xor eax, eax; inc eax; jmp to the nop
+    assert_eq!(refusal(b"\x50\x90\x31\xc0\xff\xc0\xeb\xf9"), Some(Refusal::Branch));
+    // xor eax, eax; ret; then another function
+    assert_eq!(refusal(b"\x31\xc0\xc3\x55\x53\x55\x53"), Some(Refusal::Short));
+    // The same, then padding.
+    assert_eq!(moved::start(b"\x31\xc0\xc3\x90\x66\x90\x55", 0x1000, 3).err(), None);
+    assert_eq!(refusal(b"\x06\x06\x06\x06\x06"), Some(Refusal::Undecodable));
+    assert_eq!(refusal(b"\x53"), Some(Refusal::Short));
+    assert_eq!(refusal(b""), Some(Refusal::Short));
+    // loop to itself: the encoder writes it as two branches.
+    let start = moved::start(b"\xe2\x10\x48\x89\xc8\xc3", 0x1000, 6).unwrap_or_else(|why| panic!("{why:?}"));
+    assert!(start.trampoline(0x2000).is_ok());
+}
+
+/// A moved instruction means the same as before: operands relative to it, branches, calls.
+#[test]
+fn moved_instructions_refer_to_the_same_addresses() {
+    // endbr64; mov rax, [rip + 0x100]; then a jump to the rest
+    let code = b"\xf3\x0f\x1e\xfa\x48\x8b\x05\x00\x01\x00\x00\xc3";
+    let start = moved::start(code, 0x1000, code.len()).unwrap_or_else(|why| panic!("{why:?}"));
+    assert_eq!((start.address, &start.bytes[..]), (0x1004, &code[4..11]));
+    let trampoline = start.trampoline(0x2000).unwrap_or_else(|why| panic!("{why:?}"));
+    assert_eq!(trampoline.offsets, [(0, 0)]);
+    // 0x1004 + 7 + 0x100 = 0x2000 + 7 - 0xefc; jmp 0x100b = 0x2000 + 12 - 0x1001
+    assert_eq!(trampoline.code, b"\x48\x8b\x05\x04\xf1\xff\xff\xe9\xff\xef\xff\xff");
+    // push rax; call 0x3000: the return address is the function's, and is not in the trampoline.
+    let start = moved::start(b"\x50\xe8\xfa\x1f\x00\x00\x58\xc3", 0x1000, 8).unwrap_or_else(|why| panic!("{why:?}"));
+    let trampoline = start.trampoline(0x2000).unwrap_or_else(|why| panic!("{why:?}"));
+    let expected = b"\x50\xff\x35\x05\x00\x00\x00\xe9\xf4\x0f\x00\x00\x06\x10\x00\x00\x00\x00\x00\x00";
+    assert_eq!(trampoline.code, expected);
+    assert_eq!(trampoline.offsets, [(0, 0), (1, 1)]);
+}
+
+/// Builds a shared library from C, and returns its path.
+fn library(folder: &Path, source: &str, options: &[&str]) -> PathBuf {
+    let (input, output) = (folder.join("a.c"), folder.join("a.so"));
+    std::fs::write(&input, source).unwrap_or_else(|error| panic!("{error}"));
+    let mut compiler = std::process::Command::new("gcc");
+    let status = compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&output).arg(&input).args(options).status();
+    assert!(status.is_ok_and(|status| status.success()), "gcc");
+    output
+}
+
+const CLONES: &str = "
+#include <stddef.h>
+void *next(size_t n);
+__attribute__((visibility(\"hidden\"))) void *_rjem_malloc(size_t n) { return next(n + 1); }
+void *clone_(size_t n) __asm__(\"_rjem_malloc.cold\");
+void *clone_(size_t n) { return next(n + 2); }
+void *part(size_t n) __asm__(\"_rjem_calloc.part.0\");
+void *part(size_t n) { return next(n + 3); }
+static __attribute__((used, noinline)) void *mi_malloc_local(size_t n) { return next(n + 4); }
+void *x_malloc(size_t n) { return next(n + 5); }
+void free(void *p) { next((size_t)p + 6); }
+";
+
+#[test]
+fn only_exact_names_are_functions() {
+    let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+    let path = library(folder.path(), CLONES, &["-Wl,--unresolved-symbols=ignore-all"]);
+    let names = |names: &Names| {
+        let file = File::open(&path).unwrap_or_else(|error| panic!("{error}"));
+        let found = file::functions(&file, names, true, Instant::now() + Duration::from_secs(60));
+        let found = found.unwrap_or_else(|fault| panic!("{fault:?}")).functions;
+        found.into_iter().flat_map(|function| function.names).collect::<Vec<_>>()
+    };
+    // `free` without `malloc` is not an allocator of the program's own.
+    assert_eq!(names(&Names::new(&[])), ["_rjem_malloc"]);
+    let mut with_prefix = names(&Names::new(&["x_".into()]));
+    with_prefix.sort();
+    assert_eq!(with_prefix, ["_rjem_malloc", "x_malloc"]);
+}
+
+/// Files with wrong tables are refused or have fewer functions, and nothing panics.
+#[test]
+fn invalid_files_are_bounded() {
+    let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+    let path = library(folder.path(), CLONES, &["-Wl,--unresolved-symbols=ignore-all"]);
+    let whole = std::fs::read(&path).unwrap_or_else(|error| panic!("{error}"));
+    let search = |bytes: &[u8]| {
+        let mut file = tempfile::tempfile().unwrap_or_else(|error| panic!("{error}"));
+        file.write_all(bytes).unwrap_or_else(|error| panic!("{error}"));
+        let found = file::functions(&file, &Names::new(&[]), true, Instant::now() + Duration::from_secs(60));
+        if let Ok(found) = &found {
+            assert!(found.functions.len() < 10);
+        }
+        found
+    };
+    assert!(search(&whole).is_ok());
+    for length in (0..whole.len()).step_by(97) {
+        let _ = search(&whole[..length]);
+    }
+    // Every byte of the header and of the last tables, replaced.
+    let tables = whole.len().saturating_sub(3000);
+    for at in (0..64).chain((tables..whole.len()).step_by(5)) {
+        for byte in [0, 0x7f, 0xff] {
+            let mut changed = whole.clone();
+            changed[at] = byte;
+            let _ = search(&changed);
+        }
+    }
+}
+
+#[test]
+fn a_search_ends_at_its_deadline() {
+    let file = File::open("/proc/self/exe").unwrap_or_else(|error| panic!("{error}"));
+    let now = Instant::now();
+    assert_eq!(file::functions(&file, &Names::new(&[]), true, now), Err(Fault::Late));
+}
+
+#[test]
+fn a_plan_hooks_what_it_wrote() {
+    let functions = FileFunctions {
+        functions: vec![FileFunction {
+            names: vec!["_rjem_malloc".into()],
+            allocator: "jemalloc".into(),
+            shape: Shape { action: patches::Action::Alloc, size: 0, count: 6, pointer: 6 },
+            address: 0x1010,
+            code: b"\x53\x48\x83\xec\x10\xc3".to_vec(),
+            refusal: None,
+        }],
+        code: vec![symbols::CodeSegment { offset: 0x1000, address: 0x1000, bytes: 0x1000 }],
+        exports_malloc: false,
+    };
+    let mapping = CodeMapping {
+        start: 0x5555_0000_1000,
+        end: 0x5555_0000_2000,
+        offset: 0x1000,
+        inode: 1,
+        path: "/bin/x".into(),
+        range: String::new(),
+    };
+    let (mut plan, mut maps) = (Plan::default(), Maps::parse("555500001000-555500002000 r-xp 1000 0:0 1 /bin/x"));
+    plan.add(&functions, &mapping, true, &mut maps);
+    let params = wire::Params { ring_bytes: 4096, slots: 1, nodes: 1024 };
+    let (area, _file) = Mapping::create(params).unwrap_or_else(|error| panic!("{error}"));
+    plan.write(&area);
+    assert_eq!(area.header().patches.load(Relaxed), 1);
+    let patch = &area.patches().patches[0];
+    let (run, target) = (&area.patches().runs[0], patch.target.load(Relaxed));
+    assert_eq!(patch.address.load(Relaxed), 0x5555_0000_1010);
+    assert!(target < 0x5555_0000_1010 && 0x5555_0000_1010 - target < 1 << 30);
+    assert_eq!(target, run.address.load(Relaxed) + 32);
+    let mut expected = [0; patches::MAX_MOVED];
+    assert_eq!((patch.expected(&mut expected), &expected[..5]), (5, &b"\x53\x48\x83\xec\x10"[..]));
+    let code: Vec<u8> = area.patches().code[16..].iter().take(64).map(|byte| byte.load(Relaxed)).collect();
+    assert_eq!(code[..8], (target + 13).to_le_bytes());
+    // lea r11, [rip - 23]; jmp [rip - 45]; the moved instructions
+    assert_eq!(code[16..34], *b"\x4c\x8d\x1d\xe9\xff\xff\xff\xff\x25\xd3\xff\xff\xff\x53\x48\x83\xec\x10");
+    let outcome = plan.outcome(&area);
+    assert_eq!((outcome[0].found, outcome[0].hooked, outcome[0].refused.len()), (1, 0, 1));
+    patch.status.store(WRITTEN, Relaxed);
+    let outcome = plan.outcome(&area);
+    assert_eq!((outcome[0].hooked, outcome[0].refused.len()), (1, 0));
+}
