@@ -1,6 +1,7 @@
 //! Programs with an allocator inside: linked statically, as Rust's global allocator, or their
 //! own. The functions are found by their symbols and hooked by a jump in their first bytes.
 
+use heaptape_tests::recording::Leak;
 use heaptape_tests::{Outcome, Program, Recording, Target, own, same, target, test_env};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -116,8 +117,15 @@ fn rust_programs_with_mimalloc_are_recorded_exactly() {
         is_hooked(&recording, "mimalloc");
         assert_eq!(counted_inside(&recording), own, "{profile}");
         assert_eq!(recording.about().processes[0].allocators[0].events, own[..3].iter().sum::<u64>(), "{profile}");
+        let leaks = recording.leaks();
+        let known = leaks.iter().find(|leak| (leak.blocks, leak.bytes) == (500, 228_000));
+        let is_named = |leak: &Leak| {
+            let functions = leak.stack.iter().filter_map(|frame| frame.function.as_deref());
+            functions.into_iter().any(|function| function.contains("leaks_here"))
+        };
+        assert!(known.is_some_and(is_named), "{profile}: {leaks:#?}");
         let text = recording.heaptape(&["leaks"]).success().text();
-        assert!(text.contains("500 blocks") && text.contains("leaks_here"), "{profile}: {text}");
+        assert!(text.contains("leaks_here") && !text.contains("GlobalAlloc"), "{profile}: {text}");
     }
 }
 
