@@ -106,8 +106,8 @@ fn own_counts(outcome: &Outcome) -> [u64; 4] {
     numbers.try_into().expect("four numbers")
 }
 
-/// Every request of a Rust program is recorded, also with fat LTO, and its leak has the stack of the
-/// program.
+/// Every request of a Rust program is recorded, also with fat LTO, and its leak has the stack of
+/// the program.
 #[test]
 fn rust_programs_with_mimalloc_are_recorded_exactly() {
     for profile in ["release", "fat"] {
