@@ -63,9 +63,12 @@ pub struct ProcessSummary {
     /// Event counts and heap sizes.
     #[serde(flatten)]
     pub numbers: Numbers,
-    /// Folders of the segments of the process, oldest first; empty if it has one.
+    /// Folders of the segments of the process, oldest first; absent if it has one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub segments: Vec<String>,
-    /// Folders of earlier segments in another mode, which are not included.
+    /// Folders of earlier segments in another mode, which are not included; absent if there are
+    /// none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
     /// When and why the flight recording of the process was kept.
     #[serde(skip_serializing_if = "Option::is_none")]
