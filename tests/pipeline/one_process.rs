@@ -170,6 +170,27 @@ fn why_shows_how_a_process_ended_and_what_grew() {
     drop(second);
 }
 
+/// A label is that of the start of a process: also if it overwrites its environment, for its
+/// forked children, and after a restart of the daemon.
+#[test]
+fn labels_survive_changed_environments_forks_and_restarts() {
+    let mut daemon = Daemon::start(&[]);
+    let mut command = daemon.command(&target::c("forgets_environment"));
+    let running = Running(command.env("HEAPTAPE_LABEL", "shop").spawn().expect("the program starts"));
+    let labels = |daemon: &Daemon| -> Vec<String> {
+        let all = daemon.list("forgets_environ");
+        all.iter().map(|one| one["label"].as_str().unwrap_or_default().to_owned()).collect()
+    };
+    until("parent and child are served", || labels(&daemon).len() == 2);
+    assert_eq!(labels(&daemon), ["shop", "shop"]);
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        daemon.replace(signal);
+        until("both are served again", || labels(&daemon).len() == 2);
+        assert_eq!(labels(&daemon), ["shop", "shop"], "after {signal}");
+    }
+    drop(running);
+}
+
 /// A full cache is a full cache, however short the segment after the cut is.
 #[test]
 fn verdicts_do_not_depend_on_the_cut_of_an_epoch() {

@@ -105,6 +105,11 @@ impl Registry {
         self.clients.iter_mut().find(|client| client.session.id == id)
     }
 
+    /// Returns the recorded process with a pid.
+    pub fn client_of(&self, pid: u32) -> Option<&Client> {
+        self.clients.iter().find(|client| client.pid() == pid)
+    }
+
     /// Returns the sessions of the processes for which the condition holds.
     pub fn select(&self, mut condition: impl FnMut(&Client) -> bool) -> Vec<SessionId> {
         self.clients.iter().filter(|client| condition(client)).map(|client| client.session.id).collect()

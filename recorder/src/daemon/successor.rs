@@ -42,6 +42,28 @@ impl Successor {
         self.carried.join(pid.to_string())
     }
 
+    /// Writes the label of a process for the next daemon: the process may have overwritten its
+    /// environment by then.
+    pub fn keep_label(&self, pid: u32, label: &str) {
+        let path = self.label_file(pid);
+        let result = if label.is_empty() { std::fs::remove_file(&path) } else { std::fs::write(&path, label) };
+        if let Err(error) = result
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!("{}: the next daemon will not know the label: {error}", path.display());
+        }
+    }
+
+    /// Returns the label that the last daemon knew.
+    pub fn label(&self, pid: u32) -> Option<String> {
+        let bytes = std::fs::read(self.label_file(pid)).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn label_file(&self, pid: u32) -> PathBuf {
+        self.carried.join(format!("{pid}.label"))
+    }
+
     /// Removes the files of all processes but these: the others have ended meanwhile.
     ///
     /// # Errors

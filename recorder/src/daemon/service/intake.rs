@@ -71,6 +71,10 @@ impl Service {
         let (mode, label) = (variables.next().flatten(), variables.next().flatten());
         let choice = self.config.choose(&process.comm, mode.as_deref());
         let (cgroup, unit) = process::control_group(request.pid);
+        let is_fork = request.hello.origin == ORIGIN_FORK;
+        // A parent that has overwritten its environment left none to the child.
+        let of_parent = || self.registry.client_of(process.ppid).filter(|_| is_fork).map(|parent| parent.label.clone());
+        let label = label.or_else(of_parent).filter(|label| !label.is_empty());
         let label: String = label.or(unit).unwrap_or_default().chars().take(200).collect();
         let mut options = choice.options(&self.config, &label);
         let epoch = match self.epochs.of_user(uid) {
@@ -85,7 +89,6 @@ impl Service {
             Err(error) => return Err((request, error)),
         };
         let folder = self.epochs.folder(uid, &epoch, choice.mode, request.pid, &name);
-        let is_fork = request.hello.origin == ORIGIN_FORK;
         let age = std::mem::take(&mut request.hello.fork_age);
         if age != 0 {
             // The library did not see the fork, but knows the age of the process.
@@ -143,6 +146,7 @@ impl Service {
         if !request.accept(&session.mapping, &area) {
             return Ok(());
         }
+        self.successor.keep_label(request.pid, &label);
         self.epochs.list(&epoch, &session);
         self.send(Command::Start(Arc::clone(&session), worker));
         if let Some(mode) = mode.filter(|mode| self.config.asks_programs && mode.parse::<Choice>().is_err()) {
@@ -191,7 +195,8 @@ impl Service {
         release::resume(&mapping, &chunk_journal::positions(&self.successor.carried_over_file(pid)));
         let process = Process::read(pid);
         let comm = String::from_utf8_lossy(&process.comm).into_owned();
-        let label = process::variable(pid, &["HEAPTAPE_LABEL"]).into_iter().next().flatten();
+        let own = || process::variable(pid, &["HEAPTAPE_LABEL"]).into_iter().next().flatten();
+        let label = self.successor.label(pid).or_else(own);
         let (cgroup, unit) = process::control_group(pid);
         let label: String = label.or(unit).unwrap_or_default().chars().take(200).collect();
         let mut options = choice.options(&self.config, &label);
