@@ -42,11 +42,13 @@ const ENTRY_BYTES: u64 = 13;
 /// Maximum number of reasons that are kept for an allocator.
 const MAX_REFUSED: usize = 20;
 
-/// The time that the search of files may take while other processes are recorded, or by default
-/// give up their attach after 50 ms.
+/// The time that the search of files may take under the daemon, whose processes give up their
+/// attach after 50 ms by default.
 pub const SHORT_BUDGET: Duration = Duration::from_millis(20);
-/// The time that it may take while nothing else waits for the recorder, and the process waits for
-/// two seconds.
+/// The time that it may take under `heaptape record`, whose processes wait for two seconds, while
+/// other processes may want to attach.
+pub const MEDIUM_BUDGET: Duration = Duration::from_millis(250);
+/// The time that it may take while no other process is recorded.
 pub const LONG_BUDGET: Duration = Duration::from_secs(1);
 
 /// The identity of a file.

@@ -439,7 +439,7 @@ impl Recorder {
             return info.map_or_else(Plan::default, |info| Plan::inherited(&info.allocators));
         }
         // While the first process waits, no other one does.
-        let budget = if self.is_busy() { patch::SHORT_BUDGET } else { patch::LONG_BUDGET };
+        let budget = if self.is_busy() { patch::MEDIUM_BUDGET } else { patch::LONG_BUDGET };
         let plan = self.planner.plan(client.pid, budget);
         plan.write(mapping);
         plan

@@ -9,6 +9,7 @@ use object::elf::{self, FileHeader64, ProgramHeader64, SectionHeader64, Sym64};
 use object::endian::LittleEndian;
 use object::pod::{Pod, slice_from_all_bytes};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::ffi::CStr;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
@@ -184,7 +185,11 @@ fn candidates(
         window.resize(kept + count, 0);
         let target = window.get_mut(kept..).unwrap_or_default();
         file.read_exact_at(target, offset.checked_add(at).ok_or(Fault::Invalid)?).map_err(|_| Fault::Invalid)?;
-        for end in zeros(&window, kept) {
+        let mut next = kept;
+        // The library's search for a zero is fast, also in a build without optimization.
+        while let Ok(text) = CStr::from_bytes_until_nul(window.get(next..).unwrap_or_default()) {
+            let end = next + text.count_bytes();
+            next = end + 1;
             let text = window.get(..end).unwrap_or_default();
             let Some(wanted) = text.last_chunk::<4>().and_then(|last| by_end.get(last)) else { continue };
             for name in wanted.iter().filter(|name| text.ends_with(name)) {
@@ -200,11 +205,6 @@ fn candidates(
         at += count as u64;
     }
     Ok(found)
-}
-
-/// Returns the positions of the zeros in `bytes` from `first` on.
-fn zeros(bytes: &[u8], first: usize) -> impl Iterator<Item = usize> + '_ {
-    bytes.iter().enumerate().skip(first).filter(|(_, byte)| **byte == 0).map(|(at, _)| at)
 }
 
 /// Finds the functions in a symbol table whose names begin at one of the candidates.
