@@ -131,10 +131,10 @@ fn useless_server_costs_only_a_note() {
         (Response::Nothing, "the debuginfod servers have no debug information of it"),
         (
             Response::Bytes(b"<html>not here</html>".to_vec()),
-            "what a debuginfod server gave is not its debug information",
+            "the file from the debuginfod server is not its debug information",
         ),
-        (Response::Bytes(another), "what a debuginfod server gave is not its debug information"),
-        (Response::Bytes(cut), "what a debuginfod server gave is not its debug information"),
+        (Response::Bytes(another), "the file from the debuginfod server is not its debug information"),
+        (Response::Bytes(cut), "the file from the debuginfod server is not its debug information"),
         (Response::Silence, "the debuginfod servers do not answer"),
     ] {
         let cache = test_env::folder();

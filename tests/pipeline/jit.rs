@@ -35,7 +35,7 @@ fn jit_code_has_names_after_its_map_is_removed() {
     let recording = Program::new(target::c("makes_code")).arg("calls").recorded().success().complete();
     forget_maps(&recording);
     is_through_made_code(of_size(&recording.leaks(), 601));
-    let output = recording.heaptape(&["leaks"]).exits(0).text();
+    let output = recording.heaptape(&["leaks", "--all"]).exits(0).text();
     assert!(output.contains("load_orders shop.js:12"), "{output}");
 }
 

@@ -44,7 +44,8 @@ fn trace_in_several_folders_is_one_process() {
     daemon.query(&["epoch"]);
     until_more(&daemon, 100);
     daemon.replace(Signal::SIGTERM);
-    until_more(&daemon, 150);
+    // A verdict of growth needs a run of a second.
+    until_more(&daemon, 700);
     // The next daemon does not know what was live before.
     daemon.restart();
     until_more(&daemon, 50);

@@ -74,7 +74,9 @@ pub fn announce_again(area: &Area) {
     }
 }
 
-/// Announces an object to the recorder, unless it knows it already.
+/// Announces an object to the recorder, unless it knows it already. Its frame must not be part of
+/// the caller's, which compiles rules on small stacks.
+#[inline(never)]
 pub fn note(object: &Object) {
     let known = &KNOWN[(object.start >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> 58];
     if known.load(Relaxed) == object.start {
