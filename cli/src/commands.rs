@@ -54,8 +54,6 @@ commands! {
         pack Pack,
     }
     "Questions" {
-        /// Show what became of a program: how it ended, what grew, since when
-    why Why,
     /// Summarize a recording on one screen
         report Report,
         /// List blocks that were never freed, by call site, with a verdict
@@ -110,6 +108,8 @@ commands! {
         top Top,
         /// List the daemon's epochs, as paths for other commands
         epochs Epochs,
+        /// Show what became of a program: how it ended, what grew, since when
+    why Why,
         /// Print the environment that makes the daemon record a service
         env Env,
         /// Send a trace (MTRC) or a profile (MPTL) to the daemon

@@ -57,6 +57,13 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     (
+        "why",
+        &[
+            ("heaptape why redis-server", "whether it is alive or how it ended, what grew and since when"),
+            ("heaptape why 4711 --state /var/lib/heaptape", "the same of a process, without a running daemon"),
+        ],
+    ),
+    (
         "report",
         &[
             ("heaptape report heaptape.ls.4711", "print the summary"),
