@@ -301,7 +301,9 @@ impl Drain {
         for event in others {
             match event {
                 ThreadEvent::Started(number, tid) => {
-                    let name = process::thread_name(session.process.pid, tid).unwrap_or_default();
+                    let process = &session.process;
+                    let name = process::thread_name(process.pid, tid)
+                        .unwrap_or_else(|| if tid == process.pid { short_name(&process.exe.0) } else { Vec::new() });
                     self.send(worker, Message::Thread(id, number, tid, name, self.clock.now()));
                 }
                 ThreadEvent::Corrupt(thread, why) => {
@@ -393,4 +395,13 @@ impl Drain {
         }
         self.send(source.worker, Message::End(id, end));
     }
+}
+
+/// Returns the kernel's short name of a process that executed a program. Its first thread has the
+/// same name.
+fn short_name(exe: &[u8]) -> Vec<u8> {
+    /// Length of the kernel's names of threads, in bytes.
+    const MAX_NAME: usize = 15;
+    let name = exe.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    name[..name.len().min(MAX_NAME)].to_vec()
 }
