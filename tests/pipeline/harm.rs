@@ -18,6 +18,10 @@ const ONCE_DIFFERENT: &[&str] = &[
     "realloc:4:0 fork:0:0:0{ reallocarray:4:43:1000 }",
     // A child of a fork inside a hook could not map pages below a limit of private memory.
     "signal-safe memalign:5:4095:32 limit:7:863:1 rawforks:5",
+    // A signal frame that a later signal overwrote led to the stack of a coroutine that was gone.
+    "fault:1 handler:3{ coroutines:1{ free:7 pairs:1806:599 fault:0 stacks:8 } float:1:0 look \
+     threads:2:0{ only:0{ exec:6:5{ } } only:1{ fd:6 pairs:263:20 fd:3:4 pairs:149:20 fd:1:2 pairs:209:20 \
+     fd:7:8:11 pairs:285:20 } } }",
 ];
 
 /// The cases of the first seeds, for a minute at most. The full form goes on for an hour, most of

@@ -294,7 +294,7 @@ fn collect<M: Memory>(stack_cache: &mut StackCache, first: Frame, memory: &mut M
         while known > 0 && stack_cache.frames[known - 1].slot < slot {
             known -= 1;
         }
-        if known > 0 && stack_cache.frames[known - 1].slot == slot && {
+        if known > 0 && stack_cache.frames[known - 1].slot == slot && memory.may_join() && {
             let old = &stack_cache.frames[known - 1];
             let same_bp = old.bp == bp || old.flags() & LIVE_BP == 0;
             old.address == address && same_bp && (old.step_info | step_info) >> 32 & u64::from(SIGNAL) == 0

@@ -9,6 +9,13 @@ pub trait Memory {
     fn word(&mut self, address: u64) -> Option<u64>;
     /// Returns the word at an address that a register happens to hold.
     fn guessed(&mut self, address: u64) -> Option<u64>;
+    /// Notes that the walk goes on at `sp` with what a signal handler interrupted.
+    fn interrupted(&mut self, _sp: u64) {}
+    /// Returns whether the words of remembered frames may be read here.
+    #[inline(always)]
+    fn may_join(&self) -> bool {
+        true
+    }
     /// Returns the word at the slot of a frame that was called from `sp` or above, and the word
     /// where that frame saved the frame pointer.
     #[inline(always)]

@@ -11,6 +11,10 @@
 //! Everything else is checked with the kernel: a page that a live frame is in, before its first
 //! word is read, and a word at a guessed address, each time. The kernel copies that word, since
 //! another thread may unmap it at any moment.
+//!
+//! What a signal handler interrupted is guessed, unless it is the thread's own stack. A handler
+//! that is left by a jump may lose its signal frame to a later signal on the same alternate stack,
+//! whose frame then names a stack that may be gone.
 
 use super::memory::Memory;
 use crate::probe;
@@ -83,6 +87,8 @@ pub struct OtherStack<'a> {
     /// The range that the last word was read from.
     last: Stretch,
     pages: &'a mut Pages,
+    /// Whether the walk has come to another stack that a signal handler interrupted.
+    is_guessed: bool,
 }
 
 impl OtherStack<'_> {
@@ -90,25 +96,44 @@ impl OtherStack<'_> {
     /// own stack is known from `low` to `end`.
     pub fn new(sp: u64, low: u64, end: u64, pages: &mut Pages) -> OtherStack<'_> {
         let page = Stretch { low: sp & !(PAGE - 1), end: (sp & !(PAGE - 1)) + PAGE };
-        OtherStack { own: Stretch { low, end }, last: pages.around(sp).unwrap_or(page), pages }
+        OtherStack { own: Stretch { low, end }, last: pages.around(sp).unwrap_or(page), pages, is_guessed: false }
     }
 
+    fn is_own(&self, address: u64) -> bool {
+        address >= self.own.low && address < self.own.end
+    }
+
+    /// Returns a word outside the range that the last one was read from.
     #[cold]
-    fn select(&mut self, address: u64) -> Option<()> {
-        if address >= self.own.low && address < self.own.end {
+    fn word_elsewhere(&mut self, address: u64) -> Option<u64> {
+        if self.is_own(address) {
             self.last = self.own;
+        } else if self.is_guessed {
+            return self.guessed(address);
         } else if let Some(stretch) = self.pages.around(address) {
             self.last = stretch;
         } else {
             probe::is_readable(address as usize).then_some(())?;
             self.last = self.pages.add(address);
         }
-        Some(())
+        // SAFETY: a live frame's word, in a page that could be read; see the module's text.
+        Some(unsafe { (address as *const u64).read_volatile() })
     }
 }
 
 impl Memory for OtherStack<'_> {
     const IS_OWN: bool = false;
+
+    fn interrupted(&mut self, sp: u64) {
+        if !self.is_own(sp) {
+            (self.is_guessed, self.last) = (true, Stretch { low: 0, end: 0 });
+        }
+    }
+
+    #[inline(always)]
+    fn may_join(&self) -> bool {
+        !self.is_guessed
+    }
 
     #[inline(always)]
     fn word(&mut self, address: u64) -> Option<u64> {
@@ -116,7 +141,7 @@ impl Memory for OtherStack<'_> {
             return None;
         }
         if address < self.last.low || address >= self.last.end {
-            self.select(address)?;
+            return self.word_elsewhere(address);
         }
         // SAFETY: a live frame's word, in a page that could be read; see the module's text.
         Some(unsafe { (address as *const u64).read_volatile() })
@@ -145,6 +170,20 @@ mod tests {
             pages.add(0x10_0000 + number * 0x2000);
         }
         assert!(!pages.contain(0x5000) && pages.contain(0x10_e000));
+    }
+
+    #[test]
+    fn interrupted_stack_that_is_gone_is_not_read() {
+        let page = crate::sys::map_private(PAGE as usize).map_or(0, |page| page as u64);
+        let mut pages = Pages::new();
+        let own = 7u64;
+        let mut memory = OtherStack::new(page, &raw const own as u64, &raw const own as u64 + 8, &mut pages);
+        assert_eq!(memory.word(page), Some(0));
+        memory.interrupted(page);
+        assert!(!memory.may_join());
+        assert_eq!((memory.word(page), memory.word(&raw const own as u64)), (Some(0), Some(7)));
+        crate::sys::unmap(page as *mut u8, PAGE as usize);
+        assert_eq!(memory.word(page), None);
     }
 
     #[test]

@@ -107,6 +107,7 @@ fn signal_step(registers: Registers, memory: &mut impl Memory) -> Option<Next> {
     let address = memory.word(slot)?;
     let bp = memory.word(registers.sp + signal_frame::BP)?;
     let sp = memory.word(registers.sp + signal_frame::SP)?;
+    memory.interrupted(sp);
     let frame = Frame { slot, address, bp, step_info: u64::from(SPECIAL | SIGNAL) << 32 };
     Some(if address == 0 { Next::End } else { Next::Caller(frame, Registers { lookup: address, sp, bp }) })
 }
