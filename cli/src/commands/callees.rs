@@ -1,19 +1,9 @@
 //! `heaptape callees`: lists the functions that a function calls.
 
-use super::common::Common;
+pub use super::callers::Args;
 use crate::Outcome;
-use heaptape_analyzer::report::callers::{self, Neighbors};
-
-/// Options of `heaptape callees`.
-#[derive(clap::Args)]
-pub struct Args {
-    /// The function: its name, or a part of it (* and ? are wildcards, ^ and $ anchor it)
-    #[arg(value_name = "FUNCTION")]
-    name: String,
-    #[command(flatten)]
-    common: Common,
-}
+use heaptape_analyzer::report::callers::Neighbors;
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
-    args.common.print(20, |query, out, style| callers::run(query, &args.name, Neighbors::Callees, out, style))
+    args.print(Neighbors::Callees)
 }

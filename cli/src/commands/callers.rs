@@ -4,7 +4,7 @@ use super::common::Common;
 use crate::Outcome;
 use heaptape_analyzer::report::callers::{self, Neighbors};
 
-/// Options of `heaptape callers`.
+/// Options of `heaptape callers` and `heaptape callees`.
 #[derive(clap::Args)]
 pub struct Args {
     /// The function: its name, or a part of it (* and ? are wildcards, ^ and $ anchor it)
@@ -14,6 +14,13 @@ pub struct Args {
     common: Common,
 }
 
+impl Args {
+    /// Prints the callers or the callees.
+    pub fn print(self, which: Neighbors) -> anyhow::Result<Outcome> {
+        self.common.print(20, |query, out, style| callers::run(query, &self.name, which, out, style))
+    }
+}
+
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
-    args.common.print(20, |query, out, style| callers::run(query, &args.name, Neighbors::Callers, out, style))
+    args.print(Neighbors::Callers)
 }

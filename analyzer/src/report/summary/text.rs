@@ -1,0 +1,248 @@
+//! The summary of recordings as text.
+
+use super::{ProcessSummary, Rankings, Summary, ending};
+use crate::load::{Process, Recording};
+use crate::missing::Missing;
+use crate::processes::{ProcessFilter, folded_line};
+use crate::report::{print_lines, print_missing, print_own_malloc};
+use crate::text::{Screen, bytes, count, counted, duration};
+use heaptape_formats::recording::Allocator;
+use std::io;
+
+/// Maximum number of processes that are listed one by one.
+const MAX_PROCESSES: usize = 8;
+/// Maximum number of notes that are printed.
+const MAX_NOTES: usize = 3;
+/// Maximum number of allocators inside programs that are printed.
+const MAX_ALLOCATORS: usize = 8;
+
+/// Returns the short name of a process.
+fn name(process: &ProcessSummary) -> &str {
+    let exe = process.exe.rsplit('/').next().unwrap_or_default();
+    if exe.is_empty() { &process.folder } else { exe }
+}
+
+/// Returns what was recorded: the command line, or the folder of an epoch, because a daemon runs no
+/// command.
+fn subject(summary: &Summary, recordings: &[Recording]) -> String {
+    const MAX_NAMES: usize = 3;
+    if !summary.command.is_empty() {
+        return summary.command.join(" ");
+    }
+    let name = |recording: &Recording| {
+        let name = recording.path.file_name().unwrap_or(recording.path.as_os_str());
+        name.to_string_lossy().into_owned()
+    };
+    let mut names: Vec<String> = recordings.iter().take(MAX_NAMES).map(name).collect();
+    if recordings.len() > MAX_NAMES {
+        names.push(format!("{} more", recordings.len() - MAX_NAMES));
+    }
+    names.join(", ")
+}
+
+/// Prints the summary as text.
+pub(super) fn print(
+    summary: &Summary,
+    recordings: &[Recording],
+    query: &ProcessFilter,
+    screen: &mut Screen,
+) -> io::Result<()> {
+    match &summary.processes[..] {
+        [] => screen.heading("no process was recorded")?,
+        [process] => {
+            let mut head = name(process).to_string();
+            if process.pid != 0 {
+                head += &format!(" (pid {}), {} after {}", process.pid, ending(process), lifetime(process));
+            }
+            screen.heading(&head)?;
+        }
+        processes => {
+            let number = counted(processes.len() as u64, "process");
+            screen.heading(&format!("{number} of {}", subject(summary, recordings)))?;
+            processes_table(processes, recordings, query, screen)?;
+        }
+    }
+    if !summary.processes.is_empty() {
+        numbers(summary, screen)?;
+    }
+    rankings(&summary.top, screen)?;
+    for process in &summary.not_traced {
+        let name = process.exe.rsplit('/').next().unwrap_or_default();
+        screen.warning(&format!("! {name} (pid {}) was not recorded: {}", process.pid, process.why))?;
+    }
+    allocators(summary, screen)?;
+    let own_malloc = summary.processes.iter().filter(|process| process.own_malloc);
+    print_own_malloc(screen, own_malloc.map(|process| (name(process), process.pid)))?;
+    for recording in recordings {
+        let several = if recordings.len() > 1 { format!("{}: ", recording.path.display()) } else { String::new() };
+        let known = |one: &&Missing| **one != Missing::NoProcess || recordings.len() > 1;
+        print_missing(screen, &several, &recording.missing.iter().filter(known).cloned().collect::<Vec<_>>())?;
+    }
+    for process in &summary.processes {
+        let of = if summary.processes.len() > 1 { format!("{}: ", process.folder) } else { String::new() };
+        print_lines(screen, &of, &process.missing)?;
+    }
+    for note in summary.notes.iter().take(MAX_NOTES) {
+        screen.line(&format!("note: {note}"))?;
+    }
+    if let [recording] = recordings
+        && recording.about.is_some()
+        && !summary.processes.is_empty()
+    {
+        let path = recording.path.display();
+        screen.line(&format!("recorded in {path}   next: heaptape leaks {path}"))?;
+    }
+    Ok(())
+}
+
+/// Prints the allocators inside the programs: which were hooked, and what was not. Processes that
+/// run the same program have the same ones.
+fn allocators(summary: &Summary, screen: &mut Screen) -> io::Result<()> {
+    let mut shown: Vec<&Allocator> = Vec::new();
+    for process in &summary.processes {
+        for allocator in &process.allocators {
+            if shown.contains(&allocator) || shown.len() >= MAX_ALLOCATORS {
+                continue;
+            }
+            shown.push(allocator);
+            let Allocator { name, module, found, hooked, refused, events, .. } = allocator;
+            let module = module.rsplit('/').next().unwrap_or_default();
+            if *hooked > 0 {
+                let functions = counted((*found).into(), "function");
+                let events = counted(*events, "event");
+                screen.line(&format!("inside     {name} in {module}: {hooked} of {functions} hooked, {events}"))?;
+            }
+            let Some(first) = refused.first() else { continue };
+            let names = if *found == 0 {
+                "its allocators, if it has any".to_owned()
+            } else {
+                format!(
+                    "{} of {name} ({}{})",
+                    counted(refused.len() as u64, "function"),
+                    first.function,
+                    if refused.len() > 1 { ", …" } else { "" }
+                )
+            };
+            screen.warning(&format!("! {module}: {names} not recorded: {}", first.why))?;
+        }
+    }
+    Ok(())
+}
+
+/// Describes how long a process ran, and how much of that time is recorded.
+fn lifetime(process: &ProcessSummary) -> String {
+    match process.earlier_ns {
+        0 => duration(process.duration_ns),
+        earlier => format!(
+            "{}, of which the last {} are recorded here",
+            duration(earlier.saturating_add(process.duration_ns)),
+            duration(process.duration_ns)
+        ),
+    }
+}
+
+/// Prints the event counts and heap sizes of all processes together.
+fn numbers(summary: &Summary, screen: &mut Screen) -> io::Result<()> {
+    let n = &summary.totals;
+    let is_exact = summary.missing.is_empty() && summary.processes.iter().all(|process| process.lost_is_exact);
+    let lost = match (n.lost_events, is_exact) {
+        (0, true) => "none lost".to_string(),
+        (0, false) => "an unknown number lost".to_string(),
+        (lost, true) => format!("{} LOST", count(lost)),
+        (lost, false) => format!("at least {} LOST", count(lost)),
+    };
+    let events = format!("events     {} recorded, {lost}: ", count(n.recorded_events));
+    let kinds =
+        format!("{}, {}, {}", counted(n.allocs, "allocation"), counted(n.resizes, "resize"), counted(n.frees, "free"));
+    screen.line(&(events + &kinds))?;
+    let has_peak = n.peak_bytes > 0 || n.bytes_allocated == 0;
+    let of_one = if summary.processes.len() > 1 { " (largest process)" } else { "" };
+    let peak = if has_peak { format!(", peak {}{of_one}", bytes(n.peak_bytes)) } else { String::new() };
+    screen.line(&format!("bytes      {} allocated{peak}", bytes(n.bytes_allocated)))?;
+    let mut left = format!("at the end {} in {} still live", bytes(n.live_bytes), counted(n.live_blocks, "block"));
+    if n.inherited_blocks > 0 {
+        left += &format!(
+            "; {} in {} inherited from parents",
+            bytes(n.inherited_bytes),
+            counted(n.inherited_blocks, "block")
+        );
+    }
+    if n.unknown_frees > 0 {
+        left += &format!("; {} of unknown addresses", counted(n.unknown_frees, "free"));
+    }
+    screen.line(&left)?;
+    if n.sampled_out_events > 0 {
+        screen.line(&format!(
+            "sampled    {} events were sampled out: bytes are estimates",
+            count(n.sampled_out_events)
+        ))?;
+    }
+    Ok(())
+}
+
+/// Formats a number of lost events, which may be a lower bound.
+fn lost(events: u64, is_exact: bool) -> String {
+    match (events, is_exact) {
+        (0, false) => "?".to_string(),
+        (_, false) => format!(">= {}", count(events)),
+        (_, true) => count(events),
+    }
+}
+
+/// Prints the table of processes.
+fn processes_table(
+    summaries: &[ProcessSummary],
+    recordings: &[Recording],
+    query: &ProcessFilter,
+    screen: &mut Screen,
+) -> io::Result<()> {
+    let processes: Vec<&Process> = recordings.iter().flat_map(|recording| &recording.processes).collect();
+    let (listed, folded) = query.fold(processes.clone());
+    let is_listed = |process: &Process| listed.iter().any(|listed| std::ptr::eq(*listed, process));
+    let pairs = summaries.iter().zip(processes).filter(|(_, process)| is_listed(process));
+    let mut order: Vec<&ProcessSummary> = pairs.map(|(summary, _)| summary).collect();
+    order.sort_by_key(|process| std::cmp::Reverse(process.numbers.recorded_events));
+    let rows_shown = if query.all { usize::MAX } else { MAX_PROCESSES };
+    let rows: Vec<Vec<String>> = order
+        .iter()
+        .take(rows_shown)
+        .map(|process| {
+            let n = &process.numbers;
+            vec![
+                process.pid.to_string(),
+                count(n.recorded_events),
+                lost(n.lost_events, process.lost_is_exact),
+                bytes(n.bytes_allocated),
+                bytes(n.peak_bytes),
+                bytes(n.live_bytes),
+                format!("{}, {}", name(process), ending(process)),
+            ]
+        })
+        .collect();
+    screen.table(&["pid", "events", "lost", "allocated", "peak", "live at end", "program"], &rows)?;
+    if order.len() > rows_shown {
+        screen.line(&format!("  and {} more (--all-processes)", order.len() - rows_shown))?;
+    }
+    if !folded.is_empty() {
+        screen.line(&format!("  {}", folded_line(&folded)))?;
+    }
+    Ok(())
+}
+
+/// Prints the tables of the rankings.
+fn rankings(top: &Rankings, screen: &mut Screen) -> io::Result<()> {
+    let lists = [
+        ("live at the end", "blocks", &top.live),
+        ("live at the peak", "blocks", &top.peak),
+        ("most allocations", "allocations", &top.allocs),
+    ];
+    for (heading, blocks, rows) in lists {
+        if rows.is_empty() {
+            continue;
+        }
+        let rows: Vec<Vec<String>> =
+            rows.iter().map(|row| vec![bytes(row.bytes), count(row.blocks), row.call_site.clone()]).collect();
+        screen.table(&["bytes", blocks, heading], &rows)?;
+    }
+    Ok(())
+}
