@@ -217,10 +217,12 @@ fn one(
 }
 
 /// Describes the threads that allocated the blocks of a leak, by name, if the process has several.
+/// The order is that of the names: that of the numbers changes from run to run.
 fn threads(leak: &Leak, evidence: &Evidence) -> String {
     let known = &leak.process.tape.threads;
+    let name_of = |number: &u32| known.get(number).map(|thread| thread.name.lossy().into_owned()).unwrap_or_default();
     let named = |number: &u32| {
-        let name = known.get(number).map(|thread| thread.name.lossy().into_owned()).unwrap_or_default();
+        let name = name_of(number);
         let is_unique = known.values().filter(|thread| thread.name.lossy() == name).count() == 1;
         match name.as_str() {
             "" => number.to_string(),
@@ -228,7 +230,9 @@ fn threads(leak: &Leak, evidence: &Evidence) -> String {
             name => format!("{name} ({number})"),
         }
     };
-    let names: Vec<String> = evidence.threads.iter().map(named).collect();
+    let mut numbers = evidence.threads.clone();
+    numbers.sort_by_cached_key(|number| (name_of(number), *number));
+    let names: Vec<String> = numbers.iter().map(named).collect();
     match &names[..] {
         [] => String::new(),
         [_] if known.len() < 2 => String::new(),
