@@ -141,6 +141,21 @@ pub struct ProcessInfo {
     /// When and why the segment of a flight recording was kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<Kept>,
+    /// The memory of the process as it was last seen, if the daemon saw it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_memory: Option<LastMemory>,
+}
+
+/// The memory of a process that has ended, as the daemon last saw it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LastMemory {
+    /// Resident memory in bytes; 0 if it is not known.
+    pub resident_bytes: u64,
+    /// Memory limit of the control groups of the process in bytes; 0 if there is none.
+    pub limit_bytes: u64,
+    /// Whether the kernel killed the process because memory ran out.
+    pub out_of_memory: bool,
 }
 
 /// When and why the last events of a process were kept.

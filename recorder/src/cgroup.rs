@@ -1,4 +1,5 @@
-//! The memory limit of a process, from its control groups.
+//! The control groups of a process: its memory limit, and how often the kernel has killed a process
+//! of its group because memory ran out.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -10,6 +11,24 @@ const MAX_GROUPS: usize = 64;
 pub fn memory_limit(pid: u32) -> Option<u64> {
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     groups.lines().filter_map(limit_location).filter_map(|(root, group, file)| smallest_limit(root, &group, file)).min()
+}
+
+/// Returns the file that counts the processes of the control group of a process which the kernel
+/// has killed because memory ran out; `None` if there is none.
+pub fn kills_file(pid: u32) -> Option<PathBuf> {
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let mut files = groups.lines().filter_map(limit_location).map(|(root, group, file)| {
+        // Without `.local`, the counter of version 2 contains the groups below.
+        let name = if file == "memory.max" { "memory.events.local" } else { "memory.oom_control" };
+        root.join(group).join(name)
+    });
+    files.find(|file| kills(file).is_some())
+}
+
+/// Reads the counter of [`kills_file`].
+pub fn kills(file: &Path) -> Option<u64> {
+    let text = std::fs::read_to_string(file).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("oom_kill "))?.trim().parse().ok()
 }
 
 /// Returns the path of the hierarchy of a line of `/proc/PID/cgroup`, the path of the group in it,
@@ -45,6 +64,20 @@ mod tests {
         assert_eq!(found("4:memory:/a"), Some(PathBuf::from("/sys/fs/cgroup/memory/a/memory.limit_in_bytes")));
         assert_eq!(found("7:cpu,memory:/"), Some(PathBuf::from("/sys/fs/cgroup/memory/memory.limit_in_bytes")));
         assert_eq!((found("3:cpuset:/"), found("0::/../a"), found("nothing")), (None, None, None));
+    }
+
+    #[test]
+    fn kills_of_both_versions_are_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("events");
+        for text in
+            ["oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", "low 0\nmax 9\noom 4\noom_kill 3\noom_group_kill 0\n"]
+        {
+            std::fs::write(&file, text).expect("writes");
+            assert_eq!(kills(&file), Some(3), "{text}");
+        }
+        std::fs::write(&file, "oom_kill_disable 0\n").expect("writes");
+        assert_eq!(kills(&file), None);
     }
 
     #[test]

@@ -39,6 +39,11 @@ pub fn thread_time() -> Duration {
     Duration::from_nanos(nanoseconds(ClockId::CLOCK_THREAD_CPUTIME_ID))
 }
 
+/// Returns the time since the boot, in nanoseconds.
+pub fn monotonic_ns() -> u64 {
+    nanoseconds(ClockId::CLOCK_MONOTONIC)
+}
+
 /// Returns the wall-clock time, in nanoseconds since 1970.
 pub fn unix_ns() -> u64 {
     nanoseconds(ClockId::CLOCK_REALTIME)

@@ -26,6 +26,7 @@ mod epochs;
 pub mod fd_store;
 mod metrics;
 mod notify;
+mod out_of_memory;
 mod programs;
 pub mod protocol;
 mod receive;

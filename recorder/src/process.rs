@@ -232,6 +232,13 @@ pub fn cpu_ticks(pid: u32) -> Option<u64> {
     Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
 }
 
+/// Returns the resident memory of a process in bytes; `None` if it has ended.
+pub fn resident_bytes(pid: u32) -> Option<u64> {
+    let bytes = read(&format!("/proc/{pid}/statm"), 256)?;
+    let pages: u64 = std::str::from_utf8(&bytes).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    (pages > 0).then(|| pages * wire::area::PAGE)
+}
+
 /// Returns a name that is safe in a path: `[A-Za-z0-9._-]`, no dot first, at most 64 bytes.
 pub fn sanitized_name(name: &[u8]) -> String {
     let is_allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);

@@ -1,11 +1,13 @@
 //! A process that the daemon wrote to several folders is one process for every command: no block
 //! counts twice, verdicts do not depend on where an epoch was cut, and its end is known.
 
+use heaptape_tests::cgroup::Cgroup;
 use heaptape_tests::daemon::{Running, until};
 use heaptape_tests::recording::{Process, heaptape};
 use heaptape_tests::{Daemon, target};
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,6 +18,15 @@ fn live(daemon: &Daemon, name: &str) -> u64 {
 /// Waits until the process holds more than a number of blocks that this daemon knows.
 fn until_more(daemon: &Daemon, blocks: u64) {
     until("it is counted", || live(daemon, "leaks_slowly") > blocks);
+}
+
+/// Returns the answer of `heaptape why --json`.
+#[track_caller]
+fn why(daemon: &Daemon, which: &str) -> Value {
+    let (state, control) = (daemon.state(), daemon.control());
+    let arguments = ["why".as_ref(), "--json".as_ref(), "--state".as_ref(), state.as_os_str(), "--control".as_ref()];
+    let output = heaptape(arguments.into_iter().chain([control.as_os_str(), which.as_ref()]));
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output}"))
 }
 
 /// Returns the only process of some folders.
@@ -141,13 +152,7 @@ fn why_shows_how_a_process_ended_and_what_grew() {
     until("it is over", || daemon.list("leaks_slowly").is_empty());
     let second = daemon.spawn(&program, &["100000", "20"], None);
     until_more(&daemon, 10);
-    let why = |which: &str| {
-        let (state, control) = (daemon.state(), daemon.control());
-        let arguments =
-            ["why".as_ref(), "--json".as_ref(), "--state".as_ref(), state.as_os_str(), "--control".as_ref()];
-        let output = heaptape(arguments.into_iter().chain([control.as_os_str(), which.as_ref()]));
-        serde_json::from_slice::<Value>(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output}"))
-    };
+    let why = |which: &str| why(&daemon, which);
     let both = why("leaks_slowly");
     let [alive, dead] = &both["processes"].as_array().expect("processes")[..] else { panic!("two: {both:#}") };
     assert_eq!((alive["pid"].as_u64(), alive["alive"].as_bool()), (Some(second.0.id().into()), Some(true)));
@@ -169,6 +174,46 @@ fn why_shows_how_a_process_ended_and_what_grew() {
     let text = output.success().text().to_owned();
     assert!(text.contains(", shop): ended by signal 9 at 20") && text.contains("growing"), "{text}");
     drop(second);
+}
+
+/// A kill by the kernel because memory ran out is distinguished from a kill by another process, in
+/// the same control group, too.
+#[test]
+fn why_knows_kills_because_memory_ran_out() {
+    let Some(group) = Cgroup::limited(48 << 20) else { return };
+    let daemon = Daemon::start(&["--program", "sh=off", "--mode", "flight"]);
+    let spawn = |arguments: &str| {
+        let program = target::c("leaks_slowly");
+        let script = format!("echo $$ > {}; exec {} {arguments}", group.processes().display(), program.display());
+        Running(daemon.command("/bin/sh".as_ref()).args(["-c", &script]).spawn().expect("the program starts"))
+    };
+    let answer = |running: &Running| {
+        until("it is over", || daemon.list("leaks_slowly").is_empty() && daemon.list("sh").is_empty());
+        why(&daemon, &running.0.id().to_string())["processes"][0].clone()
+    };
+    let mut greedy = spawn("1000000 1 20000");
+    assert_eq!(greedy.0.wait().expect("it is ours").signal(), Some(9), "the kernel killed it");
+    let dead = answer(&greedy);
+    assert_eq!((&dead["exit"]["signal"], &dead["out_of_memory"]), (&9.into(), &true.into()), "{dead:#}");
+    let (resident, limit) = (dead["resident_bytes"].as_u64(), dead["memory_limit_bytes"].as_u64());
+    assert_eq!(limit, Some(48 << 20), "{dead:#}");
+    assert!(resident.is_some_and(|bytes| bytes > 1 << 20 && bytes < 60 << 20), "{dead:#}");
+    let cause = dead["flights"][0]["why"].as_str().expect("its flight is kept");
+    assert_eq!(cause, "memory ran out, and the kernel killed the process (signal 9)");
+    let mut modest = spawn("1000000 1");
+    until_more(&daemon, 50);
+    modest.0.kill().expect("it runs");
+    modest.0.wait().expect("it is ours");
+    let dead = answer(&modest);
+    assert_eq!((&dead["exit"]["signal"], &dead["out_of_memory"]), (&9.into(), &false.into()), "{dead:#}");
+    let [greedy, modest] = [greedy, modest].map(|running| {
+        let (state, pid) = (daemon.state(), running.0.id().to_string());
+        let output = heaptape(["why".as_ref(), "--state".as_ref(), state.as_os_str(), pid.as_ref()]);
+        output.success().text().to_owned()
+    });
+    assert!(greedy.contains(": killed by the kernel because memory ran out (signal 9) at 20"), "{greedy}");
+    assert!(greedy.contains(" when last seen, limit 48.0 MiB"), "{greedy}");
+    assert!(modest.contains(": ended by signal 9 at 20"), "{modest}");
 }
 
 /// A label is that of the start of a process: also if it overwrites its environment, for its

@@ -34,7 +34,12 @@ impl Cgroup {
 
     /// Returns the program, started inside the group.
     pub fn holds(&self, program: Program) -> Program {
-        program.after(&format!("echo $$ > {}", self.folder.join("cgroup.procs").display()))
+        program.after(&format!("echo $$ > {}", self.processes().display()))
+    }
+
+    /// Returns the file to which a process writes its pid to enter the group.
+    pub fn processes(&self) -> PathBuf {
+        self.folder.join("cgroup.procs")
     }
 }
 

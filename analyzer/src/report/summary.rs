@@ -13,7 +13,7 @@ use crate::progress::Progress;
 use crate::sums::{Sums, sums, sums_of_new_process};
 use crate::symbols::{Detail, Symbolizer};
 use crate::text::{Screen, Style};
-use heaptape_formats::recording::{Accounting, Allocator, Exit, Kept, NotTraced, STREAM};
+use heaptape_formats::recording::{Accounting, Allocator, Exit, Kept, LastMemory, NotTraced, STREAM};
 use heaptape_formats::tape::SiteSums;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -70,6 +70,9 @@ pub struct ProcessSummary {
     /// When and why the flight recording of the process was kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<Kept>,
+    /// The memory of the process when the daemon last saw it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_memory: Option<LastMemory>,
     /// What is missing, as sentences.
     pub missing: Vec<String>,
     /// Whether `lost_events` counts all lost events: nothing is missing whose number of events is
@@ -239,6 +242,7 @@ pub(crate) fn summarize_process(process: &Process, sums: &Sums) -> ProcessSummar
         segments: process.segments.clone(),
         left_out: process.left_out.clone(),
         kept: about.kept.clone(),
+        last_memory: about.last_memory,
         missing: missing::lines(&sums.missing),
         lost_is_exact: sums.accounting.is_exact,
     }
@@ -393,6 +397,9 @@ pub fn after_record(recording: &[Recording; 1], out: &mut dyn Write, style: Styl
 pub(crate) fn ending(process: &ProcessSummary) -> String {
     match process.exit {
         Some(Exit::Code(code)) => format!("exit {code}"),
+        Some(Exit::Signal(signal)) if process.last_memory.is_some_and(|memory| memory.out_of_memory) => {
+            format!("killed by the kernel because memory ran out (signal {signal})")
+        }
         Some(Exit::Signal(signal)) => format!("ended by signal {signal}"),
         Some(Exit::Exec) => "replaced by another program".into(),
         Some(Exit::Running) => "still running when the recording ended".into(),

@@ -68,8 +68,12 @@ struct ProcessAnswer {
     live_bytes: u64,
     live_blocks: u64,
     peak_bytes: u64,
-    /// Resident bytes of a process that runs.
+    /// Resident bytes of the process: now if it runs, else as the daemon last saw it.
     resident_bytes: Option<u64>,
+    /// Memory limit of its control groups, if it has ended and had one.
+    memory_limit_bytes: Option<u64>,
+    /// Whether the kernel killed it because memory ran out.
+    out_of_memory: bool,
     /// What grew, worst first; if nothing did, what holds most.
     grew: Vec<Growth>,
     /// When and why flight recordings were kept.
@@ -174,6 +178,7 @@ fn describe(
     flights.sort_by_key(|kept| kept.unix_ns);
     flights.dedup();
     let end = ending(&summarize_process(process, &sums));
+    let last = about.last_memory.filter(|_| resident.is_none());
     Ok(ProcessAnswer {
         pid: about.pid,
         program: process.name(),
@@ -185,7 +190,9 @@ fn describe(
         live_bytes: totals.live_bytes,
         live_blocks: totals.live_blocks,
         peak_bytes: totals.peak_bytes,
-        resident_bytes: resident,
+        resident_bytes: resident.or(last.map(|last| last.resident_bytes).filter(|bytes| *bytes > 0)),
+        memory_limit_bytes: last.map(|last| last.limit_bytes).filter(|bytes| *bytes > 0),
+        out_of_memory: last.is_some_and(|last| last.out_of_memory),
         grew: growth(process, symbols)?,
         flights,
         folder: process.path.clone(),
@@ -254,6 +261,10 @@ fn print_process(process: &ProcessAnswer, screen: &mut Screen) -> io::Result<()>
     }
     if let Some(resident) = process.resident_bytes {
         held += &format!("; resident {}", bytes(resident));
+        held += if process.alive { "" } else { " when last seen" };
+    }
+    if let Some(limit) = process.memory_limit_bytes {
+        held += &format!(", limit {}", bytes(limit));
     }
     screen.line(&held)?;
     let rows: Vec<Vec<String>> = process.grew.iter().map(row).collect();

@@ -6,6 +6,7 @@
 //! Sealing is a rename of `recording.json`, so an epoch is either sealed or not. An epoch that a
 //! killed daemon left open is sealed as it is by the next one.
 
+use super::clients::Ended;
 use super::config::Keep;
 use super::dcpi_profiles::{DcpiProfiles, Host};
 use super::epoch::{Epoch, start_of};
@@ -50,7 +51,7 @@ pub struct KeptFlight {
     /// When and why they are kept.
     pub kept: Kept,
     /// How the process ended, if it has.
-    pub exit: Exit,
+    pub ended: Ended,
 }
 
 /// A command to the archive.
@@ -61,7 +62,7 @@ pub enum ArchiveCommand {
     /// A process is written to an epoch from now on.
     Process(Arc<Epoch>, SessionId, ProcessInfo),
     /// A segment or process is completely written: with its label, and how it ended.
-    SegmentStored(Arc<Epoch>, Stored, String, Option<Exit>),
+    SegmentStored(Arc<Epoch>, Stored, String, Option<Ended>),
     /// The segments of a flight recording belong to an epoch from now on.
     Adopt(Arc<Epoch>, SessionId, KeptFlight, Callback),
     /// A folder was received as a stream, and is this process from now on.
@@ -201,9 +202,9 @@ impl Archive {
                     open.is_new = true;
                 }
             }
-            ArchiveCommand::SegmentStored(epoch, stored, label, exit) => {
+            ArchiveCommand::SegmentStored(epoch, stored, label, ended) => {
                 if let Some(open) = self.open_epoch(&epoch) {
-                    open.segment_stored(stored, &label, exit);
+                    open.segment_stored(stored, &label, ended);
                 }
             }
             ArchiveCommand::Adopt(epoch, id, flight, then) => {
@@ -308,7 +309,7 @@ fn log_error(disk: &Disk, result: io::Result<()>) {
 }
 
 impl OpenEpoch {
-    fn segment_stored(&mut self, stored: Stored, label: &str, exit: Option<Exit>) {
+    fn segment_stored(&mut self, stored: Stored, label: &str, ended: Option<Ended>) {
         self.is_new = true;
         // A process that was written in two modes has two entries.
         let written = stored.folder.as_ref().and_then(|folder| folder.file_name()).map(|name| name.to_string_lossy());
@@ -344,7 +345,8 @@ impl OpenEpoch {
             let _ = std::fs::remove_dir_all(self.epoch.dir.join(process.folder));
         } else {
             let process = &mut self.processes[index].1;
-            process.exit = exit.or(Some(Exit::Running));
+            process.exit = Some(ended.map_or(Exit::Running, |ended| ended.exit));
+            process.last_memory = ended.and_then(|ended| ended.memory);
             process.ended_unix_ns = Some(clock::unix_ns());
             process.accounting = Some(stored.sums);
         }
@@ -366,9 +368,11 @@ impl OpenEpoch {
                 // The first entry of the process was for its first segment.
                 let first = self.processes.iter_mut().find(|(known, process)| *known == id && process.folder == name);
                 first.into_iter().for_each(|(_, process)| process.folder.clear());
+                let ended = if Some(folder) == flight.folders.last() { flight.ended } else { Ended::RUNNING };
                 let process = ProcessInfo {
                     folder: name,
-                    exit: Some(if Some(folder) == flight.folders.last() { flight.exit } else { Exit::Running }),
+                    exit: Some(ended.exit),
+                    last_memory: ended.memory,
                     ended_unix_ns: Some(clock::unix_ns()),
                     accounting: None,
                     kept: Some(flight.kept.clone()),

@@ -7,9 +7,10 @@ use super::protocol;
 use crate::options::Mode;
 use crate::process;
 use crate::session::{Session, StatsSnapshot};
-use formats::recording::Exit;
+use formats::recording::{Exit, LastMemory};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
@@ -63,6 +64,45 @@ pub struct Client {
     pub kept: Option<Instant>,
     /// The limit because of which its mode was reduced, if any.
     pub held: Option<&'static str>,
+    /// Memory of the process as the kernel counts it.
+    pub memory: KernelMemory,
+}
+
+/// The memory of a process as the kernel counts it.
+#[derive(Debug, Default)]
+pub struct KernelMemory {
+    /// Resident memory at the last measurement, in bytes; 0 if it is not known.
+    pub resident_bytes: u64,
+    /// Limit of its control groups in bytes; 0 if there is none.
+    pub limit_bytes: u64,
+    /// File of its control group that counts kills because memory ran out.
+    pub kills_file: Option<PathBuf>,
+}
+
+/// How a process ended, and its memory as it was last seen.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// How the process ended.
+    pub exit: Exit,
+    /// Memory of the process, if it was seen.
+    pub memory: Option<LastMemory>,
+}
+
+impl Ended {
+    /// The process runs; another segment of it has ended.
+    pub const RUNNING: Ended = Ended { exit: Exit::Running, memory: None };
+
+    /// Returns the end as the cause for which a flight recording is kept.
+    pub fn cause(&self) -> String {
+        match self.exit {
+            Exit::Signal(signal) if self.memory.is_some_and(|memory| memory.out_of_memory) => {
+                format!("memory ran out, and the kernel killed the process (signal {signal})")
+            }
+            Exit::Signal(signal) => format!("signal {signal} ended the process"),
+            Exit::Code(code) => format!("the process ended with exit code {code}"),
+            _ => "the process ended".into(),
+        }
+    }
 }
 
 /// Changes of the counters per second.

@@ -2,6 +2,7 @@
 //! completely written. Their files belong to the thread of the archive, which gets commands.
 
 use super::archive::{Archive, ArchiveCommand, Disk, KeptFlight};
+use super::clients::Ended;
 use super::config::{Config, Keep};
 use super::epoch::{Epoch, FLIGHTS};
 use crate::access::make_folder;
@@ -13,7 +14,7 @@ use crate::session::{Session, SessionId};
 use crate::store::{Callback, Stored};
 use crate::symbols::{Job, Saver};
 use crossbeam_channel::{Sender, unbounded};
-use formats::recording::{Exit, Kept, ProcessInfo};
+use formats::recording::{Kept, ProcessInfo};
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -210,7 +211,7 @@ impl Epochs {
     ) -> impl FnOnce((Vec<PathBuf>, Option<Box<Job>>)) + Send + 'static {
         let (archive, epoch) = (self.archive.clone(), Arc::clone(epoch));
         move |(folders, symbols)| {
-            let flight = KeptFlight { folders, symbols, kept, exit: Exit::Running };
+            let flight = KeptFlight { folders, symbols, kept, ended: Ended::RUNNING };
             let _ = archive.send(ArchiveCommand::Adopt(epoch, id, flight, on_done));
         }
     }
@@ -261,8 +262,8 @@ impl Epochs {
     }
 
     /// Completes the entry of a segment or process in its epoch.
-    pub fn segment_stored(&mut self, epoch: Arc<Epoch>, stored: Stored, label: String, exit: Option<Exit>) {
-        self.send(ArchiveCommand::SegmentStored(epoch, stored, label, exit));
+    pub fn segment_stored(&mut self, epoch: Arc<Epoch>, stored: Stored, label: String, ended: Option<Ended>) {
+        self.send(ArchiveCommand::SegmentStored(epoch, stored, label, ended));
         self.seal_closed();
     }
 

@@ -1,12 +1,11 @@
 //! The processes of the daemon: those that it records, those that have ended and are not completely
 //! written, and what all of them counted.
 
-use super::clients::Client;
+use super::clients::{Client, Ended};
 use super::epoch::Epoch;
 use super::metrics::{ProcessCounters, Programs};
 use crate::options::Mode;
 use crate::session::{Session, SessionId, Stats, StatsSnapshot};
-use formats::recording::Exit;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +18,7 @@ pub struct EndingProcess {
     /// Label of the process.
     pub label: String,
     /// How the process ended.
-    pub exit: Exit,
+    pub ended: Ended,
     /// Whether its flight recording is kept.
     pub keeps: bool,
     /// Folder of its last segment.
@@ -129,11 +128,11 @@ impl Registry {
     }
 
     /// Removes a process that is recorded no more. Until it is written it counts as ending.
-    pub fn end(&mut self, id: SessionId, exit: Exit, keeps: bool) -> Option<Arc<Session>> {
+    pub fn end(&mut self, id: SessionId, ended: Ended, keeps: bool) -> Option<Arc<Session>> {
         let index = self.clients.iter().position(|client| client.session.id == id)?;
         let Client { epoch, label, session, name, .. } = self.clients.swap_remove(index);
         let (segment, stats) = (session.folder.clone(), Arc::clone(&session.stats));
-        self.ending.insert(id, EndingProcess { epoch, label, exit, keeps, segment, stats, name });
+        self.ending.insert(id, EndingProcess { epoch, label, ended, keeps, segment, stats, name });
         Some(session)
     }
 

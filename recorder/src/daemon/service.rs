@@ -7,6 +7,7 @@
 
 mod answers;
 mod intake;
+mod memory;
 mod rotation;
 mod start;
 mod unrecorded;
@@ -18,6 +19,7 @@ use super::control::ControlRequest;
 use super::entrance::{Entrance, Request};
 use super::epochs::Epochs;
 use super::notify::{self, Notify};
+use super::out_of_memory::OutOfMemory;
 use super::registry::Registry;
 use super::streams::Streams;
 use super::successor::Successor;
@@ -65,6 +67,9 @@ pub struct Service {
     registry: Registry,
     epochs: Epochs,
     budgets: Budgets,
+    out_of_memory: OutOfMemory,
+    /// Index of the process whose resident memory is read next.
+    next_memory: usize,
     streams: Streams,
     successor: Successor,
     boards: Boards,
@@ -212,6 +217,7 @@ impl Service {
             self.budgets.hit_by(what, uid, count);
         }
         self.read_boards(None);
+        self.measure_memory();
         self.keep_budgets();
         self.epochs.expired().into_iter().for_each(|uid| self.rotate(uid, Callback::new(|| {})));
     }

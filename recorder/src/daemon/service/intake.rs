@@ -5,7 +5,7 @@ use crate::attach::Client as AttachRequest;
 use crate::chunk_journal;
 use crate::clock;
 use crate::code::{MAX_MAP_BYTES_SHARED, PerfMap};
-use crate::daemon::clients::{Client, is_bad};
+use crate::daemon::clients::{Client, Ended, is_bad};
 use crate::daemon::config::{Choice, Death, MAX_INTERVAL, Sampling};
 use crate::daemon::fd_store::{Held, Name};
 use crate::drain::Command;
@@ -18,7 +18,6 @@ use crate::release;
 use crate::session::{Attached, Fork, Session, SessionBuilder, SessionId};
 use crate::sys::{self, Mapping};
 use crossbeam_channel::bounded;
-use formats::recording::Exit;
 use formats::tape::Origin;
 use std::collections::VecDeque;
 use std::io;
@@ -173,6 +172,7 @@ impl Service {
             ticks: 0,
             kept: None,
             held: None,
+            memory: self.kernel_memory(request.pid),
         };
         self.successor.hold(&client);
         self.registry.add(client);
@@ -249,13 +249,14 @@ impl Service {
             ticks: 0,
             kept: None,
             held: None,
+            memory: self.kernel_memory(pid),
         };
         self.registry.add(client);
     }
 
     /// Hands a process over to the next daemon.
     pub(super) fn hand_over(&mut self, id: SessionId) {
-        if self.registry.end(id, Exit::Running, false).is_some() {
+        if self.registry.end(id, Ended::RUNNING, false).is_some() {
             self.send(Command::Leave(id));
         }
     }
@@ -274,10 +275,11 @@ impl Service {
         self.read_boards(Some(id));
         let Some(client) = self.registry.client(id) else { return };
         self.successor.release(&client.held_as());
-        let exit = end.exit();
+        let ended = Ended { exit: end.exit(), memory: self.last_memory(id, end) };
+        let Some(client) = self.registry.client(id) else { return };
         let keeps = match self.config.triggers.death {
             Death::Never => false,
-            Death::Bad => is_bad(&exit),
+            Death::Bad => is_bad(&ended.exit),
             Death::Any => true,
         };
         if client.session.limit.hits.load(Relaxed) > 0 {
@@ -285,7 +287,7 @@ impl Service {
         }
         // Children that share the page of the activation attach by themselves.
         client.session.mapping.header().activation.0.store(wire::area::ACTIVATION_ENABLED, Relaxed);
-        self.registry.end(id, exit, keeps);
+        self.registry.end(id, ended, keeps);
         self.send(Command::End(id, end));
     }
 }

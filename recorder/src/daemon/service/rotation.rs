@@ -5,6 +5,7 @@ use super::Service;
 use crate::clock;
 use crate::crash;
 use crate::daemon::archive::KeptFlight;
+use crate::daemon::clients::Ended;
 use crate::daemon::config::Choice;
 use crate::daemon::epoch::Epoch;
 use crate::drain::Command;
@@ -29,7 +30,7 @@ impl Service {
         self.epochs.count_segment(&stored);
         let closing = self.epochs.take_pending(&stored);
         let (ending, client) = (self.registry.ending(id), self.registry.client(id));
-        let exit = ending.filter(|_| stored.is_over).map(|ending| ending.exit);
+        let ended = ending.filter(|_| stored.is_over).map(|ending| ending.ended);
         let label = ending.map(|ending| &ending.label).or(client.map(|client| &client.label));
         let label = label.cloned().unwrap_or_default();
         // A segment that ended by a change of mode may still belong to the old epoch.
@@ -40,18 +41,19 @@ impl Service {
         if stored.is_over {
             self.process_written(&epoch, &mut stored);
         }
-        self.epochs.segment_stored(epoch, stored, label, exit);
+        self.epochs.segment_stored(epoch, stored, label, ended);
     }
 
     /// Handles a process that has ended and is written.
     fn process_written(&mut self, epoch: &Arc<Epoch>, stored: &mut Stored) {
         let ending = self.registry.written(stored.session);
-        let exit = ending.as_ref().map_or(Exit::Unknown, |ending| ending.exit);
+        let unknown = Ended { exit: Exit::Unknown, memory: None };
+        let ended = ending.as_ref().map_or(unknown, |ending| ending.ended);
         if ending.is_some_and(|ending| ending.keeps) && !stored.segments.is_empty() {
             self.kept_flights += 1;
             tracing::info!("the flight recording of a process that exited is kept in {}", epoch.dir.display());
             let (folders, symbols) = (stored.segments.clone(), stored.symbols.take());
-            let flight = KeptFlight { folders, symbols, kept: kept_now("the process ended"), exit };
+            let flight = KeptFlight { folders, symbols, kept: kept_now(&ended.cause()), ended };
             self.epochs.adopt(epoch, stored.session, flight, Callback::new(|| {}));
         } else {
             stored.segments.iter().for_each(|folder| drop(std::fs::remove_dir_all(folder)));

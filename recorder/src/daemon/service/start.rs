@@ -13,6 +13,7 @@ use crate::daemon::entrance::Entrance;
 use crate::daemon::epochs::Epochs;
 use crate::daemon::metrics;
 use crate::daemon::notify::{self, Notify};
+use crate::daemon::out_of_memory::OutOfMemory;
 use crate::daemon::registry::Registry;
 use crate::daemon::streams::Streams;
 use crate::daemon::successor::Successor;
@@ -147,6 +148,8 @@ impl Service {
             registry: Registry::default(),
             epochs,
             budgets: Budgets::new(config.budget),
+            out_of_memory: OutOfMemory::start(),
+            next_memory: 0,
             streams: Streams::start(&config, wake)?,
             successor,
             boards: Boards::default(),

@@ -1,0 +1,55 @@
+//! The memory of the processes as the kernel counts it, and whether the kernel killed one of them
+//! because it ran out.
+
+use super::Service;
+use crate::cgroup;
+use crate::daemon::clients::KernelMemory;
+use crate::process::{self, End};
+use crate::session::SessionId;
+use formats::recording::LastMemory;
+use formats::tape::END_SIGNALLED;
+use nix::libc::SIGKILL;
+
+/// Maximum number of processes whose resident memory is read in one check.
+const MAX_READ: usize = 256;
+
+impl Service {
+    /// Returns the memory of a process that is recorded from now on.
+    pub(super) fn kernel_memory(&mut self, pid: u32) -> KernelMemory {
+        KernelMemory {
+            resident_bytes: process::resident_bytes(pid).unwrap_or(0),
+            limit_bytes: cgroup::memory_limit(pid).unwrap_or(0),
+            kills_file: self.out_of_memory.watch(pid),
+        }
+    }
+
+    /// Reads the resident memory of the processes, of many of them in turn. Called once a second.
+    pub(super) fn measure_memory(&mut self) {
+        let clients = self.registry.clients_mut();
+        let count = clients.len();
+        for index in 0..count.min(MAX_READ) {
+            let client = &mut clients[(self.next_memory + index) % count];
+            let pid = client.session.process.pid;
+            client.memory.resident_bytes = process::resident_bytes(pid).unwrap_or(client.memory.resident_bytes);
+        }
+        self.next_memory = (self.next_memory + MAX_READ.min(count)).checked_rem(count).unwrap_or(0);
+        let files = self.registry.clients().iter().filter_map(|client| client.memory.kills_file.as_deref());
+        self.out_of_memory.renew(files);
+    }
+
+    /// Returns the memory of a process that has ended.
+    pub(super) fn last_memory(&mut self, id: SessionId, end: End) -> Option<LastMemory> {
+        let client = self.registry.client(id)?;
+        let KernelMemory { resident_bytes, limit_bytes, kills_file } = &client.memory;
+        let mut last = LastMemory { resident_bytes: *resident_bytes, limit_bytes: *limit_bytes, out_of_memory: false };
+        if end == (End { reason: END_SIGNALLED, status: SIGKILL as u32 })
+            && let Some(resident) = self.out_of_memory.explains(client.pid(), kills_file.as_deref())
+        {
+            last.out_of_memory = true;
+            last.resident_bytes = resident.unwrap_or(last.resident_bytes);
+            let name = client.name.escape_debug();
+            tracing::warn!("process {} ({name}): the kernel killed it because memory ran out", client.pid());
+        }
+        Some(last).filter(|last| *last != LastMemory::default())
+    }
+}
