@@ -14,7 +14,7 @@ use heaptape_recorder::module_files::ModuleFiles;
 use heaptape_recorder::options::Options;
 use heaptape_recorder::process_recording::ProcessRecording;
 use heaptape_recorder::session::Session;
-use heaptape_recorder::store::WriteJob;
+use heaptape_recorder::store::{Content, WriteJob};
 use heaptape_recorder::sys::Mapping;
 use heaptape_recorder::trace::Chunk;
 use heaptape_wire::nodes::NodeValue;
@@ -155,6 +155,14 @@ fn session_in(folder: std::path::PathBuf, options: Options) -> Arc<Session> {
     })
 }
 
+/// Returns the chunk that a job writes.
+fn chunk_of(write_job: WriteJob) -> Option<Chunk> {
+    match write_job {
+        WriteJob::Write { content: Content::Chunk { chunk, .. }, .. } => chunk.map(|chunk| *chunk),
+        WriteJob::Write { .. } | WriteJob::Finish(_) | WriteJob::Remove(_) => None,
+    }
+}
+
 fn main() {
     let (only, level) = (std::env::args().nth(1), std::env::args().nth(2).and_then(|level| level.parse().ok()));
     println!(
@@ -189,18 +197,18 @@ fn main() {
             let folder = std::env::temp_dir();
             let session =
                 session_in(if journaled { folder } else { folder.join("no such folder") }, Options::default());
-            let mut image = ProcessRecording::new(Arc::clone(&session));
-            image.thread(1, 1, b"main".to_vec(), 0);
+            let mut recording = ProcessRecording::new(Arc::clone(&session));
+            recording.thread(1, 1, b"main".to_vec(), 0);
             let begun = Instant::now();
             for batch in &batches {
                 let mut next = spare.pop();
-                image.batch(batch, &mut || next.take().unwrap_or_default(), &mut |write_job: WriteJob| {
-                    let number = write_job.chunk.as_ref().map_or(0, |chunk| chunk.number);
-                    session.journal_files.mark_stored(number);
-                    spare.extend(write_job.chunk)
+                recording.batch(batch, &mut || next.take().unwrap_or_default(), &mut |write_job: WriteJob| {
+                    let chunk = chunk_of(write_job);
+                    session.journal_files.mark_stored(chunk.as_ref().map_or(0, |chunk| chunk.number));
+                    spare.extend(chunk)
                 });
                 if journaled {
-                    image.keep(&[]);
+                    recording.keep(&[]);
                 }
                 spare.extend(next);
             }
@@ -213,13 +221,13 @@ fn main() {
         }
         heaptape_recorder::chunk_journal::remove(&std::env::temp_dir());
         let mut chunks = Vec::new();
-        let mut image = ProcessRecording::new(session(Options::default()));
-        image.thread(1, 1, b"main".to_vec(), 0);
+        let mut recording = ProcessRecording::new(session(Options::default()));
+        recording.thread(1, 1, b"main".to_vec(), 0);
         for batch in &batches {
-            image.batch(batch, &mut Chunk::default, &mut |write_job: WriteJob| chunks.extend(write_job.chunk));
+            recording.batch(batch, &mut Chunk::default, &mut |write_job: WriteJob| chunks.extend(chunk_of(write_job)));
         }
-        image.finish(heaptape_recorder::process::End::GONE, &mut Chunk::default, &mut |write_job| {
-            chunks.extend(write_job.chunk)
+        recording.finish(heaptape_recorder::process::End::GONE, &mut Chunk::default, &mut |write_job| {
+            chunks.extend(chunk_of(write_job))
         });
         let plain: usize = chunks.iter().map(|chunk| chunk.plain.len()).sum();
         let columns: usize = chunks.iter().flat_map(|chunk| &chunk.columns).map(|column| column.1.len()).sum();

@@ -25,7 +25,7 @@ use crate::options::Mode;
 use crate::session::{Session, SessionId};
 use crate::slots::EventCounts;
 use crate::stacks::Stacks;
-use crate::store::WriteJob;
+use crate::store::{Callback, Content, WriteJob};
 use crate::trace::Chunk;
 use formats::recording::Accounting;
 use formats::tape::{self, Account, Accounts, Note, Record as TapeRecord};
@@ -108,9 +108,8 @@ impl ProcessRecording {
         }
         if self.output.has_events() && !self.session.options.folds {
             self.write_clock();
-            let mut write_job = WriteJob::of(&self.session);
-            write_job.before = self.output.take_records();
-            out(write_job);
+            let records = self.output.take_records();
+            out(self.write_job(Content::Chunk { records, chunk: None }, None));
         }
     }
 
@@ -292,20 +291,28 @@ impl ProcessRecording {
             self.write_summary(out);
         }
         if self.schedule.is_profile_due(self.stacks.last()) {
-            let mut write_job = WriteJob::of(&self.session);
-            write_job.profile = Some(self.heap.profile().to_mptl(self.stacks.sites()));
-            out(write_job);
+            let profile = Some(self.profile_bytes());
+            out(self.write_job(Content::State { records: Vec::new(), profile }, None));
             self.schedule.profile_written();
         }
+    }
+
+    /// Returns a job that writes data to the files of the process.
+    fn write_job(&self, content: Content, on_written: Option<Callback>) -> WriteJob {
+        WriteJob::Write { session: Arc::clone(&self.session), content, on_written }
+    }
+
+    /// Returns the content of the profile.
+    fn profile_bytes(&self) -> Vec<u8> {
+        self.heap.profile().to_mptl(self.stacks.sites())
     }
 
     /// Writes accounts and summary after the last chunk. The counts of the threads were read at
     /// another time, so the accounts contain what was read from the rings.
     fn write_summary(&mut self, out: &mut dyn FnMut(WriteJob)) {
-        let mut write_job = WriteJob::of(&self.session);
-        write_job.after = self.code_so_far();
-        write_job.after.extend([self.accounts_record_so_far(), self.summary()]);
-        out(write_job);
+        let mut records = self.code_so_far();
+        records.extend([self.accounts_record_so_far(), self.summary()]);
+        out(self.write_job(Content::State { records, profile: None }, None));
         self.schedule.summary_written();
     }
 

@@ -44,13 +44,13 @@ impl Stages {
         let (mut queues, mut threads) = (Vec::new(), Vec::new());
         for worker in 0..workers {
             let (messages_out, messages) = bounded(BATCHES);
-            let (write_jobs, pieces_in) = bounded(WRITE_JOBS);
+            let (write_jobs, write_jobs_in) = bounded(WRITE_JOBS);
             let (chunks_out, chunks) = bounded(2 * WRITE_JOBS);
             let batches = batches_out.clone();
             let stored = stored_out.clone();
             let digest = Queues { messages, batches, in_flight: in_flight.clone(), write_jobs, chunks };
             threads.push(spawn(&format!("digest-{worker}"), move || digest::run(&digest))?);
-            threads.push(spawn(&format!("store-{worker}"), move || store::run(&pieces_in, &chunks_out, &stored))?);
+            threads.push(spawn(&format!("store-{worker}"), move || store::run(&write_jobs_in, &chunks_out, &stored))?);
             queues.push(messages_out);
         }
         threads.push(spawn("drain", move || drain::run(clock, &commands_in, queues, batches_in, in_flight))?);

@@ -17,7 +17,7 @@ use crossbeam_channel::{Receiver, Sender};
 use formats::recording::{Accounting, RESERVE};
 use formats::tape::{Accounts, Loss, Note, Record};
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -26,37 +26,80 @@ use std::time::Instant;
 /// dropped.
 const MAX_WAITING: usize = 1 << 20;
 
-/// Data to write for one process, in this order: records, chunk, records, profile, end.
+/// A job for the stage. Jobs of a process are done in the order in which they were sent.
 #[derive(Debug)]
-pub struct WriteJob {
+pub enum WriteJob {
+    /// Writes to the files of a process.
+    Write {
+        /// Session of the process.
+        session: Arc<Session>,
+        /// The data to write.
+        content: Content,
+        /// Called once the data is written, or cannot be.
+        on_written: Option<Callback>,
+    },
+    /// Writes the last data of a segment, and reports the segment as stored.
+    Finish(Box<SegmentEnd>),
+    /// Removes a folder with all its files.
+    Remove(PathBuf),
+}
+
+/// Data to write to the files of one process.
+#[derive(Debug)]
+pub enum Content {
+    /// Tape records, and the chunk that needs them.
+    Chunk {
+        /// Tape records before the chunk.
+        records: Vec<Record>,
+        /// The chunk. Without events there is none.
+        chunk: Option<Box<Chunk>>,
+    },
+    /// The state after the last chunk.
+    State {
+        /// Tape records, which are appended.
+        records: Vec<Record>,
+        /// The new content of the profile, unless the profile stays as it is.
+        profile: Option<Vec<u8>>,
+    },
+    /// The whole state of a process whose events are not stored.
+    Snapshot {
+        /// All records of the tape, which replace the existing ones.
+        tape: Vec<Record>,
+        /// The new content of the profile.
+        profile: Vec<u8>,
+    },
+}
+
+impl Content {
+    /// Returns whether there is nothing to write.
+    fn is_empty(&self) -> bool {
+        match self {
+            Content::Chunk { records, chunk } => records.is_empty() && chunk.is_none(),
+            Content::State { records, profile } => records.is_empty() && profile.is_none(),
+            Content::Snapshot { .. } => false,
+        }
+    }
+}
+
+/// The end of a segment, which may be the end of its process.
+#[derive(Debug)]
+pub struct SegmentEnd {
     /// Session of the process.
     pub session: Arc<Session>,
-    /// Tape records before the chunk.
-    pub before: Vec<Record>,
-    /// The chunk, until it is written.
-    pub chunk: Option<Chunk>,
-    /// Tape records after the chunk.
-    pub after: Vec<Record>,
-    /// The new content of the profile.
-    pub profile: Option<Vec<u8>>,
-    /// The event counts, in the last job of a process or segment.
-    pub last: Option<Accounting>,
-    /// All records of the tape, which replace the existing ones.
-    pub replacement_tape: Option<Vec<Record>>,
-    /// What the process contributes to sums that are kept elsewhere, in the last job.
+    /// The last data of the segment. A process without files has none.
+    pub content: Option<Content>,
+    /// Event counts of the segment.
+    pub sums: Accounting,
+    /// What the segment contributes to sums that are kept elsewhere.
     pub profile_delta: Option<Box<ProfileDelta>>,
-    /// Whether the process has ended, in the last job.
+    /// Whether the process has ended.
     pub is_over: bool,
-    /// The folders of a flight recording that has ended, in the last job.
+    /// The folders of a flight recording that has ended, oldest first.
     pub segments: Vec<PathBuf>,
-    /// The names to look up for the folder, in the last job.
+    /// The names to look up for the folders.
     pub symbols: Option<Box<Job>>,
-    /// A folder to remove.
-    pub remove: Option<PathBuf>,
-    /// Called once everything up to this job is written.
+    /// Called once everything is written.
     pub on_written: Option<Callback>,
-    /// The chunk, once it is written, to be used again.
-    pub written: Option<Chunk>,
 }
 
 /// A function that is called once, later.
@@ -77,34 +120,6 @@ impl Callback {
 impl std::fmt::Debug for Callback {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str("Callback")
-    }
-}
-
-impl WriteJob {
-    /// Creates a job without any data.
-    pub fn of(session: &Arc<Session>) -> WriteJob {
-        WriteJob {
-            session: Arc::clone(session),
-            before: Vec::new(),
-            chunk: None,
-            after: Vec::new(),
-            profile: None,
-            last: None,
-            replacement_tape: None,
-            profile_delta: None,
-            is_over: false,
-            segments: Vec::new(),
-            symbols: None,
-            remove: None,
-            on_written: None,
-            written: None,
-        }
-    }
-
-    /// Returns whether there is data to write.
-    fn has_bytes(&self) -> bool {
-        let records = !self.before.is_empty() || !self.after.is_empty() || self.replacement_tape.is_some();
-        records || self.chunk.is_some() || self.profile.is_some()
     }
 }
 
@@ -131,13 +146,15 @@ pub struct Stored {
     pub symbols: Option<Box<Job>>,
 }
 
-/// The files of one process, and what could not be written to them.
+/// The files of one segment, and what could not be written to them.
 #[derive(Debug)]
 struct Output {
     session: Arc<Session>,
     files: Option<Files>,
     /// Records before the next chunk that could not be written yet.
     waiting_records: Vec<Record>,
+    /// The chunk that was written by the current job, to be used again.
+    written: Option<Box<Chunk>>,
     /// Number of events of dropped chunks, by thread.
     dropped: BTreeMap<u32, u64>,
     stall: Option<Stall>,
@@ -156,6 +173,12 @@ struct Stall {
 }
 
 impl Stall {
+    /// Returns a message about the interruption.
+    fn text(&self) -> String {
+        let (seconds, events) = (self.since.elapsed().as_secs_f64(), self.events.values().sum::<u64>());
+        format!("writing was interrupted for {seconds:.1} s ({}): {events} events are lost", self.why)
+    }
+
     /// Returns the tape records of the lost events.
     fn losses(&self) -> Vec<Record> {
         let (from_tick, to_tick) = (self.ticks.0.min(self.ticks.1), self.ticks.1);
@@ -170,57 +193,55 @@ impl Output {
             session: Arc::clone(session),
             files: None,
             waiting_records: Vec::new(),
+            written: None,
             dropped: BTreeMap::new(),
             stall: None,
             error: None,
         }
     }
 
-    /// Writes a job, or drops its chunk.
-    fn write(&mut self, write_job: &mut WriteJob) {
-        self.waiting_records.append(&mut write_job.before);
-        if self.waiting_records.len() > MAX_WAITING {
-            self.waiting_records.clear();
-            self.error.get_or_insert_with(|| {
-                format!("{}: too many records waited for the disk and are lost", self.session.folder.display())
-            });
+    /// Writes data, or drops its chunk. Returns the chunk, to be used again.
+    fn write(&mut self, mut content: Content) -> Option<Box<Chunk>> {
+        let result = self.attempt_twice(&mut content);
+        self.note_failure(result.err(), &mut content);
+        if let Some(written) = self.written.take() {
+            self.session.journal_files.mark_stored(written.number);
+            return Some(written);
         }
-        let mut result = self.write_all_parts(write_job);
-        let journal_files = &self.session.journal_files;
-        if result.is_err() && journal_files.free(&self.session.folder) {
-            result = self.write_all_parts(write_job);
-        }
-        if write_job.last.is_some() && result.is_err() {
-            // Disk space for the end of the recording was reserved.
-            let reserve = self.session.folder.parent().map(|folder| folder.join(RESERVE));
-            reserve.map(|path| std::fs::OpenOptions::new().write(true).truncate(true).open(path));
-            self.note_failure(result.err(), write_job);
-            write_job.chunk = None;
-            result = self.write_all_parts(write_job).or_else(|_| {
-                // Without the sums, which a reader can compute again.
-                write_job.after.retain(|record| !matches!(record, Record::Summary(_)));
-                write_job.profile = None;
-                self.write_all_parts(write_job)
-            });
-        }
-        self.note_failure(result.err(), write_job);
-        if let Some(chunk) = &write_job.written {
-            write_job.session.journal_files.mark_stored(chunk.number);
-        }
-        if let Some(sums) = &mut write_job.last {
-            let dropped = self.dropped.values().sum::<u64>();
-            (sums.recorded, sums.lost) = (sums.recorded.saturating_sub(dropped), sums.lost + dropped);
+        match content {
+            Content::Chunk { chunk, .. } => chunk,
+            Content::State { .. } | Content::Snapshot { .. } => None,
         }
     }
 
-    fn note_failure(&mut self, failure: Option<Failure>, write_job: &mut WriteJob) {
+    /// Writes the last data of the segment. When that fails, disk space is used that was reserved
+    /// for it.
+    fn write_last(&mut self, mut content: Content) {
+        let mut result = self.attempt_twice(&mut content);
+        if result.is_err() {
+            let reserve = self.session.folder.parent().map(|folder| folder.join(RESERVE));
+            reserve.map(|path| std::fs::OpenOptions::new().write(true).truncate(true).open(path));
+            self.note_failure(result.err(), &mut content);
+            result = self.attempt(&mut content).or_else(|failure| {
+                let Content::State { records, profile } = &mut content else { return Err(failure) };
+                // Without the sums, which a reader can compute again from the events.
+                records.retain(|record| !matches!(record, Record::Summary(_)));
+                *profile = None;
+                self.attempt(&mut content)
+            });
+        }
+        self.note_failure(result.err(), &mut content);
+    }
+
+    /// Notes that data could not be written. The events of its chunk are lost.
+    fn note_failure(&mut self, failure: Option<Failure>, content: &mut Content) {
         let Some(failure) = failure else { return };
         let why = failure.error.to_string();
         let stall = self.stall.get_or_insert_with(|| {
             tracing::warn!("{failure}: writing is interrupted, and events are counted as lost until it can continue");
             Stall { since: Instant::now(), why, events: BTreeMap::new(), ticks: (u64::MAX, 0) }
         });
-        if let Some(chunk) = &mut write_job.chunk {
+        if let Content::Chunk { chunk: Some(chunk), .. } = content {
             let (first, last) = stall.ticks;
             stall.ticks = (first.min(chunk.commit.first_tick), last.max(chunk.commit.last_tick));
             for (thread, events) in chunk.threads.drain(..) {
@@ -230,60 +251,114 @@ impl Output {
             }
             self.session.journal_files.give_up(&self.session.folder, chunk.number, &stall.losses());
         }
-        self.error = Some(match self.dropped.values().sum::<u64>() {
+        self.error = Some(match self.dropped_events() {
             0 => failure.to_string(),
             events => format!("{failure}; {events} events are lost"),
         });
     }
 
-    /// Writes all data of a job. Data that was written is removed from it.
-    fn write_all_parts(&mut self, write_job: &mut WriteJob) -> Result<(), Failure> {
+    /// Returns the number of events in dropped chunks.
+    fn dropped_events(&self) -> u64 {
+        self.dropped.values().sum()
+    }
+
+    /// Attempts to write data. When that fails, attempts it again with the disk space of journal
+    /// files that are not needed any more.
+    fn attempt_twice(&mut self, content: &mut Content) -> Result<(), Failure> {
+        let result = self.attempt(content);
+        if result.is_err() && self.session.journal_files.free(&self.session.folder) {
+            return self.attempt(content);
+        }
+        result
+    }
+
+    /// Attempts to write data. What was written is removed from it, unless writing it again does no
+    /// harm.
+    fn attempt(&mut self, content: &mut Content) -> Result<(), Failure> {
+        if let Content::Chunk { records, .. } = content {
+            self.add_waiting(records);
+        }
         let files = match &mut self.files {
             Some(files) => files,
             none => none.insert(Files::open(&self.session)?),
         };
-        if let Some(records) = &write_job.replacement_tape {
-            files.replace_tape(records)?;
-            write_job.replacement_tape = None;
+        if let Content::Snapshot { tape, .. } = content {
+            files.replace_tape(tape)?;
         }
         files.records(&self.waiting_records)?;
         self.waiting_records.clear();
-        if let Some(chunk) = &mut write_job.chunk {
-            check_quota(&self.session)?;
-            files.chunk(chunk)?;
-            write_job.written = write_job.chunk.take();
+        if let Content::Chunk { chunk: open, .. } = content
+            && let Some(mut chunk) = open.take()
+        {
+            match check_quota(&self.session).and_then(|()| files.chunk(&mut chunk)) {
+                Ok(()) => self.written = Some(chunk),
+                Err(failure) => {
+                    *open = Some(chunk);
+                    return Err(failure);
+                }
+            }
         }
         if let Some(stall) = self.stall.take() {
-            let (seconds, events) = (stall.since.elapsed().as_secs_f64(), stall.events.values().sum::<u64>());
-            let text = format!("writing was interrupted for {seconds:.1} s ({}): {events} events are lost", stall.why);
-            tracing::warn!("{}: {text}", self.session.folder.display());
-            self.error = Some(format!("{}: {text}", self.session.folder.display()));
+            let folder = self.session.folder.display();
+            let text = stall.text();
+            tracing::warn!("{folder}: {text}");
+            self.error = Some(format!("{folder}: {text}"));
             self.waiting_records.extend(stall.losses());
             self.waiting_records.push(Record::Note(Note { tick: stall.ticks.1, text: text.into() }));
             files.records(&self.waiting_records)?;
             self.waiting_records.clear();
         }
-        if let Some(bytes) = &write_job.profile {
-            files.profile(bytes)?;
-            write_job.profile = None;
-        }
-        if write_job.after.iter().any(|record| matches!(record, Record::End(_))) {
-            files.end_mark()?;
-        }
-        for record in &write_job.after {
-            match record {
-                Record::Accounts(accounts) => {
-                    files.records(&[Record::Accounts(with_lost_events(accounts, &self.dropped))])?
+        match content {
+            Content::Chunk { .. } => Ok(()),
+            Content::State { records, profile } => {
+                if let Some(bytes) = profile {
+                    files.profile(bytes)?;
+                    *profile = None;
                 }
-                other => files.records(std::slice::from_ref(other))?,
+                write_state(files, records, &self.dropped, &self.session.folder)
             }
+            Content::Snapshot { profile, .. } => files.profile(profile),
         }
-        if write_job.after.iter().any(|record| matches!(record, Record::End(_))) {
-            chunk_journal::remove(&self.session.folder);
-        }
-        write_job.after.clear();
-        Ok(())
     }
+
+    /// Adds records to those that wait until they can be written.
+    fn add_waiting(&mut self, records: &mut Vec<Record>) {
+        self.waiting_records.append(records);
+        if self.waiting_records.len() > MAX_WAITING {
+            self.waiting_records.clear();
+            self.error.get_or_insert_with(|| {
+                format!("{}: too many records waited for the disk and are lost", self.session.folder.display())
+            });
+        }
+    }
+}
+
+/// Writes the records of a state, and removes those that were written. The last record of a tape
+/// states that everything before it is stored.
+fn write_state(
+    files: &mut Files,
+    records: &mut Vec<Record>,
+    dropped: &BTreeMap<u32, u64>,
+    folder: &Path,
+) -> Result<(), Failure> {
+    let is_end = records.iter().any(|record| matches!(record, Record::End(_)));
+    if is_end {
+        files.end_mark()?;
+    }
+    let mut written = 0;
+    let result = records.iter().try_for_each(|record| {
+        match record {
+            Record::Accounts(accounts) => files.records(&[Record::Accounts(with_lost_events(accounts, dropped))])?,
+            other => files.records(std::slice::from_ref(other))?,
+        }
+        written += 1;
+        Ok(())
+    });
+    records.drain(..written);
+    if is_end && result.is_ok() {
+        chunk_journal::remove(folder);
+    }
+    result
 }
 
 /// Returns an error when the disk quota of the process's user is used up.
@@ -307,46 +382,60 @@ fn with_lost_events(accounts: &Accounts, dropped: &BTreeMap<u32, u64>) -> Accoun
     accounts
 }
 
+/// Finishes a segment: looks up its names, and returns what is reported about it.
+fn finish(output: Option<Output>, segment_end: SegmentEnd) -> Stored {
+    let SegmentEnd { session, mut sums, profile_delta, is_over, segments, symbols, .. } = segment_end;
+    // Names of a flight recording are looked up later, if the recording is kept.
+    let (now, later) = if segments.is_empty() { (symbols, None) } else { (None, symbols) };
+    if let (Some(job), Some(saver)) = (now, session.files.saver()) {
+        saver.submit(*job);
+    }
+    let dropped = output.as_ref().map_or(0, Output::dropped_events);
+    (sums.recorded, sums.lost) = (sums.recorded.saturating_sub(dropped), sums.lost + dropped);
+    Stored {
+        segment: session.folder.clone(),
+        session: session.id,
+        folder: output.is_some().then(|| session.folder.clone()),
+        error: output.and_then(|output| output.error),
+        sums,
+        profile_delta,
+        is_over,
+        segments,
+        symbols: later,
+    }
+}
+
 /// The thread of the stage: writes until all senders are gone. Chunks are returned to be filled
 /// again.
 pub fn run(write_jobs: &Receiver<WriteJob>, spare: &Sender<Chunk>, stored_out: &Sender<Stored>) {
     let mut outputs: HashMap<SessionId, Output> = HashMap::new();
-    for mut write_job in write_jobs {
-        let id = write_job.session.id;
-        if write_job.has_bytes() {
-            outputs.entry(id).or_insert_with(|| Output::new(&write_job.session)).write(&mut write_job);
-        }
-        if let Some(folder) = write_job.remove.take() {
-            let _ = std::fs::remove_dir_all(folder);
-        }
-        if let Some(chunk) = write_job.chunk.take().or(write_job.written.take()) {
-            let _ = spare.try_send(chunk);
-        }
-        // Names of a flight recording are looked up later, if the recording is kept.
-        let symbols = write_job.symbols.take();
-        let (now, later) = if write_job.segments.is_empty() { (symbols, None) } else { (None, symbols) };
-        if let (Some(job), Some(saver)) = (now, write_job.session.files.saver()) {
-            saver.submit(*job);
-        }
-        if let Some(sums) = write_job.last {
-            let output = outputs.remove(&id);
-            let folder = output.is_some().then(|| write_job.session.folder.clone());
-            let error = output.and_then(|output| output.error);
-            let profile_delta = write_job.profile_delta.take();
-            let segments = std::mem::take(&mut write_job.segments);
-            let _ = stored_out.send(Stored {
-                segment: write_job.session.folder.clone(),
-                session: id,
-                error,
-                sums,
-                folder,
-                profile_delta,
-                is_over: write_job.is_over,
-                segments,
-                symbols: later,
-            });
-        }
-        if let Some(on_written) = write_job.on_written.take() {
+    for write_job in write_jobs {
+        let on_written = match write_job {
+            WriteJob::Write { session, content, on_written } => {
+                if !content.is_empty() {
+                    let output = outputs.entry(session.id).or_insert_with(|| Output::new(&session));
+                    if let Some(chunk) = output.write(content) {
+                        let _ = spare.try_send(*chunk);
+                    }
+                }
+                on_written
+            }
+            WriteJob::Finish(mut segment_end) => {
+                let session = &segment_end.session;
+                if let Some(content) = segment_end.content.take() {
+                    outputs.entry(session.id).or_insert_with(|| Output::new(session)).write_last(content);
+                }
+                let output = outputs.remove(&session.id);
+                let on_written = segment_end.on_written.take();
+                let _ = stored_out.send(finish(output, *segment_end));
+                on_written
+            }
+            WriteJob::Remove(folder) => {
+                let _ = std::fs::remove_dir_all(folder);
+                None
+            }
+        };
+        if let Some(on_written) = on_written {
             on_written.call();
         }
     }

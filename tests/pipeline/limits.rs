@@ -1,5 +1,6 @@
 //! Limits of the system on the program.
 
+use heaptape_formats::recording::Recording;
 use heaptape_tests::disk::SmallDisk;
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Outcome, Process, Program, Report, is_full, own, same, target, test_env, torture};
@@ -78,6 +79,11 @@ fn full_disk_report(recording: &Path, outcome: &Outcome) -> Process {
     let process = report.processes[0].clone();
     assert_eq!(process.emitted_events, process.recorded_events + process.lost_events, "{process:#?}");
     assert!(process.lost_events > 0 && !process.complete, "{process:#?}");
+    let about = std::fs::read(recording.join("recording.json")).expect("recording.json");
+    let about: Recording = serde_json::from_slice(&about).expect("recording.json as it should be");
+    let stated = about.processes[0].accounting.expect("an accounting");
+    let counts = (process.emitted_events, process.recorded_events, process.lost_events);
+    assert_eq!((stated.emitted, stated.recorded, stated.lost), counts, "dropped chunks count as lost: {process:#?}");
     process
 }
 

@@ -4,7 +4,7 @@
 use super::ProcessRecording;
 use super::output::EntryState;
 use crate::release::{self, Kept};
-use crate::store::WriteJob;
+use crate::store::{Content, WriteJob};
 use crate::trace::Chunk;
 use formats::tape::Account;
 use formats::tape::journal::Position;
@@ -36,17 +36,16 @@ impl ProcessRecording {
 
     /// Finishes the chunk and sends it to the store.
     pub(super) fn finish_chunk(&mut self, spare: Chunk, out: &mut dyn FnMut(WriteJob)) {
-        let mut write_job = WriteJob::of(&self.session);
         self.stacks.announce(self.output.records());
         self.keep_chunk(true);
         self.stacks.flush(self.output.records());
         if self.schedule.is_clock_due() {
             self.write_clock();
         }
-        write_job.before = self.output.take_records();
+        let records = self.output.take_records();
         self.schedule.chunk_finished(self.output.events());
-        write_job.chunk = self.output.finish_chunk(spare, self.heap.peak_bytes(), &mut self.threads);
-        out(write_job);
+        let chunk = self.output.finish_chunk(spare, self.heap.peak_bytes(), &mut self.threads).map(Box::new);
+        out(self.write_job(Content::Chunk { records, chunk }, None));
     }
 
     /// Returns the accounts of the events in the journal. Those that wait until they are legal are

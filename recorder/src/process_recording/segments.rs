@@ -13,7 +13,7 @@ use crate::options::{Mode, Options};
 use crate::process::{self, End};
 use crate::profile_delta::{Contributor, ProfileDelta};
 use crate::session::{Session, StatsSnapshot};
-use crate::store::{Callback, WriteJob};
+use crate::store::{Callback, Content, SegmentEnd, WriteJob};
 use crate::symbols::Job;
 use crate::trace::Chunk;
 use crossbeam_channel::Sender;
@@ -121,15 +121,16 @@ impl ProcessRecording {
             ProcessCommand::Rotate(session, on_written) => self.rotate(session, Some(on_written), spare, out),
             ProcessCommand::Snapshot(on_written) => match self.session.options.mode {
                 Mode::Off => on_written.call(),
-                Mode::Profile => self.snapshot(None, Some(on_written), out),
+                Mode::Profile => {
+                    let snapshot = self.snapshot(None);
+                    out(self.write_job(snapshot, Some(on_written)));
+                }
                 Mode::Trace | Mode::Flight => {
                     self.finish_chunk(spare(), out);
-                    let mut write_job = WriteJob::of(&self.session);
-                    write_job.after = self.code();
-                    write_job.after.extend([self.accounts_record_so_far(), self.summary()]);
-                    write_job.profile = Some(self.heap.profile().to_mptl(self.stacks.sites()));
-                    write_job.on_written = Some(on_written);
-                    out(write_job);
+                    let mut records = self.code();
+                    records.extend([self.accounts_record_so_far(), self.summary()]);
+                    let content = Content::State { records, profile: Some(self.profile_bytes()) };
+                    out(self.write_job(content, Some(on_written)));
                 }
             },
             ProcessCommand::KeepFlight(reply) => {
@@ -220,7 +221,8 @@ impl ProcessRecording {
     pub(super) fn tick_profile(&mut self, out: &mut dyn FnMut(WriteJob)) {
         let is_due = self.schedule.is_snapshot_due(self.session.options.snapshot);
         if self.session.options.mode == Mode::Profile && is_due {
-            self.snapshot(None, None, out);
+            let snapshot = self.snapshot(None);
+            out(self.write_job(snapshot, None));
         }
     }
 
@@ -237,11 +239,8 @@ impl ProcessRecording {
             self.segments.closed.push_back(old);
             self.rotate(next, None, spare, out);
         }
-        while self.segments.closed.len() > MAX_CLOSED_SEGMENTS {
-            let mut write_job = WriteJob::of(&self.session);
-            write_job.remove = self.segments.closed.pop_front();
-            out(write_job);
-        }
+        let excess = self.segments.closed.len().saturating_sub(MAX_CLOSED_SEGMENTS);
+        self.segments.closed.drain(..excess).for_each(|folder| out(WriteJob::Remove(folder)));
     }
 
     /// Returns a session for the next segment, and creates its folder next to this one.
@@ -266,8 +265,8 @@ impl ProcessRecording {
         TapeRecord::Accounts(Accounts { accounts: self.threads.accounts_so_far().collect() })
     }
 
-    /// Replaces the files of a profile by its current or final state.
-    pub(super) fn snapshot(&mut self, end: Option<End>, on_written: Option<Callback>, out: &mut dyn FnMut(WriteJob)) {
+    /// Returns the content of the files of a profile: its current state, or its final one.
+    fn snapshot(&mut self, end: Option<End>) -> Content {
         self.output.records().clear();
         let mut records = vec![TapeRecord::Process(self.session.process.clone()), self.segment()];
         records.extend(self.threads.identities().map(TapeRecord::Thread));
@@ -281,15 +280,15 @@ impl ProcessRecording {
         records.push(if is_over { self.accounts_record() } else { self.accounts_record_so_far() });
         records.push(self.summary());
         records.extend(self.growth.history(self.heap.profile()).map(TapeRecord::History));
-        let (end, now) = (end.unwrap_or(End::RUNNING), self.session.clock.now());
-        let unix_ns = crate::clock::unix_ns();
-        records.push(TapeRecord::End(tape::End { tick: now, unix_ns, reason: end.reason, status: end.status }));
-        let mut write_job = WriteJob::of(&self.session);
-        write_job.replacement_tape = Some(records);
-        write_job.profile = Some(self.heap.profile().to_mptl(self.stacks.sites()));
-        write_job.on_written = on_written;
-        out(write_job);
+        records.push(self.end_record(end.unwrap_or(End::RUNNING)));
         self.schedule.profile_written();
+        Content::Snapshot { tape: records, profile: self.profile_bytes() }
+    }
+
+    /// Returns the last record of the tape.
+    fn end_record(&self, end: End) -> TapeRecord {
+        let (tick, unix_ns) = (self.session.clock.now(), crate::clock::unix_ns());
+        TapeRecord::End(tape::End { tick, unix_ns, reason: end.reason, status: end.status })
     }
 
     /// Ends the segment: the process has ended, or continues in the next one.
@@ -307,40 +306,32 @@ impl ProcessRecording {
             self.end_gap(thread, self.last_tick);
         }
         let is_folded = self.is_folded(end);
-        match mode {
-            Mode::Profile if !is_folded => self.snapshot(Some(end), None, out),
-            Mode::Profile | Mode::Off => {}
+        let content = match mode {
+            Mode::Profile if !is_folded => Some(self.snapshot(Some(end))),
+            Mode::Profile | Mode::Off => None,
             Mode::Trace | Mode::Flight => {
                 self.write_clock();
                 self.finish_chunk(spare(), out);
-                let mut write_job = WriteJob::of(&self.session);
-                let (now, unix_ns) = (self.session.clock.now(), crate::clock::unix_ns());
-                let last = TapeRecord::End(tape::End { tick: now, unix_ns, reason: end.reason, status: end.status });
-                let accounts_record =
-                    if end == End::RUNNING { self.accounts_record_so_far() } else { self.accounts_record() };
-                write_job.after = self.code();
-                write_job.after.extend([accounts_record, self.summary(), last]);
-                write_job.profile = Some(self.heap.profile().to_mptl(self.stacks.sites()));
-                out(write_job);
+                let accounts = if end == End::RUNNING { self.accounts_record_so_far() } else { self.accounts_record() };
+                let mut records = self.code();
+                records.extend([accounts, self.summary(), self.end_record(end)]);
+                Some(Content::State { records, profile: Some(self.profile_bytes()) })
             }
-        }
-        let mut write_job = WriteJob::of(&self.session);
-        if self.session.options.folds && mode != Mode::Off {
-            write_job.profile_delta = Some(self.profile_delta(end != End::RUNNING, is_folded));
-        }
-        write_job.is_over = is_over;
-        if mode == Mode::Flight && is_over {
-            write_job.segments = self.segments.take_folders(self.session.folder.clone());
-        }
+        };
+        let has_delta = self.session.options.folds && mode != Mode::Off;
+        let profile_delta = has_delta.then(|| self.profile_delta(end != End::RUNNING, is_folded));
+        let is_last_of_flight = mode == Mode::Flight && is_over;
+        let segments =
+            if is_last_of_flight { self.segments.take_folders(self.session.folder.clone()) } else { Vec::new() };
         let folders = match mode {
             _ if is_folded => Vec::new(),
-            Mode::Flight => write_job.segments.clone(),
+            Mode::Flight => segments.clone(),
             _ => vec![self.session.folder.clone()],
         };
-        write_job.symbols = self.symbols(folders);
-        write_job.last = Some(self.sums());
-        write_job.on_written = on_written;
-        out(write_job);
+        let symbols = self.symbols(folders);
+        let (session, sums) = (Arc::clone(&self.session), self.sums());
+        let segment_end = SegmentEnd { session, content, sums, profile_delta, is_over, segments, symbols, on_written };
+        out(WriteJob::Finish(Box::new(segment_end)));
     }
 
     /// Ends the segment, and starts the next one with the live blocks.
@@ -363,7 +354,7 @@ impl ProcessRecording {
         self.threads.start_segment(keeps_counting);
         if old.mode == Mode::Flight && new.mode != Mode::Flight {
             for folder in self.segments.take_folders(self.session.folder.clone()) {
-                out(WriteJob { remove: Some(folder), ..WriteJob::of(&self.session) });
+                out(WriteJob::Remove(folder));
             }
         }
         self.session = next;
