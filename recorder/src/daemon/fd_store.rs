@@ -2,10 +2,8 @@
 //! next daemon continues where the last one stopped or was killed. It is systemd's descriptor store
 //! where there is one, otherwise a small process that does nothing else.
 //!
-//! The process receives messages: `+NAME` with two descriptors (area, process) stores them, `-NAME`
-//! removes them, `?` requests all (each is sent as `NAME` with its two descriptors, then `.`), `!`
-//! ends the process. A name contains everything that the next daemon needs and cannot read from the
-//! kernel.
+//! The process receives [`Message`]s, each in one packet of its socket. A name contains everything
+//! that the next daemon needs and cannot read from the kernel.
 
 use super::config::Choice;
 use super::notify::Notify;
@@ -17,8 +15,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{self, sockopt};
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::ops::ControlFlow;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::Ordering::Release;
 use std::time::{Duration, Instant};
 
@@ -64,6 +63,50 @@ impl Name {
         let (hello_pid, interval) = (u32::try_from(number()?).ok()?, number()?);
         let choice = fields.next()?.replace('~', ":").parse().ok()?;
         Some(Name { pid, uid, hello_pid, choice, interval })
+    }
+}
+
+/// A message from a daemon to the process of the fd store.
+#[derive(Clone, Debug, PartialEq)]
+enum Message {
+    /// Store the two descriptors that come with the message, area and process, under a name.
+    Hold(String),
+    /// Remove the descriptors of a name.
+    Release(String),
+    /// Send everything: each name with its descriptors, and then [`END_OF_LIST`].
+    List,
+    /// End the process. Programs whose areas it still holds then run untraced.
+    End,
+}
+
+/// The last reply to [`Message::List`].
+const END_OF_LIST: &str = ".";
+
+impl Message {
+    fn text(&self) -> String {
+        match self {
+            Message::Hold(name) => format!("+{name}"),
+            Message::Release(name) => format!("-{name}"),
+            Message::List => "?".into(),
+            Message::End => "!".into(),
+        }
+    }
+
+    fn parse(text: &str) -> Option<Message> {
+        let mut characters = text.chars();
+        let (kind, name) = (characters.next()?, characters.as_str());
+        match kind {
+            '+' => Some(Message::Hold(name.into())),
+            '-' => Some(Message::Release(name.into())),
+            '?' => Some(Message::List),
+            '!' => Some(Message::End),
+            _ => None,
+        }
+    }
+
+    /// Sends the message to the process of the fd store.
+    fn send(&self, fd_store: &OwnedFd, files: &[BorrowedFd<'_>]) -> nix::Result<()> {
+        sys::send_files(sys::fd(fd_store), self.text().as_bytes(), files)
     }
 }
 
@@ -115,9 +158,7 @@ impl FdStore {
         let files = [sys::fd(area), sys::fd(process)];
         let result = match self {
             FdStore::Store(notify) => notify.store(&name.text(), &files),
-            FdStore::Process(fd_store) => {
-                sys::send_files(sys::fd(fd_store), format!("+{}", name.text()).as_bytes(), &files)
-            }
+            FdStore::Process(fd_store) => Message::Hold(name.text()).send(fd_store, &files),
             FdStore::Nobody => Ok(()),
         };
         if let Err(error) = result {
@@ -130,7 +171,7 @@ impl FdStore {
         match self {
             FdStore::Store(notify) => notify.send_state(&format!("FDSTOREREMOVE=1\nFDNAME={}", name.text())),
             FdStore::Process(fd_store) => {
-                let _ = sys::send_files(sys::fd(fd_store), format!("-{}", name.text()).as_bytes(), &[]);
+                let _ = Message::Release(name.text()).send(fd_store, &[]);
             }
             FdStore::Nobody => {}
         }
@@ -139,7 +180,7 @@ impl FdStore {
     /// Ends the fd store.
     pub fn end(&self) {
         if let FdStore::Process(fd_store) = self {
-            let _ = sys::send_files(sys::fd(fd_store), b"!", &[]);
+            let _ = Message::End.send(fd_store, &[]);
         }
     }
 }
@@ -190,7 +231,7 @@ fn start(path: &Path) -> io::Result<OwnedFd> {
 
 /// Requests all processes in the store.
 fn request_all(fd_store: &OwnedFd) -> io::Result<Vec<Held>> {
-    sys::send_files(sys::fd(fd_store), b"?", &[])?;
+    Message::List.send(fd_store, &[])?;
     let mut all = Vec::new();
     loop {
         let mut wait = [PollFd::new(sys::fd(fd_store), PollFlags::POLLIN)];
@@ -200,7 +241,7 @@ fn request_all(fd_store: &OwnedFd) -> io::Result<Vec<Held>> {
         let mut bytes = [0; MAX_MESSAGE_LEN];
         let (count, files) = sys::receive_files(sys::fd(fd_store), &mut bytes)?;
         let text = String::from_utf8_lossy(&bytes[..count]).into_owned();
-        if count == 0 || text == "." {
+        if count == 0 || text == END_OF_LIST {
             return Ok(all);
         }
         all.extend(held(&text, files));
@@ -212,75 +253,102 @@ fn request_all(fd_store: &OwnedFd) -> io::Result<Vec<Held>> {
 ///
 /// # Errors
 /// When it cannot listen.
-pub fn run(path: &PathBuf) -> io::Result<()> {
+pub fn run(path: &Path) -> io::Result<()> {
     crash::set_role(Role::FdStore);
     let listener = stream()?;
     socket::bind(listener.as_raw_fd(), &socket::UnixAddr::new(path)?)?;
     std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
     socket::listen(&listener, socket::Backlog::new(4).unwrap_or(socket::Backlog::MAXCONN))?;
-    let mut held: BTreeMap<String, Vec<OwnedFd>> = BTreeMap::new();
-    let mut daemon: Option<OwnedFd> = None;
-    let mut daemon_gone = Instant::now();
-    let own = nix::unistd::geteuid().as_raw();
-    let outcome = loop {
-        let all = std::iter::once(sys::fd(&listener)).chain(daemon.as_ref().map(sys::fd));
-        let ready = match readiness::wait(all, CHECK_INTERVAL) {
-            Ok(ready) => ready,
-            Err(error) => break Err(error),
-        };
-        if ready.get(1) == Some(&true)
-            && let Some(socket) = daemon.take()
-        {
-            let mut bytes = [0; MAX_MESSAGE_LEN];
-            let received = sys::receive_files(sys::fd(&socket), &mut bytes);
-            let (count, files) = received.unwrap_or_default();
-            match bytes[..count].split_first() {
-                None => daemon_gone = Instant::now(),
-                Some((b'!', _)) => break Ok(()),
-                Some((kind, name)) => {
-                    let name = String::from_utf8_lossy(name).into_owned();
-                    match kind {
-                        b'+' if held.len() < MAX_PROCESSES => drop(held.insert(name, files)),
-                        b'-' => drop(held.remove(&name)),
-                        b'?' => {
-                            for (name, files) in &held {
-                                let files: Vec<_> = files.iter().map(sys::fd).collect();
-                                let _ = sys::send_files(sys::fd(&socket), name.as_bytes(), &files);
-                            }
-                            let _ = sys::send_files(sys::fd(&socket), b".", &[]);
-                        }
-                        _ => {}
-                    }
-                    daemon = Some(socket);
-                }
-            }
-        }
-        if ready[0]
-            && let Ok(socket) = sys::accept(sys::fd(&listener))
-            && socket::getsockopt(&socket, sockopt::PeerCredentials).is_ok_and(|peer| peer.uid() == own)
-        {
-            // A second daemon replaces the first, which is about to notice it.
-            let _ = fcntl(&socket, FcntlArg::F_SETFL(nix::fcntl::OFlag::empty()));
-            daemon = Some(socket);
-        }
-        if daemon.is_none() && daemon_gone.elapsed() > ENDED_PROCESS_TIMEOUT {
-            held.retain(|_, files| files.get(1).is_some_and(|process| !has_ended(process)));
-        }
-        if daemon.is_none()
-            && (held.is_empty() || daemon_gone.elapsed() > NO_DAEMON_TIMEOUT)
-            && daemon_gone.elapsed() > START_TIMEOUT
-        {
-            break Ok(());
-        }
-    };
+    let mut server = Server { listener, daemon: None, daemon_gone: Instant::now(), held: BTreeMap::new() };
+    let outcome = server.serve();
     // No daemon will read these areas any more.
-    for area in held.values().filter_map(|files| files.first()) {
+    for area in server.held.values().filter_map(|files| files.first()) {
         if let Ok(mapping) = Mapping::adopt(area) {
             mapping.header().state.store(wire::area::CLOSED, Release);
         }
     }
     let _ = std::fs::remove_file(path);
     outcome
+}
+
+/// The state of the process of the fd store.
+#[derive(Debug)]
+struct Server {
+    listener: OwnedFd,
+    /// Connection to the daemon that runs.
+    daemon: Option<OwnedFd>,
+    /// When the last daemon ended.
+    daemon_gone: Instant,
+    /// Descriptors by name: area and process.
+    held: BTreeMap<String, Vec<OwnedFd>>,
+}
+
+impl Server {
+    /// Serves daemons until the process is not needed any more.
+    fn serve(&mut self) -> io::Result<()> {
+        loop {
+            let all = std::iter::once(sys::fd(&self.listener)).chain(self.daemon.as_ref().map(sys::fd));
+            let ready = readiness::wait(all, CHECK_INTERVAL)?;
+            if ready.get(1) == Some(&true) && self.receive().is_break() {
+                return Ok(());
+            }
+            if ready[0] {
+                self.accept();
+            }
+            if self.daemon.is_none() && !self.waits_for_daemon() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Receives a message from the daemon, and obeys it. Breaks when the process is to end.
+    fn receive(&mut self) -> ControlFlow<()> {
+        let Some(daemon) = self.daemon.take() else { return ControlFlow::Continue(()) };
+        let mut bytes = [0; MAX_MESSAGE_LEN];
+        let (count, files) = sys::receive_files(sys::fd(&daemon), &mut bytes).unwrap_or_default();
+        if count == 0 {
+            self.daemon_gone = Instant::now();
+            return ControlFlow::Continue(());
+        }
+        match Message::parse(&String::from_utf8_lossy(&bytes[..count])) {
+            Some(Message::Hold(name)) if self.held.len() < MAX_PROCESSES => drop(self.held.insert(name, files)),
+            Some(Message::Release(name)) => drop(self.held.remove(&name)),
+            Some(Message::List) => self.list(&daemon),
+            Some(Message::End) => return ControlFlow::Break(()),
+            Some(Message::Hold(_)) | None => {}
+        }
+        self.daemon = Some(daemon);
+        ControlFlow::Continue(())
+    }
+
+    /// Sends all names with their descriptors.
+    fn list(&self, daemon: &OwnedFd) {
+        for (name, files) in &self.held {
+            let files: Vec<_> = files.iter().map(sys::fd).collect();
+            let _ = sys::send_files(sys::fd(daemon), name.as_bytes(), &files);
+        }
+        let _ = sys::send_files(sys::fd(daemon), END_OF_LIST.as_bytes(), &[]);
+    }
+
+    /// Accepts a daemon of the same user. It replaces the one before, which is about to notice it.
+    fn accept(&mut self) {
+        let own = nix::unistd::geteuid().as_raw();
+        if let Ok(socket) = sys::accept(sys::fd(&self.listener))
+            && socket::getsockopt(&socket, sockopt::PeerCredentials).is_ok_and(|peer| peer.uid() == own)
+        {
+            let _ = fcntl(&socket, FcntlArg::F_SETFL(nix::fcntl::OFlag::empty()));
+            self.daemon = Some(socket);
+        }
+    }
+
+    /// Returns whether the process waits for a daemon, while none runs.
+    fn waits_for_daemon(&mut self) -> bool {
+        let gone = self.daemon_gone.elapsed();
+        if gone > ENDED_PROCESS_TIMEOUT {
+            self.held.retain(|_, files| files.get(1).is_some_and(|process| !has_ended(process)));
+        }
+        gone <= START_TIMEOUT || (!self.held.is_empty() && gone <= NO_DAEMON_TIMEOUT)
+    }
 }
 
 fn has_ended(process: &OwnedFd) -> bool {
@@ -303,6 +371,15 @@ mod tests {
             assert!(fcntl(&held.process, FcntlArg::F_GET_SEALS).is_err() && !has_ended(&held.process));
         }
         assert!(held("7-0-7-0-trace", vec![process(), process()]).is_none());
+    }
+
+    #[test]
+    fn messages_are_parsed_as_written() {
+        let name = || "7-0-7-0-trace".to_owned();
+        for message in [Message::Hold(name()), Message::Release(name()), Message::List, Message::End] {
+            assert_eq!(Message::parse(&message.text()), Some(message));
+        }
+        assert_eq!((Message::parse(""), Message::parse("*7"), Message::parse("é")), (None, None, None));
     }
 
     #[test]
