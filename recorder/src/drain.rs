@@ -64,6 +64,7 @@ pub enum Command {
     Process(SessionId, ProcessCommand),
 }
 
+/// The rings of one session, and what is due for them.
 #[derive(Debug)]
 struct Source {
     session: Arc<Session>,
@@ -71,17 +72,47 @@ struct Source {
     worker: usize,
     /// The parent and the tick of the fork, for a child whose parent's events up to the fork were
     /// not all sent yet.
-    waits_for: Option<(SessionId, u64)>,
-    reap: (Instant, Duration),
+    waits_for: Option<ForkPoint>,
+    reap: ReapSchedule,
     /// When the rings of the session were last read.
     read: Instant,
-    /// Number of records that may still be drained (negative after a large pass), and when it was
-    /// last increased.
-    tokens: (i64, Instant),
-    counted: (Instant, bool),
+    tokens: Tokens,
+    counted: Counted,
     /// Whether calls of the last batch may wait in the digest until it knows that nothing precedes
     /// them.
     is_unsettled: bool,
+}
+
+/// The fork from which a child comes.
+#[derive(Clone, Copy, Debug)]
+struct ForkPoint {
+    parent: SessionId,
+    tick: u64,
+}
+
+/// When threads that have ended are searched.
+#[derive(Debug)]
+struct ReapSchedule {
+    last: Instant,
+    interval: Duration,
+}
+
+/// The limit of records per second of a session.
+#[derive(Debug)]
+struct Tokens {
+    /// Number of records that may still be drained. It is negative after a large pass.
+    left: i64,
+    /// When that number was last increased.
+    increased: Instant,
+}
+
+/// The counts of the control records, as the digest knows them.
+#[derive(Debug)]
+struct Counted {
+    /// When the counts were last sent.
+    sent: Instant,
+    /// Whether records were drained since.
+    is_outdated: bool,
 }
 
 /// State of the thread.
@@ -140,20 +171,21 @@ impl Source {
     /// of space.
     fn is_skipped(&mut self) -> bool {
         let Session { limit, mapping, .. } = &*self.session;
-        let (limit_records, since) = (limit.records.load(Relaxed), self.tokens.1.elapsed());
+        let (limit_records, since) = (limit.records.load(Relaxed), self.tokens.increased.elapsed());
         if mapping.header().activation.0.load(Relaxed) == ACTIVATION_DORMANT && since < DORMANT_INTERVAL {
             return true;
         }
         if limit_records == 0 {
-            self.tokens = (i64::MAX, Instant::now());
+            self.tokens = Tokens { left: i64::MAX, increased: Instant::now() };
             return false;
         }
         let limit_records = i64::try_from(limit_records).unwrap_or(i64::MAX);
         let more = i64::try_from(since.as_nanos() * limit_records as u128 / 1_000_000_000).unwrap_or(i64::MAX);
         if more > 0 {
-            self.tokens = (self.tokens.0.saturating_add(more).min(limit_records), Instant::now());
+            let left = self.tokens.left.saturating_add(more).min(limit_records);
+            self.tokens = Tokens { left, increased: Instant::now() };
         }
-        let is_spent = self.tokens.0 <= 0;
+        let is_spent = self.tokens.left <= 0;
         if is_spent {
             limit.hits.fetch_add(1, Relaxed);
         }
@@ -174,7 +206,7 @@ impl Source {
     }
 
     fn count_records(&mut self, records: u64) {
-        self.tokens.0 = self.tokens.0.saturating_sub_unsigned(records);
+        self.tokens.left = self.tokens.left.saturating_sub_unsigned(records);
     }
 }
 
@@ -186,11 +218,11 @@ impl Drain {
         self.sources.push(Source {
             slots: Slots::new(Arc::clone(&session.mapping), session.process.start_tick, session.resumed),
             worker,
-            waits_for: session.forked.as_ref().map(|fork| (fork.parent, fork.tick)),
-            reap: (now, MIN_REAP_INTERVAL),
+            waits_for: session.forked.as_ref().map(|fork| ForkPoint { parent: fork.parent, tick: fork.tick }),
+            reap: ReapSchedule { last: now, interval: MIN_REAP_INTERVAL },
             read: now,
-            tokens: (i64::MAX, now),
-            counted: (now, false),
+            tokens: Tokens { left: i64::MAX, increased: now },
+            counted: Counted { sent: now, is_outdated: false },
             is_unsettled: false,
             session,
         });
@@ -251,7 +283,7 @@ impl Drain {
             fullest = fullest.max(found.fullest);
             more |= found.more;
             small |= found.records > 0 && self.sources[index].slots.has_small_rings();
-            self.sources[index].counted.1 |= found.records > 0;
+            self.sources[index].counted.is_outdated |= found.records > 0;
             self.housekeeping(index);
         }
         let dropping = |source: &Source| source.session.mapping.header().overflow.load(Relaxed) == OVERFLOW_DROP;
@@ -278,7 +310,7 @@ impl Drain {
     /// Returns whether a session may be drained: a forked child waits until its parent's events up
     /// to the fork are in the digest.
     fn is_ready(&mut self, index: usize) -> bool {
-        let Some((parent, tick)) = self.sources[index].waits_for else { return true };
+        let Some(ForkPoint { parent, tick }) = self.sources[index].waits_for else { return true };
         let running = self.sources.iter().find(|source| source.session.id == parent);
         if running.is_some_and(|parent| parent.slots.frontier() < tick.saturating_add(WINDOW)) {
             return false;
@@ -333,7 +365,7 @@ impl Drain {
     /// Periodic work: finds threads that have ended, reads new names, sends the counts.
     fn housekeeping(&mut self, index: usize) {
         let source = &mut self.sources[index];
-        if source.reap.0.elapsed() >= source.reap.1 {
+        if source.reap.last.elapsed() >= source.reap.interval {
             let pid = source.session.process.pid;
             let mut names = Vec::new();
             for (thread, tid) in source.slots.unnamed() {
@@ -348,20 +380,20 @@ impl Drain {
                 gone = quiet.into_iter().filter(|tid| !alive.contains(tid)).collect();
                 source.slots.gone(&gone);
             }
-            let next = if gone.is_empty() && names.is_empty() {
-                (source.reap.1 * 2).min(MAX_REAP_INTERVAL)
+            let interval = if gone.is_empty() && names.is_empty() {
+                (source.reap.interval * 2).min(MAX_REAP_INTERVAL)
             } else {
                 MIN_REAP_INTERVAL
             };
-            source.reap = (Instant::now(), next);
+            source.reap = ReapSchedule { last: Instant::now(), interval };
             let (worker, id) = (source.worker, source.session.id);
             for (thread, tid, name) in names {
                 self.send(worker, Message::Thread(id, thread, tid, name, self.clock.now()));
             }
         }
         let source = &mut self.sources[index];
-        if source.counted.1 && source.counted.0.elapsed() >= COUNTS_INTERVAL {
-            source.counted = (Instant::now(), false);
+        if source.counted.is_outdated && source.counted.sent.elapsed() >= COUNTS_INTERVAL {
+            source.counted = Counted { sent: Instant::now(), is_outdated: false };
             let (worker, message) = (source.worker, Message::Counts(source.session.id, source.slots.counts()));
             self.send(worker, message);
         }
@@ -375,7 +407,7 @@ impl Drain {
         while self.sources[index].waits_for.is_some() && start_time.elapsed() < INHERITANCE_TIMEOUT {
             self.pass(BUSY_INTERVAL);
         }
-        if let Some((parent, tick)) = self.sources[index].waits_for.take() {
+        if let Some(ForkPoint { parent, tick }) = self.sources[index].waits_for.take() {
             self.send(self.sources[index].worker, Message::Inherit { child: id, parent, tick });
         }
         if closes {

@@ -49,7 +49,7 @@ struct Running {
     hello_pid: u32,
     worker: usize,
     /// Index in the processes of the recording.
-    image: usize,
+    index: usize,
     /// The program that it executes: device and inode.
     program: Option<(u64, u64)>,
 }
@@ -61,6 +61,14 @@ struct Parent {
     /// Name of its folder.
     folder: String,
     worker: usize,
+}
+
+/// A process that is not completely written yet.
+#[derive(Debug)]
+struct Unwritten {
+    /// Index in the processes of the recording.
+    index: usize,
+    hooks: Arc<Plan>,
 }
 
 /// A session that has ended.
@@ -94,8 +102,7 @@ pub struct Recorder {
     boards: Boards,
     folders: HashMap<String, u32>,
     next: SessionId,
-    /// Index in the recording of the processes that are not completely written yet.
-    unwritten: HashMap<SessionId, (usize, Arc<Plan>)>,
+    unwritten: HashMap<SessionId, Unwritten>,
     stages: Stages,
     errors: Vec<String>,
     sums: Accounting,
@@ -190,7 +197,7 @@ impl Recorder {
     }
 
     /// Returns the processes recorded so far.
-    pub fn images(&self) -> &[ProcessInfo] {
+    pub fn processes(&self) -> &[ProcessInfo] {
         &self.recording.processes
     }
 
@@ -282,11 +289,11 @@ impl Recorder {
             self.errors.extend(stored.error);
             self.sums.add(stored.sums);
             self.boards.stored(stored.session);
-            if let Some((index, hooks)) = self.unwritten.remove(&stored.session)
-                && let Some(image) = self.recording.processes.get_mut(index)
+            if let Some(Unwritten { index, hooks }) = self.unwritten.remove(&stored.session)
+                && let Some(info) = self.recording.processes.get_mut(index)
             {
-                image.accounting = Some(stored.sums);
-                hooks.set_events(&mut image.allocators);
+                info.accounting = Some(stored.sums);
+                hooks.set_events(&mut info.allocators);
                 self.dirty = true;
             }
         }
@@ -312,12 +319,12 @@ impl Recorder {
         let left = self.watch.forget(running.session.process.pid);
         let end = if left { End::EXEC } else { end };
         let _ = self.stages.commands.send(Command::End(running.session.id, end));
-        if let Some(image) = self.recording.processes.get_mut(running.image) {
-            image.exit = Some(end.exit());
-            image.ended_unix_ns = Some(clock::unix_ns());
+        if let Some(info) = self.recording.processes.get_mut(running.index) {
+            info.exit = Some(end.exit());
+            info.ended_unix_ns = Some(clock::unix_ns());
             self.boards.keep((Arc::clone(&running.session), running.hello_pid));
-            self.handovers.push(Handover::Over(image.folder.clone()));
-            let parent = Parent { session: running.session.id, folder: image.folder.clone(), worker: running.worker };
+            self.handovers.push(Handover::Over(info.folder.clone()));
+            let parent = Parent { session: running.session.id, folder: info.folder.clone(), worker: running.worker };
             self.ended.push(EndedSession { pid: running.session.process.pid, parent });
             let old = self.ended.len().saturating_sub(64);
             self.ended.drain(..old);
@@ -345,7 +352,8 @@ impl Recorder {
     /// Starts a session, and lists its process.
     fn begin(&mut self, running: Running, info: ProcessInfo) {
         let session = Arc::clone(&running.session);
-        self.unwritten.insert(session.id, (running.image, Arc::clone(&session.hooks)));
+        let hooks = Arc::clone(&session.hooks);
+        self.unwritten.insert(session.id, Unwritten { index: running.index, hooks });
         let _ = self.stages.commands.send(Command::Start(session, running.worker));
         self.running.push(running);
         self.recording.processes.push(info);

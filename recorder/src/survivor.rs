@@ -452,7 +452,7 @@ fn note_program_end(
 ) -> Option<String> {
     let _ = recorder.serve(&[], Duration::ZERO);
     recorder.process_ended(pid, End::of_status(status));
-    if recorder.images().iter().any(|image| image.pid == pid) {
+    if recorder.processes().iter().any(|info| info.pid == pid) {
         return None;
     }
     let why = unrecorded.unwrap_or_else(|| tree::NOT_LOADED.into());

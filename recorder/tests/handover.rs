@@ -72,12 +72,12 @@ fn process_whose_recorder_is_killed_during_the_attach_is_recorded_or_named() {
     recorder.take_over(held);
     recorder.take_over(never_attached);
     serve_until(&mut recorder, |recorder| recorder.is_busy());
-    assert!(recorder.images().is_empty(), "no process uses its area");
+    assert!(recorder.processes().is_empty(), "no process uses its area");
     let process = Arc::new(Process { mapping: mapped(&area) });
     let mut thread = Thread::claim(&process);
     assert!(thread.event(Op::MALLOC, 0, 0x1000, 24));
     process.mapping.header().attached.store(1, Release);
-    serve_until(&mut recorder, |recorder| !recorder.images().is_empty());
+    serve_until(&mut recorder, |recorder| !recorder.processes().is_empty());
     let outcome = recorder.finish();
     let last = outcome.recording.processes.last().expect("a process");
     assert_eq!(back::read(&dir.join(&last.folder)).totals().allocs, 1);

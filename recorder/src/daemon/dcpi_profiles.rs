@@ -68,13 +68,13 @@ impl DcpiProfiles {
             let (Some(frame), Some(module)) = (frame, module) else { continue };
             let hex: String = module.build_id.0.iter().map(|byte| format!("{byte:02x}")).collect();
             let key = (hex, module.path.lossy().into_owned());
-            let image = self.modules.entry(key).or_insert_with(|| ModuleCounts::of(module));
+            let module_counts = self.modules.entry(key).or_insert_with(|| ModuleCounts::of(module));
             let address = instruction(frame.address, frame.flags);
-            if self.addresses >= MAX_ADDRESSES && !image.counts.contains_key(&address) {
+            if self.addresses >= MAX_ADDRESSES && !module_counts.counts.contains_key(&address) {
                 self.left_out += 1;
                 continue;
             }
-            let counts = image.counts.entry(address).or_insert_with(|| {
+            let counts = module_counts.counts.entry(address).or_insert_with(|| {
                 self.addresses += 1;
                 [0; EVENTS.len()]
             });

@@ -155,7 +155,7 @@ impl Recorder {
     fn parent(&self, client: &Client, ppid: u32) -> Option<Parent> {
         let parent = |running: &Running| Parent {
             session: running.session.id,
-            folder: self.recording.processes[running.image].folder.clone(),
+            folder: self.recording.processes[running.index].folder.clone(),
             worker: running.worker,
         };
         let ended = |pid: u32| self.ended.iter().rev().find(|ended| ended.pid == pid).map(|ended| ended.parent.clone());
@@ -200,8 +200,8 @@ impl Recorder {
         let session = self.session(id, attached, &folder).forked(fork).hooks(plan).build();
         let info = ProcessInfo { parent: parent.map(|parent| parent.folder), ..session.info() };
         self.hand_over(&client, info.clone(), &area);
-        let image = self.recording.processes.len();
-        self.begin(Running { session, process: client.process, hello_pid, worker, image, program }, info);
+        let index = self.recording.processes.len();
+        self.begin(Running { session, process: client.process, hello_pid, worker, index, program }, info);
     }
 
     /// Returns how a process began. Every process that knows the socket of a command's recorder got

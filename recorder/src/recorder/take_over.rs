@@ -160,9 +160,9 @@ impl Recorder {
             let about = About { info: process_info.clone(), hello_pid, uid };
             self.handovers.push(Handover::Begun(Box::new(Held { about, area, process })));
         }
-        let (worker, image) = (id as usize % self.stages.workers, self.recording.processes.len());
+        let (worker, index) = (id as usize % self.stages.workers, self.recording.processes.len());
         self.begin(
-            Running { session, process: end, hello_pid, worker, image, program: tree::program(pid) },
+            Running { session, process: end, hello_pid, worker, index, program: tree::program(pid) },
             process_info,
         );
     }
