@@ -13,8 +13,9 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Maximum duration of a case. A longer one hangs.
-const LONGEST: Duration = Duration::from_secs(15);
+/// Maximum duration of a case. A longer one hangs: the longest cases take a second on an idle
+/// machine, and the machine may be thirty times busier.
+const LONGEST: Duration = Duration::from_secs(45);
 
 /// Size of `struct shared` of `harm_log.h`: a page, then the logs of the threads.
 const LOG_HEADER: u64 = 4096;
@@ -243,6 +244,9 @@ fn end(mut command: Command) -> String {
         }
         nap = (nap * 2).min(Duration::from_millis(2));
     };
+    if status.is_none() {
+        eprintln!("{command:?} does not end; its threads:\n{}", threads_of_group(group));
+    }
     // What the program left running must not write into the next log.
     killpg(group, Signal::SIGKILL).ok();
     if status.is_none() {
@@ -253,6 +257,25 @@ fn end(mut command: Command) -> String {
         Some((code, signal)) => format!("exit {}", code.unwrap_or_else(|| 128 + signal.unwrap_or_default())),
         None => "does not end".to_owned(),
     }
+}
+
+/// Returns a line for each thread of a process group: its numbers, its name, its state, and the
+/// function of the kernel in which it waits.
+fn threads_of_group(group: Pid) -> String {
+    let mut lines = String::new();
+    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        for thread in fs::read_dir(process.path().join("task")).into_iter().flatten().flatten() {
+            let Ok(stat) = fs::read_to_string(thread.path().join("stat")) else { continue };
+            let Some((name, fields)) = stat.rsplit_once(") ") else { continue };
+            let mut fields = fields.split(' ');
+            let (state, in_group) = (fields.next().unwrap_or_default(), fields.nth(1));
+            if in_group.and_then(|number| number.parse().ok()) == Some(group.as_raw()) {
+                let waits = fs::read_to_string(thread.path().join("wchan")).unwrap_or_default();
+                lines += &format!("  process {:?}, thread {name}): {state}, {waits}\n", process.file_name());
+            }
+        }
+    }
+    lines
 }
 
 /// Returns the log of the first thread, and the counts of the program.
