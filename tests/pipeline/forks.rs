@@ -2,7 +2,7 @@
 //! are inherited.
 
 use heaptape_tests::oracle::Depth;
-use heaptape_tests::{Program, is_full, same, target, torture};
+use heaptape_tests::{Program, Target, is_full, same, target, torture};
 
 /// Children of a fork are processes of their own.
 #[test]
@@ -43,6 +43,19 @@ fn children_of_every_kind_of_spawn_are_recorded() {
         assert_eq!(processes, if kind == "vfork" { 1 } else { 1 + count }, "{kind}: {report:#?}");
     }
     torture::passed(16, "children by each of 5 kinds of spawn", count as u64);
+}
+
+/// The threads of a forked child whose first events come at once: one of them attaches the child,
+/// and the others wait for it.
+#[test]
+fn first_events_of_several_threads_of_a_child_are_recorded() {
+    let target = Target::program("child_attach_race.c").flag("-pthread");
+    let recording = Program::new(target.build()).recorded().success().complete();
+    let report = recording.report();
+    assert_eq!(report.processes.len(), 41, "{report:#?}");
+    for process in &report.processes {
+        assert!(process.allocs >= 200 && process.frees >= 200, "{process:#?}");
+    }
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub static FORK_TICK: AtomicU64 = AtomicU64::new(0);
 
 /// The path of the socket and its length, copied before the program can change its environment.
 struct Path(UnsafeCell<([u8; 109], usize)>);
-// SAFETY: written once under ATTACHING, read under ATTACHING.
+// SAFETY: written and read by the one thread that attaches.
 unsafe impl Sync for Path {}
 static PATH: Path = Path(UnsafeCell::new(([0; 109], 0)));
 
@@ -77,7 +77,7 @@ fn attach(pid: u32, is_child: bool) -> Option<Area> {
         board::post(pid, UntracedReason::Sandbox, b"");
         return None;
     }
-    // SAFETY: this thread alone is ATTACHING.
+    // SAFETY: this thread alone is attaching.
     let (path, length) = unsafe { &mut *PATH.0.get() };
     if *length == 0 {
         let value = sys::environment(ENV_SOCKET)?.to_bytes();

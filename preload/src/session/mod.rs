@@ -7,18 +7,20 @@ pub mod private;
 
 pub use area::{Area, map, node};
 
-use crate::sys;
+use crate::sys::{self, Need};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-const NEW: u32 = 0;
-const ATTACHING: u32 = 1;
-const LIVE: u32 = 2;
-const OFF: u32 = 3;
-static STATE: AtomicU32 = AtomicU32::new(NEW);
-/// The process that is attaching, so that a child forked meanwhile does not wait for a thread that
-/// it does not have.
-static ATTACHER: AtomicU32 = AtomicU32::new(0);
+const NEW: u64 = 0;
+const LIVE: u64 = 1;
+const OFF: u64 = 2;
+/// One of the three above, or [`attaching`] of the thread that creates the session: in one word, so
+/// that a child forked meanwhile does not wait for a thread that it does not have, nor a signal
+/// handler for the thread that it interrupts.
+static STATE: AtomicU64 = AtomicU64::new(NEW);
+/// Whether a thread waited in vain for another one to attach: that one was cancelled. Nobody waits
+/// again.
+static IS_ABANDONED: AtomicBool = AtomicBool::new(false);
 static PID: AtomicU32 = AtomicU32::new(0);
 static IS_FORKED: AtomicBool = AtomicBool::new(false);
 static FREE_STACKS: AtomicBool = AtomicBool::new(false);
@@ -27,7 +29,7 @@ static FREE_STACKS: AtomicBool = AtomicBool::new(false);
 static UNCOUNTED: AtomicU64 = AtomicU64::new(0);
 
 struct Shared(UnsafeCell<Option<Area>>);
-// SAFETY: written by the one thread that moved `STATE` to ATTACHING, read only after `STATE` was
+// SAFETY: written by the one thread that moved `STATE` to [`attaching`], read only after `STATE` was
 // seen LIVE (Acquire after Release).
 unsafe impl Sync for Shared {}
 static AREA: Shared = Shared(UnsafeCell::new(None));
@@ -51,26 +53,29 @@ pub fn parents_area() -> Option<Area> {
 pub fn area_or_attach(is_ready: impl Fn() -> bool, attach: impl FnOnce(u32, bool) -> Option<Area>) -> Option<Area> {
     loop {
         let state = STATE.load(Acquire);
-        let again = match state {
+        let (pid, tid) = match state {
             OFF => return None,
             LIVE if private::is_ours() => {
                 // SAFETY: LIVE was seen with Acquire.
                 return unsafe { *AREA.0.get() };
             }
-            LIVE | NEW => state,
-            _ if ATTACHER.load(Relaxed) != sys::pid() => state,
-            _ => return None,
+            // In a sandbox that forbids the attach, the try ends at once.
+            _ => (sys::pid(), if Need::ATTACH.is_allowed() { sys::tid() } else { 0 }),
         };
+        if is_attaching(state, pid) {
+            if state == attaching(pid, tid) || !has_attached(state) {
+                return None;
+            }
+            continue;
+        }
         if state == NEW && !is_ready() {
             return None;
         }
-        if STATE.compare_exchange(again, ATTACHING, Acquire, Relaxed).is_err() {
+        if STATE.compare_exchange(state, attaching(pid, tid), Acquire, Relaxed).is_err() {
             continue;
         }
-        let pid = sys::pid();
-        ATTACHER.store(pid, Relaxed);
         let area = attach(pid, state == LIVE);
-        // SAFETY: this thread alone is ATTACHING.
+        // SAFETY: this thread alone is attaching.
         unsafe { *AREA.0.get() = area };
         STATE.store(if area.is_some() { LIVE } else { OFF }, Release);
         area.inspect(|area| {
@@ -78,6 +83,37 @@ pub fn area_or_attach(is_ready: impl Fn() -> bool, attach: impl FnOnce(u32, bool
         });
         return area;
     }
+}
+
+/// Returns the state in which a thread attaches its process. Numbers of processes and threads have
+/// 22 bits at most.
+fn attaching(pid: u32, tid: u32) -> u64 {
+    u64::from(tid) << 32 | u64::from(pid) << 8 | 3
+}
+
+/// Returns whether the state is that of a thread that attaches this process.
+fn is_attaching(state: u64, pid: u32) -> bool {
+    state as u32 == attaching(pid, 0) as u32
+}
+
+/// Waits until the other thread that attaches this process has ended its try. Returns whether it
+/// has.
+#[cold]
+fn has_attached(state: u64) -> bool {
+    /// A try takes a millisecond, and with a busy recorder as long as the limit of an attach.
+    const LONGEST_MS: u32 = 1_000;
+    for _ in 0..LONGEST_MS {
+        if IS_ABANDONED.load(Relaxed) || !Need::SLEEP.is_allowed() {
+            return false;
+        }
+        // The lower half, which holds the pid only while a thread attaches.
+        sys::futex_wait(STATE.as_ptr().cast(), state as u32, 1);
+        if STATE.load(Acquire) != state {
+            return true;
+        }
+    }
+    IS_ABANDONED.store(true, Relaxed);
+    false
 }
 
 /// Notes the process that has attached, whether it was forked from one with a session, and whether
@@ -125,7 +161,7 @@ pub fn is_forked() -> bool {
 pub fn count_without_slot() {
     match area() {
         Some(area) => area.header().dropped_without_slot.fetch_add(1, Relaxed),
-        None if STATE.load(Acquire) == ATTACHING => UNCOUNTED.fetch_add(1, Relaxed),
+        None if is_attaching(STATE.load(Acquire), sys::pid()) => UNCOUNTED.fetch_add(1, Relaxed),
         None => 0,
     };
 }

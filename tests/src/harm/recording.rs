@@ -1,6 +1,6 @@
 //! Checks recordings of cases: the accounting, and the counts of the program itself.
 
-use super::{Case, Observation, Step};
+use super::{Case, Observation};
 use crate::recording::heaptape;
 use crate::{Daemon, Report, test_env};
 use serde_json::Value;
@@ -13,10 +13,9 @@ struct Excuses {
     /// Processes are not recorded: they have no library, no rights to the recorder, or libc does
     /// not know of them.
     unrecorded: bool,
-    /// Hooks are left or interrupted, or memory is short: events may be lost, and are counted.
+    /// Hooks are left or interrupted, or memory is short: events may be lost, and are counted. The
+    /// counts of the program itself are not exact.
     lost: bool,
-    /// The counts of the program itself are not exact.
-    uncounted: bool,
 }
 
 impl Excuses {
@@ -29,12 +28,8 @@ impl Excuses {
         let left =
             case.any(|step| step.is("jumps", step.numbers.first().copied().unwrap_or_default()) || step.is("storm", 1));
         let cancelled = case.any(|step| step.name == "cancel" && step.numbers.get(1) == Some(&1));
-        // The first threads of a child attach it; events of the others meanwhile are lost, and
-        // counted.
-        let has_threads = |step: &Step| step.any(&|step| matches!(step.name.as_str(), "threads" | "cancel"));
-        let attaching = case.any(|step| step.name == "fork" && has_threads(step));
-        let uncounted = left || cancelled || sandboxed || limited;
-        Excuses { unrecorded: sandboxed || limited || raw || bare, lost: attaching || uncounted, uncounted }
+        let lost = left || cancelled || sandboxed || limited;
+        Excuses { unrecorded: sandboxed || limited || raw || bare, lost }
     }
 }
 
@@ -62,7 +57,7 @@ pub(super) fn fault(case: &Case, seen: &Observation, is_sampled: bool, folder: &
             return Some(format!("events are lost: {process:#?}"));
         }
     }
-    if excuses.unrecorded || excuses.uncounted {
+    if excuses.unrecorded || excuses.lost {
         return None;
     }
     let about: Value =

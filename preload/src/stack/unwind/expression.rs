@@ -3,7 +3,6 @@
 
 use super::cfi::{self, Cfa, Saved, Span};
 use super::dwarf::*;
-use super::memory::Memory;
 use crate::arch::registers::{BP, RA, Registers, SP};
 use crate::elf::{Object, objects};
 
@@ -20,19 +19,22 @@ pub struct Stepped {
 }
 
 /// Steps to the caller by interpreting the tables. Returns `None` if the step needs a value that is
-/// not followed, or that is outside the stack.
-pub fn step(registers: Registers, memory: &mut impl Memory) -> Option<Stepped> {
+/// not followed, or that is outside the stack. `word` reads the stack, as [`Memory::word`] does: one
+/// copy of this rare code serves all kinds of stacks.
+///
+/// [`Memory::word`]: super::memory::Memory::word
+pub fn step(registers: Registers, word: &mut dyn FnMut(u64) -> Option<u64>) -> Option<Stepped> {
     let object = objects::find(registers.lookup as usize)?;
     let row = cfi::row(&object, registers.lookup)?;
     let cfa = match row.cfa {
         Cfa::Register(SP, offset) => registers.sp.wrapping_add_signed(offset.into()),
         Cfa::Register(BP, offset) => registers.bp.wrapping_add_signed(offset.into()),
         Cfa::Register(..) => return None,
-        Cfa::Expression(span) => evaluate(&object, span, registers, None, memory)?,
+        Cfa::Expression(span) => evaluate(&object, span, registers, None, word)?,
     };
     let mut address_of = |saved: Saved| match saved {
         Saved::AtCfa(offset) => Some(cfa.wrapping_add_signed(offset.into())),
-        Saved::AtExpression(span) => evaluate(&object, span, registers, Some(cfa), memory),
+        Saved::AtExpression(span) => evaluate(&object, span, registers, Some(cfa), word),
         _ => None,
     };
     let slot = address_of(row.ra)?;
@@ -40,10 +42,10 @@ pub fn step(registers: Registers, memory: &mut impl Memory) -> Option<Stepped> {
         Saved::Same | Saved::Undefined => None,
         saved => Some(address_of(saved)?),
     };
-    let address = memory.word(slot)?;
+    let address = word(slot)?;
     let bp = match bp_slot {
         None => registers.bp,
-        Some(slot) => memory.word(slot)?,
+        Some(slot) => word(slot)?,
     };
     Some(Stepped { slot, address, bp, cfa })
 }
@@ -54,7 +56,7 @@ fn evaluate(
     span: Span,
     registers: Registers,
     first: Option<u64>,
-    memory: &mut impl Memory,
+    word: &mut dyn FnMut(u64) -> Option<u64>,
 ) -> Option<u64> {
     const DEPTH: usize = 16;
     /// The most operations of one expression, so that branches cannot loop for ever.
@@ -94,7 +96,7 @@ fn evaluate(
             DW_OP_ADDR => push!(code.number(8)?),
             DW_OP_DEREF => {
                 let address = pop!();
-                push!(memory.word(address)?);
+                push!(word(address)?);
             }
             DW_OP_CONST1U => push!(code.number(1)?),
             DW_OP_CONST1S => push!(code.signed(1)? as u64),

@@ -88,7 +88,7 @@ fn step_slowly_aligned(registers: Registers, rule: Rule, memory: &mut impl Memor
             Some(special(slot, memory.word(slot)?, bp))
         })()
     } else if kind == Kind::Expression as u64 {
-        expression::step(registers, memory)
+        expression::step(registers, &mut |address| memory.word(address))
             .filter(|found| found.cfa == found.slot.wrapping_add(8) && found.slot >= registers.sp)
             .map(|found| special(found.slot, found.address, found.bp))
     } else {
