@@ -58,6 +58,7 @@ mod program_frames;
 mod progress;
 mod replay;
 mod saved_names;
+mod short_name;
 mod similar;
 mod stacks;
 mod sums;

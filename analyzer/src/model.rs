@@ -3,6 +3,7 @@
 
 pub mod address;
 pub mod block_filter;
+pub mod by_thread;
 pub mod call_sites;
 pub mod fragments;
 pub mod free_sites;

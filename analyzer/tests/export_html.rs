@@ -18,7 +18,7 @@ use heaptape_formats::tape;
 use made::{Step, program};
 use proptest::prelude::*;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Exports the page of recordings and verifies it. Returns the page and the result of the export.
@@ -63,14 +63,20 @@ fn page_and_report_judge_leaks_alike() {
     }
 }
 
-/// Rows by the address of their innermost frame: all frames of made recordings are addresses.
-fn rows(held: &Held) -> BTreeMap<String, usize> {
+/// Rows by the address of their innermost frame, and by the thread that allocated. All frames of
+/// made recordings are addresses.
+fn rows(held: &Held) -> BTreeMap<(String, u32), usize> {
     let column = |name: &str| &held.columns[name];
     let title = |row: usize| {
         let frame = column("node.frame")[column("row.node")[row] as usize] as usize;
         held.strings[column("frame.function")[frame] as usize].clone()
     };
-    (0..column("row.node").len()).map(|row| (title(row), row)).collect()
+    let thread = |row: usize| {
+        let group = &held.page["processes"][0]["groups"][column("row.threads")[row] as usize];
+        assert_eq!(group["threads"].as_array().map(Vec::len), Some(1), "made threads have no names: {group}");
+        group["threads"][0].as_u64().unwrap() as u32
+    };
+    (0..column("row.node").len()).map(|row| ((title(row), thread(row)), row)).collect()
 }
 
 fn title(site: u32) -> String {
@@ -105,10 +111,11 @@ proptest! {
         let process = &recordings[0].processes[0];
         let rows = rows(&held);
         let all = sums_within(process, &Range::ALL, &Progress::silent("test"));
-        prop_assert_eq!(rows.len(), all.sites.len());
+        let titles: BTreeSet<&String> = rows.keys().map(|(title, _)| title).collect();
+        prop_assert_eq!(titles.len(), all.sites.len());
         for site in &all.sites {
-            let row = rows[&title(site.site)];
-            let of = |name: &str| held.columns[name][row];
+            let own: Vec<usize> = rows.iter().filter(|((own, _), _)| *own == title(site.site)).map(|(_, row)| *row).collect();
+            let of = |name: &str| own.iter().map(|&row| held.columns[name][row]).sum::<u64>();
             prop_assert_eq!((of("row.allocs"), of("row.bytes")), (site.allocs, site.bytes));
             prop_assert_eq!((of("row.frees"), of("row.freed_bytes")), (site.frees, site.freed_bytes));
             prop_assert_eq!((of("row.peak_blocks"), of("row.peak_bytes")), (site.peak_blocks, site.peak_bytes));
@@ -116,7 +123,8 @@ proptest! {
         }
     }
 
-    /// A range added up from its cells is what a plain walk over the steps finds in it.
+    /// A range added up from its cells is what a plain walk over the steps finds in it, for each
+    /// thread.
     #[test]
     fn ranges_add_up(rolls in prop::collection::vec(any::<(u8, u16, u8, u8, u8)>(), 1..300), from in 0u32..255, length in 1u32..255) {
         let steps = program(&rolls);
@@ -131,12 +139,12 @@ proptest! {
             (slice * slots / slices) as u32
         };
         let to = (from + length).min(slots as u32);
-        let mut expected: BTreeMap<u32, Sums> = BTreeMap::new();
-        let mut live: BTreeMap<u64, (u64, u32, u32)> = BTreeMap::new();
+        let mut expected: BTreeMap<(u32, u32), Sums> = BTreeMap::new();
+        let mut live: BTreeMap<u64, (u64, (u32, u32), u32)> = BTreeMap::new();
         for step in &steps {
             let now = slot(step.tick());
             let inside = from <= now && now < to;
-            let gone = |live: &mut BTreeMap<u64, (u64, u32, u32)>, index: u64, expected: &mut BTreeMap<u32, Sums>| {
+            let gone = |live: &mut BTreeMap<u64, (u64, (u32, u32), u32)>, index: u64, expected: &mut BTreeMap<(u32, u32), Sums>| {
                 let (size, site, born) = live.remove(&index)?;
                 if inside {
                     let sums = expected.entry(site).or_default();
@@ -145,8 +153,8 @@ proptest! {
                 Some(born)
             };
             let (index, size, site, born) = match *step {
-                Step::Alloc { index, size, site, .. } => (index, size, site, now),
-                Step::Resize { index, size, site, .. } => (index, size, site, gone(&mut live, index, &mut expected).unwrap_or(now)),
+                Step::Alloc { index, size, site, thread, .. } => (index, size, (site, thread), now),
+                Step::Resize { index, size, site, thread, .. } => (index, size, (site, thread), gone(&mut live, index, &mut expected).unwrap_or(now)),
                 Step::Free { index, .. } | Step::Implied { index, .. } => {
                     gone(&mut live, index, &mut expected);
                     continue;
@@ -183,7 +191,7 @@ proptest! {
         }
         let rows = rows(&held);
         let expected: BTreeMap<usize, Sums> =
-            expected.into_iter().filter(|(_, sums)| *sums != Sums::default()).map(|(site, sums)| (rows[&title(site)], sums)).collect();
+            expected.into_iter().filter(|(_, sums)| *sums != Sums::default()).map(|((site, thread), sums)| (rows[&(title(site), thread)], sums)).collect();
         found.retain(|_, sums| *sums != Sums::default());
         prop_assert_eq!(found, expected);
     }

@@ -131,6 +131,9 @@ fn pages_are_drawn_on_every_screen() {
     let late = rows.iter().find(|row| row.contains("late")).expect("what changed");
     assert!(late.contains('▲') && late.contains("100 %"), "{rows:?}");
     assert!(rows.iter().any(|row| row.contains("keeps") && !row.contains('▲')), "{rows:?}");
+    // One card for a function of each recording, or one for each stack.
+    assert_eq!(browser.value("document.querySelectorAll('.leak').length"), 2);
+    browser.press("#leaks [data-stack=true]", (0.5, 0.5));
     let cards = browser.value("document.querySelectorAll('.leak').length").as_u64().unwrap_or(0);
     assert!(cards as usize >= leaks["leaks"].as_array().map_or(0, Vec::len).min(12), "{cards} {leaks}");
     assert_eq!(browser.complaints, [""; 0]);
@@ -181,4 +184,176 @@ fn hostile_names_stay_text() {
     assert_eq!(browser.value("typeof window.hit"), "undefined");
     let refused = browser.value("fetch('file:///etc/hostname').then(() => 'fetched', () => 'refused')");
     assert_eq!(refused, "refused");
+}
+
+/// Tells each text that is drawn on a canvas.
+const LABELS: &str = "(() => { window.labels = []; const draw = CanvasRenderingContext2D.prototype.fillText; CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) { window.labels.push(text); return draw.call(this, text, ...rest); }; })()";
+
+fn labels(browser: &mut Browser) -> Vec<String> {
+    let drawn = browser.value("window.labels.splice(0)");
+    serde_json::from_value(drawn).expect("labels")
+}
+
+/// Enters a text into the search field.
+fn search(browser: &mut Browser, text: &str) {
+    browser.value(&format!("(() => {{ const input = document.getElementById('search'); input.value = {text:?}; input.dispatchEvent(new Event('input')); }})()"));
+    browser.drawn();
+}
+
+#[test]
+fn page_answers_by_thread_function_and_two_ranges() {
+    if !Browser::is_there() {
+        return;
+    }
+    let program = target::Target::program("shop.cpp").flag("-std=c++20").build();
+    let recording = Program::new(program).recorded().complete();
+    let file = exported(&recording);
+    let mut browser = opened(&file, "#show=bytes&group=function", DESK);
+
+    // Names are short; the tooltip has the whole one.
+    let names = functions(&mut browser);
+    let cache = "shop::LruCache::get_or_make";
+    assert!(names.iter().any(|name| name == cache), "{names:?}");
+    let titles = browser.text("[...document.querySelectorAll('#sites .first')].map((name) => name.title).join('\\n')");
+    assert!(titles.contains("shop::LruCache<") && titles.contains("Session"), "{titles}");
+    let head = browser.text("document.querySelector('#sites thead th').textContent");
+    assert_eq!(head, "Place");
+
+    // Every cell of a row opens it.
+    let opened_rows = "document.querySelectorAll('#sites [aria-expanded=true]').length";
+    assert_eq!(browser.value(opened_rows), 0);
+    browser.press("#sites tbody td.number:last-child", (0.5, 0.5));
+    assert_eq!(browser.value(opened_rows), 1);
+    browser.press("#sites tbody td.number:last-child", (0.5, 0.5));
+    assert_eq!(browser.value(opened_rows), 0);
+
+    // Threads by name.
+    let threads = browser.text("[...document.querySelectorAll('#thread option')].map((one) => one.value).join(' ')");
+    assert!(["worker-1", "worker-2", "reloader"].iter().all(|name| threads.contains(name)), "{threads}");
+    let choose = |browser: &mut Browser, thread: &str| {
+        browser.value(&format!("(() => {{ const which = document.getElementById('thread'); which.value = {thread:?}; which.dispatchEvent(new Event('change')); }})()"));
+        browser.drawn();
+    };
+    choose(&mut browser, "reloader");
+    assert_eq!(functions(&mut browser), ["shop::reload"]);
+    assert!(browser.text("location.hash").contains("thread=reloader"));
+    choose(&mut browser, "worker-1");
+    let names = functions(&mut browser);
+    assert!(names.iter().any(|name| name == cache) && !names.iter().any(|name| name == "shop::reload"), "{names:?}");
+    choose(&mut browser, "all");
+
+    // The timeline by functions and threads; its axis has round steps.
+    browser.value(LABELS);
+    browser.press("#timeline [data-value=function]", (0.5, 0.5));
+    let legend = "document.querySelector('#timeline .legend').textContent";
+    let shown = browser.text(legend);
+    assert!(shown.contains("shop::reload") && shown.contains(cache), "{shown}");
+    let axis: Vec<String> =
+        labels(&mut browser).into_iter().filter(|label| label.ends_with("iB") && !label.contains("peak")).collect();
+    let is_round = |label: &String| {
+        let fraction =
+            label.split_once('.').map_or("", |(_, rest)| rest.trim_end_matches(|c: char| !c.is_ascii_digit()));
+        ["", "25", "5", "75"].contains(&fraction)
+    };
+    assert!(axis.len() >= 3 && axis.iter().all(is_round), "{axis:?}");
+    browser.press("#timeline [data-value=threads]", (0.5, 0.5));
+    let shown = browser.text(legend);
+    assert!(shown.contains("reloader") && shown.contains("worker-2"), "{shown}");
+
+    // Callers and callees.
+    browser.value("(() => { const input = document.getElementById('focus'); input.value = 'shop::serve'; input.dispatchEvent(new Event('change')); })()");
+    browser.drawn();
+    let focused = browser.text("document.querySelector('#callers .focus').textContent");
+    assert!(focused.starts_with("shop::serve") && focused.contains("shop.cpp:"), "{focused}");
+    let [callers, callees] = [0, 1]
+        .map(|at| browser.text(&format!("document.querySelectorAll('#callers .pair > .card')[{at}].textContent")));
+    assert!(callees.contains(cache) && !callers.contains(cache) && callers.contains("main"), "{callers} {callees}");
+    // A row goes on to that function.
+    browser.value("[...document.querySelectorAll('#callers .pair > .card:last-child tr')].find((row) => row.textContent.includes('get_or_make')).querySelector('td.number').click()");
+    browser.drawn();
+    let focused = browser.text("document.querySelector('#callers .focus').textContent");
+    assert!(focused.starts_with(cache), "{focused}");
+
+    // The tooltip of a bar: source line, bytes, count.
+    browser.value("document.querySelector('#flame canvas').focus()");
+    search(&mut browser, "");
+    let mut tips = Vec::new();
+    for _ in 0..14 {
+        browser.key("ArrowDown");
+        tips.push(browser.text("document.getElementById('tip').textContent"));
+    }
+    let tip = tips.iter().find(|tip| tip.contains("shop.cpp:")).expect("a tooltip with a source line");
+    assert!(tip.contains("allocations") && tip.contains("on average") && tip.contains("% of all"), "{tip}");
+
+    // What looks like an expression and finds nothing gets a hint; between slashes it is one.
+    search(&mut browser, "shop::.*make");
+    let hints = browser.text("document.getElementById('sites').textContent");
+    assert!(hints.contains("plain text") && hints.contains("/shop::.*make/"), "{hints}");
+    search(&mut browser, "/shop::.*make/");
+    assert!(functions(&mut browser).iter().any(|name| name == cache));
+    search(&mut browser, "/shop(/");
+    let hints = browser.text("document.getElementById('sites').textContent");
+    assert!(hints.contains("no regular expression"), "{hints}");
+    search(&mut browser, "");
+
+    // The table as a file: whole names, numbers without units.
+    browser.value("(() => { URL.createObjectURL = (blob) => { blob.text().then((text) => { window.saved = text; }); return 'data:,'; }; })()");
+    browser.press("#sites .options button", (0.5, 0.5));
+    browser.wait("typeof window.saved === 'string'");
+    let saved = browser.text("window.saved");
+    let lines: Vec<&str> = saved.lines().collect();
+    assert!(lines[0].starts_with("Place,Module,Allocated (bytes),Allocations"), "{saved}");
+    assert!(lines.iter().any(|line| line.contains("shop::LruCache<") && line.contains(",shop,")), "{saved}");
+
+    // Two ranges: with and without the reloader.
+    browser.drag("#timeline canvas", (0.1, 0.3), (0.3, 0.3));
+    browser.press("#base", (0.5, 0.5));
+    browser.drag("#timeline canvas", (0.7, 0.3), (0.9, 0.3));
+    let head = browser.text("document.querySelector('#sites thead').textContent");
+    assert!(head.contains("Before") && head.contains("After"), "{head}");
+    let rows =
+        browser.text("[...document.querySelectorAll('#sites tbody tr')].map((row) => row.textContent).join('\\n')");
+    assert!(rows.lines().any(|row| row.contains("shop::reload") && row.contains("gone")), "{rows}");
+    assert!(browser.text("location.hash").contains("base="));
+    browser.value("document.activeElement.blur()");
+    browser.key("0");
+    assert!(browser.text("document.querySelector('#sites thead').textContent").contains("Allocated"));
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+fn controls_have_names_and_phones_show_whole_rows() {
+    if !Browser::is_there() {
+        return;
+    }
+    let recording = Program::new(target::c("named_threads")).recorded().complete();
+    let file = exported(&recording);
+    let mut browser = opened(&file, "", Screen { width: 390, height: 844, dark: true });
+    let cut = "[...document.querySelectorAll('#sites tbody td')].filter((cell) => { const box = cell.getBoundingClientRect(); return box.right > innerWidth || box.left < 0; }).length";
+    assert_eq!(browser.value(cut), 0, "cells of the table are cut");
+    let first = browser.text("[...document.querySelectorAll('#sites tbody tr')][0].children[0].className");
+    assert_eq!(first, "place");
+    // One card for the function that both threads leak in, by two stacks.
+    let cards = browser.text("[...document.querySelectorAll('.leak')].map((card) => card.textContent).join('\\n')");
+    assert!(
+        cards.lines().next().is_some_and(|card| card.contains("from 2 stacks") && card.contains("reader, writer")),
+        "{cards}"
+    );
+    browser.call("Accessibility.enable", serde_json::json!({}));
+    let tree = browser.call("Accessibility.getFullAXTree", serde_json::json!({}));
+    let nodes = tree["nodes"].as_array().expect("nodes");
+    let controls =
+        ["button", "textbox", "searchbox", "combobox", "slider", "application", "link", "table", "region", "img"];
+    let (mut named, mut unnamed) = (0, Vec::new());
+    for node in nodes.iter().filter(|node| node["ignored"] == false) {
+        let role = node["role"]["value"].as_str().unwrap_or_default();
+        if controls.contains(&role) && role != "table" {
+            match node["name"]["value"].as_str().unwrap_or_default() {
+                "" => unnamed.push(node.to_string()),
+                _ => named += 1,
+            }
+        }
+    }
+    assert!(unnamed.is_empty() && named > 30, "{named} {unnamed:#?}");
+    assert_eq!(browser.complaints, [""; 0]);
 }

@@ -43,9 +43,11 @@ const SCRIPTS: &[&str] = &[
     include_str!("html/state.js"),
     include_str!("html/canvas.js"),
     include_str!("html/header.js"),
+    include_str!("html/stacked.js"),
     include_str!("html/timeline.js"),
     include_str!("html/tree.js"),
     include_str!("html/flame.js"),
+    include_str!("html/callers.js"),
     include_str!("html/table.js"),
     include_str!("html/leaks.js"),
     include_str!("html/histograms.js"),
@@ -164,7 +166,7 @@ fn page(source: &mut Source<'_>) -> Result<(Page, Packed), Error> {
     columns.put("line.most_bytes", points().map(|point| point.peak_bytes));
     columns.put("line.live_blocks", points().map(|point| point.live_blocks));
     columns.put("line.allocs", points().map(|point| point.allocs));
-    processes.iter_mut().zip(&parts).for_each(|(process, part)| process.folded = part.folded);
+    parts.iter().for_each(|part| processes[part.process].folded += part.folded);
     let about = (0..).zip(recordings).map(|(number, recording)| about(number, recording, &processes)).collect();
     let page = Page {
         version: data::VERSION,

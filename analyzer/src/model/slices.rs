@@ -6,7 +6,7 @@
 //! by the number of sites, not by that of events. A site with a single event has a cell regardless
 //! of the width, so widening stops early unless there are very many cells.
 
-use super::live_set::{Block, LiveSet};
+use super::live_set::Block;
 use super::row;
 use super::temporary::Temporary;
 use crate::event::{Event, Kind};
@@ -173,15 +173,15 @@ impl Slices {
         }
     }
 
-    /// Completes the cells at the end of the run. Live blocks are counted in the slot of their
+    /// Completes the cells at the end of the run. The live blocks are counted in the slot of their
     /// allocation.
-    pub fn finish(&mut self, live: &LiveSet) {
+    pub fn finish(&mut self, live: impl Iterator<Item = Block>) {
         self.advance(self.line.len() - 1);
         self.flush();
         // By site: the slice of the last block, and the sums of its slot so far. Most often the
         // next block of a site belongs to the same slot.
         let mut survivors: Vec<(usize, Sums)> = Vec::new();
-        for (_, block) in live.iter().filter(|(_, block)| !block.inherited) {
+        for block in live.filter(|block| !block.inherited) {
             let slice = self.axis.slice(if self.axis.by_tick { block.tick } else { block.number });
             let (last, sums) = row(&mut survivors, block.site);
             if *last >> self.shift != slice >> self.shift && sums.left > 0 {

@@ -51,7 +51,7 @@ async function load() {
   strings = JSON.parse(new TextDecoder().decode(names));
   readColumns(columns, page.columns);
   // What does not change is kept small.
-  for (const name of ["frame.function", "frame.module", "frame.flags", "node.frame", "row.process", "row.node", "cell.slot"]) {
+  for (const name of ["frame.function", "frame.module", "frame.flags", "node.frame", "frame.short", "row.process", "row.threads", "row.node", "cell.slot"]) {
     table[name] = Int32Array.from(table[name]);
   }
   const back = table["node.back"];
@@ -79,6 +79,7 @@ function frameOf(node) {
   const frame = table["node.frame"][node];
   return {
     function: strings[table["frame.function"][frame]],
+    short: strings[table["frame.short"][frame]],
     module: strings[table["frame.module"][frame]],
     file: strings[table["frame.file"][frame]],
     line: table["frame.line"][frame],

@@ -104,6 +104,8 @@ pub(super) struct PageProcess {
     pub sizes: Vec<Size>,
     /// Distribution of the lifetimes of blocks.
     pub lifetimes: Lives,
+    /// Groups of threads that the rows distinguish.
+    pub groups: Vec<ThreadGroup>,
     /// Threads, most bytes first.
     pub threads: Vec<Thread>,
     /// Number of threads that are not listed.
@@ -142,6 +144,15 @@ pub(super) struct Lives {
     pub sum: u64,
     /// The longest of their lifetimes.
     pub longest: u64,
+}
+
+/// Threads that are one entry of the filter.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct ThreadGroup {
+    /// Name of the threads.
+    pub name: String,
+    /// Numbers of the threads.
+    pub threads: Vec<u32>,
 }
 
 /// A thread of a process.
@@ -212,8 +223,7 @@ pub(super) struct Leak {
     /// Site of the innermost frame of the stack.
     #[serde(skip)]
     pub site: u32,
-    /// Rank in the order of importance.
-    #[serde(skip)]
+    /// Rank in the order of importance: the sum of several leaks is that of all of them.
     pub weight: u64,
     /// Verdict, as in `leaks --json`.
     pub verdict: serde_json::Value,

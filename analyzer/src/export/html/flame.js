@@ -14,11 +14,11 @@ function drawFlame() {
       choice("inverted", true, "Inverted", "From the function that allocates to its callers")),
     h("div", { class: "choice", role: "group", "aria-label": "Frames" },
       choice("program", false, "All frames", "Every frame that was recorded"),
-      choice("program", true, "Program only", "Without allocator wrappers, containers and run-time libraries")),
-    COMPARING() && h("div", { class: "choice", role: "group", "aria-label": "Width of bars" },
+      choice("program", true, "Hide libraries", "Without allocator wrappers, containers and runtime libraries")),
+    h("div", { class: "choice sized", role: "group", "aria-label": "Width of bars" },
       choice("sized", "after", "Sized by after"), choice("sized", "before", "before"), choice("sized", "change", "change")));
   const crumbs = h("nav", { class: "crumbs", "aria-label": "Zoom" });
-  const legend = h("div", { class: "legend", "aria-label": COMPARING() ? "Colours of change" : "Modules" });
+  const legend = h("div", { class: "legend", "aria-label": "Colors" });
   const none = h("p", { class: "none", hidden: true });
   fill(section, h("div", { class: "head" }, h("h2", { id: "flame-title" }, "Flame graph"), options), crumbs, h("div", { class: "plot flame-plot" }, canvas), none, legend);
   Object.assign(view, { crumbs, legend, none, options });
@@ -37,7 +37,7 @@ function drawFlame() {
   };
   whenChosen((changed) => {
     if (changed.has("inverted") || changed.has("program")) view.zoom = null;
-    if (["measure", "process", "from", "to", "inverted", "program", "sized"].some((name) => changed.has(name))) rebuild();
+    if (["measure", "process", "thread", "from", "to", "baseFrom", "baseTo", "inverted", "program", "sized"].some((name) => changed.has(name))) rebuild();
     else if (changed.has("search") || changed.has("theme")) paintFlame(view);
   });
   whenWidthChanges(canvas.parentElement, () => paintFlame(view));
@@ -45,7 +45,7 @@ function drawFlame() {
   listenToFlame(view);
 }
 
-/** Hues of modules, greatest first; libraries of the run-time are grey. */
+/** Hues of modules, greatest first. Libraries of the runtime have hardly any color, and are distinguished by its lightness. */
 const HUES = [230, 60, 155, 310, 95, 25, 195, 275, 130, 345];
 let moduleHues = null;
 
@@ -77,7 +77,7 @@ function grain(name) {
 
 function barColour(node, dark) {
   const light = (dark ? 0.4 : 0.86) + grain(node.name) * 0.03;
-  if (COMPARING()) {
+  if (comparing()) {
     const whole = Math.max(node.a, node.b);
     const share = whole > 0 ? (node.a - node.b) / whole : 0;
     if (Math.abs(share) < 0.005) return `oklch(${light} 0.004 90)`;
@@ -85,14 +85,20 @@ function barColour(node, dark) {
     return `oklch(${light - Math.abs(share) * 0.03} ${strength} ${share > 0 ? 45 : 245})`;
   }
   const hue = hueOf(node.module);
-  if (node.called < 0 || hue === null) return `oklch(${light} 0.006 90)`;
+  if (node.called < 0 || hue === null) return node.called < 0 ? `oklch(${light} 0.006 90)` : libraryColour(node.module, dark);
   const program = functions.flags[node.called] & PROGRAM;
   return `oklch(${light} ${program ? 0.062 : 0.025} ${hue + grain(node.name + node.module) * 14})`;
 }
 
+/** The color of a library without a hue. */
+function libraryColour(module, dark) {
+  const light = (dark ? 0.38 : 0.83) + grain(module) * (dark ? 0.06 : 0.07);
+  return `oklch(${light.toFixed(3)} 0.014 ${Math.round((grain(module + "/") + 1) * 180)})`;
+}
+
 function barLabel(node) {
-  const name = node.called < 0 ? `all: ${measure().unit(node.a)}` : node.name;
-  if (!COMPARING()) return name;
+  const name = node.called < 0 ? `all: ${measure().unit(node.a)}` : node.short;
+  if (!comparing()) return name;
   if (node.b === 0 && node.a > 0) return `+ ${name} (new)`;
   const change = node.a - node.b;
   if (Math.abs(change) < Math.max(node.a, node.b) * 0.005) return `= ${name}`;
@@ -179,24 +185,27 @@ function sayFlame(view) {
   }
   const path = view.zoom.path;
   const zoomed = path.length > 1;
-  const crumb = (node, last) => last ? h("b", {}, h("bdi", {}, node.name)) : h("button", { type: "button", onclick: () => zoomTo(view, node) }, h("bdi", {}, node.name));
+  const crumb = (node, last) => last ? h("b", {}, named(node.short, node.name)) : h("button", { type: "button", onclick: () => zoomTo(view, node) }, named(node.short, node.name));
   const shown = path.length > 4 ? [path[0], null, ...path.slice(-2)] : path;
   fill(view.crumbs,
     zoomed && shown.map((node, at) => [at > 0 && h("i", {}, "›"), node === null ? "…" : crumb(node, node === view.zoom)]),
     zoomed && h("button", { type: "button", class: "plain", onclick: () => zoomTo(view, view.root) }, "zoom out"),
-    view.matched !== null && h("span", { class: "matched" }, `“${state.search}” matches ${measure().unit(view.matched)}, ${percent(view.matched, view.zoom.weight)}`));
+    zoomed && h("button", { type: "button", class: "plain", onclick: () => showCallers(view.zoom.name) }, "callers and callees"),
+    view.matched !== null && h("span", { class: "matched" }, `“${state.search}” matches ${measure().unit(view.matched)}, ${percent(view.matched, view.zoom.weight)}`),
+    view.matched === 0 && searchHint(state.search) && h("span", { class: "muted" }, searchHint(state.search)));
+  view.options.querySelector(".sized").hidden = !comparing();
   const modules = new Map();
   for (const { node, width, above } of view.bars) if (!above && node.called >= 0 && node.module !== "") modules.set(node.module, (modules.get(node.module) ?? 0) + width);
   const swatch = (colour, title, onclick) => h(onclick ? "button" : "span", { type: onclick && "button", class: "module", onclick }, h("span", { class: "swatch-box", style: { background: colour } }), h("bdi", {}, title));
   const dark = palette().dark;
-  if (COMPARING()) {
+  if (comparing()) {
     const sample = (share, title) => swatch(barColour({ name: "", called: 0, a: 1 + Math.max(share, 0), b: 1 - Math.min(share, 0) }, dark), title);
     fill(view.legend, sample(1, "▲ more than before"), sample(0, "= the same"), sample(-1, "▼ less than before"));
   } else {
     const light = dark ? 0.4 : 0.86;
     fill(view.legend, [...modules].sort((a, b) => b[1] - a[1]).slice(0, 12).map(([module]) => {
       const hue = hueOf(module);
-      return swatch(hue === null ? `oklch(${light} 0.006 90)` : `oklch(${light} 0.062 ${hue})`, module, () => choose({ search: state.search === module ? "" : module }));
+      return swatch(hue === null ? libraryColour(module, dark) : `oklch(${light} 0.062 ${hue})`, module, () => choose({ search: state.search === module ? "" : module }));
     }));
   }
 }
@@ -208,15 +217,25 @@ function zoomTo(view, node) {
   paintFlame(view);
 }
 
+/** How many blocks or calls the value of a node has, or how many bytes its calls have. */
+function ofNode(node) {
+  const [id, one] = measure().of;
+  if (!(node.of > 0)) return "";
+  if (one === undefined) return bytes(node.of);
+  return `${counted(node.of, one)}, ${bytes(node.a / node.of)} on average`;
+}
+
 function tipOf(view, node) {
   const unit = measure().unit;
   const lines = [["strong", node.name]];
-  if (node.module !== "") lines.push(["muted", node.module]);
-  if (COMPARING()) lines.push(["", `${unit(node.b)} before, ${unit(node.a)} after`], [node.a > node.b ? "more" : "less", `${signed(node.a - node.b, unit)}${node.b > 0 ? ` (${percent(node.a - node.b, node.b)})` : ""}`]);
+  const where = node.called < 0 ? "" : node.where;
+  if (node.module !== "" || where !== "") lines.push(["muted", [where, node.module].filter(Boolean).join(" · ")]);
+  if (comparing()) lines.push(["", `${unit(node.b)} before, ${unit(node.a)} after`], [node.a > node.b ? "more" : "less", `${signed(node.a - node.b, unit)}${node.b > 0 ? ` (${percent(node.a - node.b, node.b)})` : ""}`]);
   else {
     lines.push(["", `${unit(node.a)}, ${percent(node.a, view.root.a)} of all${view.zoom !== view.root ? `, ${percent(node.a, view.zoom.a)} of what is shown` : ""}`]);
+    if (ofNode(node) !== "") lines.push(["", ofNode(node)]);
     const self = node.a - node.children.reduce((sum, child) => sum + child.a, 0);
-    if (node.children.length > 0 && self > 0 && !state.inverted) lines.push(["muted", `${unit(self)} in its own calls`]);
+    if (node.called >= 0 && !state.inverted) lines.push(["muted", node.children.length === 0 ? "all of it in its own calls" : `${unit(Math.max(0, self))} in its own calls, ${unit(node.a - Math.max(0, self))} in what it calls`]);
   }
   return lines;
 }

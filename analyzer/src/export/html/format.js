@@ -106,14 +106,52 @@ function matcher(search) {
   return (name) => name.toLowerCase().includes(lower);
 }
 
-/** A step of 1, 2 or 5 times a power of ten (of two for bytes), so that about that many fit. */
+/** A round step of an axis, so that about `ticks` of them fit: 1, 2 or 5 times a power of ten; for bytes a power of two. */
 function niceStep(length, ticks, binary) {
   const rough = length / Math.max(ticks, 1);
-  if (binary && rough >= 1024) {
-    const unit = 1024 ** Math.floor(Math.log(rough) / Math.log(1024));
-    return unit * niceStep(rough / unit, 1, false);
-  }
+  if (binary) return 2 ** Math.ceil(Math.log2(Math.max(rough * 0.999, 1)));
   const power = 10 ** Math.floor(Math.log10(Math.max(rough, 1e-9)));
   const figure = [1, 2, 5, 10].find((figure) => figure * power >= rough * 0.999) ?? 10;
   return figure * power;
+}
+
+/** Bytes on an axis: its steps are powers of two, so that 512 KiB is followed by 1 MiB. */
+function axisBytes(number) {
+  let value = number, unit = 0;
+  while (value >= 1024 && unit + 1 < UNITS.length) { value /= 1024; unit++; }
+  return `${Math.round(value * 100) / 100} ${UNITS[unit]}`;
+}
+
+/** What to try when nothing is found: what looks like an expression is searched for as plain text. */
+function searchHint(search) {
+  const wanted = search.trim();
+  const regular = /^\/(.+)\/i?$/.exec(wanted);
+  if (regular) {
+    try { new RegExp(regular[1], "i"); } catch (error) { return `This is no regular expression: ${error.message.replace(/^Invalid regular expression: /, "")}.`; }
+    return "";
+  }
+  return /[.*+?^$|[\]\\]/.test(wanted) ? `This was searched for as plain text. For a regular expression, write /${wanted}/ .` : "";
+}
+
+/** A cell of a CSV file. Text that a spreadsheet would read as a formula begins with a quote, as in `export --format csv`. */
+function csvCell(value) {
+  if (typeof value === "number") return String(value);
+  const text = /^[=+\-@]/.test(value) ? `'${value}` : value;
+  return /[",\n\r]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
+}
+
+/** Saves a table as a CSV file. */
+function download(name, rows) {
+  const text = rows.map((row) => row.map(csvCell).join(",") + "\n").join("");
+  const address = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+  const link = h("a", { href: address, download: name });
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(address), 10000);
+}
+
+/** A function's short name; the whole one is its tooltip. */
+function named(short, full, kind) {
+  return h("bdi", { class: kind, title: full === short ? undefined : full }, short);
 }

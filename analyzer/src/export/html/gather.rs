@@ -6,11 +6,12 @@ use super::rows::{CELLS, Part, Row, STACKS, bound};
 use crate::event::{Range, Span};
 use crate::load::{Accounting, Process, Recording};
 use crate::missing::Missing;
+use crate::model::by_thread::{self, ByThread, Group, Numbers};
 use crate::model::leaks::Leaks;
 use crate::model::lifetimes::Lifetimes;
 use crate::model::peak::Peak;
 use crate::model::sizes::{self, Sizes};
-use crate::model::slices::{Axis, Point, Slices, Sums as CellSums};
+use crate::model::slices::{Axis, Cell, Point, Slices, Sums as CellSums};
 use crate::model::threads::Threads;
 use crate::model::totals::Totals;
 use crate::progress::Progress;
@@ -46,7 +47,7 @@ pub(super) struct Gathered {
     pub axis: data::Axis,
     /// The processes of all recordings.
     pub processes: Vec<data::PageProcess>,
-    /// The rows of each process.
+    /// The rows of each group of threads of each process.
     pub parts: Vec<Part>,
     /// The time line of each process; empty for a profile.
     pub lines: Vec<Vec<Point>>,
@@ -138,6 +139,10 @@ pub(super) fn gather(
     };
     let processes: Vec<(usize, &Process)> = processes.iter().map(|process| (of(process), *process)).collect();
     let parent = |process: usize, site: u32| processes[process].1.stacks().site(site).parent;
+    let bound = |parts: &mut Vec<Part>, stacks: usize, cells: usize| {
+        let of: Vec<usize> = parts.iter().map(|part| part.process).collect();
+        bound(parts, stacks, cells, |part, site| parent(of[part], site));
+    };
     let (axis, scales) = scales(&processes);
     let mut gathered = Gathered { axis, ..Gathered::default() };
     gathered.axis.partial = !range.is_all();
@@ -153,12 +158,12 @@ pub(super) fn gather(
         let rows: usize = gathered.parts.iter().map(|part| part.rows.len()).sum();
         let cells: usize = gathered.parts.iter().map(|part| part.cells.len()).sum();
         if rows > 3 * STACKS || cells > 3 * CELLS {
-            bound(&mut gathered.parts, 2 * STACKS, 2 * CELLS, parent);
+            bound(&mut gathered.parts, 2 * STACKS, 2 * CELLS);
         }
     }
     // Each side of a comparison has the limits of a page of one recording.
     let sides = recordings.len().max(1);
-    bound(&mut gathered.parts, STACKS * sides, CELLS * sides, parent);
+    bound(&mut gathered.parts, STACKS * sides, CELLS * sides);
     let shift = gathered.parts.first().map_or(0, |part| part.shift);
     gathered.axis.slots = (gathered.axis.slices >> shift).max(1);
     gathered
@@ -181,9 +186,14 @@ impl Gathered {
         let mut lifetimes = Lifetimes::new(process.clock.ticks_per_second);
         let mut survivors = Leaks::new(axis, process.tape.process.free_sites);
         let mut slices = Slices::new(scale.axis(process), shift, CELLS);
-        let mut first = (&mut totals, &mut peak, &mut threads, &mut sizes);
-        let outcome = replay(process, span, progress, &mut (&mut first, &mut lifetimes, &mut survivors, &mut slices));
-        slices.finish(&outcome.live);
+        let known = process.tape.threads.iter();
+        let names: Vec<_> = known.map(|(&number, thread)| (number, thread.name.lossy())).collect();
+        let groups = by_thread::groups(names.iter().map(|(number, name)| (*number, &**name)));
+        let mut by_group = ByThread::new(&groups, (&mut peak, &mut lifetimes, &mut slices));
+        let mut models = (&mut totals, &mut threads, &mut sizes, &mut survivors);
+        let outcome = replay(process, span, progress, &mut (&mut models, &mut by_group));
+        let mut numbers = by_group.numbers;
+        slices.finish(outcome.live.iter().map(|(_, block)| numbers.block(&block)));
         self.missing.extend(outcome.missing.iter().cloned());
         let mut missing = process.missing.clone();
         missing.extend(outcome.missing.iter().cloned());
@@ -191,7 +201,13 @@ impl Gathered {
         let candidates = Candidates::from_events(process, span, Span::ALL, survivors, &outcome.live, &missing);
         self.leaks(&candidates, symbols);
 
-        let rows = rows(&slices, &peak, &lifetimes);
+        self.parts.extend(parts(
+            self.processes.len(),
+            groups.len(),
+            &numbers,
+            &slices,
+            rows(&slices, &peak, &lifetimes),
+        ));
         let has_peak = peak.peak().0.bytes > 0;
         let at = peak.peak().1;
         let inherited = if range.is_all() { process.tape.inherited.as_ref() } else { None };
@@ -222,9 +238,9 @@ impl Gathered {
         losses.sort_by_key(|loss| std::cmp::Reverse(loss.events));
         losses.truncate(GAPS);
         shown.losses = losses;
+        shown.groups = groups.into_iter().map(|Group { name, threads }| data::ThreadGroup { name, threads }).collect();
         self.processes.push(shown);
         self.lines.push(slices.line);
-        self.parts.push(Part { rows, cells: slices.cells, shift: slices.shift, folded: 0 });
     }
 
     /// Adds a process of which only sums are known.
@@ -253,8 +269,9 @@ impl Gathered {
         shown.has_peak = sums.has_peak;
         self.processes.push(shown);
         self.lines.push(Vec::new());
+        let number = self.processes.len() - 1;
         let shift = self.parts.last().map_or(SHIFT, |part| part.shift);
-        self.parts.push(Part { rows, shift, ..Part::default() });
+        self.parts.push(Part { process: number, rows, shift, ..Part::default() });
     }
 
     /// Adds the leaks of a process, judged as `heaptape leaks` judges them.
@@ -310,6 +327,26 @@ fn leak(process: usize, judged: &JudgedLeak) -> Leak {
         bytes,
         evidence: None,
     }
+}
+
+/// Returns the rows and cells of each group of threads that has any, and at least one part.
+fn parts(process: usize, groups: usize, numbers: &Numbers, slices: &Slices, rows: Vec<Row>) -> Vec<Part> {
+    let empty = |group| Part { process, group, shift: slices.shift, ..Part::default() };
+    let mut parts: Vec<Part> = (0..groups.max(1) as u32).map(empty).collect();
+    for row in rows {
+        let (group, site) = numbers.pair(row.site);
+        parts[group as usize].rows.push(Row { site, ..row });
+    }
+    for cell in &slices.cells {
+        let (group, site) = numbers.pair(cell.site);
+        parts[group as usize].cells.push(Cell { site, ..*cell });
+    }
+    parts.retain(|part| part.group == 0 || !part.rows.is_empty());
+    for part in &mut parts {
+        part.rows.sort_by_key(|row| row.site);
+        part.cells.sort_by_key(|cell| (cell.site, cell.slot));
+    }
+    parts
 }
 
 /// Returns a row for each site with allocations, with the sums of the models.

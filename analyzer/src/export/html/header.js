@@ -102,25 +102,36 @@ function drawToolbar() {
     `${COMPARING() ? (process.recording === 0 ? "before: " : "after: ") : ""}${process.name} (${process.pid})`));
   const who = h("select", { id: "process", onchange: (event) => choose({ process: event.target.value === "all" ? "all" : Number(event.target.value) }) },
     h("option", { value: "all" }, COMPARING() ? "both recordings, all processes" : `all ${page.processes.length} processes`), names);
-  const search = h("input", { id: "search", type: "search", placeholder: "Search functions and modules", "aria-label": "Search functions, files and modules; a regular expression between slashes",
+  const search = h("input", { id: "search", type: "search", placeholder: "Search", "aria-label": "Search functions, files and modules; a regular expression between slashes",
     autocomplete: "off", spellcheck: "false", oninput: (event) => choose({ search: event.target.value }) });
-  const range = h("button", { type: "button", id: "range", hidden: true, title: "Show the whole run (Esc in the timeline)", onclick: () => choose({ from: 0, to: page.axis.slots }) });
+  const range = h("button", { type: "button", id: "range", hidden: true, title: "Click to show the whole run (Esc in the timeline)", onclick: () => choose({ from: 0, to: page.axis.slots }) });
+  const which = h("select", { id: "thread", onchange: (event) => choose({ thread: event.target.value }) });
+  const base = h("button", { type: "button", id: "base", hidden: true, onclick: () => choose(hasBase() ? { baseFrom: 0, baseTo: 0 } : { baseFrom: state.from, baseTo: state.to, from: state.to < page.axis.slots ? state.to : 0, to: state.to < page.axis.slots ? Math.min(page.axis.slots, 2 * state.to - state.from) : page.axis.slots }) });
   const about = h("p", { id: "measure-about" });
   fill(document.getElementById("toolbar"),
     h("label", {}, h("span", {}, "Show"), what),
     page.processes.length > (COMPARING() ? 2 : 1) && h("label", {}, h("span", {}, "of"), who),
-    search, range, about);
+    h("label", { id: "threads-label", hidden: true }, h("span", {}, "by"), which),
+    search, range, base, about);
   const update = () => {
     what.value = state.measure;
     who.value = String(state.process);
+    const threads = threadNames();
+    document.getElementById("threads-label").hidden = threads.length < 2 && state.thread === "all";
+    fill(which, h("option", { value: "all" }, `all ${threads.length} threads`), [...new Set([...threads, ...(state.thread === "all" ? [] : [state.thread])])].map((name) => h("option", { value: name }, name)));
+    which.value = state.thread;
     if (search.value !== state.search) search.value = state.search;
     range.hidden = !hasRange();
     range.textContent = hasRange() ? `${position(slotStart(state.from))} – ${position(slotStart(state.to))} ✕` : "";
-    range.setAttribute("aria-label", hasRange() ? `Range ${position(slotStart(state.from))} to ${position(slotStart(state.to))}: press to show the whole run` : "");
-    const total = [0, 0];
-    values().forEach((value, row) => { total[page.processes[table["row.process"][row]].recording] += value; });
+    range.setAttribute("aria-label", hasRange() ? `Range ${position(slotStart(state.from))} to ${position(slotStart(state.to))}: click to show the whole run` : "");
+    base.hidden = COMPARING() || !hasBase() && !hasRange();
+    base.textContent = hasBase() ? `against ${position(slotStart(state.baseFrom))} – ${position(slotStart(state.baseTo))} ✕` : "Compare this range with another";
+    base.title = hasBase() ? "End the comparison of the two ranges" : "Keeps this range as the one before; then drag over another one";
+    const add = (all) => all.reduce((sum, value) => sum + value, 0);
+    const { before, after } = sides(state.measure);
+    const total = before === null ? [add(after)] : [add(before), add(after)];
     const shown = measure().unit;
-    fill(about, h("b", {}, COMPARING() ? `${shown(total[0])} → ${shown(total[1])}` : shown(total[0])), " ", measure().about[hasRange() ? 1 : 0],
+    fill(about, h("b", {}, comparing() ? `${shown(total[0])} → ${shown(total[1])}` : shown(total[0])), " ", measure().about[hasRange() ? 1 : 0],
       rangeSums().shrunk < 0 && state.measure === "growth" ? `; where less is alive than before (${bytes(rangeSums().shrunk)}) is only in the table` : "");
   };
   whenChosen(update);

@@ -1,4 +1,4 @@
-// Colours of the page, keys, and the dialog that explains both.
+// Colors of the page, keys, and the dialog that explains both.
 
 const THEMES = ["auto", "light", "dark"];
 
@@ -10,7 +10,7 @@ function drawTheme() {
     if (!THEMES.includes(theme)) theme = "auto";
     document.documentElement.dataset.theme = theme;
     button.textContent = { auto: "◐", light: "☀", dark: "☾" }[theme];
-    button.setAttribute("aria-label", `Colours: ${{ auto: "as the system", light: "light", dark: "dark" }[theme]}; press to change`);
+    button.setAttribute("aria-label", `Colors: ${{ auto: "as the system", light: "light", dark: "dark" }[theme]}; click to change`);
     button.title = button.getAttribute("aria-label");
     forgetPalette();
     for (const listener of listeners) listener(new Set(["theme"]));
@@ -36,11 +36,12 @@ function drawKeys(nextTheme) {
     ["/", "search functions, files and modules; a regular expression between slashes"],
     ["1 … 7", `show ${MEASURES.map((one) => one.title.toLowerCase()).join(", ")}`],
     ["i", "invert the flame graph: callers first, or the allocating function first"],
-    ["p", "frames of the program only, or all"],
-    ["0", "the whole run, all processes, no search"],
-    ["t", "colours: as the system, light, dark"],
+    ["p", "hide libraries, or show all frames"],
+    ["s", "the timeline in total, by functions, by modules, by threads"],
+    ["0", "the whole run, all processes and threads, no search"],
+    ["t", "colors: as the system, light, dark"],
     ["Timeline", "drag a range; drag its edges; shift-drag moves it; ← → move it, with shift its end, with ctrl far; Esc: the whole run"],
-    ["Flame graph", "press a frame to zoom; arrows go from frame to frame, Enter zooms in, Backspace out, Esc shows all"],
+    ["Flame graph", "click a frame to zoom; arrows go from frame to frame, Enter zooms in, Backspace out, Esc shows all"],
     ["?", "this page"],
   ];
   const terms = [
@@ -62,8 +63,9 @@ function drawKeys(nextTheme) {
     else if (event.key === "?") dialog.showModal();
     else if (event.key === "t") nextTheme();
     else if (event.key === "i") choose({ inverted: !state.inverted });
+    else if (event.key === "s") choose({ stacked: STACKED[(STACKED.findIndex((kind) => kind.id === state.stacked) + 1) % STACKED.length].id });
     else if (event.key === "p") choose({ program: !state.program });
-    else if (event.key === "0") choose({ from: 0, to: page.axis.slots, process: "all", search: "" });
+    else if (event.key === "0") choose({ from: 0, to: page.axis.slots, baseFrom: 0, baseTo: 0, process: "all", thread: "all", search: "" });
     else if (MEASURES[at] !== undefined) choose({ measure: MEASURES[at].id });
     else return;
     event.preventDefault();

@@ -1,4 +1,4 @@
-// What was never freed, one card a stack: verdict, evidence, and how its live bytes went.
+// What was never freed, one card for each blamed function (or stack): verdict, evidence, and how its live bytes went.
 
 const CARDS = 12;
 
@@ -19,11 +19,13 @@ const SERIOUS = ["growing", "slow"];
 
 function drawLeaks() {
   const section = document.getElementById("leaks");
-  const view = { section, verdict: null, shown: CARDS };
+  const view = { section, verdict: null, shown: CARDS, byStack: false };
   view.chips = h("div", { class: "choice", role: "group", "aria-label": "Verdicts" });
+  view.kinds = h("div", { class: "choice", role: "group", "aria-label": "Cards" }, [[false, "by function"], [true, "by stack"]].map(([byStack, title]) =>
+    h("button", { type: "button", "data-stack": String(byStack), onclick: () => { view.byStack = byStack; view.shown = CARDS; paintLeaks(view); } }, title)));
   view.about = h("p", { class: "key" });
   view.cards = h("div", { class: "cards" });
-  fill(section, h("div", { class: "head" }, h("h2", { id: "leaks-title" }, "Never freed"), view.chips), view.about, view.cards);
+  fill(section, h("div", { class: "head" }, h("h2", { id: "leaks-title" }, "Never freed"), h("div", { class: "options" }, view.chips, view.kinds)), view.about, view.cards);
   whenChosen((changed) => { if (changed.has("process") || changed.has("search")) { view.shown = CARDS; paintLeaks(view); } });
   paintLeaks(view);
 }
@@ -31,6 +33,7 @@ function drawLeaks() {
 function paintLeaks(view) {
   const matches = matcher(state.search);
   const shown = page.leaks.filter((leak) => isShown(leak.process) && (matches === null || stackMatches(leak.node, matches)));
+  for (const button of view.kinds.children) button.setAttribute("aria-pressed", String(button.dataset.stack === String(view.byStack)));
   const total = shownProcesses().reduce((sum, process) => sum + process.live_bytes + process.inherited_bytes, 0);
   const kinds = new Map();
   for (const leak of shown) kinds.set(leak.verdict, { title: leak.title, bytes: (kinds.get(leak.verdict)?.bytes ?? 0) + leak.bytes });
@@ -38,50 +41,82 @@ function paintLeaks(view) {
   const chip = (verdict, title, hint) => h("button", { type: "button", title: hint, "aria-pressed": String(view.verdict === verdict), onclick: () => { view.verdict = verdict; view.shown = CARDS; paintLeaks(view); } }, title);
   fill(view.chips, kinds.size > 1 && [chip(null, "all"), [...kinds].map(([verdict, kind]) => chip(verdict, `${kind.title} ${bytes(kind.bytes)}`, VERDICTS[verdict]))]);
   const [stacks, blocks, more] = page.more_leaks;
-  fill(view.about, shown.length === 0 ? (state.search ? "No stack that was searched for left anything." : "Everything was freed.") : "By weight: what grows comes before what is merely large.",
+  fill(view.about, shown.length === 0 ? (state.search ? `No leak matches “${state.search}”. ${searchHint(state.search)}` : "Everything was freed.") : "By weight: what grows comes before what is merely large.",
     stacks > 0 && ` ${counted(stacks, "smaller stack")} with ${bytes(more)} in ${counted(blocks, "block")} are only in the table above.`,
-    page.kept[1] > 0 && ` ${bytes(page.kept[0])} in ${counted(page.kept[1], "block")} that the run-time keeps on purpose are not listed.`);
-  const cards = shown.filter((leak) => view.verdict === null || leak.verdict === view.verdict);
-  fill(view.cards, cards.slice(0, view.shown).map((leak, at) => leakCard(leak, at + 1, total)),
+    page.kept[1] > 0 && ` ${bytes(page.kept[0])} in ${counted(page.kept[1], "block")} that the runtime keeps on purpose are not listed.`);
+  const cards = leakGroups(shown.filter((leak) => view.verdict === null || leak.verdict === view.verdict), view.byStack);
+  fill(view.cards, cards.slice(0, view.shown).map((leaks, at) => leakCard(leaks, at + 1, total)),
     cards.length > view.shown && h("button", { type: "button", class: "plain more-rows", onclick: () => { view.shown += 2 * CARDS; paintLeaks(view); } }, `show ${count(Math.min(2 * CARDS, cards.length - view.shown))} more of ${count(cards.length - view.shown)}`));
 }
 
-function leakCard(leak, number, total) {
+/** Leaks of the same process and blamed function, in the order of the first of each. */
+function leakGroups(leaks, byStack) {
+  if (byStack) return leaks.map((leak) => [leak]);
+  const { of } = functionTable();
+  const groups = new Map();
+  for (const leak of leaks) {
+    const [own] = blamedNodes(leak.node, 1);
+    const key = `${leak.process} ${own === undefined ? "none" : of[table["node.frame"][own]]}`;
+    if (!groups.has(key)) groups.set(key, []);
+    groups.get(key).push(leak);
+  }
+  const weight = (group) => group.reduce((sum, leak) => sum + leak.weight, 0);
+  return [...groups.values()].sort((a, b) => weight(b) - weight(a));
+}
+
+/** One card: the sums of its leaks, and the evidence of the first, which weighs most. */
+function leakCard(leaks, number, total) {
+  const [leak] = leaks;
   const process = page.processes[leak.process];
-  const frames = stackOf(leak.node);
   const [own] = blamedNodes(leak.node, 1).map(frameOf);
-  const body = h("div", { class: "leak-stack" }, stackOfProgram(leak.node, 4));
+  const sum = (value) => leaks.reduce((all, one) => all + value(one), 0);
+  const all_bytes = sum((one) => one.bytes), all_blocks = sum((one) => one.blocks);
+  const stackOf_ = (one) => [
+    leaks.length > 1 && h("p", {}, `${bytes(one.bytes)} in ${counted(one.blocks, "block")}`, one.verdict !== leak.verdict && `, ${one.title}`),
+    stackLines(one.node)];
+  const few = () => stackOfProgram(leak.node, 4);
+  const body = h("div", { class: "leak-stack" }, few());
+  const closed = leaks.length > 1 ? `all ${leaks.length} stacks` : `all ${stackOf(leak.node).length} frames`;
   const all = h("button", { type: "button", class: "plain", "aria-expanded": "false", onclick: () => {
     const open = all.getAttribute("aria-expanded") === "true";
     all.setAttribute("aria-expanded", String(!open));
-    all.textContent = open ? `all ${frames.length} frames` : "fewer frames";
-    fill(body, open ? stackOfProgram(leak.node, 4) : stackLines(leak.node));
-  } }, `all ${frames.length} frames`);
+    all.textContent = open ? closed : "fewer frames";
+    fill(body, open ? few() : leaks.map(stackOf_));
+  } }, closed);
   const find = h("button", { type: "button", class: "plain", onclick: () => {
     choose({ measure: "left", search: own?.function ?? "" });
     document.getElementById("flame").scrollIntoView({ behavior: "auto" });
   } }, "show in flame graph");
-  return h("article", { class: "card leak" },
+  const whole = leaks.length === 1 ? leak.evidence?.live_bytes : summed(leaks);
+  return h("article", { class: "card leak", "aria-label": `Leak ${number}: ${bytes(all_bytes)} in ${own?.short ?? "an unknown function"}, ${leak.title}` },
     h("div", { class: "leak-head" },
       h("span", { class: "leak-number" }, String(number)),
-      h("h3", {}, bytes(leak.bytes), h("span", { class: "muted" }, ` in ${counted(leak.blocks, "block")}`)),
+      h("h3", {}, bytes(all_bytes), h("span", { class: "muted" }, ` in ${counted(all_blocks, "block")}`, leaks.length > 1 && ` from ${leaks.length} stacks`)),
       h("span", { class: `verdict ${SERIOUS.includes(leak.verdict) ? "serious" : ""}`, title: VERDICTS[leak.verdict] }, leak.title)),
-    leak.evidence && sparkline(leak.evidence.live_bytes),
+    whole && sparkline(whole),
+    leaks.length > 1 && h("p", { class: "key" }, `${percent(all_bytes, total)} of all bytes live at the end. Of the first stack, ${bytes(leak.bytes)}:`),
     h("ul", { class: "evidence" }, evidenceOf(leak, total, process).map((line_) => h("li", {}, line_))),
     body, h("div", { class: "leak-more" }, all, find));
+}
+
+/** The live bytes of several leaks over the run, if all have them on the same points. */
+function summed(leaks) {
+  const lines = leaks.map((leak) => leak.evidence?.live_bytes).filter(Boolean);
+  if (lines.length !== leaks.length || lines.some((one) => one.length !== lines[0].length)) return leaks[0].evidence?.live_bytes;
+  return lines[0].map((_, at) => lines.reduce((sum, one) => sum + one[at], 0));
 }
 
 /** The innermost frames that are blamed. */
 function stackOfProgram(node, most) {
   const shown = blamedNodes(node, most).map(frameOf);
-  return h("ol", {}, shown.map((frame) => h("li", {}, h("bdi", {}, frame.function),
+  return h("ol", {}, shown.map((frame) => h("li", {}, named(frame.short, frame.function),
     frame.file ? h("span", { class: "where", title: frame.file }, h("bdi", {}, `${baseName(frame.file)}:${frame.line}`)) : frame.module && h("span", { class: "where" }, h("bdi", {}, baseName(frame.module))))));
 }
 
 function evidenceOf(leak, total, process) {
   const found = [];
   const several = page.processes.length > 1;
-  found.push(`${percent(leak.bytes, total)} of all that is left${several ? `, in ${COMPARING() ? (process.recording === 0 ? "before: " : "after: ") : ""}${process.name} (pid ${process.pid})` : ""}`);
+  found.push(`${percent(leak.bytes, total)} of all bytes live at the end${several ? `, in ${COMPARING() ? (process.recording === 0 ? "before: " : "after: ") : ""}${process.name} (pid ${process.pid})` : ""}`);
   const why = leak.evidence;
   if (!why) {
     found.push("The recording has only sums, without order and times, so there is no more evidence.");

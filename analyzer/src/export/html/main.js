@@ -10,6 +10,7 @@ async function main() {
   drawToolbar();
   drawTimeline();
   drawFlame();
+  drawCallers();
   drawTable();
   drawLeaks();
   drawHistograms();

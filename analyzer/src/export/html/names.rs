@@ -3,6 +3,7 @@
 
 use super::pack::{Columns, packed, safe};
 use crate::program_frames::{Role, is_outermost};
+use crate::short_name::short_name;
 use crate::stacks::Stacks;
 use crate::symbols::{Frame, Symbolizer};
 use rustc_hash::FxHashMap;
@@ -31,6 +32,7 @@ const RANK: u32 = 4;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Row {
     function: u32,
+    short: u32,
     module: u32,
     file: u32,
     line: u32,
@@ -43,6 +45,8 @@ pub(super) struct Names {
     strings: Vec<Rc<str>>,
     string_numbers: FxHashMap<Rc<str>, u32>,
     text: usize,
+    /// Number of the short name of each function, by the number of its name.
+    short_names: FxHashMap<u32, u32>,
     frames: Vec<Row>,
     frame_numbers: FxHashMap<Row, u32>,
     /// Node of the caller and frame. The number of a caller is smaller than the node's own.
@@ -56,6 +60,7 @@ impl Default for Names {
             strings: Vec::new(),
             string_numbers: FxHashMap::default(),
             text: 0,
+            short_names: FxHashMap::default(),
             frames: vec![Row::default()],
             frame_numbers: FxHashMap::default(),
             nodes: vec![(0, 0)],
@@ -95,9 +100,22 @@ impl Names {
         })
     }
 
+    /// Returns the number of a function's short name. Functions occur in many frames.
+    fn short(&mut self, title: &str) -> u32 {
+        let function = self.string(title);
+        if let Some(&short) = self.short_names.get(&function) {
+            return short;
+        }
+        let short = self.string(&short_name(title));
+        self.short_names.insert(function, short);
+        short
+    }
+
     fn known(&mut self, frame: &Frame) -> u32 {
+        let title = frame.title();
         let row = Row {
-            function: self.string(&frame.title()),
+            function: self.string(&title),
+            short: self.short(&title),
             module: self.string(&frame.module),
             file: self.string(frame.file.as_deref().unwrap_or_default()),
             line: frame.line.unwrap_or(0),
@@ -113,7 +131,7 @@ impl Names {
     /// none).
     fn made_up(&mut self, parent: u32, title: &str) -> u32 {
         let function = self.string(title);
-        let frame = self.frame(Row { function, flags: MADE_UP, ..Row::default() });
+        let frame = self.frame(Row { function, short: function, flags: MADE_UP, ..Row::default() });
         self.node(parent, frame)
     }
 
@@ -178,6 +196,7 @@ impl Names {
     pub(super) fn put(&self, columns: &mut Columns) {
         let frames = &self.frames;
         columns.put("frame.function", frames.iter().map(|row| row.function.into()));
+        columns.put("frame.short", frames.iter().map(|row| row.short.into()));
         columns.put("frame.module", frames.iter().map(|row| row.module.into()));
         columns.put("frame.file", frames.iter().map(|row| row.file.into()));
         columns.put("frame.line", frames.iter().map(|row| row.line.into()));

@@ -11,8 +11,13 @@ function threadLabel(threads, thread) {
 function drawThreads() {
   const section = document.getElementById("threads");
   const view = { section, shown: LISTED };
-  whenChosen((changed) => { if (changed.has("process")) { view.shown = LISTED; paintThreads(view); } });
+  whenChosen((changed) => { if (changed.has("process") || changed.has("thread")) { if (changed.has("process")) view.shown = LISTED; paintThreads(view); } });
   paintThreads(view);
+}
+
+/** The entry of the filter that a thread belongs to. */
+function groupOfThread(thread) {
+  return thread.process.groups.find((group) => group.threads.includes(thread.number))?.name ?? "all";
 }
 
 /** Where on the axis something was. */
@@ -29,11 +34,12 @@ function paintThreads(view) {
   const number = (value, unit = count) => h("td", { class: "number" }, unit(value));
   const times = page.axis.unit === "ns";
   fill(view.section, h("div", { class: "head" }, h("h2", { id: "threads-title" }, "Threads")),
+    threadNames().length > 1 && h("p", { class: "key" }, "Click a thread to see its memory alone; threads of the same name count together."),
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of threads" }, h("table", {},
       h("thead", {}, h("tr", {}, ["Thread", several && "Process", times && "When"].filter(Boolean).map((title) => h("th", { scope: "col" }, title)),
         ["Allocated", "Allocations", "Resizes", "Frees", "of others", "Live", "Lost"].map((title) => h("th", { scope: "col", class: "number" }, title)))),
-      h("tbody", {}, rows.slice(0, view.shown).map((thread) => h("tr", {},
-        h("th", { scope: "row" }, h("bdi", {}, thread.name || `thread ${thread.number}`), thread.tid !== null && h("span", { class: "of" }, `tid ${thread.tid}`)),
+      h("tbody", {}, rows.slice(0, view.shown).map((thread) => h("tr", { class: `pick ${state.thread === groupOfThread(thread) ? "chosen" : ""}`, onclick: () => choose({ thread: state.thread === groupOfThread(thread) ? "all" : groupOfThread(thread) }) },
+        h("th", { scope: "row" }, h("button", { type: "button", class: "row", "aria-pressed": String(state.thread === groupOfThread(thread)) }, h("bdi", {}, thread.name || `thread ${thread.number}`)), thread.tid !== null && h("span", { class: "of" }, `tid ${thread.tid}`)),
         several && h("td", {}, h("bdi", {}, thread.process.name), h("span", { class: "of" }, `${thread.process.pid}`)),
         times && h("td", { class: "when" }, spanBar(thread.span)),
         number(thread.bytes, bytes), number(thread.allocs), number(thread.resizes), number(thread.frees), number(thread.frees_of_others), number(thread.live_bytes, bytes),
@@ -77,17 +83,17 @@ function paintProcesses(view) {
   const rows = processTree();
   const number = (value, unit = count) => h("td", { class: "number" }, unit(value));
   const times = page.axis.unit === "ns";
-  const row = ([process, depth]) => h("tr", { class: state.process === process.number ? "chosen" : "" },
+  const row = ([process, depth]) => h("tr", { class: `pick ${state.process === process.number ? "chosen" : ""}`, onclick: () => choose({ process: state.process === process.number ? "all" : process.number }) },
     h("th", { scope: "row", style: { "padding-left": `${0.5 + Math.min(depth, 12) * 1.1}rem` } },
       depth > 0 && h("span", { class: "branch", "aria-hidden": "true" }, "└ "),
-      h("button", { type: "button", class: "row", title: process.command, "aria-pressed": String(state.process === process.number), onclick: () => choose({ process: state.process === process.number ? "all" : process.number }) }, h("bdi", {}, process.name)),
+      h("button", { type: "button", class: "row", title: process.command, "aria-pressed": String(state.process === process.number) }, h("bdi", {}, process.name)),
       h("span", { class: "of" }, [process.pid || "", process.origin, COMPARING() && (process.recording === 0 ? "before" : "after")].filter(Boolean).join(" · "))),
     times && h("td", { class: "when" }, process.has_events && spanBar(process.span)),
     number(process.recorded_events), h("td", { class: `number ${process.lost_events > 0 ? "bad" : ""}` }, count(process.lost_events)),
     number(process.bytes_allocated, bytes), number(process.peak_bytes, bytes), number(process.live_bytes, bytes),
     h("td", { class: process.complete ? "" : "bad" }, process.ending, !process.complete && " · incomplete"));
   fill(view.section, h("div", { class: "head" }, h("h2", { id: "processes-title" }, "Processes")),
-    h("p", { class: "key" }, "Press a process to see it alone."),
+    h("p", { class: "key" }, "Click a process to see it alone."),
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of processes" }, h("table", {},
       h("thead", {}, h("tr", {}, ["Program", times && "When"].filter(Boolean).map((title) => h("th", { scope: "col" }, title)),
         ["Events", "Lost", "Allocated", "Peak", "Live"].map((title) => h("th", { scope: "col", class: "number" }, title)), h("th", { scope: "col" }, "End"))),

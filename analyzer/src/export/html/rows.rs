@@ -50,9 +50,13 @@ impl Row {
     }
 }
 
-/// The rows of a process by site, and their cells.
+/// The rows of a group of threads of a process by site, and their cells.
 #[derive(Debug, Default)]
 pub(super) struct Part {
+    /// Index of the process.
+    pub process: usize,
+    /// Index of the group of threads in the process.
+    pub group: u32,
     /// The rows by site.
     pub rows: Vec<Row>,
     /// The cells of the rows.
@@ -196,6 +200,14 @@ fn align(parts: &mut [Part], cells: usize, least: usize) -> bool {
     }
 }
 
+/// A row with the number of its stack.
+struct Named {
+    process: u64,
+    group: u64,
+    node: u64,
+    row: Row,
+}
+
 /// Names every row by `node_of` (of a process and a site), and writes rows and cells. Rows whose
 /// names do not fit into the page are folded.
 pub(super) fn put(
@@ -215,13 +227,14 @@ pub(super) fn put(
         let site = parts[at].rows[row].site;
         nodes[at][row] = match site & !FOLDED {
             0 if site == FOLDED => None,
-            plain => node_of(names, at, plain).map(|node| if plain == site { node } else { names.smaller(node) }),
+            plain => node_of(names, parts[at].process, plain)
+                .map(|node| if plain == site { node } else { names.smaller(node) }),
         };
     }
-    let mut all: Vec<(u64, u64, Row)> = Vec::new();
+    let mut all: Vec<Named> = Vec::new();
     let mut counts = Vec::new();
     let mut cells: Vec<Cell> = Vec::new();
-    for ((number, part), nodes) in (0u64..).zip(parts.iter_mut()).zip(nodes) {
+    for (part, nodes) in parts.iter_mut().zip(nodes) {
         let named: Vec<(u32, u32)> =
             part.rows.iter().zip(nodes).filter_map(|(row, node)| Some((row.site, node?))).collect();
         let node = |site: u32| named.binary_search_by_key(&site, |pair| pair.0).ok().map(|at| named[at].1);
@@ -229,16 +242,17 @@ pub(super) fn put(
         let mut rest = &part.cells[..];
         for row in &part.rows {
             let node = node(row.site).unwrap_or_else(|| names.smaller(0));
-            all.push((number, node.into(), *row));
+            all.push(Named { process: part.process as u64, group: part.group.into(), node: node.into(), row: *row });
             let own = rest.partition_point(|cell| cell.site <= row.site);
             counts.push(own as u64);
             cells.extend_from_slice(&rest[..own]);
             rest = &rest[own..];
         }
     }
-    columns.put("row.process", all.iter().map(|row| row.0));
-    columns.put("row.node", all.iter().map(|row| row.1));
-    let mut row = |name, value: fn(&Row) -> u64| columns.put(name, all.iter().map(|(_, _, row)| value(row)));
+    columns.put("row.process", all.iter().map(|row| row.process));
+    columns.put("row.threads", all.iter().map(|row| row.group));
+    columns.put("row.node", all.iter().map(|row| row.node));
+    let mut row = |name, value: fn(&Row) -> u64| columns.put(name, all.iter().map(|named| value(&named.row)));
     row("row.allocs", |row| row.sums.allocs);
     row("row.bytes", |row| row.sums.bytes);
     row("row.frees", |row| row.sums.frees);

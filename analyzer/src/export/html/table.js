@@ -4,7 +4,7 @@ const GROUPS = [
   { id: "site", title: "by site", about: "the innermost three functions of the program" },
   { id: "function", title: "by function", about: "the innermost function of the program" },
   { id: "module", title: "by module", about: "the module of that function" },
-  { id: "stack", title: "by stack", about: "every stack for itself" },
+  { id: "stack", title: "by stack", about: "one row for each stack" },
 ];
 /** Rows that are made at once. */
 const PAGE = 50;
@@ -28,10 +28,10 @@ const groupings = {};
 /** For each row the group that it belongs to. */
 function grouping(kind) {
   if (groupings[kind]) return groupings[kind];
-  const { of, name, module } = functionTable();
+  const { of, name, short, module } = functionTable();
   const rows = table["row.node"];
   const known = new Map();
-  const grouped = { of: new Int32Array(rows.length), title: [], module: [], rows: [] };
+  const grouped = { of: new Int32Array(rows.length), title: [], short: [], called: [], module: [], rows: [] };
   const frame = table["node.frame"];
   const limit = kind === "site" ? 3 : 1;
   for (let row = 0; row < rows.length; row++) {
@@ -45,6 +45,8 @@ function grouping(kind) {
       group = grouped.title.length;
       known.set(key, group);
       grouped.title.push(kind === "module" ? [module[own[0]] || "(no module)"] : own.map((called) => name[called]));
+      grouped.short.push(kind === "module" ? grouped.title[group] : own.map((called) => short[called]));
+      grouped.called.push(kind === "module" ? -1 : own[0]);
       grouped.module.push(module[own[0]]);
       grouped.rows.push([]);
     }
@@ -59,9 +61,10 @@ function drawTable() {
   const view = { section, sort: null, down: true, shown: PAGE, open: new Set() };
   view.groups = h("div", { class: "choice", role: "group", "aria-label": "Rows" }, GROUPS.map((group) =>
     h("button", { type: "button", "data-value": group.id, title: group.about, onclick: () => choose({ group: group.id }) }, group.title)));
+  view.save = h("button", { type: "button", class: "plain", title: "All rows of the table, with whole names and numbers, as a CSV file", onclick: () => saveTable(view) }, "Download as CSV");
   view.about = h("p", { class: "key" });
   view.body = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of sites" });
-  fill(section, h("div", { class: "head" }, h("h2", { id: "sites-title" }, "Where memory is allocated"), view.groups), view.about, view.body);
+  fill(section, h("div", { class: "head" }, h("h2", { id: "sites-title" }, "Where memory is allocated"), h("div", { class: "options" }, view.save, view.groups)), view.about, view.body);
   whenChosen((changed) => {
     if (changed.has("group")) view.open.clear();
     if (changed.has("measure")) view.sort = null;
@@ -73,19 +76,24 @@ function drawTable() {
 /** Sums of the groups, in the requested order. */
 function tableRows(view) {
   const grouped = grouping(state.group);
-  const sums = rangeSums();
   const whole = !hasRange();
   const groups = grouped.title.length;
-  const comparing = COMPARING();
   const columns = {};
   const wanted = COLUMNS.filter((column) => column.id !== "life").map((column) => column.id);
-  for (const id of wanted) columns[id] = [new Float64Array(groups), new Float64Array(groups)];
+  for (const id of wanted) {
+    columns[id] = [new Float64Array(groups), new Float64Array(groups)];
+    const { before, after } = sides(id);
+    // Without a comparison all is in the first column.
+    const [first, second] = before === null ? [after, null] : [before, after];
+    for (let row = 0; row < grouped.of.length; row++) {
+      columns[id][0][grouped.of[row]] += first[row];
+      if (second !== null) columns[id][1][grouped.of[row]] += second[row];
+    }
+  }
   const lived = new Float64Array(groups), freed = new Float64Array(groups);
-  const process = table["row.process"];
+  const shown = shownRows();
   for (let row = 0; row < grouped.of.length; row++) {
-    const side = comparing ? page.processes[process[row]].recording : 0;
-    for (const id of wanted) columns[id][side][grouped.of[row]] += sums[id][row];
-    if (!isShown(process[row])) continue;
+    if (!shown[row]) continue;
     lived[grouped.of[row]] += table["row.lived"][row];
     freed[grouped.of[row]] += table["row.died"][row];
   }
@@ -98,11 +106,11 @@ function tableRows(view) {
     if (matches !== null && !matchesGroup(grouped, group, matches)) continue;
     rows.push(group);
   }
-  const chosen = view.sort ?? (comparing ? "change" : state.measure);
+  const chosen = view.sort ?? (comparing() ? "change" : state.measure);
   // Over the whole run these are what is live at the end.
-  const key = !comparing && whole && ["left", "growth"].includes(chosen) ? "live" : chosen;
+  const key = !comparing() && whole && ["left", "growth"].includes(chosen) ? "live" : chosen;
   const value = (group) => {
-    if (!comparing) return key === "name" ? 0 : columns[key][0][group];
+    if (!comparing()) return key === "name" ? 0 : columns[key][0][group];
     const [before, after] = columns[state.measure];
     return key === "before" ? before[group] : key === "after" ? after[group] : key === "share" ? (after[group] - before[group]) / Math.max(before[group], 1) : Math.abs(after[group] - before[group]);
   };
@@ -136,45 +144,67 @@ function stackMatches(node, matches) {
   return answer;
 }
 
+/** The columns of the table with numbers: id, title, unit, and the value of a group. */
+function tableHeads(columns) {
+  const unit = measure().unit;
+  if (comparing()) {
+    const [before, after] = columns[state.measure];
+    return [
+      { id: "before", title: "Before", unit, of: (group) => before[group] },
+      { id: "after", title: "After", unit, of: (group) => after[group] },
+      { id: "change", title: "Change", of: (group) => after[group] - before[group], unit: (change) => (change === 0 ? "0" : `${change > 0 ? "▲" : "▼"} ${signed(change, unit)}`), changes: true },
+      { id: "share", title: "%", of: (group) => [before[group], after[group]], unit: ([from, to]) => (from === 0 ? (to > 0 ? "new" : "–") : to === 0 ? "gone" : percent(to - from, from)), changes: true },
+    ];
+  }
+  const fits = (column) => (hasRange() ? !column.whole : !column.range) && (hasPeak() || column.id !== "peak") && (hasEvents() || !["temporary", "life"].includes(column.id));
+  return COLUMNS.filter(fits).map((column) => ({ ...column, of: (group) => columns[column.id][0][group] }));
+}
+
 function paintTable(view) {
   for (const button of view.groups.children) button.setAttribute("aria-pressed", String(button.dataset.value === state.group));
   const { grouped, columns, rows, key } = tableRows(view);
-  const comparing = COMPARING();
-  const shown = measure().unit;
-  const heads = comparing
-    ? [["before", "Before"], ["after", "After"], ["change", "Change"], ["share", "%"]]
-    : COLUMNS.filter((column) => (hasRange() ? !column.whole : !column.range) && (hasPeak() || column.id !== "peak") && (hasEvents() || !["temporary", "life"].includes(column.id))).map((column) => [column.id, column.title, column]);
-  fill(view.about, comparing ? `${measure().title}, ${counted(rows.length, "row")}. ` : `${counted(rows.length, "row")}: `, GROUPS.find((group) => group.id === state.group).about, ". Press a row for its stacks.");
-  const head = ([id, title]) => h("th", { scope: "col", class: "number", "aria-sort": key === id ? (view.down ? "descending" : "ascending") : "none" },
+  const heads = tableHeads(columns);
+  fill(view.about, comparing() ? `${measure().title}, ${counted(rows.length, "row")}. ` : `${counted(rows.length, "row")}: `, GROUPS.find((group) => group.id === state.group).about, ". Click a row for its stacks.");
+  const order = (id) => (key === id ? (view.down ? "descending" : "ascending") : "none");
+  const head = ({ id, title }) => h("th", { scope: "col", class: id === "name" ? "place" : "number", "aria-sort": order(id) },
     h("button", { type: "button", onclick: () => sortBy(view, id, key) }, title, h("span", { class: "arrow", "aria-hidden": "true" }, key === id ? (view.down ? " ↓" : " ↑") : "")));
-  const greatest = Math.max(1, ...rows.slice(0, view.shown).map((group) => (comparing ? Math.max(columns[state.measure][0][group], columns[state.measure][1][group]) : Math.max(0, columns[key === "name" || key === "life" ? "bytes" : key]?.[0][group] ?? 0))));
-  const cells = (group) => {
-    if (!comparing) return heads.map(([id, , column]) => {
-      const value = columns[id][0][group];
-      return h("td", { class: `number${id === key ? " sorted" : ""}`, style: id === key ? { "--share": `${Math.max(0, value / greatest * 100).toFixed(1)}%` } : undefined }, column.unit(value));
-    });
-    const [before, after] = [columns[state.measure][0][group], columns[state.measure][1][group]];
-    const kind = after > before ? "more" : after < before ? "less" : "same";
-    return [h("td", { class: "number" }, shown(before)), h("td", { class: "number" }, shown(after)),
-      h("td", { class: `number ${kind}` }, after === before ? "0" : `${after > before ? "▲" : "▼"} ${signed(after - before, shown)}`),
-      h("td", { class: `number ${kind}` }, before === 0 ? (after > 0 ? "new" : "–") : after === 0 ? "gone" : percent(after - before, before))];
+  const sorted = heads.find((one) => one.id === key && !one.changes);
+  const greatest = Math.max(1, ...rows.slice(0, view.shown).map((group) => Math.max(0, sorted?.of(group) ?? 0)));
+  const cell = (group) => (one) => {
+    const value = one.of(group);
+    const change = one.changes ? columns[state.measure][1][group] - columns[state.measure][0][group] : 0;
+    const kind = one === sorted ? "sorted" : change > 0 ? "more" : change < 0 ? "less" : "";
+    return h("td", { class: `number ${kind}`, "data-title": one.title, style: one === sorted ? { "--share": `${Math.max(0, value / greatest * 100).toFixed(1)}%` } : undefined }, one.unit(value));
   };
   const body = rows.slice(0, view.shown).flatMap((group) => {
     const open = view.open.has(group);
     const toggle = () => { if (open) view.open.delete(group); else view.open.add(group); paintTable(view); view.body.querySelector(`[data-group="${group}"]`)?.focus(); };
-    const [first, ...callers] = grouped.title[group];
-    const line_ = h("tr", { class: open ? "open" : "" },
-      cells(group),
-      h("td", { class: "place" }, h("button", { type: "button", class: "row", "data-group": group, "aria-expanded": String(open), onclick: toggle },
-        h("span", { class: "fold", "aria-hidden": "true" }, open ? "▾" : "▸"), h("bdi", { class: "first" }, first),
-        callers.map((name) => [h("i", {}, " ← "), h("bdi", {}, name)]),
-        state.group !== "module" && grouped.module[group] && h("span", { class: "of" }, h("bdi", {}, grouped.module[group])))));
-    return open ? [line_, h("tr", { class: "stacks" }, h("td", { colspan: heads.length + 1 }, stacksOf(grouped.rows[group])))] : [line_];
+    const [first, ...callers] = grouped.short[group];
+    const [firstFull, ...callersFull] = grouped.title[group];
+    // The whole row reacts to the mouse; its button is for keys and screen readers. Selected text is left alone.
+    const click = () => { if (String(getSelection()) === "") toggle(); };
+    const line_ = h("tr", { class: open ? "open" : "", onclick: click },
+      h("td", { class: "place" }, h("button", { type: "button", class: "row", "data-group": group, "aria-expanded": String(open) },
+        h("span", { class: "fold", "aria-hidden": "true" }, open ? "▾" : "▸"), named(first, firstFull, "first"),
+        callers.map((name, at) => [h("i", {}, " ← "), named(name, callersFull[at])]),
+        state.group !== "module" && grouped.module[group] && h("span", { class: "of" }, h("bdi", {}, grouped.module[group])))),
+      heads.map(cell(group)));
+    return open ? [line_, h("tr", { class: "stacks" }, h("td", { colspan: heads.length + 1 }, stacksOf(grouped.rows[group], firstFull, grouped.called[group])))] : [line_];
   });
   fill(view.body,
-    h("table", { class: "sites" }, h("thead", {}, h("tr", {}, heads.map(head), h("th", { scope: "col", class: "place", "aria-sort": key === "name" ? (view.down ? "descending" : "ascending") : "none" }, h("button", { type: "button", onclick: () => sortBy(view, "name", key) }, "Place")))), h("tbody", {}, body)),
-    rows.length === 0 && h("p", { class: "none" }, state.search ? `Nothing matches “${state.search}”.` : "Nothing was allocated here."),
+    h("table", { class: "sites" }, h("thead", {}, h("tr", {}, head({ id: "name", title: "Place" }), heads.map(head))), h("tbody", {}, body)),
+    rows.length === 0 && h("p", { class: "none" }, state.search ? `Nothing matches “${state.search}”. ${searchHint(state.search)}` : "Nothing was allocated here."),
     rows.length > view.shown && h("button", { type: "button", class: "plain more-rows", onclick: () => { view.shown += 5 * PAGE; paintTable(view); } }, `show ${count(Math.min(5 * PAGE, rows.length - view.shown))} more of ${count(rows.length - view.shown)}`));
+}
+
+/** Saves all rows of the table as they are sorted and searched. */
+function saveTable(view) {
+  const { grouped, columns, rows } = tableRows(view);
+  const heads = tableHeads(columns).filter((one) => one.id !== "share");
+  const units = (one) => (one.id === "life" ? ` (${page.axis.unit})` : one.unit === bytes || one.changes && measure().unit === bytes || one.id === "growth" ? " (bytes)" : "");
+  const head = ["Place", "Module", ...heads.map((one) => one.title + units(one))];
+  const line_ = (group) => [grouped.title[group].join(" < "), grouped.module[group], ...heads.map((one) => Math.round(one.of(group)))];
+  download(`${baseName(page.recordings.at(-1).path) || "heaptape"}-${state.group}.csv`, [head, ...rows.map(line_)]);
 }
 
 function sortBy(view, id, key) {
@@ -183,25 +213,36 @@ function sortBy(view, id, key) {
   paintTable(view);
 }
 
-/** The greatest stacks of a group, whole. */
-function stacksOf(rows) {
-  const shown = values();
-  const unit = measure().unit;
-  const own = rows.filter((row) => isShown(table["row.process"][row])).sort((a, b) => shown[b] - shown[a] || table["row.bytes"][b] - table["row.bytes"][a]);
-  const total = own.reduce((sum, row) => sum + Math.max(0, shown[row]), 0);
-  return h("div", { class: "stack-list" }, own.slice(0, STACKS).map((row) => {
-    const process = page.processes[table["row.process"][row]];
-    const title = [`${unit(shown[row])}${own.length > 1 ? `, ${percent(shown[row], total)} of the row` : ""}`,
-      page.processes.length > 1 && `${COMPARING() ? (process.recording === 0 ? "before, " : "after, ") : ""}${process.name} (pid ${process.pid})`].filter(Boolean).join(" · ");
-    return h("div", { class: "stack" }, h("p", {}, title), stackLines(table["row.node"][row]));
+/** The greatest stacks of a group, whole: each once, with the threads that have it. */
+function stacksOf(rows, name, called) {
+  const [unit, values_, shown] = [measure().unit, values(), shownRows()];
+  const [of, node, threads] = [table["row.process"], table["row.node"], table["row.threads"]];
+  const stacks = new Map();
+  for (const row of rows) {
+    if (!shown[row]) continue;
+    const key = `${of[row]} ${node[row]}`;
+    const one = stacks.get(key) ?? { process: page.processes[of[row]], node: node[row], value: 0, bytes: 0, threads: [] };
+    stacks.set(key, one);
+    one.value += values_[row];
+    one.bytes += table["row.bytes"][row];
+    if (values_[row] !== 0) one.threads.push(one.process.groups[threads[row]]?.name);
+  }
+  const own = [...stacks.values()].sort((a, b) => b.value - a.value || b.bytes - a.bytes);
+  const total = own.reduce((sum, one) => sum + Math.max(0, one.value), 0);
+  const list = h("div", { class: "stack-list" }, own.slice(0, STACKS).map((one) => {
+    const title = [`${unit(one.value)}${own.length > 1 ? `, ${percent(one.value, total)} of the row` : ""}`,
+      one.process.groups.length > 1 && (one.threads.length > 4 ? `${one.threads.length} threads` : one.threads.join(", ")),
+      page.processes.length > 1 && `${COMPARING() ? (one.process.recording === 0 ? "before, " : "after, ") : ""}${one.process.name} (pid ${one.process.pid})`].filter(Boolean).join(" · ");
+    return h("div", { class: "stack" }, h("p", {}, title), stackLines(one.node));
   }), own.length > STACKS && h("p", { class: "muted" }, `and ${counted(own.length - STACKS, "stack")} more; group by stack to see them`));
+  return [list, called >= 0 && h("p", { class: "leak-more" }, h("button", { type: "button", class: "plain", onclick: () => showCallers(name) }, "callers and callees"))];
 }
 
 /** A stack, innermost first; frames that are not the program's are dim. */
 function stackLines(node, most = Infinity) {
   const frames = stackOf(node);
   return h("ol", {}, frames.slice(0, most).map((frame) => h("li", { class: frame.flags & (PROGRAM | MADE_UP) ? "" : "dim" },
-    h("bdi", {}, frame.function),
+    named(frame.short, frame.function),
     frame.file ? h("span", { class: "where", title: frame.file }, h("bdi", {}, `${baseName(frame.file)}${frame.line ? `:${frame.line}` : ""}`)) : frame.module && h("span", { class: "where", title: frame.module }, h("bdi", {}, baseName(frame.module))),
     Boolean(frame.flags & INLINED) && h("span", { class: "where" }, "inlined"))),
     frames.length > most && h("li", { class: "dim" }, `… ${counted(frames.length - most, "outer frame")}`));

@@ -11,10 +11,12 @@ function drawTimeline() {
   const canvas = h("canvas", { tabindex: "0", role: "slider", "aria-label": "Range of the run: drag, or use the arrow keys; shift moves the end; Escape shows the whole run",
     "aria-valuemin": 0, "aria-valuemax": page.axis.slots, "aria-orientation": "horizontal" });
   const key = h("p", { class: "key" });
-  fill(section, h("div", { class: "head" }, h("h2", { id: "timeline-title" }, "Live bytes over the run"), key), h("div", { class: "plot" }, canvas));
-  const view = { canvas, key, left: 0, width: 1, drag: null };
+  const kinds = h("div", { class: "choice", role: "group", "aria-label": "Timeline by" }, STACKED.map((kind) => h("button", { type: "button", "data-value": kind.id, title: kind.about, onclick: () => choose({ stacked: kind.id }) }, kind.title)));
+  const legend = h("div", { class: "legend", "aria-label": "Colors of the timeline" });
+  fill(section, h("div", { class: "head" }, h("h2", { id: "timeline-title" }, "Live bytes over the run"), key, !COMPARING() && kinds), h("div", { class: "plot" }, canvas), legend);
+  const view = { canvas, key, kinds, legend, left: 0, width: 1, drag: null };
   whenWidthChanges(canvas.parentElement, () => paintTimeline(view));
-  whenChosen((changed) => { if (["from", "to", "process", "theme"].some((name) => changed.has(name))) paintTimeline(view); });
+  whenChosen((changed) => { if (["from", "to", "baseFrom", "baseTo", "process", "thread", "stacked", "theme"].some((name) => changed.has(name))) paintTimeline(view); });
   listenToTimeline(view);
 }
 
@@ -46,7 +48,7 @@ function paintTimeline(view) {
   const top = 14, bottom = top + plot;
 
   const series = page.recordings.map((_, recording) => ({ live: liveLine(recording), most: liveLine(recording, "most"), allocs: liveLine(recording, "allocs") }));
-  const alone = shownProcesses().length === 1;
+  const alone = shownProcesses().length === 1 && state.thread === "all";
   // Several processes need not have their peaks at the same time: the peak of one is drawn.
   const most = series.map((one) => (alone ? one.most : one.live));
   const peak = Math.max(1, ...most.map((line) => line.reduce((a, b) => Math.max(a, b), 0)));
@@ -54,19 +56,21 @@ function paintTimeline(view) {
 
   pen.font = `11px ${colours.sans}`;
   pen.textBaseline = "middle";
-  const step = niceStep(peak, plot / 44, true);
+  const step = niceStep(peak, plot / 40, true);
   for (let value = 0; value <= peak * 1.06; value += step) {
     const at = Math.round(y(value)) + 0.5;
     line(pen, colours.line, left, at, width - right, at);
     pen.fillStyle = colours.muted;
     pen.textAlign = "right";
-    pen.fillText(round(bytes(value)), left - 8, at);
+    pen.fillText(axisBytes(value), left - 8, at);
   }
   paintTimeAxis(pen, colours, x, bottom + 8 + rates + 10, view.width);
   paintLosses(pen, colours, x, top, bottom);
 
   const slices = page.axis.slices;
   const sliceX = (at) => left + at / slices * view.width;
+  const stacked = state.stacked !== "total" && !COMPARING();
+  if (stacked) paintAreas(pen, colours.dark, (slot) => left + slot / page.axis.slots * view.width, y);
   series.forEach(({ live }, recording) => {
     const after = !COMPARING() || recording === 1;
     const path = new Path2D();
@@ -81,7 +85,7 @@ function paintTimeline(view) {
     const edge = new Path2D(path);
     path.lineTo(sliceX(until), y(0));
     path.closePath();
-    if (after) {
+    if (after && !stacked) {
       pen.globalAlpha = 0.16;
       pen.fillStyle = colours.accent;
       pen.fill(path);
@@ -98,6 +102,8 @@ function paintTimeline(view) {
   paintTracks(pen, colours, tracks, x, bottom + 8 + rates + 22, left);
   paintRange(pen, colours, view, top, height);
   sayRange(view, peak);
+  for (const button of view.kinds.children) button.setAttribute("aria-pressed", String(button.dataset.value === state.stacked));
+  fill(view.legend, stacked ? areaLegend(colours.dark) : tracks.length > 0 && h("span", { class: "muted" }, shownProcesses().length > 1 ? "Below: when each process ran; a mark is the start of a thread." : "Below: when each thread allocated, from its first event to its last."));
 }
 
 /** Slices of the axis up to the end of a recording's last shown process. */
@@ -165,7 +171,7 @@ function paintPeak(pen, colours, x, y, most, right) {
     let best = 0;
     line_.forEach((value, at) => { if (value > line_[best]) best = at; });
     if (!(line_[best] > 0)) return;
-    const exact = own.length === 1;
+    const exact = own.length === 1 && state.thread === "all";
     const at = exact ? x(own[0].peak_at) : x(page.axis.length * (best + 0.5) / line_.length);
     const value = exact ? own[0].peak_bytes : line_[best];
     pen.fillStyle = colours.text;
@@ -202,8 +208,19 @@ function paintTracks(pen, colours, tracks, x, top, left) {
 }
 
 function paintRange(pen, colours, view, top, height) {
-  if (!hasRange()) return;
   const edge = (slot) => view.left + slot / page.axis.slots * view.width;
+  if (hasBase()) {
+    const [from, to] = [edge(state.baseFrom), edge(state.baseTo)];
+    pen.strokeStyle = colours.before;
+    pen.lineWidth = 2;
+    pen.setLineDash([6, 4]);
+    pen.strokeRect(from, top - 6, to - from, height - top);
+    pen.setLineDash([]);
+    pen.fillStyle = colours.before;
+    pen.textAlign = "left";
+    pen.fillText("before", from + 4, top + 2);
+  }
+  if (!hasRange()) return;
   const [from, to] = [edge(state.from), edge(state.to)];
   pen.globalAlpha = 0.62;
   pen.fillStyle = colours.page;
@@ -223,7 +240,7 @@ function sayRange(view, peak) {
     COMPARING() && h("span", { class: "swatch before" }, "before"),
     COMPARING() && h("span", { class: "swatch after" }, "after"),
     losses > 0 && h("span", { class: "swatch lost" }, counted(losses, "gap")),
-    h("span", { class: "hint" }, hasRange() ? `${position(slotStart(state.from))} – ${position(slotStart(state.to))}: everything below is of this range` : "drag over a part to see what happened in it"),
+    h("span", { class: "hint" }, hasRange() ? `${position(slotStart(state.from))} – ${position(slotStart(state.to))}: everything below is for this range` : "drag over a time range to see what happened in it"),
   ];
   fill(view.key, keys);
   view.canvas.setAttribute("aria-valuenow", state.from);
@@ -286,6 +303,7 @@ function showMoment(view, event, at) {
     const label = COMPARING() ? (recording === 0 ? "before: " : "after: ") : "";
     lines.push(["", `${label}${bytes(liveLine(recording)[slice])} live in ${counted(liveLine(recording, "blocks")[slice], "block")}`]);
   });
+  if (state.stacked !== "total" && !COMPARING()) lines.push(...areaTip(Math.min(page.axis.slots - 1, Math.floor(at))));
   for (const process of shownProcesses()) {
     for (const loss of process.losses) if (loss.span[0] <= units && units <= loss.span[1]) lines.push(["bad", `${counted(loss.events, "event")} of thread ${loss.thread} lost here`]);
   }

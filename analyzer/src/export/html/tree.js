@@ -22,7 +22,7 @@ function functionTable() {
   if (functions !== null) return functions;
   const frames = table["frame.function"].length;
   const known = new Map();
-  functions = { of: new Int32Array(frames), name: [], module: [], flags: [] };
+  functions = { of: new Int32Array(frames), name: [], short: [], module: [], flags: [], frames: [] };
   const [bases, moduleName] = [new Map(), moduleNames()];
   for (let frame = 0; frame < frames; frame++) {
     const path = table["frame.module"][frame];
@@ -35,12 +35,31 @@ function functionTable() {
       number = functions.name.length;
       known.set(key, number);
       functions.name.push(name);
+      functions.short.push(strings[table["frame.short"][frame]]);
+      functions.frames.push([]);
       functions.module.push(module);
       functions.flags.push(table["frame.flags"][frame]);
     }
     functions.of[frame] = number;
+    functions.frames[number].push(frame);
   }
   return functions;
+}
+
+/** Source lines of frames: `server.cpp:30, 31, 80`. */
+function sourceLines(frames) {
+  const files = new Map();
+  for (const frame of frames) {
+    const [file, line] = [table["frame.file"][frame], table["frame.line"][frame]];
+    if (file === 0) continue;
+    if (!files.has(file)) files.set(file, new Set());
+    if (line > 0) files.get(file).add(line);
+  }
+  return [...files].slice(0, 2).map(([file, lines]) => {
+    const all = [...lines].sort((a, b) => a - b);
+    const more = all.length > 5 ? ` and ${all.length - 5} lines more` : "";
+    return baseName(strings[file]) + (all.length > 0 ? `:${all.slice(0, 5).join(", ")}${more}` : "");
+  }).join("; ");
 }
 
 /** Nodes of the same function under the same caller become one; with `program`, frames of libraries are passed over. */
@@ -84,10 +103,11 @@ function weigh(a, b) {
 
 class FlameNode {
   constructor(called, parent) {
-    Object.assign(this, { called, parent, a: 0, b: 0, weight: 0, self: 0, children_: null });
+    Object.assign(this, { called, parent, a: 0, b: 0, of: 0, weight: 0, self: 0, children_: null });
     this.depth = parent === null ? 0 : parent.depth + 1;
   }
   get name() { return this.called < 0 ? "all" : functions.name[this.called]; }
+  get short() { return this.called < 0 ? "all" : functions.short[this.called]; }
   get module() { return this.called < 0 ? "" : functions.module[this.called]; }
   get children() {
     this.children_ ??= this.make().sort((one, other) => other.weight - one.weight || (one.name < other.name ? -1 : 1));
@@ -105,7 +125,16 @@ class FlameNode {
 class Icicle extends FlameNode {
   constructor(sums, at, parent) {
     super(sums.called[at], parent);
-    Object.assign(this, { sums, at, a: sums.a[at], b: sums.b[at], weight: sums.weight[at], self: sums.self[at] });
+    Object.assign(this, { sums, at, a: sums.a[at], b: sums.b[at], of: sums.of[at], weight: sums.weight[at], self: sums.self[at] });
+  }
+  /** Source lines of the frames that are this node. */
+  get where() {
+    return (this.where_ ??= this.lines());
+  }
+  lines() {
+    const frames = new Set();
+    this.sums.into.forEach((node, number) => { if (node === this.at) frames.add(table["node.frame"][number]); });
+    return sourceLines([...frames].filter((frame) => functions.of[frame] === this.called));
   }
   make() {
     const children = [];
@@ -130,8 +159,10 @@ class Inverted extends FlameNode {
     this.sums = sums;
     this.a += sums.own[leaf];
     this.b += sums.ownBefore[leaf];
+    this.of += sums.ownOf[leaf];
     this.weight += sums.ownWeight[leaf];
   }
+  get where() { return this.called < 0 ? "" : sourceLines(functions.frames[this.called]); }
   make() {
     const children = new Map();
     this.leaves.forEach((leaf, number) => {
@@ -150,15 +181,16 @@ function flameTree() {
   const nodes = mergedNodes(state.program);
   const size_ = nodes.parent.length;
   const make = () => new Float64Array(size_);
-  const sums = { ...nodes, own: make(), ownBefore: make(), ownWeight: make(), self: null };
-  const shown = values();
-  const [node, process] = [table["row.node"], table["row.process"]];
-  const comparing = COMPARING();
-  for (let row = 0; row < shown.length; row++) {
-    if (!(shown[row] > 0)) continue;
+  const sums = { ...nodes, own: make(), ownBefore: make(), ownOf: make(), ownWeight: make(), self: null };
+  const { before, after } = sides(state.measure);
+  const of = rangeSums()[measure().of[0]];
+  const node = table["row.node"];
+  for (let row = 0; row < after.length; row++) {
     const leaf = nodes.into[node[row]];
-    if (comparing && page.processes[process[row]].recording === 0) sums.ownBefore[leaf] += shown[row];
-    else sums.own[leaf] += shown[row];
+    if (before !== null && before[row] > 0) sums.ownBefore[leaf] += before[row];
+    if (!(after[row] > 0)) continue;
+    sums.own[leaf] += after[row];
+    sums.ownOf[leaf] += Math.max(0, of[row]);
   }
   for (let at = 0; at < size_; at++) sums.ownWeight[at] = weigh(sums.own[at], sums.ownBefore[at]);
   if (state.inverted) {
@@ -172,16 +204,18 @@ function flameTree() {
       tops.get(called).add(leaf, leaf, sums);
       root.a += sums.own[leaf];
       root.b += sums.ownBefore[leaf];
+      root.of += sums.ownOf[leaf];
       root.weight += sums.ownWeight[leaf];
     }
     root.make = () => [...tops.values()].filter((top) => top.called >= 0);
     return root;
   }
-  [sums.a, sums.b, sums.weight, sums.self] = [sums.own.slice(), sums.ownBefore.slice(), sums.ownWeight.slice(), sums.ownWeight];
+  [sums.a, sums.b, sums.of, sums.weight, sums.self] = [sums.own.slice(), sums.ownBefore.slice(), sums.ownOf.slice(), sums.ownWeight.slice(), sums.ownWeight];
   // Callers have smaller numbers: one pass from the leaves to the root.
   for (let at = size_ - 1; at > 0; at--) {
     sums.a[nodes.parent[at]] += sums.a[at];
     sums.b[nodes.parent[at]] += sums.b[at];
+    sums.of[nodes.parent[at]] += sums.of[at];
     sums.weight[nodes.parent[at]] += sums.weight[at];
   }
   return new Icicle(sums, 0, null);

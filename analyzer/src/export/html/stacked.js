@@ -1,0 +1,78 @@
+// The timeline as a stack of areas: which functions, modules or threads the live bytes belong to.
+
+const STACKED = [
+  { id: "total", title: "Total", about: "All live bytes" },
+  { id: "function", title: "Functions", about: "Live bytes by the innermost function of the program" },
+  { id: "module", title: "Modules", about: "Live bytes by the module of that function" },
+  { id: "threads", title: "Threads", about: "Live bytes by the thread that allocated them" },
+];
+/** Areas that are distinguished; the others are one. */
+const AREAS = 8;
+let areasCache = { key: "", areas: [] };
+
+/** The areas, largest first: short and whole name, and live bytes at the end of each slot. */
+function areas() {
+  const key = [state.stacked, state.process, state.thread].join("\n");
+  if (areasCache.key === key) return areasCache.areas;
+  const live = (changes) => { let sum = 0; return changes.map((change) => { sum += change; return Math.max(0, sum); }); };
+  const [names, groupOf] = state.stacked === "threads" ? threadAreas() : functionAreas();
+  const lines = slotChanges(groupOf, names.length).map(live);
+  const order = [...lines.keys()].map((group) => [group, lines[group].reduce((a, b) => Math.max(a, b), 0)]).filter(([, most]) => most > 0).sort((a, b) => b[1] - a[1]).map(([group]) => group);
+  const found = order.slice(0, AREAS).map((group) => ({ ...names[group], line: lines[group] }));
+  const rest = order.slice(AREAS);
+  if (rest.length > 0) {
+    const line_ = new Float64Array(page.axis.slots);
+    rest.forEach((group) => lines[group].forEach((value, at) => { line_[at] += value; }));
+    found.push({ short: `${count(rest.length)} others`, full: "", line: line_ });
+  }
+  areasCache = { key, areas: found };
+  return found;
+}
+
+function functionAreas() {
+  const grouped = grouping(state.stacked);
+  return [grouped.title.map(([full], group) => ({ short: grouped.short[group][0], full })), (row) => grouped.of[row]];
+}
+
+function threadAreas() {
+  const all = [...new Set(page.processes.flatMap((process) => process.groups.map((group) => group.name)))];
+  const numbers = page.processes.map((process) => process.groups.map((group) => all.indexOf(group.name)));
+  const [process, threads] = [table["row.process"], table["row.threads"]];
+  return [all.map((name) => ({ short: name, full: name })), (row) => numbers[process[row]][threads[row]] ?? -1];
+}
+
+function areaColour(at, dark) {
+  if (at >= AREAS) return `oklch(${dark ? 0.42 : 0.82} 0.006 90)`;
+  return `oklch(${(dark ? 0.5 : 0.78) + (at % 2) * 0.06} 0.09 ${HUES[at % HUES.length]})`;
+}
+
+/** Draws the areas, the largest at the bottom. */
+function paintAreas(pen, dark, slotX, y) {
+  const slots = page.axis.slots;
+  const below = new Float64Array(slots);
+  areas().forEach((area, number) => {
+    const path = new Path2D();
+    path.moveTo(slotX(0), y(0));
+    for (let at = 0; at < slots; at++) path.lineTo(slotX(at + 1), y(below[at] + area.line[at]));
+    path.lineTo(slotX(slots), y(below[slots - 1]));
+    for (let at = slots - 1; at >= 0; at--) path.lineTo(slotX(at + 1), y(below[at]));
+    path.closePath();
+    pen.fillStyle = areaColour(number, dark);
+    pen.fill(path);
+    area.line.forEach((value, at) => { below[at] += value; });
+  });
+}
+
+/** What the colors mean. A name shows its function's callers and callees, or that thread alone. */
+function areaLegend(dark) {
+  return areas().map((area, at) => {
+    const press = state.stacked === "function" ? () => showCallers(area.full) : state.stacked === "threads" ? () => choose({ thread: state.thread === area.full ? "all" : area.full }) : null;
+    const act = area.full !== "" && press !== null;
+    return h(act ? "button" : "span", { type: act && "button", class: "module", title: area.full, onclick: act && press }, h("span", { class: "swatch-box", style: { background: areaColour(at, dark) } }), h("bdi", {}, area.short));
+  });
+}
+
+/** Lines of the tip: the largest areas in a slot. */
+function areaTip(slot) {
+  return areas().map((area) => [area.short, area.line[slot]]).filter(([, value]) => value > 0).sort((a, b) => b[1] - a[1]).slice(0, 6).map(([name, value]) => ["", `${bytes(value)}  ${name}`]);
+}
