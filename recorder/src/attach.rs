@@ -6,25 +6,32 @@
 //! not its message. Data that begins like a trace or a profile is not a message but a file that
 //! follows. A user who leaves many connections silent loses the oldest of them, and no connection
 //! of another user.
+//!
+//! A recorder calls [`Listener::wait`] and then [`Listener::incoming`], again and again. Whose
+//! connections and requests are served is decided by its [`Policy`].
+
+mod policy;
 
 use crate::cgroup;
 use crate::clock::Clock;
 use crate::options::Options;
+use crate::readiness;
 use crate::sys::{self, Mapping};
 use formats::{mptl, mtrc};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::socket::{self, SockType};
+pub use policy::{AdmitAll, Policy, RejectReason};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::{File, Permissions};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{Ordering::Relaxed, Ordering::Release};
 use std::time::{Duration, Instant};
 use wire::area::{LIVE, MAGIC, Params};
-use wire::hello::{HELLO_BYTES, Hello, MAX_NOTICE_PATH, Notice, Reply, UntracedReason};
+use wire::hello::{HELLO_BYTES, Hello, MAX_NOTICE_PATH, Notice, REFUSED_FULL, Reply, UntracedReason};
 use wire::{Layout, WIRE_VERSION, limits};
 
 /// Connections that the kernel queues until they are accepted. They are accepted within
@@ -114,24 +121,20 @@ pub struct Sender {
     pub is_stream: bool,
 }
 
-/// Why a connection was closed before its first message was read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum RejectReason {
-    /// The recorder has no descriptor left.
-    Descriptors,
-    /// The user of the connection has too many silent ones.
-    Silent,
-    /// The user of the connection was not admitted.
-    Denied,
+/// A request of a client.
+#[derive(Debug)]
+pub enum Request {
+    /// The client requests to be recorded.
+    Start(Client),
+    /// The client requests to store a trace or a profile.
+    Stream(Sender),
 }
 
-/// A request that arrived at a listening socket.
+/// A message that arrived at a listening socket.
 #[derive(Debug)]
 pub enum Incoming {
-    /// A client requests to be recorded.
-    Hello(Client),
-    /// A client requests to store a file.
-    File(Sender),
+    /// A request that waits for its reply.
+    Request(Request),
     /// A client reports a program that cannot be recorded.
     Notice {
         /// Process id of the reporting process, from the kernel.
@@ -143,8 +146,24 @@ pub enum Incoming {
         /// Path of the program that is not recorded.
         path: Vec<u8>,
     },
-    /// A connection of this user was closed before its first message was read.
-    Rejected(u32, RejectReason),
+}
+
+impl Request {
+    /// Returns the user of the process that sent the request.
+    pub fn uid(&self) -> u32 {
+        match self {
+            Request::Start(client) => client.uid,
+            Request::Stream(sender) => sender.uid,
+        }
+    }
+
+    /// Refuses the request. A client then runs untraced.
+    pub fn refuse(self) {
+        match self {
+            Request::Start(client) => client.refuse(REFUSED_FULL),
+            Request::Stream(_) => {}
+        }
+    }
 }
 
 impl Listener {
@@ -215,35 +234,36 @@ impl Listener {
         self.listeners.iter().any(|listener| listener.path.is_none())
     }
 
-    /// Returns the descriptors to poll: they become readable when a connection or a message has
-    /// arrived.
-    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        use std::os::fd::AsFd;
-        std::iter::once(self.epoll.0.as_fd())
+    /// Waits until a connection or a request arrives, until one of `others` is readable or closed,
+    /// or until the time is over. Returns for each of `others`, in the same order, whether it is
+    /// ready.
+    ///
+    /// # Errors
+    /// The error of `poll`.
+    pub fn wait<'fd>(
+        &'fd self,
+        others: impl Iterator<Item = BorrowedFd<'fd>>,
+        timeout: Duration,
+    ) -> io::Result<Vec<bool>> {
+        let next_check = self.next_silence_check.saturating_duration_since(Instant::now());
+        let timeout = if self.silent.is_empty() { timeout } else { timeout.min(next_check) };
+        let all = others.chain([self.epoll.0.as_fd()]);
+        let mut ready = readiness::wait(all, timeout.max(Duration::from_millis(1)))?;
+        ready.pop();
+        Ok(ready)
     }
 
-    /// Returns the time until the next search for connections that were silent for too long; `None`
-    /// when no connection is silent.
-    pub fn deadline(&self) -> Option<Duration> {
-        (!self.silent.is_empty()).then(|| self.next_silence_check.saturating_duration_since(Instant::now()))
-    }
-
-    /// Accepts the connections that are queued, and returns the requests that have arrived.
-    pub fn incoming(&mut self) -> Vec<Incoming> {
-        self.incoming_if(&mut |_| true)
-    }
-
-    /// Accepts the connections that are queued, and returns the requests that have arrived. A
-    /// connection whose user is not admitted is closed before anything is read from it.
-    pub fn incoming_if(&mut self, admits: &mut dyn FnMut(u32) -> bool) -> Vec<Incoming> {
+    /// Accepts the connections that are queued, and returns the requests that have arrived and are
+    /// to be served.
+    pub fn incoming(&mut self, policy: &mut dyn Policy) -> Vec<Incoming> {
         let mut events = [EpollEvent::empty(); ACCEPT_BATCH];
         let count = self.epoll.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
         let mut incoming = Vec::new();
         for key in events[..count].iter().map(EpollEvent::data) {
             if key < FIRST_CONNECTION_KEY {
-                self.accept(key as usize, admits, &mut incoming);
+                self.accept(key as usize, policy, &mut incoming);
             } else if let Some(connection) = self.remove_silent(key) {
-                self.read_request(connection, &mut incoming);
+                self.read_request(connection, policy, &mut incoming);
             }
         }
         let now = Instant::now();
@@ -253,11 +273,21 @@ impl Listener {
             let expired: Vec<u64> = expired.map(|(key, _)| *key).collect();
             expired.into_iter().for_each(|key| drop(self.remove_silent(key)));
         }
-        incoming
+        let mut admitted = Vec::with_capacity(incoming.len());
+        for message in incoming {
+            match message {
+                Incoming::Request(request) if !policy.admits_request(request.uid()) => {
+                    policy.rejected(request.uid(), RejectReason::Request);
+                    request.refuse();
+                }
+                other => admitted.push(other),
+            }
+        }
+        admitted
     }
 
     /// Accepts the connections that are queued at the listening socket with this index.
-    fn accept(&mut self, index: usize, admits: &mut dyn FnMut(u32) -> bool, incoming: &mut Vec<Incoming>) {
+    fn accept(&mut self, index: usize, policy: &mut dyn Policy, incoming: &mut Vec<Incoming>) {
         for _ in 0..ACCEPT_BATCH {
             let Some(listener) = self.listeners.get(index) else { return };
             let (is_stream, timeout) = (listener.is_stream, listener.timeout);
@@ -271,7 +301,7 @@ impl Listener {
                     }
                     let refused = sys::accept(sys::fd(&listener.socket));
                     if let Some((_, uid)) = refused.as_ref().ok().and_then(peer) {
-                        incoming.push(Incoming::Rejected(uid, RejectReason::Descriptors));
+                        policy.rejected(uid, RejectReason::Descriptors);
                     }
                     let is_last = refused.is_err();
                     drop(refused);
@@ -285,12 +315,12 @@ impl Listener {
                 Err(_) => return,
             };
             let Some((pid, uid)) = peer(&socket) else { continue };
-            if !admits(uid) {
-                incoming.push(Incoming::Rejected(uid, RejectReason::Denied));
+            if !policy.admits_connection(uid) {
+                policy.rejected(uid, RejectReason::Connection);
                 continue;
             }
             let deadline = Instant::now() + timeout;
-            self.read_request(Connection { socket, pid, uid, deadline, is_stream }, incoming);
+            self.read_request(Connection { socket, pid, uid, deadline, is_stream }, policy, incoming);
         }
     }
 
@@ -310,24 +340,26 @@ impl Listener {
     }
 
     /// Reads the first message of a connection, or holds the connection until the message arrives.
-    fn read_request(&mut self, connection: Connection, incoming: &mut Vec<Incoming>) {
+    fn read_request(&mut self, connection: Connection, policy: &mut dyn Policy, incoming: &mut Vec<Incoming>) {
         // The buffer has one byte more than the longest message, so that a longer message is
         // detected. A plain receive accepts no descriptors.
         let mut bytes = [0; HELLO_BYTES + MAX_NOTICE_PATH + 1];
         let (socket, wait) = (connection.socket.as_raw_fd(), socket::MsgFlags::MSG_DONTWAIT);
         match socket::recv(socket, &mut bytes, wait | socket::MsgFlags::MSG_PEEK) {
-            Err(Errno::EAGAIN | Errno::EINTR) => self.hold(connection, incoming),
-            Ok(count) if begins_file(&bytes[..count]) => incoming.push(Incoming::File(connection.into_sender())),
+            Err(Errno::EAGAIN | Errno::EINTR) => self.hold(connection, policy),
+            Ok(count) if begins_file(&bytes[..count]) => {
+                incoming.push(Incoming::Request(Request::Stream(connection.into_sender())))
+            }
             Ok(count) if count > 0 && connection.is_stream => connection.reject_unknown(),
             Ok(count) if count > 0 && socket::recv(socket, &mut bytes, wait) == Ok(count) => {
-                incoming.extend(connection.decode_request(&bytes[..count]));
+                incoming.extend(connection.decode_request(&bytes[..count], policy));
             }
             _ => {}
         }
     }
 
     /// Holds a silent connection until its first message arrives.
-    fn hold(&mut self, connection: Connection, incoming: &mut Vec<Incoming>) {
+    fn hold(&mut self, connection: Connection, policy: &mut dyn Policy) {
         let limit = if connection.is_stream { MAX_SILENT_STREAMS } else { MAX_SILENT_OF_USER };
         let owner = (connection.uid, connection.is_stream);
         let keys = self.by_user.get(&owner);
@@ -341,7 +373,7 @@ impl Listener {
             None
         };
         if let Some(old) = oldest.and_then(|oldest| self.remove_silent(oldest)) {
-            incoming.push(Incoming::Rejected(old.uid, RejectReason::Silent));
+            policy.rejected(old.uid, RejectReason::Silent);
         }
         let key = self.next_key;
         self.next_key += 1;
@@ -417,7 +449,7 @@ impl Connection {
         while socket::recv(socket, &mut rest, wait).is_ok_and(|count| count > 0) {}
     }
 
-    fn decode_request(self, bytes: &[u8]) -> Option<Incoming> {
+    fn decode_request(self, bytes: &[u8], policy: &mut dyn Policy) -> Option<Incoming> {
         let (pid, uid) = (self.pid, self.uid);
         if let Some(notice) = Notice::decode(bytes).filter(|_| bytes.len() <= HELLO_BYTES + MAX_NOTICE_PATH) {
             let path = bytes.get(HELLO_BYTES..).unwrap_or_default().to_vec();
@@ -431,11 +463,15 @@ impl Connection {
             return None;
         };
         match sys::process_of_peer(sys::fd(&self.socket), pid) {
-            Ok(process) => Some(Incoming::Hello(Client { socket: self.socket, hello, pid, uid, process })),
+            Ok(process) => {
+                let client = Client { socket: self.socket, hello, pid, uid, process };
+                Some(Incoming::Request(Request::Start(client)))
+            }
             Err(error) if sys::is_out_of_descriptors(&error.into()) => {
-                let reply = Reply { status: wire::hello::REFUSED_FULL, area_bytes: 0 };
+                let reply = Reply { status: REFUSED_FULL, area_bytes: 0 };
                 let _ = sys::send_with(sys::fd(&self.socket), &reply.encode(), None);
-                Some(Incoming::Rejected(uid, RejectReason::Descriptors))
+                policy.rejected(uid, RejectReason::Descriptors);
+                None
             }
             // The client has ended.
             Err(_) => None,

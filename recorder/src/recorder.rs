@@ -5,7 +5,7 @@ mod admission;
 mod take_over;
 mod unrecorded;
 
-use crate::attach::{Incoming, Listener};
+use crate::attach::{AdmitAll, Incoming, Listener, Request};
 use crate::boards::{Boards, Found};
 use crate::clock::{self, Clock};
 use crate::drain::Command;
@@ -13,7 +13,6 @@ use crate::handover::{Handover, HandoverQueue};
 use crate::options::Options;
 use crate::patch::{Plan, Planner};
 use crate::process::{self, End, Process};
-use crate::readiness;
 use crate::replace::{Durability, replace_file};
 use crate::session::{Attached, Session, SessionBuilder, SessionId};
 use crate::stages::Stages;
@@ -212,30 +211,26 @@ impl Recorder {
     /// # Errors
     /// The error of `poll`, or of `recording.json`.
     pub fn serve(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<Vec<bool>> {
-        let timeout = self.listener.deadline().map_or(timeout, |deadline| deadline.min(timeout));
         let timeout = self.watch.deadline().map_or(timeout, |deadline| deadline.min(timeout));
         let timeout = if self.dirty { timeout.min(REWRITE_INTERVAL) } else { timeout };
         let timeout = self.boards.deadline().map_or(timeout, |deadline| deadline.min(timeout));
         let timeout = if self.adopted.is_empty() { timeout } else { timeout.min(ADOPT_INTERVAL) };
         let processes = self.running.iter().map(|running| sys::fd(&running.process));
-        let all = others.iter().copied().chain(processes).chain(self.listener.descriptors());
-        let all = all.chain(self.pending.iter().map(|pending| pending.client.descriptor()));
-        let ready = readiness::wait(all, timeout.max(Duration::from_millis(1)))?;
+        let pending = self.pending.iter().map(|pending| pending.client.descriptor());
+        let ready = self.listener.wait(others.iter().copied().chain(processes).chain(pending), timeout)?;
         let (others_ready, rest) = ready.split_at(others.len());
-        let (processes_ready, listener_ready) = rest.split_at(self.running.len());
+        let processes_ready = &rest[..self.running.len()];
         let process_gone: Vec<SessionId> =
             self.running.iter().zip(processes_ready).filter(|(_, ready)| **ready).map(|(r, _)| r.session.id).collect();
         self.handovers.send();
         self.start_attached();
         self.start_adopted();
-        if listener_ready.contains(&true) || self.listener.deadline().is_some() {
-            for request in self.listener.incoming() {
-                match request {
-                    Incoming::Hello(client) => self.admit(client),
-                    // The recording of a program accepts no other files.
-                    Incoming::File(_) | Incoming::Rejected(..) => {}
-                    Incoming::Notice { from, pid, why, path } => self.note_untraced(from, pid, why, &path),
-                }
+        for incoming in self.listener.incoming(&mut AdmitAll) {
+            match incoming {
+                Incoming::Request(Request::Start(client)) => self.admit(client),
+                // The recording of a program accepts no other files.
+                Incoming::Request(Request::Stream(_)) => {}
+                Incoming::Notice { from, pid, why, path } => self.note_untraced(from, pid, why, &path),
             }
         }
         // Before the ends: a process that announced another program ends by executing it.

@@ -9,7 +9,7 @@ use crate::module_files::ModuleFiles;
 use crate::options::Options;
 use crate::patch::{self, Plan};
 use crate::sys::Mapping;
-pub use builder::{Attached, SessionBuilder};
+pub use builder::{Attached, Ids, SessionBuilder};
 use formats::recording::ProcessInfo;
 use formats::tape::{self, Origin, field::Text};
 use std::path::PathBuf;

@@ -8,9 +8,8 @@
 
 use super::config::Budget;
 use super::control::Wake;
-use crate::attach::{Client, Incoming, Listener, RejectReason, Sender};
+use crate::attach::{Incoming, Listener, Policy, RejectReason, Request};
 use crate::crash;
-use crate::readiness;
 use crate::sys;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, Read, Write};
@@ -18,21 +17,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use wire::hello::REFUSED_FULL;
 
 /// Maximum number of requests of one user that wait for the service.
 const MAX_WAITING: usize = 256;
 /// Maximum time between two checks of silent connections.
 const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// A request of a client to the service.
-#[derive(Debug)]
-pub enum Request {
-    /// The client requests to be recorded.
-    Start(Client),
-    /// The client requests to store a trace or a profile.
-    Stream(Sender),
-}
 
 /// The waiting requests of all users, with one queue for each, and the numbers of refused ones.
 #[derive(Debug, Default)]
@@ -169,15 +158,36 @@ impl Entrance {
             let _ = thread.join();
         }
         while let Some(request) = self.next() {
-            refuse(request);
+            request.refuse();
         }
     }
 }
 
-fn refuse(request: Request) {
-    match request {
-        Request::Start(client) => client.refuse(REFUSED_FULL),
-        Request::Stream(_) => {}
+/// The budgets of all users, and how often something was refused because of them.
+#[derive(Debug)]
+struct UserBudgets {
+    connections: TokenBuckets,
+    starts: TokenBuckets,
+    /// Number of refused connections and starts, by budget and user.
+    refused: BTreeMap<(&'static str, u32), u64>,
+}
+
+impl Policy for UserBudgets {
+    fn admits_connection(&mut self, uid: u32) -> bool {
+        self.connections.take(uid)
+    }
+
+    fn admits_request(&mut self, uid: u32) -> bool {
+        self.starts.take(uid)
+    }
+
+    fn rejected(&mut self, uid: u32, why: RejectReason) {
+        let budget = match why {
+            RejectReason::Descriptors => "descriptors",
+            RejectReason::Silent | RejectReason::Connection => "connections",
+            RejectReason::Request => "starts",
+        };
+        *self.refused.entry((budget, uid)).or_default() += 1;
     }
 }
 
@@ -189,47 +199,37 @@ fn run(
     mut stop_receiver: UnixStream,
 ) {
     sys::prefer_thread();
-    let (mut connections, mut starts) =
-        (TokenBuckets::new(budget.connections, 1), TokenBuckets::new(budget.starts, BURST_SECONDS));
+    let mut budgets = UserBudgets {
+        connections: TokenBuckets::new(budget.connections, 1),
+        starts: TokenBuckets::new(budget.starts, BURST_SECONDS),
+        refused: BTreeMap::new(),
+    };
     loop {
-        let all = listener.descriptors().chain([sys::fd(&stop_receiver)]);
-        let timeout = listener.deadline().map_or(MAX_CHECK_INTERVAL, |deadline| deadline.min(MAX_CHECK_INTERVAL));
-        let ready = readiness::wait(all, timeout.max(Duration::from_millis(1)));
-        let is_stopped = ready.is_ok_and(|ready| ready.last() == Some(&true));
-        if is_stopped {
+        let ready = listener.wait(std::iter::once(sys::fd(&stop_receiver)), MAX_CHECK_INTERVAL);
+        if ready.is_ok_and(|ready| ready == [true]) {
             let _ = stop_receiver.read(&mut [0]);
             return;
         }
-        let incoming = listener.incoming_if(&mut |uid| connections.take(uid));
-        if incoming.is_empty() {
-            continue;
-        }
-        let (mut refused_requests, mut is_new) = (Vec::new(), false);
+        let (mut too_many, mut is_new) = (Vec::new(), false);
+        let incoming = listener.incoming(&mut budgets);
         let mut shared = locked(queues);
-        for visit in incoming {
-            let (uid, request) = match visit {
-                Incoming::Hello(client) => (client.uid, Request::Start(client)),
-                Incoming::File(sender) => (sender.uid, Request::Stream(sender)),
+        for message in incoming {
+            match message {
+                Incoming::Request(request) => match shared.push(request.uid(), request) {
+                    None => is_new = true,
+                    Some(request) => too_many.push(request),
+                },
                 Incoming::Notice { pid, why, .. } => {
                     tracing::debug!("process {pid} runs unrecorded: {}", why.text());
-                    continue;
                 }
-                Incoming::Rejected(uid, why) => {
-                    let what = if why == RejectReason::Descriptors { "descriptors" } else { "connections" };
-                    *shared.refused.entry((what, uid)).or_default() += 1;
-                    continue;
-                }
-            };
-            let refused = if starts.take(uid) { shared.push(uid, request) } else { Some(request) };
-            if let Some(request) = refused {
-                *shared.refused.entry(("starts", uid)).or_default() += 1;
-                refused_requests.push(request);
-            } else {
-                is_new = true;
             }
         }
+        too_many.iter().for_each(|request| budgets.rejected(request.uid(), RejectReason::Request));
+        for (key, count) in std::mem::take(&mut budgets.refused) {
+            *shared.refused.entry(key).or_default() += count;
+        }
         drop(shared);
-        refused_requests.into_iter().for_each(refuse);
+        too_many.into_iter().for_each(Request::refuse);
         if is_new {
             let _ = wake.as_ref().write(&[1]);
         }
@@ -261,19 +261,14 @@ mod tests {
     fn users_are_served_in_turn() {
         let request = |uid: u32| {
             let socket = std::fs::File::open("/dev/null").expect("a descriptor").into();
-            Request::Stream(Sender { socket, pid: 1, uid, is_stream: true })
+            Request::Stream(crate::attach::Sender { socket, pid: 1, uid, is_stream: true })
         };
         let mut queues = RequestQueues::default();
         let refused = (0..MAX_WAITING + 10).filter(|_| queues.push(7, request(7)).is_some()).count();
         assert_eq!(refused, 10);
         assert!(queues.push(8, request(8)).is_none());
         assert!(queues.push(8, request(8)).is_none());
-        let order: Vec<u32> = std::iter::from_fn(|| queues.pop())
-            .map(|request| match request {
-                Request::Stream(sender) => sender.uid,
-                Request::Start(client) => client.uid,
-            })
-            .collect();
+        let order: Vec<u32> = std::iter::from_fn(|| queues.pop()).map(|request| request.uid()).collect();
         assert_eq!(order[..5], [7, 8, 7, 8, 7]);
         assert_eq!(order.len(), MAX_WAITING + 2);
         assert!(queues.users.is_empty());

@@ -3,14 +3,13 @@
 
 use super::{Recorder, Running, text};
 use crate::attach::Client;
-use crate::code::{self, PerfMap};
+use crate::code;
 use crate::handover::{About, CommandLink, Handover, Held};
-use crate::module_files::ModuleFiles;
 use crate::options::Options;
 use crate::patch::Plan;
 use crate::process::{self, Process};
 use crate::release;
-use crate::session::Attached;
+use crate::session::{Attached, Ids};
 use crate::sys::{self, Mapping};
 use crate::tree;
 use formats::pattern::Pattern;
@@ -133,18 +132,8 @@ impl Recorder {
             ..Process::read(pid)
         };
         let id = self.new_id();
-        let attached = Attached {
-            pid,
-            hello_pid,
-            uid,
-            origin: Origin::Attach,
-            page_size: wire::area::PAGE as u32,
-            start_tick: self.clock.now(),
-            process,
-            mapping,
-            code: PerfMap::of(pid, hello_pid, uid, code::MAX_MAP_BYTES),
-            files: ModuleFiles::of(pid, self.saver.clone()),
-        };
+        let (ids, start_tick, saver) = (Ids { pid, hello_pid, uid }, self.clock.now(), self.saver.clone());
+        let attached = Attached::taken_over(ids, process, mapping, start_tick, code::MAX_MAP_BYTES, saver);
         let session = self.session(id, attached, &folder).resumed(began_unix_ns);
         let session = session.hooks(Plan::inherited(&info.allocators)).build();
         let process_info = ProcessInfo {

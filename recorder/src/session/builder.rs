@@ -9,6 +9,7 @@ use crate::module_files::ModuleFiles;
 use crate::options::Options;
 use crate::patch::Plan;
 use crate::process::Process;
+use crate::symbols::Saver;
 use crate::sys::Mapping;
 use formats::tape::{self, Origin, field::Text};
 use std::path::PathBuf;
@@ -38,6 +39,44 @@ pub struct Attached {
     pub code: PerfMap,
     /// The open files of its modules.
     pub files: ModuleFiles,
+}
+
+/// The ids of a process.
+#[derive(Clone, Copy, Debug)]
+pub struct Ids {
+    /// Process id in the recorder's pid namespace.
+    pub pid: u32,
+    /// Process id in the process's own pid namespace.
+    pub hello_pid: u32,
+    /// User id of the process.
+    pub uid: u32,
+}
+
+impl Attached {
+    /// Describes a process that another recorder recorded until now. The perf map is read up to
+    /// `max_map_bytes`.
+    pub fn taken_over(
+        ids: Ids,
+        process: Process,
+        mapping: Mapping,
+        start_tick: u64,
+        max_map_bytes: u64,
+        saver: Option<Arc<Saver>>,
+    ) -> Attached {
+        let Ids { pid, hello_pid, uid } = ids;
+        Attached {
+            pid,
+            hello_pid,
+            uid,
+            origin: Origin::Attach,
+            page_size: wire::area::PAGE as u32,
+            start_tick,
+            process,
+            mapping,
+            code: PerfMap::of(pid, hello_pid, uid, max_map_bytes),
+            files: ModuleFiles::of(pid, saver),
+        }
+    }
 }
 
 /// A session that is about to start: of an unrelated process, unless its methods say otherwise.

@@ -5,22 +5,25 @@ use crate::attach::Client as AttachRequest;
 use crate::chunk_journal;
 use crate::clock;
 use crate::code::{MAX_MAP_BYTES_SHARED, PerfMap};
-use crate::daemon::clients::{Client, Ended, is_bad};
+use crate::daemon::clients::{Client, Ended, KernelMemory, is_bad};
 use crate::daemon::config::{Choice, Death, MAX_INTERVAL, Sampling};
+use crate::daemon::epoch::Epoch;
 use crate::daemon::fd_store::{Held, Name};
 use crate::drain::Command;
 use crate::module_files::ModuleFiles;
-use crate::options::Mode;
+use crate::options::{Mode, Options};
 use crate::patch::{self, Plan};
 use crate::process::{self, End, Process};
 use crate::recorder::ticks_of;
 use crate::release;
-use crate::session::{Attached, Fork, Session, SessionBuilder, SessionId};
+use crate::session::{Attached, Fork, Ids, Session, SessionBuilder, SessionId};
 use crate::sys::{self, Mapping};
 use crossbeam_channel::bounded;
 use formats::tape::Origin;
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -28,6 +31,79 @@ use wire::hello::{ORIGIN_FORK, REFUSED_FILTER, REFUSED_FULL};
 
 /// Timeout of fixing the state of the parent at a fork that the library did not see.
 const PARENT_STATE_TIMEOUT: Duration = Duration::from_millis(20);
+/// Maximum length of a label, in characters.
+const MAX_LABEL: usize = 200;
+
+/// What the daemon decided about a process: what is recorded of it, and where.
+#[derive(Debug)]
+struct Admission {
+    /// User id of the process.
+    uid: u32,
+    /// Name of the process, from the kernel.
+    name: String,
+    choice: Choice,
+    label: String,
+    cgroup: String,
+    epoch: Arc<Epoch>,
+    options: Options,
+}
+
+/// The descriptors of a process, which the next daemon receives.
+#[derive(Debug)]
+struct Handles {
+    process: OwnedFd,
+    area: OwnedFd,
+}
+
+impl Admission {
+    fn into_client(
+        self,
+        session: Arc<Session>,
+        handles: Handles,
+        hello_pid: u32,
+        worker: usize,
+        interval: u64,
+        memory: KernelMemory,
+    ) -> Client {
+        let Admission { uid, name, choice, label, cgroup, epoch, .. } = self;
+        let Handles { process, area } = handles;
+        Client {
+            session,
+            process,
+            area,
+            uid,
+            hello_pid,
+            worker,
+            choice,
+            interval,
+            name,
+            label,
+            cgroup,
+            epoch,
+            since: Instant::now(),
+            past: VecDeque::new(),
+            ticks: 0,
+            kept: None,
+            held: None,
+            memory,
+        }
+    }
+}
+
+/// The process from which a child was forked.
+#[derive(Debug)]
+struct ForkParent {
+    session: Arc<Session>,
+    worker: usize,
+}
+
+impl ForkParent {
+    /// Returns the fork at this tick.
+    fn fork(self, tick: u64) -> Fork {
+        let folder = self.session.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Fork { parent: self.session.id, folder, tick }
+    }
+}
 
 impl Service {
     /// Records a process that requests it, or refuses that.
@@ -62,121 +138,161 @@ impl Service {
         }
     }
 
+    /// Starts the recording of a process. Returns the request if that is not possible.
     fn attach(&mut self, mut request: AttachRequest) -> Result<(), (AttachRequest, io::Error)> {
-        let (start_tick, uid) = (self.clock.now(), request.uid);
+        let start_tick = self.clock.now();
         let process = Process::read(request.pid);
-        let name = String::from_utf8_lossy(&process.comm).into_owned();
-        let mut variables = process::variable(request.pid, &["HEAPTAPE_MODE", "HEAPTAPE_LABEL"]).into_iter();
-        let (mode, label) = (variables.next().flatten(), variables.next().flatten());
-        let choice = self.config.choose(&process.comm, mode.as_deref());
-        let (cgroup, unit) = process::control_group(request.pid);
-        let is_fork = request.hello.origin == ORIGIN_FORK;
-        // A parent that has overwritten its environment left none to the child.
-        let of_parent = || self.registry.client_of(process.ppid).filter(|_| is_fork).map(|parent| parent.label.clone());
-        let label = label.or_else(of_parent).filter(|label| !label.is_empty());
-        let label: String = label.or(unit).unwrap_or_default().chars().take(200).collect();
-        let mut options = choice.options(&self.config, &label);
-        let epoch = match self.epochs.of_user(uid) {
-            Ok(epoch) => epoch,
+        let (admission, mode) = match self.admission(&request, &process) {
+            Ok(decided) => decided,
             Err(error) => return Err((request, error)),
         };
-        (options.reader, options.quota) = (epoch.reader, Some(self.epochs.quota(uid)));
-        options.slots = self.config.budget.threads.clamp(1, wire::limits::SLOTS.into()) as u32;
-        let options = Arc::new(options);
-        let (mapping, area) = match request.area(&options, self.clock) {
+        let (mapping, area) = match request.area(&admission.options, self.clock) {
             Ok(area) => area,
             Err(error) => return Err((request, error)),
         };
-        let folder = self.epochs.folder(uid, &epoch, choice.mode, request.pid, &name);
-        let age = std::mem::take(&mut request.hello.fork_age);
-        if age != 0 {
-            // The library did not see the fork, but knows the age of the process.
-            let tick = request.hello.fork_tick.saturating_sub(ticks_of(age, self.ticks_per_second));
-            request.hello.fork_tick = tick.max(1);
-        }
-        let parent = is_fork.then(|| self.parent(&request, process.ppid)).flatten();
-        if let Some((parent, _)) = parent.as_ref().filter(|_| age != 0) {
-            // The child waits for its reply: the current blocks of the parent are kept for it.
-            let (done, is_done) = bounded(1);
-            self.send(Command::PrepareFork(parent.id, request.hello.fork_tick, done));
-            let _ = is_done.recv_timeout(PARENT_STATE_TIMEOUT);
-        }
+        let folder = self.folder(&admission, request.pid);
+        let parent = self.prepare_fork(&mut request, process.ppid);
         let id = self.registry.new_id();
-        let worker = parent.as_ref().map_or(id as usize % self.stages.workers, |(_, worker)| *worker);
-        let hello = request.hello;
-        let hooks = match &parent {
-            _ if !is_fork => self.planner.plan(request.pid, patch::SHORT_BUDGET),
-            Some((parent, _)) => Plan::inherited(&parent.hooks.outcome(&parent.mapping)),
-            None => Plan::default(),
-        };
+        let worker = parent.as_ref().map_or(id as usize % self.stages.workers, |parent| parent.worker);
+        let hooks = self.hooks(&request, parent.as_ref());
         hooks.write(&mapping);
-        let code = PerfMap::of(request.pid, hello.pid, uid, MAX_MAP_BYTES_SHARED);
-        let code = match &parent {
-            Some((parent_session, _)) => code.forked_from(&parent_session.code),
-            None => code,
-        };
-        let fork = parent.map(|(session, _)| {
-            let folder = session.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            Fork { parent: session.id, folder, tick: hello.fork_tick }
-        });
-        let attached = Attached {
-            pid: request.pid,
-            hello_pid: hello.pid,
-            uid,
-            origin: if is_fork { Origin::Fork } else { Origin::Attach },
-            page_size: hello.page_size,
-            start_tick,
-            process,
-            mapping,
-            code,
-            files: ModuleFiles::of(request.pid, self.saver.clone()),
-        };
+        let attached = self.attached(&request, process, mapping, start_tick, parent.as_ref());
         let carried_over = self.successor.carried_over_file(request.pid);
-        let session = SessionBuilder::new(id, attached, folder, options, self.clock, self.ticks_per_second);
+        let session = self.session(id, attached, folder, &admission);
+        let fork = parent.map(|parent| parent.fork(request.hello.fork_tick));
         let session = session.forked(fork).hooks(hooks).carried_over(carried_over.clone()).build();
         // Of an earlier process of this number.
         let _ = std::fs::remove_file(chunk_journal::link(&carried_over));
-        let interval = choice.interval();
         session.limit.records.store(self.config.budget.events.saturating_mul(2), Relaxed);
         // The activation is set before the area is sent.
-        if choice.mode == Mode::Off {
+        if admission.choice.mode == Mode::Off {
             session.mapping.header().activation.0.store(wire::area::ACTIVATION_DORMANT, Relaxed);
         }
         if !request.accept(&session.mapping, &area) {
             return Ok(());
         }
-        self.successor.keep_label(request.pid, &label);
-        self.epochs.list(&epoch, &session);
+        self.successor.keep_label(request.pid, &admission.label);
+        self.epochs.list(&admission.epoch, &session);
         self.send(Command::Start(Arc::clone(&session), worker));
-        if let Some(mode) = mode.filter(|mode| self.config.asks_programs && mode.parse::<Choice>().is_err()) {
-            let mode: String = mode.escape_debug().take(100).collect();
-            let text = format!("HEAPTAPE_MODE is ignored: '{mode}' is no mode; its mode is {choice}");
-            tracing::warn!("process {}: {text}", request.pid);
-            self.note(id, text);
-        }
-        let client = Client {
-            session,
-            process: request.process,
-            area,
-            uid,
-            hello_pid: hello.pid,
-            worker,
-            choice,
-            interval,
-            name,
-            label,
-            cgroup,
-            epoch,
-            since: Instant::now(),
-            past: VecDeque::new(),
-            ticks: 0,
-            kept: None,
-            held: None,
-            memory: self.kernel_memory(request.pid),
-        };
+        self.note_unknown_mode(id, request.pid, mode, admission.choice);
+        let handles = Handles { process: request.process, area };
+        let interval = admission.choice.interval();
+        let memory = self.kernel_memory(request.pid);
+        let client = admission.into_client(session, handles, request.hello.pid, worker, interval, memory);
         self.successor.hold(&client);
         self.registry.add(client);
         Ok(())
+    }
+
+    /// Decides what is recorded of a new process. Returns the mode that it requested, too.
+    fn admission(&mut self, request: &AttachRequest, process: &Process) -> io::Result<(Admission, Option<String>)> {
+        let mut variables = process::variable(request.pid, &["HEAPTAPE_MODE", "HEAPTAPE_LABEL"]).into_iter();
+        let (mode, label) = (variables.next().flatten(), variables.next().flatten());
+        let choice = self.config.choose(&process.comm, mode.as_deref());
+        let is_fork = request.hello.origin == ORIGIN_FORK;
+        // A parent that has overwritten its environment left none to the child.
+        let of_parent = || self.registry.client_of(process.ppid).filter(|_| is_fork).map(|parent| parent.label.clone());
+        let label = label.or_else(of_parent).filter(|label| !label.is_empty());
+        let mut admission = self.admission_as(choice, request.pid, request.uid, process, label)?;
+        admission.options.slots = self.config.budget.threads.clamp(1, wire::limits::SLOTS.into()) as u32;
+        Ok((admission, mode))
+    }
+
+    /// Decides where a process is recorded, and its label: without one of its own it has that of
+    /// its systemd unit.
+    fn admission_as(
+        &mut self,
+        choice: Choice,
+        pid: u32,
+        uid: u32,
+        process: &Process,
+        label: Option<String>,
+    ) -> io::Result<Admission> {
+        let (cgroup, unit) = process::control_group(pid);
+        let label: String = label.or(unit).unwrap_or_default().chars().take(MAX_LABEL).collect();
+        let mut options = choice.options(&self.config, &label);
+        let epoch = self.epochs.of_user(uid)?;
+        (options.reader, options.quota) = (epoch.reader, Some(self.epochs.quota(uid)));
+        let name = String::from_utf8_lossy(&process.comm).into_owned();
+        Ok(Admission { uid, name, choice, label, cgroup, epoch, options })
+    }
+
+    fn folder(&mut self, admission: &Admission, pid: u32) -> PathBuf {
+        self.epochs.folder(admission.uid, &admission.epoch, admission.choice.mode, pid, &admission.name)
+    }
+
+    /// Returns the builder of a session that is recorded with the options of an admission.
+    fn session(&self, id: SessionId, attached: Attached, folder: PathBuf, admission: &Admission) -> SessionBuilder {
+        let options = Arc::new(admission.options.clone());
+        SessionBuilder::new(id, attached, folder, options, self.clock, self.ticks_per_second)
+    }
+
+    /// Returns the parent of a forked child. If the library did not see the fork, the current
+    /// blocks of the parent are kept for the child, which waits for its reply.
+    fn prepare_fork(&mut self, request: &mut AttachRequest, ppid: u32) -> Option<ForkParent> {
+        let age = std::mem::take(&mut request.hello.fork_age);
+        if age != 0 {
+            let tick = request.hello.fork_tick.saturating_sub(ticks_of(age, self.ticks_per_second));
+            request.hello.fork_tick = tick.max(1);
+        }
+        if request.hello.origin != ORIGIN_FORK {
+            return None;
+        }
+        let parent = self.parent(request, ppid)?;
+        if age != 0 {
+            let (done, is_done) = bounded(1);
+            self.send(Command::PrepareFork(parent.session.id, request.hello.fork_tick, done));
+            let _ = is_done.recv_timeout(PARENT_STATE_TIMEOUT);
+        }
+        Some(parent)
+    }
+
+    /// Plans the hooks of allocators inside the program of a new process. A forked child has those
+    /// of its parent.
+    fn hooks(&self, request: &AttachRequest, parent: Option<&ForkParent>) -> Plan {
+        match parent {
+            _ if request.hello.origin != ORIGIN_FORK => self.planner.plan(request.pid, patch::SHORT_BUDGET),
+            Some(ForkParent { session, .. }) => Plan::inherited(&session.hooks.outcome(&session.mapping)),
+            None => Plan::default(),
+        }
+    }
+
+    /// Collects what is known of a new process.
+    fn attached(
+        &self,
+        request: &AttachRequest,
+        process: Process,
+        mapping: Mapping,
+        start_tick: u64,
+        parent: Option<&ForkParent>,
+    ) -> Attached {
+        let (pid, hello_pid, uid) = (request.pid, request.hello.pid, request.uid);
+        let code = PerfMap::of(pid, hello_pid, uid, MAX_MAP_BYTES_SHARED);
+        Attached {
+            pid,
+            hello_pid,
+            uid,
+            origin: if request.hello.origin == ORIGIN_FORK { Origin::Fork } else { Origin::Attach },
+            page_size: request.hello.page_size,
+            start_tick,
+            process,
+            mapping,
+            code: match parent {
+                Some(parent) => code.forked_from(&parent.session.code),
+                None => code,
+            },
+            files: ModuleFiles::of(pid, self.saver.clone()),
+        }
+    }
+
+    /// Notes that the mode which a process requested is none.
+    fn note_unknown_mode(&self, id: SessionId, pid: u32, mode: Option<String>, choice: Choice) {
+        if let Some(mode) = mode.filter(|mode| self.config.asks_programs && mode.parse::<Choice>().is_err()) {
+            let mode: String = mode.escape_debug().take(100).collect();
+            let text = format!("HEAPTAPE_MODE is ignored: '{mode}' is no mode; its mode is {choice}");
+            tracing::warn!("process {pid}: {text}");
+            self.note(id, text);
+        }
     }
 
     /// Takes over a process from another daemon. Unless that has written the live blocks, they are
@@ -192,66 +308,33 @@ impl Service {
                 return self.successor.release(&known);
             }
         };
-        release::resume(&mapping, &chunk_journal::positions(&self.successor.carried_over_file(pid)));
+        let carried_over = self.successor.carried_over_file(pid);
+        release::resume(&mapping, &chunk_journal::positions(&carried_over));
         let process = Process::read(pid);
-        let comm = String::from_utf8_lossy(&process.comm).into_owned();
         let own = || process::variable(pid, &["HEAPTAPE_LABEL"]).into_iter().next().flatten();
         let label = self.successor.label(pid).or_else(own);
-        let (cgroup, unit) = process::control_group(pid);
-        let label: String = label.or(unit).unwrap_or_default().chars().take(200).collect();
-        let mut options = choice.options(&self.config, &label);
-        let Ok(epoch) = self.epochs.of_user(uid) else { return };
-        (options.reader, options.quota) = (epoch.reader, Some(self.epochs.quota(uid)));
-        let folder = self.epochs.folder(uid, &epoch, choice.mode, pid, &comm);
+        let Ok(mut admission) = self.admission_as(choice, pid, uid, &process, label) else { return };
+        let folder = self.folder(&admission, pid);
         let header = mapping.header();
-        options.overflow.set(header);
+        admission.options.overflow.set(header);
         // Threads report their interval when it changes. This change makes them report it to this
         // daemon.
         let interval = if interval == 0 { 0 } else { header.sample_bytes.load(Relaxed).clamp(2, MAX_INTERVAL) ^ 1 };
         header.sample_bytes.store(interval, Relaxed);
-        options.sample_bytes = interval;
+        admission.options.sample_bytes = interval;
         let id = self.registry.new_id();
         let worker = id as usize % self.stages.workers;
-        let attached = Attached {
-            pid,
-            hello_pid,
-            uid,
-            origin: Origin::Attach,
-            page_size: wire::area::PAGE as u32,
-            start_tick: self.clock.now(),
-            process,
-            mapping,
-            code: PerfMap::of(pid, hello_pid, uid, MAX_MAP_BYTES_SHARED),
-            files: ModuleFiles::of(pid, self.saver.clone()),
-        };
+        let (ids, start_tick, saver) = (Ids { pid, hello_pid, uid }, self.clock.now(), self.saver.clone());
+        let attached = Attached::taken_over(ids, process, mapping, start_tick, MAX_MAP_BYTES_SHARED, saver);
         let began_unix_ns = process::age(pid).map_or(0, |age| clock::unix_ns().saturating_sub(age.as_nanos() as u64));
-        let session = SessionBuilder::new(id, attached, folder, Arc::new(options), self.clock, self.ticks_per_second);
-        let session = session.resumed(began_unix_ns).carried_over(self.successor.carried_over_file(pid)).build();
-        tracing::info!("process {pid} ({}) is taken over", comm.escape_debug());
-        self.epochs.list(&epoch, &session);
+        let session = self.session(id, attached, folder, &admission);
+        let session = session.resumed(began_unix_ns).carried_over(carried_over).build();
+        tracing::info!("process {pid} ({}) is taken over", admission.name.escape_debug());
+        self.epochs.list(&admission.epoch, &session);
         self.send(Command::Start(Arc::clone(&session), worker));
-        let (process, since) = (end, Instant::now());
-        let client = Client {
-            session,
-            process,
-            area,
-            uid,
-            hello_pid,
-            worker,
-            choice,
-            interval,
-            name: comm,
-            label,
-            cgroup,
-            epoch,
-            since,
-            past: VecDeque::new(),
-            ticks: 0,
-            kept: None,
-            held: None,
-            memory: self.kernel_memory(pid),
-        };
-        self.registry.add(client);
+        let handles = Handles { process: end, area };
+        let memory = self.kernel_memory(pid);
+        self.registry.add(admission.into_client(session, handles, hello_pid, worker, interval, memory));
     }
 
     /// Hands a process over to the next daemon.
@@ -263,11 +346,11 @@ impl Service {
 
     /// Returns the process from which a forked child inherits its blocks; `None` when their shares
     /// are not known.
-    fn parent(&self, request: &AttachRequest, ppid: u32) -> Option<(Arc<Session>, usize)> {
+    fn parent(&self, request: &AttachRequest, ppid: u32) -> Option<ForkParent> {
         let found = self.registry.parent(request.hello.parent_pid, ppid, request.hello.fork_tick)?;
         let is_complete =
             found.uid == request.uid && found.choice.mode != Mode::Off && found.choice.sampling == Sampling::All;
-        is_complete.then(|| (Arc::clone(&found.session), found.worker))
+        is_complete.then(|| ForkParent { session: Arc::clone(&found.session), worker: found.worker })
     }
 
     /// Ends the recording of a process.
