@@ -7,10 +7,13 @@ use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Daemon, Program, Recording, Target, lossy, test_env};
 use serde_json::Value;
 use std::path::Path;
+use std::sync::Mutex;
 
 /// Mode, function that allocates, verdict, blocks left.
+type LabelledRow = (&'static str, &'static str, &'static str, u64);
+
 #[rustfmt::skip]
-const LABELLED: &[(&str, &str, &str, u64)] = &[
+const LABELLED: &[LabelledRow] = &[
     ("linear", "linear", "growing", 1000), ("copied_text", "copied_text", "growing", 400), ("half_freed", "half_freed", "growing", 600),
     ("rare", "rare", "slow", 9), ("rare_path", "rare_path", "slow", 83), ("alone", "alone", "growing", 40),
     ("built_text", "built_text", "growing", 400), ("arena_chunk", "arena_chunk", "growing", 40),
@@ -25,7 +28,7 @@ const LABELLED: &[(&str, &str, &str, u64)] = &[
 
 /// The same modes at full speed, where times have no meaning.
 #[rustfmt::skip]
-const QUICK: &[(&str, &str, &str, u64)] = &[
+const QUICK: &[LabelledRow] = &[
     ("linear", "linear", "growing", 1000), ("entry", "entry", "bounded-cache", 64), ("session", "session", "freed-at-exit", 0),
     ("setup", "setup", "one-time", 1200), ("backlog", "backlog", "growing", 600), ("half_freed", "half_freed", "growing", 600),
     ("rare_path", "rare_path", "slow", 83), ("buffer", "buffer", "container-growth", 1),
@@ -33,7 +36,7 @@ const QUICK: &[(&str, &str, &str, u64)] = &[
 
 /// Modes of the C++ program.
 #[rustfmt::skip]
-const CONTAINERS: &[(&str, &str, &str, u64)] = &[
+const CONTAINERS: &[LabelledRow] = &[
     ("grow_vector", "grow_vector", "container-growth", 1), ("grow_list", "grow_list", "growing", 800),
     ("forget_order", "forget_order", "growing", 800), ("tie_cycle", "tie_cycle", "growing", 1200),
 ];
@@ -74,43 +77,64 @@ fn verdicts(folder: &Path, pace: Pace) -> Vec<(String, String, u64)> {
     found
 }
 
-fn judged(program: &Path, set: &[(&str, &str, &str, u64)], pace: Pace) {
-    let (mut wrong, mut all_lost) = (Vec::new(), 0);
-    for &(mode, function, verdict, blocks) in set {
-        let mut run = Program::new(program).arg(mode);
-        match pace {
-            Pace::Quick => run = run.arg("quick"),
-            Pace::Paced => {}
-            Pace::Long => run = run.arg("long"),
+/// Records the modes of a set, and compares their verdicts. In a long run the programs sleep most of
+/// the time: several run at once. Others must not take long.
+fn judged(program: &Path, set: &[LabelledRow], pace: Pace) {
+    let at_once = if pace == Pace::Long { 3 } else { 1 };
+    let rows = Mutex::new(set.iter());
+    let judge_rows = || {
+        let (mut wrong, mut all_lost) = (Vec::new(), 0);
+        while let Some(row) = { rows.lock().expect("no test panicked").next() } {
+            all_lost += judge(program, row, pace, &mut wrong);
         }
-        let recording: Recording = run.recorded();
-        let found = verdicts(&recording.folder, pace);
-        let own: Vec<_> = found.iter().filter(|(name, ..)| name == function).collect();
-        let right = match verdict {
-            "" => own.is_empty(),
-            _ => own.len() == 1 && own[0].1 == verdict && own[0].2 == blocks,
-        };
-        let others = found.iter().filter(|(name, ..)| name != function);
-        let harmless = others.clone().all(|(name, of, _)| is_harmless(name, of));
-        if !right || !harmless {
-            wrong.push(format!("{mode}: {verdict} of {blocks} was expected, found {found:?}"));
-        }
-        let directory = test_env::folder();
-        for seed in [7919, 104_729, 1_299_709] {
-            let folder = directory.path().join(format!("lossy.{seed}"));
-            let lost = lossy::write(&recording.folder, &folder, 100, 30, seed);
-            all_lost += lost;
-            for (name, of, blocks) in verdicts(&folder, pace) {
-                let right = of == "uncertain" || (name == function && of == verdict) || is_harmless(&name, &of);
-                if !right {
-                    wrong
-                        .push(format!("{mode}, {lost} events lost by {seed}: {name} is called {of} ({blocks} blocks)"));
-                }
+        (wrong, all_lost)
+    };
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(judge_rows)).collect();
+        workers.into_iter().map(|worker| worker.join().expect("a worker that ends")).collect()
+    });
+    let all_lost: u64 = results.iter().map(|(_, lost)| lost).sum();
+    let wrong: Vec<String> = results.into_iter().flat_map(|(wrong, _)| wrong).collect();
+    assert!(all_lost > 900, "too little was lost to say anything: {all_lost}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Records one mode, adds what is wrong with its verdicts, and returns how many events the copies
+/// of the recording have lost.
+fn judge(program: &Path, row: &LabelledRow, pace: Pace, wrong: &mut Vec<String>) -> u64 {
+    let &(mode, function, verdict, blocks) = row;
+    let mut run = Program::new(program).arg(mode);
+    match pace {
+        Pace::Quick => run = run.arg("quick"),
+        Pace::Paced => {}
+        Pace::Long => run = run.arg("long"),
+    }
+    let recording: Recording = run.recorded();
+    let found = verdicts(&recording.folder, pace);
+    let own: Vec<_> = found.iter().filter(|(name, ..)| name == function).collect();
+    let right = match verdict {
+        "" => own.is_empty(),
+        _ => own.len() == 1 && own[0].1 == verdict && own[0].2 == blocks,
+    };
+    let others = found.iter().filter(|(name, ..)| name != function);
+    let harmless = others.clone().all(|(name, of, _)| is_harmless(name, of));
+    if !right || !harmless {
+        wrong.push(format!("{mode}: {verdict} of {blocks} was expected, found {found:?}"));
+    }
+    let directory = test_env::folder();
+    let mut all_lost = 0;
+    for seed in [7919, 104_729, 1_299_709] {
+        let folder = directory.path().join(format!("lossy.{seed}"));
+        let lost = lossy::write(&recording.folder, &folder, 100, 30, seed);
+        all_lost += lost;
+        for (name, of, blocks) in verdicts(&folder, pace) {
+            let right = of == "uncertain" || (name == function && of == verdict) || is_harmless(&name, &of);
+            if !right {
+                wrong.push(format!("{mode}, {lost} events lost by {seed}: {name} is called {of} ({blocks} blocks)"));
             }
         }
     }
-    assert!(all_lost > 900, "too little was lost to say anything: {all_lost}");
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    all_lost
 }
 
 /// Returns whether a row is of the start of the program.
@@ -125,7 +149,7 @@ fn verdicts_of_paced_programs_match_their_labels() {
 
 #[test]
 fn growth_in_a_long_run_is_called_growing() {
-    let grows = |row: &&(&str, &str, &str, u64)| ["growing", "slow", "bounded-cache"].contains(&row.2);
+    let grows = |row: &&LabelledRow| ["growing", "slow", "bounded-cache"].contains(&row.2);
     let set: Vec<_> = LABELLED.iter().filter(grows).copied().collect();
     judged(&Target::program("leaks/labelled.c").build(), &set, Pace::Long);
     judged(&Target::program("leaks/containers.cpp").build(), CONTAINERS, Pace::Long);
