@@ -45,7 +45,7 @@ pub use range::RangeError;
 pub use stack_text::text_stack;
 pub use summary::after_record;
 
-use crate::load::Process;
+use crate::load::{Events, Process};
 use crate::missing::{self, Missing};
 use crate::text::{self, Screen};
 use std::io;
@@ -130,9 +130,11 @@ pub(crate) fn print_sampled(screen: &mut Screen, of: &str, process: &Process) ->
         return Ok(());
     }
     let skipped = text::count(process.tape.sampled_out());
-    screen.line(&format!(
-        "{of}sampled: {skipped} events were sampled out; bytes are estimates, blocks are those of the sample"
-    ))
+    let estimates = match process.events {
+        Events::Taped { trace: None, .. } | Events::Profile | Events::Sums => "bytes and blocks are estimates",
+        _ => "bytes are estimates, blocks are those of the sample",
+    };
+    screen.line(&format!("{of}sampled: {skipped} events were sampled out; {estimates}"))
 }
 
 /// Prints the names of the programs that have their own `malloc`, which is called instead of

@@ -62,6 +62,7 @@ fn kinds(tape: &Path) -> BTreeMap<&'static str, u64> {
                 Record::History(_) => "history",
                 Record::Code(_) => "code",
                 Record::Symbols(_) => "symbols",
+                Record::HistoryErrors(_) => "history errors",
             },
         };
         *kinds.entry(kind).or_insert(0) += 1;

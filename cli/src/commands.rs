@@ -12,6 +12,7 @@ pub use thresholds::{is_list_request, print_metrics};
 mod common;
 pub mod examples;
 mod frames;
+mod live;
 mod thresholds;
 
 macro_rules! commands {

@@ -98,10 +98,13 @@ pub fn live_bytes(process: &Process) -> String {
 /// Formats a mode as users write it: `profile:65536` is `profile:64KiB`.
 pub fn mode(mode: &str) -> String {
     const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-    let sampled = mode.split_once(':').and_then(|(mode, interval)| Some((mode, interval.parse::<u64>().ok()?)));
-    let Some((mode, interval)) = sampled else { return mode.to_owned() };
+    let (kept, overflow) = mode.split_once(',').map_or((mode, None), |(kept, overflow)| (kept, Some(overflow)));
+    let sampled = kept.split_once(':').and_then(|(name, interval)| Some((name, interval.parse::<u64>().ok()?)));
+    let Some((name, interval)) = sampled else { return mode.to_owned() };
     let unit = UNITS.iter().find(|(bytes, _)| interval >= *bytes && interval.is_multiple_of(*bytes));
-    unit.map_or_else(|| format!("{mode}:{interval}"), |(bytes, unit)| format!("{mode}:{}{unit}", interval / bytes))
+    let (bytes, unit) = unit.copied().unwrap_or((1, ""));
+    let overflow = overflow.map(|overflow| format!(",{overflow}")).unwrap_or_default();
+    format!("{name}:{}{unit}{overflow}", interval / bytes)
 }
 
 /// Formats the time from which the daemon knows the allocations of a process, if that is not its

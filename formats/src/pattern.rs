@@ -1,6 +1,8 @@
 //! Patterns for names. There is one matcher with two syntaxes: [`Pattern::whole`] for names of
 //! programs, threads and the like, and [`Pattern::found`] for text that contains something.
 
+use std::fmt;
+
 /// A pattern. Matching takes time that is at most proportional to the product of the lengths of
 /// pattern and text, and no memory.
 ///
@@ -24,6 +26,17 @@ enum Token {
     One,
     /// A byte with this value.
     Byte(u8),
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let byte = |token: &Token| match token {
+            Token::Any => b'*',
+            Token::One => b'?',
+            Token::Byte(byte) => *byte,
+        };
+        out.write_str(&String::from_utf8_lossy(&self.0.iter().map(byte).collect::<Vec<u8>>()))
+    }
 }
 
 impl Pattern {

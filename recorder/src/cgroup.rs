@@ -6,6 +6,10 @@ use std::path::{Component, Path, PathBuf};
 /// Maximum number of parent groups whose limits are read.
 const MAX_GROUPS: usize = 64;
 
+/// Limits from this size on are none: version 1 has a number for that, the largest multiple of a
+/// page.
+const NO_LIMIT: u64 = 1 << 60;
+
 /// Returns the smallest memory limit, in bytes, of the control groups of a process; `None` if it
 /// has none, or if it cannot be read.
 pub fn memory_limit(pid: u32) -> Option<u64> {
@@ -50,7 +54,7 @@ fn limit_location(line: &str) -> Option<(&'static Path, PathBuf, &'static str)> 
 /// Returns the smallest limit of a group and its parents.
 fn smallest_limit(root: &Path, group: &Path, file: &str) -> Option<u64> {
     let limit = |group: &Path| std::fs::read_to_string(root.join(group).join(file)).ok()?.trim().parse::<u64>().ok();
-    group.ancestors().take(MAX_GROUPS).filter_map(limit).min()
+    group.ancestors().take(MAX_GROUPS).filter_map(limit).filter(|limit| *limit < NO_LIMIT).min()
 }
 
 #[cfg(test)]
@@ -86,6 +90,8 @@ mod tests {
         let inner = Path::new("a/b");
         std::fs::create_dir_all(root.path().join(inner)).expect("folders");
         std::fs::write(root.path().join("a/b/memory.max"), "max\n").expect("writes");
+        assert_eq!(smallest_limit(root.path(), inner, "memory.max"), None);
+        std::fs::write(root.path().join("memory.max"), "9223372036854771712\n").expect("writes");
         assert_eq!(smallest_limit(root.path(), inner, "memory.max"), None);
         std::fs::write(root.path().join("a/memory.max"), "100000000\n").expect("writes");
         assert_eq!(smallest_limit(root.path(), inner, "memory.max"), Some(100_000_000));

@@ -31,6 +31,7 @@ mod programs;
 pub mod protocol;
 mod receive;
 mod registry;
+pub mod reload;
 mod retention;
 pub mod send;
 pub mod service;

@@ -76,7 +76,6 @@ struct Source {
     reap: ReapSchedule,
     /// When the rings of the session were last read.
     read: Instant,
-    tokens: Tokens,
     counted: Counted,
     /// Whether calls of the last batch may wait in the digest until it knows that nothing precedes
     /// them.
@@ -95,15 +94,6 @@ struct ForkPoint {
 struct ReapSchedule {
     last: Instant,
     interval: Duration,
-}
-
-/// The limit of records per second of a session.
-#[derive(Debug)]
-struct Tokens {
-    /// Number of records that may still be drained. It is negative after a large pass.
-    left: i64,
-    /// When that number was last increased.
-    increased: Instant,
 }
 
 /// The counts of the control records, as the digest knows them.
@@ -171,25 +161,8 @@ impl Source {
     /// of space.
     fn is_skipped(&mut self) -> bool {
         let Session { limit, mapping, .. } = &*self.session;
-        let (limit_records, since) = (limit.records.load(Relaxed), self.tokens.increased.elapsed());
-        if mapping.header().activation.0.load(Relaxed) == ACTIVATION_DORMANT && since < DORMANT_INTERVAL {
-            return true;
-        }
-        if limit_records == 0 {
-            self.tokens = Tokens { left: i64::MAX, increased: Instant::now() };
-            return false;
-        }
-        let limit_records = i64::try_from(limit_records).unwrap_or(i64::MAX);
-        let more = i64::try_from(since.as_nanos() * limit_records as u128 / 1_000_000_000).unwrap_or(i64::MAX);
-        if more > 0 {
-            let left = self.tokens.left.saturating_add(more).min(limit_records);
-            self.tokens = Tokens { left, increased: Instant::now() };
-        }
-        let is_spent = self.tokens.left <= 0;
-        if is_spent {
-            limit.hits.fetch_add(1, Relaxed);
-        }
-        is_spent
+        let is_dormant = mapping.header().activation.0.load(Relaxed) == ACTIVATION_DORMANT;
+        (is_dormant && self.read.elapsed() < DORMANT_INTERVAL) || !limit.permits(Instant::now())
     }
 
     /// Permits a process that has waited without success to wait again, once its rings are read
@@ -204,10 +177,6 @@ impl Source {
             header.breaker.store(0, Relaxed);
         }
     }
-
-    fn count_records(&mut self, records: u64) {
-        self.tokens.left = self.tokens.left.saturating_sub_unsigned(records);
-    }
 }
 
 impl Drain {
@@ -221,7 +190,6 @@ impl Drain {
             waits_for: session.forked.as_ref().map(|fork| ForkPoint { parent: fork.parent, tick: fork.tick }),
             reap: ReapSchedule { last: now, interval: MIN_REAP_INTERVAL },
             read: now,
-            tokens: Tokens { left: i64::MAX, increased: now },
             counted: Counted { sent: now, is_outdated: false },
             is_unsettled: false,
             session,
@@ -278,7 +246,7 @@ impl Drain {
             let found = self.sources[index].slots.pass(barrier, now, &mut batch, &self.heart);
             self.sources[index].reset_breaker();
             self.forward(index, batch);
-            self.sources[index].count_records(found.records);
+            self.sources[index].session.limit.take(found.records);
             records += found.records;
             fullest = fullest.max(found.fullest);
             more |= found.more;

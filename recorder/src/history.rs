@@ -3,7 +3,7 @@
 //! from then on the interval is doubled. So a profile without events shows which sites grow.
 
 use crate::profile::{Profile, SiteLive};
-use formats::tape::{self, SiteHistory};
+use formats::tape::{self, SiteErrors, SiteHistory};
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,8 @@ struct LiveSite {
 struct Point {
     tick: u64,
     live: Vec<LiveSite>,
+    /// Standard error of the bytes of each, if they are estimates; otherwise empty.
+    errors: Vec<u64>,
 }
 
 /// The history of the call sites of one process.
@@ -57,13 +59,16 @@ impl GrowthHistory {
         Instant::now() >= self.next
     }
 
-    /// Adds a point with the live blocks of all sites.
-    pub fn add_point(&mut self, tick: u64, profile: &Profile) {
+    /// Adds a point with the live blocks of all sites. `error` returns the standard error of a
+    /// site's bytes, if they are estimates.
+    pub fn add_point(&mut self, tick: u64, profile: &Profile, error: Option<impl Fn(u32) -> u64>) {
         let of = |SiteLive { site, blocks, bytes }: SiteLive| {
             let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
             LiveSite { site, blocks, bytes }
         };
-        self.points.push(Point { tick, live: profile.live().take(MAX_SITES).map(of).collect() });
+        let live: Vec<LiveSite> = profile.live().take(MAX_SITES).map(of).collect();
+        let errors = error.map(|error| live.iter().map(|one| error(one.site)).collect()).unwrap_or_default();
+        self.points.push(Point { tick, live, errors });
         if self.points.len() == MAX_POINTS {
             let mut number = 0;
             self.points.retain(|_| {
@@ -78,7 +83,8 @@ impl GrowthHistory {
 
     /// Returns the memory that the history takes, in bytes.
     pub fn memory(&self) -> u64 {
-        self.points.iter().map(|point| (point.live.capacity() * size_of::<LiveSite>()) as u64).sum()
+        let of = |point: &Point| point.live.capacity() * size_of::<LiveSite>() + point.errors.capacity() * 8;
+        self.points.iter().map(|point| of(point) as u64).sum()
     }
 
     /// Returns the history of the sites that hold more now than at the middle point; `None` while
@@ -103,6 +109,19 @@ impl GrowthHistory {
         let ticks = self.points.iter().map(|point| point.tick).collect();
         Some(tape::History { ticks, sites: sites.into_iter().map(row).collect() })
     }
+
+    /// Returns the standard errors of a history; `now` returns those of the current live bytes.
+    pub fn errors(&self, history: &tape::History, now: impl Fn(u32) -> u64) -> tape::HistoryErrors {
+        let at = |point: &Point, site: u32| {
+            let found = point.live.binary_search_by_key(&site, |live| live.site).ok();
+            found.and_then(|index| point.errors.get(index)).copied().unwrap_or(0)
+        };
+        let errors = |site: u32| {
+            let bytes = self.points.iter().map(|point| at(point, site)).chain([now(site)]).collect();
+            SiteErrors { site, bytes }
+        };
+        tape::HistoryErrors { sites: history.sites.iter().map(|row| errors(row.site)).collect() }
+    }
 }
 
 #[cfg(test)]
@@ -124,7 +143,7 @@ mod tests {
             profile.free(3, 7);
             // One point for each interval.
             if tick % history.interval.as_secs() == 0 {
-                history.add_point(tick, &profile);
+                history.add_point(tick, &profile, Some(|site: u32| u64::from(site) * tick));
             }
             assert!(history.points.len() < MAX_POINTS);
         }
@@ -134,5 +153,8 @@ mod tests {
         assert_eq!(sites, [1], "only sites that grow are included");
         assert_eq!((recorded.sites[0].blocks[3], recorded.sites[0].bytes[3]), (32, 320));
         assert!(history.memory() > 0);
+        let errors = history.errors(&recorded, |site| u64::from(site) + 1000);
+        assert_eq!(errors.sites.iter().map(|row| row.site).collect::<Vec<_>>(), [1]);
+        assert_eq!(errors.sites[0].bytes, [8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96, 1001]);
     }
 }

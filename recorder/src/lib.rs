@@ -41,6 +41,7 @@ pub mod index;
 pub mod journal;
 pub mod journal_files;
 pub mod launch;
+pub mod limit;
 pub mod live;
 pub mod merge;
 pub mod module_files;

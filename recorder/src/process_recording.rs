@@ -2,6 +2,7 @@
 
 mod carried_over;
 mod code;
+mod counts;
 mod finish;
 mod growth;
 mod heap;

@@ -5,6 +5,7 @@ mod builder;
 use crate::clock::Clock;
 use crate::code::PerfMap;
 use crate::journal_files::JournalFiles;
+use crate::limit::Limit;
 use crate::module_files::ModuleFiles;
 use crate::options::Options;
 use crate::patch::{self, Plan};
@@ -70,15 +71,6 @@ pub struct Fork {
     pub folder: String,
     /// Tick of the fork; 0 if it is not known.
     pub tick: u64,
-}
-
-/// A limit on the records that one process may send.
-#[derive(Debug, Default)]
-pub struct Limit {
-    /// Maximum number of records per second; 0 for no limit.
-    pub records: AtomicU64,
-    /// How often the drain skipped the process because of the limit.
-    pub hits: AtomicU64,
 }
 
 impl Session {

@@ -1,8 +1,10 @@
 //! Bounds of the daemon: floods, silence, other users, hostile names, many epochs.
 
-use heaptape_tests::daemon::until;
+use heaptape_tests::daemon::{Running, until};
 use heaptape_tests::{Daemon, is_full, is_root, target, test_env};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,6 +17,10 @@ fn flood_loses_only_its_own_events() {
     let modest = daemon.spawn(&target::c("leaks_slowly"), &["100000", "5"], Some("trace"));
     let lost = |name: &str| daemon.list(name).first().map_or(0, |one| one["lost"].as_u64().unwrap_or(0));
     until("the flood is held down", || lost("pairs") > 0 || flood_is_over(&daemon));
+    until("the log names it", || {
+        let log = daemon.log();
+        flood_is_over(&daemon) || (log.contains("budget of events: user") && log.contains("(pairs): "))
+    });
     flood.0.wait().expect("the program ends");
     until("it is over", || flood_is_over(&daemon));
     assert_eq!(lost("leaks_slowly"), 0);
@@ -26,6 +32,36 @@ fn flood_loses_only_its_own_events() {
     let (pairs, modest) = (report.only("pairs"), report.only("leaks_slowly"));
     assert!(pairs.lost_events > 0 && modest.lost_events == 0, "{pairs:#?}{modest:#?}");
     assert_eq!(pairs.emitted_events, pairs.recorded_events + pairs.lost_events);
+}
+
+/// A burst below the budget of its user loses nothing, also if many quiet processes share the
+/// budget.
+#[test]
+fn burst_below_the_budget_loses_nothing() {
+    let daemon = Daemon::start(&["--events", "200000", "--mode", "trace"]);
+    let signal = |running: &Running, signal| {
+        kill(Pid::from_raw(running.0.id().cast_signed()), signal).expect("it runs");
+    };
+    let program = target::c("leaks_slowly");
+    // 15 events each: less than the budget, if all of them are sent in one second.
+    let burst = daemon.spawn(&program, &["12000", "0"], None);
+    signal(&burst, Signal::SIGSTOP);
+    until("it is served", || daemon.list("leaks_slowly").len() == 1);
+    let quiet: Vec<_> = (0..20).map(|_| daemon.spawn(&program, &["1000", "1000"], None)).collect();
+    until("all are served", || daemon.list("leaks_slowly").len() == 21);
+    let seconds = || daemon.query(&["status"])["seconds"].as_u64().unwrap_or(0);
+    let start = seconds();
+    until("the budget is shared", || seconds() > start + 2);
+    signal(&burst, Signal::SIGCONT);
+    until("the burst is over", || daemon.list("leaks_slowly").len() == 20);
+    let status = daemon.query(&["status"]);
+    assert_eq!(
+        (&status["own"]["lost_events_total"], &status["budgets_hit"]["events"]),
+        (&0.0.into(), &Value::Null),
+        "{}",
+        daemon.log()
+    );
+    drop(quiet);
 }
 
 fn flood_is_over(daemon: &Daemon) -> bool {

@@ -4,6 +4,7 @@
 use heaptape_tests::daemon::{Running, until};
 use heaptape_tests::{Daemon, is_full, target, test_env, torture};
 use nix::sys::signal::Signal;
+use std::path::PathBuf;
 use std::time::Duration;
 
 #[test]
@@ -151,4 +152,47 @@ fn balanced(daemon: &Daemon) {
         }
     }
     assert!(epochs.len() > 1, "{epochs:?}");
+}
+
+/// What a daemon does not know after the kill of the one before is counted in the segment in which
+/// it happened, and in no later one.
+#[test]
+fn segments_after_a_killed_daemon_agree_with_their_events() {
+    let mut daemon = Daemon::start(&["--mode", "trace"]);
+    let running = daemon.spawn(&target::c("full_cache"), &["500", "1"], None);
+    let one =
+        |daemon: &Daemon, key: &str| daemon.list("full_cache").pop().and_then(|one| one[key].as_u64()).unwrap_or(0);
+    until("it is full", || one(&daemon, "live_blocks") >= 500);
+    daemon.restart();
+    // The new daemon knows no block that was live.
+    until("unknown blocks are freed", || one(&daemon, "allocs") > 700);
+    daemon.query(&["epoch"]);
+    until("it goes on", || one(&daemon, "allocs") > 1000);
+    daemon.query(&["epoch"]);
+    drop(running);
+    until("it is over", || daemon.list("full_cache").is_empty());
+    daemon.stop();
+    let folders = daemon.epochs(&["--program", "full_cache"]);
+    assert!(folders.len() >= 4, "{folders:?}");
+    for folder in &folders[1..] {
+        let output = daemon.heaptape(&["verify"], std::slice::from_ref(folder));
+        assert_eq!(output.code(), 0, "{}: {output}", folder.display());
+    }
+    let unknown = |folder: &PathBuf| daemon.report(std::slice::from_ref(folder)).processes[0].unknown_frees;
+    assert!(unknown(&folders[1]) > 100, "{folders:?}");
+}
+
+/// A process that ends while no daemon runs keeps its name.
+#[test]
+fn process_that_ends_without_a_daemon_keeps_its_name() {
+    let mut daemon = Daemon::start(&["--mode", "trace"]);
+    let running = daemon.spawn(&target::c("leaks_slowly"), &["100000", "2"], None);
+    until("it is served", || daemon.list("leaks_slowly").len() == 1);
+    daemon.restart_after(|_| drop(running));
+    until("it is over", || daemon.query(&["status"])["processes"] == 0);
+    assert!(!daemon.log().contains("()"), "{}", daemon.log());
+    daemon.stop();
+    for process in daemon.report(&daemon.epochs(&[])).processes {
+        assert!(process.exe.ends_with("leaks_slowly"), "{process:#?}");
+    }
 }

@@ -18,6 +18,7 @@ mod crashes;
 mod daemon;
 mod daemon_activation;
 mod daemon_bounds;
+mod daemon_control;
 mod daemon_fairness;
 mod daemon_flows;
 mod daemon_names;

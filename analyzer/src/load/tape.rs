@@ -7,7 +7,7 @@ use crate::stacks::{Mapped, Module, Site, Stacks};
 use heaptape_formats::tape::field::Text;
 use heaptape_formats::tape::{
     Account, COLUMN_PREVIOUS, Chunk, CodeRange, Codec, End, History, Inherited, Loss, Note, Process, Record, Segment,
-    Source, Step, Stream, Summary, Thread,
+    SiteErrors, Source, Step, Stream, Summary, Thread,
 };
 use heaptape_formats::{Ending, Result};
 use std::collections::BTreeMap;
@@ -68,6 +68,8 @@ pub struct Tape {
     pub summary_is_last: bool,
     /// Snapshots of sites that grew, if the recording has no events.
     pub history: History,
+    /// Standard errors of `history`, if it is of a sampled profile.
+    pub history_errors: Vec<SiteErrors>,
     /// The end record, if there is one.
     pub end: Option<End>,
     /// The notes of the recorder.
@@ -171,6 +173,7 @@ impl Tape {
             Record::Segment(segment) => self.segment = Some(segment),
             Record::Inherited(inherited) => self.inherited = Some(inherited),
             Record::History(history) => self.history = history,
+            Record::HistoryErrors(errors) => self.history_errors = errors.sites,
             Record::Code(code) => self.code.extend(code.ranges),
             // They stand in a file of their own.
             Record::Symbols(_) => {}

@@ -73,6 +73,9 @@ pub struct History {
     pub lifetimes: [u32; LIFETIME_CLASSES],
     /// Number of live bytes at the end of each slice.
     pub series: [u64; SLICES],
+    /// Standard error of the rise of the live bytes in the second half of the run, if they are
+    /// estimates.
+    pub rise_error: Option<u64>,
 }
 
 /// An example of a survivor, sorted by age.
@@ -292,6 +295,7 @@ impl Leaks {
         });
         let frees = row.allocs.saturating_sub(row.live_blocks.into());
         History {
+            rise_error: None,
             allocs: row.allocs,
             bytes: row.bytes,
             frees,
@@ -372,6 +376,11 @@ impl History {
         for (sum, bytes) in self.series.iter_mut().zip(other.series) {
             *sum = sum.saturating_add(bytes);
         }
+        let errors = [self.rise_error, other.rise_error].map(|error| error.map(|error| error as f64));
+        self.rise_error = match errors {
+            [None, None] => None,
+            [one, two] => Some(one.unwrap_or(0.0).hypot(two.unwrap_or(0.0)) as u64),
+        };
     }
 }
 

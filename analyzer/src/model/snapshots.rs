@@ -3,7 +3,7 @@
 
 use super::leaks::{Axis, History, SLICES, Survivors};
 use super::verdict::Run;
-use heaptape_formats::tape::{self, SiteHistory, SiteSums, Totals};
+use heaptape_formats::tape::{self, SiteErrors, SiteHistory, SiteSums, Totals};
 
 /// Limit of values from a file. No process has this many bytes, and sums of it do not overflow.
 const MAX_VALUE: u64 = 1 << 56;
@@ -38,9 +38,27 @@ fn between(ticks: &[u64], values: &[u64], tick: u64, start: u64, (end, now): (u6
     ((before as f64 + (after as f64 - before as f64) * share.min(1.0)) as u64).min(MAX_VALUE)
 }
 
+/// Returns the standard error of the rise of a site's live bytes from the middle of the run to its
+/// end. Blocks that were live in the middle and are live at the end add nothing to it: if no block
+/// was freed, these are all of the middle.
+pub fn rise_error(run: &Run, ticks: &[u64], errors: &SiteErrors, has_frees: bool) -> u64 {
+    let now = errors.bytes.last().copied().unwrap_or(0).min(MAX_VALUE);
+    let middle = run.axis.start + run.axis.end.saturating_sub(run.axis.start) / 2;
+    let middle = between(ticks, &errors.bytes, middle, run.axis.start, (run.axis.end, now));
+    let (now, middle) = (now as f64, middle as f64);
+    let error = if has_frees { now.hypot(middle) } else { (now * now - middle * middle).max(0.0).sqrt() };
+    error as u64
+}
+
 /// Returns the evidence of a site from its snapshots. Between snapshots, values are interpolated.
-/// Where their number rises, blocks are allocated.
-pub fn evidence_of(run: &Run, snapshots: &tape::History, site: &SiteHistory, now: &SiteSums) -> (History, Survivors) {
+/// Where their number rises, blocks are allocated. `errors` are those of a sampled site.
+pub fn evidence_of(
+    run: &Run,
+    snapshots: &tape::History,
+    site: &SiteHistory,
+    now: &SiteSums,
+    errors: Option<&SiteErrors>,
+) -> (History, Survivors) {
     let (allocs, frees) = (now.allocs.min(MAX_VALUE), now.frees.min(MAX_VALUE));
     let (live_blocks, live_bytes) =
         (allocs.saturating_sub(frees), now.bytes.saturating_sub(now.freed_bytes).min(MAX_VALUE));
@@ -81,6 +99,7 @@ pub fn evidence_of(run: &Run, snapshots: &tape::History, site: &SiteHistory, now
         peak_blocks: held.iter().map(|(blocks, _)| *blocks).max().unwrap_or(0),
         half_blocks: held[SLICES / 2 - 1].0,
         series,
+        rise_error: errors.map(|errors| rise_error(run, &snapshots.ticks, errors, frees > 0)),
         ..History::default()
     };
     (history, survivors)
@@ -104,7 +123,7 @@ mod tests {
             SiteSums { site: 1, allocs, frees, bytes: allocs * 100, freed_bytes: frees * 100, ..SiteSums::default() };
         let totals = Totals { allocs, peak_bytes: live * 100, ..Totals::default() };
         let run = run_of(&snapshots, &totals, 100, 1, lost).unwrap_or_else(|| panic!("the run is long enough"));
-        let (history, survivors) = evidence_of(&run, &snapshots, &snapshots.sites[0], &now);
+        let (history, survivors) = evidence_of(&run, &snapshots, &snapshots.sites[0], &now, None);
         assert_eq!(survivors.allocs_by_slice.iter().sum::<u64>(), live);
         judge_snapshots(&run, &history, &survivors)
     }
@@ -135,7 +154,9 @@ mod tests {
                 let totals = Totals { allocs: u64::MAX, resizes: value, ..Totals::default() };
                 for (end, lost) in [(u64::MAX, 0), (u64::MAX, u64::MAX), (7, 3), (value, value)] {
                     if let Some(run) = run_of(&snapshots, &totals, end, value & 1, lost) {
-                        let (history, survivors) = evidence_of(&run, &snapshots, &snapshots.sites[0], &now);
+                        let errors = SiteErrors { site: 1, bytes: vec![value; 3] };
+                        let (history, survivors) =
+                            evidence_of(&run, &snapshots, &snapshots.sites[0], &now, Some(&errors));
                         judge_snapshots(&run, &history, &survivors);
                     }
                 }
@@ -149,5 +170,42 @@ mod tests {
         assert_eq!(verdict(|second| 10 * second, 0, 1000), Verdict::Uncertain);
         // One free in a hundred is lost, so as many blocks seem to be live.
         assert_eq!(verdict(|second| 40 + second, 10_000, 100), Verdict::Uncertain);
+    }
+
+    /// Judges a site of a sampled profile: 100 seconds, blocks of 100 bytes, with this number of
+    /// sampled blocks of 512 KiB each after each second, and with frees or without.
+    fn sampled(held: impl Fn(u64) -> u64, frees: u64) -> Verdict {
+        const WEIGHT: u64 = 512 << 10;
+        let ticks: Vec<u64> = (8..=96).step_by(8).collect();
+        let bytes: Vec<u64> = ticks.iter().map(|&tick| held(tick) * WEIGHT).collect();
+        let blocks = bytes.iter().map(|bytes| bytes / 100).collect();
+        // The sum of `w (w - size)` over n samples.
+        let error = |samples: u64| ((samples as f64).sqrt() * WEIGHT as f64) as u64;
+        let errors = ticks.iter().chain([&100]).map(|&tick| error(held(tick))).collect();
+        let snapshots = tape::History { ticks, sites: vec![SiteHistory { site: 1, blocks, bytes }] };
+        let live = held(100) * WEIGHT;
+        let (allocs, allocated) = (live / 100 + frees, live + frees * 100);
+        let now =
+            SiteSums { site: 1, allocs, frees, bytes: allocated, freed_bytes: frees * 100, ..SiteSums::default() };
+        let totals = Totals { allocs, peak_bytes: live, ..Totals::default() };
+        let run = run_of(&snapshots, &totals, 100, 1, 0).unwrap_or_else(|| panic!("the run is long enough"));
+        let errors = SiteErrors { site: 1, bytes: errors };
+        let (history, survivors) = evidence_of(&run, &snapshots, &snapshots.sites[0], &now, Some(&errors));
+        judge_snapshots(&run, &history, &survivors)
+    }
+
+    #[test]
+    fn sampled_site_grows_if_its_rise_is_beyond_three_standard_errors() {
+        // 100 samples more in the second half: their error is that of 100 samples.
+        assert_eq!(sampled(|second| second * 2, 0), Verdict::Growing);
+        assert_eq!(sampled(|second| second * 2, 1_000_000), Verdict::Growing);
+        // 6 of 12 samples are new: 2.4 standard errors.
+        assert_eq!(sampled(|second| second * 12 / 100, 0), Verdict::Uncertain);
+        // 23 of 45 samples: 4.8 without frees, and 2.8 with them, where all blocks may be others.
+        assert_eq!(sampled(|second| second * 45 / 100, 0), Verdict::Growing);
+        assert_eq!(sampled(|second| second * 45 / 100, 1_000_000), Verdict::Uncertain);
+        // As an unsampled one of this shape; but a sample may not have a block yet.
+        assert_eq!(sampled(|_| 50, 0), Verdict::Uncertain);
+        assert_eq!(sampled(|second| 500 + second % 20, 1_000_000), Verdict::Uncertain);
     }
 }

@@ -116,6 +116,8 @@ const RARE_SHARE: f64 = 0.001;
 const LIGHT_SHARE: f64 = 0.05;
 /// Minimum number of blocks of a cache or pool. Fewer may just be in use at the end.
 const MIN_POOL_BLOCKS: u64 = 4;
+/// Number of standard errors by which the live bytes of a sampled site must rise for growth.
+const MIN_STANDARD_ERRORS: u64 = 3;
 /// Number of slices of a quarter of the run.
 const QUARTER_SLICES: usize = SLICES / 4;
 
@@ -282,9 +284,20 @@ fn shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
 /// Returns the verdict on evidence from snapshots, which has no lifetimes. A site that frees blocks
 /// is growing only if its live bytes rise from quarter to quarter, and if its survivors were
 /// allocated in at least three quarters of the slices.
+///
+/// Of a sampled site, only growth is known: a rise beyond [`MIN_STANDARD_ERRORS`]. All other sites
+/// may be anything, since a sample may lack what was freed, or what is new.
 fn snapshot_shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
+    if let Some(error) = history.rise_error {
+        let rise = history.series[SLICES - 1].saturating_sub(history.series[SLICES / 2 - 1]);
+        if rise <= error.saturating_mul(MIN_STANDARD_ERRORS) {
+            return Verdict::Uncertain;
+        }
+    }
     if history.freed == 0 {
-        return shape(run, history, survivors);
+        let verdict = shape(run, history, survivors);
+        let is_known = history.rise_error.is_none() || matches!(verdict, Verdict::Growing | Verdict::Slow);
+        return if is_known { verdict } else { Verdict::Uncertain };
     }
     let steady = survivors.allocs_by_slice.iter().filter(|&&allocs| allocs > 0).count() * 4 >= SLICES * 3;
     let more_blocks = survivors.blocks > history.half_blocks + history.half_blocks / 4 + 1;

@@ -31,7 +31,7 @@ fn parse_address(text: &str) -> Result<u64, String> {
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let Args { address, frames, common } = args;
     let strict = common.strict();
-    let query = common.query(20);
+    let query = common.query(20)?;
     print(strict, |out, style| address::run(&query, Options { address, frames }, out, style))
 }
 

@@ -1,5 +1,6 @@
 //! The options that all reports share, and the exit statuses of their results.
 
+use super::live;
 use crate::Outcome;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use heaptape_analyzer::ProcessFilter;
@@ -16,8 +17,15 @@ use std::path::PathBuf;
 pub struct Common {
     /// Recordings, folders of processes, or single files: MTRC, MPTL, tape, pprof, heaptrack, DHAT,
     /// Massif
-    #[arg(required = true, value_name = "DIR|FILE")]
+    #[arg(required_unless_present = "live", value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
+    /// Recordings of the processes that the daemon serves now: those of this name (* and ? are
+    /// wildcards), pid or label. The daemon writes what it knows first
+    #[arg(long, value_name = "NAME|PID|LABEL", conflicts_with = "paths")]
+    live: Option<String>,
+    /// Control socket of the daemon, for --live
+    #[arg(long, value_name = "PATH", requires = "live")]
+    control: Option<PathBuf>,
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
@@ -201,16 +209,24 @@ impl Common {
         report: impl FnOnce(&Query, &mut dyn Write, Style) -> Result<report::Outcome, Error>,
     ) -> anyhow::Result<Outcome> {
         let strict = self.strict();
-        let query = self.query(rows);
+        let query = self.query(rows)?;
         print(strict, |out, style| report(&query, out, style))
     }
 
     /// Returns the options in the form that the analyzer takes. `rows` is the default of `--top`.
-    pub fn query(self, rows: usize) -> Query {
-        let Common { paths, json, from, until, processes, folding, strict: _, top, by, names, only } = self;
+    ///
+    /// # Errors
+    /// With `--live`, when no daemon answers, or it serves no such process.
+    pub fn query(self, rows: usize) -> anyhow::Result<Query> {
+        let Common { paths, live, control, json, from, until, processes, folding, strict: _, top, by, names, only } =
+            self;
+        let paths = match live {
+            Some(which) => live::folders(&which, control)?,
+            None => paths,
+        };
         let (range, origin) = (Range { from, to: until }, names.origin());
         let processes = folding.of(&processes);
-        Query { paths, json, range, top: top.unwrap_or(rows), processes, filter: only.filter(), by, origin }
+        Ok(Query { paths, json, range, top: top.unwrap_or(rows), processes, filter: only.filter(), by, origin })
     }
 }
 

@@ -7,8 +7,11 @@ use crate::table::{self, Column};
 use crate::{Outcome, terminal};
 use heaptape_analyzer::report::json;
 use heaptape_analyzer::text::{bytes, clean, count, counted};
+use heaptape_formats::pattern::Pattern;
 use heaptape_recorder::daemon::config::Choice;
-use heaptape_recorder::daemon::protocol::{Details, Entry, Process, Request, Response, Status, Which};
+use heaptape_recorder::daemon::protocol::{Details, Entry, Process, Reloaded, Request, Response, Status, Which};
+use serde_json::Value;
+use std::cmp::Reverse;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -26,12 +29,36 @@ pub struct Args {
     command: Command,
 }
 
+/// Columns by which the list is sorted.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Sort {
+    /// Live bytes
+    Live,
+    /// Allocations per second
+    Rate,
+    /// Growth of the live bytes in the last minute
+    Growth,
+    /// Lost events
+    Lost,
+    /// Name, then pid
+    Name,
+}
+
 #[derive(clap::Subcommand)]
 enum Command {
     /// Show the state of the daemon: processes, events, memory, disk, budgets that were hit
     Status,
     /// List the recorded processes and incoming streams
-    List,
+    List {
+        /// Pid, or pattern of names (* and ? are wildcards) [default: all]
+        which: Option<String>,
+        /// Only processes with this label (* and ? are wildcards)
+        #[arg(long, value_name = "LABEL")]
+        label: Option<String>,
+        /// Column to sort by, largest first [default: order of arrival]
+        #[arg(long, value_name = "COLUMN", value_enum)]
+        sort: Option<Sort>,
+    },
     /// Show one process and its call sites by live bytes
     Show {
         /// Pid of the process, or a pattern of names that only this process has
@@ -71,6 +98,9 @@ enum Command {
     Flush,
     /// Print the metrics in the format of Prometheus
     Metrics,
+    /// Read the configuration again, and show what changed; rules apply to programs that start
+    /// from now on
+    Reload,
     /// Stop the daemon
     Stop,
 }
@@ -80,7 +110,7 @@ impl Command {
         let which = |which: &str| Which(which.to_owned());
         match self {
             Command::Status => Request::Status,
-            Command::List => Request::List,
+            Command::List { .. } => Request::List,
             Command::Show { which: name, sites } => Request::Show { which: which(name), sites: *sites },
             Command::Mode { which: name, mode } => Request::Mode { which: which(name), mode: *mode },
             Command::Snapshot { which: name } => Request::Snapshot { which: which(name) },
@@ -88,6 +118,7 @@ impl Command {
             Command::Rotate { which: name } => Request::Rotate { which: which(name) },
             Command::Flush => Request::Flush,
             Command::Metrics => Request::Metrics,
+            Command::Reload => Request::Reload,
             Command::Stop => Request::Stop,
         }
     }
@@ -95,7 +126,18 @@ impl Command {
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let (control, request) = (Control::at(args.control), args.command.request());
-    let answer = control.json(&request)?;
+    let mut answer = control.json(&request)?;
+    if let Command::List { which, label, sort } = &args.command {
+        let is_narrowed = which.is_some() || label.is_some();
+        select(&mut answer, which.as_deref(), label.as_deref(), *sort);
+        if is_narrowed && answer.as_array().is_some_and(Vec::is_empty) {
+            if args.json {
+                println!("[]");
+            }
+            eprintln!("heaptape: no recorded process matches");
+            return Ok(Outcome::NoAnswer);
+        }
+    }
     let mut out = terminal::stdout();
     if args.json && request != Request::Metrics {
         json::print(&mut out, &answer)?;
@@ -106,6 +148,31 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
+/// Keeps the entries of a list that match, in the order of a column.
+fn select(answer: &mut Value, which: Option<&str>, label: Option<&str>, sort: Option<Sort>) {
+    let Some(entries) = answer.as_array_mut() else { return };
+    let (name, pid) = (which.map(Pattern::whole), which.and_then(|which| which.parse::<u64>().ok()));
+    let label = label.map(Pattern::whole);
+    let text = |entry: &Value, key: &str| entry[key].as_str().unwrap_or_default().to_owned();
+    entries.retain(|entry| {
+        let is_named = || name.as_ref().is_none_or(|name| name.matches(text(entry, "name")));
+        pid.map_or_else(is_named, |pid| entry["pid"].as_u64() == Some(pid))
+            && label.as_ref().is_none_or(|label| label.matches(text(entry, "label")))
+    });
+    let key = match sort {
+        None => return,
+        Some(Sort::Name) => {
+            return entries.sort_by_key(|entry| (text(entry, "name"), entry["pid"].as_u64()));
+        }
+        Some(Sort::Live) => "live_bytes",
+        Some(Sort::Rate) => "allocs_a_second",
+        Some(Sort::Growth) => "growth",
+        Some(Sort::Lost) => "lost",
+    };
+    let number = |entry: &Value| entry[key].as_u64().map(i128::from).or(entry[key].as_i64().map(i128::from));
+    entries.sort_by_key(|entry| (Reverse(number(entry)), entry["pid"].as_u64()));
+}
+
 /// Prints the answer to a request as text.
 fn print(request: &Request, response: &Response, out: &mut dyn Write) -> std::io::Result<()> {
     match response {
@@ -114,16 +181,30 @@ fn print(request: &Request, response: &Response, out: &mut dyn Write) -> std::io
         Response::Show(found) => show(found, out),
         Response::Metrics(text) => out.write_all(text.as_bytes()),
         Response::Mode(changed) => {
-            writeln!(out, "{}: mode is now {}", counted(changed.processes, "process"), clean(&changed.mode))
+            writeln!(out, "{}: mode is now {}", counted(changed.processes, "process"), clean(&mode(&changed.mode)))
         }
         Response::Processes(count) if matches!(request, Request::Rotate { .. }) => {
             writeln!(out, "{} started anew", counted(count.processes, "trace"))
         }
         Response::Processes(count) => writeln!(out, "{} written", counted(count.processes, "process")),
         Response::Epochs(count) => writeln!(out, "{} sealed", counted(count.epochs, "epoch")),
+        Response::Reloaded(found) => reloaded(found, out),
         Response::Stopped(_) => writeln!(out, "stopped"),
         Response::Error(refusal) => writeln!(out, "{}", refusal.error),
     }
+}
+
+fn reloaded(found: &Reloaded, out: &mut dyn Write) -> std::io::Result<()> {
+    if found.changed.is_empty() && found.needs_restart.is_empty() {
+        return writeln!(out, "nothing changed");
+    }
+    for (key, text) in &found.changed {
+        writeln!(out, "{}: {}", clean(key), clean(text))?;
+    }
+    for (key, text) in &found.needs_restart {
+        writeln!(out, "{}: {}, when the daemon is started again", clean(key), clean(text))?;
+    }
+    Ok(())
 }
 
 fn status(status: &Status, out: &mut dyn Write) -> std::io::Result<()> {

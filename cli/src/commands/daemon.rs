@@ -4,7 +4,7 @@
 use crate::{Outcome, log};
 use heaptape_formats::pattern::Pattern;
 use heaptape_formats::quantity::{Size, Time};
-use heaptape_recorder::daemon::{self, config::*};
+use heaptape_recorder::daemon::{self, config::*, reload::Reread};
 use heaptape_recorder::options::{Overflow, RING_SIZES, is_ring};
 use serde::{Deserialize, Deserializer};
 use std::fmt::Display;
@@ -51,7 +51,7 @@ fn rules<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<Rule>, D::Error> {
 }
 
 /// Options of `heaptape daemon`, which are also the keys of its configuration file.
-#[derive(clap::Args, Default, Deserialize)]
+#[derive(Clone, clap::Args, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[command(
     after_help = "A mode is off, profile, trace or flight. With :512KiB one block per 512 KiB is sampled, with :2% as many as \
@@ -264,9 +264,10 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         daemon::fd_store::run(path)?;
         return Ok(Outcome::Done);
     }
-    let config = args.merged()?;
+    let config = args.clone().merged()?;
     log::start(tracing::Level::INFO, false);
-    daemon::run(config, heaptape_analyzer::symbols::save)?;
+    let reread = Reread::new(move || args.clone().merged().map_err(|error| error.to_string()));
+    daemon::run(config, reread, heaptape_analyzer::symbols::save)?;
     Ok(Outcome::Done)
 }
 

@@ -76,7 +76,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         }),
     };
     let strict = args.common.strict();
-    let query = args.common.query(0);
+    let query = args.common.query(0)?;
     if args.thresholds.is_given() {
         return args.thresholds.check(&query, None, &options, strict);
     }

@@ -160,6 +160,12 @@ fn line(record: &Record) -> String {
                 let _ = write!(text, "\n  site {site} blocks {blocks:?} bytes {bytes:?}");
             }
         }
+        Record::HistoryErrors(r) => {
+            text = "standard errors of the history".into();
+            for SiteErrors { site, bytes } in &r.sites {
+                let _ = write!(text, "\n  site {site} bytes {bytes:?}");
+            }
+        }
         Record::Code(r) => {
             text = format!("code of {} ranges", r.ranges.len());
             for CodeRange { start, length, name } in &r.ranges {

@@ -408,6 +408,24 @@ tape_record! {
 }
 
 tape_record! {
+    /// The standard errors of a call site's live bytes in a sampled profile.
+    SiteErrors {
+        /// Site number.
+        site: u32,
+        /// The standard error at each point in time of the [`History`], and at its end.
+        bytes: Vec<u64>,
+    }
+}
+
+tape_record! {
+    /// Kind 18, of sampled sums without events: the standard errors of the [`History`] before it.
+    HistoryErrors {
+        /// The sites of the history, in the same order.
+        sites: Vec<SiteErrors>,
+    }
+}
+
+tape_record! {
     /// A stretch of code and its name.
     CodeRange {
         /// First address.
@@ -490,7 +508,7 @@ macro_rules! records {
 
 records! {
     1 Process 2 Module 3 ModuleGone 4 Sites 5 Thread 6 Chunk 7 Accounts 8 Loss 9 Clock 10 Summary 11 End 12 Note 13 Inherited
-    14 History 15 Code 16 Symbols 17 Segment
+    14 History 15 Code 16 Symbols 17 Segment 18 HistoryErrors
 }
 
 macro_rules! entries {

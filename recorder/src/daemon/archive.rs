@@ -71,6 +71,8 @@ pub enum ArchiveCommand {
     Seal(Arc<Epoch>, Callback),
     /// All data so far is to be written.
     Flush(Callback),
+    /// The limits of what is kept have changed.
+    Keep(Keep),
 }
 
 /// State of the disk, which the archive publishes for other threads.
@@ -233,6 +235,10 @@ impl Archive {
                 }
                 self.sweep();
                 then.call();
+            }
+            ArchiveCommand::Keep(keep) => {
+                self.keep = keep;
+                self.sweep();
             }
             ArchiveCommand::Flush(then) => {
                 self.write_all();

@@ -6,16 +6,19 @@ use super::archive::Disk;
 use super::clients::Client;
 use super::config::{Budget, Choice, Sampling};
 use super::registry::Registry;
-use crate::options::Mode;
+use crate::limit::UserLimit;
+use crate::options::{Mode, Overflow};
 use crate::session::SessionId;
-use std::collections::BTreeMap;
-use std::sync::atomic::Ordering::Relaxed;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Minimum time between two log messages about the same limit of the same user.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Number of successive checks above the CPU budget after which a process is reduced.
 const MAX_BUSY_CHECKS: u32 = 5;
+/// Name of the limit of the events of a user.
+pub const EVENTS: &str = "events";
 /// What is kept of a process that costs too much CPU time.
 const CHEAP_CHOICE: Choice = Choice { mode: Mode::Profile, sampling: Sampling::Budget(1.0), overflow: None };
 /// What is kept of a process that costs too much memory, or too much CPU time even with
@@ -50,12 +53,20 @@ pub struct Budgets {
     /// CPU usage at the last check, in percent of one CPU.
     cpu_percent: f64,
     checks_over_budget: u32,
+    /// The limits of the events of each user.
+    user_limits: HashMap<u32, Arc<UserLimit>>,
 }
 
 impl Budgets {
     /// Creates the budgets with these limits.
     pub fn new(limits: Budget) -> Budgets {
         Budgets { limits, ..Budgets::default() }
+    }
+
+    /// Replaces the limits by those of a new configuration.
+    pub fn set_limits(&mut self, limits: Budget) {
+        self.limits = limits;
+        self.user_limits.values().for_each(|limit| limit.set_events(limits.events));
     }
 
     /// Returns the limits that the configuration sets.
@@ -131,13 +142,13 @@ impl Budgets {
         Some(Reduction { id, choice: OFF_CHOICE, what: "memory", why })
     }
 
-    /// Returns the process that sends most events, when the daemon has used too much CPU time for a
-    /// while.
+    /// Returns the process whose events are most work, when the daemon has used too much CPU time
+    /// for a while.
     pub fn over_cpu(&mut self, registry: &Registry) -> Option<Reduction> {
         if self.checks_over_budget < MAX_BUSY_CHECKS {
             return None;
         }
-        let id = client_with_most(registry, |client| client.rates().events)?;
+        let id = client_with_most(registry, |client| client.rates().recorded)?;
         self.checks_over_budget = 0;
         let is_reduced = |client: &Client| Choice { overflow: None, ..client.choice } == CHEAP_CHOICE;
         let choice = if registry.client(id).is_some_and(is_reduced) { OFF_CHOICE } else { CHEAP_CHOICE };
@@ -163,41 +174,45 @@ impl Budgets {
         writers.map(reduction).collect()
     }
 
-    /// Sets how many events each process may send: the budget of its user, shared among the
-    /// processes that send much.
+    /// Returns the limit of the events that the processes of a user may send.
+    pub fn user_limit(&mut self, uid: u32) -> Arc<UserLimit> {
+        let events = self.limits.events;
+        Arc::clone(self.user_limits.entry(uid).or_insert_with(|| Arc::new(UserLimit::new(events))))
+    }
+
+    /// Shares the budgets of events among the processes, and notes those that have reached theirs.
+    /// Called once a second.
     pub fn share_events(&mut self, registry: &mut Registry) {
         let budget = self.limits.events;
-        let clients = registry.clients_mut();
-        let mut users: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-        for (index, client) in clients.iter().enumerate() {
-            users.entry(client.uid).or_default().push(index);
+        let mut processes: HashMap<u32, u64> = HashMap::new();
+        registry.clients().iter().for_each(|client| *processes.entry(client.uid).or_default() += 1);
+        self.user_limits.retain(|uid, _| processes.contains_key(uid));
+        for (uid, limit) in &self.user_limits {
+            limit.set_processes(processes.get(uid).copied().unwrap_or(1));
         }
         let mut limited = Vec::new();
-        for (uid, indexes) in users {
-            // A process that sends little may send more; the rest of the budget is shared by the
-            // others.
-            let mut rates: Vec<(u64, usize)> =
-                indexes.iter().map(|index| (clients[*index].rates().events, *index)).collect();
-            rates.sort_unstable();
-            let mut left = budget;
-            for (number, (rate, index)) in rates.iter().enumerate() {
-                let fair = left / (rates.len() - number) as u64;
-                left -= fair.min(*rate);
-                let limit = &clients[*index].session.limit;
-                // An event takes at most two records on average.
-                limit.records.store(fair.max(1).saturating_mul(2), Relaxed);
-                if limit.hits.swap(0, Relaxed) > 0 {
-                    limited.push((uid, clients[*index].pid()));
-                    clients[*index].held = Some("events");
-                }
+        for client in registry.clients_mut() {
+            let (hits, rates) = (client.session.limit.take_hits(), client.rates());
+            let waits = client.session.options.overflow != Overflow::Drop;
+            if hits > 0 && (rates.lost > 0 || waits) {
+                client.held = Some(EVENTS);
+                let effect = if waits { "its threads wait".into() } else { format!("{} were lost", rates.lost) };
+                limited.push(format!(
+                    "user {}, process {} ({}): {} events in the last second, {effect}; {} processes of the user share {budget} a second",
+                    client.uid,
+                    client.pid(),
+                    client.name.escape_debug(),
+                    rates.recorded + rates.lost,
+                    processes.get(&client.uid).copied().unwrap_or(1),
+                ));
+            } else if client.held == Some(EVENTS)
+                && client.past.front().map(|(_, then)| then.lost) == Some(client.now().lost)
+            {
+                // It has lost nothing for a minute.
+                client.held = None;
             }
         }
-        for (uid, pid) in limited {
-            self.hit(
-                "events",
-                &format!("user {uid}, process {pid}: more than {budget} events a second, the rest is counted as lost"),
-            );
-        }
+        limited.iter().for_each(|why| self.hit(EVENTS, why));
     }
 }
 

@@ -114,6 +114,8 @@ pub struct Rates {
     pub bytes: u64,
     /// Events per second: recorded, lost and sampled out.
     pub events: u64,
+    /// Events recorded per second: only these cost the daemon work.
+    pub recorded: u64,
     /// Events lost per second.
     pub lost: u64,
 }
@@ -155,6 +157,7 @@ impl Client {
             allocs: rate(now.allocs, then.allocs),
             bytes: rate(now.bytes, then.bytes),
             events: rate(all(now), all(then)),
+            recorded: rate(now.recorded, then.recorded),
             lost: rate(now.lost, then.lost),
         }
     }

@@ -103,6 +103,12 @@ impl Epochs {
         })
     }
 
+    /// Sets the limits of what is kept, and the length of the epochs from the next ones on.
+    pub fn set_limits(&mut self, config: &Config) {
+        (self.keep, self.length) = (config.keep(), config.epoch);
+        self.send(ArchiveCommand::Keep(self.keep));
+    }
+
     /// Returns the epoch of a user, and starts one if there is none.
     ///
     /// # Errors

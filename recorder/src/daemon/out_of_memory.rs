@@ -1,5 +1,6 @@
-//! Distinguishes kills by the kernel because memory ran out from kills by another process. Both end a
-//! process by SIGKILL. The kernel counts its kills by control group, and names the pids in its log.
+//! Distinguishes kills by the kernel because memory ran out from kills by another process. Both end
+//! a process by SIGKILL. The kernel counts its kills by control group, and names the pids in its
+//! log.
 
 use crate::cgroup;
 use crate::clock;

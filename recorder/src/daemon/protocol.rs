@@ -10,8 +10,8 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// The values of `word` in a request.
-const COMMANDS: [&str; 10] =
-    ["status", "list", "show", "mode", "snapshot", "epoch", "rotate", "flush", "metrics", "stop"];
+const COMMANDS: [&str; 11] =
+    ["status", "list", "show", "mode", "snapshot", "epoch", "rotate", "flush", "metrics", "reload", "stop"];
 
 /// A request to the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -56,6 +56,8 @@ pub enum Request {
     Flush,
     /// The metrics in the format of Prometheus.
     Metrics,
+    /// The configuration is read again.
+    Reload,
     /// The end of the daemon.
     Stop,
 }
@@ -112,6 +114,8 @@ pub enum Response {
     Processes(Processes),
     /// The answer to [`Request::Epoch`].
     Epochs(Epochs),
+    /// The answer to [`Request::Reload`].
+    Reloaded(Reloaded),
     /// The answer to [`Request::Stop`].
     Stopped(Stopped),
     /// The request is refused, or failed.
@@ -137,6 +141,7 @@ impl Response {
                 serde_json::from_value(answer).map(Response::Processes)
             }
             Request::Epoch => serde_json::from_value(answer).map(Response::Epochs),
+            Request::Reload => serde_json::from_value(answer).map(Response::Reloaded),
             Request::Stop => serde_json::from_value(answer).map(Response::Stopped),
         }
     }
@@ -175,6 +180,15 @@ pub struct Changed {
 pub struct Epochs {
     /// Number of epochs, one for each user.
     pub epochs: u64,
+}
+
+/// What changed when the configuration was read again: sentences by key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// Settings that apply from now on.
+    pub changed: BTreeMap<String, String>,
+    /// Settings that apply when the daemon is started again.
+    pub needs_restart: BTreeMap<String, String>,
 }
 
 /// Confirmation that the daemon ends.

@@ -6,6 +6,7 @@
 //! daemon gets to the [`Successor`]. The service passes between them what concerns several.
 
 mod answers;
+mod configuration;
 mod intake;
 mod memory;
 mod rotation;
@@ -21,6 +22,7 @@ use super::epochs::Epochs;
 use super::notify::{self, Notify};
 use super::out_of_memory::OutOfMemory;
 use super::registry::Registry;
+use super::reload::Reread;
 use super::streams::Streams;
 use super::successor::Successor;
 use crate::attach::Request;
@@ -64,6 +66,7 @@ const FLIGHT_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Service {
     config: Config,
+    reread: Reread,
     planner: Planner,
     registry: Registry,
     epochs: Epochs,
@@ -92,12 +95,12 @@ pub struct Service {
     stopping: Option<Vec<Sender<()>>>,
 }
 
-/// Runs the daemon until a stop is requested. `work` looks up the names that its epochs store. The
-/// caller must have one thread.
+/// Runs the daemon until a stop is requested. `reread` reads the configuration again. `work` looks
+/// up the names that its epochs store. The caller must have one thread.
 ///
 /// # Errors
 /// When a socket or a folder cannot be created.
-pub fn run(config: Config, work: Work) -> io::Result<()> {
+pub fn run(config: Config, reread: Reread, work: Work) -> io::Result<()> {
     crash::set_role(Role::Daemon);
     // Before any thread is started, and any descriptor is opened that the helper should not have.
     let saver = match symbols::split() {
@@ -111,7 +114,7 @@ pub fn run(config: Config, work: Work) -> io::Result<()> {
             None
         }
     };
-    let mut service = Service::start(config, saver)?;
+    let mut service = Service::start(config, reread, saver)?;
     // Starting programs wait for this thread. The threads that do the work were started before, and
     // have no priority.
     sys::prefer_thread();
@@ -189,7 +192,12 @@ impl Service {
                     let flights = self.registry.flights();
                     flights.into_iter().for_each(|id| self.keep_flight(id, "a signal", Callback::new(|| {})));
                 }
-                Ok(Signal::SIGHUP) => self.rotate_all(&mut |_| Callback::new(|| {})),
+                Ok(Signal::SIGHUP) => {
+                    // An error is in the log.
+                    let _ = self.reload();
+                    tracing::info!("SIGHUP: the epochs of all users end");
+                    self.rotate_all(&mut |_| Callback::new(|| {}));
+                }
                 _ => {}
             }
         }

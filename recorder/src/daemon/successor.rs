@@ -60,6 +60,20 @@ impl Successor {
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
+    /// Writes the path of the program of a process for the next daemon: the process may have ended
+    /// by then.
+    pub fn keep_program(&self, pid: u32, exe: &[u8]) {
+        let path = self.carried.join(format!("{pid}.program"));
+        if let Err(error) = std::fs::write(&path, exe) {
+            tracing::warn!("{}: the next daemon may not know the program: {error}", path.display());
+        }
+    }
+
+    /// Returns the path of the program that the last daemon knew; empty if it is not known.
+    pub fn program(&self, pid: u32) -> Vec<u8> {
+        std::fs::read(self.carried.join(format!("{pid}.program"))).unwrap_or_default()
+    }
+
     fn label_file(&self, pid: u32) -> PathBuf {
         self.carried.join(format!("{pid}.label"))
     }

@@ -1,5 +1,6 @@
 //! How the sites of a process grow: their number for the live views, their history for the tape.
 
+use super::heap::Heap;
 use crate::history::GrowthHistory;
 use crate::profile::Profile;
 use formats::tape;
@@ -18,6 +19,11 @@ pub struct Growth {
     growing: u64,
     /// History of the sites since the attach, or since the sums were reset.
     history: GrowthHistory,
+}
+
+/// Returns the standard error of each site, if blocks are sampled.
+fn errors_of(heap: &Heap) -> Option<impl Fn(u32) -> u64> {
+    heap.is_sampled().then_some(|site| heap.error(site))
 }
 
 impl Default for Growth {
@@ -44,9 +50,9 @@ impl Growth {
     }
 
     /// Adds a point to the history, if one is due.
-    pub fn add_point(&mut self, tick: impl FnOnce() -> u64, profile: &Profile) {
+    pub fn add_point(&mut self, tick: impl FnOnce() -> u64, heap: &Heap) {
         if self.history.is_due() {
-            self.history.add_point(tick(), profile);
+            self.history.add_point(tick(), heap.profile(), errors_of(heap));
         }
     }
 
@@ -60,9 +66,12 @@ impl Growth {
         self.history.memory()
     }
 
-    /// Returns the history of the sites that grow, if it is long enough.
-    pub fn history(&self, profile: &Profile) -> Option<tape::History> {
-        self.history.record(profile)
+    /// Returns the history of the sites that grow, if it is long enough, with the standard errors
+    /// of sampled sums.
+    pub fn history(&self, heap: &Heap) -> Option<(tape::History, Option<tape::HistoryErrors>)> {
+        let history = self.history.record(heap.profile())?;
+        let errors = errors_of(heap).map(|now| self.history.errors(&history, now));
+        Some((history, errors))
     }
 
     /// Forgets the history, since the sums are reset.

@@ -71,6 +71,22 @@ impl Heap {
         self.sample_weights.is_some()
     }
 
+    /// Returns the standard error of the live bytes of a site; 0 if blocks are not sampled.
+    pub fn error(&self, site: u32) -> u64 {
+        self.sample_weights.as_ref().map_or(0, |sample_weights| sample_weights.error(site))
+    }
+
+    /// Returns the estimated number of live blocks, where the sums count sampled blocks only.
+    pub fn estimated_blocks(&self) -> Option<u64> {
+        self.sample_weights.as_ref().and_then(SampleWeights::estimated_blocks)
+    }
+
+    /// Returns the estimated number of allocations of the segment, where the sums count sampled
+    /// blocks only.
+    pub fn estimated_allocs(&self) -> Option<u64> {
+        self.sample_weights.as_ref().and_then(SampleWeights::estimated_allocs)
+    }
+
     /// Returns whether a block of this process is live at an address.
     pub fn knows(&self, address: u64) -> bool {
         self.live.knows(address)
@@ -179,7 +195,7 @@ impl Heap {
             };
             let now = match kind {
                 Kind::Alloc | Kind::Resize | Kind::ResizeUnknown => {
-                    sample_weights::block_allocated(&mut self.sample_weights, index, call.size, call.weight)
+                    sample_weights::block_allocated(&mut self.sample_weights, index, &call)
                 }
                 _ => Amount::default(),
             };
@@ -248,6 +264,8 @@ impl Heap {
     /// these blocks.
     pub fn renumber(&mut self, options: &Options, last_site: u32) -> Vec<CarriedBlock> {
         let blocks = self.live.renumber();
+        // These belong to the sums.
+        (self.live.unknown, self.live.excused, self.live.inherited_implied) = (0, 0, 0);
         if let Some(sample_weights) = self.sample_weights.take() {
             self.sample_weights = Some(sample_weights.renumbered(options, &blocks));
         }

@@ -20,6 +20,24 @@ pub struct SampleWeights {
     estimates: bool,
     /// The remainder of rounding, in 65,536ths of a block.
     remainder: u64,
+    /// Estimated number of live blocks, in 65,536ths.
+    live: u128,
+    /// Estimated number of allocations, with the blocks that the segment began with, in 65,536ths.
+    allocated: u128,
+    /// Variance of the live bytes of each site.
+    variances: FxHashMap<u32, u128>,
+}
+
+/// Returns the variance that a live sampled block adds to the estimate of the live bytes of its
+/// site. A block of a size of `size` represents `weight` bytes, since it is sampled with the
+/// probability `size / weight`.
+fn variance_of(size: u64, weight: u64) -> u128 {
+    u128::from(weight) * u128::from(weight.saturating_sub(size))
+}
+
+/// Returns the number of blocks of this size that have a weight in bytes, in 65,536ths of a block.
+fn parts_of(size: u64, weight: u64) -> u128 {
+    (u128::from(weight) << 16) / u128::from(size.max(1))
 }
 
 impl SampleWeights {
@@ -38,9 +56,27 @@ impl SampleWeights {
             if !estimates {
                 amount.blocks = 1;
             }
+            next.allocated += parts_of(block.size, amount.bytes);
+            *next.variances.entry(block.site).or_default() += variance_of(block.size, amount.bytes);
             next.blocks.insert(block.index, amount);
         }
+        next.live = next.allocated;
         next
+    }
+
+    /// Returns the standard error of the live bytes of a site.
+    pub fn error(&self, site: u32) -> u64 {
+        self.variances.get(&site).map_or(0, |variance| (*variance as f64).sqrt() as u64)
+    }
+
+    /// Returns the estimated number of live blocks, unless the blocks' amounts contain it.
+    pub fn estimated_blocks(&self) -> Option<u64> {
+        (!self.estimates).then_some((self.live >> 16) as u64)
+    }
+
+    /// Returns the estimated number of allocations, unless the blocks' amounts contain it.
+    pub fn estimated_allocs(&self) -> Option<u64> {
+        (!self.estimates).then_some((self.allocated >> 16) as u64)
     }
 
     /// Returns the amount that a block represents.
@@ -52,23 +88,34 @@ impl SampleWeights {
         if !self.estimates {
             return 1;
         }
-        let parts = (u128::from(weight) << 16) / u128::from(size.max(1)) + u128::from(self.remainder);
+        let parts = parts_of(size, weight) + u128::from(self.remainder);
         self.remainder = (parts & 0xffff) as u64;
         ((parts >> 16) as u64).max(1)
     }
 }
 
 /// Notes an allocation, and returns the amount that the block represents.
-pub fn block_allocated(sample_weights: &mut Option<SampleWeights>, index: u64, size: u64, weight: u64) -> Amount {
+pub fn block_allocated(sample_weights: &mut Option<SampleWeights>, index: u64, call: &Call) -> Amount {
+    let Call { site, size, weight, .. } = *call;
     let Some(sample_weights) = sample_weights else { return Amount { blocks: 1, bytes: size } };
     let amount = Amount { blocks: sample_weights.estimate(size, weight), bytes: weight };
+    let parts = parts_of(size, weight);
+    (sample_weights.live, sample_weights.allocated) = (sample_weights.live + parts, sample_weights.allocated + parts);
+    *sample_weights.variances.entry(site).or_default() += variance_of(size, weight);
     sample_weights.blocks.insert(index, amount);
     amount
 }
 
 /// Removes a freed block, and returns the amount that it represented.
 pub fn block_freed(sample_weights: &mut Option<SampleWeights>, old: &Block) -> Amount {
-    let known = sample_weights.as_mut().and_then(|sample_weights| sample_weights.blocks.remove(&old.index));
+    let known = sample_weights.as_mut().and_then(|sample_weights| {
+        let amount = sample_weights.blocks.remove(&old.index)?;
+        sample_weights.live = sample_weights.live.saturating_sub(parts_of(old.size, amount.bytes));
+        if let Some(variance) = sample_weights.variances.get_mut(&old.site) {
+            *variance = variance.saturating_sub(variance_of(old.size, amount.bytes));
+        }
+        Some(amount)
+    });
     known.unwrap_or(Amount { blocks: 1, bytes: old.size })
 }
 

@@ -4,6 +4,7 @@
 
 use super::ProcessRecording;
 use super::code::Names;
+use super::counts::PublishedCounts;
 use super::heap::CarriedBlock;
 use super::output::Output;
 use super::view::View;
@@ -64,6 +65,8 @@ pub(super) struct Segments {
     earlier: Accounting,
     /// How the segment begins.
     beginning: Beginning,
+    /// The counts of all segments, as they are published.
+    pub(super) counts: PublishedCounts,
 }
 
 /// How a segment begins: one of the `SEGMENT_` numbers, and the number of carried blocks.
@@ -85,6 +88,7 @@ impl Segments {
             last_contribution: Vec::new(),
             earlier: Accounting::default(),
             beginning: Beginning { number, carried: 0 },
+            counts: PublishedCounts::default(),
         }
     }
 
@@ -187,25 +191,24 @@ impl ProcessRecording {
 
     /// Publishes the counters of the process for other threads.
     pub(super) fn publish_stats(&mut self) {
+        let counted = self.counts_of_all();
         let profile = self.heap.profile();
         self.growth.check(profile);
-        // Sampled sums would seem to rise and fall by chance.
-        if self.session.options.mode == Mode::Profile && !self.heap.is_sampled() {
-            self.growth.add_point(|| self.session.clock.now(), profile);
+        if self.session.options.mode == Mode::Profile {
+            self.growth.add_point(|| self.session.clock.now(), &self.heap);
         }
         let totals = profile.totals();
-        let sums = self.sums_of_all();
         let live = self.heap.index().len();
         self.session.stats.set(&StatsSnapshot {
             live_bytes: totals.live_bytes,
-            live_blocks: totals.live_blocks,
+            live_blocks: self.heap.estimated_blocks().unwrap_or(totals.live_blocks),
             peak_bytes: totals.peak_bytes,
-            allocs: totals.allocs + totals.resizes,
-            frees: totals.frees,
-            bytes: totals.bytes_allocated,
-            recorded: sums.recorded,
-            lost: sums.lost,
-            sampled_out: sums.sampled_out,
+            allocs: counted.allocs,
+            frees: counted.frees,
+            bytes: counted.bytes,
+            recorded: counted.accounting.recorded,
+            lost: counted.accounting.lost,
+            sampled_out: counted.accounting.sampled_out,
             sites: self.stacks.last().into(),
             growing: self.growth.growing(),
             threads: self.threads.seen().into(),
@@ -279,7 +282,10 @@ impl ProcessRecording {
         let is_over = end.is_some_and(|end| end != End::RUNNING);
         records.push(if is_over { self.accounts_record() } else { self.accounts_record_so_far() });
         records.push(self.summary());
-        records.extend(self.growth.history(self.heap.profile()).map(TapeRecord::History));
+        if let Some((history, errors)) = self.growth.history(&self.heap) {
+            records.push(TapeRecord::History(history));
+            records.extend(errors.map(TapeRecord::HistoryErrors));
+        }
         records.push(self.end_record(end.unwrap_or(End::RUNNING)));
         self.schedule.profile_written();
         Content::Snapshot { tape: records, profile: self.profile_bytes() }
@@ -345,6 +351,7 @@ impl ProcessRecording {
         let (old, new) = (Arc::clone(&self.session.options), Arc::clone(&next.options));
         // Sites and indexes of the next segment are others.
         self.settle(u64::MAX);
+        let counted = self.counts_of_all();
         self.close_segment(None, on_written, spare, out);
         let keeps_counting = old.mode == Mode::Profile && new.mode == Mode::Profile;
         if !keeps_counting {
@@ -388,6 +395,7 @@ impl ProcessRecording {
             }
         }
         self.schedule.note_events();
+        self.segments.counts.set_back(counted, self.segment_counts());
     }
 
     /// Assigns new indexes to the live blocks, and resets the sums, which are to be computed from

@@ -1,10 +1,11 @@
 //! The start of a session: from what a recorder learns of a process to the state that all stages
 //! share.
 
-use super::{Fork, Limit, Session, SessionId, Stats};
+use super::{Fork, Session, SessionId, Stats};
 use crate::clock::{self, Clock};
 use crate::code::PerfMap;
 use crate::journal_files::JournalFiles;
+use crate::limit::Limit;
 use crate::module_files::ModuleFiles;
 use crate::options::Options;
 use crate::patch::Plan;
@@ -157,6 +158,13 @@ impl SessionBuilder {
     #[must_use]
     pub fn carried_over(mut self, path: PathBuf) -> SessionBuilder {
         self.session.carried_over = Some(path);
+        self
+    }
+
+    /// Sets the limit of the records that it may send.
+    #[must_use]
+    pub fn limit(mut self, limit: Limit) -> SessionBuilder {
+        self.session.limit = Arc::new(limit);
         self
     }
 

@@ -103,6 +103,7 @@ pub fn read(folder: &Path) -> Back {
                 | Record::History(_)
                 | Record::Code(_)
                 | Record::Symbols(_)
+                | Record::HistoryErrors(_)
                 | Record::Segment(_) => {}
             },
             Step::End(ending) => {

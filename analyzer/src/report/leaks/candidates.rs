@@ -11,7 +11,7 @@ use crate::model::snapshots;
 use crate::model::verdict::{Run, Verdict, judge, judge_snapshots};
 use crate::sums::Sums;
 use crate::symbols::Symbolizer;
-use heaptape_formats::tape::SiteHistory;
+use heaptape_formats::tape::{SiteErrors, SiteHistory};
 use rustc_hash::FxHashMap;
 
 /// The blocks of a call site that were never freed.
@@ -83,12 +83,18 @@ impl<'a> Candidates<'a> {
         let (end, rate) = (process.tape.last_tick, process.clock.ticks_per_second);
         let run = snapshots::run_of(recorded, &sums.totals, end, rate, lost);
         let by_site: FxHashMap<u32, &SiteHistory> = recorded.sites.iter().map(|site| (site.site, site)).collect();
+        let errors = &process.tape.history_errors;
+        let errors: FxHashMap<u32, &SiteErrors> = errors.iter().map(|errors| (errors.site, errors)).collect();
+        // Without its standard error, a sampled site would seem to rise and fall by chance.
+        let is_known = |site: u32| process.tape.process.sample_bytes == 0 || errors.contains_key(&site);
         let mut sites = Vec::new();
         for row in &sums.sites {
             let (blocks, bytes) = (row.allocs.saturating_sub(row.frees), row.bytes.saturating_sub(row.freed_bytes));
             if blocks > 0 || bytes > 0 {
-                let basis = run.as_ref().zip(by_site.get(&row.site)).map(|(run, site)| {
-                    let (history, survivors) = snapshots::evidence_of(run, recorded, site, row);
+                let known = by_site.get(&row.site).filter(|_| is_known(row.site));
+                let basis = run.as_ref().zip(known).map(|(run, site)| {
+                    let errors = errors.get(&row.site).copied();
+                    let (history, survivors) = snapshots::evidence_of(run, recorded, site, row, errors);
                     Basis { history, survivors }
                 });
                 sites.push(Candidate { site: row.site, inherited: false, blocks, bytes, basis });

@@ -21,6 +21,9 @@ pub struct Evidence {
     /// Growth of the site in bytes per second; `None` without times, and in runs that are too
     /// short.
     pub bytes_per_second: Option<f64>,
+    /// Standard error of `bytes_per_second`, if the bytes are estimates of a sample.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second_error: Option<f64>,
     /// Unit of lifetimes and ages: `ns`, or `events` without times and in short runs.
     pub unit: &'static str,
     /// Number of allocations and reallocations of the site.
@@ -187,6 +190,7 @@ pub(super) fn evidence(
     Evidence {
         first: PointInTime::at(process, first.0, Some(first.1)),
         last: PointInTime::at(process, last.0, Some(last.1)),
+        bytes_per_second_error: history.rise_error.map(|error| error as f64 / (run.seconds / 2.0).max(0.001)),
         bytes_per_second: by_tick.then(|| slope(run, history) * process.clock.ticks_per_second as f64),
         unit: if by_tick { "ns" } else { "events" },
         allocs: history.allocs,

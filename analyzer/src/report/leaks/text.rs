@@ -258,6 +258,9 @@ fn explain(leak: &Leak, evidence: &Evidence, screen: &mut Screen) -> io::Result<
             && leak.verdict <= Verdict::Slow
         {
             allocated += &format!(", +{}/s", bytes(rate as u64));
+            if let Some(error) = evidence.bytes_per_second_error.filter(|error| *error >= 1.0) {
+                allocated += &format!(" (standard error {}/s)", bytes(error as u64));
+            }
         }
         let sizes = match (evidence.smallest, evidence.largest) {
             (Some(a), _) if leak.blocks == 1 => format!("; {a} B"),

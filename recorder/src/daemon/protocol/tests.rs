@@ -27,6 +27,7 @@ fn requests_have_the_lines_of_the_first_version() {
         (Request::Rotate { which: all() }, r#"{"which":"all","word":"rotate"}"#),
         (Request::Flush, r#"{"word":"flush"}"#),
         (Request::Metrics, r#"{"word":"metrics"}"#),
+        (Request::Reload, r#"{"word":"reload"}"#),
         (Request::Stop, r#"{"word":"stop"}"#),
     ] {
         let written = line(&request).unwrap_or_else(|error| panic!("{error}"));
@@ -46,7 +47,7 @@ fn missing_fields_have_defaults_and_unknown_fields_are_ignored() {
 
 #[test]
 fn invalid_requests_are_refused_with_what_to_do() {
-    let commands = "must be one of status, list, show, mode, snapshot, epoch, rotate, flush, metrics, stop";
+    let commands = "must be one of status, list, show, mode, snapshot, epoch, rotate, flush, metrics, reload, stop";
     for (line, expected) in [
         (r#"{"word":"dance"}"#, format!("unknown command 'dance': {commands}")),
         ("{}", format!("unknown command '': {commands}")),
@@ -90,6 +91,10 @@ fn answers_have_the_lines_of_the_first_version() {
         (r#"{"word":"rotate"}"#, r#"{"processes":0}"#),
         (r#"{"word":"flush"}"#, r#"{"processes":1}"#),
         (r#"{"word":"epoch"}"#, r#"{"epochs":1}"#),
+        (
+            r#"{"word":"reload"}"#,
+            r#"{"changed":{"mode":"profile is now trace"},"needs_restart":{"starts":"200 is now 300"}}"#,
+        ),
         (r#"{"word":"stop"}"#, r#"{"stopped":true}"#),
         (r#"{"which":"1","word":"snapshot"}"#, r#"{"error":"no recorded process matches '1'"}"#),
     ] {

@@ -39,6 +39,7 @@ impl Service {
             Request::Rotate { which } => self.selected(which).map(|ids| self.rotate_traces(&ids)),
             Request::Epoch => Ok(self.end_epochs()),
             Request::Flush => Ok(self.write_all()),
+            Request::Reload => self.reload().map(|reloaded| Answer::Now(Response::Reloaded(reloaded))),
             Request::Stop => {
                 let (done, dones) = unbounded();
                 self.stopping.get_or_insert_default().push(done);

@@ -5,11 +5,13 @@ use crate::attach::Client as AttachRequest;
 use crate::chunk_journal;
 use crate::clock;
 use crate::code::{MAX_MAP_BYTES_SHARED, PerfMap};
+use crate::daemon::budget::EVENTS;
 use crate::daemon::clients::{Client, Ended, KernelMemory, is_bad};
 use crate::daemon::config::{Choice, Death, MAX_INTERVAL, Sampling};
 use crate::daemon::epoch::Epoch;
 use crate::daemon::fd_store::{Held, Name};
 use crate::drain::Command;
+use crate::limit::Limit;
 use crate::module_files::ModuleFiles;
 use crate::options::{Mode, Options};
 use crate::patch::{self, Plan};
@@ -163,7 +165,6 @@ impl Service {
         let session = session.forked(fork).hooks(hooks).carried_over(carried_over.clone()).build();
         // Of an earlier process of this number.
         let _ = std::fs::remove_file(chunk_journal::link(&carried_over));
-        session.limit.records.store(self.config.budget.events.saturating_mul(2), Relaxed);
         // The activation is set before the area is sent.
         if admission.choice.mode == Mode::Off {
             session.mapping.header().activation.0.store(wire::area::ACTIVATION_DORMANT, Relaxed);
@@ -172,6 +173,7 @@ impl Service {
             return Ok(());
         }
         self.successor.keep_label(request.pid, &admission.label);
+        self.successor.keep_program(request.pid, &session.process.exe.0);
         self.epochs.list(&admission.epoch, &session);
         self.send(Command::Start(Arc::clone(&session), worker));
         self.note_unknown_mode(id, request.pid, mode, admission.choice);
@@ -221,10 +223,12 @@ impl Service {
         self.epochs.folder(admission.uid, &admission.epoch, admission.choice.mode, pid, &admission.name)
     }
 
-    /// Returns the builder of a session that is recorded with the options of an admission.
-    fn session(&self, id: SessionId, attached: Attached, folder: PathBuf, admission: &Admission) -> SessionBuilder {
+    /// Returns the builder of a session that is recorded with the options of an admission, within
+    /// the limit of its user.
+    fn session(&mut self, id: SessionId, attached: Attached, folder: PathBuf, admission: &Admission) -> SessionBuilder {
         let options = Arc::new(admission.options.clone());
-        SessionBuilder::new(id, attached, folder, options, self.clock, self.ticks_per_second)
+        let limit = Limit::of(self.budgets.user_limit(admission.uid));
+        SessionBuilder::new(id, attached, folder, options, self.clock, self.ticks_per_second).limit(limit)
     }
 
     /// Returns the parent of a forked child. If the library did not see the fork, the current
@@ -310,7 +314,13 @@ impl Service {
         };
         let carried_over = self.successor.carried_over_file(pid);
         release::resume(&mapping, &chunk_journal::positions(&carried_over));
-        let process = Process::read(pid);
+        let mut process = Process::read(pid);
+        if process.exe.is_empty() {
+            // It has ended. What is left in its rings is recorded.
+            process.exe = self.successor.program(pid);
+            process.comm = process.exe.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_vec();
+            tracing::info!("process {pid} ({}) has ended meanwhile", process.comm.escape_ascii());
+        }
         let own = || process::variable(pid, &["HEAPTAPE_LABEL"]).into_iter().next().flatten();
         let label = self.successor.label(pid).or_else(own);
         let Ok(mut admission) = self.admission_as(choice, pid, uid, &process, label) else { return };
@@ -329,7 +339,7 @@ impl Service {
         let began_unix_ns = process::age(pid).map_or(0, |age| clock::unix_ns().saturating_sub(age.as_nanos() as u64));
         let session = self.session(id, attached, folder, &admission);
         let session = session.resumed(began_unix_ns).carried_over(carried_over).build();
-        tracing::info!("process {pid} ({}) is taken over", admission.name.escape_debug());
+        tracing::debug!("process {pid} ({}) is taken over", admission.name.escape_debug());
         self.epochs.list(&admission.epoch, &session);
         self.send(Command::Start(Arc::clone(&session), worker));
         let handles = Handles { process: end, area };
@@ -365,8 +375,9 @@ impl Service {
             Death::Bad => is_bad(&ended.exit),
             Death::Any => true,
         };
-        if client.session.limit.hits.load(Relaxed) > 0 {
-            self.budgets.hit("events", &format!("process {}: events were lost", client.pid()));
+        if client.session.limit.take_hits() > 0 && client.session.stats.now().lost > 0 {
+            let (pid, name) = (client.pid(), client.name.escape_debug());
+            self.budgets.hit(EVENTS, &format!("process {pid} ({name}) has ended; events of it were lost"));
         }
         // Children that share the page of the activation attach by themselves.
         client.session.mapping.header().activation.0.store(wire::area::ACTIVATION_ENABLED, Relaxed);

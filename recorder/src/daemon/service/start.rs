@@ -15,6 +15,7 @@ use crate::daemon::metrics;
 use crate::daemon::notify::{self, Notify};
 use crate::daemon::out_of_memory::OutOfMemory;
 use crate::daemon::registry::Registry;
+use crate::daemon::reload::Reread;
 use crate::daemon::streams::Streams;
 use crate::daemon::successor::Successor;
 use crate::patch::Planner;
@@ -121,7 +122,7 @@ fn wake_pair() -> io::Result<(UnixStream, Wake)> {
 
 impl Service {
     /// Starts the daemon, with the processes of the last one.
-    pub(super) fn start(config: Config, saver: Option<Arc<Saver>>) -> io::Result<Service> {
+    pub(super) fn start(config: Config, reread: Reread, saver: Option<Arc<Saver>>) -> io::Result<Service> {
         let signals = signals()?;
         let mut passed = notify::sockets();
         make_state_folder(&config)?;
@@ -144,6 +145,7 @@ impl Service {
         crash::spawn("control", move || control::run(controller, request_sender, control_wake, busy))?;
         tracing::info!("serving programs at {}, keeping {}", config.socket.display(), config.state.display());
         let mut service = Service {
+            reread,
             planner: Planner::new(&[]),
             registry: Registry::default(),
             epochs,
@@ -171,6 +173,9 @@ impl Service {
         };
         let pids: Vec<u32> = held.iter().map(|held| held.name.pid).collect();
         held.into_iter().for_each(|held| service.take_over(held));
+        if !pids.is_empty() {
+            tracing::info!("{} processes of the last daemon are taken over", pids.len());
+        }
         service.successor.remove_files_except(&pids)?;
         Ok(service)
     }

@@ -1,0 +1,73 @@
+//! The recordings of processes that the daemon serves now, for `--live` of the reports.
+
+use crate::control::Control;
+use anyhow::anyhow;
+use heaptape_analyzer::epochs::{self, EpochQuery};
+use heaptape_formats::pattern::Pattern;
+use heaptape_recorder::daemon::protocol::{Entry, Process, Request, Response, Which};
+use std::path::{Path, PathBuf};
+
+/// Makes the daemon write the processes of a name, pid or label. Returns their folders, of all
+/// segments.
+///
+/// # Errors
+/// When no daemon answers, when it serves no such process, or when nothing of it is recorded.
+pub fn folders(which: &str, control: Option<PathBuf>) -> anyhow::Result<Vec<PathBuf>> {
+    let control = Control::at(control);
+    let Response::Status(status) = control.ask(&Request::Status)? else {
+        return Err(control.unexpected("no status"));
+    };
+    let Response::List(entries) = control.ask(&Request::List)? else { return Err(control.unexpected("no list")) };
+    let served = entries.into_iter().filter_map(|entry| match entry {
+        Entry::Process(process) => Some(*process),
+        Entry::Stream(_) => None,
+    });
+    let served: Vec<Process> = served.collect();
+    let chosen = choose(&served, which);
+    let mut found = Vec::new();
+    for process in &chosen {
+        // It may end in this moment; then what is recorded of it is its end.
+        let _ = control.ask(&Request::Snapshot { which: Which(process.pid.to_string()) });
+        let query = EpochQuery { user: Some(process.uid), pid: Some(process.pid), ..EpochQuery::default() };
+        found.extend(epochs::find(Path::new(&status.state), &query)?);
+    }
+    if chosen.is_empty() {
+        return Err(anyhow!(
+            "the daemon serves no process with the name, pid or label '{which}'; `heaptape ctl list` lists all"
+        ));
+    }
+    if found.is_empty() {
+        return Err(anyhow!("nothing is recorded of '{which}': its mode is off"));
+    }
+    Ok(found)
+}
+
+/// Returns the processes with a pid, else those with a name, else those with a label.
+fn choose<'a>(served: &'a [Process], which: &str) -> Vec<&'a Process> {
+    let (pid, pattern) = (which.parse::<u32>().ok(), Pattern::whole(which));
+    let by: [&dyn Fn(&Process) -> bool; 3] =
+        [&|process| pid == Some(process.pid), &|process| pattern.matches(&process.name), &|process| {
+            pattern.matches(&process.label)
+        }];
+    let mut found = by.iter().map(|matches| served.iter().filter(|process| matches(process)).collect::<Vec<_>>());
+    found.find(|chosen| !chosen.is_empty()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pid_precedes_name_and_name_precedes_label() {
+        let one = |pid, name: &str, label: &str| Process {
+            pid,
+            name: name.into(),
+            label: label.into(),
+            ..Process::default()
+        };
+        let served = [one(7, "redis-server", "cache"), one(8, "cache", "7"), one(9, "redis-server", "")];
+        let pids = |which: &str| choose(&served, which).iter().map(|process| process.pid).collect::<Vec<_>>();
+        assert_eq!((pids("7"), pids("redis-*")), (vec![7], vec![7, 9]));
+        assert_eq!((pids("cache"), pids("ca*e"), pids("none")), (vec![8], vec![8], vec![]));
+    }
+}
