@@ -2,6 +2,7 @@
 //! program that notices nothing.
 #![cfg(debug_assertions)]
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -67,4 +68,85 @@ fn a_panic_of_the_command() {
     let text = String::from_utf8_lossy(&verify.stdout);
     assert!(verify.status.code() == Some(0) && text.contains("complete\n"), "{verify:?}");
     assert!(text.contains("note: ") && text.contains("crash-report.txt"), "{text}");
+}
+
+/// The daemon reports its panic in its log and in the open epoch, and the program that it records
+/// notices nothing.
+#[test]
+fn a_panic_of_the_daemon() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let (socket, state, requested) = (path("socket"), path("state"), path("requested"));
+    let log = std::fs::File::create(path("log")).unwrap();
+    let mut daemon = Command::new(env!("CARGO_BIN_EXE_heaptape"))
+        .args(["daemon", "--mode", "trace", "--socket"])
+        .arg(&socket)
+        .arg("--control")
+        .arg(path("control"))
+        .arg("--state")
+        .arg(&state)
+        .env("HEAPTAPE_TEST_PANIC", &requested)
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    let library = Command::new(env!("CARGO_BIN_EXE_heaptape")).arg("library").output().unwrap();
+    until(|| socket.exists());
+    let line = "echo out; until grep -q 'end of the report' log; do sleep 0.1; done; echo more; exit 7";
+    let program = Command::new("sh")
+        .args(["-c", line])
+        .current_dir(folder.path())
+        .env("LD_PRELOAD", String::from_utf8_lossy(&library.stdout).trim())
+        .env("HEAPTAPE_SOCKET", &socket)
+        .env("HEAPTAPE_ATTACH_MS", "10000")
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    until(|| crash_reports_and_folders(&state).1 > 0);
+    std::fs::write(&requested, "Daemon").unwrap();
+    let status = daemon.wait().unwrap();
+    let output = program.wait_with_output().unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(6), "{status:?}");
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(7), &b"out\nmore\n"[..]), "{output:?}");
+    is_report(
+        &std::fs::read_to_string(path("log")).unwrap(),
+        "the daemon, pid ",
+        " heaptape_recorder::daemon::service::",
+    );
+    let reports = crash_reports_and_folders(&state).0;
+    assert!(!reports.is_empty(), "no report in an epoch");
+    for report in reports {
+        is_report(
+            &std::fs::read_to_string(report).unwrap(),
+            "the daemon, pid ",
+            " heaptape_recorder::daemon::service::",
+        );
+    }
+}
+
+/// Returns the crash reports below a folder, and the number of recorded processes.
+fn crash_reports_and_folders(folder: &Path) -> (Vec<PathBuf>, usize) {
+    let (mut reports, mut processes) = (Vec::new(), 0);
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        match entry.file_name().to_str() {
+            Some("crash-report.txt") => reports.push(path),
+            Some("events.tape") => processes += 1,
+            _ if entry.file_type().is_ok_and(|kind| kind.is_dir()) => {
+                let (more, further) = crash_reports_and_folders(&path);
+                reports.extend(more);
+                processes += further;
+            }
+            _ => {}
+        }
+    }
+    (reports, processes)
+}
+
+#[track_caller]
+fn until(mut is_reached: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !is_reached() {
+        assert!(start.elapsed() < Duration::from_secs(60), "it does not happen");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
