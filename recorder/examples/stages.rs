@@ -148,6 +148,7 @@ fn session_in(folder: std::path::PathBuf, options: Options) -> Arc<Session> {
         began_unix_ns: 0,
         start_ticks: 0,
         carried_over: None,
+        earlier: Vec::new(),
         hooks: Arc::default(),
         journal_files: Default::default(),
         code: Arc::new(PerfMap::of(std::process::id(), std::process::id(), 0, 0)),

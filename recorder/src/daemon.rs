@@ -24,6 +24,7 @@ mod entrance;
 mod epoch;
 mod epochs;
 pub mod fd_store;
+mod incidents;
 mod metrics;
 mod notify;
 mod out_of_memory;

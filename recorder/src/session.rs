@@ -52,6 +52,8 @@ pub struct Session {
     pub start_ticks: u64,
     /// The file that hands its live blocks over from one daemon to the next.
     pub carried_over: Option<PathBuf>,
+    /// Folders of its flight recording that the last daemon wrote, oldest first.
+    pub earlier: Vec<PathBuf>,
     /// The perf map in which it names the code that it generates.
     pub code: Arc<PerfMap>,
     /// The open files of its modules.
@@ -125,6 +127,7 @@ impl Session {
             began_unix_ns,
             start_ticks: self.start_ticks,
             carried_over: self.carried_over.clone(),
+            earlier: Vec::new(),
             code: Arc::clone(&self.code),
             files: Arc::clone(&self.files),
             hooks: Arc::clone(&self.hooks),

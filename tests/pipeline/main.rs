@@ -49,6 +49,7 @@ mod leak_text;
 mod leak_verdicts;
 mod limits;
 mod memory;
+mod metrics;
 mod modules;
 mod mpatrol_reads;
 mod names;

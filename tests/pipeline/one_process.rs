@@ -136,6 +136,30 @@ fn kept_flight_is_one_process_with_its_cause() {
     drop(running);
 }
 
+/// The minutes before a restart or a kill of the daemon are part of the flight that is kept
+/// afterwards.
+#[test]
+fn flight_continues_over_restarts_of_the_daemon() {
+    let mut daemon = Daemon::start(&["--mode", "flight", "--flight-time", "10m"]);
+    let running = daemon.spawn(&target::c("leaks_slowly"), &["100000", "2"], None);
+    until_more(&daemon, 100);
+    daemon.replace(Signal::SIGTERM);
+    until_more(&daemon, 200);
+    daemon.restart();
+    until_more(&daemon, 50);
+    daemon.query(&["snapshot"]);
+    let folders = daemon.epochs(&["--program", "leaks_slowly"]);
+    let process = only(&daemon, &folders);
+    assert_eq!(process.segments.len(), 3, "of three daemons: {folders:?}");
+    assert!(process.live_blocks > 250 && process.unknown_frees == 0, "{process:#?}");
+    assert_eq!(process.allocs - process.frees, process.live_blocks, "{process:#?}");
+    drop(running);
+    until("it is over", || daemon.list("leaks_slowly").is_empty());
+    let flights = daemon.state().join("0/flight");
+    daemon.stop();
+    assert!(!flights.exists() || flights.read_dir().is_ok_and(|mut left| left.next().is_none()), "nothing is left");
+}
+
 /// The screen about a process: how it ended, what grew and since when, and the one that runs now.
 #[test]
 fn why_shows_how_a_process_ended_and_what_grew() {

@@ -86,6 +86,10 @@ pub struct Disk {
     pub removed: AtomicU64,
     /// Number of errors of writing.
     pub errors: AtomicU64,
+    /// Number of free bytes of the file system, for this user.
+    pub free: AtomicU64,
+    /// When the epochs were last written without an error, in seconds since 1970.
+    pub written: AtomicU64,
     /// Quota of each user.
     quotas: Mutex<HashMap<u32, Arc<Quota>>>,
 }
@@ -258,9 +262,13 @@ impl Archive {
     }
 
     fn write_all(&mut self) {
+        let errors = self.disk.errors.load(Relaxed);
         for open in &mut self.open {
             log_error(&self.disk, open.write(&self.host));
             open.save_names(self.saver.as_deref(), false);
+        }
+        if self.disk.errors.load(Relaxed) == errors {
+            self.disk.written.store(clock::unix_ns() / 1_000_000_000, Relaxed);
         }
     }
 
@@ -290,6 +298,9 @@ impl Archive {
             self.disk.quotas().iter().map(|(uid, quota)| (*uid, Arc::clone(quota), quota.written())).collect();
         let now = clock::unix_ns() / 1_000_000_000;
         let found = retention::sweep(&self.state, self.keep, &open, now, &mut self.sizes);
+        if let Ok(file_system) = nix::sys::statvfs::statvfs(&self.state) {
+            self.disk.free.store(file_system.blocks_available() * file_system.fragment_size(), Relaxed);
+        }
         self.disk.bytes.store(found.bytes, Relaxed);
         self.disk.epochs.store(found.epochs, Relaxed);
         self.disk.removed.fetch_add(found.removed, Relaxed);

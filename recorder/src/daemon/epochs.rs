@@ -87,7 +87,6 @@ impl Epochs {
     pub fn start(config: &Config, saver: Option<Arc<Saver>>) -> io::Result<Epochs> {
         let (state, keep, disk) = (config.state.clone(), config.keep(), Arc::new(Disk::default()));
         let archive = Archive::new(&state, keep, Arc::clone(&disk), saver);
-        clear_flights(&state);
         let (sender, commands) = unbounded();
         let archive_thread = crash::spawn("archive", move || archive.run(&commands))?;
         Ok(Epochs {
@@ -291,9 +290,28 @@ impl Epochs {
         }
     }
 
-    /// Removes segments of flight recordings that cannot be kept any more.
-    pub fn clear_flights(&self) {
-        clear_flights(&self.state);
+    /// Removes the segments of flight recordings, except those of processes that continue.
+    pub fn clear_flights(&self, continuing: &[u32]) {
+        for user in std::fs::read_dir(&self.state).into_iter().flatten().flatten() {
+            let folders = flight_folders(&user.path().join(FLIGHTS));
+            folders.into_iter().filter(|(pid, _)| !continuing.contains(pid)).for_each(|(_, folder)| {
+                let _ = std::fs::remove_dir_all(folder);
+            });
+            // It succeeds only if the folder is empty.
+            let _ = std::fs::remove_dir(user.path().join(FLIGHTS));
+        }
+    }
+
+    /// Returns the segments of the flight recording of a process that the last daemon wrote, oldest
+    /// first.
+    pub fn flight_segments(&self, uid: u32, pid: u32) -> Vec<PathBuf> {
+        let folders = flight_folders(&self.state.join(uid.to_string()).join(FLIGHTS)).into_iter();
+        let mut own: Vec<PathBuf> = folders.filter(|(of, _)| *of == pid).map(|(_, folder)| folder).collect();
+        // The number after `+` counts the segments, the time orders those of several daemons.
+        let number = |folder: &PathBuf| folder.to_string_lossy().rsplit_once('+')?.1.parse::<u32>().ok();
+        let epoch = |folder: &PathBuf| Some(folder.to_string_lossy().rsplit_once('@')?.1.split_once('+')?.0.to_owned());
+        own.sort_by_cached_key(|folder| (epoch(folder), number(folder)));
+        own
     }
 
     fn send(&self, command: ArchiveCommand) {
@@ -301,8 +319,9 @@ impl Epochs {
     }
 }
 
-fn clear_flights(state: &Path) {
-    for user in std::fs::read_dir(state).into_iter().flatten().flatten() {
-        let _ = std::fs::remove_dir_all(user.path().join(FLIGHTS));
-    }
+/// Returns the folders of flight recordings with the pids of their processes.
+fn flight_folders(flights: &Path) -> Vec<(u32, PathBuf)> {
+    let entries = std::fs::read_dir(flights).into_iter().flatten().flatten();
+    let pid = |path: &Path| path.file_name()?.to_str()?.split_once('.')?.0.parse().ok();
+    entries.map(|entry| entry.path()).map(|path| (pid(&path).unwrap_or(0), path)).collect()
 }

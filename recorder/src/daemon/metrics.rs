@@ -59,6 +59,38 @@ impl OwnMetric {
     }
 }
 
+/// A metric with one value for each set of labels.
+#[derive(Clone, Debug)]
+pub struct LabeledMetric {
+    description: Description,
+    rows: Vec<(Vec<(&'static str, String)>, f64)>,
+}
+
+/// Values of labels, by name.
+pub type Labels = Vec<(&'static str, String)>;
+
+impl LabeledMetric {
+    /// Creates a metric that may rise and fall.
+    pub fn gauge(name: &'static str, help: &'static str, rows: Vec<(Labels, f64)>) -> LabeledMetric {
+        LabeledMetric { description: Description { name, kind: "gauge", help }, rows }
+    }
+
+    /// Creates a metric that only rises.
+    pub fn counter(name: &'static str, help: &'static str, rows: Vec<(Labels, f64)>) -> LabeledMetric {
+        LabeledMetric { description: Description { name, kind: "counter", help }, rows }
+    }
+
+    fn write(&self, out: &mut String) {
+        let Description { name, kind, help } = self.description;
+        let _ = write!(out, "# HELP heaptape_{name} {help}\n# TYPE heaptape_{name} {kind}\n");
+        for (labels, value) in &self.rows {
+            let label = |(name, value): &(&str, String)| format!("{name}=\"{}\"", escaped(value));
+            let labels: Vec<String> = labels.iter().map(label).collect();
+            let _ = writeln!(out, "heaptape_{name}{{{}}} {value}", labels.join(","));
+        }
+    }
+}
+
 /// The counters of one process, with the program that they are added to.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessCounters<'a> {
@@ -70,6 +102,10 @@ pub struct ProcessCounters<'a> {
     pub now: StatsSnapshot,
     /// Whether the process runs.
     pub runs: bool,
+    /// Resident memory in bytes.
+    pub resident_bytes: u64,
+    /// Memory limit of its control groups in bytes; 0 if there is none.
+    pub limit_bytes: u64,
 }
 
 /// Escapes the value of a label: backslash, quote and newline are escaped, other control characters
@@ -98,6 +134,9 @@ struct Sum {
     lost: u64,
     sampled_out: u64,
     growing: u64,
+    resident_bytes: u64,
+    /// The smallest limit of a process; 0 if none has one.
+    limit_bytes: u64,
 }
 
 /// Metrics by name and label of a program. Programs beyond [`MAX_PROGRAMS`] share one name.
@@ -113,7 +152,7 @@ impl Programs {
 
     /// Adds the counters of a process. One that has ended holds no memory any more.
     pub fn add(&mut self, process: ProcessCounters<'_>) {
-        let ProcessCounters { name, label, now, runs } = process;
+        let ProcessCounters { name, label, now, runs, resident_bytes, limit_bytes } = process;
         let sum = self.of(name, label);
         sum.processes += u64::from(runs);
         let held = |value: u64| if runs { value } else { 0 };
@@ -125,9 +164,12 @@ impl Programs {
             (&mut sum.lost, now.lost),
             (&mut sum.sampled_out, now.sampled_out),
             (&mut sum.growing, held(now.growing)),
+            (&mut sum.resident_bytes, held(resident_bytes)),
         ] {
             *sum = sum.saturating_add(more);
         }
+        let limits = [sum.limit_bytes, held(limit_bytes)];
+        sum.limit_bytes = limits.into_iter().filter(|limit| *limit > 0).min().unwrap_or(0);
     }
 }
 
@@ -148,10 +190,14 @@ impl ProgramMetric {
 }
 
 /// The metrics of each program.
-const PROGRAM_METRICS: [ProgramMetric; 8] = [
+const PROGRAM_METRICS: [ProgramMetric; 10] = [
     ProgramMetric::gauge("processes", "Processes served", |sum| sum.processes),
     ProgramMetric::gauge("live_bytes", "Bytes allocated and not freed", |sum| sum.live_bytes),
     ProgramMetric::gauge("live_blocks", "Blocks allocated and not freed", |sum| sum.live_blocks),
+    ProgramMetric::gauge("resident_bytes", "Resident memory", |sum| sum.resident_bytes),
+    ProgramMetric::gauge("memory_limit_bytes", "Smallest memory limit of its control groups, 0 without one", |sum| {
+        sum.limit_bytes
+    }),
     ProgramMetric::counter("allocations_total", "Allocations and resizes, including those of ended processes", |sum| {
         sum.allocs
     }),
@@ -167,7 +213,7 @@ pub fn text<'a>(
     past: &Programs,
     processes: impl Iterator<Item = ProcessCounters<'a>>,
     own: &[OwnMetric],
-    hits: &[(&str, u64)],
+    labeled: &[LabeledMetric],
 ) -> String {
     let mut all = Programs(past.0.clone());
     processes.for_each(|process| all.add(process));
@@ -180,13 +226,7 @@ pub fn text<'a>(
             let _ = writeln!(out, "heaptape_program_{name}{{program=\"{program}\",label=\"{label}\"}} {}", value(sum));
         }
     }
-    if !hits.is_empty() {
-        out.push_str("# HELP heaptape_budget_hits_by_name_total Number of times that a limit was reached\n");
-        out.push_str("# TYPE heaptape_budget_hits_by_name_total counter\n");
-    }
-    for (budget, times) in hits {
-        let _ = writeln!(out, "heaptape_budget_hits_by_name_total{{budget=\"{budget}\"}} {times}");
-    }
+    labeled.iter().for_each(|metric| metric.write(&mut out));
     for OwnMetric { description: Description { name, kind, help }, value } in own {
         let _ = write!(out, "# HELP heaptape_{name} {help}\n# TYPE heaptape_{name} {kind}\nheaptape_{name} {value}\n");
     }
@@ -253,9 +293,12 @@ mod tests {
     fn label_values_are_escaped() {
         assert_eq!(escaped("a\"} 1\nheaptape_live 5\\\u{1b}[31m"), "a\\\"} 1\\nheaptape_live 5\\\\\u{fffd}[31m");
         assert_eq!(escaped(&"x".repeat(1000)).len(), 200);
-        let text =
-            text(&Programs::default(), std::iter::empty(), &[OwnMetric::gauge("up", "One", 1.0)], &[("starts", 3)]);
-        assert!(text.contains("by_name_total{budget=\"starts\"} 3\n"));
+        let hits = LabeledMetric::counter("hits_total", "Hits", vec![(vec![("budget", "a\"b".into())], 3.0)]);
+        let text = text(&Programs::default(), std::iter::empty(), &[OwnMetric::gauge("up", "One", 1.0)], &[hits]);
+        assert!(
+            text.contains("# TYPE heaptape_hits_total counter\nheaptape_hits_total{budget=\"a\\\"b\"} 3\n"),
+            "{text}"
+        );
         assert!(text.ends_with("# TYPE heaptape_up gauge\nheaptape_up 1\n"));
     }
 

@@ -6,7 +6,7 @@ use super::epoch::Epoch;
 use super::metrics::{ProcessCounters, Programs};
 use crate::options::Mode;
 use crate::session::{Session, SessionId, Stats, StatsSnapshot};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -24,7 +24,8 @@ pub struct EndingProcess {
     /// Folder of its last segment.
     segment: PathBuf,
     stats: Arc<Stats>,
-    name: String,
+    /// Name of the process.
+    pub name: String,
 }
 
 /// Counts since the start of the daemon.
@@ -60,6 +61,8 @@ pub struct Registry {
     counters: Counters,
     /// Final counters of written processes, by program.
     past: Programs,
+    /// Number of processes that run unrecorded, by reason.
+    unrecorded: BTreeMap<&'static str, u64>,
 }
 
 impl Registry {
@@ -79,9 +82,20 @@ impl Registry {
         self.counters.accepted += 1;
     }
 
-    /// Counts processes that were refused.
-    pub fn count_refused(&mut self, count: u64) {
+    /// Counts processes that were refused for this reason.
+    pub fn count_refused(&mut self, reason: &'static str, count: u64) {
         self.counters.refused += count;
+        self.count_unrecorded(reason, count);
+    }
+
+    /// Counts processes that run unrecorded for this reason.
+    pub fn count_unrecorded(&mut self, reason: &'static str, count: u64) {
+        *self.unrecorded.entry(reason).or_default() += count;
+    }
+
+    /// Returns how many processes run unrecorded, by reason.
+    pub fn unrecorded(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.unrecorded.iter().map(|(reason, count)| (*reason, *count))
     }
 
     /// Returns the recorded processes, in no particular order.
@@ -157,7 +171,14 @@ impl Registry {
         let ending = self.ending.remove(&id)?;
         let now = ending.stats.now();
         self.counters.add(&now);
-        self.past.add(ProcessCounters { name: &ending.name, label: &ending.label, now, runs: false });
+        self.past.add(ProcessCounters {
+            name: &ending.name,
+            label: &ending.label,
+            now,
+            runs: false,
+            resident_bytes: 0,
+            limit_bytes: 0,
+        });
         Some(ending)
     }
 
@@ -182,12 +203,16 @@ impl Registry {
             label: &client.label,
             now: client.now(),
             runs: true,
+            resident_bytes: client.memory.resident_bytes,
+            limit_bytes: client.memory.limit_bytes,
         });
         let ending = self.ending.values().map(|ending| ProcessCounters {
             name: &ending.name,
             label: &ending.label,
             now: ending.stats.now(),
             runs: false,
+            resident_bytes: 0,
+            limit_bytes: 0,
         });
         running.chain(ending)
     }

@@ -8,6 +8,7 @@
 mod answers;
 mod configuration;
 mod intake;
+mod measures;
 mod memory;
 mod rotation;
 mod start;
@@ -19,6 +20,7 @@ use super::config::{Choice, Config};
 use super::control::ControlRequest;
 use super::entrance::Entrance;
 use super::epochs::Epochs;
+use super::incidents::Incidents;
 use super::notify::{self, Notify};
 use super::out_of_memory::OutOfMemory;
 use super::registry::Registry;
@@ -77,8 +79,8 @@ pub struct Service {
     streams: Streams,
     successor: Successor,
     boards: Boards,
-    /// Number of flight recordings that were kept.
-    kept_flights: u64,
+    /// What happened to programs, for the metrics.
+    incidents: Incidents,
     started: Instant,
     last_check: Instant,
     clock: Clock,
@@ -190,7 +192,7 @@ impl Service {
                 }
                 Ok(Signal::SIGUSR1) => {
                     let flights = self.registry.flights();
-                    flights.into_iter().for_each(|id| self.keep_flight(id, "a signal", Callback::new(|| {})));
+                    flights.into_iter().for_each(|id| self.keep_flight(id, "signal", "a signal", Callback::new(|| {})));
                 }
                 Ok(Signal::SIGHUP) => {
                     // An error is in the log.
@@ -220,9 +222,9 @@ impl Service {
                 kept.push((client.session.id, "its live bytes grew too fast"));
             }
         }
-        kept.into_iter().for_each(|(id, why)| self.keep_flight(id, why, Callback::new(|| {})));
+        kept.into_iter().for_each(|(id, why)| self.keep_flight(id, "trigger", why, Callback::new(|| {})));
         for ((what, uid), count) in self.entrance.refused() {
-            self.registry.count_refused(count);
+            self.registry.count_refused(what, count);
             self.budgets.hit_by(what, uid, count);
         }
         self.read_boards(None);
@@ -288,7 +290,9 @@ impl Service {
         self.epochs.finish();
         self.saver.iter().for_each(|saver| saver.finish(ANSWER_TIMEOUT));
         sync::finish();
-        self.epochs.clear_flights();
+        if !self.successor.takes_over() {
+            self.epochs.clear_flights(&[]);
+        }
         let _ = std::fs::remove_file(&self.config.control);
         tracing::info!("stopped after {} s", self.started.elapsed().as_secs());
         for done in waiting {

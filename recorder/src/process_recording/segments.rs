@@ -82,7 +82,7 @@ impl Segments {
         let number = if session.resumed { tape::SEGMENT_UNKNOWN } else { tape::SEGMENT_FIRST };
         Segments {
             inherited: None,
-            closed: VecDeque::new(),
+            closed: session.earlier.iter().cloned().collect(),
             opened: Instant::now(),
             number: 1,
             last_contribution: Vec::new(),

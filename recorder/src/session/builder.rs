@@ -130,6 +130,7 @@ impl SessionBuilder {
             began_unix_ns: 0,
             start_ticks,
             carried_over: None,
+            earlier: Vec::new(),
             code: Arc::new(code),
             files: Arc::new(files),
             hooks: Arc::new(Plan::default()),
@@ -158,6 +159,13 @@ impl SessionBuilder {
     #[must_use]
     pub fn carried_over(mut self, path: PathBuf) -> SessionBuilder {
         self.session.carried_over = Some(path);
+        self
+    }
+
+    /// Sets the folders of its flight recording that the last daemon wrote, oldest first.
+    #[must_use]
+    pub fn earlier(mut self, folders: Vec<PathBuf>) -> SessionBuilder {
+        self.session.earlier = folders;
         self
     }
 

@@ -4,7 +4,6 @@ use super::Service;
 use crate::crash;
 use crate::daemon::config::Choice;
 use crate::daemon::control::Answer;
-use crate::daemon::metrics::{self, OwnMetric};
 use crate::daemon::protocol::{
     CallSite, Changed, Details, Entry, Epochs, Frame, Process, Processes, Request, Response, Status, Stopped, Which,
 };
@@ -14,7 +13,6 @@ use crate::session::SessionId;
 use crate::store::Callback;
 use crossbeam_channel::{Sender, bounded, unbounded};
 use formats::pattern::Pattern;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Maximum number of call sites in the answer to `show`.
 const MAX_SITES: u64 = 1000;
@@ -52,12 +50,6 @@ impl Service {
     fn list(&self) -> Vec<Entry> {
         let processes = self.registry.clients().iter().map(|client| Entry::Process(Box::new(client.describe())));
         processes.chain(self.streams.describe().map(Entry::Stream)).collect()
-    }
-
-    /// Returns the metrics in the format of Prometheus.
-    fn metrics(&self) -> String {
-        let hits: Vec<(&str, u64)> = self.budgets.hits().collect();
-        metrics::text(self.registry.past(), self.registry.current(), &self.own_metrics(), &hits)
     }
 
     /// Ends the epochs of all users.
@@ -105,7 +97,7 @@ impl Service {
         let flights = self.registry.flights();
         for id in ids {
             if flights.contains(id) {
-                self.keep_flight(*id, "requested", notifier(&done));
+                self.keep_flight(*id, "request", "requested", notifier(&done));
             } else {
                 self.send_command(*id, ProcessCommand::Snapshot(notifier(&done)));
             }
@@ -154,62 +146,6 @@ impl Service {
             budgets_hit: self.budgets.hits().map(|(what, count)| (what.to_owned(), count)).collect(),
             own: self.own_metrics().into_iter().map(|metric| (metric.name().to_owned(), metric.value())).collect(),
         }
-    }
-
-    /// Returns the metrics of the daemon itself.
-    fn own_metrics(&self) -> Vec<OwnMetric> {
-        let (counters, epochs, streams) = (self.registry.counters(), self.epochs.counters(), self.streams.counters());
-        let disk = self.epochs.disk();
-        let mut own_metrics: Vec<OwnMetric> = vec![
-            OwnMetric::gauge("processes", "Processes served", self.registry.clients().len() as f64),
-            OwnMetric::counter("accepted_total", "Processes accepted", counters.accepted as f64),
-            OwnMetric::counter("refused_total", "Processes refused", counters.refused as f64),
-            OwnMetric::counter("recorded_events_total", "Events recorded", counters.recorded as f64),
-            OwnMetric::counter("lost_events_total", "Events lost for want of space", counters.lost as f64),
-            OwnMetric::counter("sampled_out_events_total", "Events skipped by sampling", counters.sampled_out as f64),
-            OwnMetric::counter(
-                "write_errors_total",
-                "Segments that could not be written",
-                epochs.errors as f64 + disk.errors.load(Relaxed) as f64,
-            ),
-            OwnMetric::counter("flights_kept_total", "Flight recordings that were kept", self.kept_flights as f64),
-            OwnMetric::counter("epochs_ended_total", "Epochs that were ended", epochs.ended as f64),
-            OwnMetric::counter("epochs_removed_total", "Epochs that were removed", disk.removed.load(Relaxed) as f64),
-            OwnMetric::gauge("epochs", "Epochs on disk", disk.epochs.load(Relaxed) as f64),
-            OwnMetric::gauge("disk_bytes", "Bytes of the epochs on disk", disk.bytes.load(Relaxed) as f64),
-            OwnMetric::gauge("resident_bytes", "Resident memory of the daemon", self.budgets.memory() as f64),
-            OwnMetric::counter("cpu_seconds_total", "CPU time of the daemon", self.budgets.cpu_ns() as f64 / 1e9),
-            OwnMetric::gauge(
-                "queued_commands",
-                "Commands that the drain has not received",
-                self.stages.commands.len() as f64,
-            ),
-            OwnMetric::gauge("streams", "Traces and profiles that are being received", self.streams.count() as f64),
-            OwnMetric::counter(
-                "streams_total",
-                "Traces and profiles that were received and stored",
-                streams.kept as f64,
-            ),
-            OwnMetric::counter(
-                "streams_cut_total",
-                "Stored traces and profiles that are incomplete",
-                streams.incomplete as f64,
-            ),
-            OwnMetric::counter(
-                "streams_refused_total",
-                "Traces and profiles of which nothing was stored",
-                streams.refused as f64,
-            ),
-            OwnMetric::counter("stream_bytes_total", "Bytes of the stored traces and profiles", streams.bytes as f64),
-            OwnMetric::gauge(
-                "parts_ending",
-                "Processes that ended and are not written yet",
-                self.registry.ending_count() as f64,
-            ),
-        ];
-        let hits: u64 = self.budgets.hits().map(|(_, count)| count).sum();
-        own_metrics.push(OwnMetric::counter("budget_hits_total", "Times that a budget was hit", hits as f64));
-        own_metrics
     }
 }
 

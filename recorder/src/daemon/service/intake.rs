@@ -112,7 +112,7 @@ impl Service {
     pub(super) fn admit(&mut self, request: AttachRequest) {
         let uid = request.uid;
         if !self.config.serves_all && uid != nix::unistd::geteuid().as_raw() {
-            self.registry.count_refused(1);
+            self.registry.count_refused("other-user", 1);
             return request.refuse(REFUSED_FILTER);
         }
         // The same process again: it executed another program, and its old area contains all events
@@ -124,7 +124,7 @@ impl Service {
         if of_user >= self.config.budget.clients {
             self.budgets
                 .hit("clients", &format!("user {uid}: {of_user} processes are recorded, the next runs unrecorded"));
-            self.registry.count_refused(1);
+            self.registry.count_refused("clients", 1);
             return request.refuse(REFUSED_FULL);
         }
         match self.attach(request) {
@@ -134,7 +134,8 @@ impl Service {
                 if sys::is_out_of_descriptors(&error) {
                     self.budgets.hit_by("descriptors", uid, 1);
                 }
-                self.registry.count_refused(1);
+                let reason = if sys::is_out_of_descriptors(&error) { "descriptors" } else { "error" };
+                self.registry.count_refused(reason, 1);
                 request.refuse(REFUSED_FULL);
             }
         }
@@ -338,7 +339,8 @@ impl Service {
         let attached = Attached::taken_over(ids, process, mapping, start_tick, MAX_MAP_BYTES_SHARED, saver);
         let began_unix_ns = process::age(pid).map_or(0, |age| clock::unix_ns().saturating_sub(age.as_nanos() as u64));
         let session = self.session(id, attached, folder, &admission);
-        let session = session.resumed(began_unix_ns).carried_over(carried_over).build();
+        let earlier = if choice.mode == Mode::Flight { self.epochs.flight_segments(uid, pid) } else { Vec::new() };
+        let session = session.resumed(began_unix_ns).carried_over(carried_over).earlier(earlier).build();
         tracing::debug!("process {pid} ({}) is taken over", admission.name.escape_debug());
         self.epochs.list(&admission.epoch, &session);
         self.send(Command::Start(Arc::clone(&session), worker));

@@ -47,6 +47,7 @@ impl Service {
         {
             last.out_of_memory = true;
             last.resident_bytes = resident.unwrap_or(last.resident_bytes);
+            self.incidents.out_of_memory(&client.name, &client.label);
             let name = client.name.escape_debug();
             tracing::warn!("process {} ({name}): the kernel killed it because memory ran out", client.pid());
         }

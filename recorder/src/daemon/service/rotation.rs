@@ -49,13 +49,15 @@ impl Service {
         let ending = self.registry.written(stored.session);
         let unknown = Ended { exit: Exit::Unknown, memory: None };
         let ended = ending.as_ref().map_or(unknown, |ending| ending.ended);
-        if ending.is_some_and(|ending| ending.keeps) && !stored.segments.is_empty() {
-            self.kept_flights += 1;
+        if ending.as_ref().is_some_and(|ending| ending.keeps) && !stored.segments.is_empty() {
+            let (name, label) = ending.map(|ending| (ending.name, ending.label)).unwrap_or_default();
+            self.incidents.flight_kept(&name, &label, "exit");
             tracing::info!("the flight recording of a process that exited is kept in {}", epoch.dir.display());
             let (folders, symbols) = (stored.segments.clone(), stored.symbols.take());
             let flight = KeptFlight { folders, symbols, kept: kept_now(&ended.cause()), ended };
             self.epochs.adopt(epoch, stored.session, flight, Callback::new(|| {}));
-        } else {
+        } else if ended.exit != Exit::Running {
+            // The next daemon continues with the flight recording of a process that runs.
             stored.segments.iter().for_each(|folder| drop(std::fs::remove_dir_all(folder)));
         }
     }
@@ -136,10 +138,10 @@ impl Service {
     }
 
     /// Keeps the events of a flight recording.
-    pub(super) fn keep_flight(&mut self, id: SessionId, why: &str, on_done: Callback) {
+    pub(super) fn keep_flight(&mut self, id: SessionId, cause: &'static str, why: &str, on_done: Callback) {
         let Some(client) = self.registry.client_mut(id) else { return on_done.call() };
         client.kept = Some(Instant::now());
-        self.kept_flights += 1;
+        self.incidents.flight_kept(&client.name, &client.label, cause);
         tracing::info!("the flight recording of {} ({}) is kept: {why}", client.name.escape_debug(), client.pid());
         let adopt = self.epochs.adopter(&client.epoch, id, kept_now(why), on_done);
         let (reply, folders) = bounded(1);

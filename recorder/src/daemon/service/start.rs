@@ -11,6 +11,7 @@ use crate::daemon::config::Config;
 use crate::daemon::control::{self, Wake};
 use crate::daemon::entrance::Entrance;
 use crate::daemon::epochs::Epochs;
+use crate::daemon::incidents::Incidents;
 use crate::daemon::metrics;
 use crate::daemon::notify::{self, Notify};
 use crate::daemon::out_of_memory::OutOfMemory;
@@ -155,7 +156,7 @@ impl Service {
             streams: Streams::start(&config, wake)?,
             successor,
             boards: Boards::default(),
-            kept_flights: 0,
+            incidents: Incidents::default(),
             started: Instant::now(),
             last_check: Instant::now(),
             clock,
@@ -172,6 +173,7 @@ impl Service {
             config,
         };
         let pids: Vec<u32> = held.iter().map(|held| held.name.pid).collect();
+        service.epochs.clear_flights(&pids);
         held.into_iter().for_each(|held| service.take_over(held));
         if !pids.is_empty() {
             tracing::info!("{} processes of the last daemon are taken over", pids.len());

@@ -21,6 +21,7 @@ impl Service {
         let owners: Vec<_> = chosen.map(|client| (Arc::clone(&client.session), client.hello_pid)).collect();
         for (number, found) in self.boards.read(owners.into_iter()).into_iter().enumerate() {
             let Found { session, pid, exe, why, .. } = found;
+            self.registry.count_unrecorded("unreachable", 1);
             if number < MAX_LOGGED {
                 tracing::warn!("process {pid} ({}) runs unrecorded: {why}", exe.escape_debug());
             }

@@ -1,0 +1,125 @@
+//! The metrics of the daemon, from the owners of its state.
+
+use super::Service;
+use crate::clock;
+use crate::daemon::metrics::{self, LabeledMetric, Labels, OwnMetric};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Returns rows with one label.
+fn by<'a>(label: &'static str, rows: impl Iterator<Item = (&'a str, u64)>) -> Vec<(Labels, f64)> {
+    rows.map(|(value, count)| (vec![(label, value.to_owned())], count as f64)).collect()
+}
+
+impl Service {
+    /// Returns the metrics in the format of Prometheus.
+    pub(super) fn metrics(&self) -> String {
+        metrics::text(self.registry.past(), self.registry.current(), &self.own_metrics(), &self.labeled_metrics())
+    }
+
+    fn labeled_metrics(&self) -> Vec<LabeledMetric> {
+        let held = self.registry.clients().iter().filter_map(|client| {
+            let labels = [("program", client.name.clone()), ("label", client.label.clone())];
+            Some((labels, client.held?))
+        });
+        let held = held.map(|(labels, budget)| {
+            let mut labels: Labels = labels.into();
+            labels.push(("budget", budget.to_owned()));
+            labels
+        });
+        // Processes of one program and label share a row.
+        let held: std::collections::BTreeSet<Labels> = held.collect();
+        let build = vec![("version", env!("CARGO_PKG_VERSION").into()), ("wire", wire::WIRE_VERSION.to_string())];
+        let mut all = vec![
+            LabeledMetric::gauge("build_info", "Version of the daemon", vec![(build, 1.0)]),
+            LabeledMetric::counter(
+                "budget_hits_by_name_total",
+                "Number of times that a limit was reached",
+                by("budget", self.budgets.hits()),
+            ),
+            LabeledMetric::counter(
+                "unrecorded_total",
+                "Processes that run unrecorded",
+                by("reason", self.registry.unrecorded()),
+            ),
+            LabeledMetric::gauge(
+                "program_held",
+                "Programs that a limit reduces",
+                held.into_iter().map(|labels| (labels, 1.0)).collect(),
+            ),
+        ];
+        all.extend(self.incidents.metrics());
+        all
+    }
+
+    /// Returns the metrics of the daemon itself.
+    pub(super) fn own_metrics(&self) -> Vec<OwnMetric> {
+        let (counters, epochs, streams) = (self.registry.counters(), self.epochs.counters(), self.streams.counters());
+        let disk = self.epochs.disk();
+        let mut own_metrics: Vec<OwnMetric> = vec![
+            OwnMetric::gauge("processes", "Processes served", self.registry.clients().len() as f64),
+            OwnMetric::counter("accepted_total", "Processes accepted", counters.accepted as f64),
+            OwnMetric::counter("refused_total", "Processes refused", counters.refused as f64),
+            OwnMetric::counter("recorded_events_total", "Events recorded", counters.recorded as f64),
+            OwnMetric::counter("lost_events_total", "Events lost for want of space", counters.lost as f64),
+            OwnMetric::counter("sampled_out_events_total", "Events skipped by sampling", counters.sampled_out as f64),
+            OwnMetric::counter(
+                "write_errors_total",
+                "Segments that could not be written",
+                epochs.errors as f64 + disk.errors.load(Relaxed) as f64,
+            ),
+            OwnMetric::counter(
+                "flights_kept_total",
+                "Flight recordings that were kept",
+                self.incidents.kept_flights() as f64,
+            ),
+            OwnMetric::counter("epochs_ended_total", "Epochs that were ended", epochs.ended as f64),
+            OwnMetric::counter("epochs_removed_total", "Epochs that were removed", disk.removed.load(Relaxed) as f64),
+            OwnMetric::gauge("epochs", "Epochs on disk", disk.epochs.load(Relaxed) as f64),
+            OwnMetric::gauge("disk_bytes", "Bytes of the epochs on disk", disk.bytes.load(Relaxed) as f64),
+            OwnMetric::gauge("disk_limit_bytes", "Bytes that the epochs may take", self.config.keep_bytes as f64),
+            OwnMetric::gauge("disk_free_bytes", "Free bytes of the file system", disk.free.load(Relaxed) as f64),
+            OwnMetric::gauge(
+                "last_write_timestamp_seconds",
+                "When the list of processes was last written, in seconds since 1970",
+                disk.written.load(Relaxed) as f64,
+            ),
+            OwnMetric::gauge(
+                "process_start_time_seconds",
+                "Start of the daemon, in seconds since 1970",
+                (clock::unix_ns() as f64 / 1e9 - self.started.elapsed().as_secs_f64()).round(),
+            ),
+            OwnMetric::gauge("resident_bytes", "Resident memory of the daemon", self.budgets.memory() as f64),
+            OwnMetric::counter("cpu_seconds_total", "CPU time of the daemon", self.budgets.cpu_ns() as f64 / 1e9),
+            OwnMetric::gauge(
+                "queued_commands",
+                "Commands that the drain has not received",
+                self.stages.commands.len() as f64,
+            ),
+            OwnMetric::gauge("streams", "Traces and profiles that are being received", self.streams.count() as f64),
+            OwnMetric::counter(
+                "streams_total",
+                "Traces and profiles that were received and stored",
+                streams.kept as f64,
+            ),
+            OwnMetric::counter(
+                "streams_cut_total",
+                "Stored traces and profiles that are incomplete",
+                streams.incomplete as f64,
+            ),
+            OwnMetric::counter(
+                "streams_refused_total",
+                "Traces and profiles of which nothing was stored",
+                streams.refused as f64,
+            ),
+            OwnMetric::counter("stream_bytes_total", "Bytes of the stored traces and profiles", streams.bytes as f64),
+            OwnMetric::gauge(
+                "parts_ending",
+                "Processes that ended and are not written yet",
+                self.registry.ending_count() as f64,
+            ),
+        ];
+        let hits: u64 = self.budgets.hits().map(|(_, count)| count).sum();
+        own_metrics.push(OwnMetric::counter("budget_hits_total", "Times that a budget was hit", hits as f64));
+        own_metrics
+    }
+}
