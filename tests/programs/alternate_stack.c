@@ -9,7 +9,7 @@ NOINLINE void takes_in_handler(void) { kept[at] = own_malloc(1301); at = at + 1;
 static void handler(int signal) { (void)signal; takes_in_handler(); KEEP_FRAME(); }
 NOINLINE int raises(int depth) { int r = depth ? raises(depth - 1) : raise(SIGUSR1); KEEP_FRAME(); return r; }
 int main(void) {
-    /* The kernel's frame and room for one shallow handler. */
+    /* Space for the kernel's frame and one shallow handler. */
     size_t size = getauxval(AT_MINSIGSTKSZ) + 2048;
     stack_t stack = { .ss_sp = mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), .ss_size = size };
     must(!sigaltstack(&stack, 0), "sigaltstack");

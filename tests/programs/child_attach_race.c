@@ -12,7 +12,7 @@ static atomic_int waiting;
 static void *volatile kept;
 
 static void *work(void *unused) {
-    /* All allocate first at the same time. */
+    /* All threads make their first allocation at the same time. */
     atomic_fetch_add(&waiting, 1);
     while (atomic_load(&waiting) < THREADS) {
     }

@@ -25,7 +25,7 @@ NOINLINE static void deep(unsigned left) {
     KEEP_FRAME();
 }
 static double now(clockid_t clock) { struct timespec t; clock_gettime(clock, &t); return t.tv_sec + t.tv_nsec / 1e9; }
-/* The best of some rounds: another program may take the processor, and a full ring is waited for. */
+/* The fastest of some rounds: others may have the CPU, and a thread waits for a full ring. */
 static double events(void) {
     double best = 1e9;
     for (int i = 0; i < 10; i++) {

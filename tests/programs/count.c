@@ -42,17 +42,18 @@ struct counts {
     char exe[256];
 };
 
-/* What a forked child must not have: a page that the kernel wipes for it. */
+/* State that a forked child must not have: the kernel wipes this page in the child. */
 struct own {
     _Atomic(struct counts *) counts;
     _Atomic int attaching;
 };
 
 static struct own *own;
-static _Atomic int state; /* 0 new, 1 being made, 2 counting, 3 off */
-static _Atomic uint64_t generation; /* of this process: its parent's plus one */
+static _Atomic int state; /* 0 new, 1 starting, 2 counting, 3 off */
+static _Atomic uint64_t generation; /* of this process: one more than its parent's */
 
-/* Address -> generation << 48 | size + 1, by 64 KiB of address space a leaf. Entries are single words: whole at any instant of a fork. */
+/* Address -> generation << 48 | size + 1. A leaf covers 64 KiB of address space. Entries are single
+ * words, so that each is consistent at any instant of a fork. */
 #define TOP_BITS 17
 #define MIDDLE_BITS 14
 #define LEAF_BITS 13 /* 8-byte steps */
@@ -84,7 +85,7 @@ static _Atomic uint64_t *entry(void *block) {
     return &(*l)[address >> 3 & ((1 << LEAF_BITS) - 1)];
 }
 
-/* One block more or less that a parent left. */
+/* Counts one more or one less block that was inherited from the parent. */
 static void inherit(struct counts *c, uint64_t size, int sign) {
     atomic_fetch_add(&c->inherited_blocks, sign);
     atomic_fetch_add(&c->inherited_bytes, sign * size);
@@ -102,7 +103,7 @@ static char *digits(char *at, unsigned long n) {
     return at + (text + sizeof text - p);
 }
 
-/* One file for each process image; the number tells apart what one pid exec'd. */
+/* Each program has a file. The number distinguishes the programs that one pid executed. */
 static struct counts *attach(void) {
     const char *folder = getenv("COUNT_DIR");
     char path[512];
@@ -134,7 +135,7 @@ static struct counts *attach(void) {
     return made;
 }
 
-/* The counts of this very process; a child finds its page wiped and makes its own. */
+/* Returns the counts of this process. A child finds its page wiped, and makes new counts. */
 static struct counts *counts(void) {
     int seen = atomic_load(&state);
     if (seen == 2) {
@@ -148,7 +149,7 @@ static struct counts *counts(void) {
         c = attach();
         if (!c) { atomic_store(&state, 3); return 0; }
         atomic_fetch_add(&generation, 1);
-        /* What stands in the table is the parent's. */
+        /* The blocks in the table are the parent's. */
         for (size_t t = 0; t < 1 << TOP_BITS; t++) {
             middle *m = atomic_load(&top[t]);
             for (size_t u = 0; m && u < 1 << MIDDLE_BITS; u++) {
@@ -194,7 +195,7 @@ static void *born(void *block, size_t size) {
     return block;
 }
 
-/* What the table said of a block that is gone: it was ours, our parent's, or not known. */
+/* Counts the free of a block: of this process, of its parent, or unknown. */
 static void gone(struct counts *c, uint64_t word) {
     if (!word) c->unknown_frees++;
     else if (word >> 48 == generation) live(c, (word & SIZE_MASK) - 1, -1);
@@ -215,7 +216,7 @@ static void *resized(void *block, size_t size) {
     if (!block) return born(__libc_realloc(0, size), size);
     int kept = errno;
     struct counts *c = counts();
-    /* Out before the call: another thread may be given the address while it runs. */
+    /* Removed before the call: another thread may get the address while the call runs. */
     uint64_t word = c ? atomic_exchange(entry(block), 0) : 0;
     errno = kept;
     void *now = __libc_realloc(block, size);
@@ -250,8 +251,8 @@ void *reallocarray(void *block, size_t n, size_t size) {
 }
 void free(void *block) { dies(block); __libc_free(block); }
 void cfree(void *block) { dies(block); __libc_free(block); }
-/* C23's, which this libc may not have. Whoever looks for the next definition of one finds it here, where a search in vain would allocate its
- * message. */
+/* Functions of C23, which this libc may not have. A search for the next definition of one finds it
+ * here. A search without result would allocate its message. */
 void free_sized(void *block, size_t size) { (void)size; free(block); }
 void free_aligned_sized(void *block, size_t align, size_t size) { (void)align; (void)size; free(block); }
 void *memalign(size_t align, size_t size) { return born(__libc_memalign(align, size), size); }

@@ -26,7 +26,7 @@ int main(void) {
     must(!own_realloc(wall, 0), "to nothing frees");
     char *d = own_realloc(0, 31);                       /* an allocation */
     own_free(d);
-    for (int i = 0; i < 1000; i++) {                    /* resizes of many sizes, by twos */
+    for (int i = 0; i < 1000; i++) {                    /* changes of many sizes, by a factor of two */
         char *p = own_malloc(16 + i), *q = own_malloc(16 + i);
         p = own_realloc(p, 3 * i + 1);
         q = own_realloc(q, i + 1);

@@ -26,7 +26,7 @@ int main(void) {
         if (!strncmp(line, "Threads:", 8) || !strncmp(line, "Sig", 3) || !strncmp(line, "Shd", 3) || !strncmp(line, "Seccomp", 7) ||
             !strncmp(line, "NoNewPrivs", 10) || !strncmp(line, "Umask", 5) || !strncmp(line, "CoreDumping", 11))
         {
-            /* Signals 32 and 33 are libc's own; whoever started this program may have left them in any state. */
+            /* libc uses signals 32 and 33. The parent may have left them in any state. */
             char *colon = strchr(line, ':');
             if (!strncmp(line, "SigQ", 4)) continue;
             if (!strncmp(line, "Sig", 3)) say("%.7s %016lx\n", line, strtoul(colon + 1, 0, 16) & ~0x180000000ul);

@@ -1,5 +1,5 @@
-/* Runs a program, with its arguments, that may not make memory executable which was writable (PR_SET_MDWE, inherited by exec).
- * Exits with 77 where the kernel does not know that. */
+/* Runs a program, with its arguments, which may not make writable memory executable
+ * (PR_SET_MDWE, inherited by exec). Exits with 77 where the kernel does not know that. */
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
-/* forgets_environment: overwrites its label in the environment, as setproctitle may do, forks a child, and goes on. The child ends with its
- * parent. */
+/* forgets_environment: overwrites its label in the environment, as setproctitle may do, forks a
+ * child, and goes on. The child ends with its parent. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>

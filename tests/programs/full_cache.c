@@ -1,5 +1,5 @@
-/* full_cache BLOCKS MS: fills a cache of BLOCKS blocks of 500 bytes, and then replaces its oldest block again and again, MS milliseconds
- * apart. */
+/* full_cache BLOCKS MS: fills a cache of BLOCKS blocks of 500 bytes, and then replaces its oldest
+ * block again and again, MS milliseconds apart. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

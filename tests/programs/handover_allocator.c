@@ -1,5 +1,6 @@
-/* An allocator with a few addresses that are used again at once, without a lock: aligned_alloc of 16 << K returns address K, and free
- * does nothing with it. So only the program decides in which order the threads use an address. All other calls are those of glibc. */
+/* An allocator with a few addresses that are used again at once, without a lock: aligned_alloc of
+ * 16 << K returns address K, and free does nothing with it. So only the program decides in which
+ * order the threads use an address. All other calls are those of glibc. */
 #include <stddef.h>
 #define FIRST_SIZE 64
 #define ADDRESSES 8

@@ -1,5 +1,6 @@
-/* THREADS threads pass ADDRESSES addresses of handover_allocator.c round by plain stores and loads, ROUNDS times. A thread that receives an
- * address allocates it or, at every second step, frees it, and passes it on at once. The size of an allocation is 64 and its number for the
+/* THREADS threads pass ADDRESSES addresses of handover_allocator.c round by plain stores and
+ * loads, ROUNDS times. A thread that receives an address allocates it or, at every second step,
+ * frees it, and passes it on at once. The size of an allocation is 64 and its number for the
  * address, modulo 2^19. Step S of address K is made by thread (S + K) % THREADS. */
 #include <pthread.h>
 #include <sched.h>

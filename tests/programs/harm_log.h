@@ -37,7 +37,7 @@ INLINE unsigned old_float_state(void) {
     __asm__ volatile("fnstcw %0\n fnstsw %1" : "=m"(control), "=m"(status));
     return (unsigned)control << 16 | (status & 0x7f);
 }
-/* One line for a call: its name, what it returned, errno, and the floating-point state after it. */
+/* Writes a line for a call: its name, its result, errno, and the floating-point state after it. */
 static void result(struct lane *lane, const char *op, size_t op_size, long value, int error) {
     put_bytes(lane, op, op_size);
     put(lane, " ");

@@ -14,7 +14,7 @@
 extern char **environ;
 static char look_buffer[128 << 10];
 
-/* A file of /proc as text, without stdio. */
+/* Reads a file of /proc as text, without stdio. */
 static char *look_file(const char *path) {
     size_t size = 0;
     int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -50,7 +50,8 @@ static void look_descriptors(struct lane *lane) {
         }
     close(folder);
 }
-/* Mappings of files, without addresses; the library's own and its shared memory are left out. The runner sorts these lines. */
+/* Prints the mappings of files, without addresses, and without those of the library and of its
+ * shared memory. The runner sorts these lines. */
 static void look_mappings(struct lane *lane) {
     char *text = look_file("/proc/self/maps");
     if (!text) { put(lane, "no maps\n"); return; }
@@ -78,7 +79,7 @@ static void look_status(struct lane *lane) {
     static const char *const wanted[] = { "Name:", "Umask:", "Uid:", "Gid:", "Groups:", "Threads:", "SigPnd:", "ShdPnd:", "SigBlk:", "SigIgn:",
                                           "SigCgt:", "CapEff:", "CapBnd:", "NoNewPrivs:", "Seccomp:", "Seccomp_filters:", "Cpus_allowed:" };
     char *text = 0;
-    /* A thread that was joined may be counted for a moment yet. */
+    /* The kernel may count a thread for a short time after the join. */
     for (int tries = 0; tries < 200; tries++) {
         text = look_file("/proc/self/status");
         char *threads = text ? strstr(text, "Threads:") : 0;
@@ -91,7 +92,8 @@ static void look_status(struct lane *lane) {
         for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
             if (strncmp(line, wanted[i], strlen(wanted[i])) == 0) { put(lane, line); put(lane, "\n"); }
 }
-/* The kernel's own view, since libc hides its two signals. `own` is the program's handler, or null. */
+/* Reads a handler from the kernel, since libc hides its two signals. `own` is the handler of the
+ * program, or null. */
 static void look_signals(struct lane *lane, const void *const *own, int own_count) {
     for (int signal = 1; signal <= 64; signal++) {
         struct { void *handler; unsigned long flags; void *restorer; unsigned long mask; } action;

@@ -45,7 +45,8 @@ void operator delete(void *block) noexcept {
     if (block && (static_cast<char *>(block) < arena || static_cast<char *>(block) >= arena + sizeof arena)) abort();
 }
 void operator delete(void *block, size_t) noexcept { operator delete(block); }
-// Brackets too: those of the run-time go to whichever library brought the run-time, which is not so when heaptape finds them for each caller.
+// With brackets too. Those of the run-time call the operators of the library that loaded it. With
+// heaptape they would call those that are found for each caller.
 void *operator new[](size_t size) { return operator new(size); }
 void operator delete[](void *block) noexcept { operator delete(block); }
 void operator delete[](void *block, size_t) noexcept { operator delete(block); }

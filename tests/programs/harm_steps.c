@@ -22,11 +22,11 @@ struct step { const char *op; size_t size; long a, b, c; int end; };
 #define MOST_STEPS 1024
 static struct step steps[MOST_STEPS];
 static int step_count;
-static char **words; /* the arguments, of which each step is one */
+static char **words; /* the arguments; each is one step */
 enum { FIRST_STEP = 4 };
 
 struct fiber;
-/* What belongs to a thread or coroutine. */
+/* The state of a thread or coroutine. */
 struct place {
     struct lane *lane;
     struct fiber *fiber;
@@ -42,9 +42,9 @@ static const char *plugin_folder;
 static void run(int from, int to);
 static int is(const struct step *step, const char *name) { return strlen(name) == step->size && memcmp(step->op, name, step->size) == 0; }
 
-/* Blocks: each is filled when it comes and checked when it goes. */
+/* Blocks. Each is filled after its allocation, and checked before its free. */
 #define COUNT(field) atomic_fetch_add(&shared->field, 1)
-/* A child of a fork is recorded from its first call of the allocator on. */
+/* A forked child is recorded from its first call of the allocator on. */
 static _Atomic int is_silent_child;
 static void count_allocation(void) {
     COUNT(allocs);
@@ -141,7 +141,7 @@ static long wait_for(pid_t pid) {
     while ((done = waitpid(pid, &status, 0)) < 0 && errno == EINTR) ;
     return done < 0 ? -errno : WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
-/* Jumps out of whatever a timer interrupts. */
+/* Leaves the code that a timer interrupts by a jump. */
 static void disturbed(long jumps) {
     sigjmp_buf start;
     volatile long step = 0;
@@ -153,7 +153,7 @@ static void disturbed(long jumps) {
     me->jump = 0;
     pairs(300, 70);
 }
-/* A handler forks by a system call inside whatever it interrupts; the child goes on there. */
+/* A handler forks by a system call inside the code that it interrupts. The child continues there. */
 static long forks_in_handler(long forks) {
     long bad = 0;
     handle_alarms(3);
@@ -172,7 +172,7 @@ static long forks_in_handler(long forks) {
     return bad;
 }
 
-/* Coroutines: each runs the same steps, one step a turn. */
+/* Coroutines. Each runs the same steps, and yields after each step. */
 struct fiber { ucontext_t context, *back; struct place place; char *stack; int from, to, is_over; };
 #define FIBER_STACK (256 << 10)
 static void fiber_main(unsigned high, unsigned low) {

@@ -35,7 +35,7 @@ static void at_exit(void) { leaf(3067); KEEP_FRAME(); }
 NOINLINE int recurses(int depth) { int r = depth ? recurses(depth - 1) + 1 : (leaf(3079), 0); KEEP_FRAME(); return r; }
 static void by_pointer(void) { leaf(3083); KEEP_FRAME(); }
 void (*volatile pointer)(void) = by_pointer;
-/* Equal frames under two callers, again and again: what a memo must not mix up. */
+/* Equal frames below two callers, alternately: a stack cache must not confuse them. */
 NOINLINE void twin_leaf(size_t n) { void *p = malloc(n); if (n > 3200) free(p); else sink = p; KEEP_FRAME(); }
 NOINLINE void twin_b(size_t n) { twin_leaf(n); KEEP_FRAME(); }
 NOINLINE void twin_one(size_t n) { twin_b(n); KEEP_FRAME(); }

@@ -32,7 +32,7 @@ __attribute__((constructor)) static void start(void) {
     to = REAL(open)(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 }
 static int below(const char *path) { return to >= 0 && !strncmp(path, root, strlen(root)); }
-/* The path of a descriptor below the folder, or nothing. */
+/* Returns the path of a descriptor below the folder, or null. */
 static const char *path_of(int fd, char *buffer, size_t size) {
     char link[64];
     if (to < 0) return 0;

@@ -83,7 +83,7 @@ int main(int argc, char **argv) {
         say("now and later: %d %s\n", result, result ? strerror(errno) : "");
         free(malloc(100000));
         threads(4);
-        /* What the program may still lock is its own. */
+        /* The program may use its whole limit on locked memory. */
         char *rest = mmap(0, amount << 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         say("a quarter of the limit: %s\n", rest == MAP_FAILED ? "no" : "yes");
     } else if (!strcmp(how, "threads")) {

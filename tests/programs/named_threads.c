@@ -22,7 +22,7 @@ static void *work(void *name) {
         first_caller();
         second_caller();
     }
-    /* The name of a thread is read while it lives. */
+    /* The recorder reads the name of a thread while it runs. */
     usleep(100000);
     return NULL;
 }

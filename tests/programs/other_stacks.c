@@ -35,7 +35,7 @@ static void *forks(void *unused) {
     must(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 3, "the child lives");
     return unused;
 }
-/* Calls a function on another stack; the frame pointer leads back. */
+/* Calls a function on another stack. The chain of frame pointers leads back to this one. */
 void on_stack(char *top, void (*body)(unsigned), unsigned argument);
 __asm__(".globl on_stack\non_stack:\n .cfi_startproc\n push %rbp\n .cfi_def_cfa_offset 16\n .cfi_offset 6, -16\n mov %rsp, %rbp\n"
         " .cfi_def_cfa_register 6\n mov %rdi, %rsp\n mov %edx, %edi\n call *%rsi\n mov %rbp, %rsp\n pop %rbp\n .cfi_def_cfa 7, 8\n ret\n"
@@ -47,7 +47,7 @@ static void in_segment(unsigned left) {
     else for (unsigned long i = 0; i < pairs; i++) at_depth(2 + i % 3);
     KEEP_FRAME();
 }
-/* Keeps its argument in the frame pointer, and says nothing to the unwinder. */
+/* Keeps its argument in the frame pointer register, and has no unwind data. */
 void keeps_data(void *data, void (*body)(void));
 __asm__(".globl keeps_data\nkeeps_data:\n push %rbp\n mov %rdi, %rbp\n call *%rsi\n pop %rbp\n ret\n");
 static char *volatile data;
@@ -94,7 +94,7 @@ int main(int argc, char **argv) {
         in_segment(SEGMENTS);
     } else if (!strcmp(how, "guess")) {
         char *stack = mapped((1 << 16) + 8192);
-        /* Above the stack, so that a walk goes there. */
+        /* An address above the stack, so that an unwinder follows it. */
         data = stack + (1 << 16) + 4096;
         must(!pthread_create(&id, 0, comes_and_goes, 0), "a thread");
         start(stack, 1 << 16, guessed);

@@ -1,4 +1,5 @@
-/* Starts a child that sleeps for 0.3 s, allocates 1,000 times, creates the file that the argument names, and ends; the program itself ends at once. */
+/* Starts a child that sleeps for 0.3 s, allocates 1,000 times, creates the file that the argument
+ * names, and ends; the program itself ends at once. */
 #include "own.h"
 #include <fcntl.h>
 int main(int argc, char **argv) {

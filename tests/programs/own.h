@@ -21,7 +21,7 @@
 
 #define NOINLINE __attribute__((noinline, noclone, noipa))
 #define INLINE static inline __attribute__((always_inline, unused))
-/* Keeps the caller's frame: what follows a call in tail position. */
+/* Keeps the caller's frame: after this macro a call is not a tail call. */
 #define KEEP_FRAME() __asm__ volatile("" ::: "memory")
 
 struct own { uint64_t tid, allocs, resizes, frees, bytes, hash; };
@@ -60,7 +60,7 @@ INLINE uint64_t own_mix(uint64_t op, uint64_t address, uint64_t size) {
     x = (x ^ x >> 29) * 0xbf58476d1ce4e5b9ull;
     return x ^ x >> 32;
 }
-/* Stored word by word, volatile: a reader of the file, and a handler on this thread, sees each step. */
+/* Volatile stores, word by word: a reader of the file and a signal handler see each step. */
 #define OWN_ADD(field, n) (*(volatile uint64_t *)&o->field = o->field + (n))
 INLINE void *own_born(void *p, size_t n) {
     if (p) { struct own *o = own(); OWN_ADD(hash, own_mix(1, (uintptr_t)p, n)); OWN_ADD(bytes, n); OWN_ADD(allocs, 1); }
@@ -81,7 +81,7 @@ INLINE void *own_realloc(void *old, size_t n) {
     return p;
 }
 
-/* Prints without stdio's buffers, so without allocating. */
+/* Prints without stdio, whose buffers would be allocated. */
 __attribute__((format(printf, 1, 2), unused)) static void say(const char *format, ...) {
     char text[1024];
     va_list rest;

@@ -24,6 +24,6 @@ void operator delete(void *block, size_t) noexcept { give(block); }
 #define NAMED(a, b) JOIN(a, b)
 extern "C" __attribute__((noinline)) void *NAMED(NAME, takes)(unsigned size) { return operator new(size); }
 extern "C" __attribute__((noinline)) void NAMED(NAME, gives)(void *block) { operator delete(block); }
-// Those with brackets are the run-time's, which jump to the ones above.
+// The forms with brackets are the run-time's. They jump to the forms above.
 extern "C" __attribute__((noinline)) void *NAMED(NAME, takes_many)(unsigned size) { return operator new[](size); }
 extern "C" __attribute__((noinline)) void NAMED(NAME, gives_many)(void *block) { operator delete[](block); }

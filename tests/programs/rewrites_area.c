@@ -10,7 +10,7 @@ static void *scribbles(void *none) {
     uint64_t x = 88172645463325252ull;
     while (!over) {
         x ^= x << 13; x ^= x >> 7; x ^= x << 17;
-        /* All but the first words of the header: without those the library itself would go away. */
+        /* All but the first words of the header: without those the library would detach. */
         size_t at = 256 + (x >> 8) % (size_t)(high - low - 264);
         *(volatile uint64_t *)(low + at) = x & 1 ? x : x & 2 ? 0 : ~0ull;
     }

@@ -16,7 +16,7 @@ static void counts(int number) { (void)number; count++; }
 static void logs(int number, siginfo_t *from, void *context) {
     (void)context;
     char line[80];
-    /* The sender of a signal that was sent on is not the first sender; the value stays. */
+    /* A forwarded signal has another sender and the same value. */
     int value = from->si_code == SI_QUEUE ? from->si_value.sival_int : 0;
     int length = snprintf(line, sizeof line, "%d %d %d\n", number, from->si_code == SI_QUEUE, value);
     must(write(1, line, (size_t)length) == length, "a line");

@@ -32,7 +32,7 @@ static void step(void) {
     if (pause_ns) nanosleep(&(struct timespec){0, pause_ns}, NULL);
 }
 
-/* Grows through the run. */
+/* Leaks that grow during the whole run. */
 SITE static void linear(void) { kept = malloc(48); }
 static void run_linear(void) { for (int i = 0; i < STEPS; i++) { for (int k = 0; k < 5; k++) linear(); step(); } }
 
@@ -98,7 +98,7 @@ static void run_backlog(void) {
     }
 }
 
-/* A cache that is full, and what leaks behind it. */
+/* A full cache, and a leak in its eviction. */
 enum { CACHE = 64 };
 static void *cache[CACHE];
 static unsigned cache_at;
@@ -120,7 +120,7 @@ static void run_mixed_cache(void) {
         for (int k = 0; k < 8; k++) {
             random = random * 1103515245 + 12345;
             unsigned at = random >> 16;
-            /* Entries 0 to 7 are so popular that they are never replaced. */
+            /* Entries 0 to 7 are used so often that they are never evicted. */
             at = i == 0 && k < 8 ? (unsigned)k : 8 + at % (CACHE - 8);
             free(cache[at]);
             cache[at] = mixed_entry(64 + random % 64);
@@ -141,7 +141,7 @@ static void run_behind_cache(void) {
     }
 }
 
-/* Allocated in one part of the run and kept. */
+/* Blocks that are allocated in one phase of the run and kept. */
 SITE static void table(void) { kept = malloc(4096); }
 static void run_table(void) { for (int i = 0; i < STEPS; i++) { if (i == 3) table(); step(); } }
 
@@ -199,7 +199,7 @@ static void run_buffer(void) {
     kept = data;
 }
 
-/* Several containers at once, all there from the start. */
+/* Several containers at once, which exist from the start. */
 SITE static void *column(void *old, size_t size) { return realloc(old, size); }
 static void run_columns(void) {
     static void *columns[12];
@@ -209,7 +209,7 @@ static void run_columns(void) {
     }
 }
 
-/* Freed, but only when the program ends. */
+/* Blocks that are freed, but only when the program ends. */
 SITE static void *session(void) { return malloc(120); }
 static void run_exit(void) {
     static void *all[STEPS * 5];
@@ -218,7 +218,7 @@ static void run_exit(void) {
     while (n > 0) free(all[--n]);
 }
 
-/* In flight when a signal ends the program. */
+/* Blocks that are in use when a signal ends the program. */
 SITE static void *request(void) { return malloc(300); }
 static void run_killed(void) {
     for (int i = 0; i < STEPS; i++) {
@@ -241,13 +241,13 @@ static void run_batch(void) {
     }
 }
 
-/* Nothing is left. */
+/* Nothing is live at the end. */
 SITE static void *tidy(void) { return malloc(500); }
 static void run_tidy(void) {
     for (int i = 0; i < STEPS; i++) { void *volatile block = tidy(); step(); free(block); }
 }
 
-/* Children that get their parent's blocks and leak their own. */
+/* Children that inherit blocks of their parent and leak blocks of their own. */
 SITE static void parents(void) { kept = malloc(32); }
 SITE static void childs(void) { kept = malloc(64); }
 static void run_fork(void) {
