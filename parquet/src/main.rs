@@ -28,17 +28,17 @@ struct Arguments {
     /// Folder of the tables; other recordings may be in it already
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
-    /// Start of the part to export: a time after the start (1.5s, 300ms, 2m), a share of the run
-    /// (40%) or an event's number
+    /// Start of the time range: a time after the start (1.5s, 300ms, 2m), a share of the run (40%) or
+    /// the number of an event
     #[arg(long, value_name = "WHEN")]
     from: Option<Bound>,
-    /// End of that part, likewise
+    /// End of the time range, in the same form
     #[arg(long, value_name = "WHEN")]
     until: Option<Bound>,
     /// Only this process: its pid, or its folder in the recording
     #[arg(long, value_name = "PID|FOLDER")]
     process: Option<String>,
-    /// Only processes of this program (* and ? fit anything)
+    /// Only processes of this program (* and ? match anything)
     #[arg(long, value_name = "NAME")]
     program: Option<String>,
     /// Recordings, folders of processes, or single files

@@ -1,5 +1,5 @@
-//! Reads a recording back, event by event, and checks the laws that every whole recording keeps;
-//! prints each process's totals. `cargo run --release -p heaptape-recorder --example laws -- DIR`.
+//! Reads a recording event by event, checks the invariants of every complete recording, and prints
+//! the totals of each process: `cargo run --release -p heaptape-recorder --example invariants -- DIR`.
 
 #[path = "../tests/common/back.rs"]
 mod back;
@@ -13,7 +13,7 @@ fn main() {
         let recording: Recording = serde_json::from_slice(&bytes).expect("a recording");
         for process in &recording.processes {
             let back = back::read(&dir.join(&process.folder));
-            back.check_laws();
+            back.check_invariants();
             let totals = back.totals();
             let emitted: u64 = back.accounts.values().map(|account| account.emitted).sum();
             let recorded: u64 = back.accounts.values().map(|account| account.recorded).sum();

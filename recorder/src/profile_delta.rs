@@ -76,7 +76,7 @@ pub struct ProfileDelta {
     pub has_no_files: bool,
 }
 
-/// The process of a contribution, or the part of it that makes the contribution.
+/// The process, or the segment of it, that makes a contribution.
 #[derive(Debug)]
 pub struct Contributor<'a> {
     /// Call sites and modules of the process.

@@ -161,7 +161,7 @@ macro_rules! stats {
                 now
             }
 
-            /// Publishes the counters.
+            /// Publishes the counters for other threads.
             pub fn set(&self, now: &StatsSnapshot) {
                 $(self.$name.store(now.$name, Relaxed);)*
             }
@@ -176,9 +176,9 @@ stats! {
     live_blocks,
     /// Maximum of the live bytes.
     peak_bytes,
-    /// Number of allocations.
+    /// Number of allocations so far.
     allocs,
-    /// Number of frees.
+    /// Number of frees so far.
     frees,
     /// Number of bytes allocated since the attach.
     bytes,

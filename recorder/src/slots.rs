@@ -161,8 +161,7 @@ impl Slots {
     /// Returns the owner's counts of events that the previous recorder has read or reported as
     /// dropped: `reported` is the number of the latter. Records in the ring, and drops that no gap
     /// record has reported yet, belong to this recorder. The owner runs meanwhile: it counts an
-    /// event immediately before it publishes it, so the counts are read until they do not change
-    /// for a moment.
+    /// event immediately before it publishes it, so the counts are read until two reads agree.
     fn counts_of_predecessor(control: &SlotControl, ring: wire::ring::Ring) -> Former {
         let read = || {
             let producer = &control.producer.0;

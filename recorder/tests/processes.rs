@@ -151,7 +151,7 @@ fn a_killed_writer_leaves_all_that_it_published() {
         let (outcome, processes) = rig.finish();
         assert_eq!(outcome.recording.processes[0].exit, Some(Exit::Signal(9)));
         let back = &processes[0];
-        back.check_laws();
+        back.check_invariants();
         let allocs: Vec<_> =
             back.events.iter().filter(|event| event.letter == 'A').map(|event| event.address).collect();
         assert!(allocs.len() as u64 >= count, "{} of {count}", allocs.len());
@@ -186,7 +186,7 @@ fn process_ends_are_reported_with_their_status() {
     assert_eq!(both.iter().map(|end| end.0).collect::<Vec<_>>(), [Some(Exit::Exec), Some(Exit::Code(0))]);
     assert_eq!(both[1], (Some(Exit::Code(0)), "exec", true));
     for (process, back) in outcome.recording.processes.iter().zip(&processes) {
-        back.check_laws();
+        back.check_invariants();
         assert_eq!(back.events.len(), 1);
         assert_eq!((back.process.pid, &*back.process.exe.lossy()), (process.pid, process.exe.as_str()));
         assert_eq!(back.process.argv.len(), process.argv.len());
@@ -200,8 +200,7 @@ fn a_forked_child_inherits_what_lived_at_the_fork() {
     let tick = parent.hear();
     parent.hear();
     let mut child = Actor::start(&format!("{} {tick}", parent.child.id()), &rig.socket());
-    // A grandchild that goes on with another program before anybody has looked into the rings of
-    // either.
+    // A grandchild that executes another program before the rings of both programs are read.
     let tick_of_child = child.hear();
     let mut grandchild = Actor::start(&format!("goes on at once {} {tick_of_child}", child.child.id()), &rig.socket());
     grandchild.hear();
@@ -210,13 +209,13 @@ fn a_forked_child_inherits_what_lived_at_the_fork() {
         actor.child.wait().expect("waits");
     }
     let (outcome, processes) = rig.finish();
-    let (mother, back) = (&processes[0], &processes[1]);
+    let (parent, back) = (&processes[0], &processes[1]);
     let left = processes[2].inherited.as_ref().expect("inherits");
     assert_eq!((left.blocks, left.bytes), (100, 98 + 30));
     assert_eq!(outcome.recording.processes[3].origin, "exec");
-    processes[2].check_laws();
-    mother.check_laws();
-    back.check_laws();
+    processes[2].check_invariants();
+    parent.check_invariants();
+    back.check_invariants();
     assert_eq!(outcome.recording.processes[1].origin, "fork");
     assert_eq!(outcome.recording.processes[1].parent.as_ref(), Some(&outcome.recording.processes[0].folder));
     let inherited = back.inherited.as_ref().expect("inherits");

@@ -105,11 +105,11 @@ fn one_thread(options: Options, steps: u64) -> common::back::Back {
     let mut thread = Thread::claim(&process);
     let expected = play(&mut thread, steps, 0x1234_5678 + steps);
     let emitted = thread.emitted;
-    let (outcome, mut images) = rig.finish();
+    let (outcome, mut processes) = rig.finish();
     assert_eq!(outcome.errors, Vec::<String>::new());
-    let back = images.remove(0);
+    let back = processes.remove(0);
     compare(&back, &expected);
-    back.check_laws();
+    back.check_invariants();
     let account = tape::Account { thread: 1, emitted, recorded: emitted, lost: 0, sampled_out: 0 };
     assert_eq!(back.accounts.get(&1), (emitted > 0).then_some(&account));
     assert_eq!(back.end.as_ref().map(|end| end.reason), Some(END_RUNNING));
@@ -177,10 +177,10 @@ fn a_trace_that_outgrows_the_plain_file_moves_into_a_compressed_one() {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-    let (_, images) = rig.finish();
-    compare(&images[0], &expected);
-    images[0].check_laws();
-    assert!(images[0].chunks.len() > 1 && images[0].chunks.iter().all(|chunk| chunk.codec == Codec::Zstd as u8));
+    let (_, processes) = rig.finish();
+    compare(&processes[0], &expected);
+    processes[0].check_invariants();
+    assert!(processes[0].chunks.len() > 1 && processes[0].chunks.iter().all(|chunk| chunk.codec == Codec::Zstd as u8));
     assert!(!file("trace.mtrc"));
 }
 
@@ -230,9 +230,9 @@ fn threads_that_hand_blocks_over_make_a_legal_trace() {
     drop(first);
     let rest: Vec<u64> = next.iter().collect();
     let emitted: u64 = threads.into_iter().map(|thread| thread.join().expect("no panic")).sum::<u64>() + main.emitted;
-    let (_, images) = rig.finish();
-    let back = &images[0];
-    back.check_laws();
+    let (_, processes) = rig.finish();
+    let back = &processes[0];
+    back.check_invariants();
     assert_eq!(back.totals().allocs + back.totals().resizes + back.totals().frees, emitted);
     assert_eq!((back.totals().unknown_frees, back.totals().implied_frees), (0, 0));
     let mut live: Vec<u64> = back.live().into_keys().collect();
@@ -259,9 +259,9 @@ fn dropped_events_are_counted_and_reported() {
         }
     }
     assert!(thread.lost > 1000, "the ring is too large for this test");
-    let (outcome, images) = rig.finish();
-    let back = &images[0];
-    back.check_laws();
+    let (outcome, processes) = rig.finish();
+    let back = &processes[0];
+    back.check_invariants();
     assert_eq!(back.events.iter().map(|event| event.address).collect::<Vec<_>>(), published);
     let account = &back.accounts[&1];
     assert_eq!((account.emitted, account.recorded, account.lost), (100_000, published.len() as u64, thread.lost));
@@ -292,9 +292,9 @@ fn slots_of_threads_that_ended_are_used_again() {
         std::thread::sleep(Duration::from_millis(25));
     }
     let used = process.mapping.slots_used();
-    let (_, images) = rig.finish();
-    let back = &images[0];
-    back.check_laws();
+    let (_, processes) = rig.finish();
+    let back = &processes[0];
+    back.check_invariants();
     assert_eq!(back.events.len() as u64, rounds * 8 * 20);
     assert!(u64::from(used) < rounds * 8 / 2, "{used} slots for {} threads", rounds * 8);
     assert_eq!(back.accounts.len() as u64, rounds * 8);
@@ -350,9 +350,9 @@ fn a_hostile_ring_is_closed_and_the_others_go_on() {
         for block in 100..70_000 {
             good.event(Op::MALLOC, 0, 0x10000 + 16 * block, 1);
         }
-        let (outcome, images) = rig.finish();
+        let (outcome, processes) = rig.finish();
         assert_eq!(outcome.errors, Vec::<String>::new());
-        let back = &images[0];
+        let back = &processes[0];
         let good: Vec<_> =
             back.events.iter().filter(|event| event.address >= 0x10000 && event.address < 1 << 40).collect();
         assert_eq!(good.len(), 69_999, "attack {number}");
@@ -370,7 +370,7 @@ fn whoever_says_no_hello_is_sent_away_and_holds_nobody_up() {
         assert!(file.is_none());
         assert_ne!(reply.map(|reply| reply.status), Some(0));
     }
-    // A page size that the layout does not fit, and no room in the address space.
+    // A page size that does not fit the layout, and an address space without space for the area.
     let invalid_hello = hello();
     for invalid_hello in [
         heaptape_wire::hello::Hello { page_size: 65536, ..invalid_hello },
@@ -388,8 +388,8 @@ fn whoever_says_no_hello_is_sent_away_and_holds_nobody_up() {
     let (count, _) =
         heaptape_recorder::sys::receive_with(heaptape_recorder::sys::fd(&silent[0]), &mut byte).unwrap_or((0, None));
     assert!(count == 0 && begun.elapsed() < Duration::from_secs(5));
-    let (_, images) = rig.finish();
-    assert_eq!(images.last().map(|back| back.events.len()), Some(1));
+    let (_, processes) = rig.finish();
+    assert_eq!(processes.last().map(|back| back.events.len()), Some(1));
 }
 
 #[test]
@@ -410,14 +410,14 @@ fn an_announced_record_holds_the_others_up_until_it_comes() {
     slow.put(heaptape_wire::Event { op: Op::FREE, stack: 0, address: 16, size: 0 }.compact(0));
     slow.publish();
     slow.control().producer.0.emitted.store(2, Relaxed);
-    // And one that never comes: after a second the others go on without it.
+    // And an event that is never published: after a second the others are recorded without it.
     slow.control().producer.0.reservation.store(slow.head + 1, Relaxed);
     fast.event(Op::MALLOC, 0, 80, 1);
     std::thread::sleep(Duration::from_millis(1500));
-    let (_, images) = rig.finish();
-    let order: Vec<_> = images[0].events.iter().map(|event| (event.letter, event.address)).collect();
+    let (_, processes) = rig.finish();
+    let order: Vec<_> = processes[0].events.iter().map(|event| (event.letter, event.address)).collect();
     assert_eq!(order, [('A', 16), ('A', 32), ('F', 0), ('A', 48), ('A', 64), ('A', 80)]);
-    images[0].check_laws();
+    processes[0].check_invariants();
 }
 
 #[test]
@@ -430,12 +430,12 @@ fn stacks_of_frees_and_weights_of_samples_come_back() {
     thread.event(Op::FREE, there, 16, 0);
     thread.control().producer.0.sampled_out.store(40, Relaxed);
     thread.control().producer.0.emitted.store(2, Relaxed);
-    let (_, images) = rig.finish();
-    let events = &images[0].events;
+    let (_, processes) = rig.finish();
+    let events = &processes[0].events;
     // 100 bytes are sampled with the chance 1 - exp(-100 / 4096).
     let weight = (100.0 / (1.0 - (-100.0 / 4096.0f64).exp())).round() as u64;
-    assert_eq!((events[0].weight, images[0].stack(events[0].site)), (weight, vec![0x10]));
-    assert_eq!((events[1].entry, images[0].stack(events[1].site)), (Entry::Free, vec![0x20]));
-    let account = &images[0].accounts[&1];
+    assert_eq!((events[0].weight, processes[0].stack(events[0].site)), (weight, vec![0x10]));
+    assert_eq!((events[1].entry, processes[0].stack(events[1].site)), (Entry::Free, vec![0x20]));
+    let account = &processes[0].accounts[&1];
     assert_eq!((account.emitted, account.recorded, account.sampled_out), (42, 2, 40));
 }

@@ -1,4 +1,4 @@
-//! Dump of a file: one record a line, and of a histogram the bins that are not zero.
+//! Dump of a file: one record per line, and of each histogram the bins that are not zero.
 
 use std::io::{Result, Write};
 

@@ -1,4 +1,4 @@
-//! Dump of Massif's output: one snapshot or node a line.
+//! Dump of Massif's output: one snapshot or node per line.
 
 use super::layout::Snapshot;
 use super::reader::Reader;

@@ -1,4 +1,4 @@
-//! Dump of a profile: one record a line.
+//! Dump of a profile: one record per line.
 
 use super::layout::{Profile, Sums};
 use crate::Ending;

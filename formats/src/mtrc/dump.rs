@@ -1,4 +1,4 @@
-//! Dump of a trace: one record a line.
+//! Dump of a trace: one record per line.
 
 use super::layout::{Location, Record};
 use super::reader::Reader;

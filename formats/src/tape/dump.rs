@@ -1,4 +1,4 @@
-//! A tape as plain text: one record a line, items of a record's list indented below it.
+//! A tape as plain text: one record per line, items of a record's list indented below it.
 
 use super::codec::Codec;
 use super::field::Text;

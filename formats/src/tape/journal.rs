@@ -36,7 +36,7 @@ pub const KINDS: [u8; 6] =
 const LONGEST: usize = 64 << 20;
 
 tape_record! {
-    /// How far the ring of a thread was read: the next recorder starts there.
+    /// The position up to which the ring of a thread was read. The next recorder starts there.
     Position {
         /// Number of the thread's slot.
         slot: u32,
@@ -54,7 +54,7 @@ tape_record! {
 }
 
 tape_record! {
-    /// The head of an entry.
+    /// The head of an entry in the journal.
     Entry {
         /// The chunk after this entry, without columns and checksum.
         chunk: Chunk,
@@ -63,13 +63,13 @@ tape_record! {
         /// Whether reading of the rings can continue from here. If not, the entry is valid only
         /// together with the entries of later chunks.
         is_whole: bool,
-        /// How far each ring was read.
+        /// The position up to which each ring was read.
         positions: Vec<Position>,
         /// Framed records that precede the chunk in the tape.
         records: Text,
         /// The accounting at this point; empty if it is not known.
         accounts: Vec<Account>,
-        /// Bytes added to the trace, and to each column of [`KINDS`].
+        /// Number of bytes that the entry adds to the trace, and to each column of [`KINDS`].
         added: Vec<u32>,
     }
 }

@@ -11,17 +11,17 @@ use crate::{Cursor, Format, Result, tape_record};
 
 /// The first eight bytes of the file.
 pub const FILE_MAGIC: [u8; 8] = *b"HEAPTAPE";
-/// Version 1: the first.
+/// Version of the file header that this crate writes and reads.
 pub const FILE_VERSION: u32 = 1;
 
 tape_record! {
     /// Kind 1, the first record: the process and the rate of its ticks.
     Process {
-        /// ID of the process.
+        /// Process id at the attach.
         pid: u32,
-        /// ID of the parent process at attach.
+        /// Process id of the parent at the attach.
         ppid: u32,
-        /// ID of the user.
+        /// User id of the process.
         uid: u32,
         /// How its recording began: the number of an [`Origin`](super::Origin).
         origin: u8,
@@ -29,23 +29,23 @@ tape_record! {
         ticks_per_second: u64,
         /// Tick of the attach: time zero of reports.
         start_tick: u64,
-        /// Wall clock at the attach, nanoseconds since 1970.
+        /// Wall time of the attach in nanoseconds since 1970.
         start_unix_ns: u64,
-        /// Bytes of a page.
+        /// Size of a memory page in bytes.
         page_size: u32,
         /// Path of the executable.
         exe: Text,
-        /// Working directory.
+        /// Working directory at the attach.
         cwd: Text,
-        /// The command line, a text an argument.
+        /// Arguments of the command line.
         argv: Vec<Text>,
-        /// Free text given by the user.
+        /// Free text of the user; empty if there is none.
         label: Text,
         /// Version of heaptape that recorded.
         recorder: Text,
         /// Mean bytes between samples; 0 when every event is recorded.
         sample_bytes: u64,
-        /// Whether frees carry sites too.
+        /// Whether frees have call sites, too.
         free_sites: bool,
     }
 }
@@ -54,58 +54,58 @@ tape_record! {
     /// Kind 2: an ELF object that is mapped. It is valid for the sites that follow, until
     /// [`ModuleGone`].
     Module {
-        /// Module number.
+        /// Number of the module.
         number: u32,
-        /// First address of its mapping.
+        /// First address of the mapping.
         start: u64,
-        /// First address after it.
+        /// First address after the mapping.
         end: u64,
-        /// Load bias: run-time address minus link-time address (modulo 2^64).
+        /// Load bias: run-time address minus link-time address, modulo 2^64.
         bias: u64,
-        /// Path as the loader knows it, made absolute.
+        /// Absolute path; a name without `/` is the kernel's vDSO; empty if it is not known.
         path: Text,
-        /// The build-id note's bytes; empty when it has none.
+        /// Bytes of the build ID note; empty if there is none.
         build_id: Text,
     }
 }
 
 tape_record! {
-    /// Kind 3: a module was unmapped; its addresses mean something else in sites that follow.
+    /// Kind 3: a module was unmapped. Sites that follow are not in it.
     ModuleGone {
-        /// Module number.
+        /// Number of the unmapped module.
         number: u32,
     }
 }
 
 tape_record! {
-    /// One call site: a return address and the whole chain of callers.
+    /// A call site: a return address, and the chain of its callers.
     Site {
-        /// The caller's site number, smaller than this one's; 0 for the outermost frame.
+        /// Site number of the caller, which is smaller; 0 for the outermost frame.
         parent: u32,
-        /// The return address (one past the call).
+        /// The return address, which is the address after the call.
         address: u64,
         /// Sum of the `SITE_` bits.
         flags: u8,
     }
 }
 
-/// Flag of [`Site`]: the step to the caller was guessed (code without unwind data).
+/// Flag of [`Site`]: the step to the caller was guessed, because the code has no unwind data.
 pub const SITE_GUESSED: u8 = 1;
-/// Flag of [`Site`]: the stack has further callers but was truncated here, because of the depth
-/// limit, or because the stack was unknown or unreadable.
+/// Flag of [`Site`]: the stack has further callers and was truncated here, because of the depth
+/// limit, or because the stack could not be read.
 pub const SITE_TRUNCATED: u8 = 2;
-/// Flag of [`Site`]: the address was interrupted by a signal, so it is the address of an
-/// instruction, not of a return.
+/// Flag of [`Site`]: a signal interrupted the code at this address. It is the address of an
+/// instruction, not a return address.
 pub const SITE_SIGNAL: u8 = 4;
 
-/// The instruction that a site's address and flags stand for: the call, not what follows it, which
-/// may be another line, function or module.
+/// Returns the address of the instruction of a site. It is in the call, since the return address
+/// may be in another line, function or module.
 pub const fn instruction(address: u64, flags: u8) -> u64 {
     address.wrapping_sub((flags & SITE_SIGNAL == 0) as u64)
 }
 
-/// Whether a module of this path is no file: the loader knows the kernel's own, the vDSO, by a bare
-/// name. One without a name is not known.
+/// Returns whether the module with this path has no file, as the kernel's vDSO, whose path has no
+/// slash. A module with an empty path is not known.
 pub fn is_virtual(path: &[u8]) -> bool {
     !path.is_empty() && !path.contains(&b'/')
 }
@@ -114,68 +114,71 @@ tape_record! {
     /// Kind 4: call sites in order of their numbers, callers first. The same numbers are the
     /// call-site indexes of `profile.mptl`.
     Sites {
-        /// Number of the first.
+        /// Number of the first site.
         first: u32,
-        /// The sites.
+        /// The sites, with consecutive numbers.
         sites: Vec<Site>,
     }
 }
 
 tape_record! {
-    /// Kind 5: a thread was first seen, or its name became known (the later record holds).
+    /// Kind 5: a thread was first seen, or its name became known. The later record is valid.
     Thread {
-        /// Thread number, the `thread` field of MTRC records.
+        /// Thread number, as in the field `thread` of MTRC records.
         number: u32,
-        /// Kernel's thread id.
+        /// The kernel's thread id.
         tid: u32,
-        /// Its name; empty when not known.
+        /// Name of the thread; empty if it is not known.
         name: Text,
-        /// Tick of its first event.
+        /// Tick of the first event of the thread.
         first_tick: u64,
     }
 }
 
 tape_record! {
-    /// A column of a chunk: values for its events, one after another, stored by a codec.
+    /// A column of a chunk: values for its events, in their order.
     Column {
-        /// Which: one of the `COLUMN_` numbers.
+        /// Content of the column: one of the `COLUMN_` numbers.
         kind: u8,
-        /// A [`super::Codec`] number.
+        /// How the bytes are stored: a number of [`super::Codec`].
         codec: u8,
-        /// Bytes when unpacked.
+        /// Number of bytes when unpacked.
         plain_length: u32,
-        /// The stored bytes.
+        /// Bytes of the column as stored.
         stored: Text,
     }
 }
 
-/// For each event of the chunk its [`Entry`] number, a byte.
+/// Column with the number of the [`Entry`] of each event, one byte each.
 pub const COLUMN_ENTRIES: u8 = 1;
-/// For each event the ticks since the event before it (the first: since `first_tick`), LEB128.
+/// Column with the ticks since the event before, as LEB128; of the first event since `first_tick`.
 pub const COLUMN_TICKS: u8 = 2;
-/// For each `A` and `R` (each `F` too when [`Process::free_sites`]) its site number, LEB128.
+/// Column with the site number of each `A` and `R`, as LEB128; with [`Process::free_sites`] of each
+/// `F`, too.
 pub const COLUMN_SITES: u8 = 3;
-/// For each `A` and `R` the number of bytes that it represents, LEB128. Only if sampled.
+/// Column with the number of bytes that each `A` and `R` represents, as LEB128. Only sampled
+/// recordings have it.
 pub const COLUMN_WEIGHTS: u8 = 4;
-/// Events that MTRC cannot hold: [`Unmatched`] after [`Unmatched`].
+/// Column with the events that MTRC cannot hold: [`Unmatched`] items one after the other.
 pub const COLUMN_UNMATCHED: u8 = 5;
-/// For each `R` and `F` of a block that an earlier chunk allocated (its index is below
-/// `first_index`) what the block was: its site number + 1 and the bytes that it counted for,
-/// LEB128; 0 alone for a block that the process has not allocated itself. With it the live bytes
-/// can be followed from the start of any chunk. A chunk that has it has it also when it is empty.
+/// Column with the state of each block that an `R` or `F` ends and that an earlier chunk allocated,
+/// so that its index is below `first_index`: its site number plus 1, and the bytes that it counted
+/// for, as LEB128. Of a block that the process has not allocated itself it has only 0. With this
+/// column the live bytes can be followed from the start of any chunk. Chunks have it even if it is
+/// empty.
 pub const COLUMN_PREVIOUS: u8 = 6;
 
 tape_record! {
-    /// An item of [`COLUMN_UNMATCHED`]: a free or resize of an address that was not known to be
-    /// allocated.
+    /// An item of [`COLUMN_UNMATCHED`]: a free or reallocation of an address that was not known to
+    /// be allocated.
     Unmatched {
-        /// Events of this chunk before it.
+        /// Number of events of this chunk before it.
         position: u32,
-        /// The address.
+        /// Address of the block.
         address: u64,
-        /// Thread number.
+        /// Number of the thread.
         thread: u32,
-        /// An [`Entry`] number.
+        /// The number of an [`Entry`].
         entry: u8,
         /// Ticks since the chunk's `first_tick`.
         tick: u64,
@@ -183,57 +186,58 @@ tape_record! {
 }
 
 tape_record! {
-    /// Kind 6, the commit: the bytes of `trace.mtrc` named here exist. Each chunk of the trace
-    /// starts with empty name caches and can be decoded alone. The first chunk starts at plain
-    /// offset 0 and includes the file's header; the end magic belongs to no chunk.
+    /// Kind 6, the commit record: these bytes of the trace were written before it. Each chunk can
+    /// be decoded alone. The first chunk starts at plain offset 0 and includes the header of the
+    /// trace. The end mark of the trace is in no chunk.
     Chunk {
-        /// Chunk number from 1.
+        /// Chunk number, from 1.
         number: u32,
-        /// A [`super::Codec`] number: how the bytes are stored in the trace file.
+        /// How the bytes are stored in the trace file: a number of [`super::Codec`].
         codec: u8,
         /// Offset of the stored bytes in the trace file.
         stored_offset: u64,
-        /// Their length.
+        /// Number of stored bytes.
         stored_length: u64,
-        /// Offset in the plain MTRC.
+        /// Offset in the uncompressed trace.
         plain_offset: u64,
-        /// Length in the plain MTRC.
+        /// Number of bytes in the uncompressed trace.
         plain_length: u64,
         /// CRC-32 of the stored bytes.
         checksum: u32,
-        /// `A`, `R` and `F` records in it.
+        /// Number of its records `A`, `R` and `F`.
         events: u64,
-        /// `A` records in it; their allocation indexes are `first_index`, `first_index + 1`, ….
+        /// Number of its records `A`. Their allocation indexes are consecutive, from `first_index`.
         allocations: u64,
-        /// Allocation index of its first `A` (or of the next one to come).
+        /// Allocation index of its first `A`, or of the next one to come.
         first_index: u64,
         /// Tick of the first event.
         first_tick: u64,
         /// Tick of the last event.
         last_tick: u64,
-        /// Live blocks before the first event.
+        /// Number of live blocks before the first event.
         live_blocks: u64,
-        /// Live bytes before the first event.
+        /// Number of live bytes before the first event.
         live_bytes: u64,
-        /// The most live bytes at any moment in it.
+        /// Maximum of the live bytes in the chunk.
         peak_bytes: u64,
-        /// The columns.
+        /// Columns with values for the events.
         columns: Vec<Column>,
     }
 }
 
 tape_record! {
-    /// The ledger of one thread: `emitted = recorded + lost + sampled_out + in the ring`.
+    /// The accounting of one thread: `emitted = recorded + lost + sampled_out`, plus the events
+    /// that are still in its ring.
     Account {
-        /// Thread number.
+        /// Number of the thread.
         thread: u32,
-        /// Events that the traced process counted.
+        /// Number of events that the process counted.
         emitted: u64,
-        /// Events that are in the trace or in [`COLUMN_UNMATCHED`].
+        /// Number of events in the trace and in [`COLUMN_UNMATCHED`].
         recorded: u64,
-        /// Events that found no room.
+        /// Number of events that were dropped for want of space.
         lost: u64,
-        /// Events passed over by sampling.
+        /// Number of events that sampling skipped.
         sampled_out: u64,
     }
 }
@@ -241,33 +245,33 @@ tape_record! {
 tape_record! {
     /// Kind 7: the accounts of all threads after the chunks before this record.
     Accounts {
-        /// One account a thread.
+        /// One account for each thread.
         accounts: Vec<Account>,
     }
 }
 
 tape_record! {
-    /// Kind 8: a gap: events of a thread that found no room in its ring.
+    /// Kind 8, a gap: events of a thread that were dropped for want of space.
     Loss {
-        /// Thread number.
+        /// Number of the thread.
         thread: u32,
-        /// How many events.
+        /// Number of dropped events.
         events: u64,
-        /// Tick of the last event recorded before it.
+        /// Tick of the last recorded event before the gap.
         from_tick: u64,
-        /// Tick of the first recorded after it.
+        /// Tick of the first recorded event after the gap.
         to_tick: u64,
     }
 }
 
 tape_record! {
-    /// Kind 9: an anchor of ticks to wall time.
+    /// Kind 9: the three clocks at one point in time.
     Clock {
-        /// The tick.
+        /// Tick of the recorder's clock.
         tick: u64,
-        /// Nanoseconds since 1970.
+        /// Wall time in nanoseconds since 1970.
         unix_ns: u64,
-        /// Nanoseconds of the monotonic clock.
+        /// Time of `CLOCK_MONOTONIC` in nanoseconds.
         monotonic_ns: u64,
     }
 }
@@ -275,72 +279,72 @@ tape_record! {
 tape_record! {
     /// Totals of a process, or of one chunk of it.
     Totals {
-        /// Allocations, resizes from a null pointer among them.
+        /// Number of allocations, including reallocations of null pointers.
         allocs: u64,
-        /// Resizes, moved or not.
+        /// Number of successful reallocations.
         resizes: u64,
-        /// Frees, resizes to nothing among them.
+        /// Number of frees, including reallocations to size 0 that free.
         frees: u64,
-        /// Requested bytes of allocations and new bytes of resizes.
+        /// Requested bytes of allocations, and new bytes of reallocations.
         bytes_allocated: u64,
-        /// Own blocks live now.
+        /// Number of live blocks, without inherited ones.
         live_blocks: u64,
-        /// Their bytes.
+        /// Bytes of the live blocks.
         live_bytes: u64,
-        /// The most live bytes at any moment.
+        /// Maximum of the live bytes.
         peak_bytes: u64,
-        /// The most live blocks at any moment.
+        /// Maximum of the live blocks, which may be at another point in time.
         peak_blocks: u64,
-        /// Tick of `peak_bytes`.
+        /// First tick of `peak_bytes`.
         peak_tick: u64,
-        /// Frees and resizes of unknown addresses.
+        /// Number of frees and reallocations of unknown addresses.
         unknown_frees: u64,
-        /// Blocks got from the parent by fork and not freed.
+        /// Number of inherited blocks that were not freed.
         inherited_blocks: u64,
-        /// Their bytes.
+        /// Bytes of these inherited blocks.
         inherited_bytes: u64,
-        /// Frees that were not seen, known because their address was allocated again.
+        /// Number of frees that were not seen, and follow from a later allocation at the address.
         implied_frees: u64,
     }
 }
 
 tape_record! {
-    /// Sums of one call site (of the whole stack that it ends).
+    /// Sums of one call site, that is, of one whole call stack.
     SiteSums {
-        /// Site number.
+        /// Number of the site.
         site: u32,
-        /// Allocations and resizes here.
+        /// Number of allocations and reallocations with this stack.
         allocs: u64,
-        /// Their bytes.
+        /// Bytes of these blocks.
         bytes: u64,
-        /// Of these, freed or resized away.
+        /// Number of these blocks that were freed or reallocated.
         frees: u64,
-        /// Their bytes.
+        /// Bytes of the blocks that were freed or reallocated.
         freed_bytes: u64,
-        /// Blocks live at the moment of [`Totals::peak_bytes`].
+        /// Number of these blocks that were live at the time of [`Totals::peak_bytes`].
         peak_blocks: u64,
-        /// Their bytes.
+        /// Bytes of the blocks that were live at that time.
         peak_bytes: u64,
     }
 }
 
 tape_record! {
-    /// Kind 10: totals and sums after the chunks before it, so that a report needs no pass over the
-    /// events, and one about a part of the run none over what came before it.
+    /// Kind 10: totals and sums of the chunks before it. With it, reports on the whole run need not
+    /// read the events, and reports on a time range need not read those before it.
     Summary {
         /// Totals of the process.
         totals: Totals,
-        /// A row for each site with allocations.
+        /// Sums of each site that has allocations.
         sites: Vec<SiteSums>,
     }
 }
 
 tape_record! {
-    /// Kind 11, the last record of a whole tape.
+    /// Kind 11, the last record of a complete tape: how the process ended.
     End {
         /// Tick of the end.
         tick: u64,
-        /// Nanoseconds since 1970.
+        /// Wall time of the end in nanoseconds since 1970.
         unix_ns: u64,
         /// One of the `END_` numbers.
         reason: u8,
@@ -349,60 +353,60 @@ tape_record! {
     }
 }
 
-/// The process exited; `status` is its code.
+/// The process exited; `status` is its exit code.
 pub const END_EXITED: u8 = 1;
-/// A signal ended it; `status` is its number.
+/// A signal ended the process; `status` is the number of the signal.
 pub const END_SIGNALLED: u8 = 2;
-/// The process went on with another program.
+/// The process executed another program.
 pub const END_EXEC: u8 = 3;
-/// The process is gone; how is not known.
+/// The process is gone, and how it ended is not known.
 pub const END_GONE: u8 = 4;
 /// The process was still running when the recording ended.
 pub const END_RUNNING: u8 = 5;
 
 tape_record! {
-    /// Kind 12: something that a reader of reports should know (disk full for a while, clock jump,
-    /// …).
+    /// Kind 12: something that a reader of reports should know, such as a full disk.
     Note {
-        /// Tick of it.
+        /// Tick of the note.
         tick: u64,
-        /// The text.
+        /// Sentence in plain English.
         text: Text,
     }
 }
 
 tape_record! {
-    /// Kind 13: the process is a fork child. It inherits the live blocks of its parent.
+    /// Kind 13: the process is a forked child. It inherits the live blocks of its parent.
     Inherited {
-        /// Folder name of the parent process in the recording.
+        /// Name of the parent's folder in the recording.
         parent: Text,
         /// Tick of the fork.
         tick: u64,
-        /// Blocks live in the parent then.
+        /// Number of live blocks of the parent at the fork.
         blocks: u64,
-        /// Their bytes.
+        /// Bytes of these blocks.
         bytes: u64,
     }
 }
 
 tape_record! {
-    /// How one call site stood at the moments of a [`History`].
+    /// The live blocks of one call site at the points in time of a [`History`].
     SiteHistory {
-        /// Site number.
+        /// Number of the site.
         site: u32,
-        /// Its live blocks at each.
+        /// Number of live blocks at each point in time.
         blocks: Vec<u64>,
-        /// Their bytes.
+        /// Bytes of the live blocks at each point in time.
         bytes: Vec<u64>,
     }
 }
 
 tape_record! {
-    /// Kind 14, of sums without events: how the sites that grew stood over the run.
+    /// Kind 14, in tapes without events: the live blocks of the sites that grew, over the run.
     History {
-        /// The moments: ticks, about as far from each other.
+        /// Points in time, about equally far from each other.
         ticks: Vec<u64>,
-        /// The sites that hold more now than in the middle, those that grew most first; not all.
+        /// Sites that hold more at the end than in the middle, those that grew most first. The
+        /// number of sites is limited.
         sites: Vec<SiteHistory>,
     }
 }
@@ -410,7 +414,7 @@ tape_record! {
 tape_record! {
     /// The standard errors of a call site's live bytes in a sampled profile.
     SiteErrors {
-        /// Site number.
+        /// Number of the site.
         site: u32,
         /// The standard error at each point in time of the [`History`], and at its end.
         bytes: Vec<u64>,
@@ -420,17 +424,17 @@ tape_record! {
 tape_record! {
     /// Kind 18, of sampled sums without events: the standard errors of the [`History`] before it.
     HistoryErrors {
-        /// The sites of the history, in the same order.
+        /// Errors of the sites of the history, in the same order.
         sites: Vec<SiteErrors>,
     }
 }
 
 tape_record! {
-    /// A stretch of code and its name.
+    /// A range of code with its name.
     CodeRange {
-        /// First address.
+        /// First address of the range.
         start: u64,
-        /// Bytes.
+        /// Number of bytes of code.
         length: u64,
         /// Name of the function, according to the perf map or the vDSO.
         name: Text,
@@ -438,22 +442,23 @@ tape_record! {
 }
 
 tape_record! {
-    /// Kind 15: code that no file describes: made at run time (from the process's perf map) or
-    /// mapped by the kernel (the vDSO). Only ranges that sites lie in; of two that overlap the
-    /// later one holds ([`crate::perf_map::UnnamedAddresses`]).
+    /// Kind 15: names of code that no file describes. It was made at run time (the names are from
+    /// the perf map of the process), or the kernel maps it (the vDSO). Only ranges with sites are
+    /// stored. Of overlapping ranges the later one is valid: see
+    /// [`crate::perf_map::UnnamedAddresses`].
     Code {
-        /// The ranges.
+        /// Named ranges of addresses.
         ranges: Vec<CodeRange>,
     }
 }
 
 tape_record! {
-    /// Kind 17: which process the tape is about, and how this segment of it begins. All segments of
-    /// a process have the same host, boot, process ID and start, also after an exec.
+    /// Kind 17: the identity of the process, and how this segment begins. All segments of a process
+    /// have the same host, boot, process id and start, also after an exec.
     Segment {
-        /// Host name.
+        /// Name of the host.
         host: Text,
-        /// ID of the boot of the host: `/proc/sys/kernel/random/boot_id`.
+        /// Id of the boot of the host, from `/proc/sys/kernel/random/boot_id`.
         boot: Text,
         /// Start of the process in clock ticks after the boot, as in `/proc/PID/stat`.
         start_ticks: u64,
@@ -477,13 +482,13 @@ pub const SEGMENT_SUMS: u8 = 5;
 
 macro_rules! records {
     ($($number:literal $name:ident)*) => {
-        /// Any record.
+        /// A record of any kind.
         #[derive(Clone, Debug, PartialEq, Eq)]
         #[allow(missing_docs)]
         pub enum Record { $($name($name)),* }
 
         impl Record {
-            /// Every kind: number and name.
+            /// Number and name of each kind of record.
             pub const KINDS: &[(u16, &str)] = &[$(($number, stringify!($name))),*];
 
             /// Appends the payload and returns the kind.
@@ -513,7 +518,7 @@ records! {
 
 macro_rules! entries {
     ($($number:literal $name:ident $text:literal)*) => {
-        /// The C or C++ function that the program called. The numbers stand in files and never
+        /// The C or C++ function that the program called. The numbers are stored in files and never
         /// change.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[allow(missing_docs)]
@@ -521,12 +526,12 @@ macro_rules! entries {
         pub enum Entry { $($name = $number),* }
 
         impl Entry {
-            /// The entry of a number in a file.
+            /// Returns the entry with this number.
             pub const fn from_number(number: u8) -> Option<Entry> {
                 match number { $($number => Some(Entry::$name),)* _ => None }
             }
 
-            /// The function's name as C or C++ writes it.
+            /// Returns the name of the function in C or C++.
             pub const fn name(self) -> &'static str {
                 match self { $(Entry::$name => $text),* }
             }

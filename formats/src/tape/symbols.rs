@@ -9,34 +9,34 @@ use super::Codec;
 use super::field::{Field, Text};
 use crate::{Cursor, Error, Format, Kind, Result, tape_record};
 
-/// The longest table, unpacked.
+/// Maximum length of a table in bytes, unpacked.
 pub const MAX_TABLE: usize = 16 << 20;
 
 tape_record! {
-    /// Kind 16, of `symbols.tape`: names of one module. Several of one module add up.
+    /// Kind 16, in `symbols.tape` only: names of one module. Several records of a module add up.
     Symbols {
         /// Path of the module, as [`super::Module`] has it.
         path: Text,
-        /// Its build-id, as [`super::Module`] has it; empty when it has none.
+        /// Build ID, as [`super::Module`] has it; empty if there is none.
         build_id: Text,
-        /// Bytes of the file that the names were read from.
+        /// Size in bytes of the file that the names were read from.
         file_bytes: u64,
-        /// CRC-32 of its headers and symbol table: tells whether a file without build-id is still
-        /// that one.
+        /// CRC-32 of the headers and the symbol table of that file, which identifies a file without
+        /// build ID.
         checksum: u32,
-        /// First link-time address of its code; both are 0 when not known.
+        /// First link-time address of the code; 0 if it is not known.
         code_start: u64,
-        /// First address after the code.
+        /// First address after the code; 0 if it is not known.
         code_end: u64,
         /// One of the `LINES_` numbers.
         lines: u8,
-        /// What its `__lsan_default_suppressions` returns.
+        /// Text that the module's function `__lsan_default_suppressions` returns.
         suppressions: Option<Text>,
-        /// A [`Codec`] number.
+        /// How the table is stored: a number of [`Codec`].
         codec: u8,
-        /// Bytes of the table when unpacked.
+        /// Number of bytes of the table when unpacked.
         plain_length: u32,
-        /// The [`SymbolTable`], stored so.
+        /// Stored bytes of the [`SymbolTable`].
         stored: Text,
     }
 }
@@ -49,13 +49,13 @@ pub const LINES_READ: u8 = 1;
 pub const LINES_NONE: u8 = 2;
 
 tape_record! {
-    /// A function that holds an address of a call site.
+    /// A function that contains the address of a call site.
     SymbolFunction {
         /// Link-time start, as the difference from the function before it in the table.
         start: u64,
-        /// Bytes.
+        /// Number of bytes of code.
         length: u64,
-        /// Its symbol: number of a text, from 1.
+        /// Number of the text with its symbol, from 1.
         symbol: u32,
     }
 }
@@ -63,11 +63,11 @@ tape_record! {
 tape_record! {
     /// A frame of an address, as debug information knows it. Texts are numbered from 1; 0 is none.
     SymbolFrame {
-        /// The symbol, or the plain name where the compiler gave no other.
+        /// Number of the text with its symbol, or with the plain name if there is no symbol.
         symbol: u32,
-        /// Source file.
+        /// Number of the text with its source file.
         file: u32,
-        /// Line; 0 when not known.
+        /// Number of the line; 0 if it is not known.
         line: u32,
     }
 }
@@ -78,7 +78,7 @@ tape_record! {
         /// Link-time address of the instruction, as the difference from the address before it in
         /// the table.
         address: u64,
-        /// Its frames, the most deeply inlined first; none without debug information.
+        /// Frames at the address, the most deeply inlined first; empty without debug information.
         frames: Vec<SymbolFrame>,
     }
 }
@@ -86,11 +86,11 @@ tape_record! {
 tape_record! {
     /// Functions and addresses of a module, both in ascending order.
     SymbolTable {
-        /// Symbols and files, each once.
+        /// Names of symbols and files, each once.
         texts: Vec<Text>,
-        /// The functions.
+        /// Functions that contain addresses of call sites.
         functions: Vec<SymbolFunction>,
-        /// Every address that was looked up in debug information.
+        /// Addresses of call sites, with their frames from the debug information.
         addresses: Vec<SymbolAddress>,
     }
 }
@@ -147,16 +147,16 @@ impl SymbolTable {
 }
 
 tape_record! {
-    /// What is to be looked up in a module. Descriptors are numbered from 1 in the order in which
-    /// they come along; 0 is none.
+    /// The addresses to look up in a module. Descriptors are numbered from 1 in the order in which
+    /// they are sent; 0 means none.
     SymbolQuery {
         /// Path of the module.
         path: Text,
-        /// Its build-id; empty when it has none.
+        /// Build ID of the module; empty if there is none.
         build_id: Text,
-        /// The open file.
+        /// Number of the descriptor of the module's file.
         file: u32,
-        /// The open file of its separate debug information.
+        /// Number of the descriptor of the file with its separate debug information.
         debug_file: u32,
         /// Link-time addresses in ascending order.
         addresses: Vec<u64>,

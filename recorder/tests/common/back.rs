@@ -223,9 +223,9 @@ impl Back {
         &self.summary.as_ref().expect("a summary").totals
     }
 
-    /// The laws of every whole recording: the trace is legal, ticks never go back, ledger, summary,
-    /// chunks and profile say the same.
-    pub fn check_laws(&self) {
+    /// Checks the invariants of every complete recording: the trace is legal, ticks never decrease,
+    /// and accounts, summary, chunks and profile agree.
+    pub fn check_invariants(&self) {
         let (mut live, mut at, mut tick) = (HashMap::new(), HashMap::new(), 0);
         let mut totals = tape::Totals::default();
         let mut own = HashMap::new();
@@ -233,7 +233,7 @@ impl Back {
         // meanwhile, and the resize must follow.
         let mut moving = HashSet::new();
         for event in &self.events {
-            assert!(event.tick >= tick || event.letter == 'U', "ticks go back");
+            assert!(event.tick >= tick || event.letter == 'U', "ticks decrease");
             tick = tick.max(event.tick);
             assert!(!moving.remove(&event.index) || event.letter == 'R', "an address twice: {event:?}");
             match event.letter {
@@ -249,7 +249,7 @@ impl Back {
                 }
                 'R' => {
                     let (old, _) =
-                        live.insert(event.index, (event.address, event.size)).expect("a resize of the living");
+                        live.insert(event.index, (event.address, event.size)).expect("a reallocation of a live block");
                     if at.get(&old) == Some(&event.index) {
                         at.remove(&old);
                     }
@@ -260,7 +260,7 @@ impl Back {
                     totals.bytes_allocated += event.size;
                 }
                 'F' => {
-                    let (old, _) = live.remove(&event.index).expect("a free of the living");
+                    let (old, _) = live.remove(&event.index).expect("a free of a live block");
                     if at.get(&old) == Some(&event.index) {
                         at.remove(&old);
                     }

@@ -46,8 +46,7 @@ impl Process {
         let reply = reply.expect("a reply");
         assert_eq!(reply.status, 0);
         let file = file.expect("an area");
-        // The sizes stand in the first page; a first mapping of the smallest kind cannot be made,
-        // so they are taken from the defaults.
+        // The first page has the sizes. It is not mapped alone here, so they are the defaults.
         let header = nix::sys::stat::fstat(&file).expect("stat");
         assert_eq!(header.st_size as u64, reply.area_bytes);
         let mapping = mapped(&file);
