@@ -25,18 +25,18 @@ pub enum Error {
     #[error("{0}: not a directory; only the directory of a recording can be packed")]
     NotADirectory(String),
     /// A file cannot be read or written.
-    #[error("{path}: {error}")]
+    #[error("{path}")]
     Io {
         /// Path of the file.
         path: String,
         /// The error of the system.
-        error: io::Error,
+        source: io::Error,
     },
 }
 
 fn failed(path: &Path) -> impl FnOnce(io::Error) -> Error + use<> {
     let path = path.display().to_string();
-    |error| Error::Io { path, error }
+    |source| Error::Io { path, source }
 }
 
 /// Returns whether each process of a recording has its names stored, so that an archive needs no
@@ -132,7 +132,7 @@ mod tests {
     fn refused(tar: &[u8]) -> String {
         let file = NamedTempFile::new().unwrap();
         std::fs::write(file.path(), zstd::encode_all(tar, 1).unwrap()).unwrap();
-        load::open(file.path()).unwrap_err().to_string()
+        crate::text::with_causes(&load::open(file.path()).unwrap_err())
     }
 
     #[test]
@@ -148,7 +148,7 @@ mod tests {
             |recording: &load::Recording| recording.processes.iter().map(|p| p.tape.events).collect::<Vec<_>>();
         assert_eq!(packed.processes[0].tape.events, events(&load::open(GOLDEN.as_ref()).unwrap())[0]);
         // An archive is never overwritten.
-        assert!(write_archive(GOLDEN.as_ref(), &file).unwrap_err().to_string().contains("exists"));
+        assert!(crate::text::with_causes(&write_archive(GOLDEN.as_ref(), &file).unwrap_err()).contains("exists"));
         assert!(matches!(write_archive(&file, &folder.path().join("x")), Err(Error::NotADirectory(_))));
     }
 

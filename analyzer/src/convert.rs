@@ -17,6 +17,7 @@ mod dcpi;
 mod gmon;
 mod mptl;
 
+use crate::export::Impossible;
 use crate::export::{self, Error, Options, Out, Target, Totals, Written, verify};
 use crate::missing::Missing;
 use crate::unpack::{self, OpenedFile};
@@ -58,21 +59,19 @@ pub struct Converted {
 /// Returns an error if a file cannot be read, if the formats of the files differ, if the conversion
 /// is impossible, or if writing fails.
 pub fn run(to: &str, paths: &[PathBuf], options: &ConvertOptions, target: Option<&Path>) -> Result<Written, Error> {
-    let exporter = export::exporter(to).ok_or_else(|| Error::Impossible(format!("there is no format {to}")))?;
+    let exporter = export::exporter(to).ok_or_else(|| Impossible::UnknownFormat(to.to_owned()))?;
     let Some((format, opened)) = open(paths)? else {
         // Recordings, tapes and traces may be larger than memory, so the exporters read them as
         // streams.
         refuse_traces(to, paths)?;
         if to == "mtrc" && paths.len() > 1 {
-            return Err(Error::Impossible(
-                "traces of several runs have no common order; convert them one by one".into(),
-            ));
+            return Err(Impossible::SeveralTraces.into());
         }
         return export::run(exporter, paths, &options.export, target, options.verify);
     };
     let converted = match target_format(to) {
         Some(target) => convert(format, target, &opened, options)?,
-        None => return Err(Error::Impossible(format!("{format} cannot be converted to {to}"))),
+        None => return Err(Impossible::NoConversion { from: format, to: to.to_owned() }.into()),
     };
     let folder = to == "dcpi" || converted.files.len() > 1;
     let mut out = Out::new(Target::named(to, exporter.extension(), paths, target, folder)?);
@@ -117,9 +116,9 @@ pub fn convert(from: Format, to: Format, files: &[OpenedFile], options: &Convert
         (Format::Gmon, Format::Dcpi) => gmon::to_dcpi(files, options),
         (Format::Dcpi, Format::Gmon) => dcpi::to_gmon(files, options),
         (Format::Dcpi, Format::Dcpi) => dcpi::to_dcpi(files, options),
-        (_, Format::Mtrc) => Err(Error::Impossible(format!("{from} has only sums, but a trace consists of events"))),
-        (_, Format::Mptl) => Err(Error::Impossible(format!("{from} has no block sizes, which MPTL requires"))),
-        _ => Err(Error::Impossible(format!("{from} cannot be converted to {to}"))),
+        (_, Format::Mtrc) => Err(Impossible::OnlySums(from).into()),
+        (_, Format::Mptl) => Err(Impossible::NoBlockSizes(from).into()),
+        _ => Err(Impossible::NoConversion { from, to: to.to_string() }.into()),
     }
 }
 
@@ -137,24 +136,20 @@ fn open(paths: &[PathBuf]) -> Result<Option<(Format, Vec<OpenedFile>)>, Error> {
         let file = unpack::open(path)?;
         let format = match file.format {
             Some(format @ (Format::Mtrc | Format::Tape | Format::Recording)) => {
-                let why = format!("{}: {format} cannot be read from standard input; name the file", file.name);
-                return Err(Error::Impossible(why));
+                return Err(Impossible::NotSeekable { name: file.name, format }.into());
             }
             Some(format) => format,
-            None => return Err(Error::Impossible(format!("{}: not a file of a known format", file.name))),
+            None => return Err(Impossible::UnknownFile(file.name).into()),
         };
         if let Some(other) = common.filter(|&other| other != format) {
-            return Err(Error::Impossible(format!(
-                "{}: {format}, but other files are {other}; only files of the same format can be summed",
-                file.name
-            )));
+            return Err(Impossible::OtherFormat { name: file.name, format, other }.into());
         }
         common = Some(format);
         opened.push(file);
     }
     match common {
         None => Ok(None),
-        Some(_) if streamed > 0 => Err(Error::Impossible("only files of the same format can be summed".into())),
+        Some(_) if streamed > 0 => Err(Impossible::MixedFormats.into()),
         Some(format) => Ok(Some((format, opened))),
     }
 }
@@ -176,8 +171,7 @@ fn refuse_traces(to: &str, paths: &[PathBuf]) -> Result<(), Error> {
         let mut start = Vec::new();
         let read = crate::load::bare::open(path).and_then(|reader| reader.take(4).read_to_end(&mut start));
         if !path.is_dir() && read.is_ok() && start == b"MTRC" {
-            let why = format!("{}: a trace has no addresses of callers, which {to} requires", path.display());
-            return Err(Error::Impossible(why));
+            return Err(Impossible::NoCallers { path: path.clone(), to: to.to_owned() }.into());
         }
     }
     Ok(())

@@ -90,8 +90,8 @@ pub fn find(state: &Path, query: &EpochQuery) -> io::Result<Vec<PathBuf>> {
         found.extend(processes(&epoch, query));
     }
     if !query.each {
-        // The counts of a profile go on from epoch to epoch, so the last segment has all of them.
-        // A trace begins anew with each.
+        // A profile continues to count from epoch to epoch, so its last segment has all counts. A
+        // trace starts anew in each epoch.
         let mut last: BTreeMap<ProcessId, usize> = BTreeMap::new();
         for (index, (id, _)) in found.iter().enumerate() {
             if let Some(id) = id {

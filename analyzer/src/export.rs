@@ -7,6 +7,7 @@
 //! with those of the recording.
 
 mod by_thread;
+mod impossible;
 pub(crate) mod measure;
 pub(crate) mod merge;
 pub(crate) mod object_table;
@@ -18,6 +19,7 @@ pub(crate) mod target;
 pub(crate) mod tree;
 pub mod verify;
 
+pub use impossible::Impossible;
 pub use measure::{Measure, UnknownMeasure};
 pub use target::{Out, Target};
 pub use verify::Totals;
@@ -138,8 +140,11 @@ pub enum Error {
     #[error("{0}")]
     Write(String, #[source] io::Error),
     /// The format cannot hold a value, or bytes of it cannot be read.
-    #[error("{0}: {1}")]
-    Format(String, heaptape_formats::Error),
+    #[error("{0}")]
+    Format(String, #[source] heaptape_formats::Error),
+    /// A written file is not valid JSON.
+    #[error("{0}")]
+    Json(String, #[source] serde_json::Error),
     /// No process is selected.
     #[error(transparent)]
     Select(#[from] crate::processes::SelectError),
@@ -147,8 +152,8 @@ pub enum Error {
     #[error(transparent)]
     Range(#[from] crate::report::RangeError),
     /// The recording does not hold what the format needs, or the options do not fit it.
-    #[error("{0}")]
-    Impossible(String),
+    #[error(transparent)]
+    Impossible(#[from] Impossible),
 }
 
 /// Options of an export.
@@ -311,8 +316,7 @@ pub fn run(
     verify: bool,
 ) -> Result<Written, Error> {
     if verify && !exporter.is_read_back() {
-        let why = "is not read back here: leave out --verify";
-        return Err(Error::Impossible(format!("{} {why}", exporter.name())));
+        return Err(Impossible::NotReadBack(exporter.name()).into());
     }
     let recordings: Vec<Recording> = load::open_all(paths)?;
     let mut source = Source::new(&recordings, options)?;
@@ -321,10 +325,8 @@ pub fn run(
         source.processes.retain(|process| process.has_events());
     }
     if source.processes.is_empty() {
-        return Err(Error::Impossible(match needs.events {
-            true => format!("{} needs events, and there are none", exporter.name()),
-            false => "there is no process in it".to_string(),
-        }));
+        let why = if needs.events { Impossible::NoEvents(exporter.name()) } else { Impossible::NoProcess };
+        return Err(why.into());
     }
     let several = needs.shape == Shape::Folder || needs.shape == Shape::OnePerProcess && source.processes.len() > 1;
     let mut out = Out::new(Target::of(exporter, paths, target, several)?);

@@ -70,8 +70,8 @@ pub use load::bare::{open as open_file, unpacking};
 pub use load::tape::read as read_tape;
 pub use load::tape::{Tape, TraceRange};
 pub use load::{
-    Accounting, Clock, Events, Failure, Joined, Process, RecordedEvents, Recording, Segment, StartPoint, open,
-    open_all, open_separately, recording_around,
+    Accounting, Clock, Events, Failure, Joined, Process, RecordedEvents, Recording, Segment, StartPoint, TapeError,
+    open, open_all, open_separately, recording_around,
 };
 pub use missing::Missing;
 pub use pack::{Packed, pack};

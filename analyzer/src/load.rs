@@ -19,16 +19,17 @@ pub(crate) mod tape;
 pub use accounting::{Accounting, RecordedEvents};
 pub use clock::Clock;
 pub use joined::{Joined, Segment};
-pub use process::{Events, Process};
+pub use process::{Events, Process, TapeError};
 pub use start::StartPoint;
 
 use crate::import;
 use crate::missing::Missing;
+use crate::text;
 use archive::{Unpacked, is_archive, unpack};
-use heaptape_formats::recording::{self, CRASH_REPORT, PROFILE, RECORDING, TRACE};
+use heaptape_formats::recording::{self, CRASH_REPORT, PROFILE, RECORDING, TAPE, TRACE};
 use heaptape_formats::tape::journal::has_tape;
 use heaptape_formats::tape::{Codec, FILE_MAGIC, Source};
-use heaptape_formats::{Error, Format, sniff};
+use heaptape_formats::{Error, Format, ReadError, sniff};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -40,28 +41,39 @@ const SNIFF_LENGTH: u64 = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The path cannot be read.
-    #[error("{path}: {error}")]
+    #[error("{path}")]
     Io {
         /// Path of the file.
         path: String,
         /// The error of the system.
-        error: io::Error,
+        source: io::Error,
     },
     /// The file has a known format and cannot be parsed.
-    #[error("{path}: {error}")]
+    #[error("{path}")]
     Format {
         /// Path of the file.
         path: String,
         /// The error of the parser.
-        error: Error,
+        source: Error,
     },
-    /// The path is not a recording and has no known format.
-    #[error("{path}: {why}")]
-    Unknown {
-        /// Path of the file or folder.
+    /// The file cannot be unpacked.
+    #[error(transparent)]
+    Unpack(#[from] crate::unpack::Error),
+    /// The file has no known format.
+    #[error(
+        "{0}: not a recording or a file of a known format (archive, MTRC, MPTL, tape, pprof, heaptrack, DHAT, Massif)"
+    )]
+    UnknownFormat(String),
+    /// The folder is not a recording.
+    #[error("{0}: not a recording: it contains neither {RECORDING} nor the folder of a process")]
+    NotARecording(String),
+    /// The folder of a process has neither a readable tape nor a trace or profile.
+    #[error("{path}: {TAPE}")]
+    NoTape {
+        /// Path of the folder.
         path: String,
-        /// Description of the error.
-        why: String,
+        /// Why the tape cannot be read.
+        source: TapeError,
     },
 }
 
@@ -188,9 +200,7 @@ pub fn open_separately(path: &Path) -> Result<Recording, Failure> {
         Some(format) if import::is_supported(format) => return single_process(path, imported::open(path, format)?),
         _ => {}
     }
-    let why = "not a recording or a file of a known format (archive, MTRC, MPTL, tape, pprof, heaptrack, DHAT, Massif)";
-    let why = why.to_string();
-    Err(Failure::Unknown { path: path.display().to_string(), why })
+    Err(Failure::UnknownFormat(path.display().to_string()))
 }
 
 fn single_process(path: &Path, process: Process) -> Result<Recording, Failure> {
@@ -231,7 +241,7 @@ fn directory(path: &Path) -> Result<Recording, Failure> {
         match is_name.then(|| Process::open(&folder, Some(entry))) {
             Some(Ok(process)) => processes.push(process),
             Some(Err(error)) => {
-                missing.push(Missing::File { name: entry.folder.clone(), why: error.to_string() });
+                missing.push(Missing::File { name: entry.folder.clone(), why: text::with_causes(&error) });
                 processes.push(Process::empty(&folder, entry));
             }
             None => missing.push(Missing::File { name: entry.folder.clone(), why: "not the name of a folder".into() }),
@@ -247,8 +257,7 @@ fn directory(path: &Path) -> Result<Recording, Failure> {
         }
     }
     if about.is_none() && processes.is_empty() {
-        let why = format!("not a recording: it contains neither {RECORDING} nor the folder of a process");
-        return Err(Failure::Unknown { path: path.display().to_string(), why });
+        return Err(Failure::NotARecording(path.display().to_string()));
     }
     if processes.is_empty() {
         missing.push(Missing::NoProcess);
@@ -292,6 +301,13 @@ pub(crate) fn unlisted(path: &Path, about: Option<&recording::Recording>) -> io:
     Ok(found)
 }
 
-pub(crate) fn io_failure(path: &Path, error: io::Error) -> Failure {
-    Failure::Io { path: path.display().to_string(), error }
+pub(crate) fn io_failure(path: &Path, source: io::Error) -> Failure {
+    Failure::Io { path: path.display().to_string(), source }
+}
+
+pub(crate) fn read_failure(path: &Path, error: ReadError) -> Failure {
+    match error {
+        ReadError::Io(source) => io_failure(path, source),
+        ReadError::Format(source) => Failure::Format { path: path.display().to_string(), source },
+    }
 }

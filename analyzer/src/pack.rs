@@ -28,12 +28,12 @@ pub enum Error {
     #[error(transparent)]
     Load(#[from] Failure),
     /// A file cannot be copied.
-    #[error("{path}: {error}")]
+    #[error("{path}")]
     Io {
         /// Path of the file.
         path: String,
         /// The error of the system.
-        error: io::Error,
+        source: io::Error,
     },
     /// The recording is not a directory, so no files can be added.
     #[error("{0}: not a directory; only the directory of a recording can be packed")]
@@ -70,7 +70,7 @@ pub fn pack(folder: &Path, origin: Origin) -> Result<Packed, Error> {
         if to == from {
             continue;
         }
-        let failed = |error| Error::Io { path: from.display().to_string(), error };
+        let failed = |source| Error::Io { path: from.display().to_string(), source };
         std::fs::create_dir_all(to.parent().unwrap_or(&root)).map_err(failed)?;
         packed.bytes += std::fs::copy(&from, &to).map_err(failed)?;
         packed.files.push(to);

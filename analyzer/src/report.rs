@@ -33,6 +33,7 @@ pub mod temporary;
 pub mod threads;
 pub mod threshold;
 pub mod timeline;
+mod unanswerable;
 pub mod verify;
 pub mod why;
 
@@ -44,6 +45,7 @@ pub use query::{ProcessHeader, Query};
 pub use range::RangeError;
 pub use stack_text::text_stack;
 pub use summary::after_record;
+pub use unanswerable::Unanswerable;
 
 use crate::load::{Events, Process};
 use crate::missing::{self, Missing};
@@ -88,8 +90,8 @@ pub enum Error {
     #[error(transparent)]
     Suppressions(#[from] crate::suppress::Error),
     /// The recording does not hold what the report needs.
-    #[error("{0}")]
-    Unanswerable(String),
+    #[error(transparent)]
+    Unanswerable(#[from] Unanswerable),
 }
 
 /// The outcome of a report, which determines the exit status.

@@ -371,6 +371,12 @@ pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "-".into() } else { format!("{:.1}%", part as f64 * 100.0 / whole as f64) }
 }
 
+/// Returns the message of an error and those of its causes, as commands print it.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |message, cause| format!("{message}: {cause}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,7 +19,8 @@ fn steps() -> Vec<Step> {
     program(&rolls)
 }
 
-/// Recordings with gaps and without, that ended, and that a killed recorder left without a ledger.
+/// Recordings with and without gaps, complete ones and one whose recorder was killed before it
+/// wrote the accounts.
 fn variants() -> Vec<(&'static str, Options)> {
     let losses = vec![
         tape::Loss { thread: 1, events: 40, from_tick: 110, to_tick: 120 },

@@ -73,7 +73,7 @@ fn built(path: &Path, bias: u64) -> Built {
     Built { path: path.to_path_buf(), build_id, bias, end, functions, indexes }
 }
 
-/// Compiles both; none where there is no compiler or no gprof.
+/// Compiles both programs. Returns `None` if there is no compiler or no gprof.
 fn compiled(dir: &Path) -> Option<[Built; 2]> {
     let has = |tool: &str| Command::new(tool).arg("--version").output().is_ok();
     if !["g++", "gcc", "gprof"].iter().all(|tool| has(tool)) {

@@ -98,7 +98,7 @@ fn what_is_written_adds_up_to_what_was_recorded() {
         let of: u128 = truth.sites.iter().filter(|row| row.site != 0).map(|row| u128::from(what.of(row, true))).sum();
         assert_eq!(sum(&counts, what.name()), of, "{}", what.name());
     }
-    // Without a stack there is no image: the check reports it.
+    // Events without a stack belong to no image: the check reports them.
     assert!(!counts.is_whole());
     let lost = counts.verdicts.iter().find(|verdict| verdict.name == "alloc-count").unwrap();
     let none = truth.sites.iter().find(|row| row.site == 0).unwrap().allocs;
@@ -430,7 +430,7 @@ fn stacks_without_end_are_cut_in_other_formats() {
     let file = dir.path().join("deep.mptl");
     std::fs::write(&file, bytes).unwrap();
     for exporter in EXPORTERS.iter().filter(|exporter| exporter.is_read_back()) {
-        // Without modules there is no object that a file could be of.
+        // Some formats write a file for each object, and without modules there are no objects.
         if exporter.needs().events || exporter.needs().shape == export::Shape::Folder {
             continue;
         }

@@ -98,7 +98,7 @@ proptest! {
         let filter = Filter { min_age: Some(least), ..Filter::default() };
         let mut out = Vec::new();
         peak::run(&query(&path, filter), &mut out, Style::PLAIN).unwrap();
-        // An implied death has no known moment: its block is chosen by none.
+        // The time of an implied free is not known, so no filter selects its block.
         let implied = steps.iter().any(|step| matches!(step, Step::Implied { .. }));
         if !implied {
             prop_assert_eq!(value(&out)["peak_bytes"].as_u64(), Some(most));

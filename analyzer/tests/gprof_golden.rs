@@ -16,7 +16,8 @@ fn view(arguments: &[&str]) -> (String, String, Result<Completeness, String>) {
     let arguments: Vec<String> = arguments.iter().map(|word| (*word).to_owned()).collect();
     let options = Options::parse(&arguments).unwrap();
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    let completeness = gprof::run(&options, &mut out, &mut err).map_err(|failure| failure.to_string());
+    let completeness =
+        gprof::run(&options, &mut out, &mut err).map_err(|failure| heaptape_analyzer::text::with_causes(&failure));
     (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap(), completeness)
 }
 

@@ -64,9 +64,9 @@ proptest! {
         prop_assert_eq!(live, plain);
     }
 
-    /// The peak within a part of the run, by brute force over the moments of that part.
+    /// The peak in a time range equals that of a search through all events of the range.
     #[test]
-    fn peak_within_a_part(rolls in rolls(), chunk in 1usize..90, from in 0u64..300, length in 1u64..300) {
+    fn peak_in_a_time_range_is_the_maximum(rolls in rolls(), chunk in 1usize..90, from in 0u64..300, length in 1u64..300) {
         let steps = program(&rolls);
         let (_dir, path) = made::recording(&steps, &options(chunk, 0));
         let recording = open(&path).unwrap();

@@ -27,7 +27,7 @@ macro_rules! commands {
         /// `-`.
         pub const GROUPS: &[(&str, &[&str])] = &[$(($group, &[$(stringify!($name)),*])),*];
 
-        /// Runs a subcommand.
+        /// Runs the subcommand of the command line.
         ///
         /// # Errors
         /// Wrong arguments, files that cannot be read or written, sockets that do not answer.

@@ -124,7 +124,15 @@ impl fmt::Display for ReadError {
     }
 }
 
-impl std::error::Error for ReadError {}
+impl std::error::Error for ReadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        // The message is that of the cause, so its cause comes next.
+        match self {
+            ReadError::Io(error) => error.source(),
+            ReadError::Format(error) => error.source(),
+        }
+    }
+}
 
 /// Result of reading bytes in memory.
 pub type Result<T> = std::result::Result<T, Error>;

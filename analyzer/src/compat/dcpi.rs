@@ -26,9 +26,12 @@ pub enum Error {
     /// A named file could not be opened.
     #[error(transparent)]
     Open(#[from] unpack::Error),
-    /// No file could be read. The text lists the fault of each file.
-    #[error("no DCPI profile could be read{0}")]
-    NoProfile(String),
+    /// No file could be read.
+    #[error("no DCPI profile could be read{}", .faults.iter().map(|fault| format!("\n  {fault}")).collect::<String>())]
+    NoProfile {
+        /// The fault of each file.
+        faults: Vec<String>,
+    },
     /// The requested event is not in the files.
     #[error("no samples of event {wanted}; there are {present}")]
     NoEvent {
@@ -37,9 +40,28 @@ pub enum Error {
         /// The events in the files, separated by commas.
         present: String,
     },
-    /// The requested procedure was not found, or is ambiguous. The text is the complete message.
-    #[error("{0}")]
+    /// No image has symbols, so that no procedure can be found.
+    #[error("{0}: no image has symbols; name its ELF file (--image)")]
+    NoSymbols(String),
+    /// The requested procedure was not found.
+    #[error("{0}: no such procedure in the images")]
     NoProcedure(String),
+    /// Several procedures have the requested name, and no samples.
+    #[error("{name}: {count} procedures, none with samples")]
+    NoSamples {
+        /// Name that was requested.
+        name: String,
+        /// Number of procedures with this name.
+        count: usize,
+    },
+    /// Several procedures with samples have the requested name.
+    #[error("{name}: several procedures, name an address: {}", .locations.join(", "))]
+    SeveralProcedures {
+        /// Name that was requested.
+        name: String,
+        /// Address and image of each procedure.
+        locations: Vec<String>,
+    },
     /// The result could not be written.
     #[error("writing the result")]
     Write(#[from] io::Error),

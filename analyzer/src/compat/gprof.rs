@@ -13,7 +13,7 @@ mod symbols;
 mod view;
 
 use crate::compat::input::{self, RecordingInput, is_recording};
-use crate::export::Measure;
+use crate::export::{self, Measure};
 use crate::symbols::ObjectError;
 use crate::unpack;
 use graph::{Filter, Graph};
@@ -29,9 +29,61 @@ use view::{Names, View};
 /// The error of the view.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// A message for the user.
-    #[error("{0}")]
-    Message(String),
+    /// The executable cannot be read.
+    #[error("{path}")]
+    Executable {
+        /// Path of the executable.
+        path: String,
+        /// The error of the system.
+        source: std::io::Error,
+    },
+    /// The executable is a damaged ELF file, or none.
+    #[error("{path}{}", if matches!(.source, ObjectError::Damaged(_)) { ": not an ELF file that can be read" } else { "" })]
+    Object {
+        /// Path of the executable.
+        path: String,
+        /// What is wrong with it.
+        source: ObjectError,
+    },
+    /// The executable has no symbols.
+    #[error("file `{0}' has no symbols")]
+    NoSymbols(String),
+    /// A profile cannot be opened.
+    #[error(transparent)]
+    Open(#[from] unpack::Error),
+    /// A file of another format cannot be converted.
+    #[error(transparent)]
+    Convert(#[from] export::Error),
+    /// A profile cannot be parsed, or does not fit the others.
+    #[error("{path}{hint}")]
+    Profile {
+        /// Path of the profile.
+        path: String,
+        /// What the profile seems to be, or nothing.
+        hint: String,
+        /// The error of the parser.
+        source: heaptape_formats::Error,
+    },
+    /// A recording cannot be read, or has no tables of the executable.
+    #[error("{path}")]
+    Recording {
+        /// Path of the recording.
+        path: String,
+        /// Why there are no tables.
+        source: export::Error,
+    },
+    /// A recording without the path of its program was given instead of an executable.
+    #[error("{0}: the path of its program is not known")]
+    NoProgram(String),
+    /// The flat profile needs a histogram.
+    #[error("gmon.out file is missing histogram")]
+    NoHistogram,
+    /// The call graph needs arcs.
+    #[error("gmon.out file is missing call-graph data")]
+    NoArcs,
+    /// The sum does not fit the format of gmon.sum.
+    #[error("gmon.sum")]
+    Sum(#[source] heaptape_formats::Error),
     /// Writing the output failed.
     #[error(transparent)]
     Io(#[from] std::io::Error),
@@ -48,13 +100,9 @@ pub enum Completeness {
 
 type Result<T> = std::result::Result<T, Failure>;
 
-/// Returns a message as an error.
-fn message<T>(text: String) -> Result<T> {
-    Err(Failure::Message(text))
-}
-
-fn read_file(path: &str) -> Result<Vec<u8>> {
-    std::fs::read(path).or_else(|error| message(format!("{path}: {error}")))
+/// Returns the error of a profile.
+fn profile_failure(path: &str, source: heaptape_formats::Error) -> Failure {
+    Failure::Profile { path: path.to_owned(), hint: String::new(), source }
 }
 
 /// Runs gprof: writes listings to `out`, warnings to `err`, and the files of `-s` and `-y` to the
@@ -76,13 +124,11 @@ pub fn run(options: &Options, out: &mut dyn Write, err: &mut dyn Write) -> Resul
     let is_recording_only = is_recording(Path::new(&options.image));
     let completed = if is_recording_only { with_program(options)? } else { options.clone() };
     let options = &completed;
-    let image = Image::read(&read_file(&options.image)?);
-    let image = image.or_else(|error| {
-        let what = if matches!(error, ObjectError::Damaged(_)) { "not an ELF file that can be read: " } else { "" };
-        message(format!("{}: {what}{error}", options.image))
-    })?;
+    let path = || options.image.clone();
+    let bytes = std::fs::read(&options.image).map_err(|source| Failure::Executable { path: path(), source })?;
+    let image = Image::read(&bytes).map_err(|source| Failure::Object { path: path(), source })?;
     if image.symbols.is_empty() {
-        return message(format!("file `{}' has no symbols", options.image));
+        return Err(Failure::NoSymbols(path()));
     }
     let rules = Rules { no_static: options.no_static, only_functions: options.only_functions };
     let table = if options.lines { Table::lines(&image, rules) } else { Table::functions(&image, rules) };
@@ -113,20 +159,20 @@ impl Input {
         if is_recording(Path::new(path)) {
             return self.read_recording(path, image, options, err);
         }
-        let opened = unpack::open(Path::new(path)).or_else(|error| message(chain(&error)))?;
+        let opened = unpack::open(Path::new(path))?;
         let what: Vec<Measure> = options.what.into_iter().collect();
-        let (bytes, notes) = input::gmon_bytes(opened, hints, &what).or_else(|error| message(chain(&error)))?;
+        let (bytes, notes) = input::gmon_bytes(opened, hints, &what)?;
         for note in &notes {
             writeln!(err, "gprof: {path}: {note}")?;
         }
-        let read = gmon::read(&bytes, hints).or_else(|error| {
+        let read = gmon::read(&bytes, hints).map_err(|source| {
             let other = gmon::read(&bytes, Hints { abi: None, ..hints });
             let fits = other.ok().filter(|other| other.ending.is_complete() && other.abi != image.abi);
             let hint = fits.map(|other| {
                 let (theirs, ours) = (other.abi.name(), image.abi.name());
                 format!(" (it reads as {theirs}, and {} is {ours})", options.image)
             });
-            message(format!("{path}: {error}{}", hint.unwrap_or_default()))
+            Failure::Profile { path: path.to_owned(), hint: hint.unwrap_or_default(), source }
         })?;
         for note in &read.notes {
             writeln!(err, "gprof: warning: {path}: {note}")?;
@@ -144,7 +190,7 @@ impl Input {
         if options.info {
             info(path, &read, out)?;
         }
-        self.union.add(&read).or_else(|error| message(format!("{path}: {error}")))
+        self.union.add(&read).map_err(|error| profile_failure(path, error))
     }
 
     fn read_recording(&mut self, path: &str, image: &Image, options: &Options, err: &mut dyn Write) -> Result<()> {
@@ -154,12 +200,12 @@ impl Input {
         });
         let tables =
             recording.and_then(|recording| recording.gmon(Path::new(&options.image), image.build_id.as_deref()));
-        let (gmon, notes) = tables.or_else(|error| message(format!("{path}: {}", chain(&error))))?;
+        let (gmon, notes) = tables.map_err(|source| Failure::Recording { path: path.to_owned(), source })?;
         for note in &notes {
             writeln!(err, "gprof: {path}: {note}")?;
             self.completeness = Completeness::Truncated;
         }
-        self.union.add(&gmon).or_else(|error| message(format!("{path}: {error}")))
+        self.union.add(&gmon).map_err(|error| profile_failure(path, error))
     }
 }
 
@@ -167,16 +213,10 @@ impl Input {
 /// argument, where gprof expects the executable.
 fn with_program(options: &Options) -> Result<Options> {
     let recording = options.image.clone();
-    let opened =
-        RecordingInput::open(Path::new(&recording), &options.processes).or_else(|error| message(chain(&error)))?;
+    let opened = RecordingInput::open(Path::new(&recording), &options.processes)?;
     let program = opened.program().map(|path| path.display().to_string());
-    let Some(image) = program else { return message(format!("{recording}: the path of its program is not known")) };
+    let Some(image) = program else { return Err(Failure::NoProgram(recording)) };
     Ok(Options { image, profiles: vec![recording], ..options.clone() })
-}
-
-/// Returns the message of an error and its cause.
-fn chain(error: &dyn std::error::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
 }
 
 /// Prints the file information (`-i`).
@@ -234,10 +274,10 @@ fn list(
     };
     let graph = Graph::new(&table, &union, &samples.times, &filter);
     if styles.flat && !has_histogram {
-        return message("gmon.out file is missing histogram".to_owned());
+        return Err(Failure::NoHistogram);
     }
     if styles.graph && !has_arcs {
-        return message("gmon.out file is missing call-graph data".to_owned());
+        return Err(Failure::NoArcs);
     }
     let (source, no_source) = (select(&names.source), select(&names.no_source));
     let (exec, no_exec) = (select(&names.counts), select(&names.no_counts));
@@ -310,7 +350,7 @@ fn write_sum(options: &Options, table: &Table, union: &Union, image: &Image) -> 
     sum.blocks.sort_by_key(|block| block.address);
     let form = options.form.unwrap_or(Form::Magic);
     let written = sum.to_gmon(form, image.abi).and_then(|gmon| gmon::write(&gmon));
-    let written = written.or_else(|error| message(format!("gmon.sum: {error}")))?;
+    let written = written.map_err(Failure::Sum)?;
     std::fs::write("gmon.sum", written)?;
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! tables that an export to its own format would write.
 
 use crate::convert::{self, ConvertOptions, Converted};
+use crate::export::Impossible;
 use crate::export::{self, Error, Measure, Options, Source};
 use crate::load::{self, Process, Recording, bare};
 use crate::processes::ProcessFilter;
@@ -91,8 +92,7 @@ impl RecordingInput {
         // The sort is stable: of equal processes the first one is used.
         processes.sort_by_key(|process| std::cmp::Reverse(process.tape.events));
         let mut processes = processes.into_iter();
-        let first =
-            processes.next().ok_or_else(|| Error::Impossible("this needs events, and there are none".into()))?;
+        let first = processes.next().ok_or(Impossible::NoEvents("this"))?;
         Ok((first, processes.map(|process| process.about.folder.clone()).collect()))
     }
 
@@ -122,9 +122,8 @@ impl RecordingInput {
         let tests: [&dyn Fn(&export::objects::Object) -> bool; 3] = [&by_id, &by_path, &by_name];
         let index = tests.iter().find_map(|test| tables.objects.iter().position(|(object, _)| test(object)));
         let Some((found, table)) = index.and_then(|index| tables.objects.get(index)) else {
-            let names: Vec<&str> = tables.objects.iter().map(|(object, _)| object.path.as_str()).collect();
-            let why = format!("nothing was allocated in {}; there are {}", object.display(), names.join(", "));
-            return Err(Error::Impossible(why));
+            let others = tables.objects.iter().map(|(object, _)| object.path.clone()).collect();
+            return Err(Impossible::UnknownObject { object: object.to_path_buf(), others }.into());
         };
         let (gmon, unit) = table.gmon(measure, &found.path, heaptape_formats::Abi::LE64)?;
         let mut notes: Vec<String> = source.missing.iter().map(ToString::to_string).collect();
@@ -155,7 +154,7 @@ pub fn convert_to(opened: &OpenedFile, to: Format, what: &[Measure]) -> Result<O
 pub fn gmon_bytes(opened: OpenedFile, hints: Hints, what: &[Measure]) -> Result<(Vec<u8>, Vec<String>), Error> {
     match convert_to(&opened, Format::Gmon, what) {
         Ok(Some(Converted { mut files, notes, .. })) if files.len() == 1 => Ok((files.remove(0).1, notes)),
-        Ok(Some(_)) => Err(Error::Impossible(format!("{} holds several events: name one", opened.name))),
+        Ok(Some(_)) => Err(Impossible::SeveralEvents(opened.name).into()),
         Ok(None) => Ok((opened.bytes, Vec::new())),
         // A BSD file has no magic number and may look like another format. The reader decides.
         Err(error) => match gmon::read(&opened.bytes, hints) {

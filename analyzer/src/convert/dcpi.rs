@@ -1,6 +1,7 @@
 //! Converts DCPI profiles.
 
 use super::{ConvertOptions, Converted, format_error};
+use crate::export::Impossible;
 use crate::export::{self, Error};
 use crate::missing::Missing;
 use crate::unpack::OpenedFile;
@@ -25,7 +26,7 @@ fn read<'f>(
     for file in files {
         let profile = dcpi::read_at(&file.bytes, options.stride).map_err(format_error(file))?;
         if !profile.is_documented() {
-            return Err(Error::Impossible(format!("{}: the body of this version is not documented", file.name)));
+            return Err(Impossible::UndocumentedVersion(file.name.clone()).into());
         }
         let faults =
             profile.faults.iter().map(|fault| Missing::File { name: file.name.clone(), why: fault.to_string() });
@@ -65,7 +66,7 @@ pub(super) fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<
         let wide = amounts.keys().next_back().is_some_and(|&last| last > u64::from(u32::MAX) - 2);
         let flavour = options.export.flavour.unwrap_or(Abi::LE64);
         if wide && flavour.word_size == 4 {
-            return Err(Error::Impossible("addresses of more than 32 bits do not fit into a 32-bit file".into()));
+            return Err(Impossible::WideAddresses.into());
         }
         let abbreviation = group.event.bytes().next().unwrap_or(b'e');
         let mut builder = gmon::Builder::new(flavour, Unit::counted(&group.event, abbreviation));

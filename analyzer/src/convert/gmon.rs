@@ -1,6 +1,7 @@
 //! Converts gmon.out files.
 
 use super::{ConvertOptions, Converted, addresses, format_error};
+use crate::export::Impossible;
 use crate::export::{self, Error};
 use crate::missing::Missing;
 use crate::unpack::OpenedFile;
@@ -39,7 +40,7 @@ pub(super) fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<
     let target_form = options.form.unwrap_or(if form == Form::LdProfile { Form::Magic } else { form });
     let flavour = options.export.flavour.unwrap_or(flavour);
     if flavour.word_size == 4 && is_wide(&union) {
-        return Err(Error::Impossible("addresses of more than 32 bits do not fit into a 32-bit file".into()));
+        return Err(Impossible::WideAddresses.into());
     }
     if target_form == Form::Bsd && union.rate() != gmon::layout::BSD_RATE {
         converted.notes.push(format!("the old BSD form does not store the rate, {}", union.rate()));
@@ -72,7 +73,7 @@ pub(super) fn to_dcpi(files: &[OpenedFile], options: &ConvertOptions) -> Result<
     let mut converted = Converted::default();
     let (union, ..) = read(files, &mut converted)?;
     let Some(unit) = union.unit else {
-        return Err(Error::Impossible("there is no histogram, which DCPI requires".into()));
+        return Err(Impossible::NoHistogram.into());
     };
     let mut amounts: BTreeMap<u64, u64> = BTreeMap::new();
     for sum in &union.sums {
@@ -97,7 +98,7 @@ pub(super) fn to_dcpi(files: &[OpenedFile], options: &ConvertOptions) -> Result<
         &mut converted,
     )?;
     if converted.files.is_empty() {
-        return Err(Error::Impossible("the histograms are empty".into()));
+        return Err(Impossible::EmptyHistograms.into());
     }
     if !union.arcs.is_empty() {
         converted.notes.push(format!("{} arcs of the call graph cannot be represented in DCPI", union.arcs.len()));

@@ -2,6 +2,7 @@
 //! the addresses of the results.
 
 use super::{ConvertOptions, Converted, addresses, format_error, truncation};
+use crate::export::Impossible;
 use crate::export::objects::Frame;
 use crate::export::stack_tree::{Gathering, Tree};
 use crate::export::{Error, Measure, Totals, merge};
@@ -56,7 +57,7 @@ fn amount(measure: Measure, data: &Data) -> Result<u64, Error> {
         Measure::LiveBytes | Measure::LeakBytes => allocated.total().saturating_sub(freed.total()),
         Measure::LiveCount | Measure::LeakCount => allocated.count().saturating_sub(freed.count()),
         Measure::PeakBytes | Measure::PeakCount => {
-            return Err(Error::Impossible("MPTL does not store the peak".into()));
+            return Err(Impossible::PeakOfProfile.into());
         }
     })
 }
@@ -163,7 +164,7 @@ pub(super) fn to_dcpi(files: &[OpenedFile], options: &ConvertOptions) -> Result<
         addresses::profiles(measure.name(), &amounts, &[], options.stride.unwrap_or(1), &mut converted)?;
     }
     if converted.files.is_empty() {
-        return Err(Error::Impossible("all counts of the measure are 0".into()));
+        return Err(Impossible::NoCounts.into());
     }
     converted.notes.push("a DCPI profile has no callers".into());
     Ok(converted)

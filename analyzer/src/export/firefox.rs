@@ -94,8 +94,8 @@ impl Exporter for Export {
         let mut totals = Totals::default();
         for path in files {
             let opened = unpack::open(path)?;
-            let file: Value = serde_json::from_slice(&opened.bytes)
-                .map_err(|error| Error::Impossible(format!("{}: {error}", opened.name)))?;
+            let file: Value =
+                serde_json::from_slice(&opened.bytes).map_err(|error| Error::Json(opened.name.clone(), error))?;
             for thread in file["threads"].as_array().into_iter().flatten() {
                 let weights = thread["nativeAllocations"]["weight"].as_array().into_iter().flatten();
                 let weights: Vec<i128> = weights.filter_map(Value::as_i64).map(i128::from).collect();

@@ -16,6 +16,7 @@ use super::object_table::Table;
 use super::objects::{Object, Objects};
 use super::stack_tree::{Gathering, Tree};
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals};
+use crate::export::Impossible;
 use heaptape_formats::Abi;
 use heaptape_formats::gmon;
 
@@ -68,9 +69,7 @@ impl Exporter for Export {
 
     fn totals(&self, source: &mut Source<'_>) -> Result<Totals, Error> {
         if source.options.through {
-            let why =
-                "--through counts a stack once in each object that it passes through: there is no sum to compare with";
-            return Err(Error::Impossible(why.into()));
+            return Err(Impossible::NoTotals.into());
         }
         let mut totals = Totals::default();
         for measure in measures(source) {

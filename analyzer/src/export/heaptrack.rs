@@ -1,5 +1,5 @@
 //! heaptrack's data file: every allocation and free, for `heaptrack_print` and `heaptrack_gui`.
-//! Packed when the name says so (`.gz`, `.zst`), as heaptrack itself tells.
+//! The suffix of the name (`.gz`, `.zst`) selects the compression, as in heaptrack.
 //!
 //! A resize is a free and an allocation there. Blocks are distinguished by size and stack only, so
 //! that lifetimes of single blocks are not in such a file.

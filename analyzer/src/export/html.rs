@@ -21,6 +21,7 @@ pub use read::{Held, read};
 
 use super::{Error, Exporter, Needs, Out, Shape, Source, Totals};
 use crate::event::Range;
+use crate::export::Impossible;
 use crate::load::Recording;
 use crate::report::summary::Numbers;
 use data::Page;
@@ -113,7 +114,7 @@ impl Exporter for Export {
         for path in files {
             let name = path.display().to_string();
             let file = std::fs::read_to_string(path).map_err(|error| Error::Write(name.clone(), error))?;
-            let held = read(&file).ok_or_else(|| Error::Impossible(format!("{name} is no page of ours")))?;
+            let held = read(&file).ok_or(Impossible::NotAPage(name))?;
             for (column, sum) in SUMS {
                 let values = held.columns.get(column).into_iter().flatten();
                 totals.add(sum, values.map(|&value| u128::from(value)).sum());
@@ -141,7 +142,7 @@ struct Packed {
 fn page(source: &mut Source<'_>) -> Result<(Page, Packed), Error> {
     let recordings = source.recordings;
     if recordings.len() > 2 {
-        return Err(Error::Impossible("a page is of one recording, or compares two".into()));
+        return Err(Impossible::TooManyRecordings.into());
     }
     let range: Range = source.range();
     let selected = source.processes.clone();

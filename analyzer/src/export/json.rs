@@ -1,4 +1,4 @@
-//! JSON lines, for `jq` and data frames: an object a line, one for each process, then for each of
+//! JSON lines, for `jq` and data frames. Each line has one object: of a process, and then of each of
 //! its stacks or events.
 
 use super::rows::{self, EventRow};
@@ -90,8 +90,8 @@ impl Exporter for Export {
         for path in files {
             let opened = unpack::open(path)?;
             for line in opened.bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
-                let value: Value = serde_json::from_slice(line)
-                    .map_err(|error| Error::Impossible(format!("{}: {error}", opened.name)))?;
+                let value: Value =
+                    serde_json::from_slice(line).map_err(|error| Error::Json(opened.name.clone(), error))?;
                 if value["type"] == "event" {
                     rows::count(&mut totals, value["kind"].as_str().unwrap_or(""), value["size"].as_u64().unwrap_or(0));
                 }

@@ -1,6 +1,7 @@
 //! Measures: what can be counted at a call site.
 
 use super::{Error, Out, Source, Totals};
+use crate::export::Impossible;
 use crate::text::clean;
 use heaptape_formats::tape::SiteSums;
 use std::str::FromStr;
@@ -97,13 +98,11 @@ pub(crate) fn one(source: &mut Source<'_>, out: &mut Out) -> Result<Measure, Err
         }
         &[what] => what,
         _ => {
-            return Err(Error::Impossible(
-                "this format holds one number a stack: --what takes one measure here".into(),
-            ));
+            return Err(Impossible::SeveralMeasures.into());
         }
     };
     if what.is_of_peak() && !has_peak(source) {
-        return Err(Error::Impossible("the file does not contain the live bytes of call sites at the peak".into()));
+        return Err(Impossible::NoPeak.into());
     }
     Ok(what)
 }

@@ -1,6 +1,7 @@
 //! Merges MPTL profiles by adding the sums of equal call stacks.
 
 use super::Error;
+use crate::export::Impossible;
 use heaptape_formats::mptl::{Bins, Builder, Profile, Sums, Symbol};
 use std::collections::HashMap;
 
@@ -11,12 +12,12 @@ use std::collections::HashMap;
 /// Returns an error if the size classes of the profiles differ, or if there is no profile.
 pub(crate) fn profiles(mut profiles: Vec<Profile>) -> Result<Profile, Error> {
     let first = match &profiles[..] {
-        [] => return Err(Error::Impossible("there is no profile to merge".into())),
+        [] => return Err(Impossible::NoProfile.into()),
         [_] => return Ok(profiles.remove(0)),
         [first, ..] => first.clone(),
     };
     if profiles.iter().any(|profile| profile.bounds != first.bounds) {
-        return Err(Error::Impossible("profiles with different size classes cannot be merged".into()));
+        return Err(Impossible::SizeClasses.into());
     }
     let mut merger = Merger { builder: Builder::new(first.bounds, sum_bins(&profiles)), ..Merger::default() };
     for profile in &profiles {

@@ -2,6 +2,7 @@
 
 use super::{Error, Exporter, Needs, Out, Shape, Source, Totals, merge, verify};
 use crate::event::Event;
+use crate::export::Impossible;
 use crate::load::{self, Events, Process};
 use crate::model::Model;
 use crate::model::{live_set::Block, row};
@@ -40,12 +41,8 @@ impl Exporter for Export {
         merged.abi = source.options.flavour.unwrap_or(merged.abi);
         merged.version = source.options.version.unwrap_or(merged.version);
         if !(FIRST_KNOWN..FIRST_TOO_NEW).contains(&merged.version) {
-            let why = format!(
-                "no mprof reads a profile of version {}: {FIRST_KNOWN} to {}",
-                merged.version,
-                FIRST_TOO_NEW - 1
-            );
-            return Err(Error::Impossible(why));
+            let (version, first, last) = (merged.version, FIRST_KNOWN, FIRST_TOO_NEW - 1);
+            return Err(Impossible::ProfileVersion { version, first, last }.into());
         }
         for process in &source.processes {
             if process.stacks().is_empty() || matches!(process.events, Events::Trace(_)) && process.sums.is_none() {
@@ -111,14 +108,8 @@ fn of(source: &mut Source<'_>, process: &Process) -> Result<Profile, Error> {
     match &process.events {
         Events::Profile if process.path.is_dir() => stored(),
         Events::Profile => read(&process.path),
-        Events::Imported { .. } => Err(Error::Impossible(format!(
-            "{}: MPTL's sums are by the size of blocks, and this file has none",
-            process.about.folder
-        ))),
-        Events::Sums => Err(Error::Impossible(format!(
-            "{}: MPTL's sums are by the size of blocks, and those of several segments cannot be joined; export each folder",
-            process.about.folder
-        ))),
+        Events::Imported { .. } => Err(Impossible::NoSizes(process.about.folder.clone()).into()),
+        Events::Sums => Err(Impossible::SeveralSegments(process.about.folder.clone()).into()),
         // The tape of this trace is missing, so that only the profile has stacks.
         Events::Trace(_) if process.sums.is_some() && process.path.is_dir() && source.range().is_all() => stored(),
         Events::Taped { .. } if source.range().is_all() && process.ready_sums().is_some() => match stored() {

@@ -3,6 +3,7 @@
 use super::rebase::{Fit, Learner, Rebase};
 use super::{Error, Exporter, Needs, Out, Shape, Source, Totals};
 use crate::event::{Event, Kind};
+use crate::export::Impossible;
 use crate::load::{Events, Process, bare};
 use crate::missing::Missing;
 use crate::report::call_site;
@@ -47,7 +48,7 @@ impl Exporter for Export {
         header.abi = options.flavour.unwrap_or(header.abi);
         header.version = options.version.unwrap_or(header.version);
         if options.names && !header.has_location() {
-            return Err(Error::Impossible(format!("traces of version {} hold no names", header.version)));
+            return Err(Impossible::TraceWithoutNames(header.version).into());
         }
         let mut file = out.stream()?;
         let mut buffer = Vec::with_capacity(GATHERED + 4096);

@@ -2,6 +2,7 @@
 
 use super::objects::Frame;
 use super::{Error, Measure};
+use crate::export::Impossible;
 use heaptape_formats::Abi;
 use heaptape_formats::gmon::{self, Builder, Gmon, Unit};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -106,7 +107,7 @@ impl Table {
         }
         Err(match refused {
             Some(error) => Error::Format(name.to_string(), error),
-            None => Error::Impossible(format!("{name}: there is no unit to count in")),
+            None => Impossible::NoUnit(name.to_string()).into(),
         })
     }
 }

@@ -2,6 +2,7 @@
 //! than heaptape. It is searched beside this program, in the package's folder, then in `PATH`.
 
 use super::{Error, Exporter, Needs, Out, Shape, Source, Totals};
+use crate::export::Impossible;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -31,11 +32,7 @@ impl Exporter for Export {
     }
 
     fn write(&self, source: &mut Source<'_>, out: &mut Out) -> Result<(), Error> {
-        let helper = helper().ok_or_else(|| {
-            let why = "is neither beside heaptape nor in the search path: the packages have it, and \
-                cargo build --release -p heaptape-parquet makes it";
-            Error::Impossible(format!("{HELPER} {why}"))
-        })?;
+        let helper = helper().ok_or(Impossible::NoHelper(HELPER))?;
         let failed = |error| Error::Write(helper.display().to_string(), error);
         let mut command = Command::new(&helper);
         command.arg("--output").arg(out.folder()?);
@@ -58,7 +55,7 @@ impl Exporter for Export {
         // Status 1: something is missing from the recording, which is known here.
         match output.status.code() {
             Some(0 | 1) => Ok(()),
-            _ => Err(Error::Impossible(format!("{HELPER}: {}", output.status))),
+            _ => Err(Impossible::HelperFailed { program: HELPER, status: output.status }.into()),
         }
     }
 

@@ -96,8 +96,8 @@ impl Exporter for Export {
         let mut totals = Totals::default();
         for path in files {
             let opened = unpack::open(path)?;
-            let file: Value = serde_json::from_slice(&opened.bytes)
-                .map_err(|error| Error::Impossible(format!("{}: {error}", opened.name)))?;
+            let file: Value =
+                serde_json::from_slice(&opened.bytes).map_err(|error| Error::Json(opened.name.clone(), error))?;
             for profile in file["profiles"].as_array().into_iter().flatten() {
                 let weights = profile["weights"].as_array().into_iter().flatten();
                 let sum = weights.filter_map(Value::as_u64).map(u128::from).sum();

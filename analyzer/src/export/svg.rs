@@ -5,6 +5,7 @@
 use super::collapsed::{add, tree};
 use super::tree::{Identity, Tree};
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure};
+use crate::export::Impossible;
 use crate::text::{bytes, count};
 use inferno::flamegraph::{self, Options, color};
 use std::str::FromStr;
@@ -42,7 +43,7 @@ impl Exporter for Export {
         let totals: Vec<u64> = (0..tree.columns.len()).map(|column| tree.inclusive(column)[0]).collect();
         let total = totals.last().copied().unwrap_or(0);
         if totals.iter().all(|&total| total == 0) {
-            return Err(Error::Impossible(format!("there is nothing to draw: no {}", what.name())));
+            return Err(Impossible::NothingToDraw(what.name()).into());
         }
         let least: Vec<u64> = totals.iter().map(|total| total / NARROWEST).collect();
         let mut lines = Vec::new();

@@ -1,6 +1,7 @@
 //! Targets of exports: standard output, a file, or a folder of files.
 
 use super::{Error, Exporter};
+use crate::export::Impossible;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -42,12 +43,9 @@ impl Target {
         several: bool,
     ) -> Result<Target, Error> {
         match requested {
-            Some(path) if path == Path::new("-") && several => {
-                Err(Error::Impossible(format!("{format} writes several files here: -o must name a folder")))
-            }
+            Some(path) if path == Path::new("-") && several => Err(Impossible::NoFolder(format.to_owned()).into()),
             Some(path) if several && path.exists() && !path.is_dir() => {
-                let why = format!("{format} writes several files here, and {} is not a folder", path.display());
-                Err(Error::Impossible(why))
+                Err(Impossible::NotAFolder { format: format.to_owned(), path: path.to_path_buf() }.into())
             }
             Some(path) if path == Path::new("-") => Ok(Target::Stdout),
             Some(path) if several => Ok(Target::Folder(path.to_path_buf())),
@@ -106,7 +104,7 @@ impl Out {
         match &self.target {
             Target::Folder(folder) => Ok(folder),
             Target::File(path) => Ok(path),
-            Target::Stdout => Err(Error::Impossible("-o must name a folder".into())),
+            Target::Stdout => Err(Impossible::NoFolder("this format".into()).into()),
         }
     }
 

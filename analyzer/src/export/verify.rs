@@ -2,6 +2,7 @@
 //! the recording.
 
 use super::Error;
+use crate::export::Impossible;
 use crate::load::{Events, Process};
 use crate::unpack;
 use heaptape_formats::mptl::Profile;
@@ -214,8 +215,8 @@ pub fn read(files: &[PathBuf]) -> Result<Totals, Error> {
                 totals.imported(&crate::load::imported::open(path, format)?)
             }
             other => {
-                let what = other.map_or("no known format", Format::name);
-                return Err(Error::Impossible(format!("{} was read back as {what}", opened.name)));
+                let found = other.map_or("no known format", Format::name);
+                return Err(Impossible::ReadBackAs { name: opened.name, found }.into());
             }
         }
     }

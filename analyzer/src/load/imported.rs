@@ -1,10 +1,10 @@
 //! Opens files of other tools as processes that have only sums.
 
-use super::{Clock, Events, Failure, Process, bare, io_failure};
+use super::{Clock, Events, Failure, Process, bare, io_failure, read_failure};
 use crate::import::{self, Imported};
 use crate::missing::Missing;
 use crate::unpack;
-use heaptape_formats::{Ending, Format, ReadError};
+use heaptape_formats::{Ending, Format};
 use std::io::BufReader;
 use std::path::Path;
 
@@ -13,21 +13,14 @@ use std::path::Path;
 /// # Errors
 /// Returns an error if the file cannot be read, or is not a file of the format.
 pub(crate) fn open(path: &Path, format: Format) -> Result<Process, Failure> {
-    let format_error = |error| Failure::Format { path: path.display().to_string(), error };
+    let format_error = |source| Failure::Format { path: path.display().to_string(), source };
     if format == Format::Heaptrack {
         let from = bare::open(path).map_err(|error| io_failure(path, error))?;
         let (imported, ending) =
-            import::from_stream(BufReader::with_capacity(1 << 18, from)).map_err(|failure| match failure {
-                ReadError::Io(error) => io_failure(path, error),
-                ReadError::Format(error) => format_error(error),
-            })?;
+            import::from_stream(BufReader::with_capacity(1 << 18, from)).map_err(|error| read_failure(path, error))?;
         return Ok(process(imported, path, ending, None));
     }
-    let unknown = |error: unpack::Error| {
-        let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-        Failure::Unknown { path: path.display().to_string(), why }
-    };
-    let opened = unpack::open(path).map_err(unknown)?;
+    let opened = unpack::open(path)?;
     let (imported, ending) = import::from_bytes(format, &opened.bytes).map_err(format_error)?;
     Ok(process(imported, path, ending, opened.damage))
 }

@@ -67,8 +67,8 @@ fn of_segments(mut segments: Vec<Process>) -> Option<Process> {
     Some(joined)
 }
 
-/// Returns how a segment begins after another one. A profile of an old recorder does not say that
-/// its sums go on.
+/// Returns how a segment begins after another one. A profile of an old recorder does not state
+/// that it continues the sums.
 fn begins(segment: &Process, before: &Process) -> Begins {
     let goes_on = segment.tape.segment.is_none() && !segment.has_events() && segment.clock == before.clock;
     if goes_on { Begins::Sums } else { segment.begins() }

@@ -3,7 +3,7 @@
 use super::chunk::{self, ChunkContext, Decoded, Decoder};
 use super::joined::Joined;
 use super::tape::{self, Tape, TraceRange};
-use super::{Clock, Failure, bare, io_failure, profile_file, trace_file};
+use super::{Clock, Failure, bare, io_failure, profile_file, read_failure, trace_file};
 use crate::event::{Bound, Event, Range, Span};
 use crate::missing::Missing;
 use crate::progress::Progress;
@@ -95,11 +95,14 @@ struct SplicedTape {
 
 /// Why the tape of a process cannot be read.
 #[derive(Debug, thiserror::Error)]
-enum TapeError {
+pub enum TapeError {
+    /// The tape or the journal cannot be read.
     #[error(transparent)]
     Io(#[from] std::io::Error),
+    /// The bytes are not those of a tape.
     #[error(transparent)]
     Format(#[from] heaptape_formats::Error),
+    /// There is neither a tape nor a journal.
     #[error("it is not there")]
     NotThere,
 }
@@ -123,7 +126,7 @@ impl Process {
     /// Opens the folder of a process.
     ///
     /// # Errors
-    /// Returns [`Failure::Unknown`] if the folder has neither tape, trace nor profile. Otherwise
+    /// Returns [`Failure::NoTape`] if the folder has neither tape, trace nor profile. Otherwise
     /// returns the error of the trace or profile if that cannot be read.
     pub fn open(folder: &Path, about: Option<&recording::ProcessInfo>) -> Result<Process, Failure> {
         let about = about.cloned().unwrap_or_else(|| recording::ProcessInfo {
@@ -138,7 +141,7 @@ impl Process {
         let open = journal::open_chunks(folder);
         let SplicedTape { file, tape, trace: (kept_at, kept) } = match open_tape(&tape_path, &open) {
             Ok(spliced) => spliced,
-            Err(error) => return Process::without_tape(folder, about, &error),
+            Err(error) => return Process::without_tape(folder, about, error),
         };
         let mut process = Process { about, path: folder.to_path_buf(), tape, ..Process::nothing() };
         process.missing.append(&mut process.tape.missing);
@@ -205,7 +208,7 @@ impl Process {
     /// Opens a trace or a profile that was sent to the daemon. It never had a tape.
     fn stream(folder: &Path, about: recording::ProcessInfo) -> Result<Process, Failure> {
         let lacks = about.lacks.clone();
-        let mut process = Process::without_tape(folder, about, &TapeError::NotThere)?;
+        let mut process = Process::without_tape(folder, about, TapeError::NotThere)?;
         process.missing.remove(0);
         if let Some(why) = lacks {
             let file = trace_file(folder).map(|(path, _)| path).or_else(|| profile_file(folder)).unwrap_or_default();
@@ -215,15 +218,14 @@ impl Process {
     }
 
     /// Opens trace and profile of a process without a tape. `error` is that of the tape.
-    fn without_tape(folder: &Path, about: recording::ProcessInfo, error: &TapeError) -> Result<Process, Failure> {
+    fn without_tape(folder: &Path, about: recording::ProcessInfo, error: TapeError) -> Result<Process, Failure> {
         let (trace, profile) = (trace_file(folder).map(|(path, _)| path), profile_file(folder));
         let mut process = match trace {
             Some(trace) => Process::trace(&trace)?,
             None => match &profile {
                 Some(profile) => Process::profile(profile)?,
                 None => {
-                    let why = format!("{TAPE}: {error}");
-                    return Err(Failure::Unknown { path: folder.display().to_string(), why });
+                    return Err(Failure::NoTape { path: folder.display().to_string(), source: error });
                 }
             },
         };
@@ -241,13 +243,11 @@ impl Process {
     /// Opens a single trace.
     ///
     /// # Errors
-    /// Returns [`Failure::Io`] if it cannot be read, and [`Failure::Unknown`] if it has no valid
+    /// Returns [`Failure::Io`] if it cannot be read, and [`Failure::Format`] if it has no valid
     /// header.
     pub fn trace(path: &Path) -> Result<Process, Failure> {
         let reader = bare::open(path).map_err(|error| io_failure(path, error))?;
-        if let Err(failure) = mtrc::Stream::new(reader) {
-            return Err(Failure::Unknown { path: path.display().to_string(), why: failure.to_string() });
-        }
+        mtrc::Stream::new(reader).map_err(|error| read_failure(path, error))?;
         let mut process =
             Process { path: path.to_path_buf(), events: Events::Trace(path.to_path_buf()), ..Process::nothing() };
         (process.tape.stacks, process.tape.events) = bare::named_sites(path);
@@ -258,14 +258,12 @@ impl Process {
     /// Opens a single profile.
     ///
     /// # Errors
-    /// Returns [`Failure::Unknown`] if it cannot be read or unpacked, and [`Failure::Format`] if it
+    /// Returns [`Failure::Unpack`] if it cannot be read or unpacked, and [`Failure::Format`] if it
     /// cannot be parsed.
     pub fn profile(path: &Path) -> Result<Process, Failure> {
-        let unknown =
-            |error: unpack::Error| Failure::Unknown { path: path.display().to_string(), why: error.to_string() };
-        let bytes = unpack::open(path).map_err(unknown)?.bytes;
+        let bytes = unpack::open(path)?.bytes;
         let bare::ProfileSums { stacks, totals, sums, ending } =
-            bare::profile(&bytes).map_err(|error| Failure::Format { path: path.display().to_string(), error })?;
+            bare::profile(&bytes).map_err(|source| Failure::Format { path: path.display().to_string(), source })?;
         let mut process = Process { path: path.to_path_buf(), events: Events::Profile, ..Process::nothing() };
         process.tape.stacks = stacks;
         process.sums = Some((totals, sums));

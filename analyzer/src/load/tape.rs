@@ -175,7 +175,7 @@ impl Tape {
             Record::History(history) => self.history = history,
             Record::HistoryErrors(errors) => self.history_errors = errors.sites,
             Record::Code(code) => self.code.extend(code.ranges),
-            // They stand in a file of their own.
+            // Only `symbols.tape` has them.
             Record::Symbols(_) => {}
         }
     }

@@ -6,6 +6,7 @@ use super::stack_text::text_stack;
 use super::{Error, Outcome};
 use crate::load::Process;
 use crate::model::address::{AddressHistory, Holder, Moment, Origin};
+use crate::report::Unanswerable;
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, Style, count, counted, duration};
 use heaptape_formats::tape::Entry;
@@ -150,7 +151,7 @@ pub fn run(query: &Query, options: Options, out: &mut dyn Write, style: Style) -
     if found {
         return Ok(outcome);
     }
-    Err(Error::Unanswerable(format!("no recorded block contained the address {:#x}", options.address)))
+    Err(Unanswerable::UnknownAddress(options.address).into())
 }
 
 /// Returns the thread as reports name it.

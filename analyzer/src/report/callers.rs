@@ -4,6 +4,7 @@
 use super::functions::{Amounts, Functions, Stack, allocations, for_each_stack};
 use super::query::{Query, Report, print_reports};
 use super::{Error, Outcome};
+use crate::report::Unanswerable;
 use crate::similar::hint;
 use crate::text::{Screen, Style, bytes, clean, count, counted, percent};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -89,7 +90,8 @@ impl Search {
             return Ok(out.write_all(text)?);
         }
         let hint = hint(name, self.names.iter().map(String::as_str));
-        Err(Error::Unanswerable(clean(&format!("no stack passes through a function {name}{hint}")).into_owned()))
+        let (name, hint) = (clean(name).into_owned(), clean(&hint).into_owned());
+        Err(Unanswerable::UnknownFunction { name, hint }.into())
     }
 }
 

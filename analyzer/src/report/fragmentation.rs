@@ -4,6 +4,7 @@
 use super::query::{Query, Report, SiteDescription, group_sites, print_reports};
 use super::{Error, Outcome};
 use crate::model::fragments::Fragments;
+use crate::report::Unanswerable;
 use crate::text::{Screen, Style, bytes, count, counted, percent};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -41,8 +42,7 @@ const PAGE: u64 = 4096;
 pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     print_reports(query, out, style, true, |process, symbols, progress| {
         if process.tape.is_sampled() {
-            let why = "this needs every block, and the recording is sampled: how full pages are is unknown";
-            return Err(Error::Unanswerable(why.into()));
+            return Err(Unanswerable::Sampled.into());
         }
         let span = process.span(&query.range).with_history();
         let outcome = query.replay(process, span, symbols, progress, &mut ());

@@ -4,6 +4,7 @@ use super::frames::{SourceLines, call_site, call_site_line};
 use super::query::{Query, Report, SiteDescription, group_sites, print_reports};
 use super::{Error, Outcome};
 use crate::model::free_sites::FreeSites;
+use crate::report::Unanswerable;
 use crate::text::{Screen, Style, bytes, count};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -36,8 +37,7 @@ struct FreeSitesReport {
 pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     print_reports(query, out, style, true, |process, symbols, progress| {
         if !process.tape.process.free_sites {
-            let why = "frees were recorded without their stacks: record with --free-stacks";
-            return Err(Error::Unanswerable(why.into()));
+            return Err(Unanswerable::NoFreeStacks.into());
         }
         let mut model = FreeSites::default();
         let outcome = query.replay(process, process.span(&query.range), symbols, progress, &mut model);

@@ -156,7 +156,7 @@ pub(super) struct FunctionSums {
     pub total: Amounts,
     /// Where it is blamed.
     pub own: Amounts,
-    /// Whether it belongs to the program or its interpreter, and is no allocator wrapper.
+    /// Whether it belongs to the program or its interpreter, and is not an allocator wrapper.
     pub is_program: bool,
 }
 

@@ -184,7 +184,7 @@ pub struct Options {
     pub top: Option<usize>,
     /// Paths of the files of suppressions.
     pub suppressions: Vec<PathBuf>,
-    /// Whether text lists also what is no leak by its verdict, such as a bounded cache.
+    /// Whether text also lists rows that are not leaks by their verdict, such as bounded caches.
     pub all: bool,
     /// Whether stacks of one function with the same verdict are summed up. [`run`] sets it for
     /// text, unless the query or `depth` says how stacks are grouped.

@@ -4,6 +4,7 @@
 use super::query::{PointInTime, Query, Report, SiteDescription, group_sites, print_reports};
 use super::{Error, Outcome};
 use crate::model::peak::Peak;
+use crate::report::Unanswerable;
 use crate::sums::sums;
 use crate::text::{Screen, Style, bytes, count, counted, percent};
 use serde::Serialize;
@@ -53,9 +54,7 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
         if query.is_all() && !process.has_events() {
             let sums = sums(process, progress);
             if !sums.has_peak {
-                return Err(Error::Unanswerable(
-                    "the peak needs events, and there are none: a profile holds only sums".into(),
-                ));
+                return Err(Unanswerable::NoPeak.into());
             }
             let rows = sums.sites.iter().map(|row| (row.site, [row.peak_bytes, row.peak_blocks]));
             let holders = group_sites(query, process, symbols, rows);

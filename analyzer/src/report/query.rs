@@ -13,6 +13,7 @@ use crate::model::block_filter::Filtered;
 use crate::processes::{ProcessFilter, folded_line};
 use crate::progress::Progress;
 use crate::replay::{self, replay, replay_from};
+use crate::report::Unanswerable;
 use crate::sums::{Models, Sums, sums_of_replay};
 use crate::symbols::{Detail, Origin, Symbolizer};
 use crate::text::{Screen, Style, duration};
@@ -136,9 +137,7 @@ pub(super) fn needs_frees(sums: &Sums, process: &Process) -> Result<(), Error> {
     if sums.totals.allocs > 0 || sums.sites.iter().all(|row| row.peak_bytes == 0) {
         return Ok(());
     }
-    let why =
-        "the file counts no allocations: it holds the live bytes at some points in time (peak), not what was freed";
-    Err(Error::Unanswerable(format!("{}: {why}", process.path.display())))
+    Err(Unanswerable::NoAllocations(process.path.clone()).into())
 }
 
 /// The fields with which the JSON of each process begins.

@@ -14,6 +14,7 @@ use super::stack_text::text_stack;
 use super::{Error, Query};
 use crate::model::verdict::Verdict;
 use crate::progress::Progress;
+use crate::report::Unanswerable;
 use crate::sums::sums;
 use crate::symbols::Symbolizer;
 use crate::text::{self, Screen, Style, counted};
@@ -139,16 +140,12 @@ pub fn evaluate(
     let compared = match (needs(Expression::is_of_diff), against) {
         (false, _) => None,
         (true, Some(against)) => Some(diff::compare(&against.a, &against.b, &against.options)?),
-        (true, None) => {
-            return Err(Error::Unanswerable(
-                "a condition on diff.… needs two sides: heaptape diff A B --fail-if …".into(),
-            ));
-        }
+        (true, None) => return Err(Unanswerable::NoSecondSide.into()),
     };
     for threshold in thresholds {
-        let missing = || {
-            let why = "the recording holds only sums, which do not include it";
-            Error::Unanswerable(format!("{}: {} cannot be measured: {why}", threshold.text, threshold.metric))
+        let missing = || Unanswerable::NotMeasurable {
+            condition: threshold.text.to_string(),
+            metric: threshold.metric.to_string(),
         };
         let value = match (&compared, threshold.is_of_diff()) {
             (Some(compared), true) => measure_change(compared, threshold).ok_or_else(missing)?,

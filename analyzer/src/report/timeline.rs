@@ -7,6 +7,7 @@ use super::{Error, Outcome};
 use crate::charts;
 use crate::event::Position;
 use crate::model::timeline::{ByGroup, Timeline};
+use crate::report::Unanswerable;
 use crate::stacks::Stacks;
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, Style, bytes, count, duration};
@@ -83,11 +84,7 @@ pub fn run(query: &Query, slices: usize, out: &mut dyn Write, style: Style) -> R
         let mut model = Timeline::new(from, to, !by_event, slices);
         let (group_of, names) = query.by.map(|by| groups(process.stacks(), symbols, by)).unwrap_or_default();
         if names.len().saturating_mul(slices) > MAX_VALUES {
-            let why = format!(
-                "{} groups with {slices} slices are too many: use fewer --slices, --by function or --by module",
-                names.len()
-            );
-            return Err(Error::Unanswerable(why));
+            return Err(Unanswerable::TooManyGroups { groups: names.len(), slices }.into());
         }
         let mut grouped = ByGroup::beside(&model, group_of, names.len());
         let start = query.replay_start(process, span, !names.is_empty());

@@ -13,6 +13,7 @@ use crate::model::peak::Peak;
 use crate::model::totals::Totals;
 use crate::progress::Progress;
 use crate::replay::replay;
+use crate::report::Unanswerable;
 use crate::text::{Screen, Style, count};
 use crate::unpack;
 use heaptape_formats::mptl::Profile;
@@ -88,7 +89,7 @@ pub fn run(path: &Path, out: &mut dyn Write, style: Style) -> Result<Outcome, Er
     let recording = load::open_separately(path)?;
     let readable = |process: &Process| !matches!(process.events, Events::None);
     if !recording.processes.is_empty() && !recording.processes.iter().any(readable) {
-        return Err(Error::Unanswerable(format!("{}: none of its processes can be read", path.display())));
+        return Err(Unanswerable::NoReadableProcess(path.to_path_buf()).into());
     }
     let progress = Progress::new("verifying");
     let mut screen = Screen::new(out, style);

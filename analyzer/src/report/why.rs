@@ -11,6 +11,7 @@ use crate::load::{self, Process, Recording};
 use crate::missing::Missing;
 use crate::model::verdict::Verdict;
 use crate::progress::Progress;
+use crate::report::Unanswerable;
 use crate::sums::{Sums, sums};
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, Style, bytes, counted, duration};
@@ -157,8 +158,7 @@ fn find(query: &WhyQuery<'_>) -> Result<Vec<PathBuf>, Error> {
             return Ok(found);
         }
     }
-    let state = query.state.display();
-    Err(Error::Unanswerable(format!("no process, program or label '{which}' is recorded in {state}")))
+    Err(Unanswerable::UnknownProcess { name: which.to_owned(), state: query.state.clone() }.into())
 }
 
 /// Describes a process with what grew in it.

@@ -4,7 +4,7 @@ use crate::live::Live;
 use crate::{Outcome, library, log};
 use clap::ValueEnum;
 use heaptape_analyzer::report;
-use heaptape_analyzer::text::{self, Style};
+use heaptape_analyzer::text::{self, Style, with_causes};
 use heaptape_formats::pattern::Pattern;
 use heaptape_formats::quantity::Size;
 use heaptape_formats::tape::Codec;
@@ -123,21 +123,57 @@ fn codec(text: &str) -> Result<(Codec, i32), String> {
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
     log::start(tracing::Level::WARN, Style::of_stderr().color);
-    if let Some(dir) = args.resume {
-        let finished = resume(&dir).map_err(|error| anyhow::anyhow!("{}: {error}", dir.display()))?;
-        finished.outcome.errors.iter().for_each(|error| eprintln!("heaptape: {error}"));
-        finish(&finished, args.quiet);
-        let is_complete = finished.outcome.errors.is_empty();
-        return Ok(if is_complete { Outcome::Status(finished.status) } else { Outcome::Status(1) });
+    if let Some(dir) = &args.resume {
+        return wait_for_end(dir, args.quiet);
     }
     let live = args.output.as_ref().filter(|dir| dir.as_os_str() == "-").map(|_| Live::start()).transpose()?;
-    let output = live.as_ref().map(Live::dir).or(args.output);
-    let misplaced = misplaced(&args.command);
+    let (quiet, packs, misplaced) = (args.quiet, args.pack, misplaced(&args.command));
+    let launch = launch(args, live.as_ref())?;
+    let program = launch.program.to_string_lossy().into_owned();
+    match record(launch) {
+        Ok(finished) => {
+            if let Some(why) = &finished.unrecorded {
+                let remedy = remedy(why).map(|remedy| format!("; {remedy}")).unwrap_or_default();
+                eprintln!("heaptape: {program} was not recorded: {why}{remedy}");
+            }
+            print_errors(&finished);
+            if let Some(options) = misplaced.filter(|_| finished.status != 0) {
+                eprintln!("heaptape: {options} was passed to {program}: put options of record before the program");
+            }
+            match live {
+                Some(live) => end_live(live, &finished),
+                None => {
+                    finish(&finished, quiet);
+                    if packs {
+                        pack(&finished.dir);
+                    }
+                }
+            }
+            if !quiet {
+                still_running(&finished);
+            }
+            Ok(Outcome::Status(finished.status))
+        }
+        Err(error) => {
+            if let Some(unrecorded) = &error.unrecorded {
+                let why = "the limit on processes is reached (RLIMIT_NPROC, or pids.max of the cgroup)";
+                eprintln!("heaptape: {program} runs unrecorded: {why}");
+                eprintln!("heaptape: {program}: {}", unrecorded.run());
+                return Ok(Outcome::Status(126));
+            }
+            eprintln!("heaptape: {error}");
+            Ok(Outcome::Status(error.status))
+        }
+    }
+}
+
+/// Returns what is to be launched, and how it is recorded.
+fn launch(args: Args, live: Option<&Live>) -> anyhow::Result<Launch> {
     let mut command = args.command.into_iter();
-    let launch = Launch {
+    Ok(Launch {
         program: command.next().unwrap_or_default(),
         arguments: command.collect(),
-        dir: output,
+        dir: live.map(Live::dir).or(args.output),
         library: library::path()?,
         options: Options {
             overflow: match args.overflow {
@@ -163,51 +199,29 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         },
         separate: true,
         wait: args.wait,
-        // The folder of a live trace goes away at the end.
+        // The folder of a live trace is removed at the end.
         symbols: live.is_none().then_some(heaptape_analyzer::symbols::save),
-    };
-    let program = launch.program.to_string_lossy().into_owned();
-    match record(launch) {
-        Ok(finished) => {
-            if let Some(why) = &finished.unrecorded {
-                let remedy = remedy(why).map(|remedy| format!("; {remedy}")).unwrap_or_default();
-                eprintln!("heaptape: {program} was not recorded: {why}{remedy}");
-            }
-            finished.outcome.errors.iter().for_each(|error| eprintln!("heaptape: {error}"));
-            if let Some(options) = misplaced.filter(|_| finished.status != 0) {
-                eprintln!("heaptape: {options} was passed to {program}: put options of record before the program");
-            }
-            match live {
-                Some(live) => {
-                    // The folder with the report goes away.
-                    let report = crash::report_of(&finished.dir).and_then(|path| std::fs::read_to_string(path).ok());
-                    let lines = report.iter().flat_map(|report| report.lines());
-                    lines.for_each(|line| eprintln!("{}", text::clean(line)));
-                    live.end();
-                }
-                None => {
-                    finish(&finished, args.quiet);
-                    if args.pack {
-                        pack(&finished.dir);
-                    }
-                }
-            }
-            if !args.quiet {
-                still_running(&finished);
-            }
-            Ok(Outcome::Status(finished.status))
-        }
-        Err(error) => {
-            if let Some(unrecorded) = &error.unrecorded {
-                let why = "the limit on processes is reached (RLIMIT_NPROC, or pids.max of the cgroup)";
-                eprintln!("heaptape: {program} runs unrecorded: {why}");
-                eprintln!("heaptape: {program}: {}", unrecorded.run());
-                return Ok(Outcome::Status(126));
-            }
-            eprintln!("heaptape: {error}");
-            Ok(Outcome::Status(error.status))
-        }
-    }
+    })
+}
+
+/// Waits for the end of a recording whose command was killed.
+fn wait_for_end(dir: &Path, quiet: bool) -> anyhow::Result<Outcome> {
+    let finished = resume(dir).map_err(|error| anyhow::anyhow!("{}: {error}", dir.display()))?;
+    print_errors(&finished);
+    finish(&finished, quiet);
+    let is_complete = finished.outcome.errors.is_empty();
+    Ok(if is_complete { Outcome::Status(finished.status) } else { Outcome::Status(1) })
+}
+
+fn print_errors(finished: &Finished) {
+    finished.outcome.errors.iter().for_each(|error| eprintln!("heaptape: {error}"));
+}
+
+/// Ends a live trace. Its folder is removed, so a crash report in it is printed.
+fn end_live(live: Live, finished: &Finished) {
+    let report = crash::report_of(&finished.dir).and_then(|path| std::fs::read_to_string(path).ok());
+    report.iter().flat_map(|report| report.lines()).for_each(|line| eprintln!("{}", text::clean(line)));
+    live.end();
 }
 
 /// Writes the recording to one file beside it. An error is printed and does not change the exit
@@ -217,7 +231,7 @@ fn pack(folder: &Path) {
     name.push(".heaptape");
     match heaptape_analyzer::write_archive(folder, Path::new(&name)) {
         Ok(size) => eprintln!("packed in {} ({})", Path::new(&name).display(), text::bytes(size)),
-        Err(error) => eprintln!("heaptape: cannot pack the recording: {error}"),
+        Err(error) => eprintln!("heaptape: cannot pack the recording: {}", with_causes(&error)),
     }
 }
 
@@ -226,10 +240,12 @@ fn pack(folder: &Path) {
 fn finish(finished: &Finished, quiet: bool) {
     let recording = match heaptape_analyzer::open(&finished.dir) {
         Ok(recording) => [recording],
-        Err(error) => return eprintln!("heaptape: {error}; the recording: {}", finished.dir.display()),
+        Err(error) => {
+            return eprintln!("heaptape: {}; the recording: {}", with_causes(&error), finished.dir.display());
+        }
     };
     if let Err(error) = report::name_profile(&recording[0], report::PLAIN_LIMIT) {
-        eprintln!("heaptape: cannot name the functions in the profile: {error}");
+        eprintln!("heaptape: cannot name the functions in the profile: {}", with_causes(&error));
     }
     if finished.outcome.recording.processes.is_empty() && finished.outcome.errors.is_empty() {
         if !quiet {
@@ -238,7 +254,7 @@ fn finish(finished: &Finished, quiet: bool) {
         return;
     }
     if !quiet && let Err(error) = report::after_record(&recording, &mut std::io::stderr().lock(), Style::of_stderr()) {
-        eprintln!("heaptape: {error}; the recording: {}", finished.dir.display());
+        eprintln!("heaptape: {}; the recording: {}", with_causes(&error), finished.dir.display());
     }
 }
 

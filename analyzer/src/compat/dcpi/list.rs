@@ -103,13 +103,9 @@ pub(super) fn find<'a>(set: &'a Set, wanted: &str) -> Result<Listing<'a>> {
     }
     match listings.len() {
         1 => Ok(listings.remove(0)),
-        0 if found.len() > 1 => {
-            Err(Error::NoProcedure(format!("{wanted}: {} procedures, none with samples", found.len())))
-        }
-        0 if set.images.iter().all(|image| image.elf.is_none()) => {
-            Err(Error::NoProcedure(format!("{wanted}: no image has symbols; name its ELF file (--image)")))
-        }
-        0 => Err(Error::NoProcedure(format!("{wanted}: no such procedure in the images"))),
+        0 if found.len() > 1 => Err(Error::NoSamples { name: wanted.to_owned(), count: found.len() }),
+        0 if set.images.iter().all(|image| image.elf.is_none()) => Err(Error::NoSymbols(wanted.to_owned())),
+        0 => Err(Error::NoProcedure(wanted.to_owned())),
         _ => {
             let locations: Vec<String> = listings
                 .iter()
@@ -117,7 +113,7 @@ pub(super) fn find<'a>(set: &'a Set, wanted: &str) -> Result<Listing<'a>> {
                     format!("{:#x} in {}", listing.procedure.start, clean_columns(listing.image.long_name()))
                 })
                 .collect();
-            Err(Error::NoProcedure(format!("{wanted}: several procedures, name an address: {}", locations.join(", "))))
+            Err(Error::SeveralProcedures { name: wanted.to_owned(), locations })
         }
     }
 }

@@ -5,6 +5,7 @@ use super::{Error, Result};
 use crate::compat::input::{self, RecordingInput};
 use crate::export;
 use crate::processes::ProcessFilter;
+use crate::text::with_causes;
 use crate::unpack;
 use heaptape_formats::dcpi::{self, Header};
 use heaptape_formats::{Format, sniff};
@@ -124,7 +125,7 @@ impl Set {
             }
         }
         if file_counts.is_empty() {
-            return Err(Error::NoProfile(set.faults.iter().map(|fault| format!("\n  {fault}")).collect()));
+            return Err(Error::NoProfile { faults: set.faults });
         }
         set.sum(file_counts, inputs.in_events);
         set.find_elfs(&elfs);
@@ -137,7 +138,7 @@ impl Set {
         }
         let opened = match unpack::open(path) {
             Ok(opened) => opened,
-            Err(error) => return self.faults.push(chain(&error)),
+            Err(error) => return self.faults.push(with_causes(&error)),
         };
         if opened.bytes.starts_with(b"\x7fELF") {
             match Elf::parse(path, &opened.bytes) {
@@ -160,7 +161,7 @@ impl Set {
                 return self.faults.push(format!(
                     "{}: a file of {format}, not a DCPI profile: {}",
                     opened.name,
-                    chain(&error)
+                    with_causes(&error)
                 ));
             }
         }
@@ -179,7 +180,7 @@ impl Set {
         });
         let (profiles, missing) = match result {
             Ok(result) => result,
-            Err(error) => return self.faults.push(chain(&error)),
+            Err(error) => return self.faults.push(with_causes(&error)),
         };
         let name = path.display();
         self.faults.extend(missing.iter().map(|missing| format!("{name}: {missing}")));
@@ -211,7 +212,7 @@ impl Set {
                         self.add(&opened.name, &opened.bytes, stride, file_counts);
                     }
                     Ok(_) => {}
-                    Err(error) => self.faults.push(chain(&error)),
+                    Err(error) => self.faults.push(with_causes(&error)),
                 }
             }
         }
@@ -407,13 +408,5 @@ impl Image {
 pub(super) fn add_row(sum: &mut [u64], row: &[u64]) {
     for (sum, count) in sum.iter_mut().zip(row) {
         *sum = sum.saturating_add(*count);
-    }
-}
-
-/// Returns the message of an error and its cause.
-fn chain(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
     }
 }

@@ -6,6 +6,7 @@ use crate::missing::lines;
 use crate::processes::ProcessFilter;
 use crate::program_frames::Role;
 use crate::progress::Progress;
+use crate::report::Unanswerable;
 use crate::report::frames::{FrameJson, blamed_frames, stack_json};
 use crate::report::{Error, Filter};
 use crate::stacks::Stacks;
@@ -206,8 +207,7 @@ pub(super) fn measure(
     for process in &processes {
         let range = Range { from: None, to: side.until };
         if (side.until.is_some() || !side.filter.is_all()) && matches!(process.events, Events::Profile) {
-            let why = format!("{}: a profile holds only sums at the end", side.path.display());
-            return Err(Error::Unanswerable(why));
+            return Err(Unanswerable::OnlySums(side.path.clone()).into());
         }
         let sums = if !side.filter.is_all() {
             let query = crate::report::Query { range, filter: side.filter.clone(), ..Default::default() };

@@ -22,7 +22,7 @@ pub(super) struct Entry<'a> {
     pub grown: u64,
 }
 
-/// What tells leaks of several processes apart.
+/// The properties by which leaks of several processes are grouped.
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
     program: String,
@@ -54,8 +54,8 @@ impl<'a> Entry<'a> {
         self.largest().verdict
     }
 
-    /// Returns whether the entry is listed only on demand: it is no leak by its verdict, or it was
-    /// freed at exit and is small.
+    /// Returns whether the entry is listed only on demand: it is not a leak by its verdict, or it
+    /// was freed at exit and is small.
     fn is_hidden(&self, is_harmless: bool) -> bool {
         is_harmless || (self.verdict() == Verdict::FreedAtExit && self.grown < FLOOR_BYTES)
     }

@@ -1,0 +1,67 @@
+//! What a report needs and a recording does not hold.
+
+use std::path::PathBuf;
+
+/// The reason why the recording cannot answer a question.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unanswerable {
+    /// No stack passes through a function of this name.
+    #[error("no stack passes through a function {name}{hint}")]
+    UnknownFunction {
+        /// Name that was requested.
+        name: String,
+        /// The similar names that exist, as the end of the message.
+        hint: String,
+    },
+    /// No recorded block contained this address.
+    #[error("no recorded block contained the address {0:#x}")]
+    UnknownAddress(u64),
+    /// No epoch has a process of this name, pid or label.
+    #[error("no process, program or label '{name}' is recorded in {}", .state.display())]
+    UnknownProcess {
+        /// The requested name, pid or label.
+        name: String,
+        /// The folder of the daemon's epochs.
+        state: PathBuf,
+    },
+    /// No process of the recording can be read.
+    #[error("{}: none of its processes can be read", .0.display())]
+    NoReadableProcess(PathBuf),
+    /// The recording is a profile without the peak of each call site.
+    #[error("the peak needs events, and there are none: a profile holds only sums")]
+    NoPeak,
+    /// The file counts no allocations, as those of Massif do not.
+    #[error(
+        "{}: the file counts no allocations: it holds the live bytes at some points in time (peak), not what was freed",
+        .0.display()
+    )]
+    NoAllocations(PathBuf),
+    /// The file is a profile, which cannot be divided by time or by a filter.
+    #[error("{}: a profile holds only sums at the end", .0.display())]
+    OnlySums(PathBuf),
+    /// Frees were recorded without their stacks.
+    #[error("frees were recorded without their stacks: record with --free-stacks")]
+    NoFreeStacks,
+    /// The recording is sampled, and the report needs every block.
+    #[error("this needs every block, and the recording is sampled: how full pages are is unknown")]
+    Sampled,
+    /// A timeline would have too many values.
+    #[error("{groups} groups with {slices} slices are too many: use fewer --slices, --by function or --by module")]
+    TooManyGroups {
+        /// Number of groups of sites.
+        groups: usize,
+        /// Number of slices of time.
+        slices: usize,
+    },
+    /// A condition compares two recordings, and there is one.
+    #[error("a condition on diff.… needs two sides: heaptape diff A B --fail-if …")]
+    NoSecondSide,
+    /// The recording holds only sums, which do not include the metric of a condition.
+    #[error("{condition}: {metric} cannot be measured: the recording holds only sums, which do not include it")]
+    NotMeasurable {
+        /// Text of the condition.
+        condition: String,
+        /// Name of the metric.
+        metric: String,
+    },
+}
