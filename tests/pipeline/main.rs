@@ -13,6 +13,7 @@ mod brute_force;
 mod brute_sides;
 mod clean_output;
 mod clocks;
+mod containers;
 mod cpp_operators;
 mod crashes;
 mod daemon;

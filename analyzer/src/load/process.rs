@@ -176,6 +176,8 @@ impl Process {
         let packed = folder.parent().unwrap_or(folder).join(SYSROOT);
         if packed.is_dir() {
             process.tape.stacks.set_root(&packed);
+        } else if let Some(root) = process.live_root() {
+            process.tape.stacks.set_root(&root);
         }
         Ok(process)
     }

@@ -62,6 +62,19 @@ pub(super) struct Chains {
 }
 
 impl Process {
+    /// Returns the root of the process, as the kernel shows it, if it runs on this machine now. The
+    /// files of a process in a container have other paths on the host.
+    pub(super) fn live_root(&self) -> Option<PathBuf> {
+        let (segment, pid) = (self.tape.segment.as_ref()?, self.about.pid);
+        let boot = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
+        let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+        // The name in brackets may contain anything. After it, field 22 is the start.
+        let stat = String::from_utf8_lossy(&stat);
+        let start: u64 = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()?;
+        let is_same = boot.trim_ascii() == segment.boot.0 && start == segment.start_ticks;
+        is_same.then(|| PathBuf::from(format!("/proc/{pid}/root")))
+    }
+
     /// Returns how the segment begins.
     pub(super) fn begins(&self) -> Begins {
         if let Some(segment) = &self.tape.segment {

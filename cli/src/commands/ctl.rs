@@ -315,7 +315,7 @@ fn show(found: &Details, out: &mut dyn Write) -> std::io::Result<()> {
             counted(site.live_blocks, "block"),
             bytes(site.bytes)
         )?;
-        for frame in frames.named(site, 12) {
+        for frame in frames.named(found.process.pid, site, 12) {
             writeln!(out, "             {}", clean(&frame))?;
         }
     }

@@ -4,6 +4,8 @@ use heaptape_analyzer::report::text_stack;
 use heaptape_analyzer::symbols::{Detail, Symbolizer, code_name};
 use heaptape_analyzer::{Module, Site, Stacks};
 use heaptape_recorder::daemon::protocol::CallSite;
+use std::path::Path;
+use std::sync::Arc;
 
 /// Symbolizes the daemon's stacks, and keeps what it has read of each module.
 pub struct Frames(Symbolizer);
@@ -15,8 +17,10 @@ impl Default for Frames {
 }
 
 impl Frames {
-    /// Returns at most `max` frames of a call site, the innermost program frame first.
-    pub fn named(&mut self, site: &CallSite, max: usize) -> Vec<String> {
+    /// Returns at most `max` frames of a call site of a process that runs, the innermost program
+    /// frame first. In a container its files have other paths than here.
+    pub fn named(&mut self, pid: u32, site: &CallSite, max: usize) -> Vec<String> {
+        let root: Arc<Path> = Path::new(&format!("/proc/{pid}/root")).into();
         let mut stacks = Stacks::default();
         let mut last = 0;
         for frame in site.stack.iter().rev() {
@@ -30,6 +34,7 @@ impl Frames {
                     bias,
                     path: path.as_bytes().to_vec(),
                     build_id,
+                    root: Some(root.clone()),
                     ..Module::default()
                 });
                 stacks.modules.len() as u32

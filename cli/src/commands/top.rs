@@ -329,7 +329,7 @@ impl View {
             Column::Left("CALL SITE < ITS CALLERS"),
         ];
         let rows = details.call_sites.iter().take(fits).map(|site| {
-            let names = self.frames.named(site, FRAMES).join(" < ");
+            let names = self.frames.named(process.pid, site, FRAMES).join(" < ");
             vec![bytes(site.live_bytes), count(site.live_blocks), bytes(site.bytes), names]
         });
         lines.extend(table::lines(&columns, rows));
