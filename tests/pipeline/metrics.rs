@@ -94,8 +94,8 @@ fn packaging(name: &str) -> PathBuf {
 
 /// Returns the names of metrics in a text.
 fn names(text: &str) -> BTreeSet<String> {
-    let words = text.split(|character: char| !(character.is_ascii_alphanumeric() || character == '_'));
-    words.filter(|word| word.starts_with("heaptape_")).map(str::to_owned).collect()
+    let parts = text.split(|character: char| !(character.is_ascii_alphanumeric() || character == '_'));
+    parts.filter(|word| word.starts_with("heaptape_")).map(str::to_owned).collect()
 }
 
 /// Runs promtool, if it is installed. Returns whether it accepts the input.

@@ -15,7 +15,7 @@ struct Program {
     label: String,
 }
 
-/// Counts by program.
+/// What happened to each program, as counts and times.
 #[derive(Debug, Default)]
 pub struct Incidents {
     /// Number of flight recordings that were kept.
