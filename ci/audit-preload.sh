@@ -25,6 +25,8 @@ wanted=$({
   # functions that need nothing of their caller's state
   awk '/^pub mod plain/ { on = 1 } on && /pub unsafe extern "C" fn/ { sub(/\(.*/, "", $6); print $6 }' preload/src/hooks/entry.rs
   awk '/^pub unsafe extern "C" fn/ { sub(/\(.*/, "", $6); print $6 }' preload/src/process/exports.rs
+  # functions to which programs report
+  awk '/^pub mod exported_reports/ { on = 1 } on && /pub unsafe extern "C" fn/ { sub(/\(.*/, "", $6); print $6 }' preload/src/hooks/reported.rs
 } | sort -u)
 [ "$exports" = "$wanted" ] || { fail 'the exports differ from the hook table'; diff <(echo "$wanted") <(echo "$exports") >&2; }
 

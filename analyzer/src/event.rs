@@ -79,7 +79,8 @@ pub struct Position {
 }
 
 /// One end of a time range as the user writes it: a time after the start (`1.5s`, `300ms`, `2m`,
-/// `1h`), a share of the run (`40%`), or the number of an event.
+/// `1h`), a share of the run (`40%`), the number of an event, or a mark of the program
+/// (`mark:NAME`).
 ///
 /// # Examples
 ///
@@ -90,7 +91,7 @@ pub struct Position {
 /// assert_eq!("40%".parse(), Ok(Bound::Share(0.4)));
 /// assert_eq!("5000".parse(), Ok(Bound::Number(5000)));
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Bound {
     /// Time after the start, in nanoseconds.
     Time(u64),
@@ -98,11 +99,16 @@ pub enum Bound {
     Share(f64),
     /// Number of events before it.
     Number(u64),
+    /// The first mark with this name; at the end of a range the first one after its start.
+    Mark(String),
 }
+
+/// Prefix of a bound that is a mark.
+const MARK: &str = "mark:";
 
 /// The text is not a [`Bound`]. The message names what was expected, not the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}, a share such as 40%, or an event number", quantity::Error::NotATime)]
+#[error("{}, a share such as 40%, an event number, or mark:NAME", quantity::Error::NotATime)]
 pub struct BoundError;
 
 impl FromStr for Bound {
@@ -111,6 +117,9 @@ impl FromStr for Bound {
     fn from_str(text: &str) -> Result<Self, BoundError> {
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
             return text.parse().map(Bound::Number).map_err(|_| BoundError);
+        }
+        if let Some(name) = text.strip_prefix(MARK).filter(|name| !name.is_empty()) {
+            return Ok(Bound::Mark(name.to_owned()));
         }
         if let Some(share) = text.strip_suffix('%') {
             let percent = share.parse().ok().filter(|percent| (0.0..=100.0).contains(percent));
@@ -130,12 +139,13 @@ impl std::fmt::Display for Bound {
             Bound::Time(nanos) => write!(f, "{nanos}ns"),
             Bound::Share(share) => write!(f, "{}%", share * 100.0),
             Bound::Number(number) => write!(f, "{number}"),
+            Bound::Mark(name) => write!(f, "{MARK}{name}"),
         }
     }
 }
 
 /// The time range that a query selects, as the user writes it.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Range {
     /// Start of the range, or `None` for the start of the run.
     pub from: Option<Bound>,
@@ -207,10 +217,11 @@ mod tests {
         assert_eq!("2m".parse(), Ok(Bound::Time(120_000_000_000)));
         assert_eq!("40%".parse(), Ok(Bound::Share(0.4)));
         assert_eq!("123456".parse(), Ok(Bound::Number(123_456)));
-        for text in ["1500000000ns", "40%", "12.5%", "123456"] {
+        assert_eq!("mark:a: 40%".parse(), Ok(Bound::Mark("a: 40%".into())));
+        for text in ["mark:x", "1500000000ns", "40%", "12.5%", "123456"] {
             assert_eq!(text.parse::<Bound>().map(|bound| bound.to_string()), Ok(text.to_string()));
         }
-        for bad in ["", "s", "-1s", "1.5", "101%", "3 parsecs", "1e9"] {
+        for bad in ["", "s", "-1s", "1.5", "101%", "3 parsecs", "1e9", "mark:", "mark"] {
             assert!(bad.parse::<Bound>().is_err(), "{bad}");
         }
     }

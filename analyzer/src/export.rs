@@ -207,7 +207,7 @@ impl<'a> Source<'a> {
     /// Returns an error when no process matches the options.
     pub fn new(recordings: &'a [Recording], options: &'a Options) -> Result<Self, Error> {
         let processes = options.processes.select(recordings)?;
-        options.range.unwrap_or_default().check(&processes)?;
+        options.range.clone().unwrap_or_default().check(&processes)?;
         let mut missing: Vec<Missing> = recordings.iter().flat_map(|recording| recording.missing.clone()).collect();
         missing.extend(processes.iter().flat_map(|process| process.missing.clone()));
         Ok(Source {
@@ -233,7 +233,7 @@ impl<'a> Source<'a> {
 
     /// Returns the selected time range.
     pub fn range(&self) -> Range {
-        self.options.range.unwrap_or_default()
+        self.options.range.clone().unwrap_or_default()
     }
 
     /// Returns the progress display.

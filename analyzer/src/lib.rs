@@ -46,6 +46,7 @@ pub mod symbols;
 pub mod text;
 pub mod unpack;
 
+pub mod annotations;
 mod archive;
 mod charts;
 mod frame;

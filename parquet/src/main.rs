@@ -59,7 +59,7 @@ fn main() -> ExitCode {
 
 /// Exports all recordings. Returns whether they are complete.
 fn run(arguments: &Arguments) -> anyhow::Result<bool> {
-    let range = Range { from: arguments.from, to: arguments.until };
+    let range = Range { from: arguments.from.clone(), to: arguments.until.clone() };
     let mut done = 0;
     let mut is_complete = true;
     let processes =

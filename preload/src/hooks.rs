@@ -12,6 +12,7 @@ use crate::thread::Request;
 mod entry;
 pub mod operators;
 pub mod patched;
+pub mod reported;
 
 use crate::record::{allocated, freed, is_free_sampled_out, is_sampled_out, resize_begins, resize_ends};
 use crate::{bootstrap_arena, next, thread};

@@ -22,6 +22,7 @@ extern crate heaptape_formats as formats;
 extern crate heaptape_wire as wire;
 
 pub mod access;
+pub mod annotations;
 pub mod attach;
 pub mod batch;
 pub mod boards;

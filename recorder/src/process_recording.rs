@@ -1,5 +1,6 @@
 //! The digest of one process: translates ordered records to trace, tape and profile.
 
+mod annotated;
 mod carried_over;
 mod code;
 mod counts;
@@ -19,6 +20,7 @@ mod view;
 pub use segments::ProcessCommand;
 pub use view::{View, ViewFrame, ViewSite};
 
+use crate::annotations::Annotations;
 use crate::batch::{Batch, RunningTimestamp, Step};
 use crate::index::MAX_SIZE;
 use crate::live::Call;
@@ -29,7 +31,7 @@ use crate::stacks::Stacks;
 use crate::store::{Callback, Content, WriteJob};
 use crate::trace::Chunk;
 use formats::recording::Accounting;
-use formats::tape::{self, Account, Accounts, Note, Record as TapeRecord};
+use formats::tape::{self, Account, Accounts, Mark, Note, Record as TapeRecord};
 use growth::Growth;
 use heap::Heap;
 use output::Output;
@@ -61,6 +63,7 @@ pub struct ProcessRecording {
     stacks: Stacks,
     heap: Heap,
     threads: Threads,
+    annotations: Annotations,
     output: Output,
     schedule: Schedule,
     segments: Segments,
@@ -70,6 +73,9 @@ pub struct ProcessRecording {
     opened_modules: usize,
     /// Notes for files that are written as a whole.
     notes: Vec<Note>,
+    /// Marks for the same files, and the number of all marks.
+    marks: Vec<Mark>,
+    marks_seen: usize,
     last_tick: u64,
     /// Whether the process was handed over to the next daemon, which counts all later events.
     is_handed_over: bool,
@@ -84,6 +90,7 @@ impl ProcessRecording {
             stacks: Stacks::new(Arc::clone(&session.mapping), &process.exe.0, &process.cwd.0),
             heap: Heap::new(options),
             threads: Threads::new(options.sample_bytes),
+            annotations: Annotations::default(),
             output: Output::new(&session),
             schedule: Schedule::default(),
             segments: Segments::of(&session),
@@ -91,6 +98,8 @@ impl ProcessRecording {
             names: code::Names::default(),
             opened_modules: 0,
             notes: Vec::new(),
+            marks: Vec::new(),
+            marks_seen: 0,
             last_tick: process.start_tick,
             is_handed_over: false,
             session,
@@ -141,8 +150,12 @@ impl ProcessRecording {
             self.add_thread_if_new(run.thread);
             let mut running = RunningTimestamp { timestamp: run.timestamp };
             let mut rest = records;
-            while !rest.is_empty() {
-                rest = self.read(rest, run.thread, &mut running, batch.limit);
+            while !rest.is_empty() || self.annotations.has_pending() {
+                if self.annotations.has_pending() {
+                    self.apply_pending(batch.many_threads);
+                } else {
+                    rest = self.read(rest, run.thread, &mut running, batch.limit);
+                }
                 if self.heap.is_full() {
                     self.process_calls(batch.many_threads);
                     if self.output.is_chunk_full() {
@@ -188,6 +201,7 @@ impl ProcessRecording {
         let mut inside = [0; Op::ALLOCATORS as usize];
         let mut rest = records.iter();
         let ReadState { mut has_gap, last_tick: mut thread_tick } = self.threads.read_state(thread);
+        let mut label_site = self.annotations.label_site(thread);
         while !self.heap.is_full()
             && let Some(record) = rest.next()
         {
@@ -211,25 +225,43 @@ impl ProcessRecording {
             let tick = running.timestamp.min(limit).max(last_tick);
             (last_tick, thread_tick) = (tick, tick);
             let (address, size) = extended.take().unwrap_or((record.address(), record.size()));
+            if op.is_annotation() {
+                let call = Call { op, thread, site: 0, address, size, weight: 0, tick };
+                label_site = self.annotate(call);
+                if self.annotations.has_pending() {
+                    break;
+                }
+                continue;
+            }
             if filter != RecordFilter::All {
                 (mean, filter) = self.filter_record(filter, thread, op, address, tick);
                 continue;
             }
             self.heap.prefetch(address);
             let has_site = op.is_alloc() || op.is_resize() || free_stacks;
-            let site = if has_site { self.stacks.site(record.stack(), self.output.records()) } else { 0 };
+            let mut site = if has_site { self.stacks.site(record.stack(), self.output.records()) } else { 0 };
+            if has_site && (label_site != 0 || op.is_reported()) {
+                site = self.annotated_site(thread, op, site);
+            }
             recorded += u64::from(op.is_event());
             if let Some(allocator) = op.allocator() {
                 inside[usize::from(allocator)] += 1;
             }
             let weight = weight_of(size, mean);
-            self.heap.push(Call { op, thread, site, address, size, weight, tick });
+            let call = Call { op, thread, site, address, size, weight, tick };
+            let is_pending = (op.is_reported() || self.annotations.has_blocks()) && self.note_block(&call);
+            if !is_pending {
+                self.heap.push(call);
+            }
             if mean != 0 {
                 (mean, filter) = self.next_interval(thread, mean, filter);
             }
             if has_gap {
                 has_gap = false;
                 self.end_gap(thread, tick);
+            }
+            if is_pending {
+                break;
             }
         }
         self.last_tick = last_tick;
@@ -332,6 +364,7 @@ impl ProcessRecording {
         self.threads.count_unpublished(thread);
         self.report_drops(thread, self.last_tick);
         self.threads.end(thread);
+        self.annotations.end_thread(thread);
         self.prepare_events();
         self.heap.end_thread(thread, self.last_tick);
         self.heap.add_effects(self.output.trace());

@@ -38,6 +38,8 @@ pub struct Stacks {
     invalid_stacks: u64,
     /// Instructions of sites that no file describes.
     instructions_without_file: Vec<u64>,
+    /// Site of a stack below another site (see [`Stacks::below`]), by that and the stack's own.
+    below: FxHashMap<(u32, u32), u32>,
 }
 
 /// What distinguishes a site from all others.
@@ -72,6 +74,7 @@ impl Stacks {
             resolved_below: 1,
             invalid_stacks: 0,
             instructions_without_file: Vec::new(),
+            below: FxHashMap::default(),
         }
     }
 
@@ -225,22 +228,61 @@ impl Stacks {
         for (number, value) in chain.into_iter().rev() {
             let flags = site_flags(value.flags | std::mem::take(&mut missing_frames));
             let module = self.modules.at(value.address, number);
-            let key = SiteKey { parent, address: value.address, module, flags };
-            let next = self.sites.len() as u32 + 1;
-            let site = *self.known.entry(key).or_insert(next);
-            if site == next {
-                if !self.modules.is_file(module) {
-                    self.instructions_without_file.push(instruction(value.address, flags));
-                }
-                self.sites.push(Site { parent, address: value.address, flags });
-                self.module_of_site.push(module);
-            }
+            let site = self.add(SiteKey { parent, address: value.address, module, flags });
             if self.site_of_node.len() <= number as usize {
                 let capacity = (number as usize + 1).next_power_of_two().max(1 << 10);
                 self.site_of_node.resize(capacity.min(self.mapping.params().nodes as usize), 0);
             }
             self.site_of_node[number as usize] = site;
             parent = site;
+        }
+        parent
+    }
+
+    /// Returns the number of a site, and adds it if it is new.
+    fn add(&mut self, key: SiteKey) -> u32 {
+        let next = self.sites.len() as u32 + 1;
+        let site = *self.known.entry(key).or_insert(next);
+        if site == next {
+            let SiteKey { parent, address, module, flags } = key;
+            if !self.modules.is_file(module) {
+                self.instructions_without_file.push(instruction(address, flags));
+            }
+            self.sites.push(Site { parent, address, flags });
+            self.module_of_site.push(module);
+        }
+        site
+    }
+
+    /// Returns the site of an address that is no code, below the site `parent`.
+    pub fn annotation(&mut self, parent: u32, address: u64) -> u32 {
+        self.add(SiteKey { parent, address, module: 0, flags: 0 })
+    }
+
+    /// Returns the site of the stack of `site`, with the frames of `outer` outside of it. There are
+    /// at most as many such sites as the process may have nodes. Then it returns `site` itself.
+    pub fn below(&mut self, outer: u32, site: u32) -> u32 {
+        let (mut chain, mut next) = (Vec::new(), site);
+        let mut parent = loop {
+            match self.below.get(&(outer, next)) {
+                Some(known) => break *known,
+                None if next == 0 => break outer,
+                None => chain.push(next),
+            }
+            next = self.sites.get(next as usize - 1).map_or(0, |site| site.parent);
+        };
+        if self.below.len() + chain.len() > self.mapping.params().nodes as usize {
+            return site;
+        }
+        for number in chain.into_iter().rev() {
+            let index = number as usize - 1;
+            let Some((Site { address, flags, .. }, module)) =
+                self.sites.get(index).cloned().zip(self.module_of_site.get(index).copied())
+            else {
+                return site;
+            };
+            parent = self.add(SiteKey { parent, address, module, flags });
+            self.below.insert((outer, number), parent);
         }
         parent
     }

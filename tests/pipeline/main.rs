@@ -5,6 +5,7 @@
 mod accounting;
 mod addresses;
 mod allocators;
+mod annotated;
 mod attach;
 mod blame;
 mod bootstrap;

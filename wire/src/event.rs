@@ -59,6 +59,8 @@ impl Op {
     pub const RESIZE_ARRAY: Op = Op(13);
     /// Allocation by the first allocator inside the program; see [`Op::of_allocator`].
     pub const ALLOC_INSIDE: Op = Op(14);
+    /// Allocation that the program reported through `heaptape.h`.
+    pub const ALLOC_REPORTED: Op = Op(18);
     /// Free by `free`.
     pub const FREE: Op = Op(20);
     /// Free by `cfree`.
@@ -83,6 +85,13 @@ impl Op {
     /// The second half of a resize by the first allocator inside the program; see
     /// [`Op::of_allocator`].
     pub const RESIZE_INSIDE: Op = Op(33);
+    /// Free that the program reported through `heaptape.h`.
+    pub const FREE_REPORTED: Op = Op(37);
+    /// The second half of a resize that the program reported through `heaptape.h`.
+    pub const RESIZE_REPORTED: Op = Op(38);
+    /// The second half of a resize to nothing, which the recorder adds for [`Op::POOL`]. No process
+    /// sends it.
+    pub const POOLED: Op = Op(39);
     /// Prefix whose word 1 is the absolute timestamp.
     pub const TIMESTAMP: Op = Op(40);
     /// Prefix with the full address and size of the event that follows.
@@ -94,6 +103,27 @@ impl Op {
     /// thread's samples from here on, or 0 if every event is recorded. If bit 6 of word 0 is set,
     /// the interval holds only after the next event.
     pub const SAMPLE_INTERVAL: Op = Op(43);
+
+    /// Up to [`TEXT_BYTES`] bytes of the text of the annotation that follows: eight in the
+    /// address, the others in the size. Zeros fill it up. Like all annotations it is no event.
+    pub const TEXT: Op = Op(44);
+    /// Annotation: the next reported allocation or resize of the thread belongs to the heap that
+    /// the text names.
+    pub const HEAP: Op = Op(45);
+    /// Annotation: the thread has the number of labels that the size says. The text is the last
+    /// one, which is new; without a text the others were removed.
+    pub const LABEL: Op = Op(46);
+    /// Annotation: a mark with the text as its name.
+    pub const MARK: Op = Op(47);
+    /// Annotation: all reported blocks that begin in the range of this address and size are free.
+    pub const FREE_RANGE: Op = Op(48);
+    /// Annotation: all blocks of the heap that the text names are free.
+    pub const RESET: Op = Op(49);
+    /// Annotation: the block at the address is a pool, whose parts are reported as blocks.
+    pub const POOL: Op = Op(50);
+    /// A free that the recorder adds for [`Op::FREE_RANGE`] and [`Op::RESET`], and for the blocks
+    /// in a pool that is freed. No process sends it.
+    pub const FREE_ADDED: Op = Op(51);
 
     /// The number of allocators inside a program whose events have their own ops.
     pub const ALLOCATORS: u8 = 4;
@@ -120,6 +150,7 @@ impl Op {
     pub const fn first_of_resize(self) -> Op {
         match self.0 {
             33..=36 => Op(self.0 - Op::RESIZE_INSIDE.0 + Op::ALLOC_INSIDE.0),
+            _ if self.0 == Op::RESIZE_REPORTED.0 => Op::ALLOC_REPORTED,
             _ if self.0 == Op::RESIZE.0 => Op::REALLOC,
             _ => Op::REALLOCARRAY,
         }
@@ -134,21 +165,43 @@ impl Op {
     /// Returns whether the record is an allocation.
     #[inline(always)]
     pub const fn is_alloc(self) -> bool {
-        self.is_in(0b111_1111_1111 << Op::MALLOC.0 | 0b1111 << Op::ALLOC_INSIDE.0)
+        self.is_in(0b111_1111_1111 << Op::MALLOC.0 | 0b1_1111 << Op::ALLOC_INSIDE.0)
     }
     /// Returns whether the record is a free that is not part of a resize.
     #[inline(always)]
     pub const fn is_free(self) -> bool {
-        self.is_in(0b11_1111 << Op::FREE.0 | 0b1111 << Op::FREE_INSIDE.0)
+        self.is_in(
+            0b11_1111 << Op::FREE.0 | 0b1111 << Op::FREE_INSIDE.0 | 1 << Op::FREE_REPORTED.0 | 1 << Op::FREE_ADDED.0,
+        )
     }
     /// Returns whether the record is the second half of a successful resize.
     #[inline(always)]
     pub const fn is_resize(self) -> bool {
-        self.is_in(0b11 << Op::RESIZE.0 | 0b1111 << Op::RESIZE_INSIDE.0)
+        self.is_in(0b11 << Op::RESIZE.0 | 0b1111 << Op::RESIZE_INSIDE.0 | 0b11 << Op::RESIZE_REPORTED.0)
+    }
+    /// Returns whether the record is an annotation by the program: it has a timestamp, and is no
+    /// event.
+    #[inline(always)]
+    pub const fn is_annotation(self) -> bool {
+        self.is_in(0b111_1111 << Op::TEXT.0)
+    }
+    /// Returns whether the record is an annotation that frees or hides blocks, so that it counts as
+    /// a dropped event if it is dropped.
+    pub const fn changes_blocks(self) -> bool {
+        self.is_in(0b111 << Op::FREE_RANGE.0)
     }
     /// Returns whether the record counts as one event in the accounting.
     pub const fn is_event(self) -> bool {
         self.is_alloc() || self.is_free() || self.is_resize() || matches!(self, Op::RESIZE_FREED)
+    }
+    /// Returns whether only the recorder makes such events, from annotations.
+    pub const fn is_added(self) -> bool {
+        matches!(self, Op::POOLED | Op::FREE_ADDED)
+    }
+    /// Returns whether the program reported this event through `heaptape.h`.
+    #[inline(always)]
+    pub const fn is_reported(self) -> bool {
+        self.is_in(1 << Op::ALLOC_REPORTED.0 | 0b11 << Op::FREE_REPORTED.0)
     }
 }
 
@@ -158,6 +211,10 @@ pub const DELTA_BITS: u32 = 30;
 pub const DELTA_LIMIT: u64 = 1 << DELTA_BITS;
 /// The first stack node number that a record cannot hold.
 pub const STACK_LIMIT: u32 = 1 << 28;
+/// Number of bytes of a text that one [`Op::TEXT`] holds. The size holds six, as that of a block.
+pub const TEXT_BYTES: usize = 14;
+/// The most bytes of the text of an annotation. A longer one is truncated.
+pub const MAX_TEXT: usize = 4 * TEXT_BYTES;
 const SIZE_BITS: u32 = 20;
 const SIZE_LIMIT: u64 = 1 << SIZE_BITS;
 
@@ -275,9 +332,12 @@ mod tests {
     fn each_op_is_of_one_kind() {
         for number in 0..=255 {
             let op = Op(number);
-            assert_eq!(op.is_alloc(), matches!(number, 1..=11 | 14..=17), "{number}");
-            assert_eq!(op.is_resize(), matches!(number, 12 | 13 | 33..=36), "{number}");
-            assert_eq!(op.is_free(), (20..=29).contains(&number), "{number}");
+            assert_eq!(op.is_alloc(), matches!(number, 1..=11 | 14..=18), "{number}");
+            assert_eq!(op.is_resize(), matches!(number, 12 | 13 | 33..=36 | 38 | 39), "{number}");
+            assert_eq!(op.is_reported(), matches!(number, 18 | 37 | 38), "{number}");
+            assert_eq!(op.is_annotation(), (44..=50).contains(&number), "{number}");
+            assert_eq!(op.changes_blocks(), (48..=50).contains(&number), "{number}");
+            assert_eq!(op.is_free(), matches!(number, 20..=29 | 37 | 51), "{number}");
         }
         for allocator in 0..6 {
             for first in [Op::ALLOC_INSIDE, Op::FREE_INSIDE, Op::RESIZE_INSIDE] {
@@ -285,6 +345,7 @@ mod tests {
             }
         }
         assert_eq!(Op::of_allocator(Op::RESIZE_INSIDE, 2).first_of_resize(), Op::of_allocator(Op::ALLOC_INSIDE, 2));
+        assert_eq!(Op::RESIZE_REPORTED.first_of_resize(), Op::ALLOC_REPORTED);
         assert_eq!((Op::MALLOC.allocator(), Op::RESIZE.first_of_resize()), (None, Op::REALLOC));
     }
 }

@@ -39,5 +39,5 @@ pub use nodes::Node;
 
 /// Version of the protocol. 1: the first. 2: `activation`, [`Op::SAMPLE_INTERVAL`]. 3: timestamps
 /// at the tail. 4: bounded waits. 5: the board, `own_malloc`. 6: rings of different sizes.
-/// 7: patches, events of allocators inside the program.
-pub const WIRE_VERSION: u16 = 7;
+/// 7: patches, events of allocators inside the program. 8: annotations, reported events.
+pub const WIRE_VERSION: u16 = 8;

@@ -161,6 +161,7 @@ fn base(segments: &[Process]) -> Option<Process> {
         process: first.tape.process.clone(),
         inherited: first.tape.inherited.clone(),
         notes: notes.collect(),
+        marks: segments.iter().flat_map(|segment| segment.tape.marks.clone()).collect(),
         end: last.tape.end.clone(),
         segment: first.tape.segment.clone(),
         last_tick: segments.iter().map(|segment| segment.tape.last_tick).max().unwrap_or(0),

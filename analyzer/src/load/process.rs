@@ -13,8 +13,8 @@ use crate::unpack;
 use heaptape_formats::recording::{self, Exit, STREAM, SYSROOT, TAPE, TRACE};
 use heaptape_formats::tape::journal::{self, Splice};
 use heaptape_formats::tape::{
-    Codec, END_EXEC, END_EXITED, END_RUNNING, END_SIGNALLED, Process as ProcessRecord, SiteSums, Source, Step, Stream,
-    Summary, Totals,
+    Codec, END_EXEC, END_EXITED, END_RUNNING, END_SIGNALLED, Mark, Process as ProcessRecord, SiteSums, Source, Step,
+    Stream, Summary, Totals,
 };
 use heaptape_formats::{Ending, mtrc};
 use std::fs::File;
@@ -433,30 +433,37 @@ impl Process {
         self.clock.is_known()
     }
 
+    /// Returns the first mark of this name after a tick.
+    pub fn mark(&self, name: &str, after: u64) -> Option<&Mark> {
+        self.tape.marks.iter().find(|mark| mark.text.0 == name.as_bytes() && mark.tick > after)
+    }
+
     /// Converts a time range to event numbers and ticks of this process. Bounds that are times are
     /// ignored if the process has no times.
     pub fn span(&self, range: &Range) -> Span {
         let mut span = Span::ALL;
         let last = self.tape.last_tick.saturating_sub(self.clock.start_tick);
-        let resolve = |bound: Bound| match bound {
-            Bound::Number(number) => (Some(number), None),
-            Bound::Time(nanos) if self.has_times() => (None, Some(self.clock.tick(nanos))),
+        let resolve = |bound: &Bound, from_tick: u64| match bound {
+            Bound::Number(number) => (Some(*number), None),
+            Bound::Time(nanos) if self.has_times() => (None, Some(self.clock.tick(*nanos))),
             Bound::Time(_) => (None, None),
             Bound::Share(share) if self.has_times() => {
                 (None, Some(self.clock.start_tick.saturating_add((last as f64 * share) as u64)))
             }
             Bound::Share(share) => (Some((self.tape.events as f64 * share) as u64), None),
+            Bound::Mark(name) => (None, self.mark(name, from_tick).map(|mark| mark.tick)),
         };
-        if let Some(bound) = range.from {
-            let (number, tick) = resolve(bound);
+        if let Some(bound) = &range.from {
+            let (number, tick) = resolve(bound, 0);
             span.first = number.unwrap_or(0);
-            span.first_tick = tick.unwrap_or(0);
+            span.first_tick = tick.unwrap_or(if matches!(bound, Bound::Mark(_)) { u64::MAX } else { 0 });
         }
-        if let Some(bound) = range.to {
-            let whole = bound == Bound::Share(1.0);
-            let (number, tick) = resolve(bound);
+        if let Some(bound) = &range.to {
+            let whole = *bound == Bound::Share(1.0);
+            let (number, tick) = resolve(bound, span.first_tick);
             span.end = if whole { u64::MAX } else { number.unwrap_or(u64::MAX) };
-            span.end_tick = if whole { u64::MAX } else { tick.unwrap_or(u64::MAX) };
+            let end_tick = tick.unwrap_or(if matches!(bound, Bound::Mark(_)) { 0 } else { u64::MAX });
+            span.end_tick = if whole { u64::MAX } else { end_tick };
         }
         span
     }

@@ -6,8 +6,8 @@ use crate::missing::Missing;
 use crate::stacks::{Mapped, Module, Site, Stacks};
 use heaptape_formats::tape::field::Text;
 use heaptape_formats::tape::{
-    Account, COLUMN_PREVIOUS, Chunk, CodeRange, Codec, End, History, Inherited, Loss, Note, Process, Record, Segment,
-    SiteErrors, Source, Step, Stream, Summary, Thread,
+    Account, COLUMN_PREVIOUS, Chunk, CodeRange, Codec, End, History, Inherited, Loss, Mark, Note, Process, Record,
+    Segment, SiteErrors, Source, Step, Stream, Summary, Thread,
 };
 use heaptape_formats::{Ending, Result};
 use std::collections::BTreeMap;
@@ -74,6 +74,8 @@ pub struct Tape {
     pub end: Option<End>,
     /// The notes of the recorder.
     pub notes: Vec<Note>,
+    /// The marks of the program, in their order.
+    pub marks: Vec<Mark>,
     /// The record of inherited blocks.
     pub inherited: Option<Inherited>,
     /// Names of generated code.
@@ -170,6 +172,7 @@ impl Tape {
                 self.end = Some(end);
             }
             Record::Note(note) => self.notes.push(note),
+            Record::Mark(mark) => self.marks.push(mark),
             Record::Segment(segment) => self.segment = Some(segment),
             Record::Inherited(inherited) => self.inherited = Some(inherited),
             Record::History(history) => self.history = history,

@@ -16,15 +16,36 @@ pub struct BlockFilter {
     pub threads: Option<FxHashSet<u32>>,
     /// Whether blocks of a site match, by site number.
     pub sites: Option<Vec<bool>>,
+    /// Allocators, by the function and the site that allocated or last reallocated the block.
+    pub allocators: Option<AllocatorFilter>,
     /// Bit set by allocation index: whether the age that the block reaches matches. See
     /// [`AgeFilter`].
     pub ages: Option<Vec<u64>>,
 }
 
+/// A filter for the allocators of blocks. One of the conditions must hold.
+#[derive(Clone, Debug)]
+pub struct AllocatorFilter {
+    /// Whether blocks of a site match, by site number.
+    pub sites: Vec<bool>,
+    /// Whether blocks of a function match, by its entry.
+    pub entries: [bool; 256],
+}
+
+impl AllocatorFilter {
+    fn matches(&self, block: &Block) -> bool {
+        self.entries[usize::from(block.entry)] || self.sites.get(block.site as usize).copied().unwrap_or(false)
+    }
+}
+
 impl BlockFilter {
     /// Returns whether every block matches.
     pub const fn is_all(&self) -> bool {
-        self.sizes.is_none() && self.threads.is_none() && self.sites.is_none() && self.ages.is_none()
+        self.sizes.is_none()
+            && self.threads.is_none()
+            && self.sites.is_none()
+            && self.ages.is_none()
+            && self.allocators.is_none()
     }
 
     /// Returns whether a block matches. `index` is its allocation index.
@@ -33,6 +54,7 @@ impl BlockFilter {
         self.sizes.as_ref().is_none_or(|sizes| sizes.contains(&block.size))
             && self.threads.as_ref().is_none_or(|threads| threads.contains(&block.thread))
             && self.sites.as_ref().is_none_or(|sites| sites.get(block.site as usize).copied().unwrap_or(false))
+            && self.allocators.as_ref().is_none_or(|allocators| allocators.matches(block))
             && self
                 .ages
                 .as_ref()

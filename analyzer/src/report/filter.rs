@@ -1,5 +1,6 @@
 //! Filters of blocks as the command line states them, and the replay of the selected blocks.
 
+use crate::annotations;
 use crate::event::Span;
 use crate::load::Process;
 use crate::model::block_filter::{AgeFilter, BlockFilter};
@@ -11,7 +12,7 @@ use crate::stacks::Stacks;
 use crate::symbols::Symbolizer;
 use crate::text::clean;
 use heaptape_formats::pattern::Pattern;
-use heaptape_formats::tape::Thread;
+use heaptape_formats::tape::{LABEL_PREFIX, Thread};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::rc::Rc;
 
@@ -36,6 +37,12 @@ pub enum FilterError {
     /// No module that matches allocates.
     #[error("no module {} allocates{}", clean(&.0.pattern), clean(&.0.hint))]
     NoModule(NoMatch),
+    /// No thread had a label that matches.
+    #[error("no label {} in the recording{}", clean(&.0.pattern), clean(&.0.hint))]
+    NoLabel(NoMatch),
+    /// No allocator or heap has a name that matches.
+    #[error("no allocator {} in the recording{}", clean(&.0.pattern), clean(&.0.hint))]
+    NoAllocator(NoMatch),
     /// No thread has a number or name that matches.
     #[error("no thread {} in the recording{}", clean(&.0.pattern), clean(&.0.hint))]
     NoThread(NoMatch),
@@ -73,6 +80,11 @@ pub struct Filter {
     pub modules: Vec<String>,
     /// Patterns of functions that the stack passes through.
     pub functions: Vec<String>,
+    /// Patterns of labels that the thread had at the allocation.
+    pub labels: Vec<String>,
+    /// Patterns of the name of the allocator: `malloc`, one inside the program, or a heap that the
+    /// program names.
+    pub allocators: Vec<String>,
 }
 
 impl Filter {
@@ -85,6 +97,8 @@ impl Filter {
             && self.threads.is_empty()
             && self.modules.is_empty()
             && self.functions.is_empty()
+            && self.labels.is_empty()
+            && self.allocators.is_empty()
     }
 
     /// Returns which blocks of a process the filter selects. A condition on ages takes one pass
@@ -101,8 +115,11 @@ impl Filter {
             threads.extend(self.threads.iter().filter_map(|query| query.parse::<u32>().ok()));
             chosen.threads = Some(threads);
         }
-        if !self.modules.is_empty() || !self.functions.is_empty() {
+        if !self.modules.is_empty() || !self.functions.is_empty() || !self.labels.is_empty() {
             chosen.sites = Some(self.matching_sites(process.stacks(), symbols));
+        }
+        if !self.allocators.is_empty() {
+            chosen.allocators = Some(annotations::blocks_of(process, &self.allocators));
         }
         if self.min_age.is_some() || self.max_age.is_some() {
             let unit = |value: u64| match process.has_times() {
@@ -127,6 +144,7 @@ impl Filter {
             && self.min_age.is_none()
             && self.max_age.is_none()
             && self.threads.is_empty()
+            && self.allocators.is_empty()
     }
 
     /// Checks that each name matches something in these processes.
@@ -147,6 +165,19 @@ impl Filter {
         }
         for query in &self.threads {
             check_thread(query, processes)?;
+        }
+        for text in &self.labels {
+            let names: Vec<String> =
+                processes.iter().flat_map(|process| annotations::labels(process.stacks())).collect();
+            if !names.iter().any(|name| Pattern::whole(text).matches(name)) {
+                return Err(FilterError::NoLabel(NoMatch::new(text, names.iter().map(String::as_str))));
+            }
+        }
+        for text in &self.allocators {
+            let names: Vec<String> = processes.iter().flat_map(|process| annotations::allocators(process)).collect();
+            if !names.iter().any(|name| Pattern::whole(text).matches(name)) {
+                return Err(FilterError::NoAllocator(NoMatch::new(text, names.iter().map(String::as_str))));
+            }
         }
         if self.modules.is_empty() && self.functions.is_empty() {
             return Ok(());
@@ -205,6 +236,10 @@ impl Filter {
                         found
                     })
                 });
+        }
+        if !self.labels.is_empty() {
+            let labeled = annotations::sites_below(stacks, LABEL_PREFIX, &self.labels);
+            selected.iter_mut().zip(labeled).for_each(|(selected, labeled)| *selected &= labeled);
         }
         selected[0] &= modules.is_empty();
         if !modules.is_empty() {

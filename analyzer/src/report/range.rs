@@ -3,7 +3,8 @@
 use super::filter::NEEDS_EVENTS;
 use crate::event::{Bound, Range};
 use crate::load::Process;
-use crate::text::{count, duration};
+use crate::similar::hint;
+use crate::text::{clean, count, duration};
 
 /// Why a time range selects nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -14,6 +15,14 @@ pub enum RangeError {
     /// The range is given in times, and no process has any.
     #[error("the recording holds no times: use a share of the run (40%) or an event number")]
     NoTimes,
+    /// No process has the mark.
+    #[error("no mark '{}' in the recording{}", clean(name), clean(hint))]
+    NoMark {
+        /// Name of the mark.
+        name: String,
+        /// End of the message: similar names, or that there are none.
+        hint: String,
+    },
     /// The end of the range is not after its start.
     #[error("the time range is empty: --from {from} is not before --until {until}")]
     Empty {
@@ -60,13 +69,18 @@ impl Range {
         if (is_time(&self.from) || is_time(&self.to)) && !with_events.iter().any(|process| process.has_times()) {
             return Err(RangeError::NoTimes);
         }
+        for bound in self.from.iter().chain(&self.to) {
+            if let Bound::Mark(name) = bound {
+                check_mark(name, &with_events)?;
+            }
+        }
         let statuses: Vec<RangeStatus> = with_events.iter().map(|process| self.status(process)).collect();
         if statuses.iter().any(|status| matches!(status, RangeStatus::Overlaps)) {
             return Ok(());
         }
-        let shown = |bound: Option<Bound>, open: &str| bound.map_or_else(|| open.to_string(), shown);
+        let shown = |bound: &Option<Bound>, open: &str| bound.as_ref().map_or_else(|| open.to_string(), shown);
         if statuses.iter().any(|status| matches!(status, RangeStatus::Empty)) {
-            return Err(RangeError::Empty { from: shown(self.from, "0%"), until: shown(self.to, "100%") });
+            return Err(RangeError::Empty { from: shown(&self.from, "0%"), until: shown(&self.to, "100%") });
         }
         let nanos = with_events.iter().filter(|process| process.has_times());
         let longest = nanos.map(|process| process.clock.nanos(process.tape.last_tick)).max();
@@ -75,7 +89,7 @@ impl Range {
             Some(nanos) => format!("{}, event {}", duration(nanos), count(events)),
             None => format!("event {}", count(events)),
         };
-        Err(RangeError::AfterEnd { from: shown(self.from, "0%"), end })
+        Err(RangeError::AfterEnd { from: shown(&self.from, "0%"), end })
     }
 
     /// Returns how the range relates to the run of a process.
@@ -94,10 +108,26 @@ impl Range {
     }
 }
 
+/// Checks that a process has a mark.
+fn check_mark(name: &str, processes: &[&&Process]) -> Result<(), RangeError> {
+    if processes.iter().any(|process| process.mark(name, 0).is_some()) {
+        return Ok(());
+    }
+    let names: Vec<String> = processes
+        .iter()
+        .flat_map(|process| process.tape.marks.iter().map(|mark| mark.text.lossy().into_owned()))
+        .collect();
+    let hint = match names.is_empty() {
+        true => ": the programs set none (see heaptape.h)".into(),
+        false => hint(name, names.iter().map(String::as_str)),
+    };
+    Err(RangeError::NoMark { name: name.into(), hint })
+}
+
 /// Formats a bound as it is written on the command line.
-fn shown(bound: Bound) -> String {
+fn shown(bound: &Bound) -> String {
     match bound {
-        Bound::Time(nanos) => duration(nanos).replace(' ', ""),
+        Bound::Time(nanos) => duration(*nanos).replace(' ', ""),
         bound => bound.to_string(),
     }
 }

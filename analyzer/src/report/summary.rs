@@ -6,6 +6,7 @@ use super::frames::{CallSite, SourceLines, call_site, call_site_line};
 use super::query::Query;
 use super::segments::segment_notes;
 use super::{Error, Outcome, hints, json};
+use crate::annotations::{self, NamedSums};
 use crate::load::{Process, Recording};
 use crate::missing;
 use crate::processes::ProcessFilter;
@@ -14,7 +15,7 @@ use crate::sums::{Sums, sums, sums_of_new_process};
 use crate::symbols::{Detail, Symbolizer};
 use crate::text::{Screen, Style};
 use heaptape_formats::recording::{Accounting, Allocator, Exit, Kept, LastMemory, NotTraced, STREAM};
-use heaptape_formats::tape::SiteSums;
+use heaptape_formats::tape::{HEAP_PREFIX, LABEL_PREFIX, SiteSums};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::io::Write;
@@ -57,6 +58,12 @@ pub struct ProcessSummary {
     /// Allocators inside the program, found by their symbols.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allocators: Vec<Allocator>,
+    /// Heaps that the program names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub heaps: Vec<NamedSums>,
+    /// Labels that the program sets.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<NamedSums>,
     /// Event counts and heap sizes.
     #[serde(flatten)]
     pub numbers: Numbers,
@@ -215,6 +222,8 @@ pub(crate) fn summarize_process(process: &Process, sums: &Sums) -> ProcessSummar
         exit: about.exit,
         own_malloc: about.own_malloc,
         allocators: about.allocators.clone(),
+        heaps: annotations::sums(process.stacks(), &sums.sites, HEAP_PREFIX),
+        labels: annotations::sums(process.stacks(), &sums.sites, LABEL_PREFIX),
         duration_ns: process.clock.nanos(process.tape.last_tick),
         earlier_ns: if about.began_unix_ns == 0 {
             0

@@ -10,7 +10,8 @@ use crate::model::timeline::{ByGroup, Timeline};
 use crate::report::Unanswerable;
 use crate::stacks::Stacks;
 use crate::symbols::Symbolizer;
-use crate::text::{Screen, Style, bytes, count, duration};
+use crate::text::{Screen, Style, bytes, clean, count, duration};
+use heaptape_formats::tape;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -34,9 +35,20 @@ struct Group {
     live_bytes: Vec<u64>,
 }
 
+/// A mark that the program set.
+#[derive(Serialize)]
+struct Mark {
+    name: String,
+    at: PointInTime,
+    thread: u32,
+}
+
 #[derive(Serialize)]
 struct TimelineReport {
     slices: Vec<Row>,
+    /// The marks in the range, in their order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    marks: Vec<Mark>,
     /// The groups of `--by`, by their peak of live bytes, largest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     groups: Vec<Group>,
@@ -44,6 +56,8 @@ struct TimelineReport {
 
 /// Default number of groups in the report.
 const DEFAULT_GROUPS: usize = 20;
+/// Maximum number of marks that are printed.
+const MAX_MARKS: usize = 40;
 /// Maximum number of values that are kept for all groups and slices together: 128 MiB.
 const MAX_VALUES: usize = 16 << 20;
 
@@ -92,6 +106,12 @@ pub fn run(query: &Query, slices: usize, out: &mut dyn Write, style: Style) -> R
             model.begin(start.live);
             grouped.begin(start.summary.as_ref().map_or(&[], |summary| &summary.sites[..]));
         }
+        let marks = process.tape.marks.iter().filter(|mark| (span.first_tick..span.end_tick).contains(&mark.tick));
+        let mark = |mark: &tape::Mark| {
+            let (name, at) = (mark.text.lossy().into_owned(), PointInTime::at(process, mark.tick, None));
+            Mark { name, at, thread: mark.thread }
+        };
+        let marks = marks.map(mark).collect();
         let (start, span) = (start.as_ref(), span.with_history());
         let outcome = match names.is_empty() {
             true => query.replay_from(process, start, span, symbols, progress, &mut model),
@@ -120,7 +140,7 @@ pub fn run(query: &Query, slices: usize, out: &mut dyn Write, style: Style) -> R
             bytes: slice.bytes,
             frees: slice.frees,
         });
-        Ok((TimelineReport { slices: rows.collect(), groups }, outcome.missing))
+        Ok((TimelineReport { slices: rows.collect(), marks, groups }, outcome.missing))
     })
 }
 
@@ -147,6 +167,18 @@ impl Report for TimelineReport {
             })
             .collect();
         screen.table(&["from", "live", "most", "blocks", "allocations", ""], &rows)?;
+        let rows: Vec<Vec<String>> = self
+            .marks
+            .iter()
+            .take(MAX_MARKS)
+            .map(|mark| vec![mark.at.time_ns.map_or_else(String::new, duration), clean(&mark.name).to_string()])
+            .collect();
+        if !rows.is_empty() {
+            screen.table(&["at", "mark"], &rows)?;
+        }
+        if self.marks.len() > MAX_MARKS {
+            screen.line(&format!("  and {} more (--json)", self.marks.len() - MAX_MARKS))?;
+        }
         if self.groups.is_empty() {
             return Ok(());
         }

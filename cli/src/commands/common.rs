@@ -30,12 +30,16 @@ pub struct Common {
     #[arg(long)]
     json: bool,
     /// Start of the time range: a time since the start (1.5s, 300ms, 2m), a share of the run (40%)
-    /// or the number of an event
+    /// the number of an event, or a mark of the program (mark:NAME)
     #[arg(long, value_name = "WHEN")]
     from: Option<Bound>,
     /// End of the time range, in the same forms
     #[arg(long, value_name = "WHEN", alias = "to")]
     until: Option<Bound>,
+    /// The time range between two marks of the program: from the first one with this name to the
+    /// next one with that name
+    #[arg(long, value_names = ["MARK", "MARK"], num_args = 2, conflicts_with_all = ["from", "until"])]
+    between: Vec<String>,
     #[command(flatten)]
     processes: ProcessArgs,
     #[command(flatten)]
@@ -172,6 +176,14 @@ pub struct Only {
     /// wildcards; also as reports print it (Cache<…>::get)
     #[arg(long, value_name = "PATTERN")]
     function: Vec<String>,
+    /// Only blocks that were allocated while the thread had this label, which programs set with
+    /// heaptape.h (* and ? are wildcards)
+    #[arg(long, value_name = "LABEL")]
+    label: Vec<String>,
+    /// Only blocks of this allocator, as report lists them: malloc, an allocator inside the
+    /// program, or a heap that the program names with heaptape.h (* and ? are wildcards)
+    #[arg(long, value_name = "NAME")]
+    allocator: Vec<String>,
 }
 
 fn by() -> impl TypedValueParser<Value = GroupBy> {
@@ -218,13 +230,29 @@ impl Common {
     /// # Errors
     /// With `--live`, when no daemon answers, or it serves no such process.
     pub fn query(self, rows: usize) -> anyhow::Result<Query> {
-        let Common { paths, live, control, json, from, until, processes, folding, strict: _, top, by, names, only } =
-            self;
+        let Common {
+            paths,
+            live,
+            control,
+            json,
+            from,
+            until,
+            between,
+            processes,
+            folding,
+            strict: _,
+            top,
+            by,
+            names,
+            only,
+        } = self;
         let paths = match live {
             Some(which) => live::folders(&which, control)?,
             None => paths,
         };
-        let (range, origin) = (Range { from, to: until }, names.origin());
+        let mut marks = between.into_iter().map(Bound::Mark);
+        let (from, to) = (marks.next().or(from), marks.next().or(until));
+        let (range, origin) = (Range { from, to }, names.origin());
         let processes = folding.of(&processes);
         Ok(Query { paths, json, range, top: top.unwrap_or(rows), processes, filter: only.filter(), by, origin })
     }
@@ -233,9 +261,19 @@ impl Common {
 impl Only {
     /// Returns the filters in the form that the analyzer takes.
     pub fn filter(self) -> Filter {
-        let Only { min_size, max_size, min_age, max_age, thread, module, function } = self;
+        let Only { min_size, max_size, min_age, max_age, thread, module, function, label, allocator } = self;
         let [min_size, max_size] = [min_size, max_size].map(|size| size.map(|Size(bytes)| bytes));
-        Filter { min_size, max_size, min_age, max_age, threads: thread, modules: module, functions: function }
+        Filter {
+            min_size,
+            max_size,
+            min_age,
+            max_age,
+            threads: thread,
+            modules: module,
+            functions: function,
+            labels: label,
+            allocators: allocator,
+        }
     }
 }
 

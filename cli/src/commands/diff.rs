@@ -127,8 +127,12 @@ fn runs(
     filter: &Filter,
 ) -> Vec<DiffInput> {
     let paths = std::iter::once(first).chain(again.iter().map(PathBuf::as_path));
-    let side =
-        |path: &Path| DiffInput { path: path.into(), processes: processes.clone(), until, filter: filter.clone() };
+    let side = |path: &Path| DiffInput {
+        path: path.into(),
+        processes: processes.clone(),
+        until: until.clone(),
+        filter: filter.clone(),
+    };
     paths.map(side).collect()
 }
 

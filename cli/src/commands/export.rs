@@ -70,7 +70,7 @@ pub struct ExportArgs {
 impl ExportArgs {
     /// Returns the options in the form that the analyzer takes.
     pub fn options(&self) -> Options {
-        let range = Range { from: self.from, to: self.until };
+        let range = Range { from: self.from.clone(), to: self.until.clone() };
         Options {
             range: (!range.is_all()).then_some(range),
             processes: self.processes.processes(),

@@ -153,6 +153,7 @@ fn line(record: &Record) -> String {
         Record::End(r) => {
             text = format!("end tick {} unix {} {} {}", r.tick, r.unix_ns, reason(r.reason), r.status);
         }
+        Record::Mark(r) => text = format!("mark tick {} thread {} {:?}", r.tick, r.thread, r.text),
         Record::Note(r) => text = format!("note tick {} {:?}", r.tick, r.text),
         Record::History(r) => {
             text = format!("history at ticks {:?}", r.ticks);

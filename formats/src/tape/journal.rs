@@ -306,7 +306,10 @@ impl Missing {
                             missing.trace_at = chunk.stored_offset.saturating_add(chunk.stored_length);
                             known.clear();
                         }
-                        Step::Record(_, record @ (Record::Process(_) | Record::Loss(_) | Record::Note(_))) => {
+                        Step::Record(
+                            _,
+                            record @ (Record::Process(_) | Record::Loss(_) | Record::Note(_) | Record::Mark(_)),
+                        ) => {
                             let mut frame = Vec::new();
                             Writer::default().record(&record, &mut frame);
                             known.insert(frame);

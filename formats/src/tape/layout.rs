@@ -480,6 +480,34 @@ pub const SEGMENT_ANEW: u8 = 4;
 /// The segment has sums without events, which include those of the segment before.
 pub const SEGMENT_SUMS: u8 = 5;
 
+tape_record! {
+    /// Kind 19: a mark that the program set.
+    Mark {
+        /// Tick of it: the events before it have an earlier one.
+        tick: u64,
+        /// Thread number.
+        thread: u32,
+        /// Its name.
+        text: Text,
+    }
+}
+
+/// First address of the sites that are no code: the labels of a thread, and the heaps that a
+/// program names. [`Code`] records have their names. No address of code is as large and below the
+/// kernel's.
+pub const ANNOTATION_START: u64 = 0x0100_0000_0000_0000;
+/// First address after [`ANNOTATION_START`] and all such sites.
+pub const ANNOTATION_END: u64 = 0x0200_0000_0000_0000;
+/// Prefix of the name of a site that is a label.
+pub const LABEL_PREFIX: &str = "label ";
+/// Prefix of the name of a site that is a heap.
+pub const HEAP_PREFIX: &str = "heap ";
+
+/// Returns whether a site of this address is a label or a heap.
+pub const fn is_annotation(address: u64) -> bool {
+    address >= ANNOTATION_START && address < ANNOTATION_END
+}
+
 macro_rules! records {
     ($($number:literal $name:ident)*) => {
         /// A record of any kind.
@@ -513,7 +541,7 @@ macro_rules! records {
 
 records! {
     1 Process 2 Module 3 ModuleGone 4 Sites 5 Thread 6 Chunk 7 Accounts 8 Loss 9 Clock 10 Summary 11 End 12 Note 13 Inherited
-    14 History 15 Code 16 Symbols 17 Segment 18 HistoryErrors
+    14 History 15 Code 16 Symbols 17 Segment 18 HistoryErrors 19 Mark
 }
 
 macro_rules! entries {
@@ -545,11 +573,14 @@ entries! {
     10 New "operator new" 11 NewArray "operator new[]"
     14 AllocInside1 "allocator 1: allocate" 15 AllocInside2 "allocator 2: allocate"
     16 AllocInside3 "allocator 3: allocate" 17 AllocInside4 "allocator 4: allocate"
+    18 AllocReported "reported allocation"
     20 Free "free" 21 Cfree "cfree" 22 FreeSized "free_sized" 23 FreeAlignedSized "free_aligned_sized"
     24 Delete "operator delete" 25 DeleteArray "operator delete[]"
     26 FreeInside1 "allocator 1: free" 27 FreeInside2 "allocator 2: free"
     28 FreeInside3 "allocator 3: free" 29 FreeInside4 "allocator 4: free"
     33 ResizeInside1 "allocator 1: resize" 34 ResizeInside2 "allocator 2: resize"
     35 ResizeInside3 "allocator 3: resize" 36 ResizeInside4 "allocator 4: resize"
+    37 FreeReported "reported free" 38 ResizeReported "reported resize" 39 Pooled "(became a pool)"
     40 Inherited "(inherited)" 41 Implied "(implied)" 42 Carried "(carried over)" 43 InheritedEmpty "(inherited, of 0 bytes)"
+    51 FreeAdded "(freed with its heap)"
 }

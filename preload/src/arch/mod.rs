@@ -18,6 +18,7 @@
 //! * `operator_stub!`, `operator_new_frame!`, `untraced_operator_stub!`: entries of the C++
 //!   operators;
 //! * `patched_stub!`: the entry of functions that are hooked by a jump in their first bytes;
+//! * `report_stub!`: the entry of functions to which the program reports;
 //! * `exec_stub!`, `syscall_stub!`, `first_syscall_stub!`, `jump_stub!`: entries of other
 //!   functions;
 //! * `capture_stub!`: the entry of the unwinder's tests.

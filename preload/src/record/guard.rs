@@ -40,7 +40,7 @@ pub unsafe fn classify(state: *mut ThreadState, sp: usize, request: Request) -> 
         if (*state).activation.has(FORWARDING) {
             let forwarded = (*state).forwarded;
             if !is_alive(state, sp, forwarded.sp, forwarded.return_address) {
-                Activation::set_forwarding(&raw mut (*state).activation, false);
+                Activation::set(&raw mut (*state).activation, FORWARDING, false);
             } else if forwarded.contains(request) {
                 return CallKind::Inner;
             }
@@ -152,7 +152,7 @@ pub unsafe fn forward(state: *mut ThreadState, sp: usize, request: Request) -> b
         }
         (*state).forwarded = Forwarded { sp, request, return_address: (sp as *const u64).read() };
         compiler_fence(SeqCst);
-        Activation::set_forwarding(&raw mut (*state).activation, true);
+        Activation::set(&raw mut (*state).activation, FORWARDING, true);
         true
     }
 }
@@ -165,7 +165,7 @@ pub unsafe fn forwarded(state: *mut ThreadState, sp: usize) {
     // SAFETY: the state is the calling thread's, as the caller ensures.
     unsafe {
         if (*state).activation.has(FORWARDING) && (*state).forwarded.sp == sp {
-            Activation::set_forwarding(&raw mut (*state).activation, false);
+            Activation::set(&raw mut (*state).activation, FORWARDING, false);
         }
     }
 }

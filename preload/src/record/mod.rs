@@ -4,11 +4,13 @@
 //! the record, publish. The reservation lets the recorder know that a timestamp may have been taken
 //! for an event that it cannot see yet. It is not needed while the process has one thread.
 
+mod annotation;
 pub mod guard;
 mod resize;
 mod ring_space;
 mod sample;
 
+pub use annotation::{annotate, set_stopped};
 pub use resize::{Resize, resize_begins, resize_ends};
 
 use crate::boot::{claim, inherited};
@@ -75,6 +77,9 @@ fn slow_path_state(caller: Caller, request: Request) -> Option<(*mut ThreadState
     }
     // SAFETY: the thread's own state, whose activation is not 0.
     unsafe {
+        if (*state).activation.has(thread::STOPPED) {
+            return None;
+        }
         let mut kind = guard::classify(state, caller.sp, request);
         if kind == CallKind::Deferred && hook_is_gone(state, caller) {
             guard::abandon(state);
@@ -315,7 +320,12 @@ unsafe fn push_deferred(state: &mut ThreadState, deferred: DeferredEvent) {
     let producer = unsafe { state.writer.producer() };
     producer.emitted.store(state.activation.events(), Relaxed);
     if state.writer.is_short_of(MAX_EVENT_RECORDS) && !ensure_capacity(state) {
-        if deferred.event.op.is_event() {
+        let op = deferred.event.op;
+        if op.changes_blocks() {
+            state.activation.count_event();
+            producer.emitted.store(state.activation.events(), Relaxed);
+        }
+        if op.is_event() || op.changes_blocks() {
             count_dropped(state);
         }
         return;

@@ -11,6 +11,8 @@ pub const BUSY: u64 = 2;
 pub const FORWARDING: u64 = 4;
 /// Bit of an activation, with [`BUSY`]: the hook's event has been counted.
 pub const COUNTED: u64 = 8;
+/// Bit of an activation: the program has stopped the recording of this thread.
+pub const STOPPED: u64 = 16;
 /// Low byte of an activation: the thread is getting its state.
 pub const ENTERING: u64 = 64;
 /// Low byte of an activation: the process is not traced, either for good or while the header's
@@ -94,18 +96,18 @@ impl Activation {
         unsafe { arch::signal_atomic_and(this.cast(), !(BUSY | COUNTED)) };
     }
 
-    /// Marks that a forwarded call is running, or that none is, in one instruction.
+    /// Sets or clears [`FORWARDING`] or [`STOPPED`], in one instruction.
     ///
     /// # Safety
     /// `this` must be the calling thread's.
     #[inline(always)]
-    pub unsafe fn set_forwarding(this: *mut Activation, is_forwarding: bool) {
+    pub unsafe fn set(this: *mut Activation, bit: u64, is_set: bool) {
         // SAFETY: the calling thread's own word.
         unsafe {
-            if is_forwarding {
-                arch::signal_atomic_or(this.cast(), FORWARDING);
+            if is_set {
+                arch::signal_atomic_or(this.cast(), bit);
             } else {
-                arch::signal_atomic_and(this.cast(), !FORWARDING);
+                arch::signal_atomic_and(this.cast(), !bit);
             }
         }
     }

@@ -10,7 +10,7 @@ mod deferred;
 mod forwarded;
 mod ring_writer;
 
-pub use activation::{Activation, BUSY, COUNTED, ENTERING, FORWARDING, READY, UNTRACED};
+pub use activation::{Activation, BUSY, COUNTED, ENTERING, FORWARDING, READY, STOPPED, UNTRACED};
 pub use deferred::{Deferred, DeferredEvent, DeferredEvents, MANY_DEFERRED, MAX_DEFERRED};
 pub use forwarded::{Forwarded, Request};
 pub use ring_writer::{INTERVAL_AFTER_NEXT, INTERVAL_PENDING, RingWriter};
@@ -34,6 +34,8 @@ pub struct ThreadState {
     pub countdown: Countdown,
     /// The forwarded call that is running.
     pub forwarded: Forwarded,
+    /// Number of labels that the program has set on the thread.
+    pub labels: u32,
     /// Which of the deferred events are in use.
     pub deferred: Deferred,
     /// The stacks of this thread.

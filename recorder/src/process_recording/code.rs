@@ -4,7 +4,7 @@ use super::ProcessRecording;
 use crate::code::{MapVersion, NamedRange};
 use crate::vdso;
 use formats::perf_map::UnnamedAddresses;
-use formats::tape::{Code, Record as TapeRecord, is_virtual};
+use formats::tape::{Code, CodeRange, Record as TapeRecord, is_virtual};
 
 /// Number of ranges in a record: 4 MiB with the longest names.
 const RANGES_PER_RECORD: usize = 4096;
@@ -45,6 +45,13 @@ impl ProcessRecording {
         });
         modules.for_each(|bias| vdso::name(bias, &mut unnamed, &mut named));
         self.session.code.name(&mut unnamed, &mut named);
+        for (range, name) in self.annotations.names() {
+            let (start, length) = (range.start, range.end - range.start);
+            let instructions = unnamed.take(start, length);
+            if !instructions.is_empty() {
+                named.push(NamedRange { range: CodeRange { start, length, name: name.to_vec().into() }, instructions });
+            }
+        }
         named.truncate(MAX_RANGES);
         let (unplaced, stored) = (unplaced.len(), self.names.stored);
         self.names = Names { named, version, unplaced, stored };

@@ -277,6 +277,7 @@ impl ProcessRecording {
         records.extend(self.code());
         records.extend(self.segments.inherited.clone().map(TapeRecord::Inherited));
         records.extend(self.notes.iter().cloned().map(TapeRecord::Note));
+        records.extend(self.marks.iter().cloned().map(TapeRecord::Mark));
         self.write_clock();
         records.append(self.output.records());
         let is_over = end.is_some_and(|end| end != End::RUNNING);
@@ -374,6 +375,7 @@ impl ProcessRecording {
         let is_anew = was_off || new.mode == Mode::Off || (old.sample_bytes == 0) != (new.sample_bytes == 0);
         if is_anew {
             self.heap.clear(&new);
+            self.annotations.forget_blocks();
             self.segments.last_contribution.clear();
             self.session.stats.live_since_unix_ns.store(crate::clock::unix_ns(), Relaxed);
         }

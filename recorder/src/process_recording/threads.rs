@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default)]
 struct Thread {
     recorded: u64,
+    /// Number of recorded events that the recorder has added, from annotations.
+    added: u64,
     /// Number of recorded events that are in finished chunks.
     in_finished_chunks: u64,
     counts: EventCounts,
@@ -45,9 +47,9 @@ impl Thread {
     /// them, so that the accounts and the list of gaps agree at any time. Further lost events of
     /// the thread will be in a later gap, of this segment or the next.
     fn account(&self, thread: u32) -> Account {
-        let Thread { recorded, counts, dropped, reported_before, skipped, .. } = self;
-        let (emitted, lost) =
-            (counts.emitted.saturating_sub(reported_before.emitted), dropped.saturating_sub(reported_before.lost));
+        let Thread { recorded, added, counts, dropped, reported_before, skipped, .. } = self;
+        let emitted = counts.emitted.saturating_sub(reported_before.emitted) + added;
+        let lost = dropped.saturating_sub(reported_before.lost);
         let sampled_out = counts.sampled_out.saturating_sub(reported_before.sampled_out).saturating_add(*skipped);
         Account { thread, emitted, recorded: *recorded, lost, sampled_out }
     }
@@ -68,7 +70,8 @@ impl Thread {
     fn count_unpublished(&mut self) {
         let before = self.reported_before;
         let emitted = self.counts.emitted.saturating_sub(before.emitted);
-        let accounted = self.recorded + self.skipped + self.counts.sampled_out.saturating_sub(before.sampled_out);
+        let accounted =
+            self.recorded - self.added + self.skipped + self.counts.sampled_out.saturating_sub(before.sampled_out);
         self.counts.lost = self.counts.lost.max(before.lost.saturating_add(emitted.saturating_sub(accounted)));
     }
 
@@ -77,9 +80,9 @@ impl Thread {
         let before = self.reported_before;
         let (lost, sampled_out) = (self.dropped, self.counts.sampled_out);
         let more = lost.saturating_sub(before.lost) + sampled_out.saturating_sub(before.sampled_out);
-        let emitted = before.emitted + self.recorded + self.skipped + more;
+        let emitted = before.emitted + self.recorded - self.added + self.skipped + more;
         self.reported_before = EventCounts { emitted, lost, sampled_out };
-        (self.recorded, self.skipped, self.in_finished_chunks) = (0, 0, 0);
+        (self.recorded, self.added, self.skipped, self.in_finished_chunks) = (0, 0, 0, 0);
     }
 }
 
@@ -163,6 +166,13 @@ impl Threads {
     /// Counts an event that is recorded although most events of its thread are skipped.
     pub fn count_recorded(&mut self, number: u32, events: u64) {
         self.thread(number).recorded += events;
+    }
+
+    /// Counts an event that the recorder adds, as both emitted and recorded.
+    pub fn count_added(&mut self, number: u32) {
+        let thread = self.thread(number);
+        thread.recorded += 1;
+        thread.added += 1;
     }
 
     /// Counts records that were skipped on purpose.

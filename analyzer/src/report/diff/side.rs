@@ -119,8 +119,8 @@ impl NameMatcher {
             let recording = load::open(&side.path)?;
             let processes = processes(&recording, side)?;
             if within_one && number == 0 {
-                let until = b.first().and_then(|side| side.until);
-                Range { from: side.until, to: until }.check(&processes)?;
+                let until = b.first().and_then(|side| side.until.clone());
+                Range { from: side.until.clone(), to: until }.check(&processes)?;
             }
             let has_modules = processes.iter().any(|process| !process.stacks().modules.is_empty());
             let has_stacks = processes.iter().any(|process| !process.stacks().is_empty());
@@ -205,12 +205,13 @@ pub(super) fn measure(
     let mut missing = recording.missing.clone();
     let processes = processes(&recording, side)?;
     for process in &processes {
-        let range = Range { from: None, to: side.until };
+        let range = Range { from: None, to: side.until.clone() };
         if (side.until.is_some() || !side.filter.is_all()) && matches!(process.events, Events::Profile) {
             return Err(Unanswerable::OnlySums(side.path.clone()).into());
         }
         let sums = if !side.filter.is_all() {
-            let query = crate::report::Query { range, filter: side.filter.clone(), ..Default::default() };
+            let query =
+                crate::report::Query { range: range.clone(), filter: side.filter.clone(), ..Default::default() };
             query.sums(process, symbols, &progress)
         } else if range.is_all() {
             sums(process, &progress)

@@ -1,11 +1,12 @@
 //! The summary of recordings as text.
 
 use super::{ProcessSummary, Rankings, Summary, ending};
+use crate::annotations::NamedSums;
 use crate::load::{Process, Recording};
 use crate::missing::Missing;
 use crate::processes::{ProcessFilter, folded_line};
 use crate::report::{print_lines, print_missing, print_own_malloc};
-use crate::text::{Screen, bytes, count, counted, duration};
+use crate::text::{Screen, bytes, clean, count, counted, duration};
 use heaptape_formats::recording::Allocator;
 use std::io;
 
@@ -13,6 +14,8 @@ use std::io;
 const MAX_PROCESSES: usize = 8;
 /// Maximum number of notes that are printed.
 const MAX_NOTES: usize = 3;
+/// Maximum number of heaps and labels of a process that are printed, each.
+const MAX_NAMED: usize = 10;
 /// Maximum number of allocators inside programs that are printed.
 const MAX_ALLOCATORS: usize = 8;
 
@@ -71,6 +74,10 @@ pub(super) fn print(
         screen.warning(&format!("! {name} (pid {}) was not recorded: {}", process.pid, process.why))?;
     }
     allocators(summary, screen)?;
+    for process in &summary.processes {
+        named_sums("heap", &process.heaps, screen)?;
+        named_sums("label", &process.labels, screen)?;
+    }
     let own_malloc = summary.processes.iter().filter(|process| process.own_malloc);
     print_own_malloc(screen, own_malloc.map(|process| (name(process), process.pid)))?;
     for recording in recordings {
@@ -125,6 +132,19 @@ fn allocators(summary: &Summary, screen: &mut Screen) -> io::Result<()> {
             };
             screen.warning(&format!("! {module}: {names} not recorded: {}", first.why))?;
         }
+    }
+    Ok(())
+}
+
+/// Prints the sums of heaps or labels, those with most bytes.
+fn named_sums(what: &str, all: &[NamedSums], screen: &mut Screen) -> io::Result<()> {
+    for NamedSums { name, allocs, bytes: allocated, live_blocks, live_bytes } in all.iter().take(MAX_NAMED) {
+        let (allocs, allocated) = (counted(*allocs, "allocation"), bytes(*allocated));
+        let live = format!("{} in {} live", bytes(*live_bytes), counted(*live_blocks, "block"));
+        screen.line(&format!("{what:<10} {}: {allocs} of {allocated}, {live}", clean(name)))?;
+    }
+    if all.len() > MAX_NAMED {
+        screen.line(&format!("  and {} more (--json)", all.len() - MAX_NAMED))?;
     }
     Ok(())
 }

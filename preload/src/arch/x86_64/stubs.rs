@@ -16,6 +16,20 @@ macro_rules! entry_stub {
     };
 }
 
+/// The entry of a function to which the program reports, whose body has this number of arguments
+/// before the two added ones.
+macro_rules! report_stub {
+    (1, $body:path) => {
+        core::arch::naked_asm!("endbr64", "mov rsi, rsp", "mov rdx, rbp", "jmp {body}", body = sym $body)
+    };
+    (2, $body:path) => {
+        core::arch::naked_asm!("endbr64", "mov rdx, rsp", "mov rcx, rbp", "jmp {body}", body = sym $body)
+    };
+    (3, $body:path) => {
+        core::arch::naked_asm!("endbr64", "mov rcx, rsp", "mov r8, rbp", "jmp {body}", body = sym $body)
+    };
+}
+
 /// The instructions of the untraced mode. They jump to where `next` points, unless that is null,
 /// the thread's activation is not `untraced`, or the first argument is in the `arena`: then to
 /// `full`. The next function ignores further arguments that a stub has set.
@@ -236,6 +250,6 @@ macro_rules! capture_stub {
 #[cfg(test)]
 pub(crate) use capture_stub;
 pub(crate) use {
-    entry_stub, exec_stub, first_syscall_stub, jump_stub, operator_new_frame, operator_stub, patched_stub,
+    entry_stub, exec_stub, first_syscall_stub, jump_stub, operator_new_frame, operator_stub, patched_stub, report_stub,
     syscall_stub, untraced_operator_stub, untraced_stub,
 };
