@@ -17,7 +17,8 @@ use std::path::Path;
 /// Returns all reports that take a time range, as JSON. For an empty range, the error is the
 /// result.
 fn reports(path: &Path, range: Range) -> Vec<String> {
-    let query = Query { paths: vec![path.to_path_buf()], json: true, range, top: 100, ..Query::default() };
+    let query =
+        Query { paths: vec![path.to_path_buf()], json: true, range: range.clone(), top: 100, ..Query::default() };
     let by = Query { by: Some(GroupBy::Stack), ..query.clone() };
     let style = Style::of_stdout();
     let (mut peaks, mut lives, mut groups) = (Vec::new(), Vec::new(), Vec::new());
@@ -66,7 +67,7 @@ proptest! {
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             texts.into_iter().map(|text| text.replace(&name, "NAME")).collect::<Vec<_>>()
         };
-        let (found, wanted) = (named(&with.1, reports(&with.1, range)), named(&without.1, reports(&without.1, range)));
+        let (found, wanted) = (named(&with.1, reports(&with.1, range.clone())), named(&without.1, reports(&without.1, range)));
         for (found, wanted) in found.iter().zip(&wanted) {
             for (number, (found, wanted)) in found.lines().zip(wanted.lines()).enumerate() {
                 prop_assert_eq!(found, wanted, "line {}", number);

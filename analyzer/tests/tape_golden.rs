@@ -57,6 +57,7 @@ fn kinds(tape: &Path) -> BTreeMap<&'static str, u64> {
                 Record::Summary(_) => "summary",
                 Record::End(_) => "end",
                 Record::Note(_) => "note",
+                Record::Mark(_) => "mark",
                 Record::Inherited(_) => "inherited",
                 Record::Segment(_) => "segment",
                 Record::History(_) => "history",

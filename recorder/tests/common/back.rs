@@ -104,7 +104,8 @@ pub fn read(folder: &Path) -> Back {
                 | Record::Code(_)
                 | Record::Symbols(_)
                 | Record::HistoryErrors(_)
-                | Record::Segment(_) => {}
+                | Record::Segment(_)
+                | Record::Mark(_) => {}
             },
             Step::End(ending) => {
                 assert!(ending.is_complete());
