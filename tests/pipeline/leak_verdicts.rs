@@ -77,8 +77,8 @@ fn verdicts(folder: &Path, pace: Pace) -> Vec<(String, String, u64)> {
     found
 }
 
-/// Records the modes of a set, and compares their verdicts. In a long run the programs sleep most of
-/// the time: several run at once. Others must not take long.
+/// Records the modes of a set, and compares their verdicts. In a long run the programs sleep most
+/// of the time: several run at once. Others must not take long.
 fn judged(program: &Path, set: &[LabelledRow], pace: Pace) {
     let at_once = if pace == Pace::Long { 3 } else { 1 };
     let rows = Mutex::new(set.iter());

@@ -29,8 +29,8 @@ static FREE_STACKS: AtomicBool = AtomicBool::new(false);
 static UNCOUNTED: AtomicU64 = AtomicU64::new(0);
 
 struct Shared(UnsafeCell<Option<Area>>);
-// SAFETY: written by the one thread that moved `STATE` to [`attaching`], read only after `STATE` was
-// seen LIVE (Acquire after Release).
+// SAFETY: written by the one thread that moved `STATE` to [`attaching`], read only after `STATE`
+// was seen LIVE (Acquire after Release).
 unsafe impl Sync for Shared {}
 static AREA: Shared = Shared(UnsafeCell::new(None));
 

@@ -19,8 +19,8 @@ pub struct Stepped {
 }
 
 /// Steps to the caller by interpreting the tables. Returns `None` if the step needs a value that is
-/// not followed, or that is outside the stack. `word` reads the stack, as [`Memory::word`] does: one
-/// copy of this rare code serves all kinds of stacks.
+/// not followed, or that is outside the stack. `word` reads the stack, as [`Memory::word`] does:
+/// one copy of this rare code serves all kinds of stacks.
 ///
 /// [`Memory::word`]: super::memory::Memory::word
 pub fn step(registers: Registers, word: &mut dyn FnMut(u64) -> Option<u64>) -> Option<Stepped> {
