@@ -273,7 +273,7 @@ macro_rules! operators {
     ($($index:literal $symbol:ident $name:literal $shape:ident $op:ident;)*) => {
         /// Names of the C++ operators, by their number in this list.
         pub const OPERATORS: [&CStr; [$($name),*].len()] = [$($name),*];
-        /// The exported operators.
+        /// Exported stubs of the C++ operators.
         #[cfg(not(test))]
         #[allow(missing_docs)]
         pub mod exported_operators {

@@ -63,8 +63,8 @@ impl Countdown {
         if mean == 0 {
             return Countdown { mean, left: 0, random: 1 };
         }
-        // A sandbox may not allow the system call for the thread id. The time alone tells threads
-        // apart then.
+        // A sandbox may not allow the system call for the thread id. Then the time alone
+        // distinguishes threads.
         let thread = if Need::THREAD.is_allowed() { sys::tid() } else { 0 };
         let mut countdown = Countdown { mean, left: 0, random: (timestamp::now() ^ u64::from(thread) << 32) | 1 };
         countdown.left = countdown.gap();

@@ -6,7 +6,7 @@
 use crate::hello::UntracedReason;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// The longest path that an entry holds, in bytes. Of a longer path the end is kept, which has the
+/// Maximum length of a path in an entry, in bytes. Of a longer path the end is kept, which has the
 /// name of the program.
 pub const MAX_PATH: usize = PATH_UNITS * size_of::<u64>();
 const PATH_UNITS: usize = 22;

@@ -19,7 +19,7 @@ pub const ORIGIN_FORK: u32 = 1;
 /// The recorder sends no reply.
 pub const ORIGIN_NOTICE: u32 = 2;
 
-/// The longest path after a [`Notice`], in bytes.
+/// Maximum length of the path after a [`Notice`], in bytes.
 pub const MAX_NOTICE_PATH: usize = 1024;
 
 /// Why a program cannot be traced, as found by the library in the process that starts it.

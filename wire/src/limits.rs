@@ -3,24 +3,24 @@
 /// Environment variable with the path of the recorder's socket. Without it the library does
 /// nothing.
 pub const ENV_SOCKET: &str = "HEAPTAPE_SOCKET";
-/// The most frames of one stack. Outer frames beyond it are left out, and the node has the flag
+/// Maximum number of frames of one stack. Outer frames beyond it are left out, and the node has the flag
 /// [`crate::nodes::TRUNCATED`].
 pub const MAX_FRAMES: usize = 1024;
-/// The longest time that an attach may take by default, in milliseconds.
+/// Default timeout of an attach, in milliseconds.
 pub const ATTACH_MS: u64 = 50;
 /// Environment variable that replaces [`ATTACH_MS`]. It lengthens the wait for a recorder that is
 /// busy; the wait for one that is stopped or gone stays [`ATTACH_MS`].
 pub const ENV_ATTACH_MS: &str = "HEAPTAPE_ATTACH_MS";
-/// The longest time that `heaptape record` allows for an attach, in milliseconds. On a machine at
+/// Timeout of an attach to `heaptape record`, in milliseconds. On a machine at
 /// full load the recorder may be scheduled late, and a program has one chance to attach, at its
 /// start.
 pub const RECORD_ATTACH_MS: u64 = 2_000;
-/// The largest value of [`ENV_ATTACH_MS`].
+/// Maximum value of [`ENV_ATTACH_MS`].
 pub const MAX_ATTACH_MS: u64 = 10_000;
 /// Default size of the ring of each of the first threads, in bytes: 65,536 records. Measured: with
 /// 64 KiB threads stall; 1 to 16 MiB perform alike.
 pub const RING_BYTES: u64 = 1 << 20;
-/// The smallest size of a ring in a program with many threads, in bytes, unless all rings are
+/// Minimum size of a ring in a program with many threads, in bytes, unless all rings are
 /// smaller.
 pub const MIN_RING_BYTES: u64 = 32 << 10;
 /// Number of records after which a thread reads the header again, even if its ring has space. This
@@ -30,9 +30,9 @@ pub const HEADER_CHECK_RECORDS: u64 = 128;
 pub const SLOTS: u32 = 16_384;
 /// Default capacity of the stack table. Each node has 16 bytes, which are touched when it is used.
 pub const NODES: u32 = 1 << 24;
-/// The most modules of one process, where each load of a plugin counts. Each entry is a KiB of
+/// Maximum number of modules of one process. Each load of a plugin counts. Each entry is a KiB of
 /// sparse memory.
 pub const MODULES: u32 = 16_384;
-/// The longest total wait for space in a ring while the recorder shows no sign of life, in
+/// Maximum total wait for space in a ring while the recorder shows no sign of life, in
 /// milliseconds.
 pub const WAIT_MS: u64 = 2_000;

@@ -4,9 +4,9 @@
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// The longest path that an entry holds, in bytes. Longer paths are truncated.
+/// Maximum length of a path in an entry, in bytes. Longer paths are truncated.
 pub const MAX_PATH: usize = 928;
-/// The longest build-id that an entry holds, in bytes.
+/// Maximum length of a build ID in an entry, in bytes.
 pub const MAX_BUILD_ID: usize = 32;
 
 /// One entry of the module table.

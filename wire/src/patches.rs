@@ -11,11 +11,11 @@
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// The most functions of one process.
+/// Maximum number of hooked functions of one process.
 pub const MAX_PATCHES: usize = 512;
-/// The most runs of code of one process: one for each module with functions.
+/// Maximum number of runs of code of one process. Each module with hooked functions has one.
 pub const MAX_RUNS: usize = 8;
-/// The most bytes at the start of a function that are moved.
+/// Maximum number of bytes at the start of a function that are moved.
 pub const MAX_MOVED: usize = 24;
 /// Size of the jump that is written over a function's first bytes.
 pub const JUMP_BYTES: usize = 5;
@@ -27,13 +27,14 @@ pub const FIRST_FUNCTION: usize = 16;
 pub const WAITING: u32 = 0;
 /// Status of a patch that was written.
 pub const WRITTEN: u32 = 1;
-/// Status: the function's bytes are not those of its file.
+/// Status of a patch that was not written: the function's bytes are not those of its file.
 pub const DIFFERS: u32 = 2;
-/// Status: there are several threads.
+/// Status of a patch that was not written: there were several threads.
 pub const HAS_THREADS: u32 = 3;
-/// Status: the address range near to the function is in use, or the kernel maps nothing there.
+/// Status of a patch that was not written: the address range near to the function is in use, or
+/// the kernel maps nothing there.
 pub const NO_SPACE: u32 = 4;
-/// Status: the kernel does not let the process change its code.
+/// Status of a patch that was not written: the kernel does not let the process change its code.
 pub const FORBIDDEN: u32 = 5;
 
 /// Returns why a patch with this status was not written.
@@ -100,7 +101,7 @@ impl Function {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Run {
-    /// The address, a multiple of the page size.
+    /// Address of the code, a multiple of the page size.
     pub address: AtomicU64,
     /// Offset of its bytes in [`PatchTable::code`].
     pub offset: AtomicU32,
@@ -116,11 +117,11 @@ pub struct Patch {
     pub address: AtomicU64,
     /// The address that it jumps to, in a run of code.
     pub target: AtomicU64,
-    /// The bytes that must be there.
+    /// The bytes that the jump replaces, which are verified first.
     pub expected: [AtomicU8; MAX_MOVED],
-    /// The number of these bytes, at least [`JUMP_BYTES`].
+    /// Number of the expected bytes, at least [`JUMP_BYTES`].
     pub length: AtomicU32,
-    /// p: one of the status values.
+    /// Whether the jump was written: one of the status values.
     pub status: AtomicU32,
 }
 

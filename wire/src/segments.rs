@@ -9,7 +9,7 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// The most segments that a table can have.
+    /// Maximum number of segments of a table.
     pub const MAX: usize = 22;
 
     /// Divides a table whose first segment has `first` entries, a power of two.

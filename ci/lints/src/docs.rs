@@ -2,6 +2,7 @@
 
 use crate::Finding;
 use crate::source::Source;
+use proc_macro2::{TokenStream, TokenTree};
 use std::path::Path;
 use syn::spanned::Spanned;
 use syn::visit::Visit;
@@ -16,6 +17,9 @@ pub fn check(source: &Source) -> Vec<Finding> {
     visitor.visit_file(&source.syntax);
     visitor.findings
 }
+
+/// Macros whose comments are help texts of the command line.
+const HELP_MACROS: &[&str] = &["commands"];
 
 struct Visitor<'a> {
     source: &'a Source,
@@ -107,6 +111,18 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
         syn::visit::visit_item_trait(self, item);
     }
 
+    fn visit_item_macro(&mut self, item: &'ast syn::ItemMacro) {
+        self.first_line(&item.attrs);
+        if HELP_MACROS.iter().any(|name| item.mac.path.is_ident(name)) {
+            return;
+        }
+        let mut comments = Vec::new();
+        comments_of(item.mac.tokens.clone(), &mut comments);
+        for (span, comment) in comments {
+            self.judge(span, &comment);
+        }
+    }
+
     fn visit_field(&mut self, field: &'ast syn::Field) {
         self.first_line(&field.attrs);
         syn::visit::visit_field(self, field);
@@ -121,17 +137,63 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
 impl Visitor<'_> {
     /// Judges the first paragraph of a documentation comment, where there is one.
     fn first_line(&mut self, attributes: &[syn::Attribute]) {
-        let whole = text(attributes);
         let Some(first) = attributes.iter().find(|attribute| attribute.path().is_ident("doc")) else { return };
-        if self.source.is_test(first.span().byte_range().start) {
+        self.judge(first.span(), &text(attributes));
+    }
+
+    /// Judges the first paragraph of a documentation comment that begins at `span`.
+    fn judge(&mut self, span: proc_macro2::Span, comment: &str) {
+        if self.source.is_test(span.byte_range().start) {
             return;
         }
         let paragraph: String =
-            whole.trim().lines().take_while(|line| !line.trim().is_empty()).collect::<Vec<_>>().join(" ");
+            comment.trim().lines().take_while(|line| !line.trim().is_empty()).collect::<Vec<_>>().join(" ");
         if let Some(fault) = fault(&paragraph, self.is_help) {
-            self.report("doc-fragment", first.span(), format!("{fault}: '{}'", shorten(&paragraph)));
+            self.report("doc-fragment", span, format!("{fault}: '{}'", shorten(&paragraph)));
         }
     }
+}
+
+/// Collects the documentation comments in the tokens of a macro, whose items syn does not parse.
+fn comments_of(tokens: TokenStream, comments: &mut Vec<(proc_macro2::Span, String)>) {
+    let mut is_open = false;
+    let mut tokens = tokens.into_iter().peekable();
+    while let Some(token) = tokens.next() {
+        let next = tokens.peek().and_then(doc_line).filter(|_| is_hash(&token));
+        match (next, token) {
+            (Some(line), token) => {
+                tokens.next();
+                match comments.last_mut().filter(|_| is_open) {
+                    Some((_, comment)) => *comment += &format!("\n{line}"),
+                    None => comments.push((token.span(), line)),
+                }
+                is_open = true;
+            }
+            (None, TokenTree::Group(group)) => {
+                is_open = false;
+                comments_of(group.stream(), comments);
+            }
+            (None, _) => is_open = false,
+        }
+    }
+}
+
+fn is_hash(token: &TokenTree) -> bool {
+    matches!(token, TokenTree::Punct(punct) if punct.as_char() == '#')
+}
+
+/// Returns the line of a comment from the group `[doc = "…"]`.
+fn doc_line(token: &TokenTree) -> Option<String> {
+    let TokenTree::Group(group) = token else { return None };
+    let attribute: syn::MetaNameValue = syn::parse2(group.stream()).ok().filter(|_| is_doc(group.stream()))?;
+    match attribute.value {
+        syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(line), .. }) => Some(line.value()),
+        _ => None,
+    }
+}
+
+fn is_doc(tokens: TokenStream) -> bool {
+    matches!(tokens.into_iter().next(), Some(TokenTree::Ident(name)) if name == "doc")
 }
 
 /// Returns what keeps a paragraph from being a sentence that makes sense alone.

@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering::Relaxed;
 /// mode, which take two more arguments.
 macro_rules! exports {
     ($($name:ident $count:tt $full:ident $sampled:ident;)*) => {
-        /// The exported names.
+        /// The stubs with the exported names.
         #[cfg(not(test))]
         #[allow(missing_docs)]
         pub mod exported {

@@ -41,7 +41,7 @@ macro_rules! exec_functions {
     ($($number:literal $name:ident $symbol:literal $argument_kind:ident $environment:expr;)*) => {
         const NAMES: [&CStr; [$($symbol),*].len()] = [$($symbol),*];
         const KINDS: [(ProgramArgument, Option<usize>); NAMES.len()] = [$((ProgramArgument::$argument_kind, $environment)),*];
-        /// The exported names.
+        /// Functions with the exported names.
         #[cfg(not(test))]
         #[allow(missing_docs)]
         pub mod exported {

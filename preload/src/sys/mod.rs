@@ -394,7 +394,7 @@ pub fn auxiliary(kind: u64) -> usize {
 pub fn environment(name: &str) -> Option<&'static CStr> {
     let is_named = |text: &'static CStr| {
         let value = text.to_bytes().strip_prefix(name.as_bytes())?;
-        // SAFETY: the name and an equals sign stand before the value, in one string.
+        // SAFETY: the name and an equals sign precede the value in one string.
         (value.first() == Some(&b'=')).then(|| unsafe { CStr::from_ptr(text.as_ptr().add(name.len() + 1)) })
     };
     // SAFETY: libc keeps `environ` a null-terminated list of strings; it is read at start-up,

@@ -104,8 +104,8 @@ pub unsafe fn syscall(number: i64, args: [usize; 6]) -> isize {
 /// # Safety
 /// `top` must be the end of a stack that nothing else uses, and a multiple of 16.
 pub unsafe fn run_in_clone(flags: i32, top: *mut u8, body: unsafe extern "C" fn(*mut c_void), argument: *mut c_void) {
-    // SAFETY: the child has a stack of its own and never leaves the block; the parent goes on when
-    // it has ended.
+    // SAFETY: the child has a stack of its own and never leaves the block; the parent
+    // continues when it has ended.
     unsafe {
         asm!(
             "syscall",
