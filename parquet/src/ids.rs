@@ -20,7 +20,7 @@ impl Hash {
     }
 
     /// Returns the id. It is positive, since many readers know signed numbers only. It is never 0,
-    /// which stands for no stack.
+    /// which means no stack.
     fn finish(self) -> i64 {
         let x = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -50,8 +50,8 @@ pub fn stack(frame: i64, caller: i64) -> i64 {
     Hash::new().bytes(b"s").bytes(&frame.to_le_bytes()).bytes(&caller.to_le_bytes()).finish()
 }
 
-/// Returns the ids of the frame and the stack of each site, by site number. Index 0 stands for no
-/// stack.
+/// Returns the ids of the frame and the stack of each site, by site number. Index 0 is that of
+/// no stack.
 pub fn of(stacks: &Stacks) -> Vec<(i64, i64)> {
     let mut ids = vec![(0, 0)];
     for number in 1..=stacks.len() as u32 {

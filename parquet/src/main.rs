@@ -28,8 +28,8 @@ struct Arguments {
     /// Folder of the tables; other recordings may be in it already
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
-    /// Start of the time range: a time after the start (1.5s, 300ms, 2m), a share of the run (40%) or
-    /// the number of an event
+    /// Start of the time range: a time after the start (1.5s, 300ms, 2m), a share of the run (40%)
+    /// or the number of an event
     #[arg(long, value_name = "WHEN")]
     from: Option<Bound>,
     /// End of the time range, in the same form

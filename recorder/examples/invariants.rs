@@ -1,5 +1,6 @@
 //! Reads a recording event by event, checks the invariants of every complete recording, and prints
-//! the totals of each process: `cargo run --release -p heaptape-recorder --example invariants -- DIR`.
+//! the totals of each process:
+//! `cargo run --release -p heaptape-recorder --example invariants -- DIR`.
 
 #[path = "../tests/common/back.rs"]
 mod back;

@@ -12,11 +12,11 @@ fn programs_in_containers_are_recorded_and_have_names() {
     let root = test_env::root();
     let ended =
         Command::new(root.join("scripts/containers-test")).arg(test_env::command()).output().expect("bash runs");
-    let (said, errors) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    let (output, errors) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
     if ended.status.code() == Some(2) {
         eprintln!("skipped: {errors}");
         return;
     }
-    assert!(ended.status.success(), "{said}{errors}");
-    assert!(said.contains("its functions have names"), "{said}");
+    assert!(ended.status.success(), "{output}{errors}");
+    assert!(output.contains("its functions have names"), "{output}");
 }

@@ -3,8 +3,8 @@
 /// Environment variable with the path of the recorder's socket. Without it the library does
 /// nothing.
 pub const ENV_SOCKET: &str = "HEAPTAPE_SOCKET";
-/// Maximum number of frames of one stack. Outer frames beyond it are left out, and the node has the flag
-/// [`crate::nodes::TRUNCATED`].
+/// Maximum number of frames of one stack. Outer frames beyond it are left out, and the node has the
+/// flag [`crate::nodes::TRUNCATED`].
 pub const MAX_FRAMES: usize = 1024;
 /// Default timeout of an attach, in milliseconds.
 pub const ATTACH_MS: u64 = 50;

@@ -1,5 +1,5 @@
-//! JSON lines, for `jq` and data frames. Each line has one object: of a process, and then of each of
-//! its stacks or events.
+//! JSON lines, for `jq` and data frames. Each line has one object: of a process, and then of each
+//! of its stacks or events.
 
 use super::rows::{self, EventRow};
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure};

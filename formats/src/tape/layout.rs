@@ -485,9 +485,9 @@ tape_record! {
     Mark {
         /// Tick of it: the events before it have an earlier one.
         tick: u64,
-        /// Thread number.
+        /// Number of the thread that set it.
         thread: u32,
-        /// Its name.
+        /// Name of the mark.
         text: Text,
     }
 }
