@@ -73,17 +73,17 @@ pub fn write_archive(folder: &Path, to: &Path) -> Result<u64, Error> {
     Ok(file.metadata().map_err(failed(to))?.len())
 }
 
-/// Adds the files of a folder in the order of their names. Hidden files belong to a running
-/// recorder, and are left out.
+/// Adds the files of a folder in the order of their names. Hidden and temporary files belong to a
+/// running recorder, may be gone a moment later, and are left out.
 fn append(archive: &mut tar::Builder<impl Write>, folder: &Path, name: &Path, depth: usize) -> Result<(), Error> {
     let entries = std::fs::read_dir(folder).map_err(failed(folder))?;
     let names: io::Result<BTreeSet<_>> = entries.map(|entry| Ok(entry?.file_name())).collect();
     for file_name in names.map_err(failed(folder))? {
-        let (path, name) = (folder.join(&file_name), name.join(&file_name));
-        let about = std::fs::symlink_metadata(&path).map_err(failed(&path))?;
-        if file_name.as_bytes().starts_with(b".") {
+        if file_name.as_bytes().starts_with(b".") || file_name.as_bytes().ends_with(b".tmp") {
             continue;
         }
+        let (path, name) = (folder.join(&file_name), name.join(&file_name));
+        let about = std::fs::symlink_metadata(&path).map_err(failed(&path))?;
         if about.is_dir() && depth < MAX_DEPTH {
             append(archive, &path, &name, depth + 1)?;
         } else if about.is_file() {
@@ -197,5 +197,21 @@ mod tests {
             std::fs::write(&cut, &bytes[..bytes.len() * share / 20]).unwrap();
             assert!(load::open(&cut).is_err(), "{share} of 20");
         }
+    }
+
+    #[test]
+    fn files_of_a_running_recorder_are_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let process = folder.path().join("1.a");
+        std::fs::create_dir(&process).unwrap();
+        for name in ["kept", ".lock", "symbols.tape.tmp"] {
+            std::fs::write(process.join(name), name).unwrap();
+        }
+        let mut archive = tar::Builder::new(Vec::new());
+        append(&mut archive, folder.path(), Path::new("r"), 0).unwrap();
+        let bytes = archive.into_inner().unwrap();
+        let mut read = tar::Archive::new(&bytes[..]);
+        let names: Vec<_> = read.entries().unwrap().map(|entry| entry.unwrap().path().unwrap().into_owned()).collect();
+        assert_eq!(names, [PathBuf::from("r/1.a/kept")]);
     }
 }

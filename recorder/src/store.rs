@@ -173,10 +173,16 @@ struct Stall {
 }
 
 impl Stall {
-    /// Returns a message about the interruption.
-    fn text(&self) -> String {
-        let (seconds, events) = (self.since.elapsed().as_secs_f64(), self.events.values().sum::<u64>());
-        format!("writing was interrupted for {seconds:.1} s ({}): {events} events are lost", self.why)
+    /// Returns a message about the interruption. `all_lost` is the number of events that are lost
+    /// by it and by earlier ones.
+    fn text(&self, all_lost: u64) -> String {
+        let lost = match (self.events.values().sum::<u64>(), all_lost) {
+            (0, 0) => "no event is lost".to_owned(),
+            (0, all) => format!("no further event is lost, {all} events were before"),
+            (events, all) if all > events => format!("{events} events are lost, {all} altogether"),
+            (events, _) => format!("{events} events are lost"),
+        };
+        format!("writing was interrupted for {:.1} s ({}): {lost}", self.since.elapsed().as_secs_f64(), self.why)
     }
 
     /// Returns the tape records of the lost events.
@@ -300,7 +306,7 @@ impl Output {
         }
         if let Some(stall) = self.stall.take() {
             let folder = self.session.folder.display();
-            let text = stall.text();
+            let text = stall.text(self.dropped.values().sum());
             tracing::warn!("{folder}: {text}");
             self.error = Some(format!("{folder}: {text}"));
             self.waiting_records.extend(stall.losses());

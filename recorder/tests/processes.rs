@@ -1,11 +1,11 @@
 //! What only real processes can show: killed writers, forks, execs, ends.
 //!
-//! The test binary runs itself again as the traced process: `plays_a_part` is that process's main
-//! function.
+//! The test binary runs itself again as the traced process: `main_of_child_process` is the main
+//! function of that process.
 
 mod common;
 
-use common::Rig;
+use common::TestRecorder;
 use common::fake::{Process, Thread, hello};
 use heaptape_formats::recording::Exit;
 use heaptape_formats::tape::Entry;
@@ -16,51 +16,51 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-const PART: &str = "HEAPTAPE_TEST_PART";
+const ROLE: &str = "HEAPTAPE_TEST_ROLE";
 const SOCKET: &str = "HEAPTAPE_TEST_SOCKET";
 
-struct Actor {
+struct ChildProcess {
     child: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
 }
 
-impl Actor {
-    fn start(part: &str, socket: &Path) -> Actor {
+impl ChildProcess {
+    fn start(role: &str, socket: &Path) -> ChildProcess {
         let mut child = Command::new(std::env::current_exe().expect("a path"))
-            .args(["plays_a_part", "--exact", "--nocapture", "--test-threads=1"])
-            .envs([(PART, part.as_ref()), (SOCKET, socket.as_os_str())])
+            .args(["main_of_child_process", "--exact", "--nocapture", "--test-threads=1"])
+            .envs([(ROLE, role.as_ref()), (SOCKET, socket.as_os_str())])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .expect("starts");
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        Actor { child, lines }
+        ChildProcess { child, lines }
     }
 
-    /// The next word that it says.
-    fn hear(&mut self) -> String {
+    /// Returns the next line that the process reports.
+    fn report(&mut self) -> String {
         let reported =
-            |line: std::io::Result<String>| line.ok()?.split_once("SAYS ").map(|(_, field)| field.to_owned());
-        self.lines.by_ref().find_map(reported).expect("says something")
+            |line: std::io::Result<String>| line.ok()?.split_once("REPORT ").map(|(_, field)| field.to_owned());
+        self.lines.by_ref().find_map(reported).expect("a report")
     }
 
-    fn tell(&mut self) {
+    fn resume(&mut self) {
         self.child.stdin.as_mut().expect("piped").write_all(b"go\n").expect("writes");
     }
 }
 
-fn says(field: impl std::fmt::Display) {
-    println!("SAYS {field}");
+fn report(field: impl std::fmt::Display) {
+    println!("REPORT {field}");
 }
 
-fn waits() {
+fn wait_for_line() {
     std::io::stdin().read_line(&mut String::new()).expect("reads");
 }
 
 #[test]
-fn plays_a_part() {
-    let (Ok(part), Some(socket)) = (std::env::var(PART), std::env::var_os(SOCKET).map(PathBuf::from)) else { return };
-    match part.as_str() {
+fn main_of_child_process() {
+    let (Ok(role), Some(socket)) = (std::env::var(ROLE), std::env::var_os(SOCKET).map(PathBuf::from)) else { return };
+    match role.as_str() {
         "writes" => {
             let process = Process::attach(&socket, hello());
             let mut thread = Thread::claim(&process);
@@ -70,30 +70,30 @@ fn plays_a_part() {
                     thread.event(Op::FREE, 0, 16 * (count / 3), 0);
                 }
                 if count % 1000 == 0 {
-                    says(count);
+                    report(count);
                 }
             }
         }
         "exits" => {
             let process = Process::attach(&socket, hello());
             Thread::claim(&process).event(Op::MALLOC, 0, 16, 1);
-            says("ready");
-            waits();
+            report("ready");
+            wait_for_line();
             std::process::exit(7);
         }
         "stays" => {
             let process = Process::attach(&socket, hello());
             Thread::claim(&process).event(Op::MALLOC, 0, 16, 1);
-            says("ready");
-            waits();
+            report("ready");
+            wait_for_line();
         }
-        "goes on as another" => {
+        "continues as another" => {
             let first = Process::attach(&socket, hello());
             Thread::claim(&first).event(Op::MALLOC, 0, 16, 1);
             let second = Process::attach(&socket, hello());
             Thread::claim(&second).event(Op::MALLOC, 0, 16, 2);
-            says("ready");
-            waits();
+            report("ready");
+            wait_for_line();
         }
         "forks" => {
             let process = Process::attach(&socket, hello());
@@ -101,24 +101,24 @@ fn plays_a_part() {
             for block in 1..=100 {
                 thread.event(Op::MALLOC, 0, 16 * block, 1);
             }
-            says(process.now());
+            report(process.now());
             // After the fork: some of the blocks go, others come.
             for block in 1..=50 {
                 thread.event(Op::FREE, 0, 16 * block, 0);
                 thread.event(Op::MALLOC, 0, 0x10000 + 16 * block, 7);
             }
-            says("ready");
-            waits();
+            report("ready");
+            wait_for_line();
         }
-        grandchild if grandchild.starts_with("goes on at once ") => {
-            let mut fields = grandchild.split(' ').skip(4);
+        grandchild if grandchild.starts_with("continues at once ") => {
+            let mut fields = grandchild.split(' ').skip(3);
             let mut number = || fields.next().and_then(|field| field.parse::<u64>().ok()).expect("a number");
             let (parent_pid, fork_tick) = (number() as u32, number());
             let first = Process::attach(&socket, Hello { origin: ORIGIN_FORK, parent_pid, fork_tick, ..hello() });
             let second = Process::attach(&socket, hello());
             drop((first, second));
-            says("ready");
-            waits();
+            report("ready");
+            wait_for_line();
         }
         child => {
             let mut fields = child.split(' ');
@@ -130,8 +130,8 @@ fn plays_a_part() {
             thread.event(Op::RESIZE_BEGIN, 0, 32, 0);
             thread.event(Op::RESIZE, 0, 0x5000, 10);
             thread.event(Op::MALLOC, 0, 0x6000, 20);
-            says(process.now());
-            waits();
+            report(process.now());
+            wait_for_line();
         }
     }
 }
@@ -139,16 +139,16 @@ fn plays_a_part() {
 #[test]
 fn a_killed_writer_leaves_all_that_it_published() {
     for round in 0..4 {
-        let mut rig = Rig::new(Options::default());
-        let mut writer = Actor::start("writes", &rig.socket());
+        let mut recorder = TestRecorder::new(Options::default());
+        let mut writer = ChildProcess::start("writes", &recorder.socket());
         let mut count = 0;
         for _ in 0..20 + 30 * round {
-            count = writer.hear().parse::<u64>().expect("a number");
+            count = writer.report().parse::<u64>().expect("a number");
         }
         writer.child.kill().expect("kills");
         writer.child.wait().expect("waits");
         std::thread::sleep(std::time::Duration::from_millis(50));
-        let (outcome, processes) = rig.finish();
+        let (outcome, processes) = recorder.finish();
         assert_eq!(outcome.recording.processes[0].exit, Some(Exit::Signal(9)));
         let back = &processes[0];
         back.check_invariants();
@@ -164,20 +164,21 @@ fn a_killed_writer_leaves_all_that_it_published() {
 
 #[test]
 fn process_ends_are_reported_with_their_status() {
-    let mut rig = Rig::new(Options::default());
-    let (mut exits, mut stays) = (Actor::start("exits", &rig.socket()), Actor::start("stays", &rig.socket()));
-    let mut both = Actor::start("goes on as another", &rig.socket());
-    [&mut exits, &mut stays, &mut both].into_iter().for_each(|actor| drop(actor.hear()));
-    for actor in [&mut exits, &mut both] {
-        actor.tell();
-        actor.child.wait().expect("waits");
+    let mut recorder = TestRecorder::new(Options::default());
+    let (mut exits, mut stays) =
+        (ChildProcess::start("exits", &recorder.socket()), ChildProcess::start("stays", &recorder.socket()));
+    let mut both = ChildProcess::start("continues as another", &recorder.socket());
+    [&mut exits, &mut stays, &mut both].into_iter().for_each(|child_process| drop(child_process.report()));
+    for child_process in [&mut exits, &mut both] {
+        child_process.resume();
+        child_process.child.wait().expect("waits");
     }
     std::thread::sleep(std::time::Duration::from_millis(50));
-    let (outcome, processes) = rig.finish();
-    stays.tell();
+    let (outcome, processes) = recorder.finish();
+    stays.resume();
     stays.child.wait().expect("waits");
-    let ends = |actor: &Actor| {
-        let of = outcome.recording.processes.iter().filter(|process| process.pid == actor.child.id());
+    let ends = |child_process: &ChildProcess| {
+        let of = outcome.recording.processes.iter().filter(|process| process.pid == child_process.child.id());
         of.map(|process| (process.exit, process.origin.as_str(), process.parent.is_some())).collect::<Vec<_>>()
     };
     assert_eq!(ends(&exits).iter().map(|end| end.0).collect::<Vec<_>>(), [Some(Exit::Code(7))]);
@@ -195,20 +196,21 @@ fn process_ends_are_reported_with_their_status() {
 
 #[test]
 fn a_forked_child_inherits_what_lived_at_the_fork() {
-    let mut rig = Rig::new(Options::default());
-    let mut parent = Actor::start("forks", &rig.socket());
-    let tick = parent.hear();
-    parent.hear();
-    let mut child = Actor::start(&format!("{} {tick}", parent.child.id()), &rig.socket());
+    let mut recorder = TestRecorder::new(Options::default());
+    let mut parent = ChildProcess::start("forks", &recorder.socket());
+    let tick = parent.report();
+    parent.report();
+    let mut child = ChildProcess::start(&format!("{} {tick}", parent.child.id()), &recorder.socket());
     // A grandchild that executes another program before the rings of both programs are read.
-    let tick_of_child = child.hear();
-    let mut grandchild = Actor::start(&format!("goes on at once {} {tick_of_child}", child.child.id()), &rig.socket());
-    grandchild.hear();
-    for actor in [&mut grandchild, &mut child, &mut parent] {
-        actor.tell();
-        actor.child.wait().expect("waits");
+    let tick_of_child = child.report();
+    let mut grandchild =
+        ChildProcess::start(&format!("continues at once {} {tick_of_child}", child.child.id()), &recorder.socket());
+    grandchild.report();
+    for child_process in [&mut grandchild, &mut child, &mut parent] {
+        child_process.resume();
+        child_process.child.wait().expect("waits");
     }
-    let (outcome, processes) = rig.finish();
+    let (outcome, processes) = recorder.finish();
     let (parent, back) = (&processes[0], &processes[1]);
     let left = processes[2].inherited.as_ref().expect("inherits");
     assert_eq!((left.blocks, left.bytes), (100, 98 + 30));

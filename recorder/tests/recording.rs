@@ -4,7 +4,7 @@
 mod common;
 
 use common::fake::{Process, Thread, connect, hello, say};
-use common::{Dice, Rig};
+use common::{Random, TestRecorder};
 use heaptape_formats::tape::{self, Codec, END_RUNNING, Entry};
 use heaptape_recorder::options::{Options, Overflow};
 use heaptape_wire::{Op, Record};
@@ -32,7 +32,7 @@ type Expected = (char, u64, u64, u64, u8, Vec<u64>);
 
 /// Plays `steps` random calls on one thread, and returns what must be read back.
 fn play(thread: &mut Thread, steps: u64, seed: u64) -> Vec<Expected> {
-    let mut dice = Dice(seed);
+    let mut random = Random(seed);
     let process = thread.process.clone();
     process.module(0x1000, 0x9000, "/lib/libplay.so");
     let root = process.node(0, 0x1111, 0);
@@ -47,29 +47,29 @@ fn play(thread: &mut Thread, steps: u64, seed: u64) -> Vec<Expected> {
     let (mut live, mut out, mut index) = (Vec::<(u64, u64)>::new(), Vec::new(), 0);
     let mut fresh = 0x10000u64;
     for _ in 0..steps {
-        let (node, stack) = &stacks[dice.roll(50) as usize];
+        let (node, stack) = &stacks[random.roll(50) as usize];
         // Sometimes extended records: unaligned addresses, huge sizes.
-        fresh += if dice.roll(50) == 0 { 0x17 } else { 0x1000 };
-        let size = if dice.roll(100) == 0 { 1 << (20 + dice.roll(20)) } else { dice.roll(5000) };
-        match dice.roll(10) {
+        fresh += if random.roll(50) == 0 { 0x17 } else { 0x1000 };
+        let size = if random.roll(100) == 0 { 1 << (20 + random.roll(20)) } else { random.roll(5000) };
+        match random.roll(10) {
             0..5 => {
-                let op = ALLOCS[dice.roll(11) as usize];
+                let op = ALLOCS[random.roll(11) as usize];
                 thread.event(op, *node, fresh, size);
                 index += 1;
                 out.push(('A', index, fresh, size, op.0, stack.clone()));
                 live.push((index, fresh));
             }
             5..8 if !live.is_empty() => {
-                let (index, address) = live.swap_remove(dice.roll(live.len() as u64) as usize);
-                let op = FREES[dice.roll(6) as usize];
+                let (index, address) = live.swap_remove(random.roll(live.len() as u64) as usize);
+                let op = FREES[random.roll(6) as usize];
                 thread.event(op, 0, address, 0);
                 out.push(('F', index, 0, 0, op.0, Vec::new()));
             }
             8.. if !live.is_empty() => {
-                let position = dice.roll(live.len() as u64) as usize;
+                let position = random.roll(live.len() as u64) as usize;
                 let (index, address) = live[position];
                 thread.event(Op::RESIZE_BEGIN, 0, address, 0);
-                match dice.roll(4) {
+                match random.roll(4) {
                     0 => drop(thread.event(Op::RESIZE_FAILED, 0, address, 0)),
                     1 => {
                         thread.event(Op::RESIZE_FREED, 0, address, 0);
@@ -77,8 +77,8 @@ fn play(thread: &mut Thread, steps: u64, seed: u64) -> Vec<Expected> {
                         out.push(('F', index, 0, 0, 3, Vec::new()));
                     }
                     _ => {
-                        let to = if dice.roll(2) == 0 { address } else { fresh };
-                        let op = if dice.roll(2) == 0 { Op::RESIZE } else { Op::RESIZE_ARRAY };
+                        let to = if random.roll(2) == 0 { address } else { fresh };
+                        let op = if random.roll(2) == 0 { Op::RESIZE } else { Op::RESIZE_ARRAY };
                         thread.event(op, *node, to, size);
                         live[position].1 = to;
                         out.push(('R', index, to, size, op.0 - 9, stack.clone()));
@@ -100,12 +100,12 @@ fn compare(back: &common::back::Back, expected: &[Expected]) {
 }
 
 fn one_thread(options: Options, steps: u64) -> common::back::Back {
-    let mut rig = Rig::new(options);
-    let process = Process::attach(&rig.socket(), hello());
+    let mut recorder = TestRecorder::new(options);
+    let process = Process::attach(&recorder.socket(), hello());
     let mut thread = Thread::claim(&process);
     let expected = play(&mut thread, steps, 0x1234_5678 + steps);
     let emitted = thread.emitted;
-    let (outcome, mut processes) = rig.finish();
+    let (outcome, mut processes) = recorder.finish();
     assert_eq!(outcome.errors, Vec::<String>::new());
     let back = processes.remove(0);
     compare(&back, &expected);
@@ -137,11 +137,11 @@ fn a_long_one_is_compressed_in_every_way() {
 
 #[test]
 fn a_trace_that_outgrows_the_plain_file_moves_into_a_compressed_one() {
-    let mut rig = Rig::new(Options::default());
-    let process = Process::attach(&rig.socket(), hello());
+    let mut recorder = TestRecorder::new(Options::default());
+    let process = Process::attach(&recorder.socket(), hello());
     let mut thread = Thread::claim(&process);
     let mut expected = Vec::new();
-    let dir = rig.dir();
+    let dir = recorder.dir();
     let folder = dir.join(format!("{}.", std::process::id()));
     let file = |name: &str| {
         let found = std::fs::read_dir(&dir).expect("a folder").flatten().map(|entry| entry.path());
@@ -177,7 +177,7 @@ fn a_trace_that_outgrows_the_plain_file_moves_into_a_compressed_one() {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-    let (_, processes) = rig.finish();
+    let (_, processes) = recorder.finish();
     compare(&processes[0], &expected);
     processes[0].check_invariants();
     assert!(processes[0].chunks.len() > 1 && processes[0].chunks.iter().all(|chunk| chunk.codec == Codec::Zstd as u8));
@@ -187,8 +187,8 @@ fn a_trace_that_outgrows_the_plain_file_moves_into_a_compressed_one() {
 #[test]
 fn threads_that_hand_blocks_over_make_a_legal_trace() {
     const BLOCKS: u64 = 60_000;
-    let mut rig = Rig::new(Options { ring_bytes: 64 << 10, ..Options::default() });
-    let process = Process::attach(&rig.socket(), hello());
+    let mut recorder = TestRecorder::new(Options { ring_bytes: 64 << 10, ..Options::default() });
+    let process = Process::attach(&recorder.socket(), hello());
     // Each thread allocates addresses that it gets from the one before, and hands them on; all
     // addresses are used again and again.
     let (first, mut next) = std::sync::mpsc::sync_channel::<u64>(16);
@@ -230,7 +230,7 @@ fn threads_that_hand_blocks_over_make_a_legal_trace() {
     drop(first);
     let rest: Vec<u64> = next.iter().collect();
     let emitted: u64 = threads.into_iter().map(|thread| thread.join().expect("no panic")).sum::<u64>() + main.emitted;
-    let (_, processes) = rig.finish();
+    let (_, processes) = recorder.finish();
     let back = &processes[0];
     back.check_invariants();
     assert_eq!(back.totals().allocs + back.totals().resizes + back.totals().frees, emitted);
@@ -245,8 +245,8 @@ fn threads_that_hand_blocks_over_make_a_legal_trace() {
 
 #[test]
 fn dropped_events_are_counted_and_reported() {
-    let mut rig = Rig::new(Options { ring_bytes: 4096, overflow: Overflow::Drop, ..Options::default() });
-    let process = Process::attach(&rig.socket(), hello());
+    let mut recorder = TestRecorder::new(Options { ring_bytes: 4096, overflow: Overflow::Drop, ..Options::default() });
+    let process = Process::attach(&recorder.socket(), hello());
     let mut thread = Thread::claim(&process);
     thread.drops = true;
     let mut published = Vec::new();
@@ -259,7 +259,7 @@ fn dropped_events_are_counted_and_reported() {
         }
     }
     assert!(thread.lost > 1000, "the ring is too large for this test");
-    let (outcome, processes) = rig.finish();
+    let (outcome, processes) = recorder.finish();
     let back = &processes[0];
     back.check_invariants();
     assert_eq!(back.events.iter().map(|event| event.address).collect::<Vec<_>>(), published);
@@ -273,8 +273,8 @@ fn dropped_events_are_counted_and_reported() {
 
 #[test]
 fn slots_of_threads_that_ended_are_used_again() {
-    let mut rig = Rig::new(Options { ring_bytes: 4096, ..Options::default() });
-    let process = Process::attach(&rig.socket(), hello());
+    let mut recorder = TestRecorder::new(Options { ring_bytes: 4096, ..Options::default() });
+    let process = Process::attach(&recorder.socket(), hello());
     let rounds = 60u64;
     for round in 0..rounds {
         let threads: Vec<_> = (0..8u64)
@@ -292,7 +292,7 @@ fn slots_of_threads_that_ended_are_used_again() {
         std::thread::sleep(Duration::from_millis(25));
     }
     let used = process.mapping.slots_used();
-    let (_, processes) = rig.finish();
+    let (_, processes) = recorder.finish();
     let back = &processes[0];
     back.check_invariants();
     assert_eq!(back.events.len() as u64, rounds * 8 * 20);
@@ -333,8 +333,8 @@ fn a_hostile_ring_is_closed_and_the_others_go_on() {
         },
     ];
     for (number, attack) in attacks.into_iter().enumerate() {
-        let mut rig = Rig::new(Options::default());
-        let process = Process::attach(&rig.socket(), hello());
+        let mut recorder = TestRecorder::new(Options::default());
+        let process = Process::attach(&recorder.socket(), hello());
         let (mut bad, mut good) = (Thread::claim(&process), Thread::claim(&process));
         for block in 1..100 {
             bad.event(Op::MALLOC, 0, 16 * block, 1);
@@ -350,7 +350,7 @@ fn a_hostile_ring_is_closed_and_the_others_go_on() {
         for block in 100..70_000 {
             good.event(Op::MALLOC, 0, 0x10000 + 16 * block, 1);
         }
-        let (outcome, processes) = rig.finish();
+        let (outcome, processes) = recorder.finish();
         assert_eq!(outcome.errors, Vec::<String>::new());
         let back = &processes[0];
         let good: Vec<_> =
@@ -363,10 +363,10 @@ fn a_hostile_ring_is_closed_and_the_others_go_on() {
 
 #[test]
 fn whoever_says_no_hello_is_sent_away_and_holds_nobody_up() {
-    let mut rig = Rig::new(Options::default());
-    let silent: Vec<_> = (0..20).map(|_| connect(&rig.socket())).collect();
+    let mut recorder = TestRecorder::new(Options::default());
+    let silent: Vec<_> = (0..20).map(|_| connect(&recorder.socket())).collect();
     for bytes in [&b"x"[..], &[0; 64], &[0xff; 65], &[7; 9000]] {
-        let (reply, file) = say(&connect(&rig.socket()), bytes);
+        let (reply, file) = say(&connect(&recorder.socket()), bytes);
         assert!(file.is_none());
         assert_ne!(reply.map(|reply| reply.status), Some(0));
     }
@@ -376,10 +376,10 @@ fn whoever_says_no_hello_is_sent_away_and_holds_nobody_up() {
         heaptape_wire::hello::Hello { page_size: 65536, ..invalid_hello },
         heaptape_wire::hello::Hello { address_space: 0, ..invalid_hello },
     ] {
-        let (reply, _) = say(&connect(&rig.socket()), &invalid_hello.encode());
+        let (reply, _) = say(&connect(&recorder.socket()), &invalid_hello.encode());
         assert!(reply.is_some());
     }
-    let process = Process::attach(&rig.socket(), hello());
+    let process = Process::attach(&recorder.socket(), hello());
     let mut thread = Thread::claim(&process);
     thread.event(Op::MALLOC, 0, 16, 1);
     let begun = Instant::now();
@@ -388,14 +388,14 @@ fn whoever_says_no_hello_is_sent_away_and_holds_nobody_up() {
     let (count, _) =
         heaptape_recorder::sys::receive_with(heaptape_recorder::sys::fd(&silent[0]), &mut byte).unwrap_or((0, None));
     assert!(count == 0 && begun.elapsed() < Duration::from_secs(5));
-    let (_, processes) = rig.finish();
+    let (_, processes) = recorder.finish();
     assert_eq!(processes.last().map(|back| back.events.len()), Some(1));
 }
 
 #[test]
 fn an_announced_record_holds_the_others_up_until_it_comes() {
-    let mut rig = Rig::new(Options::default());
-    let process = Process::attach(&rig.socket(), hello());
+    let mut recorder = TestRecorder::new(Options::default());
+    let process = Process::attach(&recorder.socket(), hello());
     let (mut slow, mut fast) = (Thread::claim(&process), Thread::claim(&process));
     fast.event(Op::MALLOC, 0, 16, 1);
     slow.event(Op::MALLOC, 0, 32, 1);
@@ -414,7 +414,7 @@ fn an_announced_record_holds_the_others_up_until_it_comes() {
     slow.control().producer.0.reservation.store(slow.head + 1, Relaxed);
     fast.event(Op::MALLOC, 0, 80, 1);
     std::thread::sleep(Duration::from_millis(1500));
-    let (_, processes) = rig.finish();
+    let (_, processes) = recorder.finish();
     let order: Vec<_> = processes[0].events.iter().map(|event| (event.letter, event.address)).collect();
     assert_eq!(order, [('A', 16), ('A', 32), ('F', 0), ('A', 48), ('A', 64), ('A', 80)]);
     processes[0].check_invariants();
@@ -422,15 +422,15 @@ fn an_announced_record_holds_the_others_up_until_it_comes() {
 
 #[test]
 fn stacks_of_frees_and_weights_of_samples_come_back() {
-    let mut rig = Rig::new(Options { free_stacks: true, sample_bytes: 4096, ..Options::default() });
-    let process = Process::attach(&rig.socket(), hello());
+    let mut recorder = TestRecorder::new(Options { free_stacks: true, sample_bytes: 4096, ..Options::default() });
+    let process = Process::attach(&recorder.socket(), hello());
     let mut thread = Thread::claim(&process);
     let (here, there) = (process.node(0, 0x10, 0), process.node(0, 0x20, 0));
     thread.event(Op::MALLOC, here, 16, 100);
     thread.event(Op::FREE, there, 16, 0);
     thread.control().producer.0.sampled_out.store(40, Relaxed);
     thread.control().producer.0.emitted.store(2, Relaxed);
-    let (_, processes) = rig.finish();
+    let (_, processes) = recorder.finish();
     let events = &processes[0].events;
     // 100 bytes are sampled with the chance 1 - exp(-100 / 4096).
     let weight = (100.0 / (1.0 - (-100.0 / 4096.0f64).exp())).round() as u64;

@@ -22,6 +22,10 @@ const ONCE_DIFFERENT: &[&str] = &[
     "fault:1 handler:3{ coroutines:1{ free:7 pairs:1806:599 fault:0 stacks:8 } float:1:0 look \
      threads:2:0{ only:0{ exec:6:5{ } } only:1{ fd:6 pairs:263:20 fd:3:4 pairs:149:20 fd:1:2 pairs:209:20 \
      fd:7:8:11 pairs:285:20 } } }",
+    // A forked child that may not be recorded in its sandbox called getpid.
+    "malloc:1:1 fork:0:0:1{ sandbox:1 realloc:6:1 }",
+    // The library's shared memory in place of private memory was taken for the program's.
+    "signal-safe valloc:7:1404 limit:7:1847:0 fork:0:0:0{ }",
 ];
 
 /// The cases of the first seeds, for a minute at most. The full form goes on for an hour, most of

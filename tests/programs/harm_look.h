@@ -51,7 +51,8 @@ static void look_descriptors(struct lane *lane) {
     close(folder);
 }
 /* Prints the mappings of files, without addresses, and without those of the library and of its
- * shared memory. The runner sorts these lines. */
+ * shared memory, which is anonymous ("/dev/zero") in a child whose limit leaves no private memory.
+ * The runner sorts these lines. */
 static void look_mappings(struct lane *lane) {
     char *text = look_file("/proc/self/maps");
     if (!text) { put(lane, "no maps\n"); return; }
@@ -61,7 +62,7 @@ static void look_mappings(struct lane *lane) {
         int name = 0;
         if (sscanf(line, "%lx-%lx %7s %lx %*s %*s %n", &start, &end, rights, &offset, &name) < 4 || !name) continue;
         char *path = line + name;
-        if (path[0] != '/' || strncmp(path, "/memfd:", 7) == 0) continue;
+        if (path[0] != '/' || strncmp(path, "/memfd:", 7) == 0 || strcmp(path, "/dev/zero (deleted)") == 0) continue;
         path = strrchr(path, '/') + 1;
         if (strncmp(path, "libheaptape", 11) == 0 || strncmp(path, "libharm_planted", 15) == 0) continue;
         put(lane, "map ");

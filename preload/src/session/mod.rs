@@ -14,7 +14,9 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Or
 const NEW: u64 = 0;
 const LIVE: u64 = 1;
 const OFF: u64 = 2;
-/// One of the three above, or [`attaching`] of the thread that creates the session: in one word, so
+/// A thread creates the session. Its numbers are in the upper bits; see [`attaching`].
+const ATTACHING: u64 = 3;
+/// One of the four above, with the numbers of the thread that creates the session in one word, so
 /// that a child forked meanwhile does not wait for a thread that it does not have, nor a signal
 /// handler for the thread that it interrupts.
 static STATE: AtomicU64 = AtomicU64::new(NEW);
@@ -88,7 +90,7 @@ pub fn area_or_attach(is_ready: impl Fn() -> bool, attach: impl FnOnce(u32, bool
 /// Returns the state in which a thread attaches its process. Numbers of processes and threads have
 /// 22 bits at most.
 fn attaching(pid: u32, tid: u32) -> u64 {
-    u64::from(tid) << 32 | u64::from(pid) << 8 | 3
+    u64::from(tid) << 32 | u64::from(pid) << 8 | ATTACHING
 }
 
 /// Returns whether the state is that of a thread that attaches this process.
@@ -161,7 +163,8 @@ pub fn is_forked() -> bool {
 pub fn count_without_slot() {
     match area() {
         Some(area) => area.header().dropped_without_slot.fetch_add(1, Relaxed),
-        None if is_attaching(STATE.load(Acquire), sys::pid()) => UNCOUNTED.fetch_add(1, Relaxed),
+        // Of whichever process: a sandbox may forbid to ask for its number.
+        None if STATE.load(Acquire) & ATTACHING == ATTACHING => UNCOUNTED.fetch_add(1, Relaxed),
         None => 0,
     };
 }

@@ -192,7 +192,10 @@ impl Budgets {
         }
         let mut limited = Vec::new();
         for client in registry.clients_mut() {
-            let (hits, rates) = (client.session.limit.take_hits(), client.rates());
+            // What a hit costs may be counted a second later.
+            let taken = client.session.limit.take_hits();
+            let hits = taken + std::mem::replace(&mut client.earlier_hits, taken);
+            let rates = client.rates();
             let waits = client.session.options.overflow != Overflow::Drop;
             if hits > 0 && (rates.lost > 0 || waits) {
                 client.held = Some(EVENTS);

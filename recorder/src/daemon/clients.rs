@@ -64,6 +64,8 @@ pub struct Client {
     pub kept: Option<Instant>,
     /// The limit because of which its mode was reduced, if any.
     pub held: Option<&'static str>,
+    /// How often its rings were not read because of the budget of events, in the last full second.
+    pub earlier_hits: u64,
     /// Memory of the process as the kernel counts it.
     pub memory: KernelMemory,
 }

@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 /// A recorder at work on a thread of its own.
-pub struct Rig {
+pub struct TestRecorder {
     folder: tempfile::TempDir,
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<Outcome>>,
 }
 
-impl Rig {
-    pub fn new(options: Options) -> Rig {
+impl TestRecorder {
+    pub fn new(options: Options) -> TestRecorder {
         let folder = tempfile::tempdir().expect("a folder");
         let dir = folder.path().join("recording");
         std::fs::create_dir(&dir).expect("a folder");
@@ -35,7 +35,7 @@ impl Rig {
             }
             recorder.finish()
         });
-        Rig { folder, stop, thread: Some(thread) }
+        TestRecorder { folder, stop, thread: Some(thread) }
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -56,10 +56,10 @@ impl Rig {
     }
 }
 
-/// xorshift: the same steps in every run.
-pub struct Dice(pub u64);
+/// A generator of numbers (xorshift) that are the same in every run.
+pub struct Random(pub u64);
 
-impl Dice {
+impl Random {
     pub fn roll(&mut self, sides: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

@@ -191,7 +191,8 @@ impl Generator {
             }
             2 if has_libc => self.plugin(steps),
             3 if has_libc => self.libc(*around, steps),
-            4 if is_alone && !around.is_storm => self.descriptors(*around, steps),
+            // Which descriptors such a child has depends on what other threads had open.
+            4 if is_alone && !around.is_storm && !around.is_orphan => self.descriptors(*around, steps),
             5 if is_alone && around.left == Left::All => self.signals(steps),
             6 if is_alone && !around.is_storm => self.system(around, steps),
             7 if around.left == Left::All => steps.push(Step::leaf("fault", &[self.random.below(2)])),

@@ -87,6 +87,7 @@ impl Admission {
             ticks: 0,
             kept: None,
             held: None,
+            earlier_hits: 0,
             memory,
         }
     }
@@ -377,9 +378,11 @@ impl Service {
             Death::Bad => is_bad(&ended.exit),
             Death::Any => true,
         };
-        if client.session.limit.take_hits() > 0 && client.session.stats.now().lost > 0 {
-            let (pid, name) = (client.pid(), client.name.escape_debug());
-            self.budgets.hit(EVENTS, &format!("process {pid} ({name}) has ended; events of it were lost"));
+        // What it lost is counted when its rings have been read to their ends.
+        if client.session.limit.take_hits() + client.earlier_hits > 0 {
+            let (uid, pid, name) = (client.uid, client.pid(), client.name.escape_debug());
+            let why = format!("user {uid}, process {pid} ({name}): it ended, and was beyond the budget before");
+            self.budgets.hit(EVENTS, &why);
         }
         // Children that share the page of the activation attach by themselves.
         client.session.mapping.header().activation.0.store(wire::area::ACTIVATION_ENABLED, Relaxed);

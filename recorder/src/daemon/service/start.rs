@@ -70,13 +70,22 @@ fn own_socket(config: &Config, path: &Path, kind: SockType) -> io::Result<OwnedF
     control::clear(path, || Ok(attach::probe(path, kind)?))?;
     let socket = attach::listen(path, kind)?;
     // Programs of all users connect here; the kernel identifies them.
-    let (mode, folder_mode) = if config.serves_all { (0o666, Some(0o755)) } else { (0o600, None) };
+    let mode = if config.serves_all { 0o666 } else { 0o600 };
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
-    if let Some(mode) = folder_mode {
-        let folder = path.parent().unwrap_or(Path::new("/"));
-        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(mode))?;
+    if config.serves_all {
+        add_permissions(path.parent().unwrap_or(Path::new("/")), 0o055)?;
     }
     Ok(socket)
+}
+
+/// Adds permissions to those of a folder. It may be one that others use, as `/tmp` is: what they
+/// may do is not taken away.
+fn add_permissions(folder: &Path, wanted: u32) -> io::Result<()> {
+    let mode = std::fs::metadata(folder)?.permissions().mode();
+    if mode & wanted == wanted {
+        return Ok(());
+    }
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(mode & 0o7777 | wanted))
 }
 
 /// Blocks the signals that the service reads from the returned descriptor.
@@ -97,7 +106,7 @@ fn make_state_folder(config: &Config) -> io::Result<()> {
     make_folder(&config.state, None)?;
     if config.serves_all {
         // The folders of the users are closed to all others.
-        std::fs::set_permissions(&config.state, std::fs::Permissions::from_mode(0o711))?;
+        add_permissions(&config.state, 0o011)?;
     }
     Ok(())
 }
@@ -180,5 +189,23 @@ impl Service {
         }
         service.successor.remove_files_except(&pids)?;
         Ok(service)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_of_others_keep_their_permissions() {
+        let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+        for (before, wanted, after) in
+            [(0o1777, 0o055, 0o1777), (0o700, 0o055, 0o755), (0o700, 0o011, 0o711), (0o755, 0o011, 0o755)]
+        {
+            let set = std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(before));
+            set.and_then(|()| add_permissions(folder.path(), wanted)).unwrap_or_else(|error| panic!("{error}"));
+            let mode = std::fs::metadata(folder.path()).map(|of| of.permissions().mode() & 0o7777);
+            assert_eq!(mode.ok(), Some(after), "{before:o} and {wanted:o}");
+        }
     }
 }
