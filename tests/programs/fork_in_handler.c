@@ -12,7 +12,7 @@
 #include <sys/resource.h>
 #include <sys/time.h>
 #include <sys/wait.h>
-static volatile sig_atomic_t forks, in_child;
+static volatile sig_atomic_t forks, wanted, in_child;
 static volatile pid_t last;
 static int is_raw, is_atfork;
 static void allocates(void) { for (int i = 0; i < 10; i++) free(malloc(503)); }
@@ -24,7 +24,7 @@ static int ends_well(pid_t pid) {
 }
 static void handler(int signal) {
     (void)signal;
-    if (last || in_child) return;
+    if (last || in_child || forks == wanted) return;
     int kept = errno;
     pid_t pid = is_raw ? syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : fork();
     if (!pid && is_atfork) {
@@ -36,7 +36,7 @@ static void handler(int signal) {
     errno = kept;
 }
 int main(int argc, char **argv) {
-    sig_atomic_t wanted = number(argc, argv, 1, 200);
+    wanted = number(argc, argv, 1, 200);
     is_raw = argc > 2 && !strcmp(argv[2], "raw");
     is_atfork = argc > 2 && !strcmp(argv[2], "atfork");
     if (is_atfork) must(!pthread_atfork(allocates, allocates, allocates), "handlers");
