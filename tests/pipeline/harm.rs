@@ -26,6 +26,9 @@ const ONCE_DIFFERENT: &[&str] = &[
     "malloc:1:1 fork:0:0:1{ sandbox:1 realloc:6:1 }",
     // The library's shared memory in place of private memory was taken for the program's.
     "signal-safe valloc:7:1404 limit:7:1847:0 fork:0:0:0{ }",
+    // A child of a fork inside a hook could not map pages where its address space was above the
+    // limit.
+    "signal-safe limit:8:2797:0 rawforks:5",
 ];
 
 /// The cases of the first seeds, for a minute at most. The full form goes on for an hour, most of

@@ -57,14 +57,26 @@ pub fn map_private(bytes: usize) -> Option<*mut u8> {
 }
 
 /// Maps zeros in place of a range that the caller owns. Where the program's limit leaves no private
-/// memory, they are shared with later children.
+/// memory, they are shared with later children. Nothing can be mapped in a process that has set
+/// its limit on address space below what it uses, so that limit is raised meanwhile.
 pub fn replace_by_zeros(at: *mut u8, bytes: usize) {
-    for kind in [libc::MAP_PRIVATE, libc::MAP_SHARED] {
-        let flags = kind | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-        if address(call!(SYS_mmap, at, bytes, READ_WRITE, flags, usize::MAX, 0)).is_some() {
-            return;
+    let is_mapped = || {
+        [libc::MAP_PRIVATE, libc::MAP_SHARED].iter().any(|kind| {
+            let flags = kind | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+            address(call!(SYS_mmap, at, bytes, READ_WRITE, flags, usize::MAX, 0)).is_some()
+        })
+    };
+    if is_mapped() || !Need::ATTACH.is_allowed() {
+        return;
+    }
+    let mut limit = [0u64; 2];
+    call!(SYS_prlimit64, 0, libc::RLIMIT_AS, 0, limit.as_mut_ptr());
+    for raised in [[limit[1]; 2], [u64::MAX; 2]] {
+        if call!(SYS_prlimit64, 0, libc::RLIMIT_AS, raised.as_ptr(), 0) == 0 && is_mapped() {
+            break;
         }
     }
+    call!(SYS_prlimit64, 0, libc::RLIMIT_AS, limit.as_ptr(), 0);
 }
 
 /// Maps private memory of zeros at this address, if nothing is mapped there and the system allows

@@ -285,7 +285,11 @@ impl Generator {
                 7 => [8, self.random.between(1000, 4000)],
                 _ => [5, number],
             };
-            return steps.push(Step::leaf("limit", &[limit[0], limit[1], self.random.below(2)]));
+            // The allocator for signal handlers takes more address space than these limits leave.
+            // Nothing can then be mapped in a child of a fork inside of a hook, unless the limit
+            // can be raised for that moment.
+            let is_hard = self.random.below(2) * i64::from(limit[0] != 8 || !around.is_signal_safe);
+            return steps.push(Step::leaf("limit", &[limit[0], limit[1], is_hard]));
         }
         let harmless = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 14, 15];
         let harsh = [10, 12, 13];
