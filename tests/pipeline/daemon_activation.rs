@@ -7,7 +7,8 @@ use heaptape_tests::run::finish;
 use heaptape_tests::{target, test_env};
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 /// Listens as systemd does and becomes the daemon.
 const LISTENS: &str = "
@@ -29,7 +30,17 @@ fn daemon_serves_an_activated_socket_and_notifies_systemd() {
     let at = |name: &str| directory.path().join(name);
     let (socket, control, state) = (at("socket"), at("control"), at("state"));
     let manager = UnixDatagram::bind(at("notify")).expect("a socket");
-    manager.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket");
+    // As systemd, a thread reads all the time: the socket holds few messages, and the daemon drops
+    // what it cannot send.
+    let (sender, messages) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut bytes = [0; 512];
+        while let Ok(count) = manager.recv(&mut bytes) {
+            if sender.send(String::from_utf8_lossy(&bytes[..count]).into_owned()).is_err() {
+                break;
+            }
+        }
+    });
     let mut daemon = Command::new(test_env::need("python3"));
     daemon.args(["-c", LISTENS]).arg(&socket).arg(test_env::command()).args(["daemon", "--mode", "trace", "--socket"]);
     daemon.arg(&socket).arg("--control").arg(&control).arg("--state").arg(&state);
@@ -38,10 +49,10 @@ fn daemon_serves_an_activated_socket_and_notifies_systemd() {
     let mut daemon = daemon.spawn().expect("it starts");
     let mut output = Vec::new();
     let mut hear = |what: &str| {
+        let start = Instant::now();
         while !output.iter().any(|one: &String| one.starts_with(what)) {
-            let mut bytes = [0; 512];
-            let count = manager.recv(&mut bytes).unwrap_or_else(|error| panic!("{what}: {error}, only {output:?}"));
-            output.push(String::from_utf8_lossy(&bytes[..count]).into_owned());
+            let left = Duration::from_secs(60).saturating_sub(start.elapsed());
+            output.push(messages.recv_timeout(left).unwrap_or_else(|error| panic!("{what}: {error}, only {output:?}")));
         }
         output.drain(..).find(|one| one.starts_with(what)).unwrap_or_default()
     };

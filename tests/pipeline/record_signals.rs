@@ -3,11 +3,11 @@
 
 use heaptape_tests::run::finish_while;
 use heaptape_tests::{Outcome, Program, is_root, same, target, test_env, torture};
-use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -27,9 +27,36 @@ fn both(launcher: &[&str], arguments: &[&str]) -> (Outcome, Outcome) {
     (program.launched_by(launcher).plain(), recorded.launched_by(launcher).plain())
 }
 
+/// What `signal_log log` has written so far.
+struct Log {
+    command: Pid,
+    path: PathBuf,
+}
+
+impl Log {
+    /// Waits until the program has logged so many signals, for 20 seconds at most.
+    fn wait_for(&self, signals: usize) {
+        let start = Instant::now();
+        let count = || std::fs::read_to_string(&self.path).map_or(0, |text| text.lines().count());
+        // The first line says that it handles signals.
+        while count() <= signals && start.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Sends these signals to the command or its group, each when the one before has been handled:
+    /// the kernel chooses the order of those that arrive together.
+    fn send(&self, signals: &[i32], to: i32) {
+        for (index, number) in signals.iter().enumerate() {
+            send(*number, to);
+            self.wait_for(index + 1);
+        }
+    }
+}
+
 /// Starts `signal_log log` recorded and waits until it handles signals. Returns its lines and how
 /// it ended.
-fn logged(meanwhile: impl FnOnce(Pid)) -> (Vec<String>, Outcome) {
+fn logged(signals: usize, meanwhile: impl FnOnce(&Log)) -> (Vec<String>, Outcome) {
     let folder = test_env::folder();
     let out = folder.path().join("out");
     let line = format!("exec \"$@\" > {}", out.display());
@@ -37,14 +64,13 @@ fn logged(meanwhile: impl FnOnce(Pid)) -> (Vec<String>, Outcome) {
     command.args(["-c", &line, "bash"]).arg(test_env::command()).args(["record", "-q", "-o"]);
     command.arg(folder.path().join("r")).arg("--").arg(target::c("signal_log")).arg("log");
     let outcome = finish_while(command, b"", |child: &mut Child| {
-        let start = Instant::now();
-        while !std::fs::read_to_string(&out).is_ok_and(|text| text.contains("ready")) {
-            assert!(start.elapsed() < Duration::from_secs(20), "the program does not start");
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        meanwhile(Pid::from_raw(child.id() as i32));
+        let log = Log { command: Pid::from_raw(child.id() as i32), path: out.clone() };
+        log.wait_for(0);
+        meanwhile(&log);
+        log.wait_for(signals);
+        // A signal that arrives twice arrives by then.
         std::thread::sleep(Duration::from_millis(100));
-        kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).expect("SIGTERM");
+        kill(log.command, Signal::SIGTERM).expect("SIGTERM");
     });
     let text = std::fs::read_to_string(&out).expect("its output");
     (text.lines().skip(1).map(str::to_owned).collect(), outcome)
@@ -59,7 +85,7 @@ fn send(number: i32, to: i32) {
 
 #[test]
 fn signals_to_the_command_reach_the_program_once() {
-    let (lines, outcome) = logged(|command| SIGNALS.iter().for_each(|&number| send(number, command.as_raw())));
+    let (lines, outcome) = logged(SIGNALS.len(), |log| log.send(&SIGNALS, log.command.as_raw()));
     assert_eq!(outcome.code(), 5, "{outcome}");
     assert_eq!(lines, SIGNALS.map(|number| format!("{number} 0 0")), "{outcome}");
     torture::passed(61, "signals to the command that reached the program once", SIGNALS.len() as u64);
@@ -67,23 +93,18 @@ fn signals_to_the_command_reach_the_program_once() {
 
 #[test]
 fn signals_to_the_group_reach_the_program_once() {
-    let (lines, outcome) = logged(|command| {
-        for number in SIGNALS.iter().copied().chain(SIGNALS) {
-            send(number, -command.as_raw());
-        }
-        killpg(command, Signal::SIGUSR1).expect("SIGUSR1");
-    });
+    let signals = [&SIGNALS[..], &SIGNALS, &[10]].concat();
+    let (lines, outcome) = logged(signals.len(), |log| log.send(&signals, -log.command.as_raw()));
     assert_eq!(outcome.code(), 5, "{outcome}");
-    let wanted: Vec<String> =
-        SIGNALS.iter().chain(&SIGNALS).chain(&[10]).map(|number| format!("{number} 0 0")).collect();
+    let wanted: Vec<String> = signals.iter().map(|number| format!("{number} 0 0")).collect();
     assert_eq!(lines, wanted, "{outcome}");
 }
 
 /// A value that was queued for the command comes to the program.
 #[test]
 fn queued_signal_value_reaches_the_program() {
-    let (lines, outcome) = logged(|command| {
-        let arguments = ["--queue", "77", "-s", "40", &command.to_string()];
+    let (lines, outcome) = logged(1, |log| {
+        let arguments = ["--queue", "77", "-s", "40", &log.command.to_string()];
         let status = Command::new(test_env::need("kill")).args(arguments).status().expect("kill");
         assert!(status.success());
     });
@@ -98,11 +119,16 @@ fn program_that_signals_its_group_is_signaled_once() {
     }
 }
 
-/// A signal that ends the command bare ends the program recorded.
+/// A signal that ends the command bare ends the program recorded. The tests may have been started
+/// with some of them ignored, as a shell's background jobs are.
 #[test]
 fn signals_that_kill_the_command_kill_the_program() {
+    let folder = test_env::folder();
     for number in [1, 2, 3, 6, 10, 11, 12, 13, 14, 15, 24, 26, 27, 31, 40] {
-        let recording = Program::new("sleep").arg("30").recorded_while(|command, _| {
+        let mut command = Command::new("env");
+        command.arg("--default-signal").arg(test_env::command()).args(["record", "-q", "-o"]);
+        command.arg(folder.path().join(number.to_string())).args(["--", "sleep", "30"]);
+        let outcome = finish_while(command, b"", |command| {
             heaptape_tests::run::survivor(command);
             let start = Instant::now();
             while heaptape_tests::run::started(command.id()).is_none() {
@@ -111,8 +137,8 @@ fn signals_that_kill_the_command_kill_the_program() {
             }
             send(number, command.id() as i32);
         });
-        assert_eq!(recording.outcome.code(), 128 + number, "{}", recording.outcome);
-        assert!(recording.outcome.wall < Duration::from_secs(20), "{}", recording.outcome);
+        assert_eq!(outcome.code(), 128 + number, "{outcome}");
+        assert!(outcome.wall < Duration::from_secs(20), "{outcome}");
     }
 }
 
