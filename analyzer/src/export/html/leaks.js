@@ -133,7 +133,7 @@ function evidenceOf(leak, total, process) {
   else found.push(`None of ${counted(why.allocs, "allocation")} here was freed${why.resized > 0 ? `, ${count(why.resized)} resized` : ""}`);
   for (const site of why.freed_at.slice(0, 1)) found.push(h("span", {}, "Other blocks of this site were mostly freed in ", h("bdi", {}, site.functions.join(" ← "))));
   if (why.threads.length > 0) {
-    const names = why.threads.map((number) => threadLabel(process.threads, process.threads.find((thread) => thread.number === number) ?? { number, name: "" }));
+    const names = why.threads.map((number) => threadLabel(process.threads, process.threads.find((thread) => thread.number === number) ?? { number, name: "" })).sort();
     if (process.threads.length > 1) found.push(h("span", {}, "By ", h("bdi", {}, names.join(", "))));
   }
   if (why.most_bytes > leak.bytes) found.push(`${bytes(why.most_bytes)} alive at once at most`);

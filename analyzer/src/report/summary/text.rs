@@ -25,12 +25,18 @@ fn name(process: &ProcessSummary) -> &str {
     if exe.is_empty() { &process.folder } else { exe }
 }
 
-/// Returns what was recorded: the command line, or the folder of an epoch, because a daemon runs no
-/// command.
+/// Returns what was recorded: the command line as one line of limited length, or the folder of an
+/// epoch, because a daemon runs no command.
 fn subject(summary: &Summary, recordings: &[Recording]) -> String {
     const MAX_NAMES: usize = 3;
+    const MAX_CHARACTERS: usize = 100;
     if !summary.command.is_empty() {
-        return summary.command.join(" ");
+        let words: Vec<&str> = summary.command.iter().flat_map(|word| word.split_ascii_whitespace()).collect();
+        let line = words.join(" ");
+        return match line.char_indices().nth(MAX_CHARACTERS) {
+            Some((end, _)) => format!("{}…", &line[..end]),
+            None => line,
+        };
     }
     let name = |recording: &Recording| {
         let name = recording.path.file_name().unwrap_or(recording.path.as_os_str());
