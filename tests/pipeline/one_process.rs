@@ -240,6 +240,23 @@ fn why_knows_kills_because_memory_ran_out() {
     assert!(modest.contains(": ended by signal 9 at 20"), "{modest}");
 }
 
+/// The question about a process that has just ended waits until the daemon has written it: there is
+/// no time at which it is neither in the daemon's list nor in the state folder.
+#[test]
+fn why_knows_processes_that_have_just_ended() {
+    let daemon = Daemon::start(&["--mode", "flight"]);
+    let program = target::c("leaks_slowly");
+    let mut running: Vec<Running> = (0..6).map(|_| daemon.spawn(&program, &["100000", "1"], None)).collect();
+    until("all are served", || daemon.list("leaks_slowly").len() == running.len());
+    for one in &mut running {
+        one.0.kill().expect("it runs");
+        one.0.wait().expect("it is ours");
+        let dead = why(&daemon, &one.0.id().to_string())["processes"][0].clone();
+        assert_eq!((&dead["alive"], &dead["exit"]["signal"]), (&false.into(), &9.into()), "{dead:#}");
+        assert_eq!(dead["flights"][0]["why"], "signal 9 ended the process", "{dead:#}");
+    }
+}
+
 /// A label is that of the start of a process: also if it overwrites its environment, for its
 /// forked children, and after a restart of the daemon.
 #[test]

@@ -155,6 +155,11 @@ impl Registry {
         self.ending.get(&id)
     }
 
+    /// Returns the sessions of the processes that are ending.
+    pub fn ending_ids(&self) -> Vec<SessionId> {
+        self.ending.keys().copied().collect()
+    }
+
     /// Returns the number of processes that are ending.
     pub fn ending_count(&self) -> usize {
         self.ending.len()

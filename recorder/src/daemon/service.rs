@@ -7,6 +7,7 @@
 
 mod answers;
 mod configuration;
+mod flush;
 mod intake;
 mod measures;
 mod memory;
@@ -34,7 +35,7 @@ use crate::crash::{self, Role};
 use crate::drain::Command;
 use crate::options::Mode;
 use crate::patch::Planner;
-use crate::process::{self, End};
+use crate::process::End;
 use crate::process_recording::ProcessCommand;
 use crate::readiness;
 use crate::session::SessionId;
@@ -44,6 +45,7 @@ use crate::symbols::{self, Saver, Side, Work};
 use crate::sync;
 use crate::sys;
 use crossbeam_channel::{Receiver, Sender};
+use flush::PendingFlush;
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use std::io::{self, Read};
@@ -94,6 +96,8 @@ pub struct Service {
     /// Number of connections of `ctl`.
     open_connections: Arc<AtomicUsize>,
     signals: SignalFd,
+    /// Requests to write everything that wait for processes that have ended.
+    flushes: Vec<PendingFlush>,
     stopping: Option<Vec<Sender<()>>>,
 }
 
@@ -154,12 +158,7 @@ impl Service {
                 Request::Stream(sender) => self.streams.take(sender, &mut self.epochs, &mut self.budgets),
             }
         }
-        for id in ended {
-            if let Some(client) = self.registry.client(id) {
-                let end = process::end(client.pid(), sys::fd(&client.process));
-                self.end(id, end);
-            }
-        }
+        self.end_all(&ended);
         if ready[0] {
             self.handle_signals();
         }

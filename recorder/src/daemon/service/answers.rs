@@ -17,7 +17,8 @@ use formats::pattern::Pattern;
 /// Maximum number of call sites in the answer to `show`.
 const MAX_SITES: u64 = 1000;
 
-fn notifier(done: &Sender<()>) -> Callback {
+/// Returns the callback that reports to a channel that something is done.
+pub(super) fn notifier(done: &Sender<()>) -> Callback {
     let done = done.clone();
     Callback::new(move || {
         let _ = done.send(());
@@ -58,15 +59,6 @@ impl Service {
         let users = self.epochs.users().len();
         self.rotate_all(&mut |_| notifier(&done));
         Answer::When(dones, users, Response::Epochs(Epochs { epochs: users as u64 }))
-    }
-
-    /// Writes all processes to disk.
-    fn write_all(&mut self) -> Answer {
-        let ids = self.registry.select(|_| true);
-        let (done, dones) = unbounded();
-        ids.iter().for_each(|id| self.send_command(*id, ProcessCommand::Snapshot(notifier(&done))));
-        self.epochs.flush(notifier(&done));
-        Answer::When(dones, ids.len() + 1, processes(ids.len()))
     }
 
     /// Returns the processes that a request selects.
@@ -150,7 +142,7 @@ impl Service {
 }
 
 /// Returns the answer with a number of processes.
-fn processes(count: usize) -> Response {
+pub(super) fn processes(count: usize) -> Response {
     Response::Processes(Processes { processes: count as u64 })
 }
 

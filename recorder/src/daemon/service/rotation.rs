@@ -42,6 +42,7 @@ impl Service {
             self.process_written(&epoch, &mut stored);
         }
         self.epochs.segment_stored(epoch, stored, label, ended);
+        self.complete_flushes();
     }
 
     /// Handles a process that has ended and is written.

@@ -178,6 +178,7 @@ impl Service {
             notify: Notify::find(),
             open_connections,
             signals,
+            flushes: Vec::new(),
             stopping: None,
             config,
         };
