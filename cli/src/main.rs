@@ -24,9 +24,23 @@ use std::process::ExitCode;
 
 pub use exit::Outcome;
 
+/// Returns what `--version` prints: the version, and the versions of libraries, recorders and
+/// recordings that it works with.
+fn versions() -> &'static str {
+    let (protocol, minor) = (heaptape_recorder::WIRE_VERSION, heaptape_recorder::WIRE_MINOR);
+    let tape = heaptape_formats::tape::FILE_VERSION;
+    format!(
+        "{}\n\
+         protocol {protocol}.{minor}: its library and its recorder work with those of all versions {protocol}.x\n\
+         tape {tape}: reads recordings up to this version",
+        env!("CARGO_PKG_VERSION")
+    )
+    .leak()
+}
+
 /// A tape recorder for the heap.
 #[derive(Parser)]
-#[command(name = "heaptape", version, about, max_term_width = 110, arg_required_else_help = true)]
+#[command(name = "heaptape", version, long_version = versions(), about, max_term_width = 110, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     subcommand: commands::Subcommand,

@@ -59,3 +59,17 @@ fn shells_accept_the_completions() {
     let output = bash.wait_with_output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "leaks");
 }
+
+#[test]
+fn version_has_protocol_and_recordings() {
+    let (protocol, minor) = (heaptape_recorder::WIRE_VERSION, heaptape_recorder::WIRE_MINOR);
+    let version = env!("CARGO_PKG_VERSION");
+    let tape = heaptape_formats::tape::FILE_VERSION;
+    assert_eq!(text(&["-V"]), format!("heaptape {version}\n"));
+    let long = text(&["--version"]);
+    let lines: Vec<&str> = long.lines().collect();
+    assert_eq!(lines.len(), 3, "{long}");
+    assert_eq!(lines[0], format!("heaptape {version}"));
+    assert!(lines[1].starts_with(&format!("protocol {protocol}.{minor}: ")), "{long}");
+    assert!(lines[2].starts_with(&format!("tape {tape}: ")), "{long}");
+}

@@ -32,7 +32,7 @@ use std::sync::atomic::{Ordering::Relaxed, Ordering::Release};
 use std::time::{Duration, Instant};
 use wire::area::{LIVE, MAGIC, Params};
 use wire::hello::{HELLO_BYTES, Hello, MAX_NOTICE_PATH, Notice, REFUSED_FULL, Reply, UntracedReason};
-use wire::{Layout, WIRE_VERSION, limits};
+use wire::{Layout, WIRE_MINOR, WIRE_VERSION, limits};
 
 /// Connections that the kernel queues until they are accepted. They are accepted within
 /// microseconds, and the next program waits for all of them, so a longer queue would only help a
@@ -458,7 +458,7 @@ impl Connection {
         let Some(hello) = Hello::decode(bytes) else {
             // The program did not cause this, so its standard error should not show it.
             tracing::debug!("a client sent a message that is not a hello of this version");
-            let reply = Reply { status: wire::hello::REFUSED_VERSION, area_bytes: 0 };
+            let reply = Reply { status: wire::hello::REFUSED_VERSION, minor: WIRE_MINOR, area_bytes: 0 };
             let _ = sys::send_with(sys::fd(&self.socket), &reply.encode(), None);
             return None;
         };
@@ -468,7 +468,7 @@ impl Connection {
                 Some(Incoming::Request(Request::Start(client)))
             }
             Err(error) if sys::is_out_of_descriptors(&error.into()) => {
-                let reply = Reply { status: REFUSED_FULL, area_bytes: 0 };
+                let reply = Reply { status: REFUSED_FULL, minor: hello.agreed(), area_bytes: 0 };
                 let _ = sys::send_with(sys::fd(&self.socket), &reply.encode(), None);
                 policy.rejected(uid, RejectReason::Descriptors);
                 None
@@ -482,7 +482,11 @@ impl Connection {
 impl Client {
     /// Refuses the client, which then runs untraced.
     pub fn refuse(self, status: u32) {
-        let _ = sys::send_with(sys::fd(&self.socket), &Reply { status, area_bytes: 0 }.encode(), None);
+        let _ = sys::send_with(
+            sys::fd(&self.socket),
+            &Reply { status, minor: self.hello.agreed(), area_bytes: 0 }.encode(),
+            None,
+        );
     }
 
     /// Creates the client's shared memory area. Smaller ones are tried when there is no memory for
@@ -526,7 +530,8 @@ impl Client {
 
     /// Sends the area to the client. Returns false when the client is gone.
     pub fn accept(&self, mapping: &Mapping, file: &OwnedFd) -> bool {
-        let reply = Reply { status: wire::hello::ACCEPTED, area_bytes: mapping.bytes() };
+        let minor = self.hello.agreed();
+        let reply = Reply { status: wire::hello::ACCEPTED, minor, area_bytes: mapping.bytes() };
         sys::send_with(sys::fd(&self.socket), &reply.encode(), Some(sys::fd(file))).is_ok()
     }
 }

@@ -21,6 +21,8 @@
 extern crate heaptape_formats as formats;
 extern crate heaptape_wire as wire;
 
+pub use wire::{WIRE_MINOR, WIRE_VERSION};
+
 pub mod access;
 pub mod annotations;
 pub mod attach;

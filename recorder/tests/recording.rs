@@ -392,6 +392,18 @@ fn whoever_says_no_hello_is_sent_away_and_holds_nobody_up() {
     assert_eq!(processes.last().map(|back| back.events.len()), Some(1));
 }
 
+/// A library of the release before, and one of the release after.
+#[test]
+fn libraries_one_minor_version_apart_are_recorded() {
+    for minor in [0, heaptape_wire::WIRE_MINOR + 1] {
+        let mut recorder = TestRecorder::new(Options::default());
+        let process = Process::attach(&recorder.socket(), heaptape_wire::hello::Hello { minor, ..hello() });
+        Thread::claim(&process).event(Op::MALLOC, 0, 16, 1);
+        let (_, processes) = recorder.finish();
+        assert_eq!(processes.last().map(|back| back.events.len()), Some(1), "minor {minor}");
+    }
+}
+
 #[test]
 fn an_announced_record_holds_the_others_up_until_it_comes() {
     let mut recorder = TestRecorder::new(Options::default());

@@ -264,7 +264,7 @@ def main():
             with open(ARGS.json, "w") as file:
                 json.dump({"rounds": ARGS.rounds, "processors": os.cpu_count(), "rows": rows}, file, indent=1)
         if ARGS.what == "compare":
-            version = subprocess.run([HEAPTAPE, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+            version = subprocess.run([HEAPTAPE, "-V"], capture_output=True, text=True, check=True).stdout.strip()
             entry = compare.entry(version, ARGS.release, machine, ARGS.quick, rows)
             print(compare.against_last(ARGS.history, entry))
             compare.append(ARGS.history, entry)

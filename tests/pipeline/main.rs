@@ -82,3 +82,4 @@ mod threads;
 mod thresholds;
 mod tools;
 mod unwinder;
+mod versions;

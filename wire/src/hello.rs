@@ -1,7 +1,7 @@
 //! The handshake: one message in each direction over a `SOCK_SEQPACKET` Unix socket. The reply
 //! carries the area's descriptor. Descriptors are passed from the recorder to the preload only.
 
-use crate::WIRE_VERSION;
+use crate::{WIRE_MINOR, WIRE_VERSION};
 
 /// The first four bytes of both messages.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"HTPE");
@@ -132,6 +132,8 @@ pub struct Hello {
     pub fork_age: u64,
     /// In a forked child: the parent's pid as the parent sees itself.
     pub parent_pid: u32,
+    /// Minor version of the protocol that the library speaks.
+    pub minor: u16,
 }
 
 /// The recorder accepts the process. The area's descriptor comes with the reply.
@@ -148,6 +150,8 @@ pub const REFUSED_FILTER: u32 = 3;
 pub struct Reply {
     /// [`ACCEPTED`] or one of the `REFUSED_` values.
     pub status: u32,
+    /// Minor version of the protocol that both use: [`Hello::agreed`].
+    pub minor: u16,
     /// Size of the area in bytes.
     pub area_bytes: u64,
 }
@@ -171,12 +175,18 @@ fn has_our_header(bytes: &[u8]) -> bool {
 }
 
 impl Hello {
-    /// Encodes the message: magic u32, version u16, 0 u16, pid u32, origin u32, page size u32,
+    /// Returns the minor version that library and recorder use: the lower one of the two.
+    pub fn agreed(&self) -> u16 {
+        self.minor.min(WIRE_MINOR)
+    }
+
+    /// Encodes the message: magic u32, version u16, minor u16, pid u32, origin u32, page size u32,
     /// parent u32, address space u64, fork tick u64, fork age u64, zeros.
     pub fn encode(&self) -> [u8; HELLO_BYTES] {
         let mut out = [0; HELLO_BYTES];
         put(&mut out, 0, &MAGIC.to_le_bytes());
         put(&mut out, 4, &WIRE_VERSION.to_le_bytes());
+        put(&mut out, 6, &self.minor.to_le_bytes());
         put(&mut out, 8, &self.pid.to_le_bytes());
         put(&mut out, 12, &self.origin.to_le_bytes());
         put(&mut out, 16, &self.page_size.to_le_bytes());
@@ -201,17 +211,19 @@ impl Hello {
             address_space: u64::from_le_bytes(get(bytes, 24)),
             fork_tick: u64::from_le_bytes(get(bytes, 32)),
             fork_age: u64::from_le_bytes(get(bytes, 40)),
+            minor: u16::from_le_bytes(get(bytes, 6)),
         })
     }
 }
 
 impl Reply {
-    /// Encodes the message: magic u32, version u16, 0 u16, status u32, 0 u32, area bytes u64,
+    /// Encodes the message: magic u32, version u16, minor u16, status u32, 0 u32, area bytes u64,
     /// zeros.
     pub fn encode(&self) -> [u8; REPLY_BYTES] {
         let mut out = [0; REPLY_BYTES];
         put(&mut out, 0, &MAGIC.to_le_bytes());
         put(&mut out, 4, &WIRE_VERSION.to_le_bytes());
+        put(&mut out, 6, &self.minor.to_le_bytes());
         put(&mut out, 8, &self.status.to_le_bytes());
         put(&mut out, 16, &self.area_bytes.to_le_bytes());
         out
@@ -221,6 +233,7 @@ impl Reply {
     pub fn decode(bytes: &[u8]) -> Option<Reply> {
         (bytes.len() == REPLY_BYTES && has_our_header(bytes)).then(|| Reply {
             status: u32::from_le_bytes(get(bytes, 8)),
+            minor: u16::from_le_bytes(get(bytes, 6)),
             area_bytes: u64::from_le_bytes(get(bytes, 16)),
         })
     }
@@ -233,7 +246,8 @@ mod tests {
     #[test]
     fn messages_round_trip() {
         let (address_space, fork_tick, fork_age) = (u64::MAX, 9, 8);
-        let hello = Hello { pid: 7, origin: 1, page_size: 4096, address_space, fork_tick, fork_age, parent_pid: 6 };
+        let hello =
+            Hello { pid: 7, origin: 1, page_size: 4096, address_space, fork_tick, fork_age, parent_pid: 6, minor: 3 };
         assert_eq!((Hello::decode(&hello.encode()), Notice::decode(&hello.encode())), (Some(hello), None));
         for number in 0..10 {
             let Some(reason) = UntracedReason::from_number(number) else { continue };
@@ -242,11 +256,38 @@ mod tests {
             assert_eq!((reason as u32, Notice::decode(&message)), (number, Some(notice)));
             assert_eq!((Hello::decode(&notice.encode()), Notice::decode(&message[..63])), (None, None));
         }
-        let reply = Reply { status: 2, area_bytes: 1 << 33 };
+        let reply = Reply { status: 2, minor: 1, area_bytes: 1 << 33 };
         assert_eq!(Reply::decode(&reply.encode()), Some(reply));
         let mut other = hello.encode();
         other[4] ^= 2;
         assert_eq!(Hello::decode(&other), None);
         assert_eq!(Hello::decode(&other[..63]), None);
+    }
+
+    /// The messages of a process with version 8.0, as they were sent before there were minor
+    /// versions.
+    const FROZEN_HELLO: &[u8; HELLO_BYTES] =
+        b"HTPE\x08\0\0\0\x07\0\0\0\x01\0\0\0\0\x10\0\0\x06\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\
+        \x09\0\0\0\0\0\0\0\x08\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    const FROZEN_REPLY: &[u8; REPLY_BYTES] = b"HTPE\x08\0\0\0\0\0\0\0\0\0\0\0\0\0\x10\0\0\0\0\0\0\0\0\0\0\0\0\0";
+
+    #[test]
+    fn one_minor_version_apart_is_understood_by_both_sides() {
+        let old = Hello::decode(FROZEN_HELLO).unwrap();
+        assert_eq!((old.pid, old.page_size, old.parent_pid, old.fork_tick), (7, 4096, 6, 9));
+        assert_eq!((old.minor, old.agreed(), Hello { minor: 0, ..old }.encode()), (0, 0, *FROZEN_HELLO));
+        let old = Reply::decode(FROZEN_REPLY).unwrap();
+        assert_eq!(old, Reply { status: ACCEPTED, minor: 0, area_bytes: 1 << 20 });
+        // Of a later minor version this one uses what it knows.
+        let later = Hello { minor: WIRE_MINOR + 1, ..Hello::default() };
+        assert_eq!(Hello::decode(&later.encode()).map(|hello| hello.agreed()), Some(WIRE_MINOR));
+        let later = Reply { minor: WIRE_MINOR + 1, ..Reply::default() };
+        assert_eq!(Reply::decode(&later.encode()), Some(later));
+        // Another version is refused.
+        for version in [7, 9] {
+            let mut other = *FROZEN_HELLO;
+            other[4] = version;
+            assert_eq!(Hello::decode(&other), None);
+        }
     }
 }

@@ -6,8 +6,11 @@
 //! side trusts the other: every number from the other side is bounded before use. The crate has no
 //! dependencies and uses neither `std` nor `alloc`, since it is linked into the traced process.
 //!
-//! [`WIRE_VERSION`] rises whenever a layout, a number or a meaning changes. The hello message
-//! carries it. The recorder refuses another version, and the program then runs untraced.
+//! [`WIRE_VERSION`] rises whenever a layout, a number or a meaning changes, so that the other side
+//! would misread it. The recorder refuses another version, and the program then runs untraced.
+//! [`WIRE_MINOR`] rises when something is added that the other side may ignore. Hello and reply
+//! carry both. Library and recorder of one version work together with any minor versions: both use
+//! what the lower one has, which the reply names.
 //!
 //! With `--cfg loom` the crate has events and the ring alone, for `tests/ring.rs`.
 #![cfg_attr(not(loom), no_std)]
@@ -41,3 +44,6 @@ pub use nodes::Node;
 /// at the tail. 4: bounded waits. 5: the board, `own_malloc`. 6: rings of different sizes.
 /// 7: patches, events of allocators inside the program. 8: annotations, reported events.
 pub const WIRE_VERSION: u16 = 8;
+
+/// Minor version of the protocol. 0: the first. 1: hello and reply name it.
+pub const WIRE_MINOR: u16 = 1;

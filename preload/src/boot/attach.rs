@@ -11,10 +11,10 @@ use crate::{arch, dynsym, timestamp};
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
-use heaptape_wire::Header;
 use heaptape_wire::area::CLOCK_TSC;
 use heaptape_wire::hello::{ACCEPTED, Hello, ORIGIN_FORK, ORIGIN_START, REPLY_BYTES, Reply, UntracedReason};
 use heaptape_wire::limits::{ATTACH_MS, ENV_ATTACH_MS, ENV_SOCKET, MAX_ATTACH_MS};
+use heaptape_wire::{Header, WIRE_MINOR};
 
 /// Whether this process, or the one that it was forked from, could not reach the recorder. Programs
 /// that it starts are inspected all the same.
@@ -106,6 +106,7 @@ fn attach(pid: u32, is_child: bool) -> Option<Area> {
             false => 0,
         },
         parent_pid: if is_child { session::pid() } else { 0 },
+        minor: WIRE_MINOR,
     };
     let Some(socket) = sys::socket() else {
         note_unreachable(pid, UntracedReason::Descriptors);

@@ -44,7 +44,7 @@ impl Process {
         let socket = connect(path);
         let (reply, file) = say(&socket, &bytes);
         let reply = reply.expect("a reply");
-        assert_eq!(reply.status, 0);
+        assert_eq!((reply.status, reply.minor), (0, hello.agreed()));
         let file = file.expect("an area");
         // The first page has the sizes. It is not mapped alone here, so they are the defaults.
         let header = nix::sys::stat::fstat(&file).expect("stat");

@@ -1,0 +1,27 @@
+//! A recorder of this version with a library of an earlier one.
+
+use heaptape_tests::{Program, own, same, target, test_env};
+
+/// The library of protocol 8.0 was built before hello and reply named a minor version.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn library_of_the_previous_minor_version_is_recorded() {
+    let folder = test_env::folder();
+    let library = folder.path().join("libheaptape.so");
+    let frozen = std::fs::read(test_env::root().join("tests/golden/library/libheaptape-8.0-x86_64.so.zst"));
+    let frozen = zstd::decode_all(&frozen.expect("the library")[..]).expect("it is compressed");
+    std::fs::write(&library, frozen).expect("the library");
+    let own_counts = folder.path().join("own");
+    let program = || Program::new(target::c("pairs")).args(["2000", "2"]).env("OWN_FILE", &own_counts);
+    let plain = program().plain().success();
+    std::fs::remove_file(&own_counts).expect("own figures");
+    let recording = program().env("HEAPTAPE_LIBRARY", &library).recorded();
+    same(&plain, &recording.outcome);
+    let recording = recording.complete();
+    own::equal(&own::read(&own_counts), &own::recorded(&recording));
+    // It is the frozen library that was loaded.
+    let maps = Program::new("/bin/cat").arg("/proc/self/maps").env("HEAPTAPE_LIBRARY", &library).recorded();
+    let maps = maps.success().complete();
+    let loaded = maps.outcome.text();
+    assert!(loaded.contains(library.to_str().expect("UTF-8")) && maps.report().only("cat").allocs > 0, "{loaded}");
+}
