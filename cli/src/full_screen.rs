@@ -1,24 +1,28 @@
 //! The terminal as a full-screen program uses it. It is left as it was found: at the end, when this
 //! process panics or crashes, and when a signal ends or stops it.
 
-use crossterm::cursor::{Hide, MoveTo, Show};
+use crossterm::cursor::{Hide, Show};
 use crossterm::event::{self, Event};
-use crossterm::style::Print;
 use crossterm::terminal::{
     self, Clear, ClearType, DisableLineWrap, EnableLineWrap, EnterAlternateScreen, LeaveAlternateScreen,
 };
-use crossterm::{Command, execute, queue};
+use crossterm::{Command, execute};
 use heaptape_recorder::crash;
+use ratatui::backend::CrosstermBackend;
+use ratatui::{Frame, Terminal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level;
-use std::io::{self, Write, stdout};
+use std::io::{self, Stdout, Write, stdout};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 /// Whether the terminal is in full-screen mode.
 static IS_ACTIVE: AtomicBool = AtomicBool::new(false);
+
+/// Whether full-screen mode has begun since the last drawing.
+static IS_BLANK: AtomicBool = AtomicBool::new(false);
 
 /// Escape sequences that leave full-screen mode.
 static LEAVE: LazyLock<&'static str> = LazyLock::new(|| {
@@ -31,7 +35,11 @@ static LEAVE: LazyLock<&'static str> = LazyLock::new(|| {
 });
 
 /// The terminal in full-screen mode, until the value is dropped.
-pub struct FullScreen(());
+pub struct FullScreen {
+    terminal: Terminal<CrosstermBackend<Stdout>>,
+    /// Columns and rows for which was drawn last.
+    size: Option<(u16, u16)>,
+}
 
 impl FullScreen {
     /// Switches the terminal to full-screen mode.
@@ -54,7 +62,7 @@ impl FullScreen {
             }
         })?;
         enter()?;
-        Ok(FullScreen(()))
+        Ok(FullScreen { terminal: Terminal::new(CrosstermBackend::new(stdout()))?, size: None })
     }
 
     /// Returns the next event of the terminal, or `None` after a time without one.
@@ -65,26 +73,20 @@ impl FullScreen {
         if event::poll(timeout)? { event::read().map(Some) } else { Ok(None) }
     }
 
-    /// Returns the columns and rows of the terminal.
-    pub fn size(&self) -> (usize, usize) {
-        terminal::size().map_or((100, 30), |(columns, rows)| (columns.into(), rows.into()))
-    }
-
-    /// Draws these lines, as far as they fit.
+    /// Draws a view. Only what has changed is written.
     ///
     /// # Errors
     /// The terminal cannot be written.
-    pub fn draw(&self, lines: &[String]) -> io::Result<()> {
-        let (columns, rows) = self.size();
-        let mut out = stdout().lock();
-        for (row, line) in lines.iter().take(rows).enumerate() {
-            let line: String = line.chars().take(columns).collect();
-            queue!(out, MoveTo(0, row as u16), Clear(ClearType::UntilNewLine), Print(line))?;
+    pub fn draw(&mut self, view: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
+        // After a stop, the terminal has nothing of what was drawn before. After a change of its
+        // size, it has all of it elsewhere. `Terminal::clear` would query the terminal for its
+        // cursor, and fail where no answer comes.
+        let size = terminal::size().ok();
+        if IS_BLANK.swap(false, SeqCst) | (size != self.size) {
+            execute!(stdout(), Clear(ClearType::All))?;
+            (self.terminal, self.size) = (Terminal::new(CrosstermBackend::new(stdout()))?, size);
         }
-        if lines.len() < rows {
-            queue!(out, MoveTo(0, lines.len() as u16), Clear(ClearType::FromCursorDown))?;
-        }
-        out.flush()
+        self.terminal.draw(view).map(|_| ())
     }
 
     /// Stops this process, as Ctrl-Z does. It goes on when it is continued.
@@ -107,7 +109,9 @@ fn enter() -> io::Result<()> {
     crash::restore_terminal(&LEAVE);
     terminal::enable_raw_mode()?;
     IS_ACTIVE.store(true, SeqCst);
-    execute!(stdout(), EnterAlternateScreen, DisableLineWrap, Hide)
+    execute!(stdout(), EnterAlternateScreen, DisableLineWrap, Hide)?;
+    IS_BLANK.store(true, SeqCst);
+    Ok(())
 }
 
 /// Leaves full-screen mode. Errors are ignored: the terminal may be gone.

@@ -1,9 +1,12 @@
 //! `heaptape top`: shows the daemon's processes live: live bytes, allocation rate, growth, and the
 //! call sites of one process.
 
+mod history;
+mod screen;
+
 use super::frames::Frames;
 use crate::Outcome;
-use crate::control::{Control, growth, has_growth, live_bytes, mode, signed_bytes};
+use crate::control::{Control, growth, has_growth, live_bytes, mode};
 use crate::full_screen::FullScreen;
 use crate::table::{self, Column};
 use anyhow::Context;
@@ -12,6 +15,7 @@ use heaptape_analyzer::sparkline;
 use heaptape_analyzer::text::{Style, bytes, clean, count, counted};
 use heaptape_recorder::crash;
 use heaptape_recorder::daemon::protocol::{Details, Entry, Process, Request, Response, Which};
+use history::History;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{IsTerminal, Write};
@@ -34,8 +38,9 @@ enum Sort {
 /// Options of `heaptape top`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Keys: l, r, g, x sort by live bytes, rate, growth, lost events; up and down (or k and j) select; Enter shows the call \
-    sites of the selected process, Esc or b goes back; / filters by name, p pauses, q quits."
+    after_help = "Keys: up and down (or k and j) select; Enter shows the call sites of a process, and of a site the whole stack; Esc or b \
+    goes back; l, r, g, x sort by live bytes, rate, growth, lost events (sites: l, g, n, a by live bytes, growth, blocks, allocated \
+    bytes); / filters by name, p pauses, ? explains the keys, q quits."
 )]
 pub struct Args {
     /// Control socket of the daemon [default: /run/heaptape/control for root, else
@@ -76,17 +81,41 @@ enum Action {
     Quit,
 }
 
+/// Order of the call sites of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SiteSort {
+    Live,
+    Growth,
+    Blocks,
+    Allocated,
+}
+
+/// What fills the screen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Page {
+    Processes,
+    /// The call sites of a process, by its pid.
+    Sites(u32),
+    /// The stack of a call site of a process, by their numbers.
+    Stack(u32, u32),
+}
+
 /// What is shown, and what the daemon answered last.
 struct View {
+    page: Page,
     sort: Sort,
+    site_sort: SiteSort,
     selected: usize,
-    inside: Option<u32>,
+    selected_site: usize,
+    scroll: u16,
     filter: String,
     is_typing: bool,
     is_paused: bool,
+    shows_help: bool,
     style: Style,
     processes: Vec<Process>,
     details: Option<Details>,
+    history: History,
     past: BTreeMap<u32, VecDeque<u64>>,
     frames: Frames,
 }
@@ -97,24 +126,24 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     view.query(&control)?;
     let mut out = std::io::stdout();
     if args.once || !out.is_terminal() {
-        for line in view.lines(usize::MAX) {
+        for line in view.once() {
             writeln!(out, "{line}")?;
         }
         let is_empty = view.shown().is_empty();
         return Ok(if is_empty { Outcome::NoAnswer } else { Outcome::Done });
     }
-    let screen =
+    let mut screen =
         FullScreen::start().context("cannot control the terminal; --once prints the processes once instead")?;
-    live(&mut view, &control, Duration::from_secs(args.delay), &screen)?;
+    live(&mut view, &control, Duration::from_secs(args.delay), &mut screen)?;
     Ok(Outcome::Done)
 }
 
 /// Shows the view until the user quits.
-fn live(view: &mut View, control: &Control, delay: Duration, screen: &FullScreen) -> anyhow::Result<()> {
+fn live(view: &mut View, control: &Control, delay: Duration, screen: &mut FullScreen) -> anyhow::Result<()> {
     let mut next_query = Instant::now() + delay;
     loop {
         crash::panic_if_requested();
-        screen.draw(&view.lines(screen.size().1))?;
+        screen.draw(|frame| screen::draw(view, frame))?;
         let action = match screen.next_event(next_query.saturating_duration_since(Instant::now()))? {
             Some(Event::Key(key)) if key.kind != KeyEventKind::Release => view.key(key),
             Some(_) => Action::Draw,
@@ -136,15 +165,20 @@ fn live(view: &mut View, control: &Control, delay: Duration, screen: &FullScreen
 impl View {
     fn new(args: &Args, style: Style) -> View {
         View {
+            page: args.process.map_or(Page::Processes, Page::Sites),
             sort: args.sort,
+            site_sort: SiteSort::Live,
             selected: 0,
-            inside: args.process,
+            selected_site: 0,
+            scroll: 0,
             filter: String::new(),
             is_typing: false,
             is_paused: false,
+            shows_help: false,
             style,
             processes: Vec::new(),
             details: None,
+            history: History::default(),
             past: BTreeMap::new(),
             frames: Frames::default(),
         }
@@ -157,29 +191,65 @@ impl View {
             KeyCode::Char('c') if is_control => return Action::Quit,
             KeyCode::Char('z') if is_control => return Action::Stop,
             _ if is_control => {}
+            _ if self.shows_help => self.shows_help = false,
             KeyCode::Enter if self.is_typing => self.is_typing = false,
             KeyCode::Backspace if self.is_typing => drop(self.filter.pop()),
             KeyCode::Esc if self.is_typing => (self.is_typing, self.filter) = (false, String::new()),
             KeyCode::Char(character) if self.is_typing => self.filter.push(character),
             _ if self.is_typing => {}
             KeyCode::Char('q') => return Action::Quit,
-            KeyCode::Char('l') => self.sort = Sort::Live,
-            KeyCode::Char('r') => self.sort = Sort::Rate,
-            KeyCode::Char('g') => self.sort = Sort::Growth,
-            KeyCode::Char('x') => self.sort = Sort::Lost,
-            KeyCode::Up | KeyCode::Char('k') => self.selected = self.selected.saturating_sub(1),
-            KeyCode::Down | KeyCode::Char('j') => self.selected += 1,
-            KeyCode::Enter if self.inside.is_none() => {
-                self.inside = self.shown().get(self.selected).map(|process| process.pid);
-                return Action::Query;
-            }
-            KeyCode::Esc | KeyCode::Char('b') => (self.inside, self.details) = (None, None),
-            KeyCode::Char('/') => (self.is_typing, self.filter) = (true, String::new()),
+            KeyCode::Char('?') => self.shows_help = true,
             KeyCode::Char('p') => self.is_paused = !self.is_paused,
+            KeyCode::Up | KeyCode::Char('k') => self.select(|row| row.saturating_sub(1)),
+            KeyCode::Down | KeyCode::Char('j') => self.select(|row| row + 1),
+            code => return self.page_key(code),
+        }
+        self.select(|row| row);
+        Action::Draw
+    }
+
+    /// Handles a key whose meaning depends on the page.
+    fn page_key(&mut self, code: KeyCode) -> Action {
+        match (self.page, code) {
+            (Page::Processes, KeyCode::Char('l')) => self.sort = Sort::Live,
+            (Page::Processes, KeyCode::Char('r')) => self.sort = Sort::Rate,
+            (Page::Processes, KeyCode::Char('g')) => self.sort = Sort::Growth,
+            (Page::Processes, KeyCode::Char('x')) => self.sort = Sort::Lost,
+            (Page::Processes, KeyCode::Char('/')) => (self.is_typing, self.filter) = (true, String::new()),
+            (Page::Processes, KeyCode::Enter) => {
+                if let Some(process) = self.shown().get(self.selected) {
+                    self.page = Page::Sites(process.pid);
+                    (self.details, self.history, self.selected_site) = (None, History::default(), 0);
+                    return Action::Query;
+                }
+            }
+            (Page::Sites(_), KeyCode::Char('l')) => self.site_sort = SiteSort::Live,
+            (Page::Sites(_), KeyCode::Char('g')) => self.site_sort = SiteSort::Growth,
+            (Page::Sites(_), KeyCode::Char('n')) => self.site_sort = SiteSort::Blocks,
+            (Page::Sites(_), KeyCode::Char('a')) => self.site_sort = SiteSort::Allocated,
+            (Page::Sites(pid), KeyCode::Enter) => {
+                let order = self.details.as_ref().map(|details| (self.order(details), details));
+                let site = order
+                    .and_then(|(order, details)| Some(details.call_sites.get(*order.get(self.selected_site)?)?.site));
+                if let Some(site) = site {
+                    (self.page, self.scroll) = (Page::Stack(pid, site), 0);
+                }
+            }
+            (Page::Sites(_), KeyCode::Esc | KeyCode::Char('b')) => (self.page, self.details) = (Page::Processes, None),
+            (Page::Stack(pid, _), KeyCode::Esc | KeyCode::Char('b')) => self.page = Page::Sites(pid),
             _ => {}
         }
-        self.selected = self.selected.min(self.shown().len().saturating_sub(1));
         Action::Draw
+    }
+
+    /// Moves the selected row of the page, or scrolls the stack.
+    fn select(&mut self, to: impl Fn(usize) -> usize) {
+        let sites = self.details.as_ref().map_or(0, |details| details.call_sites.len());
+        match self.page {
+            Page::Processes => self.selected = to(self.selected).min(self.shown().len().saturating_sub(1)),
+            Page::Sites(_) => self.selected_site = to(self.selected_site).min(sites.saturating_sub(1)),
+            Page::Stack(..) => self.scroll = u16::try_from(to(self.scroll.into())).unwrap_or(u16::MAX),
+        }
     }
 
     /// Queries the daemon for the processes, and for the call sites of the one that is shown.
@@ -193,15 +263,16 @@ impl View {
             Entry::Stream(_) => None,
         });
         self.take(processes.collect());
-        let Some(pid) = self.inside else { return Ok(()) };
+        let (Page::Sites(pid) | Page::Stack(pid, _)) = self.page else { return Ok(()) };
         if !self.processes.iter().any(|process| process.pid == pid) {
-            (self.inside, self.details) = (None, None);
+            (self.page, self.details) = (Page::Processes, None);
             return Ok(());
         }
         let request = Request::Show { which: Which(pid.to_string()), sites: MAX_SITES };
         let Response::Show(details) = control.ask(&request)? else {
             return Err(control.unexpected("the answer is no process"));
         };
+        self.history.add(Instant::now(), &details.call_sites, MAX_SITES);
         self.details = Some(*details);
         Ok(())
     }
@@ -234,46 +305,22 @@ impl View {
         shown
     }
 
-    /// Returns the lines of the view for a terminal with this number of rows.
-    fn lines(&mut self, rows: usize) -> Vec<String> {
-        let mut lines = vec![self.headline()];
+    /// Returns the lines that `--once` prints.
+    fn once(&mut self) -> Vec<String> {
+        let mut lines = vec![screen::headline(self, u16::MAX)];
         match self.details.take() {
             Some(details) => {
-                lines.extend(self.sites(&details, rows.saturating_sub(4)));
+                lines.extend(self.site_lines(&details));
                 self.details = Some(details);
             }
-            None => lines.extend(self.table(rows.saturating_sub(3).max(1))),
+            None => lines.extend(self.process_lines()),
         }
         lines
     }
 
-    /// Returns the sums of the processes that are shown.
-    fn headline(&self) -> String {
-        let shown = self.shown();
-        let sum = |value: fn(&Process) -> u64| shown.iter().map(|process| value(process)).fold(0, u64::saturating_add);
-        // Only processes that have been recorded for a minute have a growth.
-        let grown: Vec<i64> =
-            shown.iter().filter(|process| has_growth(process)).map(|process| process.growth).collect();
-        let grown = match grown.is_empty() {
-            true => "growth – (after 1 min)".to_owned(),
-            false => format!("growth {}", signed_bytes(grown.into_iter().fold(0, i64::saturating_add))),
-        };
-        let typed = if self.is_typing { format!("  filter: {}_", clean(&self.filter)) } else { String::new() };
-        let paused = if self.is_paused { "  paused" } else { "" };
-        format!(
-            "heaptape  {}  {}{} live  {grown}  {} allocations/s  {} lost{paused}{typed}",
-            counted(shown.len() as u64, "process"),
-            if shown.iter().all(|process| process.live_since_unix_ns.is_none()) { "" } else { "≥ " },
-            bytes(sum(|process| process.live_bytes)),
-            count(sum(|process| process.allocs_a_second)),
-            count(sum(|process| process.lost))
-        )
-    }
-
-    /// Returns the table of processes, with the selected one among at most `fits` rows.
-    fn table(&self, fits: usize) -> Vec<String> {
-        let mut columns = vec![
-            Column::Left(" "),
+    /// Returns the table of processes.
+    fn process_lines(&self) -> Vec<String> {
+        let columns = [
             Column::Right("PID"),
             Column::Left("NAME"),
             Column::Left("MODE"),
@@ -283,14 +330,9 @@ impl View {
             Column::Right("GROWTH"),
             Column::Right("LOST"),
         ];
-        if self.style.block_elements {
-            columns.push(Column::Left("LIVE OVER TIME"));
-        }
         let shown = self.shown();
-        let first = (self.selected + 1).saturating_sub(fits);
-        let rows = shown.iter().enumerate().skip(first).take(fits).map(|(index, process)| {
-            let mut row = vec![
-                if index == self.selected { ">" } else { " " }.to_owned(),
+        let rows = shown.iter().map(|process| {
+            vec![
                 process.pid.to_string(),
                 process.name.clone(),
                 mode(&process.mode),
@@ -299,28 +341,25 @@ impl View {
                 bytes(process.bytes_a_second),
                 growth(process),
                 count(process.lost),
-            ];
-            row.extend(self.style.block_elements.then(|| self.spark(process.pid)));
-            row
+            ]
         });
         table::lines(&columns, rows)
     }
 
-    /// Returns the call sites of a process, at most `fits` of them.
-    fn sites(&mut self, details: &Details, fits: usize) -> Vec<String> {
+    /// Returns the call sites of a process.
+    fn site_lines(&mut self, details: &Details) -> Vec<String> {
         let process = &details.process;
         let growing = match has_growth(process) {
             true => format!("{} sites grow", count(process.sites_growing)),
             false => "growing sites: – (after 1 min)".into(),
         };
         let mut lines = vec![format!(
-            "{} ({})  {}  {} live in {}  {growing}  {}",
+            "{} ({})  {}  {} live in {}  {growing}",
             clean(&process.name),
             process.pid,
             clean(&mode(&process.mode)),
             live_bytes(process),
-            counted(process.live_blocks, "block"),
-            self.spark(process.pid)
+            counted(process.live_blocks, "block")
         )];
         let columns = [
             Column::Right("LIVE"),
@@ -328,7 +367,7 @@ impl View {
             Column::Right("ALLOCATED"),
             Column::Left("CALL SITE < ITS CALLERS"),
         ];
-        let rows = details.call_sites.iter().take(fits).map(|site| {
+        let rows = details.call_sites.iter().map(|site| {
             let names = self.frames.named(process.pid, site, FRAMES).join(" < ");
             vec![bytes(site.live_bytes), count(site.live_blocks), bytes(site.bytes), names]
         });
@@ -344,66 +383,4 @@ impl View {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn view() -> View {
-        let args = Args { control: None, process: None, delay: 1, sort: Sort::Live, once: false };
-        let mut view = View::new(&args, Style { block_elements: true, ..Style::PLAIN });
-        let process =
-            |pid, name: &str, live_bytes| Process { pid, name: name.into(), live_bytes, ..Process::default() };
-        view.take(vec![
-            process(7, "nginx", 5),
-            process(8, "redis-server", 9000),
-            process(9, "re\u{202e}dis\x1b[1m", 1),
-        ]);
-        view
-    }
-
-    fn press(view: &mut View, keys: &[KeyCode]) -> Action {
-        keys.iter().fold(Action::Draw, |_, key| view.key(KeyEvent::new(*key, KeyModifiers::NONE)))
-    }
-
-    fn names(view: &View) -> Vec<u32> {
-        view.shown().iter().map(|process| process.pid).collect()
-    }
-
-    #[test]
-    fn keys_select_sort_filter_and_quit() {
-        let mut view = view();
-        assert_eq!(names(&view), [8, 7, 9]);
-        press(&mut view, &[KeyCode::Down, KeyCode::Char('j'), KeyCode::Down, KeyCode::Down]);
-        assert_eq!(view.selected, 2);
-        press(&mut view, &[KeyCode::Up]);
-        assert!(view.lines(24)[3].starts_with(" >    7"), "{:?}", view.lines(24));
-        assert_eq!(press(&mut view, &[KeyCode::Enter]), Action::Query);
-        assert_eq!(view.inside, Some(7));
-        press(&mut view, &[KeyCode::Esc]);
-        assert_eq!(view.inside, None);
-        press(&mut view, &[KeyCode::Char('/'), KeyCode::Char('q'), KeyCode::Backspace, KeyCode::Char('r')]);
-        press(&mut view, &[KeyCode::Char('e'), KeyCode::Enter]);
-        assert_eq!((names(&view), view.filter.as_str()), (vec![8, 9], "re"));
-        assert_eq!(press(&mut view, &[KeyCode::Char('q')]), Action::Quit);
-        let control = |letter| KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL);
-        assert_eq!((view.key(control('c')), view.key(control('z'))), (Action::Quit, Action::Stop));
-    }
-
-    #[test]
-    fn the_selected_process_is_visible_in_a_small_terminal() {
-        let mut view = view();
-        press(&mut view, &[KeyCode::Down, KeyCode::Down]);
-        let lines = view.lines(4);
-        assert!(lines.len() == 3 && lines[2].starts_with(" >    9"), "{lines:?}");
-    }
-
-    #[test]
-    fn names_of_programs_cannot_control_the_terminal() {
-        let mut view = view();
-        let mut lines = view.lines(24);
-        view.details = Some(Details { process: view.processes[2].clone(), ..Details::default() });
-        lines.extend(view.lines(24));
-        let is_control = |c: char| c.is_control() || c == '\u{202e}';
-        assert!(!lines.iter().any(|line| line.chars().any(is_control)), "{lines:?}");
-        assert!(lines.iter().any(|line| line.contains("re\u{fffd}dis\u{fffd}[1m")), "{lines:?}");
-    }
-}
+mod tests;
