@@ -13,6 +13,7 @@ mod common;
 pub mod examples;
 mod frames;
 mod live;
+mod record_live;
 mod thresholds;
 
 macro_rules! commands {

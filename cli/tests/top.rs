@@ -1,5 +1,5 @@
-//! `heaptape top` on a terminal: what it draws, its keys, another size, and a terminal that is left
-//! as it was found.
+//! `heaptape top` and `record --live` on a terminal: what they draw, their keys, another size, and
+//! a terminal that is left as it was found.
 
 use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
@@ -82,13 +82,15 @@ struct Terminal {
 }
 
 impl Terminal {
-    fn start(folder: &Path, panic_file: &Path) -> Terminal {
+    /// Runs the command with these arguments.
+    fn start(folder: &Path, arguments: &[&str], panic_file: &Path) -> Terminal {
         let size = Winsize { ws_row: 24, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
         let pty = openpty(Some(&size), None).unwrap();
         let before = tcgetattr(&pty.slave).unwrap();
         let end = || Stdio::from(pty.slave.try_clone().unwrap());
         let top = Command::new("setsid")
-            .args(["--ctty", env!("CARGO_BIN_EXE_heaptape"), "top", "--control", "run/control"])
+            .args(["--ctty", env!("CARGO_BIN_EXE_heaptape")])
+            .args(arguments)
             .current_dir(folder)
             .env("HEAPTAPE_TEST_PANIC", panic_file)
             .env("TERM", "xterm")
@@ -155,7 +157,7 @@ fn top_draws_keys_and_sizes_and_leaves_the_terminal_as_found() {
     let daemon = Daemon::start();
     let requested = daemon.folder.path().join("panic");
     let start = || {
-        let terminal = Terminal::start(daemon.folder.path(), &requested);
+        let terminal = Terminal::start(daemon.folder.path(), &["top", "--control", "run/control"], &requested);
         terminal.shows("sleep");
         assert!(terminal.is_raw() && terminal.drawn().contains("\x1b[?1049h"));
         terminal
@@ -225,4 +227,38 @@ fn top_draws_keys_and_sizes_and_leaves_the_terminal_as_found() {
         let report = drawn.find("cause: panic").unwrap_or(0);
         assert!(drawn.find(LEAVE).is_some_and(|left| left < report), "reported before the screen was left: {drawn:?}");
     }
+}
+
+#[test]
+fn record_live_shows_the_program_and_keeps_its_recording() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = |arguments: &[&str]| {
+        Terminal::start(folder.path(), &[&["record", "--live", "-o"], arguments].concat(), Path::new("/nonexistent"))
+    };
+    let is_complete = |recording: &str| {
+        let verified = Command::new(env!("CARGO_BIN_EXE_heaptape"))
+            .args(["verify", recording])
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
+    };
+
+    let mut live = start(&["stopped", "--", "sleep", "600"]);
+    live.shows("sleep (");
+    live.shows("q stop");
+    live.press("q");
+    assert_eq!(live.ends().code(), Some(128 + Signal::SIGINT as i32));
+    live.shows("recorded in stopped");
+    is_complete("stopped");
+
+    let mut live = start(&["ended", "--", "sh", "-c", "echo from the program; sleep 1; exit 3"]);
+    assert_eq!(live.ends().code(), Some(3));
+    is_complete("ended");
+    let output = std::fs::read_to_string(folder.path().join("ended/output.txt")).unwrap();
+    assert_eq!(output, "from the program\n");
+    assert!(!live.drawn().contains("from the program\r\n"));
+
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 2, "{left:?}");
 }

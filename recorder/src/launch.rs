@@ -109,18 +109,23 @@ fn path_error(path: &Path, error: &io::Error) -> LaunchError {
     LaunchError::new(format!("{}: {error}", path.display()), 2)
 }
 
-/// Creates the folder of the recording.
-fn make_dir(launch: &Launch, name: &str, pid: u32) -> Result<PathBuf, LaunchError> {
+/// Creates the folder of the recording: `dir`, or `heaptape.PROG.PID` in the working directory.
+///
+/// # Errors
+/// It exists already, or cannot be created.
+pub fn make_dir(dir: Option<&Path>, program: &OsStr, pid: u32) -> Result<PathBuf, LaunchError> {
     const MAX_NUMBER: u32 = 100;
+    let name = Path::new(program).file_name().unwrap_or(OsStr::new("program"));
+    let name = sanitized_name(name.as_bytes());
     for number in 1..=MAX_NUMBER {
-        let path = launch.dir.clone().unwrap_or_else(|| {
+        let path = dir.map(Path::to_owned).unwrap_or_else(|| {
             let suffix = if number == 1 { String::new() } else { format!(".{number}") };
             PathBuf::from(format!("heaptape.{name}.{pid}{suffix}"))
         });
         match DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => return Ok(path),
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(path_error(&path, &error)),
-            Err(_) if launch.dir.is_none() && number < MAX_NUMBER => {}
+            Err(_) if dir.is_none() && number < MAX_NUMBER => {}
             Err(_) => {
                 let message = format!("{} exists already: choose another folder with -o", path.display());
                 return Err(LaunchError::new(message, 2));
@@ -131,7 +136,7 @@ fn make_dir(launch: &Launch, name: &str, pid: u32) -> Result<PathBuf, LaunchErro
 }
 
 /// Returns the value of `LD_PRELOAD`: the library, then what the variable held before.
-fn preload(library: &Path) -> OsString {
+pub fn preload(library: &Path) -> OsString {
     let mut value = library.as_os_str().to_owned();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         value.push(":");
@@ -145,8 +150,6 @@ fn preload(library: &Path) -> OsString {
 /// # Errors
 /// Why the program was not run, or was not recorded.
 pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
-    let name = Path::new(&launch.program).file_name().unwrap_or(OsStr::new("program"));
-    let name = sanitized_name(name.as_bytes());
     let inherited = if launch.separate { spawn::inherited() } else { Vec::new() };
     let sockets = SocketDir::make()?;
     let program_error = |error: &io::Error| {
@@ -183,7 +186,7 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
     let pid = held.pid;
     let process = sys::process(pid).map_err(|error| program_error(&error.into()))?;
     signals.start(sys::fd(&process));
-    let dir = make_dir(&launch, &name, pid)?;
+    let dir = make_dir(launch.dir.as_deref(), &launch.program, pid)?;
     let command: Vec<String> = std::iter::once(&launch.program)
         .chain(&launch.arguments)
         .map(|argument| argument.to_string_lossy().into_owned())

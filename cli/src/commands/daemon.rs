@@ -4,8 +4,11 @@
 use crate::{Outcome, log};
 use heaptape_formats::pattern::Pattern;
 use heaptape_formats::quantity::{Size, Time};
-use heaptape_recorder::daemon::{self, config::*, reload::Reread};
+use heaptape_recorder::crash;
+use heaptape_recorder::daemon::protocol::Request;
+use heaptape_recorder::daemon::{self, config::*, control, reload::Reread};
 use heaptape_recorder::options::{Overflow, RING_SIZES, is_ring};
+use nix::sys::signal::SigSet;
 use serde::{Deserialize, Deserializer};
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -68,6 +71,10 @@ pub struct Args {
     #[arg(long, value_name = "PATH", hide = true)]
     #[serde(skip)]
     keep_for_next: Option<PathBuf>,
+    /// Stop at the end of standard input, for a command that must not leave a daemon running
+    #[arg(long, hide = true)]
+    #[serde(skip)]
+    stop_at_end_of_input: bool,
     /// Socket for programs
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -266,6 +273,15 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     }
     let config = args.clone().merged()?;
     log::start(tracing::Level::INFO, false);
+    if args.stop_at_end_of_input {
+        let control = config.control.clone();
+        crash::spawn("end of input", move || {
+            // The daemon's own thread handles signals.
+            let _ = SigSet::all().thread_block();
+            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+            let _ = control::ask(&control, &Request::Stop);
+        })?;
+    }
     let reread = Reread::new(move || args.clone().merged().map_err(|error| error.to_string()));
     daemon::run(config, reread, heaptape_analyzer::symbols::save)?;
     Ok(Outcome::Done)

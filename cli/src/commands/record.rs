@@ -1,5 +1,6 @@
 //! `heaptape record`: runs a program and records its heap.
 
+use super::record_live;
 use crate::live::Live;
 use crate::{Outcome, library, log};
 use clap::ValueEnum;
@@ -13,6 +14,7 @@ use heaptape_recorder::launch::{Finished, Launch, record, resume};
 use heaptape_recorder::options::{self, LEVEL, Options, RING_SIZES, STACKS_CALLER, STACKS_FULL, is_ring};
 use heaptape_recorder::tree::remedy;
 use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 
 /// What a thread does when its ring is full.
@@ -80,6 +82,10 @@ pub struct Args {
     /// Do not record child processes with these program names
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     skip: Vec<Pattern>,
+    /// Show the live call sites in the terminal while PROG runs, as top does. Its output goes to
+    /// DIR/output.txt, and it has no standard input
+    #[arg(long, conflicts_with_all = LIVE_CONFLICTS)]
+    live: bool,
     /// Write the recording also to one file when it ends: DIR.heaptape
     #[arg(long, conflicts_with = "resume")]
     pack: bool,
@@ -97,6 +103,21 @@ pub struct Args {
     #[arg(required_unless_present = "resume", trailing_var_arg = true, value_name = "PROG")]
     command: Vec<OsString>,
 }
+
+/// Options that `--live` does not have: a daemon records then.
+const LIVE_CONFLICTS: [&str; 11] = [
+    "overflow",
+    "stacks",
+    "max_frames",
+    "free_stacks",
+    "compress",
+    "label",
+    "no_children",
+    "only",
+    "skip",
+    "allocator",
+    "resume",
+];
 
 fn ring(text: &str) -> Result<u64, String> {
     let bytes = text.parse().map(|Size(bytes)| bytes).ok().filter(|bytes| is_ring(*bytes));
@@ -125,6 +146,9 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     log::start(tracing::Level::WARN, Style::of_stderr().color);
     if let Some(dir) = &args.resume {
         return wait_for_end(dir, args.quiet);
+    }
+    if args.live {
+        return run_live(args);
     }
     let live = args.output.as_ref().filter(|dir| dir.as_os_str() == "-").map(|_| Live::start()).transpose()?;
     let (quiet, packs, misplaced) = (args.quiet, args.pack, misplaced(&args.command));
@@ -165,6 +189,32 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
             Ok(Outcome::Status(error.status))
         }
     }
+}
+
+/// Records a program and shows it meanwhile.
+fn run_live(args: Args) -> anyhow::Result<Outcome> {
+    let (quiet, packs) = (args.quiet, args.pack);
+    anyhow::ensure!(args.output.as_deref() != Some(Path::new("-")), "--live shows a view on standard output: choose a folder with -o");
+    let mut command = args.command.into_iter();
+    let plan = record_live::Plan {
+        program: command.next().unwrap_or_default(),
+        arguments: command.collect(),
+        dir: args.output,
+        library: library::path()?,
+        mode: args.sample.map_or("trace".into(), |Size(bytes)| format!("trace:{bytes}")),
+        ring: args.ring,
+    };
+    let recorded = record_live::run(plan)?;
+    summary(&recorded.dir, quiet);
+    if let Some(output) = recorded.output.filter(|_| !quiet) {
+        eprintln!("the output of the program is in {}", output.display());
+    }
+    if packs {
+        pack(&recorded.dir);
+    }
+    let status = recorded.status;
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(2);
+    Ok(Outcome::Status(code as u8))
 }
 
 /// Returns what is to be launched, and how it is recorded.
@@ -235,26 +285,27 @@ fn pack(folder: &Path) {
     }
 }
 
+/// Prints the summary of a recording, or why nothing was recorded.
+fn finish(finished: &Finished, quiet: bool) {
+    if !finished.outcome.recording.processes.is_empty() || !finished.outcome.errors.is_empty() {
+        summary(&finished.dir, quiet);
+    } else if !quiet {
+        nothing_recorded(finished);
+    }
+}
+
 /// Names the functions in the profiles and prints the summary. An error here is printed and does
 /// not change the exit status, since the recording exists.
-fn finish(finished: &Finished, quiet: bool) {
-    let recording = match heaptape_analyzer::open(&finished.dir) {
+fn summary(dir: &Path, quiet: bool) {
+    let recording = match heaptape_analyzer::open(dir) {
         Ok(recording) => [recording],
-        Err(error) => {
-            return eprintln!("heaptape: {}; the recording: {}", with_causes(&error), finished.dir.display());
-        }
+        Err(error) => return eprintln!("heaptape: {}; the recording: {}", with_causes(&error), dir.display()),
     };
     if let Err(error) = report::name_profile(&recording[0], report::PLAIN_LIMIT) {
         eprintln!("heaptape: cannot name the functions in the profile: {}", with_causes(&error));
     }
-    if finished.outcome.recording.processes.is_empty() && finished.outcome.errors.is_empty() {
-        if !quiet {
-            nothing_recorded(finished);
-        }
-        return;
-    }
     if !quiet && let Err(error) = report::after_record(&recording, &mut std::io::stderr().lock(), Style::of_stderr()) {
-        eprintln!("heaptape: {}; the recording: {}", with_causes(&error), finished.dir.display());
+        eprintln!("heaptape: {}; the recording: {}", with_causes(&error), dir.display());
     }
 }
 

@@ -16,10 +16,13 @@ use heaptape_analyzer::text::{Style, bytes, clean, count, counted};
 use heaptape_recorder::crash;
 use heaptape_recorder::daemon::protocol::{Details, Entry, Process, Request, Response, Which};
 use history::History;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 /// Column to sort by.
@@ -65,6 +68,8 @@ pub struct Args {
 const PAST: usize = 30;
 /// Number of call sites that are requested.
 const MAX_SITES: u64 = 50;
+/// Interval of the checks whether a program that is watched has ended.
+const END_CHECK: Duration = Duration::from_millis(100);
 /// Number of frames of a call site that are shown.
 const FRAMES: usize = 3;
 
@@ -112,6 +117,8 @@ struct View {
     is_typing: bool,
     is_paused: bool,
     shows_help: bool,
+    /// Whether the key that quits stops the program that is shown.
+    stops_program: bool,
     style: Style,
     processes: Vec<Process>,
     details: Option<Details>,
@@ -134,20 +141,56 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     }
     let mut screen =
         FullScreen::start().context("cannot control the terminal; --once prints the processes once instead")?;
-    live(&mut view, &control, Duration::from_secs(args.delay), &mut screen)?;
+    live(&mut view, &control, Duration::from_secs(args.delay), &mut screen, None)?;
     Ok(Outcome::Done)
 }
 
-/// Shows the view until the user quits.
-fn live(view: &mut View, control: &Control, delay: Duration, screen: &mut FullScreen) -> anyhow::Result<()> {
+/// Shows the call sites of a program until it has ended. The key that quits stops the program, as
+/// Ctrl-C would; the second time, it kills it.
+///
+/// # Errors
+/// The terminal cannot be controlled, or the daemon does not answer.
+pub fn watch(control: &Control, program: &mut Child) -> anyhow::Result<()> {
+    let args = Args { control: None, process: Some(program.id()), delay: 1, sort: Sort::Live, once: false };
+    let mut view = View::new(&args, Style::of_stdout());
+    view.stops_program = true;
+    view.query(control)?;
+    let mut screen = FullScreen::start().context("cannot control the terminal")?;
+    let mut signal = Signal::SIGINT;
+    while program.try_wait()?.is_none() {
+        live(&mut view, control, Duration::from_secs(args.delay), &mut screen, Some(&mut *program))?;
+        if program.try_wait()?.is_none() {
+            // The program was not waited for, so its pid is its own.
+            kill(Pid::from_raw(program.id() as i32), signal)?;
+            signal = Signal::SIGKILL;
+        }
+    }
+    Ok(())
+}
+
+/// Shows the view until the user quits, or the program has ended.
+fn live(
+    view: &mut View,
+    control: &Control,
+    delay: Duration,
+    screen: &mut FullScreen,
+    mut program: Option<&mut Child>,
+) -> anyhow::Result<()> {
     let mut next_query = Instant::now() + delay;
     loop {
         crash::panic_if_requested();
         screen.draw(|frame| screen::draw(view, frame))?;
-        let action = match screen.next_event(next_query.saturating_duration_since(Instant::now()))? {
+        if program.as_mut().map(|program| program.try_wait()).transpose()?.flatten().is_some() {
+            return Ok(());
+        }
+        let mut timeout = next_query.saturating_duration_since(Instant::now());
+        if program.is_some() {
+            timeout = timeout.min(END_CHECK);
+        }
+        let action = match screen.next_event(timeout)? {
             Some(Event::Key(key)) if key.kind != KeyEventKind::Release => view.key(key),
             Some(_) => Action::Draw,
-            None if view.is_paused => Action::Draw,
+            None if view.is_paused || Instant::now() < next_query => Action::Draw,
             None => Action::Query,
         };
         match action {
@@ -160,6 +203,19 @@ fn live(view: &mut View, control: &Control, delay: Duration, screen: &mut FullSc
             next_query = Instant::now() + delay;
         }
     }
+}
+
+/// Returns the processes that the daemon records.
+fn list(control: &Control) -> anyhow::Result<Vec<Process>> {
+    let Response::List(entries) = control.ask(&Request::List)? else {
+        return Err(control.unexpected("the answer is no list"));
+    };
+    // An incoming stream is a file of which nothing is known yet.
+    let processes = entries.into_iter().filter_map(|entry| match entry {
+        Entry::Process(process) => Some(*process),
+        Entry::Stream(_) => None,
+    });
+    Ok(processes.collect())
 }
 
 impl View {
@@ -175,6 +231,7 @@ impl View {
             is_typing: false,
             is_paused: false,
             shows_help: false,
+            stops_program: false,
             style,
             processes: Vec::new(),
             details: None,
@@ -254,27 +311,34 @@ impl View {
 
     /// Queries the daemon for the processes, and for the call sites of the one that is shown.
     fn query(&mut self, control: &Control) -> anyhow::Result<()> {
-        let Response::List(entries) = control.ask(&Request::List)? else {
-            return Err(control.unexpected("the answer is no list"));
-        };
-        // An incoming stream is a file of which nothing is known yet.
-        let processes = entries.into_iter().filter_map(|entry| match entry {
-            Entry::Process(process) => Some(*process),
-            Entry::Stream(_) => None,
-        });
-        self.take(processes.collect());
+        self.take(list(control)?);
         let (Page::Sites(pid) | Page::Stack(pid, _)) = self.page else { return Ok(()) };
-        if !self.processes.iter().any(|process| process.pid == pid) {
-            (self.page, self.details) = (Page::Processes, None);
-            return Ok(());
+        if self.has(pid) {
+            let request = Request::Show { which: Which(pid.to_string()), sites: MAX_SITES };
+            match control.ask(&request) {
+                Ok(Response::Show(details)) => {
+                    self.history.add(Instant::now(), &details.call_sites, MAX_SITES);
+                    self.details = Some(*details);
+                }
+                Ok(_) => return Err(control.unexpected("the answer is no process")),
+                Err(error) => {
+                    // It may have ended since it was listed.
+                    self.take(list(control)?);
+                    if self.has(pid) {
+                        return Err(error);
+                    }
+                }
+            }
         }
-        let request = Request::Show { which: Which(pid.to_string()), sites: MAX_SITES };
-        let Response::Show(details) = control.ask(&request)? else {
-            return Err(control.unexpected("the answer is no process"));
-        };
-        self.history.add(Instant::now(), &details.call_sites, MAX_SITES);
-        self.details = Some(*details);
+        if !self.has(pid) {
+            (self.page, self.details) = (Page::Processes, None);
+        }
         Ok(())
+    }
+
+    /// Returns whether the daemon records a process.
+    fn has(&self, pid: u32) -> bool {
+        self.processes.iter().any(|process| process.pid == pid)
     }
 
     /// Replaces the processes by those of a new answer.

@@ -60,18 +60,20 @@ pub fn draw(view: &mut View, frame: &mut Frame<'_>) {
     let help = match view.page {
         Page::Processes => {
             processes(view, frame, body);
-            "q quit  ↵ sites  / filter  l live  g growth  r rate  x lost  p pause  ? help"
+            "↵ sites  / filter  l live  g growth  r rate  x lost  p pause  ? help"
         }
         Page::Sites(_) => {
             sites(view, frame, body);
-            "q quit  Esc back  ↵ whole stack  l live  g growth  n blocks  a allocated  ? help"
+            "Esc back  ↵ whole stack  l live  g growth  n blocks  a allocated  ? help"
         }
         Page::Stack(..) => {
             stack(view, frame, body);
-            "q quit  Esc back  ↑ ↓ scroll  ? help"
+            "Esc back  ↑ ↓ scroll  ? help"
         }
     };
-    let keys_line = if view.is_typing { format!("filter: {}_", clean(&view.filter)) } else { help.to_owned() };
+    let quit = if view.stops_program { "q stop" } else { "q quit" };
+    let keys_line =
+        if view.is_typing { format!("filter: {}_", clean(&view.filter)) } else { format!("{quit}  {help}") };
     frame.render_widget(Line::styled(keys_line, SELECTED), keys);
     if view.shows_help {
         keys_of_all(frame);
@@ -245,7 +247,7 @@ fn keys_of_all(frame: &mut Frame<'_>) {
         "l g r x        sort processes by live bytes, growth, rate, lost events",
         "l g n a        sort sites by live bytes, growth, blocks, allocated bytes",
         "p              pause",
-        "q, Ctrl-C      quit",
+        "q, Ctrl-C      quit; of record --live: stop the program, again: kill it",
         "",
         "LIVE           bytes that are allocated and not freed",
         "GROWTH         change of LIVE: of a process in the last minute,",
