@@ -136,6 +136,11 @@ pub struct Args {
     #[arg(long, value_name = "SIZE")]
     #[serde(deserialize_with = "value")]
     user_keep_bytes: Option<Size>,
+    /// Bytes of the file system that stay free: below that, epochs are removed as if keep-bytes were
+    /// smaller, and further events are not kept [default: 0]
+    #[arg(long, value_name = "SIZE")]
+    #[serde(deserialize_with = "value")]
+    keep_free: Option<Size>,
     /// Time that a flight recorder keeps [default: 10m]
     #[arg(long, value_name = "TIME")]
     #[serde(deserialize_with = "value")]
@@ -243,6 +248,7 @@ impl Args {
             keep_age: setting!(keep_age).map_or(defaults.keep_age, |time| time.0),
             keep_bytes: setting!(keep_bytes).map_or(defaults.keep_bytes, |bytes| bytes.0),
             user_keep_bytes: setting!(user_keep_bytes).map(|bytes| bytes.0),
+            keep_free: setting!(keep_free).map_or(defaults.keep_free, |bytes| bytes.0),
             window,
             triggers: Triggers {
                 live_bytes: setting!(flight_live).map(|bytes| bytes.0),

@@ -11,7 +11,7 @@ use super::config::Keep;
 use super::dcpi_profiles::{DcpiProfiles, Host};
 use super::epoch::{Epoch, start_of};
 use super::programs::Program;
-use super::retention::{self, Sizes};
+use super::retention::{self, Limit, Share, Sizes};
 use crate::access::make_folder;
 use crate::clock::{self, Clock};
 use crate::process::{self, sanitized_name};
@@ -25,7 +25,7 @@ use formats::recording::{
     DCPI_FOLDER, Exit, Kept, PROFILE, PROGRAM_PREFIX, ProcessInfo, RECORDING, Recording, STREAM, TAPE, TRACE,
 };
 use formats::tape::{self, Origin, journal};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -82,8 +82,6 @@ pub struct Disk {
     pub bytes: AtomicU64,
     /// Number of epochs on disk.
     pub epochs: AtomicU64,
-    /// Number of epochs that were removed.
-    pub removed: AtomicU64,
     /// Number of errors of writing.
     pub errors: AtomicU64,
     /// Number of free bytes of the file system, for this user.
@@ -92,6 +90,20 @@ pub struct Disk {
     pub written: AtomicU64,
     /// Quota of each user.
     quotas: Mutex<HashMap<u32, Arc<Quota>>>,
+    /// What the last sweep found, and what all of them removed.
+    retained: Mutex<Retained>,
+}
+
+/// What is kept for each user, and what was not kept.
+#[derive(Clone, Debug, Default)]
+pub struct Retained {
+    /// Share of each user.
+    pub shares: BTreeMap<u32, Share>,
+    /// Number of epochs that were removed, by the limit that they exceeded.
+    pub removed: BTreeMap<Limit, u64>,
+    /// Maximum number of bytes of all epochs because of the space that stays free, if that is less
+    /// than otherwise.
+    bytes: Option<u64>,
 }
 
 impl Disk {
@@ -99,11 +111,23 @@ impl Disk {
         self.quotas.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the quota of a user, which is `first` until it is measured.
-    pub fn quota(&self, uid: u32, first: impl FnOnce(usize) -> u64) -> Arc<Quota> {
+    /// Returns the quota of a user, which is an equal share until it is measured.
+    pub fn quota(&self, uid: u32, keep: Keep) -> Arc<Quota> {
+        let bytes = self.retained().bytes.map_or(keep.bytes, |bytes| bytes.min(keep.bytes));
         let mut quotas = self.quotas();
         let others = quotas.len();
-        Arc::clone(quotas.entry(uid).or_insert_with(|| Arc::new(Quota::new(first(others)))))
+        let first = || Arc::new(Quota::new(Keep { bytes, ..keep }.first(others)));
+        Arc::clone(quotas.entry(uid).or_insert_with(first))
+    }
+
+    /// Returns what is kept for each user, and what was not kept.
+    pub fn retained(&self) -> MutexGuard<'_, Retained> {
+        self.retained.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the setting that limits the bytes of a user.
+    pub fn limit_of(&self, uid: u32) -> Limit {
+        self.retained().shares.get(&uid).map_or(Limit::Bytes, |share| share.of)
     }
 
     /// Returns whether the share of a user is used up by data that must be kept.
@@ -297,21 +321,34 @@ impl Archive {
         let before: Vec<(u32, Arc<Quota>, u64)> =
             self.disk.quotas().iter().map(|(uid, quota)| (*uid, Arc::clone(quota), quota.written())).collect();
         let now = clock::unix_ns() / 1_000_000_000;
-        let found = retention::sweep(&self.state, self.keep, &open, now, &mut self.sizes);
-        if let Ok(file_system) = nix::sys::statvfs::statvfs(&self.state) {
-            self.disk.free.store(file_system.blocks_available() * file_system.fragment_size(), Relaxed);
-        }
+        let free = || {
+            let file_system = nix::sys::statvfs::statvfs(&self.state).ok()?;
+            Some(file_system.blocks_available() * file_system.fragment_size())
+        };
+        // Without the number, the free space limits nothing.
+        let found = retention::sweep(&self.state, self.keep, free().unwrap_or(u64::MAX), &open, now, &mut self.sizes);
+        let free = free();
+        self.disk.free.store(free.unwrap_or(0), Relaxed);
         self.disk.bytes.store(found.bytes, Relaxed);
         self.disk.epochs.store(found.epochs, Relaxed);
-        self.disk.removed.fetch_add(found.removed, Relaxed);
+        let keep = self.keep.leaving_free(found.bytes, free.unwrap_or(u64::MAX));
+        let mut retained = self.disk.retained();
+        retained.shares.clone_from(&found.users);
+        retained.bytes = (keep.bytes < self.keep.bytes).then_some(keep.bytes);
+        for (removed, limit) in &found.removed {
+            *retained.removed.entry(*limit).or_default() += 1;
+            tracing::info!("{}: removed because of {}", removed.dir.display(), limit.key());
+        }
+        drop(retained);
         for (uid, quota, written) in before {
-            let first = || (0, self.keep.first(found.users.len()));
-            let (used, limit) = found.users.get(&uid).copied().unwrap_or_else(first);
+            let first = || Share { used: 0, limit: keep.first(found.users.len()), of: Limit::Bytes };
+            let Share { used, limit, of } = found.users.get(&uid).copied().unwrap_or_else(first);
             let was_full = quota.is_full();
             quota.set(written, used, limit);
             if quota.is_full() && !was_full {
                 tracing::warn!(
-                    "user {uid}: the share of {limit} bytes of the disk is used up by data that must be kept: events are not stored any more"
+                    "user {uid}: the share of {limit} bytes of the disk ({}) is used up by data that must be kept: events are not stored any more",
+                    of.key()
                 );
             }
         }
@@ -528,7 +565,7 @@ mod tests {
         std::fs::write(unsealed.join("1.true").join(TAPE), "").expect("its tape");
         std::fs::create_dir_all(unsealed.join("2.cat")).expect("a stream");
         std::fs::write(unsealed.join("2.cat").join(TRACE), "MTRC").expect("its trace");
-        let keep = Keep { age: Duration::MAX, bytes: u64::MAX, user_bytes: u64::MAX };
+        let keep = Keep { age: Duration::MAX, bytes: u64::MAX, user_bytes: u64::MAX, free: 0 };
         Archive::new(state.path(), keep, Arc::default(), None);
         assert!(!empty.exists());
         let bytes = std::fs::read(unsealed.join(RECORDING)).expect("it is described");

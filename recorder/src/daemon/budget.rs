@@ -6,6 +6,7 @@ use super::archive::Disk;
 use super::clients::Client;
 use super::config::{Budget, Choice, Sampling};
 use super::registry::Registry;
+use super::retention::Limit;
 use crate::limit::UserLimit;
 use crate::options::{Mode, Overflow};
 use crate::session::SessionId;
@@ -96,6 +97,7 @@ impl Budgets {
                 "no descriptor is left for a connection, so a program runs unrecorded (raise LimitNOFILE=)"
             }
             "connections" => "too many connections; programs among them run unrecorded",
+            "keep-free" => "too little of the file system is free, events are not stored",
             "user-keep-bytes" => "the share of the disk is used up, events are not stored",
             _ => "too many starts; the programs run unrecorded",
         };
@@ -161,7 +163,8 @@ impl Budgets {
     /// is used up.
     pub fn over_disk(&mut self, registry: &Registry, disk: &Disk) -> Vec<Reduction> {
         for (uid, times) in disk.hits() {
-            self.hit_by("user-keep-bytes", uid, times);
+            let what = if disk.limit_of(uid) == Limit::Free { Limit::Free } else { Limit::UserBytes };
+            self.hit_by(what.key(), uid, times);
         }
         let writers = registry.clients().iter().filter(|client| client.choice.mode.has_events());
         let writers = writers.filter(|client| disk.is_full(client.uid));

@@ -49,6 +49,8 @@ pub struct Config {
     /// Maximum number of bytes of one user's epochs; by default half of `keep_bytes` where other
     /// users are served.
     pub user_keep_bytes: Option<u64>,
+    /// Number of bytes of the file system that stay free; 0 for no such limit.
+    pub keep_free: u64,
     /// How much of the past a flight recording keeps.
     pub window: Window,
     /// When the events of a flight recording are kept.
@@ -66,6 +68,8 @@ pub struct Keep {
     pub bytes: u64,
     /// Maximum number of bytes of one user's epochs.
     pub user_bytes: u64,
+    /// Number of bytes of the file system that stay free; 0 for no such limit.
+    pub free: u64,
 }
 
 /// Conditions on which the events of a flight recording are kept.
@@ -326,6 +330,7 @@ impl Default for Config {
             keep_age: Duration::from_secs(30 * 86_400),
             keep_bytes: 10 << 30,
             user_keep_bytes: None,
+            keep_free: 0,
             window: Window::default(),
             triggers: Triggers::default(),
             budget: Budget::default(),
@@ -358,7 +363,7 @@ impl Config {
     pub fn keep(&self) -> Keep {
         let default = if self.serves_all { self.keep_bytes / 2 } else { self.keep_bytes };
         let user_bytes = self.user_keep_bytes.unwrap_or(default);
-        Keep { age: self.keep_age, bytes: self.keep_bytes, user_bytes }
+        Keep { age: self.keep_age, bytes: self.keep_bytes, user_bytes, free: self.keep_free }
     }
 
     /// Returns what is kept of a program: its own choice, otherwise that of the first rule that

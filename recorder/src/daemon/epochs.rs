@@ -159,7 +159,7 @@ impl Epochs {
 
     /// Returns the disk quota that all files of a user's processes share.
     pub fn quota(&self, uid: u32) -> Arc<Quota> {
-        self.disk.quota(uid, |others| self.keep.first(others))
+        self.disk.quota(uid, self.keep)
     }
 
     /// Returns a new folder for a process: in the epoch, or among the flight recordings.

@@ -92,6 +92,7 @@ fn settings(config: &Config) -> Vec<(&'static str, String, Effect)> {
         ("keep-age", time(config.keep_age), Now),
         ("keep-bytes", size(config.keep_bytes), Now),
         ("user-keep-bytes", some(config.user_keep_bytes, size), Now),
+        ("keep-free", size(config.keep_free), Now),
         ("flight-time", time(window.time), Now),
         ("flight-bytes", size(window.bytes), Now),
         ("flight-live", some(triggers.live_bytes, size), Now),

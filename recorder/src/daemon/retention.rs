@@ -1,6 +1,7 @@
 //! Which epochs are kept: none that is too old, and no more bytes than permitted, but in any case
 //! the newest three of each user and those that are still written. Each user has a share of the
-//! bytes. A user who exceeds it loses his own oldest epochs, never those of another user.
+//! bytes. A user who exceeds it loses his own oldest epochs, never those of another user. Where the
+//! file system has less free space than it should, the permitted bytes are fewer by as much.
 
 use super::config::Keep;
 use super::epoch::{FLIGHTS, start_of};
@@ -11,7 +12,68 @@ use std::path::{Path, PathBuf};
 /// Number of epochs of a user that are kept in any case.
 pub const MIN_EPOCHS: usize = 3;
 
+/// A limit because of which epochs are removed or events are not stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Limit {
+    /// The age of an epoch.
+    Age,
+    /// The bytes of all epochs.
+    Bytes,
+    /// The bytes of the epochs of one user.
+    UserBytes,
+    /// The free bytes of the file system.
+    Free,
+}
+
+impl Limit {
+    /// Returns the key of the limit in the configuration.
+    pub const fn key(self) -> &'static str {
+        match self {
+            Limit::Age => "keep-age",
+            Limit::Bytes => "keep-bytes",
+            Limit::UserBytes => "user-keep-bytes",
+            Limit::Free => "keep-free",
+        }
+    }
+}
+
+/// The share of the disk of one user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Number of bytes that are stored.
+    pub used: u64,
+    /// Maximum of `used`.
+    pub limit: u64,
+    /// The setting that determines `limit`.
+    pub of: Limit,
+}
+
 impl Keep {
+    /// Returns the limits that leave enough of the file system free, of which `used` bytes are those
+    /// of the epochs and `free` bytes are free now.
+    pub fn leaving_free(self, used: u64, free: u64) -> Keep {
+        if self.free == 0 {
+            return self;
+        }
+        Keep { bytes: self.bytes.min(used.saturating_add(free).saturating_sub(self.free)), ..self }
+    }
+
+    /// Returns the shares of the users who store `used` bytes each, where `free` bytes are free.
+    fn shares(&self, used: &BTreeMap<u32, u64>, free: u64) -> BTreeMap<u32, Share> {
+        let own = self.limits(used);
+        let all = used.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
+        let limits = self.leaving_free(all, free).limits(used);
+        let share = |(uid, limit): (u32, u64)| {
+            let of = match own.get(&uid) {
+                Some(own) if limit < *own => Limit::Free,
+                _ if limit == self.user_bytes && limit < self.bytes => Limit::UserBytes,
+                _ => Limit::Bytes,
+            };
+            (uid, Share { used: used.get(&uid).copied().unwrap_or(0), limit, of })
+        };
+        limits.into_iter().map(share).collect()
+    }
+
     /// Returns the share of each user, given the bytes that are stored for each. Free space is
     /// available to every user, and nobody loses epochs because of others as long as he holds no
     /// more than an equal share.
@@ -56,10 +118,10 @@ pub struct Swept {
     pub bytes: u64,
     /// Number of epochs that remain.
     pub epochs: u64,
-    /// Number of epochs that were removed.
-    pub removed: u64,
-    /// For each user, the number of bytes that remain and its limit.
-    pub users: BTreeMap<u32, (u64, u64)>,
+    /// The epochs that were removed, each with the limit that it exceeded.
+    pub removed: Vec<(Found, Limit)>,
+    /// The share of each user, with the bytes that remain.
+    pub users: BTreeMap<u32, Share>,
 }
 
 /// Sizes of epochs that do not change any more, in bytes.
@@ -103,8 +165,9 @@ pub fn bytes(folder: &Path) -> u64 {
 
 /// Removes epochs that need not be kept and are not `open`: first those that are too old, then the
 /// oldest of each user who exceeds his share. A sixteenth of the share stays free for the epoch
-/// that is being written.
-pub fn sweep(state: &Path, keep: Keep, open: &[&Path], now: u64, sizes: &mut Sizes) -> Swept {
+/// that is being written. `free` is the number of free bytes of the file system, and `now` the time
+/// in seconds since 1970.
+pub fn sweep(state: &Path, keep: Keep, free: u64, open: &[&Path], now: u64, sizes: &mut Sizes) -> Swept {
     let all = epochs(state);
     let mut remaining: Vec<(Found, u64, bool)> = Vec::new();
     for (index, found) in all.iter().enumerate() {
@@ -120,31 +183,37 @@ pub fn sweep(state: &Path, keep: Keep, open: &[&Path], now: u64, sizes: &mut Siz
         remaining.push((found.clone(), size, newer >= MIN_EPOCHS && !is_open));
     }
     let mut swept = Swept::default();
-    let mut remove = |(found, _, is_removable): &(Found, u64, bool)| {
+    let mut freed = 0_u64;
+    let mut remove = |(found, size, is_removable): &(Found, u64, bool), limit: Limit| {
         let is_removed = *is_removable && std::fs::remove_dir_all(&found.dir).is_ok();
-        swept.removed += u64::from(is_removed);
+        if is_removed {
+            freed += size;
+            swept.removed.push((found.clone(), limit));
+        }
         is_removed
     };
     let is_old =
         |found: &Found| start_of(&found.dir).is_some_and(|started| now.saturating_sub(started) > keep.age.as_secs());
-    remaining.retain(|row| !(is_old(&row.0) && remove(row)));
+    let sum = |rows: &[(Found, u64, bool)]| rows.iter().fold(0, |sum: u64, (_, size, _)| sum.saturating_add(*size));
+    let before = sum(&remaining);
+    remaining.retain(|row| !(is_old(&row.0) && remove(row, Limit::Age)));
     // Kept flight recordings are not removed, but count.
     let mut used: BTreeMap<u32, u64> =
         users(state).into_iter().map(|(uid, path)| (uid, bytes(&path.join(FLIGHTS)))).collect();
     for (found, size, _) in &remaining {
         *used.entry(found.uid).or_default() += size;
     }
-    let limits = keep.limits(&used);
+    // What was removed because of its age is free again.
+    let limits = keep.shares(&used, free.saturating_add(before.saturating_sub(sum(&remaining))));
     remaining.retain(|row| {
-        let (Some(used), Some(limit)) = (used.get_mut(&row.0.uid), limits.get(&row.0.uid)) else { return true };
-        let is_removed = *used > limit - limit / 16 && remove(row);
+        let (Some(used), Some(share)) = (used.get_mut(&row.0.uid), limits.get(&row.0.uid)) else { return true };
+        let is_removed = *used > share.limit - share.limit / 16 && remove(row, share.of);
         *used -= if is_removed { row.1 } else { 0 };
         !is_removed
     });
     sizes.retain(|dir, _| remaining.iter().any(|(found, ..)| found.dir == *dir));
     // The space of removed epochs is free again.
-    let limits = keep.limits(&used);
-    let users = used.iter().map(|(uid, used)| (*uid, (*used, limits.get(uid).copied().unwrap_or(0)))).collect();
+    let users = keep.shares(&used, free.saturating_add(freed));
     Swept { bytes: used.values().sum(), epochs: remaining.len() as u64, users, ..swept }
 }
 
@@ -172,24 +241,24 @@ mod tests {
         make("8", "202001010000", 100_000);
         std::fs::create_dir_all(state.path().join("7/flight")).unwrap_or_else(|error| panic!("{error}"));
         let now = start_of(Path::new("202611210600")).unwrap_or(0);
-        let keep = Keep { age: Duration::from_secs(5 * 3600), bytes: u64::MAX, user_bytes: u64::MAX };
-        let sweep = |keep, open: &[&Path], now| sweep(state.path(), keep, open, now, &mut Sizes::new());
+        let keep = Keep { age: Duration::from_secs(5 * 3600), bytes: u64::MAX, user_bytes: u64::MAX, free: 0 };
+        let sweep = |keep, open: &[&Path], now| sweep(state.path(), keep, u64::MAX, open, now, &mut Sizes::new());
         let written = state.path().join("7/202611210000");
-        assert_eq!(sweep(keep, &[&written], now).removed, 0, "it is still written");
+        assert_eq!(sweep(keep, &[&written], now).removed.len(), 0, "it is still written");
         let swept = sweep(keep, &[], now);
-        assert_eq!((swept.epochs, swept.removed), (6, 1), "one is too old, and another user's only one stays");
+        assert_eq!((swept.epochs, swept.removed.len()), (6, 1), "one is too old, and another user's only one stays");
         let swept = sweep(Keep { bytes: 450_000, ..keep }, &[], now);
         assert_eq!(left(), ["7/202611210300", "7/202611210400", "7/202611210500", "8/202001010000"]);
-        assert!(swept.bytes >= 400_000 && swept.removed == 2, "{swept:?}");
+        assert!(swept.bytes >= 400_000 && swept.removed.len() == 2, "{swept:?}");
         let swept = sweep(Keep { bytes: 0, ..keep }, &[], now + 1_000_000);
-        assert_eq!((swept.removed, left().len()), (0, 4));
+        assert_eq!((swept.removed.len(), left().len()), (0, 4));
         assert!(state.path().join("7/flight").is_dir());
     }
 
     #[test]
     fn share_of_a_user_is_not_used_up_by_another() {
         let limits = |bytes, user_bytes, used: &[(u32, u64)]| -> Vec<u64> {
-            let keep = Keep { age: Duration::MAX, bytes, user_bytes };
+            let keep = Keep { age: Duration::MAX, bytes, user_bytes, free: 0 };
             keep.limits(&used.iter().copied().collect()).into_values().collect()
         };
         assert_eq!(limits(100, 100, &[(1, 10), (2, 20)]), [80, 90], "free space is available to all");
@@ -205,14 +274,41 @@ mod tests {
                 std::fs::write(dir.join("file"), vec![1; size]).expect("a file");
             }
         }
-        let keep = Keep { age: Duration::MAX, bytes: 2_000_000, user_bytes: u64::MAX };
+        let keep = Keep { age: Duration::MAX, bytes: 2_000_000, user_bytes: u64::MAX, free: 0 };
         let open = state.path().join("8/202611210500");
-        let swept = sweep(state.path(), keep, &[&open], 0, &mut Sizes::new());
+        let swept = sweep(state.path(), keep, u64::MAX, &[&open], 0, &mut Sizes::new());
         let left = |uid| epochs(state.path()).iter().filter(|found| found.uid == uid).count();
-        assert_eq!((left(7), left(8), swept.removed), (5, 3, 3), "{swept:?}");
-        let (used, limit) = swept.users[&8];
+        assert_eq!((left(7), left(8), swept.removed.len()), (5, 3, 3), "{swept:?}");
+        let Share { used, limit, .. } = swept.users[&8];
         assert!(used > limit && limit < 2_000_000, "its own newest epochs are too much: {swept:?}");
-        let (used, limit) = swept.users[&7];
+        let Share { used, limit, .. } = swept.users[&7];
         assert!(used < limit, "{swept:?}");
+    }
+
+    #[test]
+    fn file_system_keeps_its_free_space() {
+        let state = tempfile::tempdir().expect("a folder");
+        for hour in 0..8 {
+            let dir = state.path().join(format!("7/20261121{hour:02}00"));
+            std::fs::create_dir_all(&dir).expect("an epoch");
+            std::fs::write(dir.join("file"), vec![1; 1_000_000]).expect("a file");
+        }
+        let keep = Keep { age: Duration::MAX, bytes: u64::MAX, user_bytes: u64::MAX, free: 5_000_000 };
+        let sweep_once = |keep, free| sweep(state.path(), keep, free, &[], 0, &mut Sizes::new());
+        let swept = sweep_once(keep, 6_500_000);
+        assert_eq!((swept.removed.len(), swept.users[&7].of), (0, Limit::Free), "enough is free: {swept:?}");
+        let swept = sweep_once(Keep { free: 0, ..keep }, 0);
+        assert_eq!(swept.removed.len(), 0, "no such limit: {swept:?}");
+        let swept = sweep_once(keep, 3_000_000);
+        let limits: Vec<Limit> = swept.removed.iter().map(|(_, limit)| *limit).collect();
+        assert_eq!(limits, [Limit::Free; 3], "{swept:?}");
+        assert!(swept.removed[0].0.dir.ends_with("7/202611210000"), "the oldest first: {swept:?}");
+        let Share { used, limit, .. } = swept.users[&7];
+        assert!(used < limit && limit < used + 1_200_000, "what was removed is free again: {swept:?}");
+        // Others fill the disk: the newest three stay, and nothing more is written.
+        let swept = sweep_once(keep, 0);
+        assert_eq!(swept.epochs, 3, "{swept:?}");
+        let Share { used, limit, of } = swept.users[&7];
+        assert!(used >= limit && of == Limit::Free, "{swept:?}");
     }
 }

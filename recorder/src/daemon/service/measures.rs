@@ -3,6 +3,7 @@
 use super::Service;
 use crate::clock;
 use crate::daemon::metrics::{self, LabeledMetric, Labels, OwnMetric};
+use crate::daemon::retention::Share;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Returns rows with one label.
@@ -48,7 +49,40 @@ impl Service {
             ),
         ];
         all.extend(self.incidents.metrics());
+        all.extend(self.disk_metrics());
         all
+    }
+
+    /// Returns the metrics of the limits of what is kept on disk.
+    fn disk_metrics(&self) -> [LabeledMetric; 4] {
+        let retained = self.epochs.disk().retained().clone();
+        let of_users = |value: &dyn Fn(u32, &Share) -> f64| -> Vec<(Labels, f64)> {
+            let row = |(uid, share): (&u32, &Share)| (vec![("uid", uid.to_string())], value(*uid, share));
+            retained.shares.iter().map(row).collect()
+        };
+        let disk = self.epochs.disk();
+        [
+            LabeledMetric::counter(
+                "epochs_removed_by_limit_total",
+                "Epochs that were removed, by the setting that they exceeded",
+                by("limit", retained.removed.iter().map(|(limit, count)| (limit.key(), *count))),
+            ),
+            LabeledMetric::gauge(
+                "user_disk_bytes",
+                "Bytes of a user's epochs",
+                of_users(&|_, share| share.used as f64),
+            ),
+            LabeledMetric::gauge(
+                "user_disk_limit_bytes",
+                "Bytes that a user's epochs may take",
+                of_users(&|_, share| share.limit as f64),
+            ),
+            LabeledMetric::gauge(
+                "user_disk_full",
+                "Whether events of a user are not stored any more",
+                of_users(&|uid, _| f64::from(u8::from(disk.is_full(uid)))),
+            ),
+        ]
     }
 
     /// Returns the metrics of the daemon itself.
@@ -73,10 +107,15 @@ impl Service {
                 self.incidents.kept_flights() as f64,
             ),
             OwnMetric::counter("epochs_ended_total", "Epochs that were ended", epochs.ended as f64),
-            OwnMetric::counter("epochs_removed_total", "Epochs that were removed", disk.removed.load(Relaxed) as f64),
+            OwnMetric::counter(
+                "epochs_removed_total",
+                "Epochs that were removed",
+                disk.retained().removed.values().sum::<u64>() as f64,
+            ),
             OwnMetric::gauge("epochs", "Epochs on disk", disk.epochs.load(Relaxed) as f64),
             OwnMetric::gauge("disk_bytes", "Bytes of the epochs on disk", disk.bytes.load(Relaxed) as f64),
             OwnMetric::gauge("disk_limit_bytes", "Bytes that the epochs may take", self.config.keep_bytes as f64),
+            OwnMetric::gauge("disk_keep_free_bytes", "Bytes that stay free", self.config.keep_free as f64),
             OwnMetric::gauge("disk_free_bytes", "Free bytes of the file system", disk.free.load(Relaxed) as f64),
             OwnMetric::gauge(
                 "last_write_timestamp_seconds",
