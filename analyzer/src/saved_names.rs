@@ -2,7 +2,7 @@
 //! are missing or have been rebuilt.
 
 use crate::frame::{FunctionSymbol, MOST_INLINED, SourceFrame};
-use heaptape_formats::recording::{SYMBOLS, SYMBOLS_LOCK};
+use heaptape_formats::recording::{NAMES, SYMBOLS, SYMBOLS_LOCK, build_id_folder};
 use heaptape_formats::tape::field::Text;
 use heaptape_formats::tape::{LINES_READ, LINES_UNREAD, Record, Step, Stream, SymbolFrame, SymbolTable, Symbols};
 use rustc_hash::FxHashMap;
@@ -28,6 +28,8 @@ pub struct SavedNames {
     number: u64,
     folder: PathBuf,
     read: OnceLock<Contents>,
+    /// The folder in which the daemon keeps the names of its user's programs by build-id.
+    store: Option<PathBuf>,
     /// The names that other segments of the process keep.
     others: Vec<Arc<SavedNames>>,
 }
@@ -51,13 +53,15 @@ impl SavedNames {
     /// Returns the saved names of the process in this folder; `None` if its recorder kept none.
     pub fn of(folder: &Path) -> Option<SavedNames> {
         let is_there = folder.join(SYMBOLS).exists() || folder.join(SYMBOLS_LOCK).exists();
-        is_there.then(|| SavedNames::new(folder, Vec::new()))
+        // Processes of the daemon are in the epochs of their user.
+        let store = folder.parent().and_then(Path::parent).map(|user| user.join(NAMES)).filter(|store| store.is_dir());
+        (is_there || store.is_some()).then(|| SavedNames { store, ..SavedNames::new(folder, Vec::new()) })
     }
 
     fn new(folder: &Path, others: Vec<Arc<SavedNames>>) -> SavedNames {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let number = LAST.fetch_add(1, Relaxed) + 1;
-        SavedNames { number, folder: folder.to_path_buf(), read: OnceLock::new(), others }
+        SavedNames { number, folder: folder.to_path_buf(), read: OnceLock::new(), store: None, others }
     }
 
     /// Returns the saved names of several segments of a process; `None` if there are none.
@@ -89,7 +93,16 @@ impl SavedNames {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
-        of_module(&self.read.get_or_init(|| read(&self.folder)).modules, path, build_id)
+        let own = of_module(&self.read.get_or_init(|| read(&self.folder)).modules, path, build_id);
+        // The store has all functions and no lines: it is for modules whose files are gone.
+        match &self.store {
+            Some(store) if own.is_empty() && waits && !build_id.is_empty() => {
+                let mut modules = read(&store.join(build_id_folder(build_id))).modules;
+                modules.retain(|module| module.build_id.0 == build_id);
+                modules
+            }
+            _ => own,
+        }
     }
 
     /// Returns what is wrong with the file, if it has been read.

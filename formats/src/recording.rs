@@ -55,6 +55,15 @@ pub const JOURNAL: &str = "events.journal";
 /// Name of the file with the symbols that a recording keeps of its modules: a tape of
 /// [`crate::tape::Symbols`].
 pub const SYMBOLS: &str = "symbols.tape";
+/// Name of the folder beside the epochs of a user that has the symbols of programs and libraries by
+/// build-id: in a folder for each, the file [`SYMBOLS`].
+pub const NAMES: &str = "names";
+
+/// Returns the name of the folder of a build-id in [`NAMES`].
+pub fn build_id_folder(build_id: &[u8]) -> String {
+    build_id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Name of the file that is locked while [`SYMBOLS`] is being written.
 pub const SYMBOLS_LOCK: &str = ".symbols";
 

@@ -49,6 +49,7 @@ pub mod live;
 pub mod merge;
 pub mod module_files;
 pub mod modules;
+pub mod name_store;
 pub mod options;
 pub mod patch;
 pub mod process;

@@ -1,5 +1,6 @@
 //! The options of a recording.
 
+use crate::name_store::NameStore;
 use crate::quota::Quota;
 use formats::pattern::Pattern;
 use formats::tape::Codec;
@@ -55,6 +56,8 @@ pub struct Options {
     pub reader: Option<u32>,
     /// Disk quota that the files share with other files of their user.
     pub quota: Option<Arc<Quota>>,
+    /// Store of the names of all programs of the user.
+    pub names: Option<Arc<NameStore>>,
 }
 
 /// What a thread does when its ring is full.
@@ -156,6 +159,7 @@ impl Default for Options {
             allocators: Vec::new(),
             reader: None,
             quota: None,
+            names: None,
         }
     }
 }

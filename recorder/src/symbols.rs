@@ -154,20 +154,25 @@ impl Saver {
         Some(file)
     }
 
-    /// Sends a job to the helper. From here on a reader of the folder waits for its names.
-    pub fn submit(&self, job: Job) {
+    /// Sends a job to the helper. From here on a reader of the folder waits for its names. Returns
+    /// false if the job cannot be executed.
+    pub fn submit(&self, job: Job) -> bool {
         let folder = job.folders.first().map(|folder| folder.display().to_string()).unwrap_or_default();
         match serialize(job) {
             Ok(message) => {
                 let mut waiting = locked(&self.waiting);
                 if waiting.len() >= MAX_WAITING_JOBS {
                     tracing::debug!("{folder}: its names are not stored: the helper has too many jobs");
-                    return;
+                    return false;
                 }
                 waiting.push_back(message);
                 self.send(&mut waiting, false);
+                true
             }
-            Err(error) => tracing::debug!("{folder}: its names are not stored: {error}"),
+            Err(error) => {
+                tracing::debug!("{folder}: its names are not stored: {error}");
+                false
+            }
         }
     }
 

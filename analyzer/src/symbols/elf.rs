@@ -53,6 +53,14 @@ impl Functions {
         self.rows.iter().filter_map(|row| Some((row.start, until_nul(self.names.get(row.name as usize..)?))))
     }
 
+    /// Returns the functions, ordered by address.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = FunctionSymbol<'_>> {
+        self.rows.iter().filter_map(|row| {
+            let symbol = until_nul(self.names.get(row.name as usize..)?);
+            (row.start < row.end).then_some(FunctionSymbol { start: row.start, end: row.end, symbol })
+        })
+    }
+
     /// Returns whether there are no functions.
     pub(super) fn is_empty(&self) -> bool {
         self.rows.is_empty()

@@ -24,6 +24,9 @@ const MOST_DEBUG: u64 = 512 << 20;
 /// Maximum number of addresses of one table, so that it stays far below what a reader unpacks.
 const ADDRESSES: usize = 1 << 16;
 
+/// Maximum number of bytes of names that are kept of all functions of a module.
+const MOST_NAME_BYTES: usize = 32 << 20;
+
 /// The key that distinguishes modules.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {
@@ -41,7 +44,8 @@ struct Known {
     debug: Option<Debug>,
 }
 
-/// Looks up what each process needs: `processes` are its modules with their files. Calls `emit`
+/// Looks up what each process needs: `processes` are its modules with their files. A query without
+/// addresses is about the names of all functions, without lines. Calls `emit`
 /// with the index of each process and the bytes of its `symbols.tape`: first without lines, and
 /// then completely, unless no module has lines.
 pub fn save(processes: &[(&[SymbolQuery], &[PathBuf])], emit: &mut dyn FnMut(usize, &[u8])) {
@@ -57,12 +61,15 @@ pub fn save(processes: &[(&[SymbolQuery], &[PathBuf])], emit: &mut dyn FnMut(usi
                 if module.files.is_empty() {
                     continue;
                 }
-                has_lines |= module.of.lines != LINES_NONE;
-                if round == LINES_READ {
+                let wants_lines = module.of.lines != LINES_NONE && !query.addresses.is_empty();
+                has_lines |= wants_lines;
+                if round == LINES_READ && wants_lines {
                     module.read_lines();
                 }
-                for addresses in query.addresses.chunks(ADDRESSES) {
-                    if let Ok(symbols) = module.table(addresses).pack(module.of.clone()) {
+                let some = query.addresses.chunks(ADDRESSES).map(|addresses| module.table(addresses));
+                let all = module.all_functions().into_iter().filter(|_| query.addresses.is_empty());
+                for table in some.chain(all) {
+                    if let Ok(symbols) = table.pack(module.of.clone()) {
                         writer.record(&Record::Symbols(symbols), &mut bytes);
                     }
                 }
@@ -116,6 +123,27 @@ impl Known {
             self.debug = self.files.iter().find_map(|(path, elf)| Debug::read(elf, path, MOST_DEBUG));
             self.of.lines = if self.debug.is_some() { LINES_READ } else { LINES_NONE };
         }
+    }
+
+    /// Returns tables with the names of all functions, as many as are kept.
+    fn all_functions(&self) -> Vec<SymbolTable> {
+        let (mut all, mut text_bytes) = (Vec::new(), 0);
+        let mut functions = self.functions.ranges().peekable();
+        while functions.peek().is_some() && text_bytes < MOST_NAME_BYTES {
+            let (mut table, mut texts, mut last) = (SymbolTable::default(), Texts::default(), 0);
+            for FunctionSymbol { start, end, symbol } in functions.by_ref().take(ADDRESSES) {
+                text_bytes += symbol.len();
+                if text_bytes >= MOST_NAME_BYTES {
+                    break;
+                }
+                let symbol = texts.number(symbol);
+                table.functions.push(SymbolFunction { start: start - last, length: end - start, symbol });
+                last = start;
+            }
+            table.texts = texts.all.into_iter().map(Into::into).collect();
+            all.push(table);
+        }
+        all
     }
 
     fn table(&self, addresses: &[u64]) -> SymbolTable {

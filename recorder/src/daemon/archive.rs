@@ -446,7 +446,9 @@ impl OpenEpoch {
         let Some(saver) = saver else { return };
         for (name, program) in self.programs.values_mut() {
             let folder = self.epoch.dir.join(&*name);
-            program.symbols(folder, self.epoch.reader, is_last).into_iter().for_each(|job| saver.submit(job));
+            if let Some(job) = program.symbols(folder, self.epoch.reader, is_last) {
+                saver.submit(job);
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use super::config::{Config, Keep};
 use super::epoch::{Epoch, FLIGHTS};
 use crate::access::make_folder;
 use crate::crash::{self, Destination};
+use crate::name_store::NameStore;
 use crate::options::Mode;
 use crate::process::sanitized_name;
 use crate::quota::Quota;
@@ -76,6 +77,8 @@ pub struct Epochs {
     archive: Sender<ArchiveCommand>,
     archive_thread: Option<JoinHandle<()>>,
     disk: Arc<Disk>,
+    /// Stored names of the programs of each user.
+    names: HashMap<u32, Arc<NameStore>>,
     counters: Counters,
 }
 
@@ -98,6 +101,7 @@ impl Epochs {
             archive: sender,
             archive_thread: Some(archive_thread),
             disk,
+            names: HashMap::new(),
             counters: Counters::default(),
         })
     }
@@ -160,6 +164,13 @@ impl Epochs {
     /// Returns the disk quota that all files of a user's processes share.
     pub fn quota(&self, uid: u32) -> Arc<Quota> {
         self.disk.quota(uid, self.keep)
+    }
+
+    /// Returns the stored names of the programs of an epoch's user.
+    pub fn names(&mut self, epoch: &Epoch) -> Arc<NameStore> {
+        let user = self.state.join(epoch.uid.to_string());
+        let store = || Arc::new(NameStore::of(&user, epoch.reader));
+        Arc::clone(self.names.entry(epoch.uid).or_insert_with(store))
     }
 
     /// Returns a new folder for a process: in the epoch, or among the flight recordings.

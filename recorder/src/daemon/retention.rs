@@ -5,6 +5,7 @@
 
 use super::config::Keep;
 use super::epoch::{FLIGHTS, start_of};
+use crate::name_store;
 use formats::recording::is_epoch;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -197,9 +198,9 @@ pub fn sweep(state: &Path, keep: Keep, free: u64, open: &[&Path], now: u64, size
     let sum = |rows: &[(Found, u64, bool)]| rows.iter().fold(0, |sum: u64, (_, size, _)| sum.saturating_add(*size));
     let before = sum(&remaining);
     remaining.retain(|row| !(is_old(&row.0) && remove(row, Limit::Age)));
-    // Kept flight recordings are not removed, but count.
-    let mut used: BTreeMap<u32, u64> =
-        users(state).into_iter().map(|(uid, path)| (uid, bytes(&path.join(FLIGHTS)))).collect();
+    // Kept flight recordings are not removed, but count, and so do the names.
+    let beside = |path: &Path| bytes(&path.join(FLIGHTS)) + name_store::limit(path);
+    let mut used: BTreeMap<u32, u64> = users(state).into_iter().map(|(uid, path)| (uid, beside(&path))).collect();
     for (found, size, _) in &remaining {
         *used.entry(found.uid).or_default() += size;
     }

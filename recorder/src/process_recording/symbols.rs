@@ -12,6 +12,9 @@ impl ProcessRecording {
         for (_, record) in self.stacks.announced().get(self.opened_modules..).unwrap_or_default() {
             if let TapeRecord::Module(module) = record {
                 self.session.files.announced(module);
+                if let Some(names) = &self.session.options.names {
+                    names.see(module, &self.session.files);
+                }
             }
         }
         self.opened_modules = self.stacks.announced().len();

@@ -217,6 +217,7 @@ impl Service {
         let mut options = choice.options(&self.config, &label);
         let epoch = self.epochs.of_user(uid)?;
         (options.reader, options.quota) = (epoch.reader, Some(self.epochs.quota(uid)));
+        options.names = Some(self.epochs.names(&epoch));
         let name = String::from_utf8_lossy(&process.comm).into_owned();
         Ok(Admission { uid, name, choice, label, cgroup, epoch, options })
     }

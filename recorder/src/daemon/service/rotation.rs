@@ -112,6 +112,7 @@ impl Service {
         let folder = self.epochs.folder(uid, &epoch, choice.mode, client.pid(), &client.name);
         let mut options = choice.options(&self.config, &client.label);
         (options.reader, options.quota) = (epoch.reader, Some(self.epochs.quota(uid)));
+        options.names = Some(self.epochs.names(&epoch));
         if choice.sampling == client.choice.sampling {
             options.sample_bytes = client.interval;
         } else {
