@@ -136,8 +136,8 @@ pub struct Args {
     #[arg(long, value_name = "SIZE")]
     #[serde(deserialize_with = "value")]
     user_keep_bytes: Option<Size>,
-    /// Bytes of the file system that stay free: below that, epochs are removed as if keep-bytes were
-    /// smaller, and further events are not kept [default: 0]
+    /// Bytes of the file system that stay free: below that, epochs are removed as if keep-bytes
+    /// were smaller, and further events are not kept [default: 0]
     #[arg(long, value_name = "SIZE")]
     #[serde(deserialize_with = "value")]
     keep_free: Option<Size>,

@@ -43,15 +43,15 @@ impl Limit {
 pub struct Share {
     /// Number of bytes that are stored.
     pub used: u64,
-    /// Maximum of `used`.
+    /// Maximum number of bytes that may be stored.
     pub limit: u64,
     /// The setting that determines `limit`.
     pub of: Limit,
 }
 
 impl Keep {
-    /// Returns the limits that leave enough of the file system free, of which `used` bytes are those
-    /// of the epochs and `free` bytes are free now.
+    /// Returns the limits that leave enough of the file system free. The epochs take `used` bytes,
+    /// and `free` bytes are free now.
     pub fn leaving_free(self, used: u64, free: u64) -> Keep {
         if self.free == 0 {
             return self;
