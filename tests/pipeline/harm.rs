@@ -31,6 +31,9 @@ const ONCE_DIFFERENT: &[&str] = &[
     "signal-safe limit:8:2797:0 rawforks:5",
     // Stacks of handlers on a coroutine took longer to capture than it took until the next signal.
     "signal-safe storm:1:149{ coroutines:2{ deep:63:200 } }",
+    "signal-safe storm:1:107{ coroutines:3{ deep:299:200 } }",
+    // The loader complained that the library was not there in another root.
+    "system:13:1 exec:1:5{ }",
 ];
 
 /// The cases of the first seeds, for a minute at most. The full form goes on for an hour, most of

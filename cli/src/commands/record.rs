@@ -194,7 +194,10 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
 /// Records a program and shows it meanwhile.
 fn run_live(args: Args) -> anyhow::Result<Outcome> {
     let (quiet, packs) = (args.quiet, args.pack);
-    anyhow::ensure!(args.output.as_deref() != Some(Path::new("-")), "--live shows a view on standard output: choose a folder with -o");
+    anyhow::ensure!(
+        args.output.as_deref() != Some(Path::new("-")),
+        "--live shows a view on standard output: choose a folder with -o"
+    );
     let mut command = args.command.into_iter();
     let plan = record_live::Plan {
         program: command.next().unwrap_or_default(),

@@ -121,7 +121,7 @@ unsafe extern "C" fn inspect(arguments: *const usize, which: usize) -> *mut c_vo
             }
             inspection.report(0);
         });
-        if inspection.reason == Some(UntracedReason::Sanitizer) {
+        if inspection.must_leave_library() {
             // SAFETY: the arguments that the stub saved.
             unsafe { start_without_library(arguments, which, &inspection) };
         }
@@ -203,6 +203,16 @@ impl Inspection {
         }
     }
 
+    /// Returns whether the program must be started without this library: its sanitizer has to be
+    /// loaded first, or the loader would complain that there is no such file.
+    fn must_leave_library(&self) -> bool {
+        match self.reason {
+            Some(UntracedReason::Sanitizer) => true,
+            Some(UntracedReason::Unreachable) => !library_is_there(),
+            _ => false,
+        }
+    }
+
     /// Notifies the recorder if the process `pid` (0: this one) is about to run the program
     /// unrecorded.
     fn report(&self, pid: u32) {
@@ -214,8 +224,8 @@ impl Inspection {
 /// Number of strings of a list that there is space for on the stack.
 const ENTRIES: usize = 1024;
 
-/// Replaces this program by one whose sanitizer must be loaded first, with an environment that does
-/// not name this library. If that fails, the caller's own exec fails in the same way. Nothing is
+/// Replaces this program by one that must not load this library, with an environment that does not
+/// name it. If that fails, the caller's own exec fails in the same way. Nothing is
 /// allocated, since the memory may be that of the parent, which continues after a `vfork`.
 ///
 /// # Safety
@@ -266,10 +276,14 @@ unsafe fn start_without_library(arguments: *const usize, which: usize, inspectio
 /// too.
 fn unreachable(socket: &CStr) -> Option<UntracedReason> {
     let is_socket = |file: &libc::stat| file.st_mode & libc::S_IFMT == libc::S_IFSOCK;
-    let library = dynsym::own_name().filter(|name| name.to_bytes().first() == Some(&b'/'));
-    let is_there = sys::status(socket).as_ref().is_some_and(is_socket)
-        && library.is_none_or(|library| sys::status(library).is_some());
+    let is_there = sys::status(socket).as_ref().is_some_and(is_socket) && library_is_there();
     (!is_there).then_some(UntracedReason::Unreachable)
+}
+
+/// Returns whether a program that starts here will find the library, as far as that is known.
+fn library_is_there() -> bool {
+    let library = dynsym::own_name().filter(|name| name.to_bytes().first() == Some(&b'/'));
+    library.is_none_or(|library| sys::status(library).is_some())
 }
 
 /// Notifies the recorder, by the board if the socket cannot be reached. Does not wait for an
@@ -327,9 +341,9 @@ unsafe fn spawning(
     unsafe {
         let number = if pid.is_null() { &raw mut child } else { pid };
         let start = |environment| next(number, path, options[0], options[1], lists[0], environment);
-        let result = match inspection.as_ref().and_then(|inspection| inspection.reason) {
-            Some(UntracedReason::Sanitizer) => with_other_environment(lists[1], start),
-            _ => start(lists[1]),
+        let result = match inspection.as_ref().is_some_and(Inspection::must_leave_library) {
+            true => with_other_environment(lists[1], start),
+            false => start(lists[1]),
         };
         // The child is running already, so its pid is known and is reported.
         if result == 0

@@ -23,6 +23,10 @@ pub struct Registers {
 /// Offsets of the registers in the kernel's signal frame, in bytes from the stack pointer at
 /// `__restore_rt` (the `ucontext`).
 pub mod signal_frame {
+    /// Where the thread's alternate stack begins, the first field of `uc_stack`.
+    pub const STACK: u64 = 16;
+    /// Size of the alternate stack in bytes; 0 without one.
+    pub const STACK_BYTES: u64 = 32;
     /// The frame pointer: `uc_mcontext` is at 40, and this is its 11th register.
     pub const BP: u64 = 40 + 10 * 8;
     /// The stack pointer, the 16th register.

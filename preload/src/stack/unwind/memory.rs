@@ -9,8 +9,9 @@ pub trait Memory {
     fn word(&mut self, address: u64) -> Option<u64>;
     /// Returns the word at an address that a register happens to hold.
     fn guessed(&mut self, address: u64) -> Option<u64>;
-    /// Notes that the walk goes on at `sp` with what a signal handler interrupted.
-    fn interrupted(&mut self, _sp: u64) {}
+    /// Notes that the walk goes on at `sp` with what a signal handler interrupted, from the
+    /// thread's alternate stack for handlers or on the same stack.
+    fn interrupted(&mut self, _sp: u64, _is_on_alternate_stack: bool) {}
     /// Returns whether the words of remembered frames may be read here.
     #[inline(always)]
     fn may_join(&self) -> bool {

@@ -13,9 +13,10 @@
 //! may unmap it at any moment, together with those behind it ([`Copied`]): one call for each word
 //! of a deep stack would take longer than it takes until the next signal.
 //!
-//! What a signal handler interrupted is guessed, unless it is the thread's own stack. A handler
-//! that is left by a jump may lose its signal frame to a later signal on the same alternate stack,
-//! whose frame then names a stack that may be gone.
+//! What a signal handler on the alternate stack interrupted is guessed, unless it is the thread's
+//! own stack. A handler that is left by a jump may lose its signal frame to a later signal on the
+//! same alternate stack, whose frame then names a stack that may be gone. A handler on the stack
+//! that it interrupted shows that this stack is there.
 
 use super::memory::Memory;
 use crate::probe;
@@ -153,8 +154,8 @@ impl OtherStack<'_> {
 impl Memory for OtherStack<'_> {
     const IS_OWN: bool = false;
 
-    fn interrupted(&mut self, sp: u64) {
-        if !self.is_own(sp) {
+    fn interrupted(&mut self, sp: u64, is_on_alternate_stack: bool) {
+        if is_on_alternate_stack && !self.is_own(sp) {
             (self.is_guessed, self.last) = (true, Stretch { low: 0, end: 0 });
         }
     }
@@ -207,7 +208,9 @@ mod tests {
         let own = 7u64;
         let mut memory = OtherStack::new(page, &raw const own as u64, &raw const own as u64 + 8, &mut pages);
         assert_eq!(memory.word(page), Some(0));
-        memory.interrupted(page);
+        memory.interrupted(page, false);
+        assert!(memory.may_join());
+        memory.interrupted(page, true);
         assert!(!memory.may_join());
         assert_eq!((memory.word(page), memory.word(&raw const own as u64)), (Some(0), Some(7)));
         crate::sys::unmap(page as *mut u8, PAGE as usize);

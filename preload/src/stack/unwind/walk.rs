@@ -107,7 +107,9 @@ fn signal_step(registers: Registers, memory: &mut impl Memory) -> Option<Next> {
     let address = memory.word(slot)?;
     let bp = memory.word(registers.sp + signal_frame::BP)?;
     let sp = memory.word(registers.sp + signal_frame::SP)?;
-    memory.interrupted(sp);
+    let stack = memory.word(registers.sp + signal_frame::STACK)?;
+    let stack_bytes = memory.word(registers.sp + signal_frame::STACK_BYTES)?;
+    memory.interrupted(sp, registers.sp.wrapping_sub(stack) < stack_bytes);
     let frame = Frame { slot, address, bp, step_info: u64::from(SPECIAL | SIGNAL) << 32 };
     Some(if address == 0 { Next::End } else { Next::Caller(frame, Registers { lookup: address, sp, bp }) })
 }
