@@ -50,12 +50,14 @@ def one(found, number, default=0):
 
 
 def read(data):
-    tables = {number: {} for number in (5, 6, 7, 16, 17, 18, 19)}
-    heaps, counters, names, times, indexes, clocks = {}, {}, {}, [], [], {}
+    # Of each sequence of packets, and the sequence of each process.
+    all_tables, sequences = {}, {}
+    heaps, counters, names, times, indexes, clocks = {}, {}, {}, [], {}, {}
     for number, raw in fields(data):
         assert number == 1, number
         packet = message(raw)
         at = one(packet, 8, None)
+        tables = all_tables.setdefault(one(packet, 10), {number: {} for number in (5, 6, 7, 16, 17, 18, 19)})
         for snapshot in packet.get(6, []):
             for clock in message(snapshot).get(1, []):
                 clock = message(clock)
@@ -75,19 +77,22 @@ def read(data):
                     tables[table][one(entry, 1)] = entry
         for profile in packet.get(37, []):
             profile = message(profile)
-            indexes.append(one(profile, 7))
+            indexes.setdefault(one(packet, 10), []).append(one(profile, 7))
             for dump in profile.get(5, []):
                 dump = message(dump)
                 assert one(dump, 9) == at, "two times"
                 times.append(at)
                 heap = heaps.setdefault(one(dump, 1), {})
+                assert sequences.setdefault(one(dump, 1), one(packet, 10)) == one(packet, 10), "two sequences"
                 for sample in dump.get(2, []):
                     sample = message(sample)
                     heap[one(sample, 1)] = [one(sample, field) for field in (2, 3, 5, 6)]
-    assert indexes == list(range(len(indexes))), "profiles are missing"
+    # The trace processor sorts the packets of a sequence by time.
+    for own in indexes.values():
+        assert own == list(range(len(own))), "profiles are missing"
     assert clocks.keys() >= {1, 4, 6} and clocks[4] == clocks[6], "the times of profiles have no clock"
 
-    def stack(iid):
+    def stack(tables, iid):
         frames = [tables[6][frame] for frame in tables[7][iid][2]]
         for frame in frames:
             path = tables[19][one(frame, 3)]
@@ -98,9 +103,10 @@ def read(data):
     for pid, heap in heaps.items():
         sums = [sum(sample[field] for sample in heap.values()) for field in range(4)]
         processes[str(pid)] = {"allocated": sums[0], "freed": sums[1], "allocs": sums[2], "frees": sums[3],
-                               "stacks": [stack(iid) for iid in heap]}
+                               "stacks": [stack(all_tables[sequences[pid]], iid) for iid in heap]}
     return {"processes": processes, "profiles": len(times), "in_order": times == sorted(times),
-            "counters": {name: {"last": points[-1][1], "points": len(points)} for name, points in counters.items()}}
+            "counters": {name: {"last": points[-1][1], "most": max(value for _, value in points), "points": len(points)}
+                         for name, points in counters.items()}}
 
 
 def agree(data, found):

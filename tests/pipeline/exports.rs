@@ -325,6 +325,7 @@ fn perfetto(file: &Path, process: &Process) {
     assert_eq!((&own["allocated"], &own["freed"]), (&process.bytes_allocated.into(), &freed.into()), "{read:#}");
     assert_eq!(own["allocs"], process.allocs + process.resizes);
     assert_eq!(read["counters"]["heap: live bytes"]["last"], process.live_bytes, "{read:#}");
+    assert_eq!(read["counters"]["heap: live bytes"]["most"], process.peak_bytes, "{read:#}");
     assert_eq!(read["counters"]["heap: live blocks"]["last"], process.live_blocks, "{read:#}");
     assert!(read["profiles"].as_u64() >= Some(1) && read["in_order"] == true, "{read:#}");
     let stacks = own["stacks"].as_array().expect("stacks");

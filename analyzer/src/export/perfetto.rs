@@ -30,7 +30,9 @@ const SAMPLES: usize = 10_000;
 const DEEPEST: usize = 4096;
 /// Length of an event in nanoseconds, where a recording has no times.
 const EVENT_NS: u64 = 1000;
-/// The sequence of all packets.
+/// The sequence of all packets but profiles. Those of each process have their own, as heapprofd
+/// writes them: the trace processor sorts packets by time, and expects the numbers of the profiles
+/// of a sequence in this order.
 const SEQUENCE: u32 = 1;
 /// First id of processes whose own pid another process of the recording has. It is larger than any
 /// pid of Linux.
@@ -62,7 +64,7 @@ impl Exporter for Export {
     fn write(&self, source: &mut Source<'_>, out: &mut Out) -> Result<(), Error> {
         let started = source.processes.iter().map(|process| process.clock.start_unix_ns).min().unwrap_or(0);
         let mut to = out.stream()?;
-        let mut trace = Trace { bytes: Vec::new(), interned: Interned::default(), next: 0 };
+        let mut trace = Trace::default();
         trace.clocks(started);
         let mut pids: FxHashSet<i32> = FxHashSet::default();
         for (number, process) in (0..).zip(source.processes.clone()) {
@@ -88,7 +90,6 @@ impl Exporter for Export {
                 to.put(&trace.bytes)?;
                 trace.bytes.clear();
             }
-            trace.interned.forget_sites();
         }
         to.put(&trace.bytes)?;
         to.finish()
@@ -105,7 +106,7 @@ impl Exporter for Export {
 }
 
 /// The heap at a point in time.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Point {
     at_ns: u64,
     bytes: u64,
@@ -129,6 +130,8 @@ struct Series {
     known: Vec<Sums>,
     bytes: u64,
     blocks: u64,
+    /// The most live bytes since the last point, with their time in the units of `start`.
+    highest: (u64, Point),
     points: Vec<Point>,
     profiles: Vec<(u64, Vec<SiteRow>)>,
 }
@@ -144,7 +147,8 @@ impl Series {
         let last =
             Position { number: process.tape.events.min(span.end), tick: process.tape.last_tick.min(span.end_tick) };
         let (sites, known, points, profiles) = (CallSites::default(), Vec::new(), Vec::new(), Vec::new());
-        Series { clock, offset_ns, start, width, next: 1, last, sites, known, bytes: 0, blocks: 0, points, profiles }
+        let (next, bytes, blocks, highest) = (1, 0, 0, (0, Point::default()));
+        Series { clock, offset_ns, start, width, next, last, sites, known, bytes, blocks, highest, points, profiles }
     }
 
     fn nanos(&self, at: u64) -> u64 {
@@ -155,7 +159,7 @@ impl Series {
     /// Takes the points and profiles that are due before an event.
     #[inline]
     fn before(&mut self, at: Position) {
-        let now = if self.clock.is_some() { at.tick } else { at.number };
+        let now = self.time(at);
         while self.next < POINTS && now >= self.start.saturating_add(self.next.saturating_mul(self.width)) {
             let due = self.start.saturating_add(self.next.saturating_mul(self.width));
             self.take(due, self.next.is_multiple_of(POINTS / PROFILES));
@@ -165,6 +169,13 @@ impl Series {
 
     fn take(&mut self, at: u64, with_profile: bool) {
         let at_ns = self.nanos(at);
+        let before = self.points.last().copied().unwrap_or_default();
+        let (time, highest) = std::mem::take(&mut self.highest);
+        // A peak between two points would be lost.
+        if highest.bytes > self.bytes.max(before.bytes) {
+            let at_ns = self.nanos(time).clamp(before.at_ns.min(at_ns), at_ns);
+            self.points.push(Point { at_ns, ..highest });
+        }
         // A counter keeps its value until the next point.
         let is_same = |last: &Point| (last.bytes, last.blocks) == (self.bytes, self.blocks);
         if !self.points.last().is_some_and(is_same) {
@@ -184,12 +195,19 @@ impl Series {
 
     fn end(&mut self) {
         self.before(self.last);
-        let last = if self.clock.is_some() { self.last.tick } else { self.last.number };
-        self.take(last, true);
+        self.take(self.time(self.last), true);
     }
 
-    fn add(&mut self, block: &Block) {
+    fn add(&mut self, block: &Block, at: Position) {
         (self.bytes, self.blocks) = (self.bytes.saturating_add(block.size), self.blocks + 1);
+        if self.bytes > self.highest.1.bytes {
+            let point = Point { bytes: self.bytes, blocks: self.blocks, at_ns: 0 };
+            self.highest = (self.time(at), point);
+        }
+    }
+
+    fn time(&self, at: Position) -> u64 {
+        if self.clock.is_some() { at.tick } else { at.number }
     }
 
     fn remove(&mut self, old: Option<&Block>) {
@@ -203,14 +221,14 @@ impl Series {
 impl Model for Series {
     fn alloc(&mut self, event: &Event, block: &Block) {
         self.before(event.position());
-        self.add(block);
+        self.add(block, event.position());
         self.sites.alloc(event, block);
     }
 
     fn resize(&mut self, event: &Event, old: Option<&Block>, block: &Block) {
         self.before(event.position());
         self.remove(old);
-        self.add(block);
+        self.add(block, event.position());
         self.sites.resize(event, old, block);
     }
 
@@ -243,10 +261,6 @@ enum Table {
 }
 
 impl Interned {
-    fn forget_sites(&mut self) {
-        self.sites.clear();
-    }
-
     fn text(&mut self, table: Table, text: &[u8]) -> u64 {
         let next = self.texts.len() as u64 + 1;
         let iid = *self.texts.entry((table, text.to_vec())).or_insert(next);
@@ -315,16 +329,21 @@ impl Interned {
 }
 
 /// A trace that is being written.
+#[derive(Default)]
 struct Trace {
     bytes: Vec<u8>,
+    /// The sequence of the profiles of the process that is being written.
+    sequence: u32,
+    /// What the packets of this sequence have defined.
     interned: Interned,
-    /// Number of the next profile packet.
+    /// Number of the next profile packet of this sequence.
     next: u64,
 }
 
 impl Trace {
     fn put(&mut self, packet: TracePacket) {
-        perfetto::packet(&mut self.bytes, &TracePacket { sequence: Some(SEQUENCE), ..packet });
+        let sequence = packet.sequence.or(Some(SEQUENCE));
+        perfetto::packet(&mut self.bytes, &TracePacket { sequence, ..packet });
     }
 
     /// Writes how the clocks are related: the trace begins at 0, at this wall time.
@@ -337,6 +356,8 @@ impl Trace {
 
     /// Writes the name of a process, and its tracks.
     fn process(&mut self, process: &Process, pid: i32, number: u64) {
+        let sequence = u32::try_from(number).unwrap_or(u32::MAX).saturating_add(SEQUENCE + 1);
+        (self.sequence, self.interned, self.next) = (sequence, Interned::default(), 0);
         let name = process.name();
         let cmdline = if process.about.argv.is_empty() { vec![name.clone()] } else { process.about.argv.clone() };
         let ppid = i32::try_from(process.about.ppid).ok();
@@ -387,11 +408,12 @@ impl Trace {
             };
             let continued = Some(chunks.peek().is_some());
             let profile = ProfilePacket { dumps: vec![dump], continued, index: Some(self.next) };
+            let sequence_flags = Some(if self.next == 0 { CLEARED | NEEDS_STATE } else { NEEDS_STATE });
             self.next += 1;
             let interned = Some(std::mem::take(&mut self.interned.fresh));
-            let (timestamp, sequence_flags) = (Some(at_ns), Some(NEEDS_STATE));
+            let (timestamp, sequence) = (Some(at_ns), Some(self.sequence));
             let profile = Some(profile);
-            self.put(TracePacket { timestamp, sequence_flags, interned, profile, ..TracePacket::default() });
+            self.put(TracePacket { timestamp, sequence, sequence_flags, interned, profile, ..TracePacket::default() });
         }
     }
 }
