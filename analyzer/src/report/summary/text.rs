@@ -258,9 +258,9 @@ fn processes_table(
 /// Prints the tables of the rankings.
 fn rankings(top: &Rankings, screen: &mut Screen) -> io::Result<()> {
     let lists = [
-        ("live at the end", "blocks", &top.live),
-        ("live at the peak", "blocks", &top.peak),
-        ("most allocations", "allocations", &top.allocs),
+        ("Live at the end", "blocks", &top.live),
+        ("Live at the peak", "blocks", &top.peak),
+        ("Most allocations", "allocations", &top.allocs),
     ];
     for (heading, blocks, rows) in lists {
         if rows.is_empty() {
@@ -268,7 +268,8 @@ fn rankings(top: &Rankings, screen: &mut Screen) -> io::Result<()> {
         }
         let rows: Vec<Vec<String>> =
             rows.iter().map(|row| vec![bytes(row.bytes), count(row.blocks), row.call_site.clone()]).collect();
-        screen.table(&["bytes", blocks, heading], &rows)?;
+        screen.heading(heading)?;
+        screen.table(&["bytes", blocks, "call site < its callers"], &rows)?;
     }
     Ok(())
 }
