@@ -54,5 +54,13 @@ awk '$1 == "LOAD" && /RWE/ { exit 1 }' <<< "$headers" || fail 'it has memory to 
 needed=$(grep NEEDED <<< "$dynamic" | sed 's/.*\[\(.*\)\]/\1/')
 [ "$needed" = libc.so.6 ] || fail "it needs $needed"
 
+# The standalone library is loaded by nothing that could resolve a name or provide thread-local
+# storage.
+cargo rustc --quiet --profile preload -p heaptape-preload --lib --features standalone --target-dir target/standalone || exit 1
+standalone=target/standalone/preload/libheaptape.so
+[ -z "$(nm -D --undefined-only "$standalone")" ] || fail 'the standalone library imports names'
+readelf -dW "$standalone" | grep -q NEEDED && fail 'the standalone library needs others'
+readelf -lW "$standalone" | grep -qE '^ +TLS' && fail 'the standalone library has thread-local variables'
+
 [ "$bad" = 0 ] && echo "audit: $(wc -l <<< "$imports") imports, $(wc -l <<< "$exports") exports, $weight bytes, $((tls)) bytes a thread"
 exit "$bad"

@@ -1,5 +1,5 @@
-//! Builds the preload library and hands it to the command as bytes, so that one file is all that is
-//! installed.
+//! Builds the preload library, and the standalone one for static programs, and hands them to the
+//! command as bytes, so that one file is all that is installed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,14 +8,17 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"))
 }
 
-/// Builds the preload library into `folder`. It has a target folder and flags of its own: those of
-/// the command's build, and a compiler wrapper, must not apply to it.
-fn build(root: &Path, folder: &Path, offline: bool) -> bool {
+/// The two libraries: the name of the file, and the features.
+const LIBRARIES: [(&str, &str); 2] = [("libheaptape.so", ""), ("libheaptape-static.so", "standalone")];
+
+/// Builds a library into `folder`. It has a target folder and flags of its own: those of the
+/// command's build, and a compiler wrapper, must not apply to it.
+fn build(root: &Path, folder: &Path, features: &str, offline: bool) -> bool {
     let mut cargo = Command::new(variable("CARGO"));
     cargo.args(["rustc", "--quiet", "--profile", "preload", "-p", "heaptape-preload", "--lib", "--target"]);
     cargo.arg(variable("TARGET")).arg("--manifest-path").arg(root.join("Cargo.toml")).arg("--target-dir").arg(folder);
     // The outer cargo has checked the version of Rust, unless scripts/minimum-rust prevents that.
-    cargo.arg("--ignore-rust-version");
+    cargo.arg("--ignore-rust-version").args(["--features", features]);
     if offline {
         cargo.arg("--offline");
     }
@@ -32,9 +35,14 @@ fn main() {
     for source in ["preload", "wire", "Cargo.toml"] {
         println!("cargo:rerun-if-changed={}", root.join(source).display());
     }
-    // The packages are there already: the same lock file names them for the command's own build.
-    // Else they are fetched.
-    assert!(build(&root, &folder, true) || build(&root, &folder, false), "the preload library cannot be built");
-    let library = folder.join(variable("TARGET")).join("preload").join("libheaptape.so");
-    println!("cargo:rustc-env=HEAPTAPE_LIBRARY_FILE={}", library.display());
+    let built = folder.join(variable("TARGET")).join("preload").join("libheaptape.so");
+    for (name, features) in LIBRARIES {
+        // The packages are there already: the same lock file names them for the command's own
+        // build. Else they are fetched.
+        let is_built = build(&root, &folder, features, true) || build(&root, &folder, features, false);
+        assert!(is_built, "{name} cannot be built");
+        let file = PathBuf::from(variable("OUT_DIR")).join(name);
+        std::fs::copy(&built, &file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    }
+    println!("cargo:rustc-env=HEAPTAPE_LIBRARIES={}", variable("OUT_DIR"));
 }

@@ -9,7 +9,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-static LIBRARY: &[u8] = include_bytes!(env!("HEAPTAPE_LIBRARY_FILE"));
+static LIBRARY: &[u8] = include_bytes!(concat!(env!("HEAPTAPE_LIBRARIES"), "/libheaptape.so"));
+/// The library that the recorder maps into static programs. It needs no file.
+pub static STANDALONE: &[u8] = include_bytes!(concat!(env!("HEAPTAPE_LIBRARIES"), "/libheaptape-static.so"));
 /// Environment variable with the path of another library to preload.
 const ENV_LIBRARY: &str = "HEAPTAPE_LIBRARY";
 

@@ -274,7 +274,7 @@ macro_rules! operators {
         /// Names of the C++ operators, by their number in this list.
         pub const OPERATORS: [&CStr; [$($name),*].len()] = [$($name),*];
         /// Exported stubs of the C++ operators.
-        #[cfg(not(test))]
+        #[cfg(not(any(test, feature = "standalone")))]
         #[allow(missing_docs)]
         pub mod exported_operators {
             $(crate::hooks::entry::operator_stub!($symbol, $index, $shape);)*

@@ -13,9 +13,9 @@
 //! dropped.
 #![cfg_attr(not(test), no_std)]
 #![allow(clippy::missing_safety_doc)]
-// The exports are switched off in the test program, which must keep its own allocator: what only
-// they use is not dead.
-#![cfg_attr(test, allow(dead_code, unused_imports, unused_macros))]
+// The exports are switched off in the test program, which must keep its own allocator, and in the
+// standalone library, which replaces no function by name: what only they use is not dead.
+#![cfg_attr(any(test, feature = "standalone"), allow(dead_code, unused_imports, unused_macros))]
 
 use core::ffi::c_void;
 use core::sync::atomic::AtomicPtr;
@@ -35,6 +35,8 @@ mod record;
 mod sampling;
 mod session;
 mod stack;
+#[cfg(feature = "standalone")]
+mod standalone;
 mod sys;
 mod thread;
 mod timestamp;
@@ -42,6 +44,18 @@ mod timestamp;
 /// The entry of all functions inside the program that are hooked. It is here for [`boot`], which
 /// writes the jumps and is a layer below [`hooks`].
 static PATCHED_ENTRY: AtomicPtr<c_void> = AtomicPtr::new(hooks::patched::enter as *mut c_void);
+
+/// The functions that replace functions of the program, by their number in
+/// [`heaptape_wire::patches::REPLACEMENTS`], each with the variable for the address of the original
+/// one.
+#[cfg(feature = "standalone")]
+static REPLACEMENTS: [(AtomicPtr<c_void>, &AtomicPtr<c_void>); heaptape_wire::patches::REPLACEMENTS.len()] = [
+    (AtomicPtr::new(process::sandbox::prctl as *mut c_void), &next::pointers::prctl),
+    (AtomicPtr::new(process::sandbox::syscall as *mut c_void), &process::sandbox::NEXT_SYSCALL),
+    (AtomicPtr::new(process::exec::replacements::execve as *mut c_void), &process::exec::NEXT[0]),
+    (AtomicPtr::new(process::exec::replacements::execveat as *mut c_void), &process::exec::NEXT[8]),
+    (AtomicPtr::new(process::fork::fork as *mut c_void), &next::pointers::fork),
+];
 
 #[cfg(not(test))]
 #[panic_handler]
@@ -58,7 +72,7 @@ extern "C" fn rust_eh_personality() {}
 
 /// Runs when the library is loaded: attaches before `main`, unless an earlier allocation has done
 /// so.
-#[cfg(not(test))]
+#[cfg(not(any(test, feature = "standalone")))]
 #[ctor::ctor(unsafe)]
 fn start() {
     next::resolve();

@@ -10,6 +10,7 @@ use crate::sanitizer;
 use crate::signals::Signals;
 use crate::socket_dir::{SocketDir, SocketDirError};
 use crate::spawn::{self, ExecAttributes, HeldChild, Program};
+use crate::static_program::{self, Tracee};
 use crate::survivor::{Plan, Progress, Survivor};
 use crate::symbols::Work;
 use crate::sys;
@@ -36,6 +37,8 @@ pub struct Launch {
     pub dir: Option<PathBuf>,
     /// Path of the preload library.
     pub library: PathBuf,
+    /// The file of the standalone library, for static programs.
+    pub standalone: &'static [u8],
     /// How the program is recorded.
     pub options: Options,
     /// Whether the recorder is a process of its own, which survives the caller. The caller must
@@ -182,6 +185,7 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
         }
         _ => failed,
     };
+    let loading = static_program::find(&find(&launch.program), &launch.options.allocators);
     let held = HeldChild::start(&program, &attributes).map_err(|error| or_unrecorded(program_error(&error), &error))?;
     let pid = held.pid;
     let process = sys::process(pid).map_err(|error| program_error(&error.into()))?;
@@ -207,7 +211,23 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
     if launch.separate {
         spawn::close_inherited(&inherited, false);
     }
-    if let Err(error) = held.release() {
+    let mut not_loaded = None;
+    let started = match loading {
+        None => held.release(|| ()),
+        Some(found) => {
+            let tracee = found.and_then(|program| {
+                let tracee = Tracee::seize(pid).map_err(|error| error.to_string())?;
+                Ok((tracee, program))
+            });
+            held.release(|| {
+                let loaded = tracee.and_then(|(tracee, program)| {
+                    tracee.load(&program, launch.standalone).map_err(|error| error.to_string())
+                });
+                not_loaded = loaded.err();
+            })
+        }
+    };
+    if let Err(error) = started {
         survivor.program_not_started();
         let _ = std::fs::remove_dir_all(&dir);
         return Err(program_error(&error));
@@ -239,7 +259,8 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
     };
     let end = End::of_status(status);
     let why = sanitized
-        .then(|| "it was built with a sanitizer, which must be loaded first; build it without one to record it".into());
+        .then(|| "it was built with a sanitizer, which must be loaded first; build it without one to record it".into())
+        .or_else(|| not_loaded.map(|why| format!("it is statically linked, and {why}")));
     survivor.program_ended(pid, status, &find(&launch.program), why, launch.wait);
     let summary = loop {
         let Some(channel) = survivor.descriptor() else { break None };

@@ -71,6 +71,7 @@ pub mod socket_dir;
 pub mod spawn;
 pub mod stacks;
 pub mod stages;
+pub mod static_program;
 pub mod store;
 pub mod survivor;
 pub mod symbols;

@@ -9,9 +9,9 @@
 
 mod families;
 mod file;
-mod maps;
+pub(crate) mod maps;
 mod moved;
-mod symbols;
+pub(crate) mod symbols;
 
 use crate::module_files::open_file;
 use crate::sys::Mapping;
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use symbols::Fault;
 use wire::Op;
 use wire::area::PAGE;
-use wire::patches::{self, CODE_BYTES, FIRST_FUNCTION, Function, JUMP_BYTES, MAX_PATCHES, MAX_RUNS, WRITTEN};
+use wire::patches::{self, Action, CODE_BYTES, FIRST_FUNCTION, Function, JUMP_BYTES, MAX_PATCHES, MAX_RUNS, WRITTEN};
 
 /// Maximum number of files whose functions are remembered.
 const MAX_CACHED: usize = 4096;
@@ -39,6 +39,8 @@ const SEARCH_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_FUNCTION_BYTES: u64 = 128;
 /// Size of the instructions of an entry.
 const ENTRY_BYTES: u64 = 13;
+/// The index of no allocator.
+const NO_ALLOCATOR: usize = usize::MAX;
 /// Maximum number of reasons that are kept for an allocator.
 const MAX_REFUSED: usize = 20;
 
@@ -177,6 +179,23 @@ impl Planner {
     }
 }
 
+/// Returns whether a program's file has functions of an allocator that is known, or of one with one
+/// of the prefixes.
+///
+/// # Errors
+/// The file is too large to be searched, or not understood.
+pub fn has_allocator(program: &File, prefixes: &[String]) -> Result<bool, &'static str> {
+    let found = file::functions(program, &Names::new(prefixes), true, Instant::now() + LONG_BUDGET);
+    match found {
+        Ok(found) => Ok(found
+            .functions
+            .iter()
+            .any(|function| function.refusal.is_none() && function.shape.action != Action::Replaced)),
+        Err(Fault::Late) => Err("its symbol table is too large to be searched while it waits"),
+        Err(Fault::Invalid) => Err("its symbol table is not valid"),
+    }
+}
+
 fn lock(known: &Mutex<Known>) -> std::sync::MutexGuard<'_, Known> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -258,8 +277,19 @@ impl Plan {
         let at = maps.take_near(mapping.start, mapping.end, bytes);
         let at = at.filter(|_| self.runs.len() < MAX_RUNS && self.code_bytes + bytes as usize <= CODE_BYTES);
         let mut code = vec![0; FIRST_FUNCTION];
-        for function in &functions.functions {
+        // What changes the process is hooked first: if that fails, the library hooks nothing.
+        let replaces = |function: &&FileFunction| function.shape.action == Action::Replaced;
+        let replaced = functions.functions.iter().filter(replaces);
+        let is_refused = replaced.clone().any(|function| function.refusal.is_some());
+        for function in replaced.chain(functions.functions.iter().filter(|function| !replaces(function))) {
             let name = function.names.join(", ");
+            if replaces(&function) {
+                let planned = at.map(|at| self.plan_function(function, bias, NO_ALLOCATOR, at, &mut code));
+                if let (Some(Ok(patch)), false) = (planned, is_refused) {
+                    self.patches.push(PlannedPatch { name, ..patch });
+                }
+                continue;
+            }
             let allocator = self.allocator(&function.allocator, &mapping.path);
             if let Some(allocator) = self.allocators.get_mut(allocator) {
                 allocator.found += 1;
@@ -267,6 +297,7 @@ impl Plan {
             }
             let planned = match (function.refusal, at) {
                 (Some(why), _) => Err(why),
+                _ if is_refused => Err("a function that changes the process cannot be hooked"),
                 (None, None) => Err(patches::text(patches::NO_SPACE)),
                 (None, Some(_)) if self.patches.len() >= MAX_PATCHES => Err("there are too many functions"),
                 (None, Some(at)) => self.plan_function(function, bias, allocator, at, &mut code),
@@ -316,7 +347,8 @@ impl Plan {
         code.extend([0x4c, 0x8d, 0x1d]);
         code.extend((-7 - size_of::<Function>() as i32).to_le_bytes());
         code.extend([0xff, 0x25]);
-        code.extend((-(entry as i32) - ENTRY_BYTES as i32).to_le_bytes());
+        let hook = if shape.action == Action::Replaced { 8 * (1 + i32::from(shape.size)) } else { 0 };
+        code.extend((hook - entry as i32 - ENTRY_BYTES as i32).to_le_bytes());
         code.extend(moved.code);
         code.resize(code.len().next_multiple_of(16), 0xcc);
         let (address, expected) = (start.address, start.bytes);

@@ -88,6 +88,23 @@ pub fn swap_mask(mask: Mask) -> Mask {
     old
 }
 
+/// Replaces the signal mask of a process that the caller traces and that is stopped.
+///
+/// # Errors
+/// The error of `ptrace`.
+pub fn swap_mask_of(pid: u32, mask: Mask) -> io::Result<Mask> {
+    // <linux/ptrace.h>; the address is the size of a mask.
+    const PTRACE_GETSIGMASK: u32 = 0x420a;
+    const PTRACE_SETSIGMASK: u32 = 0x420b;
+    let (mut old, size, pid): (Mask, _, _) = (0, size_of::<Mask>(), pid as libc::pid_t);
+    // SAFETY: both pointers are to 8 bytes, the size that is passed.
+    unsafe {
+        Errno::result(libc::ptrace(PTRACE_GETSIGMASK, pid, size, &raw mut old))?;
+        Errno::result(libc::ptrace(PTRACE_SETSIGMASK, pid, size, &raw const mask))?;
+    }
+    Ok(old)
+}
+
 /// Returns a descriptor from which the pending signals of the caller are read.
 ///
 /// # Errors
@@ -401,15 +418,17 @@ impl HeldChild {
         unsafe { libc::_exit(127) }
     }
 
-    /// Lets the child execute the program.
+    /// Lets the child execute the program, and calls `meanwhile`, before it waits until that has
+    /// happened.
     ///
     /// # Errors
     /// The error of `exec`.
-    pub fn release(mut self) -> io::Result<()> {
+    pub fn release(mut self, meanwhile: impl FnOnce()) -> io::Result<()> {
         let Some(channel) = self.channel.take() else { return Ok(()) };
         // The end of a child that was killed meanwhile is seen by the caller, which waits for the
         // child.
         let _ = nix::unistd::write(&channel, b"g");
+        meanwhile();
         let mut error = [0; 4];
         loop {
             match nix::unistd::read(&channel, &mut error) {

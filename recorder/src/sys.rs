@@ -16,6 +16,14 @@ use wire::modules::ModuleEntry;
 use wire::ring::Ring;
 use wire::{Area, Header, Layout, SlotControl, nodes};
 
+/// Returns whether a file has an extended attribute.
+pub fn has_attribute(path: &std::path::Path, name: &std::ffi::CStr) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let Ok(path) = std::ffi::CString::new(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: both texts end with a zero; nothing is written without a buffer.
+    unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
+}
+
 /// The shared memory area of one session, mapped in the recorder and unmapped on drop. Values made
 /// from it borrow it or are stored next to it.
 #[derive(Debug)]

@@ -154,7 +154,7 @@ pub const NOT_LOADED: &str = "it did not load the library";
 /// Returns what to do about a reason for which a program was not recorded.
 pub fn remedy(why: &str) -> Option<&'static str> {
     let remedies = [
-        ("statically linked", "link it dynamically: nothing can be preloaded into a static program"),
+        ("statically linked", "keep the symbols of its allocator (do not strip it), or link it dynamically"),
         ("setuid", "record it as that user: the loader ignores LD_PRELOAD for others"),
         ("32-bit", "build it for 64 bits"),
         ("sanitizer", "build it without the sanitizer, which must be loaded first"),

@@ -77,6 +77,7 @@ mod semantics;
 mod signals;
 mod speedscope;
 mod stacks;
+mod static_programs;
 mod streams;
 mod threads;
 mod thresholds;

@@ -33,7 +33,7 @@ fn log_has_color_only_on_a_terminal() {
 
 #[test]
 fn empty_recording_recommends_no_command() {
-    let program = Target::program("small.c").flag("-static").named("small-static").build();
+    let program = Target::program("small.c").flag("-static").flag("-s").named("small-stripped").build();
     let (outcome, folder) = output(&["record", "--", program.to_str().expect("text"), "6"]);
     let error = outcome.error();
     assert_eq!(outcome.code(), 6, "{outcome}");

@@ -33,6 +33,8 @@ pub mod patches;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod segments;
+#[cfg(not(loom))]
+pub mod standalone;
 
 #[cfg(not(loom))]
 pub use area::{Area, Header, Layout, Params, SlotControl};

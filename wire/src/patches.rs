@@ -19,9 +19,12 @@ pub const MAX_RUNS: usize = 8;
 pub const MAX_MOVED: usize = 24;
 /// Size of the jump that is written over a function's first bytes.
 pub const JUMP_BYTES: usize = 5;
-/// Offset of the first [`Function`] in a run of code. Before it is the address of the library's
-/// hook, which the library itself stores.
-pub const FIRST_FUNCTION: usize = 16;
+/// Offset of the first [`Function`] in a run of code. Before it are the address of the library's
+/// hook and those of its [`REPLACEMENTS`], which the library itself stores.
+pub const FIRST_FUNCTION: usize = 48;
+/// Functions of libc that the standalone library replaces: where they change the process, it must
+/// know of it. Elsewhere the library exports these names.
+pub const REPLACEMENTS: [&str; 5] = ["prctl", "syscall", "execve", "execveat", "fork"];
 
 /// Status of a patch that the library has not looked at.
 pub const WAITING: u32 = 0;
@@ -62,6 +65,11 @@ pub enum Action {
     ResizeFixed = 3,
     /// It stores the address of a new block through its `pointer` argument, and returns 0.
     AllocAt = 4,
+    /// It is no event, and neither are the allocator's functions that it calls.
+    Internal = 5,
+    /// It is one of [`REPLACEMENTS`], whose index is in place of the size. The entry jumps to the
+    /// library's function of this name.
+    Replaced = 6,
 }
 
 /// The value of an argument's index if there is no such argument.
@@ -141,6 +149,7 @@ pub struct PatchTable {
 }
 
 const _: () = assert!(size_of::<PatchTable>() == 96 * 1024);
+const _: () = assert!((1 + REPLACEMENTS.len()) * 8 <= FIRST_FUNCTION && FIRST_FUNCTION.is_multiple_of(16));
 
 impl Patch {
     /// Returns the expected bytes. The result is empty if their number is not valid.

@@ -228,6 +228,7 @@ fn launch(args: Args, live: Option<&Live>) -> anyhow::Result<Launch> {
         arguments: command.collect(),
         dir: live.map(Live::dir).or(args.output),
         library: library::path()?,
+        standalone: library::STANDALONE,
         options: Options {
             overflow: match args.overflow {
                 Overflow::Wait => options::Overflow::Wait,

@@ -2,7 +2,7 @@
 //! folder beside `x86_64` with the same items:
 //!
 //! * `thread_state`, `set_thread_state`, `operator_caller`, `set_operator_caller`: two thread-local
-//!   words, read and written without a call;
+//!   words, read and written without a call; in the standalone library, the first one by a table;
 //! * `thread_pointer`: the address that libc keeps for each thread;
 //! * `signal_atomic_add`, `signal_atomic_and`, `signal_atomic_or`, `signal_atomic_increment`: a
 //!   change of a word that a signal handler of the same thread cannot divide;
@@ -18,6 +18,7 @@
 //! * `operator_stub!`, `operator_new_frame!`, `untraced_operator_stub!`: entries of the C++
 //!   operators;
 //! * `patched_stub!`: the entry of functions that are hooked by a jump in their first bytes;
+//! * `program_entry_stub!`: the entry of a program without a loader;
 //! * `report_stub!`: the entry of functions to which the program reports;
 //! * `exec_stub!`, `syscall_stub!`, `first_syscall_stub!`, `jump_stub!`: entries of other
 //!   functions;

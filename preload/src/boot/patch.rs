@@ -57,11 +57,23 @@ impl Patches {
                     target.wrapping_sub(run.address.load(Relaxed)) < u64::from(run.bytes.load(Relaxed))
                 });
             let mut status = run.map_or(NO_SPACE, |run| runs[run]);
+            #[cfg(feature = "standalone")]
+            if status != WRITTEN {
+                // Nothing of this run is mapped, and a static program has one.
+                patch.status.store(status, Relaxed);
+                continue;
+            }
             if status == WRITTEN {
+                #[cfg(feature = "standalone")]
+                replacement::set_next(patch);
                 // SAFETY: there is one thread, which is here, and no signal handler runs.
                 status = unsafe { write(patch, &mut open) };
             }
             patch.status.store(status, Relaxed);
+            #[cfg(feature = "standalone")]
+            if status != WRITTEN && replacement::is_one(patch) {
+                break;
+            }
         }
         open.close();
         sys::release_signals(signals);
@@ -82,6 +94,8 @@ fn map_run(table: &PatchTable, run: &Run) -> u32 {
     unsafe {
         code.iter().enumerate().for_each(|(index, byte)| at.add(index).write(byte.load(Relaxed)));
         at.cast::<usize>().write(PATCHED_ENTRY.load(Relaxed) as usize);
+        #[cfg(feature = "standalone")]
+        replacement::write_addresses(at.cast::<usize>().add(1));
     }
     sys::unlock(at, bytes);
     if !sys::protect_code(at, bytes, false) {
@@ -152,6 +166,45 @@ unsafe fn write(patch: &Patch, open: &mut OpenPages) -> u32 {
         at.add(1).cast::<i32>().write_unaligned(distance);
     }
     WRITTEN
+}
+
+/// Functions of the program that the library replaces.
+#[cfg(feature = "standalone")]
+mod replacement {
+    use crate::REPLACEMENTS;
+    use core::sync::atomic::Ordering::Relaxed;
+    use heaptape_wire::patches::{Action, Function, Patch};
+
+    /// Returns the description of a function whose code is mapped.
+    fn function(patch: &Patch) -> *const Function {
+        (patch.target.load(Relaxed) as *const Function).wrapping_sub(1)
+    }
+
+    /// Returns whether a patch whose code is mapped replaces a function.
+    pub fn is_one(patch: &Patch) -> bool {
+        // SAFETY: the description precedes the entry in the run that has just been mapped.
+        unsafe { (*function(patch)).action == Action::Replaced as u8 }
+    }
+
+    /// Stores the address of the original function, if the patch replaces one.
+    pub fn set_next(patch: &Patch) {
+        // SAFETY: as in `is_one`.
+        let (index, trampoline) = unsafe { ((*function(patch)).size, (*function(patch)).trampoline) };
+        if let Some((_, next)) = REPLACEMENTS.get(usize::from(index)).filter(|_| is_one(patch)) {
+            next.store(trampoline as *mut _, Relaxed);
+        }
+    }
+
+    /// Writes the addresses of the replacements.
+    ///
+    /// # Safety
+    /// There must be space for all of them at `at`.
+    pub unsafe fn write_addresses(at: *mut usize) {
+        for (index, (function, _)) in REPLACEMENTS.iter().enumerate() {
+            // SAFETY: the space that the caller has.
+            unsafe { at.add(index).write(function.load(Relaxed) as usize) };
+        }
+    }
 }
 
 #[cfg(test)]

@@ -17,8 +17,9 @@ pub fn find(address: usize) -> Option<Object> {
     let found = scan(address as u64, &mut |bytes| sys::read(descriptor, bytes));
     sys::close(descriptor);
     let (start, end) = found?;
-    let object = Object { start, end, link_map: core::ptr::null_mut(), unwind_header: 0 };
-    Some(Object { unwind_header: unwind_header(&object).unwrap_or(0), ..object })
+    let object = Object { start, end, link_map: core::ptr::null_mut(), bias: start, unwind_header: 0 };
+    let (bias, unwind_header) = bias_and_unwind_header(&object);
+    Some(Object { bias: bias.unwrap_or(start), unwind_header: unwind_header.unwrap_or(0), ..object })
 }
 
 /// Returns the first address of the run of mappings of one file that holds `address`, and the first
@@ -71,8 +72,9 @@ fn parse(line: &[u8]) -> Option<(u64, u64, u64)> {
     Some((start, end, inode))
 }
 
-/// Returns the address of `.eh_frame_hdr` of an object whose ELF header is mapped at its start.
-fn unwind_header(object: &Object) -> Option<u64> {
+/// Returns the load bias of an object whose ELF header is mapped at its start, and the address of
+/// its `.eh_frame_hdr`.
+fn bias_and_unwind_header(object: &Object) -> (Option<u64>, Option<u64>) {
     let number = |offset: u64, size: u64| Tables::new(object, object.start.wrapping_add(offset)).number(size);
     let mut bias = None;
     for segment in header::segments(number) {
@@ -80,10 +82,10 @@ fn unwind_header(object: &Object) -> Option<u64> {
             bias = Some(object.start.wrapping_sub(segment.address.wrapping_sub(segment.offset)));
         }
         if segment.kind == libc::PT_GNU_EH_FRAME {
-            return Some(bias?.wrapping_add(segment.address));
+            return (bias, bias.map(|bias: u64| bias.wrapping_add(segment.address)));
         }
     }
-    None
+    (bias, None)
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ pub struct Object {
     pub end: u64,
     /// The loader's `struct link_map`; null if it is not known.
     pub link_map: *mut c_void,
+    /// The load bias, where there is no `link_map`.
+    pub bias: u64,
     /// The address of `.eh_frame_hdr`; 0 if there is none.
     pub unwind_header: u64,
 }
@@ -28,7 +30,7 @@ struct LinkMap {
 /// The object must be mapped and its `link_map` be the loader's.
 pub unsafe fn bias_and_name(object: &Object) -> (u64, &'static [u8]) {
     if object.link_map.is_null() {
-        return (object.start, b"");
+        return (object.bias, b"");
     }
     // SAFETY: the loader keeps its record as long as the object is mapped.
     unsafe {

@@ -30,6 +30,10 @@ pub fn find_loader(finder: *mut c_void) {
 
 /// Returns the object that holds an address.
 pub fn find(address: usize) -> Option<Object> {
+    #[cfg(feature = "standalone")]
+    if let Some(program) = program(address as u64) {
+        return Some(program);
+    }
     let finder = FINDER.load(Relaxed);
     if finder.is_null() {
         return maps::find(address);
@@ -52,6 +56,21 @@ pub fn find(address: usize) -> Option<Object> {
         start: found.start as u64,
         end: found.end as u64,
         link_map: found.link_map,
+        bias: 0,
         unwind_header: found.eh_frame as u64,
+    })
+}
+
+/// Returns the program, if it holds an address. The recorder has found it, so that no file is read
+/// here.
+#[cfg(feature = "standalone")]
+fn program(address: u64) -> Option<Object> {
+    let program = super::program::program();
+    (program.start..program.end).contains(&address).then_some(Object {
+        start: program.start,
+        end: program.end,
+        link_map: core::ptr::null_mut(),
+        bias: program.bias,
+        unwind_header: program.unwind_header,
     })
 }

@@ -94,6 +94,24 @@ impl Tables {
         Tables { start: object.start, end: object.end, at, page: 0 }
     }
 
+    /// Returns a reader of the object's `.eh_frame_hdr` that starts at the address `at`.
+    #[cfg(not(feature = "standalone"))]
+    pub const fn of_header(object: &Object, at: u64) -> Tables {
+        Tables::new(object, at)
+    }
+
+    /// Returns a reader of the object's `.eh_frame_hdr` that starts at the address `at`. If the
+    /// linker made none, the recorder has put one elsewhere.
+    #[cfg(feature = "standalone")]
+    pub fn of_header(object: &Object, at: u64) -> Tables {
+        let program = super::program::program();
+        if object.start == program.start {
+            let (start, end) = (program.unwind_header, program.unwind_header_end);
+            return Tables { start, end, at, page: 0 };
+        }
+        Tables::new(object, at)
+    }
+
     /// Returns the same reader, after forgetting whether the page at `at` can be read. A program
     /// may hide parts of an object at any time.
     pub fn recheck(self) -> Tables {

@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering::Relaxed;
 macro_rules! exports {
     ($($name:ident $count:tt $full:ident $sampled:ident;)*) => {
         /// The stubs with the exported names.
-        #[cfg(not(test))]
+        #[cfg(not(any(test, feature = "standalone")))]
         #[allow(missing_docs)]
         pub mod exported {
             $(
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn new_without_next(size: usize) -> *mut u8 {
 }
 
 /// The export that needs nothing of its caller's state.
-#[cfg(not(test))]
+#[cfg(not(any(test, feature = "standalone")))]
 #[allow(missing_docs)]
 pub mod plain {
     #[unsafe(no_mangle)]

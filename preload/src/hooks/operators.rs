@@ -47,13 +47,13 @@ pub fn is_runtime(which: usize, caller: usize) -> bool {
 }
 
 /// Returns the address of this library's `malloc` or `free`.
-#[cfg(not(test))]
+#[cfg(not(any(test, feature = "standalone")))]
 #[inline(always)]
 fn own(is_free: bool) -> usize {
     use crate::hooks::exported::{free, malloc};
     if is_free { free as *const () as usize } else { malloc as *const () as usize }
 }
-#[cfg(test)]
+#[cfg(any(test, feature = "standalone"))]
 fn own(_: bool) -> usize {
     usize::MAX
 }

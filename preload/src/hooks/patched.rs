@@ -72,6 +72,9 @@ unsafe extern "C" fn begins(call: *mut PatchedCall) -> u64 {
             call.resize = resize_begins(block, size, caller);
         }
     }
+    if function.action == Action::Internal as u8 {
+        request = Request { size: usize::MAX, slack: 0, address: Request::ANY_BLOCK };
+    }
     call.is_marked = mark(caller, request);
     function.trampoline
 }
@@ -95,7 +98,7 @@ unsafe extern "C" fn ends(call: &mut PatchedCall, result: *mut u8) -> *mut u8 {
     }
     if let Some(resize) = call.resize {
         resize_ends(resize, op(Op::RESIZE_INSIDE), block, new, size, caller);
-    } else if block.is_null() && function.action != Action::Free as u8 {
+    } else if block.is_null() && function.action != Action::Free as u8 && function.action != Action::Internal as u8 {
         record_alloc(op(Op::ALLOC_INSIDE), new, size, caller);
     }
     result

@@ -42,7 +42,7 @@ macro_rules! exec_functions {
         const NAMES: [&CStr; [$($symbol),*].len()] = [$($symbol),*];
         const KINDS: [(ProgramArgument, Option<usize>); NAMES.len()] = [$((ProgramArgument::$argument_kind, $environment)),*];
         /// Functions with the exported names.
-        #[cfg(not(test))]
+        #[cfg(not(any(test, feature = "standalone")))]
         #[allow(missing_docs)]
         pub mod exported {
             $(
@@ -71,7 +71,24 @@ exec_functions! {
     8 execveat c"execveat" At Some(3);
 }
 
-static NEXT: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(core::ptr::null_mut()) }; NAMES.len()];
+/// The next definitions, by the numbers of the functions.
+pub static NEXT: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(core::ptr::null_mut()) }; NAMES.len()];
+
+/// The functions in the program that all others lead to.
+#[cfg(feature = "standalone")]
+pub mod replacements {
+    /// Replaces `execve` of the program.
+    #[unsafe(naked)]
+    pub unsafe extern "C" fn execve() {
+        crate::arch::exec_stub!(0, super::inspect)
+    }
+
+    /// Replaces `execveat` of the program.
+    #[unsafe(naked)]
+    pub unsafe extern "C" fn execveat() {
+        crate::arch::exec_stub!(8, super::inspect)
+    }
+}
 
 /// Finds the next definitions. Called when the library is loaded, or by an earlier call.
 pub fn find_next() {

@@ -2,7 +2,7 @@
 //! `dlclose`.
 
 pub mod exec;
-#[cfg(not(test))]
+#[cfg(not(any(test, feature = "standalone")))]
 mod exports;
 pub mod fork;
 pub mod sandbox;

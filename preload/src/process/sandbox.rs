@@ -17,7 +17,8 @@ use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use filter::{Call, Filter};
 
-static NEXT_SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(first_syscall as *mut c_void);
+/// The next definition of `syscall`.
+pub static NEXT_SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(first_syscall as *mut c_void);
 
 const fn known(number: i64, arguments: [Option<u64>; 6]) -> Call {
     Call { number, arguments }

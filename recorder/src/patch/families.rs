@@ -3,7 +3,7 @@
 //! no call.
 
 use rustc_hash::FxHashMap;
-use wire::patches::{Action, NO_ARGUMENT};
+use wire::patches::{self, Action, NO_ARGUMENT};
 
 /// What a function does, and the indexes of the arguments that say so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +69,13 @@ const COMMON: &[(&str, Shape)] = &[
     ("dallocx", free(0)),
     ("sdallocx", free(0)),
 ];
+
+/// Functions of glibc's allocator that call its other ones for what is no request of the program:
+/// when a thread ends, the blocks in its cache, which are free already, are freed once more.
+const GLIBC_INTERNAL: &[(&str, Shape)] = &[(
+    "__malloc_arena_thread_freeres",
+    Shape { action: Action::Internal, size: NO_ARGUMENT, count: NO_ARGUMENT, pointer: NO_ARGUMENT },
+)];
 
 /// The C++ operators. They belong to an allocator if it also defines `malloc`.
 const OPERATORS: &[(&str, Shape)] = &[
@@ -188,6 +195,9 @@ const SNMALLOC: &[(&str, Shape)] = &[
 /// Name of the allocator of functions without a prefix, if no mark says which one it is.
 pub const OWN_MALLOC: &str = "malloc of the program";
 
+/// In place of an allocator's name: the function changes the process.
+pub const NO_ALLOCATOR: &str = "";
+
 /// Symbols that say which allocator defines functions without a prefix.
 const MARKS: &[(&str, &str)] = &[("mallctl", "jemalloc"), ("tc_malloc", "tcmalloc"), ("mi_malloc", "mimalloc")];
 
@@ -215,6 +225,13 @@ impl Names {
         let mut names = Names { meanings: FxHashMap::default() };
         names.add("", OWN_MALLOC, true, COMMON);
         names.add("", OWN_MALLOC, true, OPERATORS);
+        names.add("", OWN_MALLOC, true, GLIBC_INTERNAL);
+        for (index, name) in patches::REPLACEMENTS.into_iter().enumerate() {
+            let (size, count, pointer) = (index as u8, NO_ARGUMENT, NO_ARGUMENT);
+            let shape = Some(Shape { action: Action::Replaced, size, count, pointer });
+            let meaning = Meaning { allocator: NO_ALLOCATOR.into(), shape, is_common: true };
+            names.meanings.insert(name.as_bytes().to_vec(), meaning);
+        }
         let known = [("_rjem_", "jemalloc"), ("je_", "jemalloc"), ("mi_", "mimalloc"), ("tc_", "tcmalloc")];
         for (prefix, allocator) in known.into_iter().chain([("sn_", "snmalloc")]) {
             names.add(prefix, allocator, false, COMMON);
@@ -248,6 +265,11 @@ impl Names {
     pub fn all(&self) -> impl Iterator<Item = &[u8]> {
         self.meanings.keys().map(Vec::as_slice)
     }
+}
+
+/// Returns whether a name is that of a C++ operator.
+pub fn is_operator(name: &[u8]) -> bool {
+    OPERATORS.iter().any(|(operator, _)| operator.as_bytes() == name)
 }
 
 /// Returns which allocator the functions without a prefix belong to, by the names that a file

@@ -5,7 +5,7 @@ use super::moved::{self, MAX_SCANNED, Refusal};
 use super::symbols::{self, ElfFile, Fault, Symbol};
 use std::fs::File;
 use std::time::Instant;
-use wire::patches::MAX_MOVED;
+use wire::patches::{Action, MAX_MOVED};
 
 /// Bytes of a function that are kept: `endbr64`, and what may be moved.
 const KEPT_BYTES: usize = 2 * MAX_MOVED;
@@ -36,6 +36,8 @@ pub struct FileFunctions {
     pub code: Vec<symbols::CodeSegment>,
     /// Whether the file defines `malloc` for other objects.
     pub exports_malloc: bool,
+    /// Whether the file is a static program.
+    pub is_static: bool,
 }
 
 /// Reads the functions of a file. `is_program` is whether it is the program, and not a library.
@@ -54,6 +56,10 @@ pub fn functions(file: &File, names: &Names, is_program: bool, deadline: Instant
         elf.symbols.dedup_by(|again, first| again.name == first.name && again.address == first.address);
     }
     let mut out = FileFunctions { exports_malloc: defines_malloc(&elf), ..FileFunctions::default() };
+    if is_program && elf.is_static {
+        out.is_static = true;
+        drop_ambiguous(&mut elf.symbols);
+    }
     // The calls of a library's `malloc` go to the preload library's, which calls this one.
     if is_program || !out.exports_malloc {
         let own = families::own_allocator(|name| elf.symbols.iter().any(|symbol| symbol.name == name));
@@ -66,6 +72,14 @@ pub fn functions(file: &File, names: &Names, is_program: bool, deadline: Instant
     Ok(out)
 }
 
+/// Drops the symbols of a static program whose name does not say which function is meant: local
+/// ones, if another function has the same name.
+fn drop_ambiguous(symbols: &mut Vec<Symbol>) {
+    let all = symbols.clone();
+    let is_other = |symbol: &Symbol, other: &Symbol| other.name == symbol.name && other.address != symbol.address;
+    symbols.retain(|symbol| symbol.is_global || !all.iter().any(|other| is_other(symbol, other)));
+}
+
 fn defines_malloc(elf: &ElfFile) -> bool {
     elf.symbols.iter().any(|symbol| symbol.is_global && symbol.name == b"malloc")
 }
@@ -73,10 +87,17 @@ fn defines_malloc(elf: &ElfFile) -> bool {
 fn add(file: &File, elf: &ElfFile, symbol: &Symbol, names: &Names, own: &str, out: &mut FileFunctions) {
     let Some(meaning) = names.meaning(&symbol.name) else { return };
     let Some(shape) = meaning.shape else { return };
-    if meaning.is_common && !(out.exports_malloc && symbol.is_global) {
+    let is_for_static = matches!(shape.action, Action::Internal | Action::Replaced);
+    let is_exported = out.exports_malloc && symbol.is_global && !is_for_static;
+    if meaning.is_common && !out.is_static && !is_exported {
         return;
     }
     let allocator = if meaning.allocator == OWN_MALLOC { own } else { &meaning.allocator };
+    let is_operator = out.is_static && families::is_operator(&symbol.name);
+    if is_operator && own == OWN_MALLOC {
+        // The C++ run-time's operators call `malloc`.
+        return;
+    }
     let name = String::from_utf8_lossy(&symbol.name).into_owned();
     if let Some(known) = out.functions.iter_mut().find(|known| known.address == symbol.address) {
         if known.shape != shape {
@@ -91,6 +112,8 @@ fn add(file: &File, elf: &ElfFile, symbol: &Symbol, names: &Names, own: &str, ou
     let code = symbols::code(file, &elf.code, symbol.address, size.clamp(KEPT_BYTES, MAX_SCANNED));
     let refusal = if symbol.is_indirect {
         Some("the loader chooses it at run time")
+    } else if is_operator {
+        Some("an exception could not pass through its hook in a static program")
     } else {
         moved::start(&code, symbol.address, size).err().map(Refusal::text)
     };

@@ -9,6 +9,8 @@ const MAX_BYTES: u64 = 10 << 20;
 const MIN_ADDRESS: u64 = 1 << 16;
 /// The distance between code and hooked functions that a jump of 32 bits surely bridges.
 const MAX_DISTANCE: u64 = 0x7000_0000;
+/// The distance from the end of the largest gap, where the library and its area are mapped.
+const FAR: u64 = 512 << 20;
 /// The distance that is kept to mappings, which may grow.
 const MARGIN: u64 = 16 * PAGE;
 
@@ -85,11 +87,13 @@ impl Maps {
             gaps.push((last, first));
             last = last.max(next);
         }
-        // The highest address in a gap below the mapping, or the lowest in one above it.
+        // The highest address in a gap below the mapping, or the lowest in one above it. The kernel
+        // places what is mapped next at the end of the largest gap, so there it is a lower one.
         let below = gaps.iter().rev().filter(|(_, gap_end)| *gap_end <= start).find_map(|(gap, gap_end)| {
             let at = gap_end
                 .checked_sub(bytes + MARGIN)
                 .filter(|at| *at >= *gap + MARGIN || *gap == MIN_ADDRESS && at >= gap)?;
+            let at = if gap_end - gap > MAX_DISTANCE { at.saturating_sub(FAR).max(lowest) } else { at };
             (at >= lowest).then_some(at)
         });
         let above = || {
@@ -133,6 +137,8 @@ bad line
         assert!(first >= MIN_ADDRESS && first + 8192 <= 0x40_0000 && second + 8192 <= first, "{first:x} {second:x}");
         let library = maps.take_near(0x7f00_0000_0000, 0x7f00_0000_2000, 4096).unwrap_or(0);
         assert!(library < 0x7f00_0000_0000 && 0x7f00_0000_2000 - library < MAX_DISTANCE, "{library:x}");
+        // The library and the area are mapped below it, before the range is used.
+        assert!(0x7f00_0000_0000 - library > FAR, "{library:x}");
         // There is no space below a mapping at the lowest address.
         let mut low = Maps::parse("10000-20000 r-xp 00000000 fd:01 77 /bin/low\n");
         assert_eq!(low.take_near(0x1_0000, 0x2_0000, 4096), Some(0x2_0000 + MARGIN));

@@ -70,6 +70,8 @@ pub struct ElfFile {
     pub symbols: Vec<Symbol>,
     /// Whether there is a full symbol table, and not only names for the loader.
     pub has_all_names: bool,
+    /// Whether it is a static program: nothing loads it but the kernel.
+    pub is_static: bool,
     /// The build-id; empty if there is none.
     pub build_id: Vec<u8>,
 }
@@ -112,6 +114,7 @@ pub fn find(file: &File, names: &Names, deadline: Instant) -> Result<ElfFile, Fa
             found.build_id = build_id(&read(file, offset, bytes as usize)?);
         }
     }
+    found.is_static = is_static(file, head, &segments);
     let sections: Vec<SectionHeader64<LittleEndian>> =
         read_array(file, head.e_shoff.get(ORDER), usize::from(head.e_shnum.get(ORDER)))?;
     for section in &sections {
@@ -134,6 +137,24 @@ pub fn find(file: &File, names: &Names, deadline: Instant) -> Result<ElfFile, Fa
     found.symbols.sort();
     found.symbols.dedup_by(|again, first| again.name == first.name && again.address == first.address);
     Ok(found)
+}
+
+/// Returns whether a file is a static program. A file that can be loaded anywhere and names no
+/// loader is one if its dynamic section says that it is a program. Otherwise it is a library that
+/// can be run, as the loader itself is.
+pub fn is_static(file: &File, head: &FileHeader64<LittleEndian>, segments: &[ProgramHeader64<LittleEndian>]) -> bool {
+    const DT_FLAGS_1: u64 = 0x6fff_fffb;
+    const DF_1_PIE: u64 = 0x0800_0000;
+    let of_kind = |kind| segments.iter().find(|segment| segment.p_type.get(ORDER) == kind);
+    let is_marked = || {
+        of_kind(elf::PT_DYNAMIC).is_some_and(|section| {
+            let count = (section.p_filesz.get(ORDER) / 16).min(MAX_HEADERS as u64) as usize;
+            let entries = read_array::<[u8; 16]>(file, section.p_offset.get(ORDER), count).unwrap_or_default();
+            let mut entries = entries.iter().map(|entry| u128::from_le_bytes(*entry));
+            entries.any(|entry| entry as u64 == DT_FLAGS_1 && (entry >> 64) as u64 & DF_1_PIE != 0)
+        })
+    };
+    of_kind(elf::PT_INTERP).is_none() && (head.e_type.get(ORDER) == elf::ET_EXEC || is_marked())
 }
 
 /// Returns the build-id in the bytes of a note segment.

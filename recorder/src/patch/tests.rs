@@ -160,13 +160,14 @@ fn a_plan_hooks_what_it_wrote() {
         functions: vec![FileFunction {
             names: vec!["_rjem_malloc".into()],
             allocator: "jemalloc".into(),
-            shape: Shape { action: patches::Action::Alloc, size: 0, count: 6, pointer: 6 },
+            shape: Shape { action: Action::Alloc, size: 0, count: 6, pointer: 6 },
             address: 0x1010,
             code: b"\x53\x48\x83\xec\x10\xc3".to_vec(),
             refusal: None,
         }],
         code: vec![symbols::CodeSegment { offset: 0x1000, address: 0x1000, bytes: 0x1000 }],
         exports_malloc: false,
+        is_static: false,
     };
     let mapping = CodeMapping {
         start: 0x5555_0000_1000,
@@ -186,13 +187,14 @@ fn a_plan_hooks_what_it_wrote() {
     let (run, target) = (&area.patches().runs[0], patch.target.load(Relaxed));
     assert_eq!(patch.address.load(Relaxed), 0x5555_0000_1010);
     assert!(target < 0x5555_0000_1010 && 0x5555_0000_1010 - target < 1 << 30);
-    assert_eq!(target, run.address.load(Relaxed) + 32);
+    let first = FIRST_FUNCTION as u64;
+    assert_eq!(target, run.address.load(Relaxed) + first + 16);
     let mut expected = [0; patches::MAX_MOVED];
     assert_eq!((patch.expected(&mut expected), &expected[..5]), (5, &b"\x53\x48\x83\xec\x10"[..]));
-    let code: Vec<u8> = area.patches().code[16..].iter().take(64).map(|byte| byte.load(Relaxed)).collect();
+    let code: Vec<u8> = area.patches().code[FIRST_FUNCTION..].iter().take(64).map(|byte| byte.load(Relaxed)).collect();
     assert_eq!(code[..8], (target + 13).to_le_bytes());
-    // lea r11, [rip - 23]; jmp [rip - 45]; the moved instructions
-    assert_eq!(code[16..34], *b"\x4c\x8d\x1d\xe9\xff\xff\xff\xff\x25\xd3\xff\xff\xff\x53\x48\x83\xec\x10");
+    // lea r11, [rip - 23]; jmp [rip - 77]; the moved instructions
+    assert_eq!(code[16..34], *b"\x4c\x8d\x1d\xe9\xff\xff\xff\xff\x25\xb3\xff\xff\xff\x53\x48\x83\xec\x10");
     let outcome = plan.outcome(&area);
     assert_eq!((outcome[0].found, outcome[0].hooked, outcome[0].refused.len()), (1, 0, 1));
     patch.status.store(WRITTEN, Relaxed);

@@ -147,3 +147,31 @@ pub fn is_under_valgrind() -> bool {
     }
     result != 0
 }
+
+/// Copies memory in ascending order, without a call.
+///
+/// # Safety
+/// Both ranges must be mapped, and the source not begin below the target and overlap it.
+#[cfg(feature = "standalone")]
+#[inline(always)]
+pub unsafe fn copy(target: *mut u8, source: *const u8, bytes: usize) {
+    // SAFETY: the caller's ranges; the direction flag is clear by the psABI.
+    unsafe {
+        asm!("rep movsb", inout("rcx") bytes => _, inout("rdi") target => _, inout("rsi") source => _,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// Fills memory with a byte, without a call.
+///
+/// # Safety
+/// The range must be mapped.
+#[cfg(feature = "standalone")]
+#[inline(always)]
+pub unsafe fn fill(target: *mut u8, byte: u8, bytes: usize) {
+    // SAFETY: the caller's range; the direction flag is clear by the psABI.
+    unsafe {
+        asm!("rep stosb", inout("rcx") bytes => _, inout("rdi") target => _, in("al") byte,
+            options(nostack, preserves_flags));
+    }
+}

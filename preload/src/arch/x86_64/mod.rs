@@ -3,10 +3,16 @@
 mod instructions;
 pub mod registers;
 pub mod stubs;
+#[cfg(not(feature = "standalone"))]
 mod thread_local;
+#[cfg(feature = "standalone")]
+mod thread_table;
 
 pub use instructions::*;
+#[cfg(not(feature = "standalone"))]
 pub use thread_local::*;
+#[cfg(feature = "standalone")]
+pub use thread_table::*;
 
 /// The name of this processor's system calls in `struct seccomp_data`: `AUDIT_ARCH_X86_64`
 /// (`<linux/audit.h>`).

@@ -129,11 +129,10 @@ macro_rules! operator_new_frame {
 /// the stack, with r11 and the caller after them. It calls `begins` with their address, the
 /// function that this returns, and `ends`. That function may throw: the frame is described to the
 /// unwinder and has no landing pad.
+#[cfg(not(feature = "standalone"))]
 macro_rules! patched_stub {
     ($begins:path, $ends:path, $frame_bytes:expr, $untraced:expr) => {
-        core::arch::naked_asm!(
-            ".cfi_startproc",
-            "endbr64",
+        crate::arch::patched_frame!($begins, $ends, $frame_bytes, [
             "mov rax, qword ptr [rip + heaptape_thread_state@GOTTPOFF]",
             "mov rax, qword ptr fs:[rax]",
             "test rax, rax",
@@ -142,6 +141,25 @@ macro_rules! patched_stub {
             "jne 2f",
             "jmp qword ptr [r11]",
             "2:",
+        ], (untraced = const $untraced))
+    };
+}
+
+/// The same in the standalone library, where `begins` finds out about the mode.
+#[cfg(feature = "standalone")]
+macro_rules! patched_stub {
+    ($begins:path, $ends:path, $frame_bytes:expr, $untraced:expr) => {
+        crate::arch::patched_frame!($begins, $ends, $frame_bytes, [], ())
+    };
+}
+
+/// The instructions of [`patched_stub`] after those that check the mode.
+macro_rules! patched_frame {
+    ($begins:path, $ends:path, $frame_bytes:expr, [$($check:literal,)*], ($($operand:tt)*)) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            "endbr64",
+            $($check,)*
             "sub rsp, {bytes}",
             ".cfi_adjust_cfa_offset {bytes}",
             "mov [rsp], rdi",
@@ -170,7 +188,7 @@ macro_rules! patched_stub {
             ".cfi_adjust_cfa_offset -{bytes}",
             "ret",
             ".cfi_endproc",
-            begins = sym $begins, ends = sym $ends, bytes = const $frame_bytes, untraced = const $untraced)
+            begins = sym $begins, ends = sym $ends, bytes = const $frame_bytes, $($operand)*)
     };
 }
 
@@ -229,6 +247,19 @@ macro_rules! first_syscall_stub {
     };
 }
 
+/// The first instructions of a program without a loader. It calls `start` with the stack pointer,
+/// and jumps to the address that this returns. The program gets its registers as the kernel set
+/// them, but for r11, which has no meaning there.
+#[cfg(feature = "standalone")]
+macro_rules! program_entry_stub {
+    ($start:path) => {
+        core::arch::naked_asm!(
+            "mov rdi, rsp", "call {start}", "mov r11, rax", "xor eax, eax", "xor ecx, ecx", "xor edx, edx",
+            "xor esi, esi", "xor edi, edi", "xor r8d, r8d", "xor r9d, r9d", "xor r10d, r10d", "jmp r11",
+            start = sym $start)
+    };
+}
+
 /// An entry that only jumps to its body.
 macro_rules! jump_stub {
     ($body:path) => {
@@ -249,7 +280,9 @@ macro_rules! capture_stub {
 
 #[cfg(test)]
 pub(crate) use capture_stub;
+#[cfg(feature = "standalone")]
+pub(crate) use program_entry_stub;
 pub(crate) use {
-    entry_stub, exec_stub, first_syscall_stub, jump_stub, operator_new_frame, operator_stub, patched_stub, report_stub,
-    syscall_stub, untraced_operator_stub, untraced_stub,
+    entry_stub, exec_stub, first_syscall_stub, jump_stub, operator_new_frame, operator_stub, patched_frame,
+    patched_stub, report_stub, syscall_stub, untraced_operator_stub, untraced_stub,
 };

@@ -178,7 +178,7 @@ pub fn row(object: &Object, address: u64) -> Option<Row> {
 /// address, description).
 fn find_fde(object: &Object, address: u64) -> Option<u64> {
     let header = object.unwind_header;
-    let mut tables = Tables::new(object, header);
+    let mut tables = Tables::of_header(object, header);
     if header == 0 || tables.byte()? != 1 {
         return None;
     }
@@ -190,7 +190,7 @@ fn find_fde(object: &Object, address: u64) -> Option<u64> {
     }
     let rows = tables.at;
     let entry = |index: u64| {
-        let mut tables = Tables::new(object, rows.checked_add(index.checked_mul(8)?)?);
+        let mut tables = Tables::of_header(object, rows.checked_add(index.checked_mul(8)?)?);
         let first = header.wrapping_add(tables.signed(4)? as u64);
         Some((first, header.wrapping_add(tables.signed(4)? as u64)))
     };

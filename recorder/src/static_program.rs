@@ -1,0 +1,17 @@
+//! Static programs: they have no loader that would load the preload library.
+//!
+//! `heaptape record` stops such a program at its exec, before its first instruction, maps the
+//! standalone library into it, and lets the library run first. The library attaches the process and
+//! hooks its allocator, and then the program begins. Nothing traces the program then.
+//!
+//! A program is left alone, and runs unrecorded, if it has no function of an allocator that can be
+//! hooked, or gets other rights by its file: the kernel refuses these rights to a traced program.
+
+mod image;
+mod program;
+mod tracee;
+mod unwind_header;
+
+pub use image::{Image, ImageError};
+pub use program::{StaticProgram, find};
+pub use tracee::{LoadError, Tracee};
