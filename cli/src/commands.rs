@@ -56,7 +56,7 @@ commands! {
         pack Pack,
     }
     "Questions" {
-    /// Summarize a recording on one screen
+        /// Summarize a recording on one screen
         report Report,
         /// List blocks that were never freed, by call site, with a verdict
         leaks Leaks,
@@ -88,6 +88,8 @@ commands! {
         fragmentation Fragmentation 20,
         /// Show which blocks contained an address, who allocated and who freed them
         address Address,
+        /// Replay a recording under other allocators, and compare the memory that they take
+        whatif Whatif,
         /// Compare two runs, builds, points in time or processes
         diff Diff,
         /// Check a recording: status 0 complete, 1 readable with something missing, 2 unreadable
@@ -111,7 +113,7 @@ commands! {
         /// List the daemon's epochs, as paths for other commands
         epochs Epochs,
         /// Show what became of a program: how it ended, what grew, since when
-    why Why,
+        why Why,
         /// Print the environment that makes the daemon record a service
         env Env,
         /// Send a trace (MTRC) or a profile (MPTL) to the daemon

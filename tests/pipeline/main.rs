@@ -84,3 +84,4 @@ mod thresholds;
 mod tools;
 mod unwinder;
 mod versions;
+mod whatif;

@@ -43,6 +43,16 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     (
+        "whatif",
+        &[
+            ("heaptape whatif heaptape.redis-server.4711", "resident memory under each allocator that is installed"),
+            (
+                "heaptape whatif --allocator glibc,glibc:arena_max=2,jemalloc heaptape.redis-server.4711",
+                "the same under these, the second with a setting",
+            ),
+        ],
+    ),
+    (
         "stream",
         &[
             ("heaptape stream heaptape.redis.4711", "write the trace of a running recording to standard output"),

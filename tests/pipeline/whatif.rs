@@ -1,0 +1,61 @@
+//! `heaptape whatif`: what a recording takes under an allocator is what the program took under it.
+
+use heaptape_tests::recording::heaptape;
+use heaptape_tests::{Program, target};
+use serde_json::Value;
+use std::path::Path;
+
+/// Asserts that two sizes differ by a tenth at most.
+#[track_caller]
+fn assert_near(replayed: &Value, measured: u64, what: &str) {
+    let replayed = replayed.as_u64().unwrap_or_else(|| panic!("{what}: {replayed}"));
+    assert!(replayed.abs_diff(measured) * 10 <= measured, "{what}: {replayed} replayed, {measured} in the program");
+}
+
+fn whatif(recording: &Path, allocators: &str) -> Value {
+    let arguments = ["whatif".as_ref(), "--json".as_ref(), "--allocator".as_ref(), allocators.as_ref()];
+    let output = heaptape(arguments.into_iter().chain([recording.as_os_str()])).success();
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn replayed_memory_is_that_of_the_program() {
+    let recording = Program::new(target::c("pins_pages")).arg("32").recorded().success();
+    let numbers: Vec<u64> = recording.outcome.text().split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let [peak, end] = numbers[..] else { panic!("{}", recording.outcome) };
+    let jemalloc = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2";
+    let has_jemalloc = Path::new(jemalloc).exists();
+    let names = if has_jemalloc { "glibc,glibc:arena_max=1,jemalloc" } else { "glibc,glibc:arena_max=1" };
+    let answer = whatif(&recording.folder, names);
+    assert!(answer["live_peak_bytes"].as_u64().is_some_and(|bytes| bytes >= 32 << 20), "{answer:#}");
+    let rows = answer["allocators"].as_array().expect("rows");
+    assert_near(&rows[0]["peak_bytes"], peak, "the peak");
+    assert_near(&rows[0]["end_bytes"], end, "the end");
+    assert_eq!((&rows[1]["allocator"], &rows[1]["failed"]), (&"glibc:arena_max=1".into(), &0.into()), "{answer:#}");
+    if has_jemalloc {
+        // Bare, under the allocator that the recording was replayed with.
+        let bare =
+            Program::new(target::c("pins_pages")).arg("32").launched_by(&["env", &format!("LD_PRELOAD={jemalloc}")]);
+        let text = bare.plain().success().text();
+        let peak = text.split_whitespace().next().and_then(|word| word.parse().ok()).expect("its peak");
+        assert_near(&rows[2]["peak_bytes"], peak, "the peak under jemalloc");
+    }
+}
+
+#[test]
+fn what_cannot_be_replayed_is_said() {
+    let folder = heaptape_tests::test_env::folder();
+    let sampled = Program::new(target::c("pins_pages")).arg("1").option("--sample=4KiB").recorded().success();
+    let output = heaptape(["whatif".as_ref(), sampled.folder.as_os_str()]).exits(2);
+    assert!(output.error().contains("the recording is sampled"), "{output}");
+    let output = heaptape(["whatif", "--allocator", "hoard", "x"]).exits(2);
+    assert!(output.error().contains("no allocator is called 'hoard'"), "{output}");
+    // A library that the loader refuses is no allocator.
+    let library = folder.path().join("libx.so");
+    std::fs::write(&library, "no library").expect("a file");
+    let recording = Program::new(target::c("pins_pages")).arg("1").recorded().success();
+    let output =
+        heaptape(["whatif".as_ref(), "--allocator".as_ref(), library.as_os_str(), recording.folder.as_os_str()])
+            .exits(1);
+    assert!(output.text().contains("libx.so: the replay ended with"), "{output}");
+}

@@ -1,0 +1,153 @@
+//! The operations of a recorded process.
+
+use crate::operations::{Action, Operation, Writer};
+use heaptape_analyzer::event::{Event, Span};
+use heaptape_analyzer::model::Model;
+use heaptape_analyzer::model::live_set::Block;
+use heaptape_analyzer::{Process, Progress, replay};
+use heaptape_formats::tape::Entry;
+use rustc_hash::FxHashMap;
+use std::io::{self, Seek, Write};
+
+/// Largest alignment that is concluded from an address, as a binary logarithm.
+const MAX_ALIGNMENT: u32 = 12;
+
+/// Why the operations of a process cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum Unplayable {
+    /// Only some of the events were recorded.
+    #[error("the recording is sampled: the allocations between the samples are not in it")]
+    Sampled,
+    /// The process has more threads than a file of operations holds.
+    #[error("the process had more than 65,536 threads")]
+    Threads,
+    /// The process has no event of its own.
+    #[error("the recording has no allocations of the process")]
+    Empty,
+    /// The file cannot be written.
+    #[error("the file of operations cannot be written")]
+    File(#[from] io::Error),
+}
+
+/// Sums of the sizes that the program requested.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LiveBytes {
+    /// The largest sum of the sizes of all live blocks.
+    pub peak: u64,
+    /// That sum at the end.
+    pub end: u64,
+}
+
+/// Turns events into operations.
+struct Recorded<W: Write + Seek> {
+    writer: Writer<W>,
+    slots: FxHashMap<u64, u32>,
+    free_slots: Vec<u32>,
+    threads: FxHashMap<u32, u16>,
+    live: LiveBytes,
+    error: Option<Unplayable>,
+}
+
+impl<W: Write + Seek> Recorded<W> {
+    fn push(&mut self, event: &Event, action: Action, slot: u32, size: u64) {
+        if self.error.is_some() {
+            return;
+        }
+        let next = self.threads.len();
+        let thread = *self.threads.entry(event.thread).or_insert(next as u16);
+        if usize::from(thread) < next || next <= usize::from(u16::MAX) {
+            let alignment = event.address.trailing_zeros().min(MAX_ALIGNMENT) as u8;
+            let operation = Operation { action, alignment, thread, slot, size };
+            self.error = self.writer.push(operation).err().map(Unplayable::File);
+        } else {
+            self.error = Some(Unplayable::Threads);
+        }
+    }
+
+    fn take_slot(&mut self, index: u64) -> u32 {
+        let next = self.slots.len() as u32;
+        let slot = self.free_slots.pop().unwrap_or(next);
+        self.slots.insert(index, slot);
+        slot
+    }
+
+    fn count(&mut self, added: u64, removed: u64) {
+        self.live.end = self.live.end.saturating_sub(removed).saturating_add(added);
+        self.live.peak = self.live.peak.max(self.live.end);
+    }
+}
+
+impl<W: Write + Seek> Model for Recorded<W> {
+    fn alloc(&mut self, event: &Event, block: &Block) {
+        // A block that a heap of the program returns is in one of malloc's.
+        if event.entry == Entry::AllocReported as u8 {
+            return;
+        }
+        let slot = self.take_slot(event.index);
+        let action = match Entry::from_number(event.entry) {
+            Some(Entry::Calloc) => Action::AllocateZeroed,
+            Some(Entry::PosixMemalign | Entry::AlignedAlloc | Entry::Memalign | Entry::Valloc | Entry::Pvalloc) => {
+                Action::AllocateAligned
+            }
+            _ => Action::Allocate,
+        };
+        self.count(block.size, 0);
+        self.push(event, action, slot, block.size);
+    }
+
+    fn resize(&mut self, event: &Event, old: Option<&Block>, block: &Block) {
+        match self.slots.get(&event.index).copied() {
+            Some(slot) => {
+                self.count(block.size, old.map_or(0, |old| old.size));
+                self.push(event, Action::Resize, slot, block.size);
+            }
+            // Of a block from before the recording, or inherited from the parent.
+            None if event.entry != Entry::ResizeReported as u8 => {
+                let slot = self.take_slot(event.index);
+                self.count(block.size, 0);
+                self.push(event, Action::Allocate, slot, block.size);
+            }
+            None => {}
+        }
+    }
+
+    fn free(&mut self, event: &Event, old: Option<&Block>) {
+        if let Some(slot) = self.slots.remove(&event.index) {
+            self.free_slots.push(slot);
+            self.count(0, old.map_or(0, |old| old.size));
+            self.push(event, Action::Free, slot, 0);
+        }
+    }
+}
+
+/// Writes the operations of a process. Returns the bytes that it requested, and what is missing
+/// from its recording, as sentences.
+///
+/// # Errors
+/// The process has no events that could be replayed, or `out` fails.
+pub fn write_operations<W: Write + Seek>(
+    process: &Process,
+    progress: &Progress,
+    out: W,
+) -> Result<(LiveBytes, Vec<String>), Unplayable> {
+    if process.tape.is_sampled() {
+        return Err(Unplayable::Sampled);
+    }
+    let mut model = Recorded {
+        writer: Writer::new(out)?,
+        slots: FxHashMap::default(),
+        free_slots: Vec::new(),
+        threads: FxHashMap::default(),
+        live: LiveBytes::default(),
+        error: None,
+    };
+    let outcome = replay(process, Span::ALL, progress, &mut model);
+    if let Some(error) = model.error {
+        return Err(error);
+    }
+    if model.writer.finish()?.operations == 0 {
+        return Err(Unplayable::Empty);
+    }
+    let missing = process.missing.iter().chain(&outcome.missing).map(ToString::to_string);
+    Ok((model.live, missing.collect()))
+}
