@@ -34,7 +34,7 @@ struct Log {
 }
 
 impl Log {
-    /// Waits until the program has logged so many signals, for 20 seconds at most.
+    /// Waits until the program has logged this number of signals, for 20 seconds at most.
     fn wait_for(&self, signals: usize) {
         let start = Instant::now();
         let count = || std::fs::read_to_string(&self.path).map_or(0, |text| text.lines().count());

@@ -10,7 +10,7 @@
 //!
 //! Everything else is checked with the kernel: a page that a live frame is in, before its first
 //! word is read, and a word at a guessed address. The kernel copies that word, since another thread
-//! may unmap it at any moment, together with those behind it ([`Copied`]): one call for each word
+//! may unmap it at any moment, together with those after it ([`Copied`]): one call for each word
 //! of a deep stack would take longer than it takes until the next signal.
 //!
 //! What a signal handler on the alternate stack interrupted is guessed, unless it is the thread's
