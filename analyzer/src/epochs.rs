@@ -3,7 +3,7 @@
 
 use crate::load;
 use heaptape_formats::pattern::Pattern;
-use heaptape_formats::recording::{DCPI_FOLDER, PROGRAM_PREFIX, RECORDING, Recording, STREAM, is_epoch};
+use heaptape_formats::recording::{DCPI_FOLDER, MARKS, Mark, PROGRAM_PREFIX, RECORDING, Recording, STREAM, is_epoch};
 use heaptape_formats::tape::journal;
 use std::collections::BTreeMap;
 use std::io;
@@ -106,6 +106,48 @@ pub fn find(state: &Path, query: &EpochQuery) -> io::Result<Vec<PathBuf>> {
         return Ok(kept.collect());
     }
     Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+/// Returns the marks of a state folder, oldest first.
+///
+/// # Errors
+/// Returns the error of the file. A state folder without marks has none.
+pub fn marks(state: &Path) -> io::Result<Vec<Mark>> {
+    match std::fs::read_to_string(state.join(MARKS)) {
+        Ok(text) => Ok(Mark::read_all(&text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the epochs in the folder of a user, oldest first, each with its end in nanoseconds since
+/// 1970 if it has ended.
+fn ends(user: &Path) -> io::Result<Vec<(PathBuf, Option<u64>)>> {
+    let epochs = folders(user)?.into_iter().filter(|(name, _)| is_epoch(name));
+    let with_end = |(_, path): (String, PathBuf)| {
+        let read = std::fs::read(path.join(RECORDING)).ok()?;
+        let about: Recording = serde_json::from_slice(&read).ok()?;
+        Some((path, about.ended_unix_ns))
+    };
+    Ok(epochs.filter_map(with_end).collect())
+}
+
+/// Returns the epoch of a user whose end is nearest to a time, with its end; `None` if no epoch has
+/// ended. Times are in nanoseconds since 1970.
+///
+/// # Errors
+/// Returns an error if the folder of the user cannot be read.
+pub fn ending_nearest(user: &Path, unix_ns: u64) -> io::Result<Option<(PathBuf, u64)>> {
+    let ended = ends(user)?.into_iter().filter_map(|(path, ended)| Some((path, ended?)));
+    Ok(ended.min_by_key(|(_, ended)| ended.abs_diff(unix_ns)))
+}
+
+/// Returns the newest epoch of a user.
+///
+/// # Errors
+/// Returns an error if the folder of the user cannot be read.
+pub fn newest(user: &Path) -> io::Result<Option<PathBuf>> {
+    Ok(ends(user)?.pop().map(|(path, _)| path))
 }
 
 /// Returns whether a process is being recorded as a trace, or its recorder was killed.

@@ -17,6 +17,8 @@ pub struct ProcessFilter {
     pub program: Option<String>,
     /// Whether short-lived processes are listed one by one.
     pub all: bool,
+    /// Whether only processes match that ran when their recording ended.
+    pub running: bool,
 }
 
 /// Why a [`ProcessFilter`] selects no process.
@@ -71,13 +73,14 @@ impl From<Option<String>> for ProcessFilter {
 impl ProcessFilter {
     /// Returns whether all processes match.
     pub const fn is_all(&self) -> bool {
-        self.process.is_none() && self.program.is_none()
+        self.process.is_none() && self.program.is_none() && !self.running
     }
 
     /// Returns whether a process matches.
     pub fn matches(&self, process: &Process) -> bool {
         self.process.as_ref().is_none_or(|name| process.is(name))
             && self.program.as_ref().is_none_or(|program| is_program(process, program))
+            && (!self.running || matches!(process.about.exit, Some(Exit::Running) | None))
     }
 
     /// Returns the matching processes of recordings.

@@ -14,6 +14,7 @@ pub mod examples;
 mod frames;
 mod live;
 mod record_live;
+mod since;
 mod thresholds;
 
 macro_rules! commands {

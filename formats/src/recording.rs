@@ -241,6 +241,26 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
+/// Name of the file in the daemon's state folder that has the marks: a line of JSON for each, the
+/// oldest one first.
+pub const MARKS: &str = "marks.jsonl";
+
+/// A named point in time, such as that of a deploy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// Name of the mark.
+    pub name: String,
+    /// Time of the mark, in nanoseconds since 1970.
+    pub unix_ns: u64,
+}
+
+impl Mark {
+    /// Reads the lines of [`MARKS`]. Lines that are no mark are left out.
+    pub fn read_all(text: &str) -> Vec<Mark> {
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+}
+
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -6,6 +6,7 @@ use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Daemon, target, test_env};
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::time::Duration;
 
 /// The configuration is read again by `ctl reload` and by SIGHUP. Rules apply to programs that
@@ -158,4 +159,49 @@ fn sampled_services_are_judged_by_their_history() {
         }
     }
     drop(running);
+}
+
+/// What grew since a mark is known by call site, also if the program was restarted since then, and
+/// ended processes do not count.
+#[test]
+fn growth_since_a_mark_is_that_of_the_running_processes() {
+    let daemon = Daemon::start(&[]);
+    let program = target::c("leaks_slowly");
+    let spawn = || daemon.spawn(&program, &["100000", "2"], None);
+    let live = || daemon.list("leaks_slowly").iter().map(|one| one["live_bytes"].as_u64().unwrap_or(0)).max();
+    let since = |since: &str| {
+        let control = daemon.control();
+        let arguments = ["diff", "leaks_slowly", "--json", "--since", since];
+        let arguments = arguments.into_iter().map(OsStr::new).chain(["--control".as_ref(), control.as_os_str()]);
+        heaptape(arguments)
+    };
+    let first = spawn();
+    until("it grows", || live() > Some(20_000));
+    let refused = since("deploy-42");
+    assert!(refused.code() == 2 && refused.error().contains("a mark (there is none)"), "{refused}");
+    let text = daemon.ctl(&["mark", "deploy-42"]).success().text().to_owned();
+    assert_eq!(text, "marked; 1 epoch sealed\n");
+    let at_mark = live().expect("it is served");
+    assert!(!daemon.ctl(&["mark", ""]).text().contains("marked"));
+    drop(first);
+    let second = spawn();
+    until("the second one holds more", || live() > Some(at_mark * 2 + 20_000));
+    let output = since("deploy-42").success();
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let of = |side: &str| answer[side]["live_bytes"].as_f64().unwrap_or_else(|| panic!("{answer:#}")) as u64;
+    // The first process, which has ended, is on the old side only.
+    assert!(of("a") > 20_000 && of("a") <= at_mark, "{at_mark}: {answer:#}");
+    assert!(of("a") < of("b") && of("b") <= live().expect("it is served"), "{answer:#}");
+    assert_eq!(
+        (&answer["changes"][0]["functions"][0], &answer["changes"][0]["status"]),
+        (&"keeps".into(), &"changed".into())
+    );
+    assert!(output.error().contains("heaptape: compared with 20"), "{output}");
+    assert!(!output.error().contains("incomplete"), "the epoch of the present lists all processes: {output}");
+    // In the list, growth counts from the start of each process.
+    let entry = daemon.list("leaks_slowly").remove(0);
+    assert!(entry["growths"]["start"].as_i64() > Some(0) && entry["growths"]["hour"].is_null(), "{entry:#}");
+    let list = daemon.ctl(&["list", "leaks_slowly", "--growth", "start"]).success().text().to_owned();
+    assert!(list.contains(" +"), "{list}");
+    drop(second);
 }

@@ -74,7 +74,8 @@ pub struct ProcessArgs {
 impl ProcessArgs {
     /// Returns the selection in the form that the analyzer takes.
     pub fn processes(&self) -> ProcessFilter {
-        ProcessFilter { process: self.process.clone(), program: self.program.clone(), all: false }
+        let (process, program) = (self.process.clone(), self.program.clone());
+        ProcessFilter { process, program, ..ProcessFilter::default() }
     }
 }
 

@@ -2,7 +2,7 @@
 //! out.
 
 use super::frames::Frames;
-use crate::control::{Control, growth, live_bytes, live_since, mode};
+use crate::control::{Control, growth, live_bytes, live_since, mode, signed_bytes};
 use crate::table::{self, Column};
 use crate::{Outcome, terminal};
 use heaptape_analyzer::report::json;
@@ -44,6 +44,35 @@ enum Sort {
     Name,
 }
 
+/// Periods over which growth is shown.
+#[derive(Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Period {
+    /// The last minute
+    #[default]
+    Minute,
+    /// The last hour
+    Hour,
+    /// The last day
+    Day,
+    /// Since the start of the process
+    Start,
+    /// Since the last mark
+    Mark,
+}
+
+impl Period {
+    /// Returns the period's key in the answer of the daemon.
+    fn key(self) -> &'static str {
+        match self {
+            Period::Minute => "minute",
+            Period::Hour => "hour",
+            Period::Day => "day",
+            Period::Start => "start",
+            Period::Mark => "mark",
+        }
+    }
+}
+
 #[derive(clap::Subcommand)]
 enum Command {
     /// Show the state of the daemon: processes, events, memory, disk, budgets that were hit
@@ -58,6 +87,9 @@ enum Command {
         /// Column to sort by, largest first [default: order of arrival]
         #[arg(long, value_name = "COLUMN", value_enum)]
         sort: Option<Sort>,
+        /// Period of the column GROWTH
+        #[arg(long, value_name = "PERIOD", value_enum, default_value = "minute")]
+        growth: Period,
     },
     /// Show one process and its call sites by live bytes
     Show {
@@ -88,6 +120,12 @@ enum Command {
     },
     /// End the current epoch, which is a folder of recordings, and start the next one
     Epoch,
+    /// Set a mark, such as deploy-42: `heaptape diff --since deploy-42 NAME` compares with the
+    /// state at this time
+    Mark {
+        /// Name of the mark
+        name: String,
+    },
     /// Start new traces of processes in mode trace, within the epoch
     Rotate {
         /// Pid, pattern of names (* and ? are wildcards), or all
@@ -115,6 +153,7 @@ impl Command {
             Command::Mode { which: name, mode } => Request::Mode { which: which(name), mode: *mode },
             Command::Snapshot { which: name } => Request::Snapshot { which: which(name) },
             Command::Epoch => Request::Epoch,
+            Command::Mark { name } => Request::Mark { name: name.clone() },
             Command::Rotate { which: name } => Request::Rotate { which: which(name) },
             Command::Flush => Request::Flush,
             Command::Metrics => Request::Metrics,
@@ -127,9 +166,9 @@ impl Command {
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let (control, request) = (Control::at(args.control), args.command.request());
     let mut answer = control.json(&request)?;
-    if let Command::List { which, label, sort } = &args.command {
+    if let Command::List { which, label, sort, growth } = &args.command {
         let is_narrowed = which.is_some() || label.is_some();
-        select(&mut answer, which.as_deref(), label.as_deref(), *sort);
+        select(&mut answer, which.as_deref(), label.as_deref(), *sort, *growth);
         if is_narrowed && answer.as_array().is_some_and(Vec::is_empty) {
             if args.json {
                 println!("[]");
@@ -138,18 +177,22 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
             return Ok(Outcome::NoAnswer);
         }
     }
+    let period = match &args.command {
+        Command::List { growth, .. } => *growth,
+        _ => Period::default(),
+    };
     let mut out = terminal::stdout();
     if args.json && request != Request::Metrics {
         json::print(&mut out, &answer)?;
     } else {
-        print(&request, &control.read(&request, answer)?, &mut out)?;
+        print(&request, &control.read(&request, answer)?, period, &mut out)?;
     }
     out.flush()?;
     Ok(Outcome::Done)
 }
 
 /// Keeps the entries of a list that match, in the order of a column.
-fn select(answer: &mut Value, which: Option<&str>, label: Option<&str>, sort: Option<Sort>) {
+fn select(answer: &mut Value, which: Option<&str>, label: Option<&str>, sort: Option<Sort>, period: Period) {
     let Some(entries) = answer.as_array_mut() else { return };
     let (name, pid) = (which.map(Pattern::whole), which.and_then(|which| which.parse::<u64>().ok()));
     let label = label.map(Pattern::whole);
@@ -169,15 +212,19 @@ fn select(answer: &mut Value, which: Option<&str>, label: Option<&str>, sort: Op
         Some(Sort::Growth) => "growth",
         Some(Sort::Lost) => "lost",
     };
+    if let (Some(Sort::Growth), Period::Hour | Period::Day | Period::Start | Period::Mark) = (sort, period) {
+        let growth = |entry: &Value| entry["growths"][period.key()].as_i64();
+        return entries.sort_by_key(|entry| (Reverse(growth(entry)), entry["pid"].as_u64()));
+    }
     let number = |entry: &Value| entry[key].as_u64().map(i128::from).or(entry[key].as_i64().map(i128::from));
     entries.sort_by_key(|entry| (Reverse(number(entry)), entry["pid"].as_u64()));
 }
 
 /// Prints the answer to a request as text.
-fn print(request: &Request, response: &Response, out: &mut dyn Write) -> std::io::Result<()> {
+fn print(request: &Request, response: &Response, period: Period, out: &mut dyn Write) -> std::io::Result<()> {
     match response {
         Response::Status(found) => status(found, out),
-        Response::List(entries) => list(entries, out),
+        Response::List(entries) => list(entries, period, out),
         Response::Show(found) => show(found, out),
         Response::Metrics(text) => out.write_all(text.as_bytes()),
         Response::Mode(changed) => {
@@ -187,6 +234,9 @@ fn print(request: &Request, response: &Response, out: &mut dyn Write) -> std::io
             writeln!(out, "{} started anew", counted(count.processes, "trace"))
         }
         Response::Processes(count) => writeln!(out, "{} written", counted(count.processes, "process")),
+        Response::Epochs(count) if matches!(request, Request::Mark { .. }) => {
+            writeln!(out, "marked; {} sealed", counted(count.epochs, "epoch"))
+        }
         Response::Epochs(count) => writeln!(out, "{} sealed", counted(count.epochs, "epoch")),
         Response::Reloaded(found) => reloaded(found, out),
         Response::Stopped(_) => writeln!(out, "stopped"),
@@ -260,13 +310,13 @@ const COLUMNS: [Column; 11] = [
     Column::Left("NOTE"),
 ];
 
-fn list(entries: &[Entry], out: &mut dyn Write) -> std::io::Result<()> {
+fn list(entries: &[Entry], period: Period, out: &mut dyn Write) -> std::io::Result<()> {
     if entries.is_empty() {
         return writeln!(out, "no processes; programs are recorded that start in the environment of `heaptape env`");
     }
     let none = String::new;
     let cells = entries.iter().map(|entry| match entry {
-        Entry::Process(process) => row(process),
+        Entry::Process(process) => row(process, period),
         Entry::Stream(stream) => vec![
             stream.pid.to_string(),
             stream.name.clone(),
@@ -285,7 +335,7 @@ fn list(entries: &[Entry], out: &mut dyn Write) -> std::io::Result<()> {
 }
 
 /// Returns the cells of a process.
-fn row(process: &Process) -> Vec<String> {
+fn row(process: &Process, period: Period) -> Vec<String> {
     let held = process.held.as_ref().map(|held| format!("held down: {held}"));
     let notes: Vec<String> = held.into_iter().chain(live_since(process)).collect();
     vec![
@@ -296,7 +346,10 @@ fn row(process: &Process) -> Vec<String> {
         live_bytes(process),
         count(process.live_blocks),
         count(process.allocs_a_second),
-        growth(process),
+        match period {
+            Period::Minute => growth(process),
+            _ => process.growths.get(period.key()).map_or_else(|| "–".into(), |growth| signed_bytes(*growth)),
+        },
         count(process.lost),
         process.label.clone(),
         notes.join(", "),
@@ -304,7 +357,7 @@ fn row(process: &Process) -> Vec<String> {
 }
 
 fn show(found: &Details, out: &mut dyn Write) -> std::io::Result<()> {
-    list(&[Entry::Process(Box::new(found.process.clone()))], out)?;
+    list(&[Entry::Process(Box::new(found.process.clone()))], Period::default(), out)?;
     writeln!(out, "folder {}", clean(&found.process.folder))?;
     let mut frames = Frames::default();
     for site in &found.call_sites {

@@ -2,6 +2,7 @@
 
 use super::common::{Names, Only, Strict, print};
 use super::leaks::Suppress;
+use super::since;
 use super::thresholds::Thresholds;
 use crate::Outcome;
 use anyhow::bail;
@@ -42,12 +43,20 @@ enum Normalise {
 #[command(after_help = "Two points in time of one recording: heaptape diff --from 40% --until 90% DIR. \
     Two processes of one: heaptape diff --process-a 4711 --process-b 4712 DIR DIR.")]
 pub struct Args {
-    /// Old run: a recording, the folder of a process, or a file of any format that can be read
+    /// Old run: a recording, the folder of a process, or a file of any format that can be read;
+    /// with --since the name, pid or label of a program that the daemon serves
     #[arg(value_name = "A")]
     a: PathBuf,
     /// New run; without it, two points in time of A are compared
     #[arg(value_name = "B")]
     b: Option<PathBuf>,
+    /// Compare a program that the daemon serves with its state at a time (24h ago), or at a mark of
+    /// `heaptape ctl mark`
+    #[arg(long, value_name = "TIME|MARK", conflicts_with_all = ["b", "from", "process_a", "process_b", "program", "program_a", "program_b"])]
+    since: Option<String>,
+    /// Control socket of the daemon, for --since
+    #[arg(long, value_name = "PATH", requires = "since")]
+    control: Option<PathBuf>,
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
@@ -138,13 +147,18 @@ fn runs(
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let (mut at_a, mut at_b) = (args.at_a, args.at_b);
-    let b = match &args.b {
-        Some(b) => b.clone(),
-        None if args.from.is_some() => {
+    let sides = match &args.since {
+        Some(since) => Some(since::find(&args.a.to_string_lossy(), since, args.control)?),
+        None => None,
+    };
+    let b = match (&sides, &args.b) {
+        (Some(sides), _) => sides.new.clone(),
+        (None, Some(b)) => b.clone(),
+        (None, None) if args.from.is_some() => {
             (at_a, at_b) = (args.from, args.until);
             args.a.clone()
         }
-        None => bail!("only one run: name another one, or two points in time of it (--from, --until)"),
+        (None, None) => bail!("only one run: name another one, or two points in time of it (--from, --until)"),
     };
     let normalization = match (args.normalise, &args.per[..]) {
         (Some(Normalise::Time), _) => Normalization::Time,
@@ -167,7 +181,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
             Sort::Allocs => Order::Allocs,
             Sort::Relative => Order::Relative,
         },
-        within_one: args.b.is_none(),
+        within_one: args.b.is_none() && sides.is_none(),
         noise: args.noise / 100.0,
         min_share: args.min_share / 100.0,
         top: args.top,
@@ -177,10 +191,14 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let filter = args.only.filter();
     let named = |process: Option<String>, program: Option<String>| {
         let program = program.or_else(|| args.program.clone());
-        ProcessFilter { process, program, all: false }
+        ProcessFilter { process, program, ..ProcessFilter::default() }
     };
-    let (of_a, of_b) = (named(args.process_a, args.program_a), named(args.process_b, args.program_b));
-    let old = runs(&args.a, &args.again_a, &of_a, at_a, &filter);
+    let (mut of_a, mut of_b) = (named(args.process_a, args.program_a), named(args.process_b, args.program_b));
+    let mut a = args.a;
+    if let Some(sides) = sides {
+        (a, of_a, of_b) = (sides.old, sides.processes.clone(), sides.processes);
+    }
+    let old = runs(&a, &args.again_a, &of_a, at_a, &filter);
     let new = runs(&b, &args.again_b, &of_b, at_b, &filter);
     if args.thresholds.is_given() {
         let query = Query { paths: vec![b], json: args.json, processes: of_b, filter, ..Query::default() };

@@ -5,7 +5,7 @@ use anyhow::anyhow;
 use heaptape_analyzer::epochs::{self, EpochQuery};
 use heaptape_formats::pattern::Pattern;
 use heaptape_recorder::daemon::protocol::{Entry, Process, Request, Response, Which};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Makes the daemon write the processes of a name, pid or label. Returns their folders, of all
 /// segments.
@@ -14,6 +14,28 @@ use std::path::{Path, PathBuf};
 /// When no daemon answers, when it serves no such process, or when nothing of it is recorded.
 pub fn folders(which: &str, control: Option<PathBuf>) -> anyhow::Result<Vec<PathBuf>> {
     let control = Control::at(control);
+    let (state, chosen) = chosen(which, &control)?;
+    let mut found = Vec::new();
+    for process in &chosen {
+        // It may end in this moment; then what is recorded of it is its end.
+        let _ = control.ask(&Request::Snapshot { which: Which(process.pid.to_string()) });
+        let query = EpochQuery { user: Some(process.uid), pid: Some(process.pid), ..EpochQuery::default() };
+        found.extend(epochs::find(&state, &query)?);
+    }
+    if chosen.is_empty() {
+        return Err(unknown(which));
+    }
+    if found.is_empty() {
+        return Err(anyhow!("nothing is recorded of '{which}': its mode is off"));
+    }
+    Ok(found)
+}
+
+/// Returns the state folder of a daemon, and the processes of a name, pid or label that it serves.
+///
+/// # Errors
+/// When no daemon answers.
+pub fn chosen(which: &str, control: &Control) -> anyhow::Result<(PathBuf, Vec<Process>)> {
     let Response::Status(status) = control.ask(&Request::Status)? else {
         return Err(control.unexpected("no status"));
     };
@@ -23,23 +45,12 @@ pub fn folders(which: &str, control: Option<PathBuf>) -> anyhow::Result<Vec<Path
         Entry::Stream(_) => None,
     });
     let served: Vec<Process> = served.collect();
-    let chosen = choose(&served, which);
-    let mut found = Vec::new();
-    for process in &chosen {
-        // It may end in this moment; then what is recorded of it is its end.
-        let _ = control.ask(&Request::Snapshot { which: Which(process.pid.to_string()) });
-        let query = EpochQuery { user: Some(process.uid), pid: Some(process.pid), ..EpochQuery::default() };
-        found.extend(epochs::find(Path::new(&status.state), &query)?);
-    }
-    if chosen.is_empty() {
-        return Err(anyhow!(
-            "the daemon serves no process with the name, pid or label '{which}'; `heaptape ctl list` lists all"
-        ));
-    }
-    if found.is_empty() {
-        return Err(anyhow!("nothing is recorded of '{which}': its mode is off"));
-    }
-    Ok(found)
+    Ok((status.state.into(), choose(&served, which).into_iter().cloned().collect()))
+}
+
+/// Returns the error for processes that the daemon does not serve.
+pub fn unknown(which: &str) -> anyhow::Error {
+    anyhow!("the daemon serves no process with the name, pid or label '{which}'; `heaptape ctl list` lists all")
 }
 
 /// Returns the processes with a pid, else those with a name, else those with a label.

@@ -10,6 +10,7 @@ use super::clients::Ended;
 use super::config::Keep;
 use super::dcpi_profiles::{DcpiProfiles, Host};
 use super::epoch::{Epoch, start_of};
+use super::marks;
 use super::programs::Program;
 use super::retention::{self, Limit, Share, Sizes};
 use crate::access::make_folder;
@@ -22,7 +23,7 @@ use crate::store::{Callback, Stored};
 use crate::symbols::{Job, Saver};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use formats::recording::{
-    DCPI_FOLDER, Exit, Kept, PROFILE, PROGRAM_PREFIX, ProcessInfo, RECORDING, Recording, STREAM, TAPE, TRACE,
+    DCPI_FOLDER, Exit, Kept, Mark, PROFILE, PROGRAM_PREFIX, ProcessInfo, RECORDING, Recording, STREAM, TAPE, TRACE,
 };
 use formats::tape::{self, Origin, journal};
 use std::collections::{BTreeMap, HashMap};
@@ -71,6 +72,8 @@ pub enum ArchiveCommand {
     Seal(Arc<Epoch>, Callback),
     /// All data so far is to be written.
     Flush(Callback),
+    /// A mark was set.
+    Mark(Mark, Callback),
     /// The limits of what is kept have changed.
     Keep(Keep),
 }
@@ -262,6 +265,10 @@ impl Archive {
                     self.seal(open);
                 }
                 self.sweep();
+                then.call();
+            }
+            ArchiveCommand::Mark(mark, then) => {
+                log_error(&self.disk, marks::add(&self.state, mark));
                 then.call();
             }
             ArchiveCommand::Keep(keep) => {

@@ -3,6 +3,7 @@
 use super::config::{Choice, MAX_INTERVAL, MIN_INTERVAL, Sampling};
 use super::epoch::Epoch;
 use super::fd_store::Name;
+use super::growth::LiveHistory;
 use super::protocol;
 use crate::options::Mode;
 use crate::process;
@@ -58,6 +59,8 @@ pub struct Client {
     pub since: Instant,
     /// Measurements of the last minute, one per second.
     pub past: VecDeque<(Instant, StatsSnapshot)>,
+    /// The live bytes of the last day.
+    pub history: LiveHistory,
     /// CPU time of the process at the last measurement, in clock ticks of the kernel.
     pub ticks: u64,
     /// When the events of its flight recording were last kept.
@@ -142,7 +145,17 @@ impl Client {
 
     /// Stores a measurement. Called once a second.
     pub fn measure(&mut self) {
-        self.past.push_back((Instant::now(), self.now()));
+        let (at, now) = (Instant::now(), self.now());
+        // Of a process that is taken over, nothing is known until its first events are read.
+        if self.past.is_empty() && now == StatsSnapshot::default() {
+            return;
+        }
+        let known_since = self.session.stats.live_since_unix_ns.load(Relaxed);
+        if self.history.add(at, now.live_bytes, known_since) {
+            // Against what was live in the other set, the growth would be untrue.
+            self.past.clear();
+        }
+        self.past.push_back((at, now));
         if self.past.len() > MAX_MEASUREMENTS {
             self.past.pop_front();
         }
@@ -258,6 +271,7 @@ impl Client {
             threads: now.threads,
             growth: self.growth(),
             growth_seconds: Some(self.growth_seconds()),
+            growths: self.history.growths(),
             allocs_a_second: rates.allocs,
             bytes_a_second: rates.bytes,
             events_a_second: rates.events,

@@ -15,7 +15,7 @@ use crate::session::{Session, SessionId};
 use crate::store::{Callback, Stored};
 use crate::symbols::{Job, Saver};
 use crossbeam_channel::{Sender, unbounded};
-use formats::recording::{Kept, ProcessInfo};
+use formats::recording::{Kept, Mark, ProcessInfo};
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -240,6 +240,17 @@ impl Epochs {
     /// Makes the archive write everything.
     pub fn flush(&self, on_done: Callback) {
         self.send(ArchiveCommand::Flush(on_done));
+    }
+
+    /// Returns the function that does so, for another thread.
+    pub fn flusher(&self, on_done: Callback) -> Callback {
+        let archive = self.archive.clone();
+        Callback::new(move || drop(archive.send(ArchiveCommand::Flush(on_done))))
+    }
+
+    /// Adds a mark to those in the state folder.
+    pub fn mark(&self, mark: Mark, on_done: Callback) {
+        self.send(ArchiveCommand::Mark(mark, on_done));
     }
 
     /// Ends the current epoch of a user, and returns it. [`Epochs::close`] completes that.

@@ -10,8 +10,8 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// The values of `word` in a request.
-const COMMANDS: [&str; 11] =
-    ["status", "list", "show", "mode", "snapshot", "epoch", "rotate", "flush", "metrics", "reload", "stop"];
+const COMMANDS: [&str; 12] =
+    ["status", "list", "show", "mode", "snapshot", "epoch", "mark", "rotate", "flush", "metrics", "reload", "stop"];
 
 /// A request to the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -46,6 +46,11 @@ pub enum Request {
     },
     /// The end of the epochs of all users.
     Epoch,
+    /// A named point in time, at which the epochs of all users end.
+    Mark {
+        /// Name of the mark.
+        name: String,
+    },
     /// New files for the events of processes, within the epoch.
     Rotate {
         /// Which processes are meant.
@@ -112,7 +117,7 @@ pub enum Response {
     Mode(Changed),
     /// To [`Request::Snapshot`], [`Request::Flush`] and [`Request::Rotate`].
     Processes(Processes),
-    /// The answer to [`Request::Epoch`].
+    /// The answer to [`Request::Epoch`] and [`Request::Mark`].
     Epochs(Epochs),
     /// The answer to [`Request::Reload`].
     Reloaded(Reloaded),
@@ -140,7 +145,7 @@ impl Response {
             Request::Snapshot { .. } | Request::Flush | Request::Rotate { .. } => {
                 serde_json::from_value(answer).map(Response::Processes)
             }
-            Request::Epoch => serde_json::from_value(answer).map(Response::Epochs),
+            Request::Epoch | Request::Mark { .. } => serde_json::from_value(answer).map(Response::Epochs),
             Request::Reload => serde_json::from_value(answer).map(Response::Reloaded),
             Request::Stop => serde_json::from_value(answer).map(Response::Stopped),
         }
@@ -311,6 +316,10 @@ pub struct Process {
     pub growth: i64,
     /// Seconds over which the growth was measured, at most 60. Older daemons do not send it.
     pub growth_seconds: Option<u64>,
+    /// Growth of the live bytes in the last `hour` and `day`, since the `start` of the process or
+    /// since when its blocks are known, and since the last `mark`, as far as it is known.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub growths: BTreeMap<String, i64>,
     /// Number of allocations per second.
     pub allocs_a_second: u64,
     /// Bytes allocated per second.

@@ -286,6 +286,8 @@ impl Service {
         while let Ok(stored) = self.stages.stored.try_recv() {
             self.stored(stored);
         }
+        // The archive ends when nobody can send to it any more.
+        self.flushes.clear();
         self.epochs.finish();
         self.saver.iter().for_each(|saver| saver.finish(ANSWER_TIMEOUT));
         sync::finish();

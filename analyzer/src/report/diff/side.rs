@@ -2,7 +2,7 @@
 
 use crate::event::{Bound, Range};
 use crate::load::{self, Events, Process, Recording};
-use crate::missing::lines;
+use crate::missing::{Missing, lines};
 use crate::processes::ProcessFilter;
 use crate::program_frames::Role;
 use crate::progress::Progress;
@@ -246,6 +246,10 @@ pub(super) fn measure(
                     (row.bytes, stack_json(symbols, stacks, row.site), file);
             }
         }
+    }
+    if side.processes.running {
+        // They have no end yet, and neither has their epoch.
+        missing.retain(|one| !matches!(one, Missing::Unfinished | Missing::NoEnd));
     }
     let several = processes.len() > 1 || recording.missing.len() == missing.len();
     let of = if several { format!("{}: ", side.path.display()) } else { String::new() };

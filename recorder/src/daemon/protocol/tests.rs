@@ -24,6 +24,7 @@ fn requests_have_the_lines_of_the_first_version() {
         ),
         (Request::Snapshot { which: all() }, r#"{"which":"all","word":"snapshot"}"#),
         (Request::Epoch, r#"{"word":"epoch"}"#),
+        (Request::Mark { name: "deploy-42".into() }, r#"{"name":"deploy-42","word":"mark"}"#),
         (Request::Rotate { which: all() }, r#"{"which":"all","word":"rotate"}"#),
         (Request::Flush, r#"{"word":"flush"}"#),
         (Request::Metrics, r#"{"word":"metrics"}"#),
@@ -47,7 +48,8 @@ fn missing_fields_have_defaults_and_unknown_fields_are_ignored() {
 
 #[test]
 fn invalid_requests_are_refused_with_what_to_do() {
-    let commands = "must be one of status, list, show, mode, snapshot, epoch, rotate, flush, metrics, reload, stop";
+    let commands =
+        "must be one of status, list, show, mode, snapshot, epoch, mark, rotate, flush, metrics, reload, stop";
     for (line, expected) in [
         (r#"{"word":"dance"}"#, format!("unknown command 'dance': {commands}")),
         ("{}", format!("unknown command '': {commands}")),

@@ -1,6 +1,7 @@
 //! The answers of the service to the commands of `ctl`.
 
 use super::Service;
+use crate::clock;
 use crate::crash;
 use crate::daemon::config::Choice;
 use crate::daemon::control::Answer;
@@ -13,9 +14,13 @@ use crate::session::SessionId;
 use crate::store::Callback;
 use crossbeam_channel::{Sender, bounded, unbounded};
 use formats::pattern::Pattern;
+use formats::recording::Mark;
 
 /// Maximum number of call sites in the answer to `show`.
 const MAX_SITES: u64 = 1000;
+
+/// Maximum length of the name of a mark, in bytes.
+const MAX_MARK_BYTES: usize = 200;
 
 /// Returns the callback that reports to a channel that something is done.
 pub(super) fn notifier(done: &Sender<()>) -> Callback {
@@ -37,6 +42,7 @@ impl Service {
             Request::Snapshot { which } => self.selected(which).map(|ids| self.snapshot(&ids)),
             Request::Rotate { which } => self.selected(which).map(|ids| self.rotate_traces(&ids)),
             Request::Epoch => Ok(self.end_epochs()),
+            Request::Mark { name } => self.mark(name),
             Request::Flush => Ok(self.write_all()),
             Request::Reload => self.reload().map(|reloaded| Answer::Now(Response::Reloaded(reloaded))),
             Request::Stop => {
@@ -59,6 +65,24 @@ impl Service {
         let users = self.epochs.users().len();
         self.rotate_all(&mut |_| notifier(&done));
         Answer::When(dones, users, Response::Epochs(Epochs { epochs: users as u64 }))
+    }
+
+    /// Sets a mark: the epochs of all users end, so that the state at this time is kept.
+    fn mark(&mut self, name: &str) -> Result<Answer, String> {
+        if name.is_empty() || name.len() > MAX_MARK_BYTES || name.chars().any(char::is_control) {
+            return Err(format!("invalid mark: must have 1 to {MAX_MARK_BYTES} bytes, and no control characters"));
+        }
+        for client in self.registry.clients_mut() {
+            client.measure();
+            client.history.mark();
+        }
+        let mark = Mark { name: name.to_owned(), unix_ns: clock::unix_ns() };
+        tracing::info!("mark {name}: the epochs of all users end");
+        let (done, dones) = unbounded();
+        let users = self.epochs.users().len();
+        self.rotate_all(&mut |_| notifier(&done));
+        self.epochs.mark(mark, notifier(&done));
+        Ok(Answer::When(dones, users + 1, Response::Epochs(Epochs { epochs: users as u64 })))
     }
 
     /// Returns the processes that a request selects.

@@ -11,40 +11,54 @@ use crate::session::SessionId;
 use crate::store::Callback;
 use crate::sys;
 use crossbeam_channel::unbounded;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+/// Calls a function when its last owner is gone.
+#[derive(Debug)]
+struct AtLast(Mutex<Option<Callback>>);
+
+impl Drop for AtLast {
+    fn drop(&mut self) {
+        let function = self.0.get_mut().map_or(None, Option::take);
+        function.into_iter().for_each(Callback::call);
+    }
+}
 
 /// A flush that waits for processes that have ended.
 #[derive(Debug)]
 pub struct PendingFlush {
     /// The processes that are not completely written.
     waits_for: Vec<SessionId>,
-    on_done: Callback,
+    /// What is to be done when all processes are written.
+    _at_last: Arc<AtLast>,
 }
 
 impl Service {
-    /// Writes all processes to disk. Those that have ended are completely written, too: without
-    /// that, a process would be in no list and in no epoch for a while.
+    /// Writes all processes to disk, and then the epochs, which list the processes with files.
+    /// Processes that have ended are completely written, too: without that, one would be in no list
+    /// and in no epoch for a while.
     pub(super) fn write_all(&mut self) -> Answer {
         self.end_exited();
         let ids = self.registry.select(|_| true);
         let (done, dones) = unbounded();
-        ids.iter().for_each(|id| self.send_command(*id, ProcessCommand::Snapshot(notifier(&done))));
-        let waits_for = self.registry.ending_ids();
-        self.flushes.push(PendingFlush { waits_for, on_done: notifier(&done) });
+        let at_last = Arc::new(AtLast(Mutex::new(Some(self.epochs.flusher(notifier(&done))))));
+        for id in &ids {
+            // A process that ends meanwhile drops its callback.
+            let at_last = Arc::clone(&at_last);
+            self.send_command(*id, ProcessCommand::Snapshot(Callback::new(move || drop(at_last))));
+        }
+        self.flushes.push(PendingFlush { waits_for: self.registry.ending_ids(), _at_last: at_last });
         self.complete_flushes();
-        Answer::When(dones, ids.len() + 1, processes(ids.len()))
+        Answer::When(dones, 1, processes(ids.len()))
     }
 
-    /// Makes the archive write for each flush whose ended processes are handed to it.
+    /// Completes the flushes whose ended processes are handed to the archive.
     pub(super) fn complete_flushes(&mut self) {
-        for mut flush in std::mem::take(&mut self.flushes) {
+        for flush in &mut self.flushes {
             flush.waits_for.retain(|id| self.registry.ending(*id).is_some());
-            if flush.waits_for.is_empty() {
-                self.epochs.flush(flush.on_done);
-            } else {
-                self.flushes.push(flush);
-            }
         }
+        self.flushes.retain(|flush| !flush.waits_for.is_empty());
     }
 
     /// Ends the recordings of all processes that have ended.

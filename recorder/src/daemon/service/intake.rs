@@ -10,6 +10,7 @@ use crate::daemon::clients::{Client, Ended, KernelMemory, is_bad};
 use crate::daemon::config::{Choice, Death, MAX_INTERVAL, Sampling};
 use crate::daemon::epoch::Epoch;
 use crate::daemon::fd_store::{Held, Name};
+use crate::daemon::growth::LiveHistory;
 use crate::drain::Command;
 use crate::limit::Limit;
 use crate::module_files::ModuleFiles;
@@ -84,6 +85,7 @@ impl Admission {
             epoch,
             since: Instant::now(),
             past: VecDeque::new(),
+            history: LiveHistory::default(),
             ticks: 0,
             kept: None,
             held: None,
