@@ -14,6 +14,7 @@
 //! which they are written, `budget` the limits, `streams` the files that others send, `successor`
 //! what the next daemon gets. None of these five knows the service.
 
+pub mod address;
 mod archive;
 mod budget;
 mod clients;
@@ -25,6 +26,7 @@ mod epoch;
 mod epochs;
 pub mod fd_store;
 mod growth;
+mod http;
 mod incidents;
 mod marks;
 mod metrics;

@@ -73,6 +73,7 @@ mod rights;
 mod same_output;
 mod sandboxes;
 mod schemas;
+mod scraped_profiles;
 mod semantics;
 mod signals;
 mod speedscope;

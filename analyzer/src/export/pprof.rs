@@ -122,7 +122,10 @@ impl Profile {
     fn begin(source: &Source<'_>, more: &[Measure]) -> Profile {
         let mut out = Vec::new();
         // The value types come first, because heaptape recognizes pprof profiles by them.
-        let texts = ["", "count", "bytes", "space", "process", "pid", "thread", "inuse_space"];
+        let shown = source.options.what.iter().find_map(|what| USUAL.iter().find(|(_, _, usual)| usual == what));
+        // The measure that readers show first.
+        let shown = shown.map_or("inuse_space", |(name, ..)| name);
+        let texts = ["", "count", "bytes", "space", "process", "pid", "thread", shown];
         let index_of = |text: &str| texts.iter().position(|&known| known == text).unwrap_or(0) as i64;
         let mut late = Vec::new();
         let mut names: Vec<String> = texts.map(str::to_string).into();
@@ -144,7 +147,7 @@ impl Profile {
         record(&mut out, &Record::PeriodType(kind));
         let sampled = source.processes.iter().map(|process| process.tape.process.sample_bytes).max().unwrap_or(0);
         record(&mut out, &Record::Period(signed(sampled.max(1))));
-        record(&mut out, &Record::DefaultSampleType(index_of("inuse_space")));
+        record(&mut out, &Record::DefaultSampleType(index_of(shown)));
         let started =
             source.processes.iter().map(|process| process.clock.start_unix_ns).filter(|&start| start > 0).min();
         record(&mut out, &Record::TimeNanos(signed(started.unwrap_or(0))));

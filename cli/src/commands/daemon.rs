@@ -6,12 +6,11 @@ use heaptape_formats::pattern::Pattern;
 use heaptape_formats::quantity::{Size, Time};
 use heaptape_recorder::crash;
 use heaptape_recorder::daemon::protocol::Request;
-use heaptape_recorder::daemon::{self, config::*, control, reload::Reread};
+use heaptape_recorder::daemon::{self, address::Address, config::*, control, reload::Reread};
 use heaptape_recorder::options::{Overflow, RING_SIZES, is_ring};
 use nix::sys::signal::SigSet;
 use serde::{Deserialize, Deserializer};
 use std::fmt::Display;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -88,9 +87,14 @@ pub struct Args {
     /// Folder of the epochs
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// Loopback address and port to serve metrics at, such as 127.0.0.1:9469 [default: none]
+    /// Address to serve metrics and heap profiles at: a loopback address and port such as
+    /// 127.0.0.1:9469, any other one with --metrics-token, or unix:PATH [default: none]
     #[arg(long, value_name = "ADDRESS")]
-    metrics: Option<SocketAddr>,
+    #[serde(deserialize_with = "value")]
+    metrics: Option<Address>,
+    /// File with a token that each request must have: Authorization: Bearer TOKEN
+    #[arg(long, value_name = "FILE")]
+    metrics_token: Option<PathBuf>,
     /// Record programs of all users [default: true for root]
     #[arg(long, value_name = "BOOL")]
     all_users: Option<bool>,
@@ -237,6 +241,7 @@ impl Args {
             control: setting!(control).or(run).unwrap_or(defaults.control),
             state: setting!(state).unwrap_or(defaults.state),
             metrics: setting!(metrics),
+            metrics_token: setting!(metrics_token),
             serves_all: setting!(all_users).unwrap_or(defaults.serves_all),
             mode: setting!(mode).unwrap_or(defaults.mode),
             overflow: setting!(overflow).unwrap_or(defaults.overflow),

@@ -1,5 +1,6 @@
 //! `heaptape export`: writes a recording in the formats of other tools.
 
+use super::live;
 use crate::Outcome;
 use anyhow::anyhow;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -18,8 +19,15 @@ pub struct Args {
     how: ExportArgs,
     /// Recordings, folders of processes, or single files: MTRC, MPTL, tape, pprof, heaptrack, DHAT,
     /// Massif
-    #[arg(required = true, value_name = "DIR|FILE")]
+    #[arg(required_unless_present = "live", value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
+    /// Export processes that the daemon serves now: their name (* and ? are wildcards), pid or
+    /// label
+    #[arg(long, value_name = "NAME|PID|LABEL", conflicts_with = "paths")]
+    live: Option<String>,
+    /// Control socket of the daemon, for --live
+    #[arg(long, value_name = "PATH", requires = "live")]
+    control: Option<PathBuf>,
 }
 
 /// Options of both `export` and `convert`.
@@ -108,7 +116,11 @@ fn flavours() -> impl TypedValueParser<Value = Abi> {
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let exporter = export::exporter(&args.format).ok_or_else(|| anyhow!("unknown format '{}'", args.format))?;
     let options = args.how.options();
-    let written = export::run(exporter, &args.paths, &options, args.how.output.as_deref(), args.how.verify)?;
+    let paths = match args.live {
+        Some(which) => live::folders(&which, args.control)?,
+        None => args.paths,
+    };
+    let written = export::run(exporter, &paths, &options, args.how.output.as_deref(), args.how.verify)?;
     Ok(print_result(&written))
 }
 

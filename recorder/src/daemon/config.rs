@@ -1,13 +1,13 @@
 //! The configuration of the daemon, with the parsers of its values: modes, sampling, overflow and
 //! exits, and with the default paths.
 
+use super::address::Address;
 use crate::options::{Mode, Options, Overflow, Window};
 use formats::pattern::Pattern;
 use formats::quantity::{Size, Time};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fmt;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -23,8 +23,10 @@ pub struct Config {
     pub control: PathBuf,
     /// Folder of the epochs.
     pub state: PathBuf,
-    /// Address on which metrics are served; loopback only.
-    pub metrics: Option<SocketAddr>,
+    /// Address at which metrics are served.
+    pub metrics: Option<Address>,
+    /// File with the token that requests for metrics must have.
+    pub metrics_token: Option<PathBuf>,
     /// Whether programs of other users are recorded.
     pub serves_all: bool,
     /// What is kept of programs that no rule matches.
@@ -319,6 +321,7 @@ impl Default for Config {
             control: run.join("control"),
             state: state_folder(is_root, |name| std::env::var_os(name)),
             metrics: None,
+            metrics_token: None,
             serves_all: is_root,
             mode: Choice { mode: Mode::Profile, ..Choice::default() },
             overflow: Overflow::Drop,

@@ -1,21 +1,10 @@
 //! Metrics as Prometheus text: the heap of each program, and the resources of the daemon itself.
-//! They are served on a loopback port, and by `ctl metrics`.
+//! They are served over HTTP, and by `ctl metrics`.
 
-use super::control::{ControlRequest, Wake, send_request};
-use super::protocol::{self, Request, Response};
 use crate::session::StatsSnapshot;
-use crossbeam_channel::Sender;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::time::Duration;
 
-/// Maximum length of a request, in bytes.
-const MAX_REQUEST_LEN: usize = 4096;
-/// Time in which a request must arrive.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of programs with metrics of their own. Further ones are summed under one name,
 /// since clients can choose any names.
 const MAX_PROGRAMS: usize = 500;
@@ -233,58 +222,6 @@ pub fn text<'a>(
     out
 }
 
-/// Listens on the port: loopback only, since clients are not authenticated.
-///
-/// # Errors
-/// `InvalidInput` for an address that is not loopback, or the error of the socket.
-pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    if !address.ip().is_loopback() {
-        let why = format!("{address} is not a loopback address: metrics are only served to this machine");
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    }
-    TcpListener::bind(address)
-}
-
-/// The thread of the metrics: serves one request after another, each limited in size and time.
-pub fn run(listener: TcpListener, requests: Sender<ControlRequest>, wake: Wake) {
-    for stream in listener.incoming() {
-        match stream {
-            Ok(stream) => drop(serve(stream, &requests, &Arc::clone(&wake))),
-            Err(_) => std::thread::sleep(Duration::from_millis(20)),
-        }
-    }
-}
-
-fn serve(mut stream: TcpStream, requests: &Sender<ControlRequest>, wake: &Wake) -> io::Result<()> {
-    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
-    stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
-    let mut request = Vec::new();
-    let start_time = std::time::Instant::now();
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        let mut block = [0; 512];
-        let count = stream.read(&mut block)?;
-        request.extend_from_slice(&block[..count]);
-        if count == 0 || request.len() > MAX_REQUEST_LEN || start_time.elapsed() > REQUEST_TIMEOUT {
-            return Ok(());
-        }
-    }
-    let is_ours = request.starts_with(b"GET /metrics ") || request.starts_with(b"GET / ");
-    let (status, body) = if is_ours {
-        match send_request(requests, wake, Request::Metrics) {
-            Response::Metrics(text) => ("200 OK", text),
-            other => ("503 Service Unavailable", String::from_utf8_lossy(&protocol::line(&other)?).into_owned()),
-        }
-    } else {
-        ("404 Not Found", "metrics are at /metrics\n".into())
-    };
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(head.as_bytes())?;
-    stream.write_all(body.as_bytes())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -300,11 +237,5 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with("# TYPE heaptape_up gauge\nheaptape_up 1\n"));
-    }
-
-    #[test]
-    fn only_loopback_addresses_are_accepted() {
-        assert!(listen("0.0.0.0:0".parse().unwrap_or_else(|error| panic!("{error}"))).is_err());
-        assert!(listen("127.0.0.1:0".parse().unwrap_or_else(|error| panic!("{error}"))).is_ok());
     }
 }

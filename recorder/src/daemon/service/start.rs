@@ -11,8 +11,8 @@ use crate::daemon::config::Config;
 use crate::daemon::control::{self, Wake};
 use crate::daemon::entrance::Entrance;
 use crate::daemon::epochs::Epochs;
+use crate::daemon::http::{Server, Token};
 use crate::daemon::incidents::Incidents;
-use crate::daemon::metrics;
 use crate::daemon::notify::{self, Notify};
 use crate::daemon::out_of_memory::OutOfMemory;
 use crate::daemon::registry::Registry;
@@ -147,9 +147,11 @@ impl Service {
         let (request_sender, requests) = unbounded();
         let open_connections = Arc::new(AtomicUsize::new(0));
         let busy = Arc::clone(&open_connections);
-        if let Some(address) = config.metrics {
-            let (listener, requests, wake) = (metrics::listen(address)?, request_sender.clone(), Arc::clone(&wake));
-            crash::spawn("metrics", move || metrics::run(listener, requests, wake))?;
+        if let Some(address) = &config.metrics {
+            let token = config.metrics_token.as_deref().map(Token::read).transpose()?;
+            let server = Server::listen(address, token, &config.control)?;
+            let (requests, wake) = (request_sender.clone(), Arc::clone(&wake));
+            crash::spawn("metrics", move || server.run(requests, wake))?;
         }
         let control_wake = Arc::clone(&wake);
         crash::spawn("control", move || control::run(controller, request_sender, control_wake, busy))?;

@@ -1,0 +1,402 @@
+//! What the daemon serves over HTTP, if that is configured: the metrics, and heap profiles of
+//! programs for `go tool pprof` and servers that scrape such profiles. Requests are limited in size
+//! and time.
+//!
+//! Metrics are served on loopback without a token, as they were before there was one. Everything
+//! else needs the token, or the Unix socket, which only the daemon's own user can reach: the call
+//! stacks of all users' programs are not for everybody on the machine.
+
+use super::address::Address;
+use super::control::{self, ControlRequest, Wake, send_request};
+use super::protocol::{self, Request, Response};
+use crate::crash;
+use crossbeam_channel::{Sender, bounded};
+use std::fmt;
+use std::hint::black_box;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Maximum length of a request, in bytes.
+const MAX_REQUEST_LEN: usize = 8192;
+/// Time in which a request must arrive.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time in which a profile must be made.
+const PROFILE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum size of a profile, in bytes.
+const MAX_PROFILE_BYTES: u64 = 64 << 20;
+/// Maximum number of profiles that are made at once.
+const MAX_PROFILES: usize = 2;
+/// Minimum length of a token, in bytes.
+const MIN_TOKEN_LEN: usize = 16;
+
+/// The secret that a request must have.
+#[derive(Clone)]
+pub struct Token(Vec<u8>);
+
+/// The token is not shown anywhere.
+impl fmt::Debug for Token {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Token")
+    }
+}
+
+impl Token {
+    /// Reads the token in a file, without the white space around it.
+    ///
+    /// # Errors
+    /// When the file cannot be read, when all users can read it, or when the token is too short.
+    pub fn read(path: &Path) -> io::Result<Token> {
+        let named = |why: String| io::Error::new(io::ErrorKind::InvalidInput, format!("{}: {why}", path.display()));
+        let mode = std::fs::metadata(path).map_err(|error| named(error.to_string()))?.permissions().mode();
+        if mode & 0o007 != 0 {
+            return Err(named("all users can access this token; chmod 600 it".into()));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| named(error.to_string()))?;
+        let token = text.trim().as_bytes();
+        if token.len() < MIN_TOKEN_LEN {
+            return Err(named(format!("a token must have at least {MIN_TOKEN_LEN} bytes")));
+        }
+        Ok(Token(token.to_vec()))
+    }
+
+    /// Returns whether this is the token. The time that it takes depends only on the length of what
+    /// was sent.
+    fn is(&self, sent: &[u8]) -> bool {
+        let mut difference = u8::from(sent.len() != self.0.len());
+        for (index, byte) in sent.iter().enumerate() {
+            difference |= black_box(byte ^ self.0[index % self.0.len()]);
+        }
+        black_box(difference) == 0
+    }
+}
+
+/// A listening socket with what it permits.
+#[derive(Debug)]
+pub struct Server {
+    socket: Socket,
+    token: Option<Token>,
+    /// Path of the control socket, of which profiles are requested.
+    control: PathBuf,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// A connection of any kind.
+trait Stream: Read + Write + Send {}
+impl<T: Read + Write + Send> Stream for T {}
+
+impl Server {
+    /// Listens at an address. Without a token it must be loopback or a Unix socket.
+    ///
+    /// # Errors
+    /// `InvalidInput` for another address without a token, or the error of the socket.
+    pub fn listen(address: &Address, token: Option<Token>, control: &Path) -> io::Result<Server> {
+        let socket = match address {
+            Address::Tcp(tcp) if token.is_none() && !tcp.ip().is_loopback() => {
+                let why = format!(
+                    "{tcp} is not a loopback address: without metrics-token, metrics are only served to this machine"
+                );
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+            }
+            Address::Tcp(tcp) => Socket::Tcp(TcpListener::bind(tcp)?),
+            Address::Unix(path) => Socket::Unix(control::listen(path, 0o600)?),
+        };
+        Ok(Server { socket, token, control: control.to_owned() })
+    }
+
+    /// Serves one request after another; profiles are made by threads of their own.
+    pub fn run(self, requests: Sender<ControlRequest>, wake: Wake) {
+        let server = Arc::new(self);
+        let profiles = Arc::new(AtomicUsize::new(0));
+        loop {
+            let stream = server.accept();
+            match stream {
+                Ok(stream) => drop(server.serve(stream, &requests, &wake, &profiles)),
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+
+    fn accept(&self) -> io::Result<Box<dyn Stream>> {
+        match &self.socket {
+            Socket::Tcp(listener) => {
+                let stream: TcpStream = listener.accept()?.0;
+                stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
+                stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
+                Ok(Box::new(stream))
+            }
+            Socket::Unix(listener) => {
+                let stream: UnixStream = listener.accept()?.0;
+                stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
+                stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
+                Ok(Box::new(stream))
+            }
+        }
+    }
+
+    fn serve(
+        self: &Arc<Server>,
+        mut stream: Box<dyn Stream>,
+        requests: &Sender<ControlRequest>,
+        wake: &Wake,
+        profiles: &Arc<AtomicUsize>,
+    ) -> io::Result<()> {
+        let Some(request) = read_request(&mut stream)? else { return Ok(()) };
+        let is_permitted = match &self.token {
+            Some(token) => request.secret().is_some_and(|sent| token.is(&sent)),
+            None => true,
+        };
+        if !is_permitted {
+            let why = "this daemon wants its token: Authorization: Bearer TOKEN, or http://:TOKEN@HOST\n";
+            return answer(&mut stream, "401 Unauthorized", TEXT, why.as_bytes());
+        }
+        let question = match request.path.as_str() {
+            "/" | "/metrics" => {
+                let (status, body) = match send_request(requests, wake, Request::Metrics) {
+                    Response::Metrics(text) => ("200 OK", text),
+                    other => {
+                        ("503 Service Unavailable", String::from_utf8_lossy(&protocol::line(&other)?).into_owned())
+                    }
+                };
+                return answer(&mut stream, status, TEXT, body.as_bytes());
+            }
+            "/debug/pprof/heap" => "live-bytes",
+            "/debug/pprof/allocs" => "alloc-bytes",
+            _ => {
+                let paths = "metrics are at /metrics, profiles at /debug/pprof/heap?program=NAME and /debug/pprof/allocs?program=NAME\n";
+                return answer(&mut stream, "404 Not Found", TEXT, paths.as_bytes());
+            }
+        };
+        if self.token.is_none() && matches!(self.socket, Socket::Tcp(_)) {
+            let why = "profiles need metrics-token, or metrics on a Unix socket\n";
+            return answer(&mut stream, "403 Forbidden", TEXT, why.as_bytes());
+        }
+        let Some(program) = request.program else {
+            return answer(&mut stream, "400 Bad Request", TEXT, b"which program? ?program=NAME, a pid or a label\n");
+        };
+        if profiles.fetch_add(1, Relaxed) >= MAX_PROFILES {
+            profiles.fetch_sub(1, Relaxed);
+            return answer(&mut stream, "503 Service Unavailable", TEXT, b"other profiles are being made\n");
+        }
+        let (server, running) = (Arc::clone(self), Arc::clone(profiles));
+        let make = move || {
+            let made = server.profile(&program, question);
+            running.fetch_sub(1, Relaxed);
+            let _ = match made {
+                Ok(profile) => answer(&mut stream, "200 OK", "application/octet-stream", &profile),
+                Err(why) => answer(&mut stream, "404 Not Found", TEXT, why.as_bytes()),
+            };
+        };
+        let spawned = crash::spawn("profile", make).map(drop);
+        if spawned.is_err() {
+            profiles.fetch_sub(1, Relaxed);
+        }
+        spawned
+    }
+
+    /// Returns the profile of a program as pprof reads it. Another process makes it: names are read
+    /// from files of the programs, which may contain anything.
+    fn profile(&self, program: &str, shown: &str) -> Result<Vec<u8>, String> {
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["export", "--format", "pprof", "--output", "-", "--what", shown]);
+        command.arg(format!("--live={program}")).arg("--control").arg(&self.control);
+        command.env_remove("LD_PRELOAD").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| error.to_string())?;
+        let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) else { return Err("no output".into()) };
+        let (sender, made) = bounded(1);
+        let read = move || {
+            let (mut profile, mut why) = (Vec::new(), Vec::new());
+            let read = out.take(MAX_PROFILE_BYTES + 1).read_to_end(&mut profile);
+            let _ = err.take(MAX_REQUEST_LEN as u64).read_to_end(&mut why);
+            let _ = sender.send(read.map(|_| (profile, why)));
+        };
+        let reader = crash::spawn("profile", read).map_err(|error| error.to_string());
+        let made = reader.and_then(|_| made.recv_timeout(PROFILE_TIMEOUT).map_err(|error| error.to_string()));
+        let _ = child.kill();
+        let status = child.wait().map_err(|error| error.to_string())?;
+        let (profile, why) = made?.map_err(|error| error.to_string())?;
+        // Status 3 and notes mean that something is missing, which the profile says, too.
+        if profile.is_empty() || profile.len() as u64 > MAX_PROFILE_BYTES {
+            return Err(format!("{}\n", String::from_utf8_lossy(&why).trim_end()));
+        }
+        tracing::debug!("a profile of {} was made: {status}", program.escape_debug());
+        Ok(profile)
+    }
+}
+
+/// Content type of text.
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+fn answer(stream: &mut Box<dyn Stream>, status: &str, kind: &str, body: &[u8]) -> io::Result<()> {
+    let challenge = if status.starts_with("401") { "WWW-Authenticate: Bearer\r\n" } else { "" };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{challenge}Connection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body)
+}
+
+/// What a client requested.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct HttpRequest {
+    path: String,
+    /// The value of `program` in the query.
+    program: Option<String>,
+    /// The value of the header `Authorization`.
+    authorization: Option<String>,
+}
+
+/// Reads a request to the end of its headers; `None` for one that is too long or none.
+fn read_request(stream: &mut Box<dyn Stream>) -> io::Result<Option<HttpRequest>> {
+    let (mut request, start_time) = (Vec::new(), Instant::now());
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+        let mut block = [0; 512];
+        let count = stream.read(&mut block)?;
+        request.extend_from_slice(&block[..count]);
+        if count == 0 || request.len() > MAX_REQUEST_LEN || start_time.elapsed() > REQUEST_TIMEOUT {
+            return Ok(None);
+        }
+    }
+    Ok(HttpRequest::parse(&String::from_utf8_lossy(&request)))
+}
+
+impl HttpRequest {
+    fn parse(text: &str) -> Option<HttpRequest> {
+        let mut lines = text.split("\r\n");
+        let mut first = lines.next()?.split(' ');
+        let (method, target) = (first.next()?, first.next()?);
+        if method != "GET" {
+            return Some(HttpRequest::default());
+        }
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let mut fields = query.split('&').filter_map(|field| field.split_once('='));
+        let program = fields.find(|(key, _)| *key == "program").map(|(_, value)| decode(value));
+        let header = lines.filter_map(|line| line.split_once(':'));
+        let mut header = header.filter(|(name, _)| name.eq_ignore_ascii_case("authorization"));
+        let authorization = header.next().map(|(_, value)| value.trim().to_owned());
+        let program = program.filter(|program| !program.is_empty() && program.len() <= 256 && !program.contains('\0'));
+        Some(HttpRequest { path: path.to_owned(), program, authorization })
+    }
+
+    /// Returns the secret that was sent: a bearer token, or the password of a URL such as
+    /// `http://:PASSWORD@HOST`.
+    fn secret(&self) -> Option<Vec<u8>> {
+        let (scheme, value) = self.authorization.as_ref()?.split_once(' ')?;
+        if scheme.eq_ignore_ascii_case("bearer") {
+            return Some(value.trim().as_bytes().to_vec());
+        }
+        if !scheme.eq_ignore_ascii_case("basic") {
+            return None;
+        }
+        let decoded = base64(value.trim())?;
+        let colon = decoded.iter().position(|byte| *byte == b':')?;
+        Some(decoded[colon + 1..].to_vec())
+    }
+}
+
+/// Decodes `%41` and `+` of a query.
+fn decode(text: &str) -> String {
+    let (bytes, mut out, mut at) = (text.as_bytes(), Vec::new(), 0);
+    while let Some(byte) = bytes.get(at) {
+        let hex = bytes.get(at + 1..at + 3).filter(|_| *byte == b'%').and_then(|hex| std::str::from_utf8(hex).ok());
+        let (decoded, length) = match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(decoded) => (decoded, 3),
+            None => (if *byte == b'+' { b' ' } else { *byte }, 1),
+        };
+        out.push(decoded);
+        at += length;
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// Decodes base64 with or without its padding; `None` if it is none.
+fn base64(text: &str) -> Option<Vec<u8>> {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let (mut bits, mut count, mut out) = (0_u32, 0, Vec::new());
+    for byte in text.trim_end_matches('=').bytes() {
+        let digit = DIGITS.iter().position(|digit| *digit == byte)? as u32;
+        (bits, count) = (bits << 6 & 0xff_ffff | digit, count + 6);
+        if count >= 8 {
+            count -= 8;
+            out.push((bits >> count & 0xff) as u8);
+        }
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_beyond_this_machine_need_a_token() {
+        let listen = |text: &str, token| {
+            let address: Address = text.parse().unwrap_or_else(|error| panic!("{error}"));
+            Server::listen(&address, token, Path::new("/none")).map(drop)
+        };
+        assert!(listen("0.0.0.0:0", None).is_err());
+        assert!(listen("127.0.0.1:0", None).is_ok());
+        assert!(listen("0.0.0.0:0", Some(Token(b"0123456789abcdef".to_vec()))).is_ok());
+    }
+
+    #[test]
+    fn token_is_the_whole_secret() {
+        let token = Token(b"0123456789abcdef".to_vec());
+        assert!(token.is(b"0123456789abcdef"));
+        for sent in [
+            &b""[..],
+            b"0123456789abcde",
+            b"0123456789abcdef0",
+            b"0123456789abcdeF",
+            b"0123456789abcdef0123456789abcdef",
+        ] {
+            assert!(!token.is(sent), "{sent:?}");
+        }
+        assert!(!format!("{token:?}").contains("0123"));
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("token");
+        for (text, mode, is_good) in
+            [(" 0123456789abcdef\n", 0o600, true), ("0123456789abcdef", 0o604, false), ("short", 0o600, false)]
+        {
+            std::fs::write(&path, text).expect("a token");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("its mode");
+            let read = Token::read(&path);
+            assert_eq!(read.is_ok(), is_good, "{text:?} {mode:o}");
+            let error = read.err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(!error.contains("0123") && !error.contains("short\n"), "{error}");
+        }
+        assert!(Token::read(&folder.path().join("none")).is_err());
+    }
+
+    #[test]
+    fn requests_are_parsed() {
+        let parse = |text: &str| HttpRequest::parse(text).unwrap_or_default();
+        let request = parse("GET /debug/pprof/heap?seconds=1&program=a%20b%2dc+d HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_eq!((request.path.as_str(), request.program.as_deref()), ("/debug/pprof/heap", Some("a b-c d")));
+        assert_eq!(request.secret(), None);
+        let with = |value: &str| parse(&format!("GET / HTTP/1.1\r\nauthorization: {value}\r\n\r\n")).secret();
+        assert_eq!(with("Bearer abc").as_deref(), Some(&b"abc"[..]));
+        // The user is empty, and is another one.
+        assert_eq!(with("Basic OnNlY3JldA==").as_deref(), Some(&b"secret"[..]));
+        assert_eq!(with("Basic dXNlcjpzZWNyZXQ=").as_deref(), Some(&b"secret"[..]));
+        for other in ["Basic ?", "Basic", "Digest abc", "bearer"] {
+            assert_eq!(with(other), None, "{other}");
+        }
+        assert_eq!(parse("POST /metrics HTTP/1.1\r\n\r\n"), HttpRequest::default());
+        assert_eq!(HttpRequest::parse("GET\r\n\r\n"), None);
+        assert_eq!(decode("%4"), "%4");
+        assert_eq!(decode("%zz%"), "%zz%");
+    }
+}
