@@ -154,7 +154,9 @@ pub const NOT_LOADED: &str = "it did not load the library";
 /// Returns what to do about a reason for which a program was not recorded.
 pub fn remedy(why: &str) -> Option<&'static str> {
     let remedies = [
-        ("statically linked", "keep the symbols of its allocator (do not strip it), or link it dynamically"),
+        ("no symbol of an allocator", "keep the symbols of its allocator (do not strip it), or link it dynamically"),
+        ("ptrace", "no debugger or sandbox may prevent that the recorder stops it; or link it dynamically"),
+        ("statically linked", "start it by heaptape record itself, or link it dynamically"),
         ("setuid", "record it as that user: the loader ignores LD_PRELOAD for others"),
         ("32-bit", "build it for 64 bits"),
         ("sanitizer", "build it without the sanitizer, which must be loaded first"),
@@ -201,6 +203,17 @@ mod tests {
         elf[32..40].fill(255);
         std::fs::write(&path, &elf).unwrap_or_else(|error| panic!("{error}"));
         assert!(why_not(&path).is_some());
+    }
+
+    #[test]
+    fn remedy_fits_the_reason() {
+        let of = |why| remedy(why).unwrap_or_default();
+        assert!(of("it is statically linked, and has no symbol of an allocator that is known").contains("symbols"));
+        assert!(
+            of("it is statically linked, and it cannot be stopped at its start (ptrace: EPERM)").contains("debugger")
+        );
+        assert!(of("it is statically linked").contains("start it by heaptape record"));
+        assert_eq!(remedy("it exploded"), None);
     }
 
     #[test]
