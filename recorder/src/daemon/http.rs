@@ -27,8 +27,9 @@ use std::time::{Duration, Instant};
 const MAX_REQUEST_LEN: usize = 8192;
 /// Time in which a request must arrive.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time in which a profile must be made.
-const PROFILE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time in which a profile must be made. It takes long on a machine that is short of CPU time or
+/// memory, where the profile may show the cause.
+const PROFILE_TIMEOUT: Duration = Duration::from_secs(180);
 /// Maximum size of a profile, in bytes.
 const MAX_PROFILE_BYTES: u64 = 64 << 20;
 /// Maximum number of profiles that are made at once.
