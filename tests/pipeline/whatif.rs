@@ -43,7 +43,7 @@ fn replayed_memory_is_that_of_the_program() {
 }
 
 #[test]
-fn what_cannot_be_replayed_is_said() {
+fn recordings_without_a_replay_are_refused() {
     let folder = heaptape_tests::test_env::folder();
     let sampled = Program::new(target::c("pins_pages")).arg("1").option("--sample=4KiB").recorded().success();
     let output = heaptape(["whatif".as_ref(), sampled.folder.as_os_str()]).exits(2);

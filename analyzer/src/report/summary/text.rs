@@ -31,8 +31,8 @@ fn subject(summary: &Summary, recordings: &[Recording]) -> String {
     const MAX_NAMES: usize = 3;
     const MAX_CHARACTERS: usize = 100;
     if !summary.command.is_empty() {
-        let words: Vec<&str> = summary.command.iter().flat_map(|word| word.split_ascii_whitespace()).collect();
-        let line = words.join(" ");
+        let parts: Vec<&str> = summary.command.iter().flat_map(|part| part.split_ascii_whitespace()).collect();
+        let line = parts.join(" ");
         return match line.char_indices().nth(MAX_CHARACTERS) {
             Some((end, _)) => format!("{}…", &line[..end]),
             None => line,

@@ -82,14 +82,14 @@ impl Pages {
     }
 }
 
-/// Words that the kernel copies at once. They are on small stacks.
+/// Number of machine words that the kernel copies at once. They are on small stacks.
 const COPIED: usize = 32;
 
-/// The words that the kernel has copied last, from an address on.
+/// What the kernel has copied last, from an address on.
 struct Copied {
     start: u64,
     bytes: usize,
-    words: [u64; COPIED],
+    values: [u64; COPIED],
 }
 
 impl Copied {
@@ -98,12 +98,12 @@ impl Copied {
     fn word(&mut self, address: u64) -> Option<u64> {
         if address.wrapping_sub(self.start) >= self.bytes as u64 {
             let bytes = (PAGE - (address & (PAGE - 1))).min(size_of::<[u64; COPIED]>() as u64) as usize;
-            // SAFETY: the words are as many bytes, and every value of them is a word.
-            let words = unsafe { core::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast::<u8>(), bytes) };
-            (self.start, self.bytes) = (address, probe::peek(address as usize, words));
+            // SAFETY: the array has that many bytes, and all their values are valid.
+            let target = unsafe { core::slice::from_raw_parts_mut(self.values.as_mut_ptr().cast::<u8>(), bytes) };
+            (self.start, self.bytes) = (address, probe::peek(address as usize, target));
         }
         let index = (address.wrapping_sub(self.start) / 8) as usize;
-        self.words.get(index).copied().filter(|_| index * 8 + 8 <= self.bytes)
+        self.values.get(index).copied().filter(|_| index * 8 + 8 <= self.bytes)
     }
 }
 
@@ -124,7 +124,7 @@ impl OtherStack<'_> {
     /// own stack is known from `low` to `end`.
     pub fn new(sp: u64, low: u64, end: u64, pages: &mut Pages) -> OtherStack<'_> {
         let page = Stretch { low: sp & !(PAGE - 1), end: (sp & !(PAGE - 1)) + PAGE };
-        let copied = Copied { start: 0, bytes: 0, words: [0; COPIED] };
+        let copied = Copied { start: 0, bytes: 0, values: [0; COPIED] };
         let last = pages.around(sp).unwrap_or(page);
         OtherStack { own: Stretch { low, end }, last, pages, is_guessed: false, copied }
     }
@@ -219,13 +219,13 @@ mod tests {
     }
 
     #[test]
-    fn copied_words_end_with_their_page() {
+    fn copy_ends_with_its_page() {
         let pages = crate::sys::map_private(2 * PAGE as usize).map_or(0, |pages| pages as u64);
         crate::sys::unmap((pages + PAGE) as *mut u8, PAGE as usize);
         let last = pages + PAGE - 16;
         // SAFETY: the word is in the page that is still mapped.
         unsafe { (last as *mut u64).write(5) };
-        let mut copied = Copied { start: 0, bytes: 0, words: [1; COPIED] };
+        let mut copied = Copied { start: 0, bytes: 0, values: [1; COPIED] };
         assert_eq!((copied.word(last), copied.word(last + 8), copied.word(last + 16)), (Some(5), Some(0), None));
         assert_eq!((copied.word(last - 8), copied.word(last)), (Some(0), Some(5)));
         crate::sys::unmap(pages as *mut u8, PAGE as usize);
