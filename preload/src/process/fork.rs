@@ -9,7 +9,7 @@ use crate::session;
 use crate::stack::modules;
 use crate::stack::unwind::rules;
 use crate::sys::{self, Need};
-use crate::thread::ThreadState;
+use crate::thread::{Activation, FORKING, ThreadState};
 use crate::{dynsym, next, thread, timestamp};
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::Ordering::Relaxed;
@@ -27,12 +27,18 @@ pub fn forking(call: impl FnOnce() -> c_long) -> c_long {
     }
     attach::FORK_TICK.store(timestamp::now(), Relaxed);
     // SAFETY: the thread's own state, mapped for ever, which only this thread writes.
-    let is_idle = unsafe { (*state).activation }.low_byte() == thread::READY;
+    let activation = unsafe { Activation::read(&raw const (*state).activation) };
+    let is_idle = activation.low_byte() == thread::READY;
     let mut fields = [0u8; thread::BYTES_BEFORE_CACHE];
     // SAFETY: the state is mapped, and these are its first fields.
     unsafe { core::ptr::copy_nonoverlapping(state.cast::<u8>(), fields.as_mut_ptr(), fields.len()) };
     let is_allowed = Need::MAP.is_allowed();
     let is_kept = !is_idle && is_allowed && advise(state, libc::MADV_KEEPONFORK);
+    // A handler that runs before a fork may fork, too.
+    let is_marked = is_kept && !activation.has(FORKING);
+    if is_marked {
+        mark_forking(state, true);
+    }
     let result = call();
     if result != 0 {
         // A fork that this library does not see must not use this time.
@@ -41,8 +47,9 @@ pub fn forking(call: impl FnOnce() -> c_long) -> c_long {
         // gets a timestamp.
         // SAFETY: the thread's own state, which stays mapped.
         unsafe { (&raw mut (*state).writer.until_timestamp).write_volatile(0) };
-        if is_kept {
+        if is_marked {
             advise(state, libc::MADV_WIPEONFORK);
+            mark_forking(state, false);
         }
     } else if is_allowed && session::area().is_none() {
         // SAFETY: the thread's own state, which is mapped in the child too.
@@ -55,6 +62,12 @@ pub fn forking(call: impl FnOnce() -> c_long) -> c_long {
         }
     }
     result
+}
+
+/// Marks or unmarks the calling thread's state as one that a child keeps.
+fn mark_forking(state: *mut ThreadState, is_forking: bool) {
+    // SAFETY: the thread's own state, which stays mapped.
+    unsafe { Activation::set(&raw mut (*state).activation, FORKING, is_forking) };
 }
 
 /// Advises the kernel about a state.

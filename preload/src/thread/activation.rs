@@ -13,6 +13,9 @@ pub const FORWARDING: u64 = 4;
 pub const COUNTED: u64 = 8;
 /// Bit of an activation: the program has stopped the recording of this thread.
 pub const STOPPED: u64 = 16;
+/// Bit of an activation: the thread forks, and the child keeps this state. The child must not use
+/// it as its own, even if a handler of `pthread_atfork` has made the thread idle meanwhile.
+pub const FORKING: u64 = 32;
 /// Low byte of an activation: the thread is getting its state.
 pub const ENTERING: u64 = 64;
 /// Low byte of an activation: the process is not traced, either for good or while the header's
@@ -96,7 +99,7 @@ impl Activation {
         unsafe { arch::signal_atomic_and(this.cast(), !(BUSY | COUNTED)) };
     }
 
-    /// Sets or clears [`FORWARDING`] or [`STOPPED`], in one instruction.
+    /// Sets or clears [`FORWARDING`], [`STOPPED`] or [`FORKING`], in one instruction.
     ///
     /// # Safety
     /// `this` must be the calling thread's.

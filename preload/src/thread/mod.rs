@@ -10,7 +10,7 @@ mod deferred;
 mod forwarded;
 mod ring_writer;
 
-pub use activation::{Activation, BUSY, COUNTED, ENTERING, FORWARDING, READY, STOPPED, UNTRACED};
+pub use activation::{Activation, BUSY, COUNTED, ENTERING, FORKING, FORWARDING, READY, STOPPED, UNTRACED};
 pub use deferred::{Deferred, DeferredEvent, DeferredEvents, MANY_DEFERRED, MAX_DEFERRED};
 pub use forwarded::{Forwarded, Request};
 pub use ring_writer::{INTERVAL_AFTER_NEXT, INTERVAL_PENDING, RingWriter};
