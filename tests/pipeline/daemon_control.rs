@@ -181,6 +181,9 @@ fn growth_since_a_mark_is_that_of_the_running_processes() {
     assert!(refused.code() == 2 && refused.error().contains("a mark (there is none)"), "{refused}");
     let text = daemon.ctl(&["mark", "deploy-42"]).success().text().to_owned();
     assert_eq!(text, "marked; 1 epoch sealed\n");
+    // The list follows after a while.
+    let listed = live();
+    until("the list has what was marked", || live() > listed);
     let at_mark = live().expect("it is served");
     assert!(!daemon.ctl(&["mark", ""]).text().contains("marked"));
     drop(first);

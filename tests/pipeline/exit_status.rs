@@ -39,7 +39,7 @@ fn no_answer(output: Outcome, why: &str) {
 
 #[test]
 fn empty_recording_exits_with_2() {
-    let program = Program::new(Target::program("small.c").flag("-static").named("nothing-static").build());
+    let program = Program::new(Target::program("small.c").flag("-static").flag("-s").named("nothing-stripped").build());
     let recording = program.recorded();
     assert!(!recording.outcome.error().contains("next:"), "there is nothing to go on with: {}", recording.outcome);
     for arguments in COMMANDS {

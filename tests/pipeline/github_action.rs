@@ -103,7 +103,7 @@ fn a_failing_command_has_its_own_status_and_nothing_recorded_is_no_pass() {
     assert_eq!(failing.status, Some(7), "{}", failing.messages);
     let absent = play(folder.path(), &[("run", "true && true"), ("output", ".")]);
     assert_eq!(absent.status, Some(2), "two commands are refused: {:?}", absent.annotations());
-    let static_program = Target::program("small.c").flag("-static").build();
+    let static_program = Target::program("small.c").flag("-static").flag("-s").named("small-stripped").build();
     let unrecorded = play(
         folder.path(),
         &[("run", &static_program.to_string_lossy()), ("fail-if", "leaked > 0"), ("output", "unrecorded")],

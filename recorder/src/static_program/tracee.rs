@@ -1,5 +1,6 @@
 //! Stops a process at its exec, and maps the standalone library into it, before the first
-//! instruction of its program. That takes 0.2 ms, and nothing traces the process afterwards.
+//! instruction of its program. Nothing traces the process afterwards. If this process is killed
+//! meanwhile, the kernel kills the program too, which has foreign registers then.
 //!
 //! System calls of the process are made by its vDSO's own instruction, so that no byte of the
 //! program is changed for them. All its signals are blocked meanwhile; SIGSTOP is sent again at the
@@ -73,7 +74,8 @@ impl Tracee {
     /// The kernel does not permit it, or something else traces the child.
     pub fn seize(pid: u32) -> Result<Tracee, LoadError> {
         let pid = Pid::from_raw(pid as i32);
-        ptrace::seize(pid, Options::PTRACE_O_TRACEEXEC | Options::PTRACE_O_TRACESYSGOOD)?;
+        let options = Options::PTRACE_O_TRACEEXEC | Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_EXITKILL;
+        ptrace::seize(pid, options)?;
         Ok(Tracee { pid, has_stop: false })
     }
 

@@ -9,9 +9,8 @@
 //!   without tables points, is never kept.
 //!
 //! Everything else is checked with the kernel: a page that a live frame is in, before its first
-//! word is read, and a word at a guessed address. The kernel copies that word, since another thread
-//! may unmap it at any moment, together with those after it ([`Copied`]): one call for each word
-//! of a deep stack would take longer than it takes until the next signal.
+//! word is read, and a word at a guessed address, each time. The kernel copies that word, since
+//! another thread may unmap it at any moment.
 //!
 //! What a signal handler on the alternate stack interrupted is guessed, unless it is the thread's
 //! own stack. A handler that is left by a jump may lose its signal frame to a later signal on the
@@ -82,31 +81,6 @@ impl Pages {
     }
 }
 
-/// Number of machine words that the kernel copies at once. They are on small stacks.
-const COPIED: usize = 32;
-
-/// What the kernel has copied last, from an address on.
-struct Copied {
-    start: u64,
-    bytes: usize,
-    values: [u64; COPIED],
-}
-
-impl Copied {
-    /// Returns a word that can be divided by eight, if the kernel can read it.
-    #[inline(never)]
-    fn word(&mut self, address: u64) -> Option<u64> {
-        if address.wrapping_sub(self.start) >= self.bytes as u64 {
-            let bytes = (PAGE - (address & (PAGE - 1))).min(size_of::<[u64; COPIED]>() as u64) as usize;
-            // SAFETY: the array has that many bytes, and all their values are valid.
-            let target = unsafe { core::slice::from_raw_parts_mut(self.values.as_mut_ptr().cast::<u8>(), bytes) };
-            (self.start, self.bytes) = (address, probe::peek(address as usize, target));
-        }
-        let index = (address.wrapping_sub(self.start) / 8) as usize;
-        self.values.get(index).copied().filter(|_| index * 8 + 8 <= self.bytes)
-    }
-}
-
 /// Another stack, for one walk.
 pub struct OtherStack<'a> {
     /// The known part of the thread's own stack.
@@ -116,7 +90,6 @@ pub struct OtherStack<'a> {
     pages: &'a mut Pages,
     /// Whether the walk has come to another stack that a signal handler interrupted.
     is_guessed: bool,
-    copied: Copied,
 }
 
 impl OtherStack<'_> {
@@ -124,9 +97,7 @@ impl OtherStack<'_> {
     /// own stack is known from `low` to `end`.
     pub fn new(sp: u64, low: u64, end: u64, pages: &mut Pages) -> OtherStack<'_> {
         let page = Stretch { low: sp & !(PAGE - 1), end: (sp & !(PAGE - 1)) + PAGE };
-        let copied = Copied { start: 0, bytes: 0, values: [0; COPIED] };
-        let last = pages.around(sp).unwrap_or(page);
-        OtherStack { own: Stretch { low, end }, last, pages, is_guessed: false, copied }
+        OtherStack { own: Stretch { low, end }, last: pages.around(sp).unwrap_or(page), pages, is_guessed: false }
     }
 
     fn is_own(&self, address: u64) -> bool {
@@ -178,7 +149,8 @@ impl Memory for OtherStack<'_> {
     }
 
     fn guessed(&mut self, address: u64) -> Option<u64> {
-        if address & 7 == 0 { self.copied.word(address) } else { None }
+        let mut word = [0; 8];
+        (address & 7 == 0 && probe::peek(address as usize, &mut word) == word.len()).then(|| u64::from_le_bytes(word))
     }
 }
 
@@ -214,21 +186,7 @@ mod tests {
         assert!(!memory.may_join());
         assert_eq!((memory.word(page), memory.word(&raw const own as u64)), (Some(0), Some(7)));
         crate::sys::unmap(page as *mut u8, PAGE as usize);
-        // What was copied before is no longer read.
-        assert_eq!((memory.word(page + 248), memory.word(page + 256)), (Some(0), None));
-    }
-
-    #[test]
-    fn copy_ends_with_its_page() {
-        let pages = crate::sys::map_private(2 * PAGE as usize).map_or(0, |pages| pages as u64);
-        crate::sys::unmap((pages + PAGE) as *mut u8, PAGE as usize);
-        let last = pages + PAGE - 16;
-        // SAFETY: the word is in the page that is still mapped.
-        unsafe { (last as *mut u64).write(5) };
-        let mut copied = Copied { start: 0, bytes: 0, values: [1; COPIED] };
-        assert_eq!((copied.word(last), copied.word(last + 8), copied.word(last + 16)), (Some(5), Some(0), None));
-        assert_eq!((copied.word(last - 8), copied.word(last)), (Some(0), Some(5)));
-        crate::sys::unmap(pages as *mut u8, PAGE as usize);
+        assert_eq!(memory.word(page), None);
     }
 
     #[test]
