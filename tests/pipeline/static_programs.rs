@@ -15,7 +15,7 @@ fn build(source: &str, (compiler, flag): (&str, &str)) -> Option<PathBuf> {
 }
 
 /// All events are recorded with the program's own addresses and sizes, of all threads. glibc itself
-/// requests a few blocks at the start and for each thread.
+/// requests a few blocks at the start and for each thread, and frees those of `LD_LIBRARY_PATH`.
 #[test]
 fn events_of_static_programs_are_recorded_exactly() {
     for kind in KINDS {
@@ -29,14 +29,19 @@ fn events_of_static_programs_are_recorded_exactly() {
             let recording = program.recorded();
             same(&plain, &recording.outcome);
             let recording = recording.complete();
-            let (own, recorded) = (own::read(&file), own::recorded(&recording));
+            let own = own::read(&file);
             if kind.0 == "musl-gcc" {
-                own::equal(&own, &recorded);
+                own::equal(&own, &own::recorded(&recording));
             }
-            let (own, recorded) = (own::sum(&own), own::sum(&recorded));
+            // Not every free inside of glibc is a call of `free`, so its own blocks may be
+            // allocated again without one.
+            let (own, report) = (own::sum(&own), recording.report());
+            let recorded = &report.processes[0];
             let extra = recorded.allocs - own.allocs;
             assert!(extra <= 32, "{kind:?} {source}: {extra} more\n{recorded:#?}\n{own:#?}");
-            assert_eq!((recorded.resizes, recorded.frees), (own.resizes, own.frees), "{kind:?} {source}");
+            let extra_frees = recorded.frees - own.frees;
+            assert!(extra_frees <= extra, "{kind:?} {source}: {extra_frees} more\n{recorded:#?}\n{own:#?}");
+            assert_eq!((recorded.resizes, recorded.lost_events), (own.resizes, 0), "{kind:?} {source}");
             let allocators = &recording.about().processes[0].allocators;
             assert!(allocators.len() == 1 && allocators[0].hooked == allocators[0].found, "{allocators:#?}");
         }
