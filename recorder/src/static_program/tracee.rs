@@ -1,6 +1,6 @@
 //! Stops a process at its exec, and maps the standalone library into it, before the first
 //! instruction of its program. Nothing traces the process afterwards. If this process is killed
-//! meanwhile, the kernel kills the program too, which has foreign registers then.
+//! meanwhile, the kernel kills the program too, whose registers are not its own then.
 //!
 //! System calls of the process are made by its vDSO's own instruction, so that no byte of the
 //! program is changed for them. All its signals are blocked meanwhile; SIGSTOP is sent again at the
