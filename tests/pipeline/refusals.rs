@@ -43,7 +43,8 @@ fn file_without_execute_permission_fails_with_one_line() {
 
 #[test]
 fn stripped_static_program_runs_and_is_named() {
-    let program = Program::new(Target::program("small.c").flag("-static").flag("-s").named("small-stripped").build()).arg("6");
+    let program =
+        Program::new(Target::program("small.c").flag("-static").flag("-s").named("small-stripped").build()).arg("6");
     let plain = program.plain().exits(6);
     let recording = program.recorded();
     assert_eq!((recording.outcome.code(), &recording.outcome.stdout), (6, &plain.stdout), "{}", recording.outcome);
