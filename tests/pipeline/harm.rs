@@ -32,8 +32,11 @@ const ONCE_DIFFERENT: &[&str] = &[
     // Stacks of handlers on a coroutine took longer to capture than it took until the next signal.
     "signal-safe storm:1:149{ coroutines:2{ deep:63:200 } }",
     "signal-safe storm:1:107{ coroutines:3{ deep:299:200 } }",
-    // A handler of pthread_atfork made the state idle that the child kept.
-    "signal-safe atfork:100 coroutines:1{ jumps:45 } exec:4:0{ }",
+    // A handler of pthread_atfork made the state idle that the child kept, in one of twenty forks.
+    "signal-safe atfork:100 coroutines:1{ jumps:45 } exec:4:0{ } coroutines:1{ jumps:45 } exec:4:0{ } \
+     coroutines:1{ jumps:45 } exec:4:0{ } coroutines:1{ jumps:45 } exec:4:0{ } coroutines:1{ jumps:45 } exec:4:0{ } \
+     coroutines:1{ jumps:45 } exec:4:0{ } coroutines:1{ jumps:45 } exec:4:0{ } coroutines:1{ jumps:45 } exec:4:0{ } \
+     coroutines:1{ jumps:45 } exec:4:0{ } coroutines:1{ jumps:45 } exec:4:0{ }",
     // The loader complained that the library was not there in another root.
     "system:13:1 exec:1:5{ }",
 ];

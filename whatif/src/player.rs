@@ -304,3 +304,70 @@ fn perform(operation: &Operation, slot: &AtomicPtr<u8>) -> bool {
     }
     true
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operations::Writer;
+    use std::io::{Seek, SeekFrom, Write};
+
+    fn file_of(operations: &[Operation]) -> File {
+        let mut file = tempfile::tempfile().expect("a file");
+        let mut writer = Writer::new(&mut file).expect("a header");
+        operations.iter().for_each(|operation| writer.push(*operation).expect("an operation"));
+        writer.finish().expect("the end");
+        file
+    }
+
+    fn operation(action: Action, thread: u16, slot: u32, size: u64) -> Operation {
+        Operation { action, alignment: 12, thread, slot, size }
+    }
+
+    /// A block goes through three threads, each of which needs what the one before has done.
+    #[test]
+    fn operations_of_several_threads_are_performed_in_order() {
+        let mut operations = Vec::new();
+        for round in 0..3 * BATCH as u32 {
+            let slot = round % 7;
+            operations.push(operation(Action::AllocateAligned, 0, slot, 100));
+            operations.push(operation(Action::Resize, 1, slot, 300));
+            operations.push(operation(Action::Free, 2, slot, 0));
+        }
+        operations.push(operation(Action::AllocateZeroed, 3, 0, 8 << 20));
+        let measured = play(file_of(&operations)).expect("a replay");
+        assert_eq!(measured.failed, 0);
+        assert!(measured.end_bytes >= 8 << 20 && measured.peak_bytes >= measured.end_bytes, "{measured:?}");
+        assert!(measured.page_faults >= (8 << 20) / 4096 && measured.nanoseconds > 0, "{measured:?}");
+    }
+
+    #[test]
+    fn allocations_that_fail_are_counted() {
+        let operations = [
+            operation(Action::Allocate, 0, 0, u64::MAX / 4),
+            operation(Action::Free, 0, 0, 0),
+            operation(Action::Allocate, 0, 0, 10),
+        ];
+        assert_eq!(play(file_of(&operations)).expect("a replay").failed, 1);
+    }
+
+    #[test]
+    fn blocks_have_the_alignment_of_the_operation() {
+        let slot = AtomicPtr::new(ptr::null_mut());
+        assert!(perform(&operation(Action::AllocateAligned, 0, 0, 100), &slot));
+        assert_eq!(slot.load(Ordering::Relaxed).addr() % 4096, 0);
+        assert!(perform(&operation(Action::Free, 0, 0, 0), &slot));
+        assert!(slot.load(Ordering::Relaxed).is_null());
+    }
+
+    #[test]
+    fn damaged_files_are_refused() {
+        let mut file = file_of(&[operation(Action::Allocate, 0, 0, 1)]);
+        file.seek(SeekFrom::Start(HEADER_BYTES as u64)).expect("its operation");
+        file.write_all(&[9]).expect("no action");
+        assert!(matches!(play(file), Err(PlayError::Damaged("an operation"))));
+        let file = file_of(&[]);
+        file.set_len(HEADER_BYTES as u64 + 1).expect("another length");
+        assert!(matches!(play(file), Err(PlayError::Damaged("its length"))));
+        assert!(matches!(play(tempfile::tempfile().expect("a file")), Err(PlayError::File(_))));
+    }
+}

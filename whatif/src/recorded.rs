@@ -151,3 +151,53 @@ pub fn write_operations<W: Write + Seek>(
     let missing = process.missing.iter().chain(&outcome.missing).map(ToString::to_string);
     Ok((model.live, missing.collect()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operations::{HEADER_BYTES, Header, OPERATION_BYTES};
+    use heaptape_analyzer::event::Kind;
+    use std::io::Cursor;
+    use std::path::Path;
+
+    /// Every event of a recording is an operation, of the same thread and size, on the slot that
+    /// holds its block.
+    #[test]
+    fn operations_are_the_events() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/tape/v1/trace");
+        let recording = heaptape_analyzer::open(&path).expect("a recording");
+        let process = &recording.processes[0];
+        let mut bytes = Cursor::new(Vec::new());
+        let (live, _) = write_operations(process, &Progress::new("reading"), &mut bytes).expect("operations");
+        let bytes = bytes.into_inner();
+        let header = bytes[..HEADER_BYTES].try_into().ok().and_then(Header::decode).expect("a header");
+        let (body, _) = bytes[HEADER_BYTES..header.last_operations_offset() as usize].as_chunks::<OPERATION_BYTES>();
+        let operations: Vec<Operation> = body.iter().filter_map(Operation::decode).collect();
+        let mut events = Vec::new();
+        process.for_each(Span::ALL, &Progress::new("reading"), &mut |some| events.extend_from_slice(some));
+        assert_eq!((operations.len(), header.operations), (events.len(), events.len() as u64));
+        let (mut slots, mut threads) = (vec![None; header.slots as usize], FxHashMap::default());
+        let (mut sizes, mut most) = (FxHashMap::default(), 0);
+        for (operation, event) in operations.iter().zip(&events) {
+            let slot = &mut slots[operation.slot as usize];
+            assert_eq!(*threads.entry(event.thread).or_insert(operation.thread), operation.thread);
+            match event.kind {
+                Kind::Alloc => assert_eq!((slot.replace(event.index), operation.size), (None, event.size)),
+                Kind::Resize => {
+                    assert_eq!((*slot, operation.action), (Some(event.index), Action::Resize));
+                    assert_eq!(operation.size, event.size);
+                }
+                Kind::Free => assert_eq!((slot.take(), operation.action), (Some(event.index), Action::Free)),
+                other => panic!("{other:?}"),
+            }
+            if event.kind == Kind::Free {
+                sizes.remove(&event.index)
+            } else {
+                sizes.insert(event.index, event.size)
+            };
+            most = most.max(sizes.values().sum());
+        }
+        assert_eq!(live, LiveBytes { peak: most, end: sizes.values().sum() });
+        assert_eq!(header.threads as usize, threads.len());
+    }
+}

@@ -11,6 +11,7 @@ use super::control::{self, ControlRequest, Wake, send_request};
 use super::protocol::{self, Request, Response};
 use crate::crash;
 use crossbeam_channel::{Sender, bounded};
+use data_encoding::BASE64;
 use std::fmt;
 use std::hint::black_box;
 use std::io::{self, Read, Write};
@@ -301,7 +302,7 @@ impl HttpRequest {
         if !scheme.eq_ignore_ascii_case("basic") {
             return None;
         }
-        let decoded = base64(value.trim())?;
+        let decoded = BASE64.decode(value.trim().as_bytes()).ok()?;
         let colon = decoded.iter().position(|byte| *byte == b':')?;
         Some(decoded[colon + 1..].to_vec())
     }
@@ -320,21 +321,6 @@ fn decode(text: &str) -> String {
         at += length;
     }
     String::from_utf8_lossy(&out).into_owned()
-}
-
-/// Decodes base64 with or without its padding; `None` if it is none.
-fn base64(text: &str) -> Option<Vec<u8>> {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let (mut bits, mut count, mut out) = (0_u32, 0, Vec::new());
-    for byte in text.trim_end_matches('=').bytes() {
-        let digit = DIGITS.iter().position(|digit| *digit == byte)? as u32;
-        (bits, count) = (bits << 6 & 0xff_ffff | digit, count + 6);
-        if count >= 8 {
-            count -= 8;
-            out.push((bits >> count & 0xff) as u8);
-        }
-    }
-    Some(out)
 }
 
 #[cfg(test)]
