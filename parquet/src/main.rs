@@ -62,8 +62,11 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let range = Range { from: arguments.from.clone(), to: arguments.until.clone() };
     let mut done = 0;
     let mut is_complete = true;
-    let processes =
-        ProcessFilter { process: arguments.process.clone(), program: arguments.program.clone(), all: false };
+    let processes = ProcessFilter {
+        process: arguments.process.clone(),
+        program: arguments.program.clone(),
+        ..ProcessFilter::default()
+    };
     for recording in heaptape_analyzer::open_all(&arguments.paths)? {
         let path = recording.path.as_path();
         let partition = export::Partition::of(&recording, path);
