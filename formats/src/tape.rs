@@ -15,7 +15,7 @@ mod origin;
 pub mod stream;
 mod symbols;
 
-pub use codec::{Codec, Unpacker};
+pub use codec::{Codec, Packer, Unpacker};
 pub use dump::dump;
 pub use frame::{Reader, Step, Writer};
 pub use layout::*;

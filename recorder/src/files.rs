@@ -15,7 +15,7 @@ use crate::session::Session;
 use crate::sync;
 use crate::trace::Chunk;
 use formats::recording::{PROFILE, TAPE, TRACE};
-use formats::tape::{self, COLUMN_PREVIOUS, Codec, Column, Record, Step};
+use formats::tape::{self, COLUMN_PREVIOUS, Codec, Column, Packer, Record, Step};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -97,9 +97,14 @@ pub struct Files {
 }
 
 /// Compresses the bytes of a chunk and completes its commit with their offset, length and checksum.
-fn pack(chunk: &mut Chunk, codec: (Codec, i32), offset: u64, packed: &mut Vec<u8>) -> io::Result<()> {
-    packed.clear();
-    codec.0.pack(&chunk.plain, codec.1, packed)?;
+fn pack(
+    packer: &mut Packer,
+    chunk: &mut Chunk,
+    codec: (Codec, i32),
+    offset: u64,
+    packed: &mut Vec<u8>,
+) -> io::Result<()> {
+    packer.pack(codec.0, &chunk.plain, codec.1, packed)?;
     let commit = &mut chunk.commit;
     commit.codec = codec.0 as u8;
     (commit.stored_offset, commit.stored_length) = (offset, packed.len() as u64);
@@ -107,10 +112,10 @@ fn pack(chunk: &mut Chunk, codec: (Codec, i32), offset: u64, packed: &mut Vec<u8
     Ok(())
 }
 
-fn column(kind: u8, plain: &[u8], codec: (Codec, i32)) -> io::Result<Column> {
+fn column(packer: &mut Packer, kind: u8, plain: &[u8], codec: (Codec, i32)) -> io::Result<Column> {
     let (codec, level) = if plain.len() < SMALL_COLUMN { (Codec::Plain, 0) } else { codec };
     let mut stored = Vec::new();
-    codec.pack(plain, level, &mut stored)?;
+    packer.pack(codec, plain, level, &mut stored)?;
     Ok(Column { kind, codec: codec as u8, plain_length: plain.len() as u32, stored: tape::field::Text(stored) })
 }
 
@@ -180,9 +185,9 @@ impl Files {
     ///
     /// # Errors
     /// The path and the error of the file that could not be written. Both files are as before.
-    pub fn chunk(&mut self, chunk: &mut Chunk) -> Result<(), Failure> {
+    pub fn chunk(&mut self, chunk: &mut Chunk, packer: &mut Packer) -> Result<(), Failure> {
         if self.codec != self.final_codec.0 && chunk.commit.plain_offset + chunk.commit.plain_length > PLAIN_LIMIT {
-            self.compress().inspect_err(|_| {
+            self.compress(packer).inspect_err(|_| {
                 let half_done = [self.trace_path(self.final_codec.0), self.folder.join(format!("{TAPE}.tmp"))];
                 half_done.iter().for_each(|path| drop(std::fs::remove_file(path)));
             })?;
@@ -197,13 +202,13 @@ impl Files {
             }
         };
         let start = trace.length;
-        with_path(&trace.path, pack(chunk, codec, start, &mut self.packed))?;
+        with_path(&trace.path, pack(packer, chunk, codec, start, &mut self.packed))?;
         trace.append(&self.packed)?;
         chunk.commit.columns.clear();
         for (kind, plain) in chunk.columns.iter().filter(|(kind, plain)| *kind == COLUMN_PREVIOUS || !plain.is_empty())
         {
             // Columns are always compressed: only the trace has another reader.
-            let column = with_path(&self.tape.path, column(*kind, plain, self.final_codec))?;
+            let column = with_path(&self.tape.path, column(packer, *kind, plain, self.final_codec))?;
             chunk.commit.columns.push(column);
         }
         let (first_tick, last_tick) = (chunk.commit.first_tick, chunk.commit.last_tick);
@@ -217,7 +222,7 @@ impl Files {
     }
 
     /// Converts the trace to a compressed file, since it has exceeded [`PLAIN_LIMIT`].
-    fn compress(&mut self) -> Result<(), Failure> {
+    fn compress(&mut self, packer: &mut Packer) -> Result<(), Failure> {
         let final_codec = self.final_codec.0;
         let Some(plain) = &self.trace else {
             self.codec = final_codec;
@@ -237,7 +242,7 @@ impl Files {
                     let from = commit.stored_offset as usize;
                     let plain = bytes.get(from..from + commit.stored_length as usize).unwrap_or_default().to_vec();
                     let mut chunk = Chunk { commit, plain, ..Chunk::default() };
-                    with_path(&trace.path, pack(&mut chunk, self.final_codec, trace.length, &mut self.packed))?;
+                    with_path(&trace.path, pack(packer, &mut chunk, self.final_codec, trace.length, &mut self.packed))?;
                     trace.append(&self.packed)?;
                     writer.record(&Record::Chunk(chunk.commit), &mut framed);
                 }

@@ -15,7 +15,7 @@ use crate::symbols::Job;
 use crate::trace::Chunk;
 use crossbeam_channel::{Receiver, Sender};
 use formats::recording::{Accounting, RESERVE};
-use formats::tape::{Accounts, Loss, Note, Record};
+use formats::tape::{Accounts, Loss, Note, Packer, Record};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -207,8 +207,8 @@ impl Output {
     }
 
     /// Writes data, or drops its chunk. Returns the chunk, to be used again.
-    fn write(&mut self, mut content: Content) -> Option<Box<Chunk>> {
-        let result = self.attempt_twice(&mut content);
+    fn write(&mut self, mut content: Content, packer: &mut Packer) -> Option<Box<Chunk>> {
+        let result = self.attempt_twice(&mut content, packer);
         self.note_failure(result.err(), &mut content);
         if let Some(written) = self.written.take() {
             self.session.journal_files.mark_stored(written.number);
@@ -222,18 +222,18 @@ impl Output {
 
     /// Writes the last data of the segment. When that fails, disk space is used that was reserved
     /// for it.
-    fn write_last(&mut self, mut content: Content) {
-        let mut result = self.attempt_twice(&mut content);
+    fn write_last(&mut self, mut content: Content, packer: &mut Packer) {
+        let mut result = self.attempt_twice(&mut content, packer);
         if result.is_err() {
             let reserve = self.session.folder.parent().map(|folder| folder.join(RESERVE));
             reserve.map(|path| std::fs::OpenOptions::new().write(true).truncate(true).open(path));
             self.note_failure(result.err(), &mut content);
-            result = self.attempt(&mut content).or_else(|failure| {
+            result = self.attempt(&mut content, packer).or_else(|failure| {
                 let Content::State { records, profile } = &mut content else { return Err(failure) };
                 // Without the sums, which a reader can compute again from the events.
                 records.retain(|record| !matches!(record, Record::Summary(_)));
                 *profile = None;
-                self.attempt(&mut content)
+                self.attempt(&mut content, packer)
             });
         }
         self.note_failure(result.err(), &mut content);
@@ -270,17 +270,17 @@ impl Output {
 
     /// Attempts to write data. When that fails, attempts it again with the disk space of journal
     /// files that are not needed any more.
-    fn attempt_twice(&mut self, content: &mut Content) -> Result<(), Failure> {
-        let result = self.attempt(content);
+    fn attempt_twice(&mut self, content: &mut Content, packer: &mut Packer) -> Result<(), Failure> {
+        let result = self.attempt(content, packer);
         if result.is_err() && self.session.journal_files.free(&self.session.folder) {
-            return self.attempt(content);
+            return self.attempt(content, packer);
         }
         result
     }
 
     /// Attempts to write data. What was written is removed from it, unless writing it again does no
     /// harm.
-    fn attempt(&mut self, content: &mut Content) -> Result<(), Failure> {
+    fn attempt(&mut self, content: &mut Content, packer: &mut Packer) -> Result<(), Failure> {
         if let Content::Chunk { records, .. } = content {
             self.add_waiting(records);
         }
@@ -296,7 +296,7 @@ impl Output {
         if let Content::Chunk { chunk: open, .. } = content
             && let Some(mut chunk) = open.take()
         {
-            match check_quota(&self.session).and_then(|()| files.chunk(&mut chunk)) {
+            match check_quota(&self.session).and_then(|()| files.chunk(&mut chunk, packer)) {
                 Ok(()) => self.written = Some(chunk),
                 Err(failure) => {
                     *open = Some(chunk);
@@ -415,12 +415,13 @@ fn finish(output: Option<Output>, segment_end: SegmentEnd) -> Stored {
 /// again.
 pub fn run(write_jobs: &Receiver<WriteJob>, spare: &Sender<Chunk>, stored_out: &Sender<Stored>) {
     let mut outputs: HashMap<SessionId, Output> = HashMap::new();
+    let mut packer = Packer::default();
     for write_job in write_jobs {
         let on_written = match write_job {
             WriteJob::Write { session, content, on_written } => {
                 if !content.is_empty() {
                     let output = outputs.entry(session.id).or_insert_with(|| Output::new(&session));
-                    if let Some(chunk) = output.write(content) {
+                    if let Some(chunk) = output.write(content, &mut packer) {
                         let _ = spare.try_send(*chunk);
                     }
                 }
@@ -429,7 +430,7 @@ pub fn run(write_jobs: &Receiver<WriteJob>, spare: &Sender<Chunk>, stored_out: &
             WriteJob::Finish(mut segment_end) => {
                 let session = &segment_end.session;
                 if let Some(content) = segment_end.content.take() {
-                    outputs.entry(session.id).or_insert_with(|| Output::new(session)).write_last(content);
+                    outputs.entry(session.id).or_insert_with(|| Output::new(session)).write_last(content, &mut packer);
                 }
                 let output = outputs.remove(&session.id);
                 let on_written = segment_end.on_written.take();
