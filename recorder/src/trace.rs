@@ -25,14 +25,13 @@ pub struct Chunk {
 }
 
 impl Chunk {
+    /// Clears all but the bytes, which are overwritten.
     fn clear(&mut self) {
         self.commit = tape::Chunk::default();
-        self.plain.clear();
         self.threads.clear();
         let kinds = [COLUMN_ENTRIES, COLUMN_TICKS, COLUMN_SITES, COLUMN_WEIGHTS, COLUMN_UNMATCHED, COLUMN_PREVIOUS];
         for (column, kind) in self.columns.iter_mut().zip(kinds) {
             column.0 = kind;
-            column.1.clear();
         }
     }
 }
@@ -49,6 +48,11 @@ impl EncodeBuf {
         let length = bytes.len();
         bytes.resize(length + PAGE, 0);
         EncodeBuf { bytes, length }
+    }
+
+    /// Creates an empty buffer in the memory of `spare`. Its bytes need not be cleared.
+    fn reusing(spare: Vec<u8>) -> EncodeBuf {
+        EncodeBuf { bytes: spare, length: 0 }
     }
 
     #[inline(always)]
@@ -316,7 +320,8 @@ impl Trace {
     pub fn finish_chunk(&mut self, mut spare: Chunk) -> Chunk {
         spare.clear();
         let Chunk { plain, columns, threads, .. } = spare;
-        let replace = |buffer: &mut EncodeBuf, spare: Vec<u8>| std::mem::replace(buffer, EncodeBuf::over(spare)).take();
+        let replace =
+            |buffer: &mut EncodeBuf, spare: Vec<u8>| std::mem::replace(buffer, EncodeBuf::reusing(spare)).take();
         let buffers = [
             &mut self.entries,
             &mut self.ticks,
