@@ -7,7 +7,7 @@ use std::time::Instant;
 
 #[test]
 fn trace_mode_records_everything() {
-    let mut daemon = Daemon::start(&["--mode", "trace"]);
+    let mut daemon = Daemon::start(&["--mode", "trace", "--overflow", "wait:30s"]);
     let program = target::c("pairs");
     for threads in ["1", "3"] {
         daemon.run(&program, &["20000", threads]).success();

@@ -178,7 +178,7 @@ fn truncated_and_corrupt_streams_are_kept_to_the_last_record() {
 /// A sender of one byte at a time, and one that stops, beside a program that is recorded.
 #[test]
 fn slow_sender_delays_nobody() {
-    let mut daemon = Daemon::start(&["--mode", "trace", "--stream-idle", "5s"]);
+    let mut daemon = Daemon::start(&["--mode", "trace", "--stream-idle", "5s", "--overflow", "wait:2s"]);
     let trace = read(golden("usedebug.mtrc")).expect("a sample");
     let (slow, silent) = (Sender::to(&daemon), Sender::to(&daemon));
     silent.say(&trace[..30]).expect("it is heard");
