@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
-# Each promise of the README names the tests that keep it, as `module::test`, and each of these
-# exists.
+# Each promise in docs/promises.md names the tests that keep it, as `module::test`, and each of
+# these exists. The README has the same promises.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 bad=0
 fail() { echo "promises: $*" >&2; bad=1; }
 
 # One promise a line: its number, its words, its tests.
-promises=$(awk '/^## Promises/ { on = 1; next } /^## / { on = 0 } !on { next }
-  /^[0-9]+\. / { if (text) print text; text = $0; next } /^ / && text { sub(/^ +/, " "); text = text $0; next } { if (text) print text; text = "" }
-  END { if (text) print text }' README.md)
+promises=$(awk '/^[0-9]+\. / { if (text) print text; text = $0; next } /^ / && text { sub(/^ +/, " "); text = text $0; next } { if (text) print text; text = "" }
+  END { if (text) print text }' docs/promises.md)
 count=$(grep -c . <<< "$promises")
-[ "$count" -ge 9 ] || fail "the README has $count promises; it made nine"
+[ "$count" -ge 9 ] || fail "docs/promises.md has $count promises; it made nine"
 while IFS= read -r promise; do
   number=${promise%%.*}
   tests=$(grep -oE '`[a-z_]+::[a-z0-9_]+`' <<< "$promise" | tr -d '`')
+  title=$(sed -E 's/^[0-9]+\. \*\*([^*]+)\.\*\*.*/\1/' <<< "$promise")
+  grep -qF "$number. [$title](docs/promises.md)" README.md || fail "the README lacks promise $number, $title"
   [ -n "$tests" ] || fail "promise $number names no test"
   for test in $tests; do
     module=${test%%::*} name=${test##*::}

@@ -32,11 +32,11 @@ fn the_table_is_the_list() {
     }
 }
 
-/// The row of the README names them all.
+/// The list of commands names them all.
 #[test]
-fn the_readme_names_the_list() {
+fn the_commands_name_the_list() {
     const MARK: &str = "`heaptape export --format FORMAT -o OUT DIR`, FORMAT: ";
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/commands.md");
     let text = std::fs::read_to_string(&path).unwrap();
     let names: Vec<&str> = EXPORTERS.iter().map(|exporter| exporter.name()).collect();
     let (before, rest) = text.split_once(MARK).expect("the row of the table");
@@ -44,6 +44,6 @@ fn the_readme_names_the_list() {
     if std::env::var_os("BLESS").is_some() {
         std::fs::write(&path, format!("{before}{MARK}{};{after}", names.join(" "))).unwrap();
     } else {
-        assert_eq!(found, names.join(" "), "README.md is not of this list");
+        assert_eq!(found, names.join(" "), "docs/commands.md is not of this list");
     }
 }

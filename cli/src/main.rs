@@ -142,8 +142,8 @@ mod tests {
     use heaptape_formats::quantity;
 
     #[test]
-    fn the_readme_describes_sizes_and_times_as_the_help_does() {
-        let page = include_str!("../../README.md");
+    fn the_list_of_commands_describes_sizes_and_times_as_the_help_does() {
+        let page = include_str!("../../docs/commands.md");
         for line in quantity::HELP.lines() {
             assert!(page.contains(line), "{line}");
         }

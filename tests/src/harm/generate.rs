@@ -219,7 +219,7 @@ impl Generator {
 
     fn plugin(&mut self, steps: &mut Vec<Step>) {
         // Plugins with their own operators are not closed: heaptape unloads them and a bare
-        // run does not, as the README says.
+        // run does not, as docs/recorded.md says.
         match self.random.below(5) {
             0 => steps.push(Step::leaf("dlopen", &[self.random.below(4), self.random.below(2)])),
             1 => steps.push(Step::leaf("dlclose", &[0])),
