@@ -46,15 +46,14 @@ struct Cli {
     subcommand: commands::Subcommand,
 }
 
-/// Returns all subcommands with their options and examples. The command line is parsed by it; help,
+/// Returns all subcommands with their options, and examples on top of their help. The command line is parsed by it; help,
 /// manual pages and completions are made from it.
 fn command() -> clap::Command {
     let command = Cli::command().mut_subcommands(|subcommand| {
         let examples = commands::examples::of(subcommand.get_name());
-        let before = subcommand.get_after_help().map(|text| format!("{text}\n\n")).unwrap_or_default();
+        let after = subcommand.get_after_help().map(|text| format!("{text}\n\n")).unwrap_or_default();
         // The short help of a command stays on one screen.
-        let short = format!("{before}{examples}");
-        subcommand.after_long_help(format!("{short}\n\n{}", exit::help())).after_help(short)
+        subcommand.help_template(format!("{ABOUT}\n{examples}\n\n{ARGUMENTS}")).after_long_help(after + &exit::help())
     });
     let groups = groups(&command);
     command
@@ -63,6 +62,11 @@ fn command() -> clap::Command {
         ))
         .after_help(format!("{}\n\n{}", quantity::HELP, exit::help()))
 }
+
+/// What the help of a command says before its examples.
+const ABOUT: &str = "{before-help}{about-with-newline}";
+/// What the help of a command says after its examples.
+const ARGUMENTS: &str = "{usage-heading} {usage}\n\n{all-args}{after-help}";
 
 /// The examples on top of the help.
 const EXAMPLES: &str = "\

@@ -60,7 +60,13 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
             ("heaptape stream 4711", "the same of a process by its pid, until it ends"),
         ],
     ),
-    ("env", &[("heaptape env --label web", "environment for a systemd drop-in")]),
+    (
+        "env",
+        &[
+            ("heaptape env --label web", "environment for a systemd drop-in"),
+            ("heaptape env --socket /run/heaptape/socket", "environment for the system's daemon"),
+        ],
+    ),
     (
         "epochs",
         &[
@@ -86,7 +92,8 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     (
         "leaks",
         &[
-            ("heaptape leaks heaptape.ls.4711", "list what was never freed"),
+            ("heaptape leaks heaptape.ls.4711", "list what was never freed, with a verdict"),
+            ("heaptape leaks --live redis-server", "the same of a program that the daemon serves"),
             (
                 "heaptape leaks --depth 3 --top 10 heaptape.ls.4711",
                 "merge stacks with the same three frames; print ten",
@@ -107,8 +114,20 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
             ("heaptape sites --inclusive heaptape.ls.4711", "list functions, each with what it calls"),
         ],
     ),
-    ("callers", &[("heaptape callers load_order heaptape.shop.4711", "list who calls load_order")]),
-    ("callees", &[("heaptape callees main heaptape.shop.4711", "list what main calls, by what it allocates")]),
+    (
+        "callers",
+        &[
+            ("heaptape callers load_order heaptape.shop.4711", "list who calls load_order"),
+            ("heaptape callers --from 50% load_order heaptape.shop.4711", "the same for the second half of the run"),
+        ],
+    ),
+    (
+        "callees",
+        &[
+            ("heaptape callees main heaptape.shop.4711", "list what main calls, by what it allocates"),
+            ("heaptape callees --thread worker* main heaptape.shop.4711", "the same for the threads of these names"),
+        ],
+    ),
     (
         "source",
         &[
@@ -116,9 +135,27 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
             ("heaptape source --source-root src load_order heaptape.shop.4711", "the same with the source in src"),
         ],
     ),
-    ("sizes", &[("heaptape sizes heaptape.ls.4711", "show block sizes, and bytes lost to rounding")]),
-    ("lifetimes", &[("heaptape lifetimes heaptape.ls.4711", "show block lifetimes by call site")]),
-    ("temporary", &[("heaptape temporary heaptape.ls.4711", "list call sites of short-lived blocks")]),
+    (
+        "sizes",
+        &[
+            ("heaptape sizes heaptape.ls.4711", "show block sizes, and bytes lost to rounding"),
+            ("heaptape sizes --thread worker* heaptape.shop.4711", "the same for the threads of these names"),
+        ],
+    ),
+    (
+        "lifetimes",
+        &[
+            ("heaptape lifetimes heaptape.ls.4711", "show block lifetimes by call site"),
+            ("heaptape lifetimes --min-size 1MiB heaptape.ls.4711", "the same for large blocks"),
+        ],
+    ),
+    (
+        "temporary",
+        &[
+            ("heaptape temporary heaptape.ls.4711", "list call sites of short-lived blocks"),
+            ("heaptape temporary --by function --top 20 heaptape.ls.4711", "list 20 functions instead of stacks"),
+        ],
+    ),
     (
         "timeline",
         &[
@@ -126,12 +163,48 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
             ("heaptape timeline --slices 100 --from 1s --until 2s heaptape.ls.4711", "show 100 slices of one second"),
         ],
     ),
-    ("threads", &[("heaptape threads heaptape.ls.4711", "show what each thread allocated and freed")]),
-    ("realloc", &[("heaptape realloc heaptape.ls.4711", "show the cost of reallocations")]),
-    ("free-sites", &[("heaptape free-sites heaptape.ls.4711", "list call sites that free")]),
-    ("address", &[("heaptape address 0x7f12a4000ea0 heaptape.ls.4711", "list the blocks that contained an address")]),
-    ("fragmentation", &[("heaptape fragmentation heaptape.ls.4711", "list call sites that hold nearly empty pages")]),
-    ("top", &[("heaptape top", "show the daemon's processes live")]),
+    (
+        "threads",
+        &[
+            ("heaptape threads heaptape.ls.4711", "show what each thread allocated and freed"),
+            ("heaptape threads --from 1s --until 2s heaptape.ls.4711", "the same for one second of the run"),
+        ],
+    ),
+    (
+        "realloc",
+        &[
+            ("heaptape realloc heaptape.ls.4711", "show the cost of reallocations"),
+            ("heaptape realloc --by line heaptape.ls.4711", "sum the call sites by source line"),
+        ],
+    ),
+    (
+        "free-sites",
+        &[
+            ("heaptape free-sites heaptape.ls.4711", "list call sites that free"),
+            ("heaptape free-sites --by function heaptape.ls.4711", "sum the call sites by function"),
+        ],
+    ),
+    (
+        "address",
+        &[
+            ("heaptape address 0x7f12a4000ea0 heaptape.ls.4711", "list the blocks that contained an address"),
+            ("heaptape address --json 0x7f12a4000ea0 heaptape.ls.4711", "the same as JSON"),
+        ],
+    ),
+    (
+        "fragmentation",
+        &[
+            ("heaptape fragmentation heaptape.ls.4711", "list call sites that hold nearly empty pages"),
+            ("heaptape fragmentation --until 50% heaptape.ls.4711", "the same in the middle of the run"),
+        ],
+    ),
+    (
+        "top",
+        &[
+            ("heaptape top", "show the daemon's processes live"),
+            ("heaptape top --control /run/heaptape/control", "those of the system's daemon"),
+        ],
+    ),
     (
         "pack",
         &[
@@ -166,8 +239,20 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
             ),
         ],
     ),
-    ("dump", &[("heaptape dump run1/4711.ls/events.tape", "print every record of a file")]),
-    ("verify", &[("heaptape verify run1", "check it, and print its accounting")]),
+    (
+        "dump",
+        &[
+            ("heaptape dump run1/4711.ls/events.tape", "print every record of a file"),
+            ("heaptape dump gmon.out", "print the records of a file of gprof"),
+        ],
+    ),
+    (
+        "verify",
+        &[
+            ("heaptape verify run1", "check it, and print its accounting"),
+            ("heaptape verify trace.mtrc", "check one file"),
+        ],
+    ),
     ("dcpiprof", &[("heaptape dcpiprof -i run1", "show allocated bytes by program and library")]),
     (
         "dcpilist",

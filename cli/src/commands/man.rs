@@ -1,5 +1,6 @@
 //! `heaptape man`: shows or writes the manual pages.
 
+use super::examples;
 use crate::Outcome;
 use anyhow::{Context, bail};
 use clap_mangen::Man;
@@ -23,14 +24,14 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         write(folder, &heaptape, "heaptape")?;
         for command in heaptape.get_subcommands() {
-            write(folder, command, &format!("heaptape-{}", command.get_name()))?;
+            write(folder, &with_examples(command), &format!("heaptape-{}", command.get_name()))?;
         }
         return Ok(Outcome::Done);
     }
     let text = match &args.command {
         None => page(&heaptape, "heaptape")?,
         Some(name) => match heaptape.find_subcommand(name) {
-            Some(command) => page(command, &format!("heaptape-{name}"))?,
+            Some(command) => page(&with_examples(command), &format!("heaptape-{name}"))?,
             None => bail!("unknown command '{name}'; heaptape --help lists all"),
         },
     };
@@ -38,6 +39,13 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         std::io::stdout().lock().write_all(&text)?;
     }
     Ok(Outcome::Done)
+}
+
+/// Returns a command whose page has its examples after the options.
+fn with_examples(command: &clap::Command) -> clap::Command {
+    let examples = examples::of(command.get_name());
+    let after = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+    command.clone().after_long_help(format!("{examples}\n\n{after}"))
 }
 
 /// Returns the page of a command.
