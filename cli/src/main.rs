@@ -46,8 +46,8 @@ struct Cli {
     subcommand: commands::Subcommand,
 }
 
-/// Returns all subcommands with their options, and examples on top of their help. The command line is parsed by it; help,
-/// manual pages and completions are made from it.
+/// Returns all subcommands with their options, and examples on top of their help. The command line
+/// is parsed by it; help, manual pages and completions are made from it.
 fn command() -> clap::Command {
     let command = Cli::command().mut_subcommands(|subcommand| {
         let examples = commands::examples::of(subcommand.get_name());
