@@ -11,6 +11,7 @@ pub mod leaks;
 pub mod lifetimes;
 pub mod live_set;
 pub mod peak;
+mod phase;
 pub mod resizes;
 pub mod sizes;
 pub mod slices;

@@ -6,6 +6,7 @@
 //! that do not change after the last peak the current numbers are still those at the peak.
 
 use super::live_set::Block;
+use super::phase::Phase;
 use super::row;
 use crate::event::{Event, Position, Span};
 use crate::model::Model;
@@ -36,6 +37,7 @@ pub struct Peak {
     peak: Held,
     peak_blocks: u64,
     at: Position,
+    phase: Phase,
     epoch: u64,
     span: Span,
     inside: bool,
@@ -57,7 +59,8 @@ impl Peak {
     pub fn within(span: Span) -> Self {
         let zero = Held::default();
         let at = Position { number: span.first, tick: span.first_tick };
-        Peak { sites: Vec::new(), live: zero, peak: zero, peak_blocks: 0, at, epoch: 0, span, inside: false }
+        let phase = Phase::default();
+        Peak { sites: Vec::new(), live: zero, peak: zero, peak_blocks: 0, at, phase, epoch: 0, span, inside: false }
     }
 
     /// Starts with the numbers of a summary of all earlier events. The summary does not contain the
@@ -77,6 +80,7 @@ impl Peak {
             let blocks = summary.sites.iter().fold(0u64, |sum, sums| sum.saturating_add(sums.peak_blocks));
             self.peak = Held { blocks, bytes: totals.peak_bytes };
             (self.at.tick, self.peak_blocks) = (totals.peak_tick, totals.peak_blocks);
+            self.phase.begin(self.live.bytes, self.at);
         }
     }
 
@@ -90,6 +94,13 @@ impl Peak {
     /// Returns the live blocks and bytes at the peak, and its position in the run.
     pub const fn peak(&self) -> (Held, Position) {
         (self.peak, self.at)
+    }
+
+    /// Returns the time around the peak in which the live bytes stayed above nine tenths of it: the
+    /// last time before at which they were below, and the first one after, if there is one. `None`
+    /// if nothing was live, or if the peak was before the first event of the model.
+    pub fn phase(&self) -> Option<(Position, Option<Position>)> {
+        (self.peak.bytes > 0 && self.phase.most() == self.peak.bytes).then(|| self.phase.span())
     }
 
     /// Returns the maximum number of live blocks in the span.
@@ -121,6 +132,7 @@ impl Peak {
         self.peak = self.live;
         self.peak_blocks = self.live.blocks;
         self.at = at;
+        self.phase.begin(self.live.bytes, at);
         self.epoch += 1;
         self.sites.iter_mut().for_each(|site| site.own_peak = site.live.bytes);
     }
@@ -168,6 +180,7 @@ impl Peak {
                 self.at = event.position();
                 self.epoch += 1;
             }
+            self.phase.change(self.live.bytes, event.position());
         }
     }
 }
@@ -193,6 +206,9 @@ impl Model for Peak {
         self.before(event.position());
         if let Some(old) = old {
             self.remove(old);
+            if self.inside {
+                self.phase.change(self.live.bytes, event.position());
+            }
         }
     }
 

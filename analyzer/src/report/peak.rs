@@ -3,10 +3,11 @@
 
 use super::query::{PointInTime, Query, Report, SiteDescription, group_sites, print_reports};
 use super::{Error, Outcome};
+use crate::event::Position;
 use crate::model::peak::Peak;
 use crate::report::Unanswerable;
 use crate::sums::sums;
-use crate::text::{Screen, Style, bytes, count, counted, percent};
+use crate::text::{Screen, Style, bytes, count, counted, duration, percent};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -19,11 +20,22 @@ struct Row {
     site: SiteDescription,
 }
 
+/// The time around the peak in which the live bytes stayed above nine tenths of it.
+#[derive(Serialize)]
+struct Phase {
+    from: PointInTime,
+    /// `None` if they did to the end.
+    until: Option<PointInTime>,
+}
+
 #[derive(Serialize)]
 struct PeakReport {
     peak_bytes: u64,
     peak_blocks: u64,
     at: PointInTime,
+    /// `None` without events.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    phase: Option<Phase>,
     most_blocks: u64,
     holders: Vec<Row>,
 }
@@ -69,6 +81,7 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
                 peak_bytes: totals.peak_bytes,
                 peak_blocks: sums.sites.iter().map(|row| row.peak_blocks).sum(),
                 at: PointInTime::at(process, totals.peak_tick, None),
+                phase: None,
                 most_blocks: totals.peak_blocks,
                 holders: holders.collect(),
             };
@@ -92,15 +105,28 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
             own_peak_bytes: Some(group.values[2]),
             site: group.describe(process, symbols),
         });
+        let point = |at: Position| PointInTime::at(process, at.tick, Some(at.number));
         let report = PeakReport {
             peak_bytes: held.bytes,
             peak_blocks: held.blocks,
             at: PointInTime::at(process, at.tick, Some(at.number)),
+            phase: model.phase().map(|(from, until)| Phase { from: point(from), until: until.map(point) }),
             most_blocks: model.peak_blocks(),
             holders: holders.collect(),
         };
         Ok((report, outcome.missing))
     })
+}
+
+impl Phase {
+    fn text(&self) -> String {
+        let name = |at: &PointInTime| match (at.time_ns, at.event) {
+            (Some(nanos), _) => duration(nanos),
+            (None, event) => format!("event {}", event.unwrap_or(0)),
+        };
+        let until = self.until.as_ref().map_or_else(|| "the end".into(), name);
+        format!("above 90% of it from {} to {until}", name(&self.from))
+    }
 }
 
 impl Report for PeakReport {
@@ -114,6 +140,9 @@ impl Report for PeakReport {
                 format!("peak of {peak} in {blocks}, {at}; at most {most} at any time")
             }
         })?;
+        if let Some(phase) = &self.phase {
+            screen.line(&phase.text())?;
+        }
         let own = |row: &Row| row.own_peak_bytes.map_or_else(|| "-".into(), bytes);
         let rows: Vec<Vec<String>> = self
             .holders
