@@ -24,7 +24,7 @@ struct Row {
 #[derive(Serialize)]
 struct Phase {
     from: PointInTime,
-    /// `None` if they did to the end.
+    /// This is `None` if they did to the end.
     until: Option<PointInTime>,
 }
 
@@ -33,7 +33,7 @@ struct PeakReport {
     peak_bytes: u64,
     peak_blocks: u64,
     at: PointInTime,
-    /// `None` without events.
+    /// This is `None` without events.
     #[serde(skip_serializing_if = "Option::is_none")]
     phase: Option<Phase>,
     most_blocks: u64,
