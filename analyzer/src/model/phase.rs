@@ -20,9 +20,9 @@ struct Low {
 #[derive(Debug, Default)]
 pub(super) struct Phase {
     most: u64,
-    /// Values in ascending order, and times.
+    /// These are the low values in ascending order, with their times.
     lows: Vec<Low>,
-    /// The start, once an event came after the maximum.
+    /// This is the start of the phase, once an event came after the maximum.
     from: Option<Position>,
     until: Option<Position>,
 }
@@ -53,7 +53,7 @@ impl Phase {
         }
     }
 
-    /// Returns the maximum.
+    /// Returns the maximum of all values.
     pub(super) fn most(&self) -> u64 {
         self.most
     }
@@ -67,7 +67,7 @@ impl Phase {
         self.most - self.most / 10
     }
 
-    /// The last time at which the number was below the limit, or the first time of all.
+    /// Returns the last time at which the number was below the limit, or the first time of all.
     fn start(&self) -> Position {
         let below = self.lows.partition_point(|low| low.value < self.limit());
         self.lows[below.saturating_sub(1)].at
