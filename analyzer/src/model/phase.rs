@@ -102,8 +102,8 @@ mod tests {
         assert_eq!(numbers(&[]), (0, None));
     }
 
-    /// What a walk over all values says, on random ones. The start may be that of a value which is a
-    /// hundredth above the limit.
+    /// What a walk over all values says, on random ones. The start may be that of a value which is
+    /// a hundredth above the limit.
     #[test]
     fn phase_is_that_of_a_plain_search() {
         let mut random = 1u64;
