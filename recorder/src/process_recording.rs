@@ -17,6 +17,7 @@ mod symbols;
 mod threads;
 mod view;
 
+pub use growth::SiteGrowth;
 pub use segments::ProcessCommand;
 pub use view::{View, ViewFrame, ViewSite};
 

@@ -96,7 +96,7 @@ enum Command {
         /// Pid of the process, or a pattern of names that only this process has
         which: String,
         /// Maximum number of call sites
-        #[arg(long, value_name = "N", default_value_t = 20)]
+        #[arg(long = "top", alias = "sites", value_name = "N", default_value_t = 20)]
         sites: u64,
     },
     /// Change what is recorded of running processes
@@ -363,10 +363,13 @@ fn show(found: &Details, out: &mut dyn Write) -> std::io::Result<()> {
     for site in &found.call_sites {
         writeln!(
             out,
-            "{:>10} in {}, {} allocated",
+            "{:>10} in {}, {} allocated{}",
             bytes(site.live_bytes),
             counted(site.live_blocks, "block"),
-            bytes(site.bytes)
+            bytes(site.bytes),
+            site.growth
+                .map(|growth| format!(", {} in {} s", signed_bytes(growth), site.growth_seconds))
+                .unwrap_or_default()
         )?;
         for frame in frames.named(found.process.pid, site, 12) {
             writeln!(out, "             {}", clean(&frame))?;

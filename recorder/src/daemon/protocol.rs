@@ -355,6 +355,11 @@ pub struct CallSite {
     pub allocs: u64,
     /// Number of allocated bytes.
     pub bytes: u64,
+    /// Growth of the live bytes since the last check, one minute ago at most. It is `None` before
+    /// the first check.
+    pub growth: Option<i64>,
+    /// Seconds of that growth.
+    pub growth_seconds: u64,
     /// Call stack, innermost frame first.
     pub stack: Vec<Frame>,
 }

@@ -1,6 +1,7 @@
 //! The call sites of a process for live views.
 
 use super::ProcessRecording;
+use super::growth::SiteGrowth;
 use crate::code;
 use formats::tape::field::Text;
 use formats::tape::{self, Record as TapeRecord, SiteSums};
@@ -18,6 +19,8 @@ pub struct ViewSite {
     pub allocs: u64,
     /// Number of bytes allocated since the attach.
     pub bytes: u64,
+    /// How the live bytes changed since the last check; `None` in the first minute.
+    pub growth: Option<SiteGrowth>,
     /// Frames of the stack, innermost first.
     pub stack: Vec<ViewFrame>,
 }
@@ -69,6 +72,7 @@ impl ProcessRecording {
             live_blocks: row.allocs - row.frees,
             allocs: row.allocs,
             bytes: row.bytes,
+            growth: self.growth.of_site(site, live_bytes),
             stack: self.stacks.frames(site).into_iter().map(frame).collect(),
         };
         View { sites: rows.into_iter().map(site).collect(), modules }

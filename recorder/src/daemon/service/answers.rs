@@ -187,6 +187,8 @@ fn details(process: Process, view: &View) -> Details {
         live_blocks: site.live_blocks,
         allocs: site.allocs,
         bytes: site.bytes,
+        growth: site.growth.map(|growth| growth.bytes),
+        growth_seconds: site.growth.map_or(0, |growth| growth.seconds),
         stack: site.stack.iter().map(frame).collect(),
     };
     Details { process, call_sites: view.sites.iter().map(call_site).collect() }
