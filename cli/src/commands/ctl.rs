@@ -18,8 +18,8 @@ use std::path::PathBuf;
 /// Options of `heaptape ctl`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Control socket of the daemon [default: /run/heaptape/control for root, else
-    /// $XDG_RUNTIME_DIR/heaptape/control]
+    /// Control socket of the daemon [default: control in $HEAPTAPE_DIR, else in /run/heaptape for
+    /// root and in $XDG_RUNTIME_DIR/heaptape for others]
     #[arg(long, value_name = "PATH", global = true)]
     control: Option<PathBuf>,
     /// Print JSON instead of text

@@ -341,23 +341,35 @@ impl Default for Config {
     }
 }
 
+/// The folder of a daemon of one's own, with its sockets and its state.
+const OWN_FOLDER: &str = "HEAPTAPE_DIR";
+
+fn absolute(variable: &impl Fn(&str) -> Option<OsString>, name: &str) -> Option<PathBuf> {
+    variable(name).map(PathBuf::from).filter(|folder| folder.is_absolute())
+}
+
 fn run_folder(is_root: bool, variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
+    if let Some(own) = absolute(&variable, OWN_FOLDER) {
+        return own;
+    }
     if is_root {
         return "/run/heaptape".into();
     }
-    let folder = variable("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
-    match folder {
+    match absolute(&variable, "XDG_RUNTIME_DIR") {
         Some(folder) => folder.join("heaptape"),
         None => PathBuf::from(format!("/tmp/heaptape-{}-run", nix::unistd::geteuid())),
     }
 }
 
 fn state_folder(is_root: bool, variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
+    if let Some(own) = absolute(&variable, OWN_FOLDER) {
+        return own.join("state");
+    }
     if is_root {
         return "/var/lib/heaptape".into();
     }
-    let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|folder| folder.is_absolute());
-    let state = absolute("XDG_STATE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
+    let home = || absolute(&variable, "HOME").map(|home| home.join(".local/state"));
+    let state = absolute(&variable, "XDG_STATE_HOME").or_else(home);
     state.unwrap_or_else(std::env::temp_dir).join("heaptape")
 }
 
@@ -425,5 +437,10 @@ mod tests {
         assert_eq!(state_folder(true, own), PathBuf::from("/var/lib/heaptape"));
         let run = |name: &str| (name == "XDG_RUNTIME_DIR").then(|| OsString::from("/run/user/7"));
         assert_eq!(run_folder(false, run), PathBuf::from("/run/user/7/heaptape"));
+        let dir = |name: &str| (name == OWN_FOLDER).then(|| OsString::from("/srv/h"));
+        assert_eq!(
+            [run_folder(true, dir), state_folder(false, dir)],
+            [PathBuf::from("/srv/h"), PathBuf::from("/srv/h/state")]
+        );
     }
 }
