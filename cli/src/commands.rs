@@ -49,6 +49,10 @@ commands! {
     "Record" {
         /// Run a program and record its heap allocations
         record Record,
+        /// Record a process that runs already, and leave it as it was
+        attach Attach,
+        /// Restore a process whose `heaptape attach` was killed
+        detach Detach,
         /// Write the trace (MTRC) of a process to standard output, while it runs or afterwards
         stream Stream,
         /// Print the path of the preload library

@@ -48,6 +48,15 @@ pub fn make_set() -> bool {
     set().is_some()
 }
 
+/// Unmaps the set, in a process in which no thread uses it any more.
+#[cfg(feature = "standalone")]
+pub fn give_up() {
+    let set = SET.swap(core::ptr::null_mut(), AcqRel);
+    if !set.is_null() {
+        sys::unmap(set.cast(), size_of::<Set>());
+    }
+}
+
 /// A thread's countdown to its next sampling point.
 #[derive(Clone, Copy)]
 pub struct Countdown {

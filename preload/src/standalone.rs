@@ -7,9 +7,12 @@
 //! attaches the process as it does elsewhere, and hooks the allocator as it does inside of other
 //! programs. Then the program begins.
 
-use crate::{arch, boot, next};
+use crate::elf::objects;
+use crate::session::{self, private};
+use crate::{arch, boot, next, sampling, thread};
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use heaptape_wire::standalone::{ATTACHED_CALL, AttachRequest};
 
 /// The first instruction of the process.
 #[unsafe(no_mangle)]
@@ -40,6 +43,47 @@ unsafe extern "C" fn start(stack: *const usize) -> usize {
     next::resolve();
     let _ = boot::attach::area();
     getauxval(libc::AT_ENTRY) as usize
+}
+
+/// The first instruction in a program that runs already. The recorder has stopped one of its
+/// threads, which runs this on a stack of the library's own.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn heaptape_attach_entry() {
+    crate::arch::visit_stub!(attach, ATTACHED_CALL)
+}
+
+/// The same at the end, when no thread is in the library's code any more.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn heaptape_leave_entry() {
+    crate::arch::visit_stub!(leave, ATTACHED_CALL)
+}
+
+/// How the process attaches. The recorder fills this in before the library runs.
+#[unsafe(no_mangle)]
+static mut heaptape_attach_request: AttachRequest = AttachRequest::NONE;
+
+/// Attaches a process that runs already: maps its area, and the code of its hooks. The recorder
+/// writes the jumps to it later, while all threads are stopped.
+unsafe extern "C" fn attach() {
+    // SAFETY: nothing writes to it after the recorder has let this thread run. The compiler does
+    // not know that the recorder has written to it.
+    let request = unsafe { &*core::hint::black_box(&raw const heaptape_attach_request) };
+    AUXILIARY.store((&raw const request.auxiliary).cast_mut().cast(), Relaxed);
+    next::resolve();
+    objects::find_loader(request.finder as *mut c_void);
+    boot::attach::adopt_area(request.descriptor as i32, request.area_bytes);
+}
+
+/// Unmaps the library's memory but its own file's.
+unsafe extern "C" fn leave() {
+    if let Some(area) = session::area() {
+        session::close();
+        area.unmap();
+        private::give_up(thread::STATE_BYTES);
+        sampling::give_up();
+    }
 }
 
 /// Returns a number about the process, as libc's function does.

@@ -480,6 +480,30 @@ impl Connection {
 }
 
 impl Client {
+    /// Returns the client of a process that runs already and sends no hello. Nobody is at the other
+    /// end of its socket.
+    ///
+    /// # Errors
+    /// The process has ended, or no descriptor is left.
+    pub fn running(pid: u32, uid: u32, hello: Hello) -> nix::Result<Client> {
+        let flags = socket::SockFlag::SOCK_CLOEXEC;
+        let (socket, _) = socket::socketpair(socket::AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+        Ok(Client { socket, hello, pid, uid, process: sys::process(pid)? })
+    }
+
+    /// Creates the client's shared memory area in an empty file in memory.
+    ///
+    /// # Errors
+    /// Its limits leave no address space for it, otherwise the error of the file.
+    pub fn area_in(&self, file: &OwnedFd, options: &Options, clock: Clock) -> io::Result<Mapping> {
+        let params = options.params(self.hello.address_space, cgroup::memory_limit(self.pid));
+        let params = params.filter(|params| params.is_valid());
+        let params = params.ok_or_else(|| io::Error::other("its limit on address space is too low"))?;
+        let mapping = Mapping::create_in(file, params).map_err(sys::io)?;
+        prepare(&mapping, params, options, clock);
+        Ok(mapping)
+    }
+
     /// Refuses the client, which then runs untraced.
     pub fn refuse(self, status: u32) {
         let _ = sys::send_with(

@@ -7,6 +7,7 @@
 //!
 //! The files belong to programs that may be hostile: see [`symbols`] for the bounds.
 
+mod cache_flush;
 mod families;
 mod file;
 pub(crate) mod maps;
@@ -16,7 +17,7 @@ pub(crate) mod symbols;
 use crate::module_files::open_file;
 use crate::sys::Mapping;
 use families::Names;
-use file::{FileFunction, FileFunctions};
+use file::{FileFunction, FileFunctions, Reach, Role};
 use formats::recording::{Allocator, Refused};
 use maps::{CodeMapping, Maps};
 use nix::sys::stat::fstat;
@@ -38,7 +39,7 @@ const SEARCH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Size of the code of a function, at most: its description, the entry, the moved instructions.
 const MAX_FUNCTION_BYTES: u64 = 128;
 /// Size of the instructions of an entry.
-const ENTRY_BYTES: u64 = 13;
+pub const ENTRY_BYTES: u64 = 13;
 /// The index of no allocator.
 const NO_ALLOCATOR: usize = usize::MAX;
 /// Maximum number of reasons that are kept for an allocator.
@@ -60,7 +61,7 @@ struct FileKey {
     inode: u64,
     size: i64,
     changed: (i64, i64),
-    is_program: bool,
+    role: Role,
 }
 
 type Known = FxHashMap<FileKey, Arc<FileFunctions>>;
@@ -82,6 +83,45 @@ struct PlannedPatch {
     address: u64,
     target: u64,
     expected: Vec<u8>,
+    moved: Vec<MovedInstruction>,
+}
+
+/// Where an instruction is, after it was moved for a jump.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MovedInstruction {
+    /// Address of the instruction in the function.
+    pub from: u64,
+    /// Address of the instruction in the trampoline.
+    pub to: u64,
+}
+
+/// A jump that is written over the first bytes of a function.
+#[derive(Clone, Copy, Debug)]
+pub struct Jump<'plan> {
+    /// Names of the function.
+    pub name: &'plan str,
+    /// Address of the jump.
+    pub address: u64,
+    /// Address that it leads to.
+    pub target: u64,
+    /// The function's own bytes, of whole instructions.
+    pub expected: &'plan [u8],
+    /// Where these instructions are instead.
+    pub moved: &'plan [MovedInstruction],
+}
+
+impl Jump<'_> {
+    /// Returns the bytes of the jump.
+    pub fn bytes(&self) -> [u8; JUMP_BYTES] {
+        let distance = self.target.wrapping_sub(self.address + JUMP_BYTES as u64) as u32;
+        let [a, b, c, d] = distance.to_le_bytes();
+        [0xe9, a, b, c, d]
+    }
+
+    /// Returns the function's own bytes that the jump replaces.
+    pub fn original(&self) -> &[u8] {
+        self.expected.get(..JUMP_BYTES).unwrap_or_default()
+    }
 }
 
 /// A run of code near to a module.
@@ -112,6 +152,15 @@ impl Planner {
     /// Plans the patches of a process that waits in its attach. The search of files takes at most
     /// `budget`; what is not found in this time is searched in the background, for later processes.
     pub fn plan(&self, pid: u32, budget: Duration) -> Plan {
+        self.plan_for(pid, Reach::FromStart, budget)
+    }
+
+    /// Plans the patches of a process that runs already and has no library yet.
+    pub fn plan_running(&self, pid: u32, budget: Duration) -> Plan {
+        self.plan_for(pid, Reach::Running, budget)
+    }
+
+    fn plan_for(&self, pid: u32, reach: Reach, budget: Duration) -> Plan {
         let deadline = Instant::now() + budget;
         let mut plan = Plan::default();
         let mut maps = Maps::of(pid);
@@ -126,7 +175,7 @@ impl Planner {
             seen.push(mapping.inode);
             let is_program = mapping.inode == program_inode;
             let Some(file) = open_mapped(&process, &mapping, is_program) else { continue };
-            match self.functions(file, is_program, deadline) {
+            match self.functions(file, Role { is_program, reach }, deadline) {
                 Ok(functions) if functions.functions.is_empty() => {}
                 Ok(functions) => plan.add(&functions, &mapping, is_program, &mut maps),
                 Err(Fault::Late) => plan.not_searched(&mapping.path),
@@ -137,19 +186,19 @@ impl Planner {
     }
 
     /// Returns the functions of a file.
-    fn functions(&self, file: File, is_program: bool, deadline: Instant) -> Result<Arc<FileFunctions>, Fault> {
+    fn functions(&self, file: File, role: Role, deadline: Instant) -> Result<Arc<FileFunctions>, Fault> {
         let status = fstat(&file).map_err(|_| Fault::Invalid)?;
         let key = FileKey {
             device: status.st_dev,
             inode: status.st_ino,
             size: status.st_size,
             changed: (status.st_ctime, status.st_ctime_nsec),
-            is_program,
+            role,
         };
         if let Some(known) = lock(&self.known).get(&key) {
             return Ok(Arc::clone(known));
         }
-        let found = match file::functions(&file, &self.names, is_program, deadline) {
+        let found = match file::functions(&file, &self.names, role, deadline) {
             Err(Fault::Late) => {
                 self.search_later(file, key);
                 return Err(Fault::Late);
@@ -168,7 +217,7 @@ impl Planner {
         }
         let (planner, deadline) = (self.clone(), Instant::now() + SEARCH_TIMEOUT);
         let search = move || {
-            if let Ok(found) = file::functions(&file, &planner.names, key.is_program, deadline) {
+            if let Ok(found) = file::functions(&file, &planner.names, key.role, deadline) {
                 remember(&planner.known, key, &Arc::new(found));
             }
             planner.is_searching.store(false, Relaxed);
@@ -185,7 +234,8 @@ impl Planner {
 /// # Errors
 /// The file is too large to be searched, or not understood.
 pub fn has_allocator(program: &File, prefixes: &[String]) -> Result<bool, &'static str> {
-    let found = file::functions(program, &Names::new(prefixes), true, Instant::now() + LONG_BUDGET);
+    let role = Role { is_program: true, reach: Reach::FromStart };
+    let found = file::functions(program, &Names::new(prefixes), role, Instant::now() + LONG_BUDGET);
     match found {
         Ok(found) => Ok(found
             .functions
@@ -209,7 +259,7 @@ fn remember(known: &Mutex<Known>, key: FileKey, found: &Arc<FileFunctions>) {
 }
 
 /// Opens the file of a mapping.
-fn open_mapped(process: &std::path::Path, mapping: &CodeMapping, is_program: bool) -> Option<File> {
+pub(crate) fn open_mapped(process: &std::path::Path, mapping: &CodeMapping, is_program: bool) -> Option<File> {
     let inside = process.join("root").join(mapping.path.trim_start_matches('/'));
     let program = is_program.then(|| process.join("exe"));
     let candidates = program.into_iter().chain([process.join("map_files").join(&mapping.range), inside]);
@@ -349,12 +399,55 @@ impl Plan {
         code.extend([0xff, 0x25]);
         let hook = if shape.action == Action::Replaced { 8 * (1 + i32::from(shape.size)) } else { 0 };
         code.extend((hook - entry as i32 - ENTRY_BYTES as i32).to_le_bytes());
+        let at_trampoline = |(from, to): &(u32, u32)| MovedInstruction {
+            from: start.address + u64::from(*from),
+            to: trampoline + u64::from(*to),
+        };
+        let instructions = moved.offsets.iter().map(at_trampoline).collect();
         code.extend(moved.code);
         code.resize(code.len().next_multiple_of(16), 0xcc);
         let (address, expected) = (start.address, start.bytes);
         let distance = (at + entry).wrapping_sub(address + JUMP_BYTES as u64) as i64;
         i32::try_from(distance).map_err(|_| patches::text(patches::NO_SPACE))?;
-        Ok(PlannedPatch { allocator, name: String::new(), address, target: at + entry, expected })
+        let (name, target) = (String::new(), at + entry);
+        Ok(PlannedPatch { allocator, name, address, target, expected, moved: instructions })
+    }
+
+    /// Returns whether a function of an allocator is to be hooked.
+    pub fn hooks_allocator(&self) -> bool {
+        self.patches.iter().any(|patch| patch.allocator != NO_ALLOCATOR)
+    }
+
+    /// Returns the allocators that were found, before anything is hooked.
+    pub fn allocators(&self) -> &[Allocator] {
+        &self.allocators
+    }
+
+    /// Returns the jumps, in the order of the table in the area.
+    pub fn jumps(&self) -> impl Iterator<Item = Jump<'_>> {
+        self.patches.iter().take(MAX_PATCHES).map(|patch| Jump {
+            name: &patch.name,
+            address: patch.address,
+            target: patch.target,
+            expected: &patch.expected,
+            moved: &patch.moved,
+        })
+    }
+
+    /// Returns a plan with the same hooks, whose events are counted from zero.
+    pub fn clone_for_session(&self) -> Plan {
+        Plan {
+            allocators: self.allocators.clone(),
+            patches: self.patches.clone(),
+            runs: self.runs.clone(),
+            code_bytes: self.code_bytes,
+            seen: Default::default(),
+        }
+    }
+
+    /// Returns the address ranges of the code near to the functions.
+    pub fn code_ranges(&self) -> impl Iterator<Item = std::ops::Range<u64>> {
+        self.runs.iter().map(|run| run.address..run.address + (run.code.len() as u64).next_multiple_of(PAGE))
     }
 
     /// Writes the plan into the area of the process, which has not received it yet.

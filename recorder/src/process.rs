@@ -111,6 +111,17 @@ pub fn with_variable(variable: &[u8]) -> impl Iterator<Item = u32> {
     })
 }
 
+/// Returns the processes whose program has this name: that of its file, or the kernel's short name.
+pub fn with_name(name: &[u8]) -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_named = |pid: &u32| {
+        let (exe, comm) = (link(&format!("/proc/{pid}/exe")), read(&format!("/proc/{pid}/comm"), 64).map(line));
+        comm.as_deref() == Some(name) || exe.rsplit(|byte| *byte == b'/').next() == Some(name)
+    };
+    pids.filter(is_named).collect()
+}
+
 /// Returns whether a signal or a debugger has stopped a process.
 pub fn is_stopped(pid: u32) -> bool {
     stat(pid).and_then(|fields| fields.first().map(|state| matches!(state.as_str(), "T" | "t"))).unwrap_or(false)

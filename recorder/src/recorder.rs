@@ -21,6 +21,7 @@ use crate::sync;
 use crate::sys;
 use crate::tree::{self, Change, Watch};
 use admission::PendingAttach;
+pub use admission::RunningProcess;
 use formats::recording::{Accounting, ProcessInfo, RECORDING, RESERVE, Recording};
 use std::collections::HashMap;
 use std::fs::OpenOptions;

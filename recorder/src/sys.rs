@@ -48,11 +48,19 @@ impl Mapping {
     pub fn create(params: Params) -> nix::Result<(Mapping, OwnedFd)> {
         let flags = memfd::MFdFlags::MFD_CLOEXEC | memfd::MFdFlags::MFD_ALLOW_SEALING;
         let file = memfd::memfd_create(c"heaptape", flags)?;
+        Ok((Mapping::create_in(&file, params)?, file))
+    }
+
+    /// Creates a zeroed area in an empty file in memory that can be sealed.
+    ///
+    /// # Errors
+    /// The error of the file, its seals, or the mapping.
+    pub fn create_in(file: &OwnedFd, params: Params) -> nix::Result<Mapping> {
         let total = Layout::new(params).total;
-        unistd::ftruncate(&file, i64::try_from(total).map_err(|_| Errno::EFBIG)?)?;
+        unistd::ftruncate(file, i64::try_from(total).map_err(|_| Errno::EFBIG)?)?;
         let seals = fcntl::SealFlag::F_SEAL_SHRINK | fcntl::SealFlag::F_SEAL_GROW | fcntl::SealFlag::F_SEAL_SEAL;
-        fcntl::fcntl(&file, fcntl::FcntlArg::F_ADD_SEALS(seals))?;
-        Ok((Mapping::of(&file, params)?, file))
+        fcntl::fcntl(file, fcntl::FcntlArg::F_ADD_SEALS(seals))?;
+        Mapping::of(file, params)
     }
 
     /// Maps an area that another recorder created. Its sizes are read from its header, which the
@@ -425,6 +433,15 @@ pub fn prefer_thread() {
     // SAFETY: the call takes integers only. Without the permission nothing changes. On Linux 0 is
     // the calling thread alone.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
+}
+
+/// Lets the calling thread run before all ordinary ones (SCHED_FIFO) where the system permits it:
+/// for a thread that has stopped all threads of another process for less than a millisecond.
+pub fn prefer_thread_to_all() {
+    let lowest = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the kernel reads the variable only. Without the permission nothing changes. On Linux
+    // 0 is the calling thread alone.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const lowest) };
 }
 
 /// Waits until one of these descriptors is readable.

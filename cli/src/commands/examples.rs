@@ -14,6 +14,15 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     (
+        "attach",
+        &[
+            ("heaptape attach --for 60s redis-server", "record a running server for a minute, and leave it as it was"),
+            ("heaptape attach -o leak1 4711", "record a process by its pid until Ctrl-C"),
+            ("heaptape attach --dry-run 4711", "say what would be hooked, and whether it can be"),
+        ],
+    ),
+    ("detach", &[("heaptape detach 4711", "restore a process whose heaptape attach was killed")]),
+    (
         "daemon",
         &[
             (

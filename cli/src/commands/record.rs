@@ -124,7 +124,8 @@ fn ring(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| RING_SIZES.to_owned())
 }
 
-fn prefix(text: &str) -> Result<String, String> {
+/// Parses the prefix of an allocator's functions.
+pub fn prefix(text: &str) -> Result<String, String> {
     let is_valid = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     is_valid.then(|| text.to_owned()).ok_or_else(|| "must be the start of a function's name, such as my_".to_owned())
 }
@@ -300,7 +301,7 @@ fn finish(finished: &Finished, quiet: bool) {
 
 /// Names the functions in the profiles and prints the summary. An error here is printed and does
 /// not change the exit status, since the recording exists.
-fn summary(dir: &Path, quiet: bool) {
+pub fn summary(dir: &Path, quiet: bool) {
     let recording = match heaptape_analyzer::open(dir) {
         Ok(recording) => [recording],
         Err(error) => return eprintln!("heaptape: {}; the recording: {}", with_causes(&error), dir.display()),

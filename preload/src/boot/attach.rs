@@ -66,6 +66,21 @@ fn note_unreachable(pid: u32, why: UntracedReason) {
     IS_UNREACHABLE.store(true, Release);
 }
 
+/// Attaches a process that runs already, with an area whose descriptor the recorder has put into
+/// this process. The recorder writes the jumps of the patches.
+#[cfg(feature = "standalone")]
+pub fn adopt_area(descriptor: i32, bytes: u64) {
+    let attach = |pid, _| {
+        let area = session::map(descriptor, bytes);
+        if let Some(patches) = area.as_ref().and_then(|area| patch::map(area, descriptor)) {
+            patches.prepare();
+        }
+        adopt(area?, None, pid, false)
+    };
+    let _ = session::area_or_attach(|| true, attach);
+    sys::close(descriptor);
+}
+
 fn attach(pid: u32, is_child: bool) -> Option<Area> {
     if sys::auxiliary(libc::AT_SECURE) != 0
         || arch::is_under_valgrind()

@@ -43,20 +43,35 @@ impl Drop for Patches {
 }
 
 impl Patches {
+    /// Writes the code of the patches to where the recorder has mapped memory for it, and leaves it
+    /// to the recorder to write the jumps. Patches that cannot be written get their status.
+    #[cfg(feature = "standalone")]
+    pub fn prepare(self) {
+        let runs = self.table.runs.each_ref().map(|run| map_run(self.table, run, true));
+        for patch in &self.table.patches[..self.count] {
+            match self.run_of(patch).map_or(NO_SPACE, |run| runs[run]) {
+                WRITTEN => replacement::set_next(patch),
+                status => patch.status.store(status, Relaxed),
+            }
+        }
+    }
+
+    /// Returns the index of the run that holds the code of a patch.
+    fn run_of(&self, patch: &Patch) -> Option<usize> {
+        let target = patch.target.load(Relaxed);
+        let holds = |run: &Run| target.wrapping_sub(run.address.load(Relaxed)) < u64::from(run.bytes.load(Relaxed));
+        self.table.runs.iter().position(holds)
+    }
+
     /// Writes the patches, and the status of each.
     pub fn apply(self) {
         let signals = sys::hold_signals();
         let is_alone = sys::has_one_thread();
-        let map = |run| if is_alone { map_run(self.table, run) } else { HAS_THREADS };
+        let map = |run| if is_alone { map_run(self.table, run, false) } else { HAS_THREADS };
         let runs = self.table.runs.each_ref().map(map);
         let mut open = OpenPages { start: 0, bytes: 0 };
         for patch in &self.table.patches[..self.count] {
-            let target = patch.target.load(Relaxed);
-            let run =
-                self.table.runs.iter().position(|run| {
-                    target.wrapping_sub(run.address.load(Relaxed)) < u64::from(run.bytes.load(Relaxed))
-                });
-            let mut status = run.map_or(NO_SPACE, |run| runs[run]);
+            let mut status = self.run_of(patch).map_or(NO_SPACE, |run| runs[run]);
             #[cfg(feature = "standalone")]
             if status != WRITTEN {
                 // Nothing of this run is mapped, and a static program has one.
@@ -80,14 +95,14 @@ impl Patches {
     }
 }
 
-/// Maps a run of code.
-fn map_run(table: &PatchTable, run: &Run) -> u32 {
+/// Maps a run of code, unless there is memory for it already.
+fn map_run(table: &PatchTable, run: &Run, is_mapped: bool) -> u32 {
     let (at, bytes) = (run.address.load(Relaxed) as *mut u8, run.bytes.load(Relaxed) as usize);
     let offset = run.offset.load(Relaxed) as usize;
     let Some(code) = table.code.get(offset..offset.wrapping_add(bytes)).filter(|code| code.len() > 8) else {
         return NO_SPACE;
     };
-    if !sys::map_at(at, bytes) {
+    if !is_mapped && !sys::map_at(at, bytes) {
         return NO_SPACE;
     }
     // SAFETY: new memory of at least this size.

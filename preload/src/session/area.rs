@@ -234,6 +234,19 @@ impl Area {
         }
     }
 
+    /// Unmaps an area, with all segments, in a process in which no thread uses it any more.
+    #[cfg(feature = "standalone")]
+    pub fn unmap(&self) {
+        for table in Table::ALL {
+            for segment in 1..Segments::MAX {
+                if let Some((at, bytes)) = self.mapped_segment(table, segment) {
+                    sys::unmap(at.wrapping_sub(PAGE as usize), bytes + PAGE as usize);
+                }
+            }
+        }
+        self.give_up();
+    }
+
     /// Unmaps an area that is not used after all.
     pub fn give_up(&self) {
         ORIGINS.iter().flatten().for_each(|origin| origin.store(0, Relaxed));

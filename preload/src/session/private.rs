@@ -109,3 +109,26 @@ pub fn index(log2: u32) -> Option<*mut AtomicU64> {
     }
     Some(known.load(Acquire))
 }
+
+/// Unmaps all of it, in a process in which no thread uses it any more.
+#[cfg(feature = "standalone")]
+pub fn give_up(state_bytes: usize) {
+    let segment = |segment: usize| {
+        let (start, end) = (STATES.start(segment) as usize, STATES.start(segment + 1) as usize);
+        let origin = STATE_ORIGINS[segment].swap(0, Relaxed);
+        (origin, origin.wrapping_add(start * state_bytes), (end - start) * state_bytes)
+    };
+    for (origin, at, bytes) in (1..Segments::MAX).map(segment) {
+        if origin != 0 {
+            sys::unmap(at as *mut u8, bytes);
+        }
+    }
+    for (log2, index) in INDEXES.iter().enumerate() {
+        let at = index.swap(core::ptr::null_mut(), Relaxed);
+        if !at.is_null() && log2 != FIRST_INDEX_LOG2 as usize {
+            sys::unmap(at.cast(), index_bytes(log2 as u32));
+        }
+    }
+    let first = ALIVE.swap(core::ptr::null_mut(), Relaxed);
+    sys::unmap(first.cast(), PAGE as usize + index_bytes(FIRST_INDEX_LOG2) + state_bytes);
+}

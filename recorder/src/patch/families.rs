@@ -72,10 +72,11 @@ const COMMON: &[(&str, Shape)] = &[
 
 /// Functions of glibc's allocator that call its other ones for what is no request of the program:
 /// when a thread ends, the blocks in its cache, which are free already, are freed once more.
-const GLIBC_INTERNAL: &[(&str, Shape)] = &[(
-    "__malloc_arena_thread_freeres",
-    Shape { action: Action::Internal, size: NO_ARGUMENT, count: NO_ARGUMENT, pointer: NO_ARGUMENT },
-)];
+const GLIBC_INTERNAL: &[(&str, Shape)] = &[("__malloc_arena_thread_freeres", INTERNAL)];
+
+/// A function that is no event, and neither are its calls.
+pub const INTERNAL: Shape =
+    Shape { action: Action::Internal, size: NO_ARGUMENT, count: NO_ARGUMENT, pointer: NO_ARGUMENT };
 
 /// The C++ operators. They belong to an allocator if it also defines `malloc`.
 const OPERATORS: &[(&str, Shape)] = &[
@@ -194,6 +195,9 @@ const SNMALLOC: &[(&str, Shape)] = &[
 
 /// Name of the allocator of functions without a prefix, if no mark says which one it is.
 pub const OWN_MALLOC: &str = "malloc of the program";
+
+/// The same, of a library.
+pub const LIBRARY_MALLOC: &str = "malloc of the library";
 
 /// In place of an allocator's name: the function changes the process.
 pub const NO_ALLOCATOR: &str = "";

@@ -1,14 +1,41 @@
 //! The allocator functions of one file, as they are before relocation.
 
-use super::families::{self, Names, OWN_MALLOC, Shape};
+use super::cache_flush::{self, Landmarks};
+use super::families::{self, LIBRARY_MALLOC, Names, OWN_MALLOC, Shape};
 use super::moved::{self, MAX_SCANNED, Refusal};
 use super::symbols::{self, ElfFile, Fault, Symbol};
 use std::fs::File;
+use std::ops::Range;
 use std::time::Instant;
 use wire::patches::{Action, MAX_MOVED};
 
 /// Bytes of a function that are kept: `endbr64`, and what may be moved.
 const KEPT_BYTES: usize = 2 * MAX_MOVED;
+
+/// The functions that are replaced in a process that runs already. Programs that it executes are
+/// not recorded.
+const REPLACED_LATER: [&[u8]; 3] = [b"prctl", b"syscall", b"fork"];
+
+/// The name of the function in which glibc empties the cache of a thread.
+pub const CACHE_FLUSH: &str = "__malloc_arena_thread_freeres";
+
+/// How the process of a file is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reach {
+    /// The library is in the process since its start, and calls by name come to it anyway.
+    FromStart,
+    /// The process runs already: all that its calls go to is hooked.
+    Running,
+}
+
+/// Which file of a process it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Role {
+    /// Whether it is the program, and not a library.
+    pub is_program: bool,
+    /// How the process is attached.
+    pub reach: Reach,
+}
 
 /// A function of an allocator in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,11 +67,12 @@ pub struct FileFunctions {
     pub is_static: bool,
 }
 
-/// Reads the functions of a file. `is_program` is whether it is the program, and not a library.
+/// Reads the functions of a file.
 ///
 /// # Errors
 /// Why the file was not searched.
-pub fn functions(file: &File, names: &Names, is_program: bool, deadline: Instant) -> Result<FileFunctions, Fault> {
+pub fn functions(file: &File, names: &Names, role: Role, deadline: Instant) -> Result<FileFunctions, Fault> {
+    let Role { is_program, reach } = role;
     let mut elf = symbols::find(file, names, deadline)?;
     if !elf.has_all_names
         && let Some(debug) = debug_file(&elf.build_id)
@@ -61,15 +89,48 @@ pub fn functions(file: &File, names: &Names, is_program: bool, deadline: Instant
         drop_ambiguous(&mut elf.symbols);
     }
     // The calls of a library's `malloc` go to the preload library's, which calls this one.
-    if is_program || !out.exports_malloc {
+    if is_program || !out.exports_malloc || reach == Reach::Running {
         let own = families::own_allocator(|name| elf.symbols.iter().any(|symbol| symbol.name == name));
         for symbol in &elf.symbols {
-            add(file, &elf, symbol, names, own, &mut out);
+            add(file, &elf, symbol, names, own, reach, &mut out);
         }
+    }
+    if reach == Reach::Running && out.exports_malloc && !out.is_static {
+        add_cache_flush(file, &elf, &mut out);
+    }
+    if !is_program {
+        let own = out.functions.iter_mut().filter(|function| function.allocator == OWN_MALLOC);
+        own.for_each(|function| function.allocator = LIBRARY_MALLOC.into());
     }
     out.functions.sort_by_key(|function| function.address);
     out.code = elf.code;
     Ok(out)
+}
+
+/// Adds the function in which glibc empties the cache of a thread, which has no name there.
+fn add_cache_flush(file: &File, elf: &ElfFile, out: &mut FileFunctions) {
+    let address = |name: &[u8]| {
+        let symbol = elf.symbols.iter().find(|symbol| symbol.is_global && symbol.name == name);
+        symbol.map(|symbol| symbol.address)
+    };
+    let (Some(malloc), Some(free)) = (address(b"malloc"), address(b"free")) else { return };
+    let named: Vec<u64> = out.functions.iter().map(|function| function.address).collect();
+    let functions = cache_flush::functions_near(file, malloc);
+    let size = |function: &Range<u64>| (function.end - function.start) as usize;
+    let code = |function: &Range<u64>| symbols::code(file, &elf.code, function.start, size(function));
+    let found = cache_flush::find(&functions, &Landmarks { malloc, free, named: &named }, code);
+    for function in functions.iter().filter(|function| found.contains(&function.start)) {
+        let code = code(function);
+        let refusal = moved::start(&code, function.start, size(function)).err().map(Refusal::text);
+        out.functions.push(FileFunction {
+            names: vec![CACHE_FLUSH.into()],
+            allocator: OWN_MALLOC.into(),
+            shape: families::INTERNAL,
+            address: function.start,
+            code: code.into_iter().take(KEPT_BYTES).collect(),
+            refusal,
+        });
+    }
 }
 
 /// Drops the symbols of a static program whose name does not say which function is meant: local
@@ -84,16 +145,18 @@ fn defines_malloc(elf: &ElfFile) -> bool {
     elf.symbols.iter().any(|symbol| symbol.is_global && symbol.name == b"malloc")
 }
 
-fn add(file: &File, elf: &ElfFile, symbol: &Symbol, names: &Names, own: &str, out: &mut FileFunctions) {
+fn add(file: &File, elf: &ElfFile, symbol: &Symbol, names: &Names, own: &str, reach: Reach, out: &mut FileFunctions) {
     let Some(meaning) = names.meaning(&symbol.name) else { return };
     let Some(shape) = meaning.shape else { return };
-    let is_for_static = matches!(shape.action, Action::Internal | Action::Replaced);
+    let is_later = reach == Reach::Running && REPLACED_LATER.contains(&&symbol.name[..]);
+    let is_for_static = matches!(shape.action, Action::Internal | Action::Replaced) && !is_later;
     let is_exported = out.exports_malloc && symbol.is_global && !is_for_static;
     if meaning.is_common && !out.is_static && !is_exported {
         return;
     }
     let allocator = if meaning.allocator == OWN_MALLOC { own } else { &meaning.allocator };
-    let is_operator = out.is_static && families::is_operator(&symbol.name);
+    let is_standalone = out.is_static || reach == Reach::Running;
+    let is_operator = is_standalone && families::is_operator(&symbol.name);
     if is_operator && own == OWN_MALLOC {
         // The C++ run-time's operators call `malloc`.
         return;
@@ -113,7 +176,10 @@ fn add(file: &File, elf: &ElfFile, symbol: &Symbol, names: &Names, own: &str, ou
     let refusal = if symbol.is_indirect {
         Some("the loader chooses it at run time")
     } else if is_operator {
-        Some("an exception could not pass through its hook in a static program")
+        Some(match reach {
+            Reach::FromStart => "an exception could not pass through its hook in a static program",
+            Reach::Running => "an exception could not pass through its hook in a program that runs already",
+        })
     } else {
         moved::start(&code, symbol.address, size).err().map(Refusal::text)
     };

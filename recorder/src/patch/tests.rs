@@ -3,9 +3,13 @@ use families::Shape;
 use std::io::Write;
 use std::path::Path;
 
+fn role(is_program: bool) -> Role {
+    Role { is_program, reach: Reach::FromStart }
+}
+
 fn found(path: &Path, is_program: bool) -> Result<FileFunctions, Fault> {
     let file = File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    file::functions(&file, &Names::new(&[]), is_program, Instant::now() + Duration::from_secs(60))
+    file::functions(&file, &Names::new(&[]), role(is_program), Instant::now() + Duration::from_secs(60))
 }
 
 /// Every function of the allocators of the distribution can be hooked.
@@ -106,7 +110,7 @@ fn only_exact_names_are_functions() {
     let path = library(folder.path(), CLONES, &["-Wl,--unresolved-symbols=ignore-all"]);
     let names = |names: &Names| {
         let file = File::open(&path).unwrap_or_else(|error| panic!("{error}"));
-        let found = file::functions(&file, names, true, Instant::now() + Duration::from_secs(60));
+        let found = file::functions(&file, names, role(true), Instant::now() + Duration::from_secs(60));
         let found = found.unwrap_or_else(|fault| panic!("{fault:?}")).functions;
         found.into_iter().flat_map(|function| function.names).collect::<Vec<_>>()
     };
@@ -126,7 +130,7 @@ fn invalid_files_are_bounded() {
     let search = |bytes: &[u8]| {
         let mut file = tempfile::tempfile().unwrap_or_else(|error| panic!("{error}"));
         file.write_all(bytes).unwrap_or_else(|error| panic!("{error}"));
-        let found = file::functions(&file, &Names::new(&[]), true, Instant::now() + Duration::from_secs(60));
+        let found = file::functions(&file, &Names::new(&[]), role(true), Instant::now() + Duration::from_secs(60));
         if let Ok(found) = &found {
             assert!(found.functions.len() < 10);
         }
@@ -151,7 +155,7 @@ fn invalid_files_are_bounded() {
 fn a_search_ends_at_its_deadline() {
     let file = File::open("/proc/self/exe").unwrap_or_else(|error| panic!("{error}"));
     let now = Instant::now();
-    assert_eq!(file::functions(&file, &Names::new(&[]), true, now), Err(Fault::Late));
+    assert_eq!(file::functions(&file, &Names::new(&[]), role(true), now), Err(Fault::Late));
 }
 
 #[test]
@@ -200,4 +204,24 @@ fn a_plan_hooks_what_it_wrote() {
     patch.status.store(WRITTEN, Relaxed);
     let outcome = plan.outcome(&area);
     assert_eq!((outcome[0].hooked, outcome[0].refused.len()), (1, 0));
+}
+
+/// In a process that runs already the functions of its C library are found, with the one that has
+/// no name, and can be hooked.
+#[test]
+fn functions_of_a_running_process_are_found() {
+    let maps = Maps::of(std::process::id());
+    let Some(libc) = maps.code.iter().find(|code| code.path.ends_with("/libc.so.6")) else { return };
+    let file = File::open(&libc.path).unwrap_or_else(|error| panic!("{error}"));
+    let of = |reach| {
+        let role = Role { is_program: false, reach };
+        file::functions(&file, &Names::new(&[]), role, Instant::now() + Duration::from_secs(60)).unwrap_or_default()
+    };
+    assert_eq!(of(Reach::FromStart).functions, []);
+    let found = of(Reach::Running).functions;
+    for name in ["malloc", "free", "calloc", "realloc", "posix_memalign", "fork", file::CACHE_FLUSH] {
+        let all: Vec<_> = found.iter().filter(|function| function.names.iter().any(|other| other == name)).collect();
+        assert!(matches!(&all[..], [one] if one.refusal.is_none()), "{name}: {all:?}");
+    }
+    assert!(!found.iter().any(|function| function.names.iter().any(|name| name == "execve")));
 }

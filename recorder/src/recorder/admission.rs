@@ -14,6 +14,7 @@ use crate::tree;
 use crossbeam_channel::bounded;
 use formats::recording::ProcessInfo;
 use formats::tape::Origin;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::Acquire;
 use std::time::{Duration, Instant};
@@ -42,7 +43,40 @@ pub(super) struct PendingAttach {
     since: Instant,
 }
 
+/// A process that ran before it was attached, and uses its area now.
+#[derive(Debug)]
+pub struct RunningProcess {
+    /// The process as a client.
+    pub client: Client,
+    /// The shared memory area of the process.
+    pub mapping: Mapping,
+    /// The descriptor of the area.
+    pub area: OwnedFd,
+    /// The functions that were hooked.
+    pub plan: Plan,
+    /// Tick of the attach.
+    pub start_tick: u64,
+}
+
 impl Recorder {
+    /// Records a process from its attach on.
+    ///
+    /// # Errors
+    /// Its folder cannot be created.
+    pub fn admit_running(&mut self, running: RunningProcess) -> io::Result<()> {
+        let RunningProcess { client, mapping, area, plan, start_tick } = running;
+        let (process, program) = (Process::read(client.pid), tree::program(client.pid));
+        self.first_pid.get_or_insert(client.pid);
+        let folder = self.make_folder(&format!("{}.{}", client.pid, sanitized_name(&process.comm)))?;
+        let code = PerfMap::of(client.pid, client.hello.pid, client.uid, code::MAX_MAP_BYTES);
+        let files = ModuleFiles::of(client.pid, self.saver.clone());
+        let since = Instant::now();
+        let pending =
+            PendingAttach { client, process, program, code, files, folder, mapping, plan, area, start_tick, since };
+        self.start_session(pending);
+        Ok(())
+    }
+
     /// Starts the sessions of processes that use their areas now, and drops those that have stopped
     /// waiting.
     pub(super) fn start_attached(&mut self) {

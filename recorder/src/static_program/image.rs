@@ -4,7 +4,7 @@ use object::LittleEndian;
 use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader, Rela, SectionHeader, Sym};
 use wire::area::PAGE;
-use wire::standalone::{ENTRY_SYMBOL, LoadedProgram, PROGRAM_SYMBOL};
+use wire::standalone::{ATTACH_SYMBOL, ENTRY_SYMBOL, LEAVE_SYMBOL, LoadedProgram, PROGRAM_SYMBOL, REQUEST_SYMBOL};
 
 const ORDER: LittleEndian = LittleEndian;
 
@@ -31,7 +31,7 @@ pub struct Protected {
 }
 
 /// The library in memory. Addresses are relative to its start.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Image {
     /// Size of its memory in bytes, a multiple of the page size.
     pub memory_bytes: u64,
@@ -41,8 +41,14 @@ pub struct Image {
     pub protected: Vec<Protected>,
     /// Address of the first instruction.
     pub entry: u64,
+    /// Address of the first instruction in a program that runs already.
+    pub attach: u64,
+    /// Address of the first instruction that unmaps what the library has mapped.
+    pub leave: u64,
     /// Address of the [`LoadedProgram`].
     program: u64,
+    /// Address of the `AttachRequest`.
+    pub request: u64,
     /// Words that hold an address: where they are, and the address.
     addresses: Vec<StoredAddress>,
 }
@@ -61,14 +67,7 @@ impl Image {
     /// The file is not valid. That is a fault of the build.
     pub fn read(file: &[u8]) -> Result<Image, ImageError> {
         let header = FileHeader64::<LittleEndian>::parse(file)?;
-        let mut image = Image {
-            memory_bytes: 0,
-            bytes: Vec::new(),
-            protected: Vec::new(),
-            entry: 0,
-            program: 0,
-            addresses: Vec::new(),
-        };
+        let mut image = Image::default();
         for segment in header.program_headers(ORDER, file)? {
             if segment.p_type(ORDER) == elf::PT_LOAD {
                 let data = segment.data(ORDER, file).map_err(|()| ImageError("a segment is not in the file"))?;
@@ -79,13 +78,20 @@ impl Image {
         let symbols = sections.symbols(ORDER, file, elf::SHT_DYNSYM)?;
         for symbol in symbols.iter() {
             let name = symbols.symbol_name(ORDER, symbol)?;
-            if name == ENTRY_SYMBOL.as_bytes() {
-                image.entry = symbol.st_value(ORDER);
-            } else if name == PROGRAM_SYMBOL.as_bytes() {
-                image.program = symbol.st_value(ORDER);
+            let places = [
+                (ENTRY_SYMBOL, &mut image.entry),
+                (ATTACH_SYMBOL, &mut image.attach),
+                (LEAVE_SYMBOL, &mut image.leave),
+                (PROGRAM_SYMBOL, &mut image.program),
+                (REQUEST_SYMBOL, &mut image.request),
+            ];
+            for (wanted, address) in places {
+                if name == wanted.as_bytes() {
+                    *address = symbol.st_value(ORDER);
+                }
             }
         }
-        if image.entry == 0 || image.program == 0 {
+        if [image.entry, image.attach, image.leave, image.program, image.request].contains(&0) {
             return Err(ImageError("a symbol is missing"));
         }
         for section in sections.iter() {

@@ -260,6 +260,18 @@ macro_rules! program_entry_stub {
     };
 }
 
+/// An entry of the library in a program that runs already. It calls `body` with its own argument,
+/// makes the system call `done`, and returns by the signal frame at r12 to what the thread did
+/// before, with all its registers.
+#[cfg(feature = "standalone")]
+macro_rules! visit_stub {
+    ($body:path, $done:expr) => {
+        core::arch::naked_asm!(
+            "call {body}", "mov eax, {done}", "syscall", "mov rsp, r12", "mov eax, {back}", "syscall", "ud2",
+            body = sym $body, done = const $done, back = const libc::SYS_rt_sigreturn)
+    };
+}
+
 /// An entry that only jumps to its body.
 macro_rules! jump_stub {
     ($body:path) => {
@@ -280,9 +292,9 @@ macro_rules! capture_stub {
 
 #[cfg(test)]
 pub(crate) use capture_stub;
-#[cfg(feature = "standalone")]
-pub(crate) use program_entry_stub;
 pub(crate) use {
     entry_stub, exec_stub, first_syscall_stub, jump_stub, operator_new_frame, operator_stub, patched_frame,
     patched_stub, report_stub, syscall_stub, untraced_operator_stub, untraced_stub,
 };
+#[cfg(feature = "standalone")]
+pub(crate) use {program_entry_stub, visit_stub};

@@ -1,0 +1,157 @@
+//! `heaptape attach`: records a process that runs already, and leaves it as it was.
+
+use crate::{Outcome, library, log};
+use anyhow::Context;
+use heaptape_analyzer::text::{self, Style};
+use heaptape_formats::quantity::{Size, Time};
+use heaptape_recorder::attachment::{Attachment, Left};
+use heaptape_recorder::launch::make_dir;
+use heaptape_recorder::options::{self, Options};
+use heaptape_recorder::process::{Process, with_name};
+use heaptape_recorder::running_process::Target;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::low_level::pipe;
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+/// Options of `heaptape attach`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "The recording ends with Ctrl-C, after --for, or with the process. Then the process is as it was: its \
+                  code is restored, and the library is unmapped. It needs the right to trace the process (root, or the \
+                  same user and kernel.yama.ptrace_scope=0).\n\n\
+                  Every event from the attach on is recorded. Blocks from before it are not known: their frees are \
+                  counted, as frees of unknown blocks, and verdicts are about blocks that were allocated since. Child \
+                  processes are not recorded. Programs need shared glibc on x86-64; C++ operators of other allocators \
+                  than glibc's are not recorded."
+)]
+pub struct Args {
+    /// Print no summary
+    #[arg(short, long)]
+    quiet: bool,
+    /// Folder of the recording [default: heaptape.NAME.PID]
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// End the recording after this time
+    #[arg(long = "for", value_name = "TIME")]
+    time: Option<Time>,
+    /// Only say what would be done, and whether it can be done
+    #[arg(long)]
+    dry_run: bool,
+    /// Drop events when a ring is full, and count them as lost, instead of waiting
+    #[arg(long)]
+    drop: bool,
+    /// Record the call stacks of frees as well
+    #[arg(long)]
+    free_stacks: bool,
+    /// Sample one block per this many bytes (such as 512KiB) instead of recording all
+    #[arg(long, value_name = "SIZE")]
+    sample: Option<Size>,
+    /// Label to store in the recording
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    label: String,
+    /// Record also an allocator whose functions have this prefix: PREFIXmalloc, PREFIXfree and so
+    /// on. Common allocators are known
+    #[arg(long, value_name = "PREFIX", value_parser = super::record::prefix)]
+    allocator: Vec<String>,
+    /// The process: its pid, or the name of its program
+    #[arg(value_name = "PID|NAME")]
+    process: String,
+}
+
+/// Returns the pid of a process that is named by its pid or its program.
+pub fn pid_of(process: &str) -> anyhow::Result<u32> {
+    if let Ok(pid) = process.parse() {
+        return Ok(pid);
+    }
+    match with_name(process.as_bytes()).as_slice() {
+        [] => anyhow::bail!("no process has the name {process}"),
+        [pid] => Ok(*pid),
+        several => {
+            let pids: Vec<String> = several.iter().take(8).map(u32::to_string).collect();
+            anyhow::bail!(
+                "{} processes have the name {process}: choose one by its pid ({})",
+                several.len(),
+                pids.join(", ")
+            )
+        }
+    }
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    log::start(tracing::Level::WARN, Style::of_stderr().color);
+    let pid = pid_of(&args.process)?;
+    let process = Process::read(pid);
+    let name = text::clean(&String::from_utf8_lossy(&process.comm)).to_string();
+    let not_attached = || format!("{name} (pid {pid}) is not attached");
+    let target = Target::find(pid, library::STANDALONE, &args.allocator).with_context(not_attached)?;
+    if args.dry_run {
+        print_plan(&target, &name);
+        return Ok(Outcome::Done);
+    }
+    let options = Options {
+        overflow: if args.drop { options::Overflow::Drop } else { options::Overflow::Wait },
+        free_stacks: args.free_stacks,
+        sample_bytes: args.sample.map_or(0, |Size(bytes)| bytes),
+        label: args.label,
+        allocators: args.allocator,
+        ..Options::default()
+    };
+    // Before anything is changed in the process: from here on no signal ends this command.
+    let (stop, stopping) = UnixStream::pair().context("cannot make a socket")?;
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        pipe::register(signal, stopping.try_clone()?).context("cannot handle signals")?;
+    }
+    let dir = make_dir(args.output.as_deref(), OsStr::from_bytes(&process.comm), pid)?;
+    let attachment = Attachment::begin(target, &dir, &options).inspect_err(|_| drop(std::fs::remove_dir_all(&dir)));
+    let mut attachment = attachment.with_context(not_attached)?;
+    if !args.quiet {
+        let functions = attachment.target().plan().jumps().count();
+        let until = if args.time.is_some() { "" } else { "; Ctrl-C ends it" };
+        eprintln!("attached to {name} (pid {pid}): {functions} functions hooked{until}");
+    }
+    if let Err(error) = attachment.record(stop.as_fd(), args.time.map(|Time(time)| time)) {
+        eprintln!("heaptape: {}: {error}", dir.display());
+    }
+    let left = attachment.end();
+    left.outcome.errors.iter().for_each(|error| eprintln!("heaptape: {error}"));
+    if let Some(remains) = &left.remains {
+        eprintln!("heaptape: {name} (pid {pid}): {remains}");
+    }
+    if !args.quiet {
+        print_stops(&left, &name, pid);
+        super::record::summary(&dir, false);
+    }
+    Ok(Outcome::Done)
+}
+
+/// Prints what an attach would do.
+fn print_plan(target: &Target, name: &str) {
+    println!("{name} (pid {}) can be attached; nothing was changed", target.pid());
+    for allocator in target.plan().allocators() {
+        let module = text::clean(&allocator.module);
+        println!("{}: {} functions in {module}", text::clean(&allocator.name), allocator.found);
+        for refused in &allocator.refused {
+            println!("  not hooked: {}: {}", text::clean(&refused.function), text::clean(&refused.why));
+        }
+    }
+    for jump in target.plan().jumps() {
+        println!("  {:#x} {}: a jump over {} bytes", jump.address, text::clean(jump.name), jump.original().len());
+    }
+}
+
+/// Prints the longest stops.
+fn print_stops(left: &Left, name: &str, pid: u32) {
+    let milliseconds = |time: std::time::Duration| format!("{:.2} ms", time.as_secs_f64() * 1000.0);
+    let ended = if left.outcome.still_running.is_empty() { "has ended" } else { "was left as it was" };
+    let stops = left.stops;
+    eprintln!(
+        "{name} (pid {pid}) {ended}; longest stop: {} of all {} threads, {} of one",
+        milliseconds(stops.all),
+        stops.threads,
+        milliseconds(stops.one)
+    );
+}

@@ -1,0 +1,553 @@
+//! Processes that run already: attach, and leave without a trace.
+//!
+//! The process is changed in two steps. First one thread is stopped. It maps the library, which the
+//! recorder writes into its memory, creates the shared area, and lets the library attach. Nothing
+//! is loaded by the process's own loader, no path is opened in it, and no lock of it is taken. Then
+//! all threads are stopped for a moment, and the jumps to the library are written over the first
+//! bytes of the allocator's functions.
+//!
+//! *When that is safe.* All threads are at instruction boundaries. Bytes 1 to 4 of a jump are
+//! reached only by falling through from the first byte (which is the jump now), by a branch of the
+//! function (the plan refuses those), by a return to there (no word of a stack holds such an
+//! address, or the stop is tried again), or by a thread that is there already (which is moved to
+//! the same instruction in the trampoline). The bytes after them are unchanged, so that a thread
+//! anywhere else in the function continues in it and never notices.
+//!
+//! At the end the functions get their own bytes back. Each jump is one instruction, so that no
+//! thread is inside one. When no register and no word of any stack refers to the library or to a
+//! trampoline, all that was mapped is unmapped.
+
+mod checks;
+mod frame;
+mod memory;
+mod threads;
+mod visit;
+
+use crate::attach::Client;
+use crate::clock::Clock;
+use crate::options::Options;
+use crate::patch::maps::Maps;
+use crate::patch::{ENTRY_BYTES, Jump, Plan, Planner, open_mapped};
+use crate::recorder::RunningProcess;
+use crate::static_program::{Image, ImageError};
+use crate::sys::{self, Mapping};
+use checks::Identity;
+use memory::Memory;
+use nix::errno::Errno;
+use nix::libc;
+use object::read::elf::ElfFile64;
+use object::{Endianness, Object, ObjectSegment, ObjectSymbol};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed};
+use std::time::Duration;
+use threads::{StopError, StoppedThreads};
+use visit::{STACK_BYTES, Visit};
+use wire::WIRE_MINOR;
+use wire::area::PAGE;
+use wire::hello::{Hello, ORIGIN_START};
+use wire::patches::{Function, JUMP_BYTES, WAITING, WRITTEN};
+use wire::standalone::{AUXILIARY_ENTRIES, AttachRequest, LoadedProgram};
+
+/// The time that the search for the allocator's functions may take. The process runs meanwhile.
+const SEARCH_TIME: Duration = Duration::from_secs(30);
+/// How often a stop is tried, while a thread does not stop or a stack refers to a jump's bytes.
+const MAX_TRIES: u32 = 100;
+/// The pause between two tries.
+const TRY_PAUSE: Duration = Duration::from_millis(1);
+
+/// Why a process is not attached, or was not left.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// There is no such process.
+    #[error("there is no such process")]
+    NoProcess,
+    /// Something speaks against it, with what helps.
+    #[error("{0}")]
+    Unsuitable(String),
+    /// The threads were not stopped.
+    #[error(transparent)]
+    Stop(#[from] StopError),
+    /// No thread has space for a signal frame.
+    #[error("none of its threads can be used: each one waits in the kernel, or is on a stack of its own making")]
+    NoThread,
+    /// The kernel refused something.
+    #[error("the kernel refused {what} ({error})")]
+    Refused {
+        /// What the kernel refused.
+        what: &'static str,
+        /// The error of the call.
+        error: io::Error,
+    },
+    /// The library did not begin to record.
+    #[error("its library could not map the memory for the recording")]
+    NotAttached,
+    /// A stack refers to a place inside of a jump, each time that it was tried.
+    #[error("a thread is about to return into the first bytes of an allocator's function; try again")]
+    Unsafe,
+    /// The library is not valid.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+}
+
+impl AttachError {
+    fn memory(error: io::Error) -> AttachError {
+        AttachError::Refused { what: "access to its memory", error }
+    }
+
+    fn refused(what: &'static str) -> impl Fn(Errno) -> AttachError {
+        move |error| AttachError::Refused { what, error: error.into() }
+    }
+}
+
+/// Instructions of the process that the recorder uses.
+#[derive(Clone, Copy, Debug)]
+pub struct Gadgets {
+    /// Address of `syscall; ret`.
+    system_call: u64,
+    /// Address of the code that returns from a signal handler.
+    restorer: u64,
+}
+
+/// The times of an attach or a detach.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stops {
+    /// The longest time in which one thread was stopped.
+    pub one: Duration,
+    /// The longest time in which all threads were stopped.
+    pub all: Duration,
+    /// The number of threads.
+    pub threads: usize,
+}
+
+/// A process that runs already.
+#[derive(Debug)]
+pub struct Target {
+    pid: u32,
+    identity: Identity,
+    memory: Memory,
+    gadgets: Gadgets,
+    finder: u64,
+    image: Image,
+    plan: Plan,
+    /// The library's memory, once it is mapped.
+    library: Option<Range<u64>>,
+    stops: Stops,
+}
+
+impl Target {
+    /// Examines a process, and plans what will be hooked. Nothing is stopped or changed.
+    ///
+    /// # Errors
+    /// Why it cannot be attached.
+    pub fn find(pid: u32, library: &[u8], prefixes: &[String]) -> Result<Target, AttachError> {
+        let (identity, mut memory) = checks::examine(pid)?;
+        let image = Image::read(library)?;
+        let plan = Planner::new(prefixes).plan_running(pid, SEARCH_TIME);
+        if !plan.hooks_allocator() {
+            let why = "no function of an allocator was found in it (it has no symbols); name its prefix by --allocator";
+            return Err(AttachError::Unsuitable(why.into()));
+        }
+        let maps = Maps::of(pid);
+        let (gadgets, restorers) = find_gadgets(&maps, &memory)?;
+        memory.set_restorers(restorers);
+        let finder = find_finder(pid, &maps).unwrap_or(0);
+        let (library, stops) = (None, Stops::default());
+        let target = Target { pid, identity, memory, gadgets, finder, image, plan, library, stops };
+        if let Some(name) = target.changed_function() {
+            let why = format!(
+                "the bytes of its function {name} are not those of its file: another tool has changed it, \
+                 or heaptape did and was killed (then heaptape detach {pid} restores them)"
+            );
+            return Err(AttachError::Unsuitable(why));
+        }
+        Ok(target)
+    }
+
+    /// Returns what is to be hooked.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Returns its process id.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Returns the longest stops so far.
+    pub fn stops(&self) -> Stops {
+        self.stops
+    }
+
+    /// Returns the first function whose bytes differ from its file's.
+    fn changed_function(&self) -> Option<String> {
+        let differs = |jump: &Jump<'_>| {
+            let mut bytes = vec![0; jump.expected.len()];
+            self.memory.read(jump.address, &mut bytes).is_err() || bytes != jump.expected
+        };
+        self.plan.jumps().find(differs).map(|jump| jump.name.to_owned())
+    }
+
+    /// Attaches the process. From the return on, its events are in its area.
+    ///
+    /// # Errors
+    /// Why it runs on unchanged.
+    pub fn attach(mut self, options: &Options, clock: Clock) -> Result<(Target, RunningProcess), AttachError> {
+        let start_tick = clock.now();
+        let entered = in_thread(|| self.enter(options, clock))?;
+        self.library = Some(entered.library.clone());
+        self.stops.one = entered.stop;
+        let Entered { client, mapping, area, .. } = entered;
+        if let Err(error) = in_thread(|| self.write_jumps(&mapping)).map(|stops| self.note(stops)) {
+            let _ = self.leave();
+            return Err(error);
+        }
+        let statuses = &mapping.patches().patches;
+        for (_, patch) in self.plan.jumps().zip(statuses).filter(|(_, patch)| patch.status.load(Relaxed) == WAITING) {
+            patch.status.store(WRITTEN, Relaxed);
+        }
+        let plan = self.plan.clone_for_session();
+        Ok((self, RunningProcess { client, mapping, area, plan, start_tick }))
+    }
+
+    fn note(&mut self, stops: Stops) {
+        self.stops.all = self.stops.all.max(stops.all);
+        self.stops.threads = self.stops.threads.max(stops.threads);
+    }
+
+    /// Maps the library, and lets it attach. The process runs while the library and the area are
+    /// written.
+    fn enter(&self, options: &Options, clock: Clock) -> Result<Entered, AttachError> {
+        let auxiliary = auxiliary(self.pid);
+        let bytes = self.image.memory_bytes + STACK_BYTES;
+        let mut visit = Visit::begin(self.pid, &self.memory, self.gadgets)?;
+        // Before anything else takes the addresses.
+        self.map_runs(&mut visit)?;
+        let [protection, flags] = visit::library_memory();
+        let base = visit.call(libc::SYS_mmap, [0, bytes, protection, flags, u64::MAX, 0]).inspect_err(|_| {
+            // The first error says why.
+            let _ = self.unmap_ranges(&mut visit, &(0..0));
+        });
+        let base = base.map_err(AttachError::refused("memory for the library"))?;
+        let library = base..base + bytes;
+        let descriptor = self.create_area(&mut visit, &library);
+        let first = visit.end()?;
+        let entered = descriptor.and_then(|descriptor| {
+            let prepared = self.prepare(descriptor, options, clock).and_then(|prepared| {
+                self.memory.write(base, &self.image.at(base, &LoadedProgram::NONE))?;
+                let area_bytes = prepared.mapping.bytes();
+                let request = AttachRequest { descriptor, area_bytes, finder: self.finder, auxiliary };
+                self.memory.write(base + self.image.request, &request.encode())?;
+                Ok(prepared)
+            });
+            let mut visit = Visit::begin(self.pid, &self.memory, self.gadgets)?;
+            let attached = match prepared {
+                Ok(prepared) => self.run_attach(&mut visit, &library).map(|()| prepared),
+                Err(error) => Err(AttachError::Refused { what: "the memory for its events", error }),
+            };
+            if attached.is_err() {
+                let _ = visit.call(libc::SYS_close, [descriptor, 0, 0, 0, 0, 0]);
+            }
+            let stop = visit.end()?;
+            let entered =
+                attached.map(|prepared| Entered { stop: stop.max(first), library: library.clone(), ..prepared });
+            entered.and_then(|entered| match entered.mapping.header().attached.load(Acquire) {
+                0 => Err(AttachError::NotAttached),
+                _ => Ok(entered),
+            })
+        });
+        if entered.is_err()
+            && let Ok(mut visit) = Visit::begin(self.pid, &self.memory, self.gadgets)
+        {
+            // The first error says why.
+            let _ = self.unmap_ranges(&mut visit, &library);
+        }
+        entered
+    }
+
+    /// Maps memory for the code near to the functions.
+    fn map_runs(&self, visit: &mut Visit<'_>) -> Result<(), AttachError> {
+        let [protection, flags] = visit::library_memory();
+        let flags = flags | libc::MAP_FIXED_NOREPLACE as u64;
+        for (done, run) in self.plan.code_ranges().enumerate() {
+            let mapped = visit.call(libc::SYS_mmap, [run.start, run.end - run.start, protection, flags, u64::MAX, 0]);
+            if let Err(error) = mapped {
+                for run in self.plan.code_ranges().take(done) {
+                    let _ = visit.call(libc::SYS_munmap, [run.start, run.end - run.start, 0, 0, 0, 0]);
+                }
+                return Err(AttachError::refused("memory near to the allocator's functions")(error));
+            }
+        }
+        Ok(())
+    }
+
+    /// Unmaps the library, and the code near to the functions.
+    fn unmap_ranges(&self, visit: &mut Visit<'_>, library: &Range<u64>) -> Result<(), AttachError> {
+        for range in self.plan.code_ranges().chain([library.clone()]).filter(|range| !range.is_empty()) {
+            let arguments = [range.start, range.end - range.start, 0, 0, 0, 0];
+            visit.call(libc::SYS_munmap, arguments).map_err(AttachError::refused("to unmap the library"))?;
+        }
+        Ok(())
+    }
+
+    /// Creates the file of the area in the process. Returns its descriptor.
+    fn create_area(&self, visit: &mut Visit<'_>, library: &Range<u64>) -> Result<u64, AttachError> {
+        let name = library.end - STACK_BYTES;
+        self.memory.write(name, b"heaptape\0").map_err(AttachError::memory)?;
+        let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+        let created = visit.call(libc::SYS_memfd_create, [name, flags, 0, 0, 0, 0]);
+        created.map_err(AttachError::refused("a file in memory"))
+    }
+
+    /// Protects the library's memory, and lets it attach. It closes the descriptor.
+    fn run_attach(&self, visit: &mut Visit<'_>, library: &Range<u64>) -> Result<(), AttachError> {
+        for range in &self.image.protected {
+            let protection = libc::PROT_READ | if range.is_code { libc::PROT_EXEC } else { 0 };
+            visit
+                .call(libc::SYS_mprotect, [library.start + range.offset, range.bytes, protection as u64, 0, 0, 0])
+                .map_err(AttachError::refused("memory for code"))?;
+        }
+        visit.run(library.start + self.image.attach, library.end - STACK_BYTES)
+    }
+
+    /// Prepares the shared area in the file that the process has created.
+    fn prepare(&self, descriptor: u64, options: &Options, clock: Clock) -> io::Result<Entered> {
+        let path = format!("/proc/{}/fd/{descriptor}", self.pid);
+        let area: OwnedFd = File::options().read(true).write(true).open(path)?.into();
+        let hello = Hello {
+            pid: self.identity.own_pid,
+            origin: ORIGIN_START,
+            page_size: PAGE as u32,
+            address_space: self.identity.address_space,
+            minor: WIRE_MINOR,
+            ..Hello::default()
+        };
+        let client = Client::running(self.pid, self.identity.uid, hello)?;
+        let mapping = client.area_in(&area, options, clock)?;
+        self.plan.write(&mapping);
+        Ok(Entered { client, mapping, area, library: 0..0, stop: Duration::ZERO })
+    }
+
+    /// Stops all threads and writes the jumps.
+    fn write_jumps(&self, mapping: &Mapping) -> Result<Stops, AttachError> {
+        let statuses = &mapping.patches().patches;
+        let jumps = self.plan.jumps().zip(statuses).filter(|(_, patch)| patch.status.load(Relaxed) == WAITING);
+        let jumps: Vec<_> = jumps.map(|(jump, _)| jump).collect();
+        let inside = |address: u64| {
+            jumps.iter().any(|jump| (jump.address + 1..jump.address + JUMP_BYTES as u64).contains(&address))
+        };
+        let moved = |address: u64| {
+            let instructions = jumps.iter().filter(|_| inside(address)).flat_map(|jump| jump.moved);
+            instructions.clone().find(|moved| moved.from == address).map(|moved| moved.to)
+        };
+        self.with_all_stopped(|stopped| {
+            if let Some(name) = self.changed_function() {
+                let why = format!("the bytes of its function {name} have changed: it executed another program");
+                return Err(AttachError::Unsuitable(why));
+            }
+            let stacks_are_clear = !stopped
+                .threads
+                .iter()
+                .any(|thread| self.memory.stack_holds(thread.registers.rsp, thread.registers.fs_base, &inside));
+            if !stacks_are_clear {
+                return Err(AttachError::Unsafe);
+            }
+            for (done, jump) in jumps.iter().enumerate() {
+                if let Err(error) = self.memory.write(jump.address, &jump.bytes()) {
+                    for jump in &jumps[..done] {
+                        self.memory.write(jump.address, jump.original()).map_err(AttachError::memory)?;
+                    }
+                    return Err(AttachError::Refused { what: "a change of its code", error });
+                }
+            }
+            stopped.relocate(moved).map_err(AttachError::Stop)
+        })
+    }
+
+    /// Runs `change` while all threads are stopped, again and again until they are and it is safe.
+    fn with_all_stopped(
+        &self,
+        mut change: impl FnMut(&mut StoppedThreads) -> Result<(), AttachError> + Send,
+    ) -> Result<Stops, AttachError> {
+        let mut tries = 0;
+        loop {
+            // In a thread of its own: its end lets all threads go at once.
+            let result = in_thread(|| {
+                let mut stopped = StoppedThreads::stop(self.pid)?;
+                change(&mut stopped)?;
+                Ok::<_, AttachError>((stopped.since.elapsed(), stopped.threads.len()))
+            });
+            match result {
+                Ok((all, threads)) => return Ok(Stops { one: Duration::ZERO, all, threads }),
+                Err(AttachError::Unsafe | AttachError::Stop(StopError::Late)) if tries < MAX_TRIES => {
+                    tries += 1;
+                    std::thread::sleep(TRY_PAUSE);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Restores the bytes of all functions. Events end with it.
+    ///
+    /// # Errors
+    /// The process has ended, or cannot be stopped any more.
+    pub fn detach(&mut self) -> Result<(), AttachError> {
+        let stops = self.with_all_stopped(|_| self.restore())?;
+        self.note(stops);
+        Ok(())
+    }
+
+    /// Writes the functions' own bytes where the jumps are.
+    fn restore(&self) -> Result<(), AttachError> {
+        for jump in self.plan.jumps() {
+            let mut bytes = [0; JUMP_BYTES];
+            // Where the module is gone, or has its own bytes, there is nothing to restore.
+            if self.memory.read(jump.address, &mut bytes).is_ok() && bytes == jump.bytes() {
+                self.memory.write(jump.address, jump.original()).map_err(AttachError::memory)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether a function has a jump to a hook of this library, of whichever recorder: the
+    /// description before the hook's entry names the trampoline right after it.
+    fn is_hooked(&self, jump: &Jump<'_>) -> bool {
+        let mut bytes = [0; JUMP_BYTES];
+        if self.memory.read(jump.address, &mut bytes).is_err() {
+            return false;
+        }
+        let [0xe9, a, b, c, d] = bytes else { return false };
+        let distance = i64::from(i32::from_le_bytes([a, b, c, d]));
+        let entry = jump.address.wrapping_add(JUMP_BYTES as u64).wrapping_add_signed(distance);
+        let mut trampoline = [0; 8];
+        let at = entry.wrapping_sub(size_of::<Function>() as u64);
+        self.memory.read(at, &mut trampoline).is_ok() && u64::from_le_bytes(trampoline) == entry + ENTRY_BYTES
+    }
+
+    /// Unmaps all that the attach has mapped, once no thread can be in it any more. Returns false
+    /// if a thread stays in it: then it stays mapped, and does no harm.
+    ///
+    /// # Errors
+    /// The process has ended, or cannot be stopped any more.
+    pub fn leave(&mut self) -> Result<bool, AttachError> {
+        /// The pauses between the looks, in milliseconds.
+        const PAUSES: [u64; 11] = [0, 1, 2, 5, 10, 20, 50, 100, 200, 300, 400];
+        let Some(library) = self.library.clone() else { return Ok(true) };
+        let runs: Vec<Range<u64>> = self.plan.code_ranges().collect();
+        let is_ours = |address: u64| library.contains(&address) || runs.iter().any(|run| run.contains(&address));
+        for pause in PAUSES {
+            std::thread::sleep(Duration::from_millis(pause));
+            let mut is_free = false;
+            let stops = self.with_all_stopped(|stopped| {
+                is_free = !stopped.refers_to(&self.memory, is_ours);
+                Ok(())
+            })?;
+            self.note(stops);
+            if is_free {
+                let stop = in_thread(|| self.unmap(&library))?;
+                self.stops.one = self.stops.one.max(stop);
+                self.library = None;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn unmap(&self, library: &Range<u64>) -> Result<Duration, AttachError> {
+        let mut visit = Visit::begin(self.pid, &self.memory, self.gadgets)?;
+        visit.run(library.start + self.image.leave, library.end - STACK_BYTES)?;
+        self.unmap_ranges(&mut visit, library)?;
+        Ok(visit.end()?)
+    }
+}
+
+/// Restores the functions of a process whose recorder was killed. Returns the number of functions
+/// that had a jump. The library stays mapped, and is not called any more.
+///
+/// # Errors
+/// Why nothing is restored.
+pub fn restore(pid: u32, prefixes: &[String]) -> Result<usize, AttachError> {
+    let (identity, memory) = checks::examine(pid)?;
+    let plan = Planner::new(prefixes).plan_running(pid, SEARCH_TIME);
+    let gadgets = Gadgets { system_call: 0, restorer: 0 };
+    let image = Image::default();
+    let (library, stops) = (None, Stops::default());
+    let target = Target { pid, identity, memory, gadgets, finder: 0, image, plan, library, stops };
+    let mut restored = 0;
+    target.with_all_stopped(|_| {
+        restored = 0;
+        for jump in target.plan.jumps().filter(|jump| target.is_hooked(jump)) {
+            target.memory.write(jump.address, jump.original()).map_err(AttachError::memory)?;
+            restored += 1;
+        }
+        Ok(())
+    })?;
+    Ok(restored)
+}
+
+/// What an attach has made in the process.
+struct Entered {
+    client: Client,
+    mapping: Mapping,
+    area: OwnedFd,
+    library: Range<u64>,
+    stop: Duration,
+}
+
+/// Runs something in a thread of its own, which traces other processes: they are let go at its end.
+fn in_thread<T: Send>(body: impl FnOnce() -> Result<T, AttachError> + Send) -> Result<T, AttachError> {
+    std::thread::scope(|scope| {
+        let name = std::thread::Builder::new().name("tracer".into());
+        let thread = name.spawn_scoped(scope, || {
+            sys::prefer_thread_to_all();
+            body()
+        });
+        let thread = thread.map_err(|error| AttachError::Refused { what: "a thread of this command", error })?;
+        thread.join().unwrap_or(Err(AttachError::NotAttached))
+    })
+}
+
+/// Finds the instructions that the recorder uses, and all places that signal handlers return to.
+fn find_gadgets(maps: &Maps, memory: &Memory) -> Result<(Gadgets, Vec<u64>), AttachError> {
+    const SYSTEM_CALL: [u8; 3] = [0x0f, 0x05, 0xc3];
+    /// `mov rax, 15; syscall`.
+    const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+    for code in &maps.code {
+        let restorers = memory.find(code.start..code.end, &RESTORER);
+        let system_call = memory.find(code.start..code.end, &SYSTEM_CALL).first().copied();
+        if let (Some(&restorer), Some(system_call)) = (restorers.first(), system_call) {
+            return Ok((Gadgets { system_call, restorer }, restorers));
+        }
+    }
+    Err(AttachError::Unsuitable("it has no C library that heaptape knows".into()))
+}
+
+/// Finds glibc's function that finds the object of an address.
+fn find_finder(pid: u32, maps: &Maps) -> Option<u64> {
+    let is_loader = |path: &str| path.rsplit('/').next().is_some_and(|name| name.starts_with("ld-linux"));
+    let mapping = maps.code.iter().find(|code| is_loader(&code.path))?;
+    let file = open_mapped(Path::new(&format!("/proc/{pid}")), mapping, false)?;
+    let mut bytes = Vec::new();
+    io::Read::read_to_end(&mut io::Read::take(file, 8 << 20), &mut bytes).ok()?;
+    let elf = ElfFile64::<Endianness>::parse(&*bytes).ok()?;
+    let segment = elf.segments().find(|segment| segment.file_range().0 / PAGE * PAGE == mapping.offset)?;
+    let bias = mapping.start.wrapping_sub(segment.address() / PAGE * PAGE);
+    let symbol = elf.dynamic_symbols().find(|symbol| symbol.name() == Ok("_dl_find_object"))?;
+    Some(bias.wrapping_add(symbol.address()))
+}
+
+/// Returns the kernel's auxiliary vector of a process.
+fn auxiliary(pid: u32) -> [[u64; 2]; AUXILIARY_ENTRIES + 1] {
+    let bytes = std::fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
+    let mut out = [[0; 2]; AUXILIARY_ENTRIES + 1];
+    for (target, pair) in out.iter_mut().take(AUXILIARY_ENTRIES).zip(bytes.as_chunks::<16>().0) {
+        let (kind, value) = pair.split_at(8);
+        let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        *target = [word(kind), word(value)];
+    }
+    out
+}
