@@ -254,7 +254,9 @@ fn print_process(process: &ProcessAnswer, screen: &mut Screen) -> io::Result<()>
         true => format!("alive, since {}", date(*started_unix_ns)),
         false => format!("{} at {}, after {lived}", process.end, date(*ended_unix_ns)),
     };
-    screen.heading(&format!("{program} (pid {pid}{label}): {state}"))?;
+    // Short processes of one program are kept as their sum.
+    let who = if *pid == 0 { "processes that ended".to_owned() } else { format!("pid {pid}") };
+    screen.heading(&format!("{program} ({who}{label}): {state}"))?;
     let mut held = format!("live  {} in {}", bytes(process.live_bytes), counted(process.live_blocks, "block"));
     if process.peak_bytes > 0 {
         held += &format!(", peak {}", bytes(process.peak_bytes));

@@ -235,11 +235,14 @@ impl Args {
         window.time = setting!(flight_time).map_or(window.time, |time: Time| time.0);
         window.bytes = setting!(flight_bytes).map_or(window.bytes, |bytes: Size| bytes.0);
         let budget = Budget::default();
+        // Programs and commands use these paths from other folders.
+        let absolute =
+            |path: PathBuf| std::path::absolute(&path).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()));
         Ok(Config {
-            socket: setting!(socket).unwrap_or(defaults.socket),
-            stream_socket: setting!(stream_socket).or(streams).unwrap_or(defaults.stream_socket),
-            control: setting!(control).or(run).unwrap_or(defaults.control),
-            state: setting!(state).unwrap_or(defaults.state),
+            socket: absolute(setting!(socket).unwrap_or(defaults.socket))?,
+            stream_socket: absolute(setting!(stream_socket).or(streams).unwrap_or(defaults.stream_socket))?,
+            control: absolute(setting!(control).or(run).unwrap_or(defaults.control))?,
+            state: absolute(setting!(state).unwrap_or(defaults.state))?,
             metrics: setting!(metrics),
             metrics_token: setting!(metrics_token),
             serves_all: setting!(all_users).unwrap_or(defaults.serves_all),
@@ -318,6 +321,9 @@ mod tests {
         assert_eq!(config.choose(b"redis-server", None).to_string(), "profile:2%");
         assert_eq!(config.choose(b"nginx", None).to_string(), "trace,overflow=wait:2s");
         assert_eq!(config.overflow.to_string(), "wait:1500ms");
+        let relative = Args { control: Some("run/control".into()), ..Args::default() };
+        let config = relative.merged().unwrap_or_else(|error| panic!("{error}"));
+        assert!(config.control.is_absolute() && config.control.ends_with("run/control"), "{:?}", config.control);
         for wrong in [
             "mod = 1",
             "mode = \"on\"",
