@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Interval between two checks of the files.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Number of bytes that are written before more are read: a trace may be larger than the memory.
+const COPY_BYTES: usize = 1 << 18;
 /// Maximum time to wait for the program that replaces another one in its process. `recording.json`
 /// is written four times a second.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(2);
@@ -110,6 +112,9 @@ pub fn follow(
             out.write_all(&fresh)?;
             out.flush()?;
         }
+        if trace.has_more {
+            continue;
+        }
         match (end, trace.fault.take()) {
             (Some(_), None) => return Ok(Ending::Complete),
             (Some(_), Some(fault)) => return Ok(Ending::Truncated(fault)),
@@ -190,6 +195,8 @@ struct Follower {
     next_chunk: u32,
     /// Whether any bytes were written.
     has_written: bool,
+    /// Whether the last call of [`Follower::copy`] left chunks to the next one.
+    has_more: bool,
     /// Description of the first read error.
     fault: Option<String>,
 }
@@ -204,6 +211,7 @@ impl Follower {
             decoder: Decoder::default(),
             next_chunk: 0,
             has_written: false,
+            has_more: false,
             fault: None,
         }
     }
@@ -215,8 +223,8 @@ impl Follower {
         journal::Missing::of(tape, &open).ok().flatten().map_or(Vec::new(), |missing| missing.trace)
     }
 
-    /// Appends the bytes of all chunks that were committed since the last call. Returns how the
-    /// process ended, once the tape has its end record.
+    /// Appends the bytes of the chunks that were committed since the last call, but not many more
+    /// than [`COPY_BYTES`]. Returns how the process ended, once the tape has its end record.
     fn copy(&mut self, out: &mut Vec<u8>) -> io::Result<Option<u8>> {
         let path = self.folder.join(TAPE);
         let inode = match std::fs::metadata(&path) {
@@ -232,7 +240,12 @@ impl Follower {
         }
         let Some((tape, _)) = &self.tape else { return Ok(None) };
         let mut stream = Stream::at(tape, self.offset);
+        self.has_more = false;
         loop {
+            if out.len() >= COPY_BYTES {
+                self.has_more = true;
+                break;
+            }
             let step = stream.step().map_err(|error| io::Error::other(error.to_string()))?;
             match step {
                 Step::Record(_, Record::Chunk(chunk)) if chunk.number >= self.next_chunk => {
