@@ -220,7 +220,7 @@ fn directory(path: &Path) -> Result<Recording, Failure> {
             }
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound && is_process_folder(path) => {
-            return single_process(path, Process::open(path, listed(path).as_ref())?);
+            return single_process(path, process_of_recording(path)?);
         }
         Err(error) => {
             missing.push(Missing::File { name: RECORDING.into(), why: error.to_string() });
@@ -263,6 +263,22 @@ fn directory(path: &Path) -> Result<Recording, Failure> {
         missing.push(Missing::NoProcess);
     }
     Ok(Recording { path: path.to_path_buf(), about, processes, missing, _unpacked: None })
+}
+
+/// Opens the folder of a process. In a recording, one whose files cannot be read is a process with
+/// something missing, as it is when the recording is opened: a full disk leaves such folders in
+/// epochs, and other epochs have the rest of the process.
+fn process_of_recording(folder: &Path) -> Result<Process, Failure> {
+    match (Process::open(folder, listed(folder).as_ref()), recording_around(folder)) {
+        (Err(Failure::NoTape { .. }), Some(_)) => {
+            let unlisted = || recording::ProcessInfo {
+                folder: folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+                ..recording::ProcessInfo::default()
+            };
+            Ok(Process::empty(folder, &listed(folder).unwrap_or_else(unlisted)))
+        }
+        (process, _) => process,
+    }
 }
 
 /// Returns the path and the content of `recording.json` of the recording around the folder of a
@@ -309,5 +325,46 @@ pub(crate) fn read_failure(path: &Path, error: ReadError) -> Failure {
     match error {
         ReadError::Io(source) => io_failure(path, source),
         ReadError::Format(source) => Failure::Format { path: path.display().to_string(), source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A full disk leaves an empty tape in an epoch.
+    #[test]
+    fn folder_without_a_tape_does_not_hide_the_others() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/tape/v1/trace");
+        let epoch = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+        let copy = |from: &Path, to: &Path| {
+            let copied = std::fs::read(from).and_then(|bytes| std::fs::write(to, bytes));
+            copied.unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+        };
+        copy(&golden.join(RECORDING), &epoch.path().join(RECORDING));
+        let recording = open(&golden).unwrap_or_else(|error| panic!("{error}"));
+        let mut folders = Vec::new();
+        for process in &recording.processes {
+            let folder = epoch.path().join(&process.about.folder);
+            std::fs::create_dir(&folder).unwrap_or_else(|error| panic!("{error}"));
+            for entry in std::fs::read_dir(&process.path).into_iter().flatten().flatten() {
+                copy(&entry.path(), &folder.join(entry.file_name()));
+            }
+            folders.push(folder);
+        }
+        let empty = &folders[1];
+        for entry in std::fs::read_dir(empty).into_iter().flatten().flatten() {
+            let removed = std::fs::remove_file(entry.path());
+            removed.unwrap_or_else(|error| panic!("{error}"));
+        }
+        std::fs::write(empty.join(TAPE), "").unwrap_or_else(|error| panic!("{error}"));
+        let opened = open_all(&folders).unwrap_or_else(|error| panic!("{error}"));
+        let processes: Vec<&Process> = opened.iter().flat_map(|recording| &recording.processes).collect();
+        assert!(processes[0].missing.is_empty() && processes[0].has_events());
+        assert!(!processes[1].missing.is_empty() && !processes[1].has_events());
+        assert_eq!(processes[1].about.folder, recording.processes[1].about.folder);
+        // Alone, outside of a recording, it is an error.
+        std::fs::remove_file(epoch.path().join(RECORDING)).unwrap_or_else(|error| panic!("{error}"));
+        assert!(matches!(open(empty), Err(Failure::NoTape { .. })));
     }
 }
