@@ -33,6 +33,12 @@ const MAX_CLOSED_SEGMENTS: usize = 4;
 /// Minimum lifetime of a process that keeps a folder of its own in mode `profile`.
 const SHORT: Duration = Duration::from_secs(60);
 
+/// Returns whether the life of a process needs no folder: it was short, was not ended by a signal,
+/// and is in one segment.
+fn is_unremarkable(lived: Duration, end_reason: u8, begins: u8) -> bool {
+    lived < SHORT && !matches!(end_reason, tape::END_RUNNING | tape::END_SIGNALLED) && begins == tape::SEGMENT_FIRST
+}
+
 /// A command to the recording of one process.
 #[derive(Debug)]
 pub enum ProcessCommand {
@@ -181,12 +187,10 @@ impl ProcessRecording {
     fn is_folded(&self, end: End) -> bool {
         let process = &self.session.process;
         let ticks = self.session.clock.now().saturating_sub(process.start_tick);
-        let is_short = ticks / process.ticks_per_second.max(1) < SHORT.as_secs();
+        let lived = Duration::from_secs(ticks / process.ticks_per_second.max(1));
         self.session.options.folds
             && self.session.options.mode == Mode::Profile
-            && !matches!(end.reason, tape::END_RUNNING | tape::END_SIGNALLED)
-            && is_short
-            && self.segments.beginning.number == tape::SEGMENT_FIRST
+            && is_unremarkable(lived, end.reason, self.segments.beginning.number)
     }
 
     /// Publishes the counters of the process for other threads.
@@ -456,5 +460,24 @@ impl ProcessRecording {
             has_no_files,
         };
         Box::new(ProfileDelta::new(contributor, sums, &last_contribution))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lives_bad_ends_and_several_segments_keep_their_folder() {
+        let minute = Duration::from_secs(60);
+        let is_folded = |lived, reason| is_unremarkable(lived, reason, tape::SEGMENT_FIRST);
+        assert!(is_folded(Duration::ZERO, tape::END_EXITED));
+        assert!(is_folded(minute - Duration::from_secs(1), tape::END_EXEC));
+        assert!(!is_folded(minute, tape::END_EXITED));
+        assert!(!is_folded(Duration::ZERO, tape::END_SIGNALLED));
+        assert!(!is_folded(Duration::ZERO, tape::END_RUNNING));
+        for begins in [tape::SEGMENT_CARRIED, tape::SEGMENT_SUMS, tape::SEGMENT_ANEW, tape::SEGMENT_UNKNOWN] {
+            assert!(!is_unremarkable(Duration::ZERO, tape::END_EXITED, begins));
+        }
     }
 }
