@@ -160,6 +160,8 @@ fn metrics_are_read_by_prometheus_and_alerts_use_them() {
         assert!(after.types.contains_key(name), "there is no metric {name}");
     }
     promtool(&["check", "rules", packaging("prometheus-alerts.yml").to_str().expect("a path")], "");
+    let figures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("alerts/tests.yml");
+    promtool(&["test", "rules", figures.to_str().expect("a path")], "");
     let dashboard: Value = serde_json::from_str(&dashboard).expect("JSON");
     let panels = dashboard["panels"].as_array().expect("panels");
     let ids: BTreeSet<_> = panels.iter().filter_map(|panel| panel["id"].as_u64()).collect();
