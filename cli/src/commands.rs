@@ -117,6 +117,8 @@ commands! {
         top Top,
         /// List the daemon's epochs, as paths for other commands
         epochs Epochs,
+        /// Ship the tables of sealed epochs to one place for many hosts
+        ship Ship,
         /// Show what became of a program: how it ended, what grew, since when
         why Why,
         /// Print the environment that makes the daemon record a service

@@ -1,14 +1,16 @@
-//! Writes the tables of a process: events, allocations, stacks, frames, and the process itself.
+//! Writes the tables of a process: events, allocations, call sites, stacks, frames, and the process
+//! itself.
 
 use crate::ids;
-use crate::table::{Cell, Field, Table};
+use crate::sites::{self, Identity, SITES};
+use crate::table::{Cell, Field, Table, fields, signed, small, text};
 use heaptape_analyzer::event::{Event, Kind, Range};
 use heaptape_analyzer::model::Model;
 use heaptape_analyzer::model::live_set::Block;
 use heaptape_analyzer::replay;
 use heaptape_analyzer::symbols::{Detail, Frame, Symbolizer, module_of};
 use heaptape_analyzer::{Missing, Process, Progress, Recording, recording_around};
-use heaptape_analyzer::{Roles, blamed};
+use heaptape_analyzer::{Roles, Sums, blamed, sums_within};
 use heaptape_formats::date::Date;
 use heaptape_formats::recording::is_epoch;
 use heaptape_formats::tape::Entry;
@@ -18,10 +20,6 @@ use std::path::{Path, PathBuf};
 
 /// Maximum number of frames of a stack. Recordings have fewer, but a corrupt file may have more.
 const MAX_DEPTH: usize = 2048;
-
-macro_rules! fields {
-    ($($name:ident: $kind:literal),* $(,)?) => { &[$(Field { name: stringify!($name), kind: $kind }),*] };
-}
 
 /// The columns of the table of events. `kind` is `alloc`, `resize`, `free`, `implied` (a free that
 /// was inferred), `unmatched`, or `carried` (a block from before the recording, and no event).
@@ -36,7 +34,7 @@ const ALLOCATIONS: &[Field] = fields! {
 };
 /// The columns of the table of stacks: the frames innermost first, the functions outermost first,
 /// and the frame that is blamed.
-const STACKS: &[Field] = fields! {
+pub const STACKS: &[Field] = fields! {
     stack: "i64", caller: "i64", depth: "i32", frames: "[i64]", function: "text", file: "text", line: "i32", folded: "text",
 };
 /// The columns of the table of frames. A frame with inlined functions has several rows, innermost
@@ -45,16 +43,20 @@ const FRAMES: &[Field] = fields! {
     frame: "i64", inlined: "i32", module: "text", build_id: "text", offset: "i64", function: "text", file: "text", line: "i32",
 };
 /// The columns of the table of processes.
-const PROCESSES: &[Field] = fields! {
+pub const PROCESSES: &[Field] = fields! {
     started_unix_ns: "i64", duration_ns: "i64", pid: "i32", ppid: "i32", folder: "text", exe: "text", command: "text", host_name: "text",
-    origin: "text", exit: "text", complete: "i32",
+    origin: "text", exit: "text", complete: "i32", process: "i64", label: "text", build: "text", running: "i32", live_bytes: "i64",
+    live_blocks: "i64", allocated_bytes: "i64", peak_bytes: "i64", lost_events: "i64",
 };
 
 /// The partition of a recording.
 pub struct Partition {
-    date: String,
-    host: String,
-    recording: String,
+    /// Day of the start.
+    pub date: String,
+    /// Name of the host.
+    pub host: String,
+    /// Name of the recording.
+    pub recording: String,
 }
 
 impl Partition {
@@ -83,19 +85,24 @@ impl Partition {
         }
     }
 
-    /// Returns the path of a table's file for a process.
-    fn file(&self, out: &Path, table: &str, process: &Process) -> PathBuf {
+    /// Returns the path of a table's file, relative to the folder of all tables.
+    pub fn file(&self, table: &str, name: &str) -> PathBuf {
         let Partition { date, host, recording } = self;
-        out.join(table)
+        PathBuf::from(table)
             .join(format!("date={date}"))
             .join(format!("host={host}"))
             .join(format!("recording={recording}"))
-            .join(format!("{}.parquet", path_component(&process.about.folder)))
+            .join(format!("{}.parquet", path_component(name)))
+    }
+
+    /// Returns the identity of a process in this recording.
+    pub fn identity(&self, process: &Process) -> Identity {
+        Identity::of(process, &self.host, &self.recording)
     }
 }
 
 /// Returns a name as a component of a path, with special characters replaced.
-fn path_component(name: &str) -> String {
+pub fn path_component(name: &str) -> String {
     let text: String = name.chars().map(|c| if c.is_alphanumeric() || "._-+".contains(c) { c } else { '_' }).collect();
     if text.trim_matches('.').is_empty() { format!("_{text}") } else { text }
 }
@@ -114,23 +121,62 @@ pub struct Written {
     pub missing: Vec<Missing>,
 }
 
-/// Writes the tables of a process.
+/// Writes the tables of a process. One without events has no rows of events and allocations, and no
+/// files for them.
 ///
 /// # Errors
 /// Returns an error if a file cannot be written.
 pub fn write_process(process: &Process, range: &Range, partition: &Partition, out: &Path) -> anyhow::Result<Written> {
-    let file = |table: &str| partition.file(out, table, process);
+    let identity = partition.identity(process);
+    // The key distinguishes processes of hosts that have the same name.
+    let name = format!("{}-{:016x}", process.about.folder, identity.key);
+    let file = |table: &str| out.join(partition.file(table, &name));
     let ids = ids::of(process.stacks());
+    let mut used = HashSet::new();
+    let mut tables = vec!["stacks", "frames", "processes"];
+    let mut missing = Vec::new();
+    // What was live at the end of a time range is in the table of allocations.
+    let sums = if range.is_all() {
+        tables.push("sites");
+        let mut table = Table::create(&file("sites"), SITES, None)?;
+        let sums = sites::write(process, &identity, &ids, &mut table, &mut used)?;
+        table.finish()?;
+        sums
+    } else {
+        sums_within(process, range, &Progress::new("adding up"))
+    };
+    if process.has_events() {
+        tables.extend(["events", "allocations"]);
+        missing = events(process, range, &ids, &mut used, [&file("events"), &file("allocations")])?;
+    }
+    let mut stacks = StackTables::create(&file("stacks"), Some(&file("frames")))?;
+    stacks.add(process, &ids, &used)?;
+    stacks.finish()?;
+    let mut processes = Table::create(&file("processes"), PROCESSES, None)?;
+    process_row(process, &identity, partition, &sums, missing.is_empty(), &mut processes)?;
+    processes.finish()?;
+    Ok(Written { files: tables.into_iter().map(file).collect(), missing })
+}
+
+/// Writes events and allocations to these two files, and adds their sites to `used`. Returns what
+/// is missing.
+fn events(
+    process: &Process,
+    range: &Range,
+    ids: &[(i64, i64)],
+    used: &mut HashSet<u32>,
+    [events, allocations]: [&Path; 2],
+) -> anyhow::Result<Vec<Missing>> {
     let mut rows = Rows {
         process,
-        ids: &ids,
-        events: Table::create(&file("events"), EVENTS, Some("time_ns"))?,
-        allocations: Table::create(&file("allocations"), ALLOCATIONS, Some("born_ns"))?,
+        ids,
+        events: Table::create(events, EVENTS, Some("time_ns"))?,
+        allocations: Table::create(allocations, ALLOCATIONS, Some("born_ns"))?,
         names: HashMap::new(),
         pid: small(process.about.pid.into()),
         carried: process.carried(),
         failed: None,
-        used: HashSet::new(),
+        used,
     };
     let outcome = replay(process, process.span(range), &Progress::new("exporting events"), &mut rows);
     let mut live: Vec<(u64, Block)> = outcome.live.iter().filter(|(_, block)| !block.inherited).collect();
@@ -138,26 +184,11 @@ pub fn write_process(process: &Process, range: &Range, partition: &Partition, ou
     for (index, block) in live {
         rows.allocation(index, &block, None);
     }
-    let Rows { events, allocations, failed, used, .. } = rows;
+    let Rows { events, allocations, failed, .. } = rows;
     failed.map_or(Ok(()), Err)?;
     events.finish()?;
     allocations.finish()?;
-    stacks(process, &ids, &used, &file("stacks"), &file("frames"))?;
-    process_row(process, partition, &file("processes"), outcome.missing.is_empty())?;
-    let files = ["events", "allocations", "stacks", "frames", "processes"].map(file).into();
-    Ok(Written { files, missing: outcome.missing })
-}
-
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-fn small(number: u64) -> i32 {
-    i32::try_from(number).unwrap_or(i32::MAX)
-}
-
-fn text(text: &str) -> Cell {
-    Cell::Text(text.into())
+    Ok(outcome.missing)
 }
 
 /// A model that writes events and allocations.
@@ -172,7 +203,7 @@ struct Rows<'a> {
     carried: u64,
     failed: Option<anyhow::Error>,
     /// Sites that are used in rows.
-    used: HashSet<u32>,
+    used: &'a mut HashSet<u32>,
 }
 
 impl Rows<'_> {
@@ -256,79 +287,122 @@ impl Model for Rows<'_> {
     }
 }
 
-/// Writes the tables of the used stacks and of their frames.
-fn stacks(
-    process: &Process,
-    ids: &[(i64, i64)],
-    used: &HashSet<u32>,
-    to: &Path,
-    frames_to: &Path,
-) -> anyhow::Result<()> {
-    let all = process.stacks();
-    let mut symbols = Symbolizer::new(Detail::Full);
-    let roles = Roles::new(&[]);
-    let mut table = Table::create(to, STACKS, None)?;
-    let mut frames = Table::create(frames_to, FRAMES, None)?;
-    let (mut stacks_done, mut frames_done) = (HashSet::new(), HashSet::new());
-    let mut sites: Vec<u32> = used.iter().copied().filter(|&site| site != 0).collect();
-    sites.sort_unstable();
-    for number in sites {
-        let (_, stack) = ids.get(number as usize).copied().unwrap_or_default();
-        if !stacks_done.insert(stack) {
-            continue;
-        }
-        let mut list = Vec::new();
-        let mut titles = Vec::new();
-        let mut named_frames: Vec<Frame> = Vec::new();
-        for (number, site) in all.stack(number).take(MAX_DEPTH) {
-            let (frame, _) = ids.get(number as usize).copied().unwrap_or_default();
-            list.push(frame);
-            let named = symbols.frames(all, &site);
-            named_frames.extend(named.iter().cloned());
-            titles.extend(named.iter().map(|frame| frame.title().replace(';', ":")));
-            if !frames_done.insert(frame) {
-                continue;
-            }
-            let module = module_of(all, &site);
-            let build_id: String =
-                module.iter().flat_map(|module| &module.build_id).map(|byte| format!("{byte:02x}")).collect();
-            for (inlined, frame_named) in (0..).zip(named.iter()) {
-                frames.row([
-                    Cell::Number(frame),
-                    Cell::Small(inlined),
-                    text(&frame_named.module),
-                    text(&build_id),
-                    Cell::Number(frame_named.offset.cast_signed()),
-                    text(&frame_named.title()),
-                    text(frame_named.file.as_deref().unwrap_or_default()),
-                    Cell::Small(small(frame_named.line.unwrap_or(0).into())),
-                ])?;
-            }
-        }
-        // This is the frame that reports blame.
-        let blamed = blamed(named_frames.iter().map(|frame| roles.of(frame)), 1);
-        let frame = blamed.first().map(|&position| named_frames[position].clone()).unwrap_or_default();
-        titles.reverse();
-        let parent = all.site(number).parent;
-        table.row([
-            Cell::Number(stack),
-            Cell::Number(if parent < number { ids.get(parent as usize).map_or(0, |ids| ids.1) } else { 0 }),
-            Cell::Small(small(list.len() as u64)),
-            Cell::List(list),
-            text(&frame.function.unwrap_or_default()),
-            text(&frame.file.unwrap_or_default()),
-            Cell::Small(small(frame.line.unwrap_or(0).into())),
-            text(&titles.join(";")),
-        ])?;
-    }
-    table.finish()?;
-    frames.finish()
+/// The tables of stacks and of their frames.
+pub struct StackTables {
+    stacks: Table,
+    /// Without it, the lists of frames are empty.
+    frames: Option<Table>,
+    /// Stacks and frames that are written.
+    done: HashSet<i64>,
+    frames_done: HashSet<i64>,
+    symbols: Symbolizer,
+    roles: Roles,
 }
 
-/// Writes the table of the process.
-fn process_row(process: &Process, partition: &Partition, to: &Path, is_complete: bool) -> anyhow::Result<()> {
+impl StackTables {
+    /// Creates the files of the tables.
+    ///
+    /// # Errors
+    /// Returns an error if a file cannot be created.
+    pub fn create(stacks: &Path, frames: Option<&Path>) -> anyhow::Result<StackTables> {
+        Ok(StackTables {
+            stacks: Table::create(stacks, STACKS, None)?,
+            frames: frames.map(|frames| Table::create(frames, FRAMES, None)).transpose()?,
+            done: HashSet::new(),
+            frames_done: HashSet::new(),
+            symbols: Symbolizer::new(Detail::Full),
+            roles: Roles::new(&[]),
+        })
+    }
+
+    /// Leaves out stacks that were written elsewhere.
+    pub fn leave_out(&mut self, done: HashSet<i64>) {
+        self.done = done;
+    }
+
+    /// Adds the used stacks of a process.
+    ///
+    /// # Errors
+    /// Returns an error if writing fails.
+    pub fn add(&mut self, process: &Process, ids: &[(i64, i64)], used: &HashSet<u32>) -> anyhow::Result<()> {
+        let all = process.stacks();
+        let mut sites: Vec<u32> = used.iter().copied().filter(|&site| site != 0).collect();
+        sites.sort_unstable();
+        for number in sites {
+            let (_, stack) = ids.get(number as usize).copied().unwrap_or_default();
+            if !self.done.insert(stack) {
+                continue;
+            }
+            let mut list = Vec::new();
+            let mut titles = Vec::new();
+            let mut named_frames: Vec<Frame> = Vec::new();
+            for (number, site) in all.stack(number).take(MAX_DEPTH) {
+                let (frame, _) = ids.get(number as usize).copied().unwrap_or_default();
+                list.push(frame);
+                let named = self.symbols.frames(all, &site);
+                named_frames.extend(named.iter().cloned());
+                titles.extend(named.iter().map(|frame| frame.title().replace(';', ":")));
+                let Some(frames) = self.frames.as_mut().filter(|_| self.frames_done.insert(frame)) else { continue };
+                let module = module_of(all, &site);
+                let build_id: String =
+                    module.iter().flat_map(|module| &module.build_id).map(|byte| format!("{byte:02x}")).collect();
+                for (inlined, frame_named) in (0..).zip(named.iter()) {
+                    frames.row([
+                        Cell::Number(frame),
+                        Cell::Small(inlined),
+                        text(&frame_named.module),
+                        text(&build_id),
+                        Cell::Number(frame_named.offset.cast_signed()),
+                        text(&frame_named.title()),
+                        text(frame_named.file.as_deref().unwrap_or_default()),
+                        Cell::Small(small(frame_named.line.unwrap_or(0).into())),
+                    ])?;
+                }
+            }
+            // This is the frame that reports blame.
+            let blamed = blamed(named_frames.iter().map(|frame| self.roles.of(frame)), 1);
+            let frame = blamed.first().map(|&position| named_frames[position].clone()).unwrap_or_default();
+            titles.reverse();
+            let parent = all.site(number).parent;
+            self.stacks.row([
+                Cell::Number(stack),
+                Cell::Number(if parent < number { ids.get(parent as usize).map_or(0, |ids| ids.1) } else { 0 }),
+                Cell::Small(small(list.len() as u64)),
+                Cell::List(if self.frames.is_some() { list } else { Vec::new() }),
+                text(&frame.function.unwrap_or_default()),
+                text(&frame.file.unwrap_or_default()),
+                Cell::Small(small(frame.line.unwrap_or(0).into())),
+                text(&titles.join(";")),
+            ])?;
+        }
+        Ok(())
+    }
+
+    /// Writes the ends of the files. Returns the stacks that were written or left out.
+    ///
+    /// # Errors
+    /// Returns an error if writing fails.
+    pub fn finish(self) -> anyhow::Result<HashSet<i64>> {
+        self.stacks.finish()?;
+        self.frames.map_or(Ok(()), Table::finish)?;
+        Ok(self.done)
+    }
+}
+
+/// Writes the row of a process.
+///
+/// # Errors
+/// Returns an error if writing fails.
+pub fn process_row(
+    process: &Process,
+    identity: &Identity,
+    partition: &Partition,
+    sums: &Sums,
+    is_complete: bool,
+    table: &mut Table,
+) -> anyhow::Result<()> {
     let about = &process.about;
-    let mut table = Table::create(to, PROCESSES, None)?;
+    let totals = &sums.totals;
     let exit = about.exit.map_or(String::new(), |exit| format!("{exit:?}").to_lowercase());
     table.row([
         Cell::Number(signed(process.clock.start_unix_ns)),
@@ -342,8 +416,16 @@ fn process_row(process: &Process, partition: &Partition, to: &Path, is_complete:
         text(&about.origin),
         text(&exit),
         Cell::Small(i32::from(is_complete && process.missing.is_empty())),
-    ])?;
-    table.finish()
+        Cell::Number(identity.key),
+        text(&identity.label),
+        text(&identity.build),
+        Cell::Small(i32::from(identity.is_running)),
+        Cell::Number(signed(totals.live_bytes)),
+        Cell::Number(signed(totals.live_blocks)),
+        Cell::Number(signed(totals.bytes_allocated)),
+        Cell::Number(signed(totals.peak_bytes)),
+        Cell::Number(signed(sums.accounting.all().lost)),
+    ])
 }
 
 #[cfg(test)]

@@ -8,20 +8,22 @@ use heaptape_analyzer::{Site, Stacks};
 
 /// FNV-1a of 64 bits, then mixed (splitmix64), so that all bits depend on all bytes.
 #[derive(Clone, Copy)]
-struct Hash(u64);
+pub struct Hash(u64);
 
 impl Hash {
-    const fn new() -> Hash {
+    /// Creates the hash of no bytes.
+    pub const fn new() -> Hash {
         Hash(0xcbf2_9ce4_8422_2325)
     }
 
-    fn bytes(self, bytes: &[u8]) -> Hash {
+    /// Returns the hash with further bytes.
+    pub fn bytes(self, bytes: &[u8]) -> Hash {
         Hash(bytes.iter().fold(self.0, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)))
     }
 
     /// Returns the id. It is positive, since many readers know signed numbers only. It is never 0,
     /// which means no stack.
-    fn finish(self) -> i64 {
+    pub fn finish(self) -> i64 {
         let x = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         ((x ^ x >> 31) >> 1).max(1).cast_signed()

@@ -1,8 +1,11 @@
-//! `heaptape-parquet`: exports recordings as Parquet tables, for DuckDB, Spark and other programs.
-//! `heaptape export --to parquet` runs it.
+//! `heaptape-parquet`: exports recordings as Parquet tables, for DuckDB, Spark and other programs,
+//! and ships those of a daemon's epochs to one place for many hosts. `heaptape export --format
+//! parquet` and `heaptape ship` run it. It has the libraries that are too large for the command:
+//! that of the format, and TLS.
 //!
 //! ```text
-//! OUT/events/date=2026-11-21/host=web1/recording=heaptape.ls.4711/4711.ls.parquet      allocations/  stacks/  frames/  processes/
+//! OUT/events/date=2026-11-21/host=web1/recording=heaptape.ls.4711/4711.ls-KEY.parquet
+//!     allocations/  sites/  stacks/  frames/  processes/
 //! ```
 //! Rows are written in groups, so memory depends on the number of stacks and live blocks, not on
 //! that of events.
@@ -10,6 +13,8 @@
 
 mod export;
 mod ids;
+mod ship;
+mod sites;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -18,16 +23,20 @@ use anyhow::{Context, bail};
 use clap::Parser;
 use heaptape_analyzer::ProcessFilter;
 use heaptape_analyzer::event::{Bound, Range};
+use ship::Shipment;
+use ship::target::Target;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Recordings as Parquet tables.
 #[derive(Parser)]
-#[command(name = "heaptape-parquet", version)]
+#[command(name = "heaptape-parquet", version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Arguments {
+    #[command(subcommand)]
+    subcommand: Option<Subcommand>,
     /// Folder of the tables; other recordings may be in it already
-    #[arg(short, long, value_name = "DIR")]
-    output: PathBuf,
+    #[arg(short, long, value_name = "DIR", required = true)]
+    output: Option<PathBuf>,
     /// Start of the time range: a time after the start (1.5s, 300ms, 2m), a share of the run (40%)
     /// or the number of an event
     #[arg(long, value_name = "WHEN")]
@@ -46,8 +55,37 @@ struct Arguments {
     paths: Vec<PathBuf>,
 }
 
+/// What is done besides writing the tables of recordings.
+#[derive(clap::Subcommand)]
+enum Subcommand {
+    /// Ship the tables of sealed epochs, and print the result as JSON
+    Ship(ShipArguments),
+}
+
+/// Options of `heaptape-parquet ship`.
+#[derive(clap::Args)]
+struct ShipArguments {
+    /// State folder of the daemon
+    #[arg(long, value_name = "DIR")]
+    state: PathBuf,
+    /// Folder, s3://BUCKET/PREFIX, or https://HOST/PATH
+    #[arg(long, value_name = "DIR|URL")]
+    to: String,
+    /// Name of this host in the tables
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+    /// File with the bearer token for https://
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+}
+
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
+    let arguments = Arguments::parse();
+    let outcome = match &arguments.subcommand {
+        Some(Subcommand::Ship(arguments)) => ship(arguments),
+        None => run(&arguments),
+    };
+    match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
@@ -57,8 +95,21 @@ fn main() -> ExitCode {
     }
 }
 
+/// Ships the epochs of a state folder, and prints the result. Returns whether all of them are
+/// shipped and complete.
+fn ship(arguments: &ShipArguments) -> anyhow::Result<bool> {
+    let ShipArguments { state, to, host, token_file } = arguments;
+    let variable = |name: &str| std::env::var(name).ok();
+    let target = Target::parse(to, token_file.as_deref(), &variable).context("invalid destination")?;
+    let shipment = Shipment { state: state.clone(), to: to.clone(), target, host: host.clone() };
+    let shipped = ship::run(&shipment)?;
+    println!("{}", serde_json::to_string(&shipped)?);
+    Ok(shipped.error.is_none() && shipped.unreadable == 0)
+}
+
 /// Exports all recordings. Returns whether they are complete.
 fn run(arguments: &Arguments) -> anyhow::Result<bool> {
+    let output = arguments.output.as_deref().context("--output is missing")?;
     let range = Range { from: arguments.from.clone(), to: arguments.until.clone() };
     let mut done = 0;
     let mut is_complete = true;
@@ -74,12 +125,12 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
             if !processes.matches(process) {
                 continue;
             }
-            if !process.has_events() {
-                eprintln!("heaptape-parquet: {}: left out: it has sums and no events", process.about.folder);
+            if !process.has_events() && !range.is_all() {
+                eprintln!("heaptape-parquet: {}: left out: it has no events of a time range", process.about.folder);
                 is_complete = false;
                 continue;
             }
-            let written = export::write_process(process, &range, &partition, &arguments.output)
+            let written = export::write_process(process, &range, &partition, output)
                 .with_context(|| format!("{}: {}", path.display(), process.about.folder))?;
             written.files.iter().for_each(|file| println!("{}", file.display()));
             for missing in recording.missing.iter().chain(&process.missing).chain(&written.missing) {
@@ -90,7 +141,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
         }
     }
     if done == 0 {
-        bail!("no process with events matches");
+        bail!("no process matches");
     }
     Ok(is_complete)
 }

@@ -29,6 +29,21 @@ pub enum Cell {
     List(Vec<i64>),
 }
 
+/// Returns a number as a signed one.
+pub fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// Returns a number as a small signed one.
+pub fn small(number: u64) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+/// Returns a cell with a text.
+pub fn text(text: &str) -> Cell {
+    Cell::Text(text.into())
+}
+
 /// The values of a column that have not been written yet.
 enum Column {
     Small(Vec<i32>),
@@ -46,6 +61,12 @@ pub struct Field {
     /// Type of the column: `i32`, `i64`, `i64?`, `text` or `[i64]`.
     pub kind: &'static str,
 }
+
+/// Makes a list of [`Field`]s.
+macro_rules! fields {
+    ($($name:ident: $kind:literal),* $(,)?) => { &[$($crate::table::Field { name: stringify!($name), kind: $kind }),*] };
+}
+pub(crate) use fields;
 
 /// A table that is being written to a file.
 pub struct Table {

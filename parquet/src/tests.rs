@@ -56,11 +56,81 @@ fn tables_add_up_to_the_summary() {
             allocations.iter().filter(lives).map(|row| number(row, "size")).sum::<i64>() as u64,
             truth.live_bytes
         );
+        assert_sites(&of("sites"), &truth);
         let stacks: Vec<i64> = rows(&of("stacks")).iter().map(|row| number(row, "stack")).collect();
         assert!(events.iter().map(|row| number(row, "stack")).all(|stack| stack == 0 || stacks.contains(&stack)));
         done += 1;
     }
     assert!(done > 3, "{done} traces");
+}
+
+/// Compares the rows of call sites with the totals of their process.
+fn assert_sites(file: &Path, truth: &heaptape_formats::tape::Totals) {
+    let sites = rows(file);
+    let sum = |name: &str| sites.iter().map(|row| number(row, name)).sum::<i64>() as u64;
+    assert_eq!(
+        [sum("live_bytes"), sum("live_blocks"), sum("allocated_bytes"), sum("allocations")],
+        [truth.live_bytes, truth.live_blocks, truth.bytes_allocated, truth.allocs + truth.resizes]
+    );
+}
+
+#[test]
+fn profiles_have_call_sites_and_no_events() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/tape/v1/profile");
+    let recording = open(&golden).unwrap();
+    let process = recording.processes.iter().find(|process| !process.has_events()).unwrap();
+    let out = tempfile::tempdir().unwrap();
+    let written = write_process(process, &Range::ALL, &Partition::of(&recording, &golden), out.path()).unwrap();
+    let of = |table: &str| written.files.iter().find(|file| file.starts_with(out.path().join(table)));
+    assert!(of("events").is_none() && of("allocations").is_none(), "{:?}", written.files);
+    assert_sites(of("sites").unwrap(), &sums(process, &Progress::new("")).totals);
+    let stacks: Vec<i64> = rows(of("stacks").unwrap()).iter().map(|row| number(row, "stack")).collect();
+    let sites = rows(of("sites").unwrap());
+    assert!(sites.iter().map(|row| number(row, "stack")).all(|stack| stack == 0 || stacks.contains(&stack)));
+    assert!(!sites.is_empty() && sites.iter().all(|row| number(row, "moment_ns") >= number(row, "counted_ns")));
+}
+
+/// The segment says how many blocks are older than it; with their events they are allocations.
+#[test]
+fn blocks_of_earlier_segments_are_marked() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/tape/v1/trace");
+    for carried in [0, 3] {
+        let mut recording = open(&golden).unwrap();
+        let partition = Partition::of(&recording, &golden);
+        let process = &mut recording.processes[0];
+        process.tape.segment =
+            Some(heaptape_formats::tape::Segment { carried, ..heaptape_formats::tape::Segment::default() });
+        let out = tempfile::tempdir().unwrap();
+        let written = write_process(process, &Range::ALL, &partition, out.path()).unwrap();
+        let file = written.files.iter().find(|file| file.starts_with(out.path().join("allocations"))).unwrap();
+        let allocations = rows(file);
+        let marked: Vec<&Row> = allocations.iter().filter(|row| number(row, "carried") == 1).collect();
+        assert_eq!(marked.len() as u64, carried);
+        assert!(allocations.len() > 3);
+        // They are the first ones.
+        let last = marked.iter().map(|row| number(row, "born_ns")).max().unwrap_or(0);
+        assert!(allocations.iter().all(|row| number(row, "carried") == 1 || number(row, "born_ns") >= last));
+    }
+}
+
+/// Two processes with the same pid and name: of two hosts of one name, or of two boots.
+#[test]
+fn files_of_processes_are_kept_apart() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/tape/v1/trace");
+    let out = tempfile::tempdir().unwrap();
+    let mut files = std::collections::HashSet::new();
+    for boot in ["one", "two"] {
+        let mut recording = open(&golden).unwrap();
+        let partition = Partition::of(&recording, &golden);
+        let process = &mut recording.processes[0];
+        let segment = heaptape_formats::tape::Segment {
+            boot: heaptape_formats::tape::field::Text(boot.into()),
+            ..heaptape_formats::tape::Segment::default()
+        };
+        process.tape.segment = Some(segment);
+        files.extend(write_process(process, &Range::ALL, &partition, out.path()).unwrap().files);
+    }
+    assert_eq!(files.len(), 12);
 }
 
 /// These numbers are stored in the tables of users, so they must not change.

@@ -5,7 +5,7 @@
 //! programs ──> entrance ─┐            ┌─> stages ──> folders of processes ─┐
 //! ctl      ──> control ──┼─> service ─┤                                    ├─> epochs
 //! metrics  ──> metrics ──┤            └─> archive: sums, DCPI, retention ──┘
-//! senders  ──> streams ──┘ (receive: a thread for each)
+//! senders  ──> streams ──┘ (receive: a thread for each)       ship <── sealed epochs
 //! ```
 //! The thread of the service accepts processes and answers requests; it never waits for a disk. The
 //! thread of the archive owns the files of the epochs. They communicate by messages.
@@ -40,6 +40,7 @@ pub mod reload;
 mod retention;
 pub mod send;
 pub mod service;
+mod ship;
 mod streams;
 mod successor;
 

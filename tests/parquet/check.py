@@ -87,7 +87,7 @@ try:
         time.sleep(0.5)
     worker = ["org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "2", "--memory", "2g", "--webui-port", "0", master]
     started.append(subprocess.Popen([spark_class, *worker], **quiet))
-    said = run(f"{home}/bin/spark-submit", "--master", master, f"{root}/scripts/fleet.py", tables, "--json", env=surroundings, stderr=log)
+    said = run(f"{home}/bin/spark-submit", "--master", master, f"{root}/packaging/fleet/fleet.py", tables, "--json", env=surroundings, stderr=log)
     answer = json.loads([line for line in said.splitlines() if line.startswith("{")][-1])
     equal("Spark", answer["totals"], truth)
     expected = db.sql("select stack, sum(size)::bigint as bytes from allocations where died_ns is null group by stack order by bytes desc, stack limit 20").fetchall()

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 pub struct Export;
 
 /// Name of the program that writes the tables.
-const HELPER: &str = "heaptape-parquet";
+pub const HELPER: &str = "heaptape-parquet";
 /// Path of the program in the packages, relative to the folder of the command.
 const PACKAGED: &str = "../lib/heaptape/heaptape-parquet";
 
@@ -24,11 +24,11 @@ impl Exporter for Export {
     }
 
     fn summary(&self) -> &'static str {
-        "Parquet tables of events, allocations, stacks and frames, for DuckDB and Spark"
+        "Parquet tables of events, allocations, call sites and stacks, for DuckDB and Spark"
     }
 
     fn needs(&self) -> Needs {
-        Needs { events: true, shape: Shape::Folder }
+        Needs { events: false, shape: Shape::Folder }
     }
 
     fn write(&self, source: &mut Source<'_>, out: &mut Out) -> Result<(), Error> {
@@ -68,8 +68,8 @@ impl Exporter for Export {
     }
 }
 
-/// Returns the path of the program, if it exists.
-fn helper() -> Option<PathBuf> {
+/// Returns the path of the program that writes tables, if it exists.
+pub fn helper() -> Option<PathBuf> {
     let folder = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.to_path_buf()));
     let own = folder.iter().flat_map(|folder| [folder.join(HELPER), folder.join(PACKAGED)]);
     let search = std::env::var_os("PATH").unwrap_or_default();

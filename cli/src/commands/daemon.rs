@@ -95,6 +95,13 @@ pub struct Args {
     /// File with a token that each request must have: Authorization: Bearer TOKEN
     #[arg(long, value_name = "FILE")]
     metrics_token: Option<PathBuf>,
+    /// Ship the tables of sealed epochs there: a folder, s3://BUCKET/PREFIX, or https://HOST/PATH
+    /// (see heaptape ship) [default: none]
+    #[arg(long, value_name = "DIR|URL")]
+    ship_to: Option<String>,
+    /// File with the bearer token for https://
+    #[arg(long, value_name = "FILE")]
+    ship_token: Option<PathBuf>,
     /// Record programs of all users [default: true for root]
     #[arg(long, value_name = "BOOL")]
     all_users: Option<bool>,
@@ -245,6 +252,8 @@ impl Args {
             state: absolute(setting!(state).unwrap_or(defaults.state))?,
             metrics: setting!(metrics),
             metrics_token: setting!(metrics_token),
+            ship_to: setting!(ship_to),
+            ship_token: setting!(ship_token),
             serves_all: setting!(all_users).unwrap_or(defaults.serves_all),
             mode: setting!(mode).unwrap_or(defaults.mode),
             overflow: setting!(overflow).unwrap_or(defaults.overflow),

@@ -46,6 +46,13 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     (
+        "ship",
+        &[
+            ("heaptape ship --to /mnt/fleet/tables", "write the tables of all epochs that are not there yet"),
+            ("heaptape ship --to s3://tables/fleet --state /var/lib/heaptape", "the same to object storage"),
+        ],
+    ),
+    (
         "send",
         &[
             ("heaptape send mpatrol.trace", "store a trace of the real mpatrol in the current epoch"),

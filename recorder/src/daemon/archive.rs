@@ -21,7 +21,7 @@ use crate::replace::{Durability, replace_file};
 use crate::session::SessionId;
 use crate::store::{Callback, Stored};
 use crate::symbols::{Job, Saver};
-use crossbeam_channel::{Receiver, RecvTimeoutError};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use formats::recording::{
     DCPI_FOLDER, Exit, Kept, Mark, PROFILE, PROGRAM_PREFIX, ProcessInfo, RECORDING, Recording, STREAM, TAPE, TRACE,
 };
@@ -30,7 +30,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Interval of writing new data.
@@ -95,6 +95,8 @@ pub struct Disk {
     quotas: Mutex<HashMap<u32, Arc<Quota>>>,
     /// What the last sweep found, and what all of them removed.
     retained: Mutex<Retained>,
+    /// Gets a message when an epoch was sealed.
+    sealed: OnceLock<Sender<()>>,
 }
 
 /// What is kept for each user, and what was not kept.
@@ -126,6 +128,14 @@ impl Disk {
     /// Returns what is kept for each user, and what was not kept.
     pub fn retained(&self) -> MutexGuard<'_, Retained> {
         self.retained.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the receiver of a message for each sealed epoch; messages for several may be one.
+    pub fn sealed(&self) -> Receiver<()> {
+        let (sender, sealed) = bounded(1);
+        // The first receiver remains the only one.
+        let _ = self.sealed.set(sender);
+        sealed
     }
 
     /// Returns the setting that limits the bytes of a user.
@@ -320,6 +330,8 @@ impl Archive {
         }
         log_error(&self.disk, result);
         open.save_names(self.saver.as_deref(), true);
+        // A full channel has the message already.
+        let _ = self.disk.sealed.get().map(|sealed| sealed.try_send(()));
     }
 
     /// Removes epochs that are too old or exceed a limit.

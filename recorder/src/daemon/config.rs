@@ -57,6 +57,10 @@ pub struct Config {
     pub window: Window,
     /// When the events of a flight recording are kept.
     pub triggers: Triggers,
+    /// Where sealed epochs are shipped: a folder, `s3://BUCKET/PREFIX`, or a URL.
+    pub ship_to: Option<String>,
+    /// File with the token for a URL.
+    pub ship_token: Option<PathBuf>,
     /// Limits of the resources that the daemon and its clients may use.
     pub budget: Budget,
 }
@@ -336,6 +340,8 @@ impl Default for Config {
             keep_free: 0,
             window: Window::default(),
             triggers: Triggers::default(),
+            ship_to: None,
+            ship_token: None,
             budget: Budget::default(),
         }
     }

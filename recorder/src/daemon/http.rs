@@ -12,8 +12,8 @@ use super::protocol::{self, Request, Response};
 use crate::crash;
 use crossbeam_channel::{Sender, bounded};
 use data_encoding::BASE64;
+use percent_encoding::percent_decode_str;
 use std::fmt;
-use std::hint::black_box;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
@@ -23,9 +23,12 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+use subtle::ConstantTimeEq;
 
 /// Maximum length of a request, in bytes.
 const MAX_REQUEST_LEN: usize = 8192;
+/// Maximum number of headers of a request.
+const MAX_HEADERS: usize = 64;
 /// Time in which a request must arrive.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time in which a profile must be made. It takes long on a machine that is short of CPU time or
@@ -71,11 +74,7 @@ impl Token {
     /// Returns whether this is the token. The time that it takes depends only on the length of what
     /// was sent.
     fn is(&self, sent: &[u8]) -> bool {
-        let mut difference = u8::from(sent.len() != self.0.len());
-        for (index, byte) in sent.iter().enumerate() {
-            difference |= black_box(byte ^ self.0[index % self.0.len()]);
-        }
-        black_box(difference) == 0
+        self.0.ct_eq(sent).into()
     }
 }
 
@@ -263,33 +262,51 @@ struct HttpRequest {
 /// Reads a request to the end of its headers; `None` for one that is too long or none.
 fn read_request(stream: &mut Box<dyn Stream>) -> io::Result<Option<HttpRequest>> {
     let (mut request, start_time) = (Vec::new(), Instant::now());
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+    loop {
         let mut block = [0; 512];
         let count = stream.read(&mut block)?;
         request.extend_from_slice(&block[..count]);
+        match HttpRequest::parse(&request) {
+            Head::Complete(request) => return Ok(Some(request)),
+            Head::Invalid => return Ok(None),
+            Head::Partial => {}
+        }
         if count == 0 || request.len() > MAX_REQUEST_LEN || start_time.elapsed() > REQUEST_TIMEOUT {
             return Ok(None);
         }
     }
-    Ok(HttpRequest::parse(&String::from_utf8_lossy(&request)))
+}
+
+/// What has been received of a request.
+#[derive(Debug, PartialEq, Eq)]
+enum Head {
+    /// The request to the end of its headers.
+    Complete(HttpRequest),
+    /// The end of the headers is missing.
+    Partial,
+    /// It is no request, or has too many headers.
+    Invalid,
 }
 
 impl HttpRequest {
-    fn parse(text: &str) -> Option<HttpRequest> {
-        let mut lines = text.split("\r\n");
-        let mut first = lines.next()?.split(' ');
-        let (method, target) = (first.next()?, first.next()?);
-        if method != "GET" {
-            return Some(HttpRequest::default());
+    fn parse(bytes: &[u8]) -> Head {
+        let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+        let mut request = httparse::Request::new(&mut headers);
+        match request.parse(bytes) {
+            Ok(httparse::Status::Complete(_)) => {}
+            Ok(httparse::Status::Partial) => return Head::Partial,
+            Err(_) => return Head::Invalid,
         }
+        let (Some("GET"), Some(target)) = (request.method, request.path) else {
+            return Head::Complete(HttpRequest::default());
+        };
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let mut fields = query.split('&').filter_map(|field| field.split_once('='));
         let program = fields.find(|(key, _)| *key == "program").map(|(_, value)| decode(value));
-        let header = lines.filter_map(|line| line.split_once(':'));
-        let mut header = header.filter(|(name, _)| name.eq_ignore_ascii_case("authorization"));
-        let authorization = header.next().map(|(_, value)| value.trim().to_owned());
         let program = program.filter(|program| !program.is_empty() && program.len() <= 256 && !program.contains('\0'));
-        Some(HttpRequest { path: path.to_owned(), program, authorization })
+        let header = request.headers.iter().find(|header| header.name.eq_ignore_ascii_case("authorization"));
+        let authorization = header.map(|header| String::from_utf8_lossy(header.value).trim().to_owned());
+        Head::Complete(HttpRequest { path: path.to_owned(), program, authorization })
     }
 
     /// Returns the secret that was sent: a bearer token, or the password of a URL such as
@@ -310,17 +327,7 @@ impl HttpRequest {
 
 /// Decodes `%41` and `+` of a query.
 fn decode(text: &str) -> String {
-    let (bytes, mut out, mut at) = (text.as_bytes(), Vec::new(), 0);
-    while let Some(byte) = bytes.get(at) {
-        let hex = bytes.get(at + 1..at + 3).filter(|_| *byte == b'%').and_then(|hex| std::str::from_utf8(hex).ok());
-        let (decoded, length) = match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
-            Some(decoded) => (decoded, 3),
-            None => (if *byte == b'+' { b' ' } else { *byte }, 1),
-        };
-        out.push(decoded);
-        at += length;
-    }
-    String::from_utf8_lossy(&out).into_owned()
+    percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned()
 }
 
 #[cfg(test)]
@@ -369,7 +376,10 @@ mod tests {
 
     #[test]
     fn requests_are_parsed() {
-        let parse = |text: &str| HttpRequest::parse(text).unwrap_or_default();
+        let parse = |text: &str| match HttpRequest::parse(text.as_bytes()) {
+            Head::Complete(request) => request,
+            other => panic!("{text}: {other:?}"),
+        };
         let request = parse("GET /debug/pprof/heap?seconds=1&program=a%20b%2dc+d HTTP/1.1\r\nHost: x\r\n\r\n");
         assert_eq!((request.path.as_str(), request.program.as_deref()), ("/debug/pprof/heap", Some("a b-c d")));
         assert_eq!(request.secret(), None);
@@ -382,7 +392,13 @@ mod tests {
             assert_eq!(with(other), None, "{other}");
         }
         assert_eq!(parse("POST /metrics HTTP/1.1\r\n\r\n"), HttpRequest::default());
-        assert_eq!(HttpRequest::parse("GET\r\n\r\n"), None);
+        assert_eq!(HttpRequest::parse(b"GET\r\n\r\n"), Head::Invalid);
+        assert_eq!(HttpRequest::parse(b"GET / HTTP/1.1\r\nHost: x\r\n"), Head::Partial);
+        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(MAX_HEADERS + 1));
+        assert_eq!(HttpRequest::parse(many.as_bytes()), Head::Invalid);
+        for bytes in [&b"\x16\x03\x01\x02\0\x01\0"[..], b"GET / HTTP/1.1\r\nA\0: b\r\n\r\n", b"GET /\x80 x\r\n\r\n"] {
+            assert_eq!(HttpRequest::parse(bytes), Head::Invalid, "{bytes:?}");
+        }
         assert_eq!(decode("%4"), "%4");
         assert_eq!(decode("%zz%"), "%zz%");
     }

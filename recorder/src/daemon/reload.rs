@@ -82,6 +82,8 @@ fn settings(config: &Config) -> Vec<(&'static str, String, Effect)> {
         ("state", text(&config.state), AtStart),
         ("metrics", some(config.metrics.as_ref(), ToString::to_string), AtStart),
         ("metrics-token", some(config.metrics_token.as_ref(), text), AtStart),
+        ("ship-to", some(config.ship_to.as_ref(), text), AtStart),
+        ("ship-token", some(config.ship_token.as_ref(), text), AtStart),
         ("all-users", config.serves_all.to_string(), AtStart),
         ("mode", config.mode.to_string(), Now),
         ("program", format!("[{}]", rules.join("; ")), Now),
@@ -140,6 +142,8 @@ impl Config {
             metrics: self.metrics.clone(),
             metrics_token: self.metrics_token.clone(),
             serves_all: self.serves_all,
+            ship_to: self.ship_to.clone(),
+            ship_token: self.ship_token.clone(),
             budget,
             ..next
         }

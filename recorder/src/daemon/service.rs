@@ -26,6 +26,7 @@ use super::notify::{self, Notify};
 use super::out_of_memory::OutOfMemory;
 use super::registry::Registry;
 use super::reload::Reread;
+use super::ship::Shipper;
 use super::streams::Streams;
 use super::successor::Successor;
 use crate::attach::Request;
@@ -80,6 +81,8 @@ pub struct Service {
     next_memory: usize,
     streams: Streams,
     successor: Successor,
+    /// Ships sealed epochs, if there is a destination.
+    shipper: Option<Shipper>,
     boards: Boards,
     /// What happened to programs, for the metrics.
     incidents: Incidents,

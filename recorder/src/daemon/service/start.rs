@@ -17,6 +17,7 @@ use crate::daemon::notify::{self, Notify};
 use crate::daemon::out_of_memory::OutOfMemory;
 use crate::daemon::registry::Registry;
 use crate::daemon::reload::Reread;
+use crate::daemon::ship::Shipper;
 use crate::daemon::streams::Streams;
 use crate::daemon::successor::Successor;
 use crate::patch::Planner;
@@ -142,6 +143,7 @@ impl Service {
         let clock = Clock::choose();
         let stages = Stages::start(clock)?;
         let epochs = Epochs::start(&config, saver.clone())?;
+        let shipper = Shipper::start(&config, || epochs.disk().sealed())?;
         let (wake_receiver, wake) = wake_pair()?;
         let entrance = Entrance::open(listener, config.budget, Arc::clone(&wake))?;
         let (request_sender, requests) = unbounded();
@@ -166,6 +168,7 @@ impl Service {
             next_memory: 0,
             streams: Streams::start(&config, wake)?,
             successor,
+            shipper,
             boards: Boards::default(),
             incidents: Incidents::default(),
             started: Instant::now(),

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Totals and the stacks that hold most, over all hosts and days of a folder of tables (heaptape export --to parquet), by Apache Spark.
+"""Answers about all hosts and days of a folder of tables, by Apache Spark: totals and the stacks that hold most (of heaptape export
+--format parquet), or one of the questions beside this file (of heaptape ship).
 
-  spark-submit --master spark://HOST:7077 scripts/fleet.py TABLES [--since 2026-11-01] [--top 20] [--json]
+  spark-submit --master spark://HOST:7077 fleet.py TABLES [--since 2026-11-01] [--top 20] [--json]
+  spark-submit --master spark://HOST:7077 fleet.py TABLES --question growing|builds|peak|deploys [--hours 24] [--build ID] [--deploy NAME] [--json]
 """
 import argparse
 import json
+import os
 
 from pyspark.sql import SparkSession, functions as F
 
@@ -13,9 +16,15 @@ arguments.add_argument("tables", help="folder of the tables; a path that every w
 arguments.add_argument("--since", help="first day, such as 2026-11-01")
 arguments.add_argument("--top", type=int, default=20)
 arguments.add_argument("--json", action="store_true")
+arguments.add_argument("--question", choices=["growing", "builds", "peak", "deploys"], help="a question to the tables that were shipped")
+arguments.add_argument("--hours", type=int, default=24, help="growing: the last hours; deploys: those before and after")
+arguments.add_argument("--build", default="", help="builds: start of a build-id")
+arguments.add_argument("--deploy", default="", help="deploys: name of a mark")
 asked = arguments.parse_args()
 
 spark = SparkSession.builder.appName("heaptape fleet").getOrCreate()
+# A host may be called 17.
+spark.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
 spark.sparkContext.setLogLevel("ERROR")
 
 
@@ -24,6 +33,21 @@ def table(name):
     rows = spark.read.option("mergeSchema", "false").parquet(f"{asked.tables}/{name}")
     return rows if asked.since is None else rows.where(F.col("date") >= asked.since)
 
+
+if asked.question:
+    for name in ["sites", "stacks", "marks"]:
+        table(name).createOrReplaceTempView(name)
+    spark.createDataFrame([(asked.hours, asked.build, asked.deploy)], "hours int, build string, deploy string").createOrReplaceTempView("asked")
+    answer = spark.sql(open(os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{asked.question}.sql")).read())
+    rows = [row.asDict() for row in answer.collect()]
+    if asked.json:
+        print(json.dumps({"columns": answer.columns, "rows": rows}))
+    else:
+        print("  ".join(answer.columns))
+        for row in rows:
+            print("  ".join(f"{value:,}" if isinstance(value, (int, float)) else str(value) for value in row.values()))
+    spark.stop()
+    raise SystemExit(0)
 
 events, allocations = table("events"), table("allocations")
 takes = F.col("kind").isin("alloc", "resize")
