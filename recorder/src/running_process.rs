@@ -98,6 +98,11 @@ impl AttachError {
         AttachError::Refused { what: "access to its memory", error }
     }
 
+    /// Returns whether an address range of the plan was in use.
+    fn is_taken(&self) -> bool {
+        matches!(self, AttachError::Refused { error, .. } if error.kind() == io::ErrorKind::AlreadyExists)
+    }
+
     fn refused(what: &'static str) -> impl Fn(Errno) -> AttachError {
         move |error| AttachError::Refused { what, error: error.into() }
     }
@@ -132,6 +137,7 @@ pub struct Target {
     gadgets: Gadgets,
     finder: u64,
     image: Image,
+    planner: Planner,
     plan: Plan,
     /// The library's memory, once it is mapped.
     library: Option<Range<u64>>,
@@ -146,7 +152,8 @@ impl Target {
     pub fn find(pid: u32, library: &[u8], prefixes: &[String]) -> Result<Target, AttachError> {
         let (identity, mut memory) = checks::examine(pid)?;
         let image = Image::read(library)?;
-        let plan = Planner::new(prefixes).plan_running(pid, SEARCH_TIME);
+        let planner = Planner::new(prefixes);
+        let plan = planner.plan_running(pid, SEARCH_TIME);
         if !plan.hooks_allocator() {
             let why = "no function of an allocator was found in it (it has no symbols); name its prefix by --allocator";
             return Err(AttachError::Unsuitable(why.into()));
@@ -156,7 +163,7 @@ impl Target {
         memory.set_restorers(restorers);
         let finder = find_finder(pid, &maps).unwrap_or(0);
         let (library, stops) = (None, Stops::default());
-        let target = Target { pid, identity, memory, gadgets, finder, image, plan, library, stops };
+        let target = Target { pid, identity, memory, gadgets, finder, image, planner, plan, library, stops };
         if let Some(name) = target.changed_function() {
             let why = format!(
                 "the bytes of its function {name} are not those of its file: another tool has changed it, \
@@ -197,7 +204,17 @@ impl Target {
     /// Why it runs on unchanged.
     pub fn attach(mut self, options: &Options, clock: Clock) -> Result<(Target, RunningProcess), AttachError> {
         let start_tick = clock.now();
-        let entered = in_thread(|| self.enter(options, clock))?;
+        let mut tries = 0;
+        let entered = loop {
+            match in_thread(|| self.enter(options, clock)) {
+                // The process has mapped something else there since the plan was made.
+                Err(error) if error.is_taken() && tries < MAX_TRIES => {
+                    tries += 1;
+                    self.plan = self.planner.plan_running(self.pid, SEARCH_TIME);
+                }
+                entered => break entered?,
+            }
+        };
         self.library = Some(entered.library.clone());
         self.stops.one = entered.stop;
         let Entered { client, mapping, area, .. } = entered;
@@ -472,11 +489,12 @@ impl Target {
 /// Why nothing is restored.
 pub fn restore(pid: u32, prefixes: &[String]) -> Result<usize, AttachError> {
     let (identity, memory) = checks::examine(pid)?;
-    let plan = Planner::new(prefixes).plan_running(pid, SEARCH_TIME);
+    let planner = Planner::new(prefixes);
+    let plan = planner.plan_running(pid, SEARCH_TIME);
     let gadgets = Gadgets { system_call: 0, restorer: 0 };
     let image = Image::default();
     let (library, stops) = (None, Stops::default());
-    let target = Target { pid, identity, memory, gadgets, finder: 0, image, plan, library, stops };
+    let target = Target { pid, identity, memory, gadgets, finder: 0, image, planner, plan, library, stops };
     let mut restored = 0;
     target.with_all_stopped(|_| {
         restored = 0;
