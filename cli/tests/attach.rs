@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 /// Nothing that is waited for takes longer.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The figures of `tests/programs/attached.c`, for each thread and line.
+/// The figures of `attached.c`, for each thread and line.
 const BLOCKS: u64 = 1000;
 const LEAKED: u64 = 3;
 
-/// Builds a program of `tests/programs`.
+/// Builds a program from its source in this folder.
 fn build(name: &str, folder: &Path) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/programs").join(name).with_extension("c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name).with_extension("c");
     let built = folder.join(name);
     let compiled = Command::new("gcc")
         .args(["-O2", "-g", "-fno-builtin", "-fno-optimize-sibling-calls", "-D_GNU_SOURCE", "-pthread", "-o"])
