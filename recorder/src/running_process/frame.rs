@@ -28,7 +28,7 @@ const DESCRIPTION: usize = 464;
 const FEATURES: usize = 512;
 /// `FP_XSTATE_MAGIC1`, at the start of the description.
 const FIRST_MAGIC: u32 = 0x4650_5853;
-/// `FP_XSTATE_MAGIC2`, behind the last extended register.
+/// `FP_XSTATE_MAGIC2`, after the last extended register.
 const LAST_MAGIC: u32 = 0x4650_5845;
 
 /// What a thread is to have when it is back.

@@ -60,8 +60,8 @@ impl Memory {
         if self.read(range.start, &mut bytes).is_err() {
             return Vec::new();
         }
-        let places = bytes.windows(wanted.len()).enumerate().filter(|(_, window)| *window == wanted);
-        places.map(|(offset, _)| range.start + offset as u64).collect()
+        let found = bytes.windows(wanted.len()).enumerate().filter(|(_, window)| *window == wanted);
+        found.map(|(offset, _)| range.start + offset as u64).collect()
     }
 
     /// Returns whether a word of the stack that is in use from `sp` on is one of these addresses.
@@ -78,16 +78,16 @@ impl Memory {
             }
             let mut at = start & !7;
             while at < end {
-                let words = self.words(at, end);
-                if words.is_empty() {
+                let values = self.values(at, end);
+                if values.is_empty() {
                     break;
                 }
-                for (index, word) in words.iter().enumerate() {
+                for (index, word) in values.iter().enumerate() {
                     if is_inside(*word) {
                         return true;
                     }
                     if self.restorers.contains(word)
-                        && let Some(&interrupted) = words.get(index + INTERRUPTED_STACK / 8)
+                        && let Some(&interrupted) = values.get(index + INTERRUPTED_STACK / 8)
                         && !(start..end).contains(&interrupted)
                         && stacks.len() < MAX_STACKS
                         && !stacks.contains(&interrupted)
@@ -95,14 +95,14 @@ impl Memory {
                         stacks.push(interrupted);
                     }
                 }
-                at += 8 * words.len() as u64;
+                at += 8 * values.len() as u64;
             }
         }
         false
     }
 
-    /// Reads the words from `at` on, up to the end of what is mapped, or of a chunk.
-    fn words(&self, at: u64, end: u64) -> Vec<u64> {
+    /// Reads the values from `at` on, up to the end of what is mapped, or of a chunk.
+    fn values(&self, at: u64, end: u64) -> Vec<u64> {
         let mut bytes = vec![0; CHUNK.min((end - at) as usize)];
         let count = match self.file.read_at(&mut bytes, at) {
             Ok(count) => count,

@@ -1,6 +1,6 @@
 //! One thread of the process, which makes system calls for the recorder, and runs the library.
 //!
-//! Whatever it runs, a signal frame lies ready by which it returns to what it did before
+//! While it does, a signal frame is ready by which it returns to what it did before
 //! ([`super::frame`]): on its own stack below the part that it uses, while nothing else is mapped,
 //! and later in the library's memory. So it finds its way back also if the recorder is killed at
 //! any time. All its signals are blocked meanwhile.
@@ -23,7 +23,7 @@ use wire::standalone::ATTACHED_CALL;
 const RED_ZONE: u64 = 128;
 /// The longest time of a visit.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Bytes of the library's memory behind its file: a stack, and the frame.
+/// Bytes of the library's memory after its file: a stack, and the frame.
 pub const STACK_BYTES: u64 = 128 << 10;
 /// The space for the frame at the end of that.
 const FRAME_BYTES: u64 = 64 << 10;

@@ -78,14 +78,14 @@ impl Image {
         let symbols = sections.symbols(ORDER, file, elf::SHT_DYNSYM)?;
         for symbol in symbols.iter() {
             let name = symbols.symbol_name(ORDER, symbol)?;
-            let places = [
+            let fields = [
                 (ENTRY_SYMBOL, &mut image.entry),
                 (ATTACH_SYMBOL, &mut image.attach),
                 (LEAVE_SYMBOL, &mut image.leave),
                 (PROGRAM_SYMBOL, &mut image.program),
                 (REQUEST_SYMBOL, &mut image.request),
             ];
-            for (wanted, address) in places {
+            for (wanted, address) in fields {
                 if name == wanted.as_bytes() {
                     *address = symbol.st_value(ORDER);
                 }
