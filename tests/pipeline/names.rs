@@ -1,6 +1,7 @@
 //! A recording keeps its names: every command prints the same after the file of the program changed
 //! or was removed. If names are missing, a line states which, and what would help.
 
+use heaptape_formats::recording::SYMBOLS_LOCK;
 use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Daemon, Outcome, Program, Recording, Target, test_env};
@@ -46,11 +47,23 @@ fn recorded(program: &Path) -> Recording {
     Program::new(program).recorded().success().complete()
 }
 
+/// Waits until the names of all processes are stored, also where other programs leave the helper
+/// that stores them no time.
+fn wait_for_names(recording: &Recording) {
+    let is_stored =
+        |folder: PathBuf| fs::File::open(folder.join(SYMBOLS_LOCK)).map_or(true, |lock| lock.try_lock_shared().is_ok());
+    until("the names are stored", || {
+        let entries = fs::read_dir(&recording.folder).expect("the recording").flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).all(is_stored)
+    });
+}
+
 /// Asserts that the answers are the same after the program was removed, and after it was replaced
 /// by another build. Returns them.
 fn is_the_same_without(program: &Path, other: &Path) -> String {
     let recording = recorded(program);
     let before = all(&recording.folder);
+    wait_for_names(&recording);
     fs::remove_file(program).expect("it goes");
     assert_eq!(all(&recording.folder), before, "deleted");
     fs::copy(other, program).expect("another build");
@@ -114,6 +127,7 @@ fn removed_stripped_program_and_debug_file_keep_their_names() {
     let recording = recorded(&program);
     let before = all(&recording.folder);
     assert!(before.contains("load_order shop.c:"), "{before}");
+    wait_for_names(&recording);
     fs::remove_file(&debug).expect("it goes");
     assert_eq!(all(&recording.folder), before);
     fs::remove_file(&program).expect("it goes");

@@ -25,8 +25,8 @@ use std::path::PathBuf;
                   same user and kernel.yama.ptrace_scope=0).\n\n\
                   Every event from the attach on is recorded. Blocks from before it are not known: their frees are \
                   counted, as frees of unknown blocks, and verdicts are about blocks that were allocated since. Child \
-                  processes are not recorded. Programs need shared glibc on x86-64; C++ operators of other allocators \
-                  than glibc's are not recorded."
+                  processes are not recorded, nor are C++ operators of shared allocators other than that of the C \
+                  library."
 )]
 pub struct Args {
     /// Print no summary
