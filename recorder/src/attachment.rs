@@ -39,7 +39,6 @@ pub enum AttachmentError {
 pub struct Attachment {
     target: Target,
     recorder: Recorder,
-    dir: PathBuf,
     _sockets: SocketDir,
 }
 
@@ -69,7 +68,7 @@ impl Attachment {
             let _ = target.detach().and_then(|()| target.leave());
             return Err(failed(error));
         }
-        Ok(Attachment { target, recorder, dir: dir.to_owned(), _sockets: sockets })
+        Ok(Attachment { target, recorder, _sockets: sockets })
     }
 
     /// Returns the process that is recorded.
@@ -124,10 +123,5 @@ impl Attachment {
         }
         let stops = self.target.stops();
         Left { outcome: self.recorder.finish(), stops, remains }
-    }
-
-    /// Returns the folder of the recording.
-    pub fn dir(&self) -> &Path {
-        &self.dir
     }
 }

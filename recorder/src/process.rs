@@ -99,13 +99,17 @@ pub fn parent(pid: u32) -> Option<u32> {
     stat(pid)?.get(1)?.parse().ok()
 }
 
+/// Returns all processes that this one can see.
+fn pids() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
 /// Returns the processes that were started with this variable (`NAME=VALUE`) in their environment,
 /// and their forked children.
 pub fn with_variable(variable: &[u8]) -> impl Iterator<Item = u32> {
     const MAX_ENVIRONMENT: u64 = 4 << 20;
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(move |pid| {
+    pids().filter(move |pid| {
         let environment = read(&format!("/proc/{pid}/environ"), MAX_ENVIRONMENT).unwrap_or_default();
         environment.split(|byte| *byte == 0).any(|entry| entry == variable)
     })
@@ -113,13 +117,11 @@ pub fn with_variable(variable: &[u8]) -> impl Iterator<Item = u32> {
 
 /// Returns the processes whose program has this name: that of its file, or the kernel's short name.
 pub fn with_name(name: &[u8]) -> Vec<u32> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let is_named = |pid: &u32| {
         let (exe, comm) = (link(&format!("/proc/{pid}/exe")), read(&format!("/proc/{pid}/comm"), 64).map(line));
         comm.as_deref() == Some(name) || exe.rsplit(|byte| *byte == b'/').next() == Some(name)
     };
-    pids.filter(is_named).collect()
+    pids().filter(is_named).collect()
 }
 
 /// Returns whether a signal or a debugger has stopped a process.
