@@ -248,6 +248,31 @@ fn stopped_process_stays_stopped() {
     running.ends_unharmed_after(&[0, 1]);
 }
 
+/// A stop may meet a thread that is about to get a signal, also a real-time one, which it still
+/// gets.
+#[test]
+fn process_under_real_time_signals_is_attached_again_and_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut child = Command::new(build("runs_on", folder.path()))
+        .args(["realtime", "4"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut output = BufReader::new(child.stdout.take().expect("its output"));
+    let mut line = String::new();
+    output.read_line(&mut line).expect("a line");
+    let pid = child.id().to_string();
+    for round in 0..5 {
+        let recording = folder.path().join(round.to_string());
+        let text = heaptape(&["attach", "--drop", "--for", "20ms", "-o", &recording.to_string_lossy(), &pid], 0);
+        assert!(text.contains("was left as it was; longest stop: "), "{text}");
+    }
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).expect("it runs");
+    output.read_to_string(&mut line).expect("its last line");
+    assert_eq!(line, "ready\n0 wrong\n");
+    assert!(child.wait().expect("its end").success());
+}
+
 /// What cannot be attached is refused in one line, and `--dry-run` changes nothing.
 #[test]
 fn refusals_say_what_to_do() {

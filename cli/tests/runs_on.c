@@ -3,6 +3,7 @@
    churn N    N threads create and join threads that do so
    forks      forks children that allocate and run true, and checks how they end
    signals N  like storm, while signals arrive at 10 kHz, whose handlers allocate nothing
+   realtime N the same with a real-time signal for each thread
    sleeps     one thread waits in epoll_wait
    At the end it prints what went wrong. */
 #include <errno.h>
@@ -14,7 +15,12 @@
 #include <sys/epoll.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
+
+#ifndef sigev_notify_thread_id
+#define sigev_notify_thread_id _sigev_un._tid
+#endif
 
 enum { MOST = 64, LIVE = 64 };
 
@@ -56,6 +62,21 @@ static void allocates(unsigned seed, unsigned long rounds) {
 static void *storms(void *number) {
     allocates((unsigned long)number, ~0ul);
     return NULL;
+}
+
+/* A timer of the calling thread, whose real-time signal comes at 10 kHz. */
+static void begin_signals(void) {
+    struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGRTMIN + 3};
+    struct itimerspec interval = {{0, 100000}, {0, 100000}};
+    timer_t timer;
+    event.sigev_notify_thread_id = gettid();
+    if (timer_create(CLOCK_MONOTONIC, &event, &timer) || timer_settime(timer, 0, &interval, NULL))
+        wrong++;
+}
+
+static void *storms_with_signals(void *number) {
+    begin_signals();
+    return storms(number);
 }
 
 static void *short_work(void *number) {
@@ -106,10 +127,12 @@ int main(int count, char **arguments) {
     struct sigaction end = {.sa_handler = ends}, often = {.sa_handler = counts, .sa_flags = SA_RESTART};
     sigaction(SIGTERM, &end, NULL);
     sigaction(SIGALRM, &often, NULL);
+    sigaction(SIGRTMIN + 3, &often, NULL);
     if (!strcmp(kind, "signals")) {
         struct itimerval interval = {{0, 100}, {0, 100}};
         setitimer(ITIMER_REAL, &interval, NULL);
     }
+    void *(*work)(void *) = !strcmp(kind, "churn") ? churns : !strcmp(kind, "realtime") ? storms_with_signals : storms;
     printf("ready\n");
     fflush(stdout);
     if (!strcmp(kind, "forks")) {
@@ -118,7 +141,7 @@ int main(int count, char **arguments) {
         sleeps();
     } else {
         for (long i = 0; i < threads && i < MOST; i++)
-            pthread_create(&all[i], NULL, strcmp(kind, "churn") ? storms : churns, (void *)(i + 1));
+            pthread_create(&all[i], NULL, work, (void *)(i + 1));
         for (int i = 0; i < threads && i < MOST; i++)
             pthread_join(all[i], NULL);
     }

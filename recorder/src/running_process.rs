@@ -20,6 +20,8 @@
 mod checks;
 mod frame;
 mod memory;
+#[allow(unsafe_code)]
+mod ptrace;
 mod threads;
 mod visit;
 
@@ -57,7 +59,11 @@ const SEARCH_TIME: Duration = Duration::from_secs(30);
 /// How often a stop is tried, while a thread does not stop or a stack refers to a jump's bytes.
 const MAX_TRIES: u32 = 100;
 /// The pause between two tries.
-const TRY_PAUSE: Duration = Duration::from_millis(1);
+const TRY_PAUSE: Duration = Duration::from_millis(2);
+/// The milliseconds in which all threads must stop, for one try after the other; the last one holds
+/// for all further tries. On a busy machine a thread that can run waits for a processor, and all
+/// others are stopped meanwhile.
+const STOP_LIMITS: [u64; 9] = [5, 10, 15, 15, 20, 20, 40, 80, 100];
 
 /// Why a process is not attached, or was not left.
 #[derive(Debug, thiserror::Error)]
@@ -389,16 +395,23 @@ impl Target {
         &self,
         mut change: impl FnMut(&mut StoppedThreads) -> Result<(), AttachError> + Send,
     ) -> Result<Stops, AttachError> {
+        let mut stops = Stops::default();
         let mut tries = 0;
         loop {
+            let limit = Duration::from_millis(STOP_LIMITS[STOP_LIMITS.len().min(tries as usize + 1) - 1]);
             // In a thread of its own: its end lets all threads go at once.
             let result = in_thread(|| {
-                let mut stopped = StoppedThreads::stop(self.pid)?;
-                change(&mut stopped)?;
-                Ok::<_, AttachError>((stopped.since.elapsed(), stopped.threads.len()))
+                let mut stopped = StoppedThreads::of(self.pid);
+                let result = stopped.stop(limit).map_err(AttachError::from).and_then(|()| change(&mut stopped));
+                stops.all = stops.all.max(stopped.since.elapsed());
+                stops.threads = stopped.threads.len();
+                if result.is_err() {
+                    stopped.release();
+                }
+                result
             });
             match result {
-                Ok((all, threads)) => return Ok(Stops { one: Duration::ZERO, all, threads }),
+                Ok(()) => return Ok(stops),
                 Err(AttachError::Unsafe | AttachError::Stop(StopError::Late)) if tries < MAX_TRIES => {
                     tries += 1;
                     std::thread::sleep(TRY_PAUSE);

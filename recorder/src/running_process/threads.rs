@@ -7,18 +7,15 @@
 
 use super::frame;
 use super::memory::Memory;
+use super::ptrace::{self, Resume, Stop};
 use nix::errno::Errno;
 use nix::libc::user_regs_struct;
-use nix::sys::ptrace::{self, Options};
-use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::ptrace::Options;
 use nix::unistd::Pid;
 use std::time::{Duration, Instant};
 
-/// `PTRACE_EVENT_STOP`: the stop that `PTRACE_INTERRUPT` requests, and that of a stopped process.
-pub const EVENT_STOP: i32 = 128;
-/// The longest time in which all threads must stop.
-const STOP_TIMEOUT: Duration = Duration::from_millis(100);
+/// The longest time for which a thread that did not stop in time is waited for. The others run.
+const STRAGGLER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why not all threads were stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +24,7 @@ pub enum StopError {
     #[error("its threads cannot be stopped (ptrace: {0})")]
     Trace(Errno),
     /// A thread did not stop in time.
-    #[error("a thread did not stop within 100 ms (it waits in the kernel, or for a child of vfork)")]
+    #[error("a thread does not stop (it waits in the kernel, or for a child of vfork)")]
     Late,
     /// The process has ended.
     #[error("it has ended")]
@@ -41,21 +38,18 @@ pub struct StoppedThread {
     pub tid: Pid,
     /// General registers of the thread.
     pub registers: user_regs_struct,
-    /// Whether it was this stop that interrupted it, and no signal.
-    is_interrupted: bool,
-}
-
-/// Returns whether a stop was requested by `PTRACE_INTERRUPT`, and is neither that of a signal nor
-/// that of a stopped process.
-pub fn is_interrupt(stop: WaitStatus) -> bool {
-    matches!(stop, WaitStatus::PtraceEvent(_, Signal::SIGTRAP, EVENT_STOP))
+    /// How it stopped.
+    stop: Stop,
 }
 
 /// All threads of a process, stopped by the calling thread.
 #[derive(Debug)]
 pub struct StoppedThreads {
+    pid: u32,
     /// The threads that were stopped.
     pub threads: Vec<StoppedThread>,
+    /// The threads whose stop was requested, and that have not stopped yet.
+    stopping: Vec<Pid>,
     /// When the first one was stopped.
     pub since: Instant,
 }
@@ -78,8 +72,8 @@ pub fn status_field(pid: u32, tid: Pid, name: &str) -> Option<String> {
 /// # Errors
 /// The error of `ptrace`.
 pub fn interrupt(pid: u32, tid: Pid) -> Result<bool, Errno> {
-    match ptrace::seize(tid, Options::PTRACE_O_TRACESYSGOOD) {
-        Ok(()) => match ptrace::interrupt(tid) {
+    match nix::sys::ptrace::seize(tid, Options::PTRACE_O_TRACESYSGOOD) {
+        Ok(()) => match nix::sys::ptrace::interrupt(tid) {
             Ok(()) => Ok(true),
             Err(Errno::ESRCH) => Ok(false),
             Err(error) => Err(error),
@@ -95,63 +89,75 @@ fn is_ended(pid: u32, tid: Pid) -> bool {
     status_field(pid, tid, "State").is_none_or(|state| state.starts_with(['Z', 'X']))
 }
 
-/// Waits until a thread stops. Returns `None` if it has ended.
-///
-/// # Errors
-/// The thread did not stop before the deadline, or is not traced.
-pub fn wait(tid: Pid, deadline: Instant) -> Result<Option<WaitStatus>, StopError> {
-    /// The pause between two looks: threads that run stop within microseconds.
-    const PAUSE: Duration = Duration::from_micros(20);
-    loop {
-        match waitpid(tid, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::StillAlive) if Instant::now() >= deadline => return Err(StopError::Late),
-            Ok(WaitStatus::StillAlive) => std::thread::sleep(PAUSE),
-            Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) | Err(Errno::ECHILD) => return Ok(None),
-            Err(Errno::EINTR) => {}
-            Err(error) => return Err(StopError::Trace(error)),
-            Ok(status) => return Ok(Some(status)),
-        }
-    }
-}
-
 impl StoppedThreads {
-    /// Stops all threads of a process. A system call that a stop interrupts is begun again, so that
-    /// the program sees no interruption.
+    /// Returns the threads of a process, of which none is stopped yet.
+    pub fn of(pid: u32) -> StoppedThreads {
+        StoppedThreads { pid, threads: Vec::new(), stopping: Vec::new(), since: Instant::now() }
+    }
+
+    /// Stops all threads of the process within a time. A system call that a stop interrupts is
+    /// begun again, so that the program sees no interruption.
     ///
     /// # Errors
-    /// Why they are not stopped. Those that are get released when the calling thread ends.
-    pub fn stop(pid: u32) -> Result<StoppedThreads, StopError> {
-        let since = Instant::now();
-        let deadline = since + STOP_TIMEOUT;
-        let (mut known, mut threads) = (Vec::new(), Vec::new());
+    /// Why they are not stopped. The caller then calls [`StoppedThreads::release`].
+    pub fn stop(&mut self, limit: Duration) -> Result<(), StopError> {
+        self.since = Instant::now();
+        let result = self.stop_all(self.since + limit);
+        self.threads.iter_mut().for_each(|thread| thread.restart_wait(self.pid));
+        if self.threads.is_empty() { result.and(Err(StopError::Ended)) } else { result }
+    }
+
+    fn stop_all(&mut self, deadline: Instant) -> Result<(), StopError> {
+        let mut known: Vec<Pid> = Vec::new();
+        // Threads that run may make others meanwhile.
         loop {
-            let new: Vec<Pid> = list(pid).into_iter().filter(|tid| !known.contains(tid)).collect();
+            let new: Vec<Pid> = list(self.pid).into_iter().filter(|tid| !known.contains(tid)).collect();
             if new.is_empty() {
-                break;
+                return Ok(());
             }
-            let mut stopping = Vec::new();
             for tid in new {
                 known.push(tid);
-                if interrupt(pid, tid).map_err(StopError::Trace)? {
-                    stopping.push(tid);
+                if interrupt(self.pid, tid).map_err(StopError::Trace)? {
+                    self.stopping.push(tid);
                 }
             }
-            for tid in stopping {
-                let Some(stop) = wait(tid, deadline)? else { continue };
-                let is_interrupted = is_interrupt(stop);
-                match ptrace::getregs(tid) {
-                    Ok(registers) => threads.push(StoppedThread { tid, registers, is_interrupted }),
-                    Err(Errno::ESRCH) => {}
-                    Err(error) => return Err(StopError::Trace(error)),
-                }
+            while let Some(&tid) = self.stopping.last() {
+                let stop = ptrace::wait(tid, deadline)?;
+                self.stopping.pop();
+                self.add(tid, stop)?;
             }
         }
-        if threads.is_empty() {
-            return Err(StopError::Ended);
+    }
+
+    fn add(&mut self, tid: Pid, stop: Stop) -> Result<(), StopError> {
+        if stop == Stop::Ended {
+            return Ok(());
         }
-        let mut stopped = StoppedThreads { threads, since };
-        stopped.threads.iter_mut().for_each(|thread| thread.restart_wait(pid));
-        Ok(stopped)
+        match nix::sys::ptrace::getregs(tid) {
+            Ok(registers) => self.threads.push(StoppedThread { tid, registers, stop }),
+            Err(Errno::ESRCH) => {}
+            Err(error) => return Err(StopError::Trace(error)),
+        }
+        Ok(())
+    }
+
+    /// Lets all threads go after a stop that failed: first those that are stopped, and then each
+    /// other one when it has stopped. If it were let go before, its system call would report an
+    /// interruption that no signal explains.
+    pub fn release(mut self) {
+        let deadline = Instant::now() + STRAGGLER_TIMEOUT;
+        let mut stopping = std::mem::take(&mut self.stopping).into_iter();
+        loop {
+            for thread in self.threads.drain(..) {
+                // A thread that has ended needs no release.
+                let _ = ptrace::resume(thread.tid, Resume::Detach, thread.stop.signal());
+            }
+            let Some(tid) = stopping.next() else { break };
+            if let Ok(stop) = ptrace::wait(tid, deadline) {
+                let _ = self.add(tid, stop);
+                self.threads.iter_mut().for_each(|thread| thread.restart_wait(self.pid));
+            }
+        }
     }
 
     /// Moves the threads that are in moved instructions to where these are now.
@@ -162,7 +168,7 @@ impl StoppedThreads {
         for thread in &mut self.threads {
             if let Some(rip) = new(thread.registers.rip) {
                 thread.registers = user_regs_struct { rip, ..thread.registers };
-                match ptrace::setregs(thread.tid, thread.registers) {
+                match nix::sys::ptrace::setregs(thread.tid, thread.registers) {
                     Ok(()) | Err(Errno::ESRCH) => {}
                     Err(error) => return Err(StopError::Trace(error)),
                 }
@@ -187,10 +193,10 @@ impl StoppedThreads {
 impl StoppedThread {
     /// Begins a system call again that reports the stop as an interruption.
     fn restart_wait(&mut self, pid: u32) {
-        if self.is_interrupted && frame::was_interrupted(&self.registers) && !has_signal(pid, self.tid) {
+        if self.stop.is_interrupt() && frame::was_interrupted(&self.registers) && !has_signal(pid, self.tid) {
             self.registers = frame::begun_again(self.registers);
             // A thread that has ended meanwhile waits for nothing.
-            let _ = ptrace::setregs(self.tid, self.registers);
+            let _ = nix::sys::ptrace::setregs(self.tid, self.registers);
         }
     }
 }

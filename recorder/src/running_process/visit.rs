@@ -7,14 +7,13 @@
 
 use super::frame::{self, Home};
 use super::memory::Memory;
-use super::threads::{self, EVENT_STOP, StopError};
+use super::ptrace::{self as stops, EVENT_STOP, Resume, Stop};
+use super::threads::{self, StopError};
 use super::{AttachError, Gadgets};
 use crate::spawn;
 use nix::errno::Errno;
 use nix::libc::{self, user_regs_struct};
 use nix::sys::ptrace;
-use nix::sys::signal::Signal;
-use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
 use std::time::{Duration, Instant};
 use wire::standalone::ATTACHED_CALL;
@@ -176,16 +175,18 @@ impl<'a> Visit<'a> {
 
     /// Runs the thread to the next start or end of a system call.
     fn system_call_stop(&mut self) -> Result<(), StopError> {
-        ptrace::syscall(self.tid, None).map_err(StopError::Trace)?;
+        let mut signal = 0;
         loop {
-            match threads::wait(self.tid, self.deadline)? {
-                None => return Err(StopError::Ended),
-                Some(WaitStatus::PtraceSyscall(_)) => return Ok(()),
+            stops::resume(self.tid, Resume::SystemCall, signal).map_err(StopError::Trace)?;
+            match stops::wait(self.tid, self.deadline)? {
+                Stop::Ended => return Err(StopError::Ended),
+                Stop::SystemCall => return Ok(()),
                 // A fault: the thread must not go on here.
-                Some(WaitStatus::Stopped(_, Signal::SIGSEGV | Signal::SIGBUS | Signal::SIGILL | Signal::SIGTRAP)) => {
+                Stop::Signal(libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGTRAP) => {
                     return Err(StopError::Ended);
                 }
-                Some(_) => ptrace::syscall(self.tid, None).map_err(StopError::Trace)?,
+                // Only SIGSTOP cannot be blocked. It stops the other threads, and this one later.
+                stop => signal = stop.signal(),
             }
         }
     }
@@ -207,12 +208,13 @@ impl<'a> Visit<'a> {
         // At this stop, and at no other one, the kernel restarts the system call in which the
         // thread was.
         ptrace::interrupt(self.tid).map_err(traced)?;
-        ptrace::cont(self.tid, None).map_err(traced)?;
+        let mut signal = 0;
         loop {
-            match threads::wait(self.tid, self.deadline + TIMEOUT)? {
-                None => return Err(StopError::Ended),
-                Some(WaitStatus::PtraceEvent(_, _, EVENT_STOP)) => break,
-                Some(_) => ptrace::cont(self.tid, None).map_err(traced)?,
+            stops::resume(self.tid, Resume::Continue, signal).map_err(traced)?;
+            match stops::wait(self.tid, self.deadline + TIMEOUT)? {
+                Stop::Ended => return Err(StopError::Ended),
+                Stop::Event { event: EVENT_STOP, .. } => break,
+                stop => signal = if stop.signal() == libc::SIGSTOP { libc::SIGSTOP } else { 0 },
             }
         }
         spawn::set_extended_registers(self.tid, &self.home.extended).map_err(traced)?;
@@ -232,21 +234,20 @@ impl Drop for Visit<'_> {
 
 /// Stops a thread in a place where it can work for the recorder: not while a signal is delivered.
 fn stop_one(pid: u32, tid: Pid) -> Result<Option<user_regs_struct>, StopError> {
-    let deadline = Instant::now() + Duration::from_millis(100);
+    let deadline = Instant::now() + Duration::from_secs(1);
     if !threads::interrupt(pid, tid).map_err(StopError::Trace)? {
         return Ok(None);
     }
     loop {
-        match threads::wait(tid, deadline)? {
-            None => return Ok(None),
-            Some(stop @ WaitStatus::PtraceEvent(_, _, EVENT_STOP)) => {
+        match stops::wait(tid, deadline)? {
+            Stop::Ended => return Ok(None),
+            stop @ Stop::Event { event: EVENT_STOP, .. } => {
                 let registers = ptrace::getregs(tid).map_err(StopError::Trace)?;
                 let begins_again =
-                    threads::is_interrupt(stop) && frame::was_interrupted(&registers) && !threads::has_signal(pid, tid);
+                    stop.is_interrupt() && frame::was_interrupted(&registers) && !threads::has_signal(pid, tid);
                 return Ok(Some(if begins_again { frame::begun_again(registers) } else { registers }));
             }
-            Some(WaitStatus::Stopped(_, signal)) => ptrace::cont(tid, signal).map_err(StopError::Trace)?,
-            Some(_) => ptrace::cont(tid, None).map_err(StopError::Trace)?,
+            stop => stops::resume(tid, Resume::Continue, stop.signal()).map_err(StopError::Trace)?,
         }
     }
 }
