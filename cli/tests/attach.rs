@@ -188,6 +188,15 @@ fn attached_process_is_recorded_exactly_and_left_as_it_was() {
             let functions = found["stack"].to_string();
             assert!(functions.contains("\"leaks\"") && functions.contains("\"works\""), "{found}");
             assert_eq!(found["bytes"], threads * LEAKED * 107);
+            // Each frame is in the file that it is really in.
+            let module_of = |function: &str| {
+                let mut frames = found["stack"].as_array().expect("a list").iter();
+                let frame = frames.find(|frame| frame["function"].as_str().is_some_and(|name| name == function));
+                frame.and_then(|frame| frame["module"].as_str()?.rsplit('/').next()).map(str::to_owned)
+            };
+            assert_eq!(module_of("leaks").as_deref(), Some("attached"), "{found}");
+            let of_libc = found["stack"].to_string().contains("/libc.so");
+            assert!(of_libc, "{found}");
         }
         running.ends_unharmed();
     }

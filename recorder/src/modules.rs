@@ -3,6 +3,7 @@
 
 use crate::sys::Mapping;
 use formats::tape::{self, Module, ModuleGone};
+use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use wire::limits;
@@ -25,14 +26,15 @@ pub struct Modules {
     known: Vec<KnownModule>,
     /// Index of the module that was found last: stacks have few modules.
     last: usize,
+    pid: u32,
     exe: Vec<u8>,
     cwd: Vec<u8>,
 }
 
 impl Modules {
     /// Creates a reader of the module table of an area.
-    pub fn new(mapping: Arc<Mapping>, exe: &[u8], cwd: &[u8]) -> Modules {
-        Modules { mapping, known: Vec::new(), last: 0, exe: exe.to_vec(), cwd: cwd.to_vec() }
+    pub fn new(mapping: Arc<Mapping>, pid: u32, exe: &[u8], cwd: &[u8]) -> Modules {
+        Modules { mapping, known: Vec::new(), last: 0, pid, exe: exe.to_vec(), cwd: cwd.to_vec() }
     }
 
     /// Returns whether a module was added that has not been announced.
@@ -103,20 +105,40 @@ impl Modules {
             start: entry.start.load(Relaxed),
             end: entry.end.load(Relaxed),
             bias: entry.bias.load(Relaxed),
-            path: self.absolute(&path[..length]).into(),
+            path: self.absolute(&path[..length], entry.start.load(Relaxed)).into(),
             build_id: build_id[..id_length].into(),
         };
         Some((module, entry.first_node.load(Relaxed)))
     }
 
     /// Returns the absolute path of a module. For the loader the program itself has no name, and
-    /// other modules have the name that was requested.
-    fn absolute(&self, path: &[u8]) -> Vec<u8> {
+    /// other modules have the name that was requested. Where the library knows no names (libcs
+    /// without `_dl_find_object`), the kernel's map has them.
+    fn absolute(&self, path: &[u8], start: u64) -> Vec<u8> {
         match path.first() {
-            None => self.exe.clone(),
+            None => path_at(self.pid, start).unwrap_or_else(|| self.exe.clone()),
             Some(b'/') => path.to_vec(),
             Some(_) if path.contains(&b'/') => [&self.cwd, &b"/"[..], path].concat(),
             Some(_) => path.to_vec(),
         }
     }
+}
+
+/// Returns the path of the file that is mapped at an address of a process, while that lives.
+fn path_at(pid: u32, address: u64) -> Option<Vec<u8>> {
+    /// The lines of 100,000 mappings.
+    const MAX_BYTES: u64 = 10 << 20;
+    let mut text = Vec::new();
+    let file = std::fs::File::open(format!("/proc/{pid}/maps")).ok()?;
+    file.take(MAX_BYTES).read_to_end(&mut text).ok()?;
+    text.split(|byte| *byte == b'\n').find_map(|line| mapped_path(line, address)).map(<[u8]>::to_vec)
+}
+
+/// Returns the path in a line of `maps`, if the line is about an address.
+fn mapped_path(line: &[u8], address: u64) -> Option<&[u8]> {
+    let fields = std::str::from_utf8(line.get(..line.iter().position(|byte| *byte == b'/')?)?).ok()?;
+    let (start, end) = fields.split_ascii_whitespace().next()?.split_once('-')?;
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    let path = &line[fields.len()..];
+    (number(start)?..number(end)?).contains(&address).then(|| path.strip_suffix(b" (deleted)").unwrap_or(path))
 }

@@ -39,6 +39,7 @@ use nix::errno::Errno;
 use nix::libc;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSegment, ObjectSymbol};
+use ptrace::StopError;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -46,7 +47,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed};
 use std::time::Duration;
-use threads::{StopError, StoppedThreads};
+use threads::StoppedThreads;
 use visit::{STACK_BYTES, Visit};
 use wire::WIRE_MINOR;
 use wire::area::PAGE;
@@ -557,18 +558,21 @@ fn find_gadgets(maps: &Maps, memory: &Memory) -> Result<(Gadgets, Vec<u64>), Att
     Err(AttachError::Unsuitable("it has no C library that heaptape knows".into()))
 }
 
-/// Finds glibc's function that finds the object of an address.
+/// Finds glibc's function that finds the object of an address. It is in libc, or in the loader.
 fn find_finder(pid: u32, maps: &Maps) -> Option<u64> {
-    let is_loader = |path: &str| path.rsplit('/').next().is_some_and(|name| name.starts_with("ld-linux"));
-    let mapping = maps.code.iter().find(|code| is_loader(&code.path))?;
-    let file = open_mapped(Path::new(&format!("/proc/{pid}")), mapping, false)?;
-    let mut bytes = Vec::new();
-    io::Read::read_to_end(&mut io::Read::take(file, 8 << 20), &mut bytes).ok()?;
-    let elf = ElfFile64::<Endianness>::parse(&*bytes).ok()?;
-    let segment = elf.segments().find(|segment| segment.file_range().0 / PAGE * PAGE == mapping.offset)?;
-    let bias = mapping.start.wrapping_sub(segment.address() / PAGE * PAGE);
-    let symbol = elf.dynamic_symbols().find(|symbol| symbol.name() == Ok("_dl_find_object"))?;
-    Some(bias.wrapping_add(symbol.address()))
+    let is_libc = |path: &str| {
+        path.rsplit('/').next().is_some_and(|name| name.starts_with("libc.so") || name.starts_with("ld-linux"))
+    };
+    maps.code.iter().filter(|code| is_libc(&code.path)).find_map(|mapping| {
+        let file = open_mapped(Path::new(&format!("/proc/{pid}")), mapping, false)?;
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut io::Read::take(file, 8 << 20), &mut bytes).ok()?;
+        let elf = ElfFile64::<Endianness>::parse(&*bytes).ok()?;
+        let segment = elf.segments().find(|segment| segment.file_range().0 / PAGE * PAGE == mapping.offset)?;
+        let bias = mapping.start.wrapping_sub(segment.address() / PAGE * PAGE);
+        let symbol = elf.dynamic_symbols().find(|symbol| symbol.name() == Ok("_dl_find_object"))?;
+        Some(bias.wrapping_add(symbol.address()))
+    })
 }
 
 /// Returns the kernel's auxiliary vector of a process.

@@ -88,20 +88,30 @@ pub fn swap_mask(mask: Mask) -> Mask {
     old
 }
 
-/// Replaces the signal mask of a process that the caller traces and that is stopped.
+/// Returns the signal mask of a thread that the caller traces and that is stopped.
 ///
 /// # Errors
 /// The error of `ptrace`.
-pub fn swap_mask_of(pid: u32, mask: Mask) -> io::Result<Mask> {
+pub fn mask_of(tid: u32) -> io::Result<Mask> {
     // <linux/ptrace.h>; the address is the size of a mask.
     const PTRACE_GETSIGMASK: u32 = 0x420a;
+    let (mut mask, size, tid): (Mask, _, _) = (0, size_of::<Mask>(), tid as libc::pid_t);
+    // SAFETY: the pointer is to 8 bytes, the size that is passed.
+    Errno::result(unsafe { libc::ptrace(PTRACE_GETSIGMASK, tid, size, &raw mut mask) })?;
+    Ok(mask)
+}
+
+/// Replaces the signal mask of a thread that the caller traces and that is stopped. Returns the old
+/// one.
+///
+/// # Errors
+/// The error of `ptrace`.
+pub fn swap_mask_of(tid: u32, mask: Mask) -> io::Result<Mask> {
     const PTRACE_SETSIGMASK: u32 = 0x420b;
-    let (mut old, size, pid): (Mask, _, _) = (0, size_of::<Mask>(), pid as libc::pid_t);
-    // SAFETY: both pointers are to 8 bytes, the size that is passed.
-    unsafe {
-        Errno::result(libc::ptrace(PTRACE_GETSIGMASK, pid, size, &raw mut old))?;
-        Errno::result(libc::ptrace(PTRACE_SETSIGMASK, pid, size, &raw const mask))?;
-    }
+    let old = mask_of(tid)?;
+    let (size, tid) = (size_of::<Mask>(), tid as libc::pid_t);
+    // SAFETY: the pointer is to 8 bytes, the size that is passed.
+    Errno::result(unsafe { libc::ptrace(PTRACE_SETSIGMASK, tid, size, &raw const mask) })?;
     Ok(old)
 }
 

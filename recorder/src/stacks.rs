@@ -58,10 +58,10 @@ fn site_flags(flags: u32) -> u8 {
 }
 
 impl Stacks {
-    /// Creates the sites of a process from the nodes and modules of its area. `exe` and `cwd` make
-    /// modules' paths absolute.
-    pub fn new(mapping: Arc<Mapping>, exe: &[u8], cwd: &[u8]) -> Stacks {
-        let modules = Modules::new(Arc::clone(&mapping), exe, cwd);
+    /// Creates the sites of a process from the nodes and modules of its area. `pid`, `exe` and
+    /// `cwd` make the paths of modules absolute.
+    pub fn new(mapping: Arc<Mapping>, pid: u32, exe: &[u8], cwd: &[u8]) -> Stacks {
+        let modules = Modules::new(Arc::clone(&mapping), pid, exe, cwd);
         Stacks {
             mapping,
             site_of_node: Vec::new(),
@@ -327,7 +327,7 @@ mod tests {
         let params = Params { ring_bytes: 4096, slots: 1, nodes: 1024 };
         let (mapping, _file) = Mapping::create(params).unwrap_or_else(|error| panic!("no area: {error}"));
         let mapping = Arc::new(mapping);
-        (Arc::clone(&mapping), Stacks::new(mapping, b"/bin/prog", b"/opt"))
+        (Arc::clone(&mapping), Stacks::new(mapping, 0, b"/bin/prog", b"/opt"))
     }
 
     fn write(mapping: &Mapping, number: u32, value: NodeValue) {

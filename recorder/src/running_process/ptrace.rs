@@ -1,7 +1,6 @@
 //! Stops of traced threads, as `waitpid` reports them: also those of real-time signals, for which
 //! nix has no value, and with a time limit.
 
-use super::threads::StopError;
 use nix::errno::Errno;
 use nix::libc::{self, c_int, c_uint, c_void, pid_t};
 use nix::sys::signal::{SigSet, Signal};
@@ -17,6 +16,20 @@ use std::time::{Duration, Instant};
 pub const EVENT_STOP: c_int = 128;
 /// The signal that ends a wait. It goes to the thread that waits, and is handled by doing nothing.
 const WAKE: Signal = Signal::SIGALRM;
+
+/// Why not all threads were stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StopError {
+    /// The kernel does not let this process trace it.
+    #[error("its threads cannot be stopped (ptrace: {0})")]
+    Trace(Errno),
+    /// A thread did not stop in time.
+    #[error("a thread does not stop (it waits in the kernel, or for a child of vfork)")]
+    Late,
+    /// The process has ended.
+    #[error("it has ended")]
+    Ended,
+}
 
 /// Why a traced thread has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

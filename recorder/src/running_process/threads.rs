@@ -7,7 +7,7 @@
 
 use super::frame;
 use super::memory::Memory;
-use super::ptrace::{self, Resume, Stop};
+use super::ptrace::{self, Resume, Stop, StopError};
 use nix::errno::Errno;
 use nix::libc::user_regs_struct;
 use nix::sys::ptrace::Options;
@@ -17,20 +17,6 @@ use std::time::{Duration, Instant};
 /// The longest time for which a thread that did not stop in time is waited for. The others run.
 const STRAGGLER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Why not all threads were stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StopError {
-    /// The kernel does not let this process trace it.
-    #[error("its threads cannot be stopped (ptrace: {0})")]
-    Trace(Errno),
-    /// A thread did not stop in time.
-    #[error("a thread does not stop (it waits in the kernel, or for a child of vfork)")]
-    Late,
-    /// The process has ended.
-    #[error("it has ended")]
-    Ended,
-}
-
 /// A thread that is stopped.
 #[derive(Clone, Copy, Debug)]
 pub struct StoppedThread {
@@ -38,7 +24,7 @@ pub struct StoppedThread {
     pub tid: Pid,
     /// General registers of the thread.
     pub registers: user_regs_struct,
-    /// How it stopped.
+    /// The reason why the thread stopped.
     stop: Stop,
 }
 

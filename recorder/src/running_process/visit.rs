@@ -7,8 +7,8 @@
 
 use super::frame::{self, Home};
 use super::memory::Memory;
-use super::ptrace::{self as stops, EVENT_STOP, Resume, Stop};
-use super::threads::{self, StopError};
+use super::ptrace::{self as stops, EVENT_STOP, Resume, Stop, StopError};
+use super::threads;
 use super::{AttachError, Gadgets};
 use crate::spawn;
 use nix::errno::Errno;
@@ -91,10 +91,12 @@ impl<'a> Visit<'a> {
         since: Instant,
     ) -> Result<Visit<'a>, AttachError> {
         let extended = spawn::extended_registers(tid).map_err(StopError::Trace)?;
-        let mask = spawn::swap_mask_of(tid.as_raw() as u32, spawn::ALL_SIGNALS);
-        let mask = mask.map_err(|error| AttachError::Refused { what: "a change of its signal mask", error })?;
+        let pid = tid.as_raw() as u32;
+        let refused = |error| AttachError::Refused { what: "a change of its signal mask", error };
+        let mask = spawn::mask_of(pid).map_err(refused)?;
         let home = Home { registers, extended, mask };
         let frame = frame::below(registers.rsp.wrapping_sub(RED_ZONE), &gadgets.restorer.to_le_bytes(), &home);
+        memory.write(frame.start, &frame.bytes).map_err(AttachError::memory)?;
         let visit = Visit {
             tid,
             memory,
@@ -105,7 +107,12 @@ impl<'a> Visit<'a> {
             is_home: false,
             since,
         };
-        memory.write(frame.start, &frame.bytes).map_err(AttachError::memory)?;
+        // From here on the thread finds its own way back, with the mask that it had. The mask is
+        // changed after that: it would stay if the recorder were killed before.
+        let (rip, rsp) = (gadgets.restorer, frame.context);
+        let returning = user_regs_struct { rip, rsp, orig_rax: u64::MAX, ..registers };
+        ptrace::setregs(tid, returning).map_err(StopError::Trace)?;
+        spawn::swap_mask_of(pid, spawn::ALL_SIGNALS).map_err(refused)?;
         Ok(visit)
     }
 
@@ -245,7 +252,13 @@ fn stop_one(pid: u32, tid: Pid) -> Result<Option<user_regs_struct>, StopError> {
                 let registers = ptrace::getregs(tid).map_err(StopError::Trace)?;
                 let begins_again =
                     stop.is_interrupt() && frame::was_interrupted(&registers) && !threads::has_signal(pid, tid);
-                return Ok(Some(if begins_again { frame::begun_again(registers) } else { registers }));
+                if !begins_again {
+                    return Ok(Some(registers));
+                }
+                // At once: a recorder that is killed before leaves the program an interruption.
+                let registers = frame::begun_again(registers);
+                ptrace::setregs(tid, registers).map_err(StopError::Trace)?;
+                return Ok(Some(registers));
             }
             stop => stops::resume(tid, Resume::Continue, stop.signal()).map_err(StopError::Trace)?,
         }
