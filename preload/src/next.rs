@@ -115,6 +115,7 @@ next_functions! {
         unsafe { super::free(block) }
     };
     malloc_usable_size c"malloc_usable_size" (block: *mut u8) -> usize, { let _ = block; 0 };
+    mlockall c"mlockall" (flags: c_int) -> c_int, { let _ = flags; sys::set_errno(libc::ENOSYS); -1 };
     dlclose c"dlclose" (handle: *mut c_void) -> c_int, { let _ = handle; -1 };
     fork c"fork" () -> c_int, raw_fork();
     _Fork c"_Fork" () -> c_int, raw_fork();

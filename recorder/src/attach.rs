@@ -491,12 +491,17 @@ impl Client {
         Ok(Client { socket, hello, pid, uid, process: sys::process(pid)? })
     }
 
+    /// Returns the sizes of the client's area.
+    fn params(&self, options: &Options) -> Option<Params> {
+        options.params(self.hello.address_space, cgroup::memory_limit(self.pid), self.hello.agreed())
+    }
+
     /// Creates the client's shared memory area in an empty file in memory.
     ///
     /// # Errors
     /// Its limits leave no address space for it, otherwise the error of the file.
     pub fn area_in(&self, file: &OwnedFd, options: &Options, clock: Clock) -> io::Result<Mapping> {
-        let params = options.params(self.hello.address_space, cgroup::memory_limit(self.pid));
+        let params = self.params(options);
         let params = params.filter(|params| params.is_valid());
         let params = params.ok_or_else(|| io::Error::other("its limit on address space is too low"))?;
         let mapping = Mapping::create_in(file, params).map_err(sys::io)?;
@@ -520,7 +525,7 @@ impl Client {
     /// `Unsupported` when its sizes or the page size are invalid, otherwise why no memory could be
     /// mapped.
     pub fn area(&self, options: &Options, clock: Clock) -> io::Result<(Mapping, OwnedFd)> {
-        let Some(requested) = options.params(self.hello.address_space, cgroup::memory_limit(self.pid)) else {
+        let Some(requested) = self.params(options) else {
             return Err(io::Error::other("its limit on address space leaves no space for the recording"));
         };
         let mut result = Err(io::Error::from(io::ErrorKind::OutOfMemory));
@@ -566,6 +571,7 @@ fn prepare(mapping: &Mapping, params: Params, options: &Options, clock: Clock) {
     header.version.store(u32::from(WIRE_VERSION), Relaxed);
     header.clock.store(clock.kind(), Relaxed);
     header.ring_bytes.store(params.ring_bytes, Relaxed);
+    header.first_ring_shift.store(params.first_ring_shift, Relaxed);
     header.slots.store(params.slots, Relaxed);
     header.nodes.store(params.nodes, Relaxed);
     header.stacks.store(options.stacks, Relaxed);

@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn long_work_updates_the_heartbeat() {
         let clock = Clock::choose();
-        let params = Options { slots: 8, ..Options::default() }.params(u64::MAX, None).unwrap_or_default();
+        let params = Options { slots: 8, ..Options::default() }.params(u64::MAX, None, 0).unwrap_or_default();
         let areas =
             [0, 1].map(|_| Arc::new(Mapping::create(params).unwrap_or_else(|error| panic!("no area: {error}")).0));
         let mut heart = Heart::new(clock);

@@ -7,6 +7,7 @@ use formats::tape::Codec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use wire::MINOR_FIRST_RING;
 use wire::area::{Header, OVERFLOW_BOUNDED, OVERFLOW_DROP, OVERFLOW_WAIT};
 use wire::area::{Layout, Params};
 pub use wire::area::{STACKS_CALLER, STACKS_FULL};
@@ -179,17 +180,22 @@ pub fn is_ring(bytes: u64) -> bool {
 }
 
 impl Options {
-    /// Returns the sizes of the area of a process, given its free address space and the memory
-    /// limit of its control group; `None` when the area would take address space that the program
-    /// may need. The private memory of the library is about a fifth of the smallest area.
-    pub fn params(&self, address_space: u64, memory_limit: Option<u64>) -> Option<Params> {
+    /// Returns the sizes of the area of a process, given its free address space, the memory limit
+    /// of its control group, and the minor version of its protocol; `None` when the area would
+    /// take address space that the program may need. The private memory of the library is about a
+    /// fifth of the smallest area. The ring of the first thread is larger only by default: rings
+    /// of a requested size have that size.
+    pub fn params(&self, address_space: u64, memory_limit: Option<u64>, minor: u16) -> Option<Params> {
         /// With this divisor the rings of 200 threads take 8 % of a limit of 100 MB, and rings of 1
         /// MiB are not reduced from 256 MiB on.
         const RING_DIVISOR: u64 = 256;
         const MIN_RING_BYTES: u64 = 64 << 10;
         let max_ring = memory_limit.map_or(u64::MAX, |limit| (limit / RING_DIVISOR).max(MIN_RING_BYTES));
         let ring_bytes = if self.ring_bytes > max_ring { 1 << max_ring.ilog2() } else { self.ring_bytes };
-        let params = Params { ring_bytes, slots: self.slots, ..Params::default() };
+        let doubled = limits::RING_BYTES << limits::FIRST_RING_SHIFT;
+        let is_larger = ring_bytes == limits::RING_BYTES && doubled <= max_ring && minor >= MINOR_FIRST_RING;
+        let first_ring_shift = if is_larger { limits::FIRST_RING_SHIFT } else { 0 };
+        let params = Params { ring_bytes, first_ring_shift, slots: self.slots, ..Params::default() };
         if address_space == u64::MAX {
             return Some(params);
         }
@@ -204,8 +210,17 @@ mod tests {
 
     #[test]
     fn rings_are_smaller_in_a_small_control_group() {
-        let ring = |limit| Options::default().params(u64::MAX, limit).map(|params| params.ring_bytes);
-        assert_eq!((ring(None), ring(Some(256 << 20))), (Some(1 << 20), Some(1 << 20)));
-        assert_eq!((ring(Some(100_000_000)), ring(Some(1))), (Some(256 << 10), Some(64 << 10)));
+        let rings = |limit, minor| {
+            let params = Options::default().params(u64::MAX, limit, minor).expect("there is no limit");
+            let layout = Layout::new(params);
+            [0, 1].map(|slot| layout.ring(slot).map_or(0, |(_, bytes)| bytes >> 10))
+        };
+        assert_eq!((rings(None, MINOR_FIRST_RING), rings(None, 1)), ([2048, 1024], [1024, 1024]));
+        assert_eq!(rings(Some(512 << 20), MINOR_FIRST_RING), [2048, 1024]);
+        assert_eq!(rings(Some(256 << 20), MINOR_FIRST_RING), [1024, 1024]);
+        assert_eq!(rings(Some(100_000_000), MINOR_FIRST_RING), [256, 256]);
+        assert_eq!(rings(Some(1), MINOR_FIRST_RING), [64, 64]);
+        let requested = Options { ring_bytes: 1 << 22, ..Options::default() };
+        assert_eq!(requested.params(u64::MAX, None, MINOR_FIRST_RING).map(|params| params.first_ring_shift), Some(0));
     }
 }

@@ -324,7 +324,7 @@ mod tests {
     use wire::nodes::NodeValue;
 
     fn stacks() -> (Arc<Mapping>, Stacks) {
-        let params = Params { ring_bytes: 4096, slots: 1, nodes: 1024 };
+        let params = Params { ring_bytes: 4096, first_ring_shift: 0, slots: 1, nodes: 1024 };
         let (mapping, _file) = Mapping::create(params).unwrap_or_else(|error| panic!("no area: {error}"));
         let mapping = Arc::new(mapping);
         (Arc::clone(&mapping), Stacks::new(mapping, 0, b"/bin/prog", b"/opt"))

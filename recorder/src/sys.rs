@@ -70,13 +70,17 @@ impl Mapping {
     /// `InvalidData` when the file is not an area of this version, otherwise the error of the
     /// mapping.
     pub fn adopt(file: &OwnedFd) -> io::Result<Mapping> {
-        let mut head = [0; 32];
+        const FIRST_RING_SHIFT_OFFSET: usize = core::mem::offset_of!(Header, first_ring_shift);
+        const HEAD_BYTES: usize = FIRST_RING_SHIFT_OFFSET + size_of::<u32>();
+        let mut head = [0; HEAD_BYTES];
         let read = nix::sys::uio::pread(file, &mut head, 0)?;
         let number = |at: usize, size: usize| {
             head[at..at + size].iter().rev().fold(0u64, |value, byte| value << 8 | u64::from(*byte))
         };
         let small = |at: usize| u32::try_from(number(at, 4)).unwrap_or(0);
-        let params = Params { ring_bytes: number(16, 8), slots: small(24), nodes: small(28) };
+        let (slots, nodes) = (small(24), small(28));
+        let params =
+            Params { ring_bytes: number(16, 8), first_ring_shift: small(FIRST_RING_SHIFT_OFFSET), slots, nodes };
         let is_ours =
             read == head.len() && number(0, 8) == wire::area::MAGIC && small(8) == u32::from(wire::WIRE_VERSION);
         if !is_ours || !params.is_valid() {

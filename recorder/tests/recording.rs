@@ -395,9 +395,12 @@ fn whoever_says_no_hello_is_sent_away_and_holds_nobody_up() {
 /// A library of the release before, and one of the release after.
 #[test]
 fn libraries_one_minor_version_apart_are_recorded() {
-    for minor in [0, heaptape_wire::WIRE_MINOR + 1] {
+    let this = heaptape_wire::WIRE_MINOR;
+    for (minor, ring_kib) in [(0, 1024), (this - 1, 1024), (this, 2048), (this + 1, 2048)] {
         let mut recorder = TestRecorder::new(Options::default());
         let process = Process::attach(&recorder.socket(), heaptape_wire::hello::Hello { minor, ..hello() });
+        let ring = heaptape_wire::Layout::new(process.mapping.params()).ring(0);
+        assert_eq!(ring.map(|(_, bytes)| bytes >> 10), Some(ring_kib), "minor {minor}");
         Thread::claim(&process).event(Op::MALLOC, 0, 16, 1);
         let (_, processes) = recorder.finish();
         assert_eq!(processes.last().map(|back| back.events.len()), Some(1), "minor {minor}");

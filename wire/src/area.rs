@@ -27,6 +27,8 @@ pub const PAGE: u64 = 4096;
 pub struct Params {
     /// Size of a ring in bytes: a power of two, at least a page.
     pub ring_bytes: u64,
+    /// How often the ring of the first thread is doubled.
+    pub first_ring_shift: u32,
     /// Number of thread slots.
     pub slots: u32,
     /// Capacity of the stack table in nodes.
@@ -35,7 +37,7 @@ pub struct Params {
 
 impl Default for Params {
     fn default() -> Self {
-        Params { ring_bytes: limits::RING_BYTES, slots: limits::SLOTS, nodes: limits::NODES }
+        Params { ring_bytes: limits::RING_BYTES, first_ring_shift: 0, slots: limits::SLOTS, nodes: limits::NODES }
     }
 }
 
@@ -45,6 +47,7 @@ impl Params {
         self.ring_bytes.is_power_of_two()
             && self.ring_bytes >= PAGE
             && self.ring_bytes <= 1 << 30
+            && self.first_ring_shift <= limits::FIRST_RING_SHIFT
             && self.slots >= 1
             && self.slots <= 1 << 20
             && self.nodes >= 1024
@@ -59,6 +62,8 @@ impl Params {
                 self.slots /= 2;
             } else if self.nodes > 1 << 18 {
                 self.nodes /= 2;
+            } else if self.first_ring_shift > 0 {
+                self.first_ring_shift -= 1;
             } else if self.ring_bytes > 1 << 18 {
                 self.ring_bytes /= 2;
             } else if self.slots > 8 {
@@ -163,10 +168,14 @@ impl Layout {
     }
 
     /// Returns the size of each ring of a segment, in bytes. The first four threads have full-size
-    /// rings. Each time that the number of threads doubles, the rings of the new threads have half
-    /// the size, down to [`limits::MIN_RING_BYTES`].
+    /// rings, and the first one possibly a larger one. Each time that the number of threads
+    /// doubles, the rings of the new threads have half the size, down to
+    /// [`limits::MIN_RING_BYTES`].
     pub const fn ring_bytes(&self, segment: usize) -> u64 {
         const FULL_SIZE: usize = 2;
+        if segment == 0 {
+            return self.params.ring_bytes << self.params.first_ring_shift;
+        }
         let all = self.params.ring_bytes;
         let least = if all < limits::MIN_RING_BYTES { all } else { limits::MIN_RING_BYTES };
         let bytes = all >> segment.saturating_sub(FULL_SIZE);
@@ -285,6 +294,9 @@ pub struct Header {
     pub wait_ms: AtomicU64,
     /// r: [`LIVE`] or [`CLOSED`].
     pub state: AtomicU32,
+    /// R: the value of [`Params::first_ring_shift`]; 0 for libraries before minor version
+    /// [`crate::MINOR_FIRST_RING`].
+    pub first_ring_shift: AtomicU32,
     /// r: the recorder's clock when its last pass began, which does not change while the recorder
     /// is stopped or gone. A program that may not read a clock takes its timestamps from here.
     pub heartbeat: Line<AtomicU64>,
@@ -537,8 +549,14 @@ mod tests {
 
     #[test]
     fn segments_fill_the_file() {
-        for (ring_bytes, slots, nodes) in [(1 << 20, 16_384, 1 << 24), (4096, 1, 1024), (1 << 22, 300, 70_000)] {
-            let layout = Layout::new(Params { ring_bytes, slots, nodes });
+        let all = [
+            (1 << 20, 0, 16_384, 1 << 24),
+            (1 << 20, 1, 16_384, 1 << 24),
+            (4096, 0, 1, 1024),
+            (1 << 22, 1, 300, 70_000),
+        ];
+        for (ring_bytes, first_ring_shift, slots, nodes) in all {
+            let layout = Layout::new(Params { ring_bytes, first_ring_shift, slots, nodes });
             let mut next = layout.slots;
             for table in Table::ALL {
                 for (offset, bytes) in (0..Segments::MAX).map_while(|segment| layout.segment(table, segment)) {
@@ -565,5 +583,8 @@ mod tests {
             (Some((layout.rings + (3 << 20), 1 << 20)), Some(32 << 10))
         );
         assert!(all < 17 << 20, "{all} bytes");
+        let doubled = Layout::new(Params { first_ring_shift: 1, ..Params::default() });
+        let rings = [0, 1, 2].map(|slot| doubled.ring(slot).map(|(offset, bytes)| (offset - doubled.rings, bytes)));
+        assert_eq!(rings, [Some((0, 2 << 20)), Some((2 << 20, 1 << 20)), Some((3 << 20, 1 << 20))]);
     }
 }

@@ -47,5 +47,9 @@ pub use nodes::Node;
 /// 7: patches, events of allocators inside the program. 8: annotations, reported events.
 pub const WIRE_VERSION: u16 = 8;
 
-/// Minor version of the protocol. 0: the first. 1: hello and reply name it.
-pub const WIRE_MINOR: u16 = 1;
+/// Minor version of the protocol. 0: the first. 1: hello and reply name it. 2:
+/// `first_ring_shift`.
+pub const WIRE_MINOR: u16 = 2;
+
+/// The minor version from which on a library knows `first_ring_shift`.
+pub const MINOR_FIRST_RING: u16 = 2;

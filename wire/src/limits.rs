@@ -18,8 +18,11 @@ pub const RECORD_ATTACH_MS: u64 = 2_000;
 /// Maximum value of [`ENV_ATTACH_MS`].
 pub const MAX_ATTACH_MS: u64 = 10_000;
 /// Default size of the ring of each of the first threads, in bytes: 65,536 records. Measured: with
-/// 64 KiB threads stall; 1 to 16 MiB perform alike.
+/// 64 KiB threads stall; with several threads 1 to 16 MiB perform alike.
 pub const RING_BYTES: u64 = 1 << 20;
+/// How often the ring of the first thread is doubled by default. Measured: the recorder's bursts
+/// delay a C++ program with one thread and a ring of 1 MiB; 2 to 8 MiB perform alike.
+pub const FIRST_RING_SHIFT: u32 = 1;
 /// Minimum size of a ring in a program with many threads, in bytes, unless all rings are
 /// smaller.
 pub const MIN_RING_BYTES: u64 = 32 << 10;

@@ -122,7 +122,7 @@ pub struct Args {
     /// Let HEAPTAPE_MODE in a program's environment override the rules [default: true]
     #[arg(long, value_name = "BOOL")]
     ask_programs: Option<bool>,
-    /// Size of the ring of each thread [default: 1MiB]
+    /// Size of the ring of each thread [default: 1MiB, and 2MiB for the first one]
     #[arg(long, value_name = "SIZE")]
     #[serde(deserialize_with = "value")]
     ring: Option<Size>,

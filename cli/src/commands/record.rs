@@ -63,7 +63,7 @@ pub struct Args {
     /// Sample one block per this many bytes (such as 512KiB) instead of recording all
     #[arg(long, value_name = "SIZE")]
     sample: Option<Size>,
-    /// Size of the ring of each thread, a power of two
+    /// Size of the ring of each thread, a power of two; by default that of the first thread is 2MiB
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = ring)]
     ring: u64,
     /// Compression of the files: plain, lz4, zstd, or zstd with a level (zstd:3)

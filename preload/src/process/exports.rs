@@ -54,6 +54,12 @@ pub unsafe extern "C" fn syscall() {
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    // SAFETY: the arguments are the program's, passed on unchanged.
+    unsafe { super::memory_lock::mlockall(flags) }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     // SAFETY: the arguments are the program's, passed on unchanged.
     unsafe { super::fork::dlclose(handle) }

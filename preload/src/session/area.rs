@@ -47,6 +47,7 @@ pub fn map(descriptor: i32, bytes: u64) -> Option<Area> {
         let header = unsafe { &*front.cast::<Header>() };
         let params = Params {
             ring_bytes: header.ring_bytes.load(Relaxed),
+            first_ring_shift: header.first_ring_shift.load(Relaxed),
             slots: header.slots.load(Relaxed),
             nodes: header.nodes.load(Relaxed),
         };
@@ -149,6 +150,11 @@ impl Area {
     /// Maps the nodes up to a number. Returns false if there is no memory for them.
     pub fn map_nodes(&self, number: u32) -> bool {
         self.entry(Table::Nodes, number).is_some()
+    }
+
+    /// Unlocks the header and the first segments, which the program has locked with all its memory.
+    pub fn unlock(&self) {
+        sys::unlock(self.front, front_bytes(&self.layout));
     }
 
     /// Returns the number of nodes that are mapped.

@@ -51,6 +51,7 @@ fn address(result: isize) -> Option<*mut u8> {
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 /// Maps private memory of zeros. Returns `None` if the system refuses.
+#[inline(never)]
 pub fn map_private(bytes: usize) -> Option<*mut u8> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     address(call!(SYS_mmap, 0, bytes, READ_WRITE, flags, usize::MAX, 0))
@@ -124,6 +125,7 @@ pub fn map_again(page: *mut u8, bytes: usize) -> Option<*mut u8> {
 }
 
 /// Unlocks memory of this library, where that is allowed.
+#[inline(never)]
 pub fn unlock(at: *mut u8, bytes: usize) {
     if Need::UNLOCK.is_allowed() {
         call!(SYS_munlock, at, bytes);
@@ -131,12 +133,14 @@ pub fn unlock(at: *mut u8, bytes: usize) {
 }
 
 /// Unmaps memory that this library has mapped.
+#[inline(never)]
 pub fn unmap(at: *mut u8, bytes: usize) {
     call!(SYS_munmap, at, bytes);
 }
 
 /// Advises the kernel about memory that this library has mapped. Returns whether it was
 /// accepted.
+#[inline(never)]
 pub fn advise(at: *mut u8, bytes: usize, advice: i32) -> bool {
     call!(SYS_madvise, at, bytes, advice) == 0
 }
@@ -179,6 +183,7 @@ pub fn release_signals(held: u64) {
 }
 
 /// Closes a descriptor of this library.
+#[inline(never)]
 pub fn close(descriptor: i32) {
     call!(SYS_close, descriptor);
 }
@@ -332,6 +337,7 @@ pub fn decimal(before: &[u8], number: u32, after: &[u8], out: &mut [u8; 32]) {
 }
 
 /// Returns the status of a file, or `None` if there is none.
+#[inline(never)]
 pub fn status(path: &CStr) -> Option<libc::stat> {
     // SAFETY: all-zero is a valid stat.
     let mut status: libc::stat = unsafe { core::mem::zeroed() };
@@ -372,6 +378,7 @@ pub fn peer_is_stopped(socket: i32) -> bool {
 }
 
 /// Opens a file for reading. Returns `None` on an error.
+#[inline(never)]
 pub fn open(path: &CStr) -> Option<i32> {
     let result = call!(SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC, 0);
     (result >= 0).then_some(result as i32)
@@ -383,6 +390,7 @@ pub fn read(descriptor: i32, bytes: &mut [u8]) -> usize {
 }
 
 /// Reads at an offset. Returns the number of bytes, 0 at the end or on an error.
+#[inline(never)]
 pub fn read_at(descriptor: i32, bytes: &mut [u8], offset: u64) -> usize {
     call!(SYS_pread64, descriptor, bytes.as_mut_ptr(), bytes.len(), offset).max(0) as usize
 }
@@ -473,6 +481,7 @@ pub fn keeping_errno<T>(body: impl FnOnce() -> T) -> T {
 }
 
 /// Sets `errno`, where a fallback of this library replaces an allocator.
+#[inline(never)]
 pub fn set_errno(value: i32) {
     // SAFETY: libc's own address of the calling thread's errno.
     unsafe { *libc::__errno_location() = value }

@@ -135,7 +135,7 @@ fn generated_nodes() -> Vec<NodeValue> {
 
 /// The journal goes to `folder`; where there is none, nothing is journaled.
 fn session_in(folder: std::path::PathBuf, nodes: &[NodeValue]) -> Arc<Session> {
-    let params = Params { ring_bytes: 1 << 20, slots: 4, nodes: 1 << 20 };
+    let params = Params { ring_bytes: 1 << 20, first_ring_shift: 0, slots: 4, nodes: 1 << 20 };
     let (mapping, _file) = Mapping::create(params).expect("an area");
     for (node, value) in (1..).zip(nodes) {
         mapping.node_cell(node).expect("room").write(*value);

@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn area_is_distinguished_from_process() {
         let process = || sys::process(std::process::id()).unwrap_or_else(|error| panic!("{error}"));
-        let params = wire::area::Params { ring_bytes: 4096, slots: 1, nodes: 16 };
+        let params = wire::area::Params { ring_bytes: 4096, first_ring_shift: 0, slots: 1, nodes: 16 };
         let area = || Mapping::create(params).unwrap_or_else(|error| panic!("{error}")).1;
         for files in [vec![area(), process()], vec![process(), area()]] {
             let held = held("7-0-7-0-trace", files).unwrap_or_else(|| panic!("no process was found"));

@@ -183,7 +183,7 @@ fn a_plan_hooks_what_it_wrote() {
     };
     let (mut plan, mut maps) = (Plan::default(), Maps::parse("555500001000-555500002000 r-xp 1000 0:0 1 /bin/x"));
     plan.add(&functions, &mapping, true, &mut maps);
-    let params = wire::Params { ring_bytes: 4096, slots: 1, nodes: 1024 };
+    let params = wire::Params { ring_bytes: 4096, first_ring_shift: 0, slots: 1, nodes: 1024 };
     let (area, _file) = Mapping::create(params).unwrap_or_else(|error| panic!("{error}"));
     plan.write(&area);
     assert_eq!(area.header().patches.load(Relaxed), 1);

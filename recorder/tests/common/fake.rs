@@ -82,11 +82,13 @@ pub fn mapped(file: &OwnedFd) -> Mapping {
 fn params_of(file: &OwnedFd) -> Params {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::from(file.try_clone().expect("a descriptor"));
-    let mut page = [0; 64];
+    const SHIFT: usize = std::mem::offset_of!(heaptape_wire::Header, first_ring_shift);
+    let mut page = [0; SHIFT + 4];
     file.read_exact_at(&mut page, 0).expect("reads");
     let number = |at: usize, size: usize| page[at..at + size].iter().rev().fold(0u64, |v, b| v << 8 | u64::from(*b));
     assert_eq!(&page[..8], b"HEAPAREA");
-    Params { ring_bytes: number(16, 8), slots: number(24, 4) as u32, nodes: number(28, 4) as u32 }
+    let small = |at| number(at, 4) as u32;
+    Params { ring_bytes: number(16, 8), first_ring_shift: small(SHIFT), slots: small(24), nodes: small(28) }
 }
 
 /// A thread of it. Does what the preload does, in the same order.
