@@ -35,7 +35,10 @@ fn each_command_has_a_page_and_examples() {
         let page = std::fs::read_to_string(folder.path().join(format!("heaptape-{command}.1"))).unwrap();
         assert!(page.contains(".SH NAME\n") && page.contains(".SH OPTIONS\n"), "{command}:\n{page}");
         assert!(page.contains(".SH EXAMPLES\n"), "{command}:\n{page}");
-        assert!(text(&["help", &command]).contains("\nExamples:\n"), "{command}");
+        for help in [["help", &command], [&command, "--help"]] {
+            let help = text(&help);
+            assert!(help.starts_with("Examples:\n") || help.contains("\nExamples:\n"), "{command}");
+        }
     }
     assert!(std::fs::read_to_string(folder.path().join("heaptape.1")).unwrap().contains("heaptape\\-export(1)"));
     assert!(text(&["man", "export"]).contains("speedscope"));

@@ -1,5 +1,6 @@
 //! `heaptape gprof`: shows gmon.out files, with the options of GNU gprof.
 
+use super::examples;
 use crate::{Outcome, terminal};
 use heaptape_analyzer::compat::gprof::{self, Completeness, Options};
 use std::io::Write;
@@ -16,6 +17,9 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let options = Options::parse(&args.args).map_err(|text| anyhow::anyhow!("{text}\n{}", gprof::options::help()))?;
     let mut out = terminal::stdout();
+    if options.help {
+        writeln!(out, "{}\n", examples::of("gprof"))?;
+    }
     let whole = gprof::run(&options, &mut out, &mut terminal::stderr())?;
     out.flush()?;
     Ok(match whole {
