@@ -12,6 +12,7 @@ pub(crate) mod imported;
 mod join;
 mod joined;
 mod process;
+mod residency;
 mod segments;
 mod start;
 pub(crate) mod tape;

@@ -23,6 +23,7 @@ pub mod profile_names;
 mod query;
 mod range;
 pub mod realloc;
+pub mod rss;
 mod segments;
 pub mod sites;
 pub mod sizes;

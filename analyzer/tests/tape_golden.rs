@@ -58,6 +58,7 @@ fn kinds(tape: &Path) -> BTreeMap<&'static str, u64> {
                 Record::End(_) => "end",
                 Record::Note(_) => "note",
                 Record::Mark(_) => "mark",
+                Record::Residency(_) => "residency",
                 Record::Inherited(_) => "inherited",
                 Record::Segment(_) => "segment",
                 Record::History(_) => "history",

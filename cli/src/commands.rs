@@ -91,6 +91,8 @@ commands! {
         free_sites FreeSites 20,
         /// Show heap fragmentation, and call sites whose blocks hold nearly empty pages
         fragmentation Fragmentation 20,
+        /// Show what the resident memory consists of, and which blocks keep free memory in use
+        rss Rss,
         /// Show which blocks contained an address, who allocated and who freed them
         address Address,
         /// Replay a recording under other allocators, and compare the memory that they take

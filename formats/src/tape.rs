@@ -12,6 +12,7 @@ pub mod frame;
 pub mod journal;
 pub mod layout;
 mod origin;
+mod residency;
 pub mod stream;
 mod symbols;
 
@@ -20,5 +21,6 @@ pub use dump::dump;
 pub use frame::{Reader, Step, Writer};
 pub use layout::*;
 pub use origin::Origin;
+pub use residency::*;
 pub use stream::{Source, Stream};
 pub use symbols::*;

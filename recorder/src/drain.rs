@@ -12,6 +12,7 @@ use crate::heart::{BEAT, Heart};
 use crate::live::WINDOW;
 use crate::process::{self, End};
 use crate::process_recording::ProcessCommand;
+use crate::residency::Request;
 use crate::session::{Session, SessionId};
 use crate::slots::{Slots, ThreadEvent};
 use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
@@ -105,13 +106,22 @@ struct Counted {
     is_outdated: bool,
 }
 
+/// The queues to which the thread sends.
+#[derive(Debug)]
+pub struct Outputs {
+    /// Messages to each digest.
+    pub workers: Vec<Sender<Message>>,
+    /// Requests to the thread that reads the pages of the processes.
+    pub residency: Sender<Request>,
+}
+
 /// State of the thread.
 #[derive(Debug)]
 struct Drain {
     clock: Clock,
     heart: Heart,
     sources: Vec<Source>,
-    workers: Vec<Sender<Message>>,
+    outputs: Outputs,
     batches: Receiver<Batch>,
     in_flight: InFlight,
 }
@@ -121,11 +131,11 @@ struct Drain {
 pub fn run(
     clock: Clock,
     commands: &Receiver<Command>,
-    workers: Vec<Sender<Message>>,
+    outputs: Outputs,
     batches: Receiver<Batch>,
     in_flight: InFlight,
 ) {
-    let mut drain = Drain { clock, heart: Heart::new(clock), sources: Vec::new(), workers, batches, in_flight };
+    let mut drain = Drain { clock, heart: Heart::new(clock), sources: Vec::new(), outputs, batches, in_flight };
     let mut pause = IDLE_INTERVAL;
     loop {
         let mut command = match commands.recv_timeout(pause) {
@@ -182,6 +192,7 @@ impl Source {
 impl Drain {
     fn start(&mut self, session: Arc<Session>, worker: usize) {
         self.send(worker, Message::Start(Arc::clone(&session)));
+        let _ = self.outputs.residency.send(Request::Watch(Arc::clone(&session), worker));
         self.heart.add(session.id, Arc::clone(&session.mapping));
         let now = Instant::now();
         self.sources.push(Source {
@@ -208,7 +219,7 @@ impl Drain {
     /// Sends a message. The heartbeat continues while the queue is full, and while many messages
     /// are sent.
     fn send(&self, worker: usize, message: Message) {
-        let Some(queue) = self.workers.get(worker) else { return };
+        let Some(queue) = self.outputs.workers.get(worker) else { return };
         let mut unsent = Some(message);
         while let Some(message) = unsent.take() {
             match queue.send_timeout(message, BEAT) {
@@ -388,6 +399,7 @@ impl Drain {
         self.sources[index].slots.finish(barrier, now, &mut batch, &self.heart);
         self.forward(index, batch);
         let source = self.sources.swap_remove(index);
+        let _ = self.outputs.residency.send(Request::Forget(id));
         self.heart.remove(id);
         self.send(source.worker, Message::Counts(id, source.slots.counts()));
         if !closes {

@@ -8,6 +8,7 @@
 //! ```
 //! Each stage is a thread with a bounded queue in front of it. A full queue stops the stage before
 //! it, in the end the rings, and then the program waits (or drops events and counts them).
+//! A thread beside them reads which pages of the processes are in memory ([`residency`]).
 //! [`recorder::Recorder`] is the interface: it owns the listening sockets ([`attach`]), the
 //! processes and their ends, and `recording.json`. [`launch`] runs a program with it.
 //!
@@ -63,6 +64,7 @@ pub mod recorder;
 pub mod release;
 pub mod release_state;
 pub mod replace;
+pub mod residency;
 pub mod running_process;
 pub mod sanitizer;
 pub mod session;

@@ -10,6 +10,7 @@ mod heap;
 mod inheritance;
 mod open_chunk;
 mod output;
+mod residency;
 mod sample_weights;
 mod schedule;
 mod segments;
@@ -77,6 +78,8 @@ pub struct ProcessRecording {
     /// Marks for the same files, and the number of all marks.
     marks: Vec<Mark>,
     marks_seen: usize,
+    /// Snapshots of pages for files that are written as a whole.
+    residency: residency::Kept,
     last_tick: u64,
     /// Whether the process was handed over to the next daemon, which counts all later events.
     is_handed_over: bool,
@@ -101,6 +104,7 @@ impl ProcessRecording {
             notes: Vec::new(),
             marks: Vec::new(),
             marks_seen: 0,
+            residency: residency::Kept::default(),
             last_tick: process.start_tick,
             is_handed_over: false,
             session,

@@ -6,7 +6,8 @@ use crate::cgroup;
 use crate::clock::{self, Clock};
 use crate::crash;
 use crate::digest::{self, Queues};
-use crate::drain::{self, Command};
+use crate::drain::{self, Command, Outputs};
+use crate::residency;
 use crate::store::{self, Stored};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use std::io;
@@ -53,7 +54,11 @@ impl Stages {
             threads.push(spawn(&format!("store-{worker}"), move || store::run(&write_jobs_in, &chunks_out, &stored))?);
             queues.push(messages_out);
         }
-        threads.push(spawn("drain", move || drain::run(clock, &commands_in, queues, batches_in, in_flight))?);
+        let (residency, requests) = unbounded();
+        let digests = queues.clone();
+        threads.push(spawn("residency", move || residency::run(&requests, &digests))?);
+        let outputs = Outputs { workers: queues, residency };
+        threads.push(spawn("drain", move || drain::run(clock, &commands_in, outputs, batches_in, in_flight))?);
         Ok(Stages { workers, commands, stored, threads })
     }
 

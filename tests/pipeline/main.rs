@@ -70,6 +70,7 @@ mod record_messages;
 mod record_signals;
 mod refusals;
 mod rights;
+mod rss;
 mod same_output;
 mod sandboxes;
 mod schemas;

@@ -18,6 +18,7 @@ from collections import Counter
 MAGIC = b"\xb7Rec"
 MAX_PAYLOAD = 64 << 20
 MAX_CHUNK = 16 << 20
+PAGE, HUGETLB = 4096, 8
 INHERITED, IMPLIED, CARRIED, INHERITED_EMPTY = 40, 41, 42, 43
 TRACES = {0: "trace.mtrc", 1: "trace.mtrc.lz4", 2: "trace.mtrc.zst"}
 TOOLS = {1: ["lz4", "-d", "-c"], 2: ["zstd", "-d", "-c", "-q"]}
@@ -89,6 +90,14 @@ def joined(text, name, item):
     return lambda data: {**before(data), name: data.list(item)}
 
 
+def residency(data):
+    """Reads a snapshot of the pages."""
+    record = fields("tick:64 end_tick:64 cause:8 method:8 resident:64 anonymous:64 file:64 shared:64 swapped:64 lacks:t unlisted:64")(data)
+    record["names"] = data.list(Bytes.text)
+    record["mappings"] = data.list(fields("gap:64 length:64 kind:8 name:32"))
+    return {**record, **fields("codec:8 plain_length:32 stored:t")(data)}
+
+
 TOTALS = [
     "allocs", "resizes", "frees", "bytes_allocated", "live_blocks", "live_bytes", "peak_bytes", "peak_blocks",
     "peak_tick", "unknown_frees", "inherited_blocks", "inherited_bytes", "implied_frees",
@@ -116,6 +125,8 @@ RECORDS = {
     14: ("history", joined("ticks:[64]", "sites", fields("site:32 blocks:[64] bytes:[64]"))),
     15: ("code", joined("", "ranges", fields("start:64 length:64 name:t"))),
     17: ("segment", fields("host:t boot:t start_ticks:64 begins:8 carried:64")),
+    19: ("mark", fields("tick:64 thread:32 text:t")),
+    20: ("residency", residency),
 }  # fmt: skip
 
 
@@ -301,6 +312,26 @@ def chunk(folder, record, free_sites, counts):
             raise Damaged(f"column {kind} has more values than the chunk has events")
 
 
+def resident_pages(record):
+    """Returns the number of pages that count as resident, and those of huge page mappings."""
+    runs, at, pages = Bytes(unpacked(record["codec"], record["stored"], record["plain_length"])), 0, 0
+    hugetlb, start = [], 0
+    for mapping in record["mappings"]:
+        start += mapping["gap"]
+        if mapping["kind"] == HUGETLB:
+            hugetlb.append((start, start + mapping["length"]))
+        start += mapping["length"]
+        if mapping["name"] > len(record["names"]):
+            raise Damaged(f"a mapping has the name {mapping['name']}")
+    while runs.more():
+        at += runs.number()
+        run = runs.number()
+        is_counted = run & 3 in (0, 1) and not any(start <= at * PAGE < end for start, end in hugetlb)
+        pages += run >> 3 if is_counted else 0
+        at += run >> 3
+    return pages + record["unlisted"]
+
+
 def accounting(accounts, recorded, gaps):
     """Returns the accounting of all threads. Where the tape's accounts do not count all chunks, `recorded` does."""
     threads = {account["thread"]: account for account in accounts}
@@ -354,6 +385,15 @@ def process(folder):
             gaps[record["thread"]] += record["events"]
         elif name == "summary":
             summary = record
+        elif name == "residency" and record["method"]:
+            try:
+                pages = resident_pages(record)
+            except Damaged as error:
+                wrong.append(f"snapshot of the pages: {error}")
+                continue
+            # The kernel's count is made later than that of the pages, and some kernels round it.
+            if abs(pages * PAGE - record["resident"]) > max(record["resident"] // 5, 1 << 20):
+                wrong.append(f"snapshot of the pages: {pages * PAGE} bytes, the kernel counts {record['resident']}")
         elif name == "end":
             unfinished = False
     if unfinished:

@@ -3,7 +3,7 @@
 
 use super::joined::{Joined, Segment};
 use super::segments::{Begins, Chains, Index, chains};
-use super::tape::Tape;
+use super::tape::{PageSnapshot, Tape};
 use super::{Events, Process, Recording};
 use crate::missing::Missing;
 use crate::saved_names::SavedNames;
@@ -157,11 +157,15 @@ fn base(segments: &[Process]) -> Option<Process> {
             missing.push(one.clone());
         }
     });
+    let snapshots = segments.iter().enumerate().flat_map(|(segment, process)| {
+        process.tape.snapshots.iter().map(move |snapshot| PageSnapshot { segment, ..snapshot.clone() })
+    });
     let tape = Tape {
         process: first.tape.process.clone(),
         inherited: first.tape.inherited.clone(),
         notes: notes.collect(),
         marks: segments.iter().flat_map(|segment| segment.tape.marks.clone()).collect(),
+        snapshots: snapshots.collect(),
         end: last.tape.end.clone(),
         segment: first.tape.segment.clone(),
         last_tick: segments.iter().map(|segment| segment.tape.last_tick).max().unwrap_or(0),
@@ -226,6 +230,8 @@ fn with_events(segments: Vec<Process>) -> Process {
 /// were in the segment before.
 fn with_sums(segments: Vec<Process>) -> Process {
     let Some(mut joined) = base(&segments) else { return Process::nothing() };
+    // Only the last folder is at hand later.
+    joined.tape.snapshots.retain(|snapshot| snapshot.segment + 1 == segments.len());
     let (mut merged, mut accounts) = (Merged::default(), BTreeMap::new());
     let mut totals = Totals::default();
     let mut rows: BTreeMap<u32, SiteSums> = BTreeMap::new();

@@ -7,7 +7,7 @@ use crate::stacks::{Mapped, Module, Site, Stacks};
 use heaptape_formats::tape::field::Text;
 use heaptape_formats::tape::{
     Account, COLUMN_PREVIOUS, Chunk, CodeRange, Codec, End, History, Inherited, Loss, Mark, Note, Process, Record,
-    Segment, SiteErrors, Source, Step, Stream, Summary, Thread,
+    Residency, Segment, SiteErrors, Source, Step, Stream, Summary, Thread,
 };
 use heaptape_formats::{Ending, Result};
 use std::collections::BTreeMap;
@@ -76,6 +76,8 @@ pub struct Tape {
     pub notes: Vec<Note>,
     /// The marks of the program, in their order.
     pub marks: Vec<Mark>,
+    /// The snapshots of the pages in memory, in their order.
+    pub snapshots: Vec<PageSnapshot>,
     /// The record of inherited blocks.
     pub inherited: Option<Inherited>,
     /// Names of generated code.
@@ -86,6 +88,17 @@ pub struct Tape {
     pub last_tick: u64,
     /// Number of events in all chunks.
     pub events: u64,
+}
+
+/// A snapshot of the pages of a process. The pages themselves are in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageSnapshot {
+    /// Offset of the record in the tape.
+    pub offset: u64,
+    /// Index of the segment in a joined process.
+    pub segment: usize,
+    /// The record without mappings and runs.
+    pub sums: Residency,
 }
 
 /// The position of a summary in a tape.
@@ -173,6 +186,12 @@ impl Tape {
             }
             Record::Note(note) => self.notes.push(note),
             Record::Mark(mark) => self.marks.push(mark),
+            Record::Residency(mut sums) => {
+                sums.stored.0.clear();
+                (sums.mappings, sums.names, sums.plain_length) = (Vec::new(), Vec::new(), 0);
+                sums.stored.0.shrink_to_fit();
+                self.snapshots.push(PageSnapshot { offset, segment: 0, sums });
+            }
             Record::Segment(segment) => self.segment = Some(segment),
             Record::Inherited(inherited) => self.inherited = Some(inherited),
             Record::History(history) => self.history = history,

@@ -45,6 +45,17 @@ pub enum Unanswerable {
     /// The recording is sampled, and the report needs every block.
     #[error("this needs every block, and the recording is sampled: how full pages are is unknown")]
     Sampled,
+    /// No process has a snapshot of its pages.
+    #[error(
+        "no snapshot of the pages of a process is in the recording: it ended too early, or an older heaptape recorded it"
+    )]
+    NoPages,
+    /// The question is about all blocks, and a filter selects some of them.
+    #[error("rss explains the memory of all blocks: it takes no filters of blocks")]
+    AllBlocks,
+    /// The pages of a snapshot cannot be read.
+    #[error("the pages of the snapshot cannot be read: {0}")]
+    BadPages(String),
     /// A timeline would have too many values.
     #[error("{groups} groups with {slices} slices are too many: use fewer --slices, --by function or --by module")]
     TooManyGroups {

@@ -60,6 +60,13 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     (
+        "rss",
+        &[
+            ("heaptape rss heaptape.redis-server.4711", "what the resident memory consisted of at the end"),
+            ("heaptape rss --at peak --top 5 heaptape.redis-server.4711", "the same when it was largest"),
+        ],
+    ),
+    (
         "whatif",
         &[
             ("heaptape whatif heaptape.redis-server.4711", "resident memory under each allocator that is installed"),

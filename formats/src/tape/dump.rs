@@ -3,6 +3,7 @@
 use super::codec::Codec;
 use super::field::Text;
 use super::layout::*;
+use super::residency::*;
 use super::symbols::*;
 use super::{Source, Step, Stream};
 use crate::Ending;
@@ -174,6 +175,7 @@ fn line(record: &Record) -> String {
             }
         }
         Record::Symbols(r) => text = symbols(r),
+        Record::Residency(r) => text = residency(r),
         Record::Segment(r) => {
             let begins = begins(r.begins);
             text = format!(
@@ -184,6 +186,52 @@ fn line(record: &Record) -> String {
         Record::Inherited(r) => {
             text = format!("inherited from {:?} tick {} blocks {} bytes {}", r.parent, r.tick, r.blocks, r.bytes);
         }
+    }
+    text
+}
+
+/// Maximum number of runs of pages that are shown of a snapshot.
+const PAGE_RUNS: usize = 50_000;
+
+fn residency(of: &Residency) -> String {
+    let mut text = format!(
+        "residency ticks {}-{} cause {} method {} resident {} anonymous {} file {} shared {} swapped {} unlisted {} lacks {:?}",
+        of.tick,
+        of.end_tick,
+        residency_cause(of.cause),
+        of.method,
+        of.resident_bytes,
+        of.anonymous_bytes,
+        of.file_bytes,
+        of.shared_bytes,
+        of.swapped_bytes,
+        of.unlisted_pages,
+        of.lacks
+    );
+    let mut at = 0_u64;
+    for Mapping { gap, length, kind, name } in &of.mappings {
+        at = at.wrapping_add(*gap);
+        let name = (*name as usize).checked_sub(1).and_then(|index| of.names.get(index));
+        let _ = write!(text, "\n  mapping {at:#x}+{length:#x} kind {kind}");
+        if let Some(name) = name {
+            let _ = write!(text, " {:?}", name.lossy().chars().take(SYMBOL_LETTERS).collect::<String>());
+        }
+        at = at.wrapping_add(*length);
+    }
+    let runs = match of.runs() {
+        Ok(runs) => runs,
+        Err(error) => {
+            let _ = write!(text, "\n  {error}");
+            return text;
+        }
+    };
+    for run in runs.iter().take(PAGE_RUNS) {
+        let huge = if run.is_huge { " huge" } else { "" };
+        let kind = format!("{:?}", run.kind).to_lowercase();
+        let _ = write!(text, "\n  pages {:#x}+{} {kind}{huge}", run.first, run.pages);
+    }
+    if let Some(more) = runs.len().checked_sub(PAGE_RUNS + 1) {
+        let _ = write!(text, "\n  {} more runs", more + 1);
     }
     text
 }

@@ -19,7 +19,7 @@ use crate::symbols::Job;
 use crate::trace::Chunk;
 use crossbeam_channel::Sender;
 use formats::recording::Accounting;
-use formats::tape::{self, Accounts, Entry, Record as TapeRecord, SiteSums};
+use formats::tape::{self, Accounts, Entry, Record as TapeRecord, Residency, SiteSums};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -54,6 +54,8 @@ pub enum ProcessCommand {
     View(usize, Sender<View>),
     /// A note for the readers of the recording.
     Note(String),
+    /// The pages that the process has in memory.
+    Residency(Box<Residency>),
 }
 
 /// The segments of a process.
@@ -159,6 +161,7 @@ impl ProcessRecording {
             }
             ProcessCommand::View(max_sites, reply) => drop(reply.send(self.view(max_sites))),
             ProcessCommand::Note(text) => self.note(text),
+            ProcessCommand::Residency(record) => self.residency(*record, out),
         }
     }
 
@@ -282,6 +285,7 @@ impl ProcessRecording {
         records.extend(self.segments.inherited.clone().map(TapeRecord::Inherited));
         records.extend(self.notes.iter().cloned().map(TapeRecord::Note));
         records.extend(self.marks.iter().cloned().map(TapeRecord::Mark));
+        records.extend(self.residency.iter().cloned().map(TapeRecord::Residency));
         self.write_clock();
         records.append(self.output.records());
         let is_over = end.is_some_and(|end| end != End::RUNNING);

@@ -105,6 +105,7 @@ pub fn read(folder: &Path) -> Back {
                 | Record::Symbols(_)
                 | Record::HistoryErrors(_)
                 | Record::Segment(_)
+                | Record::Residency(_)
                 | Record::Mark(_) => {}
             },
             Step::End(ending) => {

@@ -411,12 +411,29 @@ fn made_tape() -> Vec<u8> {
         tape::Record::Inherited(tape::Inherited { parent: "6.program".into(), ..Default::default() }),
         tape::Record::Segment(tape::Segment { begins: tape::SEGMENT_CARRIED, carried: 1, ..Default::default() }),
         tape::Record::ModuleGone(tape::ModuleGone { number: 1 }),
+        tape::Record::Residency(residency()),
         tape::Record::End(tape::End { reason: tape::END_EXITED, ..Default::default() }),
     ];
     for record in records {
         writer.record(&record, &mut out);
     }
     out
+}
+
+/// Returns a snapshot of pages with runs of each kind.
+fn residency() -> tape::Residency {
+    let mut runs = tape::PageRuns::default();
+    for (number, kind) in
+        [tape::PageKind::Anonymous, tape::PageKind::File, tape::PageKind::Zero].into_iter().enumerate()
+    {
+        let first = 16 + 4 * number as u64;
+        runs.push(tape::PageRun { first, pages: 2, kind, is_huge: number == 1 });
+    }
+    let mapping = tape::Mapping { gap: 16 << 12, length: 64 << 12, kind: tape::MAPPING_FILE, name: 1 };
+    let (names, mappings) = (vec!["/usr/bin/program".into()], vec![mapping]);
+    let mut record = tape::Residency { method: tape::PAGES_SCAN, names, mappings, ..Default::default() };
+    runs.pack_into(&mut record).unwrap_or_else(|error| panic!("runs: {error}"));
+    record
 }
 
 /// Names of a module, not packed, so that changes of their bytes reach the reader of the table.

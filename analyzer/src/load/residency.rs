@@ -1,0 +1,28 @@
+//! The snapshots of the pages of a process.
+
+use super::tape::PageSnapshot;
+use super::{Events, Process};
+use heaptape_formats::recording::TAPE;
+use heaptape_formats::tape::{Record, Residency, Source, Step, Stream};
+use std::fs::File;
+
+/// Reads the record at an offset of a tape.
+fn read<S: Source + ?Sized>(tape: &S, offset: u64) -> Option<Residency> {
+    match Stream::at(tape, offset).step() {
+        Ok(Step::Record(_, Record::Residency(record))) => Some(record),
+        _ => None,
+    }
+}
+
+impl Process {
+    /// Reads a snapshot of this process with its mappings and runs of pages; `None` if the file
+    /// does not have it any more.
+    pub fn page_snapshot(&self, snapshot: &PageSnapshot) -> Option<Residency> {
+        match &self.events {
+            Events::Taped { tape, .. } => read(tape, snapshot.offset),
+            Events::Joined(joined) => joined.segments.get(snapshot.segment)?.process.page_snapshot(snapshot),
+            Events::Sums => read(&File::open(self.path.join(TAPE)).ok()?, snapshot.offset),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! The resident memory of a process, divided by what it is used for: its pages from a snapshot,
+//! joined with the blocks that were live at that time.
+
+use super::covered::Covered;
+use super::row;
+use super::size_class::Allocator;
+use heaptape_formats::tape::{
+    MAPPING_HEAPTAPE, MAPPING_HUGETLB, MAPPING_SHARED, MAPPING_STACK, Mapping, PageKind, PageRun,
+};
+use rustc_hash::FxHashMap;
+
+/// A block that is live at the snapshot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LiveBlock {
+    /// Address of the first byte.
+    pub address: u64,
+    /// Requested size in bytes.
+    pub size: u64,
+    /// Tick of its allocation.
+    pub tick: u64,
+    /// Number of its call site.
+    pub site: u32,
+}
+
+/// The bytes of resident memory by use. Their sum is the resident memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bill {
+    /// Requested bytes of live blocks.
+    pub live: u64,
+    /// What the allocator reserves for them in addition, by its size classes.
+    pub slack: u64,
+    /// Other bytes of pages that live blocks are on.
+    pub held: u64,
+    /// Pages that once held blocks, and hold none now.
+    pub free_pages: u64,
+    /// Memory of the process that never was a block.
+    pub never_block: u64,
+    /// Anonymous memory of a process whose blocks are not known.
+    pub undivided: u64,
+    /// Resident pages of files.
+    pub files: u64,
+    /// Pages that are shared with other processes and of no file on a disk.
+    pub shared: u64,
+    /// Pages of the stacks of threads.
+    pub stacks: u64,
+    /// The area, the library and the tables of heaptape.
+    pub heaptape: u64,
+    /// Pages that the snapshot does not list.
+    pub unlisted: u64,
+}
+
+impl Bill {
+    /// Returns the sum of all bytes.
+    pub const fn sum(&self) -> u64 {
+        self.live
+            + self.slack
+            + self.held
+            + self.free_pages
+            + self.never_block
+            + self.undivided
+            + self.files
+            + self.shared
+            + self.stacks
+            + self.heaptape
+            + self.unlisted
+    }
+}
+
+/// What the blocks of a site keep in memory, and what they do not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SiteMemory {
+    /// Free bytes of pages on which its blocks are. The free bytes of a page with blocks of
+    /// several sites are divided by their bytes on it.
+    pub pinned: u64,
+    /// Number of its blocks on pages with free bytes.
+    pub blocks: u64,
+    /// Bytes of these blocks on such pages.
+    pub live: u64,
+    /// Number of pages on which there are blocks of no other site.
+    pub alone_pages: u64,
+    /// Bytes that its blocks occupy on such pages.
+    pub alone_occupied: u64,
+    /// Tick of the allocation of the oldest and the youngest of its blocks on pages with free
+    /// bytes.
+    pub ticks: Option<(u64, u64)>,
+    /// Live bytes on pages that are not in memory and not swapped out.
+    pub untouched: u64,
+}
+
+/// The resident memory by use and by site.
+#[derive(Debug, Default)]
+pub struct Resident {
+    /// The bytes by use.
+    pub bill: Bill,
+    /// The memory of each site.
+    pub sites: Vec<SiteMemory>,
+    /// Live bytes on pages that are not in memory and not swapped out.
+    pub untouched: u64,
+    /// Live bytes on pages that are swapped out, and the bytes of all such pages.
+    pub swapped: (u64, u64),
+    /// Bytes of pages that were read and never written: they are not resident.
+    pub zero: u64,
+    /// Bytes of resident pages that belong to huge pages.
+    pub huge: u64,
+}
+
+/// A live block with the bytes that it occupies.
+#[derive(Clone, Copy, Debug)]
+struct Used {
+    start: u64,
+    end: u64,
+    live_end: u64,
+    block: LiveBlock,
+}
+
+/// Returns the blocks by address. Where the bytes of two overlap, they belong to the later one.
+fn used(mut blocks: Vec<LiveBlock>, allocator: impl Fn(&LiveBlock) -> Allocator) -> Vec<Used> {
+    blocks.sort_unstable_by_key(|block| (block.address, std::cmp::Reverse(block.tick)));
+    blocks.dedup_by_key(|block| block.address);
+    let mut used: Vec<Used> = Vec::with_capacity(blocks.len());
+    for block in blocks {
+        let occupied = allocator(&block).occupied(block.address, block.size);
+        let mut start = occupied.start;
+        if let Some(last) = used.last_mut() {
+            last.live_end = last.live_end.min(block.address);
+            // The header before a block is not part of the block before.
+            start = start.max(last.live_end);
+            last.end = last.end.min(start);
+        }
+        let live_end = block.address.saturating_add(block.size);
+        used.push(Used { start, end: occupied.end.max(live_end), live_end, block });
+    }
+    used
+}
+
+/// A mapping with its addresses.
+#[derive(Clone, Copy, Debug)]
+struct MappedRange {
+    start: u64,
+    end: u64,
+    kind: u8,
+}
+
+/// The mappings with their addresses.
+#[derive(Debug, Default)]
+pub struct Ranges(Vec<MappedRange>);
+
+impl Ranges {
+    /// Computes the addresses of mappings.
+    pub fn of(mappings: &[Mapping]) -> Ranges {
+        let mut at = 0_u64;
+        let range = |mapping: &Mapping| {
+            let start = at.saturating_add(mapping.gap);
+            at = start.saturating_add(mapping.length);
+            MappedRange { start, end: at, kind: mapping.kind }
+        };
+        Ranges(mappings.iter().map(range).collect())
+    }
+
+    /// Returns the kind of the mapping of an address, and the first address of another one.
+    fn at(&self, address: u64) -> (u8, u64) {
+        let next = self.0.partition_point(|range| range.start <= address);
+        let until = self.0.get(next).map_or(u64::MAX, |range| range.start);
+        match next.checked_sub(1).and_then(|index| self.0.get(index)) {
+            Some(range) if address < range.end => (range.kind, range.end.min(until)),
+            _ => (0, until),
+        }
+    }
+}
+
+/// The blocks on one page.
+#[derive(Debug, Default)]
+struct PageUse {
+    live: u64,
+    slack: u64,
+    /// Live and occupied bytes, by site.
+    sites: FxHashMap<u32, (u64, u64)>,
+}
+
+/// The state of a computation.
+struct Join<'a> {
+    page: u64,
+    used: &'a [Used],
+    ranges: &'a Ranges,
+    covered: Option<&'a Covered>,
+    /// Whether a block was already counted as one that keeps a page.
+    counted: Vec<bool>,
+    page_use: PageUse,
+    found: Resident,
+}
+
+/// Divides the resident memory. `blocks` are the live blocks, and `covered` has the pages that ever
+/// held one; without it the blocks are not known.
+pub fn divide(
+    runs: &[PageRun],
+    ranges: &Ranges,
+    page: u64,
+    blocks: Vec<LiveBlock>,
+    allocator: impl Fn(&LiveBlock) -> Allocator,
+    covered: Option<&Covered>,
+) -> Resident {
+    let used = used(blocks, allocator);
+    let (counted, found) = (vec![false; used.len()], Resident::default());
+    let mut join =
+        Join { page: page.max(512), used: &used, ranges, covered, counted, page_use: PageUse::default(), found };
+    let mut first = 0;
+    let mut untouched_from = 0;
+    for run in runs {
+        let (start, end) = (run.first.saturating_mul(join.page), run.end().saturating_mul(join.page));
+        match run.kind {
+            PageKind::Zero => {
+                join.found.zero += end - start;
+                continue;
+            }
+            PageKind::Swapped => {
+                join.found.swapped.1 += end - start;
+                join.found.swapped.0 += join.live_bytes(start, end);
+                join.untouched(untouched_from, start);
+                untouched_from = end;
+                continue;
+            }
+            PageKind::Anonymous | PageKind::File => {}
+        }
+        if join.ranges.at(start).0 == MAPPING_HUGETLB {
+            continue;
+        }
+        join.untouched(untouched_from, start);
+        untouched_from = end;
+        join.found.huge += if run.is_huge { end - start } else { 0 };
+        let mut at = start;
+        while at < end {
+            while first < used.len() && used[first].end <= at {
+                first += 1;
+            }
+            at = join.step(first, at, end, run.kind);
+        }
+    }
+    join.untouched(untouched_from, u64::MAX);
+    join.found
+}
+
+impl Join<'_> {
+    /// Divides the pages from `at` on, up to `end` at most, where `first` is the first block that
+    /// ends after `at`. Returns the first address that is not divided yet.
+    fn step(&mut self, first: usize, at: u64, end: u64, kind: PageKind) -> u64 {
+        let page = self.page;
+        match self.used.get(first) {
+            // A block that covers whole pages.
+            Some(one) if one.block.address <= at && one.live_end >= at + page => {
+                let to = end.min(one.live_end / page * page);
+                self.found.bill.live += to - at;
+                to
+            }
+            // Whole pages that an allocator keeps for a block.
+            Some(one) if one.live_end <= at && one.end >= at + page => {
+                let to = end.min(one.end / page * page);
+                self.found.bill.slack += to - at;
+                to
+            }
+            Some(one) if one.start < at + page => {
+                self.shared_page(first, at);
+                at + page
+            }
+            next => {
+                let limit = next.map_or(end, |one| one.start / page * page).clamp(at + page, end.max(at + page));
+                self.empty_pages(at, limit, kind);
+                limit
+            }
+        }
+    }
+
+    /// Divides a page on which there are blocks.
+    fn shared_page(&mut self, first: usize, at: u64) {
+        let end = at + self.page;
+        let here = self.used[first..].iter().take_while(|one| one.start < end).count();
+        let inside = |from: u64, to: u64| to.min(end).saturating_sub(from.max(at));
+        let (mut live, mut slack) = (0, 0);
+        for one in &self.used[first..first + here] {
+            let own = inside(one.block.address, one.live_end);
+            let occupied = inside(one.start, one.end).max(own);
+            (live, slack) = (live + own, slack + occupied - own);
+            let sums = self.page_use.sites.entry(one.block.site).or_default();
+            *sums = (sums.0 + own, sums.1 + occupied);
+        }
+        (self.page_use.live, self.page_use.slack) = (live, slack);
+        let free = self.page.saturating_sub(live + slack);
+        let bill = &mut self.found.bill;
+        (bill.live, bill.slack, bill.held) = (bill.live + live, bill.slack + slack, bill.held + free);
+        let is_alone = self.page_use.sites.len() == 1;
+        for (site, (own, occupied)) in self.page_use.sites.drain() {
+            let memory = row(&mut self.found.sites, site);
+            memory.pinned += free * occupied / (live + slack).max(1);
+            memory.live += if free > 0 { own } else { 0 };
+            if is_alone {
+                memory.alone_pages += 1;
+                memory.alone_occupied += occupied;
+            }
+        }
+        if free == 0 {
+            return;
+        }
+        for (one, counted) in self.used[first..first + here].iter().zip(&mut self.counted[first..first + here]) {
+            let memory = row(&mut self.found.sites, one.block.site);
+            memory.blocks += u64::from(!std::mem::replace(counted, true));
+            let tick = one.block.tick;
+            memory.ticks = Some(memory.ticks.map_or((tick, tick), |(low, high)| (low.min(tick), high.max(tick))));
+        }
+    }
+
+    /// Divides pages on which there are no blocks.
+    fn empty_pages(&mut self, from: u64, to: u64, kind: PageKind) {
+        let (mut at, page) = (from, self.page);
+        while at < to {
+            let (mapping, until) = self.ranges.at(at);
+            let until = until.min(to).max(at + page) / page * page;
+            let bytes = until - at;
+            let free = match self.covered {
+                Some(covered) => covered.count(at / page, until / page) * page,
+                None => 0,
+            };
+            let bill = &mut self.found.bill;
+            bill.free_pages += free;
+            let other = match (mapping, kind) {
+                (MAPPING_HEAPTAPE, _) => &mut bill.heaptape,
+                (MAPPING_STACK, _) => &mut bill.stacks,
+                (MAPPING_SHARED, _) => &mut bill.shared,
+                (_, PageKind::File) => &mut bill.files,
+                (heaptape_formats::tape::MAPPING_FILE | heaptape_formats::tape::MAPPING_KERNEL, _) => &mut bill.files,
+                _ if self.covered.is_none() => &mut bill.undivided,
+                _ => &mut bill.never_block,
+            };
+            *other += bytes - free;
+            at = until;
+        }
+    }
+
+    /// Returns the live bytes of an address range.
+    fn live_bytes(&self, from: u64, to: u64) -> u64 {
+        let first = self.used.partition_point(|one| one.live_end <= from);
+        let here = self.used[first..].iter().take_while(|one| one.block.address < to);
+        here.map(|one| one.live_end.min(to).saturating_sub(one.block.address.max(from))).sum()
+    }
+
+    /// Adds the live bytes of a range that is not in memory.
+    fn untouched(&mut self, from: u64, to: u64) {
+        if from >= to {
+            return;
+        }
+        let first = self.used.partition_point(|one| one.live_end <= from);
+        for one in self.used[first..].iter().take_while(|one| one.block.address < to) {
+            let bytes = one.live_end.min(to).saturating_sub(one.block.address.max(from));
+            self.found.untouched += bytes;
+            row(&mut self.found.sites, one.block.site).untouched += bytes;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heaptape_formats::tape::{MAPPING_ANONYMOUS, MAPPING_FILE};
+
+    const PAGE: u64 = 4096;
+
+    fn run(first: u64, pages: u64, kind: PageKind) -> PageRun {
+        PageRun { first, pages, kind, is_huge: false }
+    }
+
+    fn block(address: u64, size: u64, site: u32) -> LiveBlock {
+        LiveBlock { address, size, site, tick: address }
+    }
+
+    #[test]
+    fn each_byte_of_resident_memory_is_counted_once() {
+        let mappings = [
+            Mapping { gap: 0x10 * PAGE, length: 64 * PAGE, kind: MAPPING_ANONYMOUS, name: 0 },
+            Mapping { gap: 0, length: 4 * PAGE, kind: MAPPING_FILE, name: 0 },
+            Mapping { gap: 0, length: 2 * PAGE, kind: MAPPING_HEAPTAPE, name: 0 },
+            Mapping { gap: 0, length: 2 * PAGE, kind: MAPPING_STACK, name: 0 },
+        ];
+        let anonymous = PageKind::Anonymous;
+        let runs = [
+            run(0x10, 8, anonymous),
+            run(0x18, 1, PageKind::Zero),
+            run(0x19, 1, PageKind::Swapped),
+            run(0x20, 4, anonymous),
+            run(0x50, 1, PageKind::File),
+            run(0x51, 1, anonymous),
+            run(0x54, 2, PageKind::File),
+            run(0x56, 1, anonymous),
+        ];
+        let blocks = vec![
+            // Alone on its page.
+            block(0x10 * PAGE + 16, 100, 1),
+            // Two on one page, of which the second covers two and a half further ones.
+            block(0x11 * PAGE, 1000, 1),
+            block(0x11 * PAGE + 2048, 2048 + 2 * PAGE + 2048, 2),
+            // Half of it is not in memory, one page of it is swapped out.
+            block(0x19 * PAGE, 3 * PAGE, 3),
+        ];
+        let mut covered = Covered::new(&runs, PAGE, 100);
+        let event = crate::event::Event {
+            kind: crate::event::Kind::Alloc,
+            entry: 1,
+            thread: 1,
+            site: 1,
+            number: 0,
+            index: 1,
+            address: 0,
+            size: 0,
+            weight: 0,
+            tick: 0,
+        };
+        let freed = super::super::live_set::Block { address: 0x20 * PAGE, size: 2 * PAGE, ..Default::default() };
+        super::super::Model::alloc(&mut covered, &event, &freed);
+        let found = divide(&runs, &Ranges::of(&mappings), PAGE, blocks, |_| Allocator::Unknown, Some(&covered));
+        let bill = found.bill;
+        assert_eq!(bill.live, 100 + 1000 + 2048 + 2 * PAGE + 2048);
+        assert_eq!(bill.slack, 0);
+        assert_eq!(bill.held, (PAGE - 100) + (PAGE - 1000 - 2048) + 2048);
+        assert_eq!(bill.free_pages, 2 * PAGE);
+        assert_eq!(bill.never_block, 3 * PAGE + 2 * PAGE);
+        assert_eq!((bill.files, bill.heaptape, bill.stacks), (2 * PAGE, 2 * PAGE, PAGE));
+        assert_eq!(bill.sum(), (8 + 4 + 2 + 2 + 1) * PAGE, "all but the pages that are not resident");
+        assert_eq!((found.zero, found.swapped, found.untouched), (PAGE, (PAGE, PAGE), 2 * PAGE));
+        assert_eq!(found.sites[3].untouched, 2 * PAGE);
+        assert_eq!((found.sites[1].blocks, found.sites[1].live, found.sites[1].alone_pages), (2, 1100, 1));
+        let shared = PAGE - 1000 - 2048;
+        assert_eq!(found.sites[1].pinned, PAGE - 100 + shared * 1000 / 3048);
+        assert_eq!(found.sites[1].ticks, Some((0x10 * PAGE + 16, 0x11 * PAGE)));
+    }
+
+    #[test]
+    fn slack_ends_at_the_next_block() {
+        let runs = [run(1, 1, PageKind::Anonymous)];
+        let blocks = vec![block(PAGE + 16, 24, 1), block(PAGE + 48, 1, 2), block(PAGE + 80, 1, 1)];
+        let covered = Covered::new(&runs, PAGE, 1);
+        let found = divide(&runs, &Ranges::default(), PAGE, blocks, |_| Allocator::Glibc, Some(&covered));
+        assert_eq!((found.bill.live, found.bill.slack), (26, 3 * 32 - 26));
+        assert_eq!(found.bill.sum(), PAGE);
+    }
+
+    #[test]
+    fn memory_of_unknown_blocks_is_not_divided() {
+        let runs = [run(1, 3, PageKind::Anonymous)];
+        let found = divide(&runs, &Ranges::default(), PAGE, Vec::new(), |_| Allocator::Glibc, None);
+        assert_eq!((found.bill.undivided, found.bill.sum()), (3 * PAGE, 3 * PAGE));
+    }
+}

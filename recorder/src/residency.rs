@@ -1,0 +1,114 @@
+//! A thread that takes snapshots of the pages that the recorded processes have in memory, so that
+//! a report can explain their resident memory. It stops no process, and it takes at most a 200th
+//! of a processor: after each round it waits 200 times as long as the round took.
+
+mod mappings;
+#[allow(unsafe_code)]
+mod pages;
+mod schedule;
+mod snapshot;
+
+use crate::clock;
+use crate::digest::Message;
+use crate::process_recording::ProcessCommand;
+use crate::session::{Session, SessionId};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use formats::tape::{RESIDENCY_REQUEST, Residency};
+use schedule::Schedule;
+use snapshot::Attempt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+use wire::area::ACTIVATION_DORMANT;
+
+/// Minimum time between two rounds.
+const ROUND: Duration = Duration::from_millis(100);
+/// Share of a processor that the thread may take: one in this number.
+const SHARE: u32 = 200;
+
+/// A request to the thread.
+#[derive(Debug)]
+pub enum Request {
+    /// A session begins; this worker is its digest.
+    Watch(Arc<Session>, usize),
+    /// A session has ended.
+    Forget(SessionId),
+    /// A snapshot is taken as soon as possible.
+    Take(SessionId),
+}
+
+/// A process that is watched.
+#[derive(Debug)]
+struct Watched {
+    session: Arc<Session>,
+    worker: usize,
+    schedule: Schedule,
+    is_requested: bool,
+}
+
+/// The thread: runs until the sender of requests is gone.
+pub fn run(requests: &Receiver<Request>, workers: &[Sender<Message>]) {
+    let mut watched: Vec<Watched> = Vec::new();
+    let mut due = Instant::now();
+    loop {
+        let request = match watched.is_empty() {
+            true => requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            false => requests.recv_deadline(due),
+        };
+        match request {
+            Ok(Request::Watch(session, worker)) => {
+                if watched.is_empty() {
+                    due = due.max(Instant::now() + schedule::FIRST_DELAY);
+                }
+                let schedule = Schedule::new(Instant::now());
+                watched.push(Watched { session, worker, schedule, is_requested: false });
+            }
+            Ok(Request::Forget(id)) => watched.retain(|one| one.session.id != id),
+            Ok(Request::Take(id)) => {
+                watched.iter_mut().filter(|one| one.session.id == id).for_each(|one| one.is_requested = true);
+                due = Instant::now();
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let before = clock::thread_time();
+                for one in &mut watched {
+                    one.look(workers);
+                }
+                let took = clock::thread_time().saturating_sub(before);
+                due = Instant::now() + ROUND.max(took * SHARE);
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+impl Watched {
+    /// Takes a snapshot if one is due, and sends it to the digest.
+    fn look(&mut self, workers: &[Sender<Message>]) {
+        let Session { stats, mapping, process, clock, id, .. } = &*self.session;
+        if mapping.header().activation.0.load(Relaxed) == ACTIVATION_DORMANT {
+            return;
+        }
+        let (now, page) = (Instant::now(), u64::from(process.page_size).max(512));
+        let resident = || snapshot::resident_bytes(process.pid, page);
+        let due = self.schedule.due(now, &stats.now(), resident);
+        let cause = if std::mem::take(&mut self.is_requested) { Some(RESIDENCY_REQUEST) } else { due };
+        let Some(cause) = cause else { return };
+        let record = match snapshot::take(process.pid, page, clock, cause) {
+            Attempt::Taken(record) => *record,
+            Attempt::Gone => return,
+            Attempt::Refused(_) if self.schedule.was_refused() => return,
+            Attempt::Refused(why) => {
+                self.schedule.refuse();
+                snapshot::refused(process.pid, clock, cause, &why)
+            }
+        };
+        self.schedule.taken(Instant::now(), &record);
+        send(workers, self.worker, *id, record);
+    }
+}
+
+fn send(workers: &[Sender<Message>], worker: usize, id: SessionId, record: Residency) {
+    if let Some(queue) = workers.get(worker) {
+        let _ = queue.send(Message::Process(id, ProcessCommand::Residency(Box::new(record))));
+    }
+}

@@ -1,0 +1,108 @@
+//! Takes a snapshot of the pages of a process.
+
+use super::mappings::Mappings;
+use super::pages;
+use crate::clock::Clock;
+use formats::tape::field::Text;
+use formats::tape::{PageRuns, Residency};
+use std::fs::File;
+use std::io::{self, Read};
+
+/// Maximum number of bytes of `maps` that are read: about 200,000 mappings.
+const MAX_MAPS: u64 = 20 << 20;
+/// Maximum number of bytes of `status` that are read.
+const MAX_STATUS: u64 = 16 << 10;
+
+/// The outcome of an attempt to take a snapshot.
+#[derive(Debug)]
+pub enum Attempt {
+    /// The snapshot was taken.
+    Taken(Box<Residency>),
+    /// The pages may not be read, or cannot be. The text is the reason.
+    Refused(String),
+    /// The process is gone, or executes a program that is not recorded yet.
+    Gone,
+}
+
+/// Returns the resident memory of a process in bytes, from `/proc/PID/statm`.
+pub fn resident_bytes(pid: u32, page: u64) -> Option<u64> {
+    let mut text = String::new();
+    File::open(format!("/proc/{pid}/statm")).ok()?.take(256).read_to_string(&mut text).ok()?;
+    text.split(' ').nth(1)?.parse::<u64>().ok()?.checked_mul(page)
+}
+
+/// Stores the sums of `/proc/PID/status` in a snapshot.
+///
+/// # Errors
+/// The error of the file.
+fn add_status(pid: u32, snapshot: &mut Residency) -> io::Result<()> {
+    let mut text = Vec::new();
+    File::open(format!("/proc/{pid}/status"))?.take(MAX_STATUS).read_to_end(&mut text)?;
+    for line in String::from_utf8_lossy(&text).lines() {
+        let Some((name, value)) = line.split_once(':') else { continue };
+        let field = match name {
+            "VmRSS" => &mut snapshot.resident_bytes,
+            "RssAnon" => &mut snapshot.anonymous_bytes,
+            "RssFile" => &mut snapshot.file_bytes,
+            "RssShmem" => &mut snapshot.shared_bytes,
+            "VmSwap" => &mut snapshot.swapped_bytes,
+            _ => continue,
+        };
+        let kibibytes: u64 = value.trim().trim_end_matches("kB").trim().parse().unwrap_or(0);
+        *field = kibibytes.saturating_mul(1024);
+    }
+    Ok(())
+}
+
+/// Reads maps, pages and sums. Returns `false` if the process does not have an area of a recording.
+///
+/// # Errors
+/// The error of one of the files.
+fn read(pid: u32, page: u64, clock: &Clock, snapshot: &mut Residency) -> io::Result<bool> {
+    // Both files belong to the program that the process executes now, also after a later exec.
+    let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
+    let mut maps = Vec::new();
+    File::open(format!("/proc/{pid}/maps"))?.take(MAX_MAPS).read_to_end(&mut maps)?;
+    let mappings = Mappings::parse(&String::from_utf8_lossy(&maps));
+    if !mappings.has_area {
+        return Ok(false);
+    }
+    if maps.len() as u64 == MAX_MAPS {
+        snapshot.lacks = "the process has too many mappings".into();
+    }
+    let mut runs = PageRuns::default();
+    snapshot.tick = clock.now();
+    snapshot.method = pages::pages(&pagemap, page, mappings.ranges(), &mut runs)?;
+    snapshot.end_tick = clock.now();
+    add_status(pid, snapshot)?;
+    mappings.store_into(snapshot);
+    runs.pack_into(snapshot)?;
+    Ok(true)
+}
+
+/// Takes a snapshot of a process.
+pub fn take(pid: u32, page: u64, clock: &Clock, cause: u8) -> Attempt {
+    let mut snapshot = Residency { cause, ..Residency::default() };
+    match read(pid, page, clock, &mut snapshot) {
+        // A process that ends has no memory any more.
+        Ok(true) if snapshot.resident_bytes == 0 => Attempt::Gone,
+        Ok(true) => Attempt::Taken(Box::new(snapshot)),
+        Ok(false) => Attempt::Gone,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Attempt::Refused(format!("the recorder may not read /proc/{pid}/pagemap ({error})"))
+        }
+        Err(error) if std::path::Path::new(&format!("/proc/{pid}/pagemap")).exists() => {
+            Attempt::Refused(format!("/proc/{pid}/pagemap: {error}"))
+        }
+        Err(_) => Attempt::Gone,
+    }
+}
+
+/// Returns a record that states why there are no pages.
+pub fn refused(pid: u32, clock: &Clock, cause: u8, why: &str) -> Residency {
+    let tick = clock.now();
+    let mut record = Residency { tick, end_tick: tick, cause, lacks: Text::from(why), ..Residency::default() };
+    // The sums may be readable all the same.
+    let _ = add_status(pid, &mut record);
+    record
+}

@@ -1,0 +1,116 @@
+//! `heaptape rss`: the parts add up to what the kernel counts, and the blocks that keep pages are
+//! those that a program with its own count of pages planted.
+
+use heaptape_tests::{Program, Recording, target};
+use serde_json::Value;
+
+/// Returns the report on the process with the most resident memory.
+#[track_caller]
+fn rss(recording: &Recording, arguments: &[&str]) -> Value {
+    let output = recording.heaptape(&[&["rss", "--json"], arguments].concat()).success();
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let processes = answer["processes"].as_array().expect("processes").iter();
+    let largest = processes.max_by_key(|process| process["rss"]["resident_bytes"].as_u64());
+    largest.expect("a process")["rss"].clone()
+}
+
+fn part(report: &Value, name: &str) -> u64 {
+    let parts = report["parts"].as_array().expect("parts");
+    let found = parts.iter().find(|part| part["name"] == name).expect("the part");
+    found["bytes"].as_u64().expect("bytes")
+}
+
+/// Asserts that the parts add up to what the kernel counts, within a hundredth.
+#[track_caller]
+fn assert_adds_up(report: &Value) {
+    let number = |key: &str| report[key].as_u64().unwrap_or_else(|| panic!("{key}: {report:#}"));
+    let (sum, resident) = (number("sum_bytes"), number("resident_bytes"));
+    assert!(sum.abs_diff(resident) * 100 <= resident, "{sum} and {resident}: {report:#}");
+    let parts = report["parts"].as_array().expect("parts");
+    assert_eq!(parts.iter().filter_map(|part| part["bytes"].as_u64()).sum::<u64>(), sum, "{report:#}");
+}
+
+/// The counts that `keeps_pages` prints.
+fn oracle(recording: &Recording, name: &str) -> u64 {
+    let text = recording.outcome.text();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{name}: {text}"));
+    line.trim().parse().expect("a number")
+}
+
+#[track_caller]
+fn assert_within_a_hundredth(found: u64, expected: u64, report: &Value) {
+    assert!(found.abs_diff(expected) * 100 <= expected, "{found}, the program counts {expected}: {report:#}");
+}
+
+/// Asserts that the sessions are the blocks that pin most, and that they pin what the program
+/// counts. They have one stack for each function that starts a thread.
+#[track_caller]
+fn assert_sessions_pin(recording: &Recording, report: &Value) {
+    let rows = report["pinned"].as_array().expect("rows");
+    assert_eq!(rows[0]["stack"][0]["function"], "make_session", "{report:#}");
+    let of_sessions = || rows.iter().filter(|row| row["stack"][0]["function"] == "make_session");
+    let sum = |key: &str| of_sessions().filter_map(|row| row[key].as_u64()).sum::<u64>();
+    assert_within_a_hundredth(sum("pinned_bytes"), oracle(recording, "pinned"), report);
+    assert_eq!(sum("live_bytes"), oracle(recording, "sessions"), "{report:#}");
+}
+
+#[test]
+fn pinned_and_untouched_memory_is_what_the_program_counts() {
+    let recording = Program::new(target::c("keeps_pages")).arg("4").recorded().success();
+    let report = rss(&recording, &[]);
+    assert_adds_up(&report);
+    assert_within_a_hundredth(report["resident_bytes"].as_u64().unwrap_or(0), oracle(&recording, "resident"), &report);
+    assert_eq!(report["allocator"], "glibc");
+    assert_sessions_pin(&recording, &report);
+    let first = &report["untouched"][0];
+    assert_eq!(first["stack"][0]["function"], "reserve_buffer", "{report:#}");
+    assert_eq!(first["untouched_bytes"].as_u64(), Some(oracle(&recording, "untouched")), "{report:#}");
+    let text = recording.heaptape(&["rss"]).success().text();
+    assert!(text.contains("make_session") && text.contains("VmRSS"), "{text}");
+    // At the peak the requests were live.
+    let peak = rss(&recording, &["--at", "peak"]);
+    assert!(peak["resident_bytes"].as_u64() >= report["resident_bytes"].as_u64(), "{peak:#}");
+    assert_adds_up(&peak);
+}
+
+#[test]
+fn pages_in_the_arenas_of_threads_are_found() {
+    let recording = Program::new(target::c("keeps_pages")).arg("4").arg("threads").recorded().success();
+    let report = rss(&recording, &[]);
+    assert_adds_up(&report);
+    assert_sessions_pin(&recording, &report);
+}
+
+#[test]
+fn sampled_blocks_divide_no_memory() {
+    let recording = Program::new(target::c("keeps_pages")).arg("2").option("--sample=4KiB").recorded().success();
+    let report = rss(&recording, &[]);
+    assert_adds_up(&report);
+    assert!(part(&report, "undivided") > 0 && part(&report, "live") == 0, "{report:#}");
+}
+
+#[test]
+fn memory_outside_of_the_heap_is_named() {
+    let code = "
+import mmap, time
+anonymous = mmap.mmap(-1, 32 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+shared = mmap.mmap(-1, 16 << 20)
+for memory, size in ((anonymous, 32 << 20), (shared, 16 << 20)):
+    for page in range(0, size, 4096):
+        memory[page] = 1
+time.sleep(3)
+";
+    let recording = Program::new("python3").args(["-c", code]).recorded().success();
+    let report = rss(&recording, &[]);
+    assert_adds_up(&report);
+    assert!(part(&report, "never_block") >= 32 << 20, "{report:#}");
+    assert_eq!(part(&report, "shared"), 16 << 20, "{report:#}");
+    assert!(part(&report, "files") > 0 && part(&report, "heaptape") > 0 && part(&report, "stacks") > 0, "{report:#}");
+}
+
+#[test]
+fn recordings_without_a_snapshot_are_no_answer() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/tape/v1/trace");
+    let output = heaptape_tests::recording::heaptape(["rss", folder]).exits(2);
+    assert!(output.error().contains("no snapshot of the pages"), "{output}");
+}
