@@ -16,6 +16,7 @@ use crate::cgroup;
 use crate::clock::Clock;
 use crate::options::Options;
 use crate::readiness;
+use crate::static_program::Follow;
 use crate::sys::{self, Mapping};
 use formats::{mptl, mtrc};
 use nix::errno::Errno;
@@ -31,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{Ordering::Relaxed, Ordering::Release};
 use std::time::{Duration, Instant};
 use wire::area::{LIVE, MAGIC, Params};
-use wire::hello::{HELLO_BYTES, Hello, MAX_NOTICE_PATH, Notice, REFUSED_FULL, Reply, UntracedReason};
+use wire::hello::{HELLO_BYTES, Hello, LoadRequest, MAX_NOTICE_PATH, Notice, REFUSED_FULL, Reply, UntracedReason};
 use wire::{Layout, WIRE_MINOR, WIRE_VERSION, limits};
 
 /// Connections that the kernel queues until they are accepted. They are accepted within
@@ -146,6 +147,8 @@ pub enum Incoming {
         /// Path of the program that is not recorded.
         path: Vec<u8>,
     },
+    /// A client requests that a static program is recorded, which it is about to start.
+    Load(Follow),
 }
 
 impl Request {
@@ -453,6 +456,12 @@ impl Connection {
         let (pid, uid) = (self.pid, self.uid);
         if let Some(notice) = Notice::decode(bytes).filter(|_| bytes.len() <= HELLO_BYTES + MAX_NOTICE_PATH) {
             let path = bytes.get(HELLO_BYTES..).unwrap_or_default().to_vec();
+            if notice.load != LoadRequest::No
+                && let Ok(process) = sys::process_of_peer(sys::fd(&self.socket), pid)
+            {
+                let (socket, thread, request) = (self.socket, notice.thread, notice.load);
+                return Some(Incoming::Load(Follow { socket, process, pid, uid, thread, request, path }));
+            }
             return Some(Incoming::Notice { from: pid, pid: notice.pid, why: notice.reason, path });
         }
         let Some(hello) = Hello::decode(bytes) else {

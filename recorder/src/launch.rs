@@ -3,6 +3,7 @@
 
 use crate::crash::{self, Destination};
 use crate::options::Options;
+use crate::patch::Planner;
 use crate::process::End;
 use crate::process::sanitized_name;
 use crate::recorder::Outcome;
@@ -37,8 +38,6 @@ pub struct Launch {
     pub dir: Option<PathBuf>,
     /// Path of the preload library.
     pub library: PathBuf,
-    /// The file of the standalone library, for static programs.
-    pub standalone: &'static [u8],
     /// How the program is recorded.
     pub options: Options,
     /// Whether the recorder is a process of its own, which survives the caller. The caller must
@@ -185,7 +184,8 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
         }
         _ => failed,
     };
-    let loading = static_program::find(&find(&launch.program), &launch.options.allocators);
+    let planner = Planner::new(&launch.options.allocators).without_background();
+    let loading = static_program::find(&find(&launch.program), &planner);
     let held = HeldChild::start(&program, &attributes).map_err(|error| or_unrecorded(program_error(&error), &error))?;
     let pid = held.pid;
     let process = sys::process(pid).map_err(|error| program_error(&error.into()))?;
@@ -221,7 +221,7 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
             });
             held.release(|| {
                 let loaded = tracee.and_then(|(tracee, program)| {
-                    tracee.load(&program, launch.standalone).map_err(|error| error.to_string())
+                    tracee.load(&program, launch.options.standalone).map_err(|error| error.to_string())
                 });
                 not_loaded = loaded.err();
             })

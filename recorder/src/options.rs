@@ -53,6 +53,9 @@ pub struct Options {
     pub folds: bool,
     /// Prefixes of the functions of further allocators inside programs.
     pub allocators: Vec<String>,
+    /// The file of the standalone library, for static programs. If it is empty, static programs are
+    /// not recorded.
+    pub standalone: &'static [u8],
     /// User who may read the files besides their owner.
     pub reader: Option<u32>,
     /// Disk quota that the files share with other files of their user.
@@ -158,6 +161,7 @@ impl Default for Options {
             window: Window::default(),
             folds: false,
             allocators: Vec::new(),
+            standalone: &[],
             reader: None,
             quota: None,
             names: None,

@@ -45,6 +45,9 @@ const NO_ALLOCATOR: usize = usize::MAX;
 /// Maximum number of reasons that are kept for an allocator.
 const MAX_REFUSED: usize = 20;
 
+/// Why a file has not been searched.
+const TOO_LARGE: &str = "its symbol table is too large to be searched while the program waits";
+
 /// The time that the search of files may take under the daemon, whose processes give up their
 /// attach after 50 ms by default.
 pub const SHORT_BUDGET: Duration = Duration::from_millis(20);
@@ -71,7 +74,7 @@ type Known = FxHashMap<FileKey, Arc<FileFunctions>>;
 pub struct Planner {
     names: Arc<Names>,
     known: Arc<Mutex<Known>>,
-    /// Whether a background search runs.
+    /// Whether a background search runs, or none may run.
     is_searching: Arc<AtomicBool>,
 }
 
@@ -149,6 +152,14 @@ impl Planner {
         Planner { names: Arc::new(Names::new(prefixes)), known: Arc::default(), is_searching: Arc::default() }
     }
 
+    /// Returns the planner of a process that must not start threads: it searches nothing in the
+    /// background.
+    #[must_use]
+    pub fn without_background(self) -> Planner {
+        self.is_searching.store(true, Relaxed);
+        self
+    }
+
     /// Plans the patches of a process that waits in its attach. The search of files takes at most
     /// `budget`; what is not found in this time is searched in the background, for later processes.
     pub fn plan(&self, pid: u32, budget: Duration) -> Plan {
@@ -210,6 +221,21 @@ impl Planner {
         Ok(found)
     }
 
+    /// Returns whether a program's file has functions of an allocator that can be hooked.
+    ///
+    /// # Errors
+    /// The file is too large to be searched at once, or not understood.
+    pub fn has_allocator(&self, program: File) -> Result<bool, &'static str> {
+        let role = Role { is_program: true, reach: Reach::FromStart };
+        let is_hooked =
+            |function: &FileFunction| function.refusal.is_none() && function.shape.action != Action::Replaced;
+        match self.functions(program, role, Instant::now() + LONG_BUDGET) {
+            Ok(found) => Ok(found.functions.iter().any(is_hooked)),
+            Err(Fault::Late) => Err(TOO_LARGE),
+            Err(Fault::Invalid) => Err("its symbol table is not valid"),
+        }
+    }
+
     /// Searches a file in the background, unless another one is being searched.
     fn search_later(&self, file: File, key: FileKey) {
         if self.is_searching.swap(true, Relaxed) {
@@ -225,24 +251,6 @@ impl Planner {
         if std::thread::Builder::new().name("symbols".into()).spawn(search).is_err() {
             self.is_searching.store(false, Relaxed);
         }
-    }
-}
-
-/// Returns whether a program's file has functions of an allocator that is known, or of one with one
-/// of the prefixes.
-///
-/// # Errors
-/// The file is too large to be searched, or not understood.
-pub fn has_allocator(program: &File, prefixes: &[String]) -> Result<bool, &'static str> {
-    let role = Role { is_program: true, reach: Reach::FromStart };
-    let found = file::functions(program, &Names::new(prefixes), role, Instant::now() + LONG_BUDGET);
-    match found {
-        Ok(found) => Ok(found
-            .functions
-            .iter()
-            .any(|function| function.refusal.is_none() && function.shape.action != Action::Replaced)),
-        Err(Fault::Late) => Err("its symbol table is too large to be searched while it waits"),
-        Err(Fault::Invalid) => Err("its symbol table is not valid"),
     }
 }
 
@@ -289,7 +297,7 @@ impl Plan {
     }
 
     fn not_searched(&mut self, path: &str) {
-        let why = "its symbol table is too large to be searched while the program waits".to_owned();
+        let why = TOO_LARGE.to_owned();
         self.allocators.push(Allocator {
             name: "unknown".into(),
             module: path.to_owned(),

@@ -16,6 +16,7 @@ use crate::process::{self, End, Process};
 use crate::replace::{Durability, replace_file};
 use crate::session::{Attached, Session, SessionBuilder, SessionId};
 use crate::stages::Stages;
+use crate::static_program::{Loaded, Loader};
 use crate::symbols::Saver;
 use crate::sync;
 use crate::sys;
@@ -40,6 +41,9 @@ use wire::limits::ENV_SOCKET;
 const RESERVE_BYTES: i64 = 256 << 10;
 /// Minimum time between two writes of `recording.json`, except for the last one.
 const REWRITE_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Interval of the checks for results while static programs are loaded.
+const LOAD_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A session that is running.
 #[derive(Debug)]
@@ -110,6 +114,9 @@ pub struct Recorder {
     handovers: HandoverQueue,
     /// Processes of a killed recorder that do not use their areas yet.
     adopted: Vec<Adopted>,
+    loader: Loader,
+    /// Static programs with the library in them, which have not attached yet.
+    loaded: Vec<Loaded>,
 }
 
 /// The outcome of a recording.
@@ -148,14 +155,17 @@ impl Recorder {
         let listener = Listener::open_unlisted(socket)?;
         let clock = Clock::choose();
         let stages = Stages::start(clock)?;
+        let planner = Planner::new(&options.allocators);
         let mut recorder = Recorder {
             dir: dir.to_owned(),
+            loader: Loader::new(options.standalone, planner.clone()),
+            loaded: Vec::new(),
             recording,
             written: None,
             dirty: true,
             clock,
             ticks_per_second: None,
-            planner: Planner::new(&options.allocators),
+            planner,
             options: Arc::new(options),
             listener,
             variable: [ENV_SOCKET.as_bytes(), b"=", socket.as_os_str().as_bytes()].concat(),
@@ -216,6 +226,7 @@ impl Recorder {
         let timeout = if self.dirty { timeout.min(REWRITE_INTERVAL) } else { timeout };
         let timeout = self.boards.deadline().map_or(timeout, |deadline| deadline.min(timeout));
         let timeout = if self.adopted.is_empty() { timeout } else { timeout.min(ADOPT_INTERVAL) };
+        let timeout = if self.loader.is_busy() { timeout.min(LOAD_INTERVAL) } else { timeout };
         let processes = self.running.iter().map(|running| sys::fd(&running.process));
         let pending = self.pending.iter().map(|pending| pending.client.descriptor());
         let ready = self.listener.wait(others.iter().copied().chain(processes).chain(pending), timeout)?;
@@ -231,9 +242,13 @@ impl Recorder {
                 Incoming::Request(Request::Start(client)) => self.admit(client),
                 // The recording of a program accepts no other files.
                 Incoming::Request(Request::Stream(_)) => {}
-                Incoming::Notice { from, pid, why, path } => self.note_untraced(from, pid, why, &path),
+                Incoming::Notice { from, pid, why, path } => {
+                    self.note_untraced(from, pid, why.text().into(), &path);
+                }
+                Incoming::Load(follow) => self.loader.follow(follow),
             }
         }
+        self.note_loaded();
         // Before the ends: a process that announced another program ends by executing it.
         self.read_boards();
         for id in process_gone {
@@ -367,8 +382,10 @@ impl Recorder {
 
     /// Ends the recording: ended processes are drained, and running ones are not recorded any more.
     pub fn finish(mut self) -> Outcome {
+        self.loader.finish();
         let _ = self.serve(&[], Duration::ZERO);
         self.start_attached();
+        self.note_not_attached();
         self.adopted.iter_mut().for_each(Adopted::expire);
         self.start_adopted();
         self.read_boards();

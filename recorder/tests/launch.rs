@@ -22,7 +22,6 @@ fn run(dir: &Path, command: &[&str]) -> Result<Finished, LaunchError> {
         arguments: command[1..].iter().map(Into::into).collect(),
         dir: Some(dir.to_owned()),
         library: library(),
-        standalone: &[],
         options: Options::default(),
         separate: false,
         wait: false,

@@ -2,7 +2,7 @@
 
 use heaptape_tests::daemon::until;
 use heaptape_tests::recording::{Leak, heaptape};
-use heaptape_tests::{Daemon, is_full, target, test_env};
+use heaptape_tests::{Daemon, Target, is_full, target, test_env};
 use std::time::Instant;
 
 #[test]
@@ -22,6 +22,23 @@ fn trace_mode_records_everything() {
         assert!(process.allocs >= 20_000 && process.complete, "{process:#?}");
     }
     assert!(report.processes.iter().filter(|process| process.name() == "fork_inherited").count() > 1, "{report:#?}");
+    daemon.stop();
+    daemon.assert_complete();
+}
+
+/// Static programs that a served program starts are recorded.
+#[test]
+fn static_children_are_recorded() {
+    let mut daemon = Daemon::start(&["--mode", "trace", "--overflow", "wait:30s"]);
+    let child = Target::program("small.c").flag("-static").named("small-static").build();
+    let child = child.to_str().expect("a plain path");
+    for how in ["execve", "posix_spawn"] {
+        daemon.run(&target::c("exec_kinds"), &[how, child]).success();
+    }
+    daemon.query(&["epoch"]);
+    let report = daemon.report(&daemon.epochs(&["--last", "1"]));
+    let found: Vec<_> = report.all("small-static").collect();
+    assert!(found.len() == 2 && found.iter().all(|process| process.allocs >= 100), "{report:#?}");
     daemon.stop();
     daemon.assert_complete();
 }

@@ -72,26 +72,100 @@ fn static_rust_program_is_recorded() {
     assert!(recording.report().only("words-static").allocs > 0);
 }
 
-/// Children by fork are recorded, children by exec are recorded or named, and a filter for system
-/// calls kills nothing.
+/// Children of static programs by exec are recorded or named, and a filter for system calls kills
+/// nothing.
 #[test]
 fn children_and_sandboxes_of_static_programs() {
     let kind = ("gcc", "-static");
     let program = build("exec_kinds.c", kind).expect("gcc");
-    let unseen = Target::program("small.c").flag("-static").flag("-s").named("unseen").build();
+    let folder = test_env::folder();
+    let child = |name: &str, flags: &[&str]| {
+        let built = flags.iter().fold(Target::program("small.c"), |target, flag| target.flag(flag));
+        let path = folder.path().join(name);
+        std::fs::copy(built.named(name).build(), &path).expect("a copy");
+        path
+    };
+    let (seen, unseen) = (child("seen", &["-static"]), child("unseen", &["-static", "-s"]));
     for how in ["execve", "execl", "vfork", "posix_spawn"] {
-        let program = Program::new(&program).arg(how).arg(&unseen);
-        let plain = program.plain().success();
-        let recording = program.recorded();
+        let program = Program::new(&program).arg(how);
+        let named = program.clone().arg(&unseen);
+        let plain = named.plain().success();
+        let recording = named.recorded();
         same(&plain, &recording.outcome);
-        let about = recording.about();
-        assert_eq!(recording.not_traced("unseen"), ["it is statically linked"], "{how}: {about:#?}");
+        let reasons = recording.not_traced("unseen");
+        assert!(reasons.len() == 1 && reasons[0].contains("no symbol"), "{how}: {:#?}", recording.about());
+        let recording = program.arg(&seen).recorded();
+        same(&plain, &recording.outcome);
+        let report = recording.complete().report();
+        let extra = report.only("seen").live_bytes - 50 * 107;
+        assert!(extra <= 4096, "{how}: {report:#?}");
     }
     for arguments in [&["sandbox.c"][..], &["sandbox_kinds.c", "strict"], &["sandbox_kinds.c", "nodes", "10"]] {
         let program = Program::new(build(arguments[0], kind).expect("gcc")).args(&arguments[1..]);
         let plain = program.plain();
         same(&plain, &program.recorded().outcome);
     }
+}
+
+/// A shell, make and `env` start static programs of each kind, and one executes itself again and
+/// again, also from a second thread. Exit status, output and the end by a signal are as without.
+#[test]
+fn static_programs_that_others_start_are_recorded() {
+    for kind in KINDS {
+        let Some(small) = build("small.c", kind) else { continue };
+        let small = small.to_str().expect("a plain path");
+        let folder = test_env::folder();
+        std::fs::write(folder.path().join("Makefile"), format!("all:\n\t@{small} 0\n\t@{small} 0; {small} 9\n"))
+            .expect("a makefile");
+        let script =
+            format!("{small} 3; echo $?; {small} 0 | cat; for i in 1 2 3; do {small} $i & wait $!; echo $?; done");
+        let starts: [(&str, Vec<&str>, usize); 3] = [
+            ("sh", vec!["-c", &script], 5),
+            ("make", vec!["-s", "-C", folder.path().to_str().expect("a plain path")], 3),
+            ("env", vec![small, "0"], 1),
+        ];
+        for (launcher, arguments, count) in starts {
+            let program = Program::new(launcher).args(&arguments);
+            let plain = program.plain();
+            let recording = program.recorded();
+            same(&plain, &recording.outcome);
+            let report = recording.report();
+            let found: Vec<_> = report.processes.iter().filter(|one| one.exe.ends_with(small)).collect();
+            assert_eq!(found.len(), count, "{kind:?} {launcher}: {:#?}", recording.about());
+            for one in found {
+                one.assert_accounting();
+                // glibc has a few blocks besides.
+                let extra = one.live_bytes - 50 * 107;
+                assert!(one.allocs >= 100 && extra <= 4096, "{kind:?} {launcher}: {one:#?}");
+                assert!(kind.0 != "musl-gcc" || extra == 0, "{kind:?} {launcher}: {one:#?}");
+            }
+        }
+        let Some(chain) = build("exec_chain.c", kind) else { continue };
+        let program = Program::new(chain).arg("4");
+        let plain = program.plain().exits(3);
+        let recording = program.recorded();
+        same(&plain, &recording.outcome);
+        let report = recording.report();
+        assert_eq!(report.processes.len(), 5, "{kind:?}: {:#?}", recording.about());
+        assert!(report.processes.iter().all(|one| one.live_bytes >= 801 && one.allocs >= 2), "{kind:?}: {report:#?}");
+    }
+}
+
+/// A static program that a signal ends, in a pipeline of a shell, ends by it when it is recorded.
+#[test]
+fn signals_end_static_children() {
+    let ends = build("sleeps.c", ("gcc", "-static")).expect("gcc");
+    let ends = ends.to_str().expect("a plain path");
+    let script = format!(
+        "exec 2>/dev/null; for s in TERM KILL STOP; do {ends} 300 & sleep 0.1; kill -$s $!; sleep 0.1; kill -CONT $!; wait $!; echo $?; done"
+    );
+    let program = Program::new("bash").args(["-c", &script]);
+    let plain = program.plain().success();
+    let recording = program.recorded();
+    same(&plain, &recording.outcome);
+    let about = recording.about();
+    let found = about.processes.iter().filter(|process| process.exe.ends_with(ends));
+    assert_eq!(found.count(), 3, "{about:#?}");
 }
 
 /// A program without symbols, and one that is setuid, run as before and are named.

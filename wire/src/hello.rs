@@ -85,6 +85,28 @@ impl UntracedReason {
     }
 }
 
+/// What the sender of a [`Notice`] requests for a static program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum LoadRequest {
+    /// Nothing: the program runs unrecorded.
+    #[default]
+    No = 0,
+    /// To load the standalone library into the program that the sending thread executes next. The
+    /// sender waits for one of the `LOAD_` bytes, or until the recorder closes the connection.
+    Exec = 1,
+    /// The same for the program that a child executes, which the sending thread starts next.
+    Spawn = 2,
+}
+
+/// Answer to a [`LoadRequest`]: the program runs unrecorded.
+pub const LOAD_REFUSED: u8 = 0;
+/// Answer to a [`LoadRequest`]: the recorder follows the thread to its exec.
+pub const LOAD_FOLLOWS: u8 = 1;
+/// Answer to a [`LoadRequest`]: the process has to permit the recorder to trace it
+/// (`PR_SET_PTRACER`), and may then request it once more.
+pub const LOAD_NOT_PERMITTED: u8 = 2;
+
 /// Names a process that is about to run a program that cannot be traced. The program's path follows
 /// the [`HELLO_BYTES`] bytes of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,14 +115,20 @@ pub struct Notice {
     pub pid: u32,
     /// Why it cannot be traced.
     pub reason: UntracedReason,
+    /// What is requested for it.
+    pub load: LoadRequest,
+    /// Id of the thread that starts the program, as it sees itself. Only a request has one.
+    pub thread: u32,
 }
 
 impl Notice {
     /// Encodes the notice. Its layout is that of a [`Hello`], with the reason (u32) where that has
-    /// the page size.
+    /// the page size, the thread where it has the parent, and the request where it has the fork
+    /// tick.
     pub fn encode(&self) -> [u8; HELLO_BYTES] {
-        let hello = Hello { pid: self.pid, origin: ORIGIN_NOTICE, page_size: self.reason as u32, ..Hello::default() };
-        hello.encode()
+        let Notice { pid, reason, load, thread } = *self;
+        let (page_size, parent_pid, fork_tick) = (reason as u32, thread, load as u64);
+        Hello { pid, origin: ORIGIN_NOTICE, page_size, parent_pid, fork_tick, ..Hello::default() }.encode()
     }
 
     /// Decodes a notice. Returns `None` for anything that is not a notice of this version. The path
@@ -108,7 +136,13 @@ impl Notice {
     pub fn decode(bytes: &[u8]) -> Option<Notice> {
         let message = bytes.get(..HELLO_BYTES)?;
         let hello = Hello::decode_any(message).filter(|hello| hello.origin == ORIGIN_NOTICE)?;
-        Some(Notice { pid: hello.pid, reason: UntracedReason::from_number(hello.page_size)? })
+        let load = match hello.fork_tick {
+            1 => LoadRequest::Exec,
+            2 => LoadRequest::Spawn,
+            _ => LoadRequest::No,
+        };
+        let reason = UntracedReason::from_number(hello.page_size)?;
+        Some(Notice { pid: hello.pid, reason, load, thread: hello.parent_pid })
     }
 }
 
@@ -251,7 +285,8 @@ mod tests {
         assert_eq!((Hello::decode(&hello.encode()), Notice::decode(&hello.encode())), (Some(hello), None));
         for number in 0..10 {
             let Some(reason) = UntracedReason::from_number(number) else { continue };
-            let notice = Notice { pid: 5, reason };
+            let load = [LoadRequest::No, LoadRequest::Exec, LoadRequest::Spawn][number as usize % 3];
+            let notice = Notice { pid: 5, reason, load, thread: number };
             let message = [&notice.encode()[..], b"/bin/x"].concat();
             assert_eq!((reason as u32, Notice::decode(&message)), (number, Some(notice)));
             assert_eq!((Hello::decode(&notice.encode()), Notice::decode(&message[..63])), (None, None));

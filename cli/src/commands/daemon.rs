@@ -1,7 +1,7 @@
 //! `heaptape daemon`: records all programs that preload the library. Each option is a key of the
 //! configuration file as well; the option overrides the file.
 
-use crate::{Outcome, log};
+use crate::{Outcome, library, log};
 use heaptape_formats::pattern::Pattern;
 use heaptape_formats::quantity::{Size, Time};
 use heaptape_recorder::crash;
@@ -272,6 +272,7 @@ impl Args {
                 growth: setting!(flight_growth).map(|bytes| bytes.0),
                 death: setting!(flight_death).unwrap_or_default(),
             },
+            standalone: library::STANDALONE,
             budget: Budget {
                 memory: setting!(memory).map_or(budget.memory, |bytes| bytes.0),
                 cpu: setting!(cpu).unwrap_or(budget.cpu),

@@ -229,7 +229,6 @@ fn launch(args: Args, live: Option<&Live>) -> anyhow::Result<Launch> {
         arguments: command.collect(),
         dir: live.map(Live::dir).or(args.output),
         library: library::path()?,
-        standalone: library::STANDALONE,
         options: Options {
             overflow: match args.overflow {
                 Overflow::Wait => options::Overflow::Wait,
@@ -250,6 +249,7 @@ fn launch(args: Args, live: Option<&Live>) -> anyhow::Result<Launch> {
             only: args.only,
             skip: args.skip,
             allocators: args.allocator,
+            standalone: library::STANDALONE,
             ..Options::default()
         },
         separate: true,

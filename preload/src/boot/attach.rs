@@ -128,7 +128,7 @@ fn attach(pid: u32, is_child: bool) -> Option<Area> {
         return None;
     };
     // The recorder sees the socket close. By then the session is in use, or never will be.
-    let deadline = sys::monotonic_ns() + TIMEOUT_MS.load(Relaxed) * 1_000_000;
+    let deadline = deadline();
     let area = match connect(socket, path, deadline) {
         Ok(()) => exchange(socket, &hello, deadline).and_then(|(reply, descriptor)| {
             let area = session::map(descriptor, reply.area_bytes);
@@ -203,19 +203,29 @@ fn adopt(area: Area, patches: Option<Patches>, pid: u32, is_child: bool) -> Opti
     Some(area)
 }
 
-/// Exchanges hello and reply before the deadline. A recorder that is stopped gets [`ATTACH_MS`] of
-/// that time.
-fn exchange(socket: i32, hello: &Hello, deadline: u64) -> Option<(Reply, i32)> {
+/// Returns the end of the time that a program waits for the recorder, if the wait begins now.
+pub fn deadline() -> u64 {
+    sys::monotonic_ns() + TIMEOUT_MS.load(Relaxed) * 1_000_000
+}
+
+/// Waits for an answer of the recorder until the deadline, and returns whether there is one. A
+/// recorder that is stopped gets [`ATTACH_MS`] of that time.
+pub fn wait_for_answer(socket: i32, deadline: u64) -> bool {
     let left = || deadline.saturating_sub(sys::monotonic_ns()) / 1_000_000;
-    let hello = hello.encode();
-    if sys::send(socket, &hello) != hello.len() as isize {
-        return None;
-    }
     // A signal may interrupt the wait. The deadline holds all the same.
     while !sys::wait_readable(socket, left().min(ATTACH_MS)) {
         if left() == 0 || sys::peer_is_stopped(socket) {
-            return None;
+            return false;
         }
+    }
+    true
+}
+
+/// Exchanges hello and reply before the deadline.
+fn exchange(socket: i32, hello: &Hello, deadline: u64) -> Option<(Reply, i32)> {
+    let hello = hello.encode();
+    if sys::send(socket, &hello) != hello.len() as isize || !wait_for_answer(socket, deadline) {
+        return None;
     }
     let mut bytes = [0; REPLY_BYTES];
     let (count, descriptor) = sys::receive(socket, &mut bytes);

@@ -1,7 +1,8 @@
 //! Notifies the recorder of programs that will not be recorded, right before they start: without an
 //! interpreter to load this library, with other rights, 32-bit ones, or with an environment that
 //! does not name the library. A statically linked child that lives for a millisecond is seen in no
-//! other way.
+//! other way. The recorder can load its library into such a child: it follows the thread that has
+//! requested this to the exec.
 //!
 //! The exec functions are entered by stubs that save all argument registers, inspect the program,
 //! and jump to the next definition. So their arguments are never touched, even those of variadic
@@ -17,11 +18,12 @@ mod sanitizer;
 use crate::boot::attach;
 use crate::dynsym::{self, Scope, Wanted};
 use crate::session::board;
+use crate::sys::Need;
 use crate::{next, probe, sys};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use environment::{Strings, misses_library, text, without_library};
-use heaptape_wire::hello::{HELLO_BYTES, MAX_NOTICE_PATH, Notice, UntracedReason};
+use heaptape_wire::hello::{HELLO_BYTES, LOAD_NOT_PERMITTED, LoadRequest, MAX_NOTICE_PATH, Notice, UntracedReason};
 use program::File;
 
 /// How an exec function gets its program.
@@ -120,6 +122,7 @@ unsafe extern "C" fn inspect(arguments: *const usize, which: usize) -> *mut c_vo
             Some(index) => Some(argument(index) as Strings),
         };
         let mut inspection = Inspection::new(socket);
+        let thread = sys::tid();
         descriptor_thread::run(|| {
             match argument_kind {
                 ProgramArgument::Path => inspection.path(argument(0), environment),
@@ -136,7 +139,7 @@ unsafe extern "C" fn inspect(arguments: *const usize, which: usize) -> *mut c_vo
                     }
                 }
             }
-            inspection.report(0);
+            inspection.report(0, LoadRequest::Exec, thread);
         });
         if inspection.must_leave_library() {
             // SAFETY: the arguments that the stub saved.
@@ -176,8 +179,12 @@ impl Inspection {
     /// Inspects a file that is called `path`. Returns whether there is such a program.
     fn file(&mut self, file: &CStr, path: &CStr, environment: Option<Strings>) -> bool {
         let Some(file) = File::of(file) else { return false };
-        self.reason =
-            file.untraced_reason().or_else(|| misses_library(environment)).or_else(|| unreachable(self.socket));
+        // A static program does not attach either, if it does not find the socket.
+        self.reason = file.untraced_reason();
+        if self.reason.is_none_or(|reason| reason == UntracedReason::Static) {
+            let missing = misses_library(environment).or_else(|| unreachable(self.socket));
+            self.reason = missing.or(self.reason);
+        }
         let length = path.count_bytes().min(MAX_NOTICE_PATH - 1);
         self.path[..length].copy_from_slice(&path.to_bytes()[..length]);
         true
@@ -222,6 +229,7 @@ impl Inspection {
 
     /// Returns whether the program must be started without this library: its sanitizer has to be
     /// loaded first, or the loader would complain that there is no such file.
+    #[inline(never)]
     fn must_leave_library(&self) -> bool {
         match self.reason {
             Some(UntracedReason::Sanitizer) => true,
@@ -230,11 +238,25 @@ impl Inspection {
         }
     }
 
+    /// Returns whether the recorder may load its library into the program.
+    #[inline(never)]
+    fn is_loadable(&self) -> bool {
+        self.reason == Some(UntracedReason::Static) && Need::ATTACH.is_allowed()
+    }
+
     /// Notifies the recorder if the process `pid` (0: this one) is about to run the program
-    /// unrecorded.
-    fn report(&self, pid: u32) {
-        let length = self.path.iter().position(|byte| *byte == 0).unwrap_or(MAX_NOTICE_PATH);
-        notify(self.reason, &self.path[..length], self.socket, pid);
+    /// unrecorded. For a static program it makes the request of this thread, and waits for the
+    /// answer.
+    #[inline(never)]
+    fn report(&self, pid: u32, load: LoadRequest, thread: u32) {
+        let Some(reason) = self.reason else { return };
+        let load = if self.is_loadable() { load } else { LoadRequest::No };
+        let notice = Notice { pid, reason, load, thread };
+        for permits in [false, true] {
+            if !notify(notice, &self.path, self.socket, permits) || !Need::PEEK.is_allowed() {
+                break;
+            }
+        }
     }
 }
 
@@ -303,25 +325,33 @@ fn library_is_there() -> bool {
     library.is_none_or(|library| sys::status(library).is_some())
 }
 
-/// Notifies the recorder, by the board if the socket cannot be reached. Does not wait for an
-/// answer.
-fn notify(reason: Option<UntracedReason>, path: &[u8], socket_path: &CStr, pid: u32) {
-    let Some(reason) = reason else { return };
+/// Notifies the recorder, by the board if the socket cannot be reached. Waits for an answer only if
+/// the notice is a request. Returns whether the recorder is not permitted to trace this process,
+/// after a permission if `permits`.
+fn notify(notice: Notice, path: &[u8; MAX_NOTICE_PATH], socket_path: &CStr, permits: bool) -> bool {
     let mut message = [0; HELLO_BYTES + MAX_NOTICE_PATH];
-    message[..HELLO_BYTES].copy_from_slice(&Notice { pid, reason }.encode());
-    let length = path.len().min(MAX_NOTICE_PATH);
-    message[HELLO_BYTES..HELLO_BYTES + length].copy_from_slice(&path[..length]);
+    message[..HELLO_BYTES].copy_from_slice(&notice.encode());
+    message[HELLO_BYTES..].copy_from_slice(path);
+    let length = path.iter().position(|byte| *byte == 0).unwrap_or(MAX_NOTICE_PATH);
+    let mut answer = [0];
     let is_sent = sys::socket().is_some_and(|socket| {
         let is_connected = sys::connect(socket, socket_path.to_bytes()) == 0;
         if is_connected {
+            if permits {
+                sys::permit_tracer(socket);
+            }
             sys::send(socket, &message[..HELLO_BYTES + length]);
+            if notice.load != LoadRequest::No && attach::wait_for_answer(socket, attach::deadline()) {
+                sys::read(socket, &mut answer);
+            }
         }
         sys::close(socket);
         is_connected
     });
     if !is_sent {
-        board::post(if pid == 0 { sys::pid() } else { pid }, reason, path);
+        board::post(if notice.pid == 0 { sys::pid() } else { notice.pid }, notice.reason, &path[..length]);
     }
+    answer[0] == LOAD_NOT_PERMITTED
 }
 
 type Spawn = unsafe fn(*mut c_int, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int;
@@ -348,9 +378,15 @@ unsafe fn spawning(
     let mut child = 0;
     let mut inspection = attach::socket_path().map(Inspection::new);
     if let Some(inspection) = &mut inspection {
-        descriptor_thread::run(|| match by_name {
-            true => inspection.name(path as usize, Some(lists[1])),
-            false => inspection.path(path as usize, Some(lists[1])),
+        let thread = sys::tid();
+        descriptor_thread::run(|| {
+            match by_name {
+                true => inspection.name(path as usize, Some(lists[1])),
+                false => inspection.path(path as usize, Some(lists[1])),
+            }
+            if inspection.is_loadable() {
+                inspection.report(0, LoadRequest::Spawn, thread);
+            }
         });
     }
     // SAFETY: the arguments are the program's own, as the caller ensures; where the program wants
@@ -364,10 +400,11 @@ unsafe fn spawning(
         };
         // The child is running already, so its pid is known and is reported.
         if result == 0
-            && let Some(inspection) = inspection.filter(|inspection| inspection.reason.is_some())
+            && let Some(inspection) =
+                inspection.filter(|inspection| inspection.reason.is_some() && !inspection.is_loadable())
         {
             let child = *number as u32;
-            descriptor_thread::run(|| inspection.report(child));
+            descriptor_thread::run(|| inspection.report(child, LoadRequest::No, 0));
         }
         result
     }

@@ -359,16 +359,27 @@ pub fn read_link(path: &CStr, out: &mut [u8]) -> usize {
     (call!(SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), out.as_mut_ptr(), out.len()).max(0) as usize).min(out.len())
 }
 
-/// Returns whether the process at the other end of a socket is stopped or dead.
-pub fn peer_is_stopped(socket: i32) -> bool {
+/// Returns the process at the other end of a socket; 0 if it is not known.
+fn peer(socket: i32) -> u32 {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as u32;
-    let result = call!(SYS_getsockopt, socket, libc::SOL_SOCKET, libc::SO_PEERCRED, &raw mut peer, &raw mut length);
-    if result != 0 || peer.pid <= 0 {
+    call!(SYS_getsockopt, socket, libc::SOL_SOCKET, libc::SO_PEERCRED, &raw mut peer, &raw mut length);
+    peer.pid.max(0) as u32
+}
+
+/// Permits the process at the other end of a socket to trace this one.
+pub fn permit_tracer(socket: i32) {
+    call!(SYS_prctl, libc::PR_SET_PTRACER, peer(socket), 0, 0, 0);
+}
+
+/// Returns whether the process at the other end of a socket is stopped or dead.
+pub fn peer_is_stopped(socket: i32) -> bool {
+    let peer = peer(socket);
+    if peer == 0 {
         return false;
     }
     let mut path = [0; 32];
-    decimal(b"/proc/", peer.pid as u32, b"/stat", &mut path);
+    decimal(b"/proc/", peer, b"/stat", &mut path);
     let mut text = [0; 256];
     let Ok(path) = CStr::from_bytes_until_nul(&path) else { return false };
     let text = read_file(path, &mut text);

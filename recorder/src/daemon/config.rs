@@ -63,6 +63,9 @@ pub struct Config {
     pub ship_token: Option<PathBuf>,
     /// Limits of the resources that the daemon and its clients may use.
     pub budget: Budget,
+    /// The file of the standalone library, for static programs. If it is empty, static programs are
+    /// not recorded.
+    pub standalone: &'static [u8],
 }
 
 /// The limits of the epochs that are kept.
@@ -343,6 +346,7 @@ impl Default for Config {
             ship_to: None,
             ship_token: None,
             budget: Budget::default(),
+            standalone: &[],
         }
     }
 }

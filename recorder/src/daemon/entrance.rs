@@ -10,6 +10,7 @@ use super::config::Budget;
 use super::control::Wake;
 use crate::attach::{Incoming, Listener, Policy, RejectReason, Request};
 use crate::crash;
+use crate::static_program::Loader;
 use crate::sys;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, Read, Write};
@@ -127,11 +128,11 @@ impl Entrance {
     ///
     /// # Errors
     /// The error of the socket pair, or of the thread.
-    pub fn open(listener: Listener, budget: Budget, wake: Wake) -> io::Result<Entrance> {
+    pub fn open(listener: Listener, budget: Budget, loader: Loader, wake: Wake) -> io::Result<Entrance> {
         let queues = Arc::new(Mutex::new(RequestQueues::default()));
         let (stop_sender, stop_receiver) = UnixStream::pair()?;
         let shared = Arc::clone(&queues);
-        let thread = crash::spawn("entrance", move || run(listener, budget, &shared, &wake, stop_receiver))?;
+        let thread = crash::spawn("entrance", move || run(listener, budget, &loader, &shared, &wake, stop_receiver))?;
         Ok(Entrance { queues, stop_sender, thread: Some(thread) })
     }
 
@@ -194,6 +195,7 @@ impl Policy for UserBudgets {
 fn run(
     mut listener: Listener,
     budget: Budget,
+    loader: &Loader,
     queues: &Mutex<RequestQueues>,
     wake: &Wake,
     mut stop_receiver: UnixStream,
@@ -222,6 +224,12 @@ fn run(
                 Incoming::Notice { pid, why, .. } => {
                     tracing::debug!("process {pid} runs unrecorded: {}", why.text());
                 }
+                Incoming::Load(follow) => loader.follow(follow),
+            }
+        }
+        while let Some(loaded) = loader.next() {
+            if let Some(why) = loaded.refusal {
+                tracing::debug!("process {} runs unrecorded: {why}", loaded.pid);
             }
         }
         too_many.iter().for_each(|request| budgets.rejected(request.uid(), RejectReason::Request));

@@ -96,6 +96,7 @@ impl Recorder {
 
     /// Offers a process that sent its hello an area, or refuses it.
     pub(super) fn admit(&mut self, mut client: Client) {
+        self.attaches(client.pid);
         let (process, program) = (Process::read(client.pid), tree::program(client.pid));
         // The launched program is always recorded; a program that it executes later is selected by
         // name, like children.

@@ -5,9 +5,9 @@ use crate::attach::Client;
 use crate::boards::why_unused;
 use crate::handover::Handover;
 use crate::process::{self, Process};
+use crate::static_program::NOT_PERMITTED;
 use crate::sys::Mapping;
 use formats::recording::NotTraced;
-use wire::hello::UntracedReason;
 
 /// Maximum number of processes that are listed as not recorded.
 const MAX_NOT_TRACED: usize = 10_000;
@@ -15,6 +15,9 @@ const MAX_NOT_TRACED: usize = 10_000;
 /// Why a process is not recorded that attaches after the end.
 const UNATTACHED: &str =
     "it still ran when the recording ended, and had not allocated yet (record --wait waits for it)";
+
+/// Why a static program is not recorded into which the library was loaded.
+const NOT_ATTACHED: &str = "it is statically linked, and did not reach the recorder from its environment";
 
 impl Recorder {
     /// Notes a process that runs without being recorded, and why.
@@ -60,10 +63,50 @@ impl Recorder {
     }
 
     /// Notes a program that will not be recorded, as the library in a process reported.
-    pub(super) fn note_untraced(&mut self, from: u32, pid: u32, why: UntracedReason, path: &[u8]) {
-        if pid == 0 && self.running.iter().any(|running| running.session.process.pid == from) {
-            self.watch.leaves(from);
+    pub(super) fn note_untraced(&mut self, from: u32, pid: u32, why: String, path: &[u8]) {
+        if pid == 0 {
+            self.leaves(from);
         }
-        self.not_traced(if pid == 0 { from } else { pid }, text(path), why.text().into());
+        self.not_traced(if pid == 0 { from } else { pid }, text(path), why);
+    }
+
+    /// Notes that a process announced that it continues with a program that is not recorded.
+    fn leaves(&mut self, pid: u32) {
+        if self.running.iter().any(|running| running.session.process.pid == pid) {
+            self.watch.leaves(pid);
+        }
+    }
+
+    /// Notes the static programs into which the library could not be loaded, and remembers the
+    /// other ones until they attach.
+    pub(super) fn note_loaded(&mut self) {
+        while let Some(loaded) = self.loader.next() {
+            // A process may have permitted it and tried again.
+            let is_first_try = |known: &NotTraced| known.pid == loaded.from && known.why.ends_with(NOT_PERMITTED);
+            self.recording.not_traced.retain(|known| !is_first_try(known));
+            match loaded.refusal {
+                None => self.loaded.push(loaded),
+                Some(why) => {
+                    if loaded.leaves {
+                        self.leaves(loaded.from);
+                    }
+                    self.not_traced(loaded.pid, text(&loaded.path), why);
+                }
+            }
+        }
+    }
+
+    /// Notes that a process attaches.
+    pub(super) fn attaches(&mut self, pid: u32) {
+        self.note_loaded();
+        self.loaded.retain(|loaded| loaded.pid != pid);
+    }
+
+    /// Notes the static programs that have not attached until the end.
+    pub(super) fn note_not_attached(&mut self) {
+        self.note_loaded();
+        for loaded in std::mem::take(&mut self.loaded) {
+            self.not_traced(loaded.pid, text(&loaded.path), NOT_ATTACHED.into());
+        }
     }
 }

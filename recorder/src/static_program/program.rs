@@ -2,8 +2,9 @@
 //! its unwind tables are.
 
 use super::unwind_header::{self, Description};
+use crate::patch::Planner;
 use crate::patch::symbols;
-use crate::{patch, tree};
+use crate::tree;
 use object::elf::{self, FileHeader64, ProgramHeader64, SectionHeader64};
 use object::endian::LittleEndian;
 use object::pod::{Pod, slice_from_all_bytes};
@@ -60,7 +61,7 @@ pub enum HeaderNeed {
 ///
 /// # Errors
 /// Why the library cannot be loaded into the static program, as the end of a sentence.
-pub fn find(path: &Path, prefixes: &[String]) -> Option<Result<StaticProgram, String>> {
+pub fn find(path: &Path, planner: &Planner) -> Option<Result<StaticProgram, String>> {
     let path = tree::interpreter(path).unwrap_or_else(|| path.to_owned());
     let file = File::open(&path).ok()?;
     let status = file.metadata().ok()?;
@@ -72,7 +73,7 @@ pub fn find(path: &Path, prefixes: &[String]) -> Option<Result<StaticProgram, St
     if status.mode() & 0o6000 != 0 || has_capabilities(&path) {
         return Some(Err("it runs with other rights (setuid), which the kernel refuses if it is stopped".into()));
     }
-    Some(match patch::has_allocator(&file, prefixes) {
+    Some(match planner.has_allocator(file) {
         Ok(true) => Ok(program),
         Ok(false) => Err("has no symbol of an allocator that is known".into()),
         Err(why) => Err(why.into()),

@@ -56,16 +56,38 @@ impl From<Errno> for LoadError {
     }
 }
 
+/// The options of every tracee.
+const OPTIONS: Options = Options::PTRACE_O_TRACEEXEC.union(Options::PTRACE_O_TRACESYSGOOD);
 /// `PTRACE_EVENT_STOP`: the stop that `PTRACE_INTERRUPT` requests, and that of a stopped process.
 const EVENT_STOP: i32 = 128;
 
-/// A child of this process that is traced until it is dropped.
+/// A thread, and later the process of its program, that is traced until it is dropped.
 #[derive(Debug)]
 pub struct Tracee {
     pid: Pid,
+    /// The process of the thread.
+    process: Pid,
+    /// Whether the thread may get the number of its process, which it does when it executes a
+    /// program and is not the first thread.
+    may_change_number: bool,
     /// Whether SIGSTOP was sent to it.
     has_stop: bool,
 }
+
+/// What a thread that is followed did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It executes another program, and is stopped before its first instruction.
+    Executed,
+    /// It has started this process, which is stopped before its own first instruction.
+    Started(Pid),
+    /// It executes no program, and starts no process.
+    Neither,
+}
+
+/// Maximum number of stops of a thread that is followed: it makes a few system calls before its
+/// exec.
+const MAX_STOPS: u32 = 256;
 
 impl Tracee {
     /// Begins to trace a child that will call exec.
@@ -74,9 +96,94 @@ impl Tracee {
     /// The kernel does not permit it, or something else traces the child.
     pub fn seize(pid: u32) -> Result<Tracee, LoadError> {
         let pid = Pid::from_raw(pid as i32);
-        let options = Options::PTRACE_O_TRACEEXEC | Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_EXITKILL;
-        ptrace::seize(pid, options)?;
-        Ok(Tracee { pid, has_stop: false })
+        ptrace::seize(pid, OPTIONS | Options::PTRACE_O_EXITKILL)?;
+        Ok(Tracee { pid, process: pid, may_change_number: false, has_stop: false })
+    }
+
+    /// Begins to trace a thread that will call exec, or start a process that does. If this process
+    /// is killed before the exec, the thread goes on.
+    ///
+    /// # Errors
+    /// The kernel does not permit it, or something else traces the thread.
+    pub fn follow(process: u32, thread: u32, starts_process: bool) -> Result<Tracee, LoadError> {
+        let (pid, process) = (Pid::from_raw(thread as i32), Pid::from_raw(process as i32));
+        let children = Options::PTRACE_O_TRACEFORK | Options::PTRACE_O_TRACEVFORK | Options::PTRACE_O_TRACECLONE;
+        ptrace::seize(pid, if starts_process { OPTIONS | children } else { OPTIONS })?;
+        let may_change_number = !starts_process && pid != process;
+        let tracee = Tracee { pid, process, may_change_number, has_stop: false };
+        ptrace::interrupt(pid)?;
+        Ok(tracee)
+    }
+
+    /// Follows the thread through its system calls until it executes a program, starts a process,
+    /// or does neither. It is stopped then.
+    ///
+    /// # Errors
+    /// It has ended, or a signal has stopped it.
+    pub fn step(&mut self) -> Result<Step, LoadError> {
+        let mut has_tried = false;
+        for _ in 0..MAX_STOPS {
+            match self.wait()? {
+                WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_EXEC) => return Ok(Step::Executed),
+                WaitStatus::PtraceEvent(
+                    _,
+                    _,
+                    libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE,
+                ) => return Ok(Step::Started(Pid::from_raw(ptrace::getevent(self.pid)? as i32))),
+                // The interrupt requested this stop. After a signal it stays stopped when nothing
+                // traces it.
+                WaitStatus::PtraceEvent(_, Signal::SIGTRAP, EVENT_STOP) => ptrace::syscall(self.pid, None)?,
+                WaitStatus::PtraceEvent(_, _, EVENT_STOP) => return Err(LoadError::Stopped),
+                WaitStatus::Stopped(_, signal) => ptrace::syscall(self.pid, signal)?,
+                WaitStatus::PtraceSyscall(_) => {
+                    let registers = ptrace::getregs(self.pid)?;
+                    let is_exec = [libc::SYS_execve, libc::SYS_execveat].contains(&(registers.orig_rax as i64));
+                    // This is the value at the entry of every call.
+                    let is_entry = registers.rax as i64 == -i64::from(libc::ENOSYS);
+                    if is_entry && has_tried && !is_exec {
+                        return Ok(Step::Neither);
+                    }
+                    has_tried |= is_exec;
+                    ptrace::syscall(self.pid, None)?;
+                }
+                _ => ptrace::syscall(self.pid, None)?,
+            }
+        }
+        Ok(Step::Neither)
+    }
+
+    /// Returns the process that the thread has started, which is traced too.
+    pub fn child(&self, pid: Pid) -> Tracee {
+        Tracee { pid, process: pid, may_change_number: false, has_stop: false }
+    }
+
+    /// Lets a process run until it executes a program, and is stopped before its first instruction.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn run_to_exec(&mut self) -> Result<(), LoadError> {
+        loop {
+            match self.wait()? {
+                WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_EXEC) => return Ok(()),
+                WaitStatus::Stopped(_, signal) => ptrace::cont(self.pid, signal)?,
+                _ => ptrace::cont(self.pid, None)?,
+            }
+        }
+    }
+
+    /// Loads the library into the program that the process has just begun to execute. The program
+    /// begins when the tracee is dropped.
+    ///
+    /// # Errors
+    /// Why the program runs without the library. It is unchanged then.
+    pub fn load_now(&mut self, program: &StaticProgram, image: &Image) -> Result<(), LoadError> {
+        ptrace::setoptions(self.pid, OPTIONS | Options::PTRACE_O_EXITKILL)?;
+        self.load_at_exec(program, image)
+    }
+
+    /// Returns the id of the process that the thread belongs to.
+    pub fn process(&self) -> u32 {
+        self.process.as_raw() as u32
     }
 
     /// Waits until the child executes the program, loads the library, and lets the child run.
@@ -86,9 +193,13 @@ impl Tracee {
     pub fn load(mut self, program: &StaticProgram, library: &[u8]) -> Result<(), LoadError> {
         let image = Image::read(library)?;
         self.wait_for_exec()?;
+        self.load_at_exec(program, &image)
+    }
+
+    fn load_at_exec(&mut self, program: &StaticProgram, image: &Image) -> Result<(), LoadError> {
         let mask = self.swap_mask(spawn::ALL_SIGNALS)?;
         let loaded = self.stop_at_entry().and_then(|registers| {
-            let entry = Memory::of(self.pid).and_then(|memory| self.map(program, &image, registers, &memory));
+            let entry = Memory::of(self.pid).and_then(|memory| self.map(program, image, registers, &memory));
             let rip = *entry.as_ref().unwrap_or(&registers.rip);
             // No system call is to be restarted.
             ptrace::setregs(self.pid, user_regs_struct { rip, orig_rax: u64::MAX, ..registers })?;
@@ -103,15 +214,25 @@ impl Tracee {
             .map_err(|error| LoadError::Refused { what: "a change of its signal mask", error })
     }
 
-    /// Waits until the child stops. Its end is left to the caller of [`spawn::child_status`].
-    fn wait(&self) -> Result<WaitStatus, LoadError> {
+    /// Waits until the tracee stops. Its end is left to its parent, or to the caller of
+    /// [`spawn::child_status`].
+    fn wait(&mut self) -> Result<WaitStatus, LoadError> {
+        let kinds = WaitPidFlag::WEXITED | WaitPidFlag::WSTOPPED | WaitPidFlag::WNOWAIT;
         loop {
-            let kinds = WaitPidFlag::WEXITED | WaitPidFlag::WSTOPPED | WaitPidFlag::WNOWAIT;
-            match waitid(Id::Pid(self.pid), kinds) {
+            // Nobody who waits for the old number of a thread would notice the new one. This thread
+            // has no other tracee, and no child.
+            let found = match self.may_change_number {
+                true => waitid(Id::All, kinds | WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD),
+                false => waitid(Id::Pid(self.pid), kinds),
+            };
+            match found {
                 Err(Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
                 Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => return Err(LoadError::Ended),
-                Ok(_) => return Ok(waitpid(self.pid, Some(WaitPidFlag::__WALL))?),
+                Ok(status) => {
+                    self.pid = status.pid().unwrap_or(self.pid);
+                    return Ok(waitpid(self.pid, Some(WaitPidFlag::__WALL))?);
+                }
             }
         }
     }

@@ -9,7 +9,11 @@ use core::ffi::c_void;
 const STACK: usize = 64 << 10;
 
 /// Runs `body` where no other thread sees its descriptors. Does not run it if that is not possible.
-pub fn run(body: impl FnOnce()) {
+pub fn run(mut body: impl FnMut()) {
+    run_body(&mut body);
+}
+
+fn run_body(mut body: &mut dyn FnMut()) {
     // A forked child that has not attached has one thread. So has the child of a `vfork`, whose
     // descriptor table is its own.
     if timestamp::is_single_threaded() || sys::pid() != session::pid() {
@@ -18,24 +22,16 @@ pub fn run(body: impl FnOnce()) {
     let Some(stack) = sys::map_private(STACK) else { return };
     // The helper must not handle a signal of the process.
     let signals = sys::hold_signals();
-    let mut body = Some(body);
     // SAFETY: the helper has the stack for itself, and ends before this call goes on.
-    unsafe { arch::run_in_clone(FLAGS, stack.wrapping_add(STACK), call(&body), (&raw mut body).cast()) };
+    unsafe { arch::run_in_clone(FLAGS, stack.wrapping_add(STACK), call, (&raw mut body).cast()) };
     sys::release_signals(signals);
     sys::unmap(stack, STACK);
 }
 
-type Body = unsafe extern "C" fn(*mut c_void);
-
-/// Returns the function that runs a body of this type.
-fn call<F: FnOnce()>(_: &Option<F>) -> Body {
-    unsafe extern "C" fn call<F: FnOnce()>(body: *mut c_void) {
-        // SAFETY: `run` gave the address of an `Option<F>`, and waits.
-        if let Some(body) = unsafe { (*body.cast::<Option<F>>()).take() } {
-            body();
-        }
-    }
-    call::<F>
+/// Calls the function whose address is stored at `body`.
+unsafe extern "C" fn call(body: *mut c_void) {
+    // SAFETY: `run_body` passed the address of such a reference, and waits.
+    unsafe { (*body.cast::<&mut dyn FnMut()>())() }
 }
 
 /// What the helper shares with the process: everything but the descriptors. `CLONE_VFORK` suspends

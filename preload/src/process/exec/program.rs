@@ -68,10 +68,13 @@ impl File {
         }
         // A program header table further back in the file is not considered.
         let number = |offset: u64, size: u64| header::number_in(head, offset, size);
-        let count = header::segment_count(number)?;
-        if header::segments(number).any(|segment| segment.kind == libc::PT_INTERP) {
-            return self.has_sanitizer.then_some(UntracedReason::Sanitizer);
+        let mut left = header::segment_count(number)?;
+        for segment in header::segments(number) {
+            if segment.kind == libc::PT_INTERP {
+                return self.has_sanitizer.then_some(UntracedReason::Sanitizer);
+            }
+            left = left.wrapping_sub(1);
         }
-        (header::segments(number).count() as u64 == count).then_some(UntracedReason::Static)
+        (left == 0).then_some(UntracedReason::Static)
     }
 }

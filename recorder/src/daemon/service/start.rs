@@ -22,6 +22,7 @@ use crate::daemon::streams::Streams;
 use crate::daemon::successor::Successor;
 use crate::patch::Planner;
 use crate::stages::Stages;
+use crate::static_program::Loader;
 use crate::symbols::Saver;
 use crossbeam_channel::unbounded;
 use nix::sys::signal::{SigSet, Signal};
@@ -145,7 +146,9 @@ impl Service {
         let epochs = Epochs::start(&config, saver.clone())?;
         let shipper = Shipper::start(&config, || epochs.disk().sealed())?;
         let (wake_receiver, wake) = wake_pair()?;
-        let entrance = Entrance::open(listener, config.budget, Arc::clone(&wake))?;
+        let planner = Planner::new(&[]);
+        let loader = Loader::new(config.standalone, planner.clone());
+        let entrance = Entrance::open(listener, config.budget, loader, Arc::clone(&wake))?;
         let (request_sender, requests) = unbounded();
         let open_connections = Arc::new(AtomicUsize::new(0));
         let busy = Arc::clone(&open_connections);
@@ -160,7 +163,7 @@ impl Service {
         tracing::info!("serving programs at {}, keeping {}", config.socket.display(), config.state.display());
         let mut service = Service {
             reread,
-            planner: Planner::new(&[]),
+            planner,
             registry: Registry::default(),
             epochs,
             budgets: Budgets::new(config.budget),
