@@ -16,10 +16,17 @@ const LEAKED: u64 = 3;
 
 /// Builds a program from its source in this folder.
 fn build(name: &str, folder: &Path) -> PathBuf {
+    build_with(name, folder, &[])
+}
+
+/// The same with more options for the compiler.
+fn build_with(name: &str, folder: &Path, options: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name).with_extension("c");
     let built = folder.join(name);
     let compiled = Command::new("gcc")
-        .args(["-O2", "-g", "-fno-builtin", "-fno-optimize-sibling-calls", "-D_GNU_SOURCE", "-pthread", "-o"])
+        .args(["-O2", "-g", "-fno-builtin", "-fno-optimize-sibling-calls", "-D_GNU_SOURCE", "-pthread"])
+        .args(options)
+        .arg("-o")
         .args([&built, &source])
         .status();
     assert!(compiled.expect("gcc is installed").success());
@@ -257,29 +264,207 @@ fn stopped_process_stays_stopped() {
     running.ends_unharmed_after(&[0, 1]);
 }
 
+/// A program of runs_on.c.
+struct RunsOn {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl RunsOn {
+    /// Starts a command that ends in the program, and waits until it runs.
+    fn start(command: &mut Command) -> RunsOn {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
+        let mut output = BufReader::new(child.stdout.take().expect("its output"));
+        let mut line = String::new();
+        output.read_line(&mut line).expect("a line");
+        assert_eq!(line, "ready\n");
+        RunsOn { child, output }
+    }
+
+    fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    /// Ends a process of the program, and expects that nothing has gone wrong in it.
+    fn ends_unharmed(mut self, pid: u32) {
+        kill(Pid::from_raw(pid as i32), Signal::SIGTERM).expect("it runs");
+        let mut rest = String::new();
+        self.output.read_to_string(&mut rest).expect("its last line");
+        assert_eq!(rest, "0 wrong\n");
+        assert!(self.child.wait().expect("its end").success());
+    }
+}
+
 /// A stop may meet a thread that is about to get a signal, also a real-time one, which it still
 /// gets.
 #[test]
 fn process_under_real_time_signals_is_attached_again_and_again() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut child = Command::new(build("runs_on", folder.path()))
-        .args(["realtime", "4"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    let mut output = BufReader::new(child.stdout.take().expect("its output"));
-    let mut line = String::new();
-    output.read_line(&mut line).expect("a line");
-    let pid = child.id().to_string();
+    let running = RunsOn::start(Command::new(build("runs_on", folder.path())).args(["realtime", "4"]));
     for round in 0..5 {
         let recording = folder.path().join(round.to_string());
-        let text = heaptape(&["attach", "--drop", "--for", "20ms", "-o", &recording.to_string_lossy(), &pid], 0);
+        let recording = recording.to_string_lossy();
+        let text = heaptape(&["attach", "--drop", "--for", "20ms", "-o", &recording, &running.pid()], 0);
         assert!(text.contains("was left as it was; longest stop: "), "{text}");
     }
-    kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).expect("it runs");
-    output.read_to_string(&mut line).expect("its last line");
-    assert_eq!(line, "ready\n0 wrong\n");
-    assert!(child.wait().expect("its end").success());
+    let pid = running.child.id();
+    running.ends_unharmed(pid);
+}
+
+/// Returns the mapped files of a process whose code in memory is not that of the file.
+fn changed_files(pid: &str) -> Vec<String> {
+    use std::os::unix::fs::FileExt;
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("its mappings");
+    let memory = std::fs::File::open(format!("/proc/{pid}/mem")).expect("its memory");
+    let code = maps.lines().filter(|line| line.contains(" r-xp ") && line.contains('/'));
+    let mut compared = 0;
+    let changed = code.filter_map(|line| {
+        let path = &line[line.find('/')?..];
+        let (start, end) = line.split(' ').next()?.split_once('-')?;
+        let number = |text| u64::from_str_radix(text, 16).expect("a number");
+        let offset = number(line.split(' ').nth(2)?);
+        let mut own = vec![0; (number(end) - number(start)) as usize];
+        memory.read_exact_at(&mut own, number(start)).expect("it is mapped");
+        let mut of_file = vec![0; own.len()];
+        let file = std::fs::File::open(path).expect("the file");
+        // The rest of the last page has no bytes in the file.
+        let mut length = 0;
+        while let Ok(count @ 1..) = file.read_at(&mut of_file[length..], offset + length as u64) {
+            length += count;
+        }
+        compared += 1;
+        (own[..length] != of_file[..length]).then(|| path.to_owned())
+    });
+    let changed: Vec<String> = changed.collect();
+    assert!(compared >= 3, "{maps}");
+    changed
+}
+
+/// After the end all code is that of the files, and debuggers and profilers work as before.
+#[test]
+fn code_is_that_of_the_files_and_other_tools_work_afterwards() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let running = RunsOn::start(Command::new(build("runs_on", folder.path())).args(["storm", "2"]));
+    let pid = running.pid();
+    let recording = folder.path().join("recording");
+    let attach = Command::new(env!("CARGO_BIN_EXE_heaptape"))
+        .args(["attach", "--drop", "-q", "-o"])
+        .args([recording.as_os_str(), pid.as_ref()])
+        .spawn();
+    let mut attach = attach.expect("heaptape attach starts");
+    wait_until(|| !changed_files(&pid).is_empty());
+    kill(Pid::from_raw(attach.id() as i32), Signal::SIGINT).expect("it runs");
+    assert!(attach.wait().expect("its end").success());
+    assert_eq!(changed_files(&pid), Vec::<String>::new());
+    let perf_data = folder.path().join("perf");
+    let tools = [
+        ("strace", vec!["timeout", "-s", "INT", "1", "strace", "-f", "-o", "/dev/null", "-p", &pid]),
+        ("gdb", vec!["gdb", "-batch", "-q", "-nx", "-ex", "thread apply all bt", "-p", &pid]),
+        ("perf", vec!["perf", "record", "-q", "-o", perf_data.to_str().expect("a path"), "-p", &pid, "sleep", "0.2"]),
+    ];
+    for (tool, line) in tools {
+        let is_installed = Command::new("which").arg(tool).output().is_ok_and(|output| output.status.success());
+        if !is_installed {
+            continue;
+        }
+        let output = Command::new(line[0]).args(&line[1..]).output().expect("it starts");
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        match tool {
+            "gdb" => assert!(text.contains("storms (") && text.contains("start_thread ("), "{text}"),
+            // `timeout` has ended it.
+            "strace" => assert!(text.contains("attached") && text.contains("detached"), "{text}"),
+            _ => assert!(output.status.success() || text.contains("access"), "{text}"),
+        }
+    }
+    let pid = running.child.id();
+    running.ends_unharmed(pid);
+}
+
+/// A process in a mount, pid and user namespace of its own is recorded from outside, with its
+/// names, and so is one whose files the command cannot see.
+#[test]
+fn process_in_other_namespaces_is_recorded() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = build("runs_on", folder.path());
+    // In a file system that is mounted in its namespace alone.
+    let script = "mount -t tmpfs none /mnt && cp \"$0\" /mnt/inside && exec /mnt/inside storm 2";
+    let running = RunsOn::start(
+        Command::new("unshare")
+            .args(["--user", "--map-root-user", "--mount", "--pid", "--fork", "sh", "-c", script])
+            .arg(&program),
+    );
+    let children = format!("/proc/{0}/task/{0}/children", running.child.id());
+    let pid = std::fs::read_to_string(children).expect("its child").trim().to_owned();
+    for (round, sidecar) in [false, true].into_iter().enumerate() {
+        let recording = folder.path().join(round.to_string());
+        let mut command = Command::new(if sidecar { "unshare" } else { env!("CARGO_BIN_EXE_heaptape") });
+        if sidecar {
+            // The pids are shared, the files are not.
+            let hidden = "mount -t tmpfs none /usr/share && exec \"$0\" \"$@\"";
+            command.args(["--mount", "sh", "-c", hidden, env!("CARGO_BIN_EXE_heaptape")]);
+        }
+        let attached = command.args(["attach", "--for", "100ms", "-o"]).args([recording.as_os_str(), pid.as_ref()]);
+        let output = attached.output().expect("it starts");
+        assert!(output.status.success(), "{output:?}");
+        let process = &answer("report", &recording)["processes"][0];
+        assert_eq!((&process["exe"], &process["lost_events"]), (&"/mnt/inside".into(), &0.into()), "{process}");
+        assert!(process["allocs"].as_u64().is_some_and(|allocs| allocs > 100), "{process}");
+        let sites = answer("sites", &recording).to_string();
+        assert!(sites.contains("runs_on.c") && sites.contains("\"allocates\""), "{sites}");
+    }
+    let pid = pid.parse().expect("a pid");
+    running.ends_unharmed(pid);
+}
+
+/// Each refusal is one line that names the cause.
+#[test]
+fn refusals_name_the_cause() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = build("runs_on", folder.path());
+    let refused = |mut command: Command, why: &str| {
+        let output = command.output().expect("it starts");
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(text.contains(why) && text.lines().count() == 1, "{why}: {text}");
+        assert_eq!(output.status.code(), Some(2), "{text}");
+    };
+    let dry = |pid: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_heaptape"));
+        command.args(["attach", "--dry-run", pid]);
+        command
+    };
+    let ends = |mut running: RunsOn| {
+        running.child.kill().expect("it runs");
+        running.child.wait().expect("its end");
+    };
+    let sandboxed = RunsOn::start(Command::new(&program).arg("sandbox"));
+    refused(dry(&sandboxed.pid()), "it is in a sandbox (seccomp)");
+    ends(sandboxed);
+    let others = folder.path().join("others");
+    std::fs::create_dir(&others).expect("a folder");
+    let sanitized = build_with("runs_on", &others, &["-fsanitize=address"]);
+    let sanitized = RunsOn::start(Command::new(sanitized).arg("sleeps"));
+    refused(dry(&sanitized.pid()), "it was built with a sanitizer");
+    ends(sanitized);
+    let stripped = build_with("runs_on", &others, &["-static", "-s"]);
+    let stripped = RunsOn::start(Command::new(stripped).arg("sleeps"));
+    refused(dry(&stripped.pid()), "it has no symbols");
+    ends(stripped);
+    let running = RunsOn::start(Command::new(&program).arg("sleeps"));
+    let pid = running.pid();
+    let mut tracer = Command::new("strace").args(["-q", "-o", "/dev/null", "-p", &pid]).spawn().expect("strace");
+    let status = format!("/proc/{pid}/status");
+    wait_until(|| std::fs::read_to_string(&status).is_ok_and(|status| !status.contains("TracerPid:\t0\n")));
+    refused(dry(&pid), &format!("strace (pid {}) traces it already: end that first", tracer.id()));
+    tracer.kill().expect("it runs");
+    tracer.wait().expect("its end");
+    wait_until(|| std::fs::read_to_string(&status).is_ok_and(|status| status.contains("TracerPid:\t0\n")));
+    if nix::unistd::geteuid().is_root() {
+        let mut other = Command::new("setpriv");
+        other.args(["--reuid", "65534", "--clear-groups", "--", env!("CARGO_BIN_EXE_heaptape"), "attach"]);
+        other.args(["--dry-run", &pid]);
+        refused(other, "it belongs to another user: run this as root");
+    }
+    ends(running);
 }
 
 /// What cannot be attached is refused in one line, and `--dry-run` changes nothing.
