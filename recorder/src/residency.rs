@@ -1,6 +1,6 @@
 //! A thread that takes snapshots of the pages that the recorded processes have in memory, so that
 //! a report can explain their resident memory. It stops no process, and it takes at most a 200th
-//! of a processor: after each round it waits 200 times as long as the round took.
+//! of a processor: after each round it waits 200 times as long as the rounds took beyond a burst.
 
 mod mappings;
 #[allow(unsafe_code)]
@@ -25,6 +25,8 @@ use wire::area::ACTIVATION_DORMANT;
 const ROUND: Duration = Duration::from_millis(100);
 /// Share of a processor that the thread may take: one in this number.
 const SHARE: u32 = 200;
+/// CPU time that it may take in addition, so that short runs with many processes have snapshots.
+const BURST: Duration = Duration::from_millis(25);
 
 /// A request to the thread.
 #[derive(Debug)]
@@ -43,13 +45,15 @@ struct Watched {
     session: Arc<Session>,
     worker: usize,
     schedule: Schedule,
+    /// Inode of the area, once it is known.
+    area: Option<u64>,
     is_requested: bool,
 }
 
 /// The thread: runs until the sender of requests is gone.
 pub fn run(requests: &Receiver<Request>, workers: &[Sender<Message>]) {
     let mut watched: Vec<Watched> = Vec::new();
-    let mut due = Instant::now();
+    let (mut due, mut debt, mut paid) = (Instant::now(), Duration::ZERO, Instant::now());
     loop {
         let request = match watched.is_empty() {
             true => requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -61,7 +65,7 @@ pub fn run(requests: &Receiver<Request>, workers: &[Sender<Message>]) {
                     due = due.max(Instant::now() + schedule::FIRST_DELAY);
                 }
                 let schedule = Schedule::new(Instant::now());
-                watched.push(Watched { session, worker, schedule, is_requested: false });
+                watched.push(Watched { session, worker, schedule, area: None, is_requested: false });
             }
             Ok(Request::Forget(id)) => watched.retain(|one| one.session.id != id),
             Ok(Request::Take(id)) => {
@@ -73,8 +77,9 @@ pub fn run(requests: &Receiver<Request>, workers: &[Sender<Message>]) {
                 for one in &mut watched {
                     one.look(workers);
                 }
-                let took = clock::thread_time().saturating_sub(before);
-                due = Instant::now() + ROUND.max(took * SHARE);
+                let (took, now) = (clock::thread_time().saturating_sub(before), Instant::now());
+                debt = debt.saturating_sub(now.saturating_duration_since(paid) / SHARE) + took;
+                (paid, due) = (now, now + ROUND.max(debt.saturating_sub(BURST) * SHARE));
             }
             Err(RecvTimeoutError::Disconnected) => return,
         }
@@ -93,7 +98,10 @@ impl Watched {
         let due = self.schedule.due(now, &stats.now(), resident);
         let cause = if std::mem::take(&mut self.is_requested) { Some(RESIDENCY_REQUEST) } else { due };
         let Some(cause) = cause else { return };
-        let record = match snapshot::take(process.pid, page, clock, cause) {
+        let header = std::ptr::from_ref(mapping.header()).addr() as u64;
+        self.area = self.area.or_else(|| snapshot::area_at(header));
+        let Some(area) = self.area else { return };
+        let record = match snapshot::take(process.pid, area, page, clock, cause) {
             Attempt::Taken(record) => *record,
             Attempt::Gone => return,
             Attempt::Refused(_) if self.schedule.was_refused() => return,

@@ -23,6 +23,7 @@ struct Line<'a> {
     /// Whether the memory may be read or written.
     has_access: bool,
     is_shared: bool,
+    inode: u64,
     name: &'a str,
 }
 
@@ -32,9 +33,10 @@ fn parse(line: &str) -> Option<Line<'_>> {
     let number = |text: &str| u64::from_str_radix(text, 16).ok();
     let (start, end) = range.split_once('-')?;
     let (start, end) = (number(start)?, number(end)?);
-    let name = fields.nth(3).unwrap_or_default().trim_start();
+    let inode = fields.nth(2).and_then(|inode| inode.parse().ok()).unwrap_or(0);
+    let name = fields.next().unwrap_or_default().trim_start();
     let (has_access, is_shared) = (!access.starts_with("---"), access.ends_with('s'));
-    (start < end).then_some(Line { start, end, has_access, is_shared, name })
+    (start < end).then_some(Line { start, end, has_access, is_shared, inode, name })
 }
 
 /// Returns what a mapping is used for; `guard` is the end of a small range without access.
@@ -66,8 +68,8 @@ fn kind_of(line: &Line<'_>, guard: u64) -> u8 {
 pub struct Mappings {
     names: Vec<Text>,
     mappings: Vec<Mapping>,
-    /// Whether the process has the area of a recording.
-    pub has_area: bool,
+    /// Inodes of the areas of recordings that the process has mapped.
+    areas: Vec<u64>,
 }
 
 impl Mappings {
@@ -78,7 +80,9 @@ impl Mappings {
         let (mut end, mut guard) = (0, 0);
         for line in text.lines().filter_map(parse).filter(|line| line.start < 1 << 47) {
             let kind = kind_of(&line, guard);
-            found.has_area |= line.name.starts_with(AREA);
+            if line.name.starts_with(AREA) && found.areas.last() != Some(&line.inode) {
+                found.areas.push(line.inode);
+            }
             let is_guard = line.name.is_empty() && !line.has_access && line.end - line.start <= MAX_GUARD;
             guard = if is_guard { line.end } else { 0 };
             let name = match line.name {
@@ -106,6 +110,12 @@ impl Mappings {
         found
     }
 
+    /// Returns whether the process has mapped the area with this inode. A program that it executes
+    /// later has another area.
+    pub fn has_area(&self, inode: u64) -> bool {
+        self.areas.contains(&inode)
+    }
+
     /// Returns the addresses of the mappings: first address, and first address after it.
     pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.mappings.iter().scan(0u64, |at, mapping| {
@@ -119,6 +129,12 @@ impl Mappings {
     pub fn store_into(self, snapshot: &mut Residency) {
         (snapshot.names, snapshot.mappings) = (self.names, self.mappings);
     }
+}
+
+/// Returns the inode of the area that contains an address, from the text of `maps`.
+pub fn area_at(text: &str, address: u64) -> Option<u64> {
+    let is_it = |line: &Line<'_>| (line.start..line.end).contains(&address) && line.name.starts_with(AREA);
+    text.lines().filter_map(parse).find(is_it).map(|line| line.inode)
 }
 
 #[cfg(test)]
@@ -144,7 +160,7 @@ not a mapping
     #[test]
     fn mappings_have_kinds_and_names() {
         let found = Mappings::parse(MAPS);
-        assert!(found.has_area);
+        assert!(found.has_area(2027) && !found.has_area(18504) && !found.has_area(0));
         let kinds: Vec<u8> = found.mappings.iter().map(|mapping| mapping.kind).collect();
         let expected = [
             MAPPING_FILE,
@@ -160,6 +176,8 @@ not a mapping
         assert_eq!(kinds, expected);
         assert_eq!(found.ranges().next(), Some((0x55e5_8564_e000, 0x55e5_8565_0000)));
         assert_eq!(found.ranges().last(), Some((0x7ffc_a24a_f000, 0x7ffc_a24d_0000)));
+        assert_eq!(area_at(MAPS, 0x7f3f_c7a0_0000), Some(2027));
+        assert_eq!(area_at(MAPS, 0x55e5_8564_e000), None, "the file of a program");
         let names: Vec<String> = found.names.iter().map(|name| name.lossy().into_owned()).collect();
         assert_eq!(names[0], "/usr/bin/a program");
         assert_eq!(names.len(), 6);

@@ -1,6 +1,6 @@
 //! Takes a snapshot of the pages of a process.
 
-use super::mappings::Mappings;
+use super::mappings::{self, Mappings};
 use super::pages;
 use crate::clock::Clock;
 use formats::tape::field::Text;
@@ -54,17 +54,32 @@ fn add_status(pid: u32, snapshot: &mut Residency) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads maps, pages and sums. Returns `false` if the process does not have an area of a recording.
+/// Reads the mappings of a process.
+///
+/// # Errors
+/// The error of the file.
+fn maps(process: &str) -> io::Result<Vec<u8>> {
+    let mut maps = Vec::new();
+    File::open(format!("/proc/{process}/maps"))?.take(MAX_MAPS).read_to_end(&mut maps)?;
+    Ok(maps)
+}
+
+/// Returns the inode of the area that this process has mapped at an address.
+pub fn area_at(address: u64) -> Option<u64> {
+    mappings::area_at(&String::from_utf8_lossy(&maps("self").ok()?), address)
+}
+
+/// Reads maps, pages and sums. Returns `false` if the process has not mapped the area with this
+/// inode, as after an exec.
 ///
 /// # Errors
 /// The error of one of the files.
-fn read(pid: u32, page: u64, clock: &Clock, snapshot: &mut Residency) -> io::Result<bool> {
+fn read(pid: u32, area: u64, page: u64, clock: &Clock, snapshot: &mut Residency) -> io::Result<bool> {
     // Both files belong to the program that the process executes now, also after a later exec.
     let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
-    let mut maps = Vec::new();
-    File::open(format!("/proc/{pid}/maps"))?.take(MAX_MAPS).read_to_end(&mut maps)?;
+    let maps = maps(&pid.to_string())?;
     let mappings = Mappings::parse(&String::from_utf8_lossy(&maps));
-    if !mappings.has_area {
+    if !mappings.has_area(area) {
         return Ok(false);
     }
     if maps.len() as u64 == MAX_MAPS {
@@ -80,10 +95,10 @@ fn read(pid: u32, page: u64, clock: &Clock, snapshot: &mut Residency) -> io::Res
     Ok(true)
 }
 
-/// Takes a snapshot of a process.
-pub fn take(pid: u32, page: u64, clock: &Clock, cause: u8) -> Attempt {
+/// Takes a snapshot of the process that has mapped the area with this inode.
+pub fn take(pid: u32, area: u64, page: u64, clock: &Clock, cause: u8) -> Attempt {
     let mut snapshot = Residency { cause, ..Residency::default() };
-    match read(pid, page, clock, &mut snapshot) {
+    match read(pid, area, page, clock, &mut snapshot) {
         // A process that ends has no memory any more.
         Ok(true) if snapshot.resident_bytes == 0 => Attempt::Gone,
         Ok(true) => Attempt::Taken(Box::new(snapshot)),
