@@ -6,7 +6,7 @@ with spans as (
 ),
 hours as (
   select program, build, count(distinct host) as hosts, count(*) as processes, sum(hours) as hours from (
-    select sites.host, sites.program, sites.build, sites.process, (max(last_ns) - min(first_ns)) / 3600000000000.0 as hours
+    select sites.host, sites.program, sites.build, sites.process, (max(last_ns) - min(first_ns)) / 3.6e12 as hours
     from sites join spans on sites.process = spans.process
     group by sites.host, sites.program, sites.build, sites.process
   ) lives group by program, build

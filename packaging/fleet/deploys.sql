@@ -17,7 +17,7 @@ spans as (
   group by name, is_after, process having min(moment_ns) < max(moment_ns)
 ),
 hours as (
-  select spans.name, spans.is_after, program, count(distinct host) as hosts, sum((last_ns - first_ns) / 3600000000000.0) as hours
+  select spans.name, spans.is_after, program, count(distinct host) as hosts, sum((last_ns - first_ns) / 3.6e12) as hours
   from spans join (select distinct name, is_after, process, host, program from near) lives
     on spans.name = lives.name and spans.is_after = lives.is_after and spans.process = lives.process
   group by spans.name, spans.is_after, program

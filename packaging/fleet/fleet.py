@@ -41,7 +41,7 @@ if asked.question:
     answer = spark.sql(open(os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{asked.question}.sql")).read())
     rows = [row.asDict() for row in answer.collect()]
     if asked.json:
-        print(json.dumps({"columns": answer.columns, "rows": rows}))
+        print(json.dumps({"columns": answer.columns, "rows": rows}, default=float))
     else:
         print("  ".join(answer.columns))
         for row in rows:

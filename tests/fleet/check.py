@@ -28,6 +28,7 @@ hosts = int(sys.argv[3]) if len(sys.argv) > 3 else 100
 folder = tempfile.mkdtemp(prefix="heaptape-fleet-")
 tables = f"{folder}/tables"
 LEAKY = hosts // 2
+HOUR_NS = 3600 * 10**9
 FIELDS = ["live_bytes", "live_blocks", "bytes_allocated"]
 
 
@@ -154,6 +155,25 @@ def build_of(path):
     return notes.split("Build ID: ")[1].split()[0]
 
 
+def highest_hour(moments):
+    """The hour in which the fleet held most, its bytes and its hosts, from rows of host, process, time, whether it ran, and bytes."""
+    lives = collections.defaultdict(list)
+    for host, process, moment, runs, size in moments:
+        lives[host, process].append((moment, runs, size))
+    held = collections.defaultdict(lambda: [0, set()])
+    for hour in range(min(row[2] for row in moments) // HOUR_NS, max(row[2] for row in moments) // HOUR_NS + 1):
+        for (host, _), life in lives.items():
+            within = [one for one in life if one[0] // HOUR_NS == hour]
+            earlier, later = [one for one in life if one[0] // HOUR_NS < hour], [one for one in life if one[0] // HOUR_NS > hour]
+            candidates = within or (earlier if later else [])
+            last = max((one for one in candidates if one[1]), default=None)
+            if last:
+                held[hour][0] += last[2]
+                held[hour][1].add(host)
+    hour, (size, names) = max(held.items(), key=lambda item: (item[1][0], -item[0]))
+    return hour * 3600, size, len(names)
+
+
 def judge(engine, ask):
     growing = ask("growing")
     assert growing[0]["function"] == "remember_session" and growing[0]["hosts"] == LEAKY, growing[:2]
@@ -163,14 +183,14 @@ def judge(engine, ask):
     deploys = ask("deploys")
     assert (deploys[0]["function"], deploys[0]["deploy"], deploys[0]["before"]) == ("remember_session", "deploy-7", 0), deploys[:2]
     peak = ask("peak")
-    assert peak[0]["fleet_hosts"] == hosts and sum(row["bytes"] for row in peak) <= peak[0]["fleet_bytes"], peak[:2]
+    highest = highest_hour(db.execute("select host, process, moment_ns, max(running), sum(live_bytes)::bigint from sites group by all").fetchall())
+    assert tuple(peak[0][key] for key in ["unix_s", "fleet_bytes", "fleet_hosts"]) == highest, (peak[:2], highest)
+    assert len(peak) == 20 or sum(row["bytes"] for row in peak) == peak[0]["fleet_bytes"], peak
     print(f"{engine}: growing on {growing[0]['hosts']} hosts, new in {builds[0]['build'][:8]}, since {deploys[0]['deploy']}, peak {peak[0]['fleet_bytes']:,}")
     return [growing, builds, deploys, peak]
 
 
 answers = judge("DuckDB", duck)
-moments = db.execute("select sum(live_bytes)::bigint from (select live_bytes, moment_ns = max(moment_ns) over (partition by process) as is_last from sites where running = 1) where is_last").fetchall()
-assert answers[3][0]["fleet_bytes"] <= moments[0][0], (answers[3][0], moments)
 
 # Object storage: moto's S3 server. HTTPS: a server that stores what is put, with a certificate of
 # its own authority.

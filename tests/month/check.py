@@ -3,7 +3,7 @@ minute, and a service whose build of day 20 leaks until the kernel kills it. Mem
 and the sums of jobs with known sums are true on each day. Afterwards: what `why` says of the service, the packaged alert six hours
 before its end (promtool), and the fleet question that names the build. As root; called by `scripts/dev month`.
 
-  check.py HEAPTAPE ROOT [MINUTES] [NOTES]        NOTES: folder for what is shown
+  check.py HEAPTAPE ROOT [MINUTES] [NOTES]        NOTES: folder for what is shown, and for the state of days with a broken promise
 """
 import atexit
 import json
@@ -20,6 +20,7 @@ import time
 heaptape, root = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 minutes = float(sys.argv[3]) if len(sys.argv) > 3 else 15.0
 notes = sys.argv[4] if len(sys.argv) > 4 else None
+
 DAYS, DAY = 30, minutes * 60 / 30
 HOUR = DAY / 24
 KEEP, LIMIT = 24 << 20, 96 << 20
@@ -52,7 +53,9 @@ def hold(condition, what):
     """A promise: broken ones are listed at the end, so that one run shows all of them."""
     if not condition:
         faults.append(what)
-        print(f"BROKEN: {what}", flush=True)
+        recent = [line for line in open(f"{folder}/log", errors="replace") if "debug" not in line.lower()][-12:]
+        print(f"BROKEN: {now()}: {what}\n    the daemon's log: " + "                      ".join(recent), flush=True)
+    return condition
 
 
 begin = time.monotonic()
@@ -135,7 +138,9 @@ def start_briefs():
 
 def scrape():
     """The metrics of the service, each half hour, with the simulated time in hours."""
-    while not over.wait(HOUR / 2):
+    for number in range(1, 100000):
+        if over.wait(max(begin + number * HOUR / 2 - time.monotonic(), 0)):
+            break
         text = subprocess.run([heaptape, "ctl", "--control", control, "metrics"], capture_output=True, text=True).stdout
         found = dict(re.findall(r'^heaptape_program_(resident_bytes|live_bytes|memory_limit_bytes)\{program="shop",label="shop.service"\} (\S+)', text, re.M))
         scrapes.append(((time.monotonic() - begin) / HOUR, {name: float(value) for name, value in found.items()}))
@@ -163,14 +168,18 @@ def check_day(day, job, count, was_full):
     # allocation once.
     emitted, recorded, lost = (sum(process[key] for process in found) for key in ["emitted_events", "recorded_events", "lost_events"])
     hold(emitted == recorded + lost, f"day {day}: {emitted} emitted, {recorded} recorded, {lost} lost")
-    sites = json.loads(run(heaptape, "sites", "--json", "--process", job.pid, *epochs, check=False) or "{}")
+    answer = subprocess.run([heaptape, "sites", "--json", "--process", str(job.pid), *epochs], capture_output=True, text=True)
+    sites = json.loads(answer.stdout or "{}")
     all_sites = [site for process in sites.get("processes", []) for site in process["sites"]]
     planted = [site for site in all_sites if any(frame["function"] == "work" for frame in site["stack"])]
     allocs, size = sum(site["allocs"] for site in planted), sum(site["bytes"] for site in planted)
+    where = f"of {job.pid} in {len(epochs)} folders, {emitted} events, {len(all_sites)} call sites, {answer.stderr[-300:]!r}"
     if lost == 0:
-        hold((allocs, size) == (count, count * 100), f"day {day}: {allocs} blocks with {size} bytes, not {count} with {count * 100}")
+        is_true = hold((allocs, size) == (count, count * 100), f"day {day}: {allocs} blocks with {size} bytes, not {count} with {count * 100}, {where}")
     else:
-        hold(was_full and allocs <= count and allocs + lost >= count, f"day {day}: {allocs} blocks and {lost} events lost of {count}")
+        is_true = hold(was_full and allocs <= count and allocs + lost >= count, f"day {day}: {allocs} blocks and {lost} events lost of {count}, {where}")
+    if not is_true and notes:
+        shutil.copytree(state, f"{notes}/day{day}", dirs_exist_ok=True, ignore_dangling_symlinks=True)
 
 
 def check_daemon(day):
@@ -248,7 +257,8 @@ if killed_at is not None:
     steps = int(killed_at * 2)
     for name, values in series.items():
         for step in range(steps):
-            at = [row[name] for time_of, row in scrapes if name in row and step / 2 <= time_of < step / 2 + 0.5]
+            # The last figure before, as Prometheus does it, if it is not older than an hour.
+            at = [row[name] for time_of, row in scrapes if name in row and step / 2 - 1 <= time_of <= step / 2]
             values.append(f"{at[-1]:.0f}" if at else "_")
     minute = (int((killed_at - 6) * 2)) * 30
     test = {
