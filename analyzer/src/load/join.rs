@@ -36,7 +36,7 @@ pub(super) fn join(recordings: &mut [Recording]) {
 
 /// Returns the process of some segments, oldest first. Those before a change of mode are left out.
 fn of_segments(mut segments: Vec<Process>) -> Option<Process> {
-    let last = segments.last()?;
+    let last = segments.iter().rev().find(|segment| !is_lost(segment)).or(segments.last())?;
     let (has_events, is_sampled) = (last.has_events(), last.tape.process.sample_bytes != 0);
     let mut first = segments.len() - 1;
     let (mut superseded, mut left_out) = (Vec::new(), Vec::new());
@@ -44,6 +44,10 @@ fn of_segments(mut segments: Vec<Process>) -> Option<Process> {
         let (before, begins) = (&segments[first - 1], begins(&segments[first], &segments[first - 1]));
         if begins == Begins::Sums {
             superseded.push(segments.remove(first - 1));
+            first -= 1;
+            continue;
+        }
+        if is_lost(before) {
             first -= 1;
             continue;
         }
@@ -65,6 +69,14 @@ fn of_segments(mut segments: Vec<Process>) -> Option<Process> {
     joined.segments = superseded.into_iter().rev().chain(names).collect();
     joined.left_out.append(&mut left_out);
     Some(joined)
+}
+
+/// Returns whether all events of a segment are lost, as on a full disk. It may lack the files of
+/// its mode, and has only the counts of what it lost.
+fn is_lost(segment: &Process) -> bool {
+    let accounts = &segment.tape.accounts;
+    let has_lost = accounts.iter().any(|account| account.lost > 0);
+    !segment.has_events() && has_lost && accounts.iter().all(|account| account.recorded == 0)
 }
 
 /// Returns how a segment begins after another one. A profile of an old recorder does not state
@@ -211,10 +223,13 @@ fn add_threads(into: &mut Tape, from: &Tape, accounts: &mut BTreeMap<u32, Accoun
 fn with_events(segments: Vec<Process>) -> Process {
     let Some(mut joined) = base(&segments) else { return Process::nothing() };
     let (mut merged, mut accounts, mut list) = (Merged::default(), BTreeMap::new(), Vec::new());
-    for (number, process) in segments.into_iter().enumerate() {
+    for process in segments {
         let sites = merged.add(process.stacks());
         let threads = add_threads(&mut joined.tape, &process.tape, &mut accounts);
-        let carried = if number == 0 { 0 } else { process.carried() };
+        if !process.has_events() {
+            continue;
+        }
+        let carried = if list.is_empty() { 0 } else { process.carried() };
         let own = process.tape.events.saturating_sub(carried);
         joined.tape.events = joined.tape.events.saturating_add(own);
         let begins = process.begins();
@@ -325,4 +340,42 @@ fn add_history(into: &mut History, from: &History, site: &dyn Fn(u32) -> u32, no
         rows.insert(number, SiteHistory { site: number, blocks, bytes });
     }
     into.sites = rows.into_values().collect();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heaptape_formats::tape::{SEGMENT_CARRIED, Segment as Identified};
+    use std::path::Path;
+
+    fn trace() -> Process {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/tape/v1/trace");
+        let mut recording = crate::load::open(&path).expect("the golden recording");
+        recording.processes.swap_remove(0)
+    }
+
+    /// A segment that a full disk has left: counts of lost events, and no file of events.
+    fn lost(from: &Process) -> Process {
+        let account = Account { thread: 1, emitted: 70, lost: 70, ..Account::default() };
+        let segment = Some(Identified { begins: SEGMENT_CARRIED, ..Identified::default() });
+        let tape = Tape { process: from.tape.process.clone(), accounts: vec![account], segment, ..Tape::default() };
+        Process { about: from.about.clone(), clock: from.clock, tape, ..Process::nothing() }
+    }
+
+    #[test]
+    fn segment_of_a_full_disk_keeps_its_lost_events_and_the_events_of_others() {
+        let (own, events) = (trace().tape.accounts, trace().tape.events);
+        let lost_before = own.iter().map(|account| account.lost).sum::<u64>();
+        let emitted_before = own.iter().map(|account| account.emitted).sum::<u64>();
+        for is_first in [true, false] {
+            let (trace, lost) = (trace(), lost(&trace()));
+            let segments = if is_first { vec![lost, trace] } else { vec![trace, lost] };
+            let joined = of_segments(segments).expect("a process");
+            assert!(joined.has_events() && joined.left_out.is_empty(), "{is_first}: {:?}", joined.left_out);
+            assert_eq!(joined.tape.events, events, "{is_first}");
+            let sum = |of: fn(&Account) -> u64| joined.tape.accounts.iter().map(of).sum::<u64>();
+            assert_eq!(sum(|account| account.lost), lost_before + 70, "{is_first}");
+            assert_eq!(sum(|account| account.emitted), emitted_before + 70, "{is_first}");
+        }
+    }
 }
