@@ -275,7 +275,9 @@ impl Model for Rows<'_> {
     fn free(&mut self, event: &Event, old: Option<&Block>) {
         // If the kind is not `Free`, the event is an allocation that reuses the index.
         if event.kind == Kind::Free {
-            self.event(event, if event.is_implied() { "implied" } else { "free" });
+            // The file has only the index of the block.
+            let freed = Event { address: old.map_or(0, |old| old.address), ..*event };
+            self.event(&freed, if event.is_implied() { "implied" } else { "free" });
         }
         if let Some(old) = old {
             self.allocation(event.index, old, Some(event));

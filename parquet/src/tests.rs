@@ -47,6 +47,8 @@ fn tables_add_up_to_the_summary() {
         let events = rows(&of("events"));
         let count = |kind: &str| events.iter().filter(|row| is(row, "kind", kind)).count() as u64;
         assert_eq!([count("alloc"), count("resize"), count("free")], [truth.allocs, truth.resizes, truth.frees]);
+        let freed = events.iter().filter(|row| is(row, "kind", "free"));
+        assert!(freed.clone().all(|row| number(row, "address") != 0) && freed.count() as u64 == truth.frees);
         let taken = events.iter().filter(|row| is(row, "kind", "alloc") || is(row, "kind", "resize"));
         assert_eq!(taken.map(|row| number(row, "size")).sum::<i64>() as u64, truth.bytes_allocated);
         let allocations = rows(&of("allocations"));

@@ -360,6 +360,7 @@ for row in csv.DictReader(open(sys.argv[1])):
         if cell.isdigit(): sums[name] = sums.get(name, 0) + int(cell)
     kind = row.get('kind')
     if kind: sums[kind] = sums.get(kind, 0) + 1
+    if kind == 'free' and int(row['address'], 16) > 0: sums['addressed'] = sums.get('addressed', 0) + 1
 print(json.dumps(sums))
 ";
 
@@ -376,8 +377,10 @@ fn csv(file: &Path, process: &Process) {
     assert_eq!(exported("csv", &["--events", "--verify"], &out).code(), 0);
     let answer = sums(&out);
     assert_eq!(
-        [&answer["alloc"], &answer["resize"], &answer["free"], &answer["size"]],
-        [process.allocs, process.resizes, process.frees, process.bytes_allocated].map(Value::from).each_ref()
+        [&answer["alloc"], &answer["resize"], &answer["free"], &answer["addressed"], &answer["size"]],
+        [process.allocs, process.resizes, process.frees, process.frees, process.bytes_allocated]
+            .map(Value::from)
+            .each_ref()
     );
 }
 

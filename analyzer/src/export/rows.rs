@@ -81,6 +81,7 @@ pub(super) fn each_event(
         let span = process.span(&source.range());
         let progress = crate::Progress::new("exporting events");
         let mut stacks: FxHashMap<u32, String> = FxHashMap::default();
+        let mut live: FxHashMap<u64, u64> = FxHashMap::default();
         let symbols = &mut source.symbols;
         let missing = process.for_each(span, &progress, &mut |events| {
             for event in events {
@@ -94,10 +95,19 @@ pub(super) fn each_event(
                     0 => String::new(),
                     site => text(symbols, process, site).0,
                 });
+                // A free has only the index of its block in the file.
+                let address = match event.kind {
+                    Kind::Alloc | Kind::Resize => {
+                        live.insert(event.index, event.address);
+                        event.address
+                    }
+                    Kind::Free => live.remove(&event.index).unwrap_or(0),
+                    Kind::Unmatched | Kind::Previous => event.address,
+                };
                 let row = EventRow {
                     process: &name,
                     pid: process.about.pid,
-                    event,
+                    event: &Event { address, ..*event },
                     kind: kind(event.kind),
                     function: Entry::from_number(event.entry).map_or("", Entry::name),
                     time_ns: process.clock.nanos(event.tick),
