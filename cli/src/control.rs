@@ -2,9 +2,10 @@
 
 use heaptape_analyzer::text::{bytes, clean};
 use heaptape_formats::date::Date;
-use heaptape_recorder::daemon::config::Config;
+use heaptape_recorder::daemon::config::{Choice, Config};
 use heaptape_recorder::daemon::control;
 use heaptape_recorder::daemon::protocol::{Process, Refusal, Request, Response};
+use heaptape_recorder::options::Mode;
 use serde_json::Value;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -91,8 +92,16 @@ pub fn growth(process: &Process) -> String {
 /// Formats the live bytes of a process. They are a lower bound (≥) if the daemon does not know what
 /// the process allocated before.
 pub fn live_bytes(process: &Process) -> String {
+    // A dormant process has no known blocks.
+    if is_off(process) {
+        return "–".into();
+    }
     let known = bytes(process.live_bytes);
     if process.live_since_unix_ns.is_none() { known } else { format!("≥ {known}") }
+}
+
+fn is_off(process: &Process) -> bool {
+    process.mode.parse::<Choice>().is_ok_and(|choice| choice.mode == Mode::Off)
 }
 
 /// Formats a mode as users write it: `profile:65536` is `profile:64KiB`.
@@ -110,6 +119,9 @@ pub fn mode(mode: &str) -> String {
 /// Formats the time from which the daemon knows the allocations of a process, if that is not its
 /// start.
 pub fn live_since(process: &Process) -> Option<String> {
+    if is_off(process) {
+        return None;
+    }
     let Date { hour, minute, .. } = Date::from_unix(process.live_since_unix_ns? / 1_000_000_000);
     Some(format!("live since {hour:02}:{minute:02} UTC"))
 }
@@ -149,5 +161,7 @@ mod tests {
             (live_bytes(&one), live_since(&one)),
             (format!("≥ {}", bytes(7)), Some("live since 10:31 UTC".into()))
         );
+        let dormant = Process { mode: "off".into(), ..one };
+        assert_eq!((live_bytes(&dormant), live_since(&dormant)), ("–".into(), None));
     }
 }

@@ -337,7 +337,8 @@ fn list(entries: &[Entry], period: Period, out: &mut dyn Write) -> std::io::Resu
 /// Returns the cells of a process.
 fn row(process: &Process, period: Period) -> Vec<String> {
     let held = process.held.as_ref().map(|held| format!("held down: {held}"));
-    let notes: Vec<String> = held.into_iter().chain(live_since(process)).collect();
+    let called = Some(&process.called).filter(|called| !called.is_empty()).map(|called| format!("started as {called}"));
+    let notes: Vec<String> = held.into_iter().chain(live_since(process)).chain(called).collect();
     vec![
         process.pid.to_string(),
         process.name.clone(),

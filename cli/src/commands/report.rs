@@ -2,6 +2,7 @@
 
 use super::common::{Folding, Names, ProcessArgs, Strict, print};
 use super::leaks::Suppress;
+use super::live;
 use super::thresholds::Thresholds;
 use crate::Outcome;
 use heaptape_analyzer::report::{Query, summary};
@@ -12,8 +13,15 @@ use std::path::PathBuf;
 pub struct Args {
     /// Recordings, folders of processes, or single files: MTRC, MPTL, tape, pprof, heaptrack, DHAT,
     /// Massif
-    #[arg(required = true, value_name = "DIR|FILE")]
+    #[arg(required_unless_present = "live", value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
+    /// Recordings of the processes that the daemon serves now: those of this name (* and ? are
+    /// wildcards), pid or label. The daemon writes what it knows first
+    #[arg(long, value_name = "NAME|PID|LABEL", conflicts_with = "paths")]
+    live: Option<String>,
+    /// Control socket of the daemon, for --live
+    #[arg(long, value_name = "PATH", requires = "live")]
+    control: Option<PathBuf>,
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
@@ -33,7 +41,11 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let (origin, processes) = (args.names.origin(), args.folding.of(&args.processes));
-    let query = Query { paths: args.paths, json: args.json, processes, origin, ..Query::default() };
+    let paths = match args.live {
+        Some(which) => live::folders(&which, args.control)?,
+        None => args.paths,
+    };
+    let query = Query { paths, json: args.json, processes, origin, ..Query::default() };
     if args.thresholds.is_given() {
         return args.thresholds.check(&query, None, &args.suppress.options(), args.strict.strict);
     }

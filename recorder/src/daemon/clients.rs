@@ -27,6 +27,8 @@ const SKIPPED_NS: u64 = 3;
 const MAX_LIVE_SAMPLES: u64 = 150_000;
 /// Number of measurements that are kept: a minute, one per second.
 const MAX_MEASUREMENTS: usize = 61;
+/// Maximum length of the name by which a program was started, in bytes.
+const MAX_CALLED: usize = 64;
 
 /// A process that the daemon records.
 #[derive(Debug)]
@@ -239,6 +241,14 @@ impl Client {
         (now.live_bytes / self.interval.max(1)).min(now.live_blocks)
     }
 
+    /// Returns the name by which the program was started, if it is another one than that of the
+    /// process and of the file: one file may be several programs.
+    fn called(&self) -> String {
+        let process = &self.session.process;
+        let first = process.argv.first().map(|first| first.lossy().into_owned()).unwrap_or_default();
+        other_name(&first, &self.name, &process.exe.lossy()).unwrap_or_default().to_owned()
+    }
+
     /// Returns the entry of the answer to `list`.
     pub fn describe(&self) -> protocol::Process {
         let (now, rates) = (self.now(), self.rates());
@@ -250,6 +260,7 @@ impl Client {
             label: self.label.clone(),
             cgroup: self.cgroup.clone(),
             exe: self.session.process.exe.lossy().into_owned(),
+            called: self.called(),
             folder: self.session.folder.display().to_string(),
             mode: Choice { overflow: None, ..self.choice }.to_string(),
             overflow: self.session.options.overflow.to_string(),
@@ -280,6 +291,17 @@ impl Client {
     }
 }
 
+/// Returns the name in `argv[0]` if it is neither that of the process (`comm`) nor that of the
+/// file. `setproctitle` writes a text there; a script has its interpreter.
+fn other_name<'a>(argument: &'a str, comm: &str, exe: &str) -> Option<&'a str> {
+    let base = |path: &'a str| path.rsplit('/').next().unwrap_or_default();
+    let called = base(argument.split([' ', ':']).next().unwrap_or_default().trim_start_matches('-'));
+    let file = exe.rsplit('/').next().unwrap_or_default();
+    // The kernel's name has 15 bytes at most.
+    let is_known = called.starts_with(comm) || file.starts_with(called);
+    (!is_known && called.len() <= MAX_CALLED).then_some(called)
+}
+
 /// Returns whether an exit is an abnormal one: by a signal, or with a code other than 0.
 pub fn is_bad(exit: &Exit) -> bool {
     !matches!(exit, Exit::Code(0) | Exit::Exec | Exit::Running)
@@ -287,3 +309,22 @@ pub fn is_bad(exit: &Exit) -> bool {
 
 /// Time between two measurements.
 pub const LOOK: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_of_the_start_is_shown_where_it_is_another_one() {
+        let name = |argument, comm, exe| other_name(argument, comm, exe);
+        assert_eq!(name("/srv/shop-server", "busybox", "/bin/busybox"), Some("shop-server"));
+        assert_eq!(name("-sh", "dash", "/bin/dash"), Some("sh"));
+        assert_eq!(name("/usr/bin/redis-server 127.0.0.1:6379", "redis-server", "/usr/bin/redis-check-rdb"), None);
+        assert_eq!(name("nginx: worker process", "nginx", "/usr/sbin/nginx"), None);
+        assert_eq!(name("/usr/bin/python3", "job.py", "/usr/bin/python3.11"), None);
+        assert_eq!(name("a-name-of-many-bytes", "a-name-of-many-", "/opt/other"), None);
+        assert_eq!(name("", "x", "/x"), None);
+        let long = "x".repeat(MAX_CALLED + 1);
+        assert_eq!(name(&long, "y", "/y"), None);
+    }
+}

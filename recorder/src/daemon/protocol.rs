@@ -274,6 +274,10 @@ pub struct Process {
     pub cgroup: String,
     /// Path of the program.
     pub exe: String,
+    /// Name by which the program was started (`argv[0]`, without its folder), if that is neither
+    /// its own nor that of the process. Older daemons do not send it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub called: String,
     /// Folder to which it is written.
     pub folder: String,
     /// Mode, with its sampling.

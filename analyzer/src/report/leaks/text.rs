@@ -5,6 +5,7 @@ use super::evidence::Evidence;
 use super::totals::{self, VerdictTotal};
 use super::{Leak, LeakReport, Options};
 use crate::charts::sparkline;
+use crate::load::Process;
 use crate::missing::Missing;
 use crate::model::leaks::{EXAMPLES, SLICES};
 use crate::model::verdict::{FLOOR_BYTES, FLOOR_SECONDS, FLOOR_SHARE, Verdict};
@@ -212,7 +213,23 @@ fn one(
     }
     match &leak.evidence {
         Some(evidence) => explain(leak, evidence, screen),
-        None => screen.line("    the recording holds only sums: there is no evidence"),
+        None => screen.line(&format!("    {}", without_evidence(leak.process, leak.site))),
+    }
+}
+
+/// Maximum number of sites in the history of a profile: the recorder stores those that grew most.
+const MAX_HISTORY_SITES: usize = 1024;
+
+/// Explains why there is no evidence for a site. The history of a profile has the sites that hold
+/// more than in the middle of the recorded time.
+fn without_evidence(process: &Process, site: u32) -> &'static str {
+    let history = &process.tape.history;
+    let has_all = !history.ticks.is_empty() && history.sites.len() < MAX_HISTORY_SITES;
+    let is_sampled = process.tape.process.sample_bytes != 0;
+    if has_all && !is_sampled && !history.sites.iter().any(|row| row.site == site) {
+        "it holds no more than in the middle of the recorded time; a profile has no further evidence"
+    } else {
+        "the recording holds only sums: there is no evidence"
     }
 }
 
@@ -298,4 +315,27 @@ fn explain(leak: &Leak, evidence: &Evidence, screen: &mut Screen) -> io::Result<
         screen.line(&format!("    reallocated {} times", count(evidence.resized)))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heaptape_formats::tape::SiteHistory;
+
+    #[test]
+    fn site_without_history_has_not_grown() {
+        let mut process = Process::nothing();
+        assert!(without_evidence(&process, 7).contains("only sums"));
+        process.tape.history.ticks = vec![1, 2, 3];
+        assert!(without_evidence(&process, 7).starts_with("it holds no more"));
+        // A site of a sample may seem to have grown or not by chance.
+        process.tape.process.sample_bytes = 512;
+        assert!(without_evidence(&process, 7).contains("only sums"));
+        process.tape.process.sample_bytes = 0;
+        let row = |site| SiteHistory { site, ..SiteHistory::default() };
+        process.tape.history.sites = vec![row(7)];
+        assert!(without_evidence(&process, 7).contains("only sums"));
+        process.tape.history.sites = (0..MAX_HISTORY_SITES as u32).map(|site| row(site + 8)).collect();
+        assert!(without_evidence(&process, 7).contains("only sums"), "others grew more");
+    }
 }
