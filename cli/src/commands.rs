@@ -121,6 +121,8 @@ commands! {
         epochs Epochs,
         /// Ship the tables of sealed epochs to one place for many hosts
         ship Ship,
+        /// Push profiles of the daemon's programs to Pyroscope or an OTLP server
+        push Push,
         /// Show what became of a program: how it ended, what grew, since when
         why Why,
         /// Print the environment that makes the daemon record a service

@@ -1,7 +1,7 @@
 //! `heaptape-parquet`: exports recordings as Parquet tables, for DuckDB, Spark and other programs,
-//! and ships those of a daemon's epochs to one place for many hosts. `heaptape export --format
-//! parquet` and `heaptape ship` run it. It has the libraries that are too large for the command:
-//! that of the format, and TLS.
+//! ships those of a daemon's epochs to one place for many hosts, and pushes profiles to servers.
+//! `heaptape export --format parquet`, `heaptape ship` and `heaptape push` run it. It has the
+//! libraries that are too large for the command: that of the format, and TLS.
 //!
 //! ```text
 //! OUT/events/date=2026-11-21/host=web1/recording=heaptape.ls.4711/4711.ls-KEY.parquet
@@ -12,7 +12,9 @@
 #![forbid(unsafe_code)]
 
 mod export;
+mod http;
 mod ids;
+mod push;
 mod ship;
 mod sites;
 mod table;
@@ -23,6 +25,8 @@ use anyhow::{Context, bail};
 use clap::Parser;
 use heaptape_analyzer::ProcessFilter;
 use heaptape_analyzer::event::{Bound, Range};
+use http::Server;
+use push::{Protocol, Push, Served};
 use ship::Shipment;
 use ship::target::Target;
 use std::path::PathBuf;
@@ -60,6 +64,8 @@ struct Arguments {
 enum Subcommand {
     /// Ship the tables of sealed epochs, and print the result as JSON
     Ship(ShipArguments),
+    /// Push profiles of the processes that standard input lists, and print the result as JSON
+    Push(PushArguments),
 }
 
 /// Options of `heaptape-parquet ship`.
@@ -79,10 +85,34 @@ struct ShipArguments {
     token_file: Option<PathBuf>,
 }
 
+/// Options of `heaptape-parquet push`.
+#[derive(clap::Args)]
+struct PushArguments {
+    /// State folder of the daemon
+    #[arg(long, value_name = "DIR")]
+    state: PathBuf,
+    /// https://HOST/PATH
+    #[arg(long, value_name = "URL")]
+    to: String,
+    /// Protocol of the server: pyroscope or otlp
+    #[arg(long, value_name = "PROTOCOL")]
+    protocol: Protocol,
+    /// Name of this host in the profiles
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+    /// File with the bearer token
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Maximum number of bytes of profiles that wait to be sent
+    #[arg(long, value_name = "BYTES")]
+    queue_bytes: u64,
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = match &arguments.subcommand {
         Some(Subcommand::Ship(arguments)) => ship(arguments),
+        Some(Subcommand::Push(arguments)) => push(arguments),
         None => run(&arguments),
     };
     match outcome {
@@ -105,6 +135,18 @@ fn ship(arguments: &ShipArguments) -> anyhow::Result<bool> {
     let shipped = ship::run(&shipment)?;
     println!("{}", serde_json::to_string(&shipped)?);
     Ok(shipped.error.is_none() && shipped.unreadable == 0)
+}
+
+/// Pushes profiles, and prints the result. Returns whether nothing waits and nothing was dropped.
+fn push(arguments: &PushArguments) -> anyhow::Result<bool> {
+    let PushArguments { state, to, protocol, host, token_file, queue_bytes } = arguments;
+    let server = Server::parse(to, token_file.as_deref()).context("invalid destination")?;
+    let served: Vec<Served> = serde_json::from_reader(std::io::stdin().lock()).context("the list of processes")?;
+    let (state, host) = (state.clone(), host.clone());
+    let push = Push { state, server, protocol: *protocol, host, queue_bytes: *queue_bytes };
+    let pushed = push::run(&push, served)?;
+    println!("{}", serde_json::to_string(&pushed)?);
+    Ok(pushed.error.is_none() && pushed.dropped == 0)
 }
 
 /// Exports all recordings. Returns whether they are complete.

@@ -6,6 +6,7 @@
 //! ctl      ──> control ──┼─> service ─┤                                    ├─> epochs
 //! metrics  ──> metrics ──┤            └─> archive: sums, DCPI, retention ──┘
 //! senders  ──> streams ──┘ (receive: a thread for each)       ship <── sealed epochs
+//!                                                             push <── served processes
 //! ```
 //! The thread of the service accepts processes and answers requests; it never waits for a disk. The
 //! thread of the archive owns the files of the epochs. They communicate by messages.
@@ -34,6 +35,7 @@ mod notify;
 mod out_of_memory;
 mod programs;
 pub mod protocol;
+mod push;
 mod receive;
 mod registry;
 pub mod reload;

@@ -13,6 +13,10 @@ use serde::{Deserialize, Deserializer};
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
+
+/// Minimum time between two pushes.
+const MIN_PUSH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Parses a value of the file, a string or a number, as the command line parses it.
 fn value<'de, D, T>(input: D) -> Result<Option<T>, D::Error>
@@ -102,6 +106,25 @@ pub struct Args {
     /// File with the bearer token for https://
     #[arg(long, value_name = "FILE")]
     ship_token: Option<PathBuf>,
+    /// Push profiles of all programs to a server: https://HOST/PATH (see heaptape push) [default:
+    /// none]
+    #[arg(long, value_name = "URL")]
+    push_to: Option<String>,
+    /// Protocol of this server: pyroscope or otlp [default: pyroscope]
+    #[arg(long, value_name = "PROTOCOL")]
+    #[serde(deserialize_with = "value")]
+    push_protocol: Option<PushProtocol>,
+    /// File with the bearer token for this server
+    #[arg(long, value_name = "FILE")]
+    push_token: Option<PathBuf>,
+    /// Time between two pushes (at least 1s) [default: 1m]
+    #[arg(long, value_name = "TIME")]
+    #[serde(deserialize_with = "value")]
+    push_interval: Option<Time>,
+    /// Maximum size of the profiles that wait; the oldest are dropped [default: 64MiB]
+    #[arg(long, value_name = "SIZE")]
+    #[serde(deserialize_with = "value")]
+    push_queue: Option<Size>,
     /// Record programs of all users [default: true for root]
     #[arg(long, value_name = "BOOL")]
     all_users: Option<bool>,
@@ -254,6 +277,13 @@ impl Args {
             metrics_token: setting!(metrics_token),
             ship_to: setting!(ship_to),
             ship_token: setting!(ship_token),
+            push: PushConfig {
+                to: setting!(push_to),
+                protocol: setting!(push_protocol).unwrap_or(defaults.push.protocol),
+                token: setting!(push_token),
+                interval: setting!(push_interval).map_or(defaults.push.interval, |time| time.0.max(MIN_PUSH_INTERVAL)),
+                queue: setting!(push_queue).map_or(defaults.push.queue, |bytes| bytes.0),
+            },
             serves_all: setting!(all_users).unwrap_or(defaults.serves_all),
             mode: setting!(mode).unwrap_or(defaults.mode),
             overflow: setting!(overflow).unwrap_or(defaults.overflow),

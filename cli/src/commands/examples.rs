@@ -53,6 +53,16 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     (
+        "push",
+        &[
+            ("heaptape push --to https://pyroscope.example", "push what all programs allocated since the last push"),
+            (
+                "heaptape push --to http://127.0.0.1:4318 --protocol otlp --live redis-server",
+                "the same of one program to an OpenTelemetry collector",
+            ),
+        ],
+    ),
+    (
         "send",
         &[
             ("heaptape send mpatrol.trace", "store a trace of the real mpatrol in the current epoch"),

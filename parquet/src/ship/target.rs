@@ -1,6 +1,7 @@
 //! Where files are shipped to: a folder, S3-compatible object storage, or an HTTP server. A file
 //! appears completely under its name or not at all, and one that is there is never replaced.
 
+use crate::http::{Server, agent};
 use anyhow::{Context, anyhow, bail};
 use rusty_s3::actions::S3Action;
 use rusty_s3::{Bucket, Credentials, UrlStyle};
@@ -14,8 +15,6 @@ use ureq::{Agent, Body};
 
 /// How long a signature is valid.
 const SIGNATURE_TIME: Duration = Duration::from_secs(300);
-/// Longest time of one request.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pauses before a request is sent again.
 const PAUSES: [Duration; 3] = [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
 /// Maximum length of an answer in an error message.
@@ -29,30 +28,6 @@ pub enum Target {
     Bucket(Box<Bucket>, Option<Credentials>, String, Agent),
     /// The URL below which files are put, and the token.
     Server(String, Option<String>, Agent),
-}
-
-/// Reads the token of an HTTP server from a file.
-fn token(path: &Path) -> anyhow::Result<String> {
-    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    let token = text.trim().to_owned();
-    if token.is_empty() || token.bytes().any(|byte| byte.is_ascii_control()) {
-        bail!("{}: must be one line with a token", path.display());
-    }
-    Ok(token)
-}
-
-/// Returns a client that uses the certificates of the system, follows no redirection and returns
-/// all answers.
-fn agent() -> Agent {
-    let tls = ureq::tls::TlsConfig::builder().root_certs(ureq::tls::RootCerts::PlatformVerifier).build();
-    let config = Agent::config_builder()
-        .tls_config(tls)
-        .timeout_global(Some(REQUEST_TIMEOUT))
-        .max_redirects(0)
-        .http_status_as_error(false)
-        .user_agent(concat!("heaptape/", env!("CARGO_PKG_VERSION")))
-        .build();
-    Agent::new_with_config(config)
 }
 
 /// Returns the bucket of a URL such as `s3://tables/fleet`, by the variables of the AWS tools.
@@ -141,15 +116,8 @@ impl Target {
             return bucket(rest, variable).context("object storage");
         }
         if to.starts_with("https://") || to.starts_with("http://") {
-            let host = to.split('/').nth(2).unwrap_or_default();
-            if host.is_empty() || host.contains('@') || to.contains(['?', '#']) {
-                bail!("must be https://HOST/PATH; --token-file has the secret, if there is one");
-            }
-            let token = token_file.map(token).transpose()?;
-            if token.is_some() && to.starts_with("http://") && !is_loopback(host) {
-                bail!("a token is only sent by https:// or to this machine");
-            }
-            return Ok(Target::Server(to.trim_end_matches('/').to_owned(), token, agent()));
+            let Server { url, token, agent } = Server::parse(to, token_file)?;
+            return Ok(Target::Server(url, token, agent));
         }
         if let Some((scheme, _)) = to.split_once("://") {
             bail!("unknown scheme '{scheme}': must be a folder, s3://, https:// or http://");
@@ -209,12 +177,6 @@ impl Target {
     }
 }
 
-fn is_loopback(host: &str) -> bool {
-    let name = host.strip_prefix('[').and_then(|rest| rest.split(']').next());
-    let name = name.unwrap_or_else(|| host.split(':').next().unwrap_or_default());
-    name == "localhost" || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
 /// Copies a file to a path that does not exist. Another name has the copy until it is complete.
 fn store(to: &Path, file: &Path) -> anyhow::Result<bool> {
     let name = |error| anyhow::Error::from(error).context(to.display().to_string());
@@ -260,8 +222,6 @@ mod tests {
         }
         let half = |name: &str| (name == "AWS_ACCESS_KEY_ID").then(|| "id".to_owned());
         assert!(Target::parse("s3://tables", None, &half).is_err());
-        assert!(is_loopback("127.0.0.1:80") && is_loopback("[::1]:80") && is_loopback("localhost"));
-        assert!(!is_loopback("10.0.0.1") && !is_loopback("localhost.example"));
     }
 
     #[test]

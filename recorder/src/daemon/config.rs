@@ -61,11 +61,72 @@ pub struct Config {
     pub ship_to: Option<String>,
     /// File with the token for a URL.
     pub ship_token: Option<PathBuf>,
+    /// The server to which profiles are pushed.
+    pub push: PushConfig,
     /// Limits of the resources that the daemon and its clients may use.
     pub budget: Budget,
     /// The file of the standalone library, for static programs. If it is empty, static programs are
     /// not recorded.
     pub standalone: &'static [u8],
+}
+
+/// Default size of the queue of profiles that wait to be pushed, in bytes.
+pub const DEFAULT_PUSH_QUEUE: u64 = 64 << 20;
+
+/// The server to which profiles of programs are pushed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PushConfig {
+    /// URL of the server, if there is one.
+    pub to: Option<String>,
+    /// Protocol of the server.
+    pub protocol: PushProtocol,
+    /// File with the token.
+    pub token: Option<PathBuf>,
+    /// Time between two pushes.
+    pub interval: Duration,
+    /// Maximum number of bytes of profiles that wait.
+    pub queue: u64,
+}
+
+impl Default for PushConfig {
+    fn default() -> Self {
+        PushConfig {
+            to: None,
+            protocol: PushProtocol::Pyroscope,
+            token: None,
+            interval: Duration::from_secs(60),
+            queue: DEFAULT_PUSH_QUEUE,
+        }
+    }
+}
+
+/// Protocol of a server that takes profiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PushProtocol {
+    /// Pyroscope takes profiles at `/ingest`.
+    Pyroscope,
+    /// A server of OTLP takes them at `/v1development/profiles`.
+    Otlp,
+}
+
+impl PushProtocol {
+    /// Returns the name in options and in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PushProtocol::Pyroscope => "pyroscope",
+            PushProtocol::Otlp => "otlp",
+        }
+    }
+}
+
+impl FromStr for PushProtocol {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let all = [PushProtocol::Pyroscope, PushProtocol::Otlp];
+        let found = all.into_iter().find(|protocol| protocol.name() == text);
+        found.ok_or_else(|| format!("invalid protocol '{text}': must be pyroscope or otlp"))
+    }
 }
 
 /// The limits of the epochs that are kept.
@@ -345,6 +406,7 @@ impl Default for Config {
             triggers: Triggers::default(),
             ship_to: None,
             ship_token: None,
+            push: PushConfig::default(),
             budget: Budget::default(),
             standalone: &[],
         }

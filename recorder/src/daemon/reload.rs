@@ -84,6 +84,11 @@ fn settings(config: &Config) -> Vec<(&'static str, String, Effect)> {
         ("metrics-token", some(config.metrics_token.as_ref(), text), AtStart),
         ("ship-to", some(config.ship_to.as_ref(), text), AtStart),
         ("ship-token", some(config.ship_token.as_ref(), text), AtStart),
+        ("push-to", some(config.push.to.as_ref(), text), AtStart),
+        ("push-protocol", config.push.protocol.name().into(), AtStart),
+        ("push-token", some(config.push.token.as_ref(), text), AtStart),
+        ("push-interval", time(config.push.interval), AtStart),
+        ("push-queue", size(config.push.queue), AtStart),
         ("all-users", config.serves_all.to_string(), AtStart),
         ("mode", config.mode.to_string(), Now),
         ("program", format!("[{}]", rules.join("; ")), Now),
@@ -144,6 +149,7 @@ impl Config {
             serves_all: self.serves_all,
             ship_to: self.ship_to.clone(),
             ship_token: self.ship_token.clone(),
+            push: self.push.clone(),
             budget,
             ..next
         }

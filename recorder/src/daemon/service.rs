@@ -24,6 +24,7 @@ use super::epochs::Epochs;
 use super::incidents::Incidents;
 use super::notify::{self, Notify};
 use super::out_of_memory::OutOfMemory;
+use super::push::Pusher;
 use super::registry::Registry;
 use super::reload::Reread;
 use super::ship::Shipper;
@@ -83,6 +84,7 @@ pub struct Service {
     successor: Successor,
     /// Ships sealed epochs, if there is a destination.
     shipper: Option<Shipper>,
+    pusher: Option<Pusher>,
     boards: Boards,
     /// What happened to programs, for the metrics.
     incidents: Incidents,

@@ -3,6 +3,7 @@
 use super::Service;
 use crate::clock;
 use crate::daemon::metrics::{self, LabeledMetric, Labels, OwnMetric};
+use crate::daemon::push::Pusher;
 use crate::daemon::retention::Share;
 use crate::daemon::ship::Shipper;
 use std::sync::atomic::Ordering::Relaxed;
@@ -161,6 +162,7 @@ impl Service {
         let hits: u64 = self.budgets.hits().map(|(_, count)| count).sum();
         own_metrics.push(OwnMetric::counter("budget_hits_total", "Times that a budget was hit", hits as f64));
         own_metrics.extend(self.shipper.iter().flat_map(Shipper::metrics));
+        own_metrics.extend(self.pusher.iter().flat_map(Pusher::metrics));
         own_metrics
     }
 }

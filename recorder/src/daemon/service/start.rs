@@ -15,6 +15,7 @@ use crate::daemon::http::{Server, Token};
 use crate::daemon::incidents::Incidents;
 use crate::daemon::notify::{self, Notify};
 use crate::daemon::out_of_memory::OutOfMemory;
+use crate::daemon::push::Pusher;
 use crate::daemon::registry::Registry;
 use crate::daemon::reload::Reread;
 use crate::daemon::ship::Shipper;
@@ -145,6 +146,7 @@ impl Service {
         let stages = Stages::start(clock)?;
         let epochs = Epochs::start(&config, saver.clone())?;
         let shipper = Shipper::start(&config, || epochs.disk().sealed())?;
+        let pusher = Pusher::start(&config)?;
         let (wake_receiver, wake) = wake_pair()?;
         let planner = Planner::new(&[]);
         let loader = Loader::new(config.standalone, planner.clone());
@@ -172,6 +174,7 @@ impl Service {
             streams: Streams::start(&config, wake)?,
             successor,
             shipper,
+            pusher,
             boards: Boards::default(),
             incidents: Incidents::default(),
             started: Instant::now(),

@@ -1,0 +1,164 @@
+//! Pushes profiles of programs to a server, at intervals. A process of its own does the work: it
+//! reads files of programs, which may contain anything, and waits for a network.
+
+use super::config::{Config, PushConfig};
+use super::metrics::OwnMetric;
+use crate::{clock, crash, sys};
+use serde::Deserialize;
+use std::ffi::OsString;
+use std::io;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Priority of the process that pushes.
+const NICE: i32 = 10;
+/// Minimum time between the log messages about failures.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The counts of what was pushed since the start of the daemon.
+#[derive(Debug, Default)]
+struct Counts {
+    profiles: AtomicU64,
+    bytes: AtomicU64,
+    dropped: AtomicU64,
+    failures: AtomicU64,
+    waiting: AtomicU64,
+    succeeded: AtomicU64,
+}
+
+/// What `heaptape push --json` prints.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Pushed {
+    profiles: u64,
+    bytes: u64,
+    waiting: u64,
+    dropped: u64,
+    error: Option<String>,
+}
+
+/// The thread that pushes.
+#[derive(Debug)]
+pub struct Pusher {
+    counts: Arc<Counts>,
+}
+
+/// Returns the arguments of the command that pushes once.
+fn arguments(push: &PushConfig, to: &str, config: &Config) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> =
+        ["push", "--json", "--to", to, "--protocol", push.protocol.name()].map(OsString::from).into();
+    arguments.extend(["--queue".into(), push.queue.to_string().into()]);
+    arguments.extend(["--control".into(), config.control.clone().into_os_string()]);
+    if let Some(file) = &push.token {
+        arguments.extend(["--token-file".into(), file.clone().into_os_string()]);
+    }
+    arguments
+}
+
+impl Pusher {
+    /// Starts the thread if the configuration has a server. It runs as long as the daemon.
+    ///
+    /// # Errors
+    /// The error of the thread.
+    pub fn start(config: &Config) -> io::Result<Option<Pusher>> {
+        let Some(to) = &config.push.to else { return Ok(None) };
+        let (arguments, interval) = (arguments(&config.push, to, config), config.push.interval);
+        let counts = Arc::new(Counts::default());
+        let own = Arc::clone(&counts);
+        crash::spawn("push", move || {
+            sys::lower_priority(NICE);
+            let mut logged: Option<Instant> = None;
+            let mut next = Instant::now() + interval;
+            loop {
+                std::thread::sleep(next.saturating_duration_since(Instant::now()));
+                let mut command = Command::new("/proc/self/exe");
+                command.args(&arguments).env_remove("LD_PRELOAD").stdin(Stdio::null());
+                if let Some(error) = own.push(&mut command)
+                    && logged.is_none_or(|last| last.elapsed() >= LOG_INTERVAL)
+                {
+                    logged = Some(Instant::now());
+                    tracing::warn!("profiles cannot be pushed: {}", error.escape_debug());
+                }
+                // An interval that was missed is part of the next profile.
+                next = (next + interval).max(Instant::now());
+            }
+        })?;
+        Ok(Some(Pusher { counts }))
+    }
+
+    /// Returns the metrics of what was pushed.
+    pub fn metrics(&self) -> [OwnMetric; 6] {
+        let value = |count: &AtomicU64| count.load(Relaxed) as f64;
+        let Counts { profiles, bytes, dropped, failures, waiting, succeeded } = &*self.counts;
+        [
+            OwnMetric::counter("pushed_profiles_total", "Profiles that a server has taken", value(profiles)),
+            OwnMetric::counter("pushed_bytes_total", "Bytes of these profiles", value(bytes)),
+            OwnMetric::counter(
+                "push_dropped_profiles_total",
+                "Profiles that were dropped: the queue was full, or the server refused them",
+                value(dropped),
+            ),
+            OwnMetric::counter("push_failures_total", "Pushes that failed", value(failures)),
+            OwnMetric::gauge("push_waiting_profiles", "Profiles that wait to be pushed", value(waiting)),
+            OwnMetric::gauge(
+                "push_success_timestamp_seconds",
+                "When everything was last pushed, in seconds since 1970",
+                value(succeeded),
+            ),
+        ]
+    }
+}
+
+impl Counts {
+    /// Runs the command, and adds what it did. Returns the error of a push that failed.
+    fn push(&self, command: &mut Command) -> Option<String> {
+        let pushed = match command.output() {
+            Ok(output) => serde_json::from_slice::<Pushed>(&output.stdout).unwrap_or_else(|_| Pushed {
+                waiting: self.waiting.load(Relaxed),
+                error: Some(String::from_utf8_lossy(&output.stderr).trim_end().to_owned()),
+                ..Pushed::default()
+            }),
+            Err(error) => Pushed { error: Some(error.to_string()), ..Pushed::default() },
+        };
+        self.profiles.fetch_add(pushed.profiles, Relaxed);
+        self.bytes.fetch_add(pushed.bytes, Relaxed);
+        self.dropped.fetch_add(pushed.dropped, Relaxed);
+        self.waiting.store(pushed.waiting, Relaxed);
+        match pushed.error {
+            None => {
+                self.succeeded.store(clock::unix_ns() / 1_000_000_000, Relaxed);
+                tracing::debug!("{} profiles were pushed, {} bytes", pushed.profiles, pushed.bytes);
+                None
+            }
+            error => {
+                self.failures.fetch_add(1, Relaxed);
+                error
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_of_the_command_are_counted() {
+        let counts = Counts::default();
+        let say = |text: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", "printf '%s' \"$1\"; echo complaint >&2", "sh", text]);
+            counts.push(&mut command)
+        };
+        assert_eq!(say(r#"{"profiles": 2, "bytes": 70, "waiting": 0, "new": 1}"#), None);
+        let failed = say(r#"{"profiles": 1, "bytes": 7, "waiting": 5, "dropped": 3, "error": "no route"}"#);
+        assert_eq!(failed.as_deref(), Some("no route"));
+        assert_eq!(say("no JSON").as_deref(), Some("complaint"));
+        let value = |count: &AtomicU64| count.load(Relaxed);
+        let sums = [&counts.profiles, &counts.bytes, &counts.failures, &counts.waiting, &counts.dropped].map(value);
+        assert_eq!(sums, [3, 77, 2, 5, 3]);
+        assert!(value(&counts.succeeded) > 0);
+    }
+}
