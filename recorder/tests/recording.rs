@@ -395,8 +395,8 @@ fn whoever_says_no_hello_is_sent_away_and_holds_nobody_up() {
 /// A library of the release before, and one of the release after.
 #[test]
 fn libraries_one_minor_version_apart_are_recorded() {
-    let this = heaptape_wire::WIRE_MINOR;
-    for (minor, ring_kib) in [(0, 1024), (this - 1, 1024), (this, 2048), (this + 1, 2048)] {
+    let (this, larger) = (heaptape_wire::WIRE_MINOR, heaptape_wire::MINOR_FIRST_RING);
+    for (minor, ring_kib) in [(0, 1024), (larger - 1, 1024), (larger, 2048), (this, 2048), (this + 1, 2048)] {
         let mut recorder = TestRecorder::new(Options::default());
         let process = Process::attach(&recorder.socket(), heaptape_wire::hello::Hello { minor, ..hello() });
         let ring = heaptape_wire::Layout::new(process.mapping.params()).ring(0);

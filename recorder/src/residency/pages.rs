@@ -157,6 +157,8 @@ pub fn pages(
 mod tests {
     use super::*;
     use formats::tape::Residency;
+    use nix::sys::mman;
+    use std::num::NonZeroUsize;
 
     fn unpacked(runs: PageRuns) -> Vec<PageRun> {
         let mut snapshot = Residency::default();
@@ -168,10 +170,17 @@ mod tests {
     #[test]
     fn written_pages_are_found_by_scan_and_by_reading() {
         const PAGE: usize = 4096;
-        let mut block = vec![0u8; 64 * PAGE];
-        let start = (block.as_ptr() as usize).next_multiple_of(PAGE);
-        let offset = start - block.as_ptr() as usize;
-        (0..31).for_each(|page| block[offset + 2 * page * PAGE] = 1);
+        const PAGES: NonZeroUsize = NonZeroUsize::new(62 * PAGE).unwrap();
+        // The allocator might return memory whose pages were written before.
+        // SAFETY: a new private mapping, which nothing else refers to.
+        let block = unsafe {
+            let access = mman::ProtFlags::PROT_READ | mman::ProtFlags::PROT_WRITE;
+            let block = mman::mmap_anonymous(None, PAGES, access, mman::MapFlags::MAP_PRIVATE).expect("memory");
+            mman::madvise(block, PAGES.get(), mman::MmapAdvise::MADV_NOHUGEPAGE).expect("small pages");
+            std::slice::from_raw_parts_mut(block.as_ptr().cast::<u8>(), PAGES.get())
+        };
+        let start = block.as_ptr() as usize;
+        (0..31).for_each(|page| block[2 * page * PAGE] = 1);
         let pagemap = File::open("/proc/self/pagemap").unwrap_or_else(|error| panic!("{error}"));
         let range = (start as u64, (start + 62 * PAGE) as u64);
         let written = |runs: PageRuns| -> Vec<u64> {
@@ -189,6 +198,6 @@ mod tests {
             Ok(()) => assert_eq!(written(scan_runs), expected),
             Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ENOTTY), "{error}"),
         }
-        assert_eq!(block[offset], 1);
+        assert_eq!(block[0], 1);
     }
 }
