@@ -27,6 +27,7 @@ mod epoch;
 mod epochs;
 pub mod fd_store;
 mod growth;
+mod helper_command;
 mod http;
 mod incidents;
 mod marks;

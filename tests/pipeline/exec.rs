@@ -197,20 +197,6 @@ fn unrecordable_programs_are_named() {
 /// without the library, by each function that starts programs, and is named.
 #[test]
 fn children_with_a_sanitizer_run_and_are_named() {
-    const KINDS: [&str; 12] = [
-        "execve",
-        "execv",
-        "execl",
-        "execle",
-        "execvp",
-        "execvpe",
-        "execlp",
-        "fexecve",
-        "execveat",
-        "posix_spawn",
-        "posix_spawnp",
-        "vfork",
-    ];
     let folder = test_env::folder();
     let file = folder.path().join("unseen.c");
     std::fs::write(&file, "#include <stdlib.h>\nint main(int c, char **v) { free(malloc(433)); return atoi(v[1]); }\n")

@@ -2,12 +2,13 @@
 //! reads files of programs, which may contain anything, and waits for a network.
 
 use super::config::{Config, PushConfig};
+use super::helper_command;
 use super::metrics::OwnMetric;
 use crate::{clock, crash, sys};
 use serde::Deserialize;
 use std::ffi::OsString;
 use std::io;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -73,9 +74,7 @@ impl Pusher {
             let mut next = Instant::now() + interval;
             loop {
                 std::thread::sleep(next.saturating_duration_since(Instant::now()));
-                let mut command = Command::new("/proc/self/exe");
-                command.args(&arguments).env_remove("LD_PRELOAD").stdin(Stdio::null());
-                if let Some(error) = own.push(&mut command)
+                if let Some(error) = own.push(&mut helper_command::command(&arguments))
                     && logged.is_none_or(|last| last.elapsed() >= LOG_INTERVAL)
                 {
                     logged = Some(Instant::now());
@@ -114,14 +113,11 @@ impl Pusher {
 impl Counts {
     /// Runs the command, and adds what it did. Returns the error of a push that failed.
     fn push(&self, command: &mut Command) -> Option<String> {
-        let pushed = match command.output() {
-            Ok(output) => serde_json::from_slice::<Pushed>(&output.stdout).unwrap_or_else(|_| Pushed {
-                waiting: self.waiting.load(Relaxed),
-                error: Some(String::from_utf8_lossy(&output.stderr).trim_end().to_owned()),
-                ..Pushed::default()
-            }),
-            Err(error) => Pushed { error: Some(error.to_string()), ..Pushed::default() },
-        };
+        let pushed: Pushed = helper_command::run(command).unwrap_or_else(|error| Pushed {
+            waiting: self.waiting.load(Relaxed),
+            error: Some(error),
+            ..Pushed::default()
+        });
         self.profiles.fetch_add(pushed.profiles, Relaxed);
         self.bytes.fetch_add(pushed.bytes, Relaxed);
         self.dropped.fetch_add(pushed.dropped, Relaxed);

@@ -2,12 +2,13 @@
 //! programs, which may contain anything, and waits for a network.
 
 use super::config::Config;
+use super::helper_command;
 use super::metrics::OwnMetric;
 use crate::{clock, crash, sys};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use serde::Deserialize;
 use std::io;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -64,12 +65,7 @@ impl Shipper {
         let (own, sealed) = (Arc::clone(&counts), sealed());
         crash::spawn("ship", move || {
             sys::lower_priority(NICE);
-            let ship = || {
-                let mut command = Command::new("/proc/self/exe");
-                command.args(&arguments).env_remove("LD_PRELOAD").stdin(Stdio::null());
-                own.ship(&mut command)
-            };
-            run(&sealed, ship, FIRST_PAUSE);
+            run(&sealed, || own.ship(&mut helper_command::command(&arguments)), FIRST_PAUSE);
         })?;
         Ok(Some(Shipper { counts }))
     }
@@ -120,15 +116,12 @@ fn run(sealed: &Receiver<()>, ship: impl Fn() -> bool, first_pause: Duration) {
 impl Counts {
     /// Runs the command, and adds what it did. Returns whether everything was shipped.
     fn ship(&self, command: &mut Command) -> bool {
-        let shipped = match command.output() {
-            Ok(output) => serde_json::from_slice::<Shipped>(&output.stdout).unwrap_or_else(|_| Shipped {
-                waiting: self.waiting.load(Relaxed),
-                removed_unshipped: self.removed.load(Relaxed),
-                error: Some(String::from_utf8_lossy(&output.stderr).trim_end().to_owned()),
-                ..Shipped::default()
-            }),
-            Err(error) => Shipped { error: Some(error.to_string()), ..Shipped::default() },
-        };
+        let shipped: Shipped = helper_command::run(command).unwrap_or_else(|error| Shipped {
+            waiting: self.waiting.load(Relaxed),
+            removed_unshipped: self.removed.load(Relaxed),
+            error: Some(error),
+            ..Shipped::default()
+        });
         self.epochs.fetch_add(shipped.epochs, Relaxed);
         self.bytes.fetch_add(shipped.bytes, Relaxed);
         self.waiting.store(shipped.waiting, Relaxed);

@@ -80,6 +80,8 @@ enum Refusal {
 
 /// Why a process is not recorded that does not permit to be traced, as the end of a sentence.
 pub const NOT_PERMITTED: &str = "the recorder may not stop it at its start (ptrace)";
+/// Why a process with a filter of its own is not recorded, as the end of a sentence.
+const FILTERED: &str = "a filter for system calls could kill it (seccomp)";
 
 impl Refusal {
     fn text(self) -> String {
@@ -213,7 +215,12 @@ fn run(follow: &Follow, image: &Image, planner: &Planner, results: &Sender<Loade
 fn begin(follow: &Follow) -> Result<Tracee, Refusal> {
     let thread = thread(follow.pid, follow.thread)
         .ok_or_else(|| Refusal::Because("the thread that starts it is not known".into()))?;
-    let tracee = Tracee::follow(follow.pid, thread, follow.request == LoadRequest::Spawn)?;
+    let followed = Tracee::follow(follow.pid, thread, follow.request == LoadRequest::Spawn);
+    let tracee = followed.map_err(|error| match Refusal::from(error) {
+        // It must not try to permit it: a filter may end it for that system call.
+        Refusal::NotPermitted if has_own_filter(thread) => Refusal::Because(FILTERED.into()),
+        refusal => refusal,
+    })?;
     // The process that has sent the request still exists, so its number is not another one's.
     if sys::is_readable(sys::fd(&follow.process)) {
         return Err(Refusal::Because("it has ended".into()));
@@ -250,15 +257,20 @@ fn load(tracee: &mut Tracee, uid: u32, image: &Image, planner: &Planner) -> Opti
     if !std::fs::metadata(&folder).is_ok_and(|folder| folder.uid() == uid) {
         return Some(Err("its user may not read it".into()));
     }
-    if filters(pid) > filters(std::process::id()) {
-        return Some(Err("a filter for system calls could kill it (seccomp)".into()));
+    if has_own_filter(pid) {
+        return Some(Err(FILTERED.into()));
     }
     Some(tracee.load_now(&program, image).map_err(|error| error.to_string()))
 }
 
-/// Returns how many filters for system calls a process has.
-fn filters(pid: u32) -> u32 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+/// Returns whether a thread has filters for system calls that the recorder does not have.
+fn has_own_filter(thread: u32) -> bool {
+    filters(thread) > filters(std::process::id())
+}
+
+/// Returns how many filters for system calls a thread has.
+fn filters(thread: u32) -> u32 {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
     let field = |name: &str| {
         status.lines().find_map(|line| line.strip_prefix(name)).and_then(|number| number.trim().parse().ok())
     };

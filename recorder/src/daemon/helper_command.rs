@@ -1,0 +1,21 @@
+//! Runs a command of heaptape in a process of its own, which prints its result as JSON.
+
+use serde::de::DeserializeOwned;
+use std::ffi::OsString;
+use std::process::{Command, Stdio};
+
+/// Returns the command with these arguments, by the executable of the daemon.
+pub fn command(arguments: &[OsString]) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(arguments).env_remove("LD_PRELOAD").stdin(Stdio::null());
+    command
+}
+
+/// Runs the command, and returns what it printed.
+///
+/// # Errors
+/// Why it could not be started, or its messages if it printed no result.
+pub fn run<T: DeserializeOwned>(command: &mut Command) -> Result<T, String> {
+    let output = command.output().map_err(|error| error.to_string())?;
+    serde_json::from_slice(&output.stdout).map_err(|_| String::from_utf8_lossy(&output.stderr).trim_end().to_owned())
+}
