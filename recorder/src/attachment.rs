@@ -3,7 +3,7 @@
 use crate::clock::Clock;
 use crate::options::Options;
 use crate::recorder::{Outcome, Recorder};
-use crate::running_process::{AttachError, Stops, Target};
+use crate::running_process::{AttachError, STAYS_MAPPED, Stops, Target};
 use crate::socket_dir::{SocketDir, SocketDirError};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -112,9 +112,7 @@ impl Attachment {
             }
             remains = match detached.and_then(|()| self.target.leave()) {
                 Ok(true) => None,
-                Ok(false) => {
-                    Some("a thread is still in the library, which stays mapped and is not called any more".into())
-                }
+                Ok(false) => Some(STAYS_MAPPED.into()),
                 Err(_) if !Path::new(&format!("/proc/{}", self.target.pid())).exists() => None,
                 Err(error) => {
                     Some(format!("it was not left: {error}; heaptape detach {} tries again", self.target.pid()))

@@ -17,6 +17,7 @@
 
 pub mod address;
 mod archive;
+mod attacher;
 mod budget;
 mod clients;
 pub mod config;

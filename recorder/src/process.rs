@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -69,14 +70,14 @@ impl Process {
             exe: link(&format!("/proc/{pid}/exe")),
             argv,
             cwd: link(&format!("/proc/{pid}/cwd")),
-            comm: line(read(&format!("/proc/{pid}/comm"), 64).unwrap_or_default()),
+            comm: name(pid),
             start_ticks: start_ticks(pid).unwrap_or(0),
         }
     }
 }
 
 /// Returns the start of a process in clock ticks after the boot. An exec does not change it.
-fn start_ticks(pid: u32) -> Option<u64> {
+pub fn start_ticks(pid: u32) -> Option<u64> {
     stat(pid)?.get(19)?.parse().ok()
 }
 
@@ -99,8 +100,18 @@ pub fn parent(pid: u32) -> Option<u32> {
     stat(pid)?.get(1)?.parse().ok()
 }
 
+/// Returns the kernel's short name of a process (`comm`); empty if it has ended.
+pub fn name(pid: u32) -> Vec<u8> {
+    line(read(&format!("/proc/{pid}/comm"), 64).unwrap_or_default())
+}
+
+/// Returns the effective user id of a process.
+pub fn owner(pid: u32) -> Option<u32> {
+    std::fs::metadata(format!("/proc/{pid}")).ok().map(|found| found.uid())
+}
+
 /// Returns all processes that this one can see.
-fn pids() -> impl Iterator<Item = u32> {
+pub fn pids() -> impl Iterator<Item = u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
@@ -118,8 +129,8 @@ pub fn with_variable(variable: &[u8]) -> impl Iterator<Item = u32> {
 /// Returns the processes whose program has this name: that of its file, or the kernel's short name.
 pub fn with_name(name: &[u8]) -> Vec<u32> {
     let is_named = |pid: &u32| {
-        let (exe, comm) = (link(&format!("/proc/{pid}/exe")), read(&format!("/proc/{pid}/comm"), 64).map(line));
-        comm.as_deref() == Some(name) || exe.rsplit(|byte| *byte == b'/').next() == Some(name)
+        let exe = link(&format!("/proc/{pid}/exe"));
+        self::name(*pid) == name || exe.rsplit(|byte| *byte == b'/').next() == Some(name)
     };
     pids().filter(is_named).collect()
 }

@@ -66,6 +66,9 @@ const TRY_PAUSE: Duration = Duration::from_millis(2);
 /// others are stopped meanwhile.
 const STOP_LIMITS: [u64; 9] = [5, 10, 15, 15, 20, 20, 40, 80, 100];
 
+/// What is printed of a process that was left while a thread was in the library.
+pub const STAYS_MAPPED: &str = "a thread is still in the library, which stays mapped and is not called any more";
+
 /// Why a process is not attached, or was not left.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
@@ -101,6 +104,11 @@ pub enum AttachError {
 }
 
 impl AttachError {
+    /// Returns whether a later try may succeed.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, AttachError::Stop(StopError::Late) | AttachError::NoThread | AttachError::Unsafe)
+    }
+
     fn memory(error: io::Error) -> AttachError {
         AttachError::Refused { what: "access to its memory", error }
     }

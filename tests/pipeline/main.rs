@@ -19,6 +19,7 @@ mod cpp_operators;
 mod crashes;
 mod daemon;
 mod daemon_activation;
+mod daemon_attach;
 mod daemon_bounds;
 mod daemon_control;
 mod daemon_fairness;

@@ -1,6 +1,7 @@
 //! `heaptape ctl`: queries and controls the daemon. Each request returns when it has been carried
 //! out.
 
+use super::attach::pid_of;
 use super::frames::Frames;
 use crate::control::{Control, growth, live_bytes, live_since, mode, signed_bytes};
 use crate::table::{self, Column};
@@ -9,7 +10,9 @@ use heaptape_analyzer::report::json;
 use heaptape_analyzer::text::{bytes, clean, count, counted};
 use heaptape_formats::pattern::Pattern;
 use heaptape_recorder::daemon::config::Choice;
-use heaptape_recorder::daemon::protocol::{Details, Entry, Process, Reloaded, Request, Response, Status, Which};
+use heaptape_recorder::daemon::protocol::{
+    Attached, Detached, Details, Entry, Process, Reloaded, Request, Response, Status, Which,
+};
 use serde_json::Value;
 use std::cmp::Reverse;
 use std::io::Write;
@@ -118,6 +121,22 @@ enum Command {
         #[arg(default_value = "all")]
         which: String,
     },
+    /// Record a process that runs already and was started without the library
+    ///
+    /// It is recorded like the others, until it ends, or until `ctl detach` leaves it as it was.
+    Attach {
+        /// Pid of the process, or the name of its program
+        #[arg(value_name = "PID|NAME")]
+        process: String,
+        /// What is recorded, such as trace or profile:2% [default: that of its rule]
+        #[arg(long)]
+        mode: Option<Choice>,
+    },
+    /// Leave attached processes as they were
+    Detach {
+        /// Pid, pattern of names (* and ? are wildcards), or all
+        which: String,
+    },
     /// End the current epoch, which is a folder of recordings, and start the next one
     Epoch,
     /// Set a mark, such as deploy-42: `heaptape diff --since deploy-42 NAME` compares with the
@@ -144,14 +163,16 @@ enum Command {
 }
 
 impl Command {
-    fn request(&self) -> Request {
+    fn request(&self) -> anyhow::Result<Request> {
         let which = |which: &str| Which(which.to_owned());
-        match self {
+        Ok(match self {
             Command::Status => Request::Status,
             Command::List { .. } => Request::List,
             Command::Show { which: name, sites } => Request::Show { which: which(name), sites: *sites },
             Command::Mode { which: name, mode } => Request::Mode { which: which(name), mode: *mode },
             Command::Snapshot { which: name } => Request::Snapshot { which: which(name) },
+            Command::Attach { process, mode } => Request::Attach { pid: pid_of(process)?, mode: *mode },
+            Command::Detach { which: name } => Request::Detach { which: which(name) },
             Command::Epoch => Request::Epoch,
             Command::Mark { name } => Request::Mark { name: name.clone() },
             Command::Rotate { which: name } => Request::Rotate { which: which(name) },
@@ -159,12 +180,12 @@ impl Command {
             Command::Metrics => Request::Metrics,
             Command::Reload => Request::Reload,
             Command::Stop => Request::Stop,
-        }
+        })
     }
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
-    let (control, request) = (Control::at(args.control), args.command.request());
+    let (control, request) = (Control::at(args.control), args.command.request()?);
     let mut answer = control.json(&request)?;
     if let Command::List { which, label, sort, growth } = &args.command {
         let is_narrowed = which.is_some() || label.is_some();
@@ -230,6 +251,8 @@ fn print(request: &Request, response: &Response, period: Period, out: &mut dyn W
         Response::Mode(changed) => {
             writeln!(out, "{}: mode is now {}", counted(changed.processes, "process"), clean(&mode(&changed.mode)))
         }
+        Response::Attached(found) => attached(found, out),
+        Response::Detached(found) => detached(found, out),
         Response::Processes(count) if matches!(request, Request::Rotate { .. }) => {
             writeln!(out, "{} started anew", counted(count.processes, "trace"))
         }
@@ -242,6 +265,27 @@ fn print(request: &Request, response: &Response, period: Period, out: &mut dyn W
         Response::Stopped(_) => writeln!(out, "stopped"),
         Response::Error(refusal) => writeln!(out, "{}", refusal.error),
     }
+}
+
+fn attached(found: &Attached, out: &mut dyn Write) -> std::io::Result<()> {
+    writeln!(
+        out,
+        "{} (pid {}) is recorded in mode {}: {} hooked, all threads stopped for {:.2} ms",
+        clean(&found.name),
+        found.pid,
+        clean(&mode(&found.mode)),
+        counted(found.functions, "function"),
+        found.stop_us as f64 / 1000.0
+    )
+}
+
+fn detached(found: &Detached, out: &mut dyn Write) -> std::io::Result<()> {
+    let processes = counted(found.processes, "process");
+    writeln!(out, "{processes} left; all threads were stopped for {:.2} ms at most", found.stop_us as f64 / 1000.0)?;
+    for remains in &found.remains {
+        writeln!(out, "process {}: {}", remains.pid, clean(&remains.why))?;
+    }
+    Ok(())
 }
 
 fn reloaded(found: &Reloaded, out: &mut dyn Write) -> std::io::Result<()> {
@@ -338,7 +382,8 @@ fn list(entries: &[Entry], period: Period, out: &mut dyn Write) -> std::io::Resu
 fn row(process: &Process, period: Period) -> Vec<String> {
     let held = process.held.as_ref().map(|held| format!("held down: {held}"));
     let called = Some(&process.called).filter(|called| !called.is_empty()).map(|called| format!("started as {called}"));
-    let notes: Vec<String> = held.into_iter().chain(live_since(process)).chain(called).collect();
+    let attached = process.attached.then(|| "attached".to_owned());
+    let notes: Vec<String> = held.into_iter().chain(attached).chain(live_since(process)).chain(called).collect();
     vec![
         process.pid.to_string(),
         process.name.clone(),

@@ -2,7 +2,6 @@
 //! configuration file as well; the option overrides the file.
 
 use crate::{Outcome, library, log};
-use heaptape_formats::pattern::Pattern;
 use heaptape_formats::quantity::{Size, Time};
 use heaptape_recorder::crash;
 use heaptape_recorder::daemon::protocol::Request;
@@ -35,19 +34,6 @@ where
         Value::Number(number) => number.to_string(),
     };
     text.parse().map(Some).map_err(serde::de::Error::custom)
-}
-
-/// A rule in the form `NAME=MODE`.
-#[derive(Clone, Debug)]
-struct Rule(Pattern, Choice);
-
-impl FromStr for Rule {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (name, mode) = text.split_once('=').ok_or("must be NAME=MODE, such as 'redis-*=profile:2%'")?;
-        Ok(Rule(Pattern::whole(name), mode.parse()?))
-    }
 }
 
 /// Parses the list of rules in the file.
@@ -133,7 +119,7 @@ pub struct Args {
     #[serde(deserialize_with = "value")]
     mode: Option<Choice>,
     /// Rule: mode of programs with this name (* and ? are wildcards); the first rule that matches
-    /// counts
+    /// counts. With ,attach=true at its end, those that run without the library are attached
     #[arg(long, value_name = "NAME=MODE")]
     #[serde(deserialize_with = "rules")]
     program: Vec<Rule>,
@@ -253,7 +239,7 @@ impl Args {
         let socket = self.socket.as_ref().or(file.socket.as_ref());
         let beside = |name: &str| socket.and_then(|socket| socket.parent().map(|run| run.join(name)));
         let (streams, run) = (beside("streams"), beside("control"));
-        let programs = self.program.into_iter().chain(file.program).map(|Rule(name, choice)| (name, choice)).collect();
+        let programs = self.program.into_iter().chain(file.program).collect();
         macro_rules! setting {
             ($name:ident) => {
                 self.$name.or(file.$name)

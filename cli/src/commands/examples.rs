@@ -40,6 +40,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         &[
             ("heaptape ctl status", "state of the daemon"),
             ("heaptape ctl show 4711", "one process with its call sites"),
+            ("heaptape ctl attach redis-server", "record a server that runs already; ctl detach leaves it"),
             ("heaptape ctl mark deploy-42", "keep the state of this time, for heaptape diff --since deploy-42 NAME"),
             ("heaptape ctl mode redis-server trace", "record every event of it from now on"),
             ("heaptape ctl snapshot", "write a snapshot of all processes, and return when it is on disk"),

@@ -73,6 +73,10 @@ pub struct Client {
     pub earlier_hits: u64,
     /// Memory of the process as the kernel counts it.
     pub memory: KernelMemory,
+    /// Whether the daemon attached it after it had started.
+    pub is_attached: bool,
+    /// The program that an attached process executes: device and inode.
+    pub program: Option<(u64, u64)>,
 }
 
 /// The memory of a process as the kernel counts it.
@@ -267,6 +271,7 @@ impl Client {
             interval: self.interval,
             seconds: self.since.elapsed().as_secs(),
             held: self.held.map(str::to_owned),
+            attached: self.is_attached,
             live_bytes: now.live_bytes,
             live_blocks: now.live_blocks,
             live_since_unix_ns: (live_since > 0).then_some(live_since),

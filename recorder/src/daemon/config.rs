@@ -33,7 +33,7 @@ pub struct Config {
     pub mode: Choice,
     /// Rules: a pattern of the program's name, and what is kept. The first one that matches
     /// applies.
-    pub programs: Vec<(Pattern, Choice)>,
+    pub programs: Vec<Rule>,
     /// What a thread does when its ring is full, unless its rule or its program specifies that.
     pub overflow: Overflow,
     /// Whether a program may choose its own mode (`HEAPTAPE_MODE` in its environment).
@@ -68,6 +68,45 @@ pub struct Config {
     /// The file of the standalone library, for static programs. If it is empty, static programs are
     /// not recorded.
     pub standalone: &'static [u8],
+}
+
+/// What is kept of the programs with a name: `NAME=MODE[:SAMPLING][,overflow=OVERFLOW][,attach=BOOL]`.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// Pattern of the name.
+    pub name: Pattern,
+    /// What is kept of them.
+    pub choice: Choice,
+    /// Whether those that run without the library are attached.
+    pub attach: bool,
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}={}{}", self.name, self.choice, if self.attach { ",attach=true" } else { "" })
+    }
+}
+
+impl FromStr for Rule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, mode) = text.split_once('=').ok_or("must be NAME=MODE, such as 'redis-*=profile:2%'")?;
+        let (mut kept, mut attach) = (Vec::new(), false);
+        for setting in mode.split(',') {
+            match setting.split_once('=').map(|(key, value)| (key.trim(), value.trim())) {
+                Some(("attach", "true")) => attach = true,
+                Some(("attach", "false")) => attach = false,
+                Some(("attach", value)) => return Err(format!("invalid attach '{value}': must be true or false")),
+                _ => kept.push(setting),
+            }
+        }
+        let choice: Choice = kept.join(",").parse()?;
+        if attach && choice.mode == Mode::Off {
+            return Err("invalid rule: a program that is off is not attached (attach=true)".into());
+        }
+        Ok(Rule { name: Pattern::whole(name), choice, attach })
+    }
 }
 
 /// Default size of the queue of profiles that wait to be pushed, in bytes.
@@ -457,7 +496,7 @@ impl Config {
     /// matches its name, otherwise the default.
     pub fn choose(&self, name: &[u8], requested: Option<&str>) -> Choice {
         let requested = requested.filter(|_| self.asks_programs).and_then(|text| text.parse().ok());
-        let rule = || self.programs.iter().find(|(pattern, _)| pattern.matches(name)).map(|(_, choice)| *choice);
+        let rule = || self.programs.iter().find(|rule| rule.name.matches(name)).map(|rule| rule.choice);
         requested.or_else(rule).unwrap_or(self.mode)
     }
 }
@@ -492,8 +531,23 @@ mod tests {
     }
 
     #[test]
+    fn rules_attach_only_on_request() {
+        let rule = |text: &str| text.parse::<Rule>();
+        for text in ["redis-*=trace", "redis-*=profile:2%,overflow=wait:2s,attach=true", "x=flight,attach=true"] {
+            assert_eq!(rule(text).map(|rule| rule.to_string()).as_deref(), Ok(text));
+        }
+        let spaced = rule("x=trace, attach = true, overflow=drop").map(|rule| (rule.attach, rule.to_string()));
+        assert_eq!(spaced, Ok((true, "x=trace,overflow=drop,attach=true".into())));
+        assert_eq!(rule("x=trace,attach=false").map(|rule| rule.attach), Ok(false));
+        for invalid in ["x=trace,attach=yes", "x=off,attach=true", "x=attach=true", "x=trace,attach"] {
+            assert!(rule(invalid).is_err(), "{invalid}");
+        }
+    }
+
+    #[test]
     fn own_choice_precedes_rules_and_default() {
-        let rule = (Pattern::whole("nginx"), Choice { mode: Mode::Trace, ..Choice::default() });
+        let choice = Choice { mode: Mode::Trace, ..Choice::default() };
+        let rule = Rule { name: Pattern::whole("nginx"), choice, attach: false };
         let config = Config { programs: vec![rule], ..Config::default() };
         assert_eq!(config.choose(b"nginx", None).mode, Mode::Trace);
         assert_eq!(config.choose(b"nginx", Some("off")).mode, Mode::Off);

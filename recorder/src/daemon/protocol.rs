@@ -10,8 +10,10 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// The values of `word` in a request.
-const COMMANDS: [&str; 12] =
-    ["status", "list", "show", "mode", "snapshot", "epoch", "mark", "rotate", "flush", "metrics", "reload", "stop"];
+const COMMANDS: [&str; 14] = [
+    "status", "list", "show", "mode", "snapshot", "attach", "detach", "epoch", "mark", "rotate", "flush", "metrics",
+    "reload", "stop",
+];
 
 /// A request to the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,6 +44,19 @@ pub enum Request {
     Snapshot {
         /// Which processes are meant.
         #[serde(default)]
+        which: Which,
+    },
+    /// The recording of a process that runs without the library.
+    Attach {
+        /// Id of the process.
+        pid: u32,
+        /// What is kept of it; the rules decide if it is missing.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mode: Option<Choice>,
+    },
+    /// The end of the recording of attached processes, which are left as they were.
+    Detach {
+        /// Which processes are meant.
         which: Which,
     },
     /// The end of the epochs of all users.
@@ -115,6 +130,10 @@ pub enum Response {
     Metrics(String),
     /// The answer to [`Request::Mode`].
     Mode(Changed),
+    /// The answer to [`Request::Attach`].
+    Attached(Attached),
+    /// The answer to [`Request::Detach`].
+    Detached(Detached),
     /// To [`Request::Snapshot`], [`Request::Flush`] and [`Request::Rotate`].
     Processes(Processes),
     /// The answer to [`Request::Epoch`] and [`Request::Mark`].
@@ -145,6 +164,8 @@ impl Response {
             Request::Snapshot { .. } | Request::Flush | Request::Rotate { .. } => {
                 serde_json::from_value(answer).map(Response::Processes)
             }
+            Request::Attach { .. } => serde_json::from_value(answer).map(Response::Attached),
+            Request::Detach { .. } => serde_json::from_value(answer).map(Response::Detached),
             Request::Epoch | Request::Mark { .. } => serde_json::from_value(answer).map(Response::Epochs),
             Request::Reload => serde_json::from_value(answer).map(Response::Reloaded),
             Request::Stop => serde_json::from_value(answer).map(Response::Stopped),
@@ -178,6 +199,44 @@ pub struct Changed {
     pub processes: u64,
     /// The new mode with its sampling and overflow.
     pub mode: String,
+}
+
+/// A process that is attached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attached {
+    /// Id of the process.
+    pub pid: u32,
+    /// Name of the process (`comm`).
+    pub name: String,
+    /// What is kept of it, with its sampling.
+    pub mode: String,
+    /// Folder to which it is written.
+    pub folder: String,
+    /// Number of functions that were hooked.
+    pub functions: u64,
+    /// The longest time in which all its threads were stopped, in microseconds.
+    pub stop_us: u64,
+}
+
+/// The processes that were left.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Detached {
+    /// Number of processes that are not recorded any more.
+    pub processes: u64,
+    /// The longest time in which all threads of one of them were stopped, in microseconds, from its
+    /// attach on.
+    pub stop_us: u64,
+    /// The processes in which something remains.
+    pub remains: Vec<Remains>,
+}
+
+/// What remains in a process that was left.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remains {
+    /// Id of the process.
+    pub pid: u32,
+    /// What remains in it, and why.
+    pub why: String,
 }
 
 /// The number of epochs that were ended.
@@ -290,6 +349,9 @@ pub struct Process {
     pub seconds: u64,
     /// The budget because of which its mode was reduced, if any.
     pub held: Option<String>,
+    /// Whether the daemon attached it after it had started.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub attached: bool,
     /// Bytes allocated and not freed.
     pub live_bytes: u64,
     /// Blocks allocated and not freed.

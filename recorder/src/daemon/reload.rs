@@ -69,7 +69,7 @@ fn text(value: impl Debug) -> String {
 fn settings(config: &Config) -> Vec<(&'static str, String, Effect)> {
     use Effect::{AtStart, Now};
     let Config { budget, triggers, window, .. } = config;
-    let rules: Vec<String> = config.programs.iter().map(|(name, choice)| format!("{name}={choice}")).collect();
+    let rules: Vec<String> = config.programs.iter().map(ToString::to_string).collect();
     let death = match triggers.death {
         Death::Never => "never",
         Death::Bad => "bad",
@@ -159,14 +159,13 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use formats::pattern::Pattern;
 
     #[test]
     fn changes_are_named_and_those_that_need_a_restart_do_not_apply() {
         let now = Config::default();
         let mut next = now.clone();
         assert_eq!(now.changes(&next), []);
-        next.programs = vec![(Pattern::whole("redis-*"), "profile:2%".parse().unwrap_or_default())];
+        next.programs = vec!["redis-*=profile:2%".parse().expect("a rule")];
         (next.keep_bytes, next.budget.starts, next.state) = (1 << 20, 7, "/elsewhere".into());
         let changes = now.changes(&next);
         let found: Vec<_> = changes.iter().map(|change| (change.key, change.needs_restart)).collect();

@@ -6,6 +6,7 @@
 //! daemon gets to the [`Successor`]. The service passes between them what concerns several.
 
 mod answers;
+mod attaching;
 mod configuration;
 mod flush;
 mod intake;
@@ -46,6 +47,7 @@ use crate::store::Callback;
 use crate::symbols::{self, Saver, Side, Work};
 use crate::sync;
 use crate::sys;
+use attaching::Attaches;
 use crossbeam_channel::{Receiver, Sender};
 use flush::PendingFlush;
 use nix::sys::signal::Signal;
@@ -95,6 +97,7 @@ pub struct Service {
     stages: Stages,
     saver: Option<Arc<Saver>>,
     entrance: Entrance,
+    attaches: Attaches,
     requests: Receiver<ControlRequest>,
     wake_receiver: UnixStream,
     notify: Notify,
@@ -172,6 +175,7 @@ impl Service {
             while (&self.wake_receiver).read(&mut bytes).is_ok_and(|count| count == bytes.len()) {}
         }
         self.streams.store_ended(&mut self.epochs, &mut self.budgets);
+        self.handle_attaches();
         while let Ok(request) = self.requests.try_recv() {
             let answer = self.answer(&request.request);
             let _ = request.reply.send(answer);
@@ -234,6 +238,7 @@ impl Service {
         self.read_boards(None);
         self.measure_memory();
         self.keep_budgets();
+        self.check_attaches();
         self.epochs.expired().into_iter().for_each(|uid| self.rotate(uid, Callback::new(|| {})));
     }
 
@@ -278,6 +283,7 @@ impl Service {
         self.notify.send_state("STOPPING=1");
         self.entrance.close();
         let waiting = self.stopping.take().unwrap_or_default();
+        self.finish_attaches();
         for id in self.registry.select(|_| true) {
             if self.successor.takes_over() {
                 self.hand_over(id);

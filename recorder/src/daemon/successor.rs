@@ -74,6 +74,26 @@ impl Successor {
         std::fs::read(self.carried.join(format!("{pid}.program"))).unwrap_or_default()
     }
 
+    /// Notes for the next daemon whether a process was attached, and is to be restored at the end.
+    pub fn keep_attached(&self, pid: u32, is_attached: bool) {
+        let path = self.attached_file(pid);
+        let result = if is_attached { std::fs::write(&path, "") } else { std::fs::remove_file(&path) };
+        if let Err(error) = result
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!("{}: the next daemon may not restore the process: {error}", path.display());
+        }
+    }
+
+    /// Returns whether the last daemon attached a process.
+    pub fn is_attached(&self, pid: u32) -> bool {
+        self.attached_file(pid).exists()
+    }
+
+    fn attached_file(&self, pid: u32) -> PathBuf {
+        self.carried.join(format!("{pid}.attached"))
+    }
+
     fn label_file(&self, pid: u32) -> PathBuf {
         self.carried.join(format!("{pid}.label"))
     }

@@ -43,7 +43,7 @@ pub fn examine(pid: u32) -> Result<(Identity, Memory), AttachError> {
         return refuse("it is a thread of the kernel");
     }
     if pid == std::process::id() {
-        return refuse("it is this command itself");
+        return refuse("it is this process itself");
     }
     if let Some(tracer) = field("TracerPid").filter(|tracer| tracer != "0") {
         let name = std::fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();

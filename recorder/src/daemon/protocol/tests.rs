@@ -23,6 +23,9 @@ fn requests_have_the_lines_of_the_first_version() {
             r#"{"mode":"trace,overflow=wait:2s","which":"4711","word":"mode"}"#,
         ),
         (Request::Snapshot { which: all() }, r#"{"which":"all","word":"snapshot"}"#),
+        (Request::Attach { pid: 4711, mode: None }, r#"{"pid":4711,"word":"attach"}"#),
+        (Request::Attach { pid: 4711, mode: "trace".parse().ok() }, r#"{"mode":"trace","pid":4711,"word":"attach"}"#),
+        (Request::Detach { which: all() }, r#"{"which":"all","word":"detach"}"#),
         (Request::Epoch, r#"{"word":"epoch"}"#),
         (Request::Mark { name: "deploy-42".into() }, r#"{"name":"deploy-42","word":"mark"}"#),
         (Request::Rotate { which: all() }, r#"{"which":"all","word":"rotate"}"#),
@@ -48,8 +51,7 @@ fn missing_fields_have_defaults_and_unknown_fields_are_ignored() {
 
 #[test]
 fn invalid_requests_are_refused_with_what_to_do() {
-    let commands =
-        "must be one of status, list, show, mode, snapshot, epoch, mark, rotate, flush, metrics, reload, stop";
+    let commands = "must be one of status, list, show, mode, snapshot, attach, detach, epoch, mark, rotate, flush, metrics, reload, stop";
     for (line, expected) in [
         (r#"{"word":"dance"}"#, format!("unknown command 'dance': {commands}")),
         ("{}", format!("unknown command '': {commands}")),
@@ -90,6 +92,11 @@ fn answers_have_the_lines_of_the_first_version() {
         (r#"{"word":"metrics"}"#, r##""# HELP heaptape_up One\n""##),
         (r#"{"mode":"profile:2%","word":"mode"}"#, r#"{"mode":"profile:2%","processes":1}"#),
         (r#"{"word":"snapshot"}"#, r#"{"processes":1}"#),
+        (
+            r#"{"pid":7,"word":"attach"}"#,
+            r#"{"folder":"d/7.sh","functions":26,"mode":"profile","name":"sh","pid":7,"stop_us":810}"#,
+        ),
+        (r#"{"which":"7","word":"detach"}"#, r#"{"processes":1,"remains":[{"pid":7,"why":"a thread"}],"stop_us":810}"#),
         (r#"{"word":"rotate"}"#, r#"{"processes":0}"#),
         (r#"{"word":"flush"}"#, r#"{"processes":1}"#),
         (r#"{"word":"epoch"}"#, r#"{"epochs":1}"#),

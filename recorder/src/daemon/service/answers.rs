@@ -41,6 +41,8 @@ impl Service {
             Request::Mode { which, mode } => self.selected(which).map(|ids| self.mode(&ids, *mode)),
             Request::Snapshot { which } => self.selected(which).map(|ids| self.snapshot(&ids)),
             Request::Rotate { which } => self.selected(which).map(|ids| self.rotate_traces(&ids)),
+            Request::Attach { pid, mode } => self.attach_on_request(*pid, *mode),
+            Request::Detach { which } => self.selected(which).and_then(|ids| self.detach_on_request(which, &ids)),
             Request::Epoch => Ok(self.end_epochs()),
             Request::Mark { name } => self.mark(name),
             Request::Flush => Ok(self.write_all()),

@@ -17,10 +17,11 @@ use crate::module_files::ModuleFiles;
 use crate::options::{Mode, Options};
 use crate::patch::{self, Plan};
 use crate::process::{self, End, Process};
-use crate::recorder::ticks_of;
+use crate::recorder::{RunningProcess, ticks_of};
 use crate::release;
 use crate::session::{Attached, Fork, Ids, Session, SessionBuilder, SessionId};
 use crate::sys::{self, Mapping};
+use crate::tree;
 use crossbeam_channel::bounded;
 use formats::tape::Origin;
 use std::collections::VecDeque;
@@ -91,6 +92,8 @@ impl Admission {
             held: None,
             earlier_hits: 0,
             memory,
+            is_attached: false,
+            program: None,
         }
     }
 }
@@ -176,17 +179,9 @@ impl Service {
         if !request.accept(&session.mapping, &area) {
             return Ok(());
         }
-        self.successor.keep_label(request.pid, &admission.label);
-        self.successor.keep_program(request.pid, &session.process.exe.0);
-        self.epochs.list(&admission.epoch, &session);
-        self.send(Command::Start(Arc::clone(&session), worker));
-        self.note_unknown_mode(id, request.pid, mode, admission.choice);
-        let handles = Handles { process: request.process, area };
-        let interval = admission.choice.interval();
-        let memory = self.kernel_memory(request.pid);
-        let client = admission.into_client(session, handles, request.hello.pid, worker, interval, memory);
-        self.successor.hold(&client);
-        self.registry.add(client);
+        let (pid, choice) = (request.pid, admission.choice);
+        self.start_client(admission, session, request, area, worker);
+        self.note_unknown_mode(id, pid, mode, choice);
         Ok(())
     }
 
@@ -200,8 +195,64 @@ impl Service {
         let of_parent = || self.registry.client_of(process.ppid).filter(|_| is_fork).map(|parent| parent.label.clone());
         let label = label.or_else(of_parent).filter(|label| !label.is_empty());
         let mut admission = self.admission_as(choice, request.pid, request.uid, process, label)?;
-        admission.options.slots = self.config.budget.threads.clamp(1, wire::limits::SLOTS.into()) as u32;
+        admission.options.slots = self.slots();
         Ok((admission, mode))
+    }
+
+    /// Returns the number of threads for which an area has space.
+    pub(super) fn slots(&self) -> u32 {
+        self.config.budget.threads.clamp(1, wire::limits::SLOTS.into()) as u32
+    }
+
+    /// Records a process that was attached, and that uses its area already.
+    ///
+    /// # Errors
+    /// The error of the folder.
+    pub(super) fn admit_running(&mut self, running: RunningProcess, choice: Choice) -> io::Result<SessionId> {
+        let RunningProcess { client: request, mapping, area, plan, start_tick } = running;
+        let process = Process::read(request.pid);
+        let label = process::variable(request.pid, &["HEAPTAPE_LABEL"]).into_iter().next().flatten();
+        let label = label.filter(|label| !label.is_empty());
+        let mut admission = self.admission_as(choice, request.pid, request.uid, &process, label)?;
+        admission.options.slots = self.slots();
+        let folder = self.folder(&admission, request.pid);
+        let id = self.registry.new_id();
+        let worker = id as usize % self.stages.workers;
+        let attached = self.attached(&request, process, mapping, start_tick, None);
+        let carried_over = self.successor.carried_over_file(request.pid);
+        let session = self.session(id, attached, folder, &admission).hooks(plan).carried_over(carried_over).build();
+        if choice.mode == Mode::Off {
+            session.mapping.header().activation.0.store(wire::area::ACTIVATION_DORMANT, Relaxed);
+        }
+        self.start_client(admission, session, request, area, worker);
+        if let Some(client) = self.registry.client_mut(id) {
+            (client.is_attached, client.program) = (true, tree::program(client.pid()));
+            self.successor.keep_attached(client.pid(), true);
+        }
+        Ok(id)
+    }
+
+    /// Lists a process that uses its area, for this daemon and for the next one.
+    fn start_client(
+        &mut self,
+        admission: Admission,
+        session: Arc<Session>,
+        request: AttachRequest,
+        area: OwnedFd,
+        worker: usize,
+    ) {
+        // Of an earlier process of this number.
+        self.successor.keep_attached(request.pid, false);
+        self.successor.keep_label(request.pid, &admission.label);
+        self.successor.keep_program(request.pid, &session.process.exe.0);
+        self.epochs.list(&admission.epoch, &session);
+        self.send(Command::Start(Arc::clone(&session), worker));
+        let handles = Handles { process: request.process, area };
+        let interval = admission.choice.interval();
+        let memory = self.kernel_memory(request.pid);
+        let client = admission.into_client(session, handles, request.hello.pid, worker, interval, memory);
+        self.successor.hold(&client);
+        self.registry.add(client);
     }
 
     /// Decides where a process is recorded, and its label: without one of its own it has that of
@@ -350,7 +401,11 @@ impl Service {
         self.send(Command::Start(Arc::clone(&session), worker));
         let handles = Handles { process: end, area };
         let memory = self.kernel_memory(pid);
-        self.registry.add(admission.into_client(session, handles, hello_pid, worker, interval, memory));
+        let mut client = admission.into_client(session, handles, hello_pid, worker, interval, memory);
+        if self.successor.is_attached(pid) {
+            (client.is_attached, client.program) = (true, tree::program(pid));
+        }
+        self.registry.add(client);
     }
 
     /// Hands a process over to the next daemon.
@@ -374,6 +429,9 @@ impl Service {
         self.read_boards(Some(id));
         let Some(client) = self.registry.client(id) else { return };
         self.successor.release(&client.held_as());
+        if client.is_attached {
+            self.attaches.forget(client.pid());
+        }
         let ended = Ended { exit: end.exit(), memory: self.last_memory(id, end) };
         let Some(client) = self.registry.client(id) else { return };
         let keeps = match self.config.triggers.death {

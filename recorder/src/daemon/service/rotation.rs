@@ -57,8 +57,9 @@ impl Service {
             let (folders, symbols) = (stored.segments.clone(), stored.symbols.take());
             let flight = KeptFlight { folders, symbols, kept: kept_now(&ended.cause()), ended };
             self.epochs.adopt(epoch, stored.session, flight, Callback::new(|| {}));
-        } else if ended.exit != Exit::Running {
-            // The next daemon continues with the flight recording of a process that runs.
+        } else if ended.exit != Exit::Running || !self.successor.takes_over() {
+            // The next daemon continues with the flight recording of a process that runs. Of one
+            // that was left it is over.
             stored.segments.iter().for_each(|folder| drop(std::fs::remove_dir_all(folder)));
         }
     }

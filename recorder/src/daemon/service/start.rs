@@ -1,11 +1,13 @@
 //! The start of the daemon: its sockets, threads and folders, and the processes of the last daemon.
 
 use super::Service;
+use super::attaching::Attaches;
 use crate::access::make_folder;
 use crate::attach::{self, Listener};
 use crate::boards::Boards;
 use crate::clock::Clock;
 use crate::crash;
+use crate::daemon::attacher::Attacher;
 use crate::daemon::budget::Budgets;
 use crate::daemon::config::Config;
 use crate::daemon::control::{self, Wake};
@@ -151,6 +153,7 @@ impl Service {
         let planner = Planner::new(&[]);
         let loader = Loader::new(config.standalone, planner.clone());
         let entrance = Entrance::open(listener, config.budget, loader, Arc::clone(&wake))?;
+        let attacher = Attacher::start(config.standalone, clock, Arc::clone(&wake))?;
         let (request_sender, requests) = unbounded();
         let open_connections = Arc::new(AtomicUsize::new(0));
         let busy = Arc::clone(&open_connections);
@@ -184,6 +187,7 @@ impl Service {
             stages,
             saver,
             entrance,
+            attaches: Attaches::new(attacher),
             requests,
             wake_receiver,
             notify: Notify::find(),
