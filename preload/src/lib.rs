@@ -81,3 +81,14 @@ fn start() {
     mode::switch_by(hooks::choose_targets);
     let _ = boot::attach::area();
 }
+
+/// Runs when the process ends by `exit`, after the destructors of the program.
+#[cfg(not(any(test, feature = "standalone")))]
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_EXIT: extern "C" fn() = at_exit;
+
+#[cfg(not(any(test, feature = "standalone")))]
+extern "C" fn at_exit() {
+    process::exec::announce_exit();
+}

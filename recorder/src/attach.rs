@@ -147,6 +147,8 @@ pub enum Incoming {
         /// Path of the program that is not recorded.
         path: Vec<u8>,
     },
+    /// The process with this pid is about to end, and waits until the socket is closed.
+    Exit(u32, OwnedFd),
     /// A client requests that a static program is recorded, which it is about to start.
     Load(Follow),
 }
@@ -464,8 +466,11 @@ impl Connection {
             }
             return Some(Incoming::Notice { from: pid, pid: notice.pid, why: notice.reason, path });
         }
+        if Hello::is_exit(bytes) {
+            return Some(Incoming::Exit(pid, self.socket));
+        }
         let Some(hello) = Hello::decode(bytes) else {
-            // The program did not cause this, so its standard error should not show it.
+            // The program did not cause this: its standard error does not show it.
             tracing::debug!("a client sent a message that is not a hello of this version");
             let reply = Reply { status: wire::hello::REFUSED_VERSION, minor: WIRE_MINOR, area_bytes: 0 };
             let _ = sys::send_with(sys::fd(&self.socket), &reply.encode(), None);
@@ -473,8 +478,7 @@ impl Connection {
         };
         match sys::process_of_peer(sys::fd(&self.socket), pid) {
             Ok(process) => {
-                let client = Client { socket: self.socket, hello, pid, uid, process };
-                Some(Incoming::Request(Request::Start(client)))
+                Some(Incoming::Request(Request::Start(Client { socket: self.socket, hello, pid, uid, process })))
             }
             Err(error) if sys::is_out_of_descriptors(&error.into()) => {
                 let reply = Reply { status: REFUSED_FULL, minor: hello.agreed(), area_bytes: 0 };

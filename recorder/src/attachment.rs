@@ -104,6 +104,7 @@ impl Attachment {
     pub fn end(mut self) -> Left {
         let mut remains = None;
         if self.recorder.is_busy() {
+            self.recorder.read_pages();
             let detached = self.target.detach();
             let until = Instant::now() + LAST_HOOKS;
             while Instant::now() < until && self.recorder.is_busy() {

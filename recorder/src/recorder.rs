@@ -17,6 +17,7 @@ use crate::replace::{Durability, replace_file};
 use crate::session::{Attached, Session, SessionBuilder, SessionId};
 use crate::stages::Stages;
 use crate::static_program::{Loaded, Loader};
+use crate::store::Callback;
 use crate::symbols::Saver;
 use crate::sync;
 use crate::sys;
@@ -24,6 +25,7 @@ use crate::tree::{self, Change, Watch};
 use admission::PendingAttach;
 pub use admission::RunningProcess;
 use formats::recording::{Accounting, ProcessInfo, RECORDING, RESERVE, Recording};
+use formats::tape::RESIDENCY_END;
 use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::io;
@@ -42,6 +44,8 @@ const RESERVE_BYTES: i64 = 256 << 10;
 /// Minimum time between two writes of `recording.json`, except for the last one.
 const REWRITE_INTERVAL: Duration = Duration::from_millis(250);
 
+/// Maximum time of reading the pages of the processes that outlive the recording.
+const LAST_PAGES: Duration = Duration::from_secs(1);
 /// Interval of the checks for results while static programs are loaded.
 const LOAD_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -246,6 +250,7 @@ impl Recorder {
                     self.note_untraced(from, pid, why.text().into(), &path);
                 }
                 Incoming::Load(follow) => self.loader.follow(follow),
+                Incoming::Exit(pid, socket) => self.stages.read_pages_at_exit(pid, socket),
             }
         }
         self.note_loaded();
@@ -325,6 +330,19 @@ impl Recorder {
         }
     }
 
+    /// Reads the pages of the processes that are still running, and waits for that a short time.
+    pub fn read_pages(&self) {
+        let (done, dones) = crossbeam_channel::unbounded();
+        for running in &self.running {
+            let done = done.clone();
+            let then = Callback::new(move || drop(done));
+            self.stages.read_pages(running.session.id, RESIDENCY_END, then);
+        }
+        drop(done);
+        // All senders are gone when all pages are read.
+        let _: Result<(), _> = dones.recv_timeout(LAST_PAGES);
+    }
+
     fn end(&mut self, index: usize, end: End) {
         let running = self.running.swap_remove(index);
         let left = self.watch.forget(running.session.process.pid);
@@ -393,6 +411,7 @@ impl Recorder {
         let has_ended = |running: &&Running| sys::is_readable(sys::fd(&running.process));
         let ended: Vec<SessionId> = self.running.iter().filter(has_ended).map(|running| running.session.id).collect();
         ended.into_iter().for_each(|id| self.process_gone(id));
+        self.read_pages();
         let name = |running: &Running| {
             let process = &running.session.process;
             (process.pid, process.exe.lossy().rsplit('/').next().unwrap_or_default().to_owned())

@@ -12,10 +12,12 @@ use crate::clock;
 use crate::digest::Message;
 use crate::process_recording::ProcessCommand;
 use crate::session::{Session, SessionId};
+use crate::store::Callback;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use formats::tape::{RESIDENCY_REQUEST, Residency};
+use formats::tape::{RESIDENCY_EXIT, Residency};
 use schedule::Schedule;
 use snapshot::Attempt;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -35,8 +37,23 @@ pub enum Request {
     Watch(Arc<Session>, usize),
     /// A session has ended.
     Forget(SessionId),
-    /// A snapshot is taken as soon as possible.
-    Take(SessionId),
+    /// A snapshot is taken at once.
+    Take {
+        /// Session of the process.
+        id: SessionId,
+        /// Why: one of the `RESIDENCY_` numbers.
+        cause: u8,
+        /// Called when the digest has the snapshot, or when there is none.
+        then: Callback,
+    },
+    /// A process is about to end. A snapshot is taken at once, and then the socket is closed on
+    /// which it waits.
+    Exit {
+        /// Process id, as the recorder sees it.
+        pid: u32,
+        /// The socket on which the process waits.
+        socket: OwnedFd,
+    },
 }
 
 /// A process that is watched.
@@ -47,7 +64,6 @@ struct Watched {
     schedule: Schedule,
     /// Inode of the area, once it is known.
     area: Option<u64>,
-    is_requested: bool,
 }
 
 /// The thread: runs until the sender of requests is gone.
@@ -65,12 +81,17 @@ pub fn run(requests: &Receiver<Request>, workers: &[Sender<Message>]) {
                     due = due.max(Instant::now() + schedule::FIRST_DELAY);
                 }
                 let schedule = Schedule::new(Instant::now());
-                watched.push(Watched { session, worker, schedule, area: None, is_requested: false });
+                watched.push(Watched { session, worker, schedule, area: None });
             }
             Ok(Request::Forget(id)) => watched.retain(|one| one.session.id != id),
-            Ok(Request::Take(id)) => {
-                watched.iter_mut().filter(|one| one.session.id == id).for_each(|one| one.is_requested = true);
-                due = Instant::now();
+            Ok(Request::Take { id, cause, then }) => {
+                watched.iter_mut().filter(|one| one.session.id == id).for_each(|one| one.take(cause, workers));
+                then.call();
+            }
+            Ok(Request::Exit { pid, socket }) => {
+                let is_it = |one: &&mut Watched| one.session.process.pid == pid;
+                watched.iter_mut().filter(is_it).for_each(|one| one.take(RESIDENCY_EXIT, workers));
+                drop(socket);
             }
             Err(RecvTimeoutError::Timeout) => {
                 let before = clock::thread_time();
@@ -87,21 +108,38 @@ pub fn run(requests: &Receiver<Request>, workers: &[Sender<Message>]) {
 }
 
 impl Watched {
+    fn is_dormant(&self) -> bool {
+        self.session.mapping.header().activation.0.load(Relaxed) == ACTIVATION_DORMANT
+    }
+
+    /// Returns the size of the pages of the process in bytes.
+    fn page(&self) -> u64 {
+        u64::from(self.session.process.page_size).max(512)
+    }
+
     /// Takes a snapshot if one is due, and sends it to the digest.
     fn look(&mut self, workers: &[Sender<Message>]) {
-        let Session { stats, mapping, process, clock, id, .. } = &*self.session;
-        if mapping.header().activation.0.load(Relaxed) == ACTIVATION_DORMANT {
+        if self.is_dormant() {
             return;
         }
-        let (now, page) = (Instant::now(), u64::from(process.page_size).max(512));
-        let resident = || snapshot::resident_bytes(process.pid, page);
-        let due = self.schedule.due(now, &stats.now(), resident);
-        let cause = if std::mem::take(&mut self.is_requested) { Some(RESIDENCY_REQUEST) } else { due };
-        let Some(cause) = cause else { return };
+        let (pid, page) = (self.session.process.pid, self.page());
+        let resident = || snapshot::resident_bytes(pid, page);
+        if let Some(cause) = self.schedule.due(Instant::now(), &self.session.stats.now(), resident) {
+            self.take(cause, workers);
+        }
+    }
+
+    /// Takes a snapshot, and sends it to the digest. From the first one on, the process announces
+    /// its end.
+    fn take(&mut self, cause: u8, workers: &[Sender<Message>]) {
+        let Session { mapping, process, clock, id, .. } = &*self.session;
+        if self.is_dormant() {
+            return;
+        }
         let header = std::ptr::from_ref(mapping.header()).addr() as u64;
         self.area = self.area.or_else(|| snapshot::area_at(header));
         let Some(area) = self.area else { return };
-        let record = match snapshot::take(process.pid, area, page, clock, cause) {
+        let record = match snapshot::take(process.pid, area, self.page(), clock, cause) {
             Attempt::Taken(record) => *record,
             Attempt::Gone => return,
             Attempt::Refused(_) if self.schedule.was_refused() => return,
@@ -110,6 +148,7 @@ impl Watched {
                 snapshot::refused(process.pid, clock, cause, &why)
             }
         };
+        mapping.header().announce_exit.store(u32::from(!self.schedule.was_refused()), Relaxed);
         self.schedule.taken(Instant::now(), &record);
         send(workers, self.worker, *id, record);
     }

@@ -8,9 +8,11 @@ use crate::crash;
 use crate::digest::{self, Queues};
 use crate::drain::{self, Command, Outputs};
 use crate::residency;
-use crate::store::{self, Stored};
+use crate::session::SessionId;
+use crate::store::{self, Callback, Stored};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::thread::JoinHandle;
 
 /// Capacity of the queue between drain and digest, in batches.
@@ -27,6 +29,7 @@ pub struct Stages {
     pub commands: Sender<Command>,
     /// Receiver of what the stores have written.
     pub stored: Receiver<Stored>,
+    pages: Sender<residency::Request>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -57,15 +60,34 @@ impl Stages {
         let (residency, requests) = unbounded();
         let digests = queues.clone();
         threads.push(spawn("residency", move || residency::run(&requests, &digests))?);
+        let pages = residency.clone();
         let outputs = Outputs { workers: queues, residency };
         threads.push(spawn("drain", move || drain::run(clock, &commands_in, outputs, batches_in, in_flight))?);
-        Ok(Stages { workers, commands, stored, threads })
+        Ok(Stages { workers, commands, stored, pages, threads })
+    }
+
+    /// Returns a sender to the thread that reads the pages of the processes. The stages stop only
+    /// when it is dropped.
+    pub fn pages(&self) -> Sender<residency::Request> {
+        self.pages.clone()
+    }
+
+    /// Reads the pages of a process, and then calls `then`.
+    pub fn read_pages(&self, id: SessionId, cause: u8, then: Callback) {
+        let _ = self.pages.send(residency::Request::Take { id, cause, then });
+    }
+
+    /// Reads the pages of a process that is about to end, and then closes the socket on which it
+    /// waits.
+    pub fn read_pages_at_exit(&self, pid: u32, socket: OwnedFd) {
+        let _ = self.pages.send(residency::Request::Exit { pid, socket });
     }
 
     /// Stops all stages: without a sender of commands the drain ends what is left, and each stage
     /// after it does the same.
     pub fn stop(&mut self) {
         self.commands = unbounded().0;
+        self.pages = unbounded().0;
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }

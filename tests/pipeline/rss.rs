@@ -1,6 +1,7 @@
 //! `heaptape rss`: the parts add up to what the kernel counts, and the blocks that keep pages are
 //! those that a program with its own count of pages planted.
 
+use heaptape_tests::daemon::{Daemon, until};
 use heaptape_tests::{Program, Recording, target};
 use serde_json::Value;
 
@@ -92,20 +93,74 @@ fn sampled_blocks_divide_no_memory() {
 #[test]
 fn memory_outside_of_the_heap_is_named() {
     let code = "
-import mmap, time
+import mmap, os, time
 anonymous = mmap.mmap(-1, 32 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 shared = mmap.mmap(-1, 16 << 20)
 for memory, size in ((anonymous, 32 << 20), (shared, 16 << 20)):
     for page in range(0, size, 4096):
         memory[page] = 1
 time.sleep(3)
+os._exit(0)
 ";
     let recording = Program::new("python3").args(["-c", code]).recorded().success();
     let report = rss(&recording, &[]);
     assert_adds_up(&report);
+    // The interpreter did not end in good order, so it has not waited for a last snapshot.
+    assert!(report["ended_later_ns"].as_u64() > Some(0) && report["cause"] != "exit", "{report:#}");
+    assert!(recording.heaptape(&["rss"]).success().text().contains("without waiting for a last snapshot"));
     assert!(part(&report, "never_block") >= 32 << 20, "{report:#}");
     assert_eq!(part(&report, "shared"), 16 << 20, "{report:#}");
     assert!(part(&report, "files") > 0 && part(&report, "heaptape") > 0 && part(&report, "stacks") > 0, "{report:#}");
+}
+
+/// What the program does right before its end is in the last snapshot.
+#[test]
+fn last_snapshot_is_that_of_the_end() {
+    for threads in [0, 3] {
+        let code = format!(
+            "
+import ctypes, threading, time
+libc = ctypes.CDLL(None)
+for _ in range({threads}):
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+time.sleep(0.3)
+libc.malloc.restype = ctypes.c_void_p
+block = libc.malloc(30 << 20)
+ctypes.memset(block, 1, 30 << 20)
+libc.exit(0)
+"
+        );
+        let recording = Program::new("python3").args(["-c", &code]).recorded().success();
+        let report = rss(&recording, &[]);
+        assert_eq!(report["cause"], "exit", "{report:#}");
+        assert!(part(&report, "live") > 30 << 20 && report.get("ended_later_ns").is_none(), "{report:#}");
+        assert_adds_up(&report);
+    }
+}
+
+#[test]
+fn processes_without_a_snapshot_are_one_line() {
+    let line = "for i in 1 2 3; do env true; done; sleep 0.3";
+    let recording = Program::new("sh").args(["-c", line]).recorded().success();
+    let text = recording.heaptape(&["rss", "--all-processes"]).success().text();
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains("without a snapshot")).collect();
+    assert!(lines.len() == 1 && lines[0].contains(" true"), "{text}");
+}
+
+#[test]
+fn snapshots_of_the_pages_are_taken_on_request() {
+    for mode in ["trace", "profile"] {
+        let daemon = Daemon::start(&["--mode", mode, "--snapshot", "1h"]);
+        let running = daemon.spawn(&target::c("leaks_slowly"), &["100000", "2", "5000"], None);
+        until("it is served", || daemon.list("leaks_slowly").len() == 1);
+        daemon.query(&["snapshot", "leaks_slowly"]);
+        let output = daemon.heaptape(&["rss", "--json"], &daemon.epochs(&["--last", "1"])).success();
+        let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let report = &answer["processes"][0]["rss"];
+        assert_eq!(report["cause"], "request", "{mode}: {report:#}");
+        assert_adds_up(report);
+        drop(running);
+    }
 }
 
 #[test]

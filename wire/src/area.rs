@@ -297,6 +297,9 @@ pub struct Header {
     /// R: the value of [`Params::first_ring_shift`]; 0 for libraries before minor version
     /// [`crate::MINOR_FIRST_RING`].
     pub first_ring_shift: AtomicU32,
+    /// r: whether the process announces its end ([`crate::hello::ORIGIN_EXIT`]). Libraries before
+    /// minor version 4 ignore it.
+    pub announce_exit: AtomicU32,
     /// r: the recorder's clock when its last pass began, which does not change while the recorder
     /// is stopped or gone. A program that may not read a clock takes its timestamps from here.
     pub heartbeat: Line<AtomicU64>,

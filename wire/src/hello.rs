@@ -19,6 +19,11 @@ pub const ORIGIN_FORK: u32 = 1;
 /// The recorder sends no reply.
 pub const ORIGIN_NOTICE: u32 = 2;
 
+/// The message is not a hello: the process is about to end, and waits until the recorder has read
+/// which of its pages are in memory. The recorder then sends a byte, or closes the connection. Only
+/// a process whose header has [`crate::Header::announce_exit`] sends it.
+pub const ORIGIN_EXIT: u32 = 3;
+
 /// Maximum length of the path after a [`Notice`], in bytes.
 pub const MAX_NOTICE_PATH: usize = 1024;
 
@@ -233,7 +238,12 @@ impl Hello {
 
     /// Decodes a hello. Returns `None` for anything that is not a hello of this version.
     pub fn decode(bytes: &[u8]) -> Option<Hello> {
-        Hello::decode_any(bytes).filter(|hello| hello.origin != ORIGIN_NOTICE)
+        Hello::decode_any(bytes).filter(|hello| !matches!(hello.origin, ORIGIN_NOTICE | ORIGIN_EXIT))
+    }
+
+    /// Returns whether a message announces the end of its sender ([`ORIGIN_EXIT`]).
+    pub fn is_exit(bytes: &[u8]) -> bool {
+        Hello::decode_any(bytes).is_some_and(|hello| hello.origin == ORIGIN_EXIT)
     }
 
     fn decode_any(bytes: &[u8]) -> Option<Hello> {
@@ -290,7 +300,11 @@ mod tests {
             let message = [&notice.encode()[..], b"/bin/x"].concat();
             assert_eq!((reason as u32, Notice::decode(&message)), (number, Some(notice)));
             assert_eq!((Hello::decode(&notice.encode()), Notice::decode(&message[..63])), (None, None));
+            assert!(!Hello::is_exit(&notice.encode()) && !Hello::is_exit(&hello.encode()));
         }
+        let exit = Hello { origin: ORIGIN_EXIT, ..hello }.encode();
+        assert!(Hello::is_exit(&exit) && !Hello::is_exit(&exit[..63]));
+        assert_eq!((Hello::decode(&exit), Notice::decode(&exit)), (None, None));
         let reply = Reply { status: 2, minor: 1, area_bytes: 1 << 33 };
         assert_eq!(Reply::decode(&reply.encode()), Some(reply));
         let mut other = hello.encode();

@@ -48,8 +48,8 @@ pub use nodes::Node;
 pub const WIRE_VERSION: u16 = 8;
 
 /// Minor version of the protocol. 0: the first. 1: hello and reply name it. 2:
-/// `first_ring_shift`. 3: requests to load the library into a static program.
-pub const WIRE_MINOR: u16 = 3;
+/// `first_ring_shift`. 3: requests to load the library into a static program. 4: `announce_exit`.
+pub const WIRE_MINOR: u16 = 4;
 
 /// The minor version from which on a library knows `first_ring_shift`.
 pub const MINOR_FIRST_RING: u16 = 2;

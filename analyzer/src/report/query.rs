@@ -16,7 +16,7 @@ use crate::replay::{self, replay, replay_from};
 use crate::report::Unanswerable;
 use crate::sums::{Models, Sums, sums_of_replay};
 use crate::symbols::{Detail, Origin, Symbolizer};
-use crate::text::{Screen, Style, duration};
+use crate::text::{Screen, Style, clean, duration};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -176,6 +176,12 @@ impl ProcessHeader {
 pub(super) trait Report: Serialize {
     /// Prints the report as text.
     fn print(&self, screen: &mut Screen) -> io::Result<()>;
+
+    /// Returns why there is no answer for the process, as the end of a sentence about several
+    /// ones. These are counted in one line.
+    fn lacks(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 #[derive(Serialize)]
@@ -241,16 +247,29 @@ pub(super) fn print_reports<A: Report>(
     }
     let mut screen = Screen::new(out, style);
     let several = reports.len() > 1;
-    for (number, (process, report, missing)) in reports.iter().enumerate() {
+    let (mut printed, mut empty) = (0, Vec::new());
+    for (process, report, missing) in &reports {
+        if let Some(why) = report.lacks().filter(|_| several) {
+            empty.push((process.name(), why));
+            print_missing(&mut screen, &format!("{}: ", process.about.folder), missing)?;
+            continue;
+        }
         if several {
-            if number > 0 {
+            if printed > 0 {
                 screen.blank()?;
             }
+            printed += 1;
             screen.heading(&format!("{} (pid {})", process.name(), process.about.pid))?;
         }
         report.print(&mut screen)?;
         print_sampled(&mut screen, "", process)?;
         print_missing(&mut screen, "", missing)?;
+    }
+    if let Some((_, why)) = empty.first() {
+        screen.blank()?;
+        let plural = if empty.len() == 1 { "" } else { "es" };
+        let names = counted_names(empty.iter().map(|(name, _)| name.clone()));
+        screen.line(&format!("{} process{plural} {why}: {names}", empty.len()))?;
     }
     if !folded.is_empty() {
         screen.blank()?;
@@ -266,6 +285,26 @@ pub(super) fn print_reports<A: Report>(
         print_missing(&mut screen, "", &recording.missing)?;
     }
     Ok(Outcome::of(incomplete))
+}
+
+/// Returns names with the number of each, most frequent first.
+fn counted_names(names: impl Iterator<Item = String>) -> String {
+    /// Maximum number of names that are printed.
+    const MAX_NAMES: usize = 8;
+    let mut counts: FxHashMap<String, usize> = FxHashMap::default();
+    names.for_each(|name| *counts.entry(name).or_default() += 1);
+    let mut counts: Vec<(String, usize)> = counts.into_iter().collect();
+    counts.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let rest = counts.len().saturating_sub(MAX_NAMES);
+    let shown = counts.into_iter().take(MAX_NAMES).map(|(name, count)| match count {
+        1 => clean(&name).to_string(),
+        count => format!("{count} {}", clean(&name)),
+    });
+    let mut names: Vec<String> = shown.collect();
+    if rest > 0 {
+        names.push(format!("{rest} other names"));
+    }
+    names.join(", ")
 }
 
 /// Call sites that have the same group key.

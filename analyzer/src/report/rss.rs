@@ -14,7 +14,7 @@ use crate::replay::replay;
 use crate::report::Unanswerable;
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, Style, bytes, count, counted, duration, percent};
-use heaptape_formats::tape::{Entry, PAGES_PAGEMAP, Residency, residency_cause};
+use heaptape_formats::tape::{Entry, PAGES_PAGEMAP, RESIDENCY_END, RESIDENCY_EXIT, Residency, residency_cause};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -92,6 +92,10 @@ struct RssReport {
     huge_page_bytes: u64,
     pinned: Vec<SiteRow>,
     untouched: Vec<UntouchedRow>,
+    /// Nanoseconds from the snapshot to the end of the process, if no later snapshot exists and the
+    /// process did not wait for one at its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended_later_ns: Option<u64>,
     /// Number of snapshots of the process.
     snapshots: u64,
 }
@@ -262,8 +266,18 @@ fn report_of(
         huge_page_bytes: resident.huge,
         pinned,
         untouched,
+        ended_later_ns: ended_later(process, snapshot),
         snapshots: process.tape.snapshots.len() as u64,
     }
+}
+
+/// Returns the nanoseconds from the last snapshot to the end of the process, unless the snapshot is
+/// that of the end.
+fn ended_later(process: &Process, snapshot: &Residency) -> Option<u64> {
+    let is_last = process.tape.snapshots.iter().all(|other| other.sums.tick <= snapshot.tick);
+    let is_of_end = matches!(snapshot.cause, RESIDENCY_EXIT | RESIDENCY_END);
+    let end = process.tape.end.as_ref().filter(|_| is_last && !is_of_end && process.has_ended())?;
+    process.has_times().then(|| process.clock.span_nanos(end.tick.saturating_sub(snapshot.tick)))
 }
 
 /// Runs `heaptape rss`: prints what the resident memory consists of. The last
@@ -296,6 +310,10 @@ struct Answer {
 }
 
 impl Report for Answer {
+    fn lacks(&self) -> Option<&'static str> {
+        self.rss.is_none().then_some("without a snapshot of the pages (most of them ended too early for one)")
+    }
+
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
         match &self.rss {
             Some(report) => report.print(screen),
@@ -375,6 +393,12 @@ impl RssReport {
         if !rows.is_empty() {
             screen.line("live and never written:")?;
             screen.table(&["bytes", "allocated at"], &rows)?;
+        }
+        if let Some(later) = self.ended_later_ns {
+            screen.line(&format!(
+                "the process ended {} later, without waiting for a last snapshot (a signal, _exit, or exec)",
+                duration(later)
+            ))?;
         }
         if self.snapshots > 1 {
             screen.line(&format!("one of {} (--at WHEN selects another one)", counted(self.snapshots, "snapshot")))?;

@@ -115,7 +115,8 @@ enum Command {
         /// New mode, such as trace, profile:512KiB, profile:2% or trace,overflow=wait:2s
         mode: Choice,
     },
-    /// Write snapshots of processes, and save the events of flight recorders
+    /// Write snapshots of processes with their resident pages (`heaptape rss`), and save the events
+    /// of flight recorders
     Snapshot {
         /// Pid, pattern of names (* and ? are wildcards), or all
         #[arg(default_value = "all")]

@@ -88,6 +88,10 @@ pub const RESIDENCY_CHANGE: u8 = 3;
 pub const RESIDENCY_INTERVAL: u8 = 4;
 /// The snapshot was requested.
 pub const RESIDENCY_REQUEST: u8 = 5;
+/// The process was about to end by `exit`, or by the return of `main`.
+pub const RESIDENCY_EXIT: u8 = 6;
+/// The recording ended, and the process went on.
+pub const RESIDENCY_END: u8 = 7;
 
 /// No pages were read.
 pub const PAGES_NONE: u8 = 0;
@@ -104,6 +108,8 @@ pub const fn residency_cause(number: u8) -> &'static str {
         RESIDENCY_CHANGE => "change",
         RESIDENCY_INTERVAL => "interval",
         RESIDENCY_REQUEST => "request",
+        RESIDENCY_EXIT => "exit",
+        RESIDENCY_END => "end",
         _ => "unknown",
     }
 }

@@ -17,13 +17,15 @@ mod sanitizer;
 
 use crate::boot::attach;
 use crate::dynsym::{self, Scope, Wanted};
-use crate::session::board;
+use crate::session::{self, Area, board};
 use crate::sys::Need;
 use crate::{next, probe, sys};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use environment::{Strings, misses_library, text, without_library};
-use heaptape_wire::hello::{HELLO_BYTES, LOAD_NOT_PERMITTED, LoadRequest, MAX_NOTICE_PATH, Notice, UntracedReason};
+use heaptape_wire::hello::{
+    HELLO_BYTES, Hello, LOAD_NOT_PERMITTED, LoadRequest, MAX_NOTICE_PATH, Notice, ORIGIN_EXIT, UntracedReason,
+};
 use program::File;
 
 /// How an exec function gets its program.
@@ -333,25 +335,48 @@ fn notify(notice: Notice, path: &[u8; MAX_NOTICE_PATH], socket_path: &CStr, perm
     message[..HELLO_BYTES].copy_from_slice(&notice.encode());
     message[HELLO_BYTES..].copy_from_slice(path);
     let length = path.iter().position(|byte| *byte == 0).unwrap_or(MAX_NOTICE_PATH);
-    let mut answer = [0];
-    let is_sent = sys::socket().is_some_and(|socket| {
-        let is_connected = sys::connect(socket, socket_path.to_bytes()) == 0;
-        if is_connected {
-            if permits {
-                sys::permit_tracer(socket);
-            }
-            sys::send(socket, &message[..HELLO_BYTES + length]);
-            if notice.load != LoadRequest::No && attach::wait_for_answer(socket, attach::deadline()) {
-                sys::read(socket, &mut answer);
-            }
-        }
-        sys::close(socket);
-        is_connected
-    });
-    if !is_sent {
+    let waits = notice.load != LoadRequest::No;
+    let answer = send(socket_path, &message[..HELLO_BYTES + length], waits, permits);
+    if answer.is_none() {
         board::post(if notice.pid == 0 { sys::pid() } else { notice.pid }, notice.reason, &path[..length]);
     }
-    answer[0] == LOAD_NOT_PERMITTED
+    answer == Some(LOAD_NOT_PERMITTED)
+}
+
+/// Sends a message to the recorder, and waits for an answer if `waits`. Returns the answer, 0 if
+/// there is none, or `None` if the recorder cannot be reached.
+#[inline(never)]
+fn send(socket_path: &CStr, message: &[u8], waits: bool, permits: bool) -> Option<u8> {
+    let socket = sys::socket()?;
+    let mut answer = [0];
+    let is_connected = sys::connect(socket, socket_path.to_bytes()) == 0;
+    if is_connected {
+        if permits {
+            sys::permit_tracer(socket);
+        }
+        sys::send(socket, message);
+        if waits && attach::wait_for_answer(socket, attach::deadline()) {
+            sys::read(socket, &mut answer);
+        }
+    }
+    sys::close(socket);
+    is_connected.then_some(answer[0])
+}
+
+/// Announces the end of the process to a recorder that has requested it, and waits until the
+/// recorder has read which pages are in memory. It runs when the program calls `exit`, or returns
+/// from `main`; other ends are not announced.
+pub fn announce_exit() {
+    let wants = |area: &Area| area.header().announce_exit.load(Relaxed) != 0;
+    if session::area().as_ref().is_some_and(wants)
+        && Need::ATTACH.is_allowed()
+        && let Some(socket) = attach::socket_path()
+    {
+        let message = Hello { origin: ORIGIN_EXIT, ..Hello::default() }.encode();
+        descriptor_thread::run(|| {
+            send(socket, &message, true, false);
+        });
+    }
 }
 
 type Spawn = unsafe fn(*mut c_int, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int;

@@ -14,16 +14,23 @@ use crate::{dynsym, next, thread, timestamp};
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 
+/// Arguments of a call that is passed on: at most those of `syscall`.
+pub type Arguments = [usize; 7];
+
+/// A call of a next definition. Closures would be copied into each function that takes one.
+pub type NextCall = fn(&Arguments) -> c_long;
+
 /// Forks by `call`. The child attaches by itself at its first event. It finds the parent's time of
 /// the fork in its memory.
 ///
 /// The call may come from a signal handler that interrupted a hook of this thread. That hook
 /// continues in the child when the handler returns, so the child keeps the state of this thread;
 /// see [`inherited`].
-pub fn forking(call: impl FnOnce() -> c_long) -> c_long {
+#[inline(never)]
+pub fn forking(call: NextCall, arguments: &Arguments) -> c_long {
     let state = thread::get();
     if session::area().is_none() || !thread::is_traced(state) {
-        return call();
+        return call(arguments);
     }
     attach::FORK_TICK.store(timestamp::now(), Relaxed);
     // SAFETY: the thread's own state, mapped for ever, which only this thread writes.
@@ -39,7 +46,7 @@ pub fn forking(call: impl FnOnce() -> c_long) -> c_long {
     if is_marked {
         mark_forking(state, true);
     }
-    let result = call();
+    let result = call(arguments);
     if result != 0 {
         // A fork that this library does not see must not use this time.
         attach::FORK_TICK.store(0, Relaxed);
@@ -78,13 +85,13 @@ fn advise(state: *mut ThreadState, advice: i32) -> bool {
 /// The body of `fork`.
 pub unsafe extern "C" fn fork() -> c_int {
     // SAFETY: the arguments are the program's, passed on unchanged.
-    forking(|| c_long::from(unsafe { next::fork() })) as c_int
+    forking(|_| c_long::from(unsafe { next::fork() }), &[0; 7]) as c_int
 }
 
 /// The body of `_Fork`, which runs no handlers.
 pub unsafe extern "C" fn underscore_fork() -> c_int {
     // SAFETY: the arguments are the program's, passed on unchanged.
-    forking(|| c_long::from(unsafe { next::_Fork() })) as c_int
+    forking(|_| c_long::from(unsafe { next::_Fork() }), &[0; 7]) as c_int
 }
 
 /// The body of `dlclose`. Afterwards other code may be at the addresses of the closed modules, so

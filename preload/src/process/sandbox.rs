@@ -8,7 +8,7 @@
 
 mod filter;
 
-use super::fork;
+use super::fork::{self, Arguments, NextCall};
 use crate::dynsym::{self, Scope, Wanted};
 use crate::stack::table;
 use crate::sys::{self, Need};
@@ -123,7 +123,8 @@ fn change_by_prctl(option: u64, first: u64, second: u64) -> Option<Change> {
 /// Makes a call that changes what the library may do. What it will forbid is avoided from before
 /// the call on, and is done again if the call fails. (Querying whether there are filters is a call
 /// that fails.)
-fn changing(change: Change, call: impl FnOnce() -> c_long) -> c_long {
+#[inline(never)]
+fn changing(change: Change, call: NextCall, arguments: &Arguments) -> c_long {
     let before = sys::forbidden();
     let forbidden = match change {
         Change::Filter(program) => forbidden_by(Filter::at(program)),
@@ -143,7 +144,7 @@ fn changing(change: Change, call: impl FnOnce() -> c_long) -> c_long {
         Change::Filter(_) => None,
     };
     sys::forbid(forbidden);
-    let result = call();
+    let result = call(arguments);
     if result < 0 {
         sys::restore(before);
         clock.into_iter().for_each(timestamp::return_to);
@@ -162,31 +163,42 @@ fn probe_stack() {
 
 /// The body of `prctl`.
 pub unsafe extern "C" fn prctl(option: c_int, a: u64, b: u64, c: u64, d: u64) -> c_int {
-    // SAFETY: the arguments are the program's, passed on unchanged; libc takes five
-    // arguments for every option.
-    let call = || unsafe { next::prctl(option, a, b, c, d) };
-    match change_by_prctl(option as u64, a, b) {
-        Some(change) => changing(change, || c_long::from(call())) as c_int,
-        None => call(),
-    }
+    let call = |arguments: &Arguments| {
+        let [option, a, b, c, d, ..] = *arguments;
+        // SAFETY: the arguments are the program's, passed on unchanged; libc takes five
+        // arguments for every option.
+        c_long::from(unsafe { next::prctl(option as c_int, a as u64, b as u64, c as u64, d as u64) })
+    };
+    let arguments = [option as usize, a as usize, b as usize, c as usize, d as usize, 0, 0];
+    let result = match change_by_prctl(option as u64, a, b) {
+        Some(change) => changing(change, call, &arguments),
+        None => call(&arguments),
+    };
+    result as c_int
 }
 
 /// The words that the stub of `syscall` saves: space for the result, the number, five arguments;
 /// after them its return address and the sixth argument.
 type Saved = [usize; 9];
 
+/// Calls the next definition of `syscall`.
+fn next_syscall(arguments: &Arguments) -> c_long {
+    type Next = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize) -> c_long;
+    let [number, first, second, third, fourth, fifth, sixth] = *arguments;
+    // SAFETY: the next definition has libc's type; the arguments are the program's own.
+    unsafe {
+        let next: Next = core::mem::transmute(NEXT_SYSCALL.load(Relaxed));
+        next(number, first, second, third, fourth, fifth, sixth)
+    }
+}
+
 /// Makes a call of `syscall` that this library must handle, and stores its result. Returns 1 then,
 /// or 0 if the stub has to continue with the next definition.
 unsafe extern "C" fn watched(saved: *mut Saved) -> u32 {
-    type Next = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize) -> c_long;
     // SAFETY: the stub saved these words. Those after the return address are in the caller's frame,
     // which is mapped whether or not it passed them.
     let [_, number, first, second, third, fourth, fifth, _, sixth] = unsafe { *saved };
-    // SAFETY: the next definition has libc's type; the arguments are the program's own.
-    let call = || unsafe {
-        let next: Next = core::mem::transmute(NEXT_SYSCALL.load(Relaxed));
-        next(number, first, second, third, fourth, fifth, sixth)
-    };
+    let arguments = [number, first, second, third, fourth, fifth, sixth];
     const SET_MODE_STRICT: u64 = libc::SECCOMP_SET_MODE_STRICT as u64;
     const SET_MODE_FILTER: u64 = libc::SECCOMP_SET_MODE_FILTER as u64;
     let number = i64::from(number as i32);
@@ -197,8 +209,8 @@ unsafe extern "C" fn watched(saved: *mut Saved) -> u32 {
         _ => None,
     };
     let result = match change {
-        Some(change) => changing(change, call),
-        None if forks(number, first, second) => fork::forking(call),
+        Some(change) => changing(change, next_syscall, &arguments),
+        None if forks(number, first, second) => fork::forking(next_syscall, &arguments),
         None => return 0,
     };
     // SAFETY: the stub saved these words, of which the first is space for the result.

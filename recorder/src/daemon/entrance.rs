@@ -10,8 +10,10 @@ use super::config::Budget;
 use super::control::Wake;
 use crate::attach::{Incoming, Listener, Policy, RejectReason, Request};
 use crate::crash;
+use crate::residency;
 use crate::static_program::Loader;
 use crate::sys;
+use crossbeam_channel::Sender;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -124,15 +126,22 @@ fn locked(queues: &Mutex<RequestQueues>) -> MutexGuard<'_, RequestQueues> {
 }
 
 impl Entrance {
-    /// Starts the thread that accepts connections.
+    /// Starts the thread that accepts connections. `pages` receives the processes that are about to
+    /// end.
     ///
     /// # Errors
     /// The error of the socket pair, or of the thread.
-    pub fn open(listener: Listener, budget: Budget, loader: Loader, wake: Wake) -> io::Result<Entrance> {
+    pub fn open(
+        listener: Listener,
+        budget: Budget,
+        loader: Loader,
+        wake: Wake,
+        pages: Sender<residency::Request>,
+    ) -> io::Result<Entrance> {
         let queues = Arc::new(Mutex::new(RequestQueues::default()));
         let (stop_sender, stop_receiver) = UnixStream::pair()?;
-        let shared = Arc::clone(&queues);
-        let thread = crash::spawn("entrance", move || run(listener, budget, &loader, &shared, &wake, stop_receiver))?;
+        let outputs = Outputs { loader, queues: Arc::clone(&queues), wake, pages };
+        let thread = crash::spawn("entrance", move || run(listener, budget, &outputs, stop_receiver))?;
         Ok(Entrance { queues, stop_sender, thread: Some(thread) })
     }
 
@@ -192,14 +201,16 @@ impl Policy for UserBudgets {
     }
 }
 
-fn run(
-    mut listener: Listener,
-    budget: Budget,
-    loader: &Loader,
-    queues: &Mutex<RequestQueues>,
-    wake: &Wake,
-    mut stop_receiver: UnixStream,
-) {
+/// What receives the messages of the clients.
+struct Outputs {
+    loader: Loader,
+    queues: Arc<Mutex<RequestQueues>>,
+    wake: Wake,
+    pages: Sender<residency::Request>,
+}
+
+fn run(mut listener: Listener, budget: Budget, outputs: &Outputs, mut stop_receiver: UnixStream) {
+    let Outputs { loader, queues, wake, pages } = outputs;
     sys::prefer_thread();
     let mut budgets = UserBudgets {
         connections: TokenBuckets::new(budget.connections, 1),
@@ -225,6 +236,9 @@ fn run(
                     tracing::debug!("process {pid} runs unrecorded: {}", why.text());
                 }
                 Incoming::Load(follow) => loader.follow(follow),
+                Incoming::Exit(pid, socket) => {
+                    let _ = pages.send(residency::Request::Exit { pid, socket });
+                }
             }
         }
         while let Some(loaded) = loader.next() {

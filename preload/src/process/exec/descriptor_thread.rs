@@ -9,29 +9,41 @@ use core::ffi::c_void;
 const STACK: usize = 64 << 10;
 
 /// Runs `body` where no other thread sees its descriptors. Does not run it if that is not possible.
-pub fn run(mut body: impl FnMut()) {
-    run_body(&mut body);
+pub fn run<F: FnMut()>(mut body: F) {
+    // SAFETY: `call` gets the address of the closure whose type it is made for, which lives until
+    // the helper has ended.
+    unsafe { run_function(call::<F>, (&raw mut body).cast()) };
 }
 
-fn run_body(mut body: &mut dyn FnMut()) {
+/// Calls the closure at an address.
+///
+/// # Safety
+/// The address must be that of a closure of this type, which nothing else uses.
+unsafe extern "C" fn call<F: FnMut()>(body: *mut c_void) {
+    // SAFETY: `run` passes the address of such a closure, and waits.
+    unsafe { (*body.cast::<F>())() }
+}
+
+/// Calls a function with an argument where no other thread sees its descriptors. A trait object
+/// would be simpler, and is larger by a table and a copy of each closure.
+///
+/// # Safety
+/// The function must be sound to call with this argument.
+#[inline(never)]
+unsafe fn run_function(function: unsafe extern "C" fn(*mut c_void), argument: *mut c_void) {
     // A forked child that has not attached has one thread. So has the child of a `vfork`, whose
     // descriptor table is its own.
     if timestamp::is_single_threaded() || sys::pid() != session::pid() {
-        return body();
+        // SAFETY: the caller ensures that the call is sound.
+        return unsafe { function(argument) };
     }
     let Some(stack) = sys::map_private(STACK) else { return };
     // The helper must not handle a signal of the process.
     let signals = sys::hold_signals();
     // SAFETY: the helper has the stack for itself, and ends before this call goes on.
-    unsafe { arch::run_in_clone(FLAGS, stack.wrapping_add(STACK), call, (&raw mut body).cast()) };
+    unsafe { arch::run_in_clone(FLAGS, stack.wrapping_add(STACK), function, argument) };
     sys::release_signals(signals);
     sys::unmap(stack, STACK);
-}
-
-/// Calls the function whose address is stored at `body`.
-unsafe extern "C" fn call(body: *mut c_void) {
-    // SAFETY: `run_body` passed the address of such a reference, and waits.
-    unsafe { (*body.cast::<&mut dyn FnMut()>())() }
 }
 
 /// What the helper shares with the process: everything but the descriptors. `CLONE_VFORK` suspends

@@ -8,6 +8,7 @@ use crate::daemon::control::Answer;
 use crate::daemon::protocol::{
     CallSite, Changed, Details, Entry, Epochs, Frame, Process, Processes, Request, Response, Status, Stopped, Which,
 };
+use crate::drain::Command;
 use crate::options::Mode;
 use crate::process_recording::{ProcessCommand, View, ViewFrame, ViewSite};
 use crate::session::SessionId;
@@ -15,6 +16,7 @@ use crate::store::Callback;
 use crossbeam_channel::{Sender, bounded, unbounded};
 use formats::pattern::Pattern;
 use formats::recording::Mark;
+use formats::tape::RESIDENCY_REQUEST;
 
 /// Maximum number of call sites in the answer to `show`.
 const MAX_SITES: u64 = 1000;
@@ -117,7 +119,12 @@ impl Service {
             if flights.contains(id) {
                 self.keep_flight(*id, "request", "requested", notifier(&done));
             } else {
-                self.send_command(*id, ProcessCommand::Snapshot(notifier(&done)));
+                let (commands, id, done) = (self.stages.commands.clone(), *id, notifier(&done));
+                // What is written then contains the pages.
+                let then = Callback::new(move || {
+                    let _ = commands.send(Command::Process(id, ProcessCommand::Snapshot(done)));
+                });
+                self.stages.read_pages(id, RESIDENCY_REQUEST, then);
             }
         }
         self.epochs.flush(notifier(&done));

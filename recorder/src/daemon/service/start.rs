@@ -152,7 +152,7 @@ impl Service {
         let (wake_receiver, wake) = wake_pair()?;
         let planner = Planner::new(&[]);
         let loader = Loader::new(config.standalone, planner.clone());
-        let entrance = Entrance::open(listener, config.budget, loader, Arc::clone(&wake))?;
+        let entrance = Entrance::open(listener, config.budget, loader, Arc::clone(&wake), stages.pages())?;
         let attacher = Attacher::start(config.standalone, clock, Arc::clone(&wake))?;
         let (request_sender, requests) = unbounded();
         let open_connections = Arc::new(AtomicUsize::new(0));
