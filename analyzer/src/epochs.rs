@@ -3,7 +3,9 @@
 
 use crate::load;
 use heaptape_formats::pattern::Pattern;
-use heaptape_formats::recording::{DCPI_FOLDER, MARKS, Mark, PROGRAM_PREFIX, RECORDING, Recording, STREAM, is_epoch};
+use heaptape_formats::recording::{
+    DCPI_FOLDER, MARKS, Mark, PROFILE, PROGRAM_PREFIX, RECORDING, Recording, STREAM, TAPE, is_epoch,
+};
 use heaptape_formats::tape::journal;
 use std::collections::BTreeMap;
 use std::io;
@@ -72,8 +74,8 @@ pub fn find(state: &Path, query: &EpochQuery) -> io::Result<Vec<PathBuf>> {
         // Folders of other users cannot be read, unless by root.
         let mut own = folders(&user).unwrap_or_default();
         own.retain(|(name, _)| is_epoch(name) && is_after_start(name) && is_before_end(name));
-        // An epoch that is starting has no files yet.
-        own.retain(|(_, path)| std::fs::read_dir(path).is_ok_and(|mut inside| inside.next().is_some()));
+        // An epoch that is starting has no files yet, nor one that was started on a full disk.
+        own.retain(|(_, path)| has_files(path));
         let skipped = query.last.map_or(0, |last| own.len().saturating_sub(last));
         epochs.extend(own.into_iter().skip(skipped));
     }
@@ -106,6 +108,15 @@ pub fn find(state: &Path, query: &EpochQuery) -> io::Result<Vec<PathBuf>> {
         return Ok(kept.collect());
     }
     Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+/// Returns whether an epoch has its description, or the files of a process.
+fn has_files(epoch: &Path) -> bool {
+    let is_written = |folder: &Path| {
+        let length = std::fs::metadata(folder.join(TAPE)).map_or(0, |file| file.len());
+        length > 0 || has_journal(folder) || load::trace_file(folder).is_some() || folder.join(PROFILE).is_file()
+    };
+    epoch.join(RECORDING).is_file() || folders(epoch).is_ok_and(|found| found.iter().any(|(_, path)| is_written(path)))
 }
 
 /// Returns the marks of a state folder, oldest first.

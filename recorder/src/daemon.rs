@@ -31,6 +31,7 @@ mod growth;
 mod helper_command;
 mod http;
 mod incidents;
+mod left_open;
 mod marks;
 mod metrics;
 mod notify;

@@ -5,7 +5,10 @@
 //! dropped. Its events are counted as lost, thread by thread, and everything that later jobs need
 //! (sites, modules, names) is kept until it can be written. Nothing waits: the program runs on,
 //! each following job is another attempt, and the recording states how long writing was
-//! interrupted, why, and how many events that cost.
+//! interrupted, why, and how many events that cost. A segment that ends meanwhile is completed
+//! later ([`unfinished`]).
+
+mod unfinished;
 
 use crate::chunk_journal;
 use crate::files::{Failure, Files};
@@ -13,7 +16,7 @@ use crate::profile_delta::ProfileDelta;
 use crate::session::{Session, SessionId};
 use crate::symbols::Job;
 use crate::trace::Chunk;
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use formats::recording::{Accounting, RESERVE};
 use formats::tape::{Accounts, Loss, Note, Packer, Record};
 use std::collections::{BTreeMap, HashMap};
@@ -21,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
+use unfinished::UnfinishedSegments;
 
 /// Maximum number of records that wait for a disk that cannot be written; with more, they are
 /// dropped.
@@ -221,22 +225,39 @@ impl Output {
     }
 
     /// Writes the last data of the segment. When that fails, disk space is used that was reserved
-    /// for it.
-    fn write_last(&mut self, mut content: Content, packer: &mut Packer) {
+    /// for it. Returns what could not be written.
+    fn write_last(&mut self, mut content: Content, packer: &mut Packer) -> Option<Content> {
         let mut result = self.attempt_twice(&mut content, packer);
         if result.is_err() {
             let reserve = self.session.folder.parent().map(|folder| folder.join(RESERVE));
             reserve.map(|path| std::fs::OpenOptions::new().write(true).truncate(true).open(path));
             self.note_failure(result.err(), &mut content);
-            result = self.attempt(&mut content, packer).or_else(|failure| {
-                let Content::State { records, profile } = &mut content else { return Err(failure) };
-                // Without the sums, which a reader can compute again from the events.
-                records.retain(|record| !matches!(record, Record::Summary(_)));
-                *profile = None;
-                self.attempt(&mut content, packer)
-            });
+            result = self.attempt(&mut content, packer);
+            if result.is_err() {
+                result = self.attempt_without_sums(&mut content, packer);
+            }
         }
+        let is_written = result.is_ok();
         self.note_failure(result.err(), &mut content);
+        (!is_written).then_some(content)
+    }
+
+    /// Attempts to write the state of a segment without its sums, which a reader can compute again
+    /// from the events.
+    fn attempt_without_sums(&mut self, content: &mut Content, packer: &mut Packer) -> Result<(), Failure> {
+        let (sums, kept_profile) = match content {
+            Content::State { records, profile } => {
+                let is_sum = |record: &mut Record| matches!(record, Record::Summary(_));
+                (records.extract_if(.., is_sum).collect(), profile.take())
+            }
+            Content::Chunk { .. } | Content::Snapshot { .. } => (Vec::new(), None),
+        };
+        let result = self.attempt(content, packer);
+        if let (Err(_), Content::State { records, profile }) = (&result, content) {
+            records.splice(0..0, sums);
+            *profile = kept_profile;
+        }
+        result
     }
 
     /// Notes that data could not be written. The events of its chunk are lost.
@@ -389,20 +410,20 @@ fn with_lost_events(accounts: &Accounts, dropped: &BTreeMap<u32, u64>) -> Accoun
 }
 
 /// Finishes a segment: looks up its names, and returns what is reported about it.
-fn finish(output: Option<Output>, segment_end: SegmentEnd) -> Stored {
+fn finish(output: Option<&Output>, segment_end: SegmentEnd) -> Stored {
     let SegmentEnd { session, mut sums, profile_delta, is_over, segments, symbols, .. } = segment_end;
     // Names of a flight recording are looked up later, if the recording is kept.
     let (now, later) = if segments.is_empty() { (symbols, None) } else { (None, symbols) };
     if let (Some(job), Some(saver)) = (now, session.files.saver()) {
         saver.submit(*job);
     }
-    let dropped = output.as_ref().map_or(0, Output::dropped_events);
+    let dropped = output.map_or(0, Output::dropped_events);
     (sums.recorded, sums.lost) = (sums.recorded.saturating_sub(dropped), sums.lost + dropped);
     Stored {
         segment: session.folder.clone(),
         session: session.id,
         folder: output.is_some().then(|| session.folder.clone()),
-        error: output.and_then(|output| output.error),
+        error: output.and_then(|output| output.error.clone()),
         sums,
         profile_delta,
         is_over,
@@ -415,8 +436,19 @@ fn finish(output: Option<Output>, segment_end: SegmentEnd) -> Stored {
 /// again.
 pub fn run(write_jobs: &Receiver<WriteJob>, spare: &Sender<Chunk>, stored_out: &Sender<Stored>) {
     let mut outputs: HashMap<SessionId, Output> = HashMap::new();
+    let mut unfinished = UnfinishedSegments::default();
     let mut packer = Packer::default();
-    for write_job in write_jobs {
+    loop {
+        let received = match unfinished.next_attempt() {
+            Some(next) => write_jobs.recv_deadline(next),
+            None => write_jobs.recv().map_err(RecvTimeoutError::from),
+        };
+        unfinished.attempt_if_due(&mut packer);
+        let write_job = match received {
+            Ok(write_job) => write_job,
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => break,
+        };
         let on_written = match write_job {
             WriteJob::Write { session, content, on_written } => {
                 if !content.is_empty() {
@@ -429,12 +461,17 @@ pub fn run(write_jobs: &Receiver<WriteJob>, spare: &Sender<Chunk>, stored_out: &
             }
             WriteJob::Finish(mut segment_end) => {
                 let session = &segment_end.session;
-                if let Some(content) = segment_end.content.take() {
-                    outputs.entry(session.id).or_insert_with(|| Output::new(session)).write_last(content, &mut packer);
-                }
+                let content = segment_end.content.take();
+                let left = content.and_then(|content| {
+                    let output = outputs.entry(session.id).or_insert_with(|| Output::new(session));
+                    output.write_last(content, &mut packer)
+                });
                 let output = outputs.remove(&session.id);
                 let on_written = segment_end.on_written.take();
-                let _ = stored_out.send(finish(output, *segment_end));
+                let _ = stored_out.send(finish(output.as_ref(), *segment_end));
+                if let (Some(output), Some(left)) = (output, left) {
+                    unfinished.add(output, left);
+                }
                 on_written
             }
             WriteJob::Remove(folder) => {
@@ -446,4 +483,5 @@ pub fn run(write_jobs: &Receiver<WriteJob>, spare: &Sender<Chunk>, stored_out: &
             on_written.call();
         }
     }
+    unfinished.attempt(&mut packer);
 }

@@ -24,6 +24,7 @@ mod daemon_bounds;
 mod daemon_control;
 mod daemon_fairness;
 mod daemon_flows;
+mod daemon_full_disk;
 mod daemon_names;
 mod daemon_overflow;
 mod daemon_restart;

@@ -35,7 +35,18 @@ impl Drop for Running {
 impl Daemon {
     /// Starts a daemon with these further options.
     pub fn start(options: &[&str]) -> Daemon {
-        let directory = test_env::folder();
+        Daemon::start_with(test_env::folder(), options)
+    }
+
+    /// Starts a daemon whose state folder is in this one.
+    pub fn start_in(folder: &Path, options: &[&str]) -> Daemon {
+        let (directory, state) = (test_env::folder(), folder.join("state"));
+        std::fs::create_dir(&state).expect("the state folder");
+        std::os::unix::fs::symlink(state, directory.path().join("state")).expect("a link to it");
+        Daemon::start_with(directory, options)
+    }
+
+    fn start_with(directory: TempDir, options: &[&str]) -> Daemon {
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
         let child = spawn(directory.path(), &options);
         let daemon = Daemon { child, directory, options };

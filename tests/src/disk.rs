@@ -1,7 +1,9 @@
 //! A small disk for one test.
 
 use crate::{Program, is_root, test_env};
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 /// A file system in memory, which is unmounted when the value is dropped.
 pub struct SmallDisk {
@@ -25,6 +27,17 @@ impl SmallDisk {
     /// Returns the mount point.
     pub fn at(&self) -> PathBuf {
         self.folder.path().join("small-disk")
+    }
+
+    /// Fills the disk to its last byte by a file of this path.
+    pub fn fill(&self, path: &Path) {
+        let mut file = File::create(path).expect("a file on the small disk");
+        let mut length = 1 << 20;
+        while length > 0 {
+            if file.write_all(&vec![1; length]).is_err() {
+                length /= 2;
+            }
+        }
     }
 }
 

@@ -9,7 +9,8 @@
 use super::clients::Ended;
 use super::config::Keep;
 use super::dcpi_profiles::{DcpiProfiles, Host};
-use super::epoch::{Epoch, start_of};
+use super::epoch::Epoch;
+use super::left_open::{recording_of, seal_left_open};
 use super::marks;
 use super::programs::Program;
 use super::retention::{self, Limit, Share, Sizes};
@@ -23,10 +24,10 @@ use crate::store::{Callback, Stored};
 use crate::symbols::{Job, Saver};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use formats::recording::{
-    DCPI_FOLDER, Exit, Kept, Mark, PROFILE, PROGRAM_PREFIX, ProcessInfo, RECORDING, Recording, STREAM, TAPE, TRACE,
+    DCPI_FOLDER, Exit, Kept, Mark, PROFILE, PROGRAM_PREFIX, ProcessInfo, RECORDING, Recording, STREAM, TAPE,
 };
 use formats::tape::{self, Origin, journal};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -41,6 +42,9 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 const SWEEP_INTERVAL_LOW: Duration = Duration::from_millis(500);
 /// Maximum number of programs of one epoch; further ones share one row.
 const MAX_PROGRAMS: usize = 1024;
+
+/// Maximum number of epochs that wait to be sealed; the next daemon seals further ones.
+const MAX_UNSEALED: usize = 256;
 
 /// The segments of a flight recording that are kept.
 #[derive(Debug)]
@@ -163,6 +167,8 @@ impl Disk {
 #[derive(Debug)]
 struct OpenEpoch {
     epoch: Arc<Epoch>,
+    /// When it ended, if it has. It is sealed as soon as it can be written.
+    ended_unix_ns: Option<u64>,
     processes: Vec<(SessionId, ProcessInfo)>,
     programs: HashMap<(String, String), (String, Program)>,
     dcpi_profiles: DcpiProfiles,
@@ -178,6 +184,10 @@ pub struct Archive {
     clock: Clock,
     disk: Arc<Disk>,
     open: Vec<OpenEpoch>,
+    /// Epochs that have ended and could not be sealed, oldest first.
+    unsealed: VecDeque<OpenEpoch>,
+    /// Epochs of earlier daemons that could not be sealed.
+    left_open: Vec<PathBuf>,
     saver: Option<Arc<Saver>>,
     sizes: Sizes,
 }
@@ -186,9 +196,8 @@ impl Archive {
     /// Creates the archive of a state folder. Epochs that earlier daemons left open are sealed.
     pub fn new(state: &Path, keep: Keep, disk: Arc<Disk>, saver: Option<Arc<Saver>>) -> Archive {
         let host = process::host();
-        for dir in retention::epochs(state).into_iter().map(|found| found.dir) {
-            seal_unfinished(&dir);
-        }
+        let mut left_open: Vec<PathBuf> = retention::epochs(state).into_iter().map(|found| found.dir).collect();
+        left_open.retain(|dir| !seal_left_open(dir));
         Archive {
             state: state.to_owned(),
             keep,
@@ -196,6 +205,8 @@ impl Archive {
             clock: Clock::choose(),
             disk,
             open: Vec::new(),
+            unsealed: VecDeque::new(),
+            left_open,
             sizes: Sizes::new(),
             saver,
         }
@@ -222,6 +233,7 @@ impl Archive {
                 (sweep, last_sweep) = (Instant::now() + SWEEP_INTERVAL, Instant::now());
             }
         }
+        self.seal_rest();
         while let Some(open) = self.open.pop() {
             self.seal(open);
         }
@@ -232,6 +244,7 @@ impl Archive {
             ArchiveCommand::Begin(epoch) => {
                 self.open.push(OpenEpoch {
                     epoch,
+                    ended_unix_ns: None,
                     processes: Vec::new(),
                     programs: HashMap::new(),
                     dcpi_profiles: DcpiProfiles::default(),
@@ -308,34 +321,43 @@ impl Archive {
             log_error(&self.disk, open.write(&self.host));
             open.save_names(self.saver.as_deref(), false);
         }
+        self.seal_rest();
         if self.disk.errors.load(Relaxed) == errors {
             self.disk.written.store(clock::unix_ns() / 1_000_000_000, Relaxed);
         }
     }
 
+    /// Seals an epoch, or keeps it for another attempt.
     fn seal(&mut self, mut open: OpenEpoch) {
-        let result = open.write(&self.host).and_then(|()| {
-            let folder = open.epoch.dir.join(DCPI_FOLDER);
-            let host = Host { name: &self.host, megahertz: self.clock.megahertz() };
-            open.dcpi_profiles.write(&folder, open.epoch.started_unix_ns / 1_000_000_000, host, open.epoch.reader)?;
-            open.write_recording(&self.host, Some(clock::unix_ns()))?;
-            std::fs::File::open(&open.epoch.dir)?.sync_all()
-        });
-        if open.dcpi_profiles.left_out > 0 {
-            tracing::warn!(
-                "{}: {} rows were left out of its DCPI profiles",
-                open.epoch.dir.display(),
-                open.dcpi_profiles.left_out
-            );
+        let left_out = open.dcpi_profiles.left_out;
+        if left_out > 0 && open.ended_unix_ns.is_none() {
+            tracing::warn!("{}: {left_out} rows were left out of its DCPI profiles", open.epoch.dir.display());
+        }
+        let result = open.seal(&self.host, &self.clock);
+        open.save_names(self.saver.as_deref(), true);
+        let is_removed = result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        if result.is_err() && !is_removed {
+            self.unsealed.push_back(open);
+            if self.unsealed.len() > MAX_UNSEALED {
+                self.unsealed.pop_front();
+            }
+        } else {
+            // A full channel has the message already.
+            let _ = self.disk.sealed.get().map(|sealed| sealed.try_send(()));
         }
         log_error(&self.disk, result);
-        open.save_names(self.saver.as_deref(), true);
-        // A full channel has the message already.
-        let _ = self.disk.sealed.get().map(|sealed| sealed.try_send(()));
+    }
+
+    /// Attempts again to seal the epochs that could not be written.
+    fn seal_rest(&mut self) {
+        for _ in 0..self.unsealed.len() {
+            self.unsealed.pop_front().into_iter().for_each(|open| self.seal(open));
+        }
     }
 
     /// Removes epochs that are too old or exceed a limit.
     fn sweep(&mut self) {
+        self.left_open.retain(|dir| !seal_left_open(dir));
         let open: Vec<&Path> = self.open.iter().map(|open| open.epoch.dir.as_path()).collect();
         let before: Vec<(u32, Arc<Quota>, u64)> =
             self.disk.quotas().iter().map(|(uid, quota)| (*uid, Arc::clone(quota), quota.written())).collect();
@@ -488,6 +510,17 @@ impl OpenEpoch {
         self.write_recording(host, None)
     }
 
+    fn seal(&mut self, host: &str, clock: &Clock) -> io::Result<()> {
+        let ended = *self.ended_unix_ns.get_or_insert_with(clock::unix_ns);
+        self.write(host)?;
+        let folder = self.epoch.dir.join(DCPI_FOLDER);
+        let dcpi_host = Host { name: host, megahertz: clock.megahertz() };
+        let started = self.epoch.started_unix_ns / 1_000_000_000;
+        self.dcpi_profiles.write(&folder, started, dcpi_host, self.epoch.reader)?;
+        self.write_recording(host, Some(ended))?;
+        std::fs::File::open(&self.epoch.dir)?.sync_all()
+    }
+
     /// Writes the list of processes. A process without files is only listed if events of it are
     /// lost.
     fn write_recording(&self, host: &str, ended_unix_ns: Option<u64>) -> io::Result<()> {
@@ -516,83 +549,5 @@ impl OpenEpoch {
         let mut bytes = serde_json::to_vec_pretty(&recording)?;
         bytes.push(b'\n');
         replace_file(&self.epoch.dir.join(RECORDING), &bytes, self.epoch.reader, Durability::BeforeRename).map(drop)
-    }
-}
-
-/// Returns the start of `recording.json` for an epoch that started at this time.
-fn recording_of(started_unix_ns: u64) -> Recording {
-    Recording {
-        format: "heaptape recording".into(),
-        version: 1,
-        heaptape: env!("CARGO_PKG_VERSION").into(),
-        started_unix_ns,
-        ..Recording::default()
-    }
-}
-
-/// Seals an epoch that a killed daemon left open.
-fn seal_unfinished(dir: &Path) {
-    let path = dir.join(RECORDING);
-    // The daemon was killed before it described the epoch. The removal succeeds only while the
-    // folder is empty.
-    if !path.exists() && std::fs::remove_dir(dir).is_ok() {
-        return;
-    }
-    let read = match std::fs::read(&path) {
-        Ok(bytes) => serde_json::from_slice(&bytes).ok(),
-        Err(_) => Some(recording_of(start_of(dir).unwrap_or(0) * 1_000_000_000)),
-    };
-    let Some(mut recording) = read.filter(|recording: &Recording| recording.ended_unix_ns.is_none()) else { return };
-    let changed = std::fs::metadata(&path).and_then(|file| file.modified()).ok();
-    let since = changed.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
-    let ended = since.map_or(recording.started_unix_ns, |since| since.as_nanos() as u64);
-    recording.ended_unix_ns = Some(ended);
-    for process in recording.processes.iter_mut().filter(|process| process.exit.is_none()) {
-        (process.exit, process.ended_unix_ns) = (Some(Exit::Running), Some(ended));
-    }
-    // Add the processes that were not listed yet.
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        let folder = entry.file_name().to_string_lossy().into_owned();
-        if recording.processes.iter().any(|process| process.folder == folder) {
-            continue;
-        }
-        if journal::has_tape(&entry.path()) {
-            recording.processes.push(ProcessInfo { folder, exit: Some(Exit::Running), ..ProcessInfo::default() });
-        } else if [TRACE, PROFILE].iter().any(|name| entry.path().join(name).is_file()) {
-            recording.processes.push(ProcessInfo { folder, origin: STREAM.into(), ..ProcessInfo::default() });
-        }
-    }
-    let user = dir.parent().and_then(|first| first.file_name()?.to_str()?.parse().ok());
-    let reader = user.filter(|uid| *uid != nix::unistd::geteuid().as_raw());
-    let written = serde_json::to_vec_pretty(&recording)
-        .map_err(io::Error::from)
-        .and_then(|bytes| replace_file(&path, &bytes, reader, Durability::BeforeRename));
-    match written {
-        Ok(_) => tracing::info!("{}: left open, now sealed", dir.display()),
-        Err(error) => tracing::error!("{}: left open, and cannot be sealed: {error}", dir.display()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn epoch_of_a_killed_daemon_is_sealed() {
-        let state = tempfile::tempdir().expect("a folder");
-        let [empty, unsealed] = ["202611211901", "202611211902"].map(|name| state.path().join("7").join(name));
-        std::fs::create_dir_all(&empty).expect("an epoch without anything");
-        std::fs::create_dir_all(unsealed.join("1.true")).expect("an epoch with a process");
-        std::fs::write(unsealed.join("1.true").join(TAPE), "").expect("its tape");
-        std::fs::create_dir_all(unsealed.join("2.cat")).expect("a stream");
-        std::fs::write(unsealed.join("2.cat").join(TRACE), "MTRC").expect("its trace");
-        let keep = Keep { age: Duration::MAX, bytes: u64::MAX, user_bytes: u64::MAX, free: 0 };
-        Archive::new(state.path(), keep, Arc::default(), None);
-        assert!(!empty.exists());
-        let bytes = std::fs::read(unsealed.join(RECORDING)).expect("it is described");
-        let recording: Recording = serde_json::from_slice(&bytes).expect("as it should be");
-        assert_eq!((recording.processes.len(), recording.started_unix_ns), (2, 1_795_287_720_000_000_000));
-        assert!(recording.ended_unix_ns.is_some());
-        assert!(recording.processes.iter().any(|process| (&*process.folder, &*process.origin) == ("2.cat", STREAM)));
     }
 }
