@@ -3,6 +3,7 @@
 //! from then on the interval is doubled. So a profile without events shows which sites grow.
 
 use crate::profile::{Profile, SiteLive};
+use formats::tape::field::Added;
 use formats::tape::{self, SiteErrors, SiteHistory};
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
@@ -26,10 +27,21 @@ struct LiveSite {
     bytes: u64,
 }
 
+/// The live blocks of all sites together.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LiveSum {
+    /// Number of blocks; of sampled ones, if blocks are sampled.
+    pub blocks: u64,
+    /// Sum of the bytes of the blocks.
+    pub bytes: u64,
+}
+
 /// The live blocks of all sites at a point in time, in the order of the site numbers.
 #[derive(Debug)]
 struct Point {
     tick: u64,
+    /// The live blocks of all sites.
+    all: LiveSum,
     live: Vec<LiveSite>,
     /// Standard error of the bytes of each, if they are estimates; otherwise empty.
     errors: Vec<u64>,
@@ -59,16 +71,16 @@ impl GrowthHistory {
         Instant::now() >= self.next
     }
 
-    /// Adds a point with the live blocks of all sites. `error` returns the standard error of a
-    /// site's bytes, if they are estimates.
-    pub fn add_point(&mut self, tick: u64, profile: &Profile, error: Option<impl Fn(u32) -> u64>) {
+    /// Adds a point with the live blocks of all sites, of which `all` is the sum. `error` returns
+    /// the standard error of a site's bytes, if they are estimates.
+    pub fn add_point(&mut self, tick: u64, profile: &Profile, all: LiveSum, error: Option<impl Fn(u32) -> u64>) {
         let of = |SiteLive { site, blocks, bytes }: SiteLive| {
             let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
             LiveSite { site, blocks, bytes }
         };
         let live: Vec<LiveSite> = profile.live().take(MAX_SITES).map(of).collect();
         let errors = error.map(|error| live.iter().map(|one| error(one.site)).collect()).unwrap_or_default();
-        self.points.push(Point { tick, live, errors });
+        self.points.push(Point { tick, all, live, errors });
         if self.points.len() == MAX_POINTS {
             let mut number = 0;
             self.points.retain(|_| {
@@ -107,7 +119,13 @@ impl GrowthHistory {
             SiteHistory { site, blocks, bytes }
         };
         let ticks = self.points.iter().map(|point| point.tick).collect();
-        Some(tape::History { ticks, sites: sites.into_iter().map(row).collect() })
+        let (live_blocks, live_bytes) = self.points.iter().map(|point| (point.all.blocks, point.all.bytes)).unzip();
+        Some(tape::History {
+            ticks,
+            sites: sites.into_iter().map(row).collect(),
+            live_blocks: Added(live_blocks),
+            live_bytes: Added(live_bytes),
+        })
     }
 
     /// Returns the standard errors of a history; `now` returns those of the current live bytes.
@@ -143,7 +161,9 @@ mod tests {
             profile.free(3, 7);
             // One point for each interval.
             if tick % history.interval.as_secs() == 0 {
-                history.add_point(tick, &profile, Some(|site: u32| u64::from(site) * tick));
+                let totals = profile.totals();
+                let all = LiveSum { blocks: totals.live_blocks, bytes: totals.live_bytes };
+                history.add_point(tick, &profile, all, Some(|site: u32| u64::from(site) * tick));
             }
             assert!(history.points.len() < MAX_POINTS);
         }
@@ -152,6 +172,8 @@ mod tests {
         let sites: Vec<u32> = recorded.sites.iter().map(|site| site.site).collect();
         assert_eq!(sites, [1], "only sites that grow are included");
         assert_eq!((recorded.sites[0].blocks[3], recorded.sites[0].bytes[3]), (32, 320));
+        // Site 2 has 99 bytes at all times, and site 1 has 10 more with each tick.
+        assert_eq!((recorded.live_blocks.0[3], recorded.live_bytes.0[3]), (33, 419));
         assert!(history.memory() > 0);
         let errors = history.errors(&recorded, |site| u64::from(site) + 1000);
         assert_eq!(errors.sites.iter().map(|row| row.site).collect::<Vec<_>>(), [1]);

@@ -4,7 +4,7 @@
 
 use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::{Daemon, Program, Recording, Target, lossy, test_env};
+use heaptape_tests::{Daemon, Program, Recording, Target, lossy, target, test_env};
 use serde_json::Value;
 use std::path::Path;
 use std::sync::Mutex;
@@ -224,6 +224,33 @@ fn verdicts_from_sums_match_the_label_or_are_uncertain() {
     for mode in ["linear", "copied_text", "alone", "built_text", "arena_chunk"] {
         assert!(matching.contains(&format!("{mode}: growing")), "{mode} is not among {matching:?}");
     }
+}
+
+/// A profile has its live bytes at some points in time. A short process without them does not keep
+/// the others from being shown.
+#[test]
+fn timeline_of_a_profile_shows_live_bytes_over_time() {
+    let daemon = Daemon::start(&["--mode", "profile"]);
+    daemon.run(&target::c("pairs"), &["1000", "1"]).success();
+    let slow = daemon.spawn(&target::c("leaks_slowly"), &["100000", "5"], None);
+    until("it has run for ten seconds", || daemon.list("leaks_slowly").iter().any(|one| one["seconds"] == 10));
+    daemon.query(&["snapshot"]);
+    let epochs = daemon.epochs(&[]);
+    let output = daemon.heaptape(&["timeline", "--json"], &epochs);
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output}"));
+    let processes = answer["processes"].as_array().expect("a list");
+    let slices_of = |pid: u64| processes.iter().find(|one| one["pid"] == pid).map(|one| one["slices"].clone());
+    let Some(Value::Array(slices)) = slices_of(slow.0.id().into()) else { panic!("{answer:#}") };
+    let live: Vec<u64> = slices.iter().filter_map(|slice| slice["live_bytes"].as_u64()).collect();
+    assert!(live.len() >= 9 && live.is_sorted() && live[0] < live[live.len() - 1] / 4, "{live:?}");
+    assert!(slices.iter().all(|slice| slice["allocs"].is_null()), "{slices:?}");
+    let report = daemon.report(&epochs);
+    assert_eq!(live.last(), Some(&report.only("leaks_slowly").live_bytes));
+    assert!(processes.iter().any(|one| one["slices"] == Value::Array(Vec::new())), "{answer:#}");
+    let text = daemon.heaptape(&["timeline"], &epochs).success().text();
+    assert!(text.contains("only sums at the end") && text.contains("live"), "{text}");
+    let refused = daemon.heaptape(&["timeline", "--program", "pairs"], &epochs);
+    assert!(refused.code() == 2 && refused.error().contains("`heaptape sites`"), "{refused}");
 }
 
 #[test]

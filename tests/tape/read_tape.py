@@ -90,6 +90,13 @@ def joined(text, name, item):
     return lambda data: {**before(data), name: data.list(item)}
 
 
+def history(data):
+    """Reads the history of the call sites. Older recorders did not write the sums of all sites."""
+    record = joined("ticks:[64]", "sites", fields("site:32 blocks:[64] bytes:[64]"))(data)
+    added = fields("live_blocks:[64] live_bytes:[64]")
+    return {**record, **(added(data) if data.at < len(data.data) else {"live_blocks": [], "live_bytes": []})}
+
+
 def residency(data):
     """Reads a snapshot of the pages."""
     record = fields("tick:64 end_tick:64 cause:8 method:8 resident:64 anonymous:64 file:64 shared:64 swapped:64 lacks:t unlisted:64")(data)
@@ -122,7 +129,7 @@ RECORDS = {
     11: ("end", fields("tick:64 unix_ns:64 reason:8 status:32")),
     12: ("note", fields("tick:64 text:t")),
     13: ("inherited", fields("parent:t tick:64 blocks:64 bytes:64")),
-    14: ("history", joined("ticks:[64]", "sites", fields("site:32 blocks:[64] bytes:[64]"))),
+    14: ("history", history),
     15: ("code", joined("", "ranges", fields("start:64 length:64 name:t"))),
     17: ("segment", fields("host:t boot:t start_ticks:64 begins:8 carried:64")),
     19: ("mark", fields("tick:64 thread:32 text:t")),

@@ -309,6 +309,14 @@ fn with_sums(segments: Vec<Process>) -> Process {
 fn add_history(into: &mut History, from: &History, site: &dyn Fn(u32) -> u32, now: &BTreeMap<u32, SiteSums>) {
     let (old, new) = (into.ticks.len(), from.ticks.len());
     into.ticks.extend(&from.ticks);
+    // Without one of them the sums of all sites are not known.
+    for (into, from) in [(&mut into.live_blocks.0, &from.live_blocks.0), (&mut into.live_bytes.0, &from.live_bytes.0)] {
+        if into.len() == old && from.len() == new {
+            into.extend(from);
+        } else {
+            into.clear();
+        }
+    }
     let mut rows: BTreeMap<u32, SiteHistory> =
         std::mem::take(&mut into.sites).into_iter().map(|row| (row.site, row)).collect();
     let mut added: BTreeMap<u32, &SiteHistory> = from.sites.iter().map(|row| (site(row.site), row)).collect();

@@ -116,7 +116,11 @@ mod tests {
         let ticks = (8..=96).step_by(8);
         let blocks: Vec<u64> = ticks.clone().map(&held).collect();
         let bytes = blocks.iter().map(|blocks| blocks * 100).collect();
-        let snapshots = tape::History { ticks: ticks.collect(), sites: vec![SiteHistory { site: 1, blocks, bytes }] };
+        let snapshots = tape::History {
+            ticks: ticks.collect(),
+            sites: vec![SiteHistory { site: 1, blocks, bytes }],
+            ..Default::default()
+        };
         let live = held(100);
         let allocs = live + frees;
         let now =
@@ -149,7 +153,7 @@ mod tests {
         for value in [0, 1, 1 << 60, u64::MAX] {
             for ticks in [vec![value; 9], (0..9).map(|at| u64::MAX - 9 + at).collect(), (0..9).collect()] {
                 let site = SiteHistory { site: 1, blocks: vec![value, 5, value], bytes: vec![value; 20] };
-                let snapshots = tape::History { ticks, sites: vec![site] };
+                let snapshots = tape::History { ticks, sites: vec![site], ..Default::default() };
                 let now = SiteSums { site: 1, allocs: u64::MAX, bytes: value, frees: value, ..SiteSums::default() };
                 let totals = Totals { allocs: u64::MAX, resizes: value, ..Totals::default() };
                 for (end, lost) in [(u64::MAX, 0), (u64::MAX, u64::MAX), (7, 3), (value, value)] {
@@ -182,7 +186,8 @@ mod tests {
         // The sum of `w (w - size)` over n samples.
         let error = |samples: u64| ((samples as f64).sqrt() * WEIGHT as f64) as u64;
         let errors = ticks.iter().chain([&100]).map(|&tick| error(held(tick))).collect();
-        let snapshots = tape::History { ticks, sites: vec![SiteHistory { site: 1, blocks, bytes }] };
+        let snapshots =
+            tape::History { ticks, sites: vec![SiteHistory { site: 1, blocks, bytes }], ..Default::default() };
         let live = held(100) * WEIGHT;
         let (allocs, allocated) = (live / 100 + frees, live + frees * 100);
         let now =

@@ -6,6 +6,7 @@ use super::query::{PointInTime, Query, Report, print_reports};
 use super::{Error, Outcome};
 use crate::charts;
 use crate::event::Position;
+use crate::load::Process;
 use crate::model::timeline::{ByGroup, Timeline};
 use crate::report::Unanswerable;
 use crate::stacks::Stacks;
@@ -21,10 +22,24 @@ struct Row {
     at: PointInTime,
     live_bytes: u64,
     live_blocks: u64,
+    /// What needs events, and a profile does not have.
+    #[serde(flatten)]
+    events: Option<RowOfEvents>,
+}
+
+/// What happened in a slice.
+#[derive(Serialize)]
+struct RowOfEvents {
     most_bytes: u64,
     allocs: u64,
     bytes: u64,
     frees: u64,
+}
+
+impl Row {
+    fn most_bytes(&self) -> u64 {
+        self.events.as_ref().map_or(self.live_bytes, |events| events.most_bytes)
+    }
 }
 
 /// Live bytes of a group of call sites at the end of each slice.
@@ -43,7 +58,7 @@ struct Mark {
     thread: u32,
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct TimelineReport {
     slices: Vec<Row>,
     /// The marks in the range, in their order.
@@ -81,13 +96,36 @@ fn groups(stacks: &Stacks, symbols: &mut Symbolizer, by: GroupBy) -> (Vec<u32>, 
     (group_of.collect(), names)
 }
 
+/// Returns the points in time of a profile's history, and its end; `None` if it has no history.
+fn of_history(process: &Process) -> Option<TimelineReport> {
+    let (history, totals) = (&process.tape.history, process.ready_sums()?.totals);
+    let (blocks, bytes) = (&history.live_blocks.0, &history.live_bytes.0);
+    if history.ticks.is_empty() || blocks.len() != history.ticks.len() || bytes.len() != history.ticks.len() {
+        return None;
+    }
+    let row = |tick: u64, live_blocks: u64, live_bytes: u64| {
+        let at = PointInTime { time_ns: Some(process.clock.nanos(tick)), event: None };
+        Row { at, live_bytes, live_blocks, events: None }
+    };
+    let points = history.ticks.iter().zip(blocks).zip(bytes).map(|((&tick, &blocks), &bytes)| row(tick, blocks, bytes));
+    let end = row(process.tape.last_tick, totals.live_blocks, totals.live_bytes);
+    Some(TimelineReport { slices: points.chain([end]).collect(), marks: Vec::new(), groups: Vec::new() })
+}
+
 /// Runs `heaptape timeline` with the given number of slices.
 ///
 /// # Errors
 /// Returns an error when a recording cannot be read, when it does not hold what the report needs,
 /// or when `out` fails.
 pub fn run(query: &Query, slices: usize, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    print_reports(query, out, style, true, |process, symbols, progress| {
+    let (mut text, mut has_answer) = (Vec::new(), false);
+    let outcome = print_reports(query, &mut text, style, query.by.is_some(), |process, symbols, progress| {
+        if !process.has_events() {
+            let report = of_history(process);
+            has_answer |= report.is_some();
+            return Ok((report.unwrap_or_default(), Vec::new()));
+        }
+        has_answer = true;
         let span = process.span(&query.range);
         let from = Position { number: span.first, tick: span.first_tick.max(process.clock.start_tick) };
         let to = Position {
@@ -135,24 +173,35 @@ pub fn run(query: &Query, slices: usize, out: &mut dyn Write, style: Style) -> R
             at: when(at),
             live_bytes: slice.live_bytes,
             live_blocks: slice.live_blocks,
-            most_bytes: slice.peak_bytes,
-            allocs: slice.allocs,
-            bytes: slice.bytes,
-            frees: slice.frees,
+            events: Some(RowOfEvents {
+                most_bytes: slice.peak_bytes,
+                allocs: slice.allocs,
+                bytes: slice.bytes,
+                frees: slice.frees,
+            }),
         });
         Ok((TimelineReport { slices: rows.collect(), marks, groups }, outcome.missing))
-    })
+    })?;
+    if !has_answer {
+        return Err(Unanswerable::NoHistory.into());
+    }
+    out.write_all(&text)?;
+    Ok(outcome)
 }
 
 impl Report for TimelineReport {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
-        let most = self.slices.iter().map(|row| row.most_bytes).max().unwrap_or(0).max(1);
+        if self.slices.is_empty() {
+            return screen.line("only sums at the end are recorded");
+        }
+        let most = self.slices.iter().map(Row::most_bytes).max().unwrap_or(0).max(1);
         let width = screen.style.width.saturating_sub(64).max(10);
         let style = screen.style;
-        let live: Vec<u64> = self.slices.iter().map(|row| row.most_bytes).collect();
+        let live: Vec<u64> = self.slices.iter().map(Row::most_bytes).collect();
         if let Some(line) = charts::sparkline(style, &live, style.width.saturating_sub(24)) {
             screen.line(&format!("live {line} {}", bytes(most)))?;
         }
+        let has_events = self.slices.iter().any(|row| row.events.is_some());
         let rows: Vec<Vec<String>> = self
             .slices
             .iter()
@@ -162,11 +211,18 @@ impl Report for TimelineReport {
                     (None, event) => count(event.unwrap_or(0)),
                 };
                 // The bar shows the live bytes at the end of the slice, and their maximum in it.
-                let drawn = charts::bars(style, row.live_bytes, row.most_bytes, most, width);
-                vec![at, bytes(row.live_bytes), bytes(row.most_bytes), count(row.live_blocks), count(row.allocs), drawn]
+                let drawn = charts::bars(style, row.live_bytes, row.most_bytes(), most, width);
+                let (live, blocks) = (bytes(row.live_bytes), count(row.live_blocks));
+                match &row.events {
+                    Some(events) => vec![at, live, bytes(events.most_bytes), blocks, count(events.allocs), drawn],
+                    None => vec![at, live, blocks, drawn],
+                }
             })
             .collect();
-        screen.table(&["from", "live", "most", "blocks", "allocations", ""], &rows)?;
+        match has_events {
+            true => screen.table(&["from", "live", "most", "blocks", "allocations", ""], &rows)?,
+            false => screen.table(&["at", "live", "blocks", ""], &rows)?,
+        }
         let rows: Vec<Vec<String>> = self
             .marks
             .iter()

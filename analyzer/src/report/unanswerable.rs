@@ -39,6 +39,12 @@ pub enum Unanswerable {
     /// The file is a profile, which cannot be divided by time or by a filter.
     #[error("{}: a profile holds only sums at the end", .0.display())]
     OnlySums(PathBuf),
+    /// The recording is a profile that has no live bytes over time.
+    #[error(
+        "the recording holds no live bytes over time, only sums at the end, which `heaptape sites` lists: a profile has \
+         them after 8 s, and a trace at any time"
+    )]
+    NoHistory,
     /// Frees were recorded without their stacks.
     #[error("frees were recorded without their stacks: record with --free-stacks")]
     NoFreeStacks,

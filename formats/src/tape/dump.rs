@@ -158,6 +158,9 @@ fn line(record: &Record) -> String {
         Record::Note(r) => text = format!("note tick {} {:?}", r.tick, r.text),
         Record::History(r) => {
             text = format!("history at ticks {:?}", r.ticks);
+            if !r.live_bytes.0.is_empty() {
+                let _ = write!(text, "\n  all sites: blocks {:?} bytes {:?}", r.live_blocks.0, r.live_bytes.0);
+            }
             for SiteHistory { site, blocks, bytes } in &r.sites {
                 let _ = write!(text, "\n  site {site} blocks {blocks:?} bytes {bytes:?}");
             }

@@ -113,6 +113,21 @@ impl<T: Field> Field for Option<T> {
     }
 }
 
+/// A field that was added at the end of a record. Records that were written before do not have it,
+/// and it has its default value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Added<T>(pub T);
+
+impl<T: Field + Default> Field for Added<T> {
+    const MIN_LEN: usize = 0;
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+    }
+    fn get(cursor: &mut Cursor<'_>, name: &'static str) -> Result<Self> {
+        if cursor.remaining() == 0 { Ok(Added::default()) } else { T::get(cursor, name).map(Added) }
+    }
+}
+
 /// Declares a record: one list of fields makes the struct, its writer and its reader.
 #[macro_export]
 #[doc(hidden)]

@@ -5,7 +5,7 @@
 //! counter, or nanoseconds). [`Clock`] records relate ticks to wall time. Sites, threads, modules
 //! and allocation indexes are numbered from 1, and 0 means none.
 
-use super::field::{Field, Text};
+use super::field::{Added, Field, Text};
 use super::residency::Residency;
 use super::symbols::Symbols;
 use crate::{Cursor, Format, Result, tape_record};
@@ -409,6 +409,12 @@ tape_record! {
         /// Sites that hold more at the end than in the middle, those that grew most first. The
         /// number of sites is limited.
         sites: Vec<SiteHistory>,
+        /// Number of live blocks of all sites at each point in time; of sampled blocks, if blocks
+        /// are sampled. Empty in tapes of older recorders.
+        live_blocks: Added<Vec<u64>>,
+        /// Bytes of the live blocks of all sites at each point in time; estimated if blocks are
+        /// sampled.
+        live_bytes: Added<Vec<u64>>,
     }
 }
 

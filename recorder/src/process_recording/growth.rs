@@ -1,7 +1,7 @@
 //! How the sites of a process grow: their number for the live views, their history for the tape.
 
 use super::heap::Heap;
-use crate::history::GrowthHistory;
+use crate::history::{GrowthHistory, LiveSum};
 use crate::profile::Profile;
 use formats::tape;
 use std::time::{Duration, Instant};
@@ -75,7 +75,9 @@ impl Growth {
     /// Adds a point to the history, if one is due.
     pub fn add_point(&mut self, tick: impl FnOnce() -> u64, heap: &Heap) {
         if self.history.is_due() {
-            self.history.add_point(tick(), heap.profile(), errors_of(heap));
+            let totals = heap.profile().totals();
+            let all = LiveSum { blocks: totals.live_blocks, bytes: totals.live_bytes };
+            self.history.add_point(tick(), heap.profile(), all, errors_of(heap));
         }
     }
 

@@ -402,6 +402,8 @@ fn made_tape() -> Vec<u8> {
         tape::Record::History(tape::History {
             ticks: (1..9).collect(),
             sites: vec![tape::SiteHistory { site: 1, blocks: vec![1; 8], bytes: vec![7; 8] }],
+            live_blocks: tape::field::Added(vec![2; 8]),
+            live_bytes: tape::field::Added(vec![9; 8]),
         }),
         tape::Record::Code(tape::Code {
             ranges: vec![tape::CodeRange { start: 0x1000, length: 0x80, name: "JS:*f /x.js:1:2".into() }],
