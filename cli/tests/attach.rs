@@ -230,9 +230,16 @@ fn end_of_a_thread_is_no_free() {
 fn process_of_a_killed_attach_goes_on_and_is_restored() {
     let mut running = Running::start(2);
     let mut attach = Attach::start(&running, "first");
+    running.work();
+    // What was written is readable, also while the recorder is still writing.
+    let allocs = || answer("report", &attach.recording)["processes"][0]["allocs"].as_u64();
+    wait_until(|| allocs() >= Some(2 * BLOCKS));
     attach.child.kill().expect("it runs");
     attach.child.wait().expect("its end");
     running.work();
+    assert!(allocs() >= Some(2 * BLOCKS), "{:?}", answer("report", &attach.recording));
+    let leaks = answer("leaks", &attach.recording)["leaks"].to_string();
+    assert!(leaks.contains("\"leaks\"") && leaks.contains("\"works\""), "{leaks}");
     let pid = running.pid();
     let refused = heaptape(&["attach", &pid], 2);
     assert!(refused.contains(&format!("heaptape detach {pid} restores them")), "{refused}");
@@ -307,6 +314,78 @@ fn process_under_real_time_signals_is_attached_again_and_again() {
         let text = heaptape(&["attach", "--drop", "--for", "20ms", "-o", &recording, &running.pid()], 0);
         assert!(text.contains("was left as it was; longest stop: "), "{text}");
     }
+    let pid = running.child.id();
+    running.ends_unharmed(pid);
+}
+
+/// A kill of the command at any time leaves no trace of the step at which it was: no signal mask,
+/// no false interruption, and the process can be attached afterwards.
+#[test]
+fn killed_attach_leaves_the_process_as_it_was() {
+    for kind in ["forks", "wakes"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let running = RunsOn::start(Command::new(build("runs_on", folder.path())).arg(kind));
+        let pid = running.pid();
+        let status = |name: &str| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
+            status.lines().find_map(|line| line.strip_prefix(name)).expect("a field").trim().to_owned()
+        };
+        let is_free = || status("TracerPid:") == "0" && status("SigBlk:") == "0000000000000000";
+        for round in 0..16u64 {
+            let recording = folder.path().join("killed");
+            let mut attach = Command::new(env!("CARGO_BIN_EXE_heaptape"))
+                .args(["attach", "-q", "-o"])
+                .args([recording.as_os_str(), pid.as_ref()])
+                .spawn()
+                .expect("heaptape attach starts");
+            // Without a pause, since it traces for some milliseconds only. Seldom this is too late.
+            let until = Instant::now() + Duration::from_secs(2);
+            while status("TracerPid:") == "0" && Instant::now() < until {}
+            // Within the first steps: each one takes some 10 us.
+            let until = Instant::now() + Duration::from_micros(round % 12 * 25);
+            while Instant::now() < until {}
+            attach.kill().expect("it is a child");
+            attach.wait().expect("its end");
+            // The process that traces finishes its step. glibc blocks all signals in fork for a
+            // moment.
+            wait_until(is_free);
+            let _ = std::fs::remove_dir_all(&recording);
+            heaptape(&["detach", &pid], 0);
+        }
+        let recording = folder.path().join("last");
+        heaptape(&["attach", "--for", "20ms", "-o", &recording.to_string_lossy(), &pid], 0);
+        let pid = running.child.id();
+        running.ends_unharmed(pid);
+    }
+}
+
+/// A signal that arrives while its thread is stopped interrupts the wait of the thread, as it does
+/// without the stop.
+#[test]
+fn signal_during_a_stop_ends_the_wait() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut running = RunsOn::start(Command::new(build("runs_on", folder.path())).arg("wakes"));
+    let pid = running.pid();
+    let state = format!("/proc/{pid}/stat");
+    let mut stopped = 0;
+    for round in 0..12 {
+        let recording = folder.path().join(round.to_string());
+        let mut attach = Command::new(env!("CARGO_BIN_EXE_heaptape"))
+            .args(["attach", "-q", "--for", "1ms", "-o"])
+            .args([recording.as_os_str(), pid.as_ref()])
+            .spawn()
+            .expect("heaptape attach starts");
+        let until = Instant::now() + Duration::from_secs(2);
+        let is_stopped = || std::fs::read_to_string(&state).expect("its state").contains(") t ");
+        while !is_stopped() && Instant::now() < until {}
+        kill(Pid::from_raw(running.child.id() as i32), Signal::SIGUSR1).expect("it runs");
+        stopped += u32::from(is_stopped());
+        let mut line = String::new();
+        running.output.read_line(&mut line).expect("a line");
+        assert_eq!(line, "woken\n");
+        assert!(attach.wait().expect("its end").success());
+    }
+    assert!(stopped > 0, "no signal met a stop");
     let pid = running.child.id();
     running.ends_unharmed(pid);
 }

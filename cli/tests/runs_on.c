@@ -5,7 +5,8 @@
    signals N  like storm, while signals arrive at 10 kHz, whose handlers allocate nothing
    realtime N the same with a real-time signal for each thread
    sleeps     one thread waits in epoll_wait
-   sandbox    the same in a seccomp sandbox that allows everything
+   wakes      one thread waits in epoll_wait without a limit, and writes a line for each SIGUSR1
+   sandbox    the same as sleeps in a seccomp sandbox that allows everything
    At the end it prints what went wrong. */
 #include <errno.h>
 #include <pthread.h>
@@ -128,6 +129,21 @@ static void sleeps(void) {
     }
 }
 
+/* Each SIGUSR1 must end the wait with EINTR, and nothing else may. */
+static void wakes(void) {
+    struct epoll_event event;
+    int epoll = epoll_create1(0);
+    unsigned long seen = 0;
+    while (!is_over) {
+        int found = epoll_wait(epoll, &event, 1, -1);
+        if (found >= 0 || errno != EINTR || (handled == seen && !is_over))
+            wrong++;
+        for (; seen < handled; seen++)
+            printf("woken\n");
+        fflush(stdout);
+    }
+}
+
 static void enter_sandbox(void) {
     struct sock_filter allow = {.code = BPF_RET | BPF_K, .k = SECCOMP_RET_ALLOW};
     struct sock_fprog program = {.len = 1, .filter = &allow};
@@ -142,6 +158,10 @@ int main(int count, char **arguments) {
     struct sigaction end = {.sa_handler = ends}, often = {.sa_handler = counts, .sa_flags = SA_RESTART};
     sigaction(SIGTERM, &end, NULL);
     sigaction(SIGALRM, &often, NULL);
+    if (!strcmp(kind, "wakes")) {
+        often.sa_flags = 0;
+        sigaction(SIGUSR1, &often, NULL);
+    }
     sigaction(SIGRTMIN + 3, &often, NULL);
     if (!strcmp(kind, "signals")) {
         struct itimerval interval = {{0, 100}, {0, 100}};
@@ -154,6 +174,8 @@ int main(int count, char **arguments) {
     fflush(stdout);
     if (!strcmp(kind, "forks")) {
         forks();
+    } else if (!strcmp(kind, "wakes")) {
+        wakes();
     } else if (!strcmp(kind, "sleeps") || !strcmp(kind, "sandbox")) {
         sleeps();
     } else {

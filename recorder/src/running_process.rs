@@ -19,32 +19,33 @@
 
 mod checks;
 mod frame;
+mod gadgets;
 mod memory;
 #[allow(unsafe_code)]
 mod ptrace;
 mod threads;
+#[allow(unsafe_code)]
+mod tracer;
 mod visit;
 
 use crate::attach::Client;
 use crate::clock::Clock;
 use crate::options::Options;
 use crate::patch::maps::Maps;
-use crate::patch::{ENTRY_BYTES, Jump, Plan, Planner, open_mapped};
+use crate::patch::{ENTRY_BYTES, Jump, Plan, Planner};
 use crate::recorder::RunningProcess;
 use crate::static_program::{Image, ImageError};
 use crate::sys::{self, Mapping};
 use checks::Identity;
+use gadgets::{Gadgets, auxiliary, find_finder, find_gadgets};
 use memory::Memory;
 use nix::errno::Errno;
 use nix::libc;
-use object::read::elf::ElfFile64;
-use object::{Endianness, Object, ObjectSegment, ObjectSymbol};
 use ptrace::StopError;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed};
 use std::time::Duration;
 use threads::StoppedThreads;
@@ -53,7 +54,7 @@ use wire::WIRE_MINOR;
 use wire::area::PAGE;
 use wire::hello::{Hello, ORIGIN_START};
 use wire::patches::{Function, JUMP_BYTES, WAITING, WRITTEN};
-use wire::standalone::{AUXILIARY_ENTRIES, AttachRequest, LoadedProgram};
+use wire::standalone::{AttachRequest, LoadedProgram};
 
 /// The time that the search for the allocator's functions may take. The process runs meanwhile.
 const SEARCH_TIME: Duration = Duration::from_secs(30);
@@ -66,6 +67,8 @@ const TRY_PAUSE: Duration = Duration::from_millis(2);
 /// others are stopped meanwhile.
 const STOP_LIMITS: [u64; 9] = [5, 10, 15, 15, 20, 20, 40, 80, 100];
 
+/// Name of the threads and processes that trace.
+const TRACER_NAME: &str = "heaptape tracer";
 /// What is printed of a process that was left while a thread was in the library.
 pub const STAYS_MAPPED: &str = "a thread is still in the library, which stays mapped and is not called any more";
 
@@ -98,6 +101,9 @@ pub enum AttachError {
     /// A stack refers to a place inside of a jump, each time that it was tried.
     #[error("a thread is about to return into the first bytes of an allocator's function; try again")]
     Unsafe,
+    /// The process that traced it was killed.
+    #[error("the process that traced it was killed")]
+    Killed,
     /// The library is not valid.
     #[error(transparent)]
     Image(#[from] ImageError),
@@ -121,15 +127,6 @@ impl AttachError {
     fn refused(what: &'static str) -> impl Fn(Errno) -> AttachError {
         move |error| AttachError::Refused { what, error: error.into() }
     }
-}
-
-/// Instructions of the process that the recorder uses.
-#[derive(Clone, Copy, Debug)]
-pub struct Gadgets {
-    /// Address of `syscall; ret`.
-    system_call: u64,
-    /// Address of the code that returns from a signal handler.
-    restorer: u64,
 }
 
 /// The times of an attach or a detach.
@@ -219,9 +216,9 @@ impl Target {
     /// Why it runs on unchanged.
     pub fn attach(mut self, options: &Options, clock: Clock) -> Result<(Target, RunningProcess), AttachError> {
         let start_tick = clock.now();
-        let mut tries = 0;
+        let (mut tries, starter) = (0, std::process::id());
         let entered = loop {
-            match in_thread(|| self.enter(options, clock)) {
+            match traced(|| self.enter_unless_killed(starter, options, clock)) {
                 // The process has mapped something else there since the plan was made.
                 Err(error) if error.is_taken() && tries < MAX_TRIES => {
                     tries += 1;
@@ -233,7 +230,7 @@ impl Target {
         self.library = Some(entered.library.clone());
         self.stops.one = entered.stop;
         let Entered { client, mapping, area, .. } = entered;
-        if let Err(error) = in_thread(|| self.write_jumps(&mapping)).map(|stops| self.note(stops)) {
+        if let Err(error) = self.write_jumps(&mapping, starter).map(|stops| self.note(stops)) {
             let _ = self.leave();
             return Err(error);
         }
@@ -248,6 +245,17 @@ impl Target {
     fn note(&mut self, stops: Stops) {
         self.stops.all = self.stops.all.max(stops.all);
         self.stops.threads = self.stops.threads.max(stops.threads);
+    }
+
+    /// Maps the library, and lets it attach. Unmaps it again if the process `starter` was killed
+    /// meanwhile, which is this one.
+    fn enter_unless_killed(&self, starter: u32, options: &Options, clock: Clock) -> Result<Entered, AttachError> {
+        let entered = self.enter(options, clock)?;
+        if tracer::is_orphan(starter) {
+            self.unmap(&entered.library)?;
+            return Err(AttachError::Killed);
+        }
+        Ok(entered)
     }
 
     /// Maps the library, and lets it attach. The process runs while the library and the area are
@@ -364,7 +372,7 @@ impl Target {
     }
 
     /// Stops all threads and writes the jumps.
-    fn write_jumps(&self, mapping: &Mapping) -> Result<Stops, AttachError> {
+    fn write_jumps(&self, mapping: &Mapping, starter: u32) -> Result<Stops, AttachError> {
         let statuses = &mapping.patches().patches;
         let jumps = self.plan.jumps().zip(statuses).filter(|(_, patch)| patch.status.load(Relaxed) == WAITING);
         let jumps: Vec<_> = jumps.map(|(jump, _)| jump).collect();
@@ -376,6 +384,10 @@ impl Target {
             instructions.clone().find(|moved| moved.from == address).map(|moved| moved.to)
         };
         self.with_all_stopped(|stopped| {
+            // Without a recorder nobody would read the events.
+            if tracer::is_orphan(starter) {
+                return Err(AttachError::Killed);
+            }
             if let Some(name) = self.changed_function() {
                 let why = format!("the bytes of its function {name} have changed: it executed another program");
                 return Err(AttachError::Unsuitable(why));
@@ -408,8 +420,8 @@ impl Target {
         let mut tries = 0;
         loop {
             let limit = Duration::from_millis(STOP_LIMITS[STOP_LIMITS.len().min(tries as usize + 1) - 1]);
-            // In a thread of its own: its end lets all threads go at once.
-            let result = in_thread(|| {
+            // In a process of its own: its end lets all threads go at once.
+            let result = traced(|| {
                 let mut stopped = StoppedThreads::of(self.pid);
                 let result = stopped.stop(limit).map_err(AttachError::from).and_then(|()| change(&mut stopped));
                 stops.all = stops.all.max(stopped.since.elapsed());
@@ -487,7 +499,7 @@ impl Target {
             })?;
             self.note(stops);
             if is_free {
-                let stop = in_thread(|| self.unmap(&library))?;
+                let stop = traced(|| self.unmap(&library))?;
                 self.stops.one = self.stops.one.max(stop);
                 self.library = None;
                 return Ok(true);
@@ -538,59 +550,18 @@ struct Entered {
     stop: Duration,
 }
 
-/// Runs something in a thread of its own, which traces other processes: they are let go at its end.
-fn in_thread<T: Send>(body: impl FnOnce() -> Result<T, AttachError> + Send) -> Result<T, AttachError> {
+/// Runs something in a process of its own that traces other processes ([`tracer`]). They are let go
+/// at its end, and a kill of this process does not end it.
+fn traced<T: Send>(body: impl FnOnce() -> Result<T, AttachError> + Send) -> Result<T, AttachError> {
     std::thread::scope(|scope| {
-        let name = std::thread::Builder::new().name("tracer".into());
+        let name = std::thread::Builder::new().name(TRACER_NAME.into());
         let thread = name.spawn_scoped(scope, || {
             sys::prefer_thread_to_all();
-            body()
+            tracer::run(body)
+                .map_err(AttachError::refused("a process that traces"))?
+                .unwrap_or(Err(AttachError::Killed))
         });
         let thread = thread.map_err(|error| AttachError::Refused { what: "a thread of this command", error })?;
-        thread.join().unwrap_or(Err(AttachError::NotAttached))
+        thread.join().unwrap_or(Err(AttachError::Killed))
     })
-}
-
-/// Finds the instructions that the recorder uses, and all places that signal handlers return to.
-fn find_gadgets(maps: &Maps, memory: &Memory) -> Result<(Gadgets, Vec<u64>), AttachError> {
-    const SYSTEM_CALL: [u8; 3] = [0x0f, 0x05, 0xc3];
-    /// `mov rax, 15; syscall`.
-    const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
-    for code in &maps.code {
-        let restorers = memory.find(code.start..code.end, &RESTORER);
-        let system_call = memory.find(code.start..code.end, &SYSTEM_CALL).first().copied();
-        if let (Some(&restorer), Some(system_call)) = (restorers.first(), system_call) {
-            return Ok((Gadgets { system_call, restorer }, restorers));
-        }
-    }
-    Err(AttachError::Unsuitable("it has no C library that heaptape knows".into()))
-}
-
-/// Finds glibc's function that finds the object of an address. It is in libc, or in the loader.
-fn find_finder(pid: u32, maps: &Maps) -> Option<u64> {
-    let is_libc = |path: &str| {
-        path.rsplit('/').next().is_some_and(|name| name.starts_with("libc.so") || name.starts_with("ld-linux"))
-    };
-    maps.code.iter().filter(|code| is_libc(&code.path)).find_map(|mapping| {
-        let file = open_mapped(Path::new(&format!("/proc/{pid}")), mapping, false)?;
-        let mut bytes = Vec::new();
-        io::Read::read_to_end(&mut io::Read::take(file, 8 << 20), &mut bytes).ok()?;
-        let elf = ElfFile64::<Endianness>::parse(&*bytes).ok()?;
-        let segment = elf.segments().find(|segment| segment.file_range().0 / PAGE * PAGE == mapping.offset)?;
-        let bias = mapping.start.wrapping_sub(segment.address() / PAGE * PAGE);
-        let symbol = elf.dynamic_symbols().find(|symbol| symbol.name() == Ok("_dl_find_object"))?;
-        Some(bias.wrapping_add(symbol.address()))
-    })
-}
-
-/// Returns the kernel's auxiliary vector of a process.
-fn auxiliary(pid: u32) -> [[u64; 2]; AUXILIARY_ENTRIES + 1] {
-    let bytes = std::fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
-    let mut out = [[0; 2]; AUXILIARY_ENTRIES + 1];
-    for (target, pair) in out.iter_mut().take(AUXILIARY_ENTRIES).zip(bytes.as_chunks::<16>().0) {
-        let (kind, value) = pair.split_at(8);
-        let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        *target = [word(kind), word(value)];
-    }
-    out
 }

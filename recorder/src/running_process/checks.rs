@@ -1,10 +1,14 @@
 //! What speaks against an attach, before anything is stopped.
 
-use super::AttachError;
 use super::memory::Memory;
 use super::threads::status_field;
+use super::{AttachError, TRACER_NAME};
 use nix::unistd::Pid;
 use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// The time for which a step of another command is waited for. The kernel ends it before.
+const OTHER_STEP: Duration = Duration::from_secs(20);
 
 /// The process, as its status names it.
 #[derive(Clone, Copy, Debug)]
@@ -45,8 +49,15 @@ pub fn examine(pid: u32) -> Result<(Identity, Memory), AttachError> {
     if pid == std::process::id() {
         return refuse("it is this process itself");
     }
-    if let Some(tracer) = field("TracerPid").filter(|tracer| tracer != "0") {
-        let name = std::fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
+    let tracer = || field("TracerPid").filter(|tracer| tracer != "0");
+    let name_of = |tracer: &str| std::fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
+    // One of a command that was killed finishes its step.
+    let deadline = Instant::now() + OTHER_STEP;
+    while tracer().is_some_and(|tracer| name_of(&tracer).trim() == TRACER_NAME) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    if let Some(tracer) = tracer() {
+        let name = name_of(&tracer);
         let why = format!("{} (pid {tracer}) traces it already: end that first", name.trim());
         return Err(AttachError::Unsuitable(why));
     }

@@ -66,7 +66,7 @@ pub fn restarted(registers: user_regs_struct) -> user_regs_struct {
 }
 
 /// Returns the registers with which a thread makes the system call again that was interrupted.
-pub fn begun_again(registers: user_regs_struct) -> user_regs_struct {
+fn begun_again(registers: user_regs_struct) -> user_regs_struct {
     /// Size of the instruction `syscall`.
     const SYSTEM_CALL_BYTES: u64 = 2;
     let (rax, rip) = (registers.orig_rax, registers.rip.wrapping_sub(SYSTEM_CALL_BYTES));
@@ -127,6 +127,15 @@ fn described(extended: &[u8]) -> Vec<u8> {
     }
     out.extend(LAST_MAGIC.to_le_bytes());
     out
+}
+
+/// Returns the registers of a stopped thread so that the kernel begins its system call again when
+/// the thread goes on, if only the stop has interrupted the call. If a signal arrives meanwhile and
+/// has a handler, the kernel reports the interruption as it would without the stop.
+pub fn restartable(registers: user_regs_struct) -> user_regs_struct {
+    /// `-ERESTARTNOHAND`, the kernel's own value for calls of this kind.
+    const RESTART: i64 = -514;
+    user_regs_struct { rax: RESTART as u64, ..registers }
 }
 
 /// System calls that report an interruption by a stop, although no signal was handled.
@@ -193,6 +202,8 @@ mod tests {
         let epoll = user_regs_struct { rax: -4i64 as u64, orig_rax: libc::SYS_epoll_wait as u64, ..registers() };
         let read = user_regs_struct { rax: -4i64 as u64, orig_rax: libc::SYS_read as u64, ..registers() };
         assert_eq!((was_interrupted(&epoll), was_interrupted(&read)), (true, false));
+        let again = restarted(restartable(epoll));
+        assert_eq!((again.rax as i64, again.rip), (libc::SYS_epoll_wait, 0x40_0ffe));
     }
 
     #[test]

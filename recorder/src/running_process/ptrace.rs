@@ -9,7 +9,6 @@ use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
 use nix::time::ClockId;
 use nix::unistd::Pid;
 use std::cell::RefCell;
-use std::sync::Once;
 use std::time::{Duration, Instant};
 
 /// `PTRACE_EVENT_STOP`: the stop that `PTRACE_INTERRUPT` requests, and that of a stopped process.
@@ -145,7 +144,7 @@ struct Alarm {
 }
 
 thread_local! {
-    static TIMER: RefCell<Option<Timer>> = RefCell::new(timer());
+    static TIMER: RefCell<Option<Timer>> = const { RefCell::new(None) };
 }
 
 impl Alarm {
@@ -166,24 +165,30 @@ impl Drop for Alarm {
     }
 }
 
+/// Deletes the timer of the calling thread.
+pub fn forget_timer() {
+    TIMER.with_borrow_mut(|timer| drop(timer.take()));
+}
+
 fn set_timer(when: Expiration) -> bool {
     TIMER.with_borrow_mut(|timer| {
+        if timer.is_none() {
+            *timer = new_timer();
+        }
         timer.as_mut().is_some_and(|timer| timer.set(when, TimerSetTimeFlags::empty()).is_ok())
     })
 }
 
 /// Makes the timer of the calling thread; `None` if the system has no more.
-fn timer() -> Option<Timer> {
+fn new_timer() -> Option<Timer> {
     use nix::sys::signal::{SaFlags, SigAction};
     use nix::sys::signal::{SigEvent, SigHandler, SigevNotify, sigaction};
-    static HANDLER: Once = Once::new();
     extern "C" fn nothing(_: c_int) {}
-    HANDLER.call_once(|| {
-        // Without SA_RESTART, so that the signal ends a wait.
-        let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::empty(), SigSet::empty());
-        // SAFETY: the handler does nothing, and this program uses the signal for nothing else.
-        let _ = unsafe { sigaction(WAKE, &action) };
-    });
+    // Without SA_RESTART, so that the signal ends a wait. Each process that traces has handlers of
+    // its own.
+    let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::empty(), SigSet::empty());
+    // SAFETY: the handler does nothing, and this program uses the signal for nothing else.
+    let _ = unsafe { sigaction(WAKE, &action) };
     let mut set = SigSet::empty();
     set.add(WAKE);
     set.thread_unblock().ok()?;

@@ -89,7 +89,6 @@ impl StoppedThreads {
     pub fn stop(&mut self, limit: Duration) -> Result<(), StopError> {
         self.since = Instant::now();
         let result = self.stop_all(self.since + limit);
-        self.threads.iter_mut().for_each(|thread| thread.restart_wait(self.pid));
         if self.threads.is_empty() { result.and(Err(StopError::Ended)) } else { result }
     }
 
@@ -119,7 +118,9 @@ impl StoppedThreads {
         if stop == Stop::Ended {
             return Ok(());
         }
-        match nix::sys::ptrace::getregs(tid) {
+        // At once: the wait of a thread is then as it was, also if the others do not stop.
+        let registers = nix::sys::ptrace::getregs(tid).and_then(|registers| restart_wait(tid, stop, registers));
+        match registers {
             Ok(registers) => self.threads.push(StoppedThread { tid, registers, stop }),
             Err(Errno::ESRCH) => {}
             Err(error) => return Err(StopError::Trace(error)),
@@ -141,7 +142,6 @@ impl StoppedThreads {
             let Some(tid) = stopping.next() else { break };
             if let Ok(stop) = ptrace::wait(tid, deadline) {
                 let _ = self.add(tid, stop);
-                self.threads.iter_mut().for_each(|thread| thread.restart_wait(self.pid));
             }
         }
     }
@@ -176,19 +176,16 @@ impl StoppedThreads {
     }
 }
 
-impl StoppedThread {
-    /// Begins a system call again that reports the stop as an interruption.
-    fn restart_wait(&mut self, pid: u32) {
-        if self.stop.is_interrupt() && frame::was_interrupted(&self.registers) && !has_signal(pid, self.tid) {
-            self.registers = frame::begun_again(self.registers);
-            // A thread that has ended meanwhile waits for nothing.
-            let _ = nix::sys::ptrace::setregs(self.tid, self.registers);
-        }
+/// Lets the kernel begin a system call again that reports the stop as an interruption. Returns the
+/// registers of the thread.
+///
+/// # Errors
+/// The error of `ptrace`.
+pub fn restart_wait(tid: Pid, stop: Stop, registers: user_regs_struct) -> Result<user_regs_struct, Errno> {
+    if !stop.is_interrupt() || !frame::was_interrupted(&registers) {
+        return Ok(registers);
     }
-}
-
-/// Returns whether a signal waits for a thread that does not block it.
-pub fn has_signal(pid: u32, tid: Pid) -> bool {
-    let mask = |name| status_field(pid, tid, name).and_then(|mask| u64::from_str_radix(&mask, 16).ok()).unwrap_or(0);
-    (mask("SigPnd") | mask("ShdPnd")) & !mask("SigBlk") != 0
+    let registers = frame::restartable(registers);
+    nix::sys::ptrace::setregs(tid, registers)?;
+    Ok(registers)
 }

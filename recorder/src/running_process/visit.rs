@@ -5,11 +5,12 @@
 //! and later in the library's memory. So it finds its way back also if the recorder is killed at
 //! any time. All its signals are blocked meanwhile.
 
+use super::AttachError;
 use super::frame::{self, Home};
+use super::gadgets::Gadgets;
 use super::memory::Memory;
 use super::ptrace::{self as stops, EVENT_STOP, Resume, Stop, StopError};
 use super::threads;
-use super::{AttachError, Gadgets};
 use crate::spawn;
 use nix::errno::Errno;
 use nix::libc::{self, user_regs_struct};
@@ -250,14 +251,7 @@ fn stop_one(pid: u32, tid: Pid) -> Result<Option<user_regs_struct>, StopError> {
             Stop::Ended => return Ok(None),
             stop @ Stop::Event { event: EVENT_STOP, .. } => {
                 let registers = ptrace::getregs(tid).map_err(StopError::Trace)?;
-                let begins_again =
-                    stop.is_interrupt() && frame::was_interrupted(&registers) && !threads::has_signal(pid, tid);
-                if !begins_again {
-                    return Ok(Some(registers));
-                }
-                // At once: a recorder that is killed before leaves the program an interruption.
-                let registers = frame::begun_again(registers);
-                ptrace::setregs(tid, registers).map_err(StopError::Trace)?;
+                let registers = threads::restart_wait(tid, stop, registers).map_err(StopError::Trace)?;
                 return Ok(Some(registers));
             }
             stop => stops::resume(tid, Resume::Continue, stop.signal()).map_err(StopError::Trace)?,
