@@ -359,6 +359,41 @@ fn killed_attach_leaves_the_process_as_it_was() {
     }
 }
 
+/// A kill at each numbered step of the tracing process, of the command or of that process itself,
+/// leaves the program unharmed. It can be detached and attached afterwards.
+#[test]
+fn process_survives_a_kill_at_each_step() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = build("runs_on", folder.path());
+    // The last one allows for no false interruption, and the tracer alone can prevent that.
+    for (arguments, who) in [(["storm", "3"], ""), (["storm", "3"], ",tracer"), (["wakes", "1"], "")] {
+        let running = RunsOn::start(Command::new(&program).args(arguments));
+        let pid = running.pid();
+        let recording = folder.path().join("recording");
+        let attach = |step: u32| {
+            let _ = std::fs::remove_dir_all(&recording);
+            let mut command = Command::new(env!("CARGO_BIN_EXE_heaptape"));
+            command.args(["attach", "-q", "--drop", "--for", "1ms", "-o"]).args([recording.as_os_str(), pid.as_ref()]);
+            command.env("HEAPTAPE_TEST_KILL", format!("{step}{who}"));
+            let output = command.output().expect("it starts");
+            output.status.success() && !String::from_utf8_lossy(&output.stderr).contains("was killed")
+        };
+        let mut step = 1;
+        let mut killed = 0;
+        while !attach(step) {
+            heaptape(&["detach", &pid], 0);
+            step += 5;
+            killed += 1;
+            assert!(step < 2000, "it never succeeds");
+        }
+        assert!(killed >= 10, "{arguments:?}: the last step was {step}");
+        heaptape(&["attach", "-q", "--for", "1ms", "-o", &folder.path().join("last").to_string_lossy(), &pid], 0);
+        std::fs::remove_dir_all(folder.path().join("last")).expect("the recording");
+        let pid = running.child.id();
+        running.ends_unharmed(pid);
+    }
+}
+
 /// A signal that arrives while its thread is stopped interrupts the wait of the thread, as it does
 /// without the stop.
 #[test]

@@ -23,6 +23,7 @@ mod gadgets;
 mod memory;
 #[allow(unsafe_code)]
 mod ptrace;
+mod steps;
 mod threads;
 #[allow(unsafe_code)]
 mod tracer;
@@ -41,6 +42,7 @@ use gadgets::{Gadgets, auxiliary, find_finder, find_gadgets};
 use memory::Memory;
 use nix::errno::Errno;
 use nix::libc;
+use nix::unistd::Pid;
 use ptrace::StopError;
 use std::fs::File;
 use std::io;
@@ -62,6 +64,8 @@ const SEARCH_TIME: Duration = Duration::from_secs(30);
 const MAX_TRIES: u32 = 100;
 /// The pause between two tries.
 const TRY_PAUSE: Duration = Duration::from_millis(2);
+/// The time in which a thread that may be in the library must stop.
+const LOOK_LIMIT: Duration = Duration::from_millis(50);
 /// The milliseconds in which all threads must stop, for one try after the other; the last one holds
 /// for all further tries. On a busy machine a thread that can run waits for a processor, and all
 /// others are stopped meanwhile.
@@ -154,6 +158,8 @@ pub struct Target {
     /// The library's memory, once it is mapped.
     library: Option<Range<u64>>,
     stops: Stops,
+    /// The threads that may be in the library, once no function is hooked any more.
+    inside: Vec<Pid>,
 }
 
 impl Target {
@@ -174,8 +180,8 @@ impl Target {
         let (gadgets, restorers) = find_gadgets(&maps, &memory)?;
         memory.set_restorers(restorers);
         let finder = find_finder(pid, &maps).unwrap_or(0);
-        let (library, stops) = (None, Stops::default());
-        let target = Target { pid, identity, memory, gadgets, finder, image, planner, plan, library, stops };
+        let (library, stops, inside) = (None, Stops::default(), Vec::new());
+        let target = Target { pid, identity, memory, gadgets, finder, image, planner, plan, library, stops, inside };
         if let Some(name) = target.changed_function() {
             let why = format!(
                 "the bytes of its function {name} are not those of its file: another tool has changed it, \
@@ -447,7 +453,12 @@ impl Target {
     /// # Errors
     /// The process has ended, or cannot be stopped any more.
     pub fn detach(&mut self) -> Result<(), AttachError> {
-        let stops = self.with_all_stopped(|_| self.restore())?;
+        let mut inside = Vec::new();
+        let stops = self.with_all_stopped(|stopped| {
+            inside = stopped.threads.iter().map(|thread| thread.tid).collect();
+            self.restore()
+        })?;
+        self.inside = inside;
         self.note(stops);
         Ok(())
     }
@@ -490,15 +501,16 @@ impl Target {
         let Some(library) = self.library.clone() else { return Ok(true) };
         let runs: Vec<Range<u64>> = self.plan.code_ranges().collect();
         let is_ours = |address: u64| library.contains(&address) || runs.iter().any(|run| run.contains(&address));
+        // The functions were never hooked, or the stop failed.
+        if self.inside.is_empty() {
+            self.inside = threads::list(self.pid);
+        }
         for pause in PAUSES {
             std::thread::sleep(Duration::from_millis(pause));
-            let mut is_free = false;
-            let stops = self.with_all_stopped(|stopped| {
-                is_free = !stopped.refers_to(&self.memory, is_ours);
-                Ok(())
-            })?;
-            self.note(stops);
-            if is_free {
+            let (inside, stop) = traced(|| self.still_inside(&is_ours))?;
+            self.inside = inside;
+            self.stops.one = self.stops.one.max(stop);
+            if self.inside.is_empty() {
                 let stop = traced(|| self.unmap(&library))?;
                 self.stops.one = self.stops.one.max(stop);
                 self.library = None;
@@ -506,6 +518,27 @@ impl Target {
             }
         }
         Ok(false)
+    }
+
+    /// Returns those threads whose registers or stacks still refer to the library, and the longest
+    /// stop. Each is looked at alone: a thread that is outside stays there, since nothing calls the
+    /// library any more.
+    fn still_inside(&self, is_ours: &(impl Fn(u64) -> bool + Sync)) -> Result<(Vec<Pid>, Duration), AttachError> {
+        let (mut inside, mut longest) = (Vec::new(), Duration::ZERO);
+        for &tid in &self.inside {
+            let mut stopped = StoppedThreads::of(self.pid);
+            let result = stopped.stop_one(tid, LOOK_LIMIT);
+            if result.is_err() || stopped.refers_to(&self.memory, is_ours) {
+                inside.push(tid);
+            }
+            longest = longest.max(stopped.since.elapsed());
+            stopped.release();
+            match result {
+                Ok(()) | Err(StopError::Late | StopError::Ended) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok((inside, longest))
     }
 
     fn unmap(&self, library: &Range<u64>) -> Result<Duration, AttachError> {
@@ -527,8 +560,8 @@ pub fn restore(pid: u32, prefixes: &[String]) -> Result<usize, AttachError> {
     let plan = planner.plan_running(pid, SEARCH_TIME);
     let gadgets = Gadgets { system_call: 0, restorer: 0 };
     let image = Image::default();
-    let (library, stops) = (None, Stops::default());
-    let target = Target { pid, identity, memory, gadgets, finder: 0, image, planner, plan, library, stops };
+    let (library, stops, inside) = (None, Stops::default(), Vec::new());
+    let target = Target { pid, identity, memory, gadgets, finder: 0, image, planner, plan, library, stops, inside };
     let mut restored = 0;
     target.with_all_stopped(|_| {
         restored = 0;

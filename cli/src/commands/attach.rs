@@ -121,8 +121,11 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     if let Some(remains) = &left.remains {
         eprintln!("heaptape: {name} (pid {pid}): {remains}");
     }
-    if !args.quiet {
-        print_stops(&left, &name, pid);
+    let stops = stops_text(&left, &name, pid);
+    if args.quiet {
+        tracing::info!("{stops}");
+    } else {
+        eprintln!("{stops}");
         super::record::summary(&dir, false);
     }
     Ok(Outcome::Done)
@@ -143,15 +146,15 @@ fn print_plan(target: &Target, name: &str) {
     }
 }
 
-/// Prints the longest stops.
-fn print_stops(left: &Left, name: &str, pid: u32) {
+/// Returns the longest stops as text.
+fn stops_text(left: &Left, name: &str, pid: u32) -> String {
     let milliseconds = |time: std::time::Duration| format!("{:.2} ms", time.as_secs_f64() * 1000.0);
     let ended = if left.outcome.still_running.is_empty() { "has ended" } else { "was left as it was" };
     let stops = left.stops;
-    eprintln!(
+    format!(
         "{name} (pid {pid}) {ended}; longest stop: {} of all {} threads, {} of one",
         milliseconds(stops.all),
         stops.threads,
         milliseconds(stops.one)
-    );
+    )
 }

@@ -22,6 +22,9 @@ pub struct Gadgets {
 }
 
 /// Finds the instructions that the recorder uses, and all places that signal handlers return to.
+///
+/// # Errors
+/// The process has no C library that is known.
 pub fn find_gadgets(maps: &Maps, memory: &Memory) -> Result<(Gadgets, Vec<u64>), AttachError> {
     const SYSTEM_CALL: [u8; 3] = [0x0f, 0x05, 0xc3];
     /// `mov rax, 15; syscall`.

@@ -1,5 +1,6 @@
 //! The memory of another process, by `/proc/PID/mem`.
 
+use super::steps;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -51,6 +52,7 @@ impl Memory {
     /// # Errors
     /// Some of them are not mapped, or the kernel forbids it.
     pub fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        steps::step();
         self.file.write_all_at(bytes, at)
     }
 

@@ -1,6 +1,7 @@
 //! Stops of traced threads, as `waitpid` reports them: also those of real-time signals, for which
 //! nix has no value, and with a time limit.
 
+use super::steps;
 use nix::errno::Errno;
 use nix::libc::{self, c_int, c_uint, c_void, pid_t};
 use nix::sys::signal::{SigSet, Signal};
@@ -91,6 +92,7 @@ pub enum Resume {
 /// # Errors
 /// The error of `ptrace`.
 pub fn resume(tid: Pid, how: Resume, signal: c_int) -> Result<(), Errno> {
+    steps::step();
     let request: c_uint = match how {
         Resume::Continue => libc::PTRACE_CONT,
         Resume::SystemCall => libc::PTRACE_SYSCALL,
@@ -106,6 +108,7 @@ pub fn resume(tid: Pid, how: Resume, signal: c_int) -> Result<(), Errno> {
 /// # Errors
 /// The thread did not stop before the deadline, or is not traced.
 pub fn wait(tid: Pid, deadline: Instant) -> Result<Stop, StopError> {
+    steps::step();
     if let Some(stop) = wait_once(tid, libc::WNOHANG)? {
         return Ok(stop);
     }

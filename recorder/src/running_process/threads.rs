@@ -92,6 +92,21 @@ impl StoppedThreads {
         if self.threads.is_empty() { result.and(Err(StopError::Ended)) } else { result }
     }
 
+    /// Stops one thread of the process within a time, if it has not ended.
+    ///
+    /// # Errors
+    /// Why it is not stopped. The caller then calls [`StoppedThreads::release`].
+    pub fn stop_one(&mut self, tid: Pid, limit: Duration) -> Result<(), StopError> {
+        self.since = Instant::now();
+        if interrupt(self.pid, tid).map_err(StopError::Trace)? {
+            self.stopping.push(tid);
+            let stop = ptrace::wait(tid, self.since + limit)?;
+            self.stopping.pop();
+            self.add(tid, stop)?;
+        }
+        Ok(())
+    }
+
     fn stop_all(&mut self, deadline: Instant) -> Result<(), StopError> {
         let mut known: Vec<Pid> = Vec::new();
         // Threads that run may make others meanwhile.

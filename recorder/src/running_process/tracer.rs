@@ -7,7 +7,7 @@
 //! started it is suspended until it ends, so that it uses the thread-local variables of that thread
 //! alone.
 
-use super::ptrace;
+use super::ptrace::forget_timer;
 use nix::errno::Errno;
 use nix::libc::{self, c_int, c_void, pid_t};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
@@ -94,7 +94,7 @@ extern "C" fn enter<F: FnOnce() -> T, T>(call: *mut c_void) -> c_int {
     }
     // The timers of this process end with it. The next one must not find them in the variables of
     // the thread.
-    ptrace::forget_timer();
+    forget_timer();
     drop(limit);
     0
 }
