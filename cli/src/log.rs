@@ -13,5 +13,8 @@ pub fn start(default: Level, color: bool) {
         .with_ansi(color)
         .without_time()
         .with_target(false)
+        // It reports a line that cannot be written to standard error, and panics if that fails:
+        // a full disk with the log would end the daemon.
+        .log_internal_errors(false)
         .try_init();
 }

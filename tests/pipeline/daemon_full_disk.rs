@@ -26,9 +26,10 @@ impl OnSmallDisk {
         self.disk.at().join("filler")
     }
 
-    /// Fills the disk to the last byte.
+    /// Fills the disk to the last byte, also that of the log's last page.
     fn fill(&self) {
         self.disk.fill(&self.filler());
+        self.disk.fill(&self.disk.at().join("log"));
     }
 
     fn free(&self) {

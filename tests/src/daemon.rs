@@ -38,11 +38,13 @@ impl Daemon {
         Daemon::start_with(test_env::folder(), options)
     }
 
-    /// Starts a daemon whose state folder is in this one.
+    /// Starts a daemon whose state folder and log are in this folder.
     pub fn start_in(folder: &Path, options: &[&str]) -> Daemon {
         let (directory, state) = (test_env::folder(), folder.join("state"));
         std::fs::create_dir(&state).expect("the state folder");
-        std::os::unix::fs::symlink(state, directory.path().join("state")).expect("a link to it");
+        for (target, name) in [(state, "state"), (folder.join("log"), "log")] {
+            std::os::unix::fs::symlink(target, directory.path().join(name)).expect("a link to it");
+        }
         Daemon::start_with(directory, options)
     }
 

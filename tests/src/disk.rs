@@ -29,9 +29,9 @@ impl SmallDisk {
         self.folder.path().join("small-disk")
     }
 
-    /// Fills the disk to its last byte by a file of this path.
+    /// Fills the disk to its last byte, by a file that is created or gets longer.
     pub fn fill(&self, path: &Path) {
-        let mut file = File::create(path).expect("a file on the small disk");
+        let mut file = File::options().create(true).append(true).open(path).expect("a file on the small disk");
         let mut length = 1 << 20;
         while length > 0 {
             if file.write_all(&vec![1; length]).is_err() {
