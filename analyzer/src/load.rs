@@ -13,6 +13,7 @@ mod join;
 mod joined;
 mod process;
 mod residency;
+mod running;
 mod segments;
 mod start;
 pub(crate) mod tape;
@@ -31,6 +32,7 @@ use heaptape_formats::recording::{self, CRASH_REPORT, PROFILE, RECORDING, TAPE, 
 use heaptape_formats::tape::journal::has_tape;
 use heaptape_formats::tape::{Codec, FILE_MAGIC, Source};
 use heaptape_formats::{Error, Format, ReadError, sniff};
+use running::is_written_now;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -228,7 +230,8 @@ fn directory(path: &Path) -> Result<Recording, Failure> {
             None
         }
     };
-    if about.as_ref().is_some_and(|about| about.ended_unix_ns.is_none()) {
+    let is_written_now = about.as_ref().is_some_and(|about| is_written_now(path, about));
+    if !is_written_now && about.as_ref().is_some_and(|about| about.ended_unix_ns.is_none()) {
         missing.push(if path.join(CRASH_REPORT).is_file() { Missing::Crashed } else { Missing::Unfinished });
     }
     let mut processes = Vec::new();
@@ -250,12 +253,15 @@ fn directory(path: &Path) -> Result<Recording, Failure> {
     }
     for folder in unlisted(path, about.as_ref()).map_err(|error| io_failure(path, error))? {
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if about.is_some() {
+        if about.is_some() && !is_written_now {
             missing.push(Missing::File { name, why: format!("it is not listed in {RECORDING}") });
         }
         if let Ok(process) = Process::open(&folder, None) {
             processes.push(process);
         }
+    }
+    if is_written_now {
+        processes.iter_mut().for_each(Process::note_running);
     }
     if about.is_none() && processes.is_empty() {
         return Err(Failure::NotARecording(path.display().to_string()));
@@ -270,6 +276,16 @@ fn directory(path: &Path) -> Result<Recording, Failure> {
 /// something missing, as it is when the recording is opened: a full disk leaves such folders in
 /// epochs, and other epochs have the rest of the process.
 fn process_of_recording(folder: &Path) -> Result<Process, Failure> {
+    let around = recording_around(folder);
+    let is_written_now = around.is_some_and(|(dir, about)| is_written_now(&dir, &about));
+    let mut process = opened_in_recording(folder)?;
+    if is_written_now {
+        process.note_running();
+    }
+    Ok(process)
+}
+
+fn opened_in_recording(folder: &Path) -> Result<Process, Failure> {
     match (Process::open(folder, listed(folder).as_ref()), recording_around(folder)) {
         (Err(Failure::NoTape { .. }), Some(_)) => {
             let unlisted = || recording::ProcessInfo {

@@ -172,7 +172,8 @@ fn is_program(process: &Process, pattern: &str) -> bool {
     let called = process.about.argv.first().map(|called| called.rsplit('/').next().unwrap_or(called));
     let folder = process.about.folder.split_once('.').map(|(_, name)| name);
     let pattern = Pattern::whole(pattern);
-    [Some(&*process.name()), called, folder].into_iter().flatten().any(|name| pattern.matches(name))
+    let exe = process.about.exe.rsplit('/').next();
+    [Some(&*process.name()), exe, called, folder].into_iter().flatten().any(|name| pattern.matches(name))
 }
 
 /// Returns the paths of recordings for messages.

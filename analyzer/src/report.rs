@@ -128,7 +128,10 @@ pub(crate) fn print_missing(screen: &mut Screen, of: &str, missing: &[Missing]) 
 }
 
 /// Prints that the recording is sampled, if it is.
-pub(crate) fn print_sampled(screen: &mut Screen, of: &str, process: &Process) -> io::Result<()> {
+pub(crate) fn print_state(screen: &mut Screen, of: &str, process: &Process) -> io::Result<()> {
+    if process.is_being_written() {
+        screen.line(&format!("{of}still running: the recording has its events up to now"))?;
+    }
     if !process.tape.is_sampled() {
         return Ok(());
     }

@@ -1,9 +1,10 @@
 //! What the daemon does not record, or not as requested, is named.
 
 use heaptape_tests::daemon::until;
+use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Daemon, is_root, target, test_env};
 use nix::sys::signal::Signal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Returns the tapes of the last epoch, as text.
 fn notes(daemon: &Daemon) -> String {
@@ -75,4 +76,53 @@ fn names_of_a_container_that_is_gone_are_kept() {
     assert!(has_name(&daemon), "{:#?}", daemon.leaks(&daemon.epochs(&[])));
     stored_names(&daemon).iter().for_each(|tape| std::fs::remove_file(tape).expect("it is there"));
     assert!(!has_name(&daemon), "the names came from elsewhere");
+}
+
+/// A program that is started by a link has the name of the link everywhere, and is found by both
+/// names.
+#[test]
+fn program_that_is_started_by_a_link_has_its_name() {
+    let daemon = Daemon::start(&["--mode", "profile"]);
+    let folder = test_env::folder();
+    let (file, link) = (folder.path().join("checks-all"), folder.path().join("serves-all"));
+    std::fs::copy(target::c("leaks_slowly"), &file).expect("a copy");
+    std::os::unix::fs::symlink(&file, &link).expect("a link");
+    let _running = daemon.spawn(&link, &["100000", "5"], None);
+    until("it is served", || daemon.list("serves-all").iter().any(|one| one["allocs_a_second"] != 0));
+    daemon.query(&["snapshot"]);
+    daemon.query(&["flush"]);
+    let by_link = daemon.epochs(&["--program", "serves-all"]);
+    assert_eq!((by_link.len(), &by_link), (1, &daemon.epochs(&["--program", "checks-all"])));
+    for name in ["serves-all", "checks-all"] {
+        let (state, control) = (daemon.state(), daemon.control());
+        let options = ["why", name, "--control"].map(Path::new);
+        let why = heaptape(options.into_iter().chain([&*control, Path::new("--state"), &*state]));
+        assert!(why.success().text().starts_with("serves-all (pid "), "{name}");
+    }
+    let report = daemon.heaptape(&["report"], &by_link).success().text();
+    assert!(report.contains("serves-all") && !report.contains("checks-all"), "{report}");
+}
+
+/// A trace that is being written is no truncated one.
+#[test]
+fn trace_of_a_running_program_is_not_called_truncated() {
+    let daemon = Daemon::start(&["--mode", "trace"]);
+    let running = daemon.spawn(&target::c("leaks_slowly"), &["100000", "5"], None);
+    until("its events are there", || {
+        daemon.query(&["flush"]);
+        daemon.epochs(&["--program", "leaks_slowly"]).len() == 1
+    });
+    for paths in [daemon.epochs(&[]), daemon.epochs(&["--program", "leaks_slowly"])] {
+        for command in ["leaks", "report", "verify"] {
+            let output = daemon.heaptape(&[command], &paths).success();
+            assert!(!output.to_string().contains("truncated"), "{command} {paths:?}: {output}");
+        }
+        let leaks = daemon.heaptape(&["leaks"], &paths).text();
+        assert!(leaks.contains(" still live, ") && leaks.contains("still running: "), "{leaks}");
+    }
+    drop(running);
+    until("it is over", || daemon.list("leaks_slowly").is_empty());
+    daemon.query(&["flush"]);
+    let leaks = daemon.heaptape(&["leaks"], &daemon.epochs(&[])).text();
+    assert!(!leaks.contains("still running") && !leaks.contains("truncated"), "{leaks}");
 }

@@ -2,6 +2,7 @@
 
 use super::chunk::{self, ChunkContext, Decoded, Decoder};
 use super::joined::Joined;
+use super::running::called;
 use super::tape::{self, Tape, TraceRange};
 use super::{Clock, Failure, bare, io_failure, profile_file, read_failure, trace_file};
 use crate::event::{Bound, Event, Range, Span};
@@ -71,18 +72,6 @@ pub struct Process {
     /// Folders of earlier segments that are not included, because they are in another mode. Their
     /// live blocks are in the first segment that is included.
     pub left_out: Vec<String>,
-}
-
-/// Returns the file name by which a program was started, if that is a link of another name. The
-/// first argument may be anything, so it must match the kernel's short name, which is in the name
-/// of the folder (`PID.NAME`).
-fn called<'a>(folder: &str, about: &'a recording::ProcessInfo) -> Option<&'a str> {
-    const SHORT: usize = 15;
-    let file = |path: &'a str| path.rsplit('/').next().unwrap_or_default();
-    let called = file(about.argv.first()?);
-    let short = called.get(..SHORT).unwrap_or(called);
-    let is_confirmed = folder.split_once('.').is_some_and(|(_, name)| name == short);
-    (is_confirmed && !called.is_empty() && called != file(&about.exe)).then_some(called)
 }
 
 /// A tape with the events that only the journal has.
@@ -337,8 +326,12 @@ impl Process {
         }
     }
 
-    /// Returns the name of the process in reports.
+    /// Returns the name of the process in reports: that of its file, or of the link to it by which
+    /// it was started.
     pub fn name(&self) -> String {
+        if let Some(called) = called(&self.about.folder, &self.about) {
+            return called.to_owned();
+        }
         let exe = Path::new(&self.about.exe).file_name().unwrap_or_default().to_string_lossy();
         if exe.is_empty() { self.about.folder.clone() } else { exe.into_owned() }
     }

@@ -4,7 +4,7 @@
 use super::filter::{Filter, FilterError};
 use super::frames::{CallSite, FrameJson, SourceLines, call_site, call_site_line, stack_json};
 use super::grouping::{GroupBy, group_key};
-use super::{Error, Outcome, json, print_missing, print_sampled};
+use super::{Error, Outcome, json, print_missing, print_state};
 use crate::event::{Range, Span};
 use crate::load::{self, Process, Recording, StartPoint};
 use crate::missing::Missing;
@@ -262,7 +262,7 @@ pub(super) fn print_reports<A: Report>(
             screen.heading(&format!("{} (pid {})", process.name(), process.about.pid))?;
         }
         report.print(&mut screen)?;
-        print_sampled(&mut screen, "", process)?;
+        print_state(&mut screen, "", process)?;
         print_missing(&mut screen, "", missing)?;
     }
     if let Some((_, why)) = empty.first() {

@@ -38,6 +38,9 @@ pub struct ProcessSummary {
     pub ppid: u32,
     /// Path of the executable.
     pub exe: String,
+    /// Name of the program, which may be that of a link to the executable.
+    #[serde(skip)]
+    pub name: String,
     /// Folder in the recording.
     pub folder: String,
     /// `start`, `fork`, `exec` or `attach`.
@@ -215,6 +218,7 @@ pub(crate) fn summarize_process(process: &Process, sums: &Sums) -> ProcessSummar
         pid: about.pid,
         ppid: about.ppid,
         exe: about.exe.clone(),
+        name: process.name(),
         folder: about.folder.clone(),
         origin: about.origin.clone(),
         parent: about.parent.clone(),

@@ -11,7 +11,7 @@ use crate::model::leaks::{EXAMPLES, SLICES};
 use crate::model::verdict::{FLOOR_BYTES, FLOOR_SECONDS, FLOOR_SHARE, Verdict};
 use crate::report::frames::{SourceLines, call_site, call_site_line};
 use crate::report::stack_text::text_stack;
-use crate::report::{hints, print_missing, print_own_malloc, print_sampled};
+use crate::report::{hints, print_missing, print_own_malloc, print_state};
 use crate::symbols::Symbolizer;
 use crate::text::{Color, Screen, bytes, count, counted, duration, percent, shorten};
 use heaptape_formats::recording::Exit;
@@ -67,7 +67,7 @@ pub(super) fn print(
     super::suppressed::print(found, screen)?;
     for (process, missing) in &found.missing {
         let of = if several { format!("{}: ", process.about.folder) } else { String::new() };
-        print_sampled(screen, &of, process)?;
+        print_state(screen, &of, process)?;
         print_missing(screen, &of, missing)?;
     }
     let own_malloc: Vec<_> = found.missing.iter().filter(|(process, _)| process.about.own_malloc).collect();

@@ -19,12 +19,6 @@ const MAX_NAMED: usize = 10;
 /// Maximum number of allocators inside programs that are printed.
 const MAX_ALLOCATORS: usize = 8;
 
-/// Returns the short name of a process.
-fn name(process: &ProcessSummary) -> &str {
-    let exe = process.exe.rsplit('/').next().unwrap_or_default();
-    if exe.is_empty() { &process.folder } else { exe }
-}
-
 /// Returns what was recorded: the command line as one line of limited length, or the folder of an
 /// epoch, because a daemon runs no command.
 fn subject(summary: &Summary, recordings: &[Recording]) -> String {
@@ -59,7 +53,7 @@ pub(super) fn print(
     match &summary.processes[..] {
         [] => screen.heading("no process was recorded")?,
         [process] => {
-            let mut head = name(process).to_string();
+            let mut head = process.name.clone();
             if process.pid != 0 {
                 head += &format!(" (pid {}), {} after {}", process.pid, ending(process), lifetime(process));
             }
@@ -85,7 +79,7 @@ pub(super) fn print(
         named_sums("label", &process.labels, screen)?;
     }
     let own_malloc = summary.processes.iter().filter(|process| process.own_malloc);
-    print_own_malloc(screen, own_malloc.map(|process| (name(process), process.pid)))?;
+    print_own_malloc(screen, own_malloc.map(|process| (&*process.name, process.pid)))?;
     for recording in recordings {
         let several = if recordings.len() > 1 { format!("{}: ", recording.path.display()) } else { String::new() };
         let known = |one: &&Missing| **one != Missing::NoProcess || recordings.len() > 1;
@@ -241,7 +235,7 @@ fn processes_table(
                 bytes(n.bytes_allocated),
                 bytes(n.peak_bytes),
                 bytes(n.live_bytes),
-                format!("{}, {}", name(process), ending(process)),
+                format!("{}, {}", process.name, ending(process)),
             ]
         })
         .collect();
