@@ -26,7 +26,7 @@ pub mod totals;
 pub mod verdict;
 
 use crate::event::{Event, Kind};
-use live_set::Block;
+use live_set::{Block, LiveSet};
 
 /// A consumer of events that keeps sums. `old` is the block before the event. It is `None` if the
 /// block was inherited by fork, or is unknown because it was allocated before the span or in a
@@ -55,6 +55,15 @@ pub trait Model {
     /// unknown origin.
     fn inherited(&mut self, block: &Block, gone: Option<Kind>) {
         let _ = (block, gone);
+    }
+    /// Returns the tick after whose events the model is stopped next. Only a model that is passed
+    /// to a replay alone or in a tuple is stopped.
+    fn next_stop(&self) -> u64 {
+        u64::MAX
+    }
+    /// Handles the stop, with the blocks that are live after all events up to its tick.
+    fn stop(&mut self, live: &LiveSet) {
+        let _ = live;
     }
     /// Announces that a block of this site will soon be allocated, or freed if `freed` is set. A
     /// model with much data for each site may read it, so that it is in the CPU's cache then.
@@ -93,6 +102,18 @@ macro_rules! tuple {
             fn inherited(&mut self, block: &Block, gone: Option<Kind>) {
                 let ($($name,)*) = self;
                 $($name.inherited(block, gone);)*
+            }
+            #[inline]
+            fn next_stop(&self) -> u64 {
+                let ($($name,)*) = self;
+                u64::MAX$(.min($name.next_stop()))*
+            }
+            fn stop(&mut self, live: &LiveSet) {
+                let next = self.next_stop();
+                let ($($name,)*) = self;
+                $(if $name.next_stop() == next {
+                    $name.stop(live);
+                })*
             }
             #[inline]
             fn prefetch(&self, site: u32, freed: bool) {

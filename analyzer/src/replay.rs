@@ -87,10 +87,16 @@ pub fn replay_from(
                 }
             }
             for event in events {
+                while event.tick > models.next_stop() {
+                    models.stop(&outcome.live);
+                }
                 step(&mut outcome, event, models);
             }
         }
     });
+    while models.next_stop() < span.end_tick {
+        models.stop(&outcome.live);
+    }
     outcome.missing = missing;
     // After the start of a span, or after damage, unknown allocations are expected.
     let is_expected = start.is_some()

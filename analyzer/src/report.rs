@@ -5,6 +5,7 @@
 //! what could control a terminal.
 
 pub mod address;
+pub(crate) mod bills;
 pub mod callers;
 pub mod diff;
 mod filter;

@@ -24,8 +24,8 @@ fn reports(path: &Path, range: Range) -> Vec<String> {
     let (mut peaks, mut lives, mut groups) = (Vec::new(), Vec::new(), Vec::new());
     let errors = [
         peak::run(&query, &mut peaks, style).err(),
-        timeline::run(&query, 7, &mut lives, style).err(),
-        timeline::run(&by, 5, &mut groups, style).err(),
+        timeline::run(&query, 7, false, &mut lives, style).err(),
+        timeline::run(&by, 5, false, &mut groups, style).err(),
     ];
     let mut texts: Vec<String> =
         [peaks, lives, groups].into_iter().map(|out| String::from_utf8(out).unwrap()).collect();

@@ -102,7 +102,7 @@ fn threads_sites_and_timeline_of_a_trace() {
     assert_eq!(rows.as_array().unwrap().iter().map(|row| row["allocs"].as_u64().unwrap()).sum::<u64>(), 11);
 
     let mut out = Vec::new();
-    timeline::run(&query("basic.mtrc"), 4, &mut out, Style::PLAIN).unwrap();
+    timeline::run(&query("basic.mtrc"), 4, false, &mut out, Style::PLAIN).unwrap();
     let slices = value(&out)["processes"][0]["slices"].clone();
     assert_eq!(slices[3]["live_bytes"], 1456);
     assert_eq!(slices[0]["at"]["event"], 0);

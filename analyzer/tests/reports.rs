@@ -77,7 +77,7 @@ fn questions() -> Vec<(&'static str, Box<Run>)> {
         ("sizes", Box::new(move |a, out| sizes::run(a, out, style))),
         ("lifetimes", Box::new(move |a, out| lifetimes::run(a, out, style))),
         ("temporary", Box::new(move |a, out| temporary::run(a, 1, out, style))),
-        ("timeline", Box::new(move |a, out| timeline::run(a, 10, out, style))),
+        ("timeline", Box::new(move |a, out| timeline::run(a, 10, false, out, style))),
         ("threads", Box::new(move |a, out| threads::run(a, out, style))),
         ("verify", Box::new(move |a, out| verify::run(&a.paths[0], out, style))),
     ]

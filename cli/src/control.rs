@@ -100,6 +100,11 @@ pub fn live_bytes(process: &Process) -> String {
     if process.live_since_unix_ns.is_none() { known } else { format!("≥ {known}") }
 }
 
+/// Formats the resident memory of a process.
+pub fn resident(process: &Process) -> String {
+    if process.resident_bytes == 0 { "–".into() } else { bytes(process.resident_bytes) }
+}
+
 fn is_off(process: &Process) -> bool {
     process.mode.parse::<Choice>().is_ok_and(|choice| choice.mode == Mode::Off)
 }

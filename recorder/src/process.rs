@@ -256,11 +256,22 @@ pub fn cpu_ticks(pid: u32) -> Option<u64> {
     Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
 }
 
-/// Returns the resident memory of a process in bytes; `None` if it has ended.
-pub fn resident_bytes(pid: u32) -> Option<u64> {
-    let bytes = read(&format!("/proc/{pid}/statm"), 256)?;
-    let pages: u64 = std::str::from_utf8(&bytes).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()?;
-    (pages > 0).then(|| pages * wire::area::PAGE)
+/// The resident memory of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResidentMemory {
+    /// All of it, in bytes.
+    pub bytes: u64,
+    /// What is neither of a file nor shared, in bytes.
+    pub anonymous_bytes: u64,
+}
+
+/// Returns the resident memory of a process; `None` if it has ended.
+pub fn resident_memory(pid: u32) -> Option<ResidentMemory> {
+    let text = read(&format!("/proc/{pid}/statm"), 256)?;
+    let mut pages = std::str::from_utf8(&text).ok()?.split_ascii_whitespace().skip(1).map(str::parse::<u64>);
+    let (all, shared) = (pages.next()?.ok()?, pages.next()?.ok()?);
+    let bytes = |pages: u64| pages.saturating_mul(wire::area::PAGE);
+    (all > 0).then(|| ResidentMemory { bytes: bytes(all), anonymous_bytes: bytes(all.saturating_sub(shared)) })
 }
 
 /// Returns a name that is safe in a path: `[A-Za-z0-9._-]`, no dot first, at most 64 bytes.

@@ -163,6 +163,60 @@ fn snapshots_of_the_pages_are_taken_on_request() {
     }
 }
 
+/// The resident memory over the run, in the timeline, the report and the page.
+#[test]
+fn resident_memory_is_shown_over_the_run() {
+    let code = "
+import ctypes, time
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+time.sleep(0.5)
+block = libc.malloc(40 << 20)
+ctypes.memset(block, 1, 40 << 20)
+time.sleep(0.5)
+libc.free(block)
+time.sleep(0.5)
+";
+    let recording = Program::new("python3").args(["-c", code]).recorded().success();
+    let json = |arguments: &[&str]| -> Value {
+        let output = recording.heaptape(arguments).success();
+        let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        // The command may be a script that starts the interpreter.
+        let most = |process: &&Value| {
+            let residents = process["residents"].as_array().into_iter().flatten().chain([&process["resident"]]);
+            residents.filter_map(|one| one["resident_bytes"].as_u64().or(one["most_bytes"].as_u64())).max()
+        };
+        answer["processes"].as_array().expect("processes").iter().max_by_key(most).expect("a process").clone()
+    };
+    let timeline = json(&["timeline", "--json", "--rss", "--slices", "30"]);
+    let rss_of = |row: &Value| row["resident_bytes"].as_u64();
+    let slices = timeline["slices"].as_array().expect("slices");
+    let most = slices.iter().filter_map(rss_of).max().expect("resident memory");
+    assert!(most > 40 << 20 && rss_of(&slices[29]).is_some_and(|last| last < most - (30 << 20)), "{slices:#?}");
+    let residents = timeline["residents"].as_array().expect("snapshots");
+    let large = residents.iter().find(|one| rss_of(one) == Some(most)).expect("the largest");
+    let sum: u64 = large["parts"].as_array().expect("parts").iter().filter_map(|part| part["bytes"].as_u64()).sum();
+    assert!(sum.abs_diff(most) * 100 <= most && part(large, "live") > 40 << 20, "{large:#}");
+    for one in residents {
+        let at = format!("{}ns", one["at"]["time_ns"].as_u64().expect("a time") + 10_000);
+        let output = recording.heaptape(&["rss", "--json", "--at", &at]).success();
+        let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let mut processes = answer["processes"].as_array().expect("processes").iter();
+        let whole = processes.find(|process| process["folder"] == timeline["folder"]).expect("the process");
+        assert_eq!(whole["rss"]["parts"], one["parts"], "{one:#}");
+    }
+    let text = recording.heaptape(&["timeline", "--rss"]).success().text();
+    assert!(text.contains("free pages") && text.contains("rss"), "{text}");
+    let resident = json(&["report", "--json"])["resident"].clone();
+    assert_eq!(resident["most_bytes"].as_u64(), Some(most), "{resident:#}");
+    assert!(recording.heaptape(&["report"]).success().text().contains("resident   "));
+    let page = recording.directory.path().join("page.html");
+    recording.heaptape(&["export", "--to", "html", "-o", page.to_str().expect("a path")]).success();
+    let page = std::fs::read_to_string(page).expect("the page");
+    assert!(page.contains(&format!("[\"live\",{}]", part(large, "live"))), "{large:#}");
+}
+
 #[test]
 fn recordings_without_a_snapshot_are_no_answer() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/tape/v1/trace");

@@ -24,16 +24,21 @@ impl Covered {
     /// Creates the set for these runs of resident pages of `page` bytes each. At most `limit`
     /// groups of 512 pages are kept: pages of further ones count as never covered.
     pub fn new(runs: &[PageRun], page: u64, limit: usize) -> Covered {
-        let mut groups = FxHashMap::default();
+        let mut covered = Covered { page: page.max(1), groups: FxHashMap::default() };
+        covered.include(runs, limit);
+        covered
+    }
+
+    /// Adds the pages of another snapshot to those that are watched, up to `limit` groups in all.
+    pub fn include(&mut self, runs: &[PageRun], limit: usize) {
         for run in runs.iter().filter(|run| run.pages > 0) {
             for group in run.first >> GROUP_LOG2..=(run.end() - 1) >> GROUP_LOG2 {
-                if groups.len() >= limit {
+                if self.groups.len() >= limit {
                     break;
                 }
-                groups.entry(group).or_insert([0; MASKS]);
+                self.groups.entry(group).or_insert([0; MASKS]);
             }
         }
-        Covered { page: page.max(1), groups }
     }
 
     /// Returns the number of pages from `from` to before `to` that held a block.

@@ -1,28 +1,21 @@
 //! `heaptape rss`: what the resident memory of a process consists of at a point in time, and which
 //! call sites keep free memory in use.
 
+use super::bills::{self, Joined, Part, parts};
 use super::query::{PointInTime, Query, Report, SiteDescription, group_sites, print_reports};
 use super::{Error, Outcome};
 use crate::event::{Range, Span};
 use crate::load::Process;
 use crate::load::tape::PageSnapshot;
 use crate::model::covered::Covered;
-use crate::model::resident::{Bill, LiveBlock, Ranges, Resident, divide};
-use crate::model::size_class::Allocator;
 use crate::progress::Progress;
 use crate::replay::replay;
 use crate::report::Unanswerable;
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, Style, bytes, count, counted, duration, percent};
-use heaptape_formats::tape::{Entry, PAGES_PAGEMAP, RESIDENCY_END, RESIDENCY_EXIT, Residency, residency_cause};
+use heaptape_formats::tape::{PAGES_PAGEMAP, RESIDENCY_END, RESIDENCY_EXIT, Residency, residency_cause};
 use serde::Serialize;
 use std::io::{self, Write};
-
-/// Page size in bytes for recordings that do not contain it.
-const PAGE: u64 = 4096;
-/// Maximum number of groups of 512 pages for which it is known whether they ever held a block: 320
-/// MiB, for 4 TiB of resident memory.
-const MAX_GROUPS: usize = 2 << 20;
 
 /// The snapshot that the report is about.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,15 +45,6 @@ struct UntouchedRow {
     untouched_bytes: u64,
     #[serde(flatten)]
     site: SiteDescription,
-}
-
-/// A part of the resident memory.
-#[derive(Serialize)]
-struct Part {
-    name: &'static str,
-    bytes: u64,
-    #[serde(skip)]
-    text: String,
 }
 
 #[derive(Serialize)]
@@ -116,98 +100,34 @@ fn chosen<'a>(process: &'a Process, range: &Range, when: When) -> Option<&'a Pag
     }
 }
 
-/// Returns the allocator of the process whose name a mapped file shows.
-fn main_allocator(snapshot: &Residency) -> Allocator {
-    let names: Vec<String> = snapshot.names.iter().map(|name| name.lossy().into_owned()).collect();
-    let file = |path: &String| path.rsplit('/').next().unwrap_or_default().to_owned();
-    if let Some(found) = names.iter().find_map(|name| Allocator::of_name(&file(name))) {
-        return found;
-    }
-    let is_glibc = |name: &String| matches!(file(name).as_str(), "libc.so.6") || file(name).starts_with("libc-2.");
-    if names.iter().any(is_glibc) { Allocator::Glibc } else { Allocator::Unknown }
-}
-
-/// Returns the allocator that served a call of this entry.
-fn allocator_of(process: &Process, entry: u8, main: Allocator) -> Allocator {
-    let inside = match entry {
-        number @ 14..=17 => number - Entry::AllocInside1 as u8,
-        number @ 33..=36 => number - Entry::ResizeInside1 as u8,
-        _ => return main,
-    };
-    let named = process.about.allocators.iter().find(|allocator| allocator.number == inside);
-    named.map_or(Allocator::Unknown, |allocator| {
-        let module = allocator.module.rsplit('/').next().unwrap_or_default();
-        Allocator::of_name(&allocator.name).or_else(|| Allocator::of_name(module)).unwrap_or(Allocator::Unknown)
-    })
-}
-
 /// The resident memory of a process at a snapshot.
-struct Found {
-    resident: Resident,
-    allocator: Allocator,
+pub(super) struct Found {
+    joined: Joined,
     missing: Vec<crate::missing::Missing>,
 }
 
-/// Joins a snapshot with the blocks that were live at its time.
-fn find(process: &Process, snapshot: &Residency, progress: &Progress) -> Result<Found, Error> {
-    let runs = snapshot.runs().map_err(|error| Unanswerable::BadPages(error.to_string()))?;
-    let page = match u64::from(process.tape.process.page_size) {
-        page if page.is_power_of_two() && (512..=1 << 16).contains(&page) => page,
-        _ => PAGE,
-    };
-    let ranges = Ranges::of(&snapshot.mappings);
-    let allocator = main_allocator(snapshot);
-    if process.tape.is_sampled() || !process.has_events() {
-        let mut resident = divide(&runs, &ranges, page, Vec::new(), |_| allocator, None);
-        resident.bill.unlisted = snapshot.unlisted_pages.saturating_mul(page);
-        return Ok(Found { resident, allocator, missing: Vec::new() });
+impl Found {
+    /// Returns the resident memory by use.
+    pub(super) fn parts(&self) -> Vec<Part> {
+        parts(&self.joined.resident.bill, self.joined.allocator)
     }
-    let mut covered = Covered::new(&runs, page, MAX_GROUPS);
-    // The live set changes while the pages are read: that of the middle is nearest to all of them.
-    let middle = snapshot.tick + snapshot.end_tick.saturating_sub(snapshot.tick) / 2;
-    let span = Span { end_tick: middle.saturating_add(1), ..Span::ALL };
-    let outcome = replay(process, span, progress, &mut covered);
-    let mut entries: rustc_hash::FxHashMap<u64, u8> = rustc_hash::FxHashMap::default();
-    let mut blocks = Vec::new();
-    for (_, block) in outcome.live.iter() {
-        if matches!(block.entry, 14..=17 | 33..=36) {
-            entries.insert(block.address, block.entry);
-        }
-        let (address, size, tick, site) = (block.address, block.size, block.tick, block.site);
-        blocks.push(LiveBlock { address, size, tick, site });
-    }
-    let of = |block: &LiveBlock| match entries.get(&block.address) {
-        Some(entry) => allocator_of(process, *entry, allocator),
-        None => allocator,
-    };
-    let mut resident = divide(&runs, &ranges, page, blocks, of, Some(&covered));
-    resident.bill.unlisted = snapshot.unlisted_pages.saturating_mul(page);
-    let inside = entries.values().next().map(|entry| allocator_of(process, *entry, allocator));
-    Ok(Found { resident, allocator: inside.unwrap_or(allocator), missing: outcome.missing })
 }
 
-/// Returns the parts of a bill that are not empty, with their names in JSON.
-fn parts(bill: &Bill, allocator: Allocator) -> Vec<Part> {
-    let Bill { live, slack, held, free_pages, never_block, undivided, files, shared, stacks, heaptape, unlisted } =
-        *bill;
-    let slack_text = match allocator {
-        Allocator::Unknown => "slack of the allocator, whose size classes are not known".into(),
-        known => format!("slack: what {} reserves for them in addition, by its size classes", known.name()),
-    };
-    let all = [
-        ("live", live, "live blocks".to_owned()),
-        ("slack", slack, slack_text),
-        ("held_free", held, "free, on pages that live blocks are on".into()),
-        ("free_pages", free_pages, "free: whole pages that once held blocks".into()),
-        ("never_block", never_block, "memory of the process that never was a block".into()),
-        ("undivided", undivided, "memory of the process, whose blocks are not known".into()),
-        ("files", files, "files".into()),
-        ("shared", shared, "shared memory".into()),
-        ("stacks", stacks, "stacks".into()),
-        ("heaptape", heaptape, "heaptape itself".into()),
-        ("unlisted", unlisted, "pages that the snapshot does not list".into()),
-    ];
-    all.into_iter().map(|(name, bytes, text)| Part { name, bytes, text }).collect()
+/// Joins a snapshot with the blocks that were live at its time.
+///
+/// # Errors
+/// Returns [`Error::Unanswerable`] when the pages of the snapshot are damaged.
+pub(super) fn find(process: &Process, snapshot: &Residency, progress: &Progress) -> Result<Found, Error> {
+    let runs = bills::runs(snapshot)?;
+    if !bills::knows_blocks(process) {
+        let joined = bills::join(process, snapshot, &runs, None);
+        return Ok(Found { joined, missing: Vec::new() });
+    }
+    let mut covered = Covered::new(&runs, bills::page_bytes(process), bills::MAX_GROUPS);
+    let span = Span { end_tick: bills::middle(snapshot).saturating_add(1), ..Span::ALL };
+    let outcome = replay(process, span, progress, &mut covered);
+    let joined = bills::join(process, snapshot, &runs, Some((&outcome.live, &covered)));
+    Ok(Found { joined, missing: outcome.missing })
 }
 
 fn report_of(
@@ -217,9 +137,9 @@ fn report_of(
     snapshot: &Residency,
     found: &Found,
 ) -> RssReport {
-    let Found { resident, allocator, .. } = found;
+    let Joined { resident, allocator, .. } = &found.joined;
     let numbered = || resident.sites.iter().zip(0u32..);
-    let page = u64::from(process.tape.process.page_size).max(512);
+    let page = bills::page_bytes(process);
     // A group's youngest block is stored as the largest tick, the oldest as the smallest one.
     let pinned = numbered().map(|(row, site)| {
         let (low, high) = row.ticks.unwrap_or_default();

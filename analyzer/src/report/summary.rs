@@ -83,11 +83,39 @@ pub struct ProcessSummary {
     /// The memory of the process when the daemon last saw it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_memory: Option<LastMemory>,
+    /// The resident memory at the snapshots of the pages, if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resident: Option<ResidentSummary>,
     /// What is missing, as sentences.
     pub missing: Vec<String>,
     /// Whether `lost_events` counts all lost events: nothing is missing whose number of events is
     /// unknown.
     pub lost_is_exact: bool,
+}
+
+/// The resident memory of a process at the snapshots of its pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ResidentSummary {
+    /// Resident bytes at the last snapshot.
+    pub last_bytes: u64,
+    /// Time of that snapshot in nanoseconds after the start; `null` without times.
+    pub last_ns: Option<u64>,
+    /// Most resident bytes of a snapshot.
+    pub most_bytes: u64,
+    /// Number of snapshots of the pages.
+    pub snapshots: u64,
+}
+
+/// Returns the resident memory of a process at its snapshots.
+fn resident(process: &Process) -> Option<ResidentSummary> {
+    let all = || process.tape.snapshots.iter().map(|snapshot| &snapshot.sums).filter(|sums| sums.resident_bytes > 0);
+    let last = all().max_by_key(|sums| sums.tick)?;
+    Some(ResidentSummary {
+        last_bytes: last.resident_bytes,
+        last_ns: process.has_times().then(|| process.clock.nanos(last.tick)),
+        most_bytes: all().map(|sums| sums.resident_bytes).max().unwrap_or(0),
+        snapshots: all().count() as u64,
+    })
 }
 
 /// Event counts and heap sizes of a process, or of all processes together.
@@ -256,6 +284,7 @@ pub(crate) fn summarize_process(process: &Process, sums: &Sums) -> ProcessSummar
         left_out: process.left_out.clone(),
         kept: about.kept.clone(),
         last_memory: about.last_memory,
+        resident: resident(process),
         missing: missing::lines(&sums.missing),
         lost_is_exact: sums.accounting.is_exact,
     }

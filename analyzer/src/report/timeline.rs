@@ -1,12 +1,14 @@
 //! `heaptape timeline`: live bytes and blocks over the run.
 
+use super::bills::{self, OverTime, Part, Point};
 use super::frames::{SourceLines, call_site, call_site_line};
 use super::grouping::{GroupBy, group_key};
 use super::query::{PointInTime, Query, Report, print_reports};
 use super::{Error, Outcome};
 use crate::charts;
-use crate::event::Position;
+use crate::event::{Position, Span};
 use crate::load::Process;
+use crate::load::tape::PageSnapshot;
 use crate::model::timeline::{ByGroup, Timeline};
 use crate::report::Unanswerable;
 use crate::stacks::Stacks;
@@ -20,6 +22,9 @@ use std::io::{self, Write};
 #[derive(Serialize)]
 struct Row {
     at: PointInTime,
+    /// Resident bytes at the last snapshot up to the end of the slice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resident_bytes: Option<u64>,
     live_bytes: u64,
     live_blocks: u64,
     /// What needs events, and a profile does not have.
@@ -58,12 +63,31 @@ struct Mark {
     thread: u32,
 }
 
+/// The resident memory at one snapshot of the pages.
+#[derive(Serialize)]
+struct Resident {
+    at: PointInTime,
+    #[serde(skip)]
+    tick: u64,
+    resident_bytes: u64,
+    anonymous_bytes: u64,
+    file_bytes: u64,
+    shared_bytes: u64,
+    swapped_bytes: u64,
+    /// The resident memory by use, with `--rss`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    parts: Vec<Part>,
+}
+
 #[derive(Default, Serialize)]
 struct TimelineReport {
     slices: Vec<Row>,
     /// The marks in the range, in their order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     marks: Vec<Mark>,
+    /// The snapshots of the pages in the range, earliest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    residents: Vec<Resident>,
     /// The groups of `--by`, by their peak of live bytes, largest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     groups: Vec<Group>,
@@ -103,21 +127,53 @@ fn of_history(process: &Process) -> Option<TimelineReport> {
     if history.ticks.is_empty() || blocks.len() != history.ticks.len() || bytes.len() != history.ticks.len() {
         return None;
     }
+    let residents = residents(process, Span::ALL, &[]);
     let row = |tick: u64, live_blocks: u64, live_bytes: u64| {
         let at = PointInTime { time_ns: Some(process.clock.nanos(tick)), event: None };
-        Row { at, live_bytes, live_blocks, events: None }
+        let resident_bytes = residents.iter().rfind(|one| one.tick <= tick).map(|one| one.resident_bytes);
+        Row { at, resident_bytes, live_bytes, live_blocks, events: None }
     };
     let points = history.ticks.iter().zip(blocks).zip(bytes).map(|((&tick, &blocks), &bytes)| row(tick, blocks, bytes));
     let end = row(process.tape.last_tick, totals.live_blocks, totals.live_bytes);
-    Some(TimelineReport { slices: points.chain([end]).collect(), marks: Vec::new(), groups: Vec::new() })
+    let slices = points.chain([end]).collect();
+    Some(TimelineReport { slices, residents, ..TimelineReport::default() })
 }
 
-/// Runs `heaptape timeline` with the given number of slices.
+/// Maximum number of snapshots whose resident memory is divided by use.
+const MAX_DIVIDED: usize = 24;
+
+/// Returns the snapshots of the pages in a range, with the parts of those that are divided.
+fn residents(process: &Process, span: Span, points: &[Point]) -> Vec<Resident> {
+    let mut found: Vec<Resident> = Vec::new();
+    for PageSnapshot { sums, .. } in &process.tape.snapshots {
+        if process.has_times() && (span.first_tick..span.end_tick).contains(&sums.tick) && sums.resident_bytes > 0 {
+            let point = points.iter().find(|point| point.tick == sums.tick);
+            found.push(Resident {
+                at: PointInTime::at(process, sums.tick, None),
+                tick: sums.tick,
+                resident_bytes: sums.resident_bytes,
+                anonymous_bytes: sums.anonymous_bytes,
+                file_bytes: sums.file_bytes,
+                shared_bytes: sums.shared_bytes,
+                swapped_bytes: sums.swapped_bytes,
+                parts: point.map(|point| bills::parts(&point.bill, point.allocator)).unwrap_or_default(),
+            });
+        }
+    }
+    found.sort_by_key(|one| one.tick);
+    found
+}
+
+/// Runs `heaptape timeline` with the given number of slices. With `divides` the resident memory is
+/// divided by use.
 ///
 /// # Errors
 /// Returns an error when a recording cannot be read, when it does not hold what the report needs,
 /// or when `out` fails.
-pub fn run(query: &Query, slices: usize, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+pub fn run(query: &Query, slices: usize, divides: bool, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    if divides && !query.filter.is_all() {
+        return Err(Unanswerable::AllBlocks.into());
+    }
     let (mut text, mut has_answer) = (Vec::new(), false);
     let outcome = print_reports(query, &mut text, style, query.by.is_some(), |process, symbols, progress| {
         if !process.has_events() {
@@ -139,7 +195,8 @@ pub fn run(query: &Query, slices: usize, out: &mut dyn Write, style: Style) -> R
             return Err(Unanswerable::TooManyGroups { groups: names.len(), slices }.into());
         }
         let mut grouped = ByGroup::beside(&model, group_of, names.len());
-        let start = query.replay_start(process, span, !names.is_empty());
+        let start = query.replay_start(process, span, !names.is_empty()).filter(|_| !divides);
+        let mut over_time = OverTime::new(process, if divides { MAX_DIVIDED } else { 0 });
         if let Some(start) = &start {
             model.begin(start.live);
             grouped.begin(start.summary.as_ref().map_or(&[], |summary| &summary.sites[..]));
@@ -150,10 +207,13 @@ pub fn run(query: &Query, slices: usize, out: &mut dyn Write, style: Style) -> R
             Mark { name, at, thread: mark.thread }
         };
         let marks = marks.map(mark).collect();
-        let (start, span) = (start.as_ref(), span.with_history());
+        let (shown, start, span) = (span, start.as_ref(), span.with_history());
         let outcome = match names.is_empty() {
-            true => query.replay_from(process, start, span, symbols, progress, &mut model),
-            false => query.replay_from(process, start, span, symbols, progress, &mut (&mut model, &mut grouped)),
+            true if !divides => query.replay_from(process, start, span, symbols, progress, &mut model),
+            _ => {
+                let mut models = (&mut model, &mut grouped, &mut over_time);
+                query.replay_from(process, start, span, symbols, progress, &mut models)
+            }
         };
         model.finish();
         grouped.finish();
@@ -171,6 +231,7 @@ pub fn run(query: &Query, slices: usize, out: &mut dyn Write, style: Style) -> R
         };
         let rows = model.slices.iter().enumerate().map(|(at, slice)| Row {
             at: when(at),
+            resident_bytes: None,
             live_bytes: slice.live_bytes,
             live_blocks: slice.live_blocks,
             events: Some(RowOfEvents {
@@ -180,7 +241,15 @@ pub fn run(query: &Query, slices: usize, out: &mut dyn Write, style: Style) -> R
                 frees: slice.frees,
             }),
         });
-        Ok((TimelineReport { slices: rows.collect(), marks, groups }, outcome.missing))
+        let mut rows: Vec<Row> = rows.collect();
+        let residents = residents(process, shown, &over_time.points);
+        if !by_event {
+            for (slice, row) in rows.iter_mut().enumerate() {
+                let end = model.start_of(slice + 1);
+                row.resident_bytes = residents.iter().rfind(|one| one.tick < end).map(|one| one.resident_bytes);
+            }
+        }
+        Ok((TimelineReport { slices: rows, marks, residents, groups }, outcome.missing))
     })?;
     if !has_answer {
         return Err(Unanswerable::NoHistory.into());
@@ -202,6 +271,13 @@ impl Report for TimelineReport {
             screen.line(&format!("live {line} {}", bytes(most)))?;
         }
         let has_events = self.slices.iter().any(|row| row.events.is_some());
+        let resident: Vec<u64> = self.slices.iter().map(|row| row.resident_bytes.unwrap_or(0)).collect();
+        let most_resident = resident.iter().copied().max().unwrap_or(0);
+        if most_resident > 0
+            && let Some(line) = charts::sparkline(style, &resident, style.width.saturating_sub(24))
+        {
+            screen.line(&format!("rss  {line} {}", bytes(most_resident)))?;
+        }
         let rows: Vec<Vec<String>> = self
             .slices
             .iter()
@@ -212,17 +288,22 @@ impl Report for TimelineReport {
                 };
                 // The bar shows the live bytes at the end of the slice, and their maximum in it.
                 let drawn = charts::bars(style, row.live_bytes, row.most_bytes(), most, width);
+                let resident = (most_resident > 0).then(|| row.resident_bytes.map(bytes).unwrap_or_default());
                 let (live, blocks) = (bytes(row.live_bytes), count(row.live_blocks));
-                match &row.events {
-                    Some(events) => vec![at, live, bytes(events.most_bytes), blocks, count(events.allocs), drawn],
-                    None => vec![at, live, blocks, drawn],
-                }
+                let numbers = match &row.events {
+                    Some(events) => vec![live, bytes(events.most_bytes), blocks, count(events.allocs), drawn],
+                    None => vec![live, blocks, drawn],
+                };
+                std::iter::once(at).chain(resident).chain(numbers).collect()
             })
             .collect();
-        match has_events {
-            true => screen.table(&["from", "live", "most", "blocks", "allocations", ""], &rows)?,
-            false => screen.table(&["at", "live", "blocks", ""], &rows)?,
-        }
+        let head: &[&str] = match has_events {
+            true => &["from", "rss", "live", "most", "blocks", "allocations", ""],
+            false => &["at", "rss", "live", "blocks", ""],
+        };
+        let head: Vec<&str> = head.iter().copied().filter(|name| *name != "rss" || most_resident > 0).collect();
+        screen.table(&head, &rows)?;
+        self.print_parts(screen)?;
         let rows: Vec<Vec<String>> = self
             .marks
             .iter()
@@ -248,5 +329,34 @@ impl Report for TimelineReport {
             })
             .collect();
         screen.table(&["most", "at the end", "over the run", "of"], &rows)
+    }
+}
+
+impl TimelineReport {
+    /// Prints the resident memory by use, if it is divided.
+    fn print_parts(&self, screen: &mut Screen) -> io::Result<()> {
+        let rows = self.residents.iter().filter(|one| !one.parts.is_empty()).map(|one| {
+            let sum = |names: &[&str]| {
+                bytes(one.parts.iter().filter(|part| names.contains(&part.name)).map(|part| part.bytes).sum())
+            };
+            vec![
+                one.at.time_ns.map_or_else(String::new, duration),
+                bytes(one.resident_bytes),
+                sum(&["live"]),
+                sum(&["slack"]),
+                sum(&["held_free"]),
+                sum(&["free_pages"]),
+                sum(&["never_block", "undivided"]),
+                sum(&["files", "shared", "stacks", "unlisted"]),
+                sum(&["heaptape"]),
+            ]
+        });
+        let rows: Vec<Vec<String>> = rows.collect();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        screen.line("resident memory by use (heaptape rss --at WHEN shows one of these in full):")?;
+        let head = ["at", "rss", "live", "slack", "held free", "free pages", "no block", "files, …", "heaptape"];
+        screen.table(&head, &rows)
     }
 }

@@ -1,11 +1,12 @@
 //! What became of a program, on one screen: whether it is alive, how it ended, what grew, by how
 //! much and since when, and which flight recordings of it were kept.
 
+use super::bills::Part;
 use super::frames::{SourceLines, call_site, call_site_line};
 use super::leaks::{self, Evidence};
 use super::query::Query;
 use super::summary::{ending, summarize_process};
-use super::{Error, Outcome, json, print_missing};
+use super::{Error, Outcome, json, print_missing, rss};
 use crate::epochs::{self, EpochQuery};
 use crate::load::{self, Process, Recording};
 use crate::missing::Missing;
@@ -23,6 +24,8 @@ use std::path::PathBuf;
 
 /// Maximum number of call sites of a process.
 const MAX_SITES: usize = 5;
+/// Maximum number of parts of the resident memory.
+const MAX_PARTS: usize = 5;
 /// Number of innermost program frames of a call site.
 const FRAMES: usize = 3;
 
@@ -69,8 +72,11 @@ struct ProcessAnswer {
     live_bytes: u64,
     live_blocks: u64,
     peak_bytes: u64,
-    /// Resident bytes of the process: now if it runs, else as the daemon last saw it.
+    /// Resident bytes of the process: now if it runs, else as the daemon last saw it, or at its
+    /// last snapshot.
     resident_bytes: Option<u64>,
+    /// The resident memory by use at the last snapshot of the pages.
+    resident_parts: Vec<Part>,
     /// Memory limit of its control groups, if it has ended and had one.
     memory_limit_bytes: Option<u64>,
     /// Whether the kernel killed it because memory ran out.
@@ -179,6 +185,11 @@ fn describe(
     flights.dedup();
     let end = ending(&summarize_process(process, &sums));
     let last = about.last_memory.filter(|_| resident.is_none());
+    let snapshot = process.tape.snapshots.iter().max_by_key(|snapshot| snapshot.sums.tick);
+    let bill = snapshot.and_then(|snapshot| process.page_snapshot(snapshot)).filter(|record| record.method != 0);
+    let found = bill.map(|record| rss::find(process, &record, &Progress::new("reading events"))).transpose()?;
+    let mut resident_parts = found.map(|found| found.parts()).unwrap_or_default();
+    resident_parts.retain(|part| part.bytes > 0);
     Ok(ProcessAnswer {
         pid: about.pid,
         program: process.name(),
@@ -190,7 +201,10 @@ fn describe(
         live_bytes: totals.live_bytes,
         live_blocks: totals.live_blocks,
         peak_bytes: totals.peak_bytes,
-        resident_bytes: resident.or(last.map(|last| last.resident_bytes).filter(|bytes| *bytes > 0)),
+        resident_bytes: resident
+            .or(last.map(|last| last.resident_bytes).filter(|bytes| *bytes > 0))
+            .or(snapshot.map(|snapshot| snapshot.sums.resident_bytes)),
+        resident_parts,
         memory_limit_bytes: last.map(|last| last.limit_bytes).filter(|bytes| *bytes > 0),
         out_of_memory: last.is_some_and(|last| last.out_of_memory),
         grew: growth(process, symbols)?,
@@ -269,6 +283,13 @@ fn print_process(process: &ProcessAnswer, screen: &mut Screen) -> io::Result<()>
         held += &format!(", limit {}", bytes(limit));
     }
     screen.line(&held)?;
+    let mut parts: Vec<&Part> = process.resident_parts.iter().collect();
+    parts.sort_by_key(|part| std::cmp::Reverse(part.bytes));
+    if !parts.is_empty() {
+        let shown = parts.iter().take(MAX_PARTS).map(|part| format!("{} {}", bytes(part.bytes), part.short()));
+        let shown: Vec<String> = shown.collect();
+        screen.line(&format!("resident at its last snapshot: {} (heaptape rss)", shown.join(", ")))?;
+    }
     let rows: Vec<Vec<String>> = process.grew.iter().map(row).collect();
     if !rows.is_empty() {
         screen.table(&["bytes", "blocks", "growth", "since", "verdict", "call site"], &rows)?;

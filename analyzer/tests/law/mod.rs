@@ -53,7 +53,7 @@ pub fn holds(path: &Path, what: &str) -> Option<u64> {
         ("leaks", Box::new(|out| leaks::run(&text, &options, out, style).is_ok())),
         ("leaks --json", Box::new(|out| leaks::run(&json, &options, out, style).is_ok())),
         ("threads --json", Box::new(|out| threads::run(&json, out, style).is_ok())),
-        ("timeline --json", Box::new(|out| timeline::run(&json, 10, out, style).is_ok())),
+        ("timeline --json", Box::new(|out| timeline::run(&json, 10, false, out, style).is_ok())),
     ];
     let mut texts: Vec<(&str, String)> = Vec::new();
     for (name, run) in runs {

@@ -3,7 +3,7 @@
 
 use super::attach::pid_of;
 use super::frames::Frames;
-use crate::control::{Control, growth, live_bytes, live_since, mode, signed_bytes};
+use crate::control::{Control, growth, live_bytes, live_since, mode, resident, signed_bytes};
 use crate::table::{self, Column};
 use crate::{Outcome, terminal};
 use heaptape_analyzer::report::json;
@@ -341,11 +341,12 @@ fn status(status: &Status, out: &mut dyn Write) -> std::io::Result<()> {
     Ok(())
 }
 
-const COLUMNS: [Column; 11] = [
+const COLUMNS: [Column; 12] = [
     Column::Right("PID"),
     Column::Left("NAME"),
     Column::Left("MODE"),
     Column::Left("OVERFLOW"),
+    Column::Right("RSS"),
     Column::Right("LIVE"),
     Column::Right("BLOCKS"),
     Column::Right("ALLOCS/S"),
@@ -390,6 +391,7 @@ fn row(process: &Process, period: Period) -> Vec<String> {
         process.name.clone(),
         mode(&process.mode),
         process.overflow.clone(),
+        resident(process),
         live_bytes(process),
         count(process.live_blocks),
         count(process.allocs_a_second),

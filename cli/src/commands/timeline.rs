@@ -12,8 +12,11 @@ pub struct Args {
     /// Number of slices of the run; --top has no effect here
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     slices: u32,
+    /// Show what the resident memory consisted of, at up to 24 snapshots of the pages
+    #[arg(long)]
+    rss: bool,
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
-    args.common.print(0, |query, out, style| timeline::run(query, args.slices as usize, out, style))
+    args.common.print(0, |query, out, style| timeline::run(query, args.slices as usize, args.rss, out, style))
 }

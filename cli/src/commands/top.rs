@@ -6,7 +6,7 @@ mod screen;
 
 use super::frames::Frames;
 use crate::Outcome;
-use crate::control::{Control, growth, has_growth, live_bytes, mode};
+use crate::control::{Control, growth, has_growth, live_bytes, mode, resident};
 use crate::full_screen::FullScreen;
 use crate::table::{self, Column};
 use anyhow::Context;
@@ -388,6 +388,7 @@ impl View {
             Column::Right("PID"),
             Column::Left("NAME"),
             Column::Left("MODE"),
+            Column::Right("RSS"),
             Column::Right("LIVE"),
             Column::Right("ALLOCS/S"),
             Column::Right("BYTES/S"),
@@ -400,6 +401,7 @@ impl View {
                 process.pid.to_string(),
                 process.name.clone(),
                 mode(&process.mode),
+                resident(process),
                 live_bytes(process),
                 count(process.allocs_a_second),
                 bytes(process.bytes_a_second),
@@ -418,10 +420,11 @@ impl View {
             false => "growing sites: – (after 1 min)".into(),
         };
         let mut lines = vec![format!(
-            "{} ({})  {}  {} live in {}  {growing}",
+            "{} ({})  {}  {} resident  {} live in {}  {growing}",
             clean(&process.name),
             process.pid,
             clean(&mode(&process.mode)),
+            resident(process),
             live_bytes(process),
             counted(process.live_blocks, "block")
         )];

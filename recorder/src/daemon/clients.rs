@@ -6,7 +6,7 @@ use super::fd_store::Name;
 use super::growth::LiveHistory;
 use super::protocol;
 use crate::options::Mode;
-use crate::process;
+use crate::process::{self, ResidentMemory};
 use crate::session::{Session, StatsSnapshot};
 use formats::recording::{Exit, LastMemory};
 use std::collections::VecDeque;
@@ -82,8 +82,8 @@ pub struct Client {
 /// The memory of a process as the kernel counts it.
 #[derive(Debug, Default)]
 pub struct KernelMemory {
-    /// Resident memory at the last measurement, in bytes; 0 if it is not known.
-    pub resident_bytes: u64,
+    /// Resident memory at the last measurement; 0 if it is not known.
+    pub resident: ResidentMemory,
     /// Limit of its control groups in bytes; 0 if there is none.
     pub limit_bytes: u64,
     /// File of its control group that counts kills because memory ran out.
@@ -276,6 +276,7 @@ impl Client {
             live_blocks: now.live_blocks,
             live_since_unix_ns: (live_since > 0).then_some(live_since),
             peak_bytes: now.peak_bytes,
+            resident_bytes: self.memory.resident.bytes,
             allocs: now.allocs,
             frees: now.frees,
             bytes: now.bytes,

@@ -1,6 +1,7 @@
 //! Metrics as Prometheus text: the heap of each program, and the resources of the daemon itself.
 //! They are served over HTTP, and by `ctl metrics`.
 
+use crate::process::ResidentMemory;
 use crate::session::StatsSnapshot;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -91,8 +92,8 @@ pub struct ProcessCounters<'a> {
     pub now: StatsSnapshot,
     /// Whether the process runs.
     pub runs: bool,
-    /// Resident memory in bytes.
-    pub resident_bytes: u64,
+    /// Resident memory of the process.
+    pub resident: ResidentMemory,
     /// Memory limit of its control groups in bytes; 0 if there is none.
     pub limit_bytes: u64,
 }
@@ -124,6 +125,7 @@ struct Sum {
     sampled_out: u64,
     growing: u64,
     resident_bytes: u64,
+    anonymous_bytes: u64,
     /// The smallest limit of a process; 0 if none has one.
     limit_bytes: u64,
 }
@@ -141,7 +143,7 @@ impl Programs {
 
     /// Adds the counters of a process. One that has ended holds no memory any more.
     pub fn add(&mut self, process: ProcessCounters<'_>) {
-        let ProcessCounters { name, label, now, runs, resident_bytes, limit_bytes } = process;
+        let ProcessCounters { name, label, now, runs, resident, limit_bytes } = process;
         let sum = self.of(name, label);
         sum.processes += u64::from(runs);
         let held = |value: u64| if runs { value } else { 0 };
@@ -153,7 +155,8 @@ impl Programs {
             (&mut sum.lost, now.lost),
             (&mut sum.sampled_out, now.sampled_out),
             (&mut sum.growing, held(now.growing)),
-            (&mut sum.resident_bytes, held(resident_bytes)),
+            (&mut sum.resident_bytes, held(resident.bytes)),
+            (&mut sum.anonymous_bytes, held(resident.anonymous_bytes)),
         ] {
             *sum = sum.saturating_add(more);
         }
@@ -179,11 +182,14 @@ impl ProgramMetric {
 }
 
 /// The metrics of each program.
-const PROGRAM_METRICS: [ProgramMetric; 10] = [
+const PROGRAM_METRICS: [ProgramMetric; 11] = [
     ProgramMetric::gauge("processes", "Processes served", |sum| sum.processes),
     ProgramMetric::gauge("live_bytes", "Bytes allocated and not freed", |sum| sum.live_bytes),
     ProgramMetric::gauge("live_blocks", "Blocks allocated and not freed", |sum| sum.live_blocks),
     ProgramMetric::gauge("resident_bytes", "Resident memory", |sum| sum.resident_bytes),
+    ProgramMetric::gauge("resident_anonymous_bytes", "Resident memory that is neither of files nor shared", |sum| {
+        sum.anonymous_bytes
+    }),
     ProgramMetric::gauge("memory_limit_bytes", "Smallest memory limit of its control groups, 0 without one", |sum| {
         sum.limit_bytes
     }),

@@ -317,6 +317,10 @@ pub struct Stream {
     pub received: u64,
 }
 
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 /// A process that is recorded.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -360,6 +364,9 @@ pub struct Process {
     pub live_since_unix_ns: Option<u64>,
     /// Maximum of its live bytes.
     pub peak_bytes: u64,
+    /// Resident memory in bytes; 0 if it is not known. Older daemons do not send it.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub resident_bytes: u64,
     /// Number of recorded allocations.
     pub allocs: u64,
     /// Number of recorded frees.

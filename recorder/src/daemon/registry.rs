@@ -5,6 +5,7 @@ use super::clients::{Client, Ended};
 use super::epoch::Epoch;
 use super::metrics::{ProcessCounters, Programs};
 use crate::options::Mode;
+use crate::process::ResidentMemory;
 use crate::session::{Session, SessionId, Stats, StatsSnapshot};
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -181,7 +182,7 @@ impl Registry {
             label: &ending.label,
             now,
             runs: false,
-            resident_bytes: 0,
+            resident: ResidentMemory::default(),
             limit_bytes: 0,
         });
         Some(ending)
@@ -208,7 +209,7 @@ impl Registry {
             label: &client.label,
             now: client.now(),
             runs: true,
-            resident_bytes: client.memory.resident_bytes,
+            resident: client.memory.resident,
             limit_bytes: client.memory.limit_bytes,
         });
         let ending = self.ending.values().map(|ending| ProcessCounters {
@@ -216,7 +217,7 @@ impl Registry {
             label: &ending.label,
             now: ending.stats.now(),
             runs: false,
-            resident_bytes: 0,
+            resident: ResidentMemory::default(),
             limit_bytes: 0,
         });
         running.chain(ending)

@@ -112,6 +112,17 @@ pub(super) struct PageProcess {
     pub more_threads: usize,
     /// Gaps, most events first.
     pub losses: Vec<Loss>,
+    /// The resident memory by use, at some snapshots of the pages.
+    pub residents: Vec<Resident>,
+}
+
+/// The resident memory at a snapshot of the pages.
+#[derive(Debug, Serialize)]
+pub(super) struct Resident {
+    /// Position on the axis.
+    pub at: f64,
+    /// Name and bytes of each part that is not empty.
+    pub parts: Vec<(&'static str, u64)>,
 }
 
 /// Blocks of a power of two bytes.

@@ -16,6 +16,7 @@ use crate::model::threads::Threads;
 use crate::model::totals::Totals;
 use crate::progress::Progress;
 use crate::replay::replay;
+use crate::report::bills::{self, OverTime};
 use crate::report::leaks::{self, Candidates, JudgedLeak, Rules, judge_leaks};
 use crate::report::summary;
 use crate::sums::{self, Sums};
@@ -27,6 +28,8 @@ const LEAKS: usize = 200;
 const THREADS: usize = 200;
 /// Maximum number of gaps that a page lists of each process.
 const GAPS: usize = 200;
+/// Maximum number of snapshots of the pages that a page shows of each process.
+const RESIDENTS: usize = 48;
 /// Maximum number of missing things that a page lists of each process.
 const MISSING: usize = 20;
 /// Number of points of a time line.
@@ -189,9 +192,10 @@ impl Gathered {
         let known = process.tape.threads.iter();
         let names: Vec<_> = known.map(|(&number, thread)| (number, thread.name.lossy())).collect();
         let groups = by_thread::groups(names.iter().map(|(number, name)| (*number, &**name)));
+        let mut over_time = OverTime::new(process, if scale.by_tick { RESIDENTS } else { 0 });
         let mut by_group = ByThread::new(&groups, (&mut peak, &mut lifetimes, &mut slices));
         let mut models = (&mut totals, &mut threads, &mut sizes, &mut survivors);
-        let outcome = replay(process, span, progress, &mut (&mut models, &mut by_group));
+        let outcome = replay(process, span, progress, &mut (&mut models, &mut by_group, &mut over_time));
         let mut numbers = by_group.numbers;
         slices.finish(outcome.live.iter().map(|(_, block)| numbers.block(&block)));
         self.missing.extend(outcome.missing.iter().cloned());
@@ -238,6 +242,7 @@ impl Gathered {
         losses.sort_by_key(|loss| std::cmp::Reverse(loss.events));
         losses.truncate(GAPS);
         shown.losses = losses;
+        shown.residents = residents(&over_time.points, position);
         shown.groups = groups.into_iter().map(|Group { name, threads }| data::ThreadGroup { name, threads }).collect();
         self.processes.push(shown);
         self.lines.push(slices.line);
@@ -400,6 +405,15 @@ fn lives(lifetimes: &Lifetimes) -> data::Lives {
     let used = all.classes.iter().rposition(|&died| died > 0).map_or(0, |last| last + 1);
     let (died, sum, longest) = (all.freed, all.sum, all.longest);
     data::Lives { unit: lifetimes.unit(), classes: all.classes[..used].to_vec(), died, sum, longest }
+}
+
+/// Returns the resident memory by use at each point.
+fn residents(points: &[bills::Point], position: impl Fn(u64) -> f64) -> Vec<data::Resident> {
+    let of = |point: &bills::Point| {
+        let parts = bills::parts(&point.bill, point.allocator).into_iter().filter(|part| part.bytes > 0);
+        data::Resident { at: position(point.tick), parts: parts.map(|part| (part.name, part.bytes)).collect() }
+    };
+    points.iter().map(of).collect()
 }
 
 fn thread_rows(

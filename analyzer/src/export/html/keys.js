@@ -63,7 +63,7 @@ function drawKeys(nextTheme) {
     else if (event.key === "?") dialog.showModal();
     else if (event.key === "t") nextTheme();
     else if (event.key === "i") choose({ inverted: !state.inverted });
-    else if (event.key === "s") choose({ stacked: STACKED[(STACKED.findIndex((kind) => kind.id === state.stacked) + 1) % STACKED.length].id });
+    else if (event.key === "s") choose({ stacked: stackedKinds()[(stackedKinds().findIndex((kind) => kind.id === state.stacked) + 1) % stackedKinds().length].id });
     else if (event.key === "p") choose({ program: !state.program });
     else if (event.key === "0") choose({ from: 0, to: page.axis.slots, baseFrom: 0, baseTo: 0, process: "all", thread: "all", search: "" });
     else if (MEASURES[at] !== undefined) choose({ measure: MEASURES[at].id });

@@ -4,16 +4,55 @@ const STACKED = [
   { id: "total", title: "Total", about: "All live bytes" },
   { id: "function", title: "Functions", about: "Live bytes by the innermost function of the program" },
   { id: "module", title: "Modules", about: "Live bytes by the module of that function" },
+  { id: "resident", title: "Resident", about: "The resident memory by what it is used for, at the snapshots of the pages; the line is the live bytes" },
   { id: "threads", title: "Threads", about: "Live bytes by the thread that allocated them" },
 ];
 /** Areas that are distinguished; the others are one. */
 const AREAS = 8;
 let areasCache = { key: "", areas: [] };
 
+/** The parts of resident memory, as `heaptape rss` names them, lowest first. */
+const RESIDENT = [
+  ["live", "live blocks"], ["slack", "slack of the allocator"], ["held_free", "free, on pages of live blocks"], ["free_pages", "free pages"],
+  ["never_block", "never a block"], ["files", "files"], ["stacks", "stacks"], ["shared", "shared memory"], ["heaptape", "heaptape"], ["unlisted", "not listed"],
+];
+
+/** What the timeline may be stacked by here: resident memory only where there are snapshots. */
+function stackedKinds() {
+  return STACKED.filter((kind) => kind.id !== "resident" || page.processes.some((process) => process.residents.length > 0));
+}
+
+/** Bytes of each part at the end of each slot: those of the last snapshot before, of each process while it ran. */
+function residentAreas() {
+  const slots = page.axis.slots;
+  const lines = RESIDENT.map(() => new Float64Array(slots));
+  for (const process of shownProcesses()) {
+    const ends = Math.ceil(process.span[1] / page.axis.length * slots);
+    let next = 0, parts = null;
+    for (let slot = 0; slot < Math.min(slots, ends); slot++) {
+      while (next < process.residents.length && process.residents[next].at <= (slot + 1) / slots * page.axis.length) parts = new Map(process.residents[next++].parts);
+      if (parts !== null) RESIDENT.forEach(([name], at) => { lines[at][slot] += parts.get(name) ?? 0; });
+    }
+  }
+  const all = RESIDENT.map(([, short], at) => ({ short, full: "", line: lines[at] }));
+  return all.filter((area) => area.line.some((value) => value > 0));
+}
+
+/** The largest sum of all areas in a slot. */
+function areasPeak() {
+  const sums = new Float64Array(page.axis.slots);
+  areas().forEach((area) => area.line.forEach((value, at) => { sums[at] += value; }));
+  return sums.reduce((a, b) => Math.max(a, b), 0);
+}
+
 /** The areas, largest first: short and whole name, and live bytes at the end of each slot. */
 function areas() {
   const key = [state.stacked, state.process, state.thread].join("\n");
   if (areasCache.key === key) return areasCache.areas;
+  if (state.stacked === "resident") {
+    areasCache = { key, areas: residentAreas() };
+    return areasCache.areas;
+  }
   const live = (changes) => { let sum = 0; return changes.map((change) => { sum += change; return Math.max(0, sum); }); };
   const [names, groupOf] = state.stacked === "threads" ? threadAreas() : functionAreas();
   const lines = slotChanges(groupOf, names.length).map(live);

@@ -274,7 +274,7 @@ function recall() {
       [state.baseFrom, state.baseTo] = [Number(range[1]), Number(range[2])];
     }
     if (name === "thread" && page.processes.some((process) => process.groups.some((group) => group.name === value))) state.thread = value;
-    if (name === "stacked" && STACKED.some((kind) => kind.id === value)) state.stacked = value;
+    if (name === "stacked" && stackedKinds().some((kind) => kind.id === value)) state.stacked = value;
     if (name === "function") state.focus = value;
     if (name === "search") state.search = value;
     if (name === "inverted" || name === "program") state[name] = value === "true";

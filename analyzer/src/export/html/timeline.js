@@ -11,7 +11,7 @@ function drawTimeline() {
   const canvas = h("canvas", { tabindex: "0", role: "slider", "aria-label": "Range of the run: drag, or use the arrow keys; shift moves the end; Escape shows the whole run",
     "aria-valuemin": 0, "aria-valuemax": page.axis.slots, "aria-orientation": "horizontal" });
   const key = h("p", { class: "key" });
-  const kinds = h("div", { class: "choice", role: "group", "aria-label": "Timeline by" }, STACKED.map((kind) => h("button", { type: "button", "data-value": kind.id, title: kind.about, onclick: () => choose({ stacked: kind.id }) }, kind.title)));
+  const kinds = h("div", { class: "choice", role: "group", "aria-label": "Timeline by" }, stackedKinds().map((kind) => h("button", { type: "button", "data-value": kind.id, title: kind.about, onclick: () => choose({ stacked: kind.id }) }, kind.title)));
   const legend = h("div", { class: "legend", "aria-label": "Colors of the timeline" });
   fill(section, h("div", { class: "head" }, h("h2", { id: "timeline-title" }, "Live bytes over the run"), key, !COMPARING() && kinds), h("div", { class: "plot" }, canvas), legend);
   const view = { canvas, key, kinds, legend, left: 0, width: 1, drag: null };
@@ -51,7 +51,9 @@ function paintTimeline(view) {
   const alone = shownProcesses().length === 1 && state.thread === "all";
   // Several processes need not have their peaks at the same time: the peak of one is drawn.
   const most = series.map((one) => (alone ? one.most : one.live));
-  const peak = Math.max(1, ...most.map((line) => line.reduce((a, b) => Math.max(a, b), 0)));
+  const stacked = state.stacked !== "total" && !COMPARING();
+  const resident = stacked && state.stacked === "resident" ? areasPeak() : 0;
+  const peak = Math.max(1, resident, ...most.map((line) => line.reduce((a, b) => Math.max(a, b), 0)));
   const y = (value) => bottom - value / (peak * 1.06) * plot;
 
   pen.font = `11px ${colours.sans}`;
@@ -69,7 +71,6 @@ function paintTimeline(view) {
 
   const slices = page.axis.slices;
   const sliceX = (at) => left + at / slices * view.width;
-  const stacked = state.stacked !== "total" && !COMPARING();
   if (stacked) paintAreas(pen, colours.dark, (slot) => left + slot / page.axis.slots * view.width, y);
   series.forEach(({ live }, recording) => {
     const after = !COMPARING() || recording === 1;

@@ -191,6 +191,15 @@ fn numbers(summary: &Summary, screen: &mut Screen) -> io::Result<()> {
         left += &format!("; {} of unknown addresses", counted(n.unknown_frees, "free"));
     }
     screen.line(&left)?;
+    let residents = summary.processes.iter().filter_map(|process| process.resident);
+    if let Some(resident) = residents.max_by_key(|resident| resident.most_bytes) {
+        let at = resident.last_ns.map(|at| format!(" {} after the start", duration(at))).unwrap_or_default();
+        screen.line(&format!(
+            "resident   {}{at}, most {}{of_one} (heaptape rss)",
+            bytes(resident.last_bytes),
+            bytes(resident.most_bytes)
+        ))?;
+    }
     if n.sampled_out_events > 0 {
         screen.line(&format!(
             "sampled    {} events were sampled out: bytes are estimates",

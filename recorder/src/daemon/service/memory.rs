@@ -17,7 +17,7 @@ impl Service {
     /// Returns the memory of a process that is recorded from now on.
     pub(super) fn kernel_memory(&mut self, pid: u32) -> KernelMemory {
         KernelMemory {
-            resident_bytes: process::resident_bytes(pid).unwrap_or(0),
+            resident: process::resident_memory(pid).unwrap_or_default(),
             limit_bytes: cgroup::memory_limit(pid).unwrap_or(0),
             kills_file: self.out_of_memory.watch(pid),
         }
@@ -30,7 +30,7 @@ impl Service {
         for index in 0..count.min(MAX_READ) {
             let client = &mut clients[(self.next_memory + index) % count];
             let pid = client.session.process.pid;
-            client.memory.resident_bytes = process::resident_bytes(pid).unwrap_or(client.memory.resident_bytes);
+            client.memory.resident = process::resident_memory(pid).unwrap_or(client.memory.resident);
         }
         self.next_memory = (self.next_memory + MAX_READ.min(count)).checked_rem(count).unwrap_or(0);
         let files = self.registry.clients().iter().filter_map(|client| client.memory.kills_file.as_deref());
@@ -40,8 +40,8 @@ impl Service {
     /// Returns the memory of a process that has ended.
     pub(super) fn last_memory(&mut self, id: SessionId, end: End) -> Option<LastMemory> {
         let client = self.registry.client(id)?;
-        let KernelMemory { resident_bytes, limit_bytes, kills_file } = &client.memory;
-        let mut last = LastMemory { resident_bytes: *resident_bytes, limit_bytes: *limit_bytes, out_of_memory: false };
+        let KernelMemory { resident, limit_bytes, kills_file } = &client.memory;
+        let mut last = LastMemory { resident_bytes: resident.bytes, limit_bytes: *limit_bytes, out_of_memory: false };
         if end == (End { reason: END_SIGNALLED, status: SIGKILL as u32 })
             && let Some(resident) = self.out_of_memory.explains(client.pid(), kills_file.as_deref())
         {

@@ -1,0 +1,254 @@
+//! The resident memory of a process by its use: joins snapshots of its pages with the blocks that
+//! were live at their time, for one snapshot or for several over the run.
+
+use super::Error;
+use crate::event::{Event, Kind};
+use crate::load::Process;
+use crate::load::tape::PageSnapshot;
+use crate::model::Model;
+use crate::model::covered::Covered;
+use crate::model::live_set::{Block, LiveSet};
+use crate::model::resident::{Bill, LiveBlock, Ranges, Resident, divide};
+use crate::model::size_class::Allocator;
+use crate::report::Unanswerable;
+use heaptape_formats::tape::{Entry, PageRun, Residency};
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+/// Page size in bytes for recordings that do not contain it.
+const PAGE: u64 = 4096;
+/// Maximum number of groups of 512 pages for which it is known whether they ever held a block: 320
+/// MiB, for 4 TiB of resident memory.
+pub(crate) const MAX_GROUPS: usize = 2 << 20;
+/// Maximum number of live blocks that are joined with all snapshots of a process: some seconds.
+const MAX_BLOCKS: usize = 16 << 20;
+
+/// A part of the resident memory.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Part {
+    /// Name of the part in JSON.
+    pub(crate) name: &'static str,
+    /// Bytes of the part.
+    pub(crate) bytes: u64,
+    /// What the part is, for people.
+    #[serde(skip)]
+    pub(crate) text: String,
+}
+
+impl Part {
+    /// Returns a short name for people.
+    pub(crate) fn short(&self) -> &'static str {
+        match self.name {
+            "live" => "live",
+            "slack" => "slack",
+            "held_free" => "free beside live blocks",
+            "free_pages" => "free pages",
+            "never_block" => "never a block",
+            "undivided" => "not divided",
+            other => other,
+        }
+    }
+}
+
+/// Returns the parts of a bill, with their names in JSON.
+pub(crate) fn parts(bill: &Bill, allocator: Allocator) -> Vec<Part> {
+    let Bill { live, slack, held, free_pages, never_block, undivided, files, shared, stacks, heaptape, unlisted } =
+        *bill;
+    let slack_text = match allocator {
+        Allocator::Unknown => "slack of the allocator, whose size classes are not known".into(),
+        known => format!("slack: what {} reserves for them in addition, by its size classes", known.name()),
+    };
+    let all = [
+        ("live", live, "live blocks".to_owned()),
+        ("slack", slack, slack_text),
+        ("held_free", held, "free, on pages that live blocks are on".into()),
+        ("free_pages", free_pages, "free: whole pages that once held blocks".into()),
+        ("never_block", never_block, "memory of the process that never was a block".into()),
+        ("undivided", undivided, "memory of the process, whose blocks are not known".into()),
+        ("files", files, "files".into()),
+        ("shared", shared, "shared memory".into()),
+        ("stacks", stacks, "stacks".into()),
+        ("heaptape", heaptape, "heaptape itself".into()),
+        ("unlisted", unlisted, "pages that the snapshot does not list".into()),
+    ];
+    all.into_iter().map(|(name, bytes, text)| Part { name, bytes, text }).collect()
+}
+
+/// Returns the size of the pages of a process in bytes.
+pub(crate) fn page_bytes(process: &Process) -> u64 {
+    match u64::from(process.tape.process.page_size) {
+        page if page.is_power_of_two() && (512..=1 << 16).contains(&page) => page,
+        _ => PAGE,
+    }
+}
+
+/// Returns whether all blocks of a process are known one by one.
+pub(crate) fn knows_blocks(process: &Process) -> bool {
+    process.has_events() && !process.tape.is_sampled()
+}
+
+/// Returns the tick at which the live blocks fit a snapshot best. They change while the pages are
+/// read: those of the middle are nearest to all of them.
+pub(crate) const fn middle(snapshot: &Residency) -> u64 {
+    snapshot.tick + snapshot.end_tick.saturating_sub(snapshot.tick) / 2
+}
+
+/// Returns the runs of pages of a snapshot.
+///
+/// # Errors
+/// Returns [`Error::Unanswerable`] when they are damaged.
+pub(crate) fn runs(snapshot: &Residency) -> Result<Vec<PageRun>, Error> {
+    Ok(snapshot.runs().map_err(|error| Unanswerable::BadPages(error.to_string()))?)
+}
+
+/// Returns the allocator of the process whose name a mapped file shows.
+fn main_allocator(snapshot: &Residency) -> Allocator {
+    let names: Vec<String> = snapshot.names.iter().map(|name| name.lossy().into_owned()).collect();
+    let file = |path: &String| path.rsplit('/').next().unwrap_or_default().to_owned();
+    if let Some(found) = names.iter().find_map(|name| Allocator::of_name(&file(name))) {
+        return found;
+    }
+    let is_glibc = |name: &String| matches!(file(name).as_str(), "libc.so.6") || file(name).starts_with("libc-2.");
+    if names.iter().any(is_glibc) { Allocator::Glibc } else { Allocator::Unknown }
+}
+
+/// Returns the allocator that served a call of this entry.
+fn allocator_of(process: &Process, entry: u8, main: Allocator) -> Allocator {
+    let inside = match entry {
+        number @ 14..=17 => number - Entry::AllocInside1 as u8,
+        number @ 33..=36 => number - Entry::ResizeInside1 as u8,
+        _ => return main,
+    };
+    let named = process.about.allocators.iter().find(|allocator| allocator.number == inside);
+    named.map_or(Allocator::Unknown, |allocator| {
+        let module = allocator.module.rsplit('/').next().unwrap_or_default();
+        Allocator::of_name(&allocator.name).or_else(|| Allocator::of_name(module)).unwrap_or(Allocator::Unknown)
+    })
+}
+
+/// The resident memory of a process by its use.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    /// The memory by use and by site.
+    pub(crate) resident: Resident,
+    /// The allocator by whose size classes the slack was computed.
+    pub(crate) allocator: Allocator,
+    /// Number of live blocks.
+    pub(crate) blocks: usize,
+}
+
+/// Joins a snapshot and its runs with live blocks and the pages that ever held one, if the blocks
+/// are known.
+pub(crate) fn join(
+    process: &Process,
+    snapshot: &Residency,
+    runs: &[PageRun],
+    blocks: Option<(&LiveSet, &Covered)>,
+) -> Joined {
+    let page = page_bytes(process);
+    let ranges = Ranges::of(&snapshot.mappings);
+    let allocator = main_allocator(snapshot);
+    let mut entries: FxHashMap<u64, u8> = FxHashMap::default();
+    let mut live_blocks = Vec::new();
+    for (_, block) in blocks.iter().flat_map(|(live, _)| live.iter()) {
+        if matches!(block.entry, 14..=17 | 33..=36) {
+            entries.insert(block.address, block.entry);
+        }
+        let (address, size, tick, site) = (block.address, block.size, block.tick, block.site);
+        live_blocks.push(LiveBlock { address, size, tick, site });
+    }
+    let of = |block: &LiveBlock| match entries.get(&block.address) {
+        Some(entry) => allocator_of(process, *entry, allocator),
+        None => allocator,
+    };
+    let count = live_blocks.len();
+    let mut resident = divide(runs, &ranges, page, live_blocks, of, blocks.map(|(_, covered)| covered));
+    resident.bill.unlisted = snapshot.unlisted_pages.saturating_mul(page);
+    let inside = entries.values().next().map(|entry| allocator_of(process, *entry, allocator));
+    Joined { resident, allocator: inside.unwrap_or(allocator), blocks: count }
+}
+
+/// The memory of a process at one of its snapshots.
+#[derive(Clone, Debug)]
+pub(crate) struct Point {
+    /// Tick of the snapshot.
+    pub(crate) tick: u64,
+    /// The memory by use.
+    pub(crate) bill: Bill,
+    /// The allocator by whose size classes the slack was computed.
+    pub(crate) allocator: Allocator,
+}
+
+/// Computes the memory by use at several snapshots in one replay.
+#[derive(Debug)]
+pub(crate) struct OverTime<'a> {
+    process: &'a Process,
+    /// The chosen snapshots, earliest first.
+    snapshots: Vec<&'a PageSnapshot>,
+    covered: Covered,
+    /// Number of snapshots that are done.
+    done: usize,
+    /// Number of live blocks that were joined so far, of all snapshots.
+    blocks: usize,
+    /// The memory at the snapshots so far.
+    pub(crate) points: Vec<Point>,
+}
+
+impl<'a> OverTime<'a> {
+    /// Prepares the join of at most `most` snapshots of a process, spread evenly over all. There
+    /// are none if the blocks are not known.
+    pub(crate) fn new(process: &'a Process, most: usize) -> OverTime<'a> {
+        let mut all: Vec<&PageSnapshot> =
+            process.tape.snapshots.iter().filter(|snapshot| snapshot.sums.method != 0).collect();
+        all.sort_by_key(|snapshot| snapshot.sums.tick);
+        if !knows_blocks(process) || most == 0 {
+            all.clear();
+        }
+        let count = all.len().min(most);
+        // The last one is always chosen.
+        let chosen = (1..=count).filter_map(|number| all.get((number * all.len()).div_ceil(count) - 1).copied());
+        let snapshots: Vec<&PageSnapshot> = chosen.collect();
+        let mut covered = Covered::new(&[], page_bytes(process), MAX_GROUPS);
+        for snapshot in &snapshots {
+            if let Some(Ok(runs)) = process.page_snapshot(snapshot).map(|record| record.runs()) {
+                covered.include(&runs, MAX_GROUPS);
+            }
+        }
+        OverTime { process, snapshots, covered, done: 0, blocks: 0, points: Vec::new() }
+    }
+}
+
+impl Model for OverTime<'_> {
+    fn alloc(&mut self, event: &Event, block: &Block) {
+        if !self.snapshots.is_empty() {
+            self.covered.alloc(event, block);
+        }
+    }
+
+    fn resize(&mut self, event: &Event, old: Option<&Block>, block: &Block) {
+        if !self.snapshots.is_empty() {
+            self.covered.resize(event, old, block);
+        }
+    }
+
+    fn inherited(&mut self, block: &Block, gone: Option<Kind>) {
+        self.covered.inherited(block, gone);
+    }
+
+    fn next_stop(&self) -> u64 {
+        self.snapshots.get(self.done).map_or(u64::MAX, |snapshot| middle(&snapshot.sums))
+    }
+
+    fn stop(&mut self, live: &LiveSet) {
+        let Some(snapshot) = self.snapshots.get(self.done) else { return };
+        self.done += 1;
+        if self.blocks > MAX_BLOCKS {
+            return;
+        }
+        let Some(record) = self.process.page_snapshot(snapshot) else { return };
+        let Ok(runs) = record.runs() else { return };
+        let Joined { resident, allocator, blocks } = join(self.process, &record, &runs, Some((live, &self.covered)));
+        self.blocks += blocks;
+        self.points.push(Point { tick: record.tick, bill: resident.bill, allocator });
+    }
+}
