@@ -1,5 +1,5 @@
 """A daemon pushes profiles of services with known sums to servers that sometimes fail: what arrives adds up to what was allocated,
-also over epochs, other segments, restarts of the daemon, and ends of processes. The pprof profiles are decoded by `go tool pprof`,
+also over epochs, other segments, restarts of the daemon, ends of processes, and HTTPS. The pprof profiles are decoded by `go tool pprof`,
 those of OTLP by the messages of opentelemetry-proto. Called by `scripts/dev push`.
 
   check.py HEAPTAPE ROOT
@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -55,7 +56,7 @@ def until(what, condition, seconds=60, more=str):
 class Server:
     """Takes profiles, and keeps them as rows of program, label, kind of value, function and value."""
 
-    def __init__(self):
+    def __init__(self, certificate=None):
         self.pushes, self.fails, self.names, self.ids = [], False, set(), collections.Counter()
         outer = self
 
@@ -77,8 +78,12 @@ class Server:
                 pass
 
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificate)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        self.url = f"http://127.0.0.1:{server.server_address[1]}"
+        self.url = f"{'https://localhost' if certificate else 'http://127.0.0.1'}:{server.server_address[1]}"
 
     def take(self, path, kind, body):
         url = urllib.parse.urlsplit(path)
@@ -168,10 +173,10 @@ class Service:
         self.steps += count
 
 
-def start_daemon(*more):
+def start_daemon(*more, **environment):
     log = open(f"{folder}/log", "a")
     words = [heaptape, "daemon", "--socket", f"{folder}/socket", *control, "--state", f"{folder}/state", "--snapshot", "1s", *more]
-    process = subprocess.Popen(words, stderr=log)
+    process = subprocess.Popen(words, stderr=log, env=os.environ | environment)
     started.append(process)
     until("the daemon answers", lambda: subprocess.run([heaptape, "ctl", *control, "status"], capture_output=True).returncode == 0)
     return process
@@ -308,4 +313,26 @@ time.sleep(2.5)
 expect("by the next daemon", server, services)
 log = open(f"{folder}/log").read()
 assert "profiles cannot be pushed" in log and TOKEN not in log, log[-2000:]
+run(heaptape, "ctl", *control, "stop")
+daemon.wait()
+
+# By HTTPS: an unknown certificate is refused, and what waits is pushed once it is known.
+run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{folder}/ca.key", "-out", f"{folder}/ca.pem", "-days", "2", "-subj", "/CN=push", stderr=subprocess.DEVNULL)
+run("openssl", "req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{folder}/key.pem", "-out", f"{folder}/request", "-subj", "/CN=localhost", stderr=subprocess.DEVNULL)
+open(f"{folder}/names", "w").write("subjectAltName=DNS:localhost\n")
+run("openssl", "x509", "-req", "-in", f"{folder}/request", "-CA", f"{folder}/ca.pem", "-CAkey", f"{folder}/ca.key", "-CAcreateserial", "-days", "2", "-extfile", f"{folder}/names", "-out", f"{folder}/cert.pem", stderr=subprocess.DEVNULL)
+server = Server((f"{folder}/cert.pem", f"{folder}/key.pem"))
+words = ["--push-to", server.url, "--push-protocol", "otlp", "--push-token", f"{folder}/token", "--push-interval", "1s"]
+daemon = start_daemon(*words)
+services = [Service("profile")]
+services[0].step(5)
+until("the first push is refused", lambda: metric("push_failures_total") > 0)
+assert not server.pushes and "UnknownIssuer" in open(f"{folder}/log").read()
+daemon.terminate()
+daemon.wait()
+daemon = start_daemon(*words, SSL_CERT_FILE=f"{folder}/ca.pem")
+until("a push", lambda: metric("push_success_timestamp_seconds") > 0)
+services[0].step(5)
+until("all is pushed by HTTPS", lambda: server.held("inuse_space", "keep") == 100000 * services[0].steps, more=lambda: f"{server.pushes}")
+print(f"HTTPS: {sorted(server.names)}")
 run(heaptape, "ctl", *control, "stop")
