@@ -257,6 +257,20 @@ fn why_knows_processes_that_have_just_ended() {
     }
 }
 
+/// After a daemon was killed, a profile has two recordings that are not joined: still one process.
+#[test]
+fn why_counts_a_process_once_after_its_daemon_was_killed() {
+    let mut daemon = Daemon::start(&["--mode", "profile"]);
+    let running = daemon.spawn(&target::c("leaks_slowly"), &["100000", "5"], None);
+    until_more(&daemon, 50);
+    daemon.query(&["snapshot"]);
+    daemon.restart();
+    until_more(&daemon, 50);
+    let answer = why(&daemon, "leaks_slowly");
+    assert_eq!(answer["processes"][0]["pid"], running.0.id(), "{answer:#}");
+    assert_eq!((&answer["processes"][1], &answer["others"]), (&Value::Null, &serde_json::json!([])), "{answer:#}");
+}
+
 /// A label is that of the start of a process: also if it overwrites its environment, for its
 /// forked children, and after a restart of the daemon.
 #[test]

@@ -19,6 +19,7 @@ use crate::text::{Screen, Style, bytes, counted, duration};
 use heaptape_formats::date::Date;
 use heaptape_formats::recording::{Exit, Kept};
 use serde::Serialize;
+use std::collections::HashSet;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -125,7 +126,10 @@ pub fn run(query: &WhyQuery<'_>, out: &mut dyn Write, style: Style) -> Result<Ou
         _ => None,
     };
     let is_bad = |process: &&&Process| matches!(process.about.exit, Some(Exit::Signal(_) | Exit::Code(1..)));
-    let alive: Vec<&Process> = all.iter().copied().filter(|process| resident(process).is_some()).collect();
+    let mut alive: Vec<&Process> = all.iter().copied().filter(|process| resident(process).is_some()).collect();
+    // After a daemon was killed, the two recordings of a process are not joined.
+    let mut known = HashSet::new();
+    alive.retain(|process| known.insert(process.about.pid));
     let dead = all.iter().find(is_bad).copied();
     // The one that runs and the last one that ended badly; else the last one that ended.
     let mut chosen: Vec<&Process> = alive.first().copied().into_iter().chain(dead).collect();
