@@ -8,6 +8,7 @@
 //! alone.
 
 use super::ptrace::forget_timer;
+use super::threads::status_field;
 use nix::errno::Errno;
 use nix::libc::{self, c_int, c_void, pid_t};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
@@ -107,9 +108,18 @@ fn end_at_timeout() -> Option<Timer> {
     Some(timer)
 }
 
-/// Returns whether the process that has started this one is gone. `starter` is its id.
+/// Returns whether the process that has started this one is gone, or is about to end because it was
+/// killed. `starter` is its id.
 pub fn is_orphan(starter: u32) -> bool {
-    nix::unistd::getpid().as_raw() as u32 != starter && nix::unistd::getppid() != Pid::from_raw(starter as pid_t)
+    if nix::unistd::getpid().as_raw() as u32 == starter {
+        return false;
+    }
+    // Its threads have this signal until each has run once more, and no memory after that.
+    let leader = Pid::from_raw(starter as pid_t);
+    let pending = status_field(starter, leader, "SigPnd").and_then(|mask| u64::from_str_radix(&mask, 16).ok());
+    let is_killed = pending.is_none_or(|mask| mask & 1 << (Signal::SIGKILL as u32 - 1) != 0);
+    let has_memory = status_field(starter, leader, "VmSize").is_some();
+    is_killed || !has_memory || nix::unistd::getppid() != leader
 }
 
 #[cfg(test)]
