@@ -217,6 +217,29 @@ time.sleep(0.5)
     assert!(page.contains(&format!("[\"live\",{}]", part(large, "live"))), "{large:#}");
 }
 
+/// The snapshots of a frozen recording are divided as on the day when it was written.
+#[test]
+fn frozen_snapshot_is_divided_as_before() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/tape/v1/resident");
+    let output = heaptape_tests::recording::heaptape(["rss", "--json", folder]).success();
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let report = &answer["processes"][0]["rss"];
+    assert_eq!((report["cause"].as_str(), report["snapshots"].as_u64()), (Some("exit"), Some(2)), "{report:#}");
+    for (name, bytes) in [
+        ("live", 8_552),
+        ("slack", 168),
+        ("held_free", 15_856),
+        ("free_pages", 24_576),
+        ("never_block", 327_680),
+        ("files", 1_703_936),
+        ("stacks", 36_864),
+        ("heaptape", 237_568),
+    ] {
+        assert_eq!(part(report, name), bytes, "{name}: {report:#}");
+    }
+    assert_eq!(report["resident_bytes"].as_u64(), report["sum_bytes"].as_u64(), "{report:#}");
+}
+
 #[test]
 fn recordings_without_a_snapshot_are_no_answer() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/tape/v1/trace");
