@@ -36,6 +36,7 @@ mod marks;
 mod metrics;
 mod notify;
 mod out_of_memory;
+mod pressure;
 mod programs;
 pub mod protocol;
 mod push;

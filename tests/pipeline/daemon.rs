@@ -126,6 +126,43 @@ fn flight_recording_is_kept_when_its_process_dies() {
     assert!(!daemon.state().join("0/flight").exists());
 }
 
+/// Sample files stand for the kernel's, which may have no memory controller of version 2.
+#[test]
+fn flight_recording_is_kept_under_memory_pressure() {
+    if !std::fs::read_to_string("/proc/self/cgroup").is_ok_and(|groups| groups.contains("0::/")) {
+        eprintln!("there are no control groups of version 2");
+        return;
+    }
+    let groups = test_env::folder();
+    let write = |high: u64| {
+        let text = format!("low 0\nhigh {high}\nmax 0\noom 0\noom_kill 0\n");
+        std::fs::write(groups.path().join("memory.events.local"), text).expect("the sample is written");
+    };
+    write(7);
+    let folder = groups.path().to_str().expect("a path");
+    let daemon = Daemon::start(&["--mode", "flight", "--cgroups", folder]);
+    let kept = || {
+        let metrics = daemon.ctl(&["metrics"]).success().text();
+        metrics.lines().filter(|line| line.contains("flight_kept_timestamp") && line.contains("pressure")).count()
+    };
+    let running = daemon.spawn(&target::c("leaks_slowly"), &["100000", "2", "5000"], None);
+    until("it is served", || daemon.list("leaks_slowly").len() == 1);
+    // Two looks: what was counted before is no pressure.
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    assert_eq!(kept(), 0);
+    write(8);
+    until("the flight is kept", || kept() == 1);
+    let events = || daemon.query(&["status"])["own"]["flights_kept_total"].as_f64();
+    let first = events();
+    write(9);
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    assert_eq!((events(), kept()), (first, 1), "once a minute");
+    daemon.query(&["epoch"]);
+    let text = daemon.heaptape(&["report"], &daemon.epochs(&[])).success().text();
+    assert!(text.contains("memory.events: high"), "{text}");
+    drop(running);
+}
+
 /// A flight recording that is saved on request goes on.
 #[test]
 fn flight_recording_is_kept_on_request_and_goes_on() {

@@ -177,6 +177,14 @@ pub struct Args {
     #[arg(long, value_name = "SIZE")]
     #[serde(deserialize_with = "value")]
     flight_growth: Option<Size>,
+    /// Save the flight recorder when the control group of the process (version 2) reaches a limit
+    /// of memory (memory.events: high, max, oom), or its tasks waited for memory in this percentage
+    /// of ten seconds (memory.pressure); 0 for neither. At most once a minute [default: 20]
+    #[arg(long, value_name = "PERCENT")]
+    flight_pressure: Option<u64>,
+    /// Folder of the control groups of version 2 [default: /sys/fs/cgroup, or unified in it]
+    #[arg(long, value_name = "DIR")]
+    cgroups: Option<PathBuf>,
     /// Save the flight recorder when the process ends: never, bad (signal or exit code) or any
     /// [default: bad]
     #[arg(long, value_name = "HOW")]
@@ -286,8 +294,10 @@ impl Args {
             triggers: Triggers {
                 live_bytes: setting!(flight_live).map(|bytes| bytes.0),
                 growth: setting!(flight_growth).map(|bytes| bytes.0),
+                pressure: setting!(flight_pressure).unwrap_or(defaults.triggers.pressure).min(100),
                 death: setting!(flight_death).unwrap_or_default(),
             },
+            cgroups: setting!(cgroups),
             standalone: library::STANDALONE,
             budget: Budget {
                 memory: setting!(memory).map_or(budget.memory, |bytes| bytes.0),

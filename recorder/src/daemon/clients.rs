@@ -88,6 +88,8 @@ pub struct KernelMemory {
     pub limit_bytes: u64,
     /// File of its control group that counts kills because memory ran out.
     pub kills_file: Option<PathBuf>,
+    /// Folders of its control group and of the parents, as far as they report memory pressure.
+    pub groups: Vec<PathBuf>,
 }
 
 /// How a process ended, and its memory as it was last seen.

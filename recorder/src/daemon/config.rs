@@ -57,6 +57,8 @@ pub struct Config {
     pub window: Window,
     /// When the events of a flight recording are kept.
     pub triggers: Triggers,
+    /// Where control groups of version 2 are; by default where they usually are.
+    pub cgroups: Option<PathBuf>,
     /// Where sealed epochs are shipped: a folder, `s3://BUCKET/PREFIX`, or a URL.
     pub ship_to: Option<String>,
     /// File with the token for a URL.
@@ -181,6 +183,9 @@ pub struct Keep {
     pub free: u64,
 }
 
+/// Default of [`Triggers::pressure`], in percent.
+pub const DEFAULT_PRESSURE: u64 = 20;
+
 /// Conditions on which the events of a flight recording are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Triggers {
@@ -188,6 +193,9 @@ pub struct Triggers {
     pub live_bytes: Option<u64>,
     /// The live bytes grew by more than this within a minute.
     pub growth: Option<u64>,
+    /// The control group of the process is under memory pressure: tasks waited for memory in this
+    /// percentage of ten seconds, or a limit was reached. 0 for never.
+    pub pressure: u64,
     /// The process exits: in no case, abnormally (a signal, an exit code other than 0), or in any
     /// case.
     pub death: Death,
@@ -442,7 +450,8 @@ impl Default for Config {
             user_keep_bytes: None,
             keep_free: 0,
             window: Window::default(),
-            triggers: Triggers::default(),
+            triggers: Triggers { pressure: DEFAULT_PRESSURE, ..Triggers::default() },
+            cgroups: None,
             ship_to: None,
             ship_token: None,
             push: PushConfig::default(),

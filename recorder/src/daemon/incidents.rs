@@ -39,8 +39,8 @@ impl Program {
 }
 
 impl Incidents {
-    /// Notes that the flight of a program was kept for a cause: `trigger`, `signal`, `request` or
-    /// `exit`.
+    /// Notes that the flight of a program was kept for a cause: `trigger`, `pressure`, `signal`,
+    /// `request` or `exit`.
     pub fn flight_kept(&mut self, name: &str, label: &str, cause: &'static str) {
         self.kept_flights += 1;
         let is_known = |program: &Program| self.flights.contains_key(&(program.clone(), cause));

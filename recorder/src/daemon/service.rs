@@ -25,6 +25,7 @@ use super::epochs::Epochs;
 use super::incidents::Incidents;
 use super::notify::{self, Notify};
 use super::out_of_memory::OutOfMemory;
+use super::pressure::Pressure;
 use super::push::Pusher;
 use super::registry::Registry;
 use super::reload::Reread;
@@ -80,6 +81,7 @@ pub struct Service {
     epochs: Epochs,
     budgets: Budgets,
     out_of_memory: OutOfMemory,
+    pressure: Pressure,
     /// Index of the process whose resident memory is read next.
     next_memory: usize,
     streams: Streams,
@@ -217,6 +219,8 @@ impl Service {
     fn check_clients(&mut self) {
         let mut kept = Vec::new();
         let triggers = self.config.triggers;
+        let flights = self.registry.clients().iter().filter(|client| client.choice.mode == Mode::Flight);
+        self.pressure.look(flights.flat_map(|client| &client.memory.groups));
         for client in self.registry.clients_mut() {
             client.measure();
             client.adapt();
@@ -225,12 +229,16 @@ impl Service {
             }
             let (live, growth) = (client.now().live_bytes, client.growth());
             if triggers.live_bytes.is_some_and(|limit| live > limit) {
-                kept.push((client.session.id, "its live bytes exceeded the limit"));
+                kept.push((client.session.id, "trigger", "its live bytes exceeded the limit".to_owned()));
             } else if triggers.growth.is_some_and(|limit| growth > i64::try_from(limit).unwrap_or(i64::MAX)) {
-                kept.push((client.session.id, "its live bytes grew too fast"));
+                kept.push((client.session.id, "trigger", "its live bytes grew too fast".into()));
+            } else if let Some(reason) = self.pressure.reason(&client.memory.groups) {
+                kept.push((client.session.id, "pressure", reason.to_string()));
             }
         }
-        kept.into_iter().for_each(|(id, why)| self.keep_flight(id, "trigger", why, Callback::new(|| {})));
+        for (id, cause, why) in kept {
+            self.keep_flight(id, cause, &why, Callback::new(|| {}));
+        }
         for ((what, uid), count) in self.entrance.refused() {
             self.registry.count_refused(what, count);
             self.budgets.hit_by(what, uid, count);

@@ -20,6 +20,7 @@ impl Service {
             resident: process::resident_memory(pid).unwrap_or_default(),
             limit_bytes: cgroup::memory_limit(pid).unwrap_or(0),
             kills_file: self.out_of_memory.watch(pid),
+            groups: self.pressure.groups(pid),
         }
     }
 
@@ -40,7 +41,7 @@ impl Service {
     /// Returns the memory of a process that has ended.
     pub(super) fn last_memory(&mut self, id: SessionId, end: End) -> Option<LastMemory> {
         let client = self.registry.client(id)?;
-        let KernelMemory { resident, limit_bytes, kills_file } = &client.memory;
+        let KernelMemory { resident, limit_bytes, kills_file, .. } = &client.memory;
         let mut last = LastMemory { resident_bytes: resident.bytes, limit_bytes: *limit_bytes, out_of_memory: false };
         if end == (End { reason: END_SIGNALLED, status: SIGKILL as u32 })
             && let Some(resident) = self.out_of_memory.explains(client.pid(), kills_file.as_deref())

@@ -17,6 +17,7 @@ use crate::daemon::http::{Server, Token};
 use crate::daemon::incidents::Incidents;
 use crate::daemon::notify::{self, Notify};
 use crate::daemon::out_of_memory::OutOfMemory;
+use crate::daemon::pressure::Pressure;
 use crate::daemon::push::Pusher;
 use crate::daemon::registry::Registry;
 use crate::daemon::reload::Reread;
@@ -173,6 +174,7 @@ impl Service {
             epochs,
             budgets: Budgets::new(config.budget),
             out_of_memory: OutOfMemory::start(),
+            pressure: Pressure::new(config.triggers.pressure, config.cgroups.as_deref()),
             next_memory: 0,
             streams: Streams::start(&config, wake)?,
             successor,
