@@ -123,7 +123,7 @@ pub(crate) fn profile_file(folder: &Path) -> Option<PathBuf> {
 }
 
 fn stored(folder: &Path, name: &str) -> Option<(PathBuf, Codec)> {
-    [Codec::Plain, Codec::Zstd, Codec::Lz4]
+    [Codec::Plain, Codec::Zstd, Codec::Lz4, Codec::Columns]
         .into_iter()
         .map(|codec| (folder.join(format!("{name}{}", codec.suffix())), codec))
         .find(|(path, _)| path.is_file())

@@ -5,6 +5,8 @@
 //! file is truncated or damaged, the content before the damage is returned. The size of the output
 //! is bounded by the size of the input, so a small file cannot fill the memory.
 
+use heaptape_formats::tape::Codec;
+use heaptape_formats::tape::codec::COLUMNS_MAGIC;
 use heaptape_formats::{Format, sniff};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -18,6 +20,8 @@ pub enum Compression {
     Zstd,
     /// LZ4 with any number of frames.
     Lz4,
+    /// heaptape's columns of a trace, with any number of frames ([`Codec::Columns`]).
+    Columns,
 }
 
 impl Compression {
@@ -27,6 +31,7 @@ impl Compression {
             [0x1f, 0x8b, 0x08, ..] => Some(Compression::Gzip),
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Compression::Zstd),
             [0x04, 0x22, 0x4d, 0x18, ..] => Some(Compression::Lz4),
+            bytes if bytes.starts_with(&COLUMNS_MAGIC) => Some(Compression::Columns),
             _ => None,
         }
     }
@@ -37,6 +42,7 @@ impl Compression {
             Compression::Gzip => "gzip",
             Compression::Zstd => "zstd",
             Compression::Lz4 => "lz4",
+            Compression::Columns => "columns",
         }
     }
 }
@@ -197,6 +203,9 @@ fn decode(compression: Compression, compressed: &[u8], limit: u64) -> (Vec<u8>, 
         Compression::Zstd => zstd::stream::read::Decoder::with_buffer(compressed)
             .and_then(|decoder| decoder.take(max_len).read_to_end(&mut out)),
         Compression::Lz4 => decode_lz4(compressed, max_len, &mut out),
+        Compression::Columns => {
+            Codec::Columns.reader(compressed).and_then(|decoder| decoder.take(max_len).read_to_end(&mut out))
+        }
     };
     (out, result.err())
 }

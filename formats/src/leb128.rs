@@ -93,6 +93,23 @@ pub(crate) fn write_padded(out: &mut Vec<u8>, value: u64, width: usize) {
     }
 }
 
+/// Encodes a number below 2^28. Returns four bytes (the first is the lowest) and how many of them
+/// count.
+#[inline(always)]
+pub const fn short_word(value: u32) -> (u32, usize) {
+    let size = (38 - (value | 1).leading_zeros() as usize) / 7;
+    (join(value, size), size)
+}
+
+/// Moves the 14-bit halves of a number below 2^28 apart, then the 7-bit quarters. Then sets the top
+/// bit of all but the last of its `size` bytes.
+#[inline(always)]
+const fn join(value: u32, size: usize) -> u32 {
+    let word = (value & 0x0000_3fff) | (value & 0x0fff_c000) << 2;
+    let word = (word & 0x007f_007f) | (word & 0x3f80_3f80) << 1;
+    word | (0x0080_8080 & ((1 << (8 * (size - 1))) - 1))
+}
+
 /// Length of the buffer of [`write_short`]: 64 offsets and one store of eight bytes.
 pub(crate) const BUFFER_LEN: usize = 72;
 
@@ -103,14 +120,9 @@ pub(crate) fn write_short(buffer: &mut [u8; BUFFER_LEN], at: &mut usize, value: 
     let from = *at & 63;
     let bits = 64 - (value | 1).leading_zeros() as usize;
     let size = usize::from(SIZES[bits & 63]);
-    // Move apart the 28-bit halves, then the 14-bit quarters, then the 7-bit groups. Then set the
-    // top bit of all but the last byte.
+    // As [`join`] does it, after the 28-bit halves are moved apart.
     if value < 1 << 28 {
-        let word = value as u32;
-        let word = (word & 0x0000_3fff) | (word & 0x0fff_c000) << 2;
-        let word = (word & 0x007f_007f) | (word & 0x3f80_3f80) << 1;
-        let word = word | (0x0080_8080 & ((1 << (8 * (size - 1))) - 1));
-        buffer[from..from + 4].copy_from_slice(&word.to_le_bytes());
+        buffer[from..from + 4].copy_from_slice(&join(value as u32, size).to_le_bytes());
     } else {
         let word = (value & 0x0fff_ffff) | (value & 0x00ff_ffff_f000_0000) << 4;
         let word = (word & 0x0000_3fff_0000_3fff) | (word & 0x0fff_c000_0fff_c000) << 2;

@@ -10,6 +10,7 @@ pub mod cursor;
 pub mod date;
 pub mod dcpi;
 pub mod dhat;
+mod encode_buf;
 pub mod error;
 pub mod gmon;
 pub mod heaptrack;
@@ -30,4 +31,5 @@ pub mod tape;
 
 pub use abi::Abi;
 pub use cursor::Cursor;
+pub use encode_buf::EncodeBuf;
 pub use error::{Ending, Error, Format, Kind, ReadError, Result, Validation};

@@ -6,6 +6,7 @@
 //! records. [`Writer`] appends to a `Vec`. [`Shape`] describes what a record does not say of its
 //! encoding.
 
+mod columns;
 mod dump;
 pub mod layout;
 mod names;
@@ -17,6 +18,7 @@ mod window;
 mod writer;
 
 pub use crate::ReadError;
+pub use columns::{Columns, most_bytes, restore};
 pub use dump::dump;
 pub use layout::{Header, Location, Record};
 pub use reader::{Numbers, Reader};

@@ -9,6 +9,7 @@
 //! and removal both files exist: the tape's chunks show which one is valid.
 
 use crate::access::{let_read, make_folder};
+use crate::compression::Compression;
 use crate::quota::Quota;
 use crate::replace::{Durability, replace_file};
 use crate::session::Session;
@@ -113,7 +114,12 @@ fn pack(
 }
 
 fn column(packer: &mut Packer, kind: u8, plain: &[u8], codec: (Codec, i32)) -> io::Result<Column> {
-    let (codec, level) = if plain.len() < SMALL_COLUMN { (Codec::Plain, 0) } else { codec };
+    let (codec, level) = match codec.0 {
+        _ if plain.len() < SMALL_COLUMN => (Codec::Plain, 0),
+        // What the columns of a trace are compressed by.
+        Codec::Columns => (Codec::Zstd, codec.1),
+        Codec::Plain | Codec::Lz4 | Codec::Zstd => codec,
+    };
     let mut stored = Vec::new();
     packer.pack(codec, plain, level, &mut stored)?;
     Ok(Column { kind, codec: codec as u8, plain_length: plain.len() as u32, stored: tape::field::Text(stored) })
@@ -135,7 +141,7 @@ impl Files {
         let reader = session.options.reader;
         let mut tape = AppendFile::create(folder.join(TAPE), reader)?;
         tape.append(&framed)?;
-        let final_codec = (session.options.codec, session.options.level);
+        let Compression { codec, level } = session.options.compression;
         Ok(Files {
             folder,
             reader,
@@ -143,7 +149,7 @@ impl Files {
             tape,
             trace: None,
             codec: Codec::Plain,
-            final_codec,
+            final_codec: (codec, level),
             packed: Vec::new(),
             framed,
             round: 0,

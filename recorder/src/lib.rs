@@ -34,6 +34,7 @@ pub mod cgroup;
 pub mod chunk_journal;
 pub mod clock;
 pub mod code;
+pub mod compression;
 pub mod crash;
 pub mod daemon;
 pub mod digest;

@@ -1,9 +1,9 @@
 //! The options of a recording.
 
+use crate::compression::Compression;
 use crate::name_store::NameStore;
 use crate::quota::Quota;
 use formats::pattern::Pattern;
-use formats::tape::Codec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -30,10 +30,8 @@ pub struct Options {
     pub ring_bytes: u64,
     /// Maximum number of threads at once.
     pub slots: u32,
-    /// Compression of the trace and the columns.
-    pub codec: Codec,
-    /// Level of the codec; 0 is its fast default.
-    pub level: i32,
+    /// Compression of the trace and of the tape's columns.
+    pub compression: Compression,
     /// Label that is stored in the tape.
     pub label: String,
     /// Whether processes other than the first are recorded.
@@ -150,8 +148,7 @@ impl Default for Options {
             sample_bytes: 0,
             ring_bytes: limits::RING_BYTES,
             slots: limits::SLOTS,
-            codec: Codec::Zstd,
-            level: LEVEL,
+            compression: Compression::ZSTD,
             label: String::new(),
             children: true,
             only: Vec::new(),
@@ -168,12 +165,6 @@ impl Default for Options {
         }
     }
 }
-
-/// Default level of the compression. Measured with `examples/stages.rs` on a fully loaded machine,
-/// trace and columns, in nanoseconds and bytes per event: level 1 takes 48 ns for 7.1 bytes
-/// (random), 44 for 4.1 (bulk); level -1 45 for 8.3 and 43 for 4.9; level 3 92 for 6.7 and 73 for
-/// 4.1; LZ4 31 for 10.0 and 24 for 7.5.
-pub const LEVEL: i32 = 1;
 
 /// What [`is_ring`] accepts, as the end of an error message.
 pub const RING_SIZES: &str = "must be a power of two from 4KiB to 1GiB";

@@ -1,7 +1,7 @@
 //! Encodes effects as the bytes of a chunk: MTRC records, and the tape's columns for them.
 
 use crate::live::Call;
-use formats::leb128;
+use formats::EncodeBuf;
 use formats::mtrc::layout::{ALLOC, FREE, RESIZE};
 use formats::mtrc::{self, Location};
 use formats::tape::field::Field;
@@ -36,71 +36,10 @@ impl Chunk {
     }
 }
 
-/// A buffer that is written in place: the content ends at `length`, and arbitrary bytes follow.
-#[derive(Debug, Default)]
-struct EncodeBuf {
-    bytes: Vec<u8>,
-    length: usize,
-}
-
-impl EncodeBuf {
-    fn over(mut bytes: Vec<u8>) -> EncodeBuf {
-        let length = bytes.len();
-        bytes.resize(length + PAGE, 0);
-        EncodeBuf { bytes, length }
-    }
-
-    /// Creates an empty buffer in the memory of `spare`. Its bytes need not be cleared.
-    fn reusing(spare: Vec<u8>) -> EncodeBuf {
-        EncodeBuf { bytes: spare, length: 0 }
-    }
-
-    #[inline(always)]
-    fn reserve<const N: usize>(&mut self) -> &mut [u8; N] {
-        if self.length + N > self.bytes.len() {
-            self.bytes.resize(self.length + PAGE, 0);
-        }
-        self.bytes[self.length..].first_chunk_mut().unwrap_or_else(|| unreachable!("a page is larger than any room"))
-    }
-
-    /// Appends a number in LEB128: writes four bytes at once, of which only those of the number
-    /// count.
-    #[inline(always)]
-    fn put(&mut self, value: u64) {
-        if value >= 1 << 28 {
-            return self.append(|bytes| leb128::write(bytes, value));
-        }
-        let size = (38 - (value as u32 | 1).leading_zeros()) / 7;
-        let word = value as u32;
-        let word = (word & 0x0000_3fff) | (word & 0x0fff_c000) << 2;
-        let word = (word & 0x007f_007f) | (word & 0x3f80_3f80) << 1;
-        let word = word | (0x0080_8080 & ((1 << (8 * (size - 1))) - 1));
-        *self.reserve() = word.to_le_bytes();
-        self.length += size as usize;
-    }
-
-    /// Appends bytes with a function.
-    #[cold]
-    fn append(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        self.bytes.truncate(self.length);
-        write(&mut self.bytes);
-        self.length = self.bytes.len();
-    }
-
-    fn take(self) -> Vec<u8> {
-        let mut bytes = self.bytes;
-        bytes.truncate(self.length);
-        bytes
-    }
-}
-
 /// Returns the format of traces, which mpatrol's own reader can read too.
 fn padded() -> mtrc::Options {
     mtrc::Options { padding: true, ..mtrc::Options::default() }
 }
-
-/// Number of bytes by which a buffer grows.
-const PAGE: usize = 4096;
 
 /// Writes the trace of one process, chunk by chunk.
 #[derive(Debug)]
@@ -135,11 +74,11 @@ impl Trace {
         let mut writer = mtrc::Writer::new(padded());
         let mut header = Vec::new();
         writer.header(&mut header);
-        let column = || EncodeBuf::over(Vec::new());
+        let column = EncodeBuf::default;
         Trace {
             writer,
             commit: tape::Chunk::default(),
-            plain: EncodeBuf::over(header),
+            plain: EncodeBuf::from(header),
             entries: column(),
             ticks: column(),
             sites: column(),
@@ -166,7 +105,7 @@ impl Trace {
 
     /// Returns the number of uncompressed bytes so far.
     pub fn plain_bytes(&self) -> u64 {
-        self.plain_offset + self.plain.length as u64
+        self.plain_offset + self.plain.len() as u64
     }
 
     /// Returns whether no chunk was finished yet, so that the header was not written either.
@@ -181,10 +120,9 @@ impl Trace {
             self.start(tick);
         }
         self.commit.events += 1;
-        *self.entries.reserve() = [entry];
-        self.entries.length += 1;
+        self.entries.byte(entry);
         let tick = tick.max(self.last_tick);
-        self.ticks.put(tick - self.last_tick);
+        self.ticks.number(tick - self.last_tick);
         self.last_tick = tick;
     }
 
@@ -195,8 +133,8 @@ impl Trace {
 
     #[inline(always)]
     fn record<const N: usize>(&mut self, tag: u8, numbers: [u64; N], thread: u32) {
-        let size = self.writer.compose(self.plain.reserve(), tag, numbers, thread.into());
-        self.plain.length += size;
+        let writer = &mut self.writer;
+        let size = self.plain.write(|buffer| writer.compose(buffer, tag, numbers, thread.into()));
         if size == 0 {
             self.record_carefully(tag, &numbers, thread);
         }
@@ -214,9 +152,9 @@ impl Trace {
 
     #[inline(always)]
     fn put_allocation(&mut self, site: u32, weight: u64) {
-        self.sites.put(site.into());
+        self.sites.number(site.into());
         if self.has_weights {
-            self.weights.put(weight);
+            self.weights.number(weight);
         }
     }
 
@@ -234,9 +172,9 @@ impl Trace {
     #[inline(always)]
     fn previous(&mut self, index: u64, previous: Option<(u32, u64)>) {
         if index < self.next_index {
-            self.previous.put(previous.map_or(0, |(site, _)| u64::from(site) + 1));
+            self.previous.number(previous.map_or(0, |(site, _)| u64::from(site) + 1));
             if let Some((_, bytes)) = previous {
-                self.previous.put(bytes);
+                self.previous.number(bytes);
             }
         }
     }
@@ -257,7 +195,7 @@ impl Trace {
         self.begin(entry, call.tick);
         self.record(FREE, [index], call.thread);
         if self.free_sites {
-            self.sites.put(call.site.into());
+            self.sites.number(call.site.into());
         }
     }
 
@@ -292,14 +230,14 @@ impl Trace {
 
     /// Returns whether the open chunk has bytes that are not in the journal.
     pub fn has_unjournaled(&self) -> bool {
-        self.buffers().iter().zip(self.journaled).any(|(buffer, journaled)| buffer.length > journaled)
+        self.buffers().iter().zip(self.journaled).any(|(buffer, journaled)| buffer.len() > journaled)
     }
 
     /// Returns the open chunk, and the bytes of its trace and columns that are not in the journal.
     pub fn unjournaled(&self) -> (tape::Chunk, [&[u8]; 7]) {
         let mut buffers = self.buffers().into_iter().zip(self.journaled);
         let added = std::array::from_fn(|_| {
-            buffers.next().map_or(&[][..], |(buffer, from)| &buffer.bytes[from..buffer.length])
+            buffers.next().map_or(&[][..], |(buffer, from)| buffer.content().get(from..).unwrap_or_default())
         });
         let chunk = tape::Chunk {
             number: self.number(),
@@ -313,15 +251,13 @@ impl Trace {
 
     /// Records that all bytes of the open chunk are in the journal.
     pub fn was_journaled(&mut self) {
-        self.journaled = self.buffers().map(|buffer| buffer.length);
+        self.journaled = self.buffers().map(EncodeBuf::len);
     }
 
     /// Finishes the chunk and starts the next one in the memory of `spare`.
     pub fn finish_chunk(&mut self, mut spare: Chunk) -> Chunk {
         spare.clear();
         let Chunk { plain, columns, threads, .. } = spare;
-        let replace =
-            |buffer: &mut EncodeBuf, spare: Vec<u8>| std::mem::replace(buffer, EncodeBuf::reusing(spare)).take();
         let buffers = [
             &mut self.entries,
             &mut self.ticks,
@@ -332,8 +268,8 @@ impl Trace {
         ];
         let mut buffers = buffers.into_iter();
         let columns =
-            columns.map(|(kind, spare)| (kind, buffers.next().map_or(Vec::new(), |buffer| replace(buffer, spare))));
-        let plain = replace(&mut self.plain, plain);
+            columns.map(|(kind, spare)| (kind, buffers.next().map_or(Vec::new(), |buffer| buffer.replace(spare))));
+        let plain = self.plain.replace(plain);
         (self.number, self.journaled) = (self.number + 1, [0; 7]);
         let mut commit = std::mem::take(&mut self.commit);
         commit.number = self.number;

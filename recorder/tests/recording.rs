@@ -6,6 +6,7 @@ mod common;
 use common::fake::{Process, Thread, connect, hello, say};
 use common::{Random, TestRecorder};
 use heaptape_formats::tape::{self, Codec, END_RUNNING, Entry};
+use heaptape_recorder::compression::Compression;
 use heaptape_recorder::options::{Options, Overflow};
 use heaptape_wire::{Op, Record};
 use std::collections::HashMap;
@@ -129,8 +130,9 @@ fn every_event_of_one_thread_comes_back() {
 
 #[test]
 fn a_long_one_is_compressed_in_every_way() {
-    for codec in [Codec::Plain, Codec::Lz4, Codec::Zstd] {
-        let back = one_thread(Options { codec, ..Options::default() }, 400_000);
+    for codec in [Codec::Plain, Codec::Lz4, Codec::Zstd, Codec::Columns] {
+        let compression = Compression { codec, level: 0 };
+        let back = one_thread(Options { compression, ..Options::default() }, 400_000);
         assert!(back.chunks.len() > 2 && back.chunks.iter().all(|chunk| chunk.codec == codec as u8));
     }
 }

@@ -3,10 +3,12 @@
 //! bytes, is refilled only if fewer than 5 are left before a number, and a longer number is read
 //! from beyond its end.
 
+use heaptape_formats::tape::Codec;
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Program, target, test_env};
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 
 /// The buffer of mptrace: the file, the offset of the next byte, and the end of the buffer.
@@ -98,11 +100,14 @@ struct Tally {
 /// Returns the plain bytes of a trace, compressed or not.
 fn plain(trace: &Path) -> Vec<u8> {
     let stored = fs::read(trace).expect("the trace");
-    if trace.extension().is_some_and(|suffix| suffix == "zst") {
-        zstd::decode_all(&stored[..]).expect("zstd")
-    } else {
-        stored
-    }
+    let codec = match trace.extension().and_then(|suffix| suffix.to_str()) {
+        Some("zst") => Codec::Zstd,
+        Some("columns") => Codec::Columns,
+        _ => Codec::Plain,
+    };
+    let mut bytes = Vec::new();
+    codec.reader(&stored[..]).and_then(|mut reader| reader.read_to_end(&mut bytes)).expect("a complete file");
+    bytes
 }
 
 #[test]
@@ -110,7 +115,7 @@ fn mptrace_reads_plain_traces_of_any_size() {
     // A position-independent program: its addresses take 7 bytes, and a number crosses the edge
     // about once in eight buffers.
     let program = target::c("threads");
-    for codec in ["zstd", "plain"] {
+    for codec in ["zstd", "plain", "columns"] {
         let run = Program::new(&program).args(["4", "60000"]).option("--compress").option(codec);
         let recording = run.recorded().success().complete();
         let process = recording.report().only("threads").clone();

@@ -1,6 +1,7 @@
 //! A live trace on a pipe: `record -o -` and `heaptape stream`.
 
 use heaptape_formats::mtrc::{Record, Stream};
+use heaptape_formats::tape::Codec;
 use heaptape_tests::run::finish;
 use heaptape_tests::{Outcome, Program, own, target, test_env, torture};
 use std::fs::File;
@@ -39,10 +40,18 @@ fn trace(folder: &Path) -> Vec<u8> {
     if path.extension().is_some_and(|extension| extension == "zst") {
         // A killed recorder may leave half a frame after its last commit.
         let _ = zstd::Decoder::new(file).expect("zstd").read_to_end(&mut bytes);
+    } else if path.extension().is_some_and(|extension| extension == "columns") {
+        let _ = Codec::Columns.reader(file).expect("columns").read_to_end(&mut bytes);
     } else {
         { file }.read_to_end(&mut bytes).expect("reads");
     }
     bytes
+}
+
+fn from_python(script: &Path, folder: &Path) -> Command {
+    let mut command = Command::new("python3");
+    command.args([script, folder]);
+    command
 }
 
 fn stream(arguments: &[&std::ffi::OsStr]) -> Outcome {
@@ -55,8 +64,9 @@ fn stream(arguments: &[&std::ffi::OsStr]) -> Outcome {
 /// not.
 #[test]
 fn finished_recording_is_streamed_unchanged() {
-    for (rounds, threads) in [("10", "1"), ("300000", "2")] {
-        let recording = Program::new(target::c("pairs")).args([rounds, threads]).recorded().success().complete();
+    for (rounds, threads, codec) in [("10", "1", "zstd"), ("300000", "2", "zstd"), ("40000", "2", "columns")] {
+        let program = Program::new(target::c("pairs")).args([rounds, threads]).option("--compress").option(codec);
+        let recording = program.recorded().success().complete();
         let outcome = stream(&[recording.folder.as_os_str()]);
         assert_eq!((outcome.code(), outcome.error().as_str()), (0, ""), "{outcome}");
         assert!(outcome.stdout == trace(&recording.folder), "{rounds}: the plain trace");
@@ -64,6 +74,15 @@ fn finished_recording_is_streamed_unchanged() {
         let process = report.only("pairs");
         assert_eq!(counts(&outcome.stdout), [process.allocs, process.resizes, process.frees]);
         let process_folder = recording.folder.join(&recording.about().processes[0].folder);
+        let mtrc = recording.folder.join("again.mtrc");
+        let export = recording.heaptape(&["export", "--to", "mtrc", "-o", &mtrc.to_string_lossy()]).success();
+        assert!(std::fs::read(&mtrc).expect("a trace").starts_with(b"MTRC"), "{export}");
+        std::fs::remove_file(&mtrc).expect("a trace");
+        if rounds != "300000" {
+            let script = test_env::root().join("tests/tape/read_tape.py");
+            let read = finish(from_python(&script, &process_folder), b"").success();
+            assert!(read.text().contains(&format!("allocs {}", process.allocs)), "{read}");
+        }
         assert!(stream(&[process_folder.as_os_str()]).stdout == outcome.stdout, "by the process's folder");
     }
 }
@@ -119,15 +138,22 @@ fn running_program_is_streamed_until_its_end() {
 /// reported as truncated.
 #[test]
 fn truncated_trace_is_streamed_to_its_last_event() {
-    let program = Program::new(target::c("pairs")).args(["700000", "1"]);
+    for (codec, suffix, length) in [("zstd", "zst", 3 << 20), ("columns", "columns", 1 << 20)] {
+        streams_truncated_trace(codec, suffix, length);
+    }
+}
+
+/// Kills the recorder when the trace is longer than `length` bytes.
+fn streams_truncated_trace(codec: &str, suffix: &str, length: u64) {
+    let program = Program::new(target::c("pairs")).args(["700000", "1"]).option("--compress").option(codec);
     let recording = program.recorded_while(|command, folder| {
         let survivor = heaptape_tests::run::survivor(command);
         let start = Instant::now();
         // Several chunks, so that the first ones are committed.
-        let is_long = |path: PathBuf| std::fs::metadata(path).is_ok_and(|about| about.len() > 3 << 20);
+        let is_long = |path: PathBuf| std::fs::metadata(path).is_ok_and(|about| about.len() > length);
         let has_chunk = || {
             std::fs::read_dir(folder).is_ok_and(|mut entries| {
-                entries.any(|entry| entry.is_ok_and(|entry| is_long(entry.path().join("trace.mtrc.zst"))))
+                entries.any(|entry| entry.is_ok_and(|entry| is_long(entry.path().join(format!("trace.mtrc.{suffix}")))))
             })
         };
         while !has_chunk() && start.elapsed() < Duration::from_secs(20) {

@@ -20,7 +20,7 @@ MAX_PAYLOAD = 64 << 20
 MAX_CHUNK = 16 << 20
 PAGE, HUGETLB = 4096, 8
 INHERITED, IMPLIED, CARRIED, INHERITED_EMPTY = 40, 41, 42, 43
-TRACES = {0: "trace.mtrc", 1: "trace.mtrc.lz4", 2: "trace.mtrc.zst"}
+TRACES = {0: "trace.mtrc", 1: "trace.mtrc.lz4", 2: "trace.mtrc.zst", 3: "trace.mtrc.columns"}
 TOOLS = {1: ["lz4", "-d", "-c"], 2: ["zstd", "-d", "-c", "-q"]}
 
 
@@ -169,6 +169,53 @@ def records(data, complain):
         at += 16 + length
 
 
+def number(value):
+    """Returns a number in its shortest encoding."""
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes(out + bytes([value]))
+
+
+def signed(value):
+    return value >> 1 ^ -(value & 1)
+
+
+def records_of_columns(stored):
+    """Returns the plain bytes of a frame of columns."""
+    magic, plain_length, length, packed_length = struct.unpack_from("<4sIII", stored)
+    if magic != b"\xb7Col" or packed_length != len(stored) - 16:
+        raise Damaged("not a frame of columns")
+    joined = unpacked(2, stored[16:], length)
+    lengths, at, columns = struct.unpack_from("<6I", joined), 24, []
+    for each in lengths:
+        columns.append(Bytes(joined[at : at + each]))
+        at += each
+    if at != length:
+        raise Damaged("columns of another length")
+    kinds, threads, indexes, addresses, sizes, others = columns
+    out, thread, last, known = [], 0, 0, [0] * 16
+    while kinds.more():
+        kind = kinds.byte()
+        if kind & 3 == 3:
+            out.append(others.text())
+            continue
+        thread = threads.number() if kind & 4 else thread
+        difference = signed(indexes.number()) if kind & 8 else 0
+        index = (last + 1 + difference if kind & 3 == 0 else last - difference) % 2**64
+        last = index if kind & 3 == 0 else last
+        record = b"ARF"[kind & 3 : (kind & 3) + 1] + number(index)
+        if kind & 3 != 2:
+            difference = signed(addresses.number())
+            known[thread % 16] = (known[thread % 16] + (difference if kind & 16 else difference * 16)) % 2**64
+            record += number(known[thread % 16]) + number(sizes.number())
+        out.append(record + number(thread) + bytes(3))
+    if any(column.more() for column in columns):
+        raise Damaged("more values than records")
+    return b"".join(out)
+
+
 def unpacked(codec, stored, length):
     if length > MAX_CHUNK or len(stored) > MAX_CHUNK:
         raise Damaged("longer than 16 MiB")
@@ -179,6 +226,8 @@ def unpacked(codec, stored, length):
         if tool.returncode:
             raise Damaged(f"{TOOLS[codec][0]}: {tool.stderr.decode(errors='replace').strip()}")
         plain = tool.stdout
+    elif codec == 3:
+        plain = records_of_columns(stored)
     else:
         raise Damaged(f"codec {codec} is not known")
     if len(plain) != length:

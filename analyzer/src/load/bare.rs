@@ -137,6 +137,7 @@ pub fn unpacking(mut from: impl Read + 'static) -> std::io::Result<Box<dyn Read>
         Some(Compression::Gzip) => Ok(Box::new(flate2::read::MultiGzDecoder::new(std::io::BufReader::new(complete)))),
         Some(Compression::Zstd) => Codec::Zstd.reader(complete),
         Some(Compression::Lz4) => Codec::Lz4.reader(complete),
+        Some(Compression::Columns) => Codec::Columns.reader(complete),
     }
 }
 

@@ -36,7 +36,7 @@ pub fn name_profile(recording: &Recording, plain: u64) -> Result<(), Error> {
             FunctionLookup { process, symbols: &mut symbols, names: FxHashMap::default(), last: Default::default() };
         let mut input = BufReader::with_capacity(BUFFER_BYTES, file);
         let written = match codec {
-            Codec::Zstd => replace(&path, codec.suffix(), |out| {
+            Codec::Zstd | Codec::Columns => replace(&path, Codec::Zstd.suffix(), |out| {
                 let mut out = zstd::Encoder::new(out, ZSTD_LEVEL)?;
                 mptl::add_names(&mut input, &mut out, &mut known)?;
                 out.finish().map(drop)

@@ -6,6 +6,7 @@
 
 use super::layout::{ALLOC, FREE, HEAP, Header, INTERNAL, Location, MAGIC, RESIZE, Record};
 use super::names::WriterCache;
+use super::reader::Numbers;
 use super::shape::{Name, Shape};
 use super::window::Window;
 use crate::leb128;
@@ -139,6 +140,18 @@ impl Writer {
         let size = compose(buffer, tag, &numbers, Some(&Location::thread(thread)));
         self.window.offset += size as u64;
         size
+    }
+
+    /// Appends a record without names.
+    #[inline]
+    pub fn numbers(&mut self, out: &mut Vec<u8>, numbers: &Numbers) {
+        let &Numbers { tag, index, address, size, thread } = numbers;
+        let location = Location::thread(thread);
+        match tag {
+            ALLOC | RESIZE => self.put(out, tag, [index, address, size], Some(&location)),
+            FREE => self.put(out, tag, [index], Some(&location)),
+            _ => self.put(out, tag, [address, size], None),
+        }
     }
 
     /// Appends a record of any kind.

@@ -281,18 +281,22 @@ fn measure_codecs(batches: &[Batch], nodes: &[NodeValue], level: Option<i32>) {
     let per = |bytes: usize| bytes as f64 / events as f64;
     println!("   plain bytes: trace {:.1}, columns {:.1}", per(plain), per(columns));
     let codecs: Vec<(Codec, i32)> = match level {
-        Some(level) if level != 0 => vec![(Codec::Zstd, level)],
-        _ => [-7, -5, -3, -1, 1, 2, 3].into_iter().map(|level| (Codec::Zstd, level)).chain([(Codec::Lz4, 0)]).collect(),
+        Some(level) if level != 0 => vec![(Codec::Zstd, level), (Codec::Columns, level)],
+        _ => [-7, -5, -3, -1, 1, 2, 3]
+            .into_iter()
+            .flat_map(|level| [(Codec::Zstd, level), (Codec::Columns, level)])
+            .chain([(Codec::Lz4, 0)])
+            .collect(),
     };
     for (codec, level) in codecs {
         let pack = |part: &dyn Fn(&Chunk) -> Vec<&Vec<u8>>| {
             let (mut best, mut size, mut packed) = (f64::MAX, 0, Vec::new());
+            let mut packer = tape::Packer::default();
             for _ in 0..REPEATS {
                 let begun = Instant::now();
                 size = 0;
                 for bytes in chunks.iter().flat_map(part) {
-                    packed.clear();
-                    codec.pack(bytes, level, &mut packed).expect("packs");
+                    packer.pack(codec, bytes, level, &mut packed).expect("packs");
                     size += packed.len();
                 }
                 best = best.min(ns(begun));

@@ -40,7 +40,8 @@ fn unpack(codec: u8, stored: &[u8], length: u64) -> Vec<u8> {
 /// Reads the folder of a process, whose trace must be compressed.
 pub fn read(folder: &Path) -> Recorded {
     let tape = std::fs::read(folder.join("events.tape")).expect("a tape");
-    let trace = std::fs::read(folder.join("trace.mtrc.zst")).expect("a compressed trace");
+    let read = |codec: Codec| std::fs::read(folder.join(format!("trace.mtrc{}", codec.suffix()))).ok();
+    let trace = read(Codec::Zstd).or_else(|| read(Codec::Columns)).expect("a compressed trace");
     let mut reader = Reader::new(&tape).expect("a tape");
     let mut recorded = Recorded::default();
     loop {

@@ -2,6 +2,7 @@
 //! exits, and with the default paths.
 
 use super::address::Address;
+use crate::compression::Compression;
 use crate::options::{Mode, Options, Overflow, Window};
 use formats::pattern::Pattern;
 use formats::quantity::{Size, Time};
@@ -40,6 +41,8 @@ pub struct Config {
     pub asks_programs: bool,
     /// Size of the ring of each thread, in bytes.
     pub ring: u64,
+    /// Compression of traces and of the columns of tapes.
+    pub compression: Compression,
     /// Time between a profile's snapshots.
     pub snapshot: Duration,
     /// Length of an epoch.
@@ -312,6 +315,7 @@ impl Choice {
             ring_bytes: config.ring,
             label: label.to_owned(),
             mode: self.mode,
+            compression: config.compression,
             snapshot: config.snapshot,
             window: config.window,
             folds: true,
@@ -443,6 +447,7 @@ impl Default for Config {
             programs: Vec::new(),
             asks_programs: true,
             ring: wire::limits::RING_BYTES,
+            compression: Compression::COLUMNS,
             snapshot: Duration::from_secs(15),
             epoch: Duration::from_secs(3600),
             keep_age: Duration::from_secs(30 * 86_400),

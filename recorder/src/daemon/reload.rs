@@ -96,6 +96,7 @@ fn settings(config: &Config) -> Vec<(&'static str, String, Effect)> {
         ("overflow", config.overflow.to_string(), Now),
         ("ask-programs", config.asks_programs.to_string(), Now),
         ("ring", size(config.ring), Now),
+        ("compress", config.compression.to_string(), Now),
         ("snapshot", time(config.snapshot), Now),
         ("epoch", time(config.epoch), Now),
         ("keep-age", time(config.keep_age), Now),

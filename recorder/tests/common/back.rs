@@ -63,7 +63,7 @@ fn unpack(codec: u8, stored: &[u8], length: u64) -> Vec<u8> {
 /// Reads a folder; anything that is not as it should be is a failed test.
 pub fn read(folder: &Path) -> Back {
     let bytes = std::fs::read(folder.join("events.tape")).expect("a tape");
-    let traces: Vec<_> = ["trace.mtrc", "trace.mtrc.zst", "trace.mtrc.lz4"]
+    let traces: Vec<_> = ["trace.mtrc", "trace.mtrc.zst", "trace.mtrc.lz4", "trace.mtrc.columns"]
         .iter()
         .filter_map(|name| std::fs::read(folder.join(name)).ok())
         .collect();
