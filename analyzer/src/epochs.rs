@@ -219,10 +219,12 @@ mod tests {
         for name in
             ["7/202611210800", "7/202611210900", "7/202611210900-0002", "7/flight", "8/202611220000", "x/202611210800"]
         {
-            std::fs::create_dir_all(dir.path().join(name).join("1.true")).unwrap_or_else(|error| panic!("{error}"));
+            let folder = dir.path().join(name).join("1.true");
+            std::fs::create_dir_all(&folder).unwrap_or_else(|error| panic!("{error}"));
+            std::fs::write(folder.join(PROFILE), "").unwrap_or_else(|error| panic!("{error}"));
         }
         // An epoch without files is not listed.
-        std::fs::create_dir(dir.path().join("8/202611220001")).unwrap_or_else(|error| panic!("{error}"));
+        std::fs::create_dir_all(dir.path().join("8/202611220001/2.true")).unwrap_or_else(|error| panic!("{error}"));
         let find = |query: EpochQuery| -> Vec<String> {
             let found = find(dir.path(), &query).unwrap_or_else(|error| panic!("{error}"));
             found.iter().map(|path| path.file_name().unwrap_or_default().to_string_lossy().into_owned()).collect()

@@ -1,5 +1,6 @@
 //! What a report needs and a recording does not hold.
 
+use super::filter::NEEDS_EVENTS;
 use std::path::PathBuf;
 
 /// The reason why the recording cannot answer a question.
@@ -41,8 +42,8 @@ pub enum Unanswerable {
     OnlySums(PathBuf),
     /// The recording is a profile that has no live bytes over time.
     #[error(
-        "the recording holds no live bytes over time, only sums at the end, which `heaptape sites` lists: a profile has \
-         them after 8 s, and a trace at any time"
+        "{NEEDS_EVENTS}, which `heaptape sites` lists. heaptape's own profiles have live bytes over time after 8 s, its \
+         traces at any time"
     )]
     NoHistory,
     /// Frees were recorded without their stacks.
