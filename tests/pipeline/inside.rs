@@ -67,29 +67,53 @@ fn operators_of_linked_in_allocators_are_recorded_once() {
     }
 }
 
-/// Builds the Rust program with an allocator.
-fn rust(allocator: &str, profile: &str) -> PathBuf {
-    let folder = test_env::kept().join("inside").join(allocator);
-    let result = Command::new("cargo")
-        .args(["build", "--quiet", "--locked", "--features", allocator, "--profile", profile, "--manifest-path"])
-        .arg(test_env::programs().join("inside/Cargo.toml"))
-        .arg("--target-dir")
-        .arg(&folder)
-        .output()
-        .expect("cargo");
-    assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
-    folder.join(profile).join("inside")
+/// A build of the Rust program.
+#[derive(Clone, Copy, Debug)]
+struct Build {
+    /// The allocator, or `system` for that of the C library.
+    allocator: &'static str,
+    profile: &'static str,
+    /// Whether it is a static program with musl.
+    is_musl: bool,
 }
 
-/// Returns allocations, resizes, frees and bytes of the events of the allocator inside.
-fn counted_inside(recording: &Recording) -> [u64; 4] {
+/// The target of static programs with musl.
+const MUSL: &str = "x86_64-unknown-linux-musl";
+
+/// Returns whether Rust's library for musl is installed.
+fn has_musl() -> bool {
+    let output = Command::new("rustc").args(["--print", "target-libdir", "--target", MUSL]).output().expect("rustc");
+    let folder = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    Path::new(&folder).is_dir() && test_env::find("musl-gcc").is_some()
+}
+
+/// Builds the Rust program.
+fn rust(Build { allocator, profile, is_musl }: Build) -> PathBuf {
+    let folder = test_env::kept().join("inside").join(allocator);
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--quiet", "--locked", "--profile", profile, "--manifest-path"]);
+    cargo.arg(test_env::programs().join("inside/Cargo.toml")).arg("--target-dir").arg(&folder);
+    if allocator != "system" {
+        cargo.args(["--features", allocator]);
+    }
+    if is_musl {
+        cargo.args(["--target", MUSL]);
+    }
+    let result = cargo.output().expect("cargo");
+    assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
+    folder.join(if is_musl { MUSL } else { "" }).join(profile).join("inside")
+}
+
+/// Returns allocations, resizes, frees and bytes of the events of an allocator inside.
+fn counted_inside(recording: &Recording, number: u8) -> [u64; 4] {
     let file = recording.directory.path().join("events.json");
     let out = file.to_str().expect("a plain path");
     recording.heaptape(&["export", "--format", "json", "--events", "-o", out]).success();
     let mut counts = [0; 4];
+    let prefix = format!("allocator {}: ", number + 1);
     for line in std::fs::read_to_string(&file).expect("events").lines() {
         let event: serde_json::Value = serde_json::from_str(line).expect("JSON");
-        let Some(("allocator 1", kind)) = event["function"].as_str().and_then(|name| name.split_once(": ")) else {
+        let Some(kind) = event["function"].as_str().and_then(|name| name.strip_prefix(&prefix)) else {
             continue;
         };
         let kind = ["allocate", "resize", "free"].iter().position(|known| *known == kind).expect("a known kind");
@@ -106,27 +130,68 @@ fn own_counts(outcome: &Outcome) -> [u64; 4] {
     numbers.try_into().expect("four numbers")
 }
 
-/// Every request of a Rust program is recorded, also with fat LTO, and its leak has the stack of
-/// the program.
+/// Records a build, and asserts that all functions of its allocators are hooked, and that its leak
+/// has the stack of the program.
+fn recorded(build: Build) -> (Recording, [u64; 4]) {
+    let recording = Program::new(rust(build)).recorded();
+    let own = own_counts(&recording.outcome);
+    let recording = recording.complete();
+    let about = recording.about();
+    let process = about.processes.first().expect("a process");
+    assert!(!process.own_malloc && !process.allocators.is_empty(), "{about:#?}");
+    assert!(process.allocators.iter().all(|one| one.hooked == one.found && one.hooked > 0), "{about:#?}");
+    let leaks = recording.leaks();
+    let known = leaks.iter().find(|leak| (leak.blocks, leak.bytes) == (500, 228_000));
+    let is_named = |leak: &Leak| {
+        let functions = leak.stack.iter().filter_map(|frame| frame.function.as_deref());
+        functions.into_iter().any(|function| function.contains("leaks_here"))
+    };
+    assert!(known.is_some_and(is_named), "{build:?}: {leaks:#?}");
+    let text = recording.heaptape(&["leaks"]).success().text();
+    assert!(text.contains("leaks_here") && !text.contains("GlobalAlloc"), "{build:?}: {text}");
+    (recording, own)
+}
+
+/// Asserts that all requests of a Rust program are recorded as those of its allocator, and returns
+/// the counts of the C library's own allocator in it, if that is hooked, too.
+fn is_exact(build: Build) -> [u64; 4] {
+    let (recording, own) = recorded(build);
+    let allocators = &recording.about().processes[0].allocators;
+    let inside = allocators.iter().find(|one| one.name == build.allocator);
+    let inside = inside.unwrap_or_else(|| panic!("{build:?}: {allocators:#?}"));
+    assert_eq!(counted_inside(&recording, inside.number), own, "{build:?}");
+    assert_eq!(inside.events, own[..3].iter().sum::<u64>(), "{build:?}");
+    let other = allocators.iter().find(|one| one.name != build.allocator);
+    other.map_or([0; 4], |other| counted_inside(&recording, other.number))
+}
+
+/// Every request of a Rust program is recorded, also with fat LTO.
 #[test]
 fn rust_programs_with_mimalloc_are_recorded_exactly() {
     for profile in ["release", "fat"] {
-        let recording = Program::new(rust("mimalloc", profile)).recorded();
-        let own = own_counts(&recording.outcome);
-        let recording = recording.complete();
-        is_hooked(&recording, "mimalloc");
-        assert_eq!(counted_inside(&recording), own, "{profile}");
-        assert_eq!(recording.about().processes[0].allocators[0].events, own[..3].iter().sum::<u64>(), "{profile}");
-        let leaks = recording.leaks();
-        let known = leaks.iter().find(|leak| (leak.blocks, leak.bytes) == (500, 228_000));
-        let is_named = |leak: &Leak| {
-            let functions = leak.stack.iter().filter_map(|frame| frame.function.as_deref());
-            functions.into_iter().any(|function| function.contains("leaks_here"))
-        };
-        assert!(known.is_some_and(is_named), "{profile}: {leaks:#?}");
-        let text = recording.heaptape(&["leaks"]).success().text();
-        assert!(text.contains("leaks_here") && !text.contains("GlobalAlloc"), "{profile}: {text}");
+        assert_eq!(is_exact(Build { allocator: "mimalloc", profile, is_musl: false }), [0; 4]);
     }
+}
+
+#[test]
+fn rust_program_with_jemalloc_is_recorded_exactly() {
+    assert_eq!(is_exact(Build { allocator: "jemalloc", profile: "release", is_musl: false }), [0; 4]);
+}
+
+/// In a static program musl's own `malloc` is hooked besides the program's allocator. What musl
+/// itself requests from it is the same in a program without another allocator.
+#[test]
+fn static_rust_programs_with_musl_are_recorded_exactly() {
+    if !has_musl() {
+        return;
+    }
+    let build = Build { allocator: "mimalloc", profile: "release", is_musl: true };
+    let of_libc = is_exact(build);
+    let (recording, own) = recorded(Build { allocator: "system", ..build });
+    let allocators = &recording.about().processes[0].allocators;
+    assert_eq!(allocators.len(), 1, "{allocators:#?}");
+    let both: [u64; 4] = std::array::from_fn(|index| own[index] + of_libc[index]);
+    assert_eq!(counted_inside(&recording, allocators[0].number), both, "{own:?} and {of_libc:?} of libc");
 }
 
 /// A system that forbids to change code leaves the program as it is, and the recording says so.

@@ -47,6 +47,28 @@ fn events_of_static_programs_are_recorded_exactly() {
     }
 }
 
+/// What a static program with glibc has besides the program's own events is the same for any number
+/// of these: no event of the program is missing, and none is counted twice.
+#[test]
+fn events_of_static_glibc_programs_are_exact() {
+    for kind in &KINDS[..2] {
+        let extra = |pairs: &str| {
+            let folder = test_env::folder();
+            let file = folder.path().join("own");
+            let program = build("pairs.c", *kind).expect("gcc");
+            let recording = Program::new(program).args([pairs, "2"]).env("OWN_FILE", &file).recorded().complete();
+            let (own, report) = (own::sum(&own::read(&file)), recording.report());
+            let process = &report.processes[0];
+            let recorded = [process.allocs, process.resizes, process.frees, process.bytes_allocated];
+            let own = [own.allocs, own.resizes, own.frees, own.bytes];
+            std::array::from_fn::<_, 4, _>(|index| recorded[index].checked_sub(own[index]).expect("all are recorded"))
+        };
+        let (few, many) = (extra("10"), extra("30000"));
+        assert_eq!(few, many, "{kind:?}");
+        assert!(few[0] <= 32, "{kind:?}: {few:?}");
+    }
+}
+
 /// A leak has the stack of the program, also where the linker made no table of its unwind rules.
 #[test]
 fn leak_in_static_program_has_its_stack() {

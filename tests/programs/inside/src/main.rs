@@ -1,6 +1,7 @@
-//! A Rust program with its allocator inside: jemalloc, mimalloc or snmalloc, as the feature says.
-//! Four threads allocate. Every request is counted on the way to the allocator. At the end the
-//! program prints allocations, resizes, frees and bytes, and leaves 500 blocks of 456 bytes.
+//! A Rust program with its allocator inside: jemalloc, mimalloc or snmalloc, as the feature says,
+//! or without a feature that of the C library. Four threads allocate. Every request is counted on
+//! the way to the allocator. At the end the program prints allocations, resizes, frees and bytes,
+//! and leaves 500 blocks of 456 bytes.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::io::Write;
@@ -12,6 +13,8 @@ static INNER: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 static INNER: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[cfg(feature = "snmalloc")]
 static INNER: snmalloc_rs::SnMalloc = snmalloc_rs::SnMalloc;
+#[cfg(not(any(feature = "jemalloc", feature = "mimalloc", feature = "snmalloc")))]
+static INNER: std::alloc::System = std::alloc::System;
 
 static ALLOCS: AtomicU64 = AtomicU64::new(0);
 static RESIZES: AtomicU64 = AtomicU64::new(0);
