@@ -72,6 +72,11 @@ fn served_processes_are_selected_by_name_pid_and_label() {
     assert_eq!(pids(&["leaks_*", "--sort", "rate"]), [fast_pid, slow_pid]);
     assert_eq!(pids(&["--label", "sh?p"]), [slow_pid]);
     assert_eq!(pids(&[&other_pid.to_string()]), [other_pid]);
+    assert_eq!(pids(&["ba?k"]), [fast_pid], "a label where no name matches");
+    assert_eq!(daemon.query(&["show", "shop"])["pid"].as_u64(), Some(slow_pid));
+    assert_eq!(daemon.query(&["mode", "shop", "profile"])["processes"].as_u64(), Some(1));
+    let both = daemon.ctl(&["show", "leaks_*"]);
+    assert!(both.code() == 2 && both.error().contains(&slow_pid.to_string()), "{both}");
     let mut all = pids(&["--sort", "name"]);
     assert_eq!(all.remove(0), other_pid);
     let nobody = daemon.ctl(&["list", "nobody"]);

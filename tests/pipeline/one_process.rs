@@ -4,7 +4,7 @@
 use heaptape_tests::cgroup::Cgroup;
 use heaptape_tests::daemon::{Running, until};
 use heaptape_tests::recording::{Process, heaptape};
-use heaptape_tests::{Daemon, target};
+use heaptape_tests::{Daemon, target, test_env};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::os::unix::process::ExitStatusExt;
@@ -133,6 +133,30 @@ fn kept_flight_is_one_process_with_its_cause() {
     }
     let text = daemon.heaptape(&["report"], &folders).text().to_owned();
     assert!(text.contains("the last events were kept at 20") && text.contains("UTC: requested"), "{text}");
+    drop(running);
+}
+
+/// A push writes what profiles and traces hold, and leaves flight recordings as they are: they
+/// would be kept again at every interval.
+#[test]
+fn push_keeps_no_flight() {
+    use std::os::unix::fs::PermissionsExt;
+    let daemon = Daemon::start(&[]);
+    let running = daemon.spawn(&target::c("leaks_slowly"), &["100000", "2"], Some("flight"));
+    until_more(&daemon, 100);
+    // The program that pushes is not built for each test: where there is none, this one is found.
+    let folder = test_env::folder();
+    let helper = folder.path().join("heaptape-parquet");
+    std::fs::write(&helper, "#!/bin/sh\ncat > /dev/null\necho '{}'\n").expect("a program");
+    std::fs::set_permissions(&helper, PermissionsExt::from_mode(0o755)).expect("it can be executed");
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap_or_default());
+    let mut push = std::process::Command::new(test_env::command());
+    push.args(["push", "--to", "http://127.0.0.1:9"]).arg("--control").arg(daemon.control()).env("PATH", path);
+    let output = push.output().expect("a push");
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
+    assert!(daemon.epochs(&["--program", "leaks_slowly"]).is_empty(), "no flight is kept");
+    let metrics = daemon.ctl(&["metrics"]).text().to_owned();
+    assert!(metrics.contains("heaptape_flights_kept_total 0"), "{metrics}");
     drop(running);
 }
 

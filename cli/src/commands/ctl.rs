@@ -11,7 +11,7 @@ use heaptape_analyzer::text::{bytes, clean, count, counted};
 use heaptape_formats::pattern::Pattern;
 use heaptape_recorder::daemon::config::Choice;
 use heaptape_recorder::daemon::protocol::{
-    Attached, Detached, Details, Entry, Process, Reloaded, Request, Response, Status, Which,
+    Attached, Detached, Details, Entry, Identity, Process, Reloaded, Request, Response, Status, Which,
 };
 use serde_json::Value;
 use std::cmp::Reverse;
@@ -82,7 +82,7 @@ enum Command {
     Status,
     /// List the recorded processes and incoming streams
     List {
-        /// Pid, or pattern of names (* and ? are wildcards) [default: all]
+        /// Pid, name or label (* and ? are wildcards) [default: all]
         which: Option<String>,
         /// Only processes with this label (* and ? are wildcards)
         #[arg(long, value_name = "LABEL")]
@@ -96,7 +96,7 @@ enum Command {
     },
     /// Show one process and its call sites by live bytes
     Show {
-        /// Pid of the process, or a pattern of names that only this process has
+        /// Pid, name or label that only this process has (* and ? are wildcards)
         which: String,
         /// Maximum number of call sites
         #[arg(long = "top", alias = "sites", value_name = "N", default_value_t = 20)]
@@ -110,7 +110,7 @@ enum Command {
     /// most that time when its ring is full, with ,overflow=drop it loses the event; otherwise the
     /// daemon's configuration decides.
     Mode {
-        /// Pid, pattern of names (* and ? are wildcards), or all
+        /// Pid, name or label (* and ? are wildcards), or all
         which: String,
         /// New mode, such as trace, profile:512KiB, profile:2% or trace,overflow=wait:2s
         mode: Choice,
@@ -118,7 +118,7 @@ enum Command {
     /// Write snapshots of processes with their resident pages (`heaptape rss`), and save the events
     /// of flight recorders
     Snapshot {
-        /// Pid, pattern of names (* and ? are wildcards), or all
+        /// Pid, name or label (* and ? are wildcards), or all
         #[arg(default_value = "all")]
         which: String,
     },
@@ -135,7 +135,7 @@ enum Command {
     },
     /// Leave attached processes as they were
     Detach {
-        /// Pid, pattern of names (* and ? are wildcards), or all
+        /// Pid, name or label (* and ? are wildcards), or all
         which: String,
     },
     /// End the current epoch, which is a folder of recordings, and start the next one
@@ -148,7 +148,7 @@ enum Command {
     },
     /// Start new traces of processes in mode trace, within the epoch
     Rotate {
-        /// Pid, pattern of names (* and ? are wildcards), or all
+        /// Pid, name or label (* and ? are wildcards), or all
         #[arg(default_value = "all")]
         which: String,
     },
@@ -216,14 +216,17 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
 /// Keeps the entries of a list that match, in the order of a column.
 fn select(answer: &mut Value, which: Option<&str>, label: Option<&str>, sort: Option<Sort>, period: Period) {
     let Some(entries) = answer.as_array_mut() else { return };
-    let (name, pid) = (which.map(Pattern::whole), which.and_then(|which| which.parse::<u64>().ok()));
     let label = label.map(Pattern::whole);
     let text = |entry: &Value, key: &str| entry[key].as_str().unwrap_or_default().to_owned();
-    entries.retain(|entry| {
-        let is_named = || name.as_ref().is_none_or(|name| name.matches(text(entry, "name")));
-        pid.map_or_else(is_named, |pid| entry["pid"].as_u64() == Some(pid))
-            && label.as_ref().is_none_or(|label| label.matches(text(entry, "label")))
-    });
+    entries.retain(|entry| label.as_ref().is_none_or(|label| label.matches(text(entry, "label"))));
+    if let Some(which) = which {
+        let chosen = Which(which.to_owned()).choose(entries, |entry| Identity {
+            pid: entry["pid"].as_u64().and_then(|pid| pid.try_into().ok()).unwrap_or(0),
+            name: entry["name"].as_str().unwrap_or_default(),
+            label: entry["label"].as_str().unwrap_or_default(),
+        });
+        *entries = chosen.into_iter().cloned().collect();
+    }
     let key = match sort {
         None => return,
         Some(Sort::Name) => {

@@ -3,8 +3,7 @@
 use crate::control::Control;
 use anyhow::anyhow;
 use heaptape_analyzer::epochs::{self, EpochQuery};
-use heaptape_formats::pattern::Pattern;
-use heaptape_recorder::daemon::protocol::{Entry, Process, Request, Response, Which};
+use heaptape_recorder::daemon::protocol::{Entry, Identity, Process, Request, Response, Which};
 use std::path::PathBuf;
 
 /// Makes the daemon write the processes of a name, pid or label. Returns their folders, of all
@@ -53,15 +52,12 @@ pub fn unknown(which: &str) -> anyhow::Error {
     anyhow!("the daemon serves no process with the name, pid or label '{which}'; `heaptape ctl list` lists all")
 }
 
-/// Returns the processes with a pid, else those with a name, else those with a label.
 fn choose<'a>(served: &'a [Process], which: &str) -> Vec<&'a Process> {
-    let (pid, pattern) = (which.parse::<u32>().ok(), Pattern::whole(which));
-    let by: [&dyn Fn(&Process) -> bool; 3] =
-        [&|process| pid == Some(process.pid), &|process| pattern.matches(&process.name), &|process| {
-            pattern.matches(&process.label)
-        }];
-    let mut found = by.iter().map(|matches| served.iter().filter(|process| matches(process)).collect::<Vec<_>>());
-    found.find(|chosen| !chosen.is_empty()).unwrap_or_default()
+    Which(which.to_owned()).choose(served, |process| Identity {
+        pid: process.pid,
+        name: &process.name,
+        label: &process.label,
+    })
 }
 
 #[cfg(test)]

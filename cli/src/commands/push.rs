@@ -9,7 +9,7 @@ use heaptape_analyzer::export::parquet;
 use heaptape_analyzer::text::{bytes, clean, counted};
 use heaptape_formats::quantity::Size;
 use heaptape_recorder::daemon::config::{DEFAULT_PUSH_QUEUE, PushProtocol};
-use heaptape_recorder::daemon::protocol::{Request, Which};
+use heaptape_recorder::daemon::protocol::Request;
 use heaptape_recorder::options::Mode;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -56,7 +56,8 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         anyhow!("{} is not installed; `cargo build --release -p {}` makes it", parquet::HELPER, parquet::HELPER)
     })?;
     let control = Control::at(control);
-    control.ask(&Request::Snapshot { which: Which::default() })?;
+    // A snapshot would keep the events of flight recordings, each time.
+    control.ask(&Request::Flush)?;
     let which = live.as_deref().unwrap_or("*");
     let (state, chosen) = live::chosen(which, &control)?;
     if chosen.is_empty() && live.is_some() {

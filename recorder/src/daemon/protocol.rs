@@ -5,6 +5,7 @@
 //! older daemon does not send.
 
 use super::config::Choice;
+use formats::pattern::Pattern;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -87,7 +88,7 @@ const fn default_sites() -> u64 {
     20
 }
 
-/// Which processes a request is about: a pid, a pattern of names, or `all`.
+/// Which processes a request is about: a pid, a pattern of names or labels, or `all`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Which(pub String);
@@ -95,6 +96,33 @@ pub struct Which(pub String);
 impl Default for Which {
     fn default() -> Self {
         Which("all".into())
+    }
+}
+
+/// What a [`Which`] is compared with.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity<'a> {
+    /// Id of the process.
+    pub pid: u32,
+    /// Name of the program.
+    pub name: &'a str,
+    /// Label of the process, empty if it has none.
+    pub label: &'a str,
+}
+
+impl Which {
+    /// Returns the process with this pid, else those with this name, else those with this label.
+    pub fn choose<'a, T>(&self, all: &'a [T], identity: impl Fn(&T) -> Identity<'_>) -> Vec<&'a T> {
+        if self.0 == "all" {
+            return all.iter().collect();
+        }
+        let (pid, pattern) = (self.0.parse::<u32>().ok(), Pattern::whole(&self.0));
+        let by: [&dyn Fn(Identity) -> bool; 3] =
+            [&|one| pid == Some(one.pid), &|one| pattern.matches(one.name), &|one| {
+                !one.label.is_empty() && pattern.matches(one.label)
+            }];
+        let mut found = by.iter().map(|fits| all.iter().filter(|one| fits(identity(one))).collect::<Vec<_>>());
+        found.find(|chosen| !chosen.is_empty()).unwrap_or_default()
     }
 }
 

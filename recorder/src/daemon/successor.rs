@@ -63,7 +63,7 @@ impl Successor {
     /// Writes the path of the program of a process for the next daemon: the process may have ended
     /// by then.
     pub fn keep_program(&self, pid: u32, exe: &[u8]) {
-        let path = self.carried.join(format!("{pid}.program"));
+        let path = self.program_file(pid);
         if let Err(error) = std::fs::write(&path, exe) {
             tracing::warn!("{}: the next daemon may not know the program: {error}", path.display());
         }
@@ -71,7 +71,7 @@ impl Successor {
 
     /// Returns the path of the program that the last daemon knew; empty if it is not known.
     pub fn program(&self, pid: u32) -> Vec<u8> {
-        std::fs::read(self.carried.join(format!("{pid}.program"))).unwrap_or_default()
+        std::fs::read(self.program_file(pid)).unwrap_or_default()
     }
 
     /// Notes for the next daemon whether a process was attached, and is to be restored at the end.
@@ -94,8 +94,24 @@ impl Successor {
         self.carried.join(format!("{pid}.attached"))
     }
 
+    fn program_file(&self, pid: u32) -> PathBuf {
+        self.carried.join(format!("{pid}.program"))
+    }
+
     fn label_file(&self, pid: u32) -> PathBuf {
         self.carried.join(format!("{pid}.label"))
+    }
+
+    /// Removes what is noted of a process that has ended. Its live blocks are removed by who has
+    /// read them.
+    pub fn forget(&self, pid: u32) {
+        for path in [self.label_file(pid), self.program_file(pid), self.attached_file(pid)] {
+            if let Err(error) = std::fs::remove_file(&path)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                tracing::debug!("{}: {error}", path.display());
+            }
+        }
     }
 
     /// Removes the files of all processes but these: the others have ended meanwhile.

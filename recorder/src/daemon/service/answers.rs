@@ -6,7 +6,8 @@ use crate::crash;
 use crate::daemon::config::Choice;
 use crate::daemon::control::Answer;
 use crate::daemon::protocol::{
-    CallSite, Changed, Details, Entry, Epochs, Frame, Process, Processes, Request, Response, Status, Stopped, Which,
+    CallSite, Changed, Details, Entry, Epochs, Frame, Identity, Process, Processes, Request, Response, Status, Stopped,
+    Which,
 };
 use crate::drain::Command;
 use crate::options::Mode;
@@ -14,12 +15,14 @@ use crate::process_recording::{ProcessCommand, View, ViewFrame, ViewSite};
 use crate::session::SessionId;
 use crate::store::Callback;
 use crossbeam_channel::{Sender, bounded, unbounded};
-use formats::pattern::Pattern;
 use formats::recording::Mark;
 use formats::tape::RESIDENCY_REQUEST;
 
 /// Maximum number of call sites in the answer to `show`.
 const MAX_SITES: u64 = 1000;
+
+/// Maximum number of pids in an error.
+const MAX_LISTED: usize = 10;
 
 /// Maximum length of the name of a mark, in bytes.
 const MAX_MARK_BYTES: usize = 200;
@@ -90,14 +93,16 @@ impl Service {
     }
 
     /// Returns the processes that a request selects.
-    fn selected(&self, Which(which): &Which) -> Result<Vec<SessionId>, String> {
-        let pattern = Pattern::whole(if which == "all" { "*" } else { which });
-        let number = which.parse::<u32>().ok();
-        let ids = self.registry.select(|client| match number {
-            Some(pid) => client.pid() == pid,
-            None => pattern.matches(&client.name),
+    fn selected(&self, which: &Which) -> Result<Vec<SessionId>, String> {
+        let found = which.choose(self.registry.clients(), |client| Identity {
+            pid: client.pid(),
+            name: &client.name,
+            label: &client.label,
         });
-        if ids.is_empty() && which != "all" { Err(format!("no recorded process matches '{which}'")) } else { Ok(ids) }
+        if found.is_empty() && *which != Which::default() {
+            return Err(format!("no recorded process matches '{}'", which.0));
+        }
+        Ok(found.iter().map(|client| client.session.id).collect())
     }
 
     fn mode(&mut self, ids: &[SessionId], choice: Choice) -> Answer {
@@ -142,7 +147,14 @@ impl Service {
     }
 
     fn show(&mut self, which: &Which, max_sites: u64) -> Result<Answer, String> {
-        let [id] = self.selected(which)?[..] else { return Err("'show' needs exactly one process".into()) };
+        let found = self.selected(which)?;
+        let [id] = found[..] else {
+            let pids = found.iter().filter_map(|id| self.registry.client(*id)).map(|client| client.pid().to_string());
+            let pids: Vec<String> = pids.take(MAX_LISTED).collect();
+            let count = if found.is_empty() { "none is recorded".into() } else { format!("{} match", found.len()) };
+            let pids = if pids.is_empty() { String::new() } else { format!(" ({})", pids.join(", ")) };
+            return Err(format!("'show' needs exactly one process, and {count}{pids}"));
+        };
         let client = self.registry.client(id);
         let process = client.ok_or("the process has just ended")?.describe();
         let (reply, view) = bounded::<View>(1);

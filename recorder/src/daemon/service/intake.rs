@@ -447,7 +447,9 @@ impl Service {
         }
         // Children that share the page of the activation attach by themselves.
         client.session.mapping.header().activation.0.store(wire::area::ACTIVATION_ENABLED, Relaxed);
+        let pid = client.pid();
         self.registry.end(id, ended, keeps);
+        self.successor.forget(pid);
         self.send(Command::End(id, end));
     }
 }
