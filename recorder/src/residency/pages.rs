@@ -87,11 +87,16 @@ fn scan(pagemap: &File, page: u64, runs: &mut PageRuns) -> io::Result<()> {
         // no more results than that.
         let found = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut argument) };
         let Ok(found) = usize::try_from(found) else { return Err(io::Error::last_os_error()) };
-        ranges.iter().take(found).for_each(|range| runs.push(run_of(range, page)));
-        if argument.walk_end <= argument.start {
+        let found = &ranges[..found.min(RANGES)];
+        found.iter().for_each(|range| runs.push(run_of(range, page)));
+        let Some(last) = found.last() else { return Ok(()) };
+        // The kernel collects 512 ranges at once. If it has come to the end, `walk_end` is where
+        // the last full collection has ended, which is before the last range (Linux 6.18).
+        let next = argument.walk_end.max(last.end);
+        if next <= argument.start {
             return Err(io::Error::from(io::ErrorKind::InvalidData));
         }
-        argument.start = argument.walk_end;
+        argument.start = next;
     }
     Ok(())
 }
@@ -163,14 +168,17 @@ mod tests {
     fn unpacked(runs: PageRuns) -> Vec<PageRun> {
         let mut snapshot = Residency::default();
         runs.pack_into(&mut snapshot).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(snapshot.unlisted_pages, 0, "pages are out of order");
         snapshot.runs().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// A block of which every second page was written, seen by both ways of reading.
+    /// A block of which every second page was written, seen by both ways of reading. It has more
+    /// ranges than the kernel collects at once (512), and more than one call returns.
     #[test]
     fn written_pages_are_found_by_scan_and_by_reading() {
         const PAGE: usize = 4096;
-        const PAGES: NonZeroUsize = NonZeroUsize::new(62 * PAGE).unwrap();
+        const WRITTEN: usize = RANGES + 700;
+        const PAGES: NonZeroUsize = NonZeroUsize::new(2 * WRITTEN * PAGE).unwrap();
         // The allocator might return memory whose pages were written before.
         // SAFETY: a new private mapping, which nothing else refers to.
         let block = unsafe {
@@ -180,9 +188,9 @@ mod tests {
             std::slice::from_raw_parts_mut(block.as_ptr().cast::<u8>(), PAGES.get())
         };
         let start = block.as_ptr() as usize;
-        (0..31).for_each(|page| block[2 * page * PAGE] = 1);
+        (0..WRITTEN).for_each(|page| block[2 * page * PAGE] = 1);
         let pagemap = File::open("/proc/self/pagemap").unwrap_or_else(|error| panic!("{error}"));
-        let range = (start as u64, (start + 62 * PAGE) as u64);
+        let range = (start as u64, (start + 2 * WRITTEN * PAGE) as u64);
         let written = |runs: PageRuns| -> Vec<u64> {
             let (first, end) = (range.0 / PAGE as u64, range.1 / PAGE as u64);
             let inside = |page: &u64| (first..end).contains(page);
@@ -191,7 +199,7 @@ mod tests {
         };
         let mut read_runs = PageRuns::default();
         read(&pagemap, PAGE as u64, [range].into_iter(), &mut read_runs).unwrap_or_else(|error| panic!("{error}"));
-        let expected: Vec<u64> = (0..31).map(|page| range.0 / PAGE as u64 + 2 * page).collect();
+        let expected: Vec<u64> = (0..WRITTEN as u64).map(|page| range.0 / PAGE as u64 + 2 * page).collect();
         assert_eq!(written(read_runs), expected);
         let mut scan_runs = PageRuns::default();
         match scan(&pagemap, PAGE as u64, &mut scan_runs) {
