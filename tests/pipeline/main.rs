@@ -73,6 +73,7 @@ mod record_signals;
 mod refusals;
 mod rights;
 mod rss;
+mod rss_adds_up;
 mod same_output;
 mod sandboxes;
 mod schemas;

@@ -5,17 +5,23 @@ use heaptape_tests::daemon::{Daemon, until};
 use heaptape_tests::{Program, Recording, target};
 use serde_json::Value;
 
-/// Returns the report on the process with the most resident memory.
+/// Returns the reports on all processes that have one.
 #[track_caller]
-fn rss(recording: &Recording, arguments: &[&str]) -> Value {
+pub(super) fn all_rss(recording: &Recording, arguments: &[&str]) -> Vec<Value> {
     let output = recording.heaptape(&[&["rss", "--json"], arguments].concat()).success();
     let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let processes = answer["processes"].as_array().expect("processes").iter();
-    let largest = processes.max_by_key(|process| process["rss"]["resident_bytes"].as_u64());
-    largest.expect("a process")["rss"].clone()
+    processes.map(|process| process["rss"].clone()).filter(|report| !report.is_null()).collect()
 }
 
-fn part(report: &Value, name: &str) -> u64 {
+/// Returns the report on the process with the most resident memory.
+#[track_caller]
+pub(super) fn rss(recording: &Recording, arguments: &[&str]) -> Value {
+    let reports = all_rss(recording, arguments).into_iter();
+    reports.max_by_key(|report| report["resident_bytes"].as_u64()).expect("a process")
+}
+
+pub(super) fn part(report: &Value, name: &str) -> u64 {
     let parts = report["parts"].as_array().expect("parts");
     let found = parts.iter().find(|part| part["name"] == name).expect("the part");
     found["bytes"].as_u64().expect("bytes")
@@ -23,7 +29,7 @@ fn part(report: &Value, name: &str) -> u64 {
 
 /// Asserts that the parts add up to what the kernel counts, within a hundredth.
 #[track_caller]
-fn assert_adds_up(report: &Value) {
+pub(super) fn assert_adds_up(report: &Value) {
     let number = |key: &str| report[key].as_u64().unwrap_or_else(|| panic!("{key}: {report:#}"));
     let (sum, resident) = (number("sum_bytes"), number("resident_bytes"));
     assert!(sum.abs_diff(resident) * 100 <= resident, "{sum} and {resident}: {report:#}");
@@ -31,8 +37,8 @@ fn assert_adds_up(report: &Value) {
     assert_eq!(parts.iter().filter_map(|part| part["bytes"].as_u64()).sum::<u64>(), sum, "{report:#}");
 }
 
-/// The counts that `keeps_pages` prints.
-fn oracle(recording: &Recording, name: &str) -> u64 {
+/// Returns a count that a program prints as `NAME BYTES`.
+pub(super) fn oracle(recording: &Recording, name: &str) -> u64 {
     let text = recording.outcome.text();
     let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{name}: {text}"));
     line.trim().parse().expect("a number")

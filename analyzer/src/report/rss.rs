@@ -17,6 +17,9 @@ use heaptape_formats::tape::{PAGES_PAGEMAP, RESIDENCY_END, RESIDENCY_EXIT, Resid
 use serde::Serialize;
 use std::io::{self, Write};
 
+/// Memory of fewer bytes that is not resident is in JSON only.
+const MIN_SHOWN: u64 = 1 << 20;
+
 /// The snapshot that the report is about.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum When {
@@ -286,6 +289,13 @@ impl RssReport {
                 bytes(self.swapped_live_bytes)
             ))?;
         }
+        if self.zero_page_bytes >= MIN_SHOWN {
+            let zero = bytes(self.zero_page_bytes);
+            screen.line(&format!("beside it: {zero} were read and never written, and do not count as resident"))?;
+        }
+        if self.huge_page_bytes > 0 {
+            screen.line(&format!("{} of the sum are huge pages", bytes(self.huge_page_bytes)))?;
+        }
         if !self.lacks.is_empty() {
             screen.line(&format!("incomplete: {}", self.lacks))?;
         }
@@ -307,7 +317,7 @@ impl RssReport {
         let rows: Vec<Vec<String>> = self
             .untouched
             .iter()
-            .filter(|row| row.untouched_bytes >= 1 << 20)
+            .filter(|row| row.untouched_bytes >= MIN_SHOWN)
             .map(|row| vec![bytes(row.untouched_bytes), row.site.label.clone()])
             .collect();
         if !rows.is_empty() {

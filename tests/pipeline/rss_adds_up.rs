@@ -1,0 +1,142 @@
+//! The parts of `heaptape rss` add up to the kernel's VmRSS for programs of many kinds, and memory
+//! that does not count as resident is distinguished.
+
+use super::rss::{all_rss, assert_adds_up, oracle, part, rss};
+use heaptape_tests::daemon::{Daemon, until};
+use heaptape_tests::target::Target;
+use heaptape_tests::{Program, Recording, run, target, test_env};
+use serde_json::Value;
+use std::process::Command;
+
+const MIB: u64 = 1 << 20;
+
+/// Returns the report on the largest process at its end, and asserts that it adds up. A process
+/// that waits at its end for the snapshot does not change its memory meanwhile.
+#[track_caller]
+fn at_the_end(recording: &Recording) -> Value {
+    let report = rss(recording, &[]);
+    assert_eq!(report["cause"], "exit", "{report:#}");
+    assert_adds_up(&report);
+    report
+}
+
+fn kinds_of_memory(kind: &str) -> (Recording, Value) {
+    let recording = Program::new(target::c("kinds_of_memory")).arg(kind).recorded().success();
+    let report = at_the_end(&recording);
+    (recording, report)
+}
+
+/// Half of the keys are deleted, so the other half pins the pages of all.
+#[test]
+fn redis_that_was_filled_and_half_deleted() {
+    if test_env::find("redis-server").is_none() {
+        eprintln!("skipped: redis-server is not installed, run scripts/install-tools");
+        return;
+    }
+    let directory = test_env::folder();
+    let socket = directory.path().join("s");
+    let client = |arguments: &[&str]| {
+        let mut command = Command::new("redis-cli");
+        command.arg("-s").arg(&socket).args(arguments);
+        run::finish(command, b"")
+    };
+    let daemon = Daemon::start(&["--mode", "trace", "--snapshot", "1h"]);
+    let mut server = daemon.command(&test_env::find("redis-server").expect("redis"));
+    server.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
+    let mut server = server.arg("--dir").arg(directory.path()).spawn().expect("redis starts");
+    until("it serves", || client(&["ping"]).text().contains("PONG"));
+    let steps = [
+        ("for i = 1, 60000 do redis.call('set', 'key' .. i, string.rep('x', 300)) end", 18 * MIB, 0),
+        // Each deleted value leaves some 300 free bytes, most of them beside a value that is live.
+        ("for i = 1, 60000, 2 do redis.call('del', 'key' .. i) end", 9 * MIB, 6 * MIB),
+    ];
+    for (script, live, held) in steps {
+        client(&["eval", script, "0"]).success();
+        daemon.query(&["snapshot", "redis-server"]);
+        let output = daemon.heaptape(&["rss", "--json"], &daemon.epochs(&["--program", "redis-server"])).success();
+        let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let report = &answer["processes"][0]["rss"];
+        assert_adds_up(report);
+        assert_eq!(report["allocator"], "jemalloc", "{report:#}");
+        assert!(part(report, "live") > live && part(report, "held_free") >= held, "{report:#}");
+    }
+    client(&["shutdown", "nosave"]);
+    assert!(server.wait().expect("its status").success());
+}
+
+#[test]
+fn python_after_a_large_list_was_freed() {
+    let code = "
+import ctypes, time
+time.sleep(0.3)
+values = [str(number) * 9 for number in range(300000)]
+kept = values[::500]
+del values
+ctypes.CDLL(None).exit(0)
+";
+    for allocator in ["malloc", "pymalloc"] {
+        let program = Program::new("python3").args(["-c", code]).env("PYTHONMALLOC", allocator);
+        let report = at_the_end(&program.recorded().success());
+        // The interpreter's own allocator takes mappings, which are no blocks.
+        let name = if allocator == "malloc" { "held_free" } else { "never_block" };
+        assert!(part(&report, name) > 2 * MIB, "{allocator}: {report:#}");
+    }
+}
+
+#[test]
+fn cpp_with_64_threads_and_arenas() {
+    let program = Target::program("many_arenas.cpp").flag("-pthread").build();
+    let recording = Program::new(program).arg("64").recorded().success();
+    let report = at_the_end(&recording);
+    assert!(part(&report, "held_free") + part(&report, "free_pages") > 20 * MIB, "{report:#}");
+}
+
+/// Where the kernel has no huge pages for programs, the program counts none, and neither does the
+/// report.
+#[test]
+fn huge_pages_are_counted_as_such() {
+    let (recording, report) = kinds_of_memory("huge");
+    let number = |key: &str| report[key].as_u64().expect("bytes");
+    assert_eq!(number("huge_page_bytes"), oracle(&recording, "huge"), "{report:#}");
+    assert!(part(&report, "live") >= 24 * MIB, "{report:#}");
+    assert!(number("zero_page_bytes") >= oracle(&recording, "zero"), "{report:#}");
+}
+
+#[test]
+fn mapped_files_and_shared_memory_are_counted_as_such() {
+    let (recording, report) = kinds_of_memory("files");
+    assert!(part(&report, "files") >= oracle(&recording, "files"), "{report:#}");
+    assert_eq!(part(&report, "shared"), oracle(&recording, "shared"), "{report:#}");
+}
+
+#[test]
+fn memory_that_was_only_read_is_not_resident() {
+    let (recording, report) = kinds_of_memory("zero");
+    let zero = report["zero_page_bytes"].as_u64().expect("bytes");
+    let expected = oracle(&recording, "zero");
+    assert!(expected >= 13 * MIB && (expected..expected + MIB).contains(&zero), "{report:#}");
+    assert!(recording.heaptape(&["rss"]).success().text().contains("were read and never written"));
+}
+
+/// Without a swap device the kernel swaps nothing out, and the report has none.
+#[test]
+fn memory_that_is_swapped_out_is_counted_as_such() {
+    let (recording, report) = kinds_of_memory("swapped");
+    let (swapped, expected) = (report["swapped_bytes"].as_u64().expect("bytes"), oracle(&recording, "swapped"));
+    assert!((expected..expected + 4 * MIB).contains(&swapped), "{expected}: {report:#}");
+}
+
+/// The pages that a fork left in both processes are resident in both.
+#[test]
+fn processes_that_share_pages_after_a_fork() {
+    let (recording, _) = kinds_of_memory("fork");
+    let reports = all_rss(&recording, &["--all-processes"]);
+    assert_eq!(reports.len(), 2, "{reports:#?}");
+    for report in &reports {
+        assert_adds_up(report);
+        assert!(report["resident_bytes"].as_u64() > Some(20 * MIB), "{report:#}");
+    }
+    // Of the blocks that the child has from its parent it is not known which pages they are on.
+    let has_live = |report: &&Value| (24_000_000..25 * MIB).contains(&part(report, "live"));
+    assert_eq!(reports.iter().filter(has_live).count(), 1, "{reports:#?}");
+}
