@@ -139,17 +139,19 @@ impl Watched {
         let header = std::ptr::from_ref(mapping.header()).addr() as u64;
         self.area = self.area.or_else(|| snapshot::area_at(header));
         let Some(area) = self.area else { return };
-        let record = match snapshot::take(process.pid, area, self.page(), clock, cause) {
-            Attempt::Taken(record) => *record,
+        let (record, before) = match snapshot::take(process.pid, area, self.page(), clock, cause) {
+            Attempt::Taken(record, before) => (*record, before),
             Attempt::Gone => return,
             Attempt::Refused(_) if self.schedule.was_refused() => return,
             Attempt::Refused(why) => {
                 self.schedule.refuse();
-                snapshot::refused(process.pid, clock, cause, &why)
+                let record = snapshot::refused(process.pid, clock, cause, &why);
+                let before = record.resident_bytes;
+                (record, before)
             }
         };
         mapping.header().announce_exit.store(u32::from(!self.schedule.was_refused()), Relaxed);
-        self.schedule.taken(Instant::now(), &record);
+        self.schedule.taken(Instant::now(), &record, before);
         send(workers, self.worker, *id, record);
     }
 }

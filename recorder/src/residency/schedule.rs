@@ -80,9 +80,11 @@ impl Schedule {
         }
     }
 
-    /// Notes a snapshot that was taken. The more bytes it takes, the later is the next one.
-    pub fn taken(&mut self, now: Instant, record: &Residency) {
-        self.at_snapshot = Some((now, Seen { resident: record.resident_bytes, ..self.last }));
+    /// Notes a snapshot that was taken, with the resident memory in bytes before its pages were
+    /// read: if that has changed meanwhile, the next look finds a change. The more bytes the
+    /// snapshot takes, the later is the next one.
+    pub fn taken(&mut self, now: Instant, record: &Residency, before: u64) {
+        self.at_snapshot = Some((now, Seen { resident: before, ..self.last }));
         self.peak = self.peak.max(self.last.live);
         let names: usize = record.names.iter().map(|name| name.0.len()).sum();
         let bytes = (record.stored.0.len() + names + 8 * record.mappings.len()) as u64;
@@ -121,7 +123,7 @@ mod tests {
         let mut look = |millis, live, resident, allocs| {
             let due = schedule.due(at(millis), &stats(live, allocs), || Some(resident));
             if due.is_some() {
-                schedule.taken(at(millis), &Residency { resident_bytes: resident, ..Residency::default() });
+                schedule.taken(at(millis), &Residency::default(), resident);
             }
             due
         };
@@ -148,7 +150,7 @@ mod tests {
         let later = start + Duration::from_secs(60);
         assert_eq!(schedule.due(later, &stats(MIB, 1), || Some(MIB)), Some(RESIDENCY_FIRST));
         let stored = vec![0; 160 << 10].into();
-        schedule.taken(later, &Residency { stored, ..Residency::default() });
+        schedule.taken(later, &Residency { stored, ..Residency::default() }, 0);
         let due = |schedule: &mut Schedule, after| {
             schedule.due(later + Duration::from_secs(after), &stats(9 * MIB, 2), || Some(9 * MIB))
         };

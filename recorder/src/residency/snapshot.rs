@@ -12,12 +12,16 @@ use std::io::{self, Read};
 const MAX_MAPS: u64 = 20 << 20;
 /// Maximum number of bytes of `status` that are read.
 const MAX_STATUS: u64 = 16 << 10;
+/// Number of times that the pages are read if the resident memory changes meanwhile.
+const TRIES: usize = 3;
+/// The resident memory has changed if it is this share smaller or larger than before.
+const CHANGE: u64 = 128;
 
 /// The outcome of an attempt to take a snapshot.
 #[derive(Debug)]
 pub enum Attempt {
-    /// The snapshot was taken.
-    Taken(Box<Residency>),
+    /// The snapshot was taken. The number is the resident memory right before, in bytes.
+    Taken(Box<Residency>, u64),
     /// The pages may not be read, or cannot be. The text is the reason.
     Refused(String),
     /// The process is gone, or executes a program that is not recorded yet.
@@ -69,40 +73,56 @@ pub fn area_at(address: u64) -> Option<u64> {
     mappings::area_at(&String::from_utf8_lossy(&maps("self").ok()?), address)
 }
 
-/// Reads maps, pages and sums. Returns `false` if the process has not mapped the area with this
-/// inode, as after an exec.
+/// Reads maps, pages and sums. Returns the resident memory in bytes right before the pages were
+/// read, or `None` if the process has not mapped the area with this inode, as after an exec.
 ///
 /// # Errors
 /// The error of one of the files.
-fn read(pid: u32, area: u64, page: u64, clock: &Clock, snapshot: &mut Residency) -> io::Result<bool> {
+fn read(pid: u32, area: u64, page: u64, clock: &Clock, snapshot: &mut Residency) -> io::Result<Option<u64>> {
     // Both files belong to the program that the process executes now, also after a later exec.
     let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
     let maps = maps(&pid.to_string())?;
     let mappings = Mappings::parse(&String::from_utf8_lossy(&maps));
     if !mappings.has_area(area) {
-        return Ok(false);
+        return Ok(None);
     }
     if maps.len() as u64 == MAX_MAPS {
         snapshot.lacks = "the process has too many mappings".into();
     }
     let mut runs = PageRuns::default();
+    let before = resident_bytes(pid, page).unwrap_or(0);
     snapshot.tick = clock.now();
     snapshot.method = pages::pages(&pagemap, page, mappings.ranges(), &mut runs)?;
     snapshot.end_tick = clock.now();
     add_status(pid, snapshot)?;
     mappings.store_into(snapshot);
     runs.pack_into(snapshot)?;
-    Ok(true)
+    Ok(Some(before))
 }
 
-/// Takes a snapshot of the process that has mapped the area with this inode.
+/// Takes a snapshot of the process that has mapped the area with this inode. If its resident memory
+/// changes meanwhile, so that pages and sum do not agree, the snapshot is taken again.
 pub fn take(pid: u32, area: u64, page: u64, clock: &Clock, cause: u8) -> Attempt {
-    let mut snapshot = Residency { cause, ..Residency::default() };
-    match read(pid, area, page, clock, &mut snapshot) {
+    let mut tries = 1;
+    loop {
+        let mut snapshot = Residency { cause, ..Residency::default() };
+        let before = read(pid, area, page, clock, &mut snapshot);
+        let after = snapshot.resident_bytes;
+        let has_changed = |before: u64| before.abs_diff(after) > after / CHANGE;
+        if tries == TRIES || !matches!(before, Ok(Some(before)) if has_changed(before)) {
+            return attempt(pid, before, snapshot);
+        }
+        tries += 1;
+    }
+}
+
+/// Returns the outcome of an attempt to read maps, pages and sums.
+fn attempt(pid: u32, before: io::Result<Option<u64>>, snapshot: Residency) -> Attempt {
+    match before {
         // A process that ends has no memory any more.
-        Ok(true) if snapshot.resident_bytes == 0 => Attempt::Gone,
-        Ok(true) => Attempt::Taken(Box::new(snapshot)),
-        Ok(false) => Attempt::Gone,
+        Ok(Some(_)) if snapshot.resident_bytes == 0 => Attempt::Gone,
+        Ok(Some(before)) => Attempt::Taken(Box::new(snapshot), before),
+        Ok(None) => Attempt::Gone,
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             Attempt::Refused(format!("the recorder may not read /proc/{pid}/pagemap ({error})"))
         }
