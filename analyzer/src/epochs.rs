@@ -110,6 +110,16 @@ pub fn find(state: &Path, query: &EpochQuery) -> io::Result<Vec<PathBuf>> {
     Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
+/// Returns the folders of the selected processes that have events, oldest first.
+///
+/// # Errors
+/// Those of [`find`].
+pub fn traces(state: &Path, query: &EpochQuery) -> io::Result<Vec<PathBuf>> {
+    let mut found = find(state, query)?;
+    found.retain(|folder| load::trace_file(folder).is_some() || has_journal(folder));
+    Ok(found)
+}
+
 /// Returns whether an epoch has its description, or the files of a process.
 fn has_files(epoch: &Path) -> bool {
     let is_written = |folder: &Path| {

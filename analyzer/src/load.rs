@@ -244,6 +244,8 @@ fn directory(path: &Path) -> Result<Recording, Failure> {
         let folder = path.join(&entry.folder);
         match is_name.then(|| Process::open(&folder, Some(entry))) {
             Some(Ok(process)) => processes.push(process),
+            // Since the list was written, it ended and became part of the sums of its program.
+            Some(Err(_)) if is_written_now && !folder.exists() => {}
             Some(Err(error)) => {
                 missing.push(Missing::File { name: entry.folder.clone(), why: text::with_causes(&error) });
                 processes.push(Process::empty(&folder, entry));

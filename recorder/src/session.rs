@@ -16,6 +16,7 @@ use formats::tape::{self, Origin, field::Text};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 /// Number of a session, unique in this recorder.
 pub type SessionId = u32;
@@ -75,7 +76,16 @@ pub struct Fork {
     pub tick: u64,
 }
 
+/// Minimum lifetime of a process that the daemon keeps in a folder of its own however it ended.
+pub const SHORT_LIFE: Duration = Duration::from_secs(60);
+
 impl Session {
+    /// Returns for how long the process has been recorded.
+    pub fn lived(&self) -> Duration {
+        let ticks = self.clock.now().saturating_sub(self.process.start_tick);
+        Duration::from_secs(ticks / self.process.ticks_per_second.max(1))
+    }
+
     /// Returns the process as `recording.json` lists it.
     pub fn info(&self) -> ProcessInfo {
         let process = &self.process;

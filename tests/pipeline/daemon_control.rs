@@ -215,3 +215,34 @@ fn growth_since_a_mark_is_that_of_the_running_processes() {
     assert!(list.contains(" +"), "{list}");
     drop(second);
 }
+
+/// What a trace allocated before the epochs that are compared counts on both sides: each epoch has
+/// only its own events.
+#[test]
+fn allocations_of_a_trace_since_a_mark_are_those_after_it() {
+    let daemon = Daemon::start(&["--mode", "trace"]);
+    let running = daemon.spawn(&target::c("leaks_slowly"), &["100000", "2"], None);
+    let more = |blocks: u64| {
+        until("it allocates", || {
+            daemon.list("leaks_slowly").iter().any(|one| one["live_blocks"].as_u64() > Some(blocks))
+        });
+    };
+    more(200);
+    daemon.query(&["epoch"]);
+    more(400);
+    daemon.query(&["mark", "deploy-42"]);
+    more(600);
+    daemon.query(&["epoch"]);
+    let control = daemon.control();
+    let diff = ["diff", "leaks_slowly", "--json", "--since", "deploy-42", "--control"].map(OsStr::new);
+    let output = heaptape(diff.into_iter().chain([control.as_os_str()])).success();
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let of = |side: &str, key: &str| answer[side][key].as_f64().unwrap_or_else(|| panic!("{answer:#}"));
+    // It keeps one block of eight.
+    for (side, least) in [("a", 400.0), ("b", 600.0)] {
+        assert!(of(side, "live_blocks") >= least && of(side, "allocs") >= 8.0 * least, "{side}: {answer:#}");
+    }
+    let statuses = answer["changes"].as_array().expect("changes").iter().map(|change| change["bytes"].to_string());
+    assert!(statuses.clone().all(|bytes| !bytes.starts_with('-')), "nothing allocates less: {answer:#}");
+    drop(running);
+}

@@ -336,3 +336,43 @@ fn verdicts_do_not_depend_on_the_cut_of_an_epoch() {
     }
     drop(running);
 }
+
+/// A short process that ends becomes part of the sums of its program. Until the list of the epoch
+/// is written again it has a process more, and that is not missing.
+#[test]
+fn epoch_is_complete_while_short_processes_end() {
+    let daemon = Daemon::start(&[]);
+    let long = daemon.spawn(&target::c("full_cache"), &["100", "20"], None);
+    let mut short = daemon.spawn(&target::c("leaks_slowly"), &["400", "5"], None);
+    until("both are served", || daemon.list("full_cache").len() == 1 && live(&daemon, "leaks_slowly") > 0);
+    daemon.query(&["flush"]);
+    let of_short = || daemon.epochs(&["--program", "leaks_slowly"]);
+    assert!(!of_short()[0].ends_with("all.leaks_slowly"), "{:?}", of_short());
+    short.0.wait().expect("it ends");
+    until("it is over", || daemon.list("leaks_slowly").is_empty());
+    for _ in 0..10 {
+        let report = daemon.heaptape(&["report", "--strict"], &daemon.epochs(&[]));
+        assert_eq!(report.code(), 0, "{report}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    daemon.query(&["flush"]);
+    assert!(of_short()[0].ends_with("all.leaks_slowly"), "{:?}", of_short());
+    drop(long);
+}
+
+/// Of a flight whose process ends well after a minute the last segment is kept: what it held, and
+/// how it ended.
+#[test]
+fn end_of_a_long_flight_is_kept() {
+    if !heaptape_tests::is_full() {
+        return;
+    }
+    let daemon = Daemon::start(&["--mode", "flight", "--flight-time", "20s"]);
+    let mut running = daemon.spawn(&target::c("leaks_slowly"), &["7000", "9"], None);
+    running.0.wait().expect("it ends");
+    let screen = why(&daemon, "leaks_slowly");
+    let process = &screen["processes"][0];
+    assert_eq!((&process["exit"]["code"], process["live_blocks"].as_u64()), (&0.into(), Some(7000)), "{screen:#}");
+    assert_eq!(daemon.epochs(&["--program", "leaks_slowly"]).len(), 1, "the last segment");
+    assert!(daemon.ctl(&["metrics"]).text().contains("heaptape_flights_kept_total 0"));
+}

@@ -138,6 +138,7 @@ fn runs(
     let paths = std::iter::once(first).chain(again.iter().map(PathBuf::as_path));
     let side = |path: &Path| DiffInput {
         path: path.into(),
+        earlier: Vec::new(),
         processes: processes.clone(),
         until: until.clone(),
         filter: filter.clone(),
@@ -195,11 +196,16 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     };
     let (mut of_a, mut of_b) = (named(args.process_a, args.program_a), named(args.process_b, args.program_b));
     let mut a = args.a;
+    let mut earlier = None;
     if let Some(sides) = sides {
+        earlier = Some((sides.before_old, sides.before_new));
         (a, of_a, of_b) = (sides.old, sides.processes.clone(), sides.processes);
     }
-    let old = runs(&a, &args.again_a, &of_a, at_a, &filter);
-    let new = runs(&b, &args.again_b, &of_b, at_b, &filter);
+    let mut old = runs(&a, &args.again_a, &of_a, at_a, &filter);
+    let mut new = runs(&b, &args.again_b, &of_b, at_b, &filter);
+    if let ([old, ..], [new, ..], Some((of_old, of_new))) = (&mut old[..], &mut new[..], earlier) {
+        (old.earlier, new.earlier) = (of_old, of_new);
+    }
     if args.thresholds.is_given() {
         let query = Query { paths: vec![b], json: args.json, processes: of_b, filter, ..Query::default() };
         let query = Query { origin: options.origin.clone(), ..query };

@@ -5,12 +5,12 @@ use super::live;
 use crate::control::Control;
 use anyhow::{anyhow, bail};
 use heaptape_analyzer::ProcessFilter;
-use heaptape_analyzer::epochs;
+use heaptape_analyzer::epochs::{self, EpochQuery};
 use heaptape_formats::date::Date;
 use heaptape_formats::quantity::Time;
 use heaptape_formats::recording::Mark;
 use heaptape_recorder::daemon::protocol::Request;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The two epochs that are compared, and the processes in them.
@@ -19,6 +19,11 @@ pub struct Sides {
     pub old: PathBuf,
     /// The epoch of the present.
     pub new: PathBuf,
+    /// Traces of these processes in epochs before the old one. A trace has only the events of its
+    /// epoch.
+    pub before_old: Vec<PathBuf>,
+    /// Those in epochs before the new one.
+    pub before_new: Vec<PathBuf>,
     /// The processes that ran at the end of each.
     pub processes: ProcessFilter,
 }
@@ -49,8 +54,21 @@ pub fn find(which: &str, since: &str, control: Option<PathBuf>) -> anyhow::Resul
         let is_name = chosen.iter().all(|process| process.name != first.name);
         if is_name { which.to_owned() } else { first.name.clone() }
     });
+    let (user, pid) = (Some(first.uid), which.parse().ok());
+    let query = EpochQuery { user, pid, program: program.clone(), ..EpochQuery::default() };
+    let traces = epochs::traces(&state, &query)?;
+    let before = |epoch: &Path| -> Vec<PathBuf> {
+        traces.iter().filter(|folder| folder.parent().is_some_and(|of| of < epoch)).cloned().collect()
+    };
+    let (before_old, before_new) = (before(&old), before(&new));
     eprintln!("heaptape: compared with {}: {}", Date::from_unix(ended / 1_000_000_000), old.display());
-    Ok(Sides { old, new, processes: ProcessFilter { process, program, running: true, ..ProcessFilter::default() } })
+    Ok(Sides {
+        old,
+        new,
+        before_old,
+        before_new,
+        processes: ProcessFilter { process, program, running: true, ..ProcessFilter::default() },
+    })
 }
 
 /// Returns the point in time that is meant, in nanoseconds since 1970.

@@ -53,8 +53,8 @@ pub struct KeptFlight {
     pub folders: Vec<PathBuf>,
     /// Names to look up for them.
     pub symbols: Option<Box<Job>>,
-    /// When and why they are kept.
-    pub kept: Kept,
+    /// When and why they are kept; `None` for the end of a process that ended well.
+    pub kept: Option<Kept>,
     /// How the process ended, if it has.
     pub ended: Ended,
 }
@@ -172,6 +172,9 @@ struct OpenEpoch {
     processes: Vec<(SessionId, ProcessInfo)>,
     programs: HashMap<(String, String), (String, Program)>,
     dcpi_profiles: DcpiProfiles,
+    /// Folders of processes that are part of the sums of their programs, and that the list of
+    /// processes on disk may still have.
+    merged: Vec<String>,
     is_new: bool,
 }
 
@@ -248,6 +251,7 @@ impl Archive {
                     processes: Vec::new(),
                     programs: HashMap::new(),
                     dcpi_profiles: DcpiProfiles::default(),
+                    merged: Vec::new(),
                     is_new: true,
                 });
                 self.write_last();
@@ -435,9 +439,10 @@ impl OpenEpoch {
         }
         let Some(index) = index else { return };
         if stored.profile_delta.is_some_and(|profile_delta| profile_delta.has_no_files) {
-            // Its sums are part of its program's now.
+            // Its sums are part of its program's now. The list on disk has the process until it is
+            // written again.
             let (_, process) = self.processes.swap_remove(index);
-            let _ = std::fs::remove_dir_all(self.epoch.dir.join(process.folder));
+            self.merged.push(process.folder);
         } else {
             let process = &mut self.processes[index].1;
             process.exit = Some(ended.map_or(Exit::Running, |ended| ended.exit));
@@ -470,7 +475,7 @@ impl OpenEpoch {
                     last_memory: ended.memory,
                     ended_unix_ns: Some(clock::unix_ns()),
                     accounting: None,
-                    kept: Some(flight.kept.clone()),
+                    kept: flight.kept.clone(),
                     ..owner.clone()
                 };
                 // No session has this number: the folder does not change any more.
@@ -507,6 +512,8 @@ impl OpenEpoch {
             program.is_new = false;
             self.is_new = true;
         }
+        // Readers leave out a process without its folder.
+        self.merged.drain(..).for_each(|folder| drop(std::fs::remove_dir_all(dir.join(folder))));
         self.write_recording(host, None)
     }
 

@@ -1,13 +1,13 @@
 //! One process of the service: its identity, what is kept of it, and its growth.
 
-use super::config::{Choice, MAX_INTERVAL, MIN_INTERVAL, Sampling};
+use super::config::{Choice, Death, MAX_INTERVAL, MIN_INTERVAL, Sampling};
 use super::epoch::Epoch;
 use super::fd_store::Name;
 use super::growth::LiveHistory;
 use super::protocol;
 use crate::options::Mode;
 use crate::process::{self, ResidentMemory};
-use crate::session::{Session, StatsSnapshot};
+use crate::session::{SHORT_LIFE, Session, StatsSnapshot};
 use formats::recording::{Exit, LastMemory};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -315,12 +315,50 @@ pub fn is_bad(exit: &Exit) -> bool {
     !matches!(exit, Exit::Code(0) | Exit::Exec | Exit::Running)
 }
 
+/// What is kept of a flight recording when its process has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlightEnd {
+    /// No segment of it is kept.
+    Nothing,
+    /// The last segment is kept: how the process ended, and what it held.
+    LastSegment,
+    /// All of its segments are kept.
+    All,
+}
+
+impl FlightEnd {
+    /// Returns what is kept of a process that ended in this way. One that lived for a minute is in
+    /// an epoch also if its end is no reason to keep its events, unless no end is.
+    pub fn of(death: Death, exit: &Exit, lived: Duration) -> FlightEnd {
+        match death {
+            Death::Never => FlightEnd::Nothing,
+            Death::Bad if is_bad(exit) => FlightEnd::All,
+            Death::Any => FlightEnd::All,
+            Death::Bad if lived >= SHORT_LIFE && *exit != Exit::Running => FlightEnd::LastSegment,
+            Death::Bad => FlightEnd::Nothing,
+        }
+    }
+}
+
 /// Time between two measurements.
 pub const LOOK: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn last_segment_of_a_long_flight_is_kept_at_a_good_end() {
+        let (long, short) = (SHORT_LIFE, SHORT_LIFE - Duration::from_millis(1));
+        let kept = |death, exit, lived| FlightEnd::of(death, &exit, lived);
+        assert_eq!(kept(Death::Bad, Exit::Code(0), long), FlightEnd::LastSegment);
+        assert_eq!(kept(Death::Bad, Exit::Code(0), short), FlightEnd::Nothing);
+        assert_eq!(kept(Death::Bad, Exit::Code(3), short), FlightEnd::All);
+        assert_eq!(kept(Death::Bad, Exit::Signal(9), long), FlightEnd::All);
+        assert_eq!(kept(Death::Bad, Exit::Running, long), FlightEnd::Nothing);
+        assert_eq!(kept(Death::Never, Exit::Signal(9), long), FlightEnd::Nothing);
+        assert_eq!(kept(Death::Any, Exit::Code(0), short), FlightEnd::All);
+    }
 
     #[test]
     fn name_of_the_start_is_shown_where_it_is_another_one() {

@@ -227,7 +227,7 @@ impl Epochs {
     ) -> impl FnOnce((Vec<PathBuf>, Option<Box<Job>>)) + Send + 'static {
         let (archive, epoch) = (self.archive.clone(), Arc::clone(epoch));
         move |(folders, symbols)| {
-            let flight = KeptFlight { folders, symbols, kept, ended: Ended::RUNNING };
+            let flight = KeptFlight { folders, symbols, kept: Some(kept), ended: Ended::RUNNING };
             let _ = archive.send(ArchiveCommand::Adopt(epoch, id, flight, on_done));
         }
     }

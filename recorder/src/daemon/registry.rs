@@ -1,7 +1,7 @@
 //! The processes of the daemon: those that it records, those that have ended and are not completely
 //! written, and what all of them counted.
 
-use super::clients::{Client, Ended};
+use super::clients::{Client, Ended, FlightEnd};
 use super::epoch::Epoch;
 use super::metrics::{ProcessCounters, Programs};
 use crate::options::Mode;
@@ -20,8 +20,8 @@ pub struct EndingProcess {
     pub label: String,
     /// How the process ended.
     pub ended: Ended,
-    /// Whether its flight recording is kept.
-    pub keeps: bool,
+    /// What is kept of its flight recording.
+    pub keeps: FlightEnd,
     /// Folder of its last segment.
     segment: PathBuf,
     stats: Arc<Stats>,
@@ -143,7 +143,7 @@ impl Registry {
     }
 
     /// Removes a process that is recorded no more. Until it is written it counts as ending.
-    pub fn end(&mut self, id: SessionId, ended: Ended, keeps: bool) -> Option<Arc<Session>> {
+    pub fn end(&mut self, id: SessionId, ended: Ended, keeps: FlightEnd) -> Option<Arc<Session>> {
         let index = self.clients.iter().position(|client| client.session.id == id)?;
         let Client { epoch, label, session, name, .. } = self.clients.swap_remove(index);
         let (segment, stats) = (session.folder.clone(), Arc::clone(&session.stats));

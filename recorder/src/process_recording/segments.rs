@@ -13,7 +13,7 @@ use crate::live::Call;
 use crate::options::{Mode, Options};
 use crate::process::{self, End};
 use crate::profile_delta::{Contributor, ProfileDelta};
-use crate::session::{Session, StatsSnapshot};
+use crate::session::{SHORT_LIFE, Session, StatsSnapshot};
 use crate::store::{Callback, Content, SegmentEnd, WriteJob};
 use crate::symbols::Job;
 use crate::trace::Chunk;
@@ -30,13 +30,12 @@ use wire::Op;
 /// Number of closed segments that a flight recording keeps, besides the one that is being written.
 const MAX_CLOSED_SEGMENTS: usize = 4;
 
-/// Minimum lifetime of a process that keeps a folder of its own in mode `profile`.
-const SHORT: Duration = Duration::from_secs(60);
-
 /// Returns whether the life of a process needs no folder: it was short, was not ended by a signal,
 /// and is in one segment.
 fn is_unremarkable(lived: Duration, end_reason: u8, begins: u8) -> bool {
-    lived < SHORT && !matches!(end_reason, tape::END_RUNNING | tape::END_SIGNALLED) && begins == tape::SEGMENT_FIRST
+    lived < SHORT_LIFE
+        && !matches!(end_reason, tape::END_RUNNING | tape::END_SIGNALLED)
+        && begins == tape::SEGMENT_FIRST
 }
 
 /// A command to the recording of one process.
@@ -188,12 +187,9 @@ impl ProcessRecording {
     /// Returns whether the process only adds to the sums of its program: it was short, all of it is
     /// in this segment, and no signal ended it.
     fn is_folded(&self, end: End) -> bool {
-        let process = &self.session.process;
-        let ticks = self.session.clock.now().saturating_sub(process.start_tick);
-        let lived = Duration::from_secs(ticks / process.ticks_per_second.max(1));
         self.session.options.folds
             && self.session.options.mode == Mode::Profile
-            && is_unremarkable(lived, end.reason, self.segments.beginning.number)
+            && is_unremarkable(self.session.lived(), end.reason, self.segments.beginning.number)
     }
 
     /// Publishes the counters of the process for other threads.

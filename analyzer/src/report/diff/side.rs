@@ -20,6 +20,8 @@ use std::path::PathBuf;
 pub struct DiffInput {
     /// Path of the recording or file.
     pub path: PathBuf,
+    /// Folders of earlier segments of its processes, whose events count, too.
+    pub earlier: Vec<PathBuf>,
     /// Which processes are selected.
     pub processes: ProcessFilter,
     /// Point in time up to which events count; `None` for the end.
@@ -116,7 +118,7 @@ impl NameMatcher {
         // has is a change.
         let mut kept: Vec<(Recording, &DiffInput)> = Vec::new();
         for (number, side) in a.iter().chain(b).enumerate() {
-            let recording = load::open(&side.path)?;
+            let recording = open(side)?;
             let processes = processes(&recording, side)?;
             if within_one && number == 0 {
                 let until = b.first().and_then(|side| side.until.clone());
@@ -179,6 +181,13 @@ fn without_clone_suffix(function: &str) -> &str {
     ends.iter().filter_map(|end| function.find(end)).min().map_or(function, |length| &function[..length])
 }
 
+/// Opens a side. Its processes have the events of their earlier segments.
+fn open(side: &DiffInput) -> Result<Recording, Error> {
+    let paths: Vec<PathBuf> = side.earlier.iter().chain([&side.path]).cloned().collect();
+    let last = load::open_all(&paths)?.pop();
+    last.map_or_else(|| Ok(load::open(&side.path)?), Ok)
+}
+
 /// Returns the selected processes of a side.
 fn processes<'a>(recording: &'a Recording, side: &DiffInput) -> Result<Vec<&'a Process>, Error> {
     let chosen = side.processes.select(std::slice::from_ref(recording));
@@ -199,7 +208,7 @@ pub(super) fn measure(
     depth: usize,
     symbols: &mut Symbolizer,
 ) -> Result<Measurement, Error> {
-    let recording = load::open(&side.path)?;
+    let recording = open(side)?;
     let progress = Progress::new("reading events");
     let mut measured = Measurement::default();
     let mut missing = recording.missing.clone();

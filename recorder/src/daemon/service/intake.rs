@@ -6,8 +6,8 @@ use crate::chunk_journal;
 use crate::clock;
 use crate::code::{MAX_MAP_BYTES_SHARED, PerfMap};
 use crate::daemon::budget::EVENTS;
-use crate::daemon::clients::{Client, Ended, KernelMemory, is_bad};
-use crate::daemon::config::{Choice, Death, MAX_INTERVAL, Sampling};
+use crate::daemon::clients::{Client, Ended, FlightEnd, KernelMemory};
+use crate::daemon::config::{Choice, MAX_INTERVAL, Sampling};
 use crate::daemon::epoch::Epoch;
 use crate::daemon::fd_store::{Held, Name};
 use crate::daemon::growth::LiveHistory;
@@ -410,7 +410,7 @@ impl Service {
 
     /// Hands a process over to the next daemon.
     pub(super) fn hand_over(&mut self, id: SessionId) {
-        if self.registry.end(id, Ended::RUNNING, false).is_some() {
+        if self.registry.end(id, Ended::RUNNING, FlightEnd::Nothing).is_some() {
             self.send(Command::Leave(id));
         }
     }
@@ -434,11 +434,7 @@ impl Service {
         }
         let ended = Ended { exit: end.exit(), memory: self.last_memory(id, end) };
         let Some(client) = self.registry.client(id) else { return };
-        let keeps = match self.config.triggers.death {
-            Death::Never => false,
-            Death::Bad => is_bad(&ended.exit),
-            Death::Any => true,
-        };
+        let keeps = FlightEnd::of(self.config.triggers.death, &ended.exit, client.session.lived());
         // What it lost is counted when its rings have been read to their ends.
         if client.session.limit.take_hits() + client.earlier_hits > 0 {
             let (uid, pid, name) = (client.uid, client.pid(), client.name.escape_debug());

@@ -5,7 +5,7 @@ use super::Service;
 use crate::clock;
 use crate::crash;
 use crate::daemon::archive::KeptFlight;
-use crate::daemon::clients::Ended;
+use crate::daemon::clients::{Ended, FlightEnd};
 use crate::daemon::config::Choice;
 use crate::daemon::epoch::Epoch;
 use crate::drain::Command;
@@ -50,12 +50,19 @@ impl Service {
         let ending = self.registry.written(stored.session);
         let unknown = Ended { exit: Exit::Unknown, memory: None };
         let ended = ending.as_ref().map_or(unknown, |ending| ending.ended);
-        if ending.as_ref().is_some_and(|ending| ending.keeps) && !stored.segments.is_empty() {
+        let keeps = ending.as_ref().map_or(FlightEnd::Nothing, |ending| ending.keeps);
+        if keeps != FlightEnd::Nothing && !stored.segments.is_empty() {
             let (name, label) = ending.map(|ending| (ending.name, ending.label)).unwrap_or_default();
-            self.incidents.flight_kept(&name, &label, "exit");
-            tracing::info!("the flight recording of a process that exited is kept in {}", epoch.dir.display());
-            let (folders, symbols) = (stored.segments.clone(), stored.symbols.take());
-            let flight = KeptFlight { folders, symbols, kept: kept_now(&ended.cause()), ended };
+            let (mut folders, symbols) = (stored.segments.clone(), stored.symbols.take());
+            let kept = if keeps == FlightEnd::All {
+                self.incidents.flight_kept(&name, &label, "exit");
+                tracing::info!("the flight recording of a process that exited is kept in {}", epoch.dir.display());
+                Some(kept_now(&ended.cause()))
+            } else {
+                folders.drain(..folders.len() - 1).for_each(|folder| drop(std::fs::remove_dir_all(folder)));
+                None
+            };
+            let flight = KeptFlight { folders, symbols, kept, ended };
             self.epochs.adopt(epoch, stored.session, flight, Callback::new(|| {}));
         } else if ended.exit != Exit::Running || !self.successor.takes_over() {
             // The next daemon continues with the flight recording of a process that runs. Of one
