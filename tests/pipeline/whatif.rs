@@ -31,6 +31,12 @@ fn replayed_memory_is_that_of_the_program() {
     let rows = answer["allocators"].as_array().expect("rows");
     assert_near(&rows[0]["peak_bytes"], peak, "the peak");
     assert_near(&rows[0]["end_bytes"], end, "the end");
+    let recorded = &answer["recorded"];
+    assert_eq!(recorded["allocator"], "glibc", "{answer:#}");
+    assert_near(&recorded["peak_bytes"], peak, "the recorded peak");
+    assert_near(&recorded["end_bytes"], end, "the recorded end");
+    let text = heaptape(["whatif".as_ref(), "--allocator=glibc".as_ref(), recording.folder.as_os_str()]).success();
+    assert!(text.text().contains("glibc, as recorded"), "{text}");
     assert_eq!((&rows[1]["allocator"], &rows[1]["failed"]), (&"glibc:arena_max=1".into(), &0.into()), "{answer:#}");
     if has_jemalloc {
         // Bare, under the allocator that the recording was replayed with.

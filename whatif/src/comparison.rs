@@ -2,9 +2,13 @@
 
 use crate::{Allocator, LiveBytes, Measured};
 use heaptape_analyzer::Process;
+use heaptape_analyzer::report::rss::RecordedHeap;
 use heaptape_analyzer::text::{Screen, bytes, count, duration};
 use serde::Serialize;
 use std::io;
+
+/// Blocks of fewer bytes that were never written are not worth a line.
+const MIN_SHOWN: u64 = 1 << 20;
 
 /// What the operations of a process take under several allocators.
 #[derive(Debug, Serialize)]
@@ -23,6 +27,9 @@ pub struct Comparison {
     pub live_peak_bytes: u64,
     /// That sum at the end.
     pub live_end_bytes: u64,
+    /// The resident memory of the heap in the program, as it was recorded; `None` if the recording
+    /// does not have it.
+    pub recorded: Option<RecordedHeap>,
     /// One entry for each allocator that was requested.
     pub allocators: Vec<Row>,
 }
@@ -55,7 +62,7 @@ impl Row {
 
 impl Comparison {
     /// Returns the comparison of a process, without rows yet.
-    pub fn of(process: &Process, live: LiveBytes, missing: Vec<String>) -> Comparison {
+    pub fn of(process: &Process, live: LiveBytes, recorded: Option<RecordedHeap>, missing: Vec<String>) -> Comparison {
         Comparison {
             pid: process.about.pid,
             exe: process.about.exe.clone(),
@@ -64,6 +71,7 @@ impl Comparison {
             missing,
             live_peak_bytes: live.peak,
             live_end_bytes: live.end,
+            recorded,
             allocators: Vec::new(),
         }
     }
@@ -87,7 +95,11 @@ impl Comparison {
             let Measured { peak_bytes, end_bytes, nanoseconds, page_faults, .. } = *measured;
             vec![bytes(peak_bytes), bytes(end_bytes), duration(nanoseconds), count(page_faults), row.allocator.clone()]
         });
-        let rows: Vec<Vec<String>> = rows.collect();
+        let recorded = self.recorded.iter().map(|recorded| {
+            let RecordedHeap { allocator, peak_bytes, end_bytes, .. } = *recorded;
+            vec![bytes(peak_bytes), bytes(end_bytes), String::new(), String::new(), format!("{allocator}, as recorded")]
+        });
+        let rows: Vec<Vec<String>> = rows.chain(recorded).collect();
         if !rows.is_empty() {
             screen.table(&["peak RSS", "RSS at the end", "time", "page faults", "allocator"], &rows)?;
         }
@@ -100,6 +112,13 @@ impl Comparison {
             }
         }
         self.missing.iter().try_for_each(|missing| screen.line(&format!("! {missing}")))?;
-        screen.line("RSS of the heap alone, with each page of a block written when the block is allocated")
+        screen.line("RSS of the heap alone, with each page of a block written when the block is allocated")?;
+        match self.recorded.filter(|recorded| recorded.untouched_bytes >= MIN_SHOWN) {
+            Some(recorded) => {
+                let untouched = bytes(recorded.untouched_bytes);
+                screen.line(&format!("the program never wrote {untouched} of its blocks, which the replay writes"))
+            }
+            None => Ok(()),
+        }
     }
 }

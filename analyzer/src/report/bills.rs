@@ -175,6 +175,8 @@ pub(crate) struct Point {
     pub(crate) tick: u64,
     /// The memory by use.
     pub(crate) bill: Bill,
+    /// Live bytes on pages that are not in memory and not swapped out.
+    pub(crate) untouched: u64,
     /// The allocator by whose size classes the slack was computed.
     pub(crate) allocator: Allocator,
 }
@@ -207,7 +209,25 @@ impl<'a> OverTime<'a> {
         let count = all.len().min(most);
         // The last one is always chosen.
         let chosen = (1..=count).filter_map(|number| all.get((number * all.len()).div_ceil(count) - 1).copied());
-        let snapshots: Vec<&PageSnapshot> = chosen.collect();
+        OverTime::of(process, chosen.collect())
+    }
+
+    /// Prepares the join of the snapshot with the most anonymous memory and of the last one. There
+    /// are none if the blocks are not known.
+    pub(crate) fn most_and_last(process: &'a Process) -> OverTime<'a> {
+        let known = || process.tape.snapshots.iter().filter(|snapshot| snapshot.sums.method != 0);
+        let most = known().max_by_key(|snapshot| snapshot.sums.anonymous_bytes);
+        let last = known().max_by_key(|snapshot| snapshot.sums.tick);
+        let mut chosen: Vec<&PageSnapshot> = most.into_iter().chain(last).collect();
+        chosen.dedup_by_key(|snapshot| snapshot.sums.tick);
+        if !knows_blocks(process) {
+            chosen.clear();
+        }
+        OverTime::of(process, chosen)
+    }
+
+    /// Prepares the join of these snapshots, which are sorted by their time.
+    fn of(process: &'a Process, snapshots: Vec<&'a PageSnapshot>) -> OverTime<'a> {
         let mut covered = Covered::new(&[], page_bytes(process), MAX_GROUPS);
         for snapshot in &snapshots {
             if let Some(Ok(runs)) = process.page_snapshot(snapshot).map(|record| record.runs()) {
@@ -249,6 +269,7 @@ impl Model for OverTime<'_> {
         let Ok(runs) = record.runs() else { return };
         let Joined { resident, allocator, blocks } = join(self.process, &record, &runs, Some((live, &self.covered)));
         self.blocks += blocks;
-        self.points.push(Point { tick: record.tick, bill: resident.bill, allocator });
+        let Resident { bill, untouched, .. } = resident;
+        self.points.push(Point { tick: record.tick, bill, untouched, allocator });
     }
 }

@@ -1,7 +1,7 @@
 //! `heaptape rss`: what the resident memory of a process consists of at a point in time, and which
 //! call sites keep free memory in use.
 
-use super::bills::{self, Joined, Part, parts};
+use super::bills::{self, Joined, OverTime, Part, Point, parts};
 use super::query::{PointInTime, Query, Report, SiteDescription, group_sites, print_reports};
 use super::{Error, Outcome};
 use crate::event::{Range, Span};
@@ -131,6 +131,38 @@ pub(super) fn find(process: &Process, snapshot: &Residency, progress: &Progress)
     let outcome = replay(process, span, progress, &mut covered);
     let joined = bills::join(process, snapshot, &runs, Some((&outcome.live, &covered)));
     Ok(Found { joined, missing: outcome.missing })
+}
+
+/// The resident memory of the heap of a process as it was recorded: live blocks, their slack, and
+/// free memory that once was a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct RecordedHeap {
+    /// The allocator of the process.
+    pub allocator: &'static str,
+    /// The snapshot with the most memory, in bytes.
+    pub peak_bytes: u64,
+    /// The last snapshot, in bytes.
+    pub end_bytes: u64,
+    /// Live bytes at the last snapshot that were never written, and are not in the sums.
+    pub untouched_bytes: u64,
+    /// Number of snapshots of the process.
+    pub snapshots: u64,
+}
+
+/// Computes the resident memory of the heap of a process from the snapshots of its pages. `None`
+/// without snapshots, or if the blocks are not known one by one.
+pub fn recorded_heap(process: &Process, progress: &Progress) -> Option<RecordedHeap> {
+    let mut over_time = OverTime::most_and_last(process);
+    replay(process, Span::ALL, progress, &mut over_time);
+    let heap = |point: &Point| point.bill.live + point.bill.slack + point.bill.held + point.bill.free_pages;
+    let last = over_time.points.last()?;
+    Some(RecordedHeap {
+        allocator: last.allocator.name(),
+        peak_bytes: over_time.points.iter().map(heap).max()?,
+        end_bytes: heap(last),
+        untouched_bytes: last.untouched,
+        snapshots: process.tape.snapshots.len() as u64,
+    })
 }
 
 fn report_of(

@@ -3,6 +3,7 @@
 use super::common::ProcessArgs;
 use crate::Outcome;
 use anyhow::Context;
+use heaptape_analyzer::report::rss::recorded_heap;
 use heaptape_analyzer::text::{Screen, Style};
 use heaptape_analyzer::{Accounting, Process, Progress, open_all};
 use heaptape_formats::tape::Totals;
@@ -69,7 +70,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let file = tempfile::Builder::new().prefix("heaptape-").tempfile().context("no temporary file")?;
     let progress = Progress::new("reading the events");
     let (live, missing) = write_operations(process, &progress, BufWriter::with_capacity(1 << 20, file.as_file()))?;
-    let mut comparison = Comparison::of(process, live, missing);
+    let mut comparison = Comparison::of(process, live, recorded_heap(process, &progress), missing);
     for allocator in &allocators {
         if std::io::stderr().is_terminal() {
             eprint!("\rreplaying under {}\x1b[K", allocator.name);
