@@ -79,8 +79,8 @@ pub struct Position {
 }
 
 /// One end of a time range as the user writes it: a time after the start (`1.5s`, `300ms`, `2m`,
-/// `1h`), a share of the run (`40%`), the number of an event, or a mark of the program
-/// (`mark:NAME`).
+/// `1h`) or before the end (`-1m`), a share of the run (`40%`), the number of an event, or a mark
+/// of the program (`mark:NAME`).
 ///
 /// # Examples
 ///
@@ -88,6 +88,7 @@ pub struct Position {
 /// use heaptape_analyzer::event::Bound;
 ///
 /// assert_eq!("1.5s".parse(), Ok(Bound::Time(1_500_000_000)));
+/// assert_eq!("-1m".parse(), Ok(Bound::BeforeEnd(60_000_000_000)));
 /// assert_eq!("40%".parse(), Ok(Bound::Share(0.4)));
 /// assert_eq!("5000".parse(), Ok(Bound::Number(5000)));
 /// ```
@@ -95,6 +96,8 @@ pub struct Position {
 pub enum Bound {
     /// Time after the start, in nanoseconds.
     Time(u64),
+    /// Time before the end of the recording, in nanoseconds.
+    BeforeEnd(u64),
     /// Share of the run from 0 to 1: of its time, or of its events if it has no times.
     Share(f64),
     /// Number of events before it.
@@ -125,6 +128,12 @@ impl FromStr for Bound {
             let percent = share.parse().ok().filter(|percent| (0.0..=100.0).contains(percent));
             return percent.map(|percent: f64| Bound::Share(percent / 100.0)).ok_or(BoundError);
         }
+        if let Some(time) = text.strip_prefix('-') {
+            return match time.parse() {
+                Ok(Bound::Time(nanos)) => Ok(Bound::BeforeEnd(nanos)),
+                _ => Err(BoundError),
+            };
+        }
         // A number without a unit is an event, and events have no fractions.
         let time = text.parse::<Time>().ok().filter(|_| text.ends_with(|c: char| c.is_ascii_alphabetic()));
         let Time(time) = time.ok_or(BoundError)?;
@@ -137,6 +146,7 @@ impl std::fmt::Display for Bound {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Bound::Time(nanos) => write!(f, "{nanos}ns"),
+            Bound::BeforeEnd(nanos) => write!(f, "-{nanos}ns"),
             Bound::Share(share) => write!(f, "{}%", share * 100.0),
             Bound::Number(number) => write!(f, "{number}"),
             Bound::Mark(name) => write!(f, "{MARK}{name}"),

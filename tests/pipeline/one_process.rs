@@ -248,6 +248,23 @@ fn why_knows_kills_because_memory_ran_out() {
     assert!(resident.is_some_and(|bytes| bytes > 1 << 20 && bytes < 60 << 20), "{dead:#}");
     let cause = dead["flights"][0]["why"].as_str().expect("its flight is kept");
     assert_eq!(cause, "memory ran out, and the kernel killed the process (signal 9)");
+    // What grew in the last second, and what the memory consisted of.
+    let folders = daemon.epochs(&[]);
+    let grew = |range: &[&str]| {
+        let arguments = [&["leaks", "--json", "--program", "leaks_slowly"], range].concat();
+        let output = daemon.heaptape(&arguments, &folders).success();
+        let leaks: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(leaks["leaks"][0]["stack"][0]["function"], "keeps", "{leaks:#}");
+        leaks["leaks"][0]["blocks"].as_u64().expect("blocks")
+    };
+    let (last, all) = (grew(&["--from", "-1s"]), grew(&[]));
+    assert!(last > 0 && last <= 1000 && last < all, "a block a millisecond at most: {last} of {all}");
+    let output = daemon.heaptape(&["rss", "--json", "--program", "leaks_slowly"], &folders).success();
+    let bill: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let report = &bill["processes"][0]["rss"];
+    let live = report["parts"].as_array().expect("parts").iter().find(|part| part["name"] == "live");
+    let live = live.and_then(|live| live["bytes"].as_u64());
+    assert!(live > report["resident_bytes"].as_u64().map(|bytes| bytes / 2), "{bill:#}");
     let mut modest = spawn("1000000 1");
     until_more(&daemon, 50);
     modest.0.kill().expect("it runs");

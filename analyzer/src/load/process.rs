@@ -439,7 +439,11 @@ impl Process {
         let resolve = |bound: &Bound, from_tick: u64| match bound {
             Bound::Number(number) => (Some(*number), None),
             Bound::Time(nanos) if self.has_times() => (None, Some(self.clock.tick(*nanos))),
-            Bound::Time(_) => (None, None),
+            Bound::BeforeEnd(nanos) if self.has_times() => {
+                let end = self.clock.nanos(self.tape.last_tick);
+                (None, Some(self.clock.tick(end.saturating_sub(*nanos))))
+            }
+            Bound::Time(_) | Bound::BeforeEnd(_) => (None, None),
             Bound::Share(share) if self.has_times() => {
                 (None, Some(self.clock.start_tick.saturating_add((last as f64 * share) as u64)))
             }

@@ -61,7 +61,7 @@ impl Range {
         if self.is_all() {
             return Ok(());
         }
-        let is_time = |bound: &Option<Bound>| matches!(bound, Some(Bound::Time(_)));
+        let is_time = |bound: &Option<Bound>| matches!(bound, Some(Bound::Time(_) | Bound::BeforeEnd(_)));
         let with_events: Vec<&&Process> = processes.iter().filter(|process| process.has_events()).collect();
         if with_events.is_empty() {
             return Err(RangeError::NeedsEvents);
@@ -128,6 +128,7 @@ fn check_mark(name: &str, processes: &[&&Process]) -> Result<(), RangeError> {
 fn shown(bound: &Bound) -> String {
     match bound {
         Bound::Time(nanos) => duration(*nanos).replace(' ', ""),
+        Bound::BeforeEnd(nanos) => format!("-{}", duration(*nanos).replace(' ', "")),
         bound => bound.to_string(),
     }
 }

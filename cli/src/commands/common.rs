@@ -29,12 +29,12 @@ pub struct Common {
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
-    /// Start of the time range: a time since the start (1.5s, 300ms, 2m), a share of the run (40%)
-    /// the number of an event, or a mark of the program (mark:NAME)
-    #[arg(long, value_name = "WHEN")]
+    /// Start of the time range: a time since the start (1.5s, 300ms, 2m) or before the end (-1m), a
+    /// share of the run (40%), the number of an event, or a mark of the program (mark:NAME)
+    #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
     from: Option<Bound>,
     /// End of the time range, in the same forms
-    #[arg(long, value_name = "WHEN", alias = "to")]
+    #[arg(long, value_name = "WHEN", alias = "to", allow_hyphen_values = true)]
     until: Option<Bound>,
     /// The time range between two marks of the program: from the first one with this name to the
     /// next one with that name

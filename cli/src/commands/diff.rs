@@ -61,16 +61,23 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// With one run: the old point in time
-    #[arg(long, value_name = "WHEN", conflicts_with = "b")]
+    #[arg(long, value_name = "WHEN", allow_hyphen_values = true, conflicts_with = "b")]
     from: Option<Bound>,
     /// With one run: the new point in time [default: the end]
-    #[arg(long, value_name = "WHEN", conflicts_with = "b", alias = "to", requires = "from")]
+    #[arg(
+        long,
+        value_name = "WHEN",
+        allow_hyphen_values = true,
+        conflicts_with = "b",
+        alias = "to",
+        requires = "from"
+    )]
     until: Option<Bound>,
     /// State of A at this point in time
-    #[arg(long, value_name = "WHEN", requires = "b")]
+    #[arg(long, value_name = "WHEN", allow_hyphen_values = true, requires = "b")]
     at_a: Option<Bound>,
     /// State of B at this point in time
-    #[arg(long, value_name = "WHEN", requires = "b")]
+    #[arg(long, value_name = "WHEN", allow_hyphen_values = true, requires = "b")]
     at_b: Option<Bound>,
     /// Only this process of A: its pid, or its folder
     #[arg(long, value_name = "PID|FOLDER")]

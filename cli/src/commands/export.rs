@@ -41,12 +41,12 @@ pub struct ExportArgs {
     /// they differ
     #[arg(long)]
     pub verify: bool,
-    /// Start of the time range: a time since the start (1.5s, 300ms, 2m), a share of the run (40%)
-    /// or the number of an event
-    #[arg(long, value_name = "WHEN")]
+    /// Start of the time range: a time since the start (1.5s, 300ms, 2m) or before the end (-1m), a
+    /// share of the run (40%), or the number of an event
+    #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
     from: Option<Bound>,
     /// End of the time range, in the same forms
-    #[arg(long = "until", value_name = "WHEN")]
+    #[arg(long = "until", value_name = "WHEN", allow_hyphen_values = true)]
     until: Option<Bound>,
     #[command(flatten)]
     processes: super::common::ProcessArgs,

@@ -8,10 +8,10 @@ use heaptape_analyzer::report::rss::{self, When};
 /// Options of `heaptape rss`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Point in time: a time since the start (1.5s), a share of the run (40%), a mark
-    /// (mark:NAME), or peak for the largest resident memory. The last snapshot until then is shown
-    /// [default: the end]
-    #[arg(long, value_name = "WHEN", value_parser = at, conflicts_with_all = ["until", "between"])]
+    /// Point in time: a time since the start (1.5s) or before the end (-1m), a share of the run
+    /// (40%), a mark (mark:NAME), or peak for the largest resident memory. The last snapshot until
+    /// then is shown [default: the end]
+    #[arg(long, value_name = "WHEN", value_parser = at, allow_hyphen_values = true, conflicts_with_all = ["until", "between"])]
     at: Option<At>,
     #[command(flatten)]
     common: Common,
