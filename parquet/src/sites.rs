@@ -11,7 +11,7 @@ use std::collections::HashSet;
 /// The columns of the table of call sites. Times are nanoseconds since 1970. The sums count from
 /// `counted_ns` on, and include the blocks that were live then.
 pub const SITES: &[Field] = fields! {
-    moment_ns: "i64", stack: "i64", live_bytes: "i64", live_blocks: "i64", allocated_bytes: "i64", allocations: "i64",
+    moment_ns: "i64", stack: "id", live_bytes: "i64", live_blocks: "i64", allocated_bytes: "i64", allocations: "i64",
     counted_ns: "i64", process: "i64", running: "i32", pid: "i32", program: "text", label: "text", build: "text",
 };
 
@@ -94,12 +94,16 @@ pub fn write(
 ) -> anyhow::Result<Sums> {
     let sums = sums(process, &Progress::new("adding up"));
     let Identity { key, moment_ns, counted_ns, is_running, program, label, build } = identity;
-    for row in &sums.sites {
+    let stack = |site: u32| ids.get(site as usize).map_or(0, |ids| ids.1);
+    // In the order of the stacks their differences are small.
+    let mut rows: Vec<&SiteSums> = sums.sites.iter().collect();
+    rows.sort_by_key(|row| stack(row.site));
+    for row in rows {
         let SiteSums { site, allocs, bytes, frees, freed_bytes, .. } = row;
         used.insert(*site);
         table.row([
             Cell::Number(*moment_ns),
-            Cell::Number(ids.get(*site as usize).map_or(0, |ids| ids.1)),
+            Cell::Number(stack(*site)),
             Cell::Number(signed(bytes.saturating_sub(*freed_bytes))),
             Cell::Number(signed(allocs.saturating_sub(*frees))),
             Cell::Number(signed(*bytes)),

@@ -1,12 +1,13 @@
 //! Writes a table: collects rows in columns, and writes them in row groups.
 
 use anyhow::Context;
-use parquet::basic::{Compression, ZstdLevel};
+use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type};
 use parquet::file::metadata::SortingColumn;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::ColumnPath;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -58,7 +59,8 @@ enum Column {
 pub struct Field {
     /// Name of the column.
     pub name: &'static str,
-    /// Type of the column: `i32`, `i64`, `i64?`, `text` or `[i64]`.
+    /// Type of the column: `i32`, `i64`, `i64?`, `text` or `[i64]`; `id` for values of type `i64`
+    /// that hardly repeat, and that are stored as differences.
     pub kind: &'static str,
 }
 
@@ -85,7 +87,7 @@ impl Table {
     pub fn create(path: &Path, fields: &[Field], order: Option<&str>) -> anyhow::Result<Table> {
         let lines = fields.iter().map(|Field { name, kind }| match *kind {
             "i32" => format!("required int32 {name};"),
-            "i64" => format!("required int64 {name};"),
+            "i64" | "id" => format!("required int64 {name};"),
             "i64?" => format!("optional int64 {name};"),
             "text" => format!("required binary {name} (STRING);"),
             _ => format!("required group {name} (LIST) {{ repeated group list {{ required int64 element; }} }}"),
@@ -100,24 +102,34 @@ impl Table {
                 nulls_first: false,
             }]
         });
-        let properties = WriterProperties::builder()
+        let mut properties = WriterProperties::builder()
             .set_compression(Compression::ZSTD(ZstdLevel::try_new(3)?))
             .set_created_by(format!("heaptape {}", env!("CARGO_PKG_VERSION")))
-            .set_sorting_columns(sorted)
-            .build();
+            .set_sorting_columns(sorted);
+        for field in fields.iter().filter(|field| field.kind == "id") {
+            let column = ColumnPath::from(field.name);
+            properties = properties
+                .set_column_dictionary_enabled(column.clone(), false)
+                .set_column_encoding(column, Encoding::DELTA_BINARY_PACKED);
+        }
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         }
         let file = File::create(path).with_context(|| path.display().to_string())?;
         let columns = fields.iter().map(|field| match field.kind {
             "i32" => Column::Small(Vec::new()),
-            "i64" => Column::Number(Vec::new()),
+            "i64" | "id" => Column::Number(Vec::new()),
             "i64?" => Column::Maybe(Vec::new()),
             "text" => Column::Text(Vec::new()),
             _ => Column::List(Vec::new()),
         });
         let columns = columns.collect();
-        Ok(Table { writer: SerializedFileWriter::new(file, schema, Arc::new(properties))?, columns, rows: 0, order })
+        Ok(Table {
+            writer: SerializedFileWriter::new(file, schema, Arc::new(properties.build()))?,
+            columns,
+            rows: 0,
+            order,
+        })
     }
 
     /// Adds a row with a cell for each column.

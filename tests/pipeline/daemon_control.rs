@@ -159,6 +159,9 @@ fn sampled_services_are_judged_by_their_history() {
         // With 2 % of the time of an idle service, each block is sampled.
         assert!(label != "512" || text.contains("/s (standard error "), "{text}");
         assert!(text.contains("bytes and blocks are estimates"), "{text}");
+        // The array of the cache is one block of its start.
+        let cache = daemon.heaptape(&["leaks", "--all"], &daemon.epochs(&["--label", &format!("cache-{label}")]));
+        assert!(!cache.text().contains("there is no evidence"), "{cache}");
         if let Some(cache) = leaks_of(&format!("cache-{label}"), "entry") {
             assert!(!["growing", "slow"].contains(&cache.verdict.as_str()), "{cache:#?}");
         }

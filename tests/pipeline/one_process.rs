@@ -60,14 +60,17 @@ fn trace_in_several_folders_is_one_process() {
     // The next daemon does not know what was live before.
     daemon.restart();
     until_more(&daemon, 50);
+    // Nor does it carry that over.
+    daemon.query(&["epoch"]);
+    until_more(&daemon, 100);
     drop(running);
     until("it is over", || daemon.list("leaks_slowly").is_empty());
     daemon.stop();
     let folders = daemon.epochs(&["--program", "leaks_slowly"]);
-    assert_eq!(folders.len(), 4, "each has events of its own: {folders:?}");
+    assert_eq!(folders.len(), 5, "each has events of its own: {folders:?}");
     for paths in [folders.clone(), daemon.epochs(&[])] {
         let process = only(&daemon, &paths);
-        assert_eq!((process.segments.len(), process.exit["signal"].as_u64()), (4, Some(9)), "{process:#?}");
+        assert_eq!((process.segments.len(), process.exit["signal"].as_u64()), (5, Some(9)), "{process:#?}");
         assert_one_in_eight(&process);
         let leaks = daemon.leaks(&paths);
         let kept: Vec<_> = leaks.iter().filter(|leak| leak.functions().contains(&"keeps")).collect();
@@ -391,5 +394,7 @@ fn end_of_a_long_flight_is_kept() {
     let process = &screen["processes"][0];
     assert_eq!((&process["exit"]["code"], process["live_blocks"].as_u64()), (&0.into(), Some(7000)), "{screen:#}");
     assert_eq!(daemon.epochs(&["--program", "leaks_slowly"]).len(), 1, "the last segment");
+    let lived = process["ended_unix_ns"].as_u64().zip(process["started_unix_ns"].as_u64());
+    assert!(lived.is_some_and(|(ended, started)| ended - started > 60_000_000_000), "{screen:#}");
     assert!(daemon.ctl(&["metrics"]).text().contains("heaptape_flights_kept_total 0"));
 }

@@ -9,7 +9,7 @@ use crate::missing::Missing;
 use crate::model::live_set::{Block, LiveSet};
 use crate::progress::Progress;
 use heaptape_formats::tape::Entry;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// A segment of a joined process.
 #[derive(Debug)]
@@ -46,6 +46,9 @@ struct Pass {
     live: LiveSet,
     /// Blocks of earlier segments that this one has not mentioned yet, by address.
     before: FxHashMap<u64, Known>,
+    /// Indexes of the blocks that the recorder did not know since it was killed. No segment carries
+    /// them over, and they live until the events free them.
+    unknown: FxHashSet<u64>,
     /// Indexes in the joined process of carried blocks, by that in the segment.
     carried: FxHashMap<u64, u64>,
     /// The last index that is used, and what is added to those of this segment.
@@ -133,14 +136,30 @@ impl Pass {
         let known =
             |(index, block): (u64, Block)| (block.address, Known { index, bytes: block.size, site: block.site });
         self.before = self.live.iter().map(known).collect();
+        let live = self.before.values().map(|known| known.index);
+        if segment.begins == Begins::Unknown {
+            self.unknown = live.collect();
+        } else if !self.unknown.is_empty() {
+            let live: FxHashSet<u64> = live.collect();
+            self.unknown.retain(|index| live.contains(index));
+        }
     }
 
-    /// Ends the blocks that were live before and were not carried over.
+    /// Ends the blocks that were live before and were not carried over, though the recorder knew
+    /// them.
     fn settle(&mut self) {
         if std::mem::replace(&mut self.is_settled, true) {
             return;
         }
-        let mut gone: Vec<u64> = self.before.drain().map(|(_, known)| known.index).collect();
+        let unknown = &self.unknown;
+        let mut gone = Vec::new();
+        self.before.retain(|_, known| {
+            let stays = unknown.contains(&known.index);
+            if !stays {
+                gone.push(known.index);
+            }
+            stays
+        });
         gone.sort_unstable();
         gone.into_iter().for_each(|index| self.implied(index));
     }

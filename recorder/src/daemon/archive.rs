@@ -467,6 +467,7 @@ impl OpenEpoch {
             if std::fs::rename(folder, self.epoch.dir.join(&name)).is_ok() {
                 // The first entry of the process was for its first segment.
                 let first = self.processes.iter_mut().find(|(known, process)| *known == id && process.folder == name);
+                let is_first = first.is_some();
                 first.into_iter().for_each(|(_, process)| process.folder.clear());
                 let ended = if Some(folder) == flight.folders.last() { flight.ended } else { Ended::RUNNING };
                 let process = ProcessInfo {
@@ -476,6 +477,10 @@ impl OpenEpoch {
                     ended_unix_ns: Some(clock::unix_ns()),
                     accounting: None,
                     kept: flight.kept.clone(),
+                    began_unix_ns: match owner.began_unix_ns {
+                        0 if !is_first => owner.started_unix_ns,
+                        began => began,
+                    },
                     ..owner.clone()
                 };
                 // No session has this number: the folder does not change any more.

@@ -226,10 +226,12 @@ fn without_evidence(process: &Process, site: u32) -> &'static str {
     let history = &process.tape.history;
     let has_all = !history.ticks.is_empty() && history.sites.len() < MAX_HISTORY_SITES;
     let is_sampled = process.tape.process.sample_bytes != 0;
-    if has_all && !is_sampled && !history.sites.iter().any(|row| row.site == site) {
-        "it holds no more than in the middle of the recorded time; a profile has no further evidence"
-    } else {
-        "the recording holds only sums: there is no evidence"
+    match has_all && !history.sites.iter().any(|row| row.site == site) {
+        true if is_sampled => {
+            "by its sample it holds no more than in the middle of the recorded time; a profile has no further evidence"
+        }
+        true => "it holds no more than in the middle of the recorded time; a profile has no further evidence",
+        false => "the recording holds only sums: there is no evidence",
     }
 }
 
