@@ -39,7 +39,10 @@ const SEARCH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Size of the code of a function, at most: its description, the entry, the moved instructions.
 const MAX_FUNCTION_BYTES: u64 = 128;
 /// Size of the instructions of an entry.
-pub const ENTRY_BYTES: u64 = 13;
+pub const ENTRY_BYTES: u64 = 18;
+/// The first instruction of a trampoline: `mov r11, [rsp - 8]`. The entry has stored r11 there. A
+/// caller that knows the function may keep a value in it.
+const RESTORE: [u8; 5] = [0x4c, 0x8b, 0x5c, 0x24, 0xf8];
 /// The index of no allocator.
 const NO_ALLOCATOR: usize = usize::MAX;
 /// Maximum number of reasons that are kept for an allocator.
@@ -386,8 +389,10 @@ impl Plan {
         let base = code.len() as u64;
         let entry = base + size_of::<Function>() as u64;
         let trampoline = at + entry + ENTRY_BYTES;
-        let moved = start.trampoline(trampoline).map_err(moved::Refusal::text)?;
-        if size_of::<Function>() as u64 + ENTRY_BYTES + moved.code.len() as u64 > MAX_FUNCTION_BYTES - 16 {
+        let first = trampoline + RESTORE.len() as u64;
+        let moved = start.trampoline(first).map_err(moved::Refusal::text)?;
+        let bytes = size_of::<Function>() as u64 + ENTRY_BYTES + (RESTORE.len() + moved.code.len()) as u64;
+        if bytes > MAX_FUNCTION_BYTES - 16 {
             return Err(moved::Refusal::Unmovable.text());
         }
         let shape = function.shape;
@@ -401,17 +406,19 @@ impl Plan {
             reserved: [0; 3],
         };
         code.extend(description.encode());
-        // lea r11, [rip - 23]: the description; jmp [rip + …]: the hook, at the start of the run
-        code.extend([0x4c, 0x8d, 0x1d]);
-        code.extend((-7 - size_of::<Function>() as i32).to_le_bytes());
+        // mov [rsp - 8], r11; lea r11, [rip - 28]: the description; jmp [rip + …]: the hook, at the
+        // start of the run
+        code.extend([0x4c, 0x89, 0x5c, 0x24, 0xf8, 0x4c, 0x8d, 0x1d]);
+        code.extend((-12 - size_of::<Function>() as i32).to_le_bytes());
         code.extend([0xff, 0x25]);
         let hook = if shape.action == Action::Replaced { 8 * (1 + i32::from(shape.size)) } else { 0 };
         code.extend((hook - entry as i32 - ENTRY_BYTES as i32).to_le_bytes());
         let at_trampoline = |(from, to): &(u32, u32)| MovedInstruction {
             from: start.address + u64::from(*from),
-            to: trampoline + u64::from(*to),
+            to: first + u64::from(*to),
         };
         let instructions = moved.offsets.iter().map(at_trampoline).collect();
+        code.extend(RESTORE);
         code.extend(moved.code);
         code.resize(code.len().next_multiple_of(16), 0xcc);
         let (address, expected) = (start.address, start.bytes);

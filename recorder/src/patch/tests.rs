@@ -196,9 +196,11 @@ fn a_plan_hooks_what_it_wrote() {
     let mut expected = [0; patches::MAX_MOVED];
     assert_eq!((patch.expected(&mut expected), &expected[..5]), (5, &b"\x53\x48\x83\xec\x10"[..]));
     let code: Vec<u8> = area.patches().code[FIRST_FUNCTION..].iter().take(64).map(|byte| byte.load(Relaxed)).collect();
-    assert_eq!(code[..8], (target + 13).to_le_bytes());
-    // lea r11, [rip - 23]; jmp [rip - 77]; the moved instructions
-    assert_eq!(code[16..34], *b"\x4c\x8d\x1d\xe9\xff\xff\xff\xff\x25\xb3\xff\xff\xff\x53\x48\x83\xec\x10");
+    assert_eq!(code[..8], (target + 18).to_le_bytes());
+    // mov [rsp - 8], r11; lea r11, [rip - 28]; jmp [rip - 82]
+    assert_eq!(code[16..34], *b"\x4c\x89\x5c\x24\xf8\x4c\x8d\x1d\xe4\xff\xff\xff\xff\x25\xae\xff\xff\xff");
+    // mov r11, [rsp - 8]; the moved instructions
+    assert_eq!(code[34..44], *b"\x4c\x8b\x5c\x24\xf8\x53\x48\x83\xec\x10");
     let outcome = plan.outcome(&area);
     assert_eq!((outcome[0].found, outcome[0].hooked, outcome[0].refused.len()), (1, 0, 1));
     patch.status.store(WRITTEN, Relaxed);

@@ -129,6 +129,11 @@ macro_rules! operator_new_frame {
 /// the stack, with r11 and the caller after them. It calls `begins` with their address, the
 /// function that this returns, and `ends`. That function may throw: the frame is described to the
 /// unwinder and has no landing pad.
+///
+/// All registers that a function may change have their values again at the end, except for the
+/// result: a compiler that knows the function keeps values in those that it does not change (GCC's
+/// `-fipa-ra`). The jump to this entry stores the program's r11 below the stack pointer, and the
+/// trampoline loads it from there. The stack may be misaligned, as the program's may be.
 #[cfg(not(feature = "standalone"))]
 macro_rules! patched_stub {
     ($begins:path, $ends:path, $frame_bytes:expr, $untraced:expr) => {
@@ -139,6 +144,7 @@ macro_rules! patched_stub {
             "jz 2f",
             "cmp byte ptr [rax], {untraced}",
             "jne 2f",
+            "mov rax, [rsp - 16]",
             "jmp qword ptr [r11]",
             "2:",
         ], (untraced = const $untraced))
@@ -159,6 +165,7 @@ macro_rules! patched_frame {
         core::arch::naked_asm!(
             ".cfi_startproc",
             "endbr64",
+            "mov [rsp - 16], rax",
             $($check,)*
             "sub rsp, {bytes}",
             ".cfi_adjust_cfa_offset {bytes}",
@@ -169,6 +176,24 @@ macro_rules! patched_frame {
             "mov [rsp + 32], r8",
             "mov [rsp + 40], r9",
             "mov [rsp + 48], r11",
+            "lea r11, [rsp + {bytes} - 168]",
+            "movups [r11 - 128], xmm0",
+            "movups [r11 - 112], xmm1",
+            "movups [r11 - 96], xmm2",
+            "movups [r11 - 80], xmm3",
+            "movups [r11 - 64], xmm4",
+            "movups [r11 - 48], xmm5",
+            "movups [r11 - 32], xmm6",
+            "movups [r11 - 16], xmm7",
+            "movups [r11 + 0], xmm8",
+            "movups [r11 + 16], xmm9",
+            "movups [r11 + 32], xmm10",
+            "movups [r11 + 48], xmm11",
+            "movups [r11 + 64], xmm12",
+            "movups [r11 + 80], xmm13",
+            "movups [r11 + 96], xmm14",
+            "movups [r11 + 112], xmm15",
+            "mov [rsp + {bytes} - 24], r10",
             "lea rax, [rsp + {bytes}]",
             "mov [rsp + 56], rax",
             "mov [rsp + 64], rbp",
@@ -180,10 +205,37 @@ macro_rules! patched_frame {
             "mov rcx, [rsp + 24]",
             "mov r8, [rsp + 32]",
             "mov r9, [rsp + 40]",
-            "call rax",
+            "mov r11, rax",
+            "mov rax, [rsp + {bytes} - 16]",
+            "call r11",
             "mov rdi, rsp",
             "mov rsi, rax",
             "call {ends}",
+            "lea rdi, [rsp + {bytes} - 168]",
+            "movups xmm0, [rdi - 128]",
+            "movups xmm1, [rdi - 112]",
+            "movups xmm2, [rdi - 96]",
+            "movups xmm3, [rdi - 80]",
+            "movups xmm4, [rdi - 64]",
+            "movups xmm5, [rdi - 48]",
+            "movups xmm6, [rdi - 32]",
+            "movups xmm7, [rdi - 16]",
+            "movups xmm8, [rdi + 0]",
+            "movups xmm9, [rdi + 16]",
+            "movups xmm10, [rdi + 32]",
+            "movups xmm11, [rdi + 48]",
+            "movups xmm12, [rdi + 64]",
+            "movups xmm13, [rdi + 80]",
+            "movups xmm14, [rdi + 96]",
+            "movups xmm15, [rdi + 112]",
+            "mov rdi, [rsp]",
+            "mov rsi, [rsp + 8]",
+            "mov rdx, [rsp + 16]",
+            "mov rcx, [rsp + 24]",
+            "mov r8, [rsp + 32]",
+            "mov r9, [rsp + 40]",
+            "mov r10, [rsp + {bytes} - 24]",
+            "mov r11, [rsp + {bytes} - 8]",
             "add rsp, {bytes}",
             ".cfi_adjust_cfa_offset -{bytes}",
             "ret",
