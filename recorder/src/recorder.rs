@@ -37,6 +37,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 pub use take_over::KILLED;
 use take_over::{ADOPT_INTERVAL, Adopted};
+use unrecorded::RefusedStart;
 use wire::limits::ENV_SOCKET;
 
 /// Size of the reserved space in bytes: see [`RESERVE`].
@@ -121,6 +122,8 @@ pub struct Recorder {
     loader: Loader,
     /// Static programs with the library in them, which have not attached yet.
     loaded: Vec<Loaded>,
+    /// Static programs that are not loaded, and whose children are not known yet.
+    refused_starts: Vec<RefusedStart>,
 }
 
 /// The outcome of a recording.
@@ -164,6 +167,7 @@ impl Recorder {
             dir: dir.to_owned(),
             loader: Loader::new(options.standalone, planner.clone()),
             loaded: Vec::new(),
+            refused_starts: Vec::new(),
             recording,
             written: None,
             dirty: true,

@@ -173,6 +173,22 @@ fn static_programs_that_others_start_are_recorded() {
     }
 }
 
+/// A static child that the recorder may not stop, since another one traces it, is named with its own
+/// process number, not with that of the process that started it.
+#[test]
+fn refused_static_children_are_named_by_their_own_number() {
+    let folder = test_env::folder();
+    let child = folder.path().join("child");
+    std::fs::copy(build("small.c", ("gcc", "-static")).expect("gcc"), &child).expect("a copy");
+    let program = Program::new(Target::program("exec_kinds.c").build()).arg("posix_spawn").arg(&child);
+    let recording = program.launched_by(&["strace", "-f", "-qq", "-o", "/dev/null"]).recorded().success();
+    let about = recording.about();
+    let children: Vec<_> = about.not_traced.iter().filter(|one| one.exe.ends_with("/child")).collect();
+    let [child] = children[..] else { panic!("one child: {about:#?}") };
+    assert!(child.why.contains("ptrace"), "{about:#?}");
+    assert!(child.pid != 0 && about.processes.iter().all(|process| process.pid != child.pid), "{about:#?}");
+}
+
 /// A static program that a signal ends, in a pipeline of a shell, ends by it when it is recorded.
 #[test]
 fn signals_end_static_children() {

@@ -24,7 +24,8 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use environment::{Strings, misses_library, text, without_library};
 use heaptape_wire::hello::{
-    HELLO_BYTES, Hello, LOAD_NOT_PERMITTED, LoadRequest, MAX_NOTICE_PATH, Notice, ORIGIN_EXIT, UntracedReason,
+    HELLO_BYTES, Hello, LOAD_FOLLOWS, LOAD_NOT_PERMITTED, LoadRequest, MAX_NOTICE_PATH, Notice, ORIGIN_EXIT,
+    UntracedReason,
 };
 use program::File;
 
@@ -248,17 +249,20 @@ impl Inspection {
 
     /// Notifies the recorder if the process `pid` (0: this one) is about to run the program
     /// unrecorded. For a static program it makes the request of this thread, and waits for the
-    /// answer.
+    /// answer. Returns whether the recorder follows the thread to the program.
     #[inline(never)]
-    fn report(&self, pid: u32, load: LoadRequest, thread: u32) {
-        let Some(reason) = self.reason else { return };
+    fn report(&self, pid: u32, load: LoadRequest, thread: u32) -> bool {
+        let Some(reason) = self.reason else { return false };
         let load = if self.is_loadable() { load } else { LoadRequest::No };
         let notice = Notice { pid, reason, load, thread };
+        let mut answer = 0;
         for permits in [false, true] {
-            if !notify(notice, &self.path, self.socket, permits) || !Need::PEEK.is_allowed() {
+            answer = notify(notice, &self.path, self.socket, permits);
+            if answer != LOAD_NOT_PERMITTED || !Need::PEEK.is_allowed() {
                 break;
             }
         }
+        answer == LOAD_FOLLOWS
     }
 }
 
@@ -328,9 +332,9 @@ fn library_is_there() -> bool {
 }
 
 /// Notifies the recorder, by the board if the socket cannot be reached. Waits for an answer only if
-/// the notice is a request. Returns whether the recorder is not permitted to trace this process,
-/// after a permission if `permits`.
-fn notify(notice: Notice, path: &[u8; MAX_NOTICE_PATH], socket_path: &CStr, permits: bool) -> bool {
+/// the notice is a request. Returns the answer, or 0 if there is none. The recorder may trace this
+/// process first if `permits`.
+fn notify(notice: Notice, path: &[u8; MAX_NOTICE_PATH], socket_path: &CStr, permits: bool) -> u8 {
     let mut message = [0; HELLO_BYTES + MAX_NOTICE_PATH];
     message[..HELLO_BYTES].copy_from_slice(&notice.encode());
     message[HELLO_BYTES..].copy_from_slice(path);
@@ -340,7 +344,7 @@ fn notify(notice: Notice, path: &[u8; MAX_NOTICE_PATH], socket_path: &CStr, perm
     if answer.is_none() {
         board::post(if notice.pid == 0 { sys::pid() } else { notice.pid }, notice.reason, &path[..length]);
     }
-    answer == Some(LOAD_NOT_PERMITTED)
+    answer.unwrap_or(0)
 }
 
 /// Sends a message to the recorder, and waits for an answer if `waits`. Returns the answer, 0 if
@@ -402,6 +406,7 @@ unsafe fn spawning(
 ) -> c_int {
     let mut child = 0;
     let mut inspection = attach::socket_path().map(Inspection::new);
+    let mut is_followed = false;
     if let Some(inspection) = &mut inspection {
         let thread = sys::tid();
         descriptor_thread::run(|| {
@@ -410,7 +415,7 @@ unsafe fn spawning(
                 false => inspection.path(path as usize, Some(lists[1])),
             }
             if inspection.is_loadable() {
-                inspection.report(0, LoadRequest::Spawn, thread);
+                is_followed = inspection.report(0, LoadRequest::Spawn, thread);
             }
         });
     }
@@ -425,11 +430,13 @@ unsafe fn spawning(
         };
         // The child is running already, so its pid is known and is reported.
         if result == 0
-            && let Some(inspection) =
-                inspection.filter(|inspection| inspection.reason.is_some() && !inspection.is_loadable())
+            && !is_followed
+            && let Some(inspection) = inspection.filter(|inspection| inspection.reason.is_some())
         {
             let child = *number as u32;
-            descriptor_thread::run(|| inspection.report(child, LoadRequest::No, 0));
+            descriptor_thread::run(|| {
+                inspection.report(child, LoadRequest::No, 0);
+            });
         }
         result
     }

@@ -19,6 +19,14 @@ const UNATTACHED: &str =
 /// Why a static program is not recorded into which the library was loaded.
 const NOT_ATTACHED: &str = "it is statically linked, and did not reach the recorder from its environment";
 
+/// A refused request of a process that starts a child. The number of the child is not known yet.
+#[derive(Debug)]
+pub(super) struct RefusedStart {
+    from: u32,
+    path: Vec<u8>,
+    why: String,
+}
+
 impl Recorder {
     /// Notes a process that runs without being recorded, and why.
     pub fn not_traced(&mut self, pid: u32, exe: String, why: String) {
@@ -67,7 +75,25 @@ impl Recorder {
         if pid == 0 {
             self.leaves(from);
         }
-        self.not_traced(if pid == 0 { from } else { pid }, text(path), why);
+        if pid == 0 || !self.names_child(from, pid, path) {
+            self.not_traced(if pid == 0 { from } else { pid }, text(path), why);
+        }
+    }
+
+    /// Replaces the process number of a refused request by that of the child that was started then.
+    /// The request came before there was a child. Returns whether there was such a request.
+    fn names_child(&mut self, from: u32, child: u32, path: &[u8]) -> bool {
+        self.note_loaded();
+        let is_same = |start: &RefusedStart| start.from == from && start.path == path;
+        let Some(index) = self.refused_starts.iter().position(is_same) else { return false };
+        let RefusedStart { path, why, .. } = self.refused_starts.swap_remove(index);
+        let path = text(&path);
+        let is_refused = |known: &&mut NotTraced| known.pid == from && known.exe == path && known.why == why;
+        if let Some(known) = self.recording.not_traced.iter_mut().rev().find(is_refused) {
+            known.pid = child;
+            self.dirty = true;
+        }
+        true
     }
 
     /// Notes that a process announced that it continues with a program that is not recorded.
@@ -84,11 +110,15 @@ impl Recorder {
             // A process may have permitted it and tried again.
             let is_first_try = |known: &NotTraced| known.pid == loaded.from && known.why.ends_with(NOT_PERMITTED);
             self.recording.not_traced.retain(|known| !is_first_try(known));
+            self.refused_starts.retain(|start| start.from != loaded.from || !start.why.ends_with(NOT_PERMITTED));
             match loaded.refusal {
                 None => self.loaded.push(loaded),
                 Some(why) => {
                     if loaded.leaves {
                         self.leaves(loaded.from);
+                    } else if loaded.pid == loaded.from && self.refused_starts.len() < MAX_NOT_TRACED {
+                        let (from, path, why) = (loaded.from, loaded.path.clone(), why.clone());
+                        self.refused_starts.push(RefusedStart { from, path, why });
                     }
                     self.not_traced(loaded.pid, text(&loaded.path), why);
                 }

@@ -188,8 +188,10 @@ fn run(follow: &Follow, image: &Image, planner: &Planner, results: &Sender<Loade
     let mut tracee = match begin(follow) {
         Ok(tracee) => tracee,
         Err(refusal) => {
-            answer(if matches!(refusal, Refusal::NotPermitted) { LOAD_NOT_PERMITTED } else { LOAD_REFUSED });
-            return send(follow.pid, Some(refusal.text()));
+            // The recorder must know it before the process starts a child, and names that.
+            let byte = if matches!(refusal, Refusal::NotPermitted) { LOAD_NOT_PERMITTED } else { LOAD_REFUSED };
+            send(follow.pid, Some(refusal.text()));
+            return answer(byte);
         }
     };
     answer(LOAD_FOLLOWS);
