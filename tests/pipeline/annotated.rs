@@ -170,3 +170,35 @@ fn header_works_in_other_kinds_of_programs() {
     assert_eq!(sizes(&recording, &["--label", "all of it"]), [(77, 1), (1234, 1)]);
     assert_eq!(sizes(&recording, &["--allocator", "mine"]), [(77, 1)]);
 }
+
+/// The page draws a line for each mark at its time, and the legend names the first ones.
+#[test]
+fn marks_are_lines_on_the_page() {
+    let recording = recorded(&["all"]);
+    let page = recording.directory.path().join("page.html");
+    let to = ["export", "--format", "html", "-o", page.to_str().expect("a plain path")];
+    recording.heaptape(&to).success();
+    let root = test_env::root();
+    let scripts = ["data.js", "format.js", "state.js", "canvas.js", "timeline.js"];
+    let scripts = scripts.map(|script| root.join("analyzer/src/export/html").join(script));
+    let output =
+        Program::new(test_env::need("node")).arg(root.join("tests/clients/marks.mjs")).arg(&page).args(scripts);
+    let output = output.plain().success().text();
+    let drawn: Value = serde_json::from_str(&output).unwrap_or_else(|error| panic!("{error}: {output}"));
+    let timeline = json(&recording, &["timeline"]);
+    let marks = timeline["processes"][0]["marks"].as_array().unwrap_or_else(|| panic!("{timeline:#}"));
+    let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{value}: {drawn:#}"));
+    let lines: Vec<f64> = drawn["lines"].as_array().expect("lines").iter().map(number).collect();
+    assert_eq!(lines.len(), marks.len(), "{drawn:#}");
+    for (mark, line) in marks.iter().zip(&lines) {
+        let expected = number(&mark["at"]["time_ns"]) / number(&drawn["length"]) * 1000.0;
+        assert!((line - expected).abs() <= 1.5, "{mark}: {expected}, drawn at {line}");
+    }
+    // The name is shortened where it is near the right edge.
+    let first = &drawn["texts"][0];
+    let text = first[0].as_str().map(|text| text.trim_end_matches('…')).expect("a text");
+    assert!(!text.is_empty() && "first round".starts_with(text), "{drawn:#}");
+    assert_eq!(number(&first[1]), lines[0] + 4.0, "{drawn:#}");
+    let legend = drawn["legend"].as_str().expect("a legend");
+    assert!(legend.contains("first round (") && legend.contains(" and 1 more"), "{legend}");
+}

@@ -114,6 +114,19 @@ pub(super) struct PageProcess {
     pub losses: Vec<Loss>,
     /// The resident memory by use, at some snapshots of the pages.
     pub residents: Vec<Resident>,
+    /// The first marks of the program, earliest first.
+    pub marks: Vec<Mark>,
+    /// Number of marks that are not listed.
+    pub more_marks: usize,
+}
+
+/// A named point in time that the program reported.
+#[derive(Debug, Serialize)]
+pub(super) struct Mark {
+    /// Position on the axis.
+    pub at: f64,
+    /// Name of the mark.
+    pub name: String,
 }
 
 /// The resident memory at a snapshot of the pages.

@@ -21,6 +21,7 @@ use crate::report::leaks::{self, Candidates, JudgedLeak, Rules, judge_leaks};
 use crate::report::summary;
 use crate::sums::{self, Sums};
 use crate::symbols::Symbolizer;
+use heaptape_formats::tape::Mark;
 
 /// Maximum number of leaks that a page lists.
 const LEAKS: usize = 200;
@@ -30,6 +31,8 @@ const THREADS: usize = 200;
 const GAPS: usize = 200;
 /// Maximum number of snapshots of the pages that a page shows of each process.
 const RESIDENTS: usize = 48;
+/// Maximum number of marks of a process on the page.
+const MARKS: usize = 200;
 /// Maximum number of missing things that a page lists of each process.
 const MISSING: usize = 20;
 /// Number of points of a time line.
@@ -243,6 +246,9 @@ impl Gathered {
         losses.truncate(GAPS);
         shown.losses = losses;
         shown.residents = residents(&over_time.points, position);
+        if scale.by_tick {
+            (shown.marks, shown.more_marks) = marks(process, position);
+        }
         shown.groups = groups.into_iter().map(|Group { name, threads }| data::ThreadGroup { name, threads }).collect();
         self.processes.push(shown);
         self.lines.push(slices.line);
@@ -405,6 +411,14 @@ fn lives(lifetimes: &Lifetimes) -> data::Lives {
     let used = all.classes.iter().rposition(|&died| died > 0).map_or(0, |last| last + 1);
     let (died, sum, longest) = (all.freed, all.sum, all.longest);
     data::Lives { unit: lifetimes.unit(), classes: all.classes[..used].to_vec(), died, sum, longest }
+}
+
+/// Returns the first marks of the program, and the number of the others.
+fn marks(process: &Process, position: impl Fn(u64) -> f64) -> (Vec<data::Mark>, usize) {
+    let mut all: Vec<&Mark> = process.tape.marks.iter().collect();
+    all.sort_by_key(|mark| mark.tick);
+    let mark = |mark: &&Mark| data::Mark { at: position(mark.tick), name: mark.text.lossy().into_owned() };
+    (all.iter().take(MARKS).map(mark).collect(), all.len().saturating_sub(MARKS))
 }
 
 /// Returns the resident memory by use at each point.

@@ -68,6 +68,7 @@ function paintTimeline(view) {
   }
   paintTimeAxis(pen, colours, x, bottom + 8 + rates + 10, view.width);
   paintLosses(pen, colours, x, top, bottom);
+  paintMarks(pen, colours, x, top, bottom);
 
   const slices = page.axis.slices;
   const sliceX = (at) => left + at / slices * view.width;
@@ -104,7 +105,7 @@ function paintTimeline(view) {
   paintRange(pen, colours, view, top, height);
   sayRange(view, peak);
   for (const button of view.kinds.children) button.setAttribute("aria-pressed", String(button.dataset.value === state.stacked));
-  fill(view.legend, stacked ? areaLegend(colours.dark) : tracks.length > 0 && h("span", { class: "muted" }, shownProcesses().length > 1 ? "Below: when each process ran; a mark is the start of a thread." : "Below: when each thread allocated, from its first event to its last."));
+  fill(view.legend, stacked ? areaLegend(colours.dark) : tracks.length > 0 && h("span", { class: "muted" }, shownProcesses().length > 1 ? "Below: when each process ran; a mark is the start of a thread." : "Below: when each thread allocated, from its first event to its last."), markLegend());
 }
 
 /** Slices of the axis up to the end of a recording's last shown process. */
@@ -163,6 +164,38 @@ function paintLosses(pen, colours, x, top, bottom) {
       pen.restore();
     }
   }
+}
+
+/** The marks of the shown processes, in their order. */
+function timelineMarks() {
+  return shownProcesses().flatMap((process) => process.marks).sort((a, b) => a.at - b.at);
+}
+
+/** A line for each mark of the program, with its name where there is space. */
+function paintMarks(pen, colours, x, top, bottom) {
+  const right = x(page.axis.length);
+  let free = -Infinity;
+  pen.textAlign = "left";
+  for (const mark of timelineMarks()) {
+    const at = Math.round(x(mark.at)) + 0.5;
+    pen.setLineDash([2, 3]);
+    line(pen, colours.muted, at, top - 4, at, bottom);
+    pen.setLineDash([]);
+    const label = clip(pen, mark.name, Math.min(140, right - at - 4));
+    if (at < free || label === "") continue;
+    pen.fillStyle = colours.muted;
+    pen.fillText(label, at + 4, top - 7);
+    free = at + 12 + pen.measureText(label).width;
+  }
+}
+
+/** The names of the marks, for the legend: the canvas has no space for all. */
+function markLegend() {
+  const marks = timelineMarks();
+  if (marks.length === 0) return null;
+  const more = shownProcesses().reduce((sum, process) => sum + process.more_marks, marks.length - 6);
+  const names = marks.slice(0, 6).map((mark) => `${mark.name} (${position(mark.at)})`).join(", ");
+  return h("span", { class: "muted" }, `Dashed lines are marks of the program: ${names}${more > 0 ? ` and ${more} more` : ""}.`);
 }
 
 function paintPeak(pen, colours, x, y, most, right) {
