@@ -6,6 +6,7 @@ pub mod block_filter;
 pub mod by_thread;
 pub mod call_sites;
 pub mod covered;
+pub mod crossings;
 pub mod fragments;
 pub mod free_sites;
 pub mod leaks;

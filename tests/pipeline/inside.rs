@@ -28,6 +28,14 @@ fn is_hooked(recording: &Recording, name: &str) {
     assert!(!process.own_malloc, "{about:#?}");
     assert_eq!(allocators.iter().map(|one| &one.name[..]).collect::<Vec<_>>(), [name], "{about:#?}");
     assert!(allocators[0].found > 0 && allocators[0].hooked == allocators[0].found, "{allocators:#?}");
+    crosses_nothing(recording);
+}
+
+/// Asserts that each block was freed by the allocator that allocated it.
+fn crosses_nothing(recording: &Recording) {
+    let leaks = recording.heaptape(&["leaks", "--json"]).success().text();
+    let leaks: serde_json::Value = serde_json::from_str(&leaks).expect("JSON");
+    assert!(leaks["crossed_allocators"].is_null(), "{:#}", leaks["crossed_allocators"]);
 }
 
 #[test]
@@ -149,6 +157,7 @@ fn recorded(build: Build) -> (Recording, [u64; 4]) {
     assert!(known.is_some_and(is_named), "{build:?}: {leaks:#?}");
     let text = recording.heaptape(&["leaks"]).success().text();
     assert!(text.contains("leaks_here") && !text.contains("GlobalAlloc"), "{build:?}: {text}");
+    crosses_nothing(&recording);
     (recording, own)
 }
 

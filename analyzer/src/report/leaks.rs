@@ -5,6 +5,7 @@
 //! export uses the same two.
 
 mod candidates;
+mod crossings;
 mod entries;
 mod evidence;
 mod judged;
@@ -16,6 +17,7 @@ pub(crate) use candidates::{Candidates, axis};
 use judged::sum_by_function;
 pub(crate) use judged::{JudgedLeak, judge_leaks};
 
+pub use crossings::CrossedBlocks;
 pub use evidence::{Evidence, FreedAt, LifetimeClass};
 pub use suppressed::Rules;
 
@@ -87,6 +89,8 @@ struct LeakJson<'a> {
 struct LeaksJson<'a> {
     leaks: LeakList<'a>,
     freed_at_exit: LeakList<'a>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    crossed_allocators: Vec<crossings::CrossedJson<'a>>,
     total: Total,
     suppressions: Vec<suppressed::RuleEffect>,
     processes: Vec<ProcessJson>,
@@ -134,6 +138,8 @@ pub struct LeakReport<'a> {
     pub leaks: Vec<Leak<'a>>,
     /// Call sites that grew and were freed only at the end of the run, worst first.
     pub freed_at_exit: Vec<Leak<'a>>,
+    /// Blocks that another allocator freed than allocated them, most bytes first.
+    pub crossed: Vec<CrossedBlocks<'a>>,
     /// Sums of `leaks` without what the runtime keeps on purpose, and of `at_exit`.
     pub total: Total,
     /// Peak live bytes, summed over processes.
@@ -238,13 +244,14 @@ pub(super) fn find_in<'a>(
     let progress = Progress::new("reading events");
     let rules = Rules::read(&options.suppressions, options.built_in)?;
     let (leaks, freed_at_exit, missing) = (Vec::new(), Vec::new(), Vec::new());
-    let mut found = LeakReport { leaks, freed_at_exit, total: Total::default(), peak_bytes: 0, missing, rules };
+    let (total, peak_bytes, crossed) = (Total::default(), 0, Vec::new());
+    let mut found = LeakReport { leaks, freed_at_exit, crossed, total, peak_bytes, missing, rules };
     for process in processes {
         if options.built_in {
             found.rules.add_own(process, symbols);
         }
         let (candidates, missing) = match process.has_events() {
-            true => collect_from_events(process, query, symbols, &progress),
+            true => collect_from_events(process, query, symbols, &progress, &mut found.crossed),
             false => collect_from_sums(process, query, symbols, &progress)?,
         };
         describe(&candidates, query, options, symbols, &mut found);
@@ -252,6 +259,7 @@ pub(super) fn find_in<'a>(
     }
     found.leaks.sort_by_key(Leak::order);
     found.freed_at_exit.sort_by_key(Leak::order);
+    found.crossed.sort_by_key(CrossedBlocks::order);
     for leak in found.leaks.iter().filter(|leak| leak.kept.is_none()) {
         found.total.bytes = found.total.bytes.saturating_add(leak.bytes);
         found.total.blocks += leak.blocks;
@@ -297,10 +305,12 @@ pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) 
             inherited_bytes: process.tape.inherited.as_ref().map_or(0, |inherited| inherited.bytes),
         });
         let processes = processes.collect();
+        let crossed_allocators = found.crossed.iter().map(|one| one.json(&mut symbols)).collect();
         let symbols = RefCell::new(symbols);
         let report = LeaksJson {
             leaks: LeakList(&found.leaks[..top(&found.leaks)], &symbols),
             freed_at_exit: LeakList(&found.freed_at_exit[..top(&found.freed_at_exit)], &symbols),
+            crossed_allocators,
             total: found.total,
             suppressions: found.rules.suppressed(),
             processes,
@@ -343,16 +353,25 @@ fn suppressions(
 }
 
 /// Collects the candidates of a process by a replay of its events. Returns them with what is
-/// missing of its recording.
+/// missing of its recording. Adds the blocks that another allocator freed to `crossed`.
 fn collect_from_events<'a>(
     process: &'a Process,
     query: &Query,
     symbols: &mut Symbolizer,
     progress: &Progress,
+    crossed: &mut Vec<CrossedBlocks<'a>>,
 ) -> (Candidates<'a>, Vec<Missing>) {
     let span = process.span(&query.range);
     let mut model = Leaks::new(axis(process, span), process.tape.process.free_sites);
-    let outcome = query.replay(process, span.with_history(), symbols, progress, &mut model);
+    let outcome = match crossings::model(process, span) {
+        None => query.replay(process, span.with_history(), symbols, progress, &mut model),
+        Some(mut crossings) => {
+            let models = &mut (&mut model, &mut crossings);
+            let outcome = query.replay(process, span.with_history(), symbols, progress, models);
+            crossed.extend(CrossedBlocks::all(process, crossings));
+            outcome
+        }
+    };
     let mut missing = process.missing.clone();
     missing.extend(outcome.missing);
     let allocated = Span { end: u64::MAX, end_tick: u64::MAX, ..span };

@@ -9,7 +9,7 @@ pub use files::{junit, sarif};
 
 use super::diff::{self, DiffInput};
 use super::frames::{SourceLines, call_site, call_site_line};
-use super::leaks::{self, LeakReport};
+use super::leaks::{self, CrossedBlocks, LeakReport};
 use super::stack_text::text_stack;
 use super::{Error, Query};
 use crate::model::verdict::Verdict;
@@ -18,7 +18,7 @@ use crate::report::Unanswerable;
 use crate::sums::sums;
 use crate::symbols::Symbolizer;
 use crate::text::{self, Screen, Style, counted};
-use expression::{FREED_AT_EXIT, Unit};
+use expression::{CROSSED, FREED_AT_EXIT, Unit};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -251,6 +251,10 @@ fn measure_leaks(found: &LeakReport, values: &mut BTreeMap<&'static str, f64>) {
         values.insert(metric, bytes);
     }
     values.insert(FREED_AT_EXIT, found.total.grown_bytes as f64);
+    // Sums do not have it.
+    if found.missing.iter().all(|(process, _)| process.has_events()) {
+        values.insert(CROSSED, found.crossed.iter().map(|crossed| crossed.blocks() as f64).sum());
+    }
 }
 
 /// Returns the change of the metric of a condition, or its percentage of the old value.
@@ -296,6 +300,15 @@ fn changed_sites(found: &diff::Comparison, threshold: &Expression, value: f64) -
 
 /// Returns the call sites whose leaks made a condition hold.
 fn leaking_sites(found: &LeakReport, threshold: &Expression, symbols: &mut Symbolizer) -> Vec<Culprit> {
+    if threshold.metric == CROSSED {
+        let culprit = |crossed: &CrossedBlocks| {
+            let site = call_site(symbols, crossed.process().stacks(), crossed.site(), 3);
+            let (stack, _) = text_stack(symbols, crossed.process().stacks(), crossed.site(), 8);
+            let text = crossed.line(symbols);
+            Culprit { text, kind: CROSSED.into(), file: site.frame.file.clone(), line: site.frame.line, stack }
+        };
+        return found.crossed.iter().take(MAX_CULPRITS).map(culprit).collect();
+    }
     let wanted = verdict_of(threshold.metric);
     let list = if threshold.metric == FREED_AT_EXIT { &found.freed_at_exit } else { &found.leaks };
     let own = list.iter().filter(|leak| leak.kept.is_none());

@@ -3,7 +3,7 @@
 use super::entries::{Entries, Entry, entries};
 use super::evidence::Evidence;
 use super::totals::{self, VerdictTotal};
-use super::{Leak, LeakReport, Options};
+use super::{Leak, LeakReport, Options, crossings};
 use crate::charts::sparkline;
 use crate::load::Process;
 use crate::missing::Missing;
@@ -63,6 +63,7 @@ pub(super) fn print(
             FLOOR_SHARE * 100.0
         ))?;
     }
+    crossings::print(&found.crossed, several, symbols, screen)?;
     print_inherited(found, screen)?;
     super::suppressed::print(found, screen)?;
     for (process, missing) in &found.missing {

@@ -38,6 +38,7 @@ pub const METRICS: &[Metric] = &[
     Metric { name: "leaked.too-little", unit: Unit::Bytes, meaning: "bytes of leaks that grow, in too short a run or by too few bytes to be certain" },
     Metric { name: "leaked.uncertain", unit: Unit::Bytes, meaning: "bytes whose frees may be missing from the recording" },
     Metric { name: FREED_AT_EXIT, unit: Unit::Bytes, meaning: "bytes that grew through the run and were freed only when it ended: in no leaked metric" },
+    Metric { name: CROSSED, unit: Unit::Count, meaning: "blocks that one allocator allocated and another one freed or resized" },
     Metric { name: "live", unit: Unit::Bytes, meaning: "bytes live at the end" },
     Metric { name: "live.blocks", unit: Unit::Count, meaning: "blocks live at the end" },
     Metric { name: "peak", unit: Unit::Bytes, meaning: "the most live bytes at any time; of several processes the largest" },
@@ -58,6 +59,8 @@ pub const METRICS: &[Metric] = &[
 
 /// Name of the metric of what grew and was freed only at exit.
 pub(super) const FREED_AT_EXIT: &str = "freed-at-exit";
+/// Name of the metric of blocks that crossed allocators.
+pub(super) const CROSSED: &str = "crossed";
 
 /// An operator that compares a value with the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +122,7 @@ impl Expression {
 
     /// Returns whether the metric is about leaks.
     pub fn is_of_leaks(&self) -> bool {
-        self.metric.starts_with("leaked") || self.metric == FREED_AT_EXIT
+        self.metric.starts_with("leaked") || self.metric == FREED_AT_EXIT || self.metric == CROSSED
     }
 
     /// Returns whether the metric is about totals.
