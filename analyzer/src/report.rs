@@ -7,6 +7,7 @@
 pub mod address;
 pub(crate) mod bills;
 pub mod callers;
+mod coverage;
 pub mod diff;
 mod filter;
 pub mod fragmentation;

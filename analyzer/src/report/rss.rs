@@ -8,6 +8,7 @@ use crate::event::{Range, Span};
 use crate::load::Process;
 use crate::load::tape::PageSnapshot;
 use crate::model::covered::Covered;
+use crate::model::resident::Bill;
 use crate::progress::Progress;
 use crate::replay::replay;
 use crate::report::Unanswerable;
@@ -113,6 +114,11 @@ impl Found {
     /// Returns the resident memory by use.
     pub(super) fn parts(&self) -> Vec<Part> {
         parts(&self.joined.resident.bill, self.joined.allocator)
+    }
+
+    /// Returns the bytes by use.
+    pub(super) const fn bill(&self) -> Bill {
+        self.joined.resident.bill
     }
 }
 

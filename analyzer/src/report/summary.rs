@@ -2,6 +2,7 @@
 
 mod text;
 
+use super::coverage::{self, Coverage};
 use super::frames::{CallSite, SourceLines, call_site, call_site_line};
 use super::query::Query;
 use super::segments::segment_notes;
@@ -26,6 +27,10 @@ const MAX_ROWS: usize = 5;
 /// Maximum number of sites of a ranking that are named and grouped after a recording, when the user
 /// waits for the prompt: 20,000 take 30 ms.
 const MAX_QUICK_SITES: usize = 20_000;
+/// Maximum number of events that are read for the coverage after a recording: some 50 ms.
+const MAX_QUICK_EVENTS: u64 = 1 << 20;
+/// Maximum number of events that `heaptape report` reads for the coverage: some seconds.
+const MAX_EVENTS: u64 = 64 << 20;
 /// Number of innermost program frames by which sites are grouped.
 const FRAMES: usize = 3;
 
@@ -86,6 +91,9 @@ pub struct ProcessSummary {
     /// The resident memory at the snapshots of the pages, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resident: Option<ResidentSummary>,
+    /// How much of its memory was ever a recorded block, where that is in doubt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub coverage: Option<Coverage>,
     /// What is missing, as sentences.
     pub missing: Vec<String>,
     /// Whether `lost_events` counts all lost events: nothing is missing whose number of events is
@@ -285,6 +293,7 @@ pub(crate) fn summarize_process(process: &Process, sums: &Sums) -> ProcessSummar
         kept: about.kept.clone(),
         last_memory: about.last_memory,
         resident: resident(process),
+        coverage: None,
         missing: missing::lines(&sums.missing),
         lost_is_exact: sums.accounting.is_exact,
     }
@@ -380,10 +389,17 @@ pub fn summarize(recordings: &[Recording], mut symbols: Symbolizer, progress: &P
         let sums = if symbols.detail() == Detail::Quick { sums_of_new_process } else { sums };
         all.extend(recording.processes.iter().map(|process| (process, sums(process, progress))));
     }
+    // Each coverage needs the events of its process.
+    let mut events = if symbols.detail() == Detail::Quick { MAX_QUICK_EVENTS } else { MAX_EVENTS };
     for (process, sums) in &all {
-        let process = summarize_process(process, sums);
-        summary.totals.add(&process.numbers);
-        summary.processes.push(process);
+        let mut summed = summarize_process(process, sums);
+        let recorded = summed.numbers.recorded_events;
+        if recorded <= events && coverage::is_in_doubt(process, summed.numbers.peak_bytes) {
+            events -= recorded;
+            summed.coverage = coverage::of(process, progress);
+        }
+        summary.totals.add(&summed.numbers);
+        summary.processes.push(summed);
     }
     let processes: Vec<(&Process, &Sums)> = all.iter().map(|(process, sums)| (*process, sums)).collect();
     summary.top = Rankings {

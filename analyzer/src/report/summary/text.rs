@@ -5,8 +5,9 @@ use crate::annotations::NamedSums;
 use crate::load::{Process, Recording};
 use crate::missing::Missing;
 use crate::processes::{ProcessFilter, folded_line};
+use crate::report::coverage::Coverage;
 use crate::report::{print_lines, print_missing, print_own_malloc};
-use crate::text::{Screen, bytes, clean, count, counted, duration};
+use crate::text::{Screen, bytes, clean, count, counted, duration, percent};
 use heaptape_formats::recording::Allocator;
 use std::io;
 
@@ -74,6 +75,7 @@ pub(super) fn print(
         screen.warning(&format!("! {name} (pid {}) was not recorded: {}", process.pid, process.why))?;
     }
     allocators(summary, screen)?;
+    coverage(summary, screen)?;
     for process in &summary.processes {
         named_sums("heap", &process.heaps, screen)?;
         named_sums("label", &process.labels, screen)?;
@@ -132,6 +134,37 @@ fn allocators(summary: &Summary, screen: &mut Screen) -> io::Result<()> {
             };
             screen.warning(&format!("! {module}: {names} not recorded: {}", first.why))?;
         }
+    }
+    Ok(())
+}
+
+/// Share of the memory of a process that may be no recorded block without a warning: 1/10.
+const UNSEEN_SHARE: u64 = 10;
+/// Bytes of such memory that are not worth a warning.
+const UNSEEN_BYTES: u64 = 1 << 20;
+
+/// Memory of a process below which the share is that of variables and of the allocator's tables.
+const SMALL: u64 = 8 << 20;
+
+/// Prints how much memory of each process was ever a recorded block. Without an allocator inside
+/// the program, only where much was not.
+fn coverage(summary: &Summary, screen: &mut Screen) -> io::Result<()> {
+    let several = summary.processes.len() > 1;
+    let mut shown = 0;
+    for process in &summary.processes {
+        let Some(Coverage { own_bytes, never_block_bytes, .. }) = process.coverage else { continue };
+        let is_low = never_block_bytes > UNSEEN_BYTES.max(own_bytes / UNSEEN_SHARE);
+        let is_shown = own_bytes >= SMALL && (is_low || !process.allocators.is_empty());
+        if !is_shown || shown >= MAX_ALLOCATORS {
+            continue;
+        }
+        shown += 1;
+        let of = if several { format!(" of {} (pid {})", process.name, process.pid) } else { String::new() };
+        let seen = percent(own_bytes - never_block_bytes.min(own_bytes), own_bytes);
+        let (own, unseen) = (bytes(own_bytes), bytes(never_block_bytes));
+        let line =
+            format!("seen       {seen} of {own} of memory{of} held recorded blocks; {unseen} never did (heaptape rss)");
+        if is_low { screen.warning(&line)? } else { screen.line(&line)? }
     }
     Ok(())
 }
