@@ -9,6 +9,7 @@ use crate::Outcome;
 pub use dcpiprof::with_long_options;
 pub use thresholds::{is_list_request, print_metrics};
 
+mod allocators;
 mod common;
 pub mod examples;
 mod frames;

@@ -2,6 +2,7 @@
 
 use crate::compression::Compression;
 use crate::name_store::NameStore;
+use crate::patch::OwnAllocator;
 use crate::quota::Quota;
 use formats::pattern::Pattern;
 use std::sync::Arc;
@@ -49,8 +50,8 @@ pub struct Options {
     /// Whether segments that end are added to the sums of their program. A profile that ends then
     /// leaves no files of its own.
     pub folds: bool,
-    /// Prefixes of the functions of further allocators inside programs.
-    pub allocators: Vec<String>,
+    /// Further allocators inside programs.
+    pub allocators: Vec<OwnAllocator>,
     /// The file of the standalone library, for static programs. If it is empty, static programs are
     /// not recorded.
     pub standalone: &'static [u8],

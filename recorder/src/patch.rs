@@ -8,18 +8,23 @@
 //! The files belong to programs that may be hostile: see [`symbols`] for the bounds.
 
 mod cache_flush;
+mod description;
 mod families;
 mod file;
 pub(crate) mod maps;
 mod moved;
+mod names;
+mod separate;
 pub(crate) mod symbols;
+
+pub use description::{DescribedFunction, Description, DescriptionError, OwnAllocator};
 
 use crate::module_files::open_file;
 use crate::sys::Mapping;
-use families::Names;
 use file::{FileFunction, FileFunctions, Reach, Role};
 use formats::recording::{Allocator, Refused};
 use maps::{CodeMapping, Maps};
+use names::Names;
 use nix::sys::stat::fstat;
 use rustc_hash::FxHashMap;
 use std::fs::File;
@@ -137,6 +142,16 @@ struct PlannedRun {
     code: Vec<u8>,
 }
 
+/// A file that a process executes code of.
+struct Module {
+    mapping: CodeMapping,
+    is_program: bool,
+    /// Size of the file.
+    bytes: u64,
+    file: Option<File>,
+    found: Option<Result<Arc<FileFunctions>, Fault>>,
+}
+
 /// What is to be hooked in a process.
 #[derive(Debug, Default)]
 pub struct Plan {
@@ -150,9 +165,9 @@ pub struct Plan {
 }
 
 impl Planner {
-    /// Creates a planner for all known allocators, and those with the given prefixes.
-    pub fn new(prefixes: &[String]) -> Planner {
-        Planner { names: Arc::new(Names::new(prefixes)), known: Arc::default(), is_searching: Arc::default() }
+    /// Creates a planner for all known allocators, and those that the user names.
+    pub fn new(own: &[OwnAllocator]) -> Planner {
+        Planner { names: Arc::new(Names::new(own)), known: Arc::default(), is_searching: Arc::default() }
     }
 
     /// Returns the planner of a process that must not start threads: it searches nothing in the
@@ -181,19 +196,30 @@ impl Planner {
         let process = PathBuf::from(format!("/proc/{pid}"));
         let program = open_file(&process.join("exe"));
         let program_inode = program.as_ref().and_then(|file| fstat(file).ok()).map_or(0, |status| status.st_ino);
-        let mut seen = Vec::new();
-        for mapping in maps.code.clone() {
-            if seen.contains(&mapping.inode) {
+        let mut modules: Vec<Module> = Vec::new();
+        for mapping in &maps.code {
+            if modules.iter().any(|module| module.mapping.inode == mapping.inode) {
                 continue;
             }
-            seen.push(mapping.inode);
             let is_program = mapping.inode == program_inode;
-            let Some(file) = open_mapped(&process, &mapping, is_program) else { continue };
-            match self.functions(file, Role { is_program, reach }, deadline) {
-                Ok(functions) if functions.functions.is_empty() => {}
-                Ok(functions) => plan.add(&functions, &mapping, is_program, &mut maps),
-                Err(Fault::Late) => plan.not_searched(&mapping.path),
-                Err(Fault::Invalid) => {}
+            let Some(file) = open_mapped(&process, mapping, is_program) else { continue };
+            let bytes = file.metadata().map_or(0, |status| status.len());
+            modules.push(Module { mapping: mapping.clone(), is_program, bytes, file: Some(file), found: None });
+        }
+        // The smallest file first, so that the time of a large one is not that of all others.
+        let mut by_size: Vec<&mut Module> = modules.iter_mut().collect();
+        by_size.sort_by_key(|module| module.bytes);
+        for module in by_size {
+            let role = Role { is_program: module.is_program, reach };
+            module.found = module.file.take().map(|file| self.functions(file, role, deadline));
+        }
+        for Module { mapping, is_program, found, .. } in &modules {
+            match found {
+                Some(Ok(functions)) if !functions.functions.is_empty() => {
+                    plan.add(functions, mapping, *is_program, &mut maps);
+                }
+                Some(Err(Fault::Late)) => plan.not_searched(&mapping.path),
+                _ => {}
             }
         }
         plan
@@ -300,7 +326,7 @@ impl Plan {
     }
 
     fn not_searched(&mut self, path: &str) {
-        let why = TOO_LARGE.to_owned();
+        let why = format!("{TOO_LARGE}; this recorder hooks them when the program starts again");
         self.allocators.push(Allocator {
             name: "unknown".into(),
             module: path.to_owned(),

@@ -33,7 +33,7 @@ use crate::attach::Client;
 use crate::clock::Clock;
 use crate::options::Options;
 use crate::patch::maps::Maps;
-use crate::patch::{ENTRY_BYTES, Jump, Plan, Planner};
+use crate::patch::{ENTRY_BYTES, Jump, OwnAllocator, Plan, Planner};
 use crate::recorder::RunningProcess;
 use crate::static_program::{Image, ImageError};
 use crate::sys::{self, Mapping};
@@ -167,13 +167,13 @@ impl Target {
     ///
     /// # Errors
     /// Why it cannot be attached.
-    pub fn find(pid: u32, library: &[u8], prefixes: &[String]) -> Result<Target, AttachError> {
+    pub fn find(pid: u32, library: &[u8], own: &[OwnAllocator]) -> Result<Target, AttachError> {
         let (identity, mut memory) = checks::examine(pid)?;
         let image = Image::read(library)?;
-        let planner = Planner::new(prefixes);
+        let planner = Planner::new(own);
         let plan = planner.plan_running(pid, SEARCH_TIME);
         if !plan.hooks_allocator() {
-            let why = "no function of an allocator was found in it (it has no symbols); name its prefix by --allocator";
+            let why = "no function of an allocator was found in it (it has no symbols); name it by --allocator";
             return Err(AttachError::Unsuitable(why.into()));
         }
         let maps = Maps::of(pid);
@@ -554,9 +554,9 @@ impl Target {
 ///
 /// # Errors
 /// Why nothing is restored.
-pub fn restore(pid: u32, prefixes: &[String]) -> Result<usize, AttachError> {
+pub fn restore(pid: u32, own: &[OwnAllocator]) -> Result<usize, AttachError> {
     let (identity, memory) = checks::examine(pid)?;
-    let planner = Planner::new(prefixes);
+    let planner = Planner::new(own);
     let plan = planner.plan_running(pid, SEARCH_TIME);
     let gadgets = Gadgets { system_call: 0, restorer: 0 };
     let image = Image::default();

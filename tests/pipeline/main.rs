@@ -61,6 +61,7 @@ mod no_memory;
 mod one_process;
 mod other_stacks;
 mod other_users;
+mod own_allocators;
 mod own_malloc;
 mod packs;
 mod power_loss;

@@ -173,8 +173,8 @@ fn static_programs_that_others_start_are_recorded() {
     }
 }
 
-/// A static child that the recorder may not stop, since another one traces it, is named with its own
-/// process number, not with that of the process that started it.
+/// A static child that the recorder may not stop, since another one traces it, is named with its
+/// own process number, not with that of the process that started it.
 #[test]
 fn refused_static_children_are_named_by_their_own_number() {
     let folder = test_env::folder();

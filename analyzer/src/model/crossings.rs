@@ -25,7 +25,7 @@ pub struct Crossing {
 /// Blocks and bytes of a crossing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Crossed {
-    /// Number of blocks.
+    /// Number of blocks that crossed.
     pub blocks: u64,
     /// Number of bytes in these blocks.
     pub bytes: u64,

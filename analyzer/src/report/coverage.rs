@@ -1,7 +1,8 @@
-//! How much of the memory of a process was ever a recorded block, by the last snapshot of its pages.
+//! How much of the memory of a process was ever a recorded block, by the last snapshot of its
+//! pages.
 //!
-//! This is measured from outside. An allocator inside the program could be asked for its own sums,
-//! but only by a call in the process, which may hold the allocator's locks at that time.
+//! This is measured from outside. An allocator inside the program has sums of its own, but only a
+//! call in the process returns them, and it may hold the allocator's locks at that time.
 
 use super::{bills, rss};
 use crate::load::Process;

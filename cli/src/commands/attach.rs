@@ -53,9 +53,9 @@ pub struct Args {
     /// Label to store in the recording
     #[arg(long, value_name = "TEXT", default_value = "")]
     label: String,
-    /// Record also an allocator whose functions have this prefix: PREFIXmalloc, PREFIXfree and so
-    /// on. Common allocators are known
-    #[arg(long, value_name = "PREFIX", value_parser = super::record::prefix)]
+    /// Record also an allocator whose functions have this prefix (PREFIXmalloc, PREFIXfree and so
+    /// on), or which FILE describes (docs/allocators.md). Common allocators are known
+    #[arg(long, value_name = "PREFIX|FILE", value_parser = super::allocators::name)]
     allocator: Vec<String>,
     /// The process: its pid, or the name of its program
     #[arg(value_name = "PID|NAME")]
@@ -87,7 +87,8 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let process = Process::read(pid);
     let name = text::clean(&String::from_utf8_lossy(&process.comm)).to_string();
     let not_attached = || format!("{name} (pid {pid}) is not attached");
-    let target = Target::find(pid, library::STANDALONE, &args.allocator).with_context(not_attached)?;
+    let allocators = super::allocators::read(&args.allocator)?;
+    let target = Target::find(pid, library::STANDALONE, &allocators).with_context(not_attached)?;
     if args.dry_run {
         print_plan(&target, &name);
         return Ok(Outcome::Done);
@@ -97,7 +98,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         free_stacks: args.free_stacks,
         sample_bytes: args.sample.map_or(0, |Size(bytes)| bytes),
         label: args.label,
-        allocators: args.allocator,
+        allocators,
         ..Options::default()
     };
     // Before anything is changed in the process: from here on no signal ends this command.

@@ -12,8 +12,8 @@ use heaptape_recorder::running_process;
                   The functions get their own code back. The library stays mapped, and is not called any more."
 )]
 pub struct Args {
-    /// The prefixes that were given to attach
-    #[arg(long, value_name = "PREFIX", value_parser = super::record::prefix)]
+    /// The allocators that were given to attach
+    #[arg(long, value_name = "PREFIX|FILE", value_parser = super::allocators::name)]
     allocator: Vec<String>,
     /// The process: its pid, or the name of its program
     #[arg(value_name = "PID|NAME")]
@@ -22,7 +22,7 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let pid = pid_of(&args.process)?;
-    let restored = running_process::restore(pid, &args.allocator);
+    let restored = running_process::restore(pid, &super::allocators::read(&args.allocator)?);
     match restored.with_context(|| format!("process {pid} is not restored"))? {
         0 => println!("process {pid} has no function that heaptape has hooked"),
         count => println!("process {pid}: {count} functions have their own code again"),

@@ -10,6 +10,10 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
             ("heaptape record -q -o run1 -- make -j2", "record into run1, without a summary"),
             ("heaptape record -q -o - -- ls", "write only the trace, live, to standard output"),
             ("heaptape record --sample 512KiB -- redis-server", "sample one block per 512 KiB, for long runs"),
+            (
+                "heaptape record --allocator ./arena.alloc -- ./shop",
+                "record an allocator of its own, which a file describes",
+            ),
             ("heaptape record --live -- ./shop", "show the live call sites of a program while it runs"),
         ],
     ),

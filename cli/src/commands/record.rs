@@ -1,6 +1,6 @@
 //! `heaptape record`: runs a program and records its heap.
 
-use super::record_live;
+use super::{allocators, record_live};
 use crate::live::Live;
 use crate::{Outcome, library, log};
 use clap::ValueEnum;
@@ -90,9 +90,10 @@ pub struct Args {
     /// Write the recording also to one file when it ends: DIR.heaptape
     #[arg(long, conflicts_with = "resume")]
     pack: bool,
-    /// Record also an allocator inside the program whose functions have this prefix: PREFIXmalloc,
-    /// PREFIXfree and so on. Common allocators are known
-    #[arg(long, value_name = "PREFIX", value_parser = prefix)]
+    /// Record also an allocator inside the program whose functions have this prefix (PREFIXmalloc,
+    /// PREFIXfree and so on), or which FILE describes (docs/allocators.md). Common allocators are
+    /// known
+    #[arg(long, value_name = "PREFIX|FILE", value_parser = allocators::name)]
     allocator: Vec<String>,
     /// Wait until all recorded processes have exited, also those that outlive PROG
     #[arg(long)]
@@ -123,12 +124,6 @@ const LIVE_CONFLICTS: [&str; 11] = [
 fn ring(text: &str) -> Result<u64, String> {
     let bytes = text.parse().map(|Size(bytes)| bytes).ok().filter(|bytes| is_ring(*bytes));
     bytes.ok_or_else(|| RING_SIZES.to_owned())
-}
-
-/// Parses the prefix of an allocator's functions.
-pub fn prefix(text: &str) -> Result<String, String> {
-    let is_valid = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-    is_valid.then(|| text.to_owned()).ok_or_else(|| "must be the start of a function's name, such as my_".to_owned())
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
@@ -235,7 +230,7 @@ fn launch(args: Args, live: Option<&Live>) -> anyhow::Result<Launch> {
             children: !args.no_children,
             only: args.only,
             skip: args.skip,
-            allocators: args.allocator,
+            allocators: allocators::read(&args.allocator)?,
             standalone: library::STANDALONE,
             ..Options::default()
         },

@@ -2,8 +2,10 @@
 //! so. Names are compared exactly: a compiler's clone of a function (`.cold`, `.part`, `.isra`) is
 //! no call.
 
-use rustc_hash::FxHashMap;
-use wire::patches::{self, Action, NO_ARGUMENT};
+use wire::patches::{Action, NO_ARGUMENT};
+
+/// The longest name that is searched for, in bytes.
+pub const MAX_NAME: usize = 256;
 
 /// What a function does, and the indexes of the arguments that say so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +51,7 @@ const ALLOC_AT: Shape = Shape { action: Action::AllocAt, size: 2, count: NO_ARGU
 const RESIZE_FIXED: Shape = Shape { action: Action::ResizeFixed, size: 1, count: NO_ARGUMENT, pointer: 0 };
 
 /// Functions of the C library and of jemalloc, which many allocators have with a prefix.
-const COMMON: &[(&str, Shape)] = &[
+pub const COMMON: &[(&str, Shape)] = &[
     ("malloc", alloc(0)),
     ("calloc", array(0, 1)),
     ("realloc", resize(0, 1)),
@@ -72,14 +74,14 @@ const COMMON: &[(&str, Shape)] = &[
 
 /// Functions of glibc's allocator that call its other ones for what is no request of the program:
 /// when a thread ends, the blocks in its cache, which are free already, are freed once more.
-const GLIBC_INTERNAL: &[(&str, Shape)] = &[("__malloc_arena_thread_freeres", INTERNAL)];
+pub const GLIBC_INTERNAL: &[(&str, Shape)] = &[("__malloc_arena_thread_freeres", INTERNAL)];
 
 /// A function that is no event, and neither are its calls.
 pub const INTERNAL: Shape =
     Shape { action: Action::Internal, size: NO_ARGUMENT, count: NO_ARGUMENT, pointer: NO_ARGUMENT };
 
 /// The C++ operators. They belong to an allocator if it also defines `malloc`.
-const OPERATORS: &[(&str, Shape)] = &[
+pub const OPERATORS: &[(&str, Shape)] = &[
     ("_Znwm", alloc(0)),
     ("_Znam", alloc(0)),
     ("_ZnwmRKSt9nothrow_t", alloc(0)),
@@ -103,7 +105,7 @@ const OPERATORS: &[(&str, Shape)] = &[
 ];
 
 /// mimalloc's own functions (`mimalloc.h`), besides those of [`COMMON`] with its prefix.
-const MIMALLOC: &[(&str, Shape)] = &[
+pub const MIMALLOC: &[(&str, Shape)] = &[
     ("mi_zalloc", alloc(0)),
     ("mi_malloc_small", alloc(0)),
     ("mi_zalloc_small", alloc(0)),
@@ -161,7 +163,7 @@ const MIMALLOC: &[(&str, Shape)] = &[
 ];
 
 /// gperftools' own functions (`tcmalloc.h`), besides those of [`COMMON`] with its prefix.
-const TCMALLOC: &[(&str, Shape)] = &[
+pub const TCMALLOC: &[(&str, Shape)] = &[
     ("tc_malloc_skip_new_handler", alloc(0)),
     ("tc_new", alloc(0)),
     ("tc_new_nothrow", alloc(0)),
@@ -186,7 +188,7 @@ const TCMALLOC: &[(&str, Shape)] = &[
 ];
 
 /// The functions that snmalloc has for Rust.
-const SNMALLOC: &[(&str, Shape)] = &[
+pub const SNMALLOC: &[(&str, Shape)] = &[
     ("sn_rust_alloc", alloc(1)),
     ("sn_rust_alloc_zeroed", alloc(1)),
     ("sn_rust_dealloc", free(0)),
@@ -203,73 +205,7 @@ pub const LIBRARY_MALLOC: &str = "malloc of the library";
 pub const NO_ALLOCATOR: &str = "";
 
 /// Symbols that say which allocator defines functions without a prefix.
-const MARKS: &[(&str, &str)] = &[("mallctl", "jemalloc"), ("tc_malloc", "tcmalloc"), ("mi_malloc", "mimalloc")];
-
-/// What a name means.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Meaning {
-    /// Name of the allocator.
-    pub allocator: String,
-    /// What the function does; `None` for a name that only says which allocator it is.
-    pub shape: Option<Shape>,
-    /// Whether other programs use the name for other things, so that it counts only where the
-    /// program exports it, together with `malloc`.
-    pub is_common: bool,
-}
-
-/// The names that are searched for.
-#[derive(Clone, Debug)]
-pub struct Names {
-    meanings: FxHashMap<Vec<u8>, Meaning>,
-}
-
-impl Names {
-    /// Returns the names of all known allocators, and of those with the given prefixes.
-    pub fn new(prefixes: &[String]) -> Names {
-        let mut names = Names { meanings: FxHashMap::default() };
-        names.add("", OWN_MALLOC, true, COMMON);
-        names.add("", OWN_MALLOC, true, OPERATORS);
-        names.add("", OWN_MALLOC, true, GLIBC_INTERNAL);
-        for (index, name) in patches::REPLACEMENTS.into_iter().enumerate() {
-            let (size, count, pointer) = (index as u8, NO_ARGUMENT, NO_ARGUMENT);
-            let shape = Some(Shape { action: Action::Replaced, size, count, pointer });
-            let meaning = Meaning { allocator: NO_ALLOCATOR.into(), shape, is_common: true };
-            names.meanings.insert(name.as_bytes().to_vec(), meaning);
-        }
-        let known = [("_rjem_", "jemalloc"), ("je_", "jemalloc"), ("mi_", "mimalloc"), ("tc_", "tcmalloc")];
-        for (prefix, allocator) in known.into_iter().chain([("sn_", "snmalloc")]) {
-            names.add(prefix, allocator, false, COMMON);
-        }
-        names.add("", "mimalloc", false, MIMALLOC);
-        names.add("", "tcmalloc", false, TCMALLOC);
-        names.add("", "snmalloc", false, SNMALLOC);
-        for (name, allocator) in MARKS {
-            let meaning = Meaning { allocator: (*allocator).into(), shape: None, is_common: true };
-            names.meanings.entry(name.as_bytes().to_vec()).or_insert(meaning);
-        }
-        for prefix in prefixes {
-            names.add(prefix, prefix, false, COMMON);
-        }
-        names
-    }
-
-    fn add(&mut self, prefix: &str, allocator: &str, is_common: bool, functions: &[(&str, Shape)]) {
-        for (name, shape) in functions {
-            let meaning = Meaning { allocator: allocator.into(), shape: Some(*shape), is_common };
-            self.meanings.insert(format!("{prefix}{name}").into_bytes(), meaning);
-        }
-    }
-
-    /// Returns the meaning of a name.
-    pub fn meaning(&self, name: &[u8]) -> Option<&Meaning> {
-        self.meanings.get(name)
-    }
-
-    /// Returns all names, in no order.
-    pub fn all(&self) -> impl Iterator<Item = &[u8]> {
-        self.meanings.keys().map(Vec::as_slice)
-    }
-}
+pub const MARKS: &[(&str, &str)] = &[("mallctl", "jemalloc"), ("tc_malloc", "tcmalloc"), ("mi_malloc", "mimalloc")];
 
 /// Returns whether a name is that of a C++ operator.
 pub fn is_operator(name: &[u8]) -> bool {

@@ -1,8 +1,10 @@
 //! The allocator functions of one file, as they are before relocation.
 
 use super::cache_flush::{self, Landmarks};
-use super::families::{self, LIBRARY_MALLOC, Names, OWN_MALLOC, Shape};
+use super::families::{self, LIBRARY_MALLOC, OWN_MALLOC, Shape};
 use super::moved::{self, MAX_SCANNED, Refusal};
+use super::names::Names;
+use super::separate;
 use super::symbols::{self, ElfFile, Fault, Symbol};
 use std::fs::File;
 use std::ops::Range;
@@ -74,12 +76,8 @@ pub struct FileFunctions {
 pub fn functions(file: &File, names: &Names, role: Role, deadline: Instant) -> Result<FileFunctions, Fault> {
     let Role { is_program, reach } = role;
     let mut elf = symbols::find(file, names, deadline)?;
-    if !elf.has_all_names
-        && let Some(debug) = debug_file(&elf.build_id)
-        && let Ok(all) = symbols::find(&debug, names, deadline)
-        && all.build_id == elf.build_id
-    {
-        elf.symbols.extend(all.symbols);
+    if !elf.has_all_names {
+        elf.symbols.extend(separate::symbols(file, &elf, names, deadline)?);
         elf.symbols.sort();
         elf.symbols.dedup_by(|again, first| again.name == first.name && again.address == first.address);
     }
@@ -191,14 +189,4 @@ fn add(file: &File, elf: &ElfFile, symbol: &Symbol, names: &Names, own: &str, re
         code: code.into_iter().take(KEPT_BYTES).collect(),
         refusal,
     });
-}
-
-/// Opens the separate debug information of a build-id, where distributions install it.
-fn debug_file(build_id: &[u8]) -> Option<File> {
-    let (first, rest) = build_id.split_first()?;
-    let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
-    let file = File::open(format!("/usr/lib/debug/.build-id/{first:02x}/{rest}.debug")).ok()?;
-    let is_regular =
-        nix::sys::stat::fstat(&file).is_ok_and(|status| status.st_mode & nix::libc::S_IFMT == nix::libc::S_IFREG);
-    is_regular.then_some(file)
 }

@@ -4,7 +4,8 @@
 //! shrinks is an error and not a signal. Memory is bounded by [`CHUNK`] and [`MAX_CANDIDATES`], and
 //! time by a deadline.
 
-use super::families::Names;
+use super::families::MAX_NAME;
+use super::names::Names;
 use object::elf::{self, FileHeader64, ProgramHeader64, SectionHeader64, Sym64};
 use object::endian::LittleEndian;
 use object::pod::{Pod, slice_from_all_bytes};
@@ -17,8 +18,6 @@ use std::time::Instant;
 const ORDER: LittleEndian = LittleEndian;
 /// Number of bytes that are read at once.
 const CHUNK: usize = 1 << 20;
-/// The longest name that is searched for.
-const MAX_NAME: usize = 64;
 /// The most places in a string table at which a wanted name may begin.
 const MAX_CANDIDATES: usize = 1 << 16;
 /// The most symbols that are returned.
@@ -74,6 +73,31 @@ pub struct ElfFile {
     pub is_static: bool,
     /// The build-id; empty if there is none.
     pub build_id: Vec<u8>,
+    /// The section `.gnu_debugdata`, with packed symbols.
+    pub debug_data: Option<Section>,
+    /// The section `.gnu_debuglink`, with the name of a separate file.
+    pub debug_link: Option<Section>,
+}
+
+/// A section of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Section {
+    /// Offset in the file.
+    offset: u64,
+    /// Size of the section in bytes.
+    pub bytes: u64,
+}
+
+impl Section {
+    /// Reads the section; `None` if the file is shorter. The caller limits its size.
+    pub fn read(&self, file: &File) -> Option<Vec<u8>> {
+        // The size is that of the file at most, so that a hostile header reserves no memory.
+        let end = self.offset.checked_add(self.bytes)?;
+        (end <= file.metadata().ok()?.len()).then_some(())?;
+        let mut out = vec![0; usize::try_from(self.bytes).ok()?];
+        file.read_exact_at(&mut out, self.offset).ok()?;
+        Some(out)
+    }
 }
 
 /// Reads an array of at most `CHUNK` bytes.
@@ -111,7 +135,8 @@ pub fn find(file: &File, names: &Names, deadline: Instant) -> Result<ElfFile, Fa
         if segment.p_type.get(ORDER) == elf::PT_LOAD && segment.p_flags.get(ORDER).0 & elf::PF_X.0 != 0 {
             found.code.push(CodeSegment { offset, address: segment.p_vaddr.get(ORDER), bytes });
         } else if segment.p_type.get(ORDER) == elf::PT_NOTE && found.build_id.is_empty() && bytes <= 4096 {
-            found.build_id = build_id(&read(file, offset, bytes as usize)?);
+            // A separate file has the header, and not always the notes.
+            found.build_id = read(file, offset, bytes as usize).map(|notes| build_id(&notes)).unwrap_or_default();
         }
     }
     found.is_static = is_static(file, head, &segments);
@@ -134,9 +159,31 @@ pub fn find(file: &File, names: &Names, deadline: Instant) -> Result<ElfFile, Fa
             symbols(file, range(section), &candidates, deadline, &mut found.symbols)?;
         }
     }
+    if !found.has_all_names {
+        let names = sections.get(usize::from(head.e_shstrndx.get(ORDER).0));
+        found.debug_data = section(file, &sections, names, b".gnu_debugdata\0");
+        found.debug_link = section(file, &sections, names, b".gnu_debuglink\0");
+    }
     found.symbols.sort();
     found.symbols.dedup_by(|again, first| again.name == first.name && again.address == first.address);
     Ok(found)
+}
+
+/// Finds a section by its name, which ends with a 0.
+fn section(
+    file: &File,
+    sections: &[SectionHeader64<LittleEndian>],
+    names: Option<&SectionHeader64<LittleEndian>>,
+    wanted: &[u8; 15],
+) -> Option<Section> {
+    let names = names?.sh_offset.get(ORDER);
+    let has_name = |section: &&SectionHeader64<LittleEndian>| {
+        let mut name = [0; 15];
+        let at = names.checked_add(u64::from(section.sh_name.get(ORDER)));
+        at.is_some_and(|at| file.read_exact_at(&mut name, at).is_ok()) && name == *wanted
+    };
+    let found = sections.iter().filter(|section| section.sh_type.get(ORDER) == elf::SHT_PROGBITS).find(has_name)?;
+    Some(Section { offset: found.sh_offset.get(ORDER), bytes: found.sh_size.get(ORDER) })
 }
 
 /// Returns whether a file is a static program. A file that can be loaded anywhere and names no

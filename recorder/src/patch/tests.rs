@@ -116,7 +116,7 @@ fn only_exact_names_are_functions() {
     };
     // `free` without `malloc` is not an allocator of the program's own.
     assert_eq!(names(&Names::new(&[])), ["_rjem_malloc"]);
-    let mut with_prefix = names(&Names::new(&["x_".into()]));
+    let mut with_prefix = names(&Names::new(&[OwnAllocator::Prefix("x_".into())]));
     with_prefix.sort();
     assert_eq!(with_prefix, ["_rjem_malloc", "x_malloc"]);
 }

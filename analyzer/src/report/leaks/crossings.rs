@@ -96,7 +96,7 @@ impl<'a> CrossedBlocks<'a> {
         format!("{}, {}: {}", self.crossed.text(), self.pair(false), self.call_sites(symbols))
     }
 
-    /// Returns the JSON.
+    /// Returns the JSON, with the stacks named.
     pub(super) fn json(&self, symbols: &mut Symbolizer) -> CrossedJson<'a> {
         let CrossedBlocks { process, crossing, crossed } = *self;
         let mut stack = |site| stack_json(symbols, process.stacks(), site);

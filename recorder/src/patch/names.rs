@@ -1,0 +1,83 @@
+//! The names that are searched for in the symbol tables of a program.
+
+use super::description::OwnAllocator;
+use super::families::{
+    COMMON, GLIBC_INTERNAL, MARKS, MIMALLOC, NO_ALLOCATOR, OPERATORS, OWN_MALLOC, SNMALLOC, Shape, TCMALLOC,
+};
+use rustc_hash::FxHashMap;
+use wire::patches::{self, Action, NO_ARGUMENT};
+
+/// What a name means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Meaning {
+    /// Name of the allocator.
+    pub allocator: String,
+    /// What the function does; `None` for a name that only says which allocator it is.
+    pub shape: Option<Shape>,
+    /// Whether other programs use the name for other things, so that it counts only where the
+    /// program exports it, together with `malloc`.
+    pub is_common: bool,
+}
+
+/// The names that are searched for.
+#[derive(Clone, Debug)]
+pub struct Names {
+    meanings: FxHashMap<Vec<u8>, Meaning>,
+}
+
+impl Names {
+    /// Returns the names of all known allocators, and of those that the user names.
+    pub fn new(own: &[OwnAllocator]) -> Names {
+        let mut names = Names { meanings: FxHashMap::default() };
+        names.add("", OWN_MALLOC, true, COMMON);
+        names.add("", OWN_MALLOC, true, OPERATORS);
+        names.add("", OWN_MALLOC, true, GLIBC_INTERNAL);
+        for (index, name) in patches::REPLACEMENTS.into_iter().enumerate() {
+            let (size, count, pointer) = (index as u8, NO_ARGUMENT, NO_ARGUMENT);
+            let shape = Some(Shape { action: Action::Replaced, size, count, pointer });
+            let meaning = Meaning { allocator: NO_ALLOCATOR.into(), shape, is_common: true };
+            names.meanings.insert(name.as_bytes().to_vec(), meaning);
+        }
+        let known = [("_rjem_", "jemalloc"), ("je_", "jemalloc"), ("mi_", "mimalloc"), ("tc_", "tcmalloc")];
+        for (prefix, allocator) in known.into_iter().chain([("sn_", "snmalloc")]) {
+            names.add(prefix, allocator, false, COMMON);
+        }
+        names.add("", "mimalloc", false, MIMALLOC);
+        names.add("", "tcmalloc", false, TCMALLOC);
+        names.add("", "snmalloc", false, SNMALLOC);
+        for (name, allocator) in MARKS {
+            let meaning = Meaning { allocator: (*allocator).into(), shape: None, is_common: true };
+            names.meanings.entry(name.as_bytes().to_vec()).or_insert(meaning);
+        }
+        for allocator in own {
+            match allocator {
+                OwnAllocator::Prefix(prefix) => names.add(prefix, prefix, false, COMMON),
+                OwnAllocator::Described(described) => {
+                    for function in &described.functions {
+                        let (allocator, shape) = (described.name.clone(), Some(function.shape));
+                        let meaning = Meaning { allocator, shape, is_common: false };
+                        names.meanings.insert(function.name.clone().into_bytes(), meaning);
+                    }
+                }
+            }
+        }
+        names
+    }
+
+    fn add(&mut self, prefix: &str, allocator: &str, is_common: bool, functions: &[(&str, Shape)]) {
+        for (name, shape) in functions {
+            let meaning = Meaning { allocator: allocator.into(), shape: Some(*shape), is_common };
+            self.meanings.insert(format!("{prefix}{name}").into_bytes(), meaning);
+        }
+    }
+
+    /// Returns the meaning of a name.
+    pub fn meaning(&self, name: &[u8]) -> Option<&Meaning> {
+        self.meanings.get(name)
+    }
+
+    /// Returns all names, in no order.
+    pub fn all(&self) -> impl Iterator<Item = &[u8]> {
+        self.meanings.keys().map(Vec::as_slice)
+    }
+}
