@@ -86,6 +86,23 @@ fn pages_in_the_arenas_of_threads_are_found() {
     let report = rss(&recording, &[]);
     assert_adds_up(&report);
     assert_sessions_pin(&recording, &report);
+    // The first thread has the main heap, each of the others an arena. A quarter of the sessions is
+    // in each of them.
+    let heaps = report["heaps"].as_array().expect("heaps");
+    let of_kind = |kind: &'static str| heaps.iter().filter(move |heap| heap["kind"] == kind);
+    assert_eq!((of_kind("main").count(), of_kind("arena").count()), (1, 3), "{heaps:#?}");
+    for arena in of_kind("arena") {
+        let sessions = oracle(&recording, "sessions") / 4;
+        let live = arena["live_bytes"].as_u64().expect("bytes");
+        assert!((sessions..sessions + 4096).contains(&live), "{sessions}: {arena:#}");
+    }
+    for name in ["live", "held_free", "free_pages"] {
+        let key = if name == "free_pages" { "free_page_bytes".into() } else { format!("{name}_bytes") };
+        let sum: u64 = heaps.iter().filter_map(|heap| heap[&key].as_u64()).sum();
+        assert_eq!(sum, part(&report, name), "{name}: {heaps:#?}");
+    }
+    let text = recording.heaptape(&["rss"]).success().text();
+    assert!(text.contains("by heap of glibc") && text.contains("  arena at 0x"), "{text}");
 }
 
 #[test]

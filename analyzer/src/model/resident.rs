@@ -2,69 +2,12 @@
 //! joined with the blocks that were live at that time.
 
 use super::covered::Covered;
+use super::heaps::{Heap, Heaps};
+pub use super::memory_use::{Bill, LiveBlock, Ranges};
 use super::row;
 use super::size_class::Allocator;
-use heaptape_formats::tape::{
-    MAPPING_HEAPTAPE, MAPPING_HUGETLB, MAPPING_SHARED, MAPPING_STACK, Mapping, PageKind, PageRun,
-};
+use heaptape_formats::tape::{MAPPING_HEAPTAPE, MAPPING_HUGETLB, MAPPING_SHARED, MAPPING_STACK, PageKind, PageRun};
 use rustc_hash::FxHashMap;
-
-/// A block that is live at the snapshot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LiveBlock {
-    /// Address of the first byte.
-    pub address: u64,
-    /// Requested size in bytes.
-    pub size: u64,
-    /// Tick of its allocation.
-    pub tick: u64,
-    /// Number of its call site.
-    pub site: u32,
-}
-
-/// The bytes of resident memory by use. Their sum is the resident memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bill {
-    /// Requested bytes of live blocks.
-    pub live: u64,
-    /// What the allocator reserves for them in addition, by its size classes.
-    pub slack: u64,
-    /// Other bytes of pages that live blocks are on.
-    pub held: u64,
-    /// Pages that once held blocks, and hold none now.
-    pub free_pages: u64,
-    /// Memory of the process that never was a block.
-    pub never_block: u64,
-    /// Anonymous memory of a process whose blocks are not known.
-    pub undivided: u64,
-    /// Resident pages of files.
-    pub files: u64,
-    /// Pages that are shared with other processes and of no file on a disk.
-    pub shared: u64,
-    /// Pages of the stacks of threads.
-    pub stacks: u64,
-    /// The area, the library and the tables of heaptape.
-    pub heaptape: u64,
-    /// Pages that the snapshot does not list.
-    pub unlisted: u64,
-}
-
-impl Bill {
-    /// Returns the sum of all bytes.
-    pub const fn sum(&self) -> u64 {
-        self.live
-            + self.slack
-            + self.held
-            + self.free_pages
-            + self.never_block
-            + self.undivided
-            + self.files
-            + self.shared
-            + self.stacks
-            + self.heaptape
-            + self.unlisted
-    }
-}
 
 /// What the blocks of a site keep in memory, and what they do not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,6 +35,9 @@ pub struct SiteMemory {
 pub struct Resident {
     /// The bytes by use.
     pub bill: Bill,
+    /// The heaps of the allocator, those with the most memory first. None if the blocks are not
+    /// known.
+    pub heaps: Vec<Heap>,
     /// The memory of each site.
     pub sites: Vec<SiteMemory>,
     /// Live bytes on pages that are not in memory and not swapped out.
@@ -133,41 +79,6 @@ fn used(mut blocks: Vec<LiveBlock>, allocator: impl Fn(&LiveBlock) -> Allocator)
     used
 }
 
-/// A mapping with its addresses.
-#[derive(Clone, Copy, Debug)]
-struct MappedRange {
-    start: u64,
-    end: u64,
-    kind: u8,
-}
-
-/// The mappings with their addresses.
-#[derive(Debug, Default)]
-pub struct Ranges(Vec<MappedRange>);
-
-impl Ranges {
-    /// Computes the addresses of mappings.
-    pub fn of(mappings: &[Mapping]) -> Ranges {
-        let mut at = 0_u64;
-        let range = |mapping: &Mapping| {
-            let start = at.saturating_add(mapping.gap);
-            at = start.saturating_add(mapping.length);
-            MappedRange { start, end: at, kind: mapping.kind }
-        };
-        Ranges(mappings.iter().map(range).collect())
-    }
-
-    /// Returns the kind of the mapping of an address, and the first address of another one.
-    fn at(&self, address: u64) -> (u8, u64) {
-        let next = self.0.partition_point(|range| range.start <= address);
-        let until = self.0.get(next).map_or(u64::MAX, |range| range.start);
-        match next.checked_sub(1).and_then(|index| self.0.get(index)) {
-            Some(range) if address < range.end => (range.kind, range.end.min(until)),
-            _ => (0, until),
-        }
-    }
-}
-
 /// The blocks on one page.
 #[derive(Debug, Default)]
 struct PageUse {
@@ -190,15 +101,17 @@ struct Join<'a> {
 }
 
 /// Divides the resident memory. `blocks` are the live blocks, and `covered` has the pages that ever
-/// held one; without it the blocks are not known.
+/// held one; without it the blocks are not known. `main` is the allocator of the process.
 pub fn divide(
     runs: &[PageRun],
     ranges: &Ranges,
     page: u64,
     blocks: Vec<LiveBlock>,
+    main: Allocator,
     allocator: impl Fn(&LiveBlock) -> Allocator,
     covered: Option<&Covered>,
 ) -> Resident {
+    let mut heaps = covered.map(|_| Heaps::new(main, &blocks));
     let used = used(blocks, allocator);
     let (counted, found) = (vec![false; used.len()], Resident::default());
     let mut join =
@@ -221,7 +134,7 @@ pub fn divide(
             }
             PageKind::Anonymous | PageKind::File => {}
         }
-        if join.ranges.at(start).0 == MAPPING_HUGETLB {
+        if join.ranges.at(start).kind == MAPPING_HUGETLB {
             continue;
         }
         join.untouched(untouched_from, start);
@@ -232,10 +145,18 @@ pub fn divide(
             while first < used.len() && used[first].end <= at {
                 first += 1;
             }
-            at = join.step(first, at, end, run.kind);
+            let Some(heaps) = &mut heaps else {
+                at = join.step(first, at, end, run.kind);
+                continue;
+            };
+            let until = heaps.until(ranges, at).min(end).max(at + join.page);
+            let before = join.found.bill;
+            at = join.step(first, at, until, run.kind);
+            heaps.add(&before, &join.found.bill);
         }
     }
     join.untouched(untouched_from, u64::MAX);
+    join.found.heaps = heaps.map(Heaps::finish).unwrap_or_default();
     join.found
 }
 
@@ -311,7 +232,8 @@ impl Join<'_> {
     fn empty_pages(&mut self, from: u64, to: u64, kind: PageKind) {
         let (mut at, page) = (from, self.page);
         while at < to {
-            let (mapping, until) = self.ranges.at(at);
+            let mapping = self.ranges.at(at);
+            let (mapping, until) = (mapping.kind, mapping.end);
             let until = until.min(to).max(at + page) / page * page;
             let bytes = until - at;
             let free = match self.covered {
@@ -358,7 +280,8 @@ impl Join<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use heaptape_formats::tape::{MAPPING_ANONYMOUS, MAPPING_FILE};
+    use crate::model::heaps::HeapKind;
+    use heaptape_formats::tape::{MAPPING_ANONYMOUS, MAPPING_BRK, MAPPING_FILE, Mapping};
 
     const PAGE: u64 = 4096;
 
@@ -413,7 +336,15 @@ mod tests {
         };
         let freed = super::super::live_set::Block { address: 0x20 * PAGE, size: 2 * PAGE, ..Default::default() };
         super::super::Model::alloc(&mut covered, &event, &freed);
-        let found = divide(&runs, &Ranges::of(&mappings), PAGE, blocks, |_| Allocator::Unknown, Some(&covered));
+        let found = divide(
+            &runs,
+            &Ranges::of(&mappings),
+            PAGE,
+            blocks,
+            Allocator::Unknown,
+            |_| Allocator::Unknown,
+            Some(&covered),
+        );
         let bill = found.bill;
         assert_eq!(bill.live, 100 + 1000 + 2048 + 2 * PAGE + 2048);
         assert_eq!(bill.slack, 0);
@@ -435,7 +366,8 @@ mod tests {
         let runs = [run(1, 1, PageKind::Anonymous)];
         let blocks = vec![block(PAGE + 16, 24, 1), block(PAGE + 48, 1, 2), block(PAGE + 80, 1, 1)];
         let covered = Covered::new(&runs, PAGE, 1);
-        let found = divide(&runs, &Ranges::default(), PAGE, blocks, |_| Allocator::Glibc, Some(&covered));
+        let found =
+            divide(&runs, &Ranges::default(), PAGE, blocks, Allocator::Glibc, |_| Allocator::Glibc, Some(&covered));
         assert_eq!((found.bill.live, found.bill.slack), (26, 3 * 32 - 26));
         assert_eq!(found.bill.sum(), PAGE);
     }
@@ -443,7 +375,45 @@ mod tests {
     #[test]
     fn memory_of_unknown_blocks_is_not_divided() {
         let runs = [run(1, 3, PageKind::Anonymous)];
-        let found = divide(&runs, &Ranges::default(), PAGE, Vec::new(), |_| Allocator::Glibc, None);
+        let found = divide(&runs, &Ranges::default(), PAGE, Vec::new(), Allocator::Glibc, |_| Allocator::Glibc, None);
         assert_eq!((found.bill.undivided, found.bill.sum()), (3 * PAGE, 3 * PAGE));
+    }
+
+    /// Two arenas whose mappings are one, the main one, and a block with a mapping of its own.
+    #[test]
+    fn memory_is_divided_by_arena() {
+        const ARENA: u64 = 64 << 20;
+        let run = |first, pages| run(first, pages, PageKind::Anonymous);
+        let block = |address, size| LiveBlock { address, size, site: 1, tick: address };
+        let mapping = |gap, length, kind| Mapping { gap, length, kind, name: 0 };
+        let mappings = [
+            mapping(PAGE, 4 * PAGE, MAPPING_BRK),
+            mapping(ARENA - 5 * PAGE, 2 * ARENA, MAPPING_ANONYMOUS),
+            mapping(PAGE, 100 * PAGE, MAPPING_ANONYMOUS),
+        ];
+        let runs = [run(2, 2), run(2 * ARENA / PAGE - 1, 3), run(3 * ARENA / PAGE + 1, 100)];
+        let mapped = 3 * ARENA + PAGE + 16;
+        let blocks = vec![
+            block(2 * PAGE + 16, 24),
+            block(2 * ARENA - PAGE + 16, 24),
+            block(2 * ARENA + 16, 2 * PAGE),
+            block(mapped, 98 * PAGE),
+        ];
+        let covered = Covered::new(&runs, PAGE, 100);
+        let ranges = Ranges::of(&mappings);
+        let found = divide(&runs, &ranges, PAGE, blocks, Allocator::Glibc, |_| Allocator::Glibc, Some(&covered));
+        let heaps: Vec<(HeapKind, u64, u64, u64)> =
+            found.heaps.iter().map(|heap| (heap.kind, heap.address, heap.bill.live, heap.bill.sum())).collect();
+        assert_eq!(
+            heaps,
+            [
+                (HeapKind::Mapped, 0, 98 * PAGE, 99 * PAGE),
+                (HeapKind::Main, PAGE, 24, 2 * PAGE),
+                (HeapKind::Arena, 2 * ARENA, 2 * PAGE - 16, 2 * PAGE),
+                (HeapKind::Arena, ARENA, 24, PAGE),
+            ]
+        );
+        // The page after the block with a mapping of its own is of no heap.
+        assert_eq!(heaps.iter().map(|(.., sum)| sum).sum::<u64>() + PAGE, found.bill.sum());
     }
 }

@@ -63,10 +63,15 @@ impl Allocator {
         }
     }
 
+    /// Returns whether a block of glibc has a mapping of its own.
+    pub const fn is_mapped_by_glibc(address: u64, size: u64) -> bool {
+        size >= GLIBC_MAPPING && address % PAGE == GLIBC_MAPPING_OFFSET
+    }
+
     /// Returns the bytes that a block of this allocator occupies.
     pub const fn occupied(self, address: u64, size: u64) -> Occupied {
         let (start, length) = match self {
-            Allocator::Glibc if size >= GLIBC_MAPPING && address % PAGE == GLIBC_MAPPING_OFFSET => {
+            Allocator::Glibc if Allocator::is_mapped_by_glibc(address, size) => {
                 let start = address - GLIBC_MAPPING_OFFSET;
                 (start, size.saturating_add(GLIBC_MAPPING_OFFSET).saturating_add(PAGE - 1) / PAGE * PAGE)
             }

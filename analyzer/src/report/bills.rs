@@ -162,7 +162,7 @@ pub(crate) fn join(
         None => allocator,
     };
     let count = live_blocks.len();
-    let mut resident = divide(runs, &ranges, page, live_blocks, of, blocks.map(|(_, covered)| covered));
+    let mut resident = divide(runs, &ranges, page, live_blocks, allocator, of, blocks.map(|(_, covered)| covered));
     resident.bill.unlisted = snapshot.unlisted_pages.saturating_mul(page);
     let inside = entries.values().next().map(|entry| allocator_of(process, *entry, allocator));
     Joined { resident, allocator: inside.unwrap_or(allocator), blocks: count }

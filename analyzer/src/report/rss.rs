@@ -8,6 +8,7 @@ use crate::event::{Range, Span};
 use crate::load::Process;
 use crate::load::tape::PageSnapshot;
 use crate::model::covered::Covered;
+use crate::model::heaps::{Heap, HeapKind};
 use crate::model::resident::Bill;
 use crate::progress::Progress;
 use crate::replay::replay;
@@ -18,6 +19,8 @@ use heaptape_formats::tape::{PAGES_PAGEMAP, RESIDENCY_END, RESIDENCY_EXIT, Resid
 use serde::Serialize;
 use std::io::{self, Write};
 
+/// Maximum number of heaps in the text; JSON has all.
+const MAX_HEAPS: usize = 10;
 /// Memory of fewer bytes that is not resident is in JSON only.
 const MIN_SHOWN: u64 = 1 << 20;
 
@@ -28,6 +31,52 @@ pub enum When {
     End,
     /// The one with the most resident memory.
     Peak,
+}
+
+#[derive(Serialize)]
+struct HeapRow {
+    kind: &'static str,
+    /// First address, as hexadecimal text; `null` for blocks with mappings of their own.
+    address: Option<String>,
+    resident_bytes: u64,
+    live_bytes: u64,
+    slack_bytes: u64,
+    held_free_bytes: u64,
+    free_page_bytes: u64,
+    never_block_bytes: u64,
+}
+
+impl HeapRow {
+    fn of(heap: &Heap) -> HeapRow {
+        let kind = match heap.kind {
+            HeapKind::Main => "main",
+            HeapKind::Arena => "arena",
+            HeapKind::Mapping => "mapping",
+            HeapKind::Mapped => "mapped_blocks",
+        };
+        let bill = &heap.bill;
+        HeapRow {
+            kind,
+            address: (heap.kind != HeapKind::Mapped).then(|| format!("{:#x}", heap.address)),
+            resident_bytes: bill.sum(),
+            live_bytes: bill.live,
+            slack_bytes: bill.slack,
+            held_free_bytes: bill.held,
+            free_page_bytes: bill.free_pages,
+            never_block_bytes: bill.never_block,
+        }
+    }
+
+    /// Returns what the heap is, for people.
+    fn text(&self) -> String {
+        let address = self.address.as_deref().unwrap_or_default();
+        match self.kind {
+            "main" => "the heap that grows by brk".into(),
+            "arena" => format!("arena at {address}"),
+            "mapping" => format!("mapping at {address}"),
+            _ => "blocks with mappings of their own".into(),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -78,6 +127,7 @@ struct RssReport {
     swapped_live_bytes: u64,
     zero_page_bytes: u64,
     huge_page_bytes: u64,
+    heaps: Vec<HeapRow>,
     pinned: Vec<SiteRow>,
     untouched: Vec<UntouchedRow>,
     /// Nanoseconds from the snapshot to the end of the process, if no later snapshot exists and the
@@ -225,6 +275,7 @@ fn report_of(
         swapped_live_bytes: resident.swapped.0,
         zero_page_bytes: resident.zero,
         huge_page_bytes: resident.huge,
+        heaps: resident.heaps.iter().map(HeapRow::of).collect(),
         pinned,
         untouched,
         ended_later_ns: ended_later(process, snapshot),
@@ -336,6 +387,16 @@ impl RssReport {
         }
         if !self.lacks.is_empty() {
             screen.line(&format!("incomplete: {}", self.lacks))?;
+        }
+        if self.heaps.len() > 1 {
+            let (shown, all) = (self.heaps.len().min(MAX_HEAPS), self.heaps.len());
+            screen.line(&format!("by heap of {}: {shown} of {all}", self.allocator))?;
+            let row = |heap: &HeapRow| {
+                let parts = [heap.resident_bytes, heap.live_bytes, heap.held_free_bytes, heap.free_page_bytes];
+                parts.map(bytes).into_iter().chain([heap.text()]).collect()
+            };
+            let rows: Vec<Vec<String>> = self.heaps.iter().take(MAX_HEAPS).map(row).collect();
+            screen.table(&["resident", "live", "free beside live", "free pages", "heap"], &rows)?;
         }
         if !self.pinned.is_empty() {
             screen.line("pinned: free memory on pages that these blocks are on")?;

@@ -1,0 +1,98 @@
+//! What resident memory is used for, and what it is computed from: live blocks and mappings.
+
+use heaptape_formats::tape::Mapping;
+
+/// A block that is live at the snapshot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LiveBlock {
+    /// Address of the first byte.
+    pub address: u64,
+    /// Requested size in bytes.
+    pub size: u64,
+    /// Tick of its allocation.
+    pub tick: u64,
+    /// Number of its call site.
+    pub site: u32,
+}
+
+/// The bytes of resident memory by use. Their sum is the resident memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bill {
+    /// Requested bytes of live blocks.
+    pub live: u64,
+    /// What the allocator reserves for them in addition, by its size classes.
+    pub slack: u64,
+    /// Other bytes of pages that live blocks are on.
+    pub held: u64,
+    /// Pages that once held blocks, and hold none now.
+    pub free_pages: u64,
+    /// Memory of the process that never was a block.
+    pub never_block: u64,
+    /// Anonymous memory of a process whose blocks are not known.
+    pub undivided: u64,
+    /// Resident pages of files.
+    pub files: u64,
+    /// Pages that are shared with other processes and of no file on a disk.
+    pub shared: u64,
+    /// Pages of the stacks of threads.
+    pub stacks: u64,
+    /// The area, the library and the tables of heaptape.
+    pub heaptape: u64,
+    /// Pages that the snapshot does not list.
+    pub unlisted: u64,
+}
+
+impl Bill {
+    /// Returns the sum of all bytes.
+    pub const fn sum(&self) -> u64 {
+        self.live
+            + self.slack
+            + self.held
+            + self.free_pages
+            + self.never_block
+            + self.undivided
+            + self.files
+            + self.shared
+            + self.stacks
+            + self.heaptape
+            + self.unlisted
+    }
+}
+
+/// A mapping with its addresses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MappedRange {
+    /// First address of the mapping.
+    pub(super) start: u64,
+    /// First address after it.
+    pub(super) end: u64,
+    /// One of the `MAPPING_` numbers.
+    pub(super) kind: u8,
+}
+
+/// The mappings with their addresses.
+#[derive(Debug, Default)]
+pub struct Ranges(Vec<MappedRange>);
+
+impl Ranges {
+    /// Computes the addresses of mappings.
+    pub fn of(mappings: &[Mapping]) -> Ranges {
+        let mut at = 0_u64;
+        let range = |mapping: &Mapping| {
+            let start = at.saturating_add(mapping.gap);
+            at = start.saturating_add(mapping.length);
+            MappedRange { start, end: at, kind: mapping.kind }
+        };
+        Ranges(mappings.iter().map(range).collect())
+    }
+
+    /// Returns the mapping of an address; its kind is 0 if there is none.
+    pub(super) fn at(&self, address: u64) -> MappedRange {
+        let next = self.0.partition_point(|range| range.start <= address);
+        let until = self.0.get(next).map_or(u64::MAX, |range| range.start);
+        match next.checked_sub(1).and_then(|index| self.0.get(index)) {
+            Some(range) if address < range.end => MappedRange { end: range.end.min(until), ..*range },
+            _ => MappedRange { start: address, end: until, kind: 0 },
+        }
+    }
+}
