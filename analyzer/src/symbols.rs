@@ -9,6 +9,7 @@
 
 mod binutils_names;
 mod binutils_symbols;
+mod bounded_name;
 mod code_name;
 mod demangle;
 mod dwarf;

@@ -1,5 +1,10 @@
 //! Demangles names in the style of the binutils, with parameters and return types.
 
+use super::bounded_name::BoundedName;
+
+/// Maximum length of a demangled name in bytes. Real names are shorter.
+const MAX_NAME_LEN: usize = 1 << 16;
+
 /// Returns the demangled name in the style of binutils, or the name itself if it is not mangled.
 pub(super) fn demangle(name: &str) -> String {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
@@ -12,26 +17,10 @@ pub(super) fn demangle(name: &str) -> String {
 }
 
 fn demangle_cpp(name: &str) -> Option<String> {
-    let mut out = Bounded(String::new());
+    let mut out = BoundedName::new(MAX_NAME_LEN);
     let options = cpp_demangle::DemangleOptions::new();
     cpp_demangle::Symbol::new(name.as_bytes()).ok()?.structured_demangle(&mut out, &options).ok()?;
-    Some(out.0)
-}
-
-/// A string of bounded length. A few bytes of mangled name can expand to a name of any length.
-struct Bounded(String);
-
-/// Maximum length of a demangled name in bytes. Real names are shorter.
-const MAX_NAME_LEN: usize = 1 << 16;
-
-impl cpp_demangle::DemangleWrite for Bounded {
-    fn write_string(&mut self, text: &str) -> std::fmt::Result {
-        if self.0.len() + text.len() > MAX_NAME_LEN {
-            return Err(std::fmt::Error);
-        }
-        self.0.push_str(text);
-        Ok(())
-    }
+    Some(out.into_text())
 }
 
 /// Demangles a constructor template with all its parameters.

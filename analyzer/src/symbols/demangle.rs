@@ -1,6 +1,7 @@
 //! Demangling of C++ and Rust symbols, in bounded time and memory for any symbol.
 
-use std::fmt::{self, Write};
+use super::bounded_name::BoundedName;
+use std::fmt::Write;
 
 /// Maximum length of a symbol that is demangled.
 const LONGEST_SYMBOL: usize = 4096;
@@ -11,19 +12,6 @@ const LONGEST_NAME: usize = 16 * 1024;
 const DEEPEST: u32 = 96;
 /// Suffixes that compilers append to the names of split parts and clones of a function.
 const CLONES: &[&str] = &[".cold", ".part", ".constprop", ".isra", ".lto_priv", ".localalias", ".llvm"];
-
-/// A string that refuses to exceed the maximum length.
-struct Bounded(String);
-
-impl Write for Bounded {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        if self.0.len() + text.len() > LONGEST_NAME {
-            return Err(fmt::Error);
-        }
-        self.0.push_str(text);
-        Ok(())
-    }
-}
 
 /// Returns the name of a function. C++ names have no parameters and no return type, and Rust names
 /// no hash.
@@ -52,9 +40,9 @@ fn whole_function(symbol: &str) -> &str {
 
 fn rust(symbol: &str) -> Option<String> {
     let name = rustc_demangle::try_demangle(symbol).ok()?;
-    let mut out = Bounded(String::new());
+    let mut out = BoundedName::new(LONGEST_NAME);
     write!(out, "{name:#}").ok()?;
-    Some(out.0)
+    Some(out.into_text())
 }
 
 fn cpp(symbol: &str) -> Option<String> {
@@ -64,9 +52,9 @@ fn cpp(symbol: &str) -> Option<String> {
     let parse = cpp_demangle::ParseOptions::default().recursion_limit(DEEPEST);
     let symbol = cpp_demangle::BorrowedSymbol::with_tail_and_options(symbol.as_bytes(), &parse).ok()?.0;
     let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type().recursion_limit(DEEPEST);
-    let mut out = Bounded(String::new());
+    let mut out = BoundedName::new(LONGEST_NAME);
     symbol.structured_demangle(&mut out, &options).ok()?;
-    Some(out.0)
+    Some(out.into_text())
 }
 
 #[cfg(test)]
