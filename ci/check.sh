@@ -8,7 +8,13 @@ git ls-files -z '*.rs' | xargs -0 rustfmt --check --edition 2024 --config-path r
 cargo clippy --quiet --workspace --all-targets -- -D warnings
 # Heads of crates point at private modules on purpose: these pages are for the
 # developers of heaptape.
-RUSTDOCFLAGS='-D warnings -A rustdoc::private-intra-doc-links' cargo doc --quiet --workspace --exclude heaptape-parquet --no-deps --document-private-items
+export RUSTDOCFLAGS='-D warnings -A rustdoc::private-intra-doc-links'
+document=(cargo doc --quiet --no-deps --document-private-items)
+# The library and the command are both called heaptape, and so is the folder of their pages: not at
+# the same time.
+"${document[@]}" --workspace --exclude heaptape-parquet --exclude heaptape
+"${document[@]}" --package heaptape
+unset RUSTDOCFLAGS
 # Licences and advisories, where the tool is installed; it needs the network.
 if command -v cargo-deny >/dev/null 2>&1; then
   cargo deny --all-features check bans licenses sources
