@@ -225,13 +225,14 @@ mod tests {
         assert_eq!("1.5s".parse(), Ok(Bound::Time(1_500_000_000)));
         assert_eq!("300ms".parse(), Ok(Bound::Time(300_000_000)));
         assert_eq!("2m".parse(), Ok(Bound::Time(120_000_000_000)));
+        assert_eq!("-1s".parse(), Ok(Bound::BeforeEnd(1_000_000_000)));
         assert_eq!("40%".parse(), Ok(Bound::Share(0.4)));
         assert_eq!("123456".parse(), Ok(Bound::Number(123_456)));
         assert_eq!("mark:a: 40%".parse(), Ok(Bound::Mark("a: 40%".into())));
-        for text in ["mark:x", "1500000000ns", "40%", "12.5%", "123456"] {
+        for text in ["mark:x", "1500000000ns", "-1500000000ns", "40%", "12.5%", "123456"] {
             assert_eq!(text.parse::<Bound>().map(|bound| bound.to_string()), Ok(text.to_string()));
         }
-        for bad in ["", "s", "-1s", "1.5", "101%", "3 parsecs", "1e9", "mark:", "mark"] {
+        for bad in ["", "s", "-", "--1s", "-5", "-40%", "1.5", "101%", "3 parsecs", "1e9", "mark:", "mark"] {
             assert!(bad.parse::<Bound>().is_err(), "{bad}");
         }
     }
