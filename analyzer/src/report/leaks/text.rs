@@ -331,9 +331,9 @@ mod tests {
         assert!(without_evidence(&process, 7).contains("only sums"));
         process.tape.history.ticks = vec![1, 2, 3];
         assert!(without_evidence(&process, 7).starts_with("it holds no more"));
-        // A site of a sample may seem to have grown or not by chance.
+        // A site may seem not to have grown by chance, so the words name the sample.
         process.tape.process.sample_bytes = 512;
-        assert!(without_evidence(&process, 7).contains("only sums"));
+        assert!(without_evidence(&process, 7).starts_with("by its sample it holds no more"));
         process.tape.process.sample_bytes = 0;
         let row = |site| SiteHistory { site, ..SiteHistory::default() };
         process.tape.history.sites = vec![row(7)];
