@@ -164,11 +164,8 @@ fn base(segments: &[Process]) -> Option<Process> {
     about.accounting = None;
     let notes = segments.iter().flat_map(|segment| segment.tape.notes.clone());
     let mut missing: Vec<Missing> = Vec::new();
-    let all = segments.iter().enumerate().flat_map(|(at, segment)| segment.missing.iter().map(move |one| (at, one)));
-    all.for_each(|(at, one)| {
-        // A segment without an end is continued by the next one.
-        let is_continued = *one == Missing::NoEnd && at + 1 < segments.len();
-        if !is_continued && !missing.contains(one) {
+    segments.iter().flat_map(|segment| &segment.missing).for_each(|one| {
+        if !missing.contains(one) {
             missing.push(one.clone());
         }
     });
