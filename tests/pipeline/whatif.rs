@@ -20,7 +20,8 @@ fn whatif(recording: &Path, allocators: &str) -> Value {
 
 #[test]
 fn replayed_memory_is_that_of_the_program() {
-    let recording = Program::new(target::c("pins_pages")).arg("32").recorded().success();
+    // With pauses, in which the pages are read.
+    let recording = Program::new(target::c("pins_pages")).args(["32", "500"]).recorded().success();
     let numbers: Vec<u64> = recording.outcome.text().split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let [peak, end] = numbers[..] else { panic!("{}", recording.outcome) };
     let jemalloc = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2";

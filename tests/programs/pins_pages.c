@@ -1,6 +1,6 @@
-/* pins_pages MIB: two threads allocate MIB mebibytes of blocks of many sizes, and write to them. Of
- * eight blocks seven are freed. Prints the anonymous memory that is resident at its most and at the
- * end, beyond that at the start, in bytes. */
+/* pins_pages MIB [MILLISECONDS]: two threads allocate MIB mebibytes of blocks of many sizes, and
+ * write to them. Of eight blocks seven are freed. It pauses after each step. Prints the anonymous
+ * memory that is resident at its most and at the end, beyond that at the start, in bytes. */
 #include "own.h"
 #include <pthread.h>
 #include <stdlib.h>
@@ -40,6 +40,7 @@ int main(int argc, char **argv) {
         for (int i = 0; i < 2; i++) pthread_create(&threads[i], 0, steps[step], &works[i]);
         for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
         if (!step) peak = resident();
+        usleep((useconds_t)number(argc, argv, 2, 0) * 1000);
     }
     char line[64];
     snprintf(line, sizeof line, "%zu %zu\n", peak - start, resident() - start);
