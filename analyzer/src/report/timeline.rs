@@ -264,7 +264,6 @@ impl Report for TimelineReport {
             return screen.line("only sums at the end are recorded");
         }
         let most = self.slices.iter().map(Row::most_bytes).max().unwrap_or(0).max(1);
-        let width = screen.style.width.saturating_sub(64).max(10);
         let style = screen.style;
         let live: Vec<u64> = self.slices.iter().map(Row::most_bytes).collect();
         if let Some(line) = charts::sparkline(style, &live, style.width.saturating_sub(24)) {
@@ -273,6 +272,9 @@ impl Report for TimelineReport {
         let has_events = self.slices.iter().any(|row| row.events.is_some());
         let resident: Vec<u64> = self.slices.iter().map(|row| row.resident_bytes.unwrap_or(0)).collect();
         let most_resident = resident.iter().copied().max().unwrap_or(0);
+        // What the columns before the bar take.
+        let columns = if most_resident > 0 { 74 } else { 64 };
+        let width = style.width.saturating_sub(columns).max(10);
         if most_resident > 0
             && let Some(line) = charts::sparkline(style, &resident, style.width.saturating_sub(24))
         {
