@@ -1,166 +1,18 @@
 //! `heaptape attach` and `heaptape detach`: processes that run already.
 
+mod programs;
+mod refusals;
+
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use programs::{Attach, Running, RunsOn, answer, build, heaptape, wait_until};
+use std::io::BufRead;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Nothing that is waited for takes longer.
-const TIMEOUT: Duration = Duration::from_secs(60);
 /// The figures of `attached.c`, for each thread and line.
 const BLOCKS: u64 = 1000;
 const LEAKED: u64 = 3;
-
-/// Builds a program from its source in this folder.
-fn build(name: &str, folder: &Path) -> PathBuf {
-    build_with(name, folder, &[])
-}
-
-/// The same with more options for the compiler.
-fn build_with(name: &str, folder: &Path, options: &[&str]) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name).with_extension("c");
-    let built = folder.join(name);
-    let compiled = Command::new("gcc")
-        .args(["-O2", "-g", "-fno-builtin", "-fno-optimize-sibling-calls", "-D_GNU_SOURCE", "-pthread"])
-        .args(options)
-        .arg("-o")
-        .args([&built, &source])
-        .status();
-    assert!(compiled.expect("gcc is installed").success());
-    built
-}
-
-/// Runs the command, and expects this exit status. Returns both of its outputs.
-#[track_caller]
-fn heaptape(arguments: &[&str], status: i32) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_heaptape")).args(arguments).output().expect("it starts");
-    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {text}");
-    text
-}
-
-/// Returns the answer of a question about a recording.
-#[track_caller]
-fn answer(question: &str, recording: &Path) -> Value {
-    let output = Command::new(env!("CARGO_BIN_EXE_heaptape")).args([question, "--json"]).arg(recording).output();
-    let output = output.expect("it starts");
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
-}
-
-/// Waits until something is so.
-#[track_caller]
-fn wait_until(mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + TIMEOUT;
-    while !is_so() {
-        assert!(Instant::now() < deadline);
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// The program, which waits for lines.
-struct Running {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-    /// Folder of the program, and of its recordings.
-    folder: tempfile::TempDir,
-}
-
-impl Running {
-    fn start(threads: u64) -> Running {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut child = Command::new(build("attached", folder.path()))
-            .arg(threads.to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the program starts");
-        let input = child.stdin.take().expect("its input");
-        let output = BufReader::new(child.stdout.take().expect("its output"));
-        let mut running = Running { child, input, output, folder };
-        assert_eq!(running.line(), "ready\n");
-        running
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("a line");
-        line
-    }
-
-    fn request(&mut self, what: &str) {
-        writeln!(self.input, "{what}").expect("it reads");
-        assert_eq!(self.line(), "done\n");
-    }
-
-    /// Lets all threads allocate once.
-    fn work(&mut self) {
-        self.request("go");
-    }
-
-    fn pid(&self) -> String {
-        self.child.id().to_string()
-    }
-
-    /// Returns the mappings that an attach has made.
-    fn mappings(&self) -> String {
-        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid())).expect("its mappings");
-        maps.lines().filter(|line| line.contains("heaptape")).collect()
-    }
-
-    /// Ends the program, and expects that nothing has changed for it, but for interruptions of its
-    /// wait.
-    fn ends_unharmed_after(mut self, interruptions: &[u32]) {
-        drop(self.input);
-        let mut rest = String::new();
-        self.output.read_to_string(&mut rest).expect("its last line");
-        let possible = |count: &u32| rest == format!("0 functions changed, {count} waits interrupted\n");
-        assert!(interruptions.iter().any(possible), "{rest}");
-        assert!(self.child.wait().expect("its end").success());
-    }
-
-    /// Ends the program, and expects that nothing has changed for it.
-    fn ends_unharmed(self) {
-        self.ends_unharmed_after(&[0]);
-    }
-}
-
-/// A `heaptape attach` that records.
-struct Attach {
-    child: Child,
-    errors: BufReader<std::process::ChildStderr>,
-    recording: PathBuf,
-}
-
-impl Attach {
-    fn start(running: &Running, recording: &str) -> Attach {
-        let recording = running.folder.path().join(recording);
-        let mut child = Command::new(env!("CARGO_BIN_EXE_heaptape"))
-            .args(["attach", "-o"])
-            .arg(&recording)
-            .arg(running.pid())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("heaptape attach starts");
-        let mut errors = BufReader::new(child.stderr.take().expect("its messages"));
-        let mut line = String::new();
-        errors.read_line(&mut line).expect("a line");
-        assert!(line.starts_with("attached to attached (pid "), "{line}");
-        Attach { child, errors, recording }
-    }
-
-    /// Ends it as Ctrl-C does. Returns what it has printed since.
-    fn end(&mut self) -> String {
-        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGINT).expect("a signal");
-        let mut text = String::new();
-        self.errors.read_to_string(&mut text).expect("its messages");
-        assert!(self.child.wait().expect("its end").success(), "{text}");
-        text
-    }
-}
 
 /// Everything from the attach on is recorded, with the stacks of the program, once and again.
 /// Between and afterwards there is nothing of the library in the process.
@@ -269,37 +121,6 @@ fn stopped_process_stays_stopped() {
     running.work();
     // SIGSTOP and SIGCONT interrupt the wait without heaptape, too.
     running.ends_unharmed_after(&[0, 1]);
-}
-
-/// A program of runs_on.c.
-struct RunsOn {
-    child: Child,
-    output: BufReader<ChildStdout>,
-}
-
-impl RunsOn {
-    /// Starts a command that ends in the program, and waits until it runs.
-    fn start(command: &mut Command) -> RunsOn {
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
-        let mut output = BufReader::new(child.stdout.take().expect("its output"));
-        let mut line = String::new();
-        output.read_line(&mut line).expect("a line");
-        assert_eq!(line, "ready\n");
-        RunsOn { child, output }
-    }
-
-    fn pid(&self) -> String {
-        self.child.id().to_string()
-    }
-
-    /// Ends a process of the program, and expects that nothing has gone wrong in it.
-    fn ends_unharmed(mut self, pid: u32) {
-        kill(Pid::from_raw(pid as i32), Signal::SIGTERM).expect("it runs");
-        let mut rest = String::new();
-        self.output.read_to_string(&mut rest).expect("its last line");
-        assert_eq!(rest, "0 wrong\n");
-        assert!(self.child.wait().expect("its end").success());
-    }
 }
 
 /// A stop may meet a thread that is about to get a signal, also a real-time one, which it still
@@ -528,83 +349,4 @@ fn process_in_other_namespaces_is_recorded() {
     }
     let pid = pid.parse().expect("a pid");
     running.ends_unharmed(pid);
-}
-
-/// Each refusal is one line that names the cause.
-#[test]
-fn refusals_name_the_cause() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let program = build("runs_on", folder.path());
-    let refused = |mut command: Command, why: &str| {
-        let output = command.output().expect("it starts");
-        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        assert!(text.contains(why) && text.lines().count() == 1, "{why}: {text}");
-        assert_eq!(output.status.code(), Some(2), "{text}");
-    };
-    let dry = |pid: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_heaptape"));
-        command.args(["attach", "--dry-run", pid]);
-        command
-    };
-    let ends = |mut running: RunsOn| {
-        running.child.kill().expect("it runs");
-        running.child.wait().expect("its end");
-    };
-    let sandboxed = RunsOn::start(Command::new(&program).arg("sandbox"));
-    refused(dry(&sandboxed.pid()), "it is in a sandbox (seccomp)");
-    ends(sandboxed);
-    let others = folder.path().join("others");
-    std::fs::create_dir(&others).expect("a folder");
-    let sanitized = build_with("runs_on", &others, &["-fsanitize=address"]);
-    let sanitized = RunsOn::start(Command::new(sanitized).arg("sleeps"));
-    refused(dry(&sanitized.pid()), "it was built with a sanitizer");
-    ends(sanitized);
-    let stripped = build_with("runs_on", &others, &["-static", "-s"]);
-    let stripped = RunsOn::start(Command::new(stripped).arg("sleeps"));
-    refused(dry(&stripped.pid()), "it has no symbols");
-    ends(stripped);
-    let running = RunsOn::start(Command::new(&program).arg("sleeps"));
-    let pid = running.pid();
-    let mut tracer = Command::new("strace").args(["-q", "-o", "/dev/null", "-p", &pid]).spawn().expect("strace");
-    let status = format!("/proc/{pid}/status");
-    wait_until(|| std::fs::read_to_string(&status).is_ok_and(|status| !status.contains("TracerPid:\t0\n")));
-    refused(dry(&pid), &format!("strace (pid {}) traces it already: end that first", tracer.id()));
-    tracer.kill().expect("it runs");
-    tracer.wait().expect("its end");
-    wait_until(|| std::fs::read_to_string(&status).is_ok_and(|status| status.contains("TracerPid:\t0\n")));
-    if nix::unistd::geteuid().is_root() {
-        let mut other = Command::new("setpriv");
-        other.args(["--reuid", "65534", "--clear-groups", "--", env!("CARGO_BIN_EXE_heaptape"), "attach"]);
-        other.args(["--dry-run", &pid]);
-        refused(other, "it belongs to another user: run this as root");
-    }
-    ends(running);
-}
-
-/// What cannot be attached is refused in one line, and `--dry-run` changes nothing.
-#[test]
-fn refusals_say_what_to_do() {
-    let mut running = Running::start(1);
-    let pid = running.pid();
-    let dry = heaptape(&["attach", "--dry-run", &pid], 0);
-    assert!(dry.contains("can be attached; nothing was changed") && dry.contains(" malloc: "), "{dry}");
-    let refused = |pid: &str, why: &str| {
-        let text = heaptape(&["attach", "--dry-run", pid], 2);
-        assert!(text.contains(why) && text.lines().count() == 1, "{why}: {text}");
-    };
-    refused("2147483647", "there is no such process");
-    refused("no-program-has-this-name", "no process has the name");
-    let mut attach = Attach::start(&running, "recording");
-    refused(&pid, "heaptape did and was killed");
-    attach.end();
-    let library = heaptape(&["library"], 0);
-    let mut preloaded = Command::new("sleep").arg("60").env("LD_PRELOAD", library.trim_end()).spawn().expect("sleep");
-    let sleeping = preloaded.id().to_string();
-    let maps = format!("/proc/{sleeping}/maps");
-    wait_until(|| std::fs::read_to_string(&maps).is_ok_and(|maps| maps.contains("libheaptape")));
-    refused(&sleeping, "it has heaptape's library already");
-    preloaded.kill().expect("it sleeps");
-    preloaded.wait().expect("its end");
-    running.work();
-    running.ends_unharmed();
 }
