@@ -57,7 +57,7 @@ pub fn socket_path() -> Option<&'static CStr> {
     let is_known = session::is_live() || IS_UNREACHABLE.load(Acquire);
     // SAFETY: the path was written before LIVE and before IS_UNREACHABLE, and is not written again.
     let (path, _) = unsafe { &*PATH.0.get() };
-    (is_known && Need::INSPECT.is_allowed()).then(|| CStr::from_bytes_until_nul(path).ok()).flatten()
+    (is_known && Need::INSPECT.is_allowed()).then(|| sys::c_text(path)).flatten()
 }
 
 /// Posts that this process runs unrecorded, because it cannot reach the recorder.

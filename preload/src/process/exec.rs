@@ -222,10 +222,10 @@ impl Inspection {
     fn descriptor(&mut self, descriptor: usize, environment: Option<Strings>) {
         let mut link = [0; 32];
         sys::decimal(b"/proc/self/fd/", descriptor as u32, b"", &mut link);
-        let Ok(link) = CStr::from_bytes_until_nul(&link) else { return };
+        let Some(link) = sys::c_text(&link) else { return };
         let mut path = [0; MAX_NOTICE_PATH];
         sys::read_link(link, &mut path[..MAX_NOTICE_PATH - 1]);
-        if let Ok(path) = CStr::from_bytes_until_nul(&path) {
+        if let Some(path) = sys::c_text(&path) {
             self.file(link, path, environment);
         }
     }

@@ -12,6 +12,9 @@ use heaptape_wire::nodes::WRITTEN;
 /// when an object is unmapped.
 static KNOWN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
+/// Forgets all known objects. It is not inlined, since the compiler unrolls the loop.
+#[cold]
+#[inline(never)]
 fn forget_known() {
     KNOWN.iter().for_each(|known| known.store(0, Relaxed));
 }

@@ -324,6 +324,13 @@ fn number(text: &[u8], index: usize) -> Option<u64> {
     })
 }
 
+/// Returns the text at the start of a buffer, up to a zero; `None` if there is no zero. One copy
+/// serves all callers, since the search for the zero is 250 bytes of code.
+#[inline(never)]
+pub fn c_text(bytes: &[u8]) -> Option<&CStr> {
+    CStr::from_bytes_until_nul(bytes).ok()
+}
+
 /// Writes a number between two texts. The rest of `out` stays zero.
 pub fn decimal(before: &[u8], number: u32, after: &[u8], out: &mut [u8; 32]) {
     let (digits, mut left) = (number.checked_ilog10().unwrap_or(0), number);
@@ -381,7 +388,7 @@ pub fn peer_is_stopped(socket: i32) -> bool {
     let mut path = [0; 32];
     decimal(b"/proc/", peer, b"/stat", &mut path);
     let mut text = [0; 256];
-    let Ok(path) = CStr::from_bytes_until_nul(&path) else { return false };
+    let Some(path) = c_text(&path) else { return false };
     let text = read_file(path, &mut text);
     // The state follows the name, which is in parentheses and may contain anything.
     let state = text.iter().rposition(|byte| *byte == b')').and_then(|end| text.get(end + 2));

@@ -1,7 +1,7 @@
 //! Strings and lists that a program passes to an exec function, at addresses that may be bad.
 
 use super::ENTRIES;
-use crate::{dynsym, probe};
+use crate::{dynsym, probe, sys};
 use core::ffi::{CStr, c_char};
 use heaptape_wire::hello::UntracedReason;
 use heaptape_wire::limits::ENV_SOCKET;
@@ -13,7 +13,7 @@ pub type Strings = *const *const c_char;
 /// buffer.
 pub fn text(address: usize, buffer: &mut [u8]) -> Option<&CStr> {
     let copied = if address == 0 { 0 } else { probe::copy_from(address, buffer) };
-    CStr::from_bytes_until_nul(buffer.get(..copied)?).ok()
+    sys::c_text(buffer.get(..copied)?)
 }
 
 /// Calls `each` with the address and the first bytes of each string of a list. Returns false if the
@@ -55,7 +55,7 @@ fn names_library(address: usize) -> bool {
     const OURS: &[u8] = b"libheaptape";
     let mut copy = [0; 1024];
     let copied = probe::copy_from(address, &mut copy);
-    let Ok(value) = CStr::from_bytes_until_nul(&copy[..copied]) else { return true };
+    let Some(value) = sys::c_text(&copy[..copied]) else { return true };
     let has = |name: &[u8]| !name.is_empty() && value.to_bytes().windows(name.len()).any(|window| window == name);
     has(OURS) || dynsym::own_name().is_some_and(|name| has(name.to_bytes()))
 }

@@ -52,7 +52,7 @@ impl File {
         let name = line.split(|byte| *byte == b' ' || *byte == b'\t').next()?;
         let mut path = [0; HEAD];
         path.get_mut(..name.len())?.copy_from_slice(name);
-        File::of(CStr::from_bytes_until_nul(&path).ok()?)?.untraced_reason_of_binary()
+        File::of(sys::c_text(&path)?)?.untraced_reason_of_binary()
     }
 
     fn untraced_reason_of_binary(&self) -> Option<UntracedReason> {
