@@ -154,6 +154,7 @@ pub const NOT_LOADED: &str = "it did not load the library";
 /// Returns what to do about a reason for which a program was not recorded.
 pub fn remedy(why: &str) -> Option<&'static str> {
     let remedies = [
+        ("written in Go", "ask Go's pprof about its heap; with cgo, what its C code allocates is recorded"),
         ("no symbol of an allocator", "keep the symbols of its allocator (do not strip it), or link it dynamically"),
         ("ptrace", "no debugger or sandbox may prevent that the recorder stops it; or link it dynamically"),
         ("statically linked", "start it by heaptape record itself, or link it dynamically"),
@@ -208,6 +209,7 @@ mod tests {
     #[test]
     fn remedy_fits_the_reason() {
         let of = |why| remedy(why).unwrap_or_default();
+        assert!(of("it is statically linked, and is written in Go without C code").contains("pprof"));
         assert!(of("it is statically linked, and has no symbol of an allocator that is known").contains("symbols"));
         assert!(
             of("it is statically linked, and it cannot be stopped at its start (ptrace: EPERM)").contains("debugger")

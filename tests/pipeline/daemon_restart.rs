@@ -15,6 +15,7 @@ fn repeated_kills_under_load_keep_accounts_balanced() {
     let counted = daemon.spawn(&slow, &["1000000", "1"], Some("profile"));
     let sampled = daemon.spawn(&slow, &["1000000", "0"], Some("profile:4KiB"));
     let mut busy = daemon.spawn(&target::c("pairs"), &["2000000", "2"], Some("trace"));
+    until("they are served", || daemon.list("leaks_slowly").len() == 3);
     for round in 0..if is_full() { 100 } else { 6 } {
         std::thread::sleep(Duration::from_millis(300 + 37 * (round % 7)));
         daemon.restart();

@@ -1,7 +1,7 @@
 //! SIGKILL of a recorder loses no event that it has read: what is not in the tape yet is in the
 //! journal, and in the rings.
 
-use heaptape_tests::daemon::Running;
+use heaptape_tests::daemon::{Running, until};
 use heaptape_tests::run::survivor;
 use heaptape_tests::{Daemon, Program, is_full, own, target, test_env, torture};
 use nix::sys::signal::{Signal, kill};
@@ -32,6 +32,8 @@ fn epochs_add_up(threads: u64, rounds: usize) -> usize {
     let child =
         command.args(["30000", &threads.to_string(), "10"]).env("OWN_FILE", &file).spawn().expect("the program starts");
     let mut program = Running(child);
+    // A program whose daemon is killed before the first answer runs unrecorded.
+    until("the program is served", || daemon.list("paces").len() == 1);
     for round in 0..rounds {
         std::thread::sleep(moment(round));
         if program.0.try_wait().expect("a child").is_some() {

@@ -230,3 +230,14 @@ fn static_programs_that_cannot_be_hooked_are_named() {
         assert!(reasons.len() == 1 && reasons[0].contains(why), "{name}: {reasons:?}");
     }
 }
+
+/// The heap of Go has no functions that could be hooked, with or without symbols.
+#[test]
+fn static_programs_in_go_are_named() {
+    let tools = Program::new("go").args(["env", "GOTOOLDIR"]).plain().success();
+    let assembler = Path::new(tools.text().trim()).join("asm");
+    let recording = Program::new(&assembler).arg("-V").recorded();
+    assert_eq!(recording.outcome.code(), 0, "{}", recording.outcome);
+    let reasons = recording.not_traced("asm");
+    assert!(reasons.len() == 1 && reasons[0].contains("written in Go"), "{reasons:?}");
+}

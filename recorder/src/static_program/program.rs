@@ -73,11 +73,21 @@ pub fn find(path: &Path, planner: &Planner) -> Option<Result<StaticProgram, Stri
     if status.mode() & 0o6000 != 0 || has_capabilities(&path) {
         return Some(Err("it runs with other rights (setuid), which the kernel refuses if it is stopped".into()));
     }
+    let is_go = is_go(&file);
     Some(match planner.has_allocator(file) {
         Ok(true) => Ok(program),
+        Ok(false) if is_go => Err("is written in Go without C code, and Go's heap has no malloc".into()),
         Ok(false) => Err("has no symbol of an allocator that is known".into()),
         Err(why) => Err(why.into()),
     })
+}
+
+/// Returns whether Go's linker made the file: it writes its build ID as a note, also into a program
+/// without symbols. Source: `src/cmd/internal/buildid` of Go.
+fn is_go(file: &File) -> bool {
+    // Type of the note and its name; the linker writes the note after the headers.
+    const NOTE: &[u8] = b"\x04\0\0\0Go\0\0";
+    read_array::<u8>(file, 0, PAGE as usize).is_some_and(|head| head.windows(NOTE.len()).any(|bytes| bytes == NOTE))
 }
 
 fn has_capabilities(path: &Path) -> bool {
