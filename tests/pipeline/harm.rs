@@ -1,6 +1,6 @@
 //! Generated programs see no difference between a bare run and a recorded one.
 
-use heaptape_tests::harm::{Case, Hunt, Summary, Way};
+use heaptape_tests::harm::{Case, Hunt, Linkage, Summary, Way};
 use heaptape_tests::{is_full, torture};
 use std::time::{Duration, SystemTime};
 
@@ -58,6 +58,40 @@ fn generated_programs_behave_alike_bare_and_recorded() {
     let fault = hunt.epoch_fault();
     assert!(fault.is_none(), "{}", fault.unwrap_or_default());
     torture::passed(59, "generated programs without a difference", summary.cases);
+}
+
+/// Cases for programs that are linked otherwise: what other tests have for ordinary programs only,
+/// and exceptional ends.
+const FOR_ALL: &[&str] = &[
+    "look threads:2:0{ storm:0:200{ pairs:300:200 } } fd:1:2 signal:2:10 memalign:2:923:256 fork:0:0:0{ float:1:0 \
+     exec:2:0{ look malloc:4:50 end:3 } } rawforks:1 realloc:4:0 cancel:2:0 huge:1:10 exec:7:0{ look end:6 }",
+    "ignoring:13 limit:7:4000:0 coroutines:2{ aligned:3:4097:64 jumps:9 } handler:1{ malloc:7:100 } libc:1:5 \
+     sandbox:1 pairs:50:100",
+];
+
+/// The same with programs that are linked with another allocator, and with static ones. The full
+/// form tries cases of seeds with each of them for two minutes.
+#[test]
+fn programs_with_other_allocators_behave_alike_bare_and_recorded() {
+    let mut tried = 0;
+    for linkage in Linkage::others() {
+        let hunt = Hunt::linked(linkage);
+        let mut summary = Summary::default();
+        // The short form takes the second case for one of each kind.
+        let is_whole = is_full() || matches!(linkage.name, "harm_jemalloc" | "harm_static");
+        for (seed, text) in FOR_ALL.iter().enumerate().take(if is_whole { FOR_ALL.len() } else { 1 }) {
+            hunt.case(seed as u64, &Case::parse(text).expect("a case"), &mut summary);
+        }
+        if is_full() {
+            hunt.run(1, u64::MAX, Duration::from_secs(120), &mut summary);
+        }
+        println!("{}: {summary}", linkage.name);
+        assert!(summary.found.is_empty(), "{}: {summary}", linkage.name);
+        let unsteady = (summary.unsteady.len() as u64, summary.cases.max(10));
+        assert!(unsteady.0 * 10 <= unsteady.1, "{}: {:?}", linkage.name, summary.unsteady);
+        tried += summary.cases;
+    }
+    torture::passed(59, "cases of programs with other allocators, without a difference", tried);
 }
 
 #[test]

@@ -50,31 +50,45 @@ static void look_descriptors(struct lane *lane) {
         }
     close(folder);
 }
+/* A mapping of a file. */
+struct mapping { unsigned long start, end, offset; char rights[8], *path; };
+static void look_mapping(struct lane *lane, const struct mapping *one) {
+    if (!one->path) return;
+    put(lane, "map ");
+    put(lane, one->path);
+    put(lane, " ");
+    put(lane, one->rights);
+    put(lane, " ");
+    put_number(lane, one->end - one->start, 16);
+    put(lane, " ");
+    put_number(lane, one->offset, 16);
+    put(lane, "\n");
+}
 /* Prints the mappings of files, without addresses, and without those of the library and of its
  * shared memory, which is anonymous ("/dev/zero") in a child whose limit leaves no private memory.
- * The runner sorts these lines. */
+ * Code that is mapped by adjacent mappings is one: the kernel does not join pages that hold a hook,
+ * which are copies, with the others. The runner sorts these lines. */
 static void look_mappings(struct lane *lane) {
     char *text = look_file("/proc/self/maps");
     if (!text) { put(lane, "no maps\n"); return; }
+    struct mapping last = { 0 };
     for (char *save, *line = strtok_r(text, "\n", &save); line; line = strtok_r(0, "\n", &save)) {
-        unsigned long start, end, offset;
-        char rights[8];
+        struct mapping one = { 0 };
         int name = 0;
-        if (sscanf(line, "%lx-%lx %7s %lx %*s %*s %n", &start, &end, rights, &offset, &name) < 4 || !name) continue;
+        if (sscanf(line, "%lx-%lx %7s %lx %*s %*s %n", &one.start, &one.end, one.rights, &one.offset, &name) < 4 || !name) continue;
         char *path = line + name;
         if (path[0] != '/' || strncmp(path, "/memfd:", 7) == 0 || strcmp(path, "/dev/zero (deleted)") == 0) continue;
-        path = strrchr(path, '/') + 1;
-        if (strncmp(path, "libheaptape", 11) == 0 || strncmp(path, "libharm_planted", 15) == 0) continue;
-        put(lane, "map ");
-        put(lane, path);
-        put(lane, " ");
-        put(lane, rights);
-        put(lane, " ");
-        put_number(lane, end - start, 16);
-        put(lane, " ");
-        put_number(lane, offset, 16);
-        put(lane, "\n");
+        one.path = strrchr(path, '/') + 1;
+        if (strncmp(one.path, "libheaptape", 11) == 0 || strncmp(one.path, "libharm_planted", 15) == 0) continue;
+        if (last.path && strcmp(last.path, one.path) == 0 && strcmp(one.rights, "r-xp") == 0 && strcmp(last.rights, "r-xp") == 0
+            && last.end == one.start && last.offset + (last.end - last.start) == one.offset) {
+            last.end = one.end;
+            continue;
+        }
+        look_mapping(lane, &last);
+        last = one;
     }
+    look_mapping(lane, &last);
 }
 static void look_status(struct lane *lane) {
     static const char *const wanted[] = { "Name:", "Umask:", "Uid:", "Gid:", "Groups:", "Threads:", "SigPnd:", "ShdPnd:", "SigBlk:", "SigIgn:",

@@ -1,6 +1,7 @@
 //! Runs cases from consecutive seeds until a deadline, and reports differences.
 
-use super::{Bench, Case, Observation, Way, generate, recording, shrink};
+use super::linkage::ORDINARY;
+use super::{Bench, Case, Linkage, Observation, Way, generate, recording, shrink};
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,8 @@ const SHRINK_TIME: Duration = Duration::from_secs(60);
 pub struct Found {
     /// The seed of the case.
     pub seed: u64,
+    /// How its program is linked.
+    pub linkage: Linkage,
     /// The smallest case that was found to differ.
     pub case: Case,
     /// The kind of run that differs.
@@ -33,9 +36,9 @@ pub struct Found {
 
 impl fmt::Display for Found {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Found { seed, way, what, again: (times, of), .. } = self;
+        let Found { seed, linkage, way, what, again: (times, of), .. } = self;
         writeln!(out, "seed {seed}, {way:?}, again in {times} of {of} runs: {what}")?;
-        writeln!(out, "  replay: {}", recording::replay(&self.case))
+        writeln!(out, "  replay: {}", recording::replay(&self.case, linkage))
     }
 }
 
@@ -65,6 +68,7 @@ impl fmt::Display for Summary {
 /// A hunt with its runner.
 pub struct Hunt {
     bench: Bench,
+    linkage: Linkage,
     ways: Vec<Way>,
     is_shrinking: bool,
     most: usize,
@@ -79,7 +83,14 @@ impl Default for Hunt {
 impl Hunt {
     /// Returns a hunt with all kinds of runs.
     pub fn new() -> Hunt {
-        Hunt { bench: Bench::new(), ways: Vec::new(), is_shrinking: true, most: 3 }
+        Hunt::linked(ORDINARY)
+    }
+
+    /// Returns a hunt with programs that are linked otherwise. Static ones are recorded only:
+    /// nothing is preloaded into them.
+    pub fn linked(linkage: Linkage) -> Hunt {
+        let ways = if linkage.is_static() { vec![Way::Recorded(&[])] } else { Vec::new() };
+        Hunt { bench: Bench::new(linkage), linkage, ways, is_shrinking: true, most: 3 }
     }
 
     /// Runs each case in this kind only, and does not shrink it.
@@ -100,7 +111,10 @@ impl Hunt {
             if start.elapsed() >= longest || summary.found.len() >= self.most {
                 return;
             }
-            self.case(seed, &generate(seed), summary);
+            let case = generate(seed);
+            if self.linkage.allows(&case) {
+                self.case(seed, &case, summary);
+            }
         }
     }
 
@@ -120,7 +134,7 @@ impl Hunt {
                 return summary.unsteady.push((seed, why));
             }
             let again = (0..3).filter(|_| self.difference(case, &way, &bare).is_some()).count() as u32;
-            let mut found = Found { seed, case: case.clone(), way, what, again: (again, 3) };
+            let mut found = Found { seed, linkage: self.linkage, case: case.clone(), way, what, again: (again, 3) };
             if self.is_shrinking {
                 self.smaller(&mut found);
             }
@@ -133,10 +147,12 @@ impl Hunt {
     pub fn replay(&self, case: &Case, summary: &mut Summary) {
         let bare = self.bench.run(case, &Way::Bare);
         summary.cases += 1;
-        for way in OTHER_WAYS.iter().chain([&Way::Recorded(&[])]) {
+        let all = OTHER_WAYS.iter().chain([&Way::Recorded(&[])]);
+        for way in all.filter(|way| self.ways.is_empty() || self.ways.contains(way)) {
             summary.runs += 1;
             if let Some(what) = self.difference(case, way, &bare) {
-                summary.found.push(Found { seed: 0, case: case.clone(), way: way.clone(), what, again: (0, 0) });
+                let (linkage, case, way) = (self.linkage, case.clone(), way.clone());
+                summary.found.push(Found { seed: 0, linkage, case, way, what, again: (0, 0) });
             }
         }
     }

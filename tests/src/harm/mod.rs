@@ -8,6 +8,7 @@
 mod case;
 mod generate;
 mod hunt;
+mod linkage;
 mod recording;
 mod run;
 mod shrink;
@@ -15,5 +16,6 @@ mod shrink;
 pub use case::{Case, Step};
 pub use generate::generate;
 pub use hunt::{Found, Hunt, Summary};
+pub use linkage::Linkage;
 pub use run::{Bench, Observation, Way};
 pub use shrink::shrink;

@@ -1,6 +1,6 @@
 //! Checks recordings of cases: the accounting, and the counts of the program itself.
 
-use super::{Case, Observation};
+use super::{Case, Linkage, Observation};
 use crate::recording::heaptape;
 use crate::{Daemon, Report, test_env};
 use serde_json::Value;
@@ -110,7 +110,7 @@ pub(super) fn epoch_fault(daemon: &Daemon) -> Option<String> {
 }
 
 /// Returns the command that replays a case.
-pub(super) fn replay(case: &Case) -> String {
-    let command = test_env::command();
-    format!("HEAPTAPE={} scripts/dev harm replay '{case}'", command.display())
+pub(super) fn replay(case: &Case, linkage: &Linkage) -> String {
+    let (command, name) = (test_env::command(), linkage.name);
+    format!("HEAPTAPE={} HARM_LINKED={name} scripts/dev harm replay '{case}'", command.display())
 }

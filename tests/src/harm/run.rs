@@ -1,6 +1,6 @@
 //! Runs a case bare, recorded or otherwise, and reads what it saw.
 
-use super::Case;
+use super::{Case, Linkage};
 use crate::{Daemon, Target, test_env};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -121,8 +121,9 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Builds the programs and starts a daemon.
-    pub fn new() -> Bench {
+    /// Builds the programs and starts a daemon. Signal-safe cases have an allocator of their own,
+    /// however the others are linked.
+    pub fn new(linkage: Linkage) -> Bench {
         let folder = test_env::folder();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("a folder that all may read");
         for kind in 0..4 {
@@ -131,11 +132,11 @@ impl Bench {
             fs::copy(target.named(&name).build(), folder.path().join(&name)).expect("a plugin");
         }
         let allocator = Target::library("signal_safe_allocator.c").build();
-        let program = |name: &str| Target::program("harm_steps.c").named(name).flag("-Wno-clobbered");
+        let program = || Target::program("harm_steps.c").flag("-Wno-clobbered");
         Bench {
             programs: [
-                program("harm_steps").libraries(&["-lm"]).build(),
-                program("harm_steps_safe").with(&allocator).libraries(&["-lm"]).build(),
+                linkage.link(program()).build(),
+                program().named("harm_steps_safe").with(&allocator).libraries(&["-lm"]).build(),
             ],
             planted: Target::library("harm_planted.c").build(),
             folder,
@@ -211,12 +212,6 @@ impl Bench {
         let (log, counts) = read_log(&path("log"));
         let read = |name: &str| fs::read(path(name)).unwrap_or_default();
         Observation { end, stdout: read("stdout"), stderr: read("stderr"), log, counts }
-    }
-}
-
-impl Default for Bench {
-    fn default() -> Bench {
-        Bench::new()
     }
 }
 

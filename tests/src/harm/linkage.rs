@@ -1,0 +1,73 @@
+//! How the programs of a hunt are linked: with which allocator, and whether statically.
+
+use super::Case;
+use crate::Target;
+use std::path::Path;
+
+/// The folder of the distribution's libraries.
+const FOLDER: &str = "/usr/lib/x86_64-linux-gnu";
+
+/// How the programs of a hunt are linked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Linkage {
+    /// Name of the programs.
+    pub name: &'static str,
+    /// Flags of the compiler.
+    flags: &'static [&'static str],
+    /// The file of an allocator in the distribution's folder.
+    library: Option<&'static str>,
+}
+
+/// Programs with the C library's allocator.
+pub const ORDINARY: Linkage = Linkage { name: "harm_steps", flags: &[], library: None };
+
+/// Programs with other allocators, and static ones.
+const OTHERS: [Linkage; 5] = [
+    Linkage { name: "harm_jemalloc", flags: &[], library: Some("libjemalloc_pic.a") },
+    Linkage { name: "harm_tcmalloc", flags: &[], library: Some("libtcmalloc_minimal.a") },
+    Linkage { name: "harm_mimalloc", flags: &[], library: Some("libmimalloc.so.2") },
+    Linkage { name: "harm_static", flags: &["-static"], library: None },
+    Linkage { name: "harm_static_pie", flags: &["-static-pie"], library: None },
+];
+
+impl Linkage {
+    /// Returns the programs of this name, or else those with the C library's allocator.
+    pub fn named(name: &str) -> Linkage {
+        OTHERS.into_iter().find(|linkage| linkage.name == name).unwrap_or(ORDINARY)
+    }
+
+    /// Returns programs with other allocators, and static ones, as far as what they are linked with
+    /// is installed.
+    pub fn others() -> impl Iterator<Item = Linkage> {
+        OTHERS.into_iter().filter(|linkage| linkage.path().is_none_or(|path| Path::new(&path).exists()))
+    }
+
+    /// Returns whether nothing but the kernel loads the programs: nothing can be preloaded.
+    pub fn is_static(&self) -> bool {
+        !self.flags.is_empty()
+    }
+
+    /// Returns whether the programs of a case can be linked so. Signal-safe cases have an allocator
+    /// of their own, and static programs load no plugins.
+    pub fn allows(&self, case: &Case) -> bool {
+        if *self == ORDINARY {
+            return true;
+        }
+        let is_plugin = |name: &str| matches!(name, "dlopen" | "dlclose" | "plugin");
+        let loads = self.is_static() && case.any(|step| is_plugin(&step.name));
+        !(case.is_signal_safe || loads)
+    }
+
+    /// Links a program.
+    pub fn link(&self, target: Target) -> Target {
+        let target = self.flags.iter().fold(target.named(self.name), |target, flag| target.flag(*flag));
+        match self.path() {
+            Some(path) => target.libraries(&[&path, "-lstdc++", "-lm"]),
+            None => target.libraries(&["-lm"]),
+        }
+    }
+
+    fn path(&self) -> Option<String> {
+        self.library.map(|library| format!("{FOLDER}/{library}"))
+    }
+}
