@@ -37,7 +37,8 @@ pub const TABLE: &[(&str, &str)] = &[
     (
         "1",
         "A --fail-if condition holds (or the status of --fail-code). `verify`: readable, but something is missing or wrong. \
-     `export`, `convert`, `pack`, `dump`, `send`, `ship`, `push`, `stream` and the compat views: done, but something is missing.",
+     `export`, `convert`, `pack`, `dump`, `send`, `ship`, `push`, `stream` and the compat views: done, but something is missing. \
+     `attach`: recorded, but functions of the process are still hooked.",
     ),
     (
         "2",

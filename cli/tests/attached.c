@@ -1,5 +1,5 @@
-/* Runs for as long as the test likes: for each line "go" of its input all threads allocate and free, for any
-   other line a thread does so and ends. One more thread waits in epoll_wait. The first argument is the number of threads. It compares the code of the allocator at the end with that at
+/* Runs for as long as the test likes: for each line "go" of its input all threads allocate and free, for "vfork"
+   a thread waits for a child by vfork, which ends with one more byte of the input, for any other line a thread allocates and ends. One more thread waits in epoll_wait. The first argument is the number of threads. It compares the code of the allocator at the end with that at
    the start, and says how often a wait was interrupted. */
 #include <dlfcn.h>
 #include <errno.h>
@@ -51,6 +51,18 @@ static void *ends_soon(void *nothing) {
     return nothing;
 }
 
+static volatile int has_child;
+
+/* The kernel lets nothing interrupt this thread until the child has ended. */
+static void *vforks(void *nothing) {
+    char byte;
+    if (vfork() == 0) {
+        has_child = 1;
+        _exit(read(0, &byte, 1) != 1);
+    }
+    return nothing;
+}
+
 static void *waits(void *descriptor) {
     struct epoll_event event;
     int epoll = *(int *)descriptor;
@@ -82,6 +94,14 @@ int main(int count, char **arguments) {
         if (line[0] == 'g') {
             pthread_barrier_wait(&begins);
             pthread_barrier_wait(&ends);
+        } else if (line[0] == 'v') {
+            pthread_t parent;
+            pthread_create(&parent, NULL, vforks, NULL);
+            while (!has_child)
+                usleep(1000);
+            printf("done\n");
+            pthread_join(parent, NULL);
+            continue;
         } else {
             pthread_t short_one;
             pthread_create(&short_one, NULL, ends_soon, NULL);

@@ -3,7 +3,7 @@
 use crate::clock::Clock;
 use crate::options::Options;
 use crate::recorder::{Outcome, Recorder};
-use crate::running_process::{AttachError, STAYS_MAPPED, Stops, Target};
+use crate::running_process::{AttachError, STAYS_HOOKED, STAYS_MAPPED, Stops, Target};
 use crate::socket_dir::{SocketDir, SocketDirError};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -51,6 +51,8 @@ pub struct Left {
     pub stops: Stops,
     /// What remains in the process; `None` if nothing does.
     pub remains: Option<String>,
+    /// Functions of the process may still be hooked.
+    pub is_hooked: bool,
 }
 
 impl Attachment {
@@ -102,7 +104,7 @@ impl Attachment {
 
     /// Ends the recording, and leaves the process as it was.
     pub fn end(mut self) -> Left {
-        let mut remains = None;
+        let (mut remains, mut is_hooked) = (None, false);
         if self.recorder.is_busy() {
             self.recorder.read_pages();
             let detached = self.target.detach();
@@ -111,16 +113,20 @@ impl Attachment {
                 // Its errors are in the outcome.
                 let _ = self.recorder.serve(&[], until.saturating_duration_since(Instant::now()));
             }
-            remains = match detached.and_then(|()| self.target.leave()) {
+            let pid = self.target.pid();
+            let has_ended = || !Path::new(&format!("/proc/{pid}")).exists();
+            // A thread that cannot be stopped for a look may be in the library.
+            remains = match detached.map(|()| self.target.leave().unwrap_or(false)) {
                 Ok(true) => None,
+                _ if has_ended() => None,
                 Ok(false) => Some(STAYS_MAPPED.into()),
-                Err(_) if !Path::new(&format!("/proc/{}", self.target.pid())).exists() => None,
                 Err(error) => {
-                    Some(format!("it was not left: {error}; heaptape detach {} tries again", self.target.pid()))
+                    is_hooked = true;
+                    Some(format!("{STAYS_HOOKED}: {error}; heaptape detach {pid} restores them"))
                 }
             };
         }
         let stops = self.target.stops();
-        Left { outcome: self.recorder.finish(), stops, remains }
+        Left { outcome: self.recorder.finish(), stops, remains, is_hooked }
     }
 }

@@ -23,6 +23,7 @@ mod gadgets;
 mod memory;
 #[allow(unsafe_code)]
 mod ptrace;
+mod purpose;
 mod steps;
 mod threads;
 #[allow(unsafe_code)]
@@ -36,7 +37,7 @@ use crate::patch::maps::Maps;
 use crate::patch::{ENTRY_BYTES, Jump, OwnAllocator, Plan, Planner};
 use crate::recorder::RunningProcess;
 use crate::static_program::{Image, ImageError};
-use crate::sys::{self, Mapping};
+use crate::sys::Mapping;
 use checks::Identity;
 use gadgets::{Gadgets, auxiliary, find_finder, find_gadgets};
 use memory::Memory;
@@ -44,6 +45,7 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::unistd::Pid;
 use ptrace::StopError;
+use purpose::Purpose;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -51,6 +53,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed};
 use std::time::Duration;
 use threads::StoppedThreads;
+use tracer::traced;
 use visit::{STACK_BYTES, Visit};
 use wire::WIRE_MINOR;
 use wire::area::PAGE;
@@ -60,21 +63,16 @@ use wire::standalone::{AttachRequest, LoadedProgram};
 
 /// The time that the search for the allocator's functions may take. The process runs meanwhile.
 const SEARCH_TIME: Duration = Duration::from_secs(30);
-/// How often a stop is tried, while a thread does not stop or a stack refers to a jump's bytes.
-const MAX_TRIES: u32 = 100;
+/// How often a plan is made, while the process maps something else where memory was planned.
+const MAX_PLANS: u32 = 100;
 /// The pause between two tries.
 const TRY_PAUSE: Duration = Duration::from_millis(2);
 /// The time in which a thread that may be in the library must stop.
 const LOOK_LIMIT: Duration = Duration::from_millis(50);
-/// The milliseconds in which all threads must stop, for one try after the other; the last one holds
-/// for all further tries. On a busy machine a thread that can run waits for a processor, and all
-/// others are stopped meanwhile.
-const STOP_LIMITS: [u64; 9] = [5, 10, 15, 15, 20, 20, 40, 80, 100];
-
-/// Name of the threads and processes that trace.
-const TRACER_NAME: &str = "heaptape tracer";
 /// What is printed of a process that was left while a thread was in the library.
 pub const STAYS_MAPPED: &str = "a thread is still in the library, which stays mapped and is not called any more";
+/// What is printed of a process whose functions could not be restored.
+pub const STAYS_HOOKED: &str = "its functions are still hooked";
 
 /// Why a process is not attached, or was not left.
 #[derive(Debug, thiserror::Error)]
@@ -226,7 +224,7 @@ impl Target {
         let entered = loop {
             match traced(|| self.enter_unless_killed(starter, options, clock)) {
                 // The process has mapped something else there since the plan was made.
-                Err(error) if error.is_taken() && tries < MAX_TRIES => {
+                Err(error) if error.is_taken() && tries < MAX_PLANS => {
                     tries += 1;
                     self.plan = self.planner.plan_running(self.pid, SEARCH_TIME);
                 }
@@ -389,7 +387,7 @@ impl Target {
             let instructions = jumps.iter().filter(|_| inside(address)).flat_map(|jump| jump.moved);
             instructions.clone().find(|moved| moved.from == address).map(|moved| moved.to)
         };
-        self.with_all_stopped(|stopped| {
+        self.with_all_stopped(Purpose::Hook, |stopped| {
             // Without a recorder nobody would read the events.
             if tracer::is_orphan(starter) {
                 return Err(AttachError::Killed);
@@ -420,26 +418,34 @@ impl Target {
     /// Runs `change` while all threads are stopped, again and again until they are and it is safe.
     fn with_all_stopped(
         &self,
+        purpose: Purpose,
         mut change: impl FnMut(&mut StoppedThreads) -> Result<(), AttachError> + Send,
     ) -> Result<Stops, AttachError> {
         let mut stops = Stops::default();
         let mut tries = 0;
+        let mut one_is_in_kernel = false;
         loop {
-            let limit = Duration::from_millis(STOP_LIMITS[STOP_LIMITS.len().min(tries as usize + 1) - 1]);
+            let limit = purpose.limit(tries, one_is_in_kernel);
             // In a process of its own: its end lets all threads go at once.
             let result = traced(|| {
                 let mut stopped = StoppedThreads::of(self.pid);
-                let result = stopped.stop(limit).map_err(AttachError::from).and_then(|()| change(&mut stopped));
+                let stop = match stopped.stop(limit) {
+                    // They execute no instruction of the program before they stop.
+                    Err(StopError::Late) if purpose == Purpose::Restore && stopped.late_ones_in_kernel().all => Ok(()),
+                    stop => stop,
+                };
+                one_is_in_kernel = stopped.late_ones_in_kernel().any;
+                let result = stop.map_err(AttachError::from).and_then(|()| change(&mut stopped));
                 stops.all = stops.all.max(stopped.since.elapsed());
                 stops.threads = stopped.threads.len();
-                if result.is_err() {
+                if result.is_err() || one_is_in_kernel {
                     stopped.release();
                 }
                 result
             });
             match result {
                 Ok(()) => return Ok(stops),
-                Err(AttachError::Unsafe | AttachError::Stop(StopError::Late)) if tries < MAX_TRIES => {
+                Err(error) if purpose.may_try_again(&error, tries) => {
                     tries += 1;
                     std::thread::sleep(TRY_PAUSE);
                 }
@@ -454,8 +460,8 @@ impl Target {
     /// The process has ended, or cannot be stopped any more.
     pub fn detach(&mut self) -> Result<(), AttachError> {
         let mut inside = Vec::new();
-        let stops = self.with_all_stopped(|stopped| {
-            inside = stopped.threads.iter().map(|thread| thread.tid).collect();
+        let stops = self.with_all_stopped(Purpose::Restore, |stopped| {
+            inside = stopped.all();
             self.restore()
         })?;
         self.inside = inside;
@@ -526,6 +532,10 @@ impl Target {
     fn still_inside(&self, is_ours: &(impl Fn(u64) -> bool + Sync)) -> Result<(Vec<Pid>, Duration), AttachError> {
         let (mut inside, mut longest) = (Vec::new(), Duration::ZERO);
         for &tid in &self.inside {
+            if threads::is_in_kernel(self.pid, tid) {
+                inside.push(tid);
+                continue;
+            }
             let mut stopped = StoppedThreads::of(self.pid);
             let result = stopped.stop_one(tid, LOOK_LIMIT);
             if result.is_err() || stopped.refers_to(&self.memory, is_ours) {
@@ -563,7 +573,7 @@ pub fn restore(pid: u32, own: &[OwnAllocator]) -> Result<usize, AttachError> {
     let (library, stops, inside) = (None, Stops::default(), Vec::new());
     let target = Target { pid, identity, memory, gadgets, finder: 0, image, planner, plan, library, stops, inside };
     let mut restored = 0;
-    target.with_all_stopped(|_| {
+    target.with_all_stopped(Purpose::Restore, |_| {
         restored = 0;
         for jump in target.plan.jumps().filter(|jump| target.is_hooked(jump)) {
             target.memory.write(jump.address, jump.original()).map_err(AttachError::memory)?;
@@ -581,20 +591,4 @@ struct Entered {
     area: OwnedFd,
     library: Range<u64>,
     stop: Duration,
-}
-
-/// Runs something in a process of its own that traces other processes ([`tracer`]). They are let go
-/// at its end, and a kill of this process does not end it.
-fn traced<T: Send>(body: impl FnOnce() -> Result<T, AttachError> + Send) -> Result<T, AttachError> {
-    std::thread::scope(|scope| {
-        let name = std::thread::Builder::new().name(TRACER_NAME.into());
-        let thread = name.spawn_scoped(scope, || {
-            sys::prefer_thread_to_all();
-            tracer::run(body)
-                .map_err(AttachError::refused("a process that traces"))?
-                .unwrap_or(Err(AttachError::Killed))
-        });
-        let thread = thread.map_err(|error| AttachError::Refused { what: "a thread of this command", error })?;
-        thread.join().unwrap_or(Err(AttachError::Killed))
-    })
 }

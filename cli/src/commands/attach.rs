@@ -129,7 +129,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         eprintln!("{stops}");
         super::record::summary(&dir, false);
     }
-    Ok(Outcome::Done)
+    Ok(if left.is_hooked { Outcome::Partial } else { Outcome::Done })
 }
 
 /// Prints what an attach would do.
@@ -150,7 +150,12 @@ fn print_plan(target: &Target, name: &str) {
 /// Returns the longest stops as text.
 fn stops_text(left: &Left, name: &str, pid: u32) -> String {
     let milliseconds = |time: std::time::Duration| format!("{:.2} ms", time.as_secs_f64() * 1000.0);
-    let ended = if left.outcome.still_running.is_empty() { "has ended" } else { "was left as it was" };
+    let ended = match (&left.remains, left.outcome.still_running.is_empty()) {
+        (None, true) => "has ended",
+        (None, false) => "was left as it was",
+        (Some(_), _) if left.is_hooked => "is still hooked",
+        (Some(_), _) => "was left",
+    };
     let stops = left.stops;
     format!(
         "{name} (pid {pid}) {ended}; longest stop: {} of all {} threads, {} of one",

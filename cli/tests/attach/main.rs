@@ -7,6 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use programs::{Attach, Running, RunsOn, answer, build, heaptape, wait_until};
 use std::io::BufRead;
+use std::io::Write;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -102,6 +103,23 @@ fn process_of_a_killed_attach_goes_on_and_is_restored() {
     let mut attach = Attach::start(&running, "second");
     running.work();
     attach.end();
+    running.ends_unharmed();
+}
+
+/// A thread that waits for its child by `vfork` stops for nobody. The functions are restored all
+/// the same, and the library stays mapped, since the thread may be in it.
+#[test]
+fn process_is_restored_while_a_thread_does_not_stop() {
+    let mut running = Running::start(1);
+    let mut attach = Attach::start(&running, "recording");
+    running.request("vfork");
+    let text = attach.end();
+    assert!(text.contains("stays mapped") && text.contains("was left; longest stop: "), "{text}");
+    let restored = heaptape(&["detach", &running.pid()], 0);
+    assert!(restored.contains("no function that heaptape has hooked"), "{restored}");
+    // The child reads it, and the thread goes on.
+    writeln!(running.input).expect("it reads");
+    running.work();
     running.ends_unharmed();
 }
 

@@ -274,7 +274,7 @@ impl Worker {
             std::thread::sleep(LAST_HOOKS);
         }
         for (mut target, detached) in restored {
-            let left = detached.and_then(|()| target.leave());
+            let left = detached.map(|()| target.leave().unwrap_or(false));
             self.report(Outcome::Left(left_process(target.pid(), left, target.stops())));
         }
     }
@@ -284,10 +284,10 @@ impl Worker {
 fn left_process(pid: u32, left: Result<bool, AttachError>, stops: Stops) -> LeftProcess {
     let remains = match left {
         Ok(true) => None,
-        Ok(false) => Some(running_process::STAYS_MAPPED.into()),
         // It has ended.
-        Err(_) if process::parent(pid).is_none() => None,
-        Err(error) => Some(format!("it was not left: {error}; heaptape detach {pid} tries again")),
+        _ if process::parent(pid).is_none() => None,
+        Ok(false) => Some(running_process::STAYS_MAPPED.into()),
+        Err(error) => Some(format!("{}: {error}; heaptape detach {pid} restores them", running_process::STAYS_HOOKED)),
     };
     LeftProcess { pid, remains, stops }
 }

@@ -2,7 +2,7 @@
 
 use super::memory::Memory;
 use super::threads::status_field;
-use super::{AttachError, TRACER_NAME};
+use super::{AttachError, tracer};
 use nix::unistd::Pid;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -53,7 +53,7 @@ pub fn examine(pid: u32) -> Result<(Identity, Memory), AttachError> {
     let name_of = |tracer: &str| std::fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
     // One of a command that was killed finishes its step.
     let deadline = Instant::now() + OTHER_STEP;
-    while tracer().is_some_and(|tracer| name_of(&tracer).trim() == TRACER_NAME) && Instant::now() < deadline {
+    while tracer().is_some_and(|tracer| name_of(&tracer).trim() == tracer::NAME) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
     }
     if let Some(tracer) = tracer() {

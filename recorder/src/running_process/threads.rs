@@ -28,6 +28,15 @@ pub struct StoppedThread {
     stop: Stop,
 }
 
+/// Whether threads that have not stopped in time wait in the kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct LateInKernel {
+    /// At least one does.
+    pub any: bool,
+    /// At least one does, and no other one is late.
+    pub all: bool,
+}
+
 /// All threads of a process, stopped by the calling thread.
 #[derive(Debug)]
 pub struct StoppedThreads {
@@ -69,6 +78,11 @@ pub fn interrupt(pid: u32, tid: Pid) -> Result<bool, Errno> {
         Err(Errno::EPERM) if is_ended(pid, tid) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Returns whether a thread waits in the kernel, and nothing interrupts it.
+pub fn is_in_kernel(pid: u32, tid: Pid) -> bool {
+    status_field(pid, tid, "State").is_some_and(|state| state.starts_with('D'))
 }
 
 fn is_ended(pid: u32, tid: Pid) -> bool {
@@ -113,7 +127,7 @@ impl StoppedThreads {
         loop {
             let new: Vec<Pid> = list(self.pid).into_iter().filter(|tid| !known.contains(tid)).collect();
             if new.is_empty() {
-                return Ok(());
+                return if self.stopping.is_empty() { Ok(()) } else { Err(StopError::Late) };
             }
             for tid in new {
                 known.push(tid);
@@ -121,12 +135,31 @@ impl StoppedThreads {
                     self.stopping.push(tid);
                 }
             }
-            while let Some(&tid) = self.stopping.last() {
-                let stop = ptrace::wait(tid, deadline)?;
-                self.stopping.pop();
-                self.add(tid, stop)?;
+            self.wait_for_stops(deadline)?;
+            // Those that have not stopped may make others, unless they wait in the kernel.
+            if !self.stopping.is_empty() && !self.late_ones_in_kernel().all {
+                return Err(StopError::Late);
             }
         }
+    }
+
+    /// Waits until all threads have stopped, or the deadline. The rest stays in `stopping`.
+    fn wait_for_stops(&mut self, deadline: Instant) -> Result<(), StopError> {
+        let mut late = Vec::new();
+        let mut result = Ok(());
+        while let Some(tid) = self.stopping.pop() {
+            match ptrace::wait(tid, deadline).and_then(|stop| self.add(tid, stop)) {
+                Ok(()) => {}
+                Err(StopError::Late) => late.push(tid),
+                Err(error) => {
+                    late.push(tid);
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        self.stopping.append(&mut late);
+        result
     }
 
     fn add(&mut self, tid: Pid, stop: Stop) -> Result<(), StopError> {
@@ -141,6 +174,18 @@ impl StoppedThreads {
             Err(error) => return Err(StopError::Trace(error)),
         }
         Ok(())
+    }
+
+    /// Returns all threads whose stop was requested, also those that have not stopped yet.
+    pub fn all(&self) -> Vec<Pid> {
+        self.threads.iter().map(|thread| thread.tid).chain(self.stopping.iter().copied()).collect()
+    }
+
+    /// Returns which of the threads that have not stopped in time wait in the kernel without being
+    /// interruptible. They stop before they return to the program.
+    pub fn late_ones_in_kernel(&self) -> LateInKernel {
+        let count = self.stopping.iter().filter(|tid| is_in_kernel(self.pid, **tid)).count();
+        LateInKernel { any: count > 0, all: count > 0 && count == self.stopping.len() }
     }
 
     /// Lets all threads go after a stop that failed: first those that are stopped, and then each

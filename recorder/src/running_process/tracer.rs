@@ -7,8 +7,10 @@
 //! started it is suspended until it ends, so that it uses the thread-local variables of that thread
 //! alone.
 
+use super::AttachError;
 use super::ptrace::forget_timer;
 use super::threads::status_field;
+use crate::sys;
 use nix::errno::Errno;
 use nix::libc::{self, c_int, c_void, pid_t};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
@@ -21,6 +23,8 @@ use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
+/// Name of the threads and processes that trace.
+pub const NAME: &str = "heaptape tracer";
 /// Size of the stack in bytes.
 const STACK_BYTES: usize = 1 << 20;
 /// The time after which the kernel ends it in any case: if this process is killed while
@@ -61,11 +65,28 @@ struct Call<F, T> {
     result: Option<T>,
 }
 
+/// Runs something in a process of its own that traces other processes. They are let go at its end,
+/// and a kill of this process does not end it.
+///
+/// # Errors
+/// That of `body`, or why there is no such process.
+pub fn traced<T: Send>(body: impl FnOnce() -> Result<T, AttachError> + Send) -> Result<T, AttachError> {
+    std::thread::scope(|scope| {
+        let name = std::thread::Builder::new().name(NAME.into());
+        let thread = name.spawn_scoped(scope, || {
+            sys::prefer_thread_to_all();
+            run(body).map_err(AttachError::refused("a process that traces"))?.unwrap_or(Err(AttachError::Killed))
+        });
+        let thread = thread.map_err(|error| AttachError::Refused { what: "a thread of this command", error })?;
+        thread.join().unwrap_or(Err(AttachError::Killed))
+    })
+}
+
 /// Runs something in a process that traces. Returns `None` if that was killed.
 ///
 /// # Errors
 /// The system has no memory for it, or no further process.
-pub fn run<F: FnOnce() -> T, T>(body: F) -> nix::Result<Option<T>> {
+fn run<F: FnOnce() -> T, T>(body: F) -> nix::Result<Option<T>> {
     let stack = Stack::new()?;
     let mut call = Call { body: Some(body), result: None };
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | libc::CLONE_FS;
