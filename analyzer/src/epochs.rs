@@ -4,7 +4,7 @@
 use crate::load;
 use heaptape_formats::pattern::Pattern;
 use heaptape_formats::recording::{
-    DCPI_FOLDER, MARKS, Mark, PROFILE, PROGRAM_PREFIX, RECORDING, Recording, STREAM, TAPE, is_epoch,
+    DCPI_FOLDER, FLIGHTS, MARKS, Mark, PROFILE, PROGRAM_PREFIX, RECORDING, Recording, STREAM, TAPE, is_epoch,
 };
 use heaptape_formats::tape::journal;
 use std::collections::BTreeMap;
@@ -118,6 +118,15 @@ pub fn traces(state: &Path, query: &EpochQuery) -> io::Result<Vec<PathBuf>> {
     let mut found = find(state, query)?;
     found.retain(|folder| load::trace_file(folder).is_some() || has_journal(folder));
     Ok(found)
+}
+
+/// Returns the folders of the flight recording that a daemon keeps writing for a running process,
+/// which are in no epoch. The daemon removes the oldest one as soon as there is a newer one too
+/// many.
+pub fn flight(state: &Path, user: u32, pid: u32) -> Vec<PathBuf> {
+    let found = folders(&state.join(user.to_string()).join(FLIGHTS)).unwrap_or_default().into_iter();
+    let is_own = |name: &str| name.split_once('.').is_some_and(|(number, _)| number.parse() == Ok(pid));
+    found.filter(|(name, _)| is_own(name)).map(|(_, path)| path).collect()
 }
 
 /// Returns whether an epoch has its description, or the files of a process.

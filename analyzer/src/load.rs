@@ -32,7 +32,7 @@ use heaptape_formats::recording::{self, CRASH_REPORT, PROFILE, RECORDING, TAPE, 
 use heaptape_formats::tape::journal::has_tape;
 use heaptape_formats::tape::{Codec, FILE_MAGIC, Source};
 use heaptape_formats::{Error, Format, ReadError, sniff};
-use running::is_written_now;
+use running::{is_open_flight, is_written_now};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -281,7 +281,7 @@ fn process_of_recording(folder: &Path) -> Result<Process, Failure> {
     let around = recording_around(folder);
     let is_written_now = around.is_some_and(|(dir, about)| is_written_now(&dir, &about));
     let mut process = opened_in_recording(folder)?;
-    if is_written_now {
+    if is_written_now || is_open_flight(folder) {
         process.note_running();
     }
     Ok(process)

@@ -25,6 +25,8 @@ use serde::{Deserialize, Serialize};
 
 /// Name of the folder of DCPI profiles in an epoch.
 pub const DCPI_FOLDER: &str = "dcpi";
+/// Name of the folder of flight recordings, next to the epochs of a user.
+pub const FLIGHTS: &str = "flight";
 /// Prefix of the name of a folder with the sums of a program.
 pub const PROGRAM_PREFIX: &str = "all.";
 

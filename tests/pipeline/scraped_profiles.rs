@@ -8,6 +8,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 
 const TOKEN: &str = "a-token-of-this-test";
 
@@ -43,6 +44,29 @@ fn profile_of_a_program_is_served_on_a_unix_socket() {
         let sites = heaptape([OsStr::new("sites"), file.as_os_str()]).success().text().to_owned();
         assert!(sites.contains("keeps"), "{shown}: {sites}");
     }
+    // A flight recording is read where it is: a scrape keeps nothing on disk.
+    let flight = daemon.spawn(&target::c("leaks_slowly"), &["100000", "2"], Some("flight"));
+    let pid = flight.0.id();
+    let served = || daemon.list("leaks_slowly").into_iter().find(|one| one["pid"] == pid);
+    until("the flight grows", || served().is_some_and(|one| one["live_blocks"].as_u64() > Some(20)));
+    for _ in 0..2 {
+        let (status, profile) = get(&format!("/debug/pprof/heap?program={pid}"));
+        let file = folder.path().join("flight.pb.gz");
+        std::fs::write(&file, &profile).expect("a file");
+        assert_eq!(status, 200, "{}", String::from_utf8_lossy(&profile));
+        let sites = heaptape([OsStr::new("sites"), file.as_os_str()]).success().text().to_owned();
+        assert!(sites.contains("keeps"), "{sites}");
+    }
+    let kept = |epoch: &PathBuf| {
+        let folders = std::fs::read_dir(epoch).expect("an epoch").flatten();
+        folders.filter(|folder| folder.file_name().to_string_lossy().starts_with(&format!("{pid}."))).count()
+    };
+    assert_eq!(daemon.epochs(&[]).iter().map(kept).sum::<usize>(), 0, "no flight is kept");
+    let (_, metrics) = get("/metrics");
+    assert!(String::from_utf8_lossy(&metrics).contains("heaptape_flights_kept_total 0\n"));
+    let segments = std::fs::read_dir(daemon.state().join("0/flight")).expect("the flights").count();
+    assert_eq!(segments, 1, "that which is being written");
+    drop(flight);
     assert_eq!(get("/debug/pprof/heap").0, 400);
     assert_eq!(get("/debug/pprof/heap?program=nobody").0, 404);
     assert_eq!(get("/debug/pprof/profile").0, 404);

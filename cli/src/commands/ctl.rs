@@ -171,7 +171,7 @@ impl Command {
             Command::List { .. } => Request::List,
             Command::Show { which: name, sites } => Request::Show { which: which(name), sites: *sites },
             Command::Mode { which: name, mode } => Request::Mode { which: which(name), mode: *mode },
-            Command::Snapshot { which: name } => Request::Snapshot { which: which(name) },
+            Command::Snapshot { which: name } => Request::Snapshot { which: which(name), leaves_flights: false },
             Command::Attach { process, mode } => Request::Attach { pid: pid_of(process)?, mode: *mode },
             Command::Detach { which: name } => Request::Detach { which: which(name) },
             Command::Epoch => Request::Epoch,

@@ -16,10 +16,13 @@ pub fn folders(which: &str, control: Option<PathBuf>) -> anyhow::Result<Vec<Path
     let (state, chosen) = chosen(which, &control)?;
     let mut found = Vec::new();
     for process in &chosen {
-        // It may end in this moment; then what is recorded of it is its end.
-        let _ = control.ask(&Request::Snapshot { which: Which(process.pid.to_string()) });
+        // It may end in this moment; then what is recorded of it is its end. A flight recording is
+        // read where it is: kept at each question, it would fill the disk.
+        let which = Which(process.pid.to_string());
+        let _ = control.ask(&Request::Snapshot { which, leaves_flights: true });
         let query = EpochQuery { user: Some(process.uid), pid: Some(process.pid), ..EpochQuery::default() };
         found.extend(epochs::find(&state, &query)?);
+        found.extend(epochs::flight(&state, process.uid, process.pid));
     }
     if chosen.is_empty() {
         return Err(unknown(which));

@@ -13,9 +13,6 @@ const MINUTE_DIGITS: usize = 12;
 /// Maximum number of epochs that start in the same minute.
 const MAX_PER_MINUTE: u32 = 9999;
 
-/// Name of the folder of flight recordings, next to the epochs.
-pub const FLIGHTS: &str = "flight";
-
 /// An epoch of one user.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Epoch {

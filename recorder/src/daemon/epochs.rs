@@ -4,7 +4,7 @@
 use super::archive::{Archive, ArchiveCommand, Disk, KeptFlight};
 use super::clients::Ended;
 use super::config::{Config, Keep};
-use super::epoch::{Epoch, FLIGHTS};
+use super::epoch::Epoch;
 use crate::access::make_folder;
 use crate::crash::{self, Destination};
 use crate::name_store::NameStore;
@@ -15,7 +15,7 @@ use crate::session::{Session, SessionId};
 use crate::store::{Callback, Stored};
 use crate::symbols::{Job, Saver};
 use crossbeam_channel::{Sender, unbounded};
-use formats::recording::{Kept, Mark, ProcessInfo};
+use formats::recording::{FLIGHTS, Kept, Mark, ProcessInfo};
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -46,6 +46,10 @@ pub enum Request {
         /// Which processes are meant.
         #[serde(default)]
         which: Which,
+        /// Whether flight recordings are written where they are, and are not kept. Older daemons
+        /// keep them.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        leaves_flights: bool,
     },
     /// The recording of a process that runs without the library.
     Attach {

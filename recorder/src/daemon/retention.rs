@@ -4,9 +4,9 @@
 //! file system has less free space than it should, the permitted bytes are fewer by as much.
 
 use super::config::Keep;
-use super::epoch::{FLIGHTS, start_of};
+use super::epoch::start_of;
 use crate::name_store;
-use formats::recording::is_epoch;
+use formats::recording::{FLIGHTS, is_epoch};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 

@@ -44,7 +44,9 @@ impl Service {
             Request::Metrics => Ok(Answer::Now(Response::Metrics(self.metrics()))),
             Request::Show { which, sites } => self.show(which, *sites),
             Request::Mode { which, mode } => self.selected(which).map(|ids| self.mode(&ids, *mode)),
-            Request::Snapshot { which } => self.selected(which).map(|ids| self.snapshot(&ids)),
+            Request::Snapshot { which, leaves_flights } => {
+                self.selected(which).map(|ids| self.snapshot(&ids, *leaves_flights))
+            }
             Request::Rotate { which } => self.selected(which).map(|ids| self.rotate_traces(&ids)),
             Request::Attach { pid, mode } => self.attach_on_request(*pid, *mode),
             Request::Detach { which } => self.selected(which).and_then(|ids| self.detach_on_request(which, &ids)),
@@ -117,9 +119,11 @@ impl Service {
         Answer::When(dones, ids.len(), Response::Mode(changed))
     }
 
-    fn snapshot(&mut self, ids: &[SessionId]) -> Answer {
+    /// Writes the current state of processes. Flight recordings are kept, or written where they
+    /// are.
+    fn snapshot(&mut self, ids: &[SessionId], leaves_flights: bool) -> Answer {
         let (done, dones) = unbounded();
-        let flights = self.registry.flights();
+        let flights = if leaves_flights { Vec::new() } else { self.registry.flights() };
         for id in ids {
             if flights.contains(id) {
                 self.keep_flight(*id, "request", "requested", notifier(&done));
