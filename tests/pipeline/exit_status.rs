@@ -140,6 +140,12 @@ fn incomplete_recording_warns_and_strict_exits_with_3() {
     run_on(&["diff", &a], b).success();
     run_on(&["diff", "--strict", &a], b).exits(3);
     run_on(&["verify"], b).exits(1);
+    // Of several, each is checked, and the worst one counts.
+    let both = run_on(&["verify", &a], b).exits(1).text().to_owned();
+    assert!(both.starts_with(&a) && both.contains("complete\n") && both.contains("missing or wrong"), "{both}");
+    assert_eq!(run_on(&["verify", &a], &recording.folder).code(), 0);
+    let worst = run_on(&["verify", "/nonexistent/recording", &a], b).exits(2);
+    assert!(worst.error().contains("/nonexistent/recording") && worst.text().contains("missing or wrong"), "{worst}");
 }
 
 #[test]
