@@ -204,8 +204,10 @@ fn notes_for_the_next_daemon_end_with_their_process() {
     let mut daemon = Daemon::start(&[]);
     let running = daemon.spawn(&target::c("leaks_slowly"), &["1000000", "1"], None);
     until("it is served", || daemon.list("leaks_slowly").len() == 1);
-    for _ in 0..20 {
-        daemon.run(&target::c("small"), &[]).success();
+    for number in 0..20 {
+        // The events of a trace and of a flight are in a journal at first.
+        let mode = ["profile", "trace", "flight"][number % 3];
+        assert!(daemon.spawn(&target::c("small"), &[], Some(mode)).0.wait().expect("it ends").success());
     }
     let noted = |daemon: &Daemon| {
         let files = std::fs::read_dir(daemon.state().join("carried")).expect("the folder of the notes");

@@ -6,9 +6,10 @@ use super::config::Config;
 use super::fd_store::{FdStore, Held, Name};
 use super::notify;
 use crate::access::make_folder;
+use crate::chunk_journal;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Name of the folder with the live blocks that one daemon hands over to the next.
 const CARRIED: &str = "carried";
@@ -111,6 +112,17 @@ impl Successor {
             {
                 tracing::debug!("{}: {error}", path.display());
             }
+        }
+    }
+
+    /// Removes the link to the journal of a process that is completely written, by its last folder.
+    /// `is_served` returns whether another process with this pid is served, whose link it may be.
+    pub fn forget_journal(&self, folder: &Path, is_served: impl Fn(u32) -> bool) {
+        let name = folder.file_name().and_then(|name| name.to_str()?.split_once('.'));
+        let Some(pid) = name.and_then(|(pid, _)| pid.parse().ok()) else { return };
+        let link = chunk_journal::link(&self.carried_over_file(pid));
+        if std::fs::read_link(&link).is_ok_and(|target| target == folder || !is_served(pid)) {
+            let _ = std::fs::remove_file(link);
         }
     }
 

@@ -50,6 +50,10 @@ impl Service {
         let ending = self.registry.written(stored.session);
         let unknown = Ended { exit: Exit::Unknown, memory: None };
         let ended = ending.as_ref().map_or(unknown, |ending| ending.ended);
+        if ended.exit != Exit::Running {
+            let clients = self.registry.clients();
+            self.successor.forget_journal(&stored.segment, |pid| clients.iter().any(|client| client.pid() == pid));
+        }
         let keeps = ending.as_ref().map_or(FlightEnd::Nothing, |ending| ending.keeps);
         if keeps != FlightEnd::Nothing && !stored.segments.is_empty() {
             let (name, label) = ending.map(|ending| (ending.name, ending.label)).unwrap_or_default();
