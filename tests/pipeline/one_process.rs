@@ -157,6 +157,13 @@ fn push_keeps_no_flight() {
     push.args(["push", "--to", "http://127.0.0.1:9"]).arg("--control").arg(daemon.control()).env("PATH", path);
     let output = push.output().expect("a push");
     assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
+    // Nor does a question about the process as it is now.
+    let control = daemon.control().display().to_string();
+    let live = ["leaks", "--json", "--live", "leaks_slowly", "--control", &control];
+    let output = daemon.heaptape(&live, &[]).success();
+    let leaks: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(leaks["leaks"][0]["stack"][0]["function"], "keeps", "{leaks:#}");
+    assert_eq!(leaks["processes"][0]["missing"], serde_json::json!([]), "{leaks:#}");
     assert!(daemon.epochs(&["--program", "leaks_slowly"]).is_empty(), "no flight is kept");
     let metrics = daemon.ctl(&["metrics"]).text().to_owned();
     assert!(metrics.contains("heaptape_flights_kept_total 0"), "{metrics}");
@@ -313,6 +320,23 @@ fn why_counts_a_process_once_after_its_daemon_was_killed() {
     let answer = why(&daemon, "leaks_slowly");
     assert_eq!(answer["processes"][0]["pid"], running.0.id(), "{answer:#}");
     assert_eq!((&answer["processes"][1], &answer["others"]), (&Value::Null, &serde_json::json!([])), "{answer:#}");
+    // What it held before is not known, also after a daemon that ended well, and in the next epoch.
+    let since = daemon.list("leaks_slowly")[0]["live_since_unix_ns"].clone();
+    assert!(since.is_u64(), "{since}");
+    daemon.replace(Signal::SIGTERM);
+    until_more(&daemon, 50);
+    daemon.query(&["epoch"]);
+    daemon.query(&["snapshot"]);
+    assert_eq!(why(&daemon, "leaks_slowly")["processes"][0]["live_since_unix_ns"], since);
+    let (state, pid) = (daemon.state(), running.0.id().to_string());
+    let screen = heaptape(["why".as_ref(), "--state".as_ref(), state.as_os_str(), pid.as_ref()]).success();
+    assert!(screen.text().contains("live  ≥ ") && screen.text().contains("are known since 20"), "{screen}");
+    let folders = daemon.epochs(&["--program", "leaks_slowly"]);
+    let newest = std::slice::from_ref(folders.last().expect("its folder"));
+    let sites = daemon.heaptape(&["sites", "--json"], newest).success();
+    let sites: Value = serde_json::from_slice(&sites.stdout).expect("JSON");
+    assert_eq!(sites["processes"][0]["live_since_unix_ns"], since, "{sites:#}");
+    assert!(daemon.heaptape(&["sites"], newest).success().text().contains("≥ "));
 }
 
 /// A label is that of the start of a process: also if it overwrites its environment, for its

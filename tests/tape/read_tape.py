@@ -97,6 +97,13 @@ def history(data):
     return {**record, **(added(data) if data.at < len(data.data) else {"live_blocks": [], "live_bytes": []})}
 
 
+def segment(data):
+    """Reads the identity of a process. Older recorders did not write from when the live blocks are known."""
+    record = fields("host:t boot:t start_ticks:64 begins:8 carried:64")(data)
+    added = fields("live_since_unix_ns:64")
+    return {**record, **(added(data) if data.at < len(data.data) else {"live_since_unix_ns": 0})}
+
+
 def residency(data):
     """Reads a snapshot of the pages."""
     record = fields("tick:64 end_tick:64 cause:8 method:8 resident:64 anonymous:64 file:64 shared:64 swapped:64 lacks:t unlisted:64")(data)
@@ -131,7 +138,7 @@ RECORDS = {
     13: ("inherited", fields("parent:t tick:64 blocks:64 bytes:64")),
     14: ("history", history),
     15: ("code", joined("", "ranges", fields("start:64 length:64 name:t"))),
-    17: ("segment", fields("host:t boot:t start_ticks:64 begins:8 carried:64")),
+    17: ("segment", segment),
     19: ("mark", fields("tick:64 thread:32 text:t")),
     20: ("residency", residency),
 }  # fmt: skip

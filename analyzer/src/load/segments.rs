@@ -117,6 +117,19 @@ impl Process {
         self.tape.notes.iter().find_map(|note| number(&note.text.0)).unwrap_or(0)
     }
 
+    /// Returns the time from which the live blocks are known, in nanoseconds since 1970, if that is
+    /// not the start of the process: then it holds at least what is recorded. A daemon was killed
+    /// before, or the process was in another mode.
+    pub fn live_since_unix_ns(&self) -> Option<u64> {
+        if let Events::Joined(joined) = &self.events {
+            return joined.segments.first().and_then(|segment| segment.process.live_since_unix_ns());
+        }
+        let known = self.tape.segment.as_ref().map_or(0, |segment| segment.live_since_unix_ns.0);
+        // Recorders without this field left out only what was live before their own segment.
+        let starts_later = matches!(self.begins(), Begins::Unknown | Begins::Anew);
+        Some(if known > 0 { known } else { self.clock.start_unix_ns }).filter(|_| known > 0 || starts_later)
+    }
+
     /// Returns when and why flight recordings of the process were kept, each once.
     pub fn kept(&self) -> Vec<Kept> {
         let Events::Joined(joined) = &self.events else { return self.about.kept.iter().cloned().collect() };

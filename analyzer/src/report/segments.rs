@@ -19,3 +19,14 @@ pub(super) fn segment_notes(process: &Process) -> Vec<String> {
     }
     notes
 }
+
+/// Returns live bytes as text: as a lower bound if not all live blocks are known.
+pub(super) fn lower_bound(live_since_unix_ns: Option<u64>, known: String) -> String {
+    if live_since_unix_ns.is_some() { format!("≥ {known}") } else { known }
+}
+
+/// Returns the note that live blocks are known only from a time on.
+pub(super) fn known_since(live_since_unix_ns: Option<u64>) -> Option<String> {
+    let since = Date::from_unix(live_since_unix_ns? / 1_000_000_000);
+    Some(format!("live blocks are known since {since}: blocks that were allocated before are not counted"))
+}

@@ -2,6 +2,7 @@
 
 use super::functions::allocations;
 use super::query::{Query, Report, SiteDescription, group_sites, print_reports};
+use super::segments::{known_since, lower_bound};
 use super::{Error, Outcome};
 use crate::text::{Screen, Style, bytes, count};
 use serde::Serialize;
@@ -21,6 +22,8 @@ struct Row {
 
 #[derive(Serialize)]
 struct SitesReport {
+    /// Time from which the live blocks are known, if that is not the start of the process.
+    live_since_unix_ns: Option<u64>,
     stacks: u64,
     sites: Vec<Row>,
 }
@@ -48,7 +51,9 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
                 site: group.describe(process, symbols),
             }
         });
-        Ok((SitesReport { sites: sites.collect(), stacks: sums.sites.len() as u64 }, sums.missing))
+        let live_since_unix_ns = process.live_since_unix_ns();
+        let report = SitesReport { live_since_unix_ns, sites: sites.collect(), stacks: sums.sites.len() as u64 };
+        Ok((report, sums.missing))
     })
 }
 
@@ -59,10 +64,11 @@ impl Report for SitesReport {
             .sites
             .iter()
             .map(|row| {
-                let live = bytes(row.live_bytes);
+                let live = lower_bound(self.live_since_unix_ns, bytes(row.live_bytes));
                 vec![bytes(row.bytes), count(row.allocs), count(row.frees), live, row.site.label.clone()]
             })
             .collect();
-        screen.table(&["allocated", "allocations", "frees", "live", "site"], &rows)
+        screen.table(&["allocated", "allocations", "frees", "live", "site"], &rows)?;
+        known_since(self.live_since_unix_ns).iter().try_for_each(|note| screen.line(note))
     }
 }

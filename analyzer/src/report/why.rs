@@ -5,6 +5,7 @@ use super::bills::Part;
 use super::frames::{SourceLines, call_site, call_site_line};
 use super::leaks::{self, Evidence};
 use super::query::Query;
+use super::segments::{known_since, lower_bound};
 use super::summary::{ending, summarize_process};
 use super::{Error, Outcome, json, print_missing, rss};
 use crate::epochs::{self, EpochQuery};
@@ -72,6 +73,8 @@ struct ProcessAnswer {
     ended_unix_ns: u64,
     live_bytes: u64,
     live_blocks: u64,
+    /// Time from which the live blocks are known, if that is not the start of the process.
+    live_since_unix_ns: Option<u64>,
     peak_bytes: u64,
     /// Resident bytes of the process: now if it runs, else as the daemon last saw it, or at its
     /// last snapshot.
@@ -204,6 +207,7 @@ fn describe(
         ended_unix_ns,
         live_bytes: totals.live_bytes,
         live_blocks: totals.live_blocks,
+        live_since_unix_ns: process.live_since_unix_ns(),
         peak_bytes: totals.peak_bytes,
         resident_bytes: resident
             .or(last.map(|last| last.resident_bytes).filter(|bytes| *bytes > 0))
@@ -275,7 +279,8 @@ fn print_process(process: &ProcessAnswer, screen: &mut Screen) -> io::Result<()>
     // Short processes of one program are kept as their sum.
     let who = if *pid == 0 { "processes that ended".to_owned() } else { format!("pid {pid}") };
     screen.heading(&format!("{program} ({who}{label}): {state}"))?;
-    let mut held = format!("live  {} in {}", bytes(process.live_bytes), counted(process.live_blocks, "block"));
+    let known = lower_bound(process.live_since_unix_ns, bytes(process.live_bytes));
+    let mut held = format!("live  {known} in {}", counted(process.live_blocks, "block"));
     if process.peak_bytes > 0 {
         held += &format!(", peak {}", bytes(process.peak_bytes));
     }
@@ -287,6 +292,7 @@ fn print_process(process: &ProcessAnswer, screen: &mut Screen) -> io::Result<()>
         held += &format!(", limit {}", bytes(limit));
     }
     screen.line(&held)?;
+    known_since(process.live_since_unix_ns).iter().try_for_each(|note| screen.line(note))?;
     let mut parts: Vec<&Part> = process.resident_parts.iter().collect();
     parts.sort_by_key(|part| std::cmp::Reverse(part.bytes));
     if !parts.is_empty() {

@@ -185,6 +185,9 @@ fn line(record: &Record) -> String {
                 "segment of a process of host {:?} boot {:?} start {} begins {begins}, {} blocks carried",
                 r.host, r.boot, r.start_ticks, r.carried
             );
+            if r.live_since_unix_ns.0 > 0 {
+                let _ = write!(text, ", live blocks known since {} unix ns", r.live_since_unix_ns.0);
+            }
         }
         Record::Inherited(r) => {
             text = format!("inherited from {:?} tick {} blocks {} bytes {}", r.parent, r.tick, r.blocks, r.bytes);

@@ -473,6 +473,9 @@ tape_record! {
         begins: u8,
         /// Number of blocks at the beginning of the segment that earlier segments allocated.
         carried: u64,
+        /// Time from which the live blocks are known, in nanoseconds since 1970; 0 if all are
+        /// known. Recorders wrote none before they had this field.
+        live_since_unix_ns: Added<u64>,
     }
 }
 

@@ -64,8 +64,8 @@ impl ProcessRecording {
             }
         };
         self.note(format!("taken over from another daemon, with {} live blocks", blocks.len() / BLOCK));
-        self.begin_segment(SEGMENT_CARRIED, (blocks.len() / BLOCK) as u64);
         self.session.stats.live_since_unix_ns.store(since, Relaxed);
+        self.begin_segment(SEGMENT_CARRIED, (blocks.len() / BLOCK) as u64);
         self.prepare_events();
         for block in blocks.chunks_exact(BLOCK) {
             let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| block[at + byte]));

@@ -19,6 +19,7 @@ use crate::symbols::Job;
 use crate::trace::Chunk;
 use crossbeam_channel::Sender;
 use formats::recording::Accounting;
+use formats::tape::field::Added;
 use formats::tape::{self, Accounts, Entry, Record as TapeRecord, Residency, SiteSums};
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -173,6 +174,7 @@ impl ProcessRecording {
             start_ticks: self.session.start_ticks,
             begins: number,
             carried,
+            live_since_unix_ns: Added(self.session.stats.live_since_unix_ns.load(Relaxed)),
         })
     }
 
