@@ -6,13 +6,14 @@ use crate::table::{Cell, Field, Table, fields, signed, small, text};
 use heaptape_analyzer::{Process, Progress, Sums, sums};
 use heaptape_formats::recording::Exit;
 use heaptape_formats::tape::SiteSums;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// The columns of the table of call sites. Times are nanoseconds since 1970. The sums count from
 /// `counted_ns` on, and include the blocks that were live then.
 pub const SITES: &[Field] = fields! {
     moment_ns: "i64", stack: "id", live_bytes: "i64", live_blocks: "i64", allocated_bytes: "i64", allocations: "i64",
     counted_ns: "i64", process: "i64", running: "i32", pid: "i32", program: "text", label: "text", build: "text",
+    live_error: "i64",
 };
 
 /// What identifies a process in the tables of many hosts, and when its sums were taken.
@@ -80,6 +81,19 @@ fn build(process: &Process) -> String {
     module.iter().flat_map(|module| &module.build_id).map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Returns the standard error of the live bytes of each site of a sampled process, as the recorder
+/// knows it. Where it does not, each sample counts for the mean number of bytes between two.
+fn errors(process: &Process) -> impl Fn(u32, u64) -> u64 {
+    let sample_bytes = process.tape.process.sample_bytes;
+    let known = process.tape.history_errors.iter();
+    let known: HashMap<u32, u64> = known.filter_map(|row| Some((row.site, *row.bytes.last()?))).collect();
+    move |site, live| match (sample_bytes, known.get(&site)) {
+        (0, _) => 0,
+        (_, Some(error)) => *error,
+        (interval, None) => (live as f64 * interval as f64).sqrt() as u64,
+    }
+}
+
 /// Writes a row for each stack of a process, and adds the sites that have a row to `used`. Returns
 /// the sums of the process.
 ///
@@ -95,16 +109,18 @@ pub fn write(
     let sums = sums(process, &Progress::new("adding up"));
     let Identity { key, moment_ns, counted_ns, is_running, program, label, build } = identity;
     let stack = |site: u32| ids.get(site as usize).map_or(0, |ids| ids.1);
+    let error = errors(process);
     // In the order of the stacks their differences are small.
     let mut rows: Vec<&SiteSums> = sums.sites.iter().collect();
     rows.sort_by_key(|row| stack(row.site));
     for row in rows {
         let SiteSums { site, allocs, bytes, frees, freed_bytes, .. } = row;
         used.insert(*site);
+        let live = bytes.saturating_sub(*freed_bytes);
         table.row([
             Cell::Number(*moment_ns),
             Cell::Number(stack(*site)),
-            Cell::Number(signed(bytes.saturating_sub(*freed_bytes))),
+            Cell::Number(signed(live)),
             Cell::Number(signed(allocs.saturating_sub(*frees))),
             Cell::Number(signed(*bytes)),
             Cell::Number(signed(*allocs)),
@@ -115,6 +131,7 @@ pub fn write(
             text(program),
             text(label),
             text(build),
+            Cell::Number(signed(error(*site, live))),
         ])?;
     }
     Ok(sums)
