@@ -32,6 +32,7 @@ pub mod sizes;
 pub mod source;
 mod stack_text;
 pub mod summary;
+pub mod suspects;
 pub mod temporary;
 pub mod threads;
 pub mod threshold;

@@ -17,6 +17,7 @@ mod live;
 mod record_live;
 mod since;
 mod thresholds;
+mod verdicts;
 
 macro_rules! commands {
     ($($group:literal { $($(#[$meta:meta])* $name:ident $variant:ident $($rows:literal)?,)* })*) => {

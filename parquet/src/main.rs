@@ -13,7 +13,6 @@
 
 mod export;
 mod http;
-mod ids;
 mod push;
 mod ship;
 mod sites;
@@ -25,6 +24,7 @@ use anyhow::{Context, bail};
 use clap::Parser;
 use heaptape_analyzer::ProcessFilter;
 use heaptape_analyzer::event::{Bound, Range};
+use heaptape_analyzer::stack_ids as ids;
 use http::Server;
 use push::{Protocol, Push, Served};
 use ship::Shipment;

@@ -49,5 +49,6 @@ pub mod service;
 mod ship;
 mod streams;
 mod successor;
+pub mod verdicts;
 
 pub use service::run;

@@ -113,7 +113,8 @@ fn promtool(arguments: &[&str], input: &str) {
 
 #[test]
 fn metrics_are_read_by_prometheus_and_alerts_use_them() {
-    let daemon = Daemon::start(&["--clients", "2", "--mode", "profile"]);
+    let daemon =
+        Daemon::start(&["--clients", "2", "--mode", "profile", "--verdict-interval", "1s", "--snapshot", "1s"]);
     let start = |label: &str, mode: &str| {
         let mut command = daemon.command(&target::c("leaks_slowly"));
         command.env("HEAPTAPE_LABEL", label).env("HEAPTAPE_MODE", mode).args(["100000", "2", "5000"]);
@@ -142,6 +143,23 @@ fn metrics_are_read_by_prometheus_and_alerts_use_them() {
     let kept = metrics.values("heaptape_flight_kept_timestamp_seconds", "label=\"flown\",cause=\"request\"");
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time").as_secs_f64();
     assert!(kept.len() == 1 && (now - kept[0]).abs() < 120.0, "{kept:?} {now}");
+    // What the program holds is judged; the sum of the verdicts is about what is live.
+    let suspect = r#"program="leaks_slowly",label="a\"b\\c\nd",verdict=""#;
+    let site = r#"program="leaks_slowly",label="a\"b\\c\nd",site=""#;
+    until("it is judged", || {
+        let now = read().0;
+        now.values("heaptape_program_site_live_bytes", site).iter().any(|bytes| *bytes > 0.0)
+            && now.values("heaptape_program_suspect_bytes", suspect).iter().sum::<f64>() > 0.0
+    });
+    let (metrics, text) = read();
+    promtool(&["check", "metrics"], &text);
+    let verdicts = |verdict: &str| metrics.values("heaptape_program_suspect_bytes", &format!("{suspect}{verdict}\""));
+    assert_eq!((verdicts("growing").len(), verdicts("slow").len()), (1, 1), "{text}");
+    let sites: Vec<&String> = metrics.series.keys().filter(|series| series.contains(site)).collect();
+    assert!(sites.len() <= 5 && sites.iter().any(|series| series.contains("function=\"keeps\"")), "{sites:?}");
+    // Nothing is known of the flight recording.
+    assert!(metrics.values("heaptape_unjudged_processes", "") >= vec![1.0], "{text}");
+    assert!(metrics.values("heaptape_program_suspect_bytes", "flown").is_empty(), "{text}");
     // Counters of ended processes stay.
     let before = metrics;
     drop((strange, flight, third));

@@ -1,6 +1,7 @@
 //! `heaptape daemon`: records all programs that preload the library. Each option is a key of the
 //! configuration file as well; the option overrides the file.
 
+use super::verdicts;
 use crate::{Outcome, library, log};
 use heaptape_formats::quantity::{Size, Time};
 use heaptape_recorder::compression::Compression;
@@ -17,6 +18,11 @@ use std::time::Duration;
 
 /// Minimum time between two pushes.
 const MIN_PUSH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Minimum time between two judgements of the programs.
+const MIN_VERDICT_INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two judgements, if there are metrics.
+const DEFAULT_VERDICT_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Parses a value of the file, a string or a number, as the command line parses it.
 fn value<'de, D, T>(input: D) -> Result<Option<T>, D::Error>
@@ -112,6 +118,16 @@ pub struct Args {
     #[arg(long, value_name = "SIZE")]
     #[serde(deserialize_with = "value")]
     push_queue: Option<Size>,
+    /// Time between two judgements of what programs hold, by verdict, for the metrics; 0 for none
+    /// [default: 5m with --metrics, else none]
+    #[arg(long, value_name = "TIME")]
+    #[serde(deserialize_with = "value")]
+    verdict_interval: Option<Time>,
+    /// Print what the programs of the daemon at --control hold, by verdict, as JSON: the daemon
+    /// starts it for its metrics
+    #[arg(long, hide = true)]
+    #[serde(skip)]
+    print_verdicts: bool,
     /// Record programs of all users [default: true for root]
     #[arg(long, value_name = "BOOL")]
     all_users: Option<bool>,
@@ -269,12 +285,17 @@ impl Args {
         // Programs and commands use these paths from other folders.
         let absolute =
             |path: PathBuf| std::path::absolute(&path).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()));
+        let metrics = setting!(metrics);
+        let verdicts = match setting!(verdict_interval) {
+            Some(Time(interval)) => (!interval.is_zero()).then(|| interval.max(MIN_VERDICT_INTERVAL)),
+            None => metrics.is_some().then_some(DEFAULT_VERDICT_INTERVAL),
+        };
         Ok(Config {
             socket: absolute(setting!(socket).unwrap_or(defaults.socket))?,
             stream_socket: absolute(setting!(stream_socket).or(streams).unwrap_or(defaults.stream_socket))?,
             control: absolute(setting!(control).or(run).unwrap_or(defaults.control))?,
             state: absolute(setting!(state).unwrap_or(defaults.state))?,
-            metrics: setting!(metrics),
+            metrics,
             metrics_token: setting!(metrics_token),
             ship_to: setting!(ship_to),
             ship_token: setting!(ship_token),
@@ -307,6 +328,7 @@ impl Args {
             },
             cgroups: setting!(cgroups),
             standalone: library::STANDALONE,
+            verdicts,
             budget: Budget {
                 memory: setting!(memory).map_or(budget.memory, |bytes| bytes.0),
                 cpu: setting!(cpu).unwrap_or(budget.cpu),
@@ -328,6 +350,9 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     if let Some(path) = &args.keep_for_next {
         daemon::fd_store::run(path)?;
         return Ok(Outcome::Done);
+    }
+    if args.print_verdicts {
+        return verdicts::print(args.control);
     }
     let config = args.clone().merged()?;
     log::start(tracing::Level::INFO, false);

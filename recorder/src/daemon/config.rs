@@ -68,6 +68,8 @@ pub struct Config {
     pub ship_token: Option<PathBuf>,
     /// The server to which profiles are pushed.
     pub push: PushConfig,
+    /// Time between two judgements of what programs hold, for the metrics; none without it.
+    pub verdicts: Option<Duration>,
     /// Limits of the resources that the daemon and its clients may use.
     pub budget: Budget,
     /// The file of the standalone library, for static programs. If it is empty, static programs are
@@ -460,6 +462,7 @@ impl Default for Config {
             ship_to: None,
             ship_token: None,
             push: PushConfig::default(),
+            verdicts: None,
             budget: Budget::default(),
             standalone: &[],
         }

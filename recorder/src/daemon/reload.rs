@@ -90,6 +90,7 @@ fn settings(config: &Config) -> Vec<(&'static str, String, Effect)> {
         ("push-token", some(config.push.token.as_ref(), text), AtStart),
         ("push-interval", time(config.push.interval), AtStart),
         ("push-queue", size(config.push.queue), AtStart),
+        ("verdict-interval", some(config.verdicts, time), AtStart),
         ("all-users", config.serves_all.to_string(), AtStart),
         ("mode", config.mode.to_string(), Now),
         ("program", format!("[{}]", rules.join("; ")), Now),
@@ -153,6 +154,7 @@ impl Config {
             ship_to: self.ship_to.clone(),
             ship_token: self.ship_token.clone(),
             push: self.push.clone(),
+            verdicts: self.verdicts,
             budget,
             ..next
         }

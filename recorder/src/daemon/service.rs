@@ -32,6 +32,7 @@ use super::reload::Reread;
 use super::ship::Shipper;
 use super::streams::Streams;
 use super::successor::Successor;
+use super::verdicts::Verdicts;
 use crate::attach::Request;
 use crate::boards::Boards;
 use crate::clock::Clock;
@@ -89,6 +90,7 @@ pub struct Service {
     /// Ships sealed epochs, if there is a destination.
     shipper: Option<Shipper>,
     pusher: Option<Pusher>,
+    verdicts: Verdicts,
     boards: Boards,
     /// What happened to programs, for the metrics.
     incidents: Incidents,

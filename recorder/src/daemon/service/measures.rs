@@ -52,6 +52,7 @@ impl Service {
         ];
         all.extend(self.incidents.metrics());
         all.extend(self.disk_metrics());
+        all.extend(self.verdicts.labeled());
         all
     }
 
@@ -163,6 +164,7 @@ impl Service {
         own_metrics.push(OwnMetric::counter("budget_hits_total", "Times that a budget was hit", hits as f64));
         own_metrics.extend(self.shipper.iter().flat_map(Shipper::metrics));
         own_metrics.extend(self.pusher.iter().flat_map(Pusher::metrics));
+        own_metrics.extend(self.verdicts.metrics());
         own_metrics
     }
 }

@@ -24,6 +24,7 @@ use crate::daemon::reload::Reread;
 use crate::daemon::ship::Shipper;
 use crate::daemon::streams::Streams;
 use crate::daemon::successor::Successor;
+use crate::daemon::verdicts::Verdicts;
 use crate::patch::Planner;
 use crate::stages::Stages;
 use crate::static_program::Loader;
@@ -149,7 +150,7 @@ impl Service {
         let stages = Stages::start(clock)?;
         let epochs = Epochs::start(&config, saver.clone())?;
         let shipper = Shipper::start(&config, || epochs.disk().sealed())?;
-        let pusher = Pusher::start(&config)?;
+        let (pusher, verdicts) = (Pusher::start(&config)?, Verdicts::start(&config)?);
         let (wake_receiver, wake) = wake_pair()?;
         let planner = Planner::new(&[]);
         let loader = Loader::new(config.standalone, planner.clone());
@@ -180,6 +181,7 @@ impl Service {
             successor,
             shipper,
             pusher,
+            verdicts,
             boards: Boards::default(),
             incidents: Incidents::default(),
             started: Instant::now(),

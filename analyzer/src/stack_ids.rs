@@ -1,14 +1,21 @@
 //! Numbers of frames and stacks that are the same in all recordings of the same program: hashes of
 //! build-ids and offsets, so that tables of many hosts and days join.
 //!
-//! LAW: these functions never change; tables that were written long ago join with those of today.
+//! These functions never change: tables that were written long ago join with those of today.
 
-use heaptape_analyzer::symbols::module_of;
-use heaptape_analyzer::{Site, Stacks};
+use crate::stacks::{Site, Stacks};
+use crate::symbols::module_of;
 
-/// FNV-1a of 64 bits, then mixed (splitmix64), so that all bits depend on all bytes.
-#[derive(Clone, Copy)]
+/// A hash of bytes: FNV-1a of 64 bits, then mixed (splitmix64), so that all bits depend on all
+/// bytes.
+#[derive(Clone, Copy, Debug)]
 pub struct Hash(u64);
+
+impl Default for Hash {
+    fn default() -> Self {
+        Hash::new()
+    }
+}
 
 impl Hash {
     /// Creates the hash of no bytes.
@@ -17,6 +24,7 @@ impl Hash {
     }
 
     /// Returns the hash with further bytes.
+    #[must_use]
     pub fn bytes(self, bytes: &[u8]) -> Hash {
         Hash(bytes.iter().fold(self.0, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)))
     }
@@ -30,8 +38,8 @@ impl Hash {
     }
 }
 
-/// A frame: the build-id of its object (its path, where it has none) and the offset in it; of one
-/// that the file names the names; else the address.
+/// Returns the number of a frame: of the build-id of its object (of its path, where it has none)
+/// and the offset in it; of its names, if the file names it; else of the address.
 pub fn frame(stacks: &Stacks, site: &Site) -> i64 {
     if let Some(module) = module_of(stacks, site) {
         let identity = if module.build_id.is_empty() { &module.path } else { &module.build_id };
@@ -47,7 +55,7 @@ pub fn frame(stacks: &Stacks, site: &Site) -> i64 {
     }
 }
 
-/// A stack: its innermost frame, and the stack of its caller.
+/// Returns the number of a stack: of its innermost frame, and the stack of its caller.
 pub fn stack(frame: i64, caller: i64) -> i64 {
     Hash::new().bytes(b"s").bytes(&frame.to_le_bytes()).bytes(&caller.to_le_bytes()).finish()
 }

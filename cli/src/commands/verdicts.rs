@@ -1,0 +1,104 @@
+//! `heaptape daemon --print-verdicts`: what the programs of a daemon hold, by verdict, and their
+//! most suspect call sites. The daemon starts it at intervals for its metrics.
+
+use super::live;
+use crate::Outcome;
+use crate::control::Control;
+use heaptape_analyzer::epochs::{self, EpochQuery};
+use heaptape_analyzer::report::suspects::{self, Suspect, Suspects};
+use heaptape_recorder::daemon::protocol::Process;
+use heaptape_recorder::daemon::verdicts::{Judged, JudgedProgram, JudgedSite, MAX_PROGRAMS, MAX_SITES};
+use heaptape_recorder::options::Mode;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Time after which no further process is judged.
+const MAX_TIME: Duration = Duration::from_secs(30);
+/// Maximum size of the files of a process, in bytes. Events take about 0.2 s a million, and a
+/// million takes some 4 MB.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// The verdicts of a program and label.
+#[derive(Default)]
+struct Sums {
+    verdicts: BTreeMap<String, u64>,
+    sites: BTreeMap<i64, Suspect>,
+}
+
+impl Sums {
+    fn add(&mut self, of: Suspects) {
+        for (verdict, bytes) in of.bytes {
+            let sum = self.verdicts.entry(verdict).or_default();
+            *sum = sum.saturating_add(bytes);
+        }
+        for site in of.sites {
+            match self.sites.get_mut(&site.stack) {
+                Some(sum) => {
+                    (sum.bytes, sum.weight) =
+                        (sum.bytes.saturating_add(site.bytes), sum.weight.saturating_add(site.weight));
+                }
+                None => drop(self.sites.insert(site.stack, site)),
+            }
+        }
+    }
+}
+
+/// Prints the verdicts about the programs of the daemon at a control socket.
+///
+/// # Errors
+/// When no daemon answers.
+pub fn print(control: Option<PathBuf>) -> anyhow::Result<Outcome> {
+    let (state, mut served) = live::chosen("all", &Control::at(control))?;
+    // Where there is not enough time for all, those that hold most are judged.
+    served.sort_by_key(|process| Reverse(process.live_bytes));
+    let (start, mut unjudged) = (Instant::now(), 0);
+    let mut programs: BTreeMap<(String, String), Sums> = BTreeMap::new();
+    for process in served {
+        let folders = if start.elapsed() < MAX_TIME { folders(&state, &process) } else { Vec::new() };
+        let size: u64 = folders.iter().map(|folder| size(folder)).sum();
+        // A process that has just started, or ended, has no files yet, or no more.
+        let judged = (!folders.is_empty() && size <= MAX_BYTES).then(|| suspects::find(&folders, MAX_SITES).ok());
+        match judged.flatten() {
+            Some(found) => programs.entry((process.name, process.label)).or_default().add(found),
+            None => unjudged += 1,
+        }
+    }
+    let mut ranked: Vec<(u64, JudgedProgram)> = programs.into_iter().map(program).collect();
+    ranked.sort_by_key(|(weight, _)| Reverse(*weight));
+    let programs = ranked.into_iter().take(MAX_PROGRAMS).map(|(_, program)| program).collect();
+    println!("{}", serde_json::to_string(&Judged { programs, unjudged })?);
+    Ok(Outcome::Done)
+}
+
+/// Returns a program with its worst call sites, and their weight.
+fn program(((program, label), sums): ((String, String), Sums)) -> (u64, JudgedProgram) {
+    let mut sites: Vec<Suspect> = sums.sites.into_values().collect();
+    sites.sort_by_key(|site| Reverse(site.weight));
+    sites.truncate(MAX_SITES);
+    let weight = sites.iter().fold(0, |sum: u64, site| sum.saturating_add(site.weight));
+    let site = |Suspect { stack, function, bytes, .. }| JudgedSite { stack, function, live_bytes: bytes };
+    let sites = sites.into_iter().map(site).collect();
+    (weight, JudgedProgram { program, label, verdicts: sums.verdicts, sites })
+}
+
+/// Returns the folders in which a process is recorded. A profile counts on in each segment; of a
+/// trace all segments are needed.
+fn folders(state: &Path, process: &Process) -> Vec<PathBuf> {
+    let is_in = |mode: Mode| process.mode.starts_with(mode.name());
+    if is_in(Mode::Profile) {
+        return vec![PathBuf::from(&process.folder)];
+    }
+    if !is_in(Mode::Trace) {
+        return Vec::new();
+    }
+    let query = EpochQuery { user: Some(process.uid), pid: Some(process.pid), ..EpochQuery::default() };
+    epochs::find(state, &query).unwrap_or_default()
+}
+
+/// Returns the size of the files in a folder.
+fn size(folder: &Path) -> u64 {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    files.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum()
+}
