@@ -22,6 +22,8 @@ wanted=$({
   awk '/^entry::exports! \{/ { on = 1; next } /^\}/ { on = 0 } on && NF >= 3 { print $1 }' preload/src/hooks.rs
   # exec_functions! { NUMBER NAME … }
   awk '/^exec_functions! \{/ { on = 1; next } /^\}/ { on = 0 } on && NF >= 5 { print $2 }' preload/src/process/exec.rs
+  # mapping_functions! { NUMBER NAME … }
+  awk '/^mapping_functions! \{/ { on = 1; next } /^\}/ { on = 0 } on && NF >= 3 { print $2 }' preload/src/hooks/mappings.rs
   # functions that need nothing of their caller's state
   awk '/^pub mod plain/ { on = 1 } on && /pub unsafe extern "C" fn/ { sub(/\(.*/, "", $6); print $6 }' preload/src/hooks/entry.rs
   awk '/^pub unsafe extern "C" fn/ { sub(/\(.*/, "", $6); print $6 }' preload/src/process/exports.rs

@@ -11,6 +11,7 @@ mod code_names;
 pub(crate) mod imported;
 mod join;
 mod joined;
+pub(crate) mod mappings;
 mod process;
 mod residency;
 mod running;
@@ -21,6 +22,7 @@ pub(crate) mod tape;
 pub use accounting::{Accounting, RecordedEvents};
 pub use clock::Clock;
 pub use joined::{Joined, Segment};
+pub(crate) use mappings::MappingSums;
 pub use process::{Events, Process, TapeError};
 pub use start::StartPoint;
 

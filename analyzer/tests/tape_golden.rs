@@ -59,6 +59,7 @@ fn kinds(tape: &Path) -> BTreeMap<&'static str, u64> {
                 Record::Note(_) => "note",
                 Record::Mark(_) => "mark",
                 Record::Residency(_) => "residency",
+                Record::Mappings(_) => "mappings",
                 Record::Inherited(_) => "inherited",
                 Record::Segment(_) => "segment",
                 Record::History(_) => "history",
@@ -105,6 +106,9 @@ fn counts(process: &Process) -> String {
         ("sampled_out", all.sampled_out),
     ] {
         writeln!(text, "  {name} {value}").unwrap();
+    }
+    if process.tape.mappings.is_known() {
+        writeln!(text, "  mapped_bytes {}", process.tape.mappings.sums.mapped_bytes).unwrap();
     }
     text
 }
@@ -157,6 +161,7 @@ fn frozen_recordings_name_their_functions() {
                 }
             }
         }
-        assert!(text.iter().any(|name| name == "child" || name == "keep_two"), "{}: {text:?}", folder.display());
+        let names = ["child", "keep_two", "map_pages"];
+        assert!(text.iter().any(|name| names.contains(&name.as_str())), "{}: {text:?}", folder.display());
     }
 }

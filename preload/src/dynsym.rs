@@ -84,6 +84,20 @@ pub fn find(scope: Scope, at_start: bool, wanted: &mut [Wanted]) {
     }
 }
 
+/// Looks up the next definitions of a few names, and stores them; null for those without one. One
+/// copy serves all lists.
+#[inline(never)]
+pub fn find_next(names: &[&'static CStr], targets: &[AtomicPtr<c_void>]) {
+    const MOST: usize = 9;
+    let mut wanted = [const { Wanted::new(c"") }; MOST];
+    let wanted = &mut wanted[..names.len().min(MOST)];
+    for (wanted, name) in wanted.iter_mut().zip(names) {
+        *wanted = Wanted::new(name);
+    }
+    find(Scope::Next, false, wanted);
+    targets.iter().zip(wanted).for_each(|(target, wanted)| target.store(wanted.found, Relaxed));
+}
+
 /// Looks one name up. Returns null if there is no definition.
 #[cfg(any(test, heaptape_verify))]
 pub fn find_one(scope: Scope, at_start: bool, name: &'static CStr) -> *mut c_void {

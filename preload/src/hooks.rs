@@ -10,6 +10,8 @@ use crate::caller::Caller;
 use crate::record::guard;
 use crate::thread::Request;
 mod entry;
+#[cfg(not(feature = "standalone"))]
+pub mod mappings;
 pub mod operators;
 pub mod patched;
 pub mod reported;

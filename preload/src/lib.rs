@@ -77,6 +77,7 @@ extern "C" fn rust_eh_personality() {}
 fn start() {
     next::resolve();
     process::exec::find_next();
+    hooks::mappings::find_next();
     process::sandbox::find_next();
     mode::switch_by(hooks::choose_targets);
     let _ = boot::attach::area();

@@ -56,6 +56,7 @@ pub mod name_store;
 pub mod options;
 pub mod patch;
 pub mod process;
+pub mod process_maps;
 pub mod process_recording;
 pub mod profile;
 pub mod profile_delta;

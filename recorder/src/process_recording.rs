@@ -8,6 +8,7 @@ mod finish;
 mod growth;
 mod heap;
 mod inheritance;
+mod mappings;
 mod open_chunk;
 mod output;
 mod residency;
@@ -80,6 +81,8 @@ pub struct ProcessRecording {
     marks_seen: usize,
     /// Snapshots of pages for files that are written as a whole.
     residency: residency::Kept,
+    /// The memory that the program has mapped.
+    mappings: mappings::Mappings,
     last_tick: u64,
     /// Whether the process was handed over to the next daemon, which counts all later events.
     is_handed_over: bool,
@@ -105,6 +108,7 @@ impl ProcessRecording {
             marks: Vec::new(),
             marks_seen: 0,
             residency: residency::Kept::default(),
+            mappings: mappings::Mappings::default(),
             last_tick: process.start_tick,
             is_handed_over: false,
             session,
@@ -118,6 +122,7 @@ impl ProcessRecording {
 
     /// Writes the start of the tape, so that it identifies the process in any case.
     pub fn open(&mut self, out: &mut dyn FnMut(WriteJob)) {
+        self.enable_mappings();
         if self.output.has_events() {
             self.output.push(self.segment());
         }
@@ -176,6 +181,7 @@ impl ProcessRecording {
             }
         }
         self.process_calls(batch.many_threads);
+        self.write_mappings();
         // A call that waits is not in the journal.
         self.settle(batch.limit);
         self.open_modules();
@@ -231,7 +237,12 @@ impl ProcessRecording {
             (last_tick, thread_tick) = (tick, tick);
             let (address, size) = extended.take().unwrap_or((record.address(), record.size()));
             if op.is_annotation() {
-                let call = Call { op, thread, site: 0, address, size, weight: 0, tick };
+                let mut call = Call { op, thread, site: 0, address, size, weight: 0, tick };
+                if op.is_mapping() {
+                    call.site = self.stacks.site(record.stack(), self.output.records());
+                    self.mappings.read(call);
+                    continue;
+                }
                 label_site = self.annotate(call);
                 if self.annotations.has_pending() {
                     break;

@@ -112,6 +112,32 @@ def residency(data):
     return {**record, **fields("codec:8 plain_length:32 stored:t")(data)}
 
 
+def mappings(data):
+    """Reads calls that map memory."""
+    record = fields("first_name:32 names:[t]")(data)
+    record["events"] = data.list(fields("tick:64 thread:32 kind:8 address:64 size:64 site:32 flags:32 name:32"))
+    return {**record, **fields("allocator_calls:64 allocator_bytes:64")(data)}
+
+
+# The longest range whose pages are counted one by one.
+MOST_BYTES = 1 << 32
+
+
+def apply_mapping(event, pages, undo):
+    """Applies a call to the set of mapped pages. `undo` has what the last call of each thread unmapped."""
+    if event["size"] > MOST_BYTES:
+        raise Damaged("a range that is too long to count its pages")
+    first = event["address"] // PAGE
+    touched, thread, kind = set(range(first, first + event["size"] // PAGE)), event["thread"], event["kind"]
+    if kind in (2, 3):
+        undo[thread] = pages & touched
+        pages -= touched
+    elif kind == 5 or (kind == 4 and event["flags"] & 4):
+        pages |= undo.pop(thread, set())
+    if kind in (1, 4):
+        pages |= touched
+
+
 TOTALS = [
     "allocs", "resizes", "frees", "bytes_allocated", "live_blocks", "live_bytes", "peak_bytes", "peak_blocks",
     "peak_tick", "unknown_frees", "inherited_blocks", "inherited_bytes", "implied_frees",
@@ -141,6 +167,7 @@ RECORDS = {
     17: ("segment", segment),
     19: ("mark", fields("tick:64 thread:32 text:t")),
     20: ("residency", residency),
+    21: ("mappings", mappings),
 }  # fmt: skip
 
 
@@ -413,6 +440,7 @@ def process(folder):
     kinds, accounts, summary, gaps, unfinished = Counter(), [], None, Counter(), True
     counts = Counts(Counter())
     is_last, has_events, sites = False, False, 0
+    mapped, undo = set(), {}
     stored = plain = 0
     about = {"free_sites": False, "sample_bytes": 0}
     with open(os.path.join(folder, "events.tape"), "rb") as file:
@@ -448,6 +476,12 @@ def process(folder):
             gaps[record["thread"]] += record["events"]
         elif name == "summary":
             summary = record
+        elif name == "mappings":
+            try:
+                for event in record["events"]:
+                    apply_mapping(event, mapped, undo)
+            except Damaged as error:
+                wrong.append(f"mappings: {error}")
         elif name == "residency" and record["method"]:
             try:
                 pages = resident_pages(record)
@@ -491,6 +525,8 @@ def process(folder):
         print(f"  {name} {totals[name]}")
     for name, value in accounting(accounts, counts.recorded if has_events and not is_last else None, gaps).items():
         print(f"  {name} {value}")
+    if kinds["mappings"]:
+        print(f"  mapped_bytes {len(mapped) * PAGE}")
     for what in wrong:
         print(f"  ! {what}")
     return not wrong

@@ -125,6 +125,23 @@ impl Op {
     /// in a pool that is freed. No process sends it.
     pub const FREE_ADDED: Op = Op(51);
 
+    /// A range was mapped by `mmap`, with its stack. The lowest bits of the address describe it
+    /// ([`crate::mapping`]). Like the records after it, it is no event of the heap.
+    pub const MAP: Op = Op(52);
+    /// The range is about to be unmapped. With size 0 it is the segment at the address.
+    pub const UNMAP: Op = Op(53);
+    /// The first half of `mremap`: the old range is about to be unmapped.
+    pub const MOVE_BEGIN: Op = Op(54);
+    /// The second half of `mremap`, with the new range. The lowest bits of the address are flags of
+    /// `mremap` ([`crate::mapping::MOVE_FLAGS`]).
+    pub const MOVED: Op = Op(55);
+    /// The call of the thread's last [`Op::UNMAP`] or [`Op::MOVE_BEGIN`] failed.
+    pub const UNMAP_FAILED: Op = Op(56);
+    /// The end of the data segment has grown by this range (`brk`, `sbrk`).
+    pub const BREAK: Op = Op(57);
+    /// `shmat` has attached a segment at this address, whose size is not known.
+    pub const MAP_SEGMENT: Op = Op(58);
+
     /// The number of allocators inside a program whose events have their own ops.
     pub const ALLOCATORS: u8 = 4;
 
@@ -179,16 +196,20 @@ impl Op {
     pub const fn is_resize(self) -> bool {
         self.is_in(0b11 << Op::RESIZE.0 | 0b1111 << Op::RESIZE_INSIDE.0 | 0b11 << Op::RESIZE_REPORTED.0)
     }
-    /// Returns whether the record is an annotation by the program: it has a timestamp, and is no
-    /// event.
+    /// Returns whether the record is an annotation by the program, or a mapping: it has a
+    /// timestamp, and is no event.
     #[inline(always)]
     pub const fn is_annotation(self) -> bool {
-        self.is_in(0b111_1111 << Op::TEXT.0)
+        self.is_in(0b111_1111 << Op::TEXT.0 | 0b111_1111 << Op::MAP.0)
     }
-    /// Returns whether the record is an annotation that frees or hides blocks, so that it counts as
-    /// a dropped event if it is dropped.
+    /// Returns whether the record is a call that maps or unmaps memory, or half of one.
+    pub const fn is_mapping(self) -> bool {
+        self.is_in(0b111_1111 << Op::MAP.0)
+    }
+    /// Returns whether the record is an annotation that frees or hides blocks, or a mapping, so
+    /// that it counts as a dropped event if it is dropped.
     pub const fn changes_blocks(self) -> bool {
-        self.is_in(0b111 << Op::FREE_RANGE.0)
+        self.is_in(0b111 << Op::FREE_RANGE.0 | 0b111_1111 << Op::MAP.0)
     }
     /// Returns whether the record counts as one event in the accounting.
     pub const fn is_event(self) -> bool {
@@ -335,8 +356,9 @@ mod tests {
             assert_eq!(op.is_alloc(), matches!(number, 1..=11 | 14..=18), "{number}");
             assert_eq!(op.is_resize(), matches!(number, 12 | 13 | 33..=36 | 38 | 39), "{number}");
             assert_eq!(op.is_reported(), matches!(number, 18 | 37 | 38), "{number}");
-            assert_eq!(op.is_annotation(), (44..=50).contains(&number), "{number}");
-            assert_eq!(op.changes_blocks(), (48..=50).contains(&number), "{number}");
+            assert_eq!(op.is_annotation(), matches!(number, 44..=50 | 52..=58), "{number}");
+            assert_eq!(op.changes_blocks(), matches!(number, 48..=50 | 52..=58), "{number}");
+            assert_eq!(op.is_mapping(), matches!(number, 52..=58), "{number}");
             assert_eq!(op.is_free(), matches!(number, 20..=29 | 37 | 51), "{number}");
         }
         for allocator in 0..6 {

@@ -2,6 +2,7 @@
 //! however many folders of the process are given.
 
 use super::joined::{Joined, Segment};
+use super::mappings::TapeMappings;
 use super::segments::{Begins, Chains, Index, chains};
 use super::tape::{PageSnapshot, Tape};
 use super::{Events, Process, Recording};
@@ -219,6 +220,24 @@ fn add_threads(into: &mut Tape, from: &Tape, accounts: &mut BTreeMap<u32, Accoun
     moved
 }
 
+/// Joins the mappings of segments. What is mapped at the end is in the last one.
+fn join_mappings(segments: &[Segment]) -> TapeMappings {
+    let mut joined = TapeMappings::default();
+    for Segment { process, sites, .. } in segments {
+        let TapeMappings { offsets, names, ranges, .. } = &process.tape.mappings;
+        let names_before = joined.names.len() as u32;
+        joined.offsets.extend(offsets);
+        joined.names.extend(names.iter().cloned());
+        joined.ranges = ranges.clone();
+        joined.ranges.for_each_call(|by| {
+            by.site = sites.get(by.site as usize).copied().unwrap_or(0);
+            by.name = if by.name == 0 { 0 } else { by.name.saturating_add(names_before) };
+        });
+    }
+    joined.sums = TapeMappings::joined(segments.iter().map(|segment| &segment.process.tape.mappings));
+    joined
+}
+
 /// Joins segments with events.
 fn with_events(segments: Vec<Process>) -> Process {
     let Some(mut joined) = base(&segments) else { return Process::nothing() };
@@ -236,6 +255,7 @@ fn with_events(segments: Vec<Process>) -> Process {
         list.push(Segment { process, begins, sites, threads });
     }
     joined.tape.stacks = merged.finish();
+    joined.tape.mappings = join_mappings(&list);
     joined.tape.accounts = accounts.into_values().collect();
     joined.events = Events::Joined(Box::new(Joined { segments: list }));
     joined

@@ -2,6 +2,7 @@
 //! 100 bytes for each chunk, so memory does not grow with the number of events.
 
 use super::code_names;
+use super::mappings::TapeMappings;
 use crate::missing::Missing;
 use crate::stacks::{Mapped, Module, Site, Stacks};
 use heaptape_formats::tape::field::Text;
@@ -78,6 +79,8 @@ pub struct Tape {
     pub marks: Vec<Mark>,
     /// The snapshots of the pages in memory, in their order.
     pub snapshots: Vec<PageSnapshot>,
+    /// The calls that map and unmap memory.
+    pub mappings: TapeMappings,
     /// The record of inherited blocks.
     pub inherited: Option<Inherited>,
     /// Names of generated code.
@@ -192,6 +195,7 @@ impl Tape {
                 sums.stored.0.shrink_to_fit();
                 self.snapshots.push(PageSnapshot { offset, segment: 0, sums });
             }
+            Record::Mappings(record) => self.mappings.add(offset, &record),
             Record::Segment(segment) => self.segment = Some(segment),
             Record::Inherited(inherited) => self.inherited = Some(inherited),
             Record::History(history) => self.history = history,

@@ -8,7 +8,7 @@ use super::query::Query;
 use super::segments::segment_notes;
 use super::{Error, Outcome, hints, json};
 use crate::annotations::{self, NamedSums};
-use crate::load::{Process, Recording};
+use crate::load::{MappingSums, Process, Recording};
 use crate::missing;
 use crate::processes::ProcessFilter;
 use crate::progress::Progress;
@@ -91,6 +91,9 @@ pub struct ProcessSummary {
     /// The resident memory at the snapshots of the pages, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resident: Option<ResidentSummary>,
+    /// The calls by which the program mapped memory, if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mappings: Option<MappingSums>,
     /// How much of its memory was ever a recorded block, where that is in doubt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coverage: Option<Coverage>,
@@ -293,6 +296,7 @@ pub(crate) fn summarize_process(process: &Process, sums: &Sums) -> ProcessSummar
         kept: about.kept.clone(),
         last_memory: about.last_memory,
         resident: resident(process),
+        mappings: process.tape.mappings.is_known().then_some(process.tape.mappings.sums),
         coverage: None,
         missing: missing::lines(&sums.missing),
         lost_is_exact: sums.accounting.is_exact,

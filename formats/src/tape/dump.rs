@@ -3,6 +3,7 @@
 use super::codec::Codec;
 use super::field::Text;
 use super::layout::*;
+use super::mappings::*;
 use super::residency::*;
 use super::symbols::*;
 use super::{Source, Step, Stream};
@@ -179,6 +180,7 @@ fn line(record: &Record) -> String {
         }
         Record::Symbols(r) => text = symbols(r),
         Record::Residency(r) => text = residency(r),
+        Record::Mappings(r) => text = mappings(r),
         Record::Segment(r) => {
             let begins = begins(r.begins);
             text = format!(
@@ -198,6 +200,22 @@ fn line(record: &Record) -> String {
 
 /// Maximum number of runs of pages that are shown of a snapshot.
 const PAGE_RUNS: usize = 50_000;
+
+fn mappings(of: &Mappings) -> String {
+    let mut text =
+        format!("mappings {}, allocator {} calls {} bytes", of.events.len(), of.allocator_calls, of.allocator_bytes);
+    for (number, name) in (u64::from(of.first_name)..).zip(&of.names) {
+        let _ = write!(text, "\n  name {number} {name:?}");
+    }
+    for MappingEvent { tick, thread, kind, address, size, site, flags, name } in &of.events {
+        let kind = mapping_event(*kind);
+        let _ = write!(
+            text,
+            "\n  tick {tick} thread {thread} {kind} {address:#x}+{size:#x} site {site} flags {flags:#x} name {name}"
+        );
+    }
+    text
+}
 
 fn residency(of: &Residency) -> String {
     let mut text = format!(

@@ -308,7 +308,11 @@ impl Missing {
                         }
                         Step::Record(
                             _,
-                            record @ (Record::Process(_) | Record::Loss(_) | Record::Note(_) | Record::Mark(_)),
+                            record @ (Record::Process(_)
+                            | Record::Loss(_)
+                            | Record::Note(_)
+                            | Record::Mark(_)
+                            | Record::Mappings(_)),
                         ) => {
                             let mut frame = Vec::new();
                             Writer::default().record(&record, &mut frame);

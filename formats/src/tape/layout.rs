@@ -6,6 +6,7 @@
 //! and allocation indexes are numbered from 1, and 0 means none.
 
 use super::field::{Added, Field, Text};
+use super::mappings::Mappings;
 use super::residency::Residency;
 use super::symbols::Symbols;
 use crate::{Cursor, Format, Result, tape_record};
@@ -551,7 +552,7 @@ macro_rules! records {
 
 records! {
     1 Process 2 Module 3 ModuleGone 4 Sites 5 Thread 6 Chunk 7 Accounts 8 Loss 9 Clock 10 Summary 11 End 12 Note 13 Inherited
-    14 History 15 Code 16 Symbols 17 Segment 18 HistoryErrors 19 Mark 20 Residency
+    14 History 15 Code 16 Symbols 17 Segment 18 HistoryErrors 19 Mark 20 Residency 21 Mappings
 }
 
 macro_rules! entries {

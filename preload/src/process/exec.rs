@@ -16,7 +16,7 @@ mod program;
 mod sanitizer;
 
 use crate::boot::attach;
-use crate::dynsym::{self, Scope, Wanted};
+use crate::dynsym;
 use crate::session::{self, Area, board};
 use crate::sys::Need;
 use crate::{next, probe, sys};
@@ -97,11 +97,11 @@ pub mod replacements {
 
 /// Finds the next definitions. Called when the library is loaded, or by an earlier call.
 pub fn find_next() {
-    let mut wanted = NAMES.map(Wanted::new);
-    dynsym::find(Scope::Next, false, &mut wanted);
-    for (pointer, wanted) in NEXT.iter().zip(&wanted) {
-        let missing = no_exec as *mut c_void;
-        pointer.store(if wanted.found.is_null() { missing } else { wanted.found }, Relaxed);
+    dynsym::find_next(&NAMES, &NEXT);
+    for pointer in &NEXT {
+        if pointer.load(Relaxed).is_null() {
+            pointer.store(no_exec as *mut c_void, Relaxed);
+        }
     }
 }
 

@@ -6,11 +6,15 @@
 
 mod annotation;
 pub mod guard;
+#[cfg(not(feature = "standalone"))]
+mod mapping;
 mod resize;
 mod ring_space;
 mod sample;
 
 pub use annotation::{annotate, set_stopped};
+#[cfg(not(feature = "standalone"))]
+pub use mapping::{is_forwarding, mapping};
 pub use resize::{Resize, resize_begins, resize_ends};
 
 use crate::boot::{claim, inherited};

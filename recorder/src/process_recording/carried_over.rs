@@ -23,6 +23,8 @@ impl ProcessRecording {
     /// Writes the live blocks for the next daemon.
     pub fn hand_over(&mut self) {
         self.is_handed_over = true;
+        // The next daemon may be of a version that does not know these records.
+        self.session.mapping.header().record_mappings.store(0, Relaxed);
         self.settle(u64::MAX);
         let Some(path) = self.session.carried_over.clone() else { return };
         let nodes: HashMap<u32, u32> = self.stacks.nodes().collect();

@@ -284,6 +284,7 @@ impl ProcessRecording {
         records.extend(self.notes.iter().cloned().map(TapeRecord::Note));
         records.extend(self.marks.iter().cloned().map(TapeRecord::Mark));
         records.extend(self.residency.iter().cloned().map(TapeRecord::Residency));
+        records.extend(self.mapped_now());
         self.write_clock();
         records.append(self.output.records());
         let is_over = end.is_some_and(|end| end != End::RUNNING);
@@ -323,6 +324,7 @@ impl ProcessRecording {
             Mode::Profile if !is_folded => Some(self.snapshot(Some(end))),
             Mode::Profile | Mode::Off => None,
             Mode::Trace | Mode::Flight => {
+                self.write_growth();
                 self.write_clock();
                 self.finish_chunk(spare(), out);
                 let accounts = if end == End::RUNNING { self.accounts_record_so_far() } else { self.accounts_record() };
@@ -395,6 +397,8 @@ impl ProcessRecording {
             false => tape::SEGMENT_CARRIED,
         };
         self.begin_segment(begins, if keeps_counting { 0 } else { self.heap.index().len() });
+        self.enable_mappings();
+        self.carry_mappings(!was_off && new.mode != Mode::Off);
         if new.mode.has_events() {
             self.start_trace(&new, spare, out);
         } else if old.mode.has_events() {

@@ -1,5 +1,6 @@
 //! The mappings of a process, from `/proc/PID/maps`, as a snapshot of its pages stores them.
 
+use crate::process_maps::{Line, parse};
 use formats::tape::field::Text;
 use formats::tape::{
     MAPPING_ANONYMOUS, MAPPING_BRK, MAPPING_FILE, MAPPING_HEAPTAPE, MAPPING_HUGETLB, MAPPING_KERNEL, MAPPING_SHARED,
@@ -14,30 +15,6 @@ const MAX_NAMES: usize = 4096;
 const MAX_NAME: usize = 512;
 /// Maximum size of a range without access below the stack of a thread, in bytes.
 const MAX_GUARD: u64 = 64 << 10;
-
-/// A mapping as the kernel lists it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Line<'a> {
-    start: u64,
-    end: u64,
-    /// Whether the memory may be read or written.
-    has_access: bool,
-    is_shared: bool,
-    inode: u64,
-    name: &'a str,
-}
-
-fn parse(line: &str) -> Option<Line<'_>> {
-    let mut fields = line.splitn(6, ' ');
-    let (range, access) = (fields.next()?, fields.next()?);
-    let number = |text: &str| u64::from_str_radix(text, 16).ok();
-    let (start, end) = range.split_once('-')?;
-    let (start, end) = (number(start)?, number(end)?);
-    let inode = fields.nth(2).and_then(|inode| inode.parse().ok()).unwrap_or(0);
-    let name = fields.next().unwrap_or_default().trim_start();
-    let (has_access, is_shared) = (!access.starts_with("---"), access.ends_with('s'));
-    (start < end).then_some(Line { start, end, has_access, is_shared, inode, name })
-}
 
 /// Returns what a mapping is used for; `guard` is the end of a small range without access.
 fn kind_of(line: &Line<'_>, guard: u64) -> u8 {

@@ -414,6 +414,7 @@ fn made_tape() -> Vec<u8> {
         tape::Record::Segment(tape::Segment { begins: tape::SEGMENT_CARRIED, carried: 1, ..Default::default() }),
         tape::Record::ModuleGone(tape::ModuleGone { number: 1 }),
         tape::Record::Residency(residency()),
+        tape::Record::Mappings(mappings()),
         tape::Record::End(tape::End { reason: tape::END_EXITED, ..Default::default() }),
     ];
     for record in records {
@@ -436,6 +437,19 @@ fn residency() -> tape::Residency {
     let mut record = tape::Residency { method: tape::PAGES_SCAN, names, mappings, ..Default::default() };
     runs.pack_into(&mut record).unwrap_or_else(|error| panic!("runs: {error}"));
     record
+}
+
+/// Returns calls that map memory, unmap some of it and move it.
+fn mappings() -> tape::Mappings {
+    let call = |kind, address, size| tape::MappingEvent { kind, address, size, ..Default::default() };
+    let events = vec![
+        call(tape::MAPPING_EVENT_MAP, 0x10000, 0x8000),
+        call(tape::MAPPING_EVENT_UNMAP, 0x12000, 0x1000),
+        call(tape::MAPPING_EVENT_MOVE, 0x10000, 0x2000),
+        call(tape::MAPPING_EVENT_MOVED, 0x40000, 0x4000),
+        call(tape::MAPPING_EVENT_FAILED, 0, 0),
+    ];
+    tape::Mappings { first_name: 1, names: vec!["/usr/bin/program".into()], events, ..Default::default() }
 }
 
 /// Names of a module, not packed, so that changes of their bytes reach the reader of the table.

@@ -2,7 +2,7 @@
 
 use super::{ProcessSummary, Rankings, Summary, ending};
 use crate::annotations::NamedSums;
-use crate::load::{Process, Recording};
+use crate::load::{MappingSums, Process, Recording};
 use crate::missing::Missing;
 use crate::processes::{ProcessFilter, folded_line};
 use crate::report::coverage::Coverage;
@@ -224,6 +224,7 @@ fn numbers(summary: &Summary, screen: &mut Screen) -> io::Result<()> {
         left += &format!("; {} of unknown addresses", counted(n.unknown_frees, "free"));
     }
     screen.line(&left)?;
+    mappings(summary, screen)?;
     let residents = summary.processes.iter().filter_map(|process| process.resident);
     if let Some(resident) = residents.max_by_key(|resident| resident.most_bytes) {
         let at = resident.last_ns.map(|at| format!(" {} after the start", duration(at))).unwrap_or_default();
@@ -237,6 +238,23 @@ fn numbers(summary: &Summary, screen: &mut Screen) -> io::Result<()> {
         screen.line(&format!(
             "sampled    {} events were sampled out: bytes are estimates",
             count(n.sampled_out_events)
+        ))?;
+    }
+    Ok(())
+}
+
+/// Prints what the processes mapped besides the blocks of their allocators.
+fn mappings(summary: &Summary, screen: &mut Screen) -> io::Result<()> {
+    let all = || summary.processes.iter().filter_map(|process| process.mappings);
+    let sum = |number: fn(&MappingSums) -> u64| all().map(|sums| number(&sums)).fold(0, u64::saturating_add);
+    let calls = sum(|sums| sums.calls);
+    if calls > 0 {
+        screen.line(&format!(
+            "mappings   {} in {} by the program itself; {} in {} still mapped",
+            bytes(sum(|sums| sums.bytes)),
+            counted(calls, "call"),
+            bytes(sum(|sums| sums.mapped_bytes)),
+            counted(sum(|sums| sums.mapped_ranges), "range"),
         ))?;
     }
     Ok(())

@@ -256,6 +256,38 @@ macro_rules! exec_stub {
     };
 }
 
+/// The entry of a function that maps memory. It sets the function's number and jumps to `enter`.
+#[cfg(not(feature = "standalone"))]
+macro_rules! mapping_stub {
+    ($which:literal, $enter:path) => {
+        core::arch::naked_asm!("endbr64", "mov eax, {which}", "jmp {enter}", which = const $which, enter = sym $enter)
+    };
+}
+
+/// The common entry of these functions. It saves all argument registers, calls `call` with their
+/// address, the function's number and the two registers of the caller, and returns its result.
+#[cfg(not(feature = "standalone"))]
+macro_rules! mapping_frame {
+    ($call:path) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            "lea r11, [rsp]",
+            "push r9", "push r8", "push rcx", "push rdx", "push rsi", "push rdi",
+            "mov rdi, rsp",
+            "sub rsp, 8",
+            ".cfi_adjust_cfa_offset 56",
+            "mov esi, eax",
+            "mov rdx, r11",
+            "mov rcx, rbp",
+            "call {call}",
+            "add rsp, 56",
+            ".cfi_adjust_cfa_offset -56",
+            "ret",
+            ".cfi_endproc",
+            call = sym $call)
+    };
+}
+
 /// The entry of `syscall`. For the system calls that may be handled it calls `watched` with the
 /// saved arguments, and returns if that has made the call. All others it passes on unchanged, to
 /// where `next` points.
@@ -348,5 +380,7 @@ pub(crate) use {
     entry_stub, exec_stub, first_syscall_stub, jump_stub, operator_new_frame, operator_stub, patched_frame,
     patched_stub, report_stub, syscall_stub, untraced_operator_stub, untraced_stub,
 };
+#[cfg(not(feature = "standalone"))]
+pub(crate) use {mapping_frame, mapping_stub};
 #[cfg(feature = "standalone")]
 pub(crate) use {program_entry_stub, visit_stub};

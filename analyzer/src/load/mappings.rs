@@ -1,0 +1,86 @@
+//! The memory that a program maps and unmaps, as a tape has it.
+
+use heaptape_formats::tape::field::Text;
+use heaptape_formats::tape::{
+    MAPPING_EVENT_MAP, MAPPING_EVENT_MOVED, MAPPING_FLAG_CARRIED, MappedRanges, MappingEvent, Mappings,
+};
+use serde::Serialize;
+
+/// Maximum number of names of mapped files.
+const MAX_NAMES: usize = 1 << 16;
+
+/// Sums of the calls by which a program mapped memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MappingSums {
+    /// Number of calls that mapped memory.
+    pub calls: u64,
+    /// Bytes of whole pages that they mapped.
+    pub bytes: u64,
+    /// Number of ranges that are mapped at the end.
+    pub mapped_ranges: u64,
+    /// Bytes in these ranges.
+    pub mapped_bytes: u64,
+    /// Most bytes that were mapped at any time.
+    pub peak_bytes: u64,
+    /// Number of calls by which an allocator mapped memory, which are not recorded one by one.
+    pub allocator_calls: u64,
+    /// Bytes that these calls mapped.
+    pub allocator_bytes: u64,
+}
+
+/// The mappings of a tape.
+#[derive(Clone, Debug, Default)]
+pub struct TapeMappings {
+    /// Offsets of the records in the tape.
+    pub offsets: Vec<u64>,
+    /// Names of mapped files; the first has number 1.
+    pub names: Vec<Text>,
+    /// What is mapped at the end.
+    pub ranges: MappedRanges,
+    /// Sums of all records.
+    pub sums: MappingSums,
+}
+
+impl TapeMappings {
+    /// Adds a record of the tape.
+    pub(super) fn add(&mut self, offset: u64, record: &Mappings) {
+        self.offsets.push(offset);
+        for (index, name) in (record.first_name.max(1) as usize - 1..MAX_NAMES).zip(&record.names) {
+            if self.names.len() <= index {
+                self.names.resize(index + 1, Text::default());
+            }
+            self.names[index] = name.clone();
+        }
+        record.events.iter().for_each(|event| self.apply(event));
+        let sums = &mut self.sums;
+        (sums.mapped_ranges, sums.mapped_bytes) = (self.ranges.iter().count() as u64, self.ranges.bytes());
+        sums.allocator_calls = sums.allocator_calls.max(record.allocator_calls);
+        sums.allocator_bytes = sums.allocator_bytes.max(record.allocator_bytes);
+    }
+
+    fn apply(&mut self, event: &MappingEvent) {
+        self.ranges.apply(event);
+        let sums = &mut self.sums;
+        let is_new = event.kind == MAPPING_EVENT_MAP && event.flags & MAPPING_FLAG_CARRIED == 0;
+        if is_new || event.kind == MAPPING_EVENT_MOVED {
+            sums.calls += 1;
+            sums.bytes = sums.bytes.saturating_add(event.size);
+        }
+        sums.peak_bytes = sums.peak_bytes.max(self.ranges.bytes());
+    }
+
+    /// Returns the sums of several segments of a process, oldest first.
+    pub(super) fn joined<'a>(segments: impl Iterator<Item = &'a TapeMappings>) -> MappingSums {
+        segments.fold(MappingSums::default(), |before, segment| MappingSums {
+            calls: before.calls.saturating_add(segment.sums.calls),
+            bytes: before.bytes.saturating_add(segment.sums.bytes),
+            peak_bytes: before.peak_bytes.max(segment.sums.peak_bytes),
+            ..segment.sums
+        })
+    }
+
+    /// Returns whether a call is recorded or counted.
+    pub fn is_known(&self) -> bool {
+        !self.offsets.is_empty()
+    }
+}

@@ -1,0 +1,74 @@
+//! The mappings of a process, as the kernel lists them in `/proc/PID/maps`.
+
+/// A mapping as the kernel lists it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line<'a> {
+    /// First address of the mapping.
+    pub start: u64,
+    /// First address after the mapping.
+    pub end: u64,
+    /// Whether the memory may be read or written.
+    pub has_access: bool,
+    /// Whether other processes share the memory.
+    pub is_shared: bool,
+    /// Inode of the file; 0 if there is none.
+    pub inode: u64,
+    /// Path, or the kernel's name in brackets; empty if there is none.
+    pub name: &'a str,
+}
+
+/// Parses a line of `maps`. Returns `None` if it is not a mapping.
+pub fn parse(line: &str) -> Option<Line<'_>> {
+    let mut fields = line.splitn(6, ' ');
+    let (range, access) = (fields.next()?, fields.next()?);
+    let number = |text: &str| u64::from_str_radix(text, 16).ok();
+    let (start, end) = range.split_once('-')?;
+    let (start, end) = (number(start)?, number(end)?);
+    let inode = fields.nth(2).and_then(|inode| inode.parse().ok()).unwrap_or(0);
+    let name = fields.next().unwrap_or_default().trim_start();
+    let (has_access, is_shared) = (!access.starts_with("---"), access.ends_with('s'));
+    (start < end).then_some(Line { start, end, has_access, is_shared, inode, name })
+}
+
+/// A mapping with the name that the kernel shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamedRange<'a> {
+    /// First address of the mapping.
+    pub start: u64,
+    /// First address after the mapping.
+    pub end: u64,
+    /// Path, or the kernel's name in brackets; empty if there is none.
+    pub name: &'a str,
+}
+
+/// Returns the mappings in the text of `maps` in ascending order. Neighbors of one file are one.
+pub fn named_ranges(text: &str) -> Vec<NamedRange<'_>> {
+    let mut ranges: Vec<NamedRange<'_>> = Vec::new();
+    for Line { start, end, name, .. } in text.lines().filter_map(parse) {
+        match ranges.last_mut() {
+            Some(last) if last.end == start && last.name == name && !name.is_empty() => last.end = end,
+            _ => ranges.push(NamedRange { start, end, name }),
+        }
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbors_of_one_file_are_one_range() {
+        let maps = "\
+1000-2000 r--p 00000000 fe:00 18504                      /usr/bin/a program
+2000-3000 r-xp 00001000 fe:00 18504                      /usr/bin/a program
+3000-4000 rw-p 00000000 00:00 0 
+4000-5000 ---p 00000000 00:00 0 
+not a mapping
+";
+        let range = |start, end, name| NamedRange { start, end, name };
+        let expected =
+            [range(0x1000, 0x3000, "/usr/bin/a program"), range(0x3000, 0x4000, ""), range(0x4000, 0x5000, "")];
+        assert_eq!(named_ranges(maps), expected);
+    }
+}

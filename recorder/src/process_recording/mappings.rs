@@ -1,0 +1,184 @@
+//! The memory that the program maps and unmaps. The records of a batch become one record of the
+//! tape, and what is mapped is known at any time, for files without events and for later segments.
+
+use super::ProcessRecording;
+use crate::live::Call;
+use crate::options::Mode;
+use crate::process_maps::{NamedRange, named_ranges};
+use formats::tape::field::Text;
+use formats::tape::{
+    self, MAPPING_EVENT_FAILED, MAPPING_EVENT_MAP, MAPPING_EVENT_MOVE, MAPPING_EVENT_MOVED, MAPPING_EVENT_UNMAP,
+    MAPPING_FLAG_ANONYMOUS, MAPPING_FLAG_BREAK, MAPPING_FLAG_CARRIED, MAPPING_FLAG_SEGMENT, MappedRanges, MappingEvent,
+    Record as TapeRecord,
+};
+use rustc_hash::FxHashMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+use wire::{Op, area::PAGE, mapping};
+
+/// Maximum number of names of mapped files.
+const MAX_NAMES: usize = 4096;
+/// The mappings of a process are read again after this many times the time that it took.
+const SHARE: u32 = 100;
+
+/// The mappings of a process.
+#[derive(Debug, Default)]
+pub(super) struct Mappings {
+    ranges: MappedRanges,
+    /// Events that are not in the tape yet.
+    events: Vec<MappingEvent>,
+    names: Vec<Text>,
+    /// Number of each name, from 1.
+    numbers: FxHashMap<Vec<u8>, u32>,
+    /// Number of names in the tape.
+    written_names: usize,
+    /// When the names of mapped files may be read again; `None` before the first time.
+    next_read: Option<Instant>,
+    /// The allocator's calls and bytes that are in the tape.
+    written_growth: [u64; 2],
+}
+
+/// Rounds up to whole pages.
+const fn pages(bytes: u64) -> u64 {
+    bytes.saturating_add(PAGE - 1) & !(PAGE - 1)
+}
+
+impl Mappings {
+    /// Adds the event of a record, whose operation, thread, site, address, size and tick the call
+    /// has.
+    pub(super) fn read(&mut self, call: Call) {
+        let Call { op, thread, site, address, size, tick, .. } = call;
+        let bits = (address & mapping::BITS) as u32;
+        let (kind, flags) = match op {
+            Op::MAP => (MAPPING_EVENT_MAP, bits),
+            Op::MAP_SEGMENT => (MAPPING_EVENT_MAP, MAPPING_FLAG_SEGMENT),
+            Op::BREAK => (MAPPING_EVENT_MAP, MAPPING_FLAG_BREAK | MAPPING_FLAG_ANONYMOUS),
+            Op::UNMAP => (MAPPING_EVENT_UNMAP, 0),
+            Op::MOVE_BEGIN => (MAPPING_EVENT_MOVE, 0),
+            Op::MOVED => (MAPPING_EVENT_MOVED, bits),
+            _ => (MAPPING_EVENT_FAILED, 0),
+        };
+        let (address, size) = (address & !mapping::BITS, pages(size));
+        self.events.push(MappingEvent { tick, thread, kind, address, size, site, flags, name: 0 });
+    }
+
+    /// Returns the number of a name; 0 if there are too many.
+    fn number(&mut self, name: &str) -> u32 {
+        if let Some(number) = self.numbers.get(name.as_bytes()) {
+            return *number;
+        }
+        if self.names.len() >= MAX_NAMES {
+            return 0;
+        }
+        self.names.push(name.into());
+        let number = self.names.len() as u32;
+        self.numbers.insert(name.as_bytes().to_vec(), number);
+        number
+    }
+
+    /// Sets the names and the lengths that the process does not send, and applies the events.
+    fn settle(&mut self, pid: u32) {
+        let is_named =
+            |event: &MappingEvent| event.kind == MAPPING_EVENT_MAP && event.flags & MAPPING_FLAG_ANONYMOUS == 0;
+        let may_read = self.next_read.is_none_or(|next| next <= Instant::now());
+        let text = (may_read && self.events.iter().any(is_named)).then(|| {
+            let begin = Instant::now();
+            let text = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+            self.next_read = Some(Instant::now() + (begin.elapsed() * SHARE).max(Duration::from_millis(10)));
+            String::from_utf8_lossy(&text).into_owned()
+        });
+        let known = text.as_deref().map_or_else(Vec::new, named_ranges);
+        let mut events = std::mem::take(&mut self.events);
+        for event in &mut events {
+            if is_named(event) {
+                let index = known.partition_point(|range| range.end <= event.address);
+                if let Some(NamedRange { end, name, .. }) =
+                    known.get(index).filter(|range| range.start <= event.address)
+                {
+                    event.name = if name.is_empty() { 0 } else { self.number(name) };
+                    if event.flags & MAPPING_FLAG_SEGMENT != 0 {
+                        event.size = end - event.address;
+                    }
+                }
+            }
+            if event.kind == MAPPING_EVENT_UNMAP && event.size == 0 {
+                // The arguments of shmdt do not include the length.
+                let segment = self.ranges.at(event.address).filter(|range| range.by.flags & MAPPING_FLAG_SEGMENT != 0);
+                event.size = segment.map_or(0, |range| range.bytes());
+            }
+            self.ranges.apply(event);
+        }
+        self.events = events;
+    }
+
+    /// Returns a record with events, and with the names that the tape does not have.
+    fn record(&mut self, events: Vec<MappingEvent>, growth: [u64; 2]) -> TapeRecord {
+        let first_name = self.written_names as u32 + 1;
+        let names = self.names[self.written_names..].to_vec();
+        self.written_names = self.names.len();
+        self.written_growth = growth;
+        let [allocator_calls, allocator_bytes] = growth;
+        TapeRecord::Mappings(tape::Mappings { first_name, names, events, allocator_calls, allocator_bytes })
+    }
+
+    /// Returns a record with all that is mapped, for a file that has no record of it.
+    fn whole(&mut self, growth: [u64; 2]) -> Option<TapeRecord> {
+        self.written_names = 0;
+        let carried = |event: MappingEvent| MappingEvent { flags: event.flags | MAPPING_FLAG_CARRIED, ..event };
+        let events: Vec<_> = self.ranges.iter().map(|range| carried(range.event())).collect();
+        (!events.is_empty() || growth != [0; 2]).then(|| self.record(events, growth))
+    }
+}
+
+impl ProcessRecording {
+    /// Returns how often the allocator has mapped memory, and how many bytes.
+    fn allocator_growth(&self) -> [u64; 2] {
+        self.session.mapping.header().allocator_mapped.each_ref().map(|count| count.load(Relaxed))
+    }
+
+    /// Adds the events of the batch to the tape.
+    pub(super) fn write_mappings(&mut self) {
+        if self.mappings.events.is_empty() {
+            return;
+        }
+        self.mappings.settle(self.session.process.pid);
+        let (events, growth) = (std::mem::take(&mut self.mappings.events), self.allocator_growth());
+        if self.output.has_events() {
+            let record = self.mappings.record(events, growth);
+            self.output.push(record);
+            self.schedule.chunk_has_events();
+        }
+    }
+
+    /// Adds what the allocator has mapped since the last record, at the end of a segment.
+    pub(super) fn write_growth(&mut self) {
+        let growth = self.allocator_growth();
+        if self.output.has_events() && growth != self.mappings.written_growth {
+            let record = self.mappings.record(Vec::new(), growth);
+            self.output.push(record);
+        }
+    }
+
+    /// Returns a record with all that is mapped, if anything is.
+    pub(super) fn mapped_now(&mut self) -> Option<TapeRecord> {
+        self.mappings.whole(self.allocator_growth())
+    }
+
+    /// Starts a segment with all that is mapped, or with nothing if calls before it were not seen.
+    pub(super) fn carry_mappings(&mut self, is_known: bool) {
+        if !is_known {
+            self.mappings = Mappings::default();
+        }
+        if self.output.has_events()
+            && let Some(record) = self.mapped_now()
+        {
+            self.output.push(record);
+        }
+    }
+
+    /// Lets the library record mappings, unless the process is not recorded.
+    pub(super) fn enable_mappings(&self) {
+        let is_recorded = self.session.options.mode != Mode::Off;
+        self.session.mapping.header().record_mappings.store(u32::from(is_recorded), Relaxed);
+    }
+}
