@@ -14,6 +14,7 @@ mod common;
 pub mod examples;
 mod frames;
 mod live;
+mod mappings;
 mod record_live;
 mod since;
 mod thresholds;
@@ -68,7 +69,7 @@ commands! {
         /// List blocks that were never freed, by call site, with a verdict
         leaks Leaks,
         /// List the call sites of the live bytes at the peak
-        peak Peak 20,
+        peak Peak,
         /// List call sites by allocated bytes
         sites Sites,
         /// List the functions that call a function, by what is allocated below the calls

@@ -170,9 +170,11 @@ pub fn resolve() -> bool {
             crate::elf::objects::find_loader(finder);
             find_all();
             dynsym::find_other_malloc();
-            #[cfg(not(feature = "standalone"))]
-            find_allocator();
             IS_GLIBC.store(!libc_malloc.is_null() && libc_malloc == pointers::malloc.load(Relaxed), Relaxed);
+            #[cfg(not(feature = "standalone"))]
+            if !is_glibc() {
+                find_allocator();
+            }
             crate::timestamp::watch_threads(flag.cast());
             STATE.store(RESOLVED, Release);
             true

@@ -1,9 +1,12 @@
 //! Memory that programs map themselves: what is mapped at the end, by the program's own count of
 //! pages.
 
-use super::rss::oracle;
+use super::rss::{all_rss, oracle};
 use heaptape_tests::{Program, Recording, same, target};
 use serde_json::Value;
+
+/// Bytes of the segment that the program keeps.
+const SEGMENT: u64 = 7 * 4096;
 
 fn report(recording: &Recording) -> Vec<Value> {
     let output = recording.heaptape(&["report", "--json"]).success();
@@ -26,9 +29,13 @@ fn mapped_ranges_are_those_that_the_program_counts() {
     let recording = recording.complete();
     let processes = report(&recording);
     let [parent, child] = &processes[..] else { panic!("{processes:#?}") };
-    assert_eq!(sum(parent, "mapped_bytes"), oracle(&recording, "mapped"), "{parent:#}");
+    // The recorder reads the length of a segment, and may be too late for that on a busy machine.
+    let [expected, without] = [0, SEGMENT].map(|late| oracle(&recording, "mapped") - late);
+    let mapped = sum(parent, "mapped_bytes");
+    assert!([expected, without].contains(&mapped), "{expected}: {parent:#}");
     // Two ends and a middle of one call, and one of each other kind, and those of the threads.
-    assert_eq!(sum(parent, "mapped_ranges"), 1 + 3 + 1 + 1 + 1 + 1 + 1 + 40, "{parent:#}");
+    let ranges = 1 + 3 + 1 + 1 + u64::from(mapped == expected) + 1 + 1 + 40;
+    assert_eq!(sum(parent, "mapped_ranges"), ranges, "{parent:#}");
     // A constructor, the break, cuts, two moves of two ranges, 52 that are not kept, a file, two
     // segments, a handler, and 100 of each thread.
     assert_eq!(sum(parent, "calls"), 1 + 1 + 1 + 4 + 52 + 1 + 2 + 1 + 400, "{parent:#}");
@@ -41,4 +48,63 @@ fn mapped_ranges_are_those_that_the_program_counts() {
     }
     let text = recording.heaptape(&["report"]).success().text();
     assert!(text.contains("mappings   "), "{text}");
+    assert_leaks_name_them(&recording, mapped + sum(child, "mapped_bytes"));
+    assert_others_have_them(&recording, mapped);
+}
+
+fn json(recording: &Recording, arguments: &[&str]) -> Value {
+    let output = recording.heaptape(&[arguments, &["--json"]].concat()).success();
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// The section of `leaks` has all that is mapped, with its stack, function and file.
+#[track_caller]
+fn assert_leaks_name_them(recording: &Recording, mapped: u64) {
+    let leaks = json(recording, &["leaks"]);
+    let rows = leaks["mappings"].as_array().unwrap_or_else(|| panic!("{leaks:#}"));
+    let bytes = |row: &Value| row["bytes"].as_u64().expect("bytes");
+    assert_eq!(rows.iter().map(bytes).sum::<u64>(), mapped, "{rows:#?}");
+    let of = |name: &str| {
+        let is_it = |row: &&Value| {
+            row["stack"].as_array().expect("a stack").iter().any(|frame| frame["function"].as_str() == Some(name))
+        };
+        rows.iter().find(is_it).unwrap_or_else(|| panic!("{name}: {rows:#?}"))
+    };
+    for (name, pages, ranges, function) in [
+        ("cuts", 3, 3, "mmap"),
+        ("moves", 40, 1, "mmap"),
+        ("grow_break", 11, 1, "brk"),
+        ("map_file", 3, 1, "mmap"),
+        ("handler", 2, 1, "mmap"),
+        ("run", 40, 40, "mmap"),
+    ] {
+        let row = of(name);
+        let found = (bytes(row), row["ranges"].as_u64(), row["function"].as_str());
+        assert_eq!(found, (pages * 4096, Some(ranges), Some(function)), "{row:#}");
+    }
+    let segment = rows.iter().find(|row| row["function"] == "shmat");
+    assert!(segment.is_none_or(|row| bytes(row) == SEGMENT), "{rows:#?}");
+    // The recorder reads the name, too.
+    assert!(of("map_file")["file"].as_str().is_none_or(|file| file.contains("mappings")), "{rows:#?}");
+    assert!(json(recording, &["leaks", "--mappings", "no"])["mappings"].is_null());
+    let only = json(recording, &["leaks", "--mappings", "only"]);
+    assert_eq!((&only["mappings"], only["leaks"].as_array().map(Vec::len)), (&leaks["mappings"], Some(0)));
+}
+
+/// `peak` and `timeline` have what was mapped at their times, and `rss` the pages of it that were
+/// written: one of each of three ranges.
+#[track_caller]
+fn assert_others_have_them(recording: &Recording, mapped: u64) {
+    let timeline = json(recording, &["timeline"]);
+    let slices = timeline["processes"][0]["slices"].as_array().expect("slices");
+    let last = slices.last().expect("a slice");
+    assert_eq!(last["mapped_bytes"].as_u64(), Some(mapped), "{timeline:#}");
+    let peak = json(recording, &["peak"]);
+    let rows = peak["processes"][0]["mapped"].as_array().unwrap_or_else(|| panic!("{peak:#}"));
+    assert!(rows.iter().any(|row| row["function"] == "brk"), "{peak:#}");
+    for report in all_rss(recording, &[]).iter().filter(|report| report["cause"] == "exit") {
+        let rows = report["mapped"].as_array().unwrap_or_else(|| panic!("{report:#}"));
+        let bytes = rows.iter().filter_map(|row| row["bytes"].as_u64()).sum::<u64>();
+        assert_eq!(bytes, 3 * 4096, "{report:#}");
+    }
 }

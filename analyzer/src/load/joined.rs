@@ -121,7 +121,8 @@ impl Segment {
         self.process.last_allocation().unwrap_or(0).saturating_sub(carried)
     }
 
-    fn site(&self, site: u32) -> u32 {
+    /// Returns the site of the joined process for one of the segment.
+    pub(super) fn site(&self, site: u32) -> u32 {
         self.sites.get(site as usize).copied().unwrap_or(0)
     }
 }

@@ -1,10 +1,14 @@
 //! The memory that a program maps and unmaps, as a tape has it.
 
+use super::{Events, Process};
+use heaptape_formats::recording::TAPE;
 use heaptape_formats::tape::field::Text;
 use heaptape_formats::tape::{
-    MAPPING_EVENT_MAP, MAPPING_EVENT_MOVED, MAPPING_FLAG_CARRIED, MappedRanges, MappingEvent, Mappings,
+    MAPPING_EVENT_MAP, MAPPING_EVENT_MOVED, MAPPING_EVENT_UNMAP, MAPPING_FLAG_CARRIED, MappedRanges, MappingEvent,
+    Mappings, Record, Source, Step, Stream,
 };
 use serde::Serialize;
+use std::fs::File;
 
 /// Maximum number of names of mapped files.
 const MAX_NAMES: usize = 1 << 16;
@@ -82,5 +86,44 @@ impl TapeMappings {
     /// Returns whether a call is recorded or counted.
     pub fn is_known(&self) -> bool {
         !self.offsets.is_empty()
+    }
+}
+
+/// Reads the record at an offset of a tape.
+fn read<S: Source + ?Sized>(tape: &S, offset: u64) -> Option<Mappings> {
+    match Stream::at(tape, offset).step() {
+        Ok(Step::Record(_, Record::Mappings(record))) => Some(record),
+        _ => None,
+    }
+}
+
+impl Process {
+    /// Calls `each` for the events of the mappings of this process, in the order of the tape. Each
+    /// further segment begins with an event that unmaps all, and those of what was mapped.
+    pub fn mapping_events(&self, each: &mut dyn FnMut(&MappingEvent)) {
+        let offsets = self.tape.mappings.offsets.iter();
+        let mut pass = |record: Option<Mappings>| record.iter().flat_map(|record| &record.events).for_each(&mut *each);
+        match &self.events {
+            Events::Taped { tape, .. } => offsets.for_each(|offset| pass(read(tape, *offset))),
+            Events::Sums => {
+                if let Ok(tape) = File::open(self.path.join(TAPE)) {
+                    offsets.for_each(|offset| pass(read(&tape, *offset)));
+                }
+            }
+            Events::Joined(joined) => {
+                let mut names_before = 0;
+                for (number, segment) in joined.segments.iter().enumerate() {
+                    if number > 0 {
+                        each(&MappingEvent { kind: MAPPING_EVENT_UNMAP, size: u64::MAX, ..MappingEvent::default() });
+                    }
+                    segment.process.mapping_events(&mut |event| {
+                        let name = if event.name == 0 { 0 } else { event.name.saturating_add(names_before) };
+                        each(&MappingEvent { site: segment.site(event.site), name, ..event.clone() });
+                    });
+                    names_before += segment.process.tape.mappings.names.len() as u32;
+                }
+            }
+            _ => {}
+        }
     }
 }

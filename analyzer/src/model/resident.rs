@@ -48,6 +48,19 @@ pub struct Resident {
     pub zero: u64,
     /// Bytes of resident pages that belong to huge pages.
     pub huge: u64,
+    /// The memory that never was a block's, in ascending order.
+    pub never_block: Vec<NeverBlock>,
+}
+
+/// A range of resident pages on which there are no blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NeverBlock {
+    /// First address of the range.
+    pub start: u64,
+    /// First address after the range.
+    pub end: u64,
+    /// Bytes of its pages that never were a block's.
+    pub bytes: u64,
 }
 
 /// A live block with the bytes that it occupies.
@@ -249,7 +262,16 @@ impl Join<'_> {
                 (_, PageKind::File) => &mut bill.files,
                 (heaptape_formats::tape::MAPPING_FILE | heaptape_formats::tape::MAPPING_KERNEL, _) => &mut bill.files,
                 _ if self.covered.is_none() => &mut bill.undivided,
-                _ => &mut bill.never_block,
+                _ => {
+                    let never = NeverBlock { start: at, end: until, bytes: bytes - free };
+                    match self.found.never_block.last_mut() {
+                        Some(last) if last.end == at && last.bytes == last.end - last.start && free == 0 => {
+                            (last.end, last.bytes) = (until, last.bytes + never.bytes);
+                        }
+                        _ => self.found.never_block.push(never),
+                    }
+                    &mut bill.never_block
+                }
             };
             *other += bytes - free;
             at = until;

@@ -23,6 +23,7 @@ pub use suppressed::Rules;
 
 use super::frames::{FrameJson, stack_json};
 use super::grouping::{GroupBy, group_key};
+use super::mapped::{self, MappedRow};
 use super::query::{ProcessHeader, Query, needs_frees};
 use super::{Error, Outcome, json, print_missing};
 use crate::event::Span;
@@ -34,7 +35,7 @@ use crate::progress::Progress;
 use crate::sums::sums;
 use crate::suppress::{Dialect, generate};
 use crate::symbols::Symbolizer;
-use crate::text::{Screen, Style, clean};
+use crate::text::{Screen, Style, bytes, clean};
 use candidates::Basis;
 use heaptape_formats::recording::Exit;
 use rustc_hash::FxHashMap;
@@ -92,8 +93,33 @@ struct LeaksJson<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     crossed_allocators: Vec<crossings::CrossedJson<'a>>,
     total: Total,
+    /// Memory that the program mapped itself and never unmapped, which is in no other sum.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    mappings: Vec<MappedLeak>,
     suppressions: Vec<suppressed::RuleEffect>,
     processes: Vec<ProcessJson>,
+}
+
+/// Memory that a process mapped and never unmapped.
+#[derive(Serialize)]
+struct MappedLeak {
+    process: u32,
+    #[serde(flatten)]
+    row: MappedRow,
+}
+
+/// Returns what is mapped at the end of the range of the query, those with most bytes first.
+fn mapped_leaks(query: &Query, processes: &[&Process], symbols: &mut Symbolizer) -> Vec<MappedLeak> {
+    let mut found = Vec::new();
+    for process in processes.iter().filter(|_| query.mappings.has_mappings() && query.filter.is_all()) {
+        let span = process.span(&query.range);
+        let ranges = mapped::ranges_at(process, span.end_tick.saturating_sub(1));
+        let own = ranges.iter().filter(|range| range.by.tick >= span.first_tick).map(|range| (range, range.bytes()));
+        let rows = mapped::rows(query, process, symbols, own);
+        found.extend(rows.into_iter().map(|row| MappedLeak { process: process.about.pid, row }));
+    }
+    found.sort_by_key(|leak| std::cmp::Reverse(leak.row.bytes));
+    found
 }
 
 #[derive(Serialize)]
@@ -293,6 +319,10 @@ pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) 
     let is_summed_up = !query.json && options.generate.is_none() && query.by.is_none() && options.depth == 0;
     let options = &Options { by_function: is_summed_up, ..options.clone() };
     let mut found = find(&recordings, query, options, &mut symbols)?;
+    if !query.mappings.has_blocks() {
+        (found.leaks, found.freed_at_exit, found.crossed) = Default::default();
+        found.total = Total::default();
+    }
     let missing_count =
         found.missing.iter().map(|(_, missing)| missing.len()).chain(recordings.iter().map(|r| r.missing.len())).sum();
     if let Some(dialect) = options.generate {
@@ -306,12 +336,15 @@ pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) 
         });
         let processes = processes.collect();
         let crossed_allocators = found.crossed.iter().map(|one| one.json(&mut symbols)).collect();
+        let mut mapped = mapped_leaks(query, &selected(&found), &mut symbols);
+        mapped.truncate(options.top.unwrap_or(usize::MAX));
         let symbols = RefCell::new(symbols);
         let report = LeaksJson {
             leaks: LeakList(&found.leaks[..top(&found.leaks)], &symbols),
             freed_at_exit: LeakList(&found.freed_at_exit[..top(&found.freed_at_exit)], &symbols),
             crossed_allocators,
             total: found.total,
+            mappings: mapped,
             suppressions: found.rules.suppressed(),
             processes,
         };
@@ -319,14 +352,29 @@ pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) 
     } else {
         found.leaks.retain(|leak| leak.kept.is_none());
         let mut screen = Screen::new(out, style);
-        text::print(&found, options, &mut symbols, &mut screen)?;
+        if query.mappings.has_blocks() {
+            text::print(&found, options, &mut symbols, &mut screen)?;
+        }
+        let mapped = mapped_leaks(query, &selected(&found), &mut symbols);
+        let rows: Vec<MappedRow> = mapped.into_iter().map(|leak| leak.row).collect();
+        let sum = rows.iter().fold(0u64, |sum, row| sum.saturating_add(row.bytes));
+        if rows.is_empty() && !query.mappings.has_blocks() {
+            screen.line("the program mapped nothing itself that it did not unmap")?;
+        }
+        let heading = format!("mapped by the program itself and never unmapped: {} (no blocks)", bytes(sum));
+        mapped::print(&mut screen, &heading, &rows, options.top.unwrap_or(mapped::DEFAULT_ROWS))?;
         for recording in &recordings {
             print_missing(&mut screen, "", &recording.missing)?;
         }
-        let processes: Vec<&Process> = found.missing.iter().map(|(process, _)| *process).collect();
+        let processes = selected(&found);
         query.processes.note(&processes).iter().try_for_each(|note| screen.line(note))?;
     }
     Ok(Outcome::of(missing_count))
+}
+
+/// Returns the processes of the report.
+fn selected<'a>(found: &LeakReport<'a>) -> Vec<&'a Process> {
+    found.missing.iter().map(|(process, _)| *process).collect()
 }
 
 /// Writes suppressions for the leaks, ready for a file.

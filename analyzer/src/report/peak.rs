@@ -1,12 +1,15 @@
 //! `heaptape peak`: which call sites hold the bytes at the peak, and which have their own peak at
 //! another time.
 
+use super::mapped::{self, MappedRow};
 use super::query::{PointInTime, Query, Report, SiteDescription, group_sites, print_reports};
 use super::{Error, Outcome};
 use crate::event::Position;
+use crate::load::Process;
 use crate::model::peak::Peak;
 use crate::report::Unanswerable;
 use crate::sums::sums;
+use crate::symbols::Symbolizer;
 use crate::text::{Screen, Style, bytes, count, counted, duration, percent};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -38,6 +41,24 @@ struct PeakReport {
     phase: Option<Phase>,
     most_blocks: u64,
     holders: Vec<Row>,
+    /// What the program had mapped itself at the peak of the live bytes, beside the blocks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    mapped: Vec<MappedRow>,
+    /// Whether the blocks are shown.
+    #[serde(skip)]
+    has_blocks: bool,
+    /// Maximum number of rows in text.
+    #[serde(skip)]
+    top: usize,
+}
+
+/// Returns what the program had mapped itself at a tick.
+fn mapped_at(query: &Query, process: &Process, symbols: &mut Symbolizer, tick: u64) -> Vec<MappedRow> {
+    if !query.mappings.has_mappings() || !query.filter.is_all() {
+        return Vec::new();
+    }
+    let ranges = mapped::ranges_at(process, tick);
+    mapped::rows(query, process, symbols, ranges.iter().map(|range| (range, range.bytes())))
 }
 
 /// Runs `heaptape peak`. The peaks of single call sites need a pass over the events; without
@@ -84,6 +105,9 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
                 phase: None,
                 most_blocks: totals.peak_blocks,
                 holders: holders.collect(),
+                mapped: mapped_at(query, process, symbols, totals.peak_tick),
+                has_blocks: query.mappings.has_blocks(),
+                top: query.top,
             };
             return Ok((report, Vec::new()));
         }
@@ -113,6 +137,9 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
             phase: model.phase().map(|(from, until)| Phase { from: point(from), until: until.map(point) }),
             most_blocks: model.peak_blocks(),
             holders: holders.collect(),
+            mapped: mapped_at(query, process, symbols, at.tick),
+            has_blocks: query.mappings.has_blocks(),
+            top: query.top,
         };
         Ok((report, outcome.missing))
     })
@@ -144,6 +171,11 @@ impl Report for PeakReport {
             screen.line(&phase.text())?;
         }
         let own = |row: &Row| row.own_peak_bytes.map_or_else(|| "-".into(), bytes);
+        let sum = self.mapped.iter().fold(0u64, |sum, row| sum.saturating_add(row.bytes));
+        let heading = format!("mapped by the program itself at that time: {} (no blocks)", bytes(sum));
+        if !self.has_blocks {
+            return mapped::print(screen, &heading, &self.mapped, self.top);
+        }
         let rows: Vec<Vec<String>> = self
             .holders
             .iter()
@@ -152,6 +184,7 @@ impl Report for PeakReport {
                 vec![bytes(row.bytes), share, count(row.blocks), own(row), row.site.label.clone()]
             })
             .collect();
-        screen.table(&["bytes", "share", "blocks", "own peak", "held by"], &rows)
+        screen.table(&["bytes", "share", "blocks", "own peak", "held by"], &rows)?;
+        mapped::print(screen, &heading, &self.mapped, self.top)
     }
 }

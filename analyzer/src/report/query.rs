@@ -4,6 +4,7 @@
 use super::filter::{Filter, FilterError};
 use super::frames::{CallSite, FrameJson, SourceLines, call_site, call_site_line, stack_json};
 use super::grouping::{GroupBy, group_key};
+use super::mapping_filter::MappingFilter;
 use super::{Error, Outcome, json, print_missing, print_state};
 use crate::event::{Range, Span};
 use crate::load::{self, Process, Recording, StartPoint};
@@ -43,6 +44,8 @@ pub struct Query {
     pub by: Option<GroupBy>,
     /// Where the files are found that name frames.
     pub origin: Origin,
+    /// Whether mappings, or blocks, are left out.
+    pub mappings: MappingFilter,
 }
 
 impl Query {

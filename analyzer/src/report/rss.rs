@@ -2,6 +2,7 @@
 //! call sites keep free memory in use.
 
 use super::bills::{self, Joined, OverTime, Part, Point, parts};
+use super::mapped::{self, MappedRow};
 use super::query::{PointInTime, Query, Report, SiteDescription, group_sites, print_reports};
 use super::{Error, Outcome};
 use crate::event::{Range, Span};
@@ -9,13 +10,15 @@ use crate::load::Process;
 use crate::load::tape::PageSnapshot;
 use crate::model::covered::Covered;
 use crate::model::heaps::{Heap, HeapKind};
-use crate::model::resident::Bill;
+use crate::model::resident::{Bill, NeverBlock};
 use crate::progress::Progress;
 use crate::replay::replay;
 use crate::report::Unanswerable;
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, Style, bytes, count, counted, duration, percent};
-use heaptape_formats::tape::{PAGES_PAGEMAP, RESIDENCY_END, RESIDENCY_EXIT, Residency, residency_cause};
+use heaptape_formats::tape::{
+    MappedRange, MappedRanges, PAGES_PAGEMAP, RESIDENCY_END, RESIDENCY_EXIT, Residency, residency_cause,
+};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -130,6 +133,12 @@ struct RssReport {
     heaps: Vec<HeapRow>,
     pinned: Vec<SiteRow>,
     untouched: Vec<UntouchedRow>,
+    /// Memory that never was a block's, by the call sites that mapped it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    mapped: Vec<MappedRow>,
+    /// Maximum number of rows in text.
+    #[serde(skip)]
+    top: usize,
     /// Nanoseconds from the snapshot to the end of the process, if no later snapshot exists and the
     /// process did not wait for one at its end.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -253,6 +262,13 @@ fn report_of(
         .take(query.top)
         .map(|group| UntouchedRow { untouched_bytes: group.values[0], site: group.describe(process, symbols) });
     let untouched = untouched.collect();
+    let mapped = match query.mappings.has_mappings() {
+        true => {
+            let ranges = mapped::ranges_at(process, bills::middle(snapshot));
+            mapped::rows(query, process, symbols, resident_of(&ranges, &resident.never_block).into_iter())
+        }
+        false => Vec::new(),
+    };
     RssReport {
         at: PointInTime::at(process, snapshot.tick, None),
         cause: residency_cause(snapshot.cause),
@@ -278,9 +294,27 @@ fn report_of(
         heaps: resident.heaps.iter().map(HeapRow::of).collect(),
         pinned,
         untouched,
+        mapped,
+        top: query.top,
         ended_later_ns: ended_later(process, snapshot),
         snapshots: process.tape.snapshots.len() as u64,
     }
+}
+
+/// Returns the ranges that the program mapped, each with its bytes that are in memory and never
+/// were a block's.
+fn resident_of(ranges: &MappedRanges, never_block: &[NeverBlock]) -> Vec<(MappedRange, u64)> {
+    let mut found = Vec::new();
+    for range in ranges.iter() {
+        let first = never_block.partition_point(|one| one.end <= range.start);
+        let here = never_block[first..].iter().take_while(|one| one.start < range.end);
+        let bytes = here.map(|one| {
+            let inside = one.end.min(range.end) - one.start.max(range.start);
+            (u128::from(one.bytes) * u128::from(inside) / u128::from((one.end - one.start).max(1))) as u64
+        });
+        found.push((range, bytes.sum()));
+    }
+    found
 }
 
 /// Returns the nanoseconds from the last snapshot to the end of the process, unless the snapshot is
@@ -335,6 +369,15 @@ impl Report for Answer {
 }
 
 impl RssReport {
+    /// Prints which call sites mapped the memory that never was a block's.
+    fn print_mapped(&self, screen: &mut Screen) -> io::Result<()> {
+        let never = self.parts.iter().find(|part| part.name == "never_block").map_or(0, |part| part.bytes);
+        let sum = self.mapped.iter().fold(0u64, |sum, row| sum.saturating_add(row.bytes));
+        let heading =
+            format!("mapped by the program itself: {} of the {} that never were a block", bytes(sum), bytes(never));
+        mapped::print(screen, &heading, &self.mapped, self.top)
+    }
+
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
         let at = self.at.text();
         if self.method.is_none() {
@@ -413,6 +456,7 @@ impl RssReport {
                 .collect();
             screen.table(&["pinned", "by", "blocks", "age", "allocated at"], &rows)?;
         }
+        self.print_mapped(screen)?;
         let rows: Vec<Vec<String>> = self
             .untouched
             .iter()

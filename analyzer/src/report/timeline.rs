@@ -3,6 +3,7 @@
 use super::bills::{self, OverTime, Part, Point};
 use super::frames::{SourceLines, call_site, call_site_line};
 use super::grouping::{GroupBy, group_key};
+use super::mapped;
 use super::query::{PointInTime, Query, Report, print_reports};
 use super::{Error, Outcome};
 use crate::charts;
@@ -25,6 +26,9 @@ struct Row {
     /// Resident bytes at the last snapshot up to the end of the slice.
     #[serde(skip_serializing_if = "Option::is_none")]
     resident_bytes: Option<u64>,
+    /// Bytes that the program had mapped itself at the end of the slice, beside the blocks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mapped_bytes: Option<u64>,
     live_bytes: u64,
     live_blocks: u64,
     /// What needs events, and a profile does not have.
@@ -131,7 +135,7 @@ fn of_history(process: &Process) -> Option<TimelineReport> {
     let row = |tick: u64, live_blocks: u64, live_bytes: u64| {
         let at = PointInTime { time_ns: Some(process.clock.nanos(tick)), event: None };
         let resident_bytes = residents.iter().rfind(|one| one.tick <= tick).map(|one| one.resident_bytes);
-        Row { at, resident_bytes, live_bytes, live_blocks, events: None }
+        Row { at, resident_bytes, mapped_bytes: None, live_bytes, live_blocks, events: None }
     };
     let points = history.ticks.iter().zip(blocks).zip(bytes).map(|((&tick, &blocks), &bytes)| row(tick, blocks, bytes));
     let end = row(process.tape.last_tick, totals.live_blocks, totals.live_bytes);
@@ -232,6 +236,7 @@ pub fn run(query: &Query, slices: usize, divides: bool, out: &mut dyn Write, sty
         let rows = model.slices.iter().enumerate().map(|(at, slice)| Row {
             at: when(at),
             resident_bytes: None,
+            mapped_bytes: None,
             live_bytes: slice.live_bytes,
             live_blocks: slice.live_blocks,
             events: Some(RowOfEvents {
@@ -247,6 +252,10 @@ pub fn run(query: &Query, slices: usize, divides: bool, out: &mut dyn Write, sty
             for (slice, row) in rows.iter_mut().enumerate() {
                 let end = model.start_of(slice + 1);
                 row.resident_bytes = residents.iter().rfind(|one| one.tick < end).map(|one| one.resident_bytes);
+            }
+            let ends: Vec<u64> = (1..=rows.len()).map(|slice| model.start_of(slice)).collect();
+            for (row, bytes) in rows.iter_mut().zip(mapped::bytes_before(process, &ends)) {
+                row.mapped_bytes = Some(bytes);
             }
         }
         Ok((TimelineReport { slices: rows, marks, residents, groups }, outcome.missing))
@@ -272,8 +281,9 @@ impl Report for TimelineReport {
         let has_events = self.slices.iter().any(|row| row.events.is_some());
         let resident: Vec<u64> = self.slices.iter().map(|row| row.resident_bytes.unwrap_or(0)).collect();
         let most_resident = resident.iter().copied().max().unwrap_or(0);
+        let most_mapped = self.slices.iter().filter_map(|row| row.mapped_bytes).max().unwrap_or(0);
         // What the columns before the bar take.
-        let columns = if most_resident > 0 { 74 } else { 64 };
+        let columns = if most_resident > 0 { 74 } else { 64 } + if most_mapped > 0 { 10 } else { 0 };
         let width = style.width.saturating_sub(columns).max(10);
         if most_resident > 0
             && let Some(line) = charts::sparkline(style, &resident, style.width.saturating_sub(24))
@@ -291,19 +301,21 @@ impl Report for TimelineReport {
                 // The bar shows the live bytes at the end of the slice, and their maximum in it.
                 let drawn = charts::bars(style, row.live_bytes, row.most_bytes(), most, width);
                 let resident = (most_resident > 0).then(|| row.resident_bytes.map(bytes).unwrap_or_default());
+                let mapped = (most_mapped > 0).then(|| row.mapped_bytes.map(bytes).unwrap_or_default());
                 let (live, blocks) = (bytes(row.live_bytes), count(row.live_blocks));
                 let numbers = match &row.events {
                     Some(events) => vec![live, bytes(events.most_bytes), blocks, count(events.allocs), drawn],
                     None => vec![live, blocks, drawn],
                 };
-                std::iter::once(at).chain(resident).chain(numbers).collect()
+                std::iter::once(at).chain(resident).chain(mapped).chain(numbers).collect()
             })
             .collect();
         let head: &[&str] = match has_events {
-            true => &["from", "rss", "live", "most", "blocks", "allocations", ""],
-            false => &["at", "rss", "live", "blocks", ""],
+            true => &["from", "rss", "mapped", "live", "most", "blocks", "allocations", ""],
+            false => &["at", "rss", "mapped", "live", "blocks", ""],
         };
-        let head: Vec<&str> = head.iter().copied().filter(|name| *name != "rss" || most_resident > 0).collect();
+        let is_shown = |name: &str| (name != "rss" || most_resident > 0) && (name != "mapped" || most_mapped > 0);
+        let head: Vec<&str> = head.iter().copied().filter(|name| is_shown(name)).collect();
         screen.table(&head, &rows)?;
         self.print_parts(screen)?;
         let rows: Vec<Vec<String>> = self

@@ -5,7 +5,7 @@ use crate::Outcome;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use heaptape_analyzer::ProcessFilter;
 use heaptape_analyzer::event::{Bound, Range};
-use heaptape_analyzer::report::{self, Error, Filter, GroupBy, Query};
+use heaptape_analyzer::report::{self, Error, Filter, GroupBy, MappingFilter, Query};
 use heaptape_analyzer::symbols::Origin;
 use heaptape_analyzer::text::Style;
 use heaptape_formats::quantity::{self, Size};
@@ -255,7 +255,8 @@ impl Common {
         let (from, to) = (marks.next().or(from), marks.next().or(until));
         let (range, origin) = (Range { from, to }, names.origin());
         let processes = folding.of(&processes);
-        Ok(Query { paths, json, range, top: top.unwrap_or(rows), processes, filter: only.filter(), by, origin })
+        let (top, filter) = (top.unwrap_or(rows), only.filter());
+        Ok(Query { paths, json, range, top, processes, filter, by, origin, mappings: MappingFilter::All })
     }
 }
 

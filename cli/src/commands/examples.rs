@@ -133,6 +133,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
             ("heaptape leaks heaptape.ls.4711", "list what was never freed, with a verdict"),
             ("heaptape leaks --live redis-server", "the same of a program that the daemon serves"),
             ("heaptape leaks --from -1m heaptape.ls.4711", "list what the last minute allocated and never freed"),
+            ("heaptape leaks --mappings only heaptape.ls.4711", "list what it mapped itself and never unmapped"),
             (
                 "heaptape leaks --depth 3 --top 10 heaptape.ls.4711",
                 "merge stacks with the same three frames; print ten",

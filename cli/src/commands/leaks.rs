@@ -1,10 +1,11 @@
 //! `heaptape leaks`: lists blocks that were never freed, by call site, with a verdict.
 
 use super::common::{Common, frames, print};
+use super::mappings::MappingOptions;
 use super::thresholds::Thresholds;
 use crate::Outcome;
 use clap::ValueEnum;
-use heaptape_analyzer::report::leaks;
+use heaptape_analyzer::report::{Query, leaks};
 use heaptape_analyzer::suppress;
 use std::path::PathBuf;
 
@@ -38,6 +39,8 @@ pub struct Args {
     /// Print suppressions for the leaks instead
     #[arg(long, value_name = "DIALECT", value_enum, num_args = 0..=1, default_missing_value = "lsan", require_equals = true)]
     gen_suppressions: Option<Dialect>,
+    #[command(flatten)]
+    mappings: MappingOptions,
     #[command(flatten)]
     thresholds: Thresholds,
 }
@@ -76,7 +79,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         }),
     };
     let strict = args.common.strict();
-    let query = args.common.query(0)?;
+    let query = Query { mappings: args.mappings.filter(), ..args.common.query(0)? };
     if args.thresholds.is_given() {
         return args.thresholds.check(&query, None, &options, strict);
     }

@@ -1,8 +1,10 @@
 //! `heaptape rss`: what the resident memory of a process consists of.
 
 use super::common::{Common, print};
+use super::mappings::MappingOptions;
 use crate::Outcome;
 use heaptape_analyzer::event::Bound;
+use heaptape_analyzer::report::Query;
 use heaptape_analyzer::report::rss::{self, When};
 
 /// Options of `heaptape rss`.
@@ -15,6 +17,8 @@ pub struct Args {
     at: Option<At>,
     #[command(flatten)]
     common: Common,
+    #[command(flatten)]
+    mappings: MappingOptions,
 }
 
 /// A point in time as the user writes it.
@@ -36,9 +40,9 @@ fn at(text: &str) -> Result<At, String> {
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
-    let Args { at, common } = args;
+    let Args { at, common, mappings } = args;
     let strict = common.strict();
-    let mut query = common.query(10)?;
+    let mut query = Query { mappings: mappings.filter(), ..common.query(10)? };
     let when = match at {
         Some(At::Peak) => When::Peak,
         Some(At::Bound(bound)) => {

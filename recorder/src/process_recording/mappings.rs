@@ -2,6 +2,7 @@
 //! tape, and what is mapped is known at any time, for files without events and for later segments.
 
 use super::ProcessRecording;
+use crate::clock;
 use crate::live::Call;
 use crate::options::Mode;
 use crate::process_maps::{NamedRange, named_ranges};
@@ -18,8 +19,10 @@ use wire::{Op, area::PAGE, mapping};
 
 /// Maximum number of names of mapped files.
 const MAX_NAMES: usize = 4096;
-/// The mappings of a process are read again after this many times the time that it took.
+/// The mappings of a process are read again after this many times the CPU time that it took.
 const SHARE: u32 = 100;
+/// Minimum time between two such reads.
+const MIN_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The mappings of a process.
 #[derive(Debug, Default)]
@@ -82,9 +85,10 @@ impl Mappings {
             |event: &MappingEvent| event.kind == MAPPING_EVENT_MAP && event.flags & MAPPING_FLAG_ANONYMOUS == 0;
         let may_read = self.next_read.is_none_or(|next| next <= Instant::now());
         let text = (may_read && self.events.iter().any(is_named)).then(|| {
-            let begin = Instant::now();
+            let begin = clock::thread_time();
             let text = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-            self.next_read = Some(Instant::now() + (begin.elapsed() * SHARE).max(Duration::from_millis(10)));
+            let took = clock::thread_time().saturating_sub(begin);
+            self.next_read = Some(Instant::now() + (took * SHARE).max(MIN_INTERVAL));
             String::from_utf8_lossy(&text).into_owned()
         });
         let known = text.as_deref().map_or_else(Vec::new, named_ranges);
