@@ -202,6 +202,10 @@ pub struct Allocator {
     /// heaptape's.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_own_malloc: bool,
+    /// Whether the library's `malloc` and `free` are recorded by name, so that its blocks may go to
+    /// them and come from them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub shares_malloc: bool,
 }
 
 /// A function of an allocator that was not hooked.

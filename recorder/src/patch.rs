@@ -213,8 +213,16 @@ impl Planner {
             let role = Role { is_program: module.is_program, reach };
             module.found = module.file.take().map(|file| self.functions(file, role, deadline));
         }
+        let searched = modules.iter().filter_map(|module| module.found.as_ref()?.as_ref().ok());
+        let imports = searched.flat_map(|functions| functions.imports.iter().map(|name| &name[..])).collect();
         for Module { mapping, is_program, found, .. } in &modules {
             match found {
+                Some(Ok(functions)) if functions.is_by_import => {
+                    let functions = functions.imported(&imports);
+                    if !functions.functions.is_empty() {
+                        plan.add(&functions, mapping, *is_program, &mut maps);
+                    }
+                }
                 Some(Ok(functions)) if !functions.functions.is_empty() => {
                     plan.add(functions, mapping, *is_program, &mut maps);
                 }
@@ -381,6 +389,7 @@ impl Plan {
             if let Some(allocator) = self.allocators.get_mut(allocator) {
                 allocator.found += 1;
                 allocator.is_own_malloc |= is_program && function.names.iter().any(|name| name == "malloc");
+                allocator.shares_malloc |= functions.is_by_import;
             }
             let planned = match (function.refusal, at) {
                 (Some(why), _) => Err(why),

@@ -66,6 +66,55 @@ fn linked_allocators_are_recorded() {
     torture::passed(29, "allocators linked by the program", libraries.len() as u64);
 }
 
+/// Returns the path of a library of the distribution, if it is installed.
+fn library(name: &str) -> Option<PathBuf> {
+    libraries().into_iter().find(|path| path.ends_with(name))
+}
+
+/// Names of a shared allocator that no C library has, and which heaptape does not export, are
+/// hooked where the program calls them. Its blocks may be freed by its `free`.
+#[test]
+fn other_names_of_a_shared_allocator_are_recorded() {
+    let Some(jemalloc) = library("libjemalloc.so.2") else { return };
+    let program = Program::new(Target::program("other_names.c").with(&jemalloc).named("other-names").build());
+    let plain = program.plain().success();
+    let recording = program.recorded();
+    same(&plain, &recording.outcome);
+    let recording = recording.complete();
+    let report = recording.report();
+    let process = report.only("other-names");
+    let leaks: Vec<_> = recording.leaks().into_iter().filter(|leak| leak.bytes == 30 * 2011).collect();
+    assert_eq!(leaks.iter().map(|leak| leak.blocks).sum::<u64>(), 30, "{process:#?}");
+    assert!((140..150).contains(&process.allocs) && process.resizes == 100, "{process:#?}");
+    assert!((110..120).contains(&process.frees), "{process:#?}");
+    let about = recording.about();
+    let [allocator] = &about.processes[0].allocators[..] else { panic!("one allocator: {about:#?}") };
+    assert_eq!((&allocator.name[..], allocator.found, allocator.hooked), ("jemalloc", 4, 4), "{about:#?}");
+    let leaks = recording.heaptape(&["leaks", "--json"]).success().text();
+    let leaks: serde_json::Value = serde_json::from_str(&leaks).expect("JSON");
+    assert!(leaks["crossed_allocators"].is_null(), "{:#}", leaks["crossed_allocators"]);
+    // A program that does not call them has nothing to hook.
+    let recording = Program::new(Target::program("pairs.c").with(&jemalloc).build()).args(["9", "1"]).recorded();
+    assert!(recording.about().processes[0].allocators.is_empty());
+}
+
+/// Where such a name is another one for the library's `malloc`, it is named as not recorded.
+#[test]
+fn other_names_of_malloc_itself_are_reported() {
+    let Some(mimalloc) = library("libmimalloc.so.2") else { return };
+    let target = Target::program("other_names.c").flag("-DMIMALLOC").named("other-malloc");
+    let program = Program::new(target.with(&mimalloc).build());
+    let plain = program.plain().success();
+    let recording = program.recorded();
+    same(&plain, &recording.outcome);
+    let about = recording.about();
+    let [allocator] = &about.processes[0].allocators[..] else { panic!("one allocator: {about:#?}") };
+    assert_eq!((&allocator.name[..], allocator.found, allocator.hooked), ("mimalloc", 2, 0), "{about:#?}");
+    assert!(allocator.refused[0].why.contains("would count twice"), "{about:#?}");
+    let text = recording.heaptape(&["report"]).text();
+    assert!(text.contains("2 functions of mimalloc (mi_malloc, …) not recorded"), "{text}");
+}
+
 /// A program that defines malloc itself runs unchanged, and its accounting balances.
 #[test]
 fn program_with_its_own_allocator_is_unharmed() {

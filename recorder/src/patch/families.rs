@@ -72,6 +72,9 @@ pub const COMMON: &[(&str, Shape)] = &[
     ("sdallocx", free(0)),
 ];
 
+/// Functions of [`COMMON`] that heaptape does not export, since they are jemalloc's only.
+pub const UNREPLACED: &[&[u8]] = &[b"mallocx", b"rallocx", b"xallocx", b"dallocx", b"sdallocx"];
+
 /// Functions of glibc's allocator that call its other ones for what is no request of the program:
 /// when a thread ends, the blocks in its cache, which are free already, are freed once more.
 pub const GLIBC_INTERNAL: &[(&str, Shape)] = &[("__malloc_arena_thread_freeres", INTERNAL)];

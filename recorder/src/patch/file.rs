@@ -6,6 +6,7 @@ use super::moved::{self, MAX_SCANNED, Refusal};
 use super::names::Names;
 use super::separate;
 use super::symbols::{self, ElfFile, Fault, Symbol};
+use rustc_hash::FxHashSet;
 use std::fs::File;
 use std::ops::Range;
 use std::time::Instant;
@@ -67,6 +68,24 @@ pub struct FileFunctions {
     pub exports_malloc: bool,
     /// Whether the file is a static program.
     pub is_static: bool,
+    /// The functions are those of a library that heaptape's exports do not replace, and only those
+    /// that another file of the process imports are to be hooked.
+    pub is_by_import: bool,
+    /// Names of such functions that the file takes from others.
+    pub imports: Vec<String>,
+}
+
+impl FileFunctions {
+    /// Returns the functions that the files of a process call by name. If not all of them can be
+    /// hooked, none is: half of the events would be leaks that do not exist.
+    pub fn imported(&self, imports: &FxHashSet<&str>) -> FileFunctions {
+        let is_imported = |function: &&FileFunction| function.names.iter().any(|name| imports.contains(&name[..]));
+        let mut functions: Vec<FileFunction> = self.functions.iter().filter(is_imported).cloned().collect();
+        if let Some(refusal) = functions.iter().find_map(|function| function.refusal) {
+            functions.iter_mut().for_each(|function| function.refusal = Some(refusal));
+        }
+        FileFunctions { functions, imports: Vec::new(), ..self.clone() }
+    }
 }
 
 /// Reads the functions of a file.
@@ -87,12 +106,17 @@ pub fn functions(file: &File, names: &Names, role: Role, deadline: Instant) -> R
         drop_ambiguous(&mut elf.symbols);
     }
     // The calls of a library's `malloc` go to the preload library's, which calls this one.
-    if is_program || !out.exports_malloc || reach == Reach::Running {
-        let own = families::own_allocator(|name| elf.symbols.iter().any(|symbol| symbol.name == name));
-        for symbol in &elf.symbols {
-            add(file, &elf, symbol, names, own, reach, &mut out);
-        }
+    let is_by_import = !is_program && out.exports_malloc && reach == Reach::FromStart;
+    let own = families::own_allocator(|name| elf.symbols.iter().any(|symbol| symbol.name == name));
+    for symbol in elf.symbols.iter().filter(|symbol| !is_by_import || names.is_unreplaced(&symbol.name)) {
+        add(file, &elf, symbol, names, own, reach, &mut out);
     }
+    out.is_by_import = is_by_import;
+    if is_by_import {
+        refuse_replaced(&elf, names, &mut out.functions);
+    }
+    let imports = elf.imports.iter().filter(|name| names.is_unreplaced(name));
+    out.imports = imports.map(|name| String::from_utf8_lossy(name).into_owned()).collect();
     if reach == Reach::Running && out.exports_malloc && !out.is_static {
         add_cache_flush(file, &elf, &mut out);
     }
@@ -137,6 +161,20 @@ fn drop_ambiguous(symbols: &mut Vec<Symbol>) {
     let all = symbols.clone();
     let is_other = |symbol: &Symbol, other: &Symbol| other.name == symbol.name && other.address != symbol.address;
     symbols.retain(|symbol| symbol.is_global || !all.iter().any(|other| is_other(symbol, other)));
+}
+
+/// Refuses functions that are at the address of one that heaptape's exports replace: its hook calls
+/// that one, and the call would count twice.
+fn refuse_replaced(elf: &ElfFile, names: &Names, functions: &mut [FileFunction]) {
+    let replaced: FxHashSet<u64> = elf
+        .symbols
+        .iter()
+        .filter(|symbol| symbol.is_global && names.is_replaced(&symbol.name))
+        .map(|symbol| symbol.address)
+        .collect();
+    for function in functions.iter_mut().filter(|function| replaced.contains(&function.address)) {
+        function.refusal = Some("it is the library's malloc or free, too, and their calls would count twice");
+    }
 }
 
 fn defines_malloc(elf: &ElfFile) -> bool {

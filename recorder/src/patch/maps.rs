@@ -88,21 +88,25 @@ impl Maps {
             last = last.max(next);
         }
         // The highest address in a gap below the mapping, or the lowest in one above it. The kernel
-        // places what is mapped next at the end of the largest gap, so there it is a lower one.
-        let below = gaps.iter().rev().filter(|(_, gap_end)| *gap_end <= start).find_map(|(gap, gap_end)| {
-            let at = gap_end
-                .checked_sub(bytes + MARGIN)
-                .filter(|at| *at >= *gap + MARGIN || *gap == MIN_ADDRESS && at >= gap)?;
-            let at = if gap_end - gap > MAX_DISTANCE { at.saturating_sub(FAR).max(lowest) } else { at };
-            (at >= lowest).then_some(at)
-        });
+        // places what is mapped next at the end of the largest gap, so there it is a lower one. A
+        // small gap between libraries comes after that: what is mapped next may fill it.
+        let below = |is_large: bool| {
+            let wanted = |gap: &&(u64, u64)| gap.1 <= start && (gap.1 - gap.0 > MAX_DISTANCE) == is_large;
+            gaps.iter().rev().filter(wanted).find_map(|(gap, gap_end)| {
+                let at = gap_end
+                    .checked_sub(bytes + MARGIN)
+                    .filter(|at| *at >= *gap + MARGIN || *gap == MIN_ADDRESS && at >= gap)?;
+                let at = if is_large { at.saturating_sub(FAR).max(lowest) } else { at };
+                (at >= lowest).then_some(at)
+            })
+        };
         let above = || {
             gaps.iter().filter(|(gap, _)| *gap >= end).find_map(|(gap, gap_end)| {
                 let at = gap + MARGIN;
                 (at + bytes + MARGIN <= *gap_end && at + bytes <= highest).then_some(at)
             })
         };
-        let at = below.or_else(above)?;
+        let at = below(true).or_else(|| below(false)).or_else(above)?;
         self.used.push((at, at + bytes));
         Some(at)
     }
@@ -139,6 +143,11 @@ bad line
         assert!(library < 0x7f00_0000_0000 && 0x7f00_0000_2000 - library < MAX_DISTANCE, "{library:x}");
         // The library and the area are mapped below it, before the range is used.
         assert!(0x7f00_0000_0000 - library > FAR, "{library:x}");
+        // A gap between libraries, which what is mapped next may fill, is not taken.
+        let library = "7f0000100000-7f0000102000 r-xp 00000000 fd:01 79 /lib/above.so\n";
+        let mut maps = Maps::parse(&format!("{TEXT}{library}"));
+        let at = maps.take_near(0x7f00_0010_0000, 0x7f00_0010_2000, 4096).unwrap_or(0);
+        assert!(at != 0 && at < 0x7f00_0000_0000 - FAR, "{at:x}");
         // There is no space below a mapping at the lowest address.
         let mut low = Maps::parse("10000-20000 r-xp 00000000 fd:01 77 /bin/low\n");
         assert_eq!(low.take_near(0x1_0000, 0x2_0000, 4096), Some(0x2_0000 + MARGIN));

@@ -2,7 +2,7 @@
 
 use super::description::OwnAllocator;
 use super::families::{
-    COMMON, GLIBC_INTERNAL, MARKS, MIMALLOC, NO_ALLOCATOR, OPERATORS, OWN_MALLOC, SNMALLOC, Shape, TCMALLOC,
+    COMMON, GLIBC_INTERNAL, MARKS, MIMALLOC, NO_ALLOCATOR, OPERATORS, OWN_MALLOC, SNMALLOC, Shape, TCMALLOC, UNREPLACED,
 };
 use rustc_hash::FxHashMap;
 use wire::patches::{self, Action, NO_ARGUMENT};
@@ -74,6 +74,19 @@ impl Names {
     /// Returns the meaning of a name.
     pub fn meaning(&self, name: &[u8]) -> Option<&Meaning> {
         self.meanings.get(name)
+    }
+
+    /// Returns whether heaptape exports the function, so that calls by name come to it anyway.
+    pub fn is_replaced(&self, name: &[u8]) -> bool {
+        let is_event = |shape: Shape| !matches!(shape.action, Action::Internal | Action::Replaced);
+        let is_own = |meaning: &Meaning| meaning.is_common && meaning.shape.is_some_and(is_event);
+        self.meaning(name).is_some_and(is_own) && !UNREPLACED.contains(&name)
+    }
+
+    /// Returns whether it is an allocator's function that heaptape does not export.
+    pub fn is_unreplaced(&self, name: &[u8]) -> bool {
+        let is_other = |meaning: &Meaning| !meaning.is_common && meaning.shape.is_some();
+        UNREPLACED.contains(&name) || self.meaning(name).is_some_and(is_other)
     }
 
     /// Returns all names, in no order.

@@ -67,6 +67,8 @@ pub struct ElfFile {
     pub code: Vec<CodeSegment>,
     /// The wanted functions, sorted, each once.
     pub symbols: Vec<Symbol>,
+    /// The wanted functions that the file takes from others, sorted.
+    pub imports: Vec<Vec<u8>>,
     /// Whether there is a full symbol table, and not only names for the loader.
     pub has_all_names: bool,
     /// Whether it is a static program: nothing loads it but the kernel.
@@ -156,7 +158,7 @@ pub fn find(file: &File, names: &Names, deadline: Instant) -> Result<ElfFile, Fa
             |section: &SectionHeader64<LittleEndian>| (section.sh_offset.get(ORDER), section.sh_size.get(ORDER));
         let candidates = candidates(file, range(strings), names, deadline)?;
         if !candidates.is_empty() {
-            symbols(file, range(section), &candidates, deadline, &mut found.symbols)?;
+            symbols(file, range(section), &candidates, deadline, &mut found)?;
         }
     }
     if !found.has_all_names {
@@ -166,6 +168,8 @@ pub fn find(file: &File, names: &Names, deadline: Instant) -> Result<ElfFile, Fa
     }
     found.symbols.sort();
     found.symbols.dedup_by(|again, first| again.name == first.name && again.address == first.address);
+    found.imports.sort();
+    found.imports.dedup();
     Ok(found)
 }
 
@@ -281,7 +285,7 @@ fn symbols(
     (offset, bytes): (u64, u64),
     candidates: &FxHashMap<u32, Vec<u8>>,
     deadline: Instant,
-    out: &mut Vec<Symbol>,
+    out: &mut ElfFile,
 ) -> Result<(), Fault> {
     const ENTRY: usize = size_of::<Sym64<LittleEndian>>();
     let starts: FxHashSet<u32> = candidates.keys().copied().collect();
@@ -303,13 +307,17 @@ fn symbols(
             let is_code = kind == elf::STT_FUNC.0 || kind == elf::STT_GNU_IFUNC.0;
             let address = symbol.st_value.get(ORDER);
             let Some(name) = candidates.get(&symbol.st_name.get(ORDER)) else { continue };
-            if !is_code || address == 0 || symbol.st_shndx.get(ORDER) == elf::SHN_UNDEF {
-                continue;
-            }
-            if out.len() >= MAX_FOUND {
+            if out.symbols.len() + out.imports.len() >= MAX_FOUND {
                 return Err(Fault::Invalid);
             }
-            out.push(Symbol {
+            if symbol.st_shndx.get(ORDER) == elf::SHN_UNDEF {
+                out.imports.push(name.clone());
+                continue;
+            }
+            if !is_code || address == 0 {
+                continue;
+            }
+            out.symbols.push(Symbol {
                 name: name.clone(),
                 address,
                 size: symbol.st_size.get(ORDER),

@@ -8,6 +8,7 @@ use crate::model::crossings::{Crossed, Crossing, Crossings};
 use crate::report::frames::{FrameJson, SourceLines, call_site, call_site_line, stack_json};
 use crate::symbols::Symbolizer;
 use crate::text::{Color, Screen, bytes, counted, shorten};
+use heaptape_formats::recording::Allocator;
 use heaptape_formats::tape::Entry;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -39,20 +40,25 @@ pub(super) struct CrossedJson<'a> {
 
 /// Returns the model for a process, if it has several allocators.
 pub(super) fn model(process: &Process, span: Span) -> Option<Crossings> {
-    let allocators = std::array::from_fn(|entry| number(entry as u8));
+    let allocators = std::array::from_fn(|entry| number(process, entry as u8));
     (!process.about.allocators.is_empty()).then(|| Crossings::new(allocators, span))
 }
 
 /// Returns the number of the allocator that an entry belongs to: 0 for the C library's, else one
-/// more than its number in the recording.
-fn number(entry: u8) -> Option<u8> {
+/// more than its number in the recording. A library that replaces the C library's has the same one
+/// for its other functions.
+fn number(process: &Process, entry: u8) -> Option<u8> {
     const MALLOC: u8 = Entry::Malloc as u8;
     const NEW_ARRAY: u8 = Entry::NewArray as u8;
     const FREE: u8 = Entry::Free as u8;
     const DELETE_ARRAY: u8 = Entry::DeleteArray as u8;
     match entry {
         MALLOC..=NEW_ARRAY | FREE..=DELETE_ARRAY => Some(0),
-        _ => Domain::of(entry).inside.map(|number| number + 1),
+        _ => {
+            let inside = Domain::of(entry).inside?;
+            let is_shared = |one: &Allocator| one.number == inside && one.shares_malloc;
+            Some(if process.about.allocators.iter().any(is_shared) { 0 } else { inside + 1 })
+        }
     }
 }
 
