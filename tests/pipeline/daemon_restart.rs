@@ -36,6 +36,11 @@ fn repeated_kills_under_load_keep_accounts_balanced() {
     until("all are over", || daemon.query(&["status"])["processes"] == 0);
     daemon.stop();
     balanced(&daemon);
+    let large = daemon.epochs(&["--program", "pairs"]);
+    assert!(
+        large.iter().any(|folder| folder.join("trace.mtrc.columns").is_file()),
+        "the default of compress: {large:?}"
+    );
 }
 
 /// A daemon that ends in good order passes its processes to the next one without a loss.
