@@ -70,7 +70,7 @@ const TRY_PAUSE: Duration = Duration::from_millis(2);
 /// The time in which a thread that may be in the library must stop.
 const LOOK_LIMIT: Duration = Duration::from_millis(50);
 /// What is printed of a process that was left while a thread was in the library.
-pub const STAYS_MAPPED: &str = "a thread is still in the library, which stays mapped and is not called any more";
+pub const STAYS_MAPPED: &str = "a thread may still be in the library, which stays mapped and is not called any more";
 /// What is printed of a process whose functions could not be restored.
 pub const STAYS_HOOKED: &str = "its functions are still hooked";
 
@@ -235,7 +235,9 @@ impl Target {
         self.stops.one = entered.stop;
         let Entered { client, mapping, area, .. } = entered;
         if let Err(error) = self.write_jumps(&mapping, starter).map(|stops| self.note(stops)) {
-            let _ = self.leave();
+            // If what traced was killed, some functions may be hooked already. The first error says
+            // why.
+            let _ = self.detach().and_then(|()| self.leave());
             return Err(error);
         }
         let statuses = &mapping.patches().patches;

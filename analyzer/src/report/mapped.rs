@@ -4,7 +4,7 @@
 use super::query::{Query, SiteDescription, group_sites};
 use crate::load::Process;
 use crate::symbols::Symbolizer;
-use crate::text::{Screen, bytes, count, counted};
+use crate::text::{Screen, bytes, count};
 use heaptape_formats::tape::{MAPPING_FLAG_BREAK, MAPPING_FLAG_SEGMENT, MappedRange, MappedRanges};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -116,7 +116,7 @@ pub(super) fn print(screen: &mut Screen, heading: &str, rows: &[MappedRow], top:
         .collect();
     screen.table(&["bytes", "ranges", "by", "mapped at"], &rows)?;
     if more > 0 {
-        screen.line(&format!("and {} more (--json)", counted(more as u64, "group")))?;
+        screen.line(&format!("and {} more (--json)", count(more as u64)))?;
     }
     Ok(())
 }

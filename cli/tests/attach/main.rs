@@ -8,6 +8,7 @@ use nix::unistd::Pid;
 use programs::{Attach, Running, RunsOn, answer, build, heaptape, wait_until};
 use std::io::BufRead;
 use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -215,6 +216,8 @@ fn process_survives_a_kill_at_each_step() {
             command.args(["attach", "-q", "--drop", "--for", "1ms", "-o"]).args([recording.as_os_str(), pid.as_ref()]);
             command.env("HEAPTAPE_TEST_KILL", format!("{step}{who}"));
             let output = command.output().expect("it starts");
+            // It is killed, or it says why the process is not attached.
+            assert!(output.status.signal().is_none_or(|signal| signal == Signal::SIGKILL as i32), "{output:?}");
             output.status.success() && !String::from_utf8_lossy(&output.stderr).contains("was killed")
         };
         let mut step = 1;

@@ -189,3 +189,11 @@ impl RunsOn {
         assert!(self.child.wait().expect("its end").success());
     }
 }
+
+impl Drop for RunsOn {
+    fn drop(&mut self) {
+        // After a failure it would run on for ever.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}

@@ -95,9 +95,9 @@ impl Maps {
             gaps.iter().rev().filter(wanted).find_map(|(gap, gap_end)| {
                 let at = gap_end
                     .checked_sub(bytes + MARGIN)
-                    .filter(|at| *at >= *gap + MARGIN || *gap == MIN_ADDRESS && at >= gap)?;
-                let at = if is_large { at.saturating_sub(FAR).max(lowest) } else { at };
-                (at >= lowest).then_some(at)
+                    .filter(|at| *at >= *gap + MARGIN || *gap == MIN_ADDRESS && at >= gap)
+                    .filter(|at| *at >= lowest)?;
+                Some(if is_large { at.saturating_sub(FAR).max(lowest) } else { at })
             })
         };
         let above = || {
@@ -148,6 +148,10 @@ bad line
         let mut maps = Maps::parse(&format!("{TEXT}{library}"));
         let at = maps.take_near(0x7f00_0010_0000, 0x7f00_0010_2000, 4096).unwrap_or(0);
         assert!(at != 0 && at < 0x7f00_0000_0000 - FAR, "{at:x}");
+        // The end of a large gap may be too far away to be reached.
+        let far = "7f0000100000-7f00fc000000 rw-p 00000000 00:00 0\n7f00fc001000-7f00fc002000 r-xp 00000000 fd:01 80 /lib/far.so\n";
+        let mut maps = Maps::parse(&format!("{TEXT}{far}"));
+        assert_eq!(maps.take_near(0x7f00_fc00_1000, 0x7f00_fc00_2000, 4096), Some(0x7f00_fc00_2000 + MARGIN));
         // There is no space below a mapping at the lowest address.
         let mut low = Maps::parse("10000-20000 r-xp 00000000 fd:01 77 /bin/low\n");
         assert_eq!(low.take_near(0x1_0000, 0x2_0000, 4096), Some(0x2_0000 + MARGIN));

@@ -10,6 +10,7 @@ use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
 use nix::time::ClockId;
 use nix::unistd::Pid;
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
 /// `PTRACE_EVENT_STOP`: the stop that `PTRACE_INTERRUPT` requests, and that of a stopped process.
@@ -147,7 +148,9 @@ struct Alarm {
 }
 
 thread_local! {
-    static TIMER: RefCell<Option<Timer>> = const { RefCell::new(None) };
+    // The end of the thread does not delete it: if the process that made it was killed, this
+    // process has no such timer.
+    static TIMER: RefCell<Option<ManuallyDrop<Timer>>> = const { RefCell::new(None) };
 }
 
 impl Alarm {
@@ -170,13 +173,13 @@ impl Drop for Alarm {
 
 /// Deletes the timer of the calling thread.
 pub fn forget_timer() {
-    TIMER.with_borrow_mut(|timer| drop(timer.take()));
+    TIMER.with_borrow_mut(|timer| timer.take().map(ManuallyDrop::into_inner));
 }
 
 fn set_timer(when: Expiration) -> bool {
     TIMER.with_borrow_mut(|timer| {
         if timer.is_none() {
-            *timer = new_timer();
+            *timer = new_timer().map(ManuallyDrop::new);
         }
         timer.as_mut().is_some_and(|timer| timer.set(when, TimerSetTimeFlags::empty()).is_ok())
     })
