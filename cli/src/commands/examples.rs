@@ -290,7 +290,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         "verify",
         &[
             ("heaptape verify run1", "check it, and print its accounting"),
-            ("heaptape verify $(heaptape epochs --last 3)", "check the newest epochs of a daemon"),
+            ("heaptape verify run1 run2", "check several; the exit status is the worst"),
             ("heaptape verify trace.mtrc", "check one file"),
         ],
     ),
