@@ -235,9 +235,10 @@ impl Target {
         self.stops.one = entered.stop;
         let Entered { client, mapping, area, .. } = entered;
         if let Err(error) = self.write_jumps(&mapping, starter).map(|stops| self.note(stops)) {
-            // If what traced was killed, some functions may be hooked already. The first error says
-            // why.
-            let _ = self.detach().and_then(|()| self.leave());
+            // If what traced was killed, some are hooked. The first error says why.
+            let is_hooked = self.plan.jumps().any(|jump| self.is_written(&jump));
+            let restored = if is_hooked { self.detach() } else { Ok(()) };
+            let _ = restored.and_then(|()| self.leave());
             return Err(error);
         }
         let statuses = &mapping.patches().patches;
@@ -471,16 +472,18 @@ impl Target {
         Ok(())
     }
 
-    /// Writes the functions' own bytes where the jumps are.
+    /// Writes the functions' own bytes where the jumps are. A module that is gone, or has its own
+    /// bytes, has none.
     fn restore(&self) -> Result<(), AttachError> {
-        for jump in self.plan.jumps() {
-            let mut bytes = [0; JUMP_BYTES];
-            // Where the module is gone, or has its own bytes, there is nothing to restore.
-            if self.memory.read(jump.address, &mut bytes).is_ok() && bytes == jump.bytes() {
-                self.memory.write(jump.address, jump.original()).map_err(AttachError::memory)?;
-            }
+        for jump in self.plan.jumps().filter(|jump| self.is_written(jump)) {
+            self.memory.write(jump.address, jump.original()).map_err(AttachError::memory)?;
         }
         Ok(())
+    }
+
+    fn is_written(&self, jump: &Jump<'_>) -> bool {
+        let mut bytes = [0; JUMP_BYTES];
+        self.memory.read(jump.address, &mut bytes).is_ok() && bytes == jump.bytes()
     }
 
     /// Returns whether a function has a jump to a hook of this library, of whichever recorder: the
