@@ -3,7 +3,7 @@
 
 use crate::Recording;
 use heaptape_formats::mtrc::{Record, Stream};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
@@ -139,9 +139,16 @@ pub fn hands_round(recording: &Recording, threads: u64, rounds: u64) -> u64 {
     let (mut pool, mut next) = (None, HashMap::<u64, u64>::new());
     // The address and step of each live allocation, and the number of each thread in the recording.
     let (mut live, mut numbers) = (HashMap::<u64, (u64, u64)>::new(), HashMap::<u64, u64>::new());
+    // The last steps: address, step, number of the thread.
+    let mut last = VecDeque::<[u64; 3]>::new();
     let mut made_by = |address: u64, step: u64, number: u64| {
+        last.push_back([address, step, number]);
+        last.drain(..last.len().saturating_sub(16));
         let known = *numbers.entry((step + address) % threads).or_insert(number);
-        assert_eq!(known, number, "step {step} of address {address} is that of another thread");
+        assert_eq!(
+            known, number,
+            "step {step} of address {address} is that of another of {threads} threads: {numbers:?}, after {last:?}"
+        );
     };
     while let Some(record) = stream.next().expect("a record") {
         match record {

@@ -28,6 +28,9 @@ const LAST_INDEX_LOG2: usize = 29;
 static INDEXES: [AtomicPtr<AtomicU64>; LAST_INDEX_LOG2 + 1] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; LAST_INDEX_LOG2 + 1];
 
+/// Number of bytes of a huge page.
+const HUGE_PAGE: usize = 2 << 20;
+
 const fn index_bytes(log2: u32) -> usize {
     size_of::<AtomicU64>() << log2
 }
@@ -105,9 +108,22 @@ pub fn thread_state(slot: u32, state_bytes: usize) -> Option<*mut u8> {
 pub fn index(log2: u32) -> Option<*mut AtomicU64> {
     let known = INDEXES.get(log2 as usize)?;
     if known.load(Acquire).is_null() {
-        known.store(wiped_later(index_bytes(log2))?.cast(), Release);
+        let (bytes, base) = (index_bytes(log2), wiped_later(index_bytes(log2))?);
+        if bytes >= HUGE_PAGE {
+            // Each lookup reads another page of it.
+            sys::advise(base, bytes, libc::MADV_HUGEPAGE);
+        }
+        known.store(base.cast(), Release);
     }
     Some(known.load(Acquire))
+}
+
+/// Returns the memory of an index that is not used any more. It stays mapped, and is all zeros.
+pub fn release_index(log2: u32) {
+    let index = INDEXES.get(log2 as usize).map_or(core::ptr::null_mut(), |index| index.load(Relaxed));
+    if !index.is_null() {
+        sys::advise(index.cast(), index_bytes(log2), libc::MADV_DONTNEED);
+    }
 }
 
 /// Unmaps all of it, in a process in which no thread uses it any more.

@@ -21,6 +21,7 @@
 //! while all before were equal. So each is the word of a live frame.
 
 use super::path_cache::PathCache;
+use super::table::Descent;
 use super::unwind::memory::{Memory, OwnStack};
 use super::unwind::other::{OtherStack, Pages};
 use super::unwind::walk::{self, Next};
@@ -406,10 +407,10 @@ fn store(stack_cache: &mut StackCache, base: usize, fresh: usize) -> u32 {
         stack_cache.note_saved(base.saturating_sub(1));
         return parent;
     }
-    let mut node = parent;
+    let (mut descent, mut node) = (Descent::from(parent), parent);
     let targets = stack_cache.frames[base..base + fresh].iter_mut().zip(&mut stack_cache.nodes[base..base + fresh]);
     for ((target, number), frame) in targets.zip(stack_cache.fresh[..fresh].iter().rev()) {
-        node = table::node(node, frame.address, frame.flags() & NODE_FLAGS);
+        node = descent.step(frame.address, frame.flags() & NODE_FLAGS);
         (*target, *number) = (*frame, node);
     }
     stack_cache.count = (base + fresh) as u32;

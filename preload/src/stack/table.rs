@@ -80,12 +80,52 @@ pub fn value(number: u32) -> NodeValue {
 
 const NODE_BITS: u32 = 28;
 
-/// Returns the node of (caller's node, address, flags), and appends it if it is new. If the table
-/// is full, the caller's node is returned, and the capture is counted.
+/// A walk down the tree, from a node to those of the frames inside it.
+#[derive(Clone, Copy)]
+pub struct Descent {
+    node: u32,
+    /// Whether this walk has appended the node, so that it has no children.
+    is_new: bool,
+}
+
+impl Descent {
+    /// Begins at a node; 0 is the empty stack.
+    #[inline(always)]
+    pub fn from(node: u32) -> Descent {
+        Descent { node, is_new: false }
+    }
+
+    /// Goes on to the node of (current node, address, flags), and appends it if it is new. Returns
+    /// its number. If the table is full, the descent stays where it is, and the capture is counted.
+    #[inline(always)]
+    pub fn step(&mut self, address: u64, flags: u32) -> u32 {
+        let value = NodeValue { parent: self.node, address, flags: flags | WRITTEN };
+        if !self.is_new {
+            if let Some(number) = successor(&value) {
+                self.node = number;
+                return number;
+            }
+            let hash = hash(&value);
+            match find(&value, hash) {
+                Ok(number) => self.node = number,
+                Err(probe) => *self = Descent { node: append(&value, hash, Some(probe)), is_new: true },
+            }
+        } else {
+            self.node = append(&value, hash(&value), None);
+        }
+        self.node
+    }
+}
+
+/// Returns the node of (caller's node, address, flags), and appends it if it is new.
 #[inline(always)]
 pub fn node(parent: u32, address: u64, flags: u32) -> u32 {
-    let value = NodeValue { parent, address, flags: flags | WRITTEN };
-    let hash = hash(&value);
+    Descent::from(parent).step(address, flags)
+}
+
+/// Looks for a node in the index. Returns its number, or the probe at which to insert it.
+#[inline(always)]
+fn find(value: &NodeValue, hash: u64) -> Result<u32, usize> {
     let (index, log2) = index_and_log2();
     let (start, mask) = ((hash >> (64 - log2)) as usize, (1usize << log2) - 1);
     for probe in 0..PROBES {
@@ -93,28 +133,39 @@ pub fn node(parent: u32, address: u64, flags: u32) -> u32 {
         // session lives; replaced indexes stay mapped too.
         let word = unsafe { (*index.add((start + probe) & mask)).load(Acquire) };
         if word == 0 {
-            return append(&value, hash, probe);
+            return Err(probe);
         }
         if word >> NODE_BITS == hash & ((1 << (64 - NODE_BITS)) - 1) {
             let number = (word & ((1 << NODE_BITS) - 1)) as u32;
             // Numbers in the index were claimed and written before. One of the parent process may
             // not be mapped in a child.
-            if session::node(number).is_some_and(|node| node.read() == value) {
-                return number;
+            if session::node(number).is_some_and(|node| node.read() == *value) {
+                return Ok(number);
             }
         }
     }
-    append(&value, hash, PROBES - 1)
+    Err(PROBES - 1)
+}
+
+/// Returns the node after the parent, if it is the wanted one. A walk appends the nodes of its new
+/// frames one after the other, so most of them are the successor of their parent, in the same cache
+/// line. The index is as large as the program has stacks, so each look at it is a cache miss.
+#[inline(always)]
+fn successor(value: &NodeValue) -> Option<u32> {
+    let number = value.parent + 1;
+    // Numbers up to the capacity are in the table; its segments are mapped as a whole.
+    let node = if number < CAPACITY.load(Relaxed) { session::node(number)? } else { return None };
+    (node.read() == *value).then_some(number)
 }
 
 #[cold]
 #[inline(never)]
-fn append(value: &NodeValue, hash: u64, probe: usize) -> u32 {
+fn append(value: &NodeValue, hash: u64, probe: Option<usize>) -> u32 {
     sys::aligned(|| append_aligned(value, hash, probe))
 }
 
 #[inline(always)]
-fn append_aligned(value: &NodeValue, hash: u64, probe: usize) -> u32 {
+fn append_aligned(value: &NodeValue, hash: u64, probe: Option<usize>) -> u32 {
     let Some(area) = session::area() else { return 0 };
     if settings().caller_only {
         // No walk looks up the rules of its object in this mode.
@@ -137,7 +188,11 @@ fn append_aligned(value: &NodeValue, hash: u64, probe: usize) -> u32 {
     let Some(node) = session::node(number) else { return full() };
     node.write(*value);
     let (index, log2) = index_and_log2();
-    insert(index, log2, hash, number, retired_index(index, log2, hash).unwrap_or(probe));
+    let entry = match probe {
+        Some(probe) => retired_index(index, log2, hash).unwrap_or(probe),
+        None => free_entry(index, log2, hash),
+    };
+    insert(index, log2, hash, number, entry);
     if number >= 1 << (log2 - 1) {
         grow(number + 1, log2);
     }
@@ -178,6 +233,14 @@ fn insert(index: *const AtomicU64, log2: u32, hash: u64, number: u32, probe: usi
     unsafe { (*index.add(entry)).store(hash << NODE_BITS | u64::from(number), Release) };
 }
 
+/// Returns the probe of the first free entry for a hash, or else the last one, which is replaced.
+fn free_entry(index: *const AtomicU64, log2: u32, hash: u64) -> usize {
+    let (start, mask) = ((hash >> (64 - log2)) as usize, (1usize << log2) - 1);
+    // SAFETY: masked, so inside the index.
+    let is_free = |probe: &usize| unsafe { (*index.add((start + probe) & mask)).load(Relaxed) } == 0;
+    (0..PROBES).find(is_free).unwrap_or(PROBES - 1)
+}
+
 /// Fills an index with all nodes that may be shared.
 fn fill(index: *const AtomicU64, log2: u32, nodes: u32) {
     for number in 1..nodes {
@@ -188,16 +251,12 @@ fn fill(index: *const AtomicU64, log2: u32, nodes: u32) {
             continue;
         }
         let hash = hash(&value);
-        let start = (hash >> (64 - log2)) as usize;
-        let mask = (1usize << log2) - 1;
-        // SAFETY: masked, so inside the index.
-        let free = (0..PROBES).find(|probe| unsafe { (*index.add((start + probe) & mask)).load(Relaxed) } == 0);
-        insert(index, log2, hash, number, free.unwrap_or(PROBES - 1));
+        insert(index, log2, hash, number, free_entry(index, log2, hash));
     }
 }
 
 /// Creates an index of twice the current size. The current one stays mapped for readers that still
-/// use it.
+/// use it, without its memory: they find no node there, and append another one.
 fn grow(nodes: u32, log2: u32) {
     let word = INDEX.load(Acquire);
     let max_entries = (CAPACITY.load(Relaxed) as usize).next_power_of_two() * 2;
@@ -213,6 +272,7 @@ fn grow(nodes: u32, log2: u32) {
         // node.
         fill(new, log2 + 1, nodes);
         INDEX.store(new as u64 | u64::from(log2 + 1), Release);
+        private::release_index(log2);
     }
     GROWING.store(false, Release);
 }
