@@ -1,5 +1,6 @@
 -- What is new in a build? Growth by call stack in bytes an hour and process, in each build of a program and in its other builds.
--- Stacks are compared by their names, since a new build has other addresses. Without a build in `asked`, all builds.
+-- Stacks are compared by their names, since a new build has other addresses. Without a build in `asked`, all builds. Growth counts
+-- that is beyond `elsewhere` by three standard errors of their difference (`error`), which sampled processes have.
 with spans as (
   select process, min(moment_ns) as first_ns, max(moment_ns) as last_ns from sites
   where pid > 0 and build <> '' group by process having min(moment_ns) < max(moment_ns)
@@ -14,17 +15,18 @@ hours as (
 names as (select stack, min(function) as function, min(folded) as folded from stacks group by stack),
 growth as (
   select program, build, function, folded,
-    sum(case when moment_ns = last_ns then live_bytes when moment_ns = first_ns then -live_bytes else 0 end) as bytes
+    sum(case when moment_ns = last_ns then live_bytes when moment_ns = first_ns then -live_bytes else 0 end) as bytes,
+    sum(case when moment_ns in (first_ns, last_ns) then power(cast(coalesce(live_error, 0) as double), 2) else 0 end) as variance
   from sites join spans on sites.process = spans.process left join names on sites.stack = names.stack
   group by program, build, function, folded
 ),
 rates as (
-  select growth.program, growth.build, function, folded, bytes, hours, hosts, processes
+  select growth.program, growth.build, function, folded, bytes, variance, hours, hosts, processes
   from growth join hours on growth.program = hours.program and growth.build = hours.build
 ),
 -- The other builds of the program, also those that do not have the stack.
 others as (
-  select one.program, one.build, one.folded, sum(coalesce(other.bytes, 0)) as bytes from rates one
+  select one.program, one.build, one.folded, sum(other.bytes) as bytes, sum(other.variance) as variance from rates one
   join rates other on other.program = one.program and other.folded = one.folded and other.build <> one.build
   group by one.program, one.build, one.folded
 ),
@@ -32,13 +34,19 @@ other_hours as (
   select one.program, one.build, sum(other.hours) as hours from hours one
   join hours other on other.program = one.program and other.build <> one.build
   group by one.program, one.build
+),
+rises as (
+  select rates.program, rates.build, hosts, processes, rates.bytes / rates.hours as rate,
+    coalesce(others.bytes, 0) / other_hours.hours as other_rate,
+    rates.variance / power(rates.hours, 2) + coalesce(others.variance, 0) / power(other_hours.hours, 2) as rate_variance,
+    function, rates.folded
+  from rates
+  join other_hours on rates.program = other_hours.program and rates.build = other_hours.build
+  left join others on rates.program = others.program and rates.build = others.build and rates.folded = others.folded
 )
-select rates.program, rates.build, hosts, processes, round(rates.bytes / rates.hours) as bytes_an_hour,
-  round(coalesce(others.bytes, 0) / other_hours.hours) as elsewhere, function, rates.folded
-from rates
-join other_hours on rates.program = other_hours.program and rates.build = other_hours.build
-left join others on rates.program = others.program and rates.build = others.build and rates.folded = others.folded
-cross join asked
-where rates.bytes > 0 and rates.build like concat(asked.build, '%')
-order by rates.bytes / rates.hours - coalesce(others.bytes, 0) / other_hours.hours desc
+select program, rises.build, hosts, processes, round(rate) as bytes_an_hour, round(other_rate) as elsewhere,
+  round(sqrt(rate_variance)) as error, function, folded
+from rises cross join asked
+where rate > 0 and rate - other_rate > 3 * sqrt(rate_variance) and rises.build like concat(asked.build, '%')
+order by rate - other_rate desc
 limit 20

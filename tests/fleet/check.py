@@ -1,6 +1,7 @@
 """Simulated hosts, each with a daemon and services of its own that record, mark a deploy and ship: the tables add up to the hosts' own
 reports, on DuckDB and on Spark, and the questions of packaging/fleet name the planted leak and the build that brought it. The same
-epochs go to object storage (moto) and by HTTPS. Called by `scripts/dev fleet`.
+epochs go to object storage (moto) and by HTTPS. Each tenth host records a trace, and each tenth one samples. Called by
+`scripts/dev fleet`.
 
   check.py HEAPTAPE ROOT [HOSTS]
 """
@@ -29,7 +30,18 @@ folder = tempfile.mkdtemp(prefix="heaptape-fleet-")
 tables = f"{folder}/tables"
 LEAKY = hosts // 2
 HOUR_NS = 3600 * 10**9
+QUESTIONS = ["growing", "builds", "deploys", "peak"]
+# The hosts' own reports count the same in each table.
+SUMS = "select host, cast(sum(live_bytes) as bigint) as live, cast(sum(live_blocks) as bigint) as blocks, cast(sum(allocated_bytes) as bigint) as allocated from {table} group by host"
+SUMMED = ["sites", "processes"]
 FIELDS = ["live_bytes", "live_blocks", "bytes_allocated"]
+# A host mostly waits for its service.
+AT_ONCE = 16
+begin = time.monotonic()
+
+
+def stage(what):
+    print(f"{time.monotonic() - begin:7.1f} s: {what}", flush=True)
 
 
 def run(*words, **more):
@@ -42,11 +54,11 @@ def equal(what, found, expected):
 
 
 def until(what, condition):
-    for _ in range(600):
-        if condition():
-            return
-        time.sleep(0.1)
-    raise SystemExit(f"{what}: not within a minute")
+    end = time.monotonic() + 120
+    while not condition():
+        if time.monotonic() > end:
+            raise SystemExit(f"{what}: not within two minutes")
+        time.sleep(0.2)
 
 
 for name, flags in {"old": [], "new": ["-DLEAK"]}.items():
@@ -79,12 +91,12 @@ def simulate(number):
 
     def serve(build, epochs):
         end = f"{home}/end"
-        mode = {"HEAPTAPE_MODE": "trace"} if number % 10 == 7 else {}
+        mode = {7: {"HEAPTAPE_MODE": "trace"}, 3: {"HEAPTAPE_MODE": "profile:1KiB"}}.get(number % 10, {})
         service = subprocess.Popen([f"{folder}/{build}/service", str(number), end], env=environment | mode)
         listed = lambda: json.loads(run(heaptape, "ctl", *control, "--json", "list"))
         until("a service", lambda: any(one["name"] == "service" and one["live_bytes"] > 100000 for one in listed()))
         for epoch in range(epochs):
-            time.sleep(0.5)
+            time.sleep(0.3)
             run(heaptape, "ctl", *control, *(["mark", "deploy-7"] if (build, epoch) == ("old", 1) else ["epoch"]))
         open(end, "w").close()
         service.wait()
@@ -108,12 +120,14 @@ def ship(number, to=tables, **more):
     return json.loads(run(heaptape, *words, **more))
 
 
-with concurrent.futures.ThreadPoolExecutor(4) as pool:
+with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
     truth = dict(enumerate(pool.map(simulate, range(hosts))))
-print(f"{hosts} hosts, {sum(map(len, truth.values()))} epochs")
+epochs = sum(map(len, truth.values()))
+stage(f"{hosts} hosts, {epochs} epochs")
 
-# Each host ships; some are killed while they do, and begin again.
-for number in range(hosts):
+
+def ship_all(number):
+    """A host ships. Some are killed while they do, and begin again."""
     if number % 5 == 0:
         words = [heaptape, "ship", "--to", tables, "--state", f"{folder}/host{number}/state", "--host", f"web{number}"]
         killed = subprocess.Popen(words, stdout=subprocess.DEVNULL, start_new_session=True)
@@ -123,10 +137,17 @@ for number in range(hosts):
     ship(number)
     again = ship(number)
     assert (again["epochs"], again["files"], again["waiting"]) == (0, 0, 0), again
+
+
+with concurrent.futures.ThreadPoolExecutor(4) as pool:
+    list(pool.map(ship_all, range(hosts)))
 files = sorted(str(path.relative_to(tables)) for path in pathlib.Path(tables).rglob("*") if path.is_file() and not path.name.startswith("."))
-equal("files", len(files), 4 * sum(map(len, truth.values())))
-size = sum(os.path.getsize(f"{tables}/{name}") for name in files)
-print(f"bytes of an epoch: {size // sum(map(len, truth.values()))}")
+equal("files", len(files), 4 * epochs)
+sizes = collections.Counter()
+for name in files:
+    sizes[name.split("/")[0]] += os.path.getsize(f"{tables}/{name}")
+# The daemon's epochs take an hour.
+stage(f"shipped; bytes of an epoch: {sum(sizes.values()) // epochs}: {({table: size // epochs for table, size in sizes.items()})}")
 
 # Without the ledger everything is there already.
 shutil.rmtree(f"{folder}/host1/state/shipped")
@@ -137,10 +158,8 @@ expected = {f"web{number}": [sum(values) for values in zip(*epochs.values())] fo
 db = duckdb.connect()
 db.execute(f"set variable tables = '{tables}'")
 db.execute(open(f"{root}/packaging/fleet/tables.sql").read())
-rows = db.execute("select host, sum(live_bytes)::bigint, sum(live_blocks)::bigint, sum(allocated_bytes)::bigint from sites group by host").fetchall()
-equal("DuckDB, sites", {host: list(values) for host, *values in rows}, expected)
-rows = db.execute("select host, sum(live_bytes)::bigint, sum(live_blocks)::bigint, sum(allocated_bytes)::bigint from processes group by host").fetchall()
-equal("DuckDB, processes", {host: list(values) for host, *values in rows}, expected)
+for table in SUMMED:
+    equal(f"DuckDB, {table}", {host: list(values) for host, *values in db.execute(SUMS.format(table=table)).fetchall()}, expected)
 equal("DuckDB, stacks without a name", db.execute("select count(*) from sites where stack <> 0 and stack not in (select stack from stacks)").fetchall(), [(0,)])
 
 
@@ -188,11 +207,12 @@ def judge(engine, ask):
     assert tuple(peak[0][key] for key in ["unix_s", "fleet_bytes", "fleet_hosts"]) == highest, (peak[:2], highest)
     assert len(peak) == 20 or sum(row["bytes"] for row in peak) == peak[0]["fleet_bytes"], peak
     print(f"{engine}: growing on {growing[0]['hosts']} hosts, new in {builds[0]['build'][:8]}, since {deploys[0]['deploy']}, peak {peak[0]['fleet_bytes']:,}")
-    return [growing, builds, deploys, peak]
+    return [growing, builds, deploys, peak]  # as in QUESTIONS
 
 
 run(sys.executable, f"{root}/tests/fleet/questions.py")
 answers = judge("DuckDB", duck)
+stage("DuckDB")
 
 # Object storage: moto's S3 server. HTTPS: a server that stores what is put, with a certificate of
 # its own authority.
@@ -267,16 +287,22 @@ shipped = json.loads(run(*words, env=os.environ | {"SSL_CERT_FILE": f"{folder}/c
 equal("HTTPS", (shipped["epochs"], shipped["waiting"], sorted(stored)), (len(truth[3]), 0, [f"/fleet/{name}" for name in files if "/host=web3/" in name]))
 equal("tokens", set(tokens), {"Bearer token-of-the-fleet"})
 
-# Spark: the same questions, by the job.
+stage("object storage and HTTPS")
+
+# Spark: the same questions, by one job.
 spark = f"{os.path.dirname(__import__('pyspark').__file__)}/bin/spark-submit"
 environment = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
-
-
-def sparkle(question):
-    with open(f"{folder}/spark.log", "a") as log:
-        text = run(spark, "--master", "local[2]", f"{root}/packaging/fleet/fleet.py", tables, "--question", question, "--json", env=environment, stderr=log)
-    return json.loads([line for line in text.splitlines() if line.startswith("{")][-1])["rows"]
-
-
-equal("Spark says the same", [[list(row.values()) for row in rows] for rows in judge("Spark", sparkle)], [[list(row.values()) for row in rows] for rows in json.loads(json.dumps(answers, default=int))])
+words = [spark, "--master", "local[2]", "--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=8", f"{root}/packaging/fleet/fleet.py", tables, "--json"]
+for table in SUMMED:
+    pathlib.Path(f"{folder}/{table}.sql").write_text(SUMS.format(table=table))
+for question in [f"{folder}/{table}.sql" for table in SUMMED] + QUESTIONS:
+    words += ["--question", question]
+with open(f"{folder}/spark.log", "a") as log:
+    lines = run(*words, env=environment, stderr=log).splitlines()
+answered = {found["question"]: found["rows"] for found in map(json.loads, (line for line in lines if line.startswith("{")))}
+stage("Spark")
+for table in SUMMED:
+    equal(f"Spark, {table}", {host: values for host, *values in map(dict.values, answered[f"{folder}/{table}.sql"])}, expected)
+equal("Spark says the same", [[list(row.values()) for row in rows] for rows in judge("Spark", answered.get)], [[list(row.values()) for row in rows] for rows in json.loads(json.dumps(answers, default=int))])
 shutil.rmtree(folder)
+stage("passed")

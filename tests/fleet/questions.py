@@ -12,12 +12,13 @@ SITE = "moment_ns bigint, stack bigint, live_bytes bigint, counted_ns bigint, pr
 
 
 def ask(question, rows, marks=((0, "first"),), has_errors=True, **variables):
-    """Returns the answer to a question from rows of (minute, stack, bytes, process, runs, error)."""
+    """Returns the answer to a question from rows of (minute, stack, bytes, process, runs, error) and a build, if that is not b1."""
     db = duckdb.connect()
     with tempfile.TemporaryDirectory() as folder:
         db.execute(f"create table sites ({SITE})")
-        for minute, stack, size, process, runs, error in rows:
-            db.execute("insert into sites values (?, ?, ?, 0, ?, ?, 7, 'shop', 'b1', 'h1', ?, 'd', ?)", [minute * MINUTE, stack, size, process, runs, f"r{minute}", error])
+        for minute, stack, size, process, runs, error, *build in rows:
+            build = (build or ["b1"])[0]
+            db.execute("insert into sites values (?, ?, ?, 0, ?, ?, 7, 'shop', ?, 'h1', ?, 'd', ?)", [minute * MINUTE, stack, size, process, runs, build, f"r{minute}", error])
         if not has_errors:
             db.execute("alter table sites drop live_error")
         db.execute("create table marks (moment_ns bigint, name varchar, host varchar, recording varchar, date varchar)")
@@ -68,6 +69,25 @@ def noise_of_samples_is_not_ranked():
     assert all(row["error"] > 0 for row in found if row["function"] == "f3") and found[1]["after"] == 300, found
     # Tables from before the column: all rises are ranked, as before.
     found = ask("deploys", rows, marks=[(60, "deploy-7")], has_errors=False)
+    assert [row["function"] for row in found] == ["f3", "f2", "f1"], found
+    # The same growth, by hosts. Its error is that of both ends of the process.
+    found = ask("growing", rows)
+    assert [row["function"] for row in found] == ["f3", "f1"], found
+    assert [(row["function"], row["hosts"], row["bytes"], row["error"]) for row in found] == [("f3", 1, 24_000, 2_828), ("f1", 1, 600, 0)], found
+    found = ask("growing", rows, has_errors=False)
+    assert [row["function"] for row in found] == ["f3", "f2", "f1"], found
+    # A build after another one: what grew in both is not new, nor what seems to by less than three
+    # errors of the difference. In two hours f2 grows by 8,000 more than in the other build, f3 by
+    # 48,000, f1 by 500, f4 as much. The error of the difference is 4,000 for f2 and f3.
+    rows = []
+    for process, build in enumerate(["b1", "b2"]):
+        for minute in (0, 120):
+            grown = [(1, 1000 + 500 * process, 0), (2, 8_000 * process, 2_000), (3, 48_000 * process, 2_000), (4, 90_000, 0)]
+            rows += [(minute + 120 * process, stack, 50_000 + (size if minute else 0), process + 1, 1, error, build) for stack, size, error in grown]
+    found = ask("builds", rows)
+    assert [row["function"] for row in found] == ["f3", "f1"], found
+    assert [(row["function"], row["build"], row["bytes_an_hour"], row["elsewhere"], row["error"]) for row in found] == [("f3", "b2", 24_000, 0, 2_000), ("f1", "b2", 750, 500, 0)], found
+    found = ask("builds", rows, has_errors=False)
     assert [row["function"] for row in found] == ["f3", "f2", "f1"], found
 
 
