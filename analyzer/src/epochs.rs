@@ -121,8 +121,9 @@ pub fn traces(state: &Path, query: &EpochQuery) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Returns the folders of the flight recording that a daemon keeps writing for a running process,
-/// which are in no epoch. The daemon removes the oldest one as soon as there is a newer one too
-/// many.
+/// which are in no epoch. The daemon may remove or move them as soon as they are listed:
+/// [`load::open_all`] finds what is left of them. List them before the epochs to which they may be
+/// moved.
 pub fn flight(state: &Path, user: u32, pid: u32) -> Vec<PathBuf> {
     let found = folders(&state.join(user.to_string()).join(FLIGHTS)).unwrap_or_default().into_iter();
     let is_own = |name: &str| name.split_once('.').is_some_and(|(number, _)| number.parse() == Ok(pid));

@@ -8,6 +8,7 @@ pub(crate) mod bare;
 pub(crate) mod chunk;
 mod clock;
 mod code_names;
+mod flight;
 pub(crate) mod imported;
 mod join;
 mod joined;
@@ -34,7 +35,7 @@ use heaptape_formats::recording::{self, CRASH_REPORT, PROFILE, RECORDING, TAPE, 
 use heaptape_formats::tape::journal::has_tape;
 use heaptape_formats::tape::{Codec, FILE_MAGIC, Source};
 use heaptape_formats::{Error, Format, ReadError, sniff};
-use running::{is_open_flight, is_written_now};
+use running::is_written_now;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -161,12 +162,19 @@ pub fn open(path: &Path) -> Result<Recording, Failure> {
 }
 
 /// Opens several recordings, folders or files. A process that has folders in several of them is in
-/// the last one only, with all its segments.
+/// the last one only, with all its segments. Segments of a flight recording that a daemon has
+/// removed since they were listed are left out.
 ///
 /// # Errors
-/// Those of [`open`].
+/// Those of [`open`], and an error if all paths were removed.
 pub fn open_all(paths: &[PathBuf]) -> Result<Vec<Recording>, Failure> {
-    let mut recordings = paths.iter().map(|path| open_separately(path)).collect::<Result<Vec<_>, _>>()?;
+    let mut recordings = Vec::with_capacity(paths.len());
+    for path in paths {
+        recordings.extend(flight::open_if_there(path, open_separately)?);
+    }
+    if let (true, Some(last)) = (recordings.is_empty(), paths.last()) {
+        return Err(io_failure(last, io::ErrorKind::NotFound.into()));
+    }
     join::join(&mut recordings);
     Ok(recordings)
 }
@@ -283,7 +291,7 @@ fn process_of_recording(folder: &Path) -> Result<Process, Failure> {
     let around = recording_around(folder);
     let is_written_now = around.is_some_and(|(dir, about)| is_written_now(&dir, &about));
     let mut process = opened_in_recording(folder)?;
-    if is_written_now || is_open_flight(folder) {
+    if is_written_now || flight::is_open(folder) {
         process.note_running();
     }
     Ok(process)

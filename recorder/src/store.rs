@@ -10,6 +10,7 @@
 
 mod unfinished;
 
+use crate::access::remove_segment;
 use crate::chunk_journal;
 use crate::files::{Failure, Files};
 use crate::profile_delta::ProfileDelta;
@@ -44,7 +45,7 @@ pub enum WriteJob {
     },
     /// Writes the last data of a segment, and reports the segment as stored.
     Finish(Box<SegmentEnd>),
-    /// Removes a folder with all its files.
+    /// Removes a segment of a flight recording.
     Remove(PathBuf),
 }
 
@@ -475,7 +476,7 @@ pub fn run(write_jobs: &Receiver<WriteJob>, spare: &Sender<Chunk>, stored_out: &
                 on_written
             }
             WriteJob::Remove(folder) => {
-                let _ = std::fs::remove_dir_all(folder);
+                remove_segment(&folder);
                 None
             }
         };

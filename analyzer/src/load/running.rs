@@ -3,7 +3,7 @@
 
 use super::Process;
 use crate::missing::Missing;
-use heaptape_formats::recording::{Exit, FLIGHTS, ProcessInfo, RECORDING, RESERVE, Recording, TAPE, is_epoch};
+use heaptape_formats::recording::{Exit, ProcessInfo, RECORDING, RESERVE, Recording, is_epoch};
 use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::time::Duration;
@@ -24,14 +24,6 @@ pub(super) fn is_written_now(dir: &Path, about: &Recording) -> bool {
         dir.canonicalize().is_ok_and(|dir| dir.file_name().is_some_and(|name| is_epoch(&name.to_string_lossy())));
     let written = std::fs::metadata(dir.join(RECORDING)).and_then(|file| file.modified());
     of_daemon && written.is_ok_and(|time| time.elapsed().is_ok_and(|age| age < MAX_AGE))
-}
-
-/// Returns whether a daemon writes this folder of a flight recording now. The folder is in no
-/// epoch, so only the age of the tape tells: a daemon writes it before it is read.
-pub(super) fn is_open_flight(folder: &Path) -> bool {
-    let is_flight = folder.parent().and_then(Path::file_name).is_some_and(|parent| parent == FLIGHTS);
-    let written = std::fs::metadata(folder.join(TAPE)).and_then(|file| file.modified());
-    is_flight && written.is_ok_and(|time| time.elapsed().is_ok_and(|age| age < MAX_AGE))
 }
 
 impl Process {

@@ -4,7 +4,8 @@ use crate::control::Control;
 use anyhow::anyhow;
 use heaptape_analyzer::epochs::{self, EpochQuery};
 use heaptape_recorder::daemon::protocol::{Entry, Identity, Process, Request, Response, Which};
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 /// Makes the daemon write the processes of a name, pid or label. Returns their folders, of all
 /// segments.
@@ -20,9 +21,7 @@ pub fn folders(which: &str, control: Option<PathBuf>) -> anyhow::Result<Vec<Path
         // read where it is: kept at each question, it would fill the disk.
         let which = Which(process.pid.to_string());
         let _ = control.ask(&Request::Snapshot { which, leaves_flights: true });
-        let query = EpochQuery { user: Some(process.uid), pid: Some(process.pid), ..EpochQuery::default() };
-        found.extend(epochs::find(&state, &query)?);
-        found.extend(epochs::flight(&state, process.uid, process.pid));
+        found.extend(recorded(&state, process)?);
     }
     if chosen.is_empty() {
         return Err(unknown(which));
@@ -30,6 +29,18 @@ pub fn folders(which: &str, control: Option<PathBuf>) -> anyhow::Result<Vec<Path
     if found.is_empty() {
         return Err(anyhow!("nothing is recorded of '{which}': its mode is off"));
     }
+    Ok(found)
+}
+
+/// Returns all folders of a process: those of its flight recording, and those in epochs.
+///
+/// # Errors
+/// When the state folder cannot be read.
+pub fn recorded(state: &Path, process: &Process) -> io::Result<Vec<PathBuf>> {
+    // Segments may be moved to an epoch meanwhile.
+    let mut found = epochs::flight(state, process.uid, process.pid);
+    let query = EpochQuery { user: Some(process.uid), pid: Some(process.pid), ..EpochQuery::default() };
+    found.extend(epochs::find(state, &query)?);
     Ok(found)
 }
 

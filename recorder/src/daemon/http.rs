@@ -34,8 +34,6 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time in which a profile must be made. It takes long on a machine that is short of CPU time or
 /// memory, where the profile may show the cause.
 const PROFILE_TIMEOUT: Duration = Duration::from_secs(180);
-/// Time in which a profile that could not be made is made once more.
-const RETRY_TIME: Duration = Duration::from_secs(10);
 /// Maximum size of a profile, in bytes.
 const MAX_PROFILE_BYTES: u64 = 64 << 20;
 /// Maximum number of profiles that are made at once.
@@ -194,10 +192,7 @@ impl Server {
         }
         let (server, running) = (Arc::clone(self), Arc::clone(profiles));
         let make = move || {
-            let start = Instant::now();
-            // The oldest segment of a flight recording may be removed while it is read.
-            let again = |why| if start.elapsed() < RETRY_TIME { server.profile(&program, question) } else { Err(why) };
-            let made = server.profile(&program, question).or_else(again);
+            let made = server.profile(&program, question);
             running.fetch_sub(1, Relaxed);
             let _ = match made {
                 Ok(profile) => answer(&mut stream, "200 OK", "application/octet-stream", &profile),

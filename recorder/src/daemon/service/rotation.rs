@@ -2,6 +2,7 @@
 //! are kept.
 
 use super::Service;
+use crate::access::remove_segment;
 use crate::clock;
 use crate::crash;
 use crate::daemon::archive::KeptFlight;
@@ -63,7 +64,7 @@ impl Service {
                 tracing::info!("the flight recording of a process that exited is kept in {}", epoch.dir.display());
                 Some(kept_now(&ended.cause()))
             } else {
-                folders.drain(..folders.len() - 1).for_each(|folder| drop(std::fs::remove_dir_all(folder)));
+                folders.drain(..folders.len() - 1).for_each(|folder| remove_segment(&folder));
                 None
             };
             let flight = KeptFlight { folders, symbols, kept, ended };
@@ -71,7 +72,7 @@ impl Service {
         } else if ended.exit != Exit::Running || !self.successor.takes_over() {
             // The next daemon continues with the flight recording of a process that runs. Of one
             // that was left it is over.
-            stored.segments.iter().for_each(|folder| drop(std::fs::remove_dir_all(folder)));
+            stored.segments.iter().for_each(|folder| remove_segment(folder));
         }
     }
 
