@@ -114,7 +114,7 @@ fn promtool(arguments: &[&str], input: &str) {
 #[test]
 fn metrics_are_read_by_prometheus_and_alerts_use_them() {
     let daemon =
-        Daemon::start(&["--clients", "2", "--mode", "profile", "--verdict-interval", "1s", "--snapshot", "1s"]);
+        Daemon::start(&["--clients", "3", "--mode", "profile", "--verdict-interval", "1s", "--snapshot", "1s"]);
     let start = |label: &str, mode: &str| {
         let mut command = daemon.command(&target::c("leaks_slowly"));
         command.env("HEAPTAPE_LABEL", label).env("HEAPTAPE_MODE", mode).args(["100000", "2", "5000"]);
@@ -126,9 +126,10 @@ fn metrics_are_read_by_prometheus_and_alerts_use_them() {
     };
     let strange = start("a\"b\\c\nd", "profile");
     let flight = start("flown", "flight");
-    until("both are served", || daemon.list("leaks_slowly").len() == 2);
-    let third = start("third", "profile");
-    until("the third is refused", || daemon.query(&["status"])["budgets_hit"]["clients"] == 1);
+    let dormant = start("dormant", "off");
+    until("all are served", || daemon.list("leaks_slowly").len() == 3);
+    let fourth = start("fourth", "profile");
+    until("the fourth is refused", || daemon.query(&["status"])["budgets_hit"]["clients"] == 1);
     until("memory is seen", || read().0.values("heaptape_program_resident_bytes", "flown") > vec![100_000.0]);
     daemon.query(&["snapshot"]);
     until("it is written", || read().0.values("heaptape_last_write_timestamp_seconds", "") > vec![1.0]);
@@ -143,13 +144,17 @@ fn metrics_are_read_by_prometheus_and_alerts_use_them() {
     let kept = metrics.values("heaptape_flight_kept_timestamp_seconds", "label=\"flown\",cause=\"request\"");
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time").as_secs_f64();
     assert!(kept.len() == 1 && (now - kept[0]).abs() < 120.0, "{kept:?} {now}");
-    // What the program holds is judged; the sum of the verdicts is about what is live.
+    // What the programs hold is judged, also of a flight recording. The sum of the verdicts is
+    // about what is live.
     let suspect = r#"program="leaks_slowly",label="a\"b\\c\nd",verdict=""#;
     let site = r#"program="leaks_slowly",label="a\"b\\c\nd",site=""#;
-    until("it is judged", || {
+    let flown = suspect.replace(r#"a\"b\\c\nd"#, "flown");
+    until("they are judged", || {
         let now = read().0;
         now.values("heaptape_program_site_live_bytes", site).iter().any(|bytes| *bytes > 0.0)
-            && now.values("heaptape_program_suspect_bytes", suspect).iter().sum::<f64>() > 0.0
+            && [suspect, flown.as_str()]
+                .iter()
+                .all(|labels| now.values("heaptape_program_suspect_bytes", labels).iter().sum::<f64>() > 0.0)
     });
     let (metrics, text) = read();
     promtool(&["check", "metrics"], &text);
@@ -157,12 +162,15 @@ fn metrics_are_read_by_prometheus_and_alerts_use_them() {
     assert_eq!((verdicts("growing").len(), verdicts("slow").len()), (1, 1), "{text}");
     let sites: Vec<&String> = metrics.series.keys().filter(|series| series.contains(site)).collect();
     assert!(sites.len() <= 5 && sites.iter().any(|series| series.contains("function=\"keeps\"")), "{sites:?}");
-    // Nothing is known of the flight recording.
+    assert_eq!(metrics.values("heaptape_flights_kept_total", ""), [1.0], "the verdicts keep none: {text}");
+    // Nothing is known of a process in mode off, which is named.
+    let unjudged = r#"label="dormant",reason="mode-off""#;
+    assert_eq!(metrics.values("heaptape_program_unjudged_processes", unjudged), [1.0], "{text}");
     assert!(metrics.values("heaptape_unjudged_processes", "") >= vec![1.0], "{text}");
-    assert!(metrics.values("heaptape_program_suspect_bytes", "flown").is_empty(), "{text}");
+    assert!(metrics.values("heaptape_program_suspect_bytes", "dormant").is_empty(), "{text}");
     // Counters of ended processes stay.
     let before = metrics;
-    drop((strange, flight, third));
+    drop((strange, flight, dormant, fourth));
     until("all are over", || daemon.query(&["status"])["processes"] == 0);
     until("all are written", || daemon.query(&["status"])["own"]["parts_ending"] == 0.0);
     let (after, _) = read();

@@ -4,10 +4,9 @@
 use super::live;
 use crate::Outcome;
 use crate::control::Control;
-use heaptape_analyzer::epochs::{self, EpochQuery};
 use heaptape_analyzer::report::suspects::{self, Suspect, Suspects};
-use heaptape_recorder::daemon::protocol::Process;
-use heaptape_recorder::daemon::verdicts::{Judged, JudgedProgram, JudgedSite, MAX_PROGRAMS, MAX_SITES};
+use heaptape_recorder::daemon::protocol::{Process, Request, Which};
+use heaptape_recorder::daemon::verdicts::{Judged, JudgedProgram, JudgedSite, MAX_PROGRAMS, MAX_SITES, Unjudged};
 use heaptape_recorder::options::Mode;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -25,6 +24,7 @@ const MAX_BYTES: u64 = 64 << 20;
 struct Sums {
     verdicts: BTreeMap<String, u64>,
     sites: BTreeMap<i64, Suspect>,
+    unjudged: BTreeMap<Unjudged, u64>,
 }
 
 impl Sums {
@@ -50,19 +50,22 @@ impl Sums {
 /// # Errors
 /// When no daemon answers.
 pub fn print(control: Option<PathBuf>) -> anyhow::Result<Outcome> {
-    let (state, mut served) = live::chosen("all", &Control::at(control))?;
+    let control = Control::at(control);
+    let (state, mut served) = live::chosen("all", &control)?;
     // Where there is not enough time for all, those that hold most are judged.
     served.sort_by_key(|process| Reverse(process.live_bytes));
     let (start, mut unjudged) = (Instant::now(), 0);
     let mut programs: BTreeMap<(String, String), Sums> = BTreeMap::new();
     for process in served {
-        let folders = if start.elapsed() < MAX_TIME { folders(&state, &process) } else { Vec::new() };
-        let size: u64 = folders.iter().map(|folder| size(folder)).sum();
-        // A process that has just started, or ended, has no files yet, or no more.
-        let judged = (!folders.is_empty() && size <= MAX_BYTES).then(|| suspects::find(&folders, MAX_SITES).ok());
-        match judged.flatten() {
-            Some(found) => programs.entry((process.name, process.label)).or_default().add(found),
-            None => unjudged += 1,
+        let judged =
+            if start.elapsed() < MAX_TIME { judge(&state, &control, &process) } else { Err(Unjudged::ForWantOfTime) };
+        let sums = programs.entry((process.name, process.label)).or_default();
+        match judged {
+            Ok(found) => sums.add(found),
+            Err(reason) => {
+                *sums.unjudged.entry(reason).or_default() += 1;
+                unjudged += 1;
+            }
         }
     }
     let mut ranked: Vec<(u64, JudgedProgram)> = programs.into_iter().map(program).collect();
@@ -80,21 +83,37 @@ fn program(((program, label), sums): ((String, String), Sums)) -> (u64, JudgedPr
     let weight = sites.iter().fold(0, |sum: u64, site| sum.saturating_add(site.weight));
     let site = |Suspect { stack, function, bytes, .. }| JudgedSite { stack, function, live_bytes: bytes };
     let sites = sites.into_iter().map(site).collect();
-    (weight, JudgedProgram { program, label, verdicts: sums.verdicts, sites })
+    (weight, JudgedProgram { program, label, verdicts: sums.verdicts, sites, unjudged: sums.unjudged })
 }
 
-/// Returns the folders in which a process is recorded. A profile counts on in each segment; of a
-/// trace all segments are needed.
-fn folders(state: &Path, process: &Process) -> Vec<PathBuf> {
+/// Judges what a process holds.
+///
+/// # Errors
+/// Why it cannot be judged.
+fn judge(state: &Path, control: &Control, process: &Process) -> Result<Suspects, Unjudged> {
     let is_in = |mode: Mode| process.mode.starts_with(mode.name());
-    if is_in(Mode::Profile) {
-        return vec![PathBuf::from(&process.folder)];
+    if is_in(Mode::Off) {
+        return Err(Unjudged::ModeOff);
     }
-    if !is_in(Mode::Trace) {
-        return Vec::new();
+    let folders = if is_in(Mode::Profile) {
+        // A profile counts on in each segment; of events all segments are needed.
+        vec![PathBuf::from(&process.folder)]
+    } else {
+        if is_in(Mode::Flight) {
+            // It is read where it is, and is not kept. Without an answer an older state is judged.
+            let which = Which(process.pid.to_string());
+            let _ = control.ask(&Request::Snapshot { which, leaves_flights: true });
+        }
+        live::recorded(state, process).unwrap_or_default()
+    };
+    if folders.iter().map(|folder| size(folder)).sum::<u64>() > MAX_BYTES {
+        return Err(Unjudged::TooLarge);
     }
-    let query = EpochQuery { user: Some(process.uid), pid: Some(process.pid), ..EpochQuery::default() };
-    epochs::find(state, &query).unwrap_or_default()
+    // A process that has just started, or ended, has no files yet, or no more.
+    if !folders.iter().any(|folder| size(folder) > 0) {
+        return Err(Unjudged::NothingWritten);
+    }
+    suspects::find(&folders, MAX_SITES).map_err(|_| Unjudged::Unreadable)
 }
 
 /// Returns the size of the files in a folder.

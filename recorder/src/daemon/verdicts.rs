@@ -25,14 +25,42 @@ pub const MAX_SITES: usize = 5;
 /// Maximum number of verdicts of a program.
 const MAX_VERDICTS: usize = 16;
 
+/// Why there is no verdict about a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unjudged {
+    /// The process is in mode `off`, so nothing is known of what it holds.
+    ModeOff,
+    /// The events of the process take more space than is read each time.
+    TooLarge,
+    /// Other processes, which hold more, took all the time.
+    ForWantOfTime,
+    /// The process has just started, or ended.
+    NothingWritten,
+    /// The files of the process cannot be read, or their sums do not count frees.
+    Unreadable,
+}
+
+impl Unjudged {
+    /// Returns the value of the label `reason`.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Unjudged::ModeOff => "mode-off",
+            Unjudged::TooLarge => "too-large",
+            Unjudged::ForWantOfTime => "for-want-of-time",
+            Unjudged::NothingWritten => "nothing-written",
+            Unjudged::Unreadable => "unreadable",
+        }
+    }
+}
+
 /// What `heaptape daemon --print-verdicts` prints.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Judged {
     /// The programs, those with the worst call sites first.
     pub programs: Vec<JudgedProgram>,
-    /// Number of processes of which nothing is known: they are being recorded in another mode, or
-    /// there was no time for them.
+    /// Number of processes without a verdict, also of programs that are not listed.
     pub unjudged: u64,
 }
 
@@ -48,6 +76,8 @@ pub struct JudgedProgram {
     pub verdicts: BTreeMap<String, u64>,
     /// The most suspect call sites, worst first.
     pub sites: Vec<JudgedSite>,
+    /// Number of processes without a verdict, by reason.
+    pub unjudged: BTreeMap<Unjudged, u64>,
 }
 
 /// What the processes of a program hold of one call site.
@@ -112,12 +142,12 @@ impl Verdicts {
     }
 
     /// Returns the metrics by program.
-    pub fn labeled(&self) -> [LabeledMetric; 2] {
+    pub fn labeled(&self) -> [LabeledMetric; 3] {
         let known = lock(&self.known);
         let labels = |program: &JudgedProgram| -> Labels {
             vec![("program", program.program.clone()), ("label", program.label.clone())]
         };
-        let (mut verdicts, mut sites): (BTreeMap<Labels, f64>, BTreeMap<Labels, f64>) = Default::default();
+        let [mut verdicts, mut sites, mut unjudged]: [BTreeMap<Labels, f64>; 3] = Default::default();
         for program in known.judged.programs.iter().take(MAX_PROGRAMS) {
             for (verdict, bytes) in program.verdicts.iter().take(MAX_VERDICTS) {
                 let mut labels = labels(program);
@@ -128,6 +158,11 @@ impl Verdicts {
                 let mut labels = labels(program);
                 labels.extend([("site", site.stack.to_string()), ("function", site.function.clone())]);
                 sites.insert(labels, site.live_bytes as f64);
+            }
+            for (why, processes) in &program.unjudged {
+                let mut labels = labels(program);
+                labels.push(("reason", why.reason().into()));
+                unjudged.insert(labels, *processes as f64);
             }
         }
         [
@@ -140,6 +175,11 @@ impl Verdicts {
                 "program_site_live_bytes",
                 "Live bytes of the most suspect call sites, by the number of their stack",
                 sites.into_iter().collect(),
+            ),
+            LabeledMetric::gauge(
+                "program_unjudged_processes",
+                "Processes without a verdict, by reason",
+                unjudged.into_iter().collect(),
             ),
         ]
     }
@@ -156,7 +196,7 @@ impl Verdicts {
             OwnMetric::counter("verdict_failures_total", "Attempts to judge that failed", known.failures as f64),
             OwnMetric::gauge(
                 "unjudged_processes",
-                "Processes without a verdict: in mode off or flight, with large traces, or for want of time",
+                "Processes without a verdict, of all programs",
                 known.judged.unjudged as f64,
             ),
         ]
@@ -200,9 +240,10 @@ mod tests {
             program: format!("p{number}"),
             verdicts: (0..40).map(|verdict| (format!("v{verdict:02}"), verdict)).collect(),
             sites: (1..=40).map(site).collect(),
+            unjudged: [(Unjudged::ModeOff, 2), (Unjudged::TooLarge, 1)].into(),
             ..JudgedProgram::default()
         };
-        let judged = Judged { programs: (0..400).map(program).collect(), unjudged: 3 };
+        let judged = Judged { programs: (0..400).map(program).collect(), unjudged: 1200 };
         assert_eq!(print(&serde_json::to_string(&judged).expect("JSON")), None);
         assert!(print("nothing").is_some());
         let all = metrics::text(&Programs::default(), std::iter::empty(), &verdicts.metrics(), &verdicts.labeled());
@@ -210,8 +251,11 @@ mod tests {
         assert_eq!(rows("program_suspect_bytes"), MAX_PROGRAMS * MAX_VERDICTS);
         assert_eq!(rows("program_site_live_bytes"), MAX_PROGRAMS * MAX_SITES);
         assert!(all.contains("{program=\"p1\",label=\"\",site=\"2\",function=\"f\\\"\\n\"} 7\n"), "{all}");
+        assert_eq!(rows("program_unjudged_processes"), MAX_PROGRAMS * 2);
+        assert!(all.contains("{program=\"p1\",label=\"\",reason=\"mode-off\"} 2\n"), "{all}");
         assert!(
-            all.contains("\nheaptape_verdict_failures_total 1\n") && all.contains("\nheaptape_unjudged_processes 3\n")
+            all.contains("\nheaptape_verdict_failures_total 1\n")
+                && all.contains("\nheaptape_unjudged_processes 1200\n")
         );
     }
 }
