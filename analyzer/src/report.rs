@@ -20,7 +20,7 @@ pub mod inclusive;
 pub mod json;
 pub mod leaks;
 pub mod lifetimes;
-mod mapped;
+pub(crate) mod mapped;
 mod mapping_filter;
 pub mod peak;
 pub mod profile_names;

@@ -108,7 +108,10 @@ fn counts(process: &Process) -> String {
         writeln!(text, "  {name} {value}").unwrap();
     }
     if process.tape.mappings.is_known() {
-        writeln!(text, "  mapped_bytes {}", process.tape.mappings.sums.mapped_bytes).unwrap();
+        let sums = process.tape.mappings.sums;
+        let (mapped, reserved, inherited) = (sums.mapped_bytes, sums.reserved_bytes, sums.inherited_bytes);
+        writeln!(text, "  mapped_bytes {mapped}\n  reserved_bytes {reserved}\n  inherited_mapped_bytes {inherited}")
+            .unwrap();
     }
     text
 }

@@ -84,11 +84,13 @@ pub fn find(scope: Scope, at_start: bool, wanted: &mut [Wanted]) {
     }
 }
 
-/// Looks up the next definitions of a few names, and stores them; null for those without one. One
-/// copy serves all lists.
+/// The most names of a list of [`find_next`].
+pub const MOST: usize = 10;
+
+/// Looks up the next definitions of at most [`MOST`] names, and stores them; null for those without
+/// one. One copy serves all lists.
 #[inline(never)]
 pub fn find_next(names: &[&'static CStr], targets: &[AtomicPtr<c_void>]) {
-    const MOST: usize = 9;
     let mut wanted = [const { Wanted::new(c"") }; MOST];
     let wanted = &mut wanted[..names.len().min(MOST)];
     for (wanted, name) in wanted.iter_mut().zip(names) {

@@ -14,7 +14,7 @@ mod policy;
 
 use crate::cgroup;
 use crate::clock::Clock;
-use crate::options::{Mode, Options};
+use crate::options::Options;
 use crate::readiness;
 use crate::static_program::Follow;
 use crate::sys::{self, Mapping};
@@ -592,7 +592,7 @@ fn prepare(mapping: &Mapping, params: Params, options: &Options, clock: Clock) {
     header.free_stacks.store(options.free_stacks.into(), Relaxed);
     header.max_frames.store(options.max_frames.min(limits::MAX_FRAMES as u32), Relaxed);
     header.sample_bytes.store(options.sample_bytes, Relaxed);
-    header.record_mappings.store(u32::from(options.mode != Mode::Off), Relaxed);
+    header.record_mappings.store(options.mode.mapping_calls(), Relaxed);
     header.nodes_used.0.store(1, Relaxed);
     header.state.store(LIVE, Relaxed);
     header.magic.store(MAGIC, Release);

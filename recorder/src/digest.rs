@@ -102,9 +102,12 @@ pub fn run(queues: &Queues) {
             }
             Some(Message::Inherit { child, parent, tick }) => {
                 let gone = ended.iter_mut().map(|(_, recording)| recording).find(|recording| recording.id() == parent);
-                let inheritance = recordings.get_mut(&parent).or(gone).map(|parent| parent.inheritance_at(tick));
+                let parent = recordings.get_mut(&parent).or(gone);
+                let (blocks, mapped) =
+                    parent.map(|parent| (parent.inheritance_at(tick), parent.mapped_at(tick))).unwrap_or_default();
                 if let Some(recording) = recordings.get_mut(&child) {
-                    recording.inherit(inheritance.unwrap_or_default());
+                    recording.inherit(blocks);
+                    recording.inherit_mappings(&mapped);
                 }
             }
             Some(Message::PrepareFork { parent, tick }) => {

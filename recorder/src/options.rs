@@ -117,6 +117,12 @@ impl Mode {
         }
     }
 
+    /// Returns which calls that map memory are recorded in this mode, as the header of the area
+    /// says it ([`wire::Header::record_mappings`]).
+    pub const fn mapping_calls(self) -> u32 {
+        if matches!(self, Mode::Off) { 0 } else { wire::mapping::RECORD_ALL }
+    }
+
     /// Returns whether events are written in this mode.
     pub const fn has_events(self) -> bool {
         matches!(self, Mode::Trace | Mode::Flight)

@@ -1,6 +1,7 @@
 //! The digest of one process: translates ordered records to trace, tape and profile.
 
 mod annotated;
+mod carried_mappings;
 mod carried_over;
 mod code;
 mod counts;
@@ -19,6 +20,7 @@ mod symbols;
 mod threads;
 mod view;
 
+pub use carried_mappings::path_of as carried_mappings_file;
 pub use growth::SiteGrowth;
 pub use segments::ProcessCommand;
 pub use view::{View, ViewFrame, ViewSite};

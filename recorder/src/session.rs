@@ -204,6 +204,10 @@ stats! {
     growing,
     /// Number of threads seen.
     threads,
+    /// Bytes that the program has mapped itself and may use, with those of its parent.
+    mapped,
+    /// Bytes of addresses that it has only reserved.
+    reserved,
     /// Estimated memory of the digest for this process, in bytes.
     memory,
 }

@@ -2,8 +2,9 @@
 """Plain, heaptape and (where it is installed) heaptrack in turn, workload by workload, round by round; medians with least and most.
 
 The traced process is measured from outside (measure.c): its CPU is that of the process and the children that it waited for, its end a
-moment of the monotonic clock. Of the recorder's side the largest resident set is read from /proc while it runs. heaptrack runs as its
-own script runs it: library, pipe, interpreter, compressor; it does not follow children.
+moment of the monotonic clock. Of the recorder's side the largest resident set is read from /proc while it runs; its CPU is that of all processes of
+a run without the traced ones. heaptrack runs as its own script runs it: library, pipe, interpreter, compressor; it does not follow children.
+Of the workload `mappings` the calls that map and unmap memory count as events.
 
 With --modes also sampled (each 512 KiB) and dormant: the library without a recorder. Their cost is divided by the events of the full
 recording.
@@ -12,7 +13,7 @@ recording.
 
 usage: run.py [compare] [--rounds N] [--quick] [--only NAME,…] [--modes full,sampled,dormant] [--json FILE] [--no-heaptrack]
               [--history FILE] [--release NAME]"""
-import argparse, json, os, shutil, signal, statistics, subprocess, sys, tempfile, threading, time
+import argparse, json, os, resource, shutil, signal, statistics, subprocess, sys, tempfile, threading, time
 import compare
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -40,6 +41,8 @@ def build(place):
     trees, pairs_program = os.path.join(place, "trees"), os.path.join(place, "pairs")
     for source, built in (("trees.cpp", trees), ("pairs.cpp", pairs_program)):
         subprocess.run(["g++", "-std=c++17", *flags, os.path.join(HERE, source), "-o", built], check=True)
+    mappings = os.path.join(place, "mappings")
+    subprocess.run(["gcc", *flags, os.path.join(HERE, "mappings.c"), "-o", mappings], check=True)
     subprocess.run(["gcc", "-O2", os.path.join(HERE, "measure.c"), "-o", os.path.join(place, "measure")], check=True)
     cargo = ["cargo", "build", "--quiet", "--release"]
     # A command that the environment names is measured as it is.
@@ -70,6 +73,7 @@ def build(place):
         ("C pairs", [pairs_program, pairs, "malloc"], None, {}, False),
         ("C++ pairs", [pairs_program, pairs, "new"], None, {}, False),
         ("C++ pairs of arrays", [pairs_program, pairs, "array"], None, {}, False),
+        ("mappings", [mappings, str(500_000 // scale), "16"], None, {}, False),
         ("C++ trees", [trees, rounds, "1"], None, {}, False),
         ("C++ trees, 4 threads", [trees, rounds, "4"], None, {}, False),
         ("sqlite3", ["sqlite3", ":memory:"], bulk, {}, False),
@@ -111,6 +115,12 @@ def watch(roots, below, stop, peaks):
         stop.wait(0.005)
 
 
+def children_cpu():
+    """CPU time of all processes that have ended below this one."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def size(path):
     return sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names)
 
@@ -143,7 +153,7 @@ def run(tool, workload, place):
         helpers.append(subprocess.Popen(["sh", "-c", shell], stderr=subprocess.DEVNULL))
         command = measured + ["env", f'LD_PRELOAD={HEAPTRACK["library"]}', f"DUMP_HEAPTRACK_OUTPUT={pipe}"] + words
     with open(stdin or os.devnull, "rb") as given, open(os.path.join(place, "error"), "w+b") as error:
-        start = time.monotonic()
+        start, before = time.monotonic(), children_cpu()
         process = subprocess.Popen(command, stdin=given, stdout=subprocess.DEVNULL, stderr=error, env=environment, cwd=place, start_new_session=True)
         peaks, stop = {}, threading.Event()
         # What /proc says costs time itself: only the recorder's own processes are watched.
@@ -172,6 +182,7 @@ def run(tool, workload, place):
         used = json.load(file)
     out = {
         "wall": end - start, "program_wall": used["wall"], "cpu": used["user"] + used["system"], "rss_kib": used["rss_kib"],
+        "recorder_cpu": max(0.0, children_cpu() - before - used["user"] - used["system"]),
         "return_after": end - used["end"], "recorder_kib": sum(peaks.values()), "bytes": size(record),
     }
     if tool == "heaptrack":
@@ -181,6 +192,12 @@ def run(tool, workload, place):
         images = [p for p in json.loads(said)["processes"] if not p["exe"].endswith("/measure")]
         out["events"] = sum(p["emitted_events"] for p in images)
         out["lost"] = sum(p["lost_events"] for p in images)
+        if name == "mappings":
+            # Each range is mapped and unmapped.
+            out["events"] = sum(2 * p["mappings"]["calls"] for p in images if "mappings" in p)
+        residents = [p["resident"] for p in images if "resident" in p]
+        out["snapshots"] = sum(one["snapshots"] for one in residents)
+        out["snapshots_ms"] = sum(one["read_ns"] for one in residents) / 1e6
     shutil.rmtree(record, ignore_errors=True)
     return out
 
@@ -210,19 +227,23 @@ def row(name, tool, runs, plain, events):
         "plain_mib": statistics.median([run["rss_kib"] for run in plain]) / 1024,
         "recorder_mib": statistics.median([run["recorder_kib"] for run in runs]) / 1024,
         "return_after": middle(runs, "return_after"),
+        "recorder_cpu": statistics.median([run["recorder_cpu"] for run in runs]),
+        "snapshots": statistics.median([run.get("snapshots", 0) for run in runs]),
+        "snapshots_ms": statistics.median([run.get("snapshots_ms", 0.0) for run in runs]),
         "lost": max((run.get("lost", 0) for run in runs)),
     }
 
 
 def table(rows):
     lines = [
-        "| workload | tool | events | ns an event | wall ratio | CPU ratio | M events/s | bytes/event | program MiB (plain) | recorder MiB | return after, s | lost |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| workload | tool | events | ns an event | wall ratio | CPU ratio | M events/s | bytes/event | program MiB (plain) | recorder MiB | recorder CPU, s | snapshots of pages, ms | return after, s | lost |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in rows:
-        lines.append("| {} | {} | {:,} | {} | {} | {} | {:.2f} | {:.2f} | {:.0f} ({:.0f}) | {:.0f} | {} | {} |".format(
+        lines.append("| {} | {} | {:,} | {} | {} | {} | {:.2f} | {:.2f} | {:.0f} ({:.0f}) | {:.0f} | {:.2f} | {} | {} | {} |".format(
             r["workload"], r["tool"], r["events"], spread(r["ns_an_event"], 1), spread(r["wall_ratio"], 2), spread(r["cpu_ratio"], 2),
             r["events_a_second"] / 1e6, r["bytes_an_event"], r["program_mib"], r["plain_mib"], r["recorder_mib"],
+            r["recorder_cpu"], f'{r["snapshots"]:.0f} in {r["snapshots_ms"]:.1f}' if r["snapshots"] else "",
             spread(r["return_after"], 3), r["lost"]))
     return "\n".join(lines)
 

@@ -33,6 +33,11 @@ fn preloaded_allocators_are_recorded() {
             same(&plain, &recording.outcome);
             let recording = recording.complete();
             own::equal(&own::read(&file), &own::recorded(&recording));
+            let output = recording.heaptape(&["report", "--json"]).success();
+            let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            let mappings = &report["processes"][0]["mappings"];
+            let calls = ["calls", "allocator_calls"].map(|name| mappings[name].as_u64().unwrap_or(0));
+            assert!(calls[0] == 0 && calls[1] > 0, "{}: the allocator's own calls: {mappings:#}", library.display());
         }
         let cpp = Program::new(Target::program("each_operator.cpp").build()).env("LD_PRELOAD", library);
         let plain = cpp.plain().success();

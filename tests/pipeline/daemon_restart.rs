@@ -52,7 +52,9 @@ fn orderly_replacement_loses_nothing() {
     // One that never rests: it goes on while it is left. It waits when its ring is full, so that
     // only the restart could lose events.
     let busy = daemon.spawn(&target::c("churn"), &["0"], Some("profile,overflow=wait:30s"));
-    until("they are served", || daemon.list("leaks_slowly").len() == 3 && daemon.list("churn").len() == 1);
+    let maps = daemon.spawn(&target::c("mappings"), &["wait"], Some("trace"));
+    let serves = |name: &str, number: usize| daemon.list(name).len() == number;
+    until("they are served", || serves("leaks_slowly", 3) && serves("churn", 1) && serves("mappings", 1));
     std::thread::sleep(Duration::from_millis(600));
     let live = |daemon: &Daemon| {
         let list = daemon.list("leaks_slowly");
@@ -69,7 +71,7 @@ fn orderly_replacement_loses_nothing() {
     until("what lived is known", || live(&daemon).iter().zip(before).all(|(now, before)| *now >= before));
     let first = live(&daemon);
     until("they are counted on", || live(&daemon).iter().zip(first).all(|(now, first)| *now > first));
-    drop((running, busy));
+    drop((running, busy, maps));
     until("they are over", || daemon.query(&["status"])["processes"] == 0);
     daemon.stop();
     daemon.assert_complete();
@@ -80,6 +82,12 @@ fn orderly_replacement_loses_nothing() {
     assert!(all.iter().all(|process| process.segments.len() == 2), "{report:#?}");
     let strays: u64 = report.processes.iter().map(|process| process.lost_events + process.unknown_frees).sum();
     assert_eq!(strays, 0, "nothing is lost and no free is of an unknown block: {report:#?}");
+    // What was mapped before is known, with its call site.
+    let rows = daemon.heaptape(&["leaks", "--mappings", "only", "--json"], &daemon.epochs(&["--last", "1"])).success();
+    let rows: serde_json::Value = serde_json::from_slice(&rows.stdout).expect("JSON");
+    let row = &rows["mappings"][0];
+    let found = (row["bytes"].as_u64(), row["stack"][0]["function"].as_str());
+    assert_eq!(found, (Some(21 * 4096), Some("map_pages")), "{rows:#}");
     let leaks = daemon.leaks(&daemon.epochs(&["--last", "1"]));
     let kept = leaks.iter().find(|leak| leak.functions().contains(&"keeps")).expect("the leak");
     assert!(kept.blocks >= before[0], "{kept:#?}");

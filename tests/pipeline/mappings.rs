@@ -33,13 +33,18 @@ fn mapped_ranges_are_those_that_the_program_counts() {
     let [expected, without] = [0, SEGMENT].map(|late| oracle(&recording, "mapped") - late);
     let mapped = sum(parent, "mapped_bytes");
     assert!([expected, without].contains(&mapped), "{expected}: {parent:#}");
-    // Two ends and a middle of one call, and one of each other kind, and those of the threads.
-    let ranges = 1 + 3 + 1 + 1 + u64::from(mapped == expected) + 1 + 1 + 40;
+    // Two ends and a middle of one call, three each of two that differ in their access, one of each
+    // other kind, and those of the threads.
+    let ranges = 1 + 3 + 3 + 3 + 1 + 1 + u64::from(mapped == expected) + 1 + 1 + 40;
     assert_eq!(sum(parent, "mapped_ranges"), ranges, "{parent:#}");
-    // A constructor, the break, cuts, two moves of two ranges, 52 that are not kept, a file, two
-    // segments, a handler, and 100 of each thread.
-    assert_eq!(sum(parent, "calls"), 1 + 1 + 1 + 4 + 52 + 1 + 2 + 1 + 400, "{parent:#}");
+    // A constructor, the break, cuts, two moves of two ranges, 52 that are not kept, two that are
+    // reserved, one that is returned, a file, two segments, a handler, and 100 of each thread.
+    assert_eq!(sum(parent, "calls"), 1 + 1 + 1 + 4 + 52 + 2 + 1 + 1 + 2 + 1 + 400, "{parent:#}");
+    assert_eq!(sum(parent, "reserved_bytes"), oracle(&recording, "reserved"), "{parent:#}");
+    let returned = (sum(parent, "returned_bytes"), sum(parent, "returned_calls"));
+    assert_eq!(returned, (oracle(&recording, "returned"), 2), "{parent:#}");
     assert_eq!((sum(child, "mapped_bytes"), sum(child, "calls")), (13 * 4096, 1), "{child:#}");
+    assert_eq!((sum(child, "inherited_bytes"), sum(parent, "inherited_bytes")), (mapped, 0), "{child:#}");
     for process in &processes {
         let number = |name: &str| process[name].as_u64().expect("a number");
         assert_eq!(number("allocs") + number("resizes") + number("frees"), number("recorded_events"), "{process:#}");
@@ -48,6 +53,12 @@ fn mapped_ranges_are_those_that_the_program_counts() {
     }
     let text = recording.heaptape(&["report"]).success().text();
     assert!(text.contains("mappings   "), "{text}");
+    assert!(!recording.heaptape(&["report", "--mappings", "no"]).success().text().contains("mappings   "));
+    let only = recording.heaptape(&["report", "--mappings", "only"]).success().text();
+    assert!(
+        only.contains("returned by madvise") && only.contains("reserves") && !only.contains("events     "),
+        "{only}"
+    );
     assert_leaks_name_them(&recording, mapped + sum(child, "mapped_bytes"));
     assert_others_have_them(&recording, mapped);
 }
@@ -71,6 +82,7 @@ fn assert_leaks_name_them(recording: &Recording, mapped: u64) {
         rows.iter().find(is_it).unwrap_or_else(|| panic!("{name}: {rows:#?}"))
     };
     for (name, pages, ranges, function) in [
+        ("reserves", 9, 6, "mmap"),
         ("cuts", 3, 3, "mmap"),
         ("moves", 40, 1, "mmap"),
         ("grow_break", 11, 1, "brk"),
@@ -89,6 +101,7 @@ fn assert_leaks_name_them(recording: &Recording, mapped: u64) {
     assert!(json(recording, &["leaks", "--mappings", "no"])["mappings"].is_null());
     let only = json(recording, &["leaks", "--mappings", "only"]);
     assert_eq!((&only["mappings"], only["leaks"].as_array().map(Vec::len)), (&leaks["mappings"], Some(0)));
+    assert_eq!(of("reserves")["reserved_bytes"].as_u64(), Some(59 * 4096), "{rows:#?}");
 }
 
 /// `peak` and `timeline` have what was mapped at their times, and `rss` the pages of it that were
@@ -99,6 +112,11 @@ fn assert_others_have_them(recording: &Recording, mapped: u64) {
     let slices = timeline["processes"][0]["slices"].as_array().expect("slices");
     let last = slices.last().expect("a slice");
     assert_eq!(last["mapped_bytes"].as_u64(), Some(mapped), "{timeline:#}");
+    assert_eq!(last["reserved_bytes"].as_u64(), Some(oracle(recording, "reserved")), "{timeline:#}");
+    let without = json(recording, &["timeline", "--mappings", "no"]);
+    assert!(without["processes"][0]["slices"][0]["mapped_bytes"].is_null(), "{without:#}");
+    let text = recording.heaptape(&["timeline", "--mappings", "only"]).success().text();
+    assert!(text.contains("reserved") && !text.contains("blocks"), "{text}");
     let peak = json(recording, &["peak"]);
     let rows = peak["processes"][0]["mapped"].as_array().unwrap_or_else(|| panic!("{peak:#}"));
     assert!(rows.iter().any(|row| row["function"] == "brk"), "{peak:#}");
@@ -106,5 +124,8 @@ fn assert_others_have_them(recording: &Recording, mapped: u64) {
         let rows = report["mapped"].as_array().unwrap_or_else(|| panic!("{report:#}"));
         let bytes = rows.iter().filter_map(|row| row["bytes"].as_u64()).sum::<u64>();
         assert_eq!(bytes, 3 * 4096, "{report:#}");
+        let returned = report["returned"].as_array().unwrap_or_else(|| panic!("{report:#}"));
+        let sum = |key: &str| returned.iter().filter_map(|row| row[key].as_u64()).sum::<u64>();
+        assert_eq!((sum("bytes"), sum("calls")), (oracle(recording, "returned"), 2), "{report:#}");
     }
 }

@@ -80,6 +80,13 @@ ctypes.CDLL(None).exit(0)
         // The interpreter's own allocator takes mappings, which are no blocks.
         let name = if allocator == "malloc" { "held_free" } else { "never_block" };
         assert!(part(&report, name) > 2 * MIB, "{allocator}: {report:#}");
+        if allocator == "pymalloc" {
+            // These mappings have the call sites of the interpreter.
+            let rows = report["mapped"].as_array().unwrap_or_else(|| panic!("{report:#}"));
+            let has_stack = |row: &&Value| row["stack"].as_array().is_some_and(|stack| !stack.is_empty());
+            let bytes: u64 = rows.iter().filter(has_stack).filter_map(|row| row["bytes"].as_u64()).sum();
+            assert!(bytes > 2 * MIB, "{report:#}");
+        }
     }
 }
 

@@ -22,6 +22,12 @@ fn library_of_the_previous_minor_version_is_recorded() {
     same(&plain, &recording.outcome);
     let recording = recording.complete();
     own::equal(&own::read(&own_counts), &own::recorded(&recording));
+    // It knows no mappings, and this recorder expects none.
+    let report = recording.heaptape(&["report", "--json"]).success().text();
+    assert!(!report.contains("\"mappings\""), "{report}");
+    let recording = Program::new(target::c("mappings")).env(attach.0, attach.1).env("HEAPTAPE_LIBRARY", &library);
+    let report = recording.recorded().success().complete().heaptape(&["leaks", "--mappings", "only"]).success().text();
+    assert!(report.contains("mapped nothing itself"), "{report}");
     // It is the frozen library that was loaded.
     let maps = Program::new("/bin/cat").arg("/proc/self/maps").env(attach.0, attach.1);
     let maps = maps.env("HEAPTAPE_LIBRARY", &library).recorded().success().complete();

@@ -1,5 +1,5 @@
 // Maps memory and unmaps some of it: also in a constructor, a signal handler, several threads and a
-// child. It prints how many bytes of it are mapped at its end, by its own count.
+// child. It prints how many bytes of it are mapped at its end, by its own count. With an argument it maps some and waits.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -89,6 +89,31 @@ __attribute__((noinline)) static void grow_break(void) {
   CHECK(sbrk(-5 * PAGE) != (void *)-1);
 }
 
+// 6 of 64 reserved pages are usable at the end, and 3 of 4 others, of which 2 were reserved meanwhile.
+__attribute__((noinline)) static void reserves(void) {
+  char *at = mmap(NULL, 64 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  char *others = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(at != MAP_FAILED && others != MAP_FAILED);
+  CHECK(mprotect(at + 8 * PAGE, 6 * PAGE, PROT_READ | PROT_WRITE) == 0);
+  CHECK(mprotect(at + 10 * PAGE, 2 * PAGE, PROT_READ) == 0);
+  CHECK(mprotect(others, 2 * PAGE, PROT_NONE) == 0);
+  CHECK(mprotect(others + PAGE, PAGE, PROT_READ) == 0);
+  errno = 0;
+  CHECK(mprotect(at + 1, PAGE, PROT_READ) == -1 && errno == EINVAL);
+}
+
+// Returns 5 pages in two calls. A call that fails and one that only advises do not count.
+__attribute__((noinline)) static void returns(void) {
+  char *at = map_pages(8);
+  memset(at, 1, 8 * PAGE);
+  CHECK(madvise(at, 3 * PAGE, MADV_DONTNEED) == 0 && at[0] == 0);
+  CHECK(madvise(at + 3 * PAGE, 2 * PAGE, MADV_FREE) == 0);
+  CHECK(madvise(at, 8 * PAGE, MADV_RANDOM) == 0);
+  errno = 0;
+  CHECK(madvise(at + 1, PAGE, MADV_DONTNEED) == -1 && errno == EINVAL);
+  CHECK(munmap(at, 8 * PAGE) == 0);
+}
+
 static void handler(int signal) {
   (void)signal;
   map_pages(2);
@@ -106,10 +131,17 @@ static void *run(void *argument) {
 
 int main(int count, char **arguments) {
   CHECK(early != MAP_FAILED);
+  if (count > 1) {
+    // 26 pages, until it is killed.
+    map_pages(21);
+    for (;; usleep(20000)) free(malloc(100));
+  }
   grow_break();
   cuts();
   moves();
   keeps_nothing();
+  reserves();
+  returns();
   map_file(arguments[0]);
   attach_segments();
   signal(SIGUSR1, handler);
@@ -126,9 +158,8 @@ int main(int count, char **arguments) {
   }
   int status;
   CHECK(waitpid(child, &status, 0) == child && status == 0);
-  // early, cuts, moves, file, segment, break, handler, 4 threads with 10 pages
-  long pages = 5 + 3 + 40 + 3 + 7 + 11 + 2 + 40;
-  printf("mapped %ld\n", pages * PAGE);
-  (void)count;
+  // early, cuts, moves, file, segment, break, handler, reserved ones, 4 threads with 10 pages
+  long pages = 5 + 3 + 40 + 3 + 7 + 11 + 2 + 9 + 40;
+  printf("mapped %ld\nreserved %ld\nreturned %ld\n", pages * PAGE, 59 * PAGE, 5 * PAGE);
   return 0;
 }

@@ -116,26 +116,45 @@ def mappings(data):
     """Reads calls that map memory."""
     record = fields("first_name:32 names:[t]")(data)
     record["events"] = data.list(fields("tick:64 thread:32 kind:8 address:64 size:64 site:32 flags:32 name:32"))
-    return {**record, **fields("allocator_calls:64 allocator_bytes:64")(data)}
+    record.update(fields("allocator_calls:64 allocator_bytes:64")(data))
+    # Older recorders did not count what allocators return.
+    added = fields("allocator_returned_calls:64 allocator_returned_bytes:64")
+    returned = added(data) if data.at < len(data.data) else dict.fromkeys(("allocator_returned_calls", "allocator_returned_bytes"), 0)
+    return {**record, **returned}
 
 
 # The longest range whose pages are counted one by one.
 MOST_BYTES = 1 << 32
+# Flags of mappings.
+READ, ACCESS, BREAK, SEGMENT, FROM_PARENT = 1, 7, 1 << 12, 1 << 13, 1 << 15
 
 
 def apply_mapping(event, pages, undo):
-    """Applies a call to the set of mapped pages. `undo` has what the last call of each thread unmapped."""
+    """Applies a call to the mapped pages, each with the flags of its mapping. `undo` has what the last call of each thread unmapped."""
     if event["size"] > MOST_BYTES:
         raise Damaged("a range that is too long to count its pages")
     first = event["address"] // PAGE
-    touched, thread, kind = set(range(first, first + event["size"] // PAGE)), event["thread"], event["kind"]
+    touched, thread, kind = range(first, first + event["size"] // PAGE), event["thread"], event["kind"]
+    flags = event["flags"]
     if kind in (2, 3):
-        undo[thread] = pages & touched
-        pages -= touched
-    elif kind == 5 or (kind == 4 and event["flags"] & 4):
-        pages |= undo.pop(thread, set())
+        undo[thread] = {page: pages.pop(page) for page in touched if page in pages}
+    elif kind in (4, 5):
+        old = undo.pop(thread, {})
+        if kind == 5 or flags & 4:
+            pages |= old
+        # A range that was moved keeps its flags.
+        flags = next(iter(old.values()), READ) & ~FROM_PARENT
     if kind in (1, 4):
-        pages |= touched
+        pages |= dict.fromkeys(touched, flags)
+    elif kind == 6:
+        pages |= {page: pages[page] & ~ACCESS | flags & ACCESS for page in touched if page in pages}
+
+
+def mapped_as(flags):
+    """Returns what memory of a mapping is. It is reserved if it has no access, unless it is of brk or shmat."""
+    if not flags & (ACCESS | BREAK | SEGMENT):
+        return "reserved"
+    return "inherited_mapped" if flags & FROM_PARENT else "mapped"
 
 
 TOTALS = [
@@ -440,7 +459,7 @@ def process(folder):
     kinds, accounts, summary, gaps, unfinished = Counter(), [], None, Counter(), True
     counts = Counts(Counter())
     is_last, has_events, sites = False, False, 0
-    mapped, undo = set(), {}
+    mapped, undo = {}, {}
     stored = plain = 0
     about = {"free_sites": False, "sample_bytes": 0}
     with open(os.path.join(folder, "events.tape"), "rb") as file:
@@ -526,7 +545,9 @@ def process(folder):
     for name, value in accounting(accounts, counts.recorded if has_events and not is_last else None, gaps).items():
         print(f"  {name} {value}")
     if kinds["mappings"]:
-        print(f"  mapped_bytes {len(mapped) * PAGE}")
+        pages = Counter(map(mapped_as, mapped.values()))
+        for what in ("mapped", "reserved", "inherited_mapped"):
+            print(f"  {what}_bytes {pages[what] * PAGE}")
     for what in wrong:
         print(f"  ! {what}")
     return not wrong

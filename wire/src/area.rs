@@ -300,8 +300,8 @@ pub struct Header {
     /// r: whether the process announces its end ([`crate::hello::ORIGIN_EXIT`]). Libraries before
     /// minor version 4 ignore it.
     pub announce_exit: AtomicU32,
-    /// r: whether calls that map memory are recorded ([`crate::Op::MAP`] and those after it).
-    /// Libraries before minor version 5 ignore it.
+    /// r: which calls that map memory are recorded: 0 for none, or a `RECORD_` value of
+    /// [`crate::mapping`]. Libraries before minor version 5 ignore it.
     pub record_mappings: AtomicU32,
     /// r: the recorder's clock when its last pass began, which does not change while the recorder
     /// is stopped or gone. A program that may not read a clock takes its timestamps from here.
@@ -333,9 +333,9 @@ pub struct Header {
     pub verified: [AtomicU64; 2],
     /// The same for comparisons with the libc's own `backtrace`.
     pub backtraced: [AtomicU64; 2],
-    /// p: number of calls by which allocators mapped memory, and their bytes. They are not
-    /// recorded one by one.
-    pub allocator_mapped: [AtomicU64; 2],
+    /// p: number of calls by which allocators mapped memory, and their bytes; the same of those by
+    /// which they returned memory (`madvise`). They are not recorded one by one.
+    pub allocator_mapped: [AtomicU64; 4],
     /// p: processes that cannot reach the recorder, including forked children. r removes the
     /// entries.
     pub board: Line<Board>,

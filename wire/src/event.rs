@@ -141,6 +141,12 @@ impl Op {
     pub const BREAK: Op = Op(57);
     /// `shmat` has attached a segment at this address, whose size is not known.
     pub const MAP_SEGMENT: Op = Op(58);
+    /// `madvise` has returned the memory of the range to the kernel; it stays mapped. The lowest
+    /// bits of the address are the advice (`MADV_DONTNEED`, `MADV_FREE`, `MADV_REMOVE`).
+    pub const ADVISED: Op = Op(59);
+    /// `mprotect` has changed the access to the range. The lowest bits of the address are
+    /// [`crate::mapping::ACCESS`].
+    pub const PROTECTED: Op = Op(60);
 
     /// The number of allocators inside a program whose events have their own ops.
     pub const ALLOCATORS: u8 = 4;
@@ -200,16 +206,16 @@ impl Op {
     /// timestamp, and is no event.
     #[inline(always)]
     pub const fn is_annotation(self) -> bool {
-        self.is_in(0b111_1111 << Op::TEXT.0 | 0b111_1111 << Op::MAP.0)
+        self.is_in(0b111_1111 << Op::TEXT.0 | 0b1_1111_1111 << Op::MAP.0)
     }
-    /// Returns whether the record is a call that maps or unmaps memory, or half of one.
+    /// Returns whether the record is a call that maps, unmaps or changes ranges, or half of one.
     pub const fn is_mapping(self) -> bool {
-        self.is_in(0b111_1111 << Op::MAP.0)
+        self.is_in(0b1_1111_1111 << Op::MAP.0)
     }
     /// Returns whether the record is an annotation that frees or hides blocks, or a mapping, so
     /// that it counts as a dropped event if it is dropped.
     pub const fn changes_blocks(self) -> bool {
-        self.is_in(0b111 << Op::FREE_RANGE.0 | 0b111_1111 << Op::MAP.0)
+        self.is_in(0b111 << Op::FREE_RANGE.0 | 0b1_1111_1111 << Op::MAP.0)
     }
     /// Returns whether the record counts as one event in the accounting.
     pub const fn is_event(self) -> bool {
@@ -356,9 +362,9 @@ mod tests {
             assert_eq!(op.is_alloc(), matches!(number, 1..=11 | 14..=18), "{number}");
             assert_eq!(op.is_resize(), matches!(number, 12 | 13 | 33..=36 | 38 | 39), "{number}");
             assert_eq!(op.is_reported(), matches!(number, 18 | 37 | 38), "{number}");
-            assert_eq!(op.is_annotation(), matches!(number, 44..=50 | 52..=58), "{number}");
-            assert_eq!(op.changes_blocks(), matches!(number, 48..=50 | 52..=58), "{number}");
-            assert_eq!(op.is_mapping(), matches!(number, 52..=58), "{number}");
+            assert_eq!(op.is_annotation(), matches!(number, 44..=50 | 52..=60), "{number}");
+            assert_eq!(op.changes_blocks(), matches!(number, 48..=50 | 52..=60), "{number}");
+            assert_eq!(op.is_mapping(), matches!(number, 52..=60), "{number}");
             assert_eq!(op.is_free(), matches!(number, 20..=29 | 37 | 51), "{number}");
         }
         for allocator in 0..6 {

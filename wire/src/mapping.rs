@@ -30,6 +30,17 @@ pub const MOVE_FLAGS: usize = 7;
 /// The old range stays mapped (`MREMAP_DONTUNMAP`).
 pub const MOVE_KEEPS: u64 = 4;
 
+/// Bits of [`READ`], [`WRITE`] and [`EXECUTE`]. Memory with none of them is only reserved
+/// (`PROT_NONE`).
+pub const ACCESS: usize = 7;
+
+/// Value of [`crate::Header::record_mappings`]: the recorder knows [`crate::Op::MAP`] up to
+/// [`crate::Op::MAP_SEGMENT`].
+pub const RECORD_RANGES: u32 = 1;
+/// Value of [`crate::Header::record_mappings`]: it knows [`crate::Op::ADVISED`] and
+/// [`crate::Op::PROTECTED`], too.
+pub const RECORD_ALL: u32 = 2;
+
 /// Returns the description of a mapping with this protection and these flags of `mmap`.
 #[inline(always)]
 pub const fn pack(protection: usize, flags: usize) -> usize {

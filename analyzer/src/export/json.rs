@@ -36,7 +36,7 @@ impl Exporter for Export {
             let sums = source.sums(process);
             let about = &process.about;
             let totals = &sums.totals;
-            let accounting = sums.accounting.all();
+            let (accounting, mapped) = (sums.accounting.all(), &process.tape.mappings);
             let value = json!({
                 "type": "process", "process": process.name(), "pid": about.pid, "ppid": about.ppid, "exe": about.exe,
                 "folder": about.folder, "argv": about.argv, "exit": about.exit, "started_unix_ns": process.clock.start_unix_ns,
@@ -44,6 +44,8 @@ impl Exporter for Export {
                 "bytes_allocated": totals.bytes_allocated, "live_blocks": totals.live_blocks, "live_bytes": totals.live_bytes,
                 "peak_bytes": totals.peak_bytes, "peak_blocks": totals.peak_blocks,
                 "emitted_events": accounting.emitted, "recorded_events": accounting.recorded,
+                "mapped_bytes": mapped.is_known().then_some(mapped.sums.mapped_bytes),
+                "reserved_bytes": mapped.is_known().then_some(mapped.sums.reserved_bytes),
                 "lost_events": accounting.lost, "sampled_out_events": accounting.sampled_out,
                 "missing": sums.missing.iter().map(ToString::to_string).collect::<Vec<_>>(),
             });

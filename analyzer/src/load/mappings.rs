@@ -4,8 +4,8 @@ use super::{Events, Process};
 use heaptape_formats::recording::TAPE;
 use heaptape_formats::tape::field::Text;
 use heaptape_formats::tape::{
-    MAPPING_EVENT_MAP, MAPPING_EVENT_MOVED, MAPPING_EVENT_UNMAP, MAPPING_FLAG_CARRIED, MappedRanges, MappingEvent,
-    Mappings, Record, Source, Step, Stream,
+    MAPPING_EVENT_ADVISE, MAPPING_EVENT_MAP, MAPPING_EVENT_MOVED, MAPPING_EVENT_PROTECT, MAPPING_EVENT_UNMAP,
+    MAPPING_FLAG_CARRIED, MappedBy, MappedRanges, MappingEvent, Mappings, Record, Source, Step, Stream,
 };
 use serde::Serialize;
 use std::fs::File;
@@ -18,18 +18,31 @@ const MAX_NAMES: usize = 1 << 16;
 pub struct MappingSums {
     /// Number of calls that mapped memory.
     pub calls: u64,
-    /// Bytes of whole pages that they mapped.
+    /// Bytes of whole pages that they mapped. Reserved memory counts when it becomes usable.
     pub bytes: u64,
     /// Number of ranges that are mapped at the end.
     pub mapped_ranges: u64,
-    /// Bytes in these ranges.
+    /// Bytes in these ranges, without reserved memory and without those of its parent.
     pub mapped_bytes: u64,
-    /// Most bytes that were mapped at any time.
+    /// Bytes that are mapped at the end and that its parent had mapped before the fork, without
+    /// reserved memory.
+    pub inherited_bytes: u64,
+    /// Bytes in these ranges that nothing may access (`PROT_NONE`).
+    pub reserved_bytes: u64,
+    /// Most bytes that were mapped at any time, without reserved memory.
     pub peak_bytes: u64,
+    /// Number of calls by which the program returned the memory of ranges that stay mapped.
+    pub returned_calls: u64,
+    /// Bytes in these ranges, whether or not they were in memory.
+    pub returned_bytes: u64,
     /// Number of calls by which an allocator mapped memory, which are not recorded one by one.
     pub allocator_calls: u64,
     /// Bytes that these calls mapped.
     pub allocator_bytes: u64,
+    /// Number of calls by which an allocator returned memory that stays mapped.
+    pub allocator_returned_calls: u64,
+    /// Bytes in the ranges of these calls.
+    pub allocator_returned_bytes: u64,
 }
 
 /// The mappings of a tape.
@@ -57,20 +70,33 @@ impl TapeMappings {
         }
         record.events.iter().for_each(|event| self.apply(event));
         let sums = &mut self.sums;
-        (sums.mapped_ranges, sums.mapped_bytes) = (self.ranges.iter().count() as u64, self.ranges.bytes());
+        sums.mapped_ranges = self.ranges.iter().filter(|range| !range.by.is_inherited()).count() as u64;
+        sums.inherited_bytes = self.ranges.inherited_bytes();
+        (sums.mapped_bytes, sums.reserved_bytes) = (self.ranges.used_bytes(), self.ranges.reserved_bytes());
         sums.allocator_calls = sums.allocator_calls.max(record.allocator_calls);
         sums.allocator_bytes = sums.allocator_bytes.max(record.allocator_bytes);
+        sums.allocator_returned_calls = sums.allocator_returned_calls.max(record.allocator_returned_calls.0);
+        sums.allocator_returned_bytes = sums.allocator_returned_bytes.max(record.allocator_returned_bytes.0);
     }
 
     fn apply(&mut self, event: &MappingEvent) {
+        let used_before = self.ranges.used_bytes();
         self.ranges.apply(event);
-        let sums = &mut self.sums;
-        let is_new = event.kind == MAPPING_EVENT_MAP && event.flags & MAPPING_FLAG_CARRIED == 0;
-        if is_new || event.kind == MAPPING_EVENT_MOVED {
-            sums.calls += 1;
-            sums.bytes = sums.bytes.saturating_add(event.size);
+        let (sums, used) = (&mut self.sums, self.ranges.used_bytes());
+        let reserves = || MappedBy { flags: event.flags, ..MappedBy::default() }.is_reserved();
+        let (calls, bytes) = match event.kind {
+            MAPPING_EVENT_MAP if event.flags & MAPPING_FLAG_CARRIED != 0 => (0, 0),
+            MAPPING_EVENT_MAP if reserves() => (1, 0),
+            MAPPING_EVENT_MAP | MAPPING_EVENT_MOVED => (1, event.size),
+            MAPPING_EVENT_PROTECT => (0, used.saturating_sub(used_before)),
+            _ => (0, 0),
+        };
+        (sums.calls, sums.bytes) = (sums.calls + calls, sums.bytes.saturating_add(bytes));
+        if event.kind == MAPPING_EVENT_ADVISE {
+            sums.returned_calls += 1;
+            sums.returned_bytes = sums.returned_bytes.saturating_add(event.size);
         }
-        sums.peak_bytes = sums.peak_bytes.max(self.ranges.bytes());
+        sums.peak_bytes = sums.peak_bytes.max(used);
     }
 
     /// Returns the sums of several segments of a process, oldest first.
@@ -78,6 +104,8 @@ impl TapeMappings {
         segments.fold(MappingSums::default(), |before, segment| MappingSums {
             calls: before.calls.saturating_add(segment.sums.calls),
             bytes: before.bytes.saturating_add(segment.sums.bytes),
+            returned_calls: before.returned_calls.saturating_add(segment.sums.returned_calls),
+            returned_bytes: before.returned_bytes.saturating_add(segment.sums.returned_bytes),
             peak_bytes: before.peak_bytes.max(segment.sums.peak_bytes),
             ..segment.sums
         })

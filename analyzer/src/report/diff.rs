@@ -5,10 +5,12 @@
 //! that neither moved addresses nor lines that were added above them make two of one. Changes
 //! within the noise are summed up and not listed.
 
+mod mapped;
 mod matching;
 mod side;
 mod text;
 
+pub use mapped::MappedChange;
 pub use side::{DiffInput, Sums};
 pub use text::change_line;
 
@@ -164,6 +166,9 @@ pub struct Comparison {
     pub quiet_sites: u64,
     /// Sum of the changes of these sites.
     pub quiet: Values,
+    /// Call sites whose mapped memory changed, largest change first. It is in no other value.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mapped: Vec<MappedChange>,
     /// Whether a side is sampled: its bytes are estimates, and its blocks those of the sample.
     pub is_sampled: bool,
     /// What is missing from the sides, as sentences.
@@ -203,6 +208,7 @@ pub fn compare(a: &[DiffInput], b: &[DiffInput], options: &Options) -> Result<Co
         changes: Vec::new(),
         quiet_sites: 0,
         quiet: Values::default(),
+        mapped: mapped::changes(&runs_a, &runs_b, [scale_a, scale_b], options),
         is_sampled: runs_a.iter().chain(&runs_b).any(|run| run.is_sampled),
         missing: runs_a.iter().chain(&runs_b).flat_map(|run| run.missing.clone()).collect(),
     };
@@ -308,11 +314,13 @@ pub fn run(
     let lacking = found.missing.len();
     if options.json {
         found.changes.truncate(options.top.unwrap_or(usize::MAX));
+        found.mapped.truncate(options.top.unwrap_or(usize::MAX));
         json::print(out, &found)?;
         return Ok(Outcome::of(lacking));
     }
     let mut screen = Screen::new(out, style);
     text::print(&found, options, &mut screen)?;
+    mapped::print(&found.mapped, options, &mut screen)?;
     if found.is_sampled {
         screen.line("sampled: bytes are estimates, blocks are those of the sample")?;
     }

@@ -23,7 +23,7 @@ pub use suppressed::Rules;
 
 use super::frames::{FrameJson, stack_json};
 use super::grouping::{GroupBy, group_key};
-use super::mapped::{self, MappedRow};
+use super::mapped::{self, MappedRow, OfProcess};
 use super::query::{ProcessHeader, Query, needs_frees};
 use super::{Error, Outcome, json, print_missing};
 use crate::event::Span;
@@ -35,7 +35,7 @@ use crate::progress::Progress;
 use crate::sums::sums;
 use crate::suppress::{Dialect, generate};
 use crate::symbols::Symbolizer;
-use crate::text::{Screen, Style, bytes, clean};
+use crate::text::{Screen, Style, clean};
 use candidates::Basis;
 use heaptape_formats::recording::Exit;
 use rustc_hash::FxHashMap;
@@ -95,30 +95,22 @@ struct LeaksJson<'a> {
     total: Total,
     /// Memory that the program mapped itself and never unmapped, which is in no other sum.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    mappings: Vec<MappedLeak>,
+    mappings: Vec<OfProcess<MappedRow>>,
     suppressions: Vec<suppressed::RuleEffect>,
     processes: Vec<ProcessJson>,
 }
 
-/// Memory that a process mapped and never unmapped.
-#[derive(Serialize)]
-struct MappedLeak {
-    process: u32,
-    #[serde(flatten)]
-    row: MappedRow,
-}
-
 /// Returns what is mapped at the end of the range of the query, those with most bytes first.
-fn mapped_leaks(query: &Query, processes: &[&Process], symbols: &mut Symbolizer) -> Vec<MappedLeak> {
+fn mapped_leaks(query: &Query, processes: &[&Process], symbols: &mut Symbolizer) -> Vec<OfProcess<MappedRow>> {
     let mut found = Vec::new();
     for process in processes.iter().filter(|_| query.mappings.has_mappings() && query.filter.is_all()) {
         let span = process.span(&query.range);
         let ranges = mapped::ranges_at(process, span.end_tick.saturating_sub(1));
-        let own = ranges.iter().filter(|range| range.by.tick >= span.first_tick).map(|range| (range, range.bytes()));
+        let own = mapped::own(&ranges).filter(|(range, _)| range.by.tick >= span.first_tick);
         let rows = mapped::rows(query, process, symbols, own);
-        found.extend(rows.into_iter().map(|row| MappedLeak { process: process.about.pid, row }));
+        found.extend(rows.into_iter().map(|row| OfProcess { process: process.about.pid, row }));
     }
-    found.sort_by_key(|leak| std::cmp::Reverse(leak.row.bytes));
+    found.sort_by_key(|leak| std::cmp::Reverse((leak.row.bytes, leak.row.reserved_bytes)));
     found
 }
 
@@ -357,11 +349,11 @@ pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) 
         }
         let mapped = mapped_leaks(query, &selected(&found), &mut symbols);
         let rows: Vec<MappedRow> = mapped.into_iter().map(|leak| leak.row).collect();
-        let sum = rows.iter().fold(0u64, |sum, row| sum.saturating_add(row.bytes));
         if rows.is_empty() && !query.mappings.has_blocks() {
-            screen.line("the program mapped nothing itself that it did not unmap")?;
+            screen.line(mapped::NOTHING)?;
         }
-        let heading = format!("mapped by the program itself and never unmapped: {} (no blocks)", bytes(sum));
+        let sum = mapped::sum_text(rows.iter());
+        let heading = format!("mapped by the program itself and never unmapped: {sum}");
         mapped::print(&mut screen, &heading, &rows, options.top.unwrap_or(mapped::DEFAULT_ROWS))?;
         for recording in &recordings {
             print_missing(&mut screen, "", &recording.missing)?;

@@ -58,7 +58,7 @@ fn mapped_at(query: &Query, process: &Process, symbols: &mut Symbolizer, tick: u
         return Vec::new();
     }
     let ranges = mapped::ranges_at(process, tick);
-    mapped::rows(query, process, symbols, ranges.iter().map(|range| (range, range.bytes())))
+    mapped::rows(query, process, symbols, mapped::own(&ranges))
 }
 
 /// Runs `heaptape peak`. The peaks of single call sites need a pass over the events; without
@@ -171,8 +171,8 @@ impl Report for PeakReport {
             screen.line(&phase.text())?;
         }
         let own = |row: &Row| row.own_peak_bytes.map_or_else(|| "-".into(), bytes);
-        let sum = self.mapped.iter().fold(0u64, |sum, row| sum.saturating_add(row.bytes));
-        let heading = format!("mapped by the program itself at that time: {} (no blocks)", bytes(sum));
+        let sum = mapped::sum_text(self.mapped.iter());
+        let heading = format!("mapped by the program itself at that time: {sum}");
         if !self.has_blocks {
             return mapped::print(screen, &heading, &self.mapped, self.top);
         }

@@ -2,7 +2,7 @@
 //! call sites keep free memory in use.
 
 use super::bills::{self, Joined, OverTime, Part, Point, parts};
-use super::mapped::{self, MappedRow};
+use super::mapped::{self, MappedBytes, MappedRow, ReturnedRow};
 use super::query::{PointInTime, Query, Report, SiteDescription, group_sites, print_reports};
 use super::{Error, Outcome};
 use crate::event::{Range, Span};
@@ -136,6 +136,9 @@ struct RssReport {
     /// Memory that never was a block's, by the call sites that mapped it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     mapped: Vec<MappedRow>,
+    /// Memory that the program returned by `madvise` up to the snapshot, by call site.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    returned: Vec<ReturnedRow>,
     /// Maximum number of rows in text.
     #[serde(skip)]
     top: usize,
@@ -265,8 +268,19 @@ fn report_of(
     let mapped = match query.mappings.has_mappings() {
         true => {
             let ranges = mapped::ranges_at(process, bills::middle(snapshot));
-            mapped::rows(query, process, symbols, resident_of(&ranges, &resident.never_block).into_iter())
+            let all = resident_of(&ranges, &resident.never_block);
+            let (inherited, own): (Vec<_>, Vec<_>) = all.into_iter().partition(|(range, _)| range.by.is_inherited());
+            let mut rows = mapped::rows(query, process, symbols, own.into_iter());
+            let counted = || inherited.iter().map(|(_, bytes)| bytes.used).filter(|bytes| *bytes > 0);
+            if counted().next().is_some() {
+                rows.push(mapped::inherited(counted().sum(), counted().count() as u64));
+            }
+            rows
         }
+        false => Vec::new(),
+    };
+    let returned = match query.mappings.has_mappings() {
+        true => mapped::returned(query, process, symbols, 0..bills::middle(snapshot).saturating_add(1)),
         false => Vec::new(),
     };
     RssReport {
@@ -295,6 +309,7 @@ fn report_of(
         pinned,
         untouched,
         mapped,
+        returned,
         top: query.top,
         ended_later_ns: ended_later(process, snapshot),
         snapshots: process.tape.snapshots.len() as u64,
@@ -303,7 +318,7 @@ fn report_of(
 
 /// Returns the ranges that the program mapped, each with its bytes that are in memory and never
 /// were a block's.
-fn resident_of(ranges: &MappedRanges, never_block: &[NeverBlock]) -> Vec<(MappedRange, u64)> {
+fn resident_of(ranges: &MappedRanges, never_block: &[NeverBlock]) -> Vec<(MappedRange, MappedBytes)> {
     let mut found = Vec::new();
     for range in ranges.iter() {
         let first = never_block.partition_point(|one| one.end <= range.start);
@@ -312,7 +327,7 @@ fn resident_of(ranges: &MappedRanges, never_block: &[NeverBlock]) -> Vec<(Mapped
             let inside = one.end.min(range.end) - one.start.max(range.start);
             (u128::from(one.bytes) * u128::from(inside) / u128::from((one.end - one.start).max(1))) as u64
         });
-        found.push((range, bytes.sum()));
+        found.push((range, MappedBytes { used: bytes.sum(), reserved: 0 }));
     }
     found
 }
@@ -375,7 +390,8 @@ impl RssReport {
         let sum = self.mapped.iter().fold(0u64, |sum, row| sum.saturating_add(row.bytes));
         let heading =
             format!("mapped by the program itself: {} of the {} that never were a block", bytes(sum), bytes(never));
-        mapped::print(screen, &heading, &self.mapped, self.top)
+        mapped::print(screen, &heading, &self.mapped, self.top)?;
+        mapped::print_returned(screen, &self.returned.iter().collect::<Vec<_>>(), self.top)
     }
 
     fn print(&self, screen: &mut Screen) -> io::Result<()> {

@@ -4,13 +4,13 @@ mod text;
 
 use super::coverage::{self, Coverage};
 use super::frames::{CallSite, SourceLines, call_site, call_site_line};
+use super::mapped::{self, MappedRow, OfProcess, ReturnedRow};
 use super::query::Query;
 use super::segments::segment_notes;
 use super::{Error, Outcome, hints, json};
 use crate::annotations::{self, NamedSums};
 use crate::load::{MappingSums, Process, Recording};
 use crate::missing;
-use crate::processes::ProcessFilter;
 use crate::progress::Progress;
 use crate::sums::{Sums, sums, sums_of_new_process};
 use crate::symbols::{Detail, Symbolizer};
@@ -115,6 +115,8 @@ pub struct ResidentSummary {
     pub most_bytes: u64,
     /// Number of snapshots of the pages.
     pub snapshots: u64,
+    /// Time that the recorder needed to read the pages of all snapshots, in nanoseconds.
+    pub read_ns: u64,
 }
 
 /// Returns the resident memory of a process at its snapshots.
@@ -126,6 +128,7 @@ fn resident(process: &Process) -> Option<ResidentSummary> {
         last_ns: process.has_times().then(|| process.clock.nanos(last.tick)),
         most_bytes: all().map(|sums| sums.resident_bytes).max().unwrap_or(0),
         snapshots: all().count() as u64,
+        read_ns: all().map(|sums| process.clock.span_nanos(sums.end_tick.saturating_sub(sums.tick))).sum(),
     })
 }
 
@@ -235,9 +238,38 @@ pub struct Summary {
     pub notes: Vec<String>,
     /// The rankings of call sites.
     pub top: Rankings,
+    /// What is mapped at the end by the programs themselves, by call site.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) mapped: Vec<OfProcess<MappedRow>>,
+    /// What the programs returned by `madvise`, by call site.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) returned: Vec<OfProcess<ReturnedRow>>,
 }
 
 impl Summary {
+    /// Applies the choice of blocks and mappings. The call sites of mappings are in JSON, and in
+    /// text that has nothing else.
+    fn apply(&mut self, query: &Query, recordings: &[Recording]) {
+        if !query.mappings.has_mappings() {
+            self.processes.iter_mut().for_each(|process| process.mappings = None);
+        } else if query.json || !query.mappings.has_blocks() {
+            let mut symbols = query.symbolizer();
+            for process in recordings.iter().flat_map(|recording| &recording.processes) {
+                let pid = process.about.pid;
+                let ranges = mapped::own(&process.tape.mappings.ranges);
+                let rows = mapped::rows(query, process, &mut symbols, ranges);
+                self.mapped.extend(rows.into_iter().map(|row| OfProcess { process: pid, row }));
+                let rows = mapped::returned(query, process, &mut symbols, 0..u64::MAX);
+                self.returned.extend(rows.into_iter().map(|row| OfProcess { process: pid, row }));
+            }
+            self.mapped.sort_by_key(|one| std::cmp::Reverse((one.row.bytes, one.row.reserved_bytes)));
+            self.returned.sort_by_key(|one| std::cmp::Reverse(one.row.bytes));
+        }
+        if !query.mappings.has_blocks() {
+            self.top = Rankings::default();
+        }
+    }
+
     /// Returns the outcome of the report.
     fn outcome(&self) -> Outcome {
         if self.processes.is_empty() {
@@ -433,13 +465,14 @@ pub fn report(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcom
         recordings.iter_mut().for_each(|recording| recording.processes.retain(|process| processes.matches(process)));
     }
     let progress = Progress::new("reading events");
-    let summary = summarize(&recordings, query.symbolizer(), &progress);
+    let mut summary = summarize(&recordings, query.symbolizer(), &progress);
     drop(progress);
+    summary.apply(query, &recordings);
     if query.json {
         json::print(out, &summary)?;
     } else {
         let mut screen = Screen::new(out, style);
-        print(&summary, &recordings, processes, &mut screen)?;
+        print(&summary, &recordings, query, &mut screen)?;
         note.iter().try_for_each(|note| screen.line(note))?;
     }
     Ok(summary.outcome())
@@ -451,7 +484,7 @@ pub fn report(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcom
 /// Returns an error when `out` fails.
 pub fn after_record(recording: &[Recording; 1], out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     let summary = summarize(recording, Symbolizer::new(Detail::Quick), &Progress::new("reading events"));
-    print(&summary, recording, &ProcessFilter::default(), &mut Screen::new(out, style))?;
+    print(&summary, recording, &Query::default(), &mut Screen::new(out, style))?;
     Ok(summary.outcome())
 }
 

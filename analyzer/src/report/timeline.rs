@@ -4,6 +4,7 @@ use super::bills::{self, OverTime, Part, Point};
 use super::frames::{SourceLines, call_site, call_site_line};
 use super::grouping::{GroupBy, group_key};
 use super::mapped;
+use super::mapping_filter::MappingFilter;
 use super::query::{PointInTime, Query, Report, print_reports};
 use super::{Error, Outcome};
 use crate::charts;
@@ -26,9 +27,13 @@ struct Row {
     /// Resident bytes at the last snapshot up to the end of the slice.
     #[serde(skip_serializing_if = "Option::is_none")]
     resident_bytes: Option<u64>,
-    /// Bytes that the program had mapped itself at the end of the slice, beside the blocks.
+    /// Bytes that the program had mapped itself at the end of the slice, beside the blocks, and
+    /// without reserved memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     mapped_bytes: Option<u64>,
+    /// Bytes of addresses that it had only reserved then (`PROT_NONE`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reserved_bytes: Option<u64>,
     live_bytes: u64,
     live_blocks: u64,
     /// What needs events, and a profile does not have.
@@ -46,6 +51,14 @@ struct RowOfEvents {
 }
 
 impl Row {
+    /// Returns when the slice begins, for people.
+    fn start(&self) -> String {
+        match (self.at.time_ns, self.at.event) {
+            (Some(nanos), _) => duration(nanos),
+            (None, event) => count(event.unwrap_or(0)),
+        }
+    }
+
     fn most_bytes(&self) -> u64 {
         self.events.as_ref().map_or(self.live_bytes, |events| events.most_bytes)
     }
@@ -95,6 +108,9 @@ struct TimelineReport {
     /// The groups of `--by`, by their peak of live bytes, largest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     groups: Vec<Group>,
+    /// Which columns the text has.
+    #[serde(skip)]
+    mappings: MappingFilter,
 }
 
 /// Default number of groups in the report.
@@ -135,7 +151,7 @@ fn of_history(process: &Process) -> Option<TimelineReport> {
     let row = |tick: u64, live_blocks: u64, live_bytes: u64| {
         let at = PointInTime { time_ns: Some(process.clock.nanos(tick)), event: None };
         let resident_bytes = residents.iter().rfind(|one| one.tick <= tick).map(|one| one.resident_bytes);
-        Row { at, resident_bytes, mapped_bytes: None, live_bytes, live_blocks, events: None }
+        Row { at, resident_bytes, mapped_bytes: None, reserved_bytes: None, live_bytes, live_blocks, events: None }
     };
     let points = history.ticks.iter().zip(blocks).zip(bytes).map(|((&tick, &blocks), &bytes)| row(tick, blocks, bytes));
     let end = row(process.tape.last_tick, totals.live_blocks, totals.live_bytes);
@@ -237,6 +253,7 @@ pub fn run(query: &Query, slices: usize, divides: bool, out: &mut dyn Write, sty
             at: when(at),
             resident_bytes: None,
             mapped_bytes: None,
+            reserved_bytes: None,
             live_bytes: slice.live_bytes,
             live_blocks: slice.live_blocks,
             events: Some(RowOfEvents {
@@ -253,12 +270,14 @@ pub fn run(query: &Query, slices: usize, divides: bool, out: &mut dyn Write, sty
                 let end = model.start_of(slice + 1);
                 row.resident_bytes = residents.iter().rfind(|one| one.tick < end).map(|one| one.resident_bytes);
             }
-            let ends: Vec<u64> = (1..=rows.len()).map(|slice| model.start_of(slice)).collect();
-            for (row, bytes) in rows.iter_mut().zip(mapped::bytes_before(process, &ends)) {
-                row.mapped_bytes = Some(bytes);
+            if query.mappings.has_mappings() {
+                let ends: Vec<u64> = (1..=rows.len()).map(|slice| model.start_of(slice)).collect();
+                for (row, bytes) in rows.iter_mut().zip(mapped::bytes_before(process, &ends)) {
+                    (row.mapped_bytes, row.reserved_bytes) = (Some(bytes.used), Some(bytes.reserved));
+                }
             }
         }
-        Ok((TimelineReport { slices: rows, marks, residents, groups }, outcome.missing))
+        Ok((TimelineReport { slices: rows, marks, residents, groups, mappings: query.mappings }, outcome.missing))
     })?;
     if !has_answer {
         return Err(Unanswerable::NoHistory.into());
@@ -271,6 +290,9 @@ impl Report for TimelineReport {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
         if self.slices.is_empty() {
             return screen.line("only sums at the end are recorded");
+        }
+        if !self.mappings.has_blocks() {
+            return self.print_mapped(screen);
         }
         let most = self.slices.iter().map(Row::most_bytes).max().unwrap_or(0).max(1);
         let style = screen.style;
@@ -294,10 +316,7 @@ impl Report for TimelineReport {
             .slices
             .iter()
             .map(|row| {
-                let at = match (row.at.time_ns, row.at.event) {
-                    (Some(nanos), _) => duration(nanos),
-                    (None, event) => count(event.unwrap_or(0)),
-                };
+                let at = row.start();
                 // The bar shows the live bytes at the end of the slice, and their maximum in it.
                 let drawn = charts::bars(style, row.live_bytes, row.most_bytes(), most, width);
                 let resident = (most_resident > 0).then(|| row.resident_bytes.map(bytes).unwrap_or_default());
@@ -347,6 +366,22 @@ impl Report for TimelineReport {
 }
 
 impl TimelineReport {
+    /// Prints what was mapped over the run, without the blocks.
+    fn print_mapped(&self, screen: &mut Screen) -> io::Result<()> {
+        let style = screen.style;
+        let mapped: Vec<u64> = self.slices.iter().filter_map(|row| row.mapped_bytes).collect();
+        let Some(most) = mapped.iter().copied().max() else {
+            return screen.line("no call that maps memory is recorded with a time");
+        };
+        let rows = self.slices.iter().map(|row| {
+            let used = row.mapped_bytes.unwrap_or(0);
+            let drawn = charts::bars(style, used, used, most.max(1), style.width.saturating_sub(44).max(10));
+            let numbers = [row.resident_bytes.unwrap_or(0), used, row.reserved_bytes.unwrap_or(0)].map(bytes);
+            std::iter::once(row.start()).chain(numbers).chain([drawn]).collect()
+        });
+        screen.table(&["from", "rss", "mapped", "reserved", ""], &rows.collect::<Vec<Vec<String>>>())
+    }
+
     /// Prints the resident memory by use, if it is divided.
     fn print_parts(&self, screen: &mut Screen) -> io::Result<()> {
         let rows = self.residents.iter().filter(|one| !one.parts.is_empty()).map(|one| {

@@ -124,6 +124,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         &[
             ("heaptape report heaptape.ls.4711", "print the summary"),
             ("heaptape report --json heaptape.ls.4711", "print it as JSON"),
+            ("heaptape report --mappings only heaptape.ls.4711", "list what the program mapped itself, by call site"),
             ("heaptape report heap.pb.gz", "summarize a pprof, heaptrack, DHAT or Massif file"),
         ],
     ),
@@ -201,6 +202,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         &[
             ("heaptape timeline heaptape.ls.4711", "show live bytes over the run"),
             ("heaptape timeline --slices 100 --from 1s --until 2s heaptape.ls.4711", "show 100 slices of one second"),
+            ("heaptape timeline --mappings only heaptape.ls.4711", "show what the program had mapped itself"),
         ],
     ),
     (

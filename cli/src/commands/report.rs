@@ -3,6 +3,7 @@
 use super::common::{Folding, Names, ProcessArgs, Strict, print};
 use super::leaks::Suppress;
 use super::live;
+use super::mappings::MappingOptions;
 use super::thresholds::Thresholds;
 use crate::Outcome;
 use heaptape_analyzer::report::{Query, summary};
@@ -37,6 +38,8 @@ pub struct Args {
     suppress: Suppress,
     #[command(flatten)]
     thresholds: Thresholds,
+    #[command(flatten)]
+    mappings: MappingOptions,
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
@@ -45,7 +48,8 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         Some(which) => live::folders(&which, args.control)?,
         None => args.paths,
     };
-    let query = Query { paths, json: args.json, processes, origin, ..Query::default() };
+    let mappings = args.mappings.filter();
+    let query = Query { paths, json: args.json, processes, origin, mappings, ..Query::default() };
     if args.thresholds.is_given() {
         return args.thresholds.check(&query, None, &args.suppress.options(), args.strict.strict);
     }

@@ -1,8 +1,9 @@
 //! `heaptape timeline`: shows live bytes and blocks over the run.
 
-use super::common::Common;
+use super::common::{Common, print};
+use super::mappings::MappingOptions;
 use crate::Outcome;
-use heaptape_analyzer::report::timeline;
+use heaptape_analyzer::report::{Query, timeline};
 
 /// Options of `heaptape timeline`.
 #[derive(clap::Args)]
@@ -15,8 +16,12 @@ pub struct Args {
     /// Show what the resident memory consisted of, at up to 24 snapshots of the pages
     #[arg(long)]
     rss: bool,
+    #[command(flatten)]
+    mappings: MappingOptions,
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
-    args.common.print(0, |query, out, style| timeline::run(query, args.slices as usize, args.rss, out, style))
+    let (strict, mappings) = (args.common.strict(), args.mappings.filter());
+    let query = Query { mappings, ..args.common.query(0)? };
+    print(strict, |out, style| timeline::run(&query, args.slices as usize, args.rss, out, style))
 }

@@ -204,6 +204,10 @@ const PAGE_RUNS: usize = 50_000;
 fn mappings(of: &Mappings) -> String {
     let mut text =
         format!("mappings {}, allocator {} calls {} bytes", of.events.len(), of.allocator_calls, of.allocator_bytes);
+    if of.allocator_returned_calls.0 > 0 {
+        let (calls, bytes) = (of.allocator_returned_calls.0, of.allocator_returned_bytes.0);
+        let _ = write!(text, ", returned {calls} calls {bytes} bytes");
+    }
     for (number, name) in (u64::from(of.first_name)..).zip(&of.names) {
         let _ = write!(text, "\n  name {number} {name:?}");
     }

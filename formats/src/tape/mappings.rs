@@ -1,7 +1,7 @@
 //! The memory that a program maps and unmaps: the record [`Mappings`], and what is mapped after a
 //! list of its events.
 
-use super::field::Text;
+use super::field::{Added, Text};
 use crate::tape_record;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -21,7 +21,8 @@ tape_record! {
         size: u64,
         /// Call site of the call; 0 if it is not known.
         site: u32,
-        /// A sum of `MAPPING_FLAG_` numbers; after [`MAPPING_EVENT_MOVED`] the flags of `mremap`.
+        /// A sum of `MAPPING_FLAG_` numbers; after [`MAPPING_EVENT_MOVED`] the flags of `mremap`,
+        /// after [`MAPPING_EVENT_ADVISE`] the advice.
         flags: u32,
         /// Number of the name of its file, from 1; 0 if it has none, or the name is not known.
         name: u32,
@@ -42,6 +43,10 @@ tape_record! {
         allocator_calls: u64,
         /// Bytes that these calls mapped.
         allocator_bytes: u64,
+        /// Number of calls so far by which an allocator returned memory (`madvise`).
+        allocator_returned_calls: Added<u64>,
+        /// Bytes in the ranges of these calls.
+        allocator_returned_bytes: Added<u64>,
     }
 }
 
@@ -53,6 +58,8 @@ pub const fn mapping_event(kind: u8) -> &'static str {
         MAPPING_EVENT_MOVE => "move",
         MAPPING_EVENT_MOVED => "moved",
         MAPPING_EVENT_FAILED => "failed",
+        MAPPING_EVENT_PROTECT => "protect",
+        MAPPING_EVENT_ADVISE => "advise",
         _ => "unknown",
     }
 }
@@ -68,8 +75,16 @@ pub const MAPPING_EVENT_MOVED: u8 = 4;
 /// The call of the thread's last event failed, and the range of that event stays mapped.
 pub const MAPPING_EVENT_FAILED: u8 = 5;
 
+/// The access to the range has changed: its flags are the new ones, of read, write and execute.
+pub const MAPPING_EVENT_PROTECT: u8 = 6;
+/// `madvise` has returned the memory of the range, which stays mapped. Its flags are the number of
+/// the advice.
+pub const MAPPING_EVENT_ADVISE: u8 = 7;
+
 /// The memory may be read, written (2) or executed (4).
 pub const MAPPING_FLAG_READ: u32 = 1;
+/// The flags of all access. A range of `mmap` with none of them is only reserved (`PROT_NONE`).
+pub const MAPPING_ACCESS: u32 = 7;
 /// Other processes share the memory.
 pub const MAPPING_FLAG_SHARED: u32 = 8;
 /// The memory has no file.
@@ -80,6 +95,8 @@ pub const MAPPING_FLAG_BREAK: u32 = 1 << 12;
 pub const MAPPING_FLAG_SEGMENT: u32 = 1 << 13;
 /// The range was mapped before the segment of the recording began.
 pub const MAPPING_FLAG_CARRIED: u32 = 1 << 14;
+/// The process has the range from its parent, which mapped it before the fork.
+pub const MAPPING_FLAG_INHERITED: u32 = 1 << 15;
 /// Flag of `mremap`: the old range stays mapped.
 pub const MOVE_FLAG_KEEPS: u32 = 4;
 
@@ -101,6 +118,23 @@ pub struct MappedBy {
     pub flags: u32,
     /// Number of the name of its file; 0 if it has none.
     pub name: u32,
+}
+
+impl MappedBy {
+    /// Returns whether the memory can only be reserved by its access: it is of `mmap`.
+    const fn has_access(&self) -> bool {
+        self.flags & (MAPPING_FLAG_BREAK | MAPPING_FLAG_SEGMENT) == 0
+    }
+
+    /// Returns whether the memory is only reserved: nothing may read, write or execute it.
+    pub const fn is_reserved(&self) -> bool {
+        self.has_access() && self.flags & MAPPING_ACCESS == 0
+    }
+
+    /// Returns whether the process has the range from its parent.
+    pub const fn is_inherited(&self) -> bool {
+        self.flags & MAPPING_FLAG_INHERITED != 0
+    }
 }
 
 /// A range of addresses that the program has mapped by one call. Parts of it may be unmapped.
@@ -145,7 +179,12 @@ impl MappedRange {
 pub struct MappedRanges {
     /// End and call of each range, by its first address.
     ranges: BTreeMap<u64, (u64, MappedBy)>,
-    bytes: u64,
+    /// Bytes of the ranges that are only reserved.
+    reserved: u64,
+    /// Bytes of the other ranges that the process has from its parent.
+    inherited: u64,
+    /// Bytes of all others.
+    used: u64,
     /// What the last call of a thread unmapped. The oldest are dropped.
     undo: VecDeque<(u32, Vec<MappedRange>)>,
     refused: u64,
@@ -154,7 +193,32 @@ pub struct MappedRanges {
 impl MappedRanges {
     /// Returns the sum of the lengths of all ranges.
     pub const fn bytes(&self) -> u64 {
-        self.bytes
+        self.used + self.reserved + self.inherited
+    }
+
+    /// Returns the sum of the lengths of the ranges that are only reserved.
+    pub const fn reserved_bytes(&self) -> u64 {
+        self.reserved
+    }
+
+    /// Returns the sum of the lengths of the ranges that the process has from its parent, without
+    /// those that are only reserved.
+    pub const fn inherited_bytes(&self) -> u64 {
+        self.inherited
+    }
+
+    /// Returns the sum of the lengths of the ranges that the process has mapped itself and may use.
+    pub const fn used_bytes(&self) -> u64 {
+        self.used
+    }
+
+    /// Returns the sum that a range is in.
+    const fn sum(&mut self, by: &MappedBy) -> &mut u64 {
+        match (by.is_reserved(), by.is_inherited()) {
+            (true, _) => &mut self.reserved,
+            (false, true) => &mut self.inherited,
+            (false, false) => &mut self.used,
+        }
     }
 
     /// Returns the number of ranges that were left out because there were too many.
@@ -203,18 +267,69 @@ impl MappedRanges {
             }
             MAPPING_EVENT_MOVED => {
                 let old = self.take_undo(thread);
-                let first = old.first().map_or(MappedBy::default(), |range| range.by);
+                // Memory that was mapped by an unknown call may be used.
+                let unknown = MappedBy { flags: MAPPING_FLAG_READ, ..MappedBy::default() };
+                let first = old.first().map_or(unknown, |range| range.by);
                 if flags & MOVE_FLAG_KEEPS != 0 {
                     self.restore(&old);
                 }
                 self.remove(range.clone());
-                self.insert(range, MappedBy { flags: first.flags, name: first.name, ..by });
+                let flags = first.flags & !MAPPING_FLAG_INHERITED;
+                self.insert(range, MappedBy { flags, name: first.name, ..by });
             }
             MAPPING_EVENT_FAILED => {
                 let old = self.take_undo(thread);
                 self.restore(&old);
             }
+            MAPPING_EVENT_PROTECT => self.protect(range, flags),
             _ => {}
+        }
+    }
+
+    /// Returns the ranges, in this one, that a change of the access makes usable or reserved.
+    fn changed_by(&self, range: &Range<u64>, access: u32) -> Vec<MappedRange> {
+        if range.is_empty() {
+            return Vec::new();
+        }
+        let is_changed = |by: &MappedBy| by.has_access() && by.is_reserved() != (access & MAPPING_ACCESS == 0);
+        let first = self.find(range.start).map_or(range.start, |found| found.start);
+        let touched = self.ranges.range(first..range.end.max(first)).filter(|(_, (_, by))| is_changed(by));
+        let clipped = touched.map(|(start, (end, by))| MappedRange {
+            start: (*start).max(range.start),
+            end: (*end).min(range.end),
+            by: *by,
+        });
+        clipped.collect()
+    }
+
+    /// Returns whether an event changes the ranges, or is of interest without that. Changes of the
+    /// access that neither reserve memory nor make it usable do not.
+    pub fn is_of_interest(&self, event: &MappingEvent) -> bool {
+        let range = event.address..event.address.saturating_add(event.size);
+        event.kind != MAPPING_EVENT_PROTECT || !self.changed_by(&range, event.flags).is_empty()
+    }
+
+    /// Changes the access to a range, where that makes memory usable or reserved.
+    fn protect(&mut self, range: Range<u64>, access: u32) {
+        for MappedRange { start, end, by } in self.changed_by(&range, access) {
+            self.remove(start..end);
+            let flags = by.flags & !MAPPING_ACCESS | access & MAPPING_ACCESS;
+            self.insert(start..end, MappedBy { flags, ..by });
+            self.join(start);
+            self.join(end);
+        }
+    }
+
+    /// Joins the ranges before and after an address if they are of one call, with the same access.
+    fn join(&mut self, at: u64) {
+        let (Some((start, (end, by))), Some((after, other))) =
+            (self.ranges.range(..at).next_back().map(|(start, found)| (*start, *found)), self.ranges.get(&at).copied())
+        else {
+            return;
+        };
+        if end == at && by == other {
+            self.ranges.remove(&at);
+            self.ranges.insert(start, (after, by));
         }
     }
 
@@ -242,7 +357,7 @@ impl MappedRanges {
             self.refused += 1;
             return;
         }
-        self.bytes += range.end - range.start;
+        *self.sum(&by) += range.end - range.start;
         self.ranges.insert(range.start, (range.end, by));
     }
 
@@ -265,7 +380,7 @@ impl MappedRanges {
                 self.ranges.insert(range.end, (end, by));
             }
             let end = end.min(range.end);
-            self.bytes -= end - start;
+            *self.sum(&by) -= end - start;
             removed.push(MappedRange { start, end, by });
         }
         removed
@@ -290,22 +405,27 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranges_are_those_of_a_table_of_pages(calls in prop::collection::vec((0..3u32, 0..5u8, 0..PAGES, 0..8u64, 0..PAGES, 0..8u64), 0..200)) {
+        fn ranges_are_those_of_a_table_of_pages(calls in prop::collection::vec((0..3u32, 0..7u8, 0..PAGES, 0..8u64, 0..PAGES, 0..8u64), 0..200)) {
             let mut ranges = MappedRanges::default();
-            // The site that mapped each page.
-            let mut pages = [0u32; 64];
+            // The site that mapped each page, and the access to it.
+            let mut pages = [(0u32, 0u32); 64];
             for (number, call) in calls.iter().enumerate() {
                 let (thread, what, page, length, to, new_length): Call = *call;
                 let site = number as u32 + 1;
                 let at = |page: u64, length: u64| page as usize..(page + length) as usize;
+                // The new range of a move has the access of the first page of the old one.
+                let old = pages[at(page, length)].iter().find(|page| page.0 != 0).map_or(MAPPING_FLAG_READ, |page| page.1);
+                let old = old & !MAPPING_FLAG_INHERITED;
                 match what {
                     0 => {
-                        ranges.apply(&event(thread, MAPPING_EVENT_MAP, page, length, site));
-                        pages[at(page, length)].fill(site);
+                        // Memory of brk is never reserved.
+                        let flags = [0, 3, MAPPING_FLAG_BREAK, MAPPING_FLAG_INHERITED | 1][(to % 4) as usize];
+                        ranges.apply(&MappingEvent { flags, ..event(thread, MAPPING_EVENT_MAP, page, length, site) });
+                        pages[at(page, length)].fill((site, flags));
                     }
                     1 => {
                         ranges.apply(&event(thread, MAPPING_EVENT_UNMAP, page, length, site));
-                        pages[at(page, length)].fill(0);
+                        pages[at(page, length)].fill((0, 0));
                     }
                     2 => {
                         ranges.apply(&event(thread, MAPPING_EVENT_UNMAP, page, length, site));
@@ -314,22 +434,40 @@ mod tests {
                     3 => {
                         ranges.apply(&event(thread, MAPPING_EVENT_MOVE, page, length, site));
                         ranges.apply(&event(thread, MAPPING_EVENT_MOVED, to, new_length, site));
-                        pages[at(page, length)].fill(0);
-                        pages[at(to, new_length)].fill(site);
+                        pages[at(page, length)].fill((0, 0));
+                        pages[at(to, new_length)].fill((site, old));
+                    }
+                    4 | 5 => {
+                        let flags = u32::from(what == 5);
+                        let protect = MappingEvent { flags, ..event(thread, MAPPING_EVENT_PROTECT, page, length, site) };
+                        let before: Vec<MappedRange> = ranges.iter().collect();
+                        let is_of_interest = ranges.is_of_interest(&protect);
+                        ranges.apply(&protect);
+                        prop_assert_eq!(is_of_interest, before != ranges.iter().collect::<Vec<_>>());
+                        for (_, access) in pages[at(page, length)].iter_mut().filter(|page| page.1 & MAPPING_FLAG_BREAK == 0) {
+                            *access = *access & MAPPING_FLAG_INHERITED | flags;
+                        }
                     }
                     _ => {
                         let moved = MappingEvent { flags: MOVE_FLAG_KEEPS, ..event(thread, MAPPING_EVENT_MOVED, to, new_length, site) };
                         ranges.apply(&event(thread, MAPPING_EVENT_MOVE, page, length, site));
                         ranges.apply(&moved);
-                        pages[at(to, new_length)].fill(site);
+                        pages[at(to, new_length)].fill((site, old));
                     }
                 }
-                let mut found = [0u32; 64];
+                let mut found = [(0u32, false, false); 64];
                 for range in ranges.iter() {
-                    found[(range.start >> 12) as usize..(range.end >> 12) as usize].fill(range.by.site);
+                    let what = (range.by.site, range.by.is_reserved(), range.by.is_inherited());
+                    found[(range.start >> 12) as usize..(range.end >> 12) as usize].fill(what);
                 }
-                prop_assert_eq!(found, pages);
-                prop_assert_eq!(ranges.bytes() >> 12, pages.iter().filter(|site| **site != 0).count() as u64);
+                let is_reserved = |site, access| site != 0 && access & !MAPPING_FLAG_INHERITED == 0;
+                let expected = pages.map(|(site, access)| (site, is_reserved(site, access), access & MAPPING_FLAG_INHERITED != 0));
+                prop_assert_eq!(found, expected);
+                let sum = |counts: fn(&(u32, bool, bool)) -> bool| (expected.iter().filter(|page| counts(page)).count() as u64) << 12;
+                prop_assert_eq!(ranges.bytes(), sum(|page| page.0 != 0));
+                prop_assert_eq!(ranges.reserved_bytes(), sum(|page| page.1));
+                prop_assert_eq!(ranges.inherited_bytes(), sum(|page| page.2 && !page.1));
+                prop_assert_eq!(ranges.used_bytes(), sum(|page| page.0 != 0 && !page.1 && !page.2));
             }
         }
 
@@ -337,8 +475,10 @@ mod tests {
         fn hostile_events_are_bounded(events in prop::collection::vec(any::<(u32, u8, u64, u64, u32)>(), 0..100)) {
             let mut ranges = MappedRanges::default();
             for (thread, kind, address, size, flags) in events {
-                ranges.apply(&MappingEvent { thread: thread % 4, kind: kind % 7, address, size, flags, ..MappingEvent::default() });
+                ranges.apply(&MappingEvent { thread: thread % 4, kind: kind % 9, address, size, flags, ..MappingEvent::default() });
                 prop_assert_eq!(ranges.iter().map(|range| u128::from(range.bytes())).sum::<u128>(), u128::from(ranges.bytes()));
+                let reserved = ranges.iter().filter(|range| range.by.is_reserved());
+                prop_assert_eq!(reserved.map(|range| range.bytes()).sum::<u64>(), ranges.reserved_bytes());
             }
         }
     }

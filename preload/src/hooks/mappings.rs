@@ -10,9 +10,9 @@ use crate::caller::Caller;
 use crate::record::{is_forwarding, mapping};
 use crate::{arch, dynsym, next, session, sys};
 use core::ffi::{CStr, c_void};
-use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 use heaptape_wire::Op;
-use heaptape_wire::mapping::pack;
+use heaptape_wire::mapping::{ACCESS, pack};
 
 macro_rules! mapping_functions {
     ($($number:literal $name:ident $symbol:literal;)*) => {
@@ -39,8 +39,10 @@ mapping_functions! {
     3 munmap c"munmap";
     4 shmdt c"shmdt";
     5 mremap c"mremap";
-    6 brk c"brk";
-    7 sbrk c"sbrk";
+    6 madvise c"madvise";
+    7 mprotect c"mprotect";
+    8 brk c"brk";
+    9 sbrk c"sbrk";
 }
 
 /// The bits of an address inside a page.
@@ -49,14 +51,35 @@ const SHMAT: usize = 2;
 const MUNMAP: usize = 3;
 const SHMDT: usize = 4;
 const MREMAP: usize = 5;
-const SBRK: usize = 7;
+const MADVISE: usize = 6;
+const MPROTECT: usize = 7;
+const BRK: usize = 8;
+const SBRK: usize = 9;
 
-/// The system calls of the first six functions. The last two are no plain system calls.
-const NUMBERS: [i64; 6] =
-    [libc::SYS_mmap, libc::SYS_mmap, libc::SYS_shmat, libc::SYS_munmap, libc::SYS_shmdt, libc::SYS_mremap];
+/// The system calls of all but the last two functions, which are no plain system calls.
+const NUMBERS: [i64; BRK] = [
+    libc::SYS_mmap,
+    libc::SYS_mmap,
+    libc::SYS_shmat,
+    libc::SYS_munmap,
+    libc::SYS_shmdt,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_mprotect,
+];
+
+/// The advices that return memory: `MADV_DONTNEED`, `MADV_FREE`, `MADV_REMOVE`, and
+/// `MADV_DONTNEED_LOCKED`. One bit for each number.
+const RETURNING: u64 = 1 << libc::MADV_DONTNEED | 1 << libc::MADV_FREE | 1 << libc::MADV_REMOVE | 1 << 24;
+
+/// Whether the program has reserved memory (`PROT_NONE`). Until then `mprotect` changes nothing
+/// that is recorded, as in programs that only make their code executable.
+static HAS_RESERVED: AtomicBool = AtomicBool::new(false);
 
 /// The next definitions, by the numbers of the functions.
 static NEXT: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(core::ptr::null_mut()) }; NAMES.len()];
+
+const _: () = assert!(NAMES.len() <= dynsym::MOST);
 
 /// Finds the next definitions. Called when the library is loaded.
 pub fn find_next() {
@@ -73,7 +96,7 @@ unsafe extern "C" fn enter() {
 /// Makes a call without recording it.
 #[inline(never)]
 unsafe fn forward(which: usize, arguments: &[usize; 6]) -> isize {
-    if which > MREMAP && NEXT[which].load(Relaxed).is_null() {
+    if which >= BRK && NEXT[which].load(Relaxed).is_null() {
         // A call before this library's own start. No system call does what these functions do.
         find_next();
     }
@@ -112,7 +135,7 @@ unsafe fn call_aligned(arguments: &[usize; 6], which: usize, caller: Caller) -> 
     let note = |op: Op, address: usize, size: usize| note(op, address, size, caller);
     // SAFETY: `sbrk` of 0 changes nothing.
     let end_of_data = || unsafe { forward(SBRK, &[0; 6]) as usize };
-    let moves_break = which > MREMAP && (which != SBRK || address != 0);
+    let moves_break = which >= BRK && (which != SBRK || address != 0);
     let before = if moves_break { end_of_data() } else { 0 };
     match which {
         MUNMAP => note(Op::UNMAP, address, size),
@@ -133,7 +156,17 @@ unsafe fn call_aligned(arguments: &[usize; 6], which: usize, caller: Caller) -> 
         MUNMAP | SHMDT => {}
         MREMAP => note(Op::MOVED, new | flags & heaptape_wire::mapping::MOVE_FLAGS, third),
         SHMAT => note(Op::MAP_SEGMENT, new, 0),
-        _ if which > MREMAP => {
+        MADVISE => {
+            if third < 64 && RETURNING >> third & 1 != 0 {
+                note(Op::ADVISED, address | third, size);
+            }
+        }
+        MPROTECT => {
+            if keep_reserved(third) {
+                note(Op::PROTECTED, address | third & ACCESS, size);
+            }
+        }
+        _ if which >= BRK => {
             // The kernel maps whole pages.
             let [before, after] =
                 [before, if moves_break { end_of_data() } else { before }].map(|end| end.wrapping_add(MASK) & !MASK);
@@ -143,9 +176,21 @@ unsafe fn call_aligned(arguments: &[usize; 6], which: usize, caller: Caller) -> 
                 note(Op::UNMAP, after, before - after);
             }
         }
-        _ => note(Op::MAP, new | pack(third, flags), size),
+        _ => {
+            keep_reserved(third);
+            note(Op::MAP, new | pack(third, flags), size);
+        }
     }
     result
+}
+
+/// Keeps in mind that memory with this access is reserved. Returns whether any is.
+#[inline(always)]
+fn keep_reserved(access: usize) -> bool {
+    if access & ACCESS == 0 {
+        HAS_RESERVED.store(true, Relaxed);
+    }
+    HAS_RESERVED.load(Relaxed)
 }
 
 /// Records a call of the program, or counts one of its allocator: the caller is in the allocator's
@@ -154,19 +199,21 @@ unsafe fn call_aligned(arguments: &[usize; 6], which: usize, caller: Caller) -> 
 fn note(op: Op, address: usize, size: usize, caller: Caller) {
     // SAFETY: the return address is in the frame of the caller, which has not returned.
     if next::is_allocator(unsafe { caller.return_address() }) || is_forwarding() {
-        if matches!(op, Op::MAP | Op::BREAK) {
-            count_allocators(size);
+        match op {
+            Op::MAP | Op::BREAK => count_allocators(0, size),
+            Op::ADVISED => count_allocators(2, size),
+            _ => {}
         }
     } else {
         mapping(op, address as u64, size as u64, caller);
     }
 }
 
-/// Counts memory that an allocator maps.
-fn count_allocators(bytes: usize) {
+/// Counts memory that an allocator maps (`first` is 0) or returns (2).
+fn count_allocators(first: usize, bytes: usize) {
     if let Some(area) = session::area() {
-        let [calls, all] = &area.header().allocator_mapped;
-        calls.fetch_add(1, Relaxed);
-        all.fetch_add(bytes as u64, Relaxed);
+        let counts = &area.header().allocator_mapped;
+        counts[first].fetch_add(1, Relaxed);
+        counts[first + 1].fetch_add(bytes as u64, Relaxed);
     }
 }

@@ -7,6 +7,7 @@ use crate::caller::Caller;
 use crate::session;
 use crate::thread::{self, Activation, FORWARDING, Request};
 use core::sync::atomic::Ordering::Relaxed;
+use heaptape_wire::mapping::{RECORD_ALL, RECORD_RANGES};
 use heaptape_wire::{Event, Op};
 
 /// Returns whether a function of an allocator is running on this thread.
@@ -27,7 +28,8 @@ pub fn mapping(op: Op, address: u64, size: u64, caller: Caller) {
     // No call of an allocator contains this one.
     let request = Request { size: usize::MAX, slack: 0, address: 1 };
     let Some((state, kind)) = slow_path_state(caller, request) else { return };
-    if session::area().is_none_or(|area| area.header().record_mappings.load(Relaxed) == 0) {
+    let needed = if op.0 < Op::ADVISED.0 { RECORD_RANGES } else { RECORD_ALL };
+    if session::area().is_none_or(|area| area.header().record_mappings.load(Relaxed) < needed) {
         return;
     }
     // SAFETY: the thread's own state, whose activation is not 0; `caller` is the hook's.

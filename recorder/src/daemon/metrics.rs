@@ -124,6 +124,8 @@ struct Sum {
     lost: u64,
     sampled_out: u64,
     growing: u64,
+    mapped: u64,
+    reserved: u64,
     resident_bytes: u64,
     anonymous_bytes: u64,
     /// The smallest limit of a process; 0 if none has one.
@@ -155,6 +157,8 @@ impl Programs {
             (&mut sum.lost, now.lost),
             (&mut sum.sampled_out, now.sampled_out),
             (&mut sum.growing, held(now.growing)),
+            (&mut sum.mapped, held(now.mapped)),
+            (&mut sum.reserved, held(now.reserved)),
             (&mut sum.resident_bytes, held(resident.bytes)),
             (&mut sum.anonymous_bytes, held(resident.anonymous_bytes)),
         ] {
@@ -182,13 +186,19 @@ impl ProgramMetric {
 }
 
 /// The metrics of each program.
-const PROGRAM_METRICS: [ProgramMetric; 11] = [
+const PROGRAM_METRICS: [ProgramMetric; 13] = [
     ProgramMetric::gauge("processes", "Processes served", |sum| sum.processes),
     ProgramMetric::gauge("live_bytes", "Bytes allocated and not freed", |sum| sum.live_bytes),
     ProgramMetric::gauge("live_blocks", "Blocks allocated and not freed", |sum| sum.live_blocks),
     ProgramMetric::gauge("resident_bytes", "Resident memory", |sum| sum.resident_bytes),
     ProgramMetric::gauge("resident_anonymous_bytes", "Resident memory that is neither of files nor shared", |sum| {
         sum.anonymous_bytes
+    }),
+    ProgramMetric::gauge("mapped_bytes", "Bytes that it mapped itself (mmap, brk, shmat) and may use", |sum| {
+        sum.mapped
+    }),
+    ProgramMetric::gauge("reserved_bytes", "Bytes of addresses that it has only reserved (PROT_NONE)", |sum| {
+        sum.reserved
     }),
     ProgramMetric::gauge("memory_limit_bytes", "Smallest memory limit of its control groups, 0 without one", |sum| {
         sum.limit_bytes

@@ -7,6 +7,7 @@ use super::fd_store::{FdStore, Held, Name};
 use super::notify;
 use crate::access::make_folder;
 use crate::chunk_journal;
+use crate::process_recording::carried_mappings_file;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -106,7 +107,8 @@ impl Successor {
     /// Removes what is noted of a process that has ended. Its live blocks are removed by who has
     /// read them.
     pub fn forget(&self, pid: u32) {
-        for path in [self.label_file(pid), self.program_file(pid), self.attached_file(pid)] {
+        let mapped = carried_mappings_file(&self.carried_over_file(pid));
+        for path in [self.label_file(pid), self.program_file(pid), self.attached_file(pid), mapped] {
             if let Err(error) = std::fs::remove_file(&path)
                 && error.kind() != io::ErrorKind::NotFound
             {

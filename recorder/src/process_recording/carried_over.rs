@@ -3,6 +3,7 @@
 //! removes it. Stacks are stored as their nodes, which stay in the area.
 
 use super::ProcessRecording;
+use super::carried_mappings::path_of;
 use crate::live::Call;
 use crate::replace::{Durability, replace_file};
 use crate::store::WriteJob;
@@ -42,6 +43,7 @@ impl ProcessRecording {
         if let Err(error) = replace_file(&path, &bytes, None, Durability::BeforeRename) {
             tracing::warn!("{}: the next daemon will not know the live blocks: {error}", path.display());
         }
+        self.hand_over_mappings(&path, &bytes[MAGIC.len() + 8..], &nodes);
     }
 
     /// Starts with the live blocks from the last daemon.
@@ -54,6 +56,9 @@ impl ProcessRecording {
             known.ok_or_else(|| io::ErrorKind::InvalidData.into())
         });
         let _ = std::fs::remove_file(&path);
+        if read.is_err() {
+            let _ = std::fs::remove_file(path_of(&path));
+        }
         let (since, blocks) = match read {
             Ok(known) => known,
             Err(error) => {
@@ -65,9 +70,11 @@ impl ProcessRecording {
                 ));
             }
         };
-        self.note(format!("taken over from another daemon, with {} live blocks", blocks.len() / BLOCK));
         self.session.stats.live_since_unix_ns.store(since, Relaxed);
         self.begin_segment(SEGMENT_CARRIED, (blocks.len() / BLOCK) as u64);
+        let unknown =
+            if self.resume_mappings(&path, &blocks) { "" } else { "; what it had mapped before is not known" };
+        self.note(format!("taken over from another daemon, with {} live blocks{unknown}", blocks.len() / BLOCK));
         self.prepare_events();
         for block in blocks.chunks_exact(BLOCK) {
             let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| block[at + byte]));

@@ -4,30 +4,47 @@
 use super::ProcessRecording;
 use crate::clock;
 use crate::live::Call;
-use crate::options::Mode;
 use crate::process_maps::{NamedRange, named_ranges};
-use formats::tape::field::Text;
+use formats::tape::field::{Added, Text};
 use formats::tape::{
-    self, MAPPING_EVENT_FAILED, MAPPING_EVENT_MAP, MAPPING_EVENT_MOVE, MAPPING_EVENT_MOVED, MAPPING_EVENT_UNMAP,
-    MAPPING_FLAG_ANONYMOUS, MAPPING_FLAG_BREAK, MAPPING_FLAG_CARRIED, MAPPING_FLAG_SEGMENT, MappedRanges, MappingEvent,
-    Record as TapeRecord,
+    self, MAPPING_EVENT_ADVISE, MAPPING_EVENT_FAILED, MAPPING_EVENT_MAP, MAPPING_EVENT_MOVE, MAPPING_EVENT_MOVED,
+    MAPPING_EVENT_PROTECT, MAPPING_EVENT_UNMAP, MAPPING_FLAG_ANONYMOUS, MAPPING_FLAG_BREAK, MAPPING_FLAG_CARRIED,
+    MAPPING_FLAG_INHERITED, MAPPING_FLAG_SEGMENT, MappedRanges, MappingEvent, Record as TapeRecord,
 };
 use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use wire::{Op, area::PAGE, mapping};
 
 /// Maximum number of names of mapped files.
 const MAX_NAMES: usize = 4096;
+/// Maximum number of events that a parent may be read beyond a fork, so that its child does not
+/// inherit what came later.
+const MAX_RECENT: usize = 4096;
 /// The mappings of a process are read again after this many times the CPU time that it took.
 const SHARE: u32 = 100;
 /// Minimum time between two such reads.
 const MIN_INTERVAL: Duration = Duration::from_millis(10);
 
+/// Calls and bytes by which allocators mapped memory, and by which they returned it.
+type Growth = [u64; 4];
+
+/// What a forked child has mapped at its start.
+#[derive(Debug, Default)]
+pub struct Inherited {
+    ranges: MappedRanges,
+    names: Vec<Text>,
+}
+
 /// The mappings of a process.
 #[derive(Debug, Default)]
 pub(super) struct Mappings {
     ranges: MappedRanges,
+    /// What was mapped before the events in `recent`.
+    before: MappedRanges,
+    /// The last events that were applied: those after a fork are not the child's.
+    recent: VecDeque<MappingEvent>,
     /// Events that are not in the tape yet.
     events: Vec<MappingEvent>,
     names: Vec<Text>,
@@ -38,7 +55,7 @@ pub(super) struct Mappings {
     /// When the names of mapped files may be read again; `None` before the first time.
     next_read: Option<Instant>,
     /// The allocator's calls and bytes that are in the tape.
-    written_growth: [u64; 2],
+    written_growth: Growth,
 }
 
 /// Rounds up to whole pages.
@@ -59,6 +76,8 @@ impl Mappings {
             Op::UNMAP => (MAPPING_EVENT_UNMAP, 0),
             Op::MOVE_BEGIN => (MAPPING_EVENT_MOVE, 0),
             Op::MOVED => (MAPPING_EVENT_MOVED, bits),
+            Op::ADVISED => (MAPPING_EVENT_ADVISE, bits),
+            Op::PROTECTED => (MAPPING_EVENT_PROTECT, bits),
             _ => (MAPPING_EVENT_FAILED, 0),
         };
         let (address, size) = (address & !mapping::BITS, pages(size));
@@ -93,7 +112,10 @@ impl Mappings {
         });
         let known = text.as_deref().map_or_else(Vec::new, named_ranges);
         let mut events = std::mem::take(&mut self.events);
-        for event in &mut events {
+        events.retain_mut(|event| {
+            if !self.ranges.is_of_interest(event) {
+                return false;
+            }
             if is_named(event) {
                 let index = known.partition_point(|range| range.end <= event.address);
                 if let Some(NamedRange { end, name, .. }) =
@@ -110,33 +132,85 @@ impl Mappings {
                 let segment = self.ranges.at(event.address).filter(|range| range.by.flags & MAPPING_FLAG_SEGMENT != 0);
                 event.size = segment.map_or(0, |range| range.bytes());
             }
-            self.ranges.apply(event);
-        }
+            self.apply(event);
+            true
+        });
         self.events = events;
     }
 
+    fn apply(&mut self, event: &MappingEvent) {
+        self.ranges.apply(event);
+        if event.kind == MAPPING_EVENT_ADVISE {
+            return;
+        }
+        self.recent.push_back(event.clone());
+        if self.recent.len() > MAX_RECENT
+            && let Some(oldest) = self.recent.pop_front()
+        {
+            self.before.apply(&oldest);
+        }
+    }
+
+    /// Returns what was mapped at a tick (0: now), with the names of files.
+    fn at(&self, tick: u64) -> Inherited {
+        let mut ranges = self.before.clone();
+        self.recent.iter().filter(|event| tick == 0 || event.tick <= tick).for_each(|event| ranges.apply(event));
+        Inherited { ranges, names: self.names.clone() }
+    }
+
+    /// Adds what the parent had mapped before the fork. Its call sites have numbers of its own.
+    fn inherit(&mut self, Inherited { ranges, names }: &Inherited) {
+        for range in ranges.iter() {
+            let name = (range.by.name as usize).checked_sub(1).and_then(|index| names.get(index));
+            let flags = range.by.flags | MAPPING_FLAG_CARRIED | MAPPING_FLAG_INHERITED;
+            let event = MappingEvent { thread: 0, site: 0, flags, ..range.event() };
+            self.carry(event, &name.map_or_else(Default::default, Text::lossy));
+        }
+    }
+
+    /// Returns what is mapped.
+    pub(super) const fn ranges(&self) -> &MappedRanges {
+        &self.ranges
+    }
+
+    /// Adds a range that was mapped under the last daemon, with the name of its file.
+    pub(super) fn carry(&mut self, event: MappingEvent, name: &str) {
+        let name = if name.is_empty() { 0 } else { self.number(name) };
+        let event = MappingEvent { name, ..event };
+        self.apply(&event);
+        self.events.push(event);
+    }
+
     /// Returns a record with events, and with the names that the tape does not have.
-    fn record(&mut self, events: Vec<MappingEvent>, growth: [u64; 2]) -> TapeRecord {
+    fn record(&mut self, events: Vec<MappingEvent>, growth: Growth) -> TapeRecord {
         let first_name = self.written_names as u32 + 1;
         let names = self.names[self.written_names..].to_vec();
         self.written_names = self.names.len();
         self.written_growth = growth;
-        let [allocator_calls, allocator_bytes] = growth;
-        TapeRecord::Mappings(tape::Mappings { first_name, names, events, allocator_calls, allocator_bytes })
+        let [allocator_calls, allocator_bytes, returned_calls, returned_bytes] = growth;
+        TapeRecord::Mappings(tape::Mappings {
+            first_name,
+            names,
+            events,
+            allocator_calls,
+            allocator_bytes,
+            allocator_returned_calls: Added(returned_calls),
+            allocator_returned_bytes: Added(returned_bytes),
+        })
     }
 
     /// Returns a record with all that is mapped, for a file that has no record of it.
-    fn whole(&mut self, growth: [u64; 2]) -> Option<TapeRecord> {
+    fn whole(&mut self, growth: Growth) -> Option<TapeRecord> {
         self.written_names = 0;
         let carried = |event: MappingEvent| MappingEvent { flags: event.flags | MAPPING_FLAG_CARRIED, ..event };
         let events: Vec<_> = self.ranges.iter().map(|range| carried(range.event())).collect();
-        (!events.is_empty() || growth != [0; 2]).then(|| self.record(events, growth))
+        (!events.is_empty() || growth != [0; 4]).then(|| self.record(events, growth))
     }
 }
 
 impl ProcessRecording {
-    /// Returns how often the allocator has mapped memory, and how many bytes.
-    fn allocator_growth(&self) -> [u64; 2] {
+    /// Returns how often allocators have mapped and returned memory, and how many bytes.
+    fn allocator_growth(&self) -> Growth {
         self.session.mapping.header().allocator_mapped.each_ref().map(|count| count.load(Relaxed))
     }
 
@@ -146,8 +220,24 @@ impl ProcessRecording {
             return;
         }
         self.mappings.settle(self.session.process.pid);
+        self.push_mappings();
+    }
+
+    /// Returns what this process had mapped when it forked at `tick` (0: now).
+    pub fn mapped_at(&self, tick: u64) -> Inherited {
+        self.mappings.at(tick)
+    }
+
+    /// Adds what the parent of this forked child had mapped.
+    pub fn inherit_mappings(&mut self, inherited: &Inherited) {
+        self.mappings.inherit(inherited);
+        self.push_mappings();
+    }
+
+    /// Adds the events that are not in the tape yet, and applied.
+    pub(super) fn push_mappings(&mut self) {
         let (events, growth) = (std::mem::take(&mut self.mappings.events), self.allocator_growth());
-        if self.output.has_events() {
+        if self.output.has_events() && !events.is_empty() {
             let record = self.mappings.record(events, growth);
             self.output.push(record);
             self.schedule.chunk_has_events();
@@ -180,9 +270,16 @@ impl ProcessRecording {
         }
     }
 
+    /// Returns the bytes that the program has mapped itself and may use, and those that it has only
+    /// reserved.
+    pub(super) const fn mapped_bytes(&self) -> [u64; 2] {
+        let ranges = &self.mappings.ranges;
+        [ranges.used_bytes().saturating_add(ranges.inherited_bytes()), ranges.reserved_bytes()]
+    }
+
     /// Lets the library record mappings, unless the process is not recorded.
     pub(super) fn enable_mappings(&self) {
-        let is_recorded = self.session.options.mode != Mode::Off;
-        self.session.mapping.header().record_mappings.store(u32::from(is_recorded), Relaxed);
+        let calls = self.session.options.mode.mapping_calls();
+        self.session.mapping.header().record_mappings.store(calls, Relaxed);
     }
 }

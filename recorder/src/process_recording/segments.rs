@@ -204,6 +204,7 @@ impl ProcessRecording {
         }
         let totals = profile.totals();
         let live = self.heap.index().len();
+        let [mapped, reserved] = self.mapped_bytes();
         self.session.stats.set(&StatsSnapshot {
             live_bytes: totals.live_bytes,
             live_blocks: self.heap.estimated_blocks().unwrap_or(totals.live_blocks),
@@ -217,6 +218,8 @@ impl ProcessRecording {
             sites: self.stacks.last().into(),
             growing: self.growth.growing(),
             threads: self.threads.seen().into(),
+            mapped,
+            reserved,
             // 43 bytes per live block and about 200 per site or thread, measured where they are
             // defined; the rest is tables that grow once.
             memory: live * 43

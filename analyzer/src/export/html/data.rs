@@ -114,6 +114,9 @@ pub(super) struct PageProcess {
     pub losses: Vec<Loss>,
     /// The resident memory by use, at some snapshots of the pages.
     pub residents: Vec<Resident>,
+    /// Bytes that the program had mapped itself, without reserved memory, at the end of each of
+    /// equal parts of the axis; empty if it mapped nothing.
+    pub mapped: Vec<u64>,
     /// The first marks of the program, earliest first.
     pub marks: Vec<Mark>,
     /// Number of marks that are not listed.

@@ -18,6 +18,7 @@ use crate::progress::Progress;
 use crate::replay::replay;
 use crate::report::bills::{self, OverTime};
 use crate::report::leaks::{self, Candidates, JudgedLeak, Rules, judge_leaks};
+use crate::report::mapped;
 use crate::report::summary;
 use crate::sums::{self, Sums};
 use crate::symbols::Symbolizer;
@@ -31,6 +32,8 @@ const THREADS: usize = 200;
 const GAPS: usize = 200;
 /// Maximum number of snapshots of the pages that a page shows of each process.
 const RESIDENTS: usize = 48;
+/// Number of points of the line of the memory that a program maps itself.
+const MAPPED: usize = 256;
 /// Maximum number of marks of a process on the page.
 const MARKS: usize = 200;
 /// Maximum number of missing things that a page lists of each process.
@@ -247,6 +250,7 @@ impl Gathered {
         shown.losses = losses;
         shown.residents = residents(&over_time.points, position);
         if scale.by_tick {
+            shown.mapped = mapped_line(process, &scale);
             (shown.marks, shown.more_marks) = marks(process, position);
         }
         shown.groups = groups.into_iter().map(|Group { name, threads }| data::ThreadGroup { name, threads }).collect();
@@ -419,6 +423,24 @@ fn marks(process: &Process, position: impl Fn(u64) -> f64) -> (Vec<data::Mark>, 
     all.sort_by_key(|mark| mark.tick);
     let mark = |mark: &&Mark| data::Mark { at: position(mark.tick), name: mark.text.lossy().into_owned() };
     (all.iter().take(MARKS).map(mark).collect(), all.len().saturating_sub(MARKS))
+}
+
+/// Returns what the program had mapped itself at the end of each of equal parts of the axis; empty
+/// if it mapped nothing.
+fn mapped_line(process: &Process, scale: &Scale) -> Vec<u64> {
+    let (start, length) = (process.clock.start_tick, scale.width * scale.slices as f64);
+    let ticks = process.clock.ticks_per_second as f64 / 1e9;
+    let edge = |part: usize| {
+        let nanos = length * part as f64 / MAPPED as f64 - scale.offset;
+        start.saturating_add((nanos.max(0.0) * ticks) as u64)
+    };
+    let edges: Vec<u64> = (0..=MAPPED).map(edge).collect();
+    let ends = &edges[1..];
+    let mapped = mapped::bytes_before(process, ends).into_iter().zip(&edges).zip(ends);
+    // Before its start and after its end, the process has no memory.
+    let runs = |from: u64, to: u64| to > start && from <= process.tape.last_tick;
+    let line: Vec<u64> = mapped.map(|((bytes, from), to)| if runs(*from, *to) { bytes.used } else { 0 }).collect();
+    if line.iter().any(|bytes| *bytes > 0) { line } else { Vec::new() }
 }
 
 /// Returns the resident memory by use at each point.

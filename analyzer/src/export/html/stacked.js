@@ -4,7 +4,7 @@ const STACKED = [
   { id: "total", title: "Total", about: "All live bytes" },
   { id: "function", title: "Functions", about: "Live bytes by the innermost function of the program" },
   { id: "module", title: "Modules", about: "Live bytes by the module of that function" },
-  { id: "resident", title: "Resident", about: "The resident memory by what it is used for, at the snapshots of the pages; the line is the live bytes" },
+  { id: "resident", title: "Resident", about: "The resident memory by what it is used for, at the snapshots of the pages; the line is the live bytes, the dashed line what the program mapped itself" },
   { id: "threads", title: "Threads", about: "Live bytes by the thread that allocated them" },
 ];
 /** Areas that are distinguished; the others are one. */
@@ -19,7 +19,27 @@ const RESIDENT = [
 
 /** What the timeline may be stacked by here: resident memory only where there are snapshots. */
 function stackedKinds() {
-  return STACKED.filter((kind) => kind.id !== "resident" || page.processes.some((process) => process.residents.length > 0));
+  return STACKED.filter((kind) => kind.id !== "resident" || page.processes.some((process) => process.residents.length > 0 || process.mapped.length > 0));
+}
+
+/** Bytes that the shown processes had mapped themselves at the end of each of equal parts of the run; empty if they mapped nothing. */
+function mappedLine() {
+  const lines = shownProcesses().map((process) => process.mapped).filter((line) => line.length > 0);
+  return lines.length === 0 ? [] : lines[0].map((_, at) => lines.reduce((sum, line) => sum + line[at], 0));
+}
+
+/** What the program had mapped itself, as a dashed line. */
+function paintMapped(pen, colour, x, y) {
+  const mapped = mappedLine();
+  if (mapped.length === 0) return;
+  const path = new Path2D();
+  path.moveTo(x(0), y(0));
+  mapped.forEach((value, at) => path.lineTo(x((at + 1) / mapped.length), y(value)));
+  pen.strokeStyle = colour;
+  pen.lineWidth = 1.5;
+  pen.setLineDash([2, 3]);
+  pen.stroke(path);
+  pen.setLineDash([]);
 }
 
 /** Bytes of each part at the end of each slot: those of the last snapshot before, of each process while it ran. */

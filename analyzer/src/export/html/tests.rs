@@ -1,11 +1,15 @@
 //! Tests that folding keeps sums, and that packed data can be read back.
 
-use super::gather::command;
+use super::gather::{command, gather};
 use super::pack::{Columns, json, markup};
 use super::read::read;
 use super::rows::{FOLDED, Part, Row, bound};
 use super::{FRAME, SCRIPTS, STYLE};
+use crate::event::Range;
+use crate::load;
 use crate::model::slices::{Cell, FEW_SLOTS, Sums};
+use crate::progress::Progress;
+use crate::symbols::{Detail, Symbolizer};
 
 /// Sites 0..count, each with cells in some of 256 slots; site n weighs n.
 fn part(count: u32, shift: u32) -> Part {
@@ -127,4 +131,17 @@ fn the_script_can_neither_make_markup_nor_fetch() {
     }
     assert!(!STYLE.contains("url(") && !STYLE.contains("@import") && !STYLE.contains("</"));
     assert!(FRAME.contains("default-src 'none'") && !FRAME.contains("unsafe-inline"));
+}
+
+#[test]
+fn line_of_mapped_memory_ends_with_what_is_mapped() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/tape/v1/mappings");
+    let recording = load::open(path.as_ref()).expect("the recording");
+    let processes: Vec<&load::Process> = recording.processes.iter().collect();
+    let (mut symbols, progress) = (Symbolizer::new(Detail::Quick), Progress::new("reading"));
+    let page = gather(std::slice::from_ref(&recording), &processes, &Range::default(), &mut symbols, &progress);
+    let [parent, child] = &page.processes[..] else { panic!("{:?}", page.processes) };
+    // The program's own count of pages. The child maps after most of the run.
+    assert_eq!((parent.mapped.len(), parent.mapped.last()), (256, Some(&(111 * 4096))), "{:?}", parent.mapped);
+    assert!(child.mapped[0] == 0 && child.mapped.contains(&(13 * 4096)), "{:?}", child.mapped);
 }

@@ -52,7 +52,8 @@ function paintTimeline(view) {
   // Several processes need not have their peaks at the same time: the peak of one is drawn.
   const most = series.map((one) => (alone ? one.most : one.live));
   const stacked = state.stacked !== "total" && !COMPARING();
-  const resident = stacked && state.stacked === "resident" ? areasPeak() : 0;
+  const bySnapshot = stacked && state.stacked === "resident";
+  const resident = bySnapshot ? mappedLine().reduce((a, b) => Math.max(a, b), areasPeak()) : 0;
   const peak = Math.max(1, resident, ...most.map((line) => line.reduce((a, b) => Math.max(a, b), 0)));
   const y = (value) => bottom - value / (peak * 1.06) * plot;
 
@@ -99,6 +100,7 @@ function paintTimeline(view) {
     pen.stroke(edge);
     pen.setLineDash([]);
   });
+  if (bySnapshot) paintMapped(pen, colours.text, (share) => left + share * view.width, y);
   paintRates(pen, colours, series, sliceX, bottom + 8, rates);
   paintPeak(pen, colours, x, y, most, width - right);
   paintTracks(pen, colours, tracks, x, bottom + 8 + rates + 22, left);
@@ -338,6 +340,8 @@ function showMoment(view, event, at) {
     lines.push(["", `${label}${bytes(liveLine(recording)[slice])} live in ${counted(liveLine(recording, "blocks")[slice], "block")}`]);
   });
   if (state.stacked !== "total" && !COMPARING()) lines.push(...areaTip(Math.min(page.axis.slots - 1, Math.floor(at))));
+  const mapped = mappedLine();
+  if (mapped.length > 0 && !COMPARING()) lines.push(["", `${bytes(mapped[Math.min(mapped.length - 1, Math.floor(at / page.axis.slots * mapped.length))])} mapped by the program itself`]);
   for (const process of shownProcesses()) {
     for (const loss of process.losses) if (loss.span[0] <= units && units <= loss.span[1]) lines.push(["bad", `${counted(loss.events, "event")} of thread ${loss.thread} lost here`]);
   }

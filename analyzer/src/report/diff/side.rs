@@ -8,6 +8,7 @@ use crate::program_frames::Role;
 use crate::progress::Progress;
 use crate::report::Unanswerable;
 use crate::report::frames::{FrameJson, blamed_frames, stack_json};
+use crate::report::mapped;
 use crate::report::{Error, Filter};
 use crate::stacks::Stacks;
 use crate::sums::{sums, sums_within};
@@ -81,6 +82,8 @@ pub(super) struct Measurement {
     pub sites: FxHashMap<Vec<String>, FxHashMap<Line, LineSums>>,
     /// Sums of the whole run.
     pub total: Sums,
+    /// Bytes that the program has mapped itself, without reserved memory, by the same names.
+    pub mapped: FxHashMap<Vec<String>, u64>,
     /// Peak of the live bytes, if the side is a single process.
     pub peak_bytes: Option<u64>,
     /// Length of the run in seconds; 0 if unknown.
@@ -236,6 +239,14 @@ pub(super) fn measure(
         if process.has_times() {
             let end = process.span(&range).end_tick.min(process.tape.last_tick);
             measured.seconds = measured.seconds.max(process.clock.nanos(end) as f64 / 1e9);
+        }
+        if side.filter.is_all() {
+            let ranges = mapped::ranges_at(process, process.span(&range).end_tick.saturating_sub(1));
+            for (mapped, bytes) in mapped::own(&ranges).filter(|(_, bytes)| bytes.used > 0) {
+                let SiteKey { names, .. } = named(process.stacks(), mapped.by.site, known, depth, symbols);
+                let sum = measured.mapped.entry(names).or_default();
+                *sum = sum.saturating_add(bytes.used);
+            }
         }
         for row in &sums.sites {
             let sums = Sums {

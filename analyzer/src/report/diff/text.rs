@@ -8,7 +8,7 @@ use std::io;
 const TOP: usize = 20;
 
 /// Formats a change with its sign.
-fn signed(value: f64, shown: impl Fn(u64) -> String) -> String {
+pub(super) fn signed(value: f64, shown: impl Fn(u64) -> String) -> String {
     match value.round() {
         0.0 => "0".into(),
         value if value < 0.0 => format!("-{}", shown(-value as u64)),
@@ -17,7 +17,7 @@ fn signed(value: f64, shown: impl Fn(u64) -> String) -> String {
 }
 
 /// Formats a change as a percentage of the old value.
-fn relative(a: f64, b: f64) -> String {
+pub(super) fn relative(a: f64, b: f64) -> String {
     match (a, b) {
         (a, b) if a == b => "same".into(),
         (0.0, _) => "new".into(),

@@ -6,6 +6,8 @@ use crate::load::{MappingSums, Process, Recording};
 use crate::missing::Missing;
 use crate::processes::{ProcessFilter, folded_line};
 use crate::report::coverage::Coverage;
+use crate::report::mapped::{self, MappedRow, ReturnedRow};
+use crate::report::query::Query;
 use crate::report::{print_lines, print_missing, print_own_malloc};
 use crate::text::{Screen, bytes, clean, count, counted, duration, percent};
 use heaptape_formats::recording::Allocator;
@@ -45,12 +47,7 @@ fn subject(summary: &Summary, recordings: &[Recording]) -> String {
 }
 
 /// Prints the summary as text.
-pub(super) fn print(
-    summary: &Summary,
-    recordings: &[Recording],
-    query: &ProcessFilter,
-    screen: &mut Screen,
-) -> io::Result<()> {
+pub(super) fn print(summary: &Summary, recordings: &[Recording], query: &Query, screen: &mut Screen) -> io::Result<()> {
     match &summary.processes[..] {
         [] => screen.heading("no process was recorded")?,
         [process] => {
@@ -63,10 +60,13 @@ pub(super) fn print(
         processes => {
             let number = counted(processes.len() as u64, "process");
             screen.heading(&format!("{number} of {}", subject(summary, recordings)))?;
-            processes_table(processes, recordings, query, screen)?;
+            processes_table(processes, recordings, &query.processes, screen)?;
         }
     }
-    if !summary.processes.is_empty() {
+    if !query.mappings.has_blocks() {
+        mappings(summary, screen)?;
+        mapped_sites(summary, screen)?;
+    } else if !summary.processes.is_empty() {
         numbers(summary, screen)?;
     }
     rankings(&summary.top, screen)?;
@@ -248,16 +248,45 @@ fn mappings(summary: &Summary, screen: &mut Screen) -> io::Result<()> {
     let all = || summary.processes.iter().filter_map(|process| process.mappings);
     let sum = |number: fn(&MappingSums) -> u64| all().map(|sums| number(&sums)).fold(0, u64::saturating_add);
     let calls = sum(|sums| sums.calls);
-    if calls > 0 {
-        screen.line(&format!(
-            "mappings   {} in {} by the program itself; {} in {} still mapped",
-            bytes(sum(|sums| sums.bytes)),
-            counted(calls, "call"),
-            bytes(sum(|sums| sums.mapped_bytes)),
-            counted(sum(|sums| sums.mapped_ranges), "range"),
-        ))?;
+    if calls == 0 && all().all(|sums| sums.mapped_ranges == 0 && sums.returned_calls == 0) {
+        return Ok(());
     }
-    Ok(())
+    let mut line = format!(
+        "mappings   {} in {} by the program itself; {} in {} still mapped",
+        bytes(sum(|sums| sums.bytes)),
+        counted(calls, "call"),
+        bytes(sum(|sums| sums.mapped_bytes)),
+        counted(sum(|sums| sums.mapped_ranges), "range"),
+    );
+    let reserved = sum(|sums| sums.reserved_bytes);
+    if reserved > 0 {
+        line += &format!(", {} of addresses reserved", bytes(reserved));
+    }
+    let inherited = sum(|sums| sums.inherited_bytes);
+    if inherited > 0 {
+        line += &format!(", {} inherited from parents", bytes(inherited));
+    }
+    let returned = sum(|sums| sums.returned_calls);
+    if returned > 0 {
+        let ranges = bytes(sum(|sums| sums.returned_bytes));
+        line += &format!("; {ranges} returned in {} of madvise", counted(returned, "call"));
+    }
+    screen.line(&line)
+}
+
+/// Maximum number of call sites of mappings; JSON has all.
+const MAX_MAPPED: usize = 20;
+
+/// Prints the call sites by which memory was mapped and returned.
+fn mapped_sites(summary: &Summary, screen: &mut Screen) -> io::Result<()> {
+    let rows: Vec<MappedRow> = summary.mapped.iter().map(|one| one.row.clone()).collect();
+    if rows.is_empty() {
+        screen.line(mapped::NOTHING)?;
+    }
+    let heading = format!("mapped at the end: {}", mapped::sum_text(rows.iter()));
+    mapped::print(screen, &heading, &rows, MAX_MAPPED)?;
+    let rows: Vec<&ReturnedRow> = summary.returned.iter().map(|one| &one.row).collect();
+    mapped::print_returned(screen, &rows, MAX_MAPPED)
 }
 
 /// Formats a number of lost events, which may be a lower bound.
