@@ -4,7 +4,8 @@
 use crate::load;
 use heaptape_formats::pattern::Pattern;
 use heaptape_formats::recording::{
-    DCPI_FOLDER, FLIGHTS, MARKS, Mark, PROFILE, PROGRAM_PREFIX, RECORDING, Recording, STREAM, TAPE, is_epoch,
+    DCPI_FOLDER, Exit, FLIGHTS, MARKS, Mark, PROFILE, PROGRAM_PREFIX, ProcessInfo, RECORDING, Recording, STREAM, TAPE,
+    is_epoch,
 };
 use heaptape_formats::tape::journal;
 use std::collections::BTreeMap;
@@ -26,6 +27,9 @@ pub struct EpochQuery {
     pub program: Option<String>,
     /// ID of processes. Selects processes.
     pub pid: Option<u32>,
+    /// With `pid`: a time in nanoseconds since 1970 at which the process ran or starts. Processes
+    /// that ended before are left out: they had the same ID.
+    pub running_at: Option<u64>,
     /// Label of processes. Selects processes.
     pub label: Option<String>,
     /// Whether folders are listed, too, whose content a later folder of the process includes.
@@ -210,6 +214,11 @@ fn processes(epoch: &Path, query: &EpochQuery) -> Vec<(Option<ProcessId>, PathBu
         if query.pid.is_some_and(|pid| listed.map(|process| process.pid).or_else(of_folder) != Some(pid)) {
             continue;
         }
+        let has_ended = |process: &&ProcessInfo| matches!(process.exit, Some(Exit::Code(_) | Exit::Signal(_)));
+        let end = listed.filter(has_ended).and_then(|process| process.ended_unix_ns);
+        if query.running_at.is_some_and(|time| end.is_some_and(|end| end < time)) {
+            continue;
+        }
         if let Some(label) = &query.label {
             let sent = listed.filter(|process| process.origin == STREAM);
             let has_label = match sent {
@@ -257,5 +266,33 @@ mod tests {
         let range =
             EpochQuery { from: Some("2026112109".into()), to: Some("20261121".into()), ..EpochQuery::default() };
         assert_eq!(find(range), all[1..3]);
+    }
+    #[test]
+    fn earlier_process_with_the_same_id_is_left_out() {
+        let dir = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+        let epoch = |name: &str, exit: Exit, ended_unix_ns: u64| {
+            let (folder, epoch) = ("7.shop".to_owned(), dir.path().join("5").join(name));
+            std::fs::create_dir_all(epoch.join(&folder)).unwrap_or_else(|error| panic!("{error}"));
+            let process = ProcessInfo {
+                pid: 7,
+                started_unix_ns: ended_unix_ns - 50,
+                ended_unix_ns: Some(ended_unix_ns),
+                exit: Some(exit),
+                folder,
+                ..ProcessInfo::default()
+            };
+            let about = Recording { processes: vec![process], ..Recording::default() };
+            let text = serde_json::to_string(&about).unwrap_or_else(|error| panic!("{error}"));
+            std::fs::write(epoch.join(RECORDING), text).unwrap_or_else(|error| panic!("{error}"));
+        };
+        epoch("202611210800", Exit::Signal(9), 1000);
+        epoch("202611210900", Exit::Running, 2000);
+        epoch("202611211000", Exit::Code(0), 3000);
+        let found = |running_at| {
+            let query = EpochQuery { pid: Some(7), running_at, each: true, ..EpochQuery::default() };
+            find(dir.path(), &query).unwrap_or_else(|error| panic!("{error}")).len()
+        };
+        // A process that runs has an end of its own soon, also while it is looked for.
+        assert_eq!([None, Some(1000), Some(1001), Some(3000), Some(3001)].map(found), [3, 3, 2, 2, 1]);
     }
 }

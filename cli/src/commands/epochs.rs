@@ -46,7 +46,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let is_narrowed = last.is_some() || from.is_some() || until.is_some() || user.is_some();
     let is_narrowed = is_narrowed || program.is_some() || label.is_some() || dcpi;
     let is_of_processes = program.is_some() || label.is_some();
-    let mut query = EpochQuery { last, from, to: until, user, program, pid: None, label, each, dcpi };
+    let mut query = EpochQuery { last, from, to: until, user, program, label, each, dcpi, ..EpochQuery::default() };
     let mut found = epochs::find(&state, &query);
     if query.user.is_none() && found.as_ref().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
         query.user = Some(nix::unistd::geteuid().as_raw());

@@ -6,6 +6,7 @@ use heaptape_analyzer::epochs::{self, EpochQuery};
 use heaptape_recorder::daemon::protocol::{Entry, Identity, Process, Request, Response, Which};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Makes the daemon write the processes of a name, pid or label. Returns their folders, of all
 /// segments.
@@ -39,7 +40,14 @@ pub fn folders(which: &str, control: Option<PathBuf>) -> anyhow::Result<Vec<Path
 pub fn recorded(state: &Path, process: &Process) -> io::Result<Vec<PathBuf>> {
     // Segments may be moved to an epoch meanwhile.
     let mut found = epochs::flight(state, process.uid, process.pid);
-    let query = EpochQuery { user: Some(process.uid), pid: Some(process.pid), ..EpochQuery::default() };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let attached = now.saturating_sub(Duration::from_secs(process.seconds.saturating_add(1)));
+    let query = EpochQuery {
+        user: Some(process.uid),
+        pid: Some(process.pid),
+        running_at: Some(attached.as_nanos().try_into().unwrap_or(u64::MAX)),
+        ..EpochQuery::default()
+    };
     found.extend(epochs::find(state, &query)?);
     Ok(found)
 }
