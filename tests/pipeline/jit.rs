@@ -53,6 +53,58 @@ fn forked_child_knows_the_code_and_modules_of_its_parent() {
     assert!(outside.is_empty() && leak.stack.len() > 4, "frames {outside:?} in no module: {leak:#?}");
 }
 
+/// Stacks continue through the code that CPython makes for each Python function, which keeps no
+/// frame pointer.
+#[test]
+fn stacks_continue_through_trampolines_of_cpython() {
+    let recording = Program::new(target::c("makes_code")).arg("hops").recorded().success().complete();
+    forget_maps(&recording);
+    let leaks = recording.leaks();
+    let leak = of_size(&leaks, 613);
+    let expected = ["take", "through_first", "load_order", "through_second", "load_orders", "through_third", "main"];
+    assert!(leak.functions().starts_with(&expected), "{leak:#?}");
+    assert_eq!(leak.stack[2].file.as_deref(), Some("/srv/shop.py"), "{leak:#?}");
+}
+
+/// The same in each CPython of this machine that has them: the whole Python stack.
+#[test]
+fn python_functions_have_names() {
+    let folder = test_env::folder();
+    let script = folder.path().join("shop.py");
+    let text = "class Shop:\n    def load_order(self):\n        return bytearray(50021)\n\n    def load_orders(self):\n        \
+                return [self.load_order() for _ in range(20)]\n\ndef run():\n    return Shop().load_orders()\n\n\
+                kept = run()\nimport os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n";
+    fs::write(&script, text).expect("a script");
+    let mut tried = 0;
+    for version in ["3.12", "3.13", "3.14"] {
+        let name = format!("python{version}");
+        let python = |path: &Path| {
+            Command::new(path).args(["-X", "perf", "-c", ""]).output().is_ok_and(|out| out.status.success())
+        };
+        let Some(python) = pythons(&name).into_iter().find(|path| python(path)) else { continue };
+        let recording = Program::new(&python).args(["-X", "perf"]).arg(&script).recorded();
+        forget_maps(&recording);
+        let leaks = recording.leaks_as(&["--by", "stack"]);
+        let leak = leaks
+            .iter()
+            .find(|leak| leak.blocks == 20 && leak.bytes >= 20 * 50021)
+            .unwrap_or_else(|| panic!("{name}: {leaks:#?}"));
+        let of_script = leak.stack.iter().filter(|frame| frame.file.as_deref() == script.to_str());
+        let functions: Vec<&str> = of_script.filter_map(|frame| frame.function.as_deref()).collect();
+        assert_eq!(functions, ["Shop.load_order", "Shop.load_orders", "run", "<module>"], "{name}: {leak:#?}");
+        tried += 1;
+    }
+    eprintln!("{tried} versions of CPython with -X perf");
+}
+
+/// Returns the interpreters of this name in PATH, and those of pyenv.
+fn pythons(name: &str) -> Vec<PathBuf> {
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let versions = fs::read_dir(home.join(".pyenv/versions")).into_iter().flatten().flatten();
+    let installed = versions.map(|version| version.path().join("bin").join(name)).filter(|path| path.exists());
+    test_env::find(name).into_iter().chain(installed).collect()
+}
+
 /// The private `/tmp` of the program is removed with its last process.
 #[test]
 fn map_in_a_private_tmp_is_read() {

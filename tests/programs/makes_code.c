@@ -4,6 +4,8 @@
  * calls     the process calls the code; blocks of 601 bytes
  * forks     its child, which writes no map, calls it too; blocks of 607 bytes
  * waits     calls it, then continues until standard input ends
+ * hops      calls a function through code that keeps no frame pointer, as CPython's -X perf has for
+ *           each Python function; blocks of 613 bytes
  * kernel    a signal handler allocates 619 bytes when it has interrupted the vDSO */
 #include "own.h"
 #include <signal.h>
@@ -33,6 +35,25 @@ static made make(void) {
 }
 static int map;
 static void name(made function, const char *text) { dprintf(map, "%lx 12 %s\n", (unsigned long)function, text); }
+
+typedef void *(*hop)(void *unused, size_t size, void *other, void *(*next)(void *, size_t));
+NOINLINE static void *through_first(void *unused, size_t size) { (void)unused; void *p = take(size); KEEP_FRAME(); return p; }
+static hop hops[2];
+NOINLINE static void *through_second(void *unused, size_t size) { (void)unused; void *p = hops[0](0, size, 0, through_first); KEEP_FRAME(); return p; }
+NOINLINE static void *through_third(void *unused, size_t size) { (void)unused; void *p = hops[1](0, size, 0, through_second); KEEP_FRAME(); return p; }
+static void make_hops(void) {
+    /* sub rsp, 8; call rcx; add rsp, 8; ret: without and with endbr64 */
+    static const unsigned char code[] = { 0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x83, 0xec, 8, 0xff, 0xd1, 0x48, 0x83, 0xc4, 8, 0xc3 };
+    char *p = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    must(p != MAP_FAILED, "memory for code");
+    memcpy(p, code + 4, sizeof code - 4);
+    memcpy(p + 16, code, sizeof code);
+    must(!mprotect(p, 4096, PROT_READ | PROT_EXEC), "code");
+    for (int i = 0; i < 2; i++) {
+        hops[i] = (hop)(p + 16 * i);
+        dprintf(map, "%lx 10 py::%s:/srv/shop.py\n", (unsigned long)hops[i], i ? "load_orders" : "load_order");
+    }
+}
 
 static volatile uintptr_t kernel_start, kernel_end;
 static volatile int seen;
@@ -70,7 +91,10 @@ int main(int argc, char **argv) {
     made function = make();
     name(function, "JS:~load_orders /srv/shop.js:12:3");
     name(function, "JS:*load_orders /srv/shop.js:12:3");
-    if (!strcmp(how, "forks")) {
+    if (!strcmp(how, "hops")) {
+        make_hops();
+        through_third(0, 613);
+    } else if (!strcmp(how, "forks")) {
         pid_t pid = fork();
         if (!pid) _exit(function(607) ? 0 : 1);
         int status;

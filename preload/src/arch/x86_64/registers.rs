@@ -20,6 +20,18 @@ pub struct Registers {
     pub bp: u64,
 }
 
+/// Code that CPython copies for each Python function with `-X perf`, without unwind data and without
+/// a frame pointer: `sub rsp, 8; call rcx; add rsp, 8; ret`. Source: `Python/asm_trampoline.S` of
+/// 3.12 and 3.13.
+pub mod trampoline {
+    /// The code. It may begin with `endbr64`.
+    pub const CODE: [u8; 11] = [0x48, 0x83, 0xec, 0x08, 0xff, 0xd1, 0x48, 0x83, 0xc4, 0x08, 0xc3];
+    /// Offset of the instruction to which the call returns.
+    pub const RETURN: u64 = 6;
+    /// Bytes from the stack pointer there to that of the caller before its call.
+    pub const CFA: i64 = 16;
+}
+
 /// Offsets of the registers in the kernel's signal frame, in bytes from the stack pointer at
 /// `__restore_rt` (the `ucontext`).
 pub mod signal_frame {

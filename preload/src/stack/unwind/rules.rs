@@ -11,7 +11,9 @@
 use super::cfi;
 use super::rule::{Kind, Rule};
 use crate::arch;
+use crate::arch::registers::trampoline;
 use crate::elf::objects;
+use crate::probe;
 use crate::stack::modules;
 use core::sync::atomic::{
     AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence,
@@ -80,13 +82,34 @@ fn begins_a_function(address: u64) -> bool {
     })
 }
 
+/// Pages of generated code that is no trampoline of CPython, by the low bits of their numbers. All
+/// code on a page is of one kind, and reading it takes a system call.
+static OTHER_PAGES: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+
+/// Returns the rule of a trampoline of CPython, if the address is in one.
+fn of_trampoline(address: u64) -> Option<Rule> {
+    let page = address >> 12;
+    let other = &OTHER_PAGES[page as usize % OTHER_PAGES.len()];
+    if other.load(Relaxed) == page {
+        return None;
+    }
+    let mut code = [0; trampoline::CODE.len()];
+    let bytes = probe::peek(address.wrapping_sub(trampoline::RETURN) as usize, &mut code);
+    if bytes != code.len() || code != trampoline::CODE {
+        other.store(page, Relaxed);
+        return None;
+    }
+    Rule::new(Kind::FromSp, trampoline::CFA, 0)
+}
+
 #[cold]
 #[inline(never)]
 fn compile(address: u64) -> Rule {
     let before = generation();
     let mut rule = at_instruction(address.wrapping_sub(1));
-    if rule.kind() == Kind::Unknown as u64 && begins_a_function(address) {
-        rule = Rule(Kind::End as u64);
+    if rule.kind() == Kind::Unknown as u64 {
+        let is_outermost = begins_a_function(address);
+        rule = if is_outermost { Rule(Kind::End as u64) } else { of_trampoline(address).unwrap_or(rule) };
     }
     // An address without a description may get one later, by code that is generated or loaded at
     // run time.
