@@ -139,6 +139,10 @@ pub struct ProcessInfo {
     /// not write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accounting: Option<Accounting>,
+    /// Path of the library whose `malloc` the process calls; empty for static programs, and for
+    /// processes that were attached while they ran.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub malloc: String,
     /// Whether the program has a `malloc` of its own. Only what that one passes on is recorded.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub own_malloc: bool,

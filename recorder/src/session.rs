@@ -8,14 +8,15 @@ use crate::journal_files::JournalFiles;
 use crate::limit::Limit;
 use crate::module_files::ModuleFiles;
 use crate::options::Options;
+use crate::patch::maps::{CodeMapping, Maps};
 use crate::patch::{self, Plan};
 use crate::sys::Mapping;
 pub use builder::{Attached, Ids, SessionBuilder};
 use formats::recording::ProcessInfo;
 use formats::tape::{self, Origin, field::Text};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Number of a session, unique in this recorder.
@@ -61,6 +62,8 @@ pub struct Session {
     pub files: Arc<ModuleFiles>,
     /// The hooks of allocators inside the program.
     pub hooks: Arc<Plan>,
+    /// Path of the library whose `malloc` the process calls, once it was looked up.
+    pub malloc: Arc<OnceLock<String>>,
     /// The files of the journal of this segment.
     pub journal_files: JournalFiles,
 }
@@ -101,9 +104,21 @@ impl Session {
             argv: process.argv.iter().map(text).collect(),
             started_unix_ns: process.start_unix_ns,
             began_unix_ns: self.began_unix_ns,
+            malloc: self.malloc().to_owned(),
             own_malloc: self.mapping.has_own_malloc() && !patch::hooks_own_malloc(&allocators),
             allocators,
             ..ProcessInfo::default()
+        }
+    }
+
+    /// Returns the path of the library whose `malloc` the process calls; empty if it is not known.
+    fn malloc(&self) -> &str {
+        match self.mapping.header().next_malloc.load(Relaxed) {
+            0 => "",
+            address => self.malloc.get_or_init(|| {
+                let contains = |code: &CodeMapping| (code.start..code.end).contains(&address);
+                Maps::of(self.process.pid).code.into_iter().find(contains).map_or(String::new(), |code| code.path)
+            }),
         }
     }
 
@@ -141,6 +156,7 @@ impl Session {
             code: Arc::clone(&self.code),
             files: Arc::clone(&self.files),
             hooks: Arc::clone(&self.hooks),
+            malloc: Arc::clone(&self.malloc),
             journal_files: JournalFiles::default(),
         }
     }

@@ -1,5 +1,6 @@
 //! Other allocators than libc's, other libcs, other preloads.
 
+use heaptape_formats::recording::ProcessInfo;
 use heaptape_tests::{Program, Target, own, same, target, test_env, torture};
 use std::path::PathBuf;
 
@@ -43,6 +44,10 @@ fn preloaded_allocators_are_recorded() {
                 let module = |row: &serde_json::Value| row["stack"][0]["module"].as_str().map(str::to_owned);
                 assert!(rows.iter().all(|row| module(row).is_some_and(|name| !name.contains("jemalloc"))), "{rows:#?}");
             }
+            // The allocator that is called is known, also to each forked process.
+            let called = |process: &ProcessInfo| std::fs::canonicalize(&process.malloc).ok();
+            let about = recording.about();
+            assert!(about.processes.iter().all(|one| called(one) == std::fs::canonicalize(library).ok()), "{about:#?}");
         }
         let cpp = Program::new(Target::program("each_operator.cpp").build()).env("LD_PRELOAD", library);
         let plain = cpp.plain().success();

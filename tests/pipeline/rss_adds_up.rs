@@ -6,6 +6,7 @@ use heaptape_tests::daemon::{Daemon, until};
 use heaptape_tests::target::Target;
 use heaptape_tests::{Program, Recording, run, target, test_env};
 use serde_json::Value;
+use std::path::Path;
 use std::process::Command;
 
 const MIB: u64 = 1 << 20;
@@ -62,6 +63,22 @@ fn redis_that_was_filled_and_half_deleted() {
     }
     client(&["shutdown", "nosave"]);
     assert!(server.wait().expect("its status").success());
+}
+
+/// A preloaded allocator is called, and not the one that the program was linked with.
+#[test]
+fn allocator_is_the_one_that_is_called() {
+    let library = |name: &str| Path::new("/usr/lib/x86_64-linux-gnu").join(name);
+    let (linked, preloaded) = (library("libjemalloc.so.2"), library("libtcmalloc_minimal.so.4"));
+    if !linked.exists() || !preloaded.exists() {
+        eprintln!("skipped: libjemalloc2 or libtcmalloc-minimal4 is not installed, run scripts/install-tools");
+        return;
+    }
+    let program = Target::program("pins_pages.c").with(&linked).named("pins-pages-linked").build();
+    let program = Program::new(program).args(["4", "300"]);
+    for (program, name) in [(program.clone(), "jemalloc"), (program.env("LD_PRELOAD", &preloaded), "tcmalloc")] {
+        assert_eq!(rss(&program.recorded().success(), &[])["allocator"], name);
+    }
 }
 
 #[test]

@@ -101,9 +101,14 @@ pub(crate) fn runs(snapshot: &Residency) -> Result<Vec<PageRun>, Error> {
     Ok(snapshot.runs().map_err(|error| Unanswerable::BadPages(error.to_string()))?)
 }
 
-/// Returns the allocator of the process whose name a mapped file shows.
-fn main_allocator(snapshot: &Residency) -> Allocator {
-    let names: Vec<String> = snapshot.names.iter().map(|name| name.lossy().into_owned()).collect();
+/// Returns the allocator whose `malloc` the process calls. Where that is not known, it is the one
+/// that the name of a mapped file shows.
+fn main_allocator(process: &Process, snapshot: &Residency) -> Allocator {
+    let called = process.about.malloc.clone();
+    let names: Vec<String> = match called.is_empty() {
+        true => snapshot.names.iter().map(|name| name.lossy().into_owned()).collect(),
+        false => vec![called],
+    };
     let file = |path: &String| path.rsplit('/').next().unwrap_or_default().to_owned();
     if let Some(found) = names.iter().find_map(|name| Allocator::of_name(&file(name))) {
         return found;
@@ -147,7 +152,7 @@ pub(crate) fn join(
 ) -> Joined {
     let page = page_bytes(process);
     let ranges = Ranges::of(&snapshot.mappings);
-    let allocator = main_allocator(snapshot);
+    let allocator = main_allocator(process, snapshot);
     let mut entries: FxHashMap<u64, u8> = FxHashMap::default();
     let mut live_blocks = Vec::new();
     for (_, block) in blocks.iter().flat_map(|(live, _)| live.iter()) {

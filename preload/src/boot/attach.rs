@@ -7,7 +7,7 @@ use crate::stack::table;
 use crate::stack::unwind::rules;
 use crate::sys::{self, Need};
 use crate::thread::STATE_BYTES;
-use crate::{arch, dynsym, timestamp};
+use crate::{arch, dynsym, next, timestamp};
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -192,6 +192,7 @@ fn adopt(area: Area, patches: Option<Patches>, pid: u32, is_child: bool) -> Opti
         sys::replace_by_zeros(parents, size_of::<Header>());
     }
     area.header().own_malloc.store(dynsym::has_other_malloc().into(), Relaxed);
+    area.header().next_malloc.store(next::pointers::malloc.load(Relaxed) as u64, Relaxed);
     if is_child {
         rules::forget_closers();
     }

@@ -134,6 +134,7 @@ impl SessionBuilder {
             code: Arc::new(code),
             files: Arc::new(files),
             hooks: Arc::new(Plan::default()),
+            malloc: Arc::default(),
             journal_files: JournalFiles::default(),
         };
         SessionBuilder { session }
