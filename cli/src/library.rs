@@ -76,6 +76,18 @@ fn folders() -> impl Iterator<Item = PathBuf> {
     folders.into_iter().flatten().filter(|folder| is_usable(folder))
 }
 
+/// Returns the folder in which the recorder stores the symbols of large programs, unless there is
+/// none that belongs to the user.
+pub fn symbols_folder() -> Option<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|folder| folder.is_absolute());
+    let folder = match variable("XDG_CACHE_HOME") {
+        Some(folder) => folder.join("heaptape"),
+        None if is_for_all() => PathBuf::from("/var/cache/heaptape"),
+        None => variable("HOME")?.join(".cache").join("heaptape"),
+    };
+    Some(folder.join("symbols"))
+}
+
 /// Returns the effective user id: the owner of this process's folder in /proc.
 fn owner() -> u32 {
     std::fs::metadata("/proc/self").map_or(0, |me| me.uid())

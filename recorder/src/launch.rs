@@ -3,7 +3,6 @@
 
 use crate::crash::{self, Destination};
 use crate::options::Options;
-use crate::patch::Planner;
 use crate::process::End;
 use crate::process::sanitized_name;
 use crate::recorder::Outcome;
@@ -20,7 +19,7 @@ use formats::recording::{Accounting, Exit, RECORDING, Recording};
 use formats::tape::END_SIGNALLED;
 use nix::libc::{EAGAIN, WIFSTOPPED, WSTOPSIG};
 use std::ffi::{OsStr, OsString};
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -147,6 +146,11 @@ pub fn preload(library: &Path) -> OsString {
     value
 }
 
+/// Returns how long a program waits for its attach, in milliseconds.
+fn default_attach_ms(options: &Options) -> u64 {
+    RECORD_ATTACH_MS + options.search_limit.map_or(0, |limit| limit.as_millis() as u64)
+}
+
 /// Runs a program, records it, and waits for its end.
 ///
 /// # Errors
@@ -165,7 +169,8 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
     let sanitized = sanitizer::is_sanitized(&find(&launch.program));
     let mut program = unrecorded.clone();
     if !sanitized {
-        let attach_ms = std::env::var_os(ENV_ATTACH_MS).unwrap_or_else(|| RECORD_ATTACH_MS.to_string().into());
+        let attach_ms =
+            std::env::var_os(ENV_ATTACH_MS).unwrap_or_else(|| default_attach_ms(&launch.options).to_string().into());
         let variables = [
             ("LD_PRELOAD", preload(&launch.library)),
             (ENV_SOCKET, sockets.socket().as_os_str().to_owned()),
@@ -184,7 +189,7 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
         }
         _ => failed,
     };
-    let planner = Planner::new(&launch.options.allocators).without_background();
+    let planner = launch.options.planner().without_background();
     let loading = static_program::find(&find(&launch.program), &planner);
     let held = HeldChild::start(&program, &attributes).map_err(|error| or_unrecorded(program_error(&error), &error))?;
     let pid = held.pid;
@@ -202,6 +207,7 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
         command,
         separate: launch.separate,
         work: launch.symbols,
+        missed: planner.has_missed().then(|| find(&launch.program)),
         inherited: inherited.clone(),
     });
     let mut survivor = survivor.map_err(|error| {
@@ -357,6 +363,11 @@ fn why_not_started(program: &OsStr, error: &io::Error) -> String {
         _ if !program.as_bytes().contains(&b'/') => "not found in PATH".into(),
         _ => error.to_string(),
     }
+}
+
+/// Opens the file that is executed for a program: a path, or a name to find in PATH.
+pub fn open_program(program: &OsStr) -> Option<File> {
+    tree::open_program(&find(program))
 }
 
 /// Returns the file that a shell would run.

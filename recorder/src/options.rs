@@ -2,9 +2,10 @@
 
 use crate::compression::Compression;
 use crate::name_store::NameStore;
-use crate::patch::OwnAllocator;
+use crate::patch::{OwnAllocator, Planner};
 use crate::quota::Quota;
 use formats::pattern::Pattern;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -52,6 +53,11 @@ pub struct Options {
     pub folds: bool,
     /// Further allocators inside programs.
     pub allocators: Vec<OwnAllocator>,
+    /// Folder in which the symbols of large files are stored, so that they are searched once.
+    pub found_symbols: Option<PathBuf>,
+    /// How long the start of a program may wait for the search of its symbols, instead of the
+    /// default.
+    pub search_limit: Option<Duration>,
     /// The file of the standalone library, for static programs. If it is empty, static programs are
     /// not recorded.
     pub standalone: &'static [u8],
@@ -165,6 +171,8 @@ impl Default for Options {
             window: Window::default(),
             folds: false,
             allocators: Vec::new(),
+            found_symbols: None,
+            search_limit: None,
             standalone: &[],
             reader: None,
             quota: None,
@@ -182,6 +190,11 @@ pub fn is_ring(bytes: u64) -> bool {
 }
 
 impl Options {
+    /// Returns a planner of the hooks of allocators inside programs.
+    pub fn planner(&self) -> Planner {
+        Planner::new(&self.allocators).stored_in(self.found_symbols.as_deref()).limited_to(self.search_limit)
+    }
+
     /// Returns the sizes of the area of a process, given its free address space, the memory limit
     /// of its control group, and the minor version of its protocol; `None` when the area would
     /// take address space that the program may need. The private memory of the library is about a

@@ -14,7 +14,9 @@ mod file;
 pub(crate) mod maps;
 mod moved;
 mod names;
+mod search;
 mod separate;
+mod stored;
 pub(crate) mod symbols;
 
 pub use description::{DescribedFunction, Description, DescriptionError, OwnAllocator};
@@ -26,21 +28,17 @@ use formats::recording::{Allocator, Refused};
 use maps::{CodeMapping, Maps};
 use names::Names;
 use nix::sys::stat::fstat;
-use rustc_hash::FxHashMap;
+use search::Search;
 use std::fs::File;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use symbols::Fault;
 use wire::Op;
 use wire::area::PAGE;
 use wire::patches::{self, Action, CODE_BYTES, FIRST_FUNCTION, Function, JUMP_BYTES, MAX_PATCHES, MAX_RUNS, WRITTEN};
 
-/// Maximum number of files whose functions are remembered.
-const MAX_CACHED: usize = 4096;
-/// The time that a background search of one file may take.
-const SEARCH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Size of the code of a function, at most: its description, the entry, the moved instructions.
 const MAX_FUNCTION_BYTES: u64 = 128;
 /// Size of the instructions of an entry.
@@ -65,25 +63,12 @@ pub const MEDIUM_BUDGET: Duration = Duration::from_millis(250);
 /// The time that it may take while no other process is recorded.
 pub const LONG_BUDGET: Duration = Duration::from_secs(1);
 
-/// The identity of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct FileKey {
-    device: u64,
-    inode: u64,
-    size: i64,
-    changed: (i64, i64),
-    role: Role,
-}
-
-type Known = FxHashMap<FileKey, Arc<FileFunctions>>;
-
 /// Plans the patches of processes, and remembers the functions of files.
 #[derive(Clone, Debug)]
 pub struct Planner {
-    names: Arc<Names>,
-    known: Arc<Mutex<Known>>,
-    /// Whether a background search runs, or none may run.
-    is_searching: Arc<AtomicBool>,
+    search: Search,
+    /// The time that the search of files may take, instead of what the caller allows.
+    limit: Option<Duration>,
 }
 
 /// A function that is to be hooked.
@@ -167,15 +152,44 @@ pub struct Plan {
 impl Planner {
     /// Creates a planner for all known allocators, and those that the user names.
     pub fn new(own: &[OwnAllocator]) -> Planner {
-        Planner { names: Arc::new(Names::new(own)), known: Arc::default(), is_searching: Arc::default() }
+        Planner { search: Search::new(Names::new(own)), limit: None }
+    }
+
+    /// Stores the symbols of large files in a folder, and uses what is stored there.
+    #[must_use]
+    pub fn stored_in(mut self, folder: Option<&Path>) -> Planner {
+        folder.into_iter().for_each(|folder| self.search.store_in(folder));
+        self
+    }
+
+    /// Limits the time of a program's start that the search of its files may take.
+    #[must_use]
+    pub fn limited_to(mut self, limit: Option<Duration>) -> Planner {
+        self.limit = limit;
+        self
     }
 
     /// Returns the planner of a process that must not start threads: it searches nothing in the
     /// background.
     #[must_use]
     pub fn without_background(self) -> Planner {
-        self.is_searching.store(true, Relaxed);
+        self.search.forbid_threads();
         self
+    }
+
+    /// Returns whether a file was too large to be searched, and is not searched in the background.
+    pub fn has_missed(&self) -> bool {
+        self.search.has_missed()
+    }
+
+    /// Returns whether files are still searched in the background.
+    pub fn is_working(&self) -> bool {
+        self.search.is_working()
+    }
+
+    /// Waits until nothing is searched in the background, for at most this time.
+    pub fn finish(&self, timeout: Duration) {
+        self.search.finish(timeout);
     }
 
     /// Plans the patches of a process that waits in its attach. The search of files takes at most
@@ -190,7 +204,7 @@ impl Planner {
     }
 
     fn plan_for(&self, pid: u32, reach: Reach, budget: Duration) -> Plan {
-        let deadline = Instant::now() + budget;
+        let deadline = Instant::now() + self.limit.unwrap_or(budget);
         let mut plan = Plan::default();
         let mut maps = Maps::of(pid);
         let process = PathBuf::from(format!("/proc/{pid}"));
@@ -211,7 +225,7 @@ impl Planner {
         by_size.sort_by_key(|module| module.bytes);
         for module in by_size {
             let role = Role { is_program: module.is_program, reach };
-            module.found = module.file.take().map(|file| self.functions(file, role, deadline));
+            module.found = module.file.take().map(|file| self.search.functions(file, role, deadline));
         }
         let searched = modules.iter().filter_map(|module| module.found.as_ref()?.as_ref().ok());
         let imports = searched.flat_map(|functions| functions.imports.iter().map(|name| &name[..])).collect();
@@ -226,85 +240,54 @@ impl Planner {
                 Some(Ok(functions)) if !functions.functions.is_empty() => {
                     plan.add(functions, mapping, *is_program, &mut maps);
                 }
-                Some(Err(Fault::Late)) => plan.not_searched(&mapping.path),
+                Some(Err(Fault::Late)) => plan.not_searched(&mapping.path, self.too_large()),
                 _ => {}
             }
         }
         plan
     }
 
-    /// Returns the functions of a file.
-    fn functions(&self, file: File, role: Role, deadline: Instant) -> Result<Arc<FileFunctions>, Fault> {
-        let status = fstat(&file).map_err(|_| Fault::Invalid)?;
-        let key = FileKey {
-            device: status.st_dev,
-            inode: status.st_ino,
-            size: status.st_size,
-            changed: (status.st_ctime, status.st_ctime_nsec),
-            role,
-        };
-        if let Some(known) = lock(&self.known).get(&key) {
-            return Ok(Arc::clone(known));
-        }
-        let found = match file::functions(&file, &self.names, role, deadline) {
-            Err(Fault::Late) => {
-                self.search_later(file, key);
-                return Err(Fault::Late);
-            }
-            // A file that is not understood has no functions.
-            found => Arc::new(found.unwrap_or_default()),
-        };
-        remember(&self.known, key, &found);
-        Ok(found)
-    }
-
     /// Returns whether a program's file has functions of an allocator that can be hooked.
     ///
     /// # Errors
     /// The file is too large to be searched at once, or not understood.
-    pub fn has_allocator(&self, program: File) -> Result<bool, &'static str> {
+    pub fn has_allocator(&self, program: File) -> Result<bool, String> {
         let role = Role { is_program: true, reach: Reach::FromStart };
         let is_hooked =
             |function: &FileFunction| function.refusal.is_none() && function.shape.action != Action::Replaced;
-        match self.functions(program, role, Instant::now() + LONG_BUDGET) {
+        match self.search.functions(program, role, Instant::now() + self.limit.unwrap_or(LONG_BUDGET)) {
             Ok(found) => Ok(found.functions.iter().any(is_hooked)),
-            Err(Fault::Late) => Err(TOO_LARGE),
-            Err(Fault::Invalid) => Err("its symbol table is not valid"),
+            Err(Fault::Late) => Err(self.too_large()),
+            Err(Fault::Invalid) => Err("its symbol table is not valid".into()),
         }
     }
 
-    /// Searches a file in the background, unless another one is being searched.
-    fn search_later(&self, file: File, key: FileKey) {
-        if self.is_searching.swap(true, Relaxed) {
-            return;
-        }
-        let (planner, deadline) = (self.clone(), Instant::now() + SEARCH_TIMEOUT);
-        let search = move || {
-            if let Ok(found) = file::functions(&file, &planner.names, key.role, deadline) {
-                remember(&planner.known, key, &Arc::new(found));
-            }
-            planner.is_searching.store(false, Relaxed);
+    /// Searches a program in the background, so that it is known at its next start.
+    pub fn search_later(&self, program: File) {
+        let role = Role { is_program: true, reach: Reach::FromStart };
+        let _ = self.search.functions(program, role, Instant::now());
+    }
+
+    /// Returns why a file was not searched, and what follows from that.
+    fn too_large(&self) -> String {
+        let next = match self.search.is_storing() {
+            true => "it is searched meanwhile, and hooked from the next start on",
+            false => "this recorder hooks it when the program starts again",
         };
-        if std::thread::Builder::new().name("symbols".into()).spawn(search).is_err() {
-            self.is_searching.store(false, Relaxed);
-        }
+        format!("{TOO_LARGE}; {next}")
     }
 }
 
-fn lock(known: &Mutex<Known>) -> std::sync::MutexGuard<'_, Known> {
-    known.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn remember(known: &Mutex<Known>, key: FileKey, found: &Arc<FileFunctions>) {
-    let mut known = lock(known);
-    if known.len() >= MAX_CACHED {
-        known.clear();
-    }
-    known.insert(key, Arc::clone(found));
+/// Returns the build-id of a program whose symbols are nowhere on this machine. A debuginfod server
+/// may have them.
+pub fn build_id_without_symbols(program: &File) -> Option<Vec<u8>> {
+    let elf = symbols::headers(program).ok()?.file;
+    let is_alone = !elf.has_all_names && elf.debug_data.is_none() && !separate::exists(program, &elf);
+    (is_alone && !elf.build_id.is_empty()).then_some(elf.build_id)
 }
 
 /// Opens the file of a mapping.
-pub(crate) fn open_mapped(process: &std::path::Path, mapping: &CodeMapping, is_program: bool) -> Option<File> {
+pub(crate) fn open_mapped(process: &Path, mapping: &CodeMapping, is_program: bool) -> Option<File> {
     let inside = process.join("root").join(mapping.path.trim_start_matches('/'));
     let program = is_program.then(|| process.join("exe"));
     let candidates = program.into_iter().chain([process.join("map_files").join(&mapping.range), inside]);
@@ -333,8 +316,7 @@ impl Plan {
         Plan { allocators: allocators.to_vec(), ..Plan::default() }
     }
 
-    fn not_searched(&mut self, path: &str) {
-        let why = format!("{TOO_LARGE}; this recorder hooks them when the program starts again");
+    fn not_searched(&mut self, path: &str, why: String) {
         self.allocators.push(Allocator {
             name: "unknown".into(),
             module: path.to_owned(),

@@ -162,7 +162,7 @@ impl Recorder {
         let listener = Listener::open_unlisted(socket)?;
         let clock = Clock::choose();
         let stages = Stages::start(clock)?;
-        let planner = Planner::new(&options.allocators);
+        let planner = options.planner();
         let mut recorder = Recorder {
             dir: dir.to_owned(),
             loader: Loader::new(options.standalone, planner.clone()),
@@ -212,6 +212,11 @@ impl Recorder {
     /// Stores the function names of the modules from here on.
     pub fn save_names(&mut self, saver: Arc<Saver>) {
         self.saver = Some(saver);
+    }
+
+    /// Returns what plans the hooks of allocators inside programs.
+    pub fn planner(&self) -> &Planner {
+        &self.planner
     }
 
     /// Returns the processes recorded so far.

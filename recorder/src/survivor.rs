@@ -43,6 +43,9 @@ const SYMBOLS_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long no process must be recorded before a survivor process without its command ends. A
 /// process that was just forked may not have attached yet.
 const QUIET_PERIOD: Duration = Duration::from_secs(1);
+/// How long the survivor process may go on after the end of the recording, for the symbols of large
+/// files. Nobody waits for it.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval of the checks for a program that has stopped, and for processes that have not attached
 /// yet.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -88,6 +91,8 @@ pub struct Summary {
     pub unrecorded: Option<String>,
     /// Pid and name of each recorded process that was still running.
     pub still_running: Vec<(u32, String)>,
+    /// Whether the survivor process goes on alone, to search files for the next recording.
+    goes_on: bool,
 }
 
 impl Summary {
@@ -116,6 +121,8 @@ pub struct Plan {
     pub work: Option<Work>,
     /// Descriptors that are the program's. A separate process closes them.
     pub inherited: Vec<i32>,
+    /// The program, if its symbol table is too large to be searched before its start.
+    pub missed: Option<PathBuf>,
 }
 
 /// The command's end of the channel to the survivor process.
@@ -131,6 +138,8 @@ pub struct Survivor {
     program_end: Option<Message>,
     replacements: u32,
     is_gone: bool,
+    /// Whether the survivor process goes on after the end of the recording.
+    goes_on: bool,
 }
 
 /// What a message of the survivor process means for the command.
@@ -245,7 +254,7 @@ impl Survivor {
     pub fn start(plan: Plan) -> io::Result<Survivor> {
         let (channel, process) = launch(&plan, None)?;
         let (held, program_end) = (Vec::new(), None);
-        Ok(Survivor { plan, channel, process, held, program_end, replacements: 0, is_gone: false })
+        Ok(Survivor { plan, channel, process, held, program_end, replacements: 0, is_gone: false, goes_on: false })
     }
 
     fn wait(&mut self) -> Option<WaitStatus> {
@@ -282,7 +291,10 @@ impl Survivor {
                 }
             }
             Some((Message::PartEnded { folder }, _)) => self.held.retain(|held| held.about.info.folder != folder),
-            Some((Message::Finished(summary), _)) => return Progress::Finished(summary),
+            Some((Message::Finished(summary), _)) => {
+                self.goes_on = summary.goes_on;
+                return Progress::Finished(summary);
+            }
             Some(_) => {}
             None if self.replace() => {}
             None => {
@@ -344,7 +356,11 @@ impl Survivor {
 
 impl Drop for Survivor {
     fn drop(&mut self) {
-        self.wait();
+        if self.goes_on {
+            while receive(&self.channel).is_some() {}
+        } else {
+            self.wait();
+        }
     }
 }
 
@@ -363,6 +379,10 @@ fn run(channel: &OwnedFd, plan: &Plan, SurvivorContext { command_pid, saver, rep
         }
     };
     saver.iter().for_each(|saver| recorder.save_names(Arc::clone(saver)));
+    let planner = recorder.planner().clone();
+    if let Some(program) = plan.missed.as_ref().and_then(|program| tree::open_program(program)) {
+        planner.search_later(program);
+    }
     let lock = RecordingLock::acquire(dir);
     let crash_report = command_pid.map(|_| Destination::of(dir));
     send(channel, &Message::Started);
@@ -436,9 +456,19 @@ fn run(channel: &OwnedFd, plan: &Plan, SurvivorContext { command_pid, saver, rep
         // The command, which would remove the folder of the socket, is gone.
         socket.parent().map(std::fs::remove_dir);
     }
+    summary.goes_on = command_pid.is_some() && planner.is_working();
+    let goes_on = summary.goes_on;
     send(channel, &Message::Finished(summary));
     // Names that take longer are written later: the helper continues alone.
     saver.iter().for_each(|saver| saver.finish(SYMBOLS_TIMEOUT));
+    if goes_on {
+        // It must keep neither the command waiting, nor a pipe or a file system in use.
+        let _ = socket::shutdown(channel.as_raw_fd(), socket::Shutdown::Both);
+        sys::discard_stderr();
+        let _ = std::env::set_current_dir("/");
+        sys::lower_priority(10);
+        planner.finish(SEARCH_TIMEOUT);
+    }
 }
 
 /// Notes the end of the program. Returns why it was not recorded; `None` if it was, or if the

@@ -180,6 +180,11 @@ pub fn interpreter(path: &Path) -> Option<PathBuf> {
     named_interpreter(&head)
 }
 
+/// Opens the file that is executed for a program: its own, or that of the interpreter of a script.
+pub fn open_program(path: &Path) -> Option<File> {
+    File::open(interpreter(path).unwrap_or_else(|| path.to_owned())).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,7 @@
 //! Allocators that the user describes, and blocks that one allocator allocates and another one
 //! frees.
 
+use heaptape_tests::daemon::until;
 use heaptape_tests::{Program, Recording, Target, target, test_env};
 use serde_json::Value;
 use std::ffi::{OsStr, OsString};
@@ -9,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The functions of `crosses.c`.
-const DESCRIPTION: &str = "# Names, and what their arguments are
+pub(super) const DESCRIPTION: &str = "# Names, and what their arguments are
 allocator boxes
 allocate    box_take(box, size)
 allocate    box_take_array(box, count, size)
@@ -152,6 +153,9 @@ fn stripped_programs_have_the_symbols_of_their_debug_files() {
     std::fs::write(&description, DESCRIPTION).expect("a description");
     let hooked = |program: &Path| {
         let program = Program::new(program).option("--allocator").option(description.to_str().expect("a plain path"));
+        // What was found once is stored, and used also without the file that it was found in.
+        let stored = test_env::folder();
+        let program = program.env("XDG_CACHE_HOME", stored.path());
         let recording = program.env("DEBUGINFOD_CACHE_PATH", file("cache")).recorded().success();
         let about = recording.about();
         let found =
@@ -199,6 +203,43 @@ fn stripped_programs_have_the_symbols_of_their_debug_files() {
     std::fs::create_dir_all(&cache).expect("a folder");
     tool("objcopy", &["--only-keep-debug".as_ref(), built.as_os_str(), cache.join("debuginfo").as_os_str()]);
     assert_eq!(hooked(&program), 5);
+}
+
+/// A program whose symbols take longer than its start may wait runs unhooked, and is named. They are
+/// found meanwhile, and stored: a later start is hooked, and records the same as any other.
+#[test]
+fn symbols_that_take_too_long_are_found_for_the_next_start() {
+    let folder = test_env::folder();
+    let description = folder.path().join("boxes.alloc");
+    std::fs::write(&description, DESCRIPTION).expect("a description");
+    let kinds = [
+        ("-O1", "its symbol table is too large"),
+        ("-static", "it is statically linked, and its symbol table is too large"),
+    ];
+    for (flag, why) in kinds {
+        let cache = folder.path().join(flag);
+        let built = Target::program("crosses.c").flag(flag).named(&format!("crosses{flag}")).build();
+        let program = Program::new(&built).option("--allocator").option(description.to_str().expect("a plain path"));
+        let program = program.env("XDG_CACHE_HOME", &cache);
+        let counts = |recording: &Recording| {
+            let about = recording.about();
+            let allocators = about.processes.first().map_or(Vec::new(), |process| process.allocators.clone());
+            let mut counts: Vec<_> = allocators.into_iter().map(|one| (one.name, one.hooked, one.events)).collect();
+            counts.sort();
+            counts
+        };
+        let expected = counts(&program.recorded().success());
+        assert!(expected.iter().any(|(name, hooked, events)| name == "boxes" && *hooked == 5 && *events > 0));
+        let hurried = program.env("HEAPTAPE_SEARCH_MS", "0");
+        let first = hurried.recorded().success();
+        let about = first.about();
+        let refused = about.processes.iter().flat_map(|process| &process.allocators).flat_map(|one| &one.refused);
+        let named = refused.map(|refused| &refused.why).chain(about.not_traced.iter().map(|other| &other.why));
+        let named: Vec<&String> = named.filter(|reason| reason.starts_with(why)).collect();
+        assert!(!named.is_empty(), "{flag}: {about:#?}");
+        assert!(named.iter().all(|why| why.ends_with("; it is searched meanwhile, and hooked from the next start on")));
+        until("a start is hooked", || counts(&hurried.recorded().success()) == expected);
+    }
 }
 
 /// `report` measures how much of the memory ever was a recorded block: half of it, and all of it

@@ -3,6 +3,7 @@
 use super::{allocators, record_live};
 use crate::live::Live;
 use crate::{Outcome, library, log};
+use anyhow::Context;
 use clap::ValueEnum;
 use heaptape_analyzer::report;
 use heaptape_analyzer::text::{self, Style, with_causes};
@@ -16,6 +17,13 @@ use heaptape_recorder::tree::remedy;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Environment variable with the time that a program's start may wait for the search of its symbols, in
+/// milliseconds.
+const ENV_SEARCH_MS: &str = "HEAPTAPE_SEARCH_MS";
+/// Maximum value of [`ENV_SEARCH_MS`].
+const MAX_SEARCH_MS: u64 = 8000;
 
 /// What a thread does when its ring is full.
 #[derive(Clone, Copy, ValueEnum)]
@@ -231,6 +239,8 @@ fn launch(args: Args, live: Option<&Live>) -> anyhow::Result<Launch> {
             only: args.only,
             skip: args.skip,
             allocators: allocators::read(&args.allocator)?,
+            found_symbols: library::symbols_folder(),
+            search_limit: search_limit()?,
             standalone: library::STANDALONE,
             ..Options::default()
         },
@@ -239,6 +249,17 @@ fn launch(args: Args, live: Option<&Live>) -> anyhow::Result<Launch> {
         // The folder of a live trace is removed at the end.
         symbols: live.is_none().then_some(heaptape_analyzer::symbols::save),
     })
+}
+
+/// Returns how long a program's start may wait for the search of its symbols, if the user limits it.
+fn search_limit() -> anyhow::Result<Option<Duration>> {
+    let Some(text) = std::env::var_os(ENV_SEARCH_MS) else { return Ok(None) };
+    let millis = text.to_str().and_then(|text| text.parse().ok()).filter(|millis| *millis <= MAX_SEARCH_MS);
+    let millis = millis.with_context(|| {
+        let text = text.to_string_lossy();
+        format!("invalid {ENV_SEARCH_MS} '{text}': must be a number of milliseconds, at most {MAX_SEARCH_MS}")
+    })?;
+    Ok(Some(Duration::from_millis(millis)))
 }
 
 /// Waits for the end of a recording whose command was killed.

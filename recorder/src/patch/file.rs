@@ -5,7 +5,7 @@ use super::families::{self, LIBRARY_MALLOC, OWN_MALLOC, Shape};
 use super::moved::{self, MAX_SCANNED, Refusal};
 use super::names::Names;
 use super::separate;
-use super::symbols::{self, ElfFile, Fault, Symbol};
+use super::symbols::{self, ElfFile, Fault, Headers, Symbol};
 use rustc_hash::FxHashSet;
 use std::fs::File;
 use std::ops::Range;
@@ -88,18 +88,35 @@ impl FileFunctions {
     }
 }
 
-/// Reads the functions of a file.
+/// The symbols of a file.
+#[derive(Debug)]
+pub struct Symbols {
+    /// The file with the symbols.
+    pub elf: ElfFile,
+    /// Whether neither the file nor another one had all of them.
+    pub is_stripped: bool,
+}
+
+/// Searches the symbols of a file, also in separate files.
 ///
 /// # Errors
 /// Why the file was not searched.
-pub fn functions(file: &File, names: &Names, role: Role, deadline: Instant) -> Result<FileFunctions, Fault> {
-    let Role { is_program, reach } = role;
-    let mut elf = symbols::find(file, names, deadline)?;
-    if !elf.has_all_names {
-        elf.symbols.extend(separate::symbols(file, &elf, names, deadline)?);
+pub fn find_symbols(file: &File, headers: &Headers, names: &Names, deadline: Instant) -> Result<Symbols, Fault> {
+    let mut elf = headers.search(file, names, deadline)?;
+    let mut is_stripped = !elf.has_all_names;
+    if is_stripped {
+        let separate = separate::symbols(file, &elf, names, deadline)?;
+        is_stripped = !separate.has_all_names;
+        elf.symbols.extend(separate.symbols);
         elf.symbols.sort();
         elf.symbols.dedup_by(|again, first| again.name == first.name && again.address == first.address);
     }
+    Ok(Symbols { elf, is_stripped })
+}
+
+/// Returns the functions of a file with these symbols.
+pub fn functions(file: &File, mut elf: ElfFile, names: &Names, role: Role) -> FileFunctions {
+    let Role { is_program, reach } = role;
     let mut out = FileFunctions { exports_malloc: defines_malloc(&elf), ..FileFunctions::default() };
     if is_program && elf.is_static {
         out.is_static = true;
@@ -126,7 +143,7 @@ pub fn functions(file: &File, names: &Names, role: Role, deadline: Instant) -> R
     }
     out.functions.sort_by_key(|function| function.address);
     out.code = elf.code;
-    Ok(out)
+    out
 }
 
 /// Adds the function in which glibc empties the cache of a thread, which has no name there.

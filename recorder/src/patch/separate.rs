@@ -30,21 +30,31 @@ const MAX_LINK: u64 = 4096;
 /// Where distributions install separate debug information.
 const DEBUG_FOLDER: &str = "/usr/lib/debug";
 
+/// Symbols from other sources than the tables of a file.
+#[derive(Debug, Default)]
+pub struct Separate {
+    /// The wanted symbols, in no order.
+    pub symbols: Vec<Symbol>,
+    /// Whether a separate file with all symbols was found.
+    pub has_all_names: bool,
+}
+
 /// Returns the wanted symbols of a file that has no full symbol table. Empty if there is no
 /// other source.
 ///
 /// # Errors
 /// [`Fault::Late`] if the deadline passed.
-pub fn symbols(file: &File, elf: &ElfFile, names: &Names, deadline: Instant) -> Result<Vec<Symbol>, Fault> {
-    let mut all = Vec::new();
+pub fn symbols(file: &File, elf: &ElfFile, names: &Names, deadline: Instant) -> Result<Separate, Fault> {
+    let mut all = Separate::default();
     if let Some(packed) = unpacked(file, elf, deadline)? {
-        all = no_fault(symbols::find(&packed, names, deadline))?.symbols;
+        all.symbols = no_fault(symbols::find(&packed, names, deadline))?.symbols;
     }
     for path in by_build_id(&elf.build_id) {
         let Some(debug) = regular(&path) else { continue };
         let found = no_fault(symbols::find(&debug, names, deadline))?;
         if found.build_id == elf.build_id && found.has_all_names {
-            all.extend(found.symbols);
+            all.symbols.extend(found.symbols);
+            all.has_all_names = true;
             return Ok(all);
         }
     }
@@ -57,11 +67,18 @@ pub fn symbols(file: &File, elf: &ElfFile, names: &Names, deadline: Instant) -> 
             false => found.build_id == elf.build_id,
         };
         if is_same && found.has_all_names {
-            all.extend(found.symbols);
+            all.symbols.extend(found.symbols);
+            all.has_all_names = true;
             break;
         }
     }
     Ok(all)
+}
+
+/// Returns whether there is a separate file that may have the symbols of this one.
+pub fn exists(file: &File, elf: &ElfFile) -> bool {
+    let linked = Link::of(file, elf).map_or(Vec::new(), |link| link.paths(file));
+    by_build_id(&elf.build_id).iter().chain(&linked).any(|path| regular(path).is_some())
 }
 
 /// Returns what was found in a file that nothing depends on: nothing, if it is not understood.

@@ -114,11 +114,19 @@ fn read(file: &File, offset: u64, bytes: usize) -> Result<Vec<u8>, Fault> {
     Ok(out)
 }
 
-/// Reads the executable segments, the build-id, and the wanted symbols of a file.
+/// What a file says about itself before its symbol tables are read.
+#[derive(Clone, Debug)]
+pub struct Headers {
+    /// The file without symbols.
+    pub file: ElfFile,
+    sections: Vec<SectionHeader64<LittleEndian>>,
+}
+
+/// Reads the executable segments and the build-id of a file.
 ///
 /// # Errors
-/// [`Fault::Invalid`] for a file that is not understood, [`Fault::Late`] if the deadline passed.
-pub fn find(file: &File, names: &Names, deadline: Instant) -> Result<ElfFile, Fault> {
+/// [`Fault::Invalid`] for a file that is not understood.
+pub fn headers(file: &File) -> Result<Headers, Fault> {
     let head = read_array::<FileHeader64<LittleEndian>>(file, 0, 1)?;
     let head = head.first().ok_or(Fault::Invalid)?;
     let ident = &head.e_ident;
@@ -144,33 +152,61 @@ pub fn find(file: &File, names: &Names, deadline: Instant) -> Result<ElfFile, Fa
     found.is_static = is_static(file, head, &segments);
     let sections: Vec<SectionHeader64<LittleEndian>> =
         read_array(file, head.e_shoff.get(ORDER), usize::from(head.e_shnum.get(ORDER)))?;
-    for section in &sections {
-        let kind = section.sh_type.get(ORDER);
-        if kind != elf::SHT_SYMTAB && kind != elf::SHT_DYNSYM {
-            continue;
-        }
-        found.has_all_names |= kind == elf::SHT_SYMTAB;
-        let Some(strings) = sections.get(section.sh_link.get(ORDER) as usize) else { return Err(Fault::Invalid) };
-        if strings.sh_type.get(ORDER) != elf::SHT_STRTAB {
-            return Err(Fault::Invalid);
-        }
-        let range =
-            |section: &SectionHeader64<LittleEndian>| (section.sh_offset.get(ORDER), section.sh_size.get(ORDER));
-        let candidates = candidates(file, range(strings), names, deadline)?;
-        if !candidates.is_empty() {
-            symbols(file, range(section), &candidates, deadline, &mut found)?;
-        }
-    }
+    found.has_all_names = sections.iter().any(|section| section.sh_type.get(ORDER) == elf::SHT_SYMTAB);
     if !found.has_all_names {
         let names = sections.get(usize::from(head.e_shstrndx.get(ORDER).0));
         found.debug_data = section(file, &sections, names, b".gnu_debugdata\0");
         found.debug_link = section(file, &sections, names, b".gnu_debuglink\0");
     }
-    found.symbols.sort();
-    found.symbols.dedup_by(|again, first| again.name == first.name && again.address == first.address);
-    found.imports.sort();
-    found.imports.dedup();
-    Ok(found)
+    Ok(Headers { file: found, sections })
+}
+
+/// Reads the executable segments, the build-id, and the wanted symbols of a file.
+///
+/// # Errors
+/// [`Fault::Invalid`] for a file that is not understood, [`Fault::Late`] if the deadline passed.
+pub fn find(file: &File, names: &Names, deadline: Instant) -> Result<ElfFile, Fault> {
+    headers(file)?.search(file, names, deadline)
+}
+
+impl Headers {
+    /// Returns the bytes of the symbol tables and of their names, as the headers say.
+    pub fn table_bytes(&self) -> u64 {
+        let bytes = |section: &SectionHeader64<LittleEndian>| section.sh_size.get(ORDER);
+        let names = |table: &SectionHeader64<LittleEndian>| self.sections.get(table.sh_link.get(ORDER) as usize);
+        let sizes = self.tables().map(|table| bytes(table).saturating_add(names(table).map_or(0, bytes)));
+        sizes.fold(0, u64::saturating_add)
+    }
+
+    fn tables(&self) -> impl Iterator<Item = &SectionHeader64<LittleEndian>> {
+        let is_table = |kind| kind == elf::SHT_SYMTAB || kind == elf::SHT_DYNSYM;
+        self.sections.iter().filter(move |section| is_table(section.sh_type.get(ORDER)))
+    }
+
+    /// Searches the symbol tables of the file.
+    ///
+    /// # Errors
+    /// [`Fault::Invalid`] for tables that are not valid, [`Fault::Late`] if the deadline passed.
+    pub fn search(&self, file: &File, names: &Names, deadline: Instant) -> Result<ElfFile, Fault> {
+        let mut found = self.file.clone();
+        for section in self.tables() {
+            let strings = self.sections.get(section.sh_link.get(ORDER) as usize).ok_or(Fault::Invalid)?;
+            if strings.sh_type.get(ORDER) != elf::SHT_STRTAB {
+                return Err(Fault::Invalid);
+            }
+            let range =
+                |section: &SectionHeader64<LittleEndian>| (section.sh_offset.get(ORDER), section.sh_size.get(ORDER));
+            let candidates = candidates(file, range(strings), names, deadline)?;
+            if !candidates.is_empty() {
+                symbols(file, range(section), &candidates, deadline, &mut found)?;
+            }
+        }
+        found.symbols.sort();
+        found.symbols.dedup_by(|again, first| again.name == first.name && again.address == first.address);
+        found.imports.sort();
+        found.imports.dedup();
+        Ok(found)
+    }
 }
 
 /// Finds a section by its name, which ends with a 0.

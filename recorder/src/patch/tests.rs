@@ -1,7 +1,9 @@
 use super::*;
 use families::Shape;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::SystemTime;
 
 fn role(is_program: bool) -> Role {
     Role { is_program, reach: Reach::FromStart }
@@ -9,7 +11,12 @@ fn role(is_program: bool) -> Role {
 
 fn found(path: &Path, is_program: bool) -> Result<FileFunctions, Fault> {
     let file = File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    file::functions(&file, &Names::new(&[]), role(is_program), Instant::now() + Duration::from_secs(60))
+    functions(&file, &Names::new(&[]), role(is_program), Instant::now() + Duration::from_secs(60))
+}
+
+fn functions(file: &File, names: &Names, role: Role, deadline: Instant) -> Result<FileFunctions, Fault> {
+    let found = file::find_symbols(file, &symbols::headers(file)?, names, deadline)?;
+    Ok(file::functions(file, found.elf, names, role))
 }
 
 /// Every function of the allocators of the distribution can be hooked.
@@ -123,7 +130,7 @@ fn only_exact_names_are_functions() {
     let path = library(folder.path(), CLONES, &["-Wl,--unresolved-symbols=ignore-all"]);
     let names = |names: &Names| {
         let file = File::open(&path).unwrap_or_else(|error| panic!("{error}"));
-        let found = file::functions(&file, names, role(true), Instant::now() + Duration::from_secs(60));
+        let found = functions(&file, names, role(true), Instant::now() + Duration::from_secs(60));
         let found = found.unwrap_or_else(|fault| panic!("{fault:?}")).functions;
         found.into_iter().flat_map(|function| function.names).collect::<Vec<_>>()
     };
@@ -143,7 +150,7 @@ fn invalid_files_are_bounded() {
     let search = |bytes: &[u8]| {
         let mut file = tempfile::tempfile().unwrap_or_else(|error| panic!("{error}"));
         file.write_all(bytes).unwrap_or_else(|error| panic!("{error}"));
-        let found = file::functions(&file, &Names::new(&[]), role(true), Instant::now() + Duration::from_secs(60));
+        let found = functions(&file, &Names::new(&[]), role(true), Instant::now() + Duration::from_secs(60));
         if let Ok(found) = &found {
             assert!(found.functions.len() < 10);
         }
@@ -168,7 +175,7 @@ fn invalid_files_are_bounded() {
 fn a_search_ends_at_its_deadline() {
     let file = File::open("/proc/self/exe").unwrap_or_else(|error| panic!("{error}"));
     let now = Instant::now();
-    assert_eq!(file::functions(&file, &Names::new(&[]), role(true), now), Err(Fault::Late));
+    assert_eq!(functions(&file, &Names::new(&[]), role(true), now), Err(Fault::Late));
 }
 
 #[test]
@@ -230,7 +237,7 @@ fn functions_of_a_running_process_are_found() {
     let file = File::open(&libc.path).unwrap_or_else(|error| panic!("{error}"));
     let of = |reach| {
         let role = Role { is_program: false, reach };
-        file::functions(&file, &Names::new(&[]), role, Instant::now() + Duration::from_secs(60)).unwrap_or_default()
+        functions(&file, &Names::new(&[]), role, Instant::now() + Duration::from_secs(60)).unwrap_or_default()
     };
     assert_eq!(of(Reach::FromStart).functions, []);
     let found = of(Reach::Running).functions;
@@ -239,4 +246,82 @@ fn functions_of_a_running_process_are_found() {
         assert!(matches!(&all[..], [one] if one.refusal.is_none()), "{name}: {all:?}");
     }
     assert!(!found.iter().any(|function| function.names.iter().any(|name| name == "execve")));
+}
+
+/// The functions of a file if no time is left to search it, with what is stored in a folder.
+fn stored(path: &Path, folder: &Path, own: &[OwnAllocator]) -> Option<Arc<FileFunctions>> {
+    let mut search = Search::new(Names::new(own));
+    search.store_in(folder);
+    search.forbid_threads();
+    search.functions(opened(path), role(true), Instant::now()).ok()
+}
+
+fn opened(path: &Path) -> File {
+    File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// A file that no program can wait for is searched meanwhile, and known from then on: also to
+/// another recorder, which finds the same as by a search.
+#[test]
+fn late_files_are_stored_for_the_next_start() {
+    let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+    let options = ["-Wl,--unresolved-symbols=ignore-all", "-Wl,--build-id=sha1"];
+    let path = library(folder.path(), CLONES, &options);
+    let entries = folder.path().join("cache").join("symbols");
+    let mut first = Search::new(Names::new(&[]));
+    first.store_in(&entries);
+    assert_eq!(first.functions(opened(&path), role(true), Instant::now()), Err(Fault::Late));
+    first.finish(Duration::from_secs(60));
+    let expected = found(&path, true).unwrap_or_else(|fault| panic!("{fault:?}"));
+    assert!(!expected.functions.is_empty());
+    let known = first.functions(opened(&path), role(true), Instant::now());
+    assert_eq!(known.as_deref(), Ok(&expected));
+    let from_disk = || stored(&path, &entries, &[]);
+    assert_eq!(from_disk().as_deref(), Some(&expected));
+    // Other names were not searched for.
+    assert_eq!(stored(&path, &entries, &[OwnAllocator::Prefix("x_".into())]), None);
+    let entry = std::fs::read_dir(&entries).ok().and_then(|mut all| all.next()?.ok()).map(|entry| entry.path());
+    let entry = entry.unwrap_or_else(|| panic!("no entry"));
+    let whole = std::fs::read(&entry).unwrap_or_else(|error| panic!("{error}"));
+    let write = |bytes: &[u8]| std::fs::write(&entry, bytes).unwrap_or_else(|error| panic!("{error}"));
+    // Whatever an entry contains, no other function is found by it.
+    let addresses: Vec<u64> = expected.functions.iter().map(|function| function.address).collect();
+    let is_bounded = || {
+        let found = from_disk().map_or(Vec::new(), |found| found.functions.clone());
+        assert!(found.iter().all(|function| addresses.contains(&function.address)), "{found:?}");
+    };
+    for at in (0..whole.len()).step_by(7) {
+        let mut changed = whole.clone();
+        changed[at] = changed[at].wrapping_add(1);
+        write(&changed);
+        is_bounded();
+        write(&whole[..at]);
+        assert_eq!(from_disk(), None, "{at} bytes");
+    }
+    write(&vec![b' '; 1 << 20]);
+    assert_eq!(from_disk(), None);
+    // Neither is what others can write, nor a link.
+    let set_mode = |mode| {
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&entry, permissions).unwrap_or_else(|error| panic!("{error}"));
+    };
+    write(&whole);
+    set_mode(0o622);
+    assert_eq!(from_disk(), None);
+    set_mode(0o600);
+    assert_eq!(from_disk().as_deref(), Some(&expected));
+    let moved = folder.path().join("moved");
+    std::fs::rename(&entry, &moved).unwrap_or_else(|error| panic!("{error}"));
+    std::os::unix::fs::symlink(&moved, &entry).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(from_disk(), None);
+    std::fs::rename(&moved, &entry).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(from_disk().as_deref(), Some(&expected));
+    // A file that was changed since is another one, even with the same build-id.
+    let since = SystemTime::now() + Duration::from_secs(10);
+    File::options()
+        .write(true)
+        .open(&path)
+        .and_then(|file| file.set_modified(since))
+        .unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(from_disk(), None);
 }

@@ -42,6 +42,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
+/// Folder of the symbols that were found in large programs, in the state folder.
+const FOUND_SYMBOLS: &str = "symbols";
+
 fn make_parent_folder(path: &Path) -> io::Result<()> {
     let Some(folder) = path.parent() else { return Ok(()) };
     if let Some(above) = folder.parent() {
@@ -152,7 +155,7 @@ impl Service {
         let shipper = Shipper::start(&config, || epochs.disk().sealed())?;
         let (pusher, verdicts) = (Pusher::start(&config)?, Verdicts::start(&config)?);
         let (wake_receiver, wake) = wake_pair()?;
-        let planner = Planner::new(&[]);
+        let planner = Planner::new(&[]).stored_in(Some(&config.state.join(FOUND_SYMBOLS)));
         let loader = Loader::new(config.standalone, planner.clone());
         let entrance = Entrance::open(listener, config.budget, loader, Arc::clone(&wake), stages.pages())?;
         let attacher = Attacher::start(config.standalone, clock, Arc::clone(&wake))?;

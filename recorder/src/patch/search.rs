@@ -1,0 +1,228 @@
+//! Searches files for allocators' functions, and remembers what was found: in memory, and in a
+//! folder if there is one.
+
+use super::file::{self, FileFunctions, Role};
+use super::names::Names;
+use super::separate;
+use super::stored::{Entry, Stored};
+use super::symbols::{self, Fault};
+use nix::sys::stat::fstat;
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Maximum number of files whose functions are remembered in memory.
+const MAX_KNOWN: usize = 4096;
+/// Maximum number of jobs that wait.
+const MAX_WAITING: usize = 64;
+/// The time that a background search of one file may take.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(60);
+/// Size of symbol tables in bytes from which on their symbols are stored: a search of some
+/// milliseconds.
+const STORED_BYTES: u64 = 1 << 20;
+
+/// The identity of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct FileKey {
+    device: u64,
+    inode: u64,
+    size: i64,
+    changed: (i64, i64),
+    role: Role,
+}
+
+type Known = FxHashMap<FileKey, Arc<FileFunctions>>;
+
+/// What is done while no program waits for it.
+#[derive(Debug)]
+enum Job {
+    /// Searches a file.
+    Search(File, FileKey),
+    /// Stores what was found.
+    Store(Box<Entry>),
+}
+
+/// The jobs, and whether a thread works on them.
+#[derive(Debug, Default)]
+struct Jobs {
+    waiting: VecDeque<Job>,
+    /// Whether a thread takes the jobs.
+    is_running: bool,
+    /// Whether no thread may be started.
+    is_forbidden: bool,
+    /// Whether a file was not searched, and is not in the background either.
+    has_missed: bool,
+}
+
+/// Searches files, and remembers their functions.
+#[derive(Clone, Debug)]
+pub struct Search {
+    names: Arc<Names>,
+    known: Arc<Mutex<Known>>,
+    stored: Option<Arc<Stored>>,
+    jobs: Arc<(Mutex<Jobs>, Condvar)>,
+}
+
+/// What was found in a file.
+struct Found {
+    functions: FileFunctions,
+    /// What is to be stored of it.
+    entry: Option<Entry>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Search {
+    /// Creates a search for these names.
+    pub fn new(names: Names) -> Search {
+        Search { names: Arc::new(names), known: Arc::default(), stored: None, jobs: Arc::default() }
+    }
+
+    /// Stores in a folder what takes long to find, and uses what is stored there.
+    pub fn store_in(&mut self, folder: &Path) {
+        self.stored = Some(Arc::new(Stored::new(folder, &self.names)));
+    }
+
+    /// Returns whether what takes long to find is stored.
+    pub fn is_storing(&self) -> bool {
+        self.stored.is_some()
+    }
+
+    /// Starts no threads from now on: nothing is searched in the background, and nothing stored.
+    pub fn forbid_threads(&self) {
+        lock(&self.jobs.0).is_forbidden = true;
+    }
+
+    /// Returns the functions of a file. If the deadline passes, it is searched in the background.
+    ///
+    /// # Errors
+    /// [`Fault::Late`] if the deadline passed, [`Fault::Invalid`] if the file has no status.
+    pub fn functions(&self, file: File, role: Role, deadline: Instant) -> Result<Arc<FileFunctions>, Fault> {
+        let status = fstat(&file).map_err(|_| Fault::Invalid)?;
+        let key = FileKey {
+            device: status.st_dev,
+            inode: status.st_ino,
+            size: status.st_size,
+            changed: (status.st_ctime, status.st_ctime_nsec),
+            role,
+        };
+        if let Some(known) = lock(&self.known).get(&key) {
+            return Ok(Arc::clone(known));
+        }
+        match self.read(&file, role, deadline) {
+            Err(Fault::Late) => {
+                self.add(Job::Search(file, key));
+                Err(Fault::Late)
+            }
+            // A file that is not understood has no functions.
+            Err(Fault::Invalid) => Ok(self.remember(key, FileFunctions::default())),
+            Ok(Found { functions, entry }) => {
+                entry.into_iter().for_each(|entry| self.add(Job::Store(Box::new(entry))));
+                Ok(self.remember(key, functions))
+            }
+        }
+    }
+
+    /// Reads the functions of a file, from what is stored of it, or by a search.
+    fn read(&self, file: &File, role: Role, deadline: Instant) -> Result<Found, Fault> {
+        let headers = symbols::headers(file)?;
+        let is_stripped = || !separate::exists(file, &headers.file);
+        let stored = self.stored.as_ref();
+        if let Some(elf) = stored.and_then(|stored| stored.find(file, &headers.file, &self.names, is_stripped)) {
+            return Ok(Found { functions: file::functions(file, elf, &self.names, role), entry: None });
+        }
+        let found = file::find_symbols(file, &headers, &self.names, deadline)?;
+        // Symbols that are not in the file itself take longer.
+        let is_slow = headers.table_bytes() >= STORED_BYTES || !headers.file.has_all_names && !found.is_stripped;
+        let entry = stored.filter(|_| is_slow).and_then(|stored| stored.entry(file, &found.elf, found.is_stripped));
+        Ok(Found { functions: file::functions(file, found.elf, &self.names, role), entry })
+    }
+
+    fn remember(&self, key: FileKey, functions: FileFunctions) -> Arc<FileFunctions> {
+        let functions = Arc::new(functions);
+        let mut known = lock(&self.known);
+        if known.len() >= MAX_KNOWN {
+            known.clear();
+        }
+        known.insert(key, Arc::clone(&functions));
+        functions
+    }
+
+    /// Adds a job, and starts the thread that works on it.
+    fn add(&self, job: Job) {
+        let mut jobs = lock(&self.jobs.0);
+        let is_known = |other: &Job| matches!((other, &job), (Job::Search(_, a), Job::Search(_, b)) if a == b);
+        if jobs.is_forbidden || jobs.waiting.len() >= MAX_WAITING {
+            jobs.has_missed |= matches!(job, Job::Search(..));
+            return;
+        }
+        if jobs.waiting.iter().any(is_known) {
+            return;
+        }
+        jobs.waiting.push_back(job);
+        if !jobs.is_running {
+            let search = self.clone();
+            let thread = std::thread::Builder::new().name("symbols".into());
+            jobs.is_running = thread.spawn(move || search.work()).is_ok();
+        }
+    }
+
+    /// Works until no job is left.
+    fn work(&self) {
+        loop {
+            let job = {
+                let mut jobs = lock(&self.jobs.0);
+                let job = jobs.waiting.pop_front();
+                jobs.is_running = job.is_some();
+                job
+            };
+            match job {
+                Some(Job::Search(file, key)) => self.search(&file, key),
+                Some(Job::Store(entry)) => self.store(&entry),
+                None => return self.jobs.1.notify_all(),
+            }
+        }
+    }
+
+    /// Searches a file that a program could not wait for. What is found is stored in any case.
+    fn search(&self, file: &File, key: FileKey) {
+        if lock(&self.known).contains_key(&key) {
+            return;
+        }
+        let Ok(headers) = symbols::headers(file) else { return };
+        let deadline = Instant::now() + SEARCH_TIMEOUT;
+        let Ok(found) = file::find_symbols(file, &headers, &self.names, deadline) else { return };
+        let stored = self.stored.as_ref();
+        let entry = stored.and_then(|stored| stored.entry(file, &found.elf, found.is_stripped));
+        self.remember(key, file::functions(file, found.elf, &self.names, key.role));
+        entry.iter().for_each(|entry| self.store(entry));
+    }
+
+    fn store(&self, entry: &Entry) {
+        let Some(stored) = &self.stored else { return };
+        if let Err(error) = stored.store(entry) {
+            tracing::debug!("found symbols are not stored: {error}");
+        }
+    }
+
+    /// Returns whether a file was not searched, and will not be.
+    pub fn has_missed(&self) -> bool {
+        lock(&self.jobs.0).has_missed
+    }
+
+    /// Returns whether jobs are not done yet.
+    pub fn is_working(&self) -> bool {
+        lock(&self.jobs.0).is_running
+    }
+
+    /// Waits until all jobs are done, for at most this time.
+    pub fn finish(&self, timeout: Duration) {
+        let (jobs, is_idle) = &*self.jobs;
+        drop(is_idle.wait_timeout_while(lock(jobs), timeout, |jobs| jobs.is_running));
+    }
+}
