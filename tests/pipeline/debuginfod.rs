@@ -1,12 +1,14 @@
 //! `--debuginfod`: the names of a stripped program come from a server. A server without them, with
 //! garbage, or without an answer costs only a note.
 
+use super::own_allocators::DESCRIPTION;
+use heaptape_formats::recording::ProcessInfo;
 use heaptape_tests::{Outcome, Program, Recording, Target, test_env};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
@@ -71,11 +73,18 @@ impl Server {
     }
 }
 
-/// A recording of a stripped program, its debug information, and its build-id.
-fn stripped() -> (Recording, Vec<u8>, String, tempfile::TempDir) {
+/// A program without symbols, and what a server has of it.
+struct Stripped {
+    program: PathBuf,
+    debug_information: Vec<u8>,
+    build_id: String,
+    directory: tempfile::TempDir,
+}
+
+fn strip(source: &str) -> Stripped {
     let directory = test_env::folder();
     let (program, debug) = (directory.path().join("shop"), directory.path().join("shop.debug"));
-    fs::copy(Target::program("leaks/shop.c").flag("-Wl,--build-id").build(), &program).expect("a copy");
+    fs::copy(Target::program(source).flag("-Wl,--build-id").build(), &program).expect("a copy");
     let tool = |name: &str, arguments: &[&Path]| {
         let output = Command::new(test_env::need(name)).args(arguments).output().expect("the tool");
         assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
@@ -85,10 +94,16 @@ fn stripped() -> (Recording, Vec<u8>, String, tempfile::TempDir) {
     tool("strip", &[&program]);
     let notes = tool("readelf", &["-n".as_ref(), &program]);
     let id = notes.lines().find_map(|line| line.trim().strip_prefix("Build ID: ")).expect("a build-id").to_string();
-    let recording = Program::new(&program).recorded().success().complete();
-    let bytes = fs::read(&debug).expect("the debug file");
+    let debug_information = fs::read(&debug).expect("the debug file");
     fs::remove_file(&debug).expect("nobody finds it");
-    (recording, bytes, id, directory)
+    Stripped { program, debug_information, build_id: id, directory }
+}
+
+/// A recording of a stripped program, its debug information, and its build-id.
+fn stripped() -> (Recording, Vec<u8>, String, tempfile::TempDir) {
+    let Stripped { program, debug_information, build_id, directory } = strip("leaks/shop.c");
+    let recording = Program::new(&program).recorded().success().complete();
+    (recording, debug_information, build_id, directory)
 }
 
 fn ask(command: &str, recording: &Recording, address: SocketAddr, cache: &Path) -> Outcome {
@@ -148,5 +163,41 @@ fn useless_server_costs_only_a_note() {
             let modules: BTreeSet<String> = server.requests().into_iter().collect();
             assert_eq!(modules.len(), 1, "no command waits for a silent server again: {modules:?}");
         }
+    }
+}
+
+/// `record --debuginfod` finds an allocator inside a stripped program by symbols of a server, which
+/// nobody queries without the option. Without an answer the program runs as before.
+#[test]
+fn allocator_of_a_stripped_program_is_found_by_symbols_of_a_server() {
+    test_env::need("debuginfod-find");
+    let Stripped { program, debug_information, build_id, directory } = strip("crosses.c");
+    let description = directory.path().join("boxes.alloc");
+    fs::write(&description, DESCRIPTION).expect("a description");
+    let hooked = |option: Option<&str>, server: &Server| {
+        let cache = test_env::folder();
+        let program = Program::new(&program).option("--allocator").option(description.to_str().expect("a plain path"));
+        let program = option.into_iter().fold(program, Program::option);
+        let program = program.env("DEBUGINFOD_URLS", format!("http://{}", server.address));
+        // What was found once is stored there.
+        let program = program.env("XDG_CACHE_HOME", cache.path());
+        let recording = program.env("DEBUGINFOD_CACHE_PATH", cache.path()).env("DEBUGINFOD_TIMEOUT", "1").recorded();
+        let recording = recording.success();
+        let boxes = |about: &ProcessInfo| about.allocators.iter().find(|one| one.name == "boxes").map(|one| one.hooked);
+        let hooked = recording.about().processes.first().and_then(boxes);
+        (hooked, recording.outcome.error().to_string())
+    };
+    let server = Server::start(&build_id, Response::Bytes(debug_information));
+    assert_eq!(hooked(None, &server).0, None);
+    assert_eq!(server.requests(), [] as [String; 0]);
+    assert_eq!(hooked(Some("--debuginfod"), &server).0, Some(5));
+    assert_eq!(server.requests(), [format!("/buildid/{build_id}/debuginfo")]);
+    for (response, why) in [
+        (Response::Nothing, "the debuginfod servers have no debug information of it"),
+        (Response::Silence, "the debuginfod servers do not answer"),
+    ] {
+        let (hooked, error) = hooked(Some("--debuginfod"), &Server::start(&build_id, response));
+        assert_eq!(hooked, None);
+        assert!(error.contains("has no symbols to find allocators inside it") && error.contains(why), "{error}");
     }
 }

@@ -1,13 +1,12 @@
 //! Searches for the files that name a module's functions and lines. Each must have the recorded
 //! build id.
 
+use super::debuginfod;
 use super::elf::Elf;
 use crate::stacks::Module;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicBool;
 
 /// Directory in which distributions install separate debug files.
 const DEBUG_ROOT: &str = "/usr/lib/debug";
@@ -132,7 +131,7 @@ pub(super) fn search_in(
         .find_map(existing);
     let has_lines = found.files.first().is_some_and(|(_, elf)| elf.section_size(".debug_info") > 0);
     if separate.is_none() && origin.debuginfod && !has_lines && build_id.len() > 1 {
-        match debuginfod(build_id, &origin.silent) {
+        match debuginfod::fetch(&hexadecimal(build_id), &origin.silent) {
             Ok(candidate) => {
                 separate = existing(&candidate);
                 if separate.is_none() {
@@ -151,48 +150,6 @@ pub(super) fn search_in(
 /// Returns a build id in hexadecimal digits.
 pub fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Timeout of a server in seconds, unless `DEBUGINFOD_TIMEOUT` is set.
-const DEFAULT_TIMEOUT: u64 = 30;
-
-/// Why no debug information was fetched.
-#[derive(Debug, thiserror::Error)]
-enum DebuginfodError {
-    #[error("DEBUGINFOD_URLS names no server")]
-    NoServer,
-    #[error("the debuginfod servers do not answer")]
-    Timeout,
-    #[error("debuginfod-find (elfutils): {0}")]
-    NotRun(std::io::Error),
-    #[error("the debuginfod servers have no debug information of it")]
-    NotFound,
-}
-
-/// Queries the servers, if there are any and none has timed out.
-fn debuginfod(build_id: &[u8], silent: &AtomicBool) -> Result<PathBuf, DebuginfodError> {
-    if std::env::var_os("DEBUGINFOD_URLS").is_none_or(|urls| urls.is_empty()) {
-        return Err(DebuginfodError::NoServer);
-    }
-    if silent.load(Ordering::Relaxed) {
-        return Err(DebuginfodError::Timeout);
-    }
-    let mut command = Command::new("debuginfod-find");
-    command.args(["debuginfo", &hexadecimal(build_id)]).stdin(Stdio::null()).stderr(Stdio::null());
-    let timeout = std::env::var("DEBUGINFOD_TIMEOUT").ok().and_then(|seconds| seconds.parse().ok());
-    let timeout = timeout.filter(|&seconds| seconds > 0).unwrap_or(DEFAULT_TIMEOUT);
-    command.env("DEBUGINFOD_TIMEOUT", timeout.to_string());
-    let started = Instant::now();
-    let output = command.output().map_err(DebuginfodError::NotRun)?;
-    let candidate = String::from_utf8_lossy(&output.stdout).trim().to_string();
-    if output.status.success() && candidate.starts_with('/') {
-        return Ok(candidate.into());
-    }
-    if started.elapsed() >= Duration::from_secs(timeout) {
-        silent.store(true, Ordering::Relaxed);
-        return Err(DebuginfodError::Timeout);
-    }
-    Err(DebuginfodError::NotFound)
 }
 
 /// Returns the files that a file refers to and that contain lines: shared debug information, and

@@ -1,8 +1,13 @@
-//! The option `--allocator` of the commands that record: an allocator of the program's own.
+//! Options of the commands that record, about allocators inside programs: `--allocator`, an allocator
+//! of the program's own, and `--debuginfod`, symbols from a server.
 
 use anyhow::Context;
-use heaptape_recorder::patch::{Description, OwnAllocator};
+use heaptape_analyzer::symbols::{fetch_debug_information, hexadecimal};
+use heaptape_analyzer::text;
+use heaptape_recorder::patch::{self, Description, OwnAllocator};
+use std::fs::File;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
 /// Returns whether this is the path of a description: it has a dot or a slash, which no prefix has.
 fn is_path(text: &str) -> bool {
@@ -29,6 +34,15 @@ pub fn read(names: &[String]) -> anyhow::Result<Vec<OwnAllocator>> {
             .with_context(|| format!("invalid description of an allocator '{name}'")),
     };
     names.iter().map(allocator).collect()
+}
+
+/// Fetches the debug information of a program that has no symbols itself. The recorder finds it in
+/// the cache of `debuginfod-find`. Says why if there is none.
+pub fn fetch_symbols(name: &str, program: Option<File>) {
+    let Some(build_id) = program.and_then(|program| patch::build_id_without_symbols(&program)) else { return };
+    if let Err(why) = fetch_debug_information(&hexadecimal(&build_id), &AtomicBool::new(false)) {
+        eprintln!("heaptape: {} has no symbols to find allocators inside it: {why}", text::clean(name));
+    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use heaptape_recorder::running_process::Target;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
@@ -57,6 +58,10 @@ pub struct Args {
     /// on), or which FILE describes (docs/allocators.md). Common allocators are known
     #[arg(long, value_name = "PREFIX|FILE", value_parser = super::allocators::name)]
     allocator: Vec<String>,
+    /// If the program has no symbols, fetch them from the servers in DEBUGINFOD_URLS, with elfutils'
+    /// debuginfod-find, to find allocators inside it
+    #[arg(long)]
+    debuginfod: bool,
     /// The process: its pid, or the name of its program
     #[arg(value_name = "PID|NAME")]
     process: String,
@@ -88,6 +93,9 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let name = text::clean(&String::from_utf8_lossy(&process.comm)).to_string();
     let not_attached = || format!("{name} (pid {pid}) is not attached");
     let allocators = super::allocators::read(&args.allocator)?;
+    if args.debuginfod {
+        super::allocators::fetch_symbols(&name, File::open(format!("/proc/{pid}/exe")).ok());
+    }
     let target = Target::find(pid, library::STANDALONE, &allocators).with_context(not_attached)?;
     if args.dry_run {
         print_plan(&target, &name);

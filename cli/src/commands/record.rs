@@ -11,7 +11,7 @@ use heaptape_formats::pattern::Pattern;
 use heaptape_formats::quantity::Size;
 use heaptape_recorder::compression::Compression;
 use heaptape_recorder::crash;
-use heaptape_recorder::launch::{Finished, Launch, record, resume};
+use heaptape_recorder::launch::{Finished, Launch, open_program, record, resume};
 use heaptape_recorder::options::{self, Options, RING_SIZES, STACKS_CALLER, STACKS_FULL, is_ring};
 use heaptape_recorder::tree::remedy;
 use std::ffi::OsString;
@@ -103,6 +103,10 @@ pub struct Args {
     /// known
     #[arg(long, value_name = "PREFIX|FILE", value_parser = allocators::name)]
     allocator: Vec<String>,
+    /// If PROG has no symbols, fetch them from the servers in DEBUGINFOD_URLS before it starts, with
+    /// elfutils' debuginfod-find, to find allocators inside it
+    #[arg(long)]
+    debuginfod: bool,
     /// Wait until all recorded processes have exited, also those that outlive PROG
     #[arg(long)]
     wait: bool,
@@ -115,7 +119,7 @@ pub struct Args {
 }
 
 /// Options that `--live` does not have: a daemon records then.
-const LIVE_CONFLICTS: [&str; 11] = [
+const LIVE_CONFLICTS: [&str; 12] = [
     "overflow",
     "stacks",
     "max_frames",
@@ -126,6 +130,7 @@ const LIVE_CONFLICTS: [&str; 11] = [
     "only",
     "skip",
     "allocator",
+    "debuginfod",
     "resume",
 ];
 
@@ -143,6 +148,9 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         return run_live(args);
     }
     let live = args.output.as_ref().filter(|dir| dir.as_os_str() == "-").map(|_| Live::start()).transpose()?;
+    if let Some(program) = args.command.first().filter(|_| args.debuginfod) {
+        allocators::fetch_symbols(&program.to_string_lossy(), open_program(program));
+    }
     let (quiet, packs, misplaced) = (args.quiet, args.pack, misplaced(&args.command));
     let launch = launch(args, live.as_ref())?;
     let program = launch.program.to_string_lossy().into_owned();
