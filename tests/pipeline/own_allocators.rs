@@ -205,8 +205,8 @@ fn stripped_programs_have_the_symbols_of_their_debug_files() {
     assert_eq!(hooked(&program), 5);
 }
 
-/// A program whose symbols take longer than its start may wait runs unhooked, and is named. They are
-/// found meanwhile, and stored: a later start is hooked, and records the same as any other.
+/// A program whose symbols take longer than its start may wait runs unhooked, and is named. They
+/// are found meanwhile, and stored: a later start is hooked, and records the same as any other.
 #[test]
 fn symbols_that_take_too_long_are_found_for_the_next_start() {
     let folder = test_env::folder();

@@ -1,5 +1,5 @@
-//! Options of the commands that record, about allocators inside programs: `--allocator`, an allocator
-//! of the program's own, and `--debuginfod`, symbols from a server.
+//! Options of the commands that record, about allocators inside programs: `--allocator`, an
+//! allocator of the program's own, and `--debuginfod`, symbols from a server.
 
 use anyhow::Context;
 use heaptape_analyzer::symbols::{fetch_debug_information, hexadecimal};

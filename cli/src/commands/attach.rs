@@ -58,8 +58,8 @@ pub struct Args {
     /// on), or which FILE describes (docs/allocators.md). Common allocators are known
     #[arg(long, value_name = "PREFIX|FILE", value_parser = super::allocators::name)]
     allocator: Vec<String>,
-    /// If the program has no symbols, fetch them from the servers in DEBUGINFOD_URLS, with elfutils'
-    /// debuginfod-find, to find allocators inside it
+    /// If the program has no symbols, fetch them from the servers in DEBUGINFOD_URLS, with
+    /// elfutils' debuginfod-find, to find allocators inside it
     #[arg(long)]
     debuginfod: bool,
     /// The process: its pid, or the name of its program

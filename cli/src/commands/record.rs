@@ -19,8 +19,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Environment variable with the time that a program's start may wait for the search of its symbols, in
-/// milliseconds.
+/// Environment variable with the time that a program's start may wait for the search of its
+/// symbols, in milliseconds.
 const ENV_SEARCH_MS: &str = "HEAPTAPE_SEARCH_MS";
 /// Maximum value of [`ENV_SEARCH_MS`].
 const MAX_SEARCH_MS: u64 = 8000;
@@ -103,8 +103,8 @@ pub struct Args {
     /// known
     #[arg(long, value_name = "PREFIX|FILE", value_parser = allocators::name)]
     allocator: Vec<String>,
-    /// If PROG has no symbols, fetch them from the servers in DEBUGINFOD_URLS before it starts, with
-    /// elfutils' debuginfod-find, to find allocators inside it
+    /// If PROG has no symbols, fetch them from the servers in DEBUGINFOD_URLS before it starts,
+    /// with elfutils' debuginfod-find, to find allocators inside it
     #[arg(long)]
     debuginfod: bool,
     /// Wait until all recorded processes have exited, also those that outlive PROG
@@ -259,7 +259,7 @@ fn launch(args: Args, live: Option<&Live>) -> anyhow::Result<Launch> {
     })
 }
 
-/// Returns how long a program's start may wait for the search of its symbols, if the user limits it.
+/// Returns how long a program's start may wait for the search of its symbols, if the user says so.
 fn search_limit() -> anyhow::Result<Option<Duration>> {
     let Some(text) = std::env::var_os(ENV_SEARCH_MS) else { return Ok(None) };
     let millis = text.to_str().and_then(|text| text.parse().ok()).filter(|millis| *millis <= MAX_SEARCH_MS);

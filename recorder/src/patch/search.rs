@@ -39,9 +39,9 @@ type Known = FxHashMap<FileKey, Arc<FileFunctions>>;
 /// What is done while no program waits for it.
 #[derive(Debug)]
 enum Job {
-    /// Searches a file.
+    /// Searches a file for its functions.
     Search(File, FileKey),
-    /// Stores what was found.
+    /// Stores what was found in a file.
     Store(Box<Entry>),
 }
 

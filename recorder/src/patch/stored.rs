@@ -56,7 +56,7 @@ struct Identity {
     bytes: u64,
     /// Time of the last change, in seconds since 1970.
     changed: i64,
-    /// Nanoseconds after that.
+    /// Nanoseconds after the second of the last change.
     changed_ns: i64,
 }
 
@@ -113,8 +113,8 @@ impl Stored {
         })
     }
 
-    /// Returns a file with its stored symbols, given the file without symbols. `is_stripped` returns
-    /// whether it still has no other source of symbols.
+    /// Returns a file with its stored symbols, given the file without symbols. `is_stripped`
+    /// returns whether it still has no other source of symbols.
     pub fn find(
         &self,
         file: &File,

@@ -78,7 +78,7 @@ pub fn find(path: &Path, planner: &Planner) -> Option<Result<StaticProgram, Stri
         Ok(true) => Ok(program),
         Ok(false) if is_go => Err("is written in Go without C code, and Go's heap has no malloc".into()),
         Ok(false) => Err("has no symbol of an allocator that is known".into()),
-        Err(why) => Err(why.into()),
+        Err(why) => Err(why),
     })
 }
 

@@ -20,8 +20,8 @@ pub struct Registers {
     pub bp: u64,
 }
 
-/// Code that CPython copies for each Python function with `-X perf`, without unwind data and without
-/// a frame pointer: `sub rsp, 8; call rcx; add rsp, 8; ret`. Source: `Python/asm_trampoline.S` of
+/// Code that CPython copies for each Python function with `-X perf`, without unwind data and
+/// without a frame pointer: `sub rsp, 8; call rcx; add rsp, 8; ret`. Source: `Python/asm_trampoline.S` of
 /// 3.12 and 3.13.
 pub mod trampoline {
     /// The code. It may begin with `endbr64`.
