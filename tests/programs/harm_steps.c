@@ -18,6 +18,14 @@
 #include <sys/wait.h>
 #include <ucontext.h>
 
+/* musl has neither coroutines nor these functions. */
+#ifndef __GLIBC__
+#define CLOSE_RANGE_CLOEXEC 4
+#define close_range(from, to, flags) syscall(SYS_close_range, from, to, flags)
+#define pvalloc(size) valloc(size)
+#define feenableexcept(flags) feraiseexcept(0 & (flags))
+#endif
+
 struct step { const char *op; size_t size; long a, b, c; int end; };
 #define MOST_STEPS 1024
 static struct step steps[MOST_STEPS];
@@ -173,6 +181,7 @@ static long forks_in_handler(long forks) {
 }
 
 /* Coroutines. Each runs the same steps, and yields after each step. */
+#ifdef __GLIBC__
 struct fiber { ucontext_t context, *back; struct place place; char *stack; int from, to, is_over; };
 #define FIBER_STACK (256 << 10)
 static void fiber_main(unsigned high, unsigned low) {
@@ -211,6 +220,11 @@ static void coroutines(const struct step *step, int from) {
     }
     for (int i = 0; i < count; i++) if (fibers[i].stack != MAP_FAILED) munmap(fibers[i].stack, FIBER_STACK);
 }
+static void yield(void) { if (me->fiber) swapcontext(&me->fiber->context, me->fiber->back); }
+#else
+static void coroutines(const struct step *step, int from) { (void)step, (void)from, put(me->lane, "no coroutines\n"); }
+static void yield(void) {}
+#endif
 
 /* Threads. */
 struct worker { struct lane *lane; int from, to, number; pthread_t id; int error; };
@@ -485,9 +499,11 @@ static void libc_call(const struct step *s, long *value) {
         case 4: snprintf(name, sizeof name, "HARM_%ld", s->b); *value = setenv(name, "value", 1); break;
         case 5: snprintf(name, sizeof name, "HARM_%ld", s->b); *value = unsetenv(name); break;
         case 6: *value = clearenv(); break;
+#ifdef __GLIBC__
         case 7: *value = mallopt(M_ARENA_MAX, 2); break;
         case 8: malloc_trim(0); break;
         case 9: { struct mallinfo2 info = mallinfo2(); *value = info.arena > 0; break; }
+#endif
         case 10: { FILE *file = tmpfile(); *value = file ? fprintf(file, "%ld", s->b) : -1; if (file) fclose(file); break; }
         case 11: *value = malloc_usable_size(0); break;
         case 12: { FILE *file = popen("echo words", "r"); *value = file ? fgetc(file) : -1; if (file) *value += pclose(file); break; }
@@ -641,7 +657,7 @@ static void run(int from, int to) {
             }
             at = step->end + 1;
         }
-        if (me->fiber) swapcontext(&me->fiber->context, me->fiber->back);
+        yield();
     }
 }
 static void parse(int count, char **from) {
