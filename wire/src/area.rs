@@ -303,8 +303,7 @@ pub struct Header {
     /// r: which calls that map memory are recorded: 0 for none, or a `RECORD_` value of
     /// [`crate::mapping`]. Libraries before minor version 5 ignore it.
     pub record_mappings: AtomicU32,
-    /// p: address of the `malloc` that the library's one calls; 0 if it is not known, or the
-    /// library is older. Written before `attached`.
+    /// p: address of the next `malloc`; 0 if it is not known. Written before `attached`.
     pub next_malloc: AtomicU64,
     /// r: the recorder's clock when its last pass began, which does not change while the recorder
     /// is stopped or gone. A program that may not read a clock takes its timestamps from here.

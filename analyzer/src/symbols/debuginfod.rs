@@ -29,8 +29,8 @@ pub enum DebuginfodError {
     NotFound,
 }
 
-/// Queries the servers for a build-id in hexadecimal digits, if there are any and none has timed out
-/// (`silent`). Returns the path of the fetched file, which may be anything.
+/// Queries the servers for a build-id in hexadecimal digits, if there are any and none has timed
+/// out (`silent`). Returns the path of the fetched file, which may be anything.
 ///
 /// # Errors
 /// Why there is no file.

@@ -284,7 +284,7 @@ fn late_files_are_stored_for_the_next_start() {
     let entry = entry.unwrap_or_else(|| panic!("no entry"));
     let whole = std::fs::read(&entry).unwrap_or_else(|error| panic!("{error}"));
     let write = |bytes: &[u8]| std::fs::write(&entry, bytes).unwrap_or_else(|error| panic!("{error}"));
-    // Whatever an entry contains, no other function is found by it.
+    // No other function is found by an entry, with any content.
     let addresses: Vec<u64> = expected.functions.iter().map(|function| function.address).collect();
     let is_bounded = || {
         let found = from_disk().map_or(Vec::new(), |found| found.functions.clone());

@@ -21,8 +21,8 @@ pub struct Registers {
 }
 
 /// Code that CPython copies for each Python function with `-X perf`, without unwind data and
-/// without a frame pointer: `sub rsp, 8; call rcx; add rsp, 8; ret`. Source: `Python/asm_trampoline.S` of
-/// 3.12 and 3.13.
+/// without a frame pointer: `sub rsp, 8; call rcx; add rsp, 8; ret`. Source:
+/// `Python/asm_trampoline.S` of 3.12 and 3.13.
 pub mod trampoline {
     /// The code. It may begin with `endbr64`.
     pub const CODE: [u8; 11] = [0x48, 0x83, 0xec, 0x08, 0xff, 0xd1, 0x48, 0x83, 0xc4, 0x08, 0xc3];
