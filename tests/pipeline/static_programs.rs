@@ -69,6 +69,24 @@ fn events_of_static_glibc_programs_are_exact() {
     }
 }
 
+/// Programs that start others run as before, and so do those that they start. musl executes them on
+/// a stack of 5 KiB.
+#[test]
+fn static_programs_start_others_as_before() {
+    for kind in KINDS {
+        let Some(program) = build("spawns.c", kind) else { continue };
+        let program = Program::new(program);
+        let plain = program.plain().success();
+        assert_eq!(plain.text(), "spawned 0\nsystem 3\npopen words\nfork 0\n");
+        let recording = program.recorded();
+        same(&plain, &recording.outcome);
+        let recording = recording.complete();
+        let spawned = recording.about().processes.iter().filter(|process| process.argv.len() == 2).count();
+        assert!(recording.report().processes.iter().all(|process| process.allocs > 0), "{kind:?}");
+        assert_eq!(spawned, 2, "{kind:?}: the static children are recorded: {:#?}", recording.about());
+    }
+}
+
 /// A leak has the stack of the program, also where the linker made no table of its unwind rules.
 #[test]
 fn leak_in_static_program_has_its_stack() {

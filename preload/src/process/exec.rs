@@ -12,6 +12,8 @@
 
 mod descriptor_thread;
 mod environment;
+#[cfg(feature = "standalone")]
+mod other_stack;
 mod program;
 mod sanitizer;
 
@@ -85,13 +87,13 @@ pub mod replacements {
     /// Replaces `execve` of the program.
     #[unsafe(naked)]
     pub unsafe extern "C" fn execve() {
-        crate::arch::exec_stub!(0, super::inspect)
+        crate::arch::exec_stub!(0, super::inspect_on_other_stack)
     }
 
     /// Replaces `execveat` of the program.
     #[unsafe(naked)]
     pub unsafe extern "C" fn execveat() {
-        crate::arch::exec_stub!(8, super::inspect)
+        crate::arch::exec_stub!(8, super::inspect_on_other_stack)
     }
 }
 
@@ -109,6 +111,26 @@ pub fn find_next() {
 extern "C" fn no_exec() -> c_int {
     sys::set_errno(libc::ENOSYS);
     -1
+}
+
+/// Does what [`inspect`] does, also where the stack is small.
+#[cfg(feature = "standalone")]
+unsafe extern "C" fn inspect_on_other_stack(arguments: *const usize, which: usize) -> *mut c_void {
+    // SAFETY: the stub saved the arguments that `inspect` reads.
+    let next = unsafe { other_stack::run(inspect, arguments, which) };
+    if next.is_null() { next_of(which) } else { next }
+}
+
+/// Returns the next definition of an exec function.
+#[inline(never)]
+fn next_of(which: usize) -> *mut c_void {
+    let next = NEXT[which].load(Relaxed);
+    if !next.is_null() {
+        return next;
+    }
+    find_next();
+    let next = NEXT[which].load(Relaxed);
+    if next.is_null() { no_exec as *mut c_void } else { next }
 }
 
 /// Inspects the program that an exec function is about to start, and returns the function's next
@@ -149,13 +171,7 @@ unsafe extern "C" fn inspect(arguments: *const usize, which: usize) -> *mut c_vo
             unsafe { start_without_library(arguments, which, &inspection) };
         }
     }
-    let next = NEXT[which].load(Relaxed);
-    if next.is_null() {
-        find_next();
-        let next = NEXT[which].load(Relaxed);
-        return if next.is_null() { no_exec as *mut c_void } else { next };
-    }
-    next
+    next_of(which)
 }
 
 /// The result of inspecting a program.

@@ -97,6 +97,31 @@ pub unsafe fn syscall(number: i64, args: [usize; 6]) -> isize {
     result
 }
 
+/// Calls `function` with two arguments on the stack that ends at `top`, and returns its result.
+///
+/// # Safety
+/// `top` must be the end of a stack that nothing else uses, and a multiple of 16. The function must
+/// be sound to call with these arguments.
+#[cfg(feature = "standalone")]
+#[unsafe(naked)]
+pub unsafe extern "C" fn call_on_stack(
+    arguments: *const usize,
+    which: usize,
+    function: unsafe extern "C" fn(*const usize, usize) -> *mut c_void,
+    top: *mut u8,
+) -> *mut c_void {
+    core::arch::naked_asm!(
+        "endbr64",
+        "push rbp",
+        "mov rbp, rsp",
+        "mov rsp, rcx",
+        "call rdx",
+        "mov rsp, rbp",
+        "pop rbp",
+        "ret",
+    )
+}
+
 /// Runs `body` in a new thread on the stack that ends at `top`, and ends that thread. `flags` are
 /// those of `clone`, with `CLONE_VFORK`: the calling thread is suspended until then, so both can
 /// use the same thread-local storage.
