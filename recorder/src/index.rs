@@ -2,16 +2,21 @@
 //!
 //! An extendible hash table of small segments. A full segment splits in two, so no pause grows with
 //! the table. A segment has groups of eight buckets with one byte of tag each: a lookup compares
-//! eight tags at once and nearly always reads one bucket. A group covers 256 neighboring bytes, so
-//! blocks that are close together are found together. A block whose group is full is stored in the
-//! next one. Each group counts the blocks that overflowed it, so no tombstones are needed. A
-//! snapshot (for a forked child) shares the segments; a change of a shared one copies it first.
+//! eight tags at once and nearly always reads one bucket of the same page. A group covers 256
+//! neighboring bytes, so blocks that are close together are found together. A block whose group is
+//! full is stored in the next one. Each group counts the blocks that overflowed it, so no
+//! tombstones are needed. A snapshot (for a forked child) shares the segments; a change of a shared
+//! one copies it first.
 //!
-//! A bucket takes 25 bytes; a live block takes 43 bytes on average while the table grows. An
+//! A bucket takes 26 bytes; a live block takes 45 bytes on average while the table grows. An
 //! insertion and a removal take 14 ns together with all the work that `live` does around them
 //! (10,000 live blocks; `examples/stages.rs`).
 
+#[allow(unsafe_code)]
+mod memory;
+
 use crate::sys::prefetch;
+use memory::{Memory, SegmentMemory};
 use std::sync::Arc;
 
 /// Number of buckets of a group.
@@ -106,37 +111,44 @@ impl Key {
     }
 }
 
-/// The memory of a segment.
-#[derive(Clone, Debug)]
-struct Groups {
-    tags: [u64; GROUPS],
+/// The buckets of neighboring blocks. An operation needs one group in nearly all cases, so all of
+/// it is in one page.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Group {
+    /// The tag of each bucket, 0 if it is free.
+    tags: u64,
     /// Number of blocks that belong to this group or to one before it and are stored after it. From
     /// 255 on it is not counted any more.
-    overflowed: [u8; GROUPS],
-    buckets: [[Bucket; BUCKETS]; GROUPS],
+    overflowed: u8,
+    buckets: [Bucket; BUCKETS],
+}
+
+/// The memory of a segment.
+#[derive(Clone, Debug)]
+pub struct Groups([Group; GROUPS]);
+
+impl Default for Groups {
+    fn default() -> Self {
+        Groups([Group::default(); GROUPS])
+    }
 }
 
 impl Groups {
-    fn empty() -> Box<Groups> {
-        let none =
-            Groups { tags: [0; GROUPS], overflowed: [0; GROUPS], buckets: [[Bucket::default(); BUCKETS]; GROUPS] };
-        Box::new(none)
-    }
-
     /// Returns group and bucket of an address.
     #[inline(always)]
     fn find(&self, key: Key) -> Option<(usize, usize)> {
         let mut group = key.group();
         for _ in 0..GROUPS {
-            let mut candidates = key.candidates(self.tags[group]);
+            let Group { tags, overflowed, buckets } = &self.0[group];
+            let mut candidates = key.candidates(*tags);
             while candidates != 0 {
                 let bucket = candidates.trailing_zeros() as usize / 8;
-                if self.buckets[group][bucket].address == key.address {
+                if buckets[bucket].address == key.address {
                     return Some((group, bucket));
                 }
                 candidates &= candidates - 1;
             }
-            if self.overflowed[group] == 0 {
+            if *overflowed == 0 {
                 return None;
             }
             group = (group + 1) & (GROUPS - 1);
@@ -149,17 +161,18 @@ impl Groups {
     fn insert(&mut self, key: Key, block: Bucket) {
         let mut group = key.group();
         for _ in 0..GROUPS {
-            let free = !self.tags[group] & HIGH_BITS;
+            let Group { tags, overflowed, buckets } = &mut self.0[group];
+            let free = !*tags & HIGH_BITS;
             if free != 0 {
                 let preferred = key.bucket();
                 let bucket =
                     if free >> (8 * preferred + 7) & 1 != 0 { preferred } else { free.trailing_zeros() as usize / 8 };
                 let shift = 8 * bucket;
-                self.tags[group] = self.tags[group] & !(0xff << shift) | key.tag() << shift;
-                self.buckets[group][bucket] = block;
+                *tags = *tags & !(0xff << shift) | key.tag() << shift;
+                buckets[bucket] = block;
                 return;
             }
-            self.overflowed[group] = self.overflowed[group].saturating_add(1);
+            *overflowed = overflowed.saturating_add(1);
             group = (group + 1) & (GROUPS - 1);
         }
     }
@@ -167,34 +180,30 @@ impl Groups {
     /// Removes the block in a bucket.
     #[inline(always)]
     fn clear(&mut self, key: Key, group: usize, bucket: usize) {
-        self.tags[group] &= !(0xff << (8 * bucket));
+        self.0[group].tags &= !(0xff << (8 * bucket));
         let mut full_group = key.group();
         while full_group != group {
-            if self.overflowed[full_group] != u8::MAX {
-                self.overflowed[full_group] -= 1;
+            let overflowed = &mut self.0[full_group].overflowed;
+            if *overflowed != u8::MAX {
+                *overflowed -= 1;
             }
             full_group = (full_group + 1) & (GROUPS - 1);
         }
     }
 
     fn iter(&self) -> impl Iterator<Item = &Bucket> {
-        let taken = |(tags, buckets): (&u64, _)| (*tags, buckets);
-        self.tags.iter().zip(&self.buckets).map(taken).flat_map(|(tags, buckets): (u64, &[Bucket; BUCKETS])| {
-            buckets
-                .iter()
-                .enumerate()
-                .filter(move |(bucket, _)| tags >> (8 * bucket + 7) & 1 != 0)
-                .map(|(_, bucket)| bucket)
+        self.0.iter().flat_map(|Group { tags, buckets, .. }| {
+            let is_used = move |(bucket, _): &(usize, &Bucket)| tags >> (8 * bucket + 7) & 1 != 0;
+            buckets.iter().enumerate().filter(is_used).map(|(_, bucket)| bucket)
         })
     }
 }
 
-// The inner box: sharing owned groups must not copy them.
-#[allow(clippy::redundant_allocation)]
+/// Sharing owned groups does not copy them.
 #[derive(Debug)]
 enum SegmentGroups {
-    Owned(Box<Groups>),
-    Shared(Arc<Box<Groups>>),
+    Owned(SegmentMemory),
+    Shared(Arc<SegmentMemory>),
 }
 
 #[derive(Debug)]
@@ -215,13 +224,13 @@ impl Segment {
     }
 
     #[inline(always)]
-    fn groups_mut(&mut self) -> &mut Groups {
+    fn groups_mut(&mut self, memory: &mut Memory) -> &mut Groups {
         if let SegmentGroups::Shared(groups) = &self.groups {
-            self.groups = SegmentGroups::Owned((**groups).clone());
+            self.groups = SegmentGroups::Owned(memory.copy(groups));
         }
         match &mut self.groups {
             SegmentGroups::Owned(groups) => groups,
-            SegmentGroups::Shared(groups) => Arc::make_mut(groups).as_mut(),
+            SegmentGroups::Shared(_) => unreachable!("it was copied"),
         }
     }
 }
@@ -229,6 +238,7 @@ impl Segment {
 /// The table of live blocks.
 #[derive(Debug)]
 pub struct Index {
+    memory: Memory,
     segments: Vec<Segment>,
     /// Number of the segment for each value of the hash's leading bits.
     directory: Vec<u32>,
@@ -255,8 +265,9 @@ fn random_multiplier() -> u64 {
 
 impl Index {
     fn new(multiplier: u64) -> Index {
-        let first = Segment { groups: SegmentGroups::Owned(Groups::empty()), count: 0, depth: 0 };
-        Index { segments: vec![first], directory: vec![0], depth: 0, multiplier, count: 0, refused: 0 }
+        let mut memory = Memory::default();
+        let first = Segment { groups: SegmentGroups::Owned(memory.empty()), count: 0, depth: 0 };
+        Index { memory, segments: vec![first], directory: vec![0], depth: 0, multiplier, count: 0, refused: 0 }
     }
 
     /// Returns the number of live blocks.
@@ -285,16 +296,16 @@ impl Index {
     pub fn prefetch(&self, address: u64) {
         let key = Key::new(address, self.multiplier);
         let groups = self.segments[self.segment_of(key)].groups();
-        let group = key.group();
-        prefetch(&groups.tags[group]);
-        prefetch(&groups.buckets[group][key.bucket()]);
+        let group = &groups.0[key.group()];
+        prefetch(group);
+        prefetch(&group.buckets[key.bucket()]);
     }
 
     /// Returns the block at an address.
     pub fn get(&self, address: u64) -> Option<Block> {
         let key = Key::new(address, self.multiplier);
         let groups = self.segments[self.segment_of(key)].groups();
-        groups.find(key).map(|(group, bucket)| groups.buckets[group][bucket].block())
+        groups.find(key).map(|(group, bucket)| groups.0[group].buckets[bucket].block())
     }
 
     /// Inserts a block at an address and returns the one that was there.
@@ -303,9 +314,9 @@ impl Index {
         let key = Key::new(address, self.multiplier);
         let number = self.segment_of(key);
         let segment = &mut self.segments[number];
-        let groups = segment.groups_mut();
+        let groups = segment.groups_mut(&mut self.memory);
         if let Some((group, bucket)) = groups.find(key) {
-            let bucket = &mut groups.buckets[group][bucket];
+            let bucket = &mut groups.0[group].buckets[bucket];
             let old = bucket.block();
             *bucket = Bucket::new(address, block);
             return Some(old);
@@ -328,8 +339,8 @@ impl Index {
         // The block is searched for before a shared segment is copied: a child frees many blocks
         // that it does not have.
         let (group, bucket) = segment.groups().find(key)?;
-        let found = segment.groups().buckets[group][bucket].block();
-        segment.groups_mut().clear(key, group, bucket);
+        let found = segment.groups().0[group].buckets[bucket].block();
+        segment.groups_mut(&mut self.memory).clear(key, group, bucket);
         segment.count -= 1;
         self.count -= 1;
         Some(found)
@@ -362,7 +373,7 @@ impl Index {
             self.depth += 1;
         }
         let depth = self.segments[number].depth + 1;
-        let (mut halves, mut counts) = ([Groups::empty(), Groups::empty()], [0; 2]);
+        let (mut halves, mut counts) = ([self.memory.empty(), self.memory.empty()], [0; 2]);
         for bucket in self.segments[number].groups().iter() {
             let key = Key::new(bucket.address, self.multiplier);
             let half = (key.hash >> (64 - depth) & 1) as usize;
@@ -394,7 +405,16 @@ impl Index {
             segments.push(Segment { groups: SegmentGroups::Shared(Arc::clone(&groups)), count, depth });
             self.segments.push(Segment { groups: SegmentGroups::Shared(groups), count, depth });
         }
-        Index { segments, directory: self.directory.clone(), ..*self }
+        let Index { depth, multiplier, count, refused, .. } = *self;
+        Index {
+            memory: Memory::default(),
+            segments,
+            directory: self.directory.clone(),
+            depth,
+            multiplier,
+            count,
+            refused,
+        }
     }
 
     /// Returns all live blocks with their addresses, in arbitrary order.

@@ -499,6 +499,12 @@ pub fn prefetch<T>(value: &T) {
     let _ = value;
 }
 
+/// Requests huge pages for memory, which the kernel may ignore.
+pub fn prefer_huge_pages(memory: NonNull<u8>, bytes: usize) {
+    // SAFETY: this advice changes no content and no access.
+    let _ = unsafe { mman::madvise(memory.cast(), bytes, mman::MmapAdvise::MADV_HUGEPAGE) };
+}
+
 /// Converts an error of nix to one of std.
 pub fn io(error: Errno) -> io::Error {
     io::Error::from(error)

@@ -102,3 +102,27 @@ fn colliding_blocks_are_dropped_instead_of_growing_the_table() {
     assert!(index.directory.len() < 4096, "{}", index.directory.len());
     assert_eq!(index.iter().count() as u64, index.len());
 }
+
+/// Each copy of a segment takes a slot of a huge page, and the snapshot that ends frees one.
+#[test]
+fn memory_of_ended_snapshots_is_used_again() {
+    let (mut index, mut map) = (Index::default(), HashMap::new());
+    for number in 0..200_000 {
+        let block = Block { index: number, size: 32, site: 1 };
+        index.insert(0x7f00_0000_0000 + 32 * number, block);
+        map.insert(0x7f00_0000_0000 + 32 * number, block);
+    }
+    let pages = index.memory.pages();
+    assert!(pages > 1, "{pages}");
+    for round in 0..20 {
+        let snapshot = index.snapshot();
+        for (address, block) in &mut map {
+            block.size = round;
+            index.insert(*address, *block);
+        }
+        assert_eq!(snapshot.len(), index.len());
+        assert!(snapshot.iter().all(|(_, block)| block.size != round));
+    }
+    assert_equal(&index, &map);
+    assert!(index.memory.pages() <= 2 * pages + 1, "{} of {pages}", index.memory.pages());
+}

@@ -220,9 +220,9 @@ impl ProcessRecording {
             threads: self.threads.seen().into(),
             mapped,
             reserved,
-            // 43 bytes per live block and about 200 per site or thread, measured where they are
+            // 45 bytes per live block and about 200 per site or thread, measured where they are
             // defined; the rest is tables that grow once.
-            memory: live * 43
+            memory: live * 45
                 + (u64::from(self.stacks.last()) + self.threads.len() as u64) * 200
                 + (2 << 20)
                 + self.growth.memory(),
