@@ -111,8 +111,8 @@ impl Key {
     }
 }
 
-/// The buckets of neighboring blocks. An operation needs one group in nearly all cases, so all of
-/// it is in one page.
+/// The buckets of neighboring blocks. An operation needs one group in nearly all cases, so all that
+/// it reads is in one page, or in two where a group extends into the next one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Group {
     /// The tag of each bucket, 0 if it is free.
