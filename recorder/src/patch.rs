@@ -316,6 +316,12 @@ impl Plan {
         Plan { allocators: allocators.to_vec(), ..Plan::default() }
     }
 
+    /// Returns the same plan for the next segment of the process, which counts its own events.
+    #[must_use]
+    pub fn for_next_segment(&self) -> Plan {
+        Plan { allocators: self.allocators.clone(), patches: self.patches.clone(), ..Plan::default() }
+    }
+
     fn not_searched(&mut self, path: &str, why: String) {
         self.allocators.push(Allocator {
             name: "unknown".into(),
@@ -507,9 +513,9 @@ impl Plan {
     /// hooked, and what it refused.
     pub fn outcome(&self, mapping: &Mapping) -> Vec<Allocator> {
         let mut known = Plan::inherited(&self.allocators);
-        let table = mapping.patches();
-        let statuses: Vec<u32> = table.patches.iter().map(|patch| patch.status.load(Relaxed)).collect();
-        for (patch, status) in self.patches.iter().zip(statuses) {
+        // The table is not touched for a process without patches.
+        for (patch, written) in self.patches.iter().zip(&mapping.patches().patches) {
+            let status = written.status.load(Relaxed);
             if status == WRITTEN {
                 if let Some(allocator) = known.allocators.get_mut(patch.allocator) {
                     allocator.hooked += 1;

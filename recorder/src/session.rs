@@ -12,7 +12,7 @@ use crate::patch::maps::{CodeMapping, Maps};
 use crate::patch::{self, Plan};
 use crate::sys::Mapping;
 pub use builder::{Attached, Ids, SessionBuilder};
-use formats::recording::ProcessInfo;
+use formats::recording::{Allocator, ProcessInfo};
 use formats::tape::{self, Origin, field::Text};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -79,6 +79,28 @@ pub struct Fork {
     pub tick: u64,
 }
 
+/// What is known of the allocators of a process. All of it is known once the process uses its area.
+#[derive(Clone, Debug, Default)]
+pub struct KnownAllocators {
+    /// The allocators inside the program, with what the library has hooked of them.
+    pub inside: Vec<Allocator>,
+    /// Whether the program has its own `malloc`, which is not recorded.
+    pub own_malloc: bool,
+    /// Path of the library whose `malloc` the process calls; empty if it is not known.
+    pub malloc: String,
+}
+
+impl KnownAllocators {
+    /// Notes it in what `recording.json` lists of the process.
+    pub fn note_in(self, info: &mut ProcessInfo) {
+        let KnownAllocators { inside, own_malloc, malloc } = self;
+        (info.allocators, info.own_malloc) = (inside, own_malloc);
+        if !malloc.is_empty() {
+            info.malloc = malloc;
+        }
+    }
+}
+
 /// Minimum lifetime of a process that the daemon keeps in a folder of its own however it ended.
 pub const SHORT_LIFE: Duration = Duration::from_secs(60);
 
@@ -93,8 +115,7 @@ impl Session {
     pub fn info(&self) -> ProcessInfo {
         let process = &self.process;
         let text = |text: &Text| text.lossy().into_owned();
-        let allocators = self.hooks.outcome(&self.mapping);
-        ProcessInfo {
+        let mut info = ProcessInfo {
             folder: self.folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             pid: process.pid,
             ppid: process.ppid,
@@ -104,11 +125,18 @@ impl Session {
             argv: process.argv.iter().map(text).collect(),
             started_unix_ns: process.start_unix_ns,
             began_unix_ns: self.began_unix_ns,
-            malloc: self.malloc().to_owned(),
-            own_malloc: self.mapping.has_own_malloc() && !patch::hooks_own_malloc(&allocators),
-            allocators,
             ..ProcessInfo::default()
-        }
+        };
+        self.allocators().note_in(&mut info);
+        info
+    }
+
+    /// Returns what is known of the allocators of the process.
+    pub fn allocators(&self) -> KnownAllocators {
+        let mut inside = self.hooks.outcome(&self.mapping);
+        self.hooks.set_events(&mut inside);
+        let own_malloc = self.mapping.has_own_malloc() && !patch::hooks_own_malloc(&inside);
+        KnownAllocators { inside, own_malloc, malloc: self.malloc().to_owned() }
     }
 
     /// Returns the path of the library whose `malloc` the process calls; empty if it is not known.
@@ -155,7 +183,7 @@ impl Session {
             earlier: Vec::new(),
             code: Arc::clone(&self.code),
             files: Arc::clone(&self.files),
-            hooks: Arc::clone(&self.hooks),
+            hooks: Arc::new(self.hooks.for_next_segment()),
             malloc: Arc::clone(&self.malloc),
             journal_files: JournalFiles::default(),
         }

@@ -14,7 +14,7 @@ use crate::access::remove_segment;
 use crate::chunk_journal;
 use crate::files::{Failure, Files};
 use crate::profile_delta::ProfileDelta;
-use crate::session::{Session, SessionId};
+use crate::session::{KnownAllocators, Session, SessionId};
 use crate::symbols::Job;
 use crate::trace::Chunk;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -141,6 +141,8 @@ pub struct Stored {
     pub segment: PathBuf,
     /// The same folder, if something was written to it.
     pub folder: Option<PathBuf>,
+    /// The allocators of the process.
+    pub allocators: KnownAllocators,
     /// What the process contributes to sums that are kept elsewhere.
     pub profile_delta: Option<Box<ProfileDelta>>,
     /// Whether the process has ended.
@@ -426,6 +428,7 @@ fn finish(output: Option<&Output>, segment_end: SegmentEnd) -> Stored {
         folder: output.is_some().then(|| session.folder.clone()),
         error: output.and_then(|output| output.error.clone()),
         sums,
+        allocators: session.allocators(),
         profile_delta,
         is_over,
         segments,

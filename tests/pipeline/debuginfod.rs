@@ -2,14 +2,14 @@
 //! garbage, or without an answer costs only a note.
 
 use super::own_allocators::DESCRIPTION;
-use heaptape_formats::recording::ProcessInfo;
+use heaptape_formats::recording as formats;
 use heaptape_tests::{Outcome, Program, Recording, Target, test_env};
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 /// Response of the server to a request for the debug information of the program. All other requests
@@ -166,6 +166,11 @@ fn useless_server_costs_only_a_note() {
     }
 }
 
+/// Returns what is known of the allocator of `crosses.c` in a recording of it.
+fn boxes(about: &formats::Recording) -> Option<formats::Allocator> {
+    about.processes.first()?.allocators.iter().find(|allocator| allocator.name == "boxes").cloned()
+}
+
 /// `record --debuginfod` finds an allocator inside a stripped program by symbols of a server, which
 /// nobody queries without the option. Without an answer the program runs as before.
 #[test]
@@ -183,8 +188,7 @@ fn allocator_of_a_stripped_program_is_found_by_symbols_of_a_server() {
         let program = program.env("XDG_CACHE_HOME", cache.path());
         let recording = program.env("DEBUGINFOD_CACHE_PATH", cache.path()).env("DEBUGINFOD_TIMEOUT", "1").recorded();
         let recording = recording.success();
-        let boxes = |about: &ProcessInfo| about.allocators.iter().find(|one| one.name == "boxes").map(|one| one.hooked);
-        let hooked = recording.about().processes.first().and_then(boxes);
+        let hooked = boxes(&recording.about()).map(|allocator| allocator.hooked);
         (hooked, recording.outcome.error().to_string())
     };
     let server = Server::start(&build_id, Response::Bytes(debug_information));
@@ -200,4 +204,62 @@ fn allocator_of_a_stripped_program_is_found_by_symbols_of_a_server() {
         assert_eq!(hooked, None);
         assert!(error.contains("has no symbols to find allocators inside it") && error.contains(why), "{error}");
     }
+}
+
+/// `attach --debuginfod` finds it by the same symbols, in a program that runs already: all of its
+/// calls are recorded.
+#[test]
+fn attach_finds_an_allocator_by_symbols_of_a_server() {
+    test_env::need("debuginfod-find");
+    let Stripped { program, debug_information, build_id, directory } = strip("crosses.c");
+    let description = directory.path().join("boxes.alloc");
+    fs::write(&description, DESCRIPTION).expect("a description");
+    let plain = Program::new(&program).plain().success().text();
+    let attached = |option: Option<&str>, server: &Server| {
+        let cache = test_env::folder();
+        let recording = cache.path().join("recording");
+        let mut running = Command::new(&program)
+            .arg("waits")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let mut output = BufReader::new(running.stdout.take().expect("its output"));
+        let mut line = String::new();
+        output.read_line(&mut line).expect("a line");
+        assert_eq!(line, "ready\n");
+        let mut attach = Command::new(test_env::command())
+            .args(["attach", "--allocator"])
+            .arg(&description)
+            .args(option)
+            .arg("-o")
+            .arg(&recording)
+            .arg(running.id().to_string())
+            .env("DEBUGINFOD_URLS", format!("http://{}", server.address))
+            .env("DEBUGINFOD_CACHE_PATH", cache.path())
+            .env("DEBUGINFOD_TIMEOUT", "1")
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("heaptape attach starts");
+        let mut errors = BufReader::new(attach.stderr.take().expect("its messages"));
+        let mut text = String::new();
+        while !text.contains("attached to ") && errors.read_line(&mut text).expect("a line") > 0 {}
+        // The program does its work, and ends.
+        drop(running.stdin.take());
+        let mut rest = String::new();
+        output.read_to_string(&mut rest).expect("its output");
+        assert!(running.wait().expect("its end").success(), "{text}");
+        errors.read_to_string(&mut text).expect("its messages");
+        assert!(attach.wait().expect("its end").success(), "{text}");
+        assert_eq!(rest, plain);
+        let about = fs::read(recording.join("recording.json")).expect("recording.json");
+        let boxes = boxes(&serde_json::from_slice(&about).expect("JSON"));
+        boxes.map(|allocator| (allocator.hooked, allocator.events))
+    };
+    let server = Server::start(&build_id, Response::Bytes(debug_information));
+    assert_eq!(attached(None, &server), None);
+    assert_eq!(server.requests(), [] as [String; 0]);
+    // As many events as of a program that was started with the library.
+    assert_eq!(attached(Some("--debuginfod"), &server), Some((5, 71 + 10 + 65)));
+    assert_eq!(server.requests(), [format!("/buildid/{build_id}/debuginfo")]);
 }

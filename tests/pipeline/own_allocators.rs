@@ -1,12 +1,14 @@
 //! Allocators that the user describes, and blocks that one allocator allocates and another one
 //! frees.
 
+use heaptape_formats::recording as formats;
 use heaptape_tests::daemon::until;
-use heaptape_tests::{Program, Recording, Target, target, test_env};
+use heaptape_tests::{Daemon, Program, Recording, Target, target, test_env};
 use serde_json::Value;
+use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The functions of `crosses.c`.
@@ -139,14 +141,20 @@ fn blocks_that_another_allocator_frees_are_named() {
     assert!(none["crossed_allocators"].is_null(), "{none:#}");
 }
 
+fn tool(name: &str, arguments: &[&OsStr]) {
+    let status = Command::new(name).args(arguments).status().unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert!(status.success(), "{name}");
+}
+
+/// Returns the option of `objcopy` that names a separate file in the stripped one.
+fn debug_link(debug: &Path) -> OsString {
+    OsString::from_vec([b"--add-gnu-debuglink=", debug.as_os_str().as_bytes()].concat())
+}
+
 /// The functions of a stripped program are found by symbols that are packed into it, or in another
 /// file: beside it, in its folder `.debug`, or fetched by debuginfod.
 #[test]
 fn stripped_programs_have_the_symbols_of_their_debug_files() {
-    fn tool(name: &str, arguments: &[&OsStr]) {
-        let status = Command::new(name).args(arguments).status().unwrap_or_else(|error| panic!("{name}: {error}"));
-        assert!(status.success(), "{name}");
-    }
     let folder = test_env::folder();
     let file = |name: &str| folder.path().join(name);
     let description = file("boxes.alloc");
@@ -172,8 +180,7 @@ fn stripped_programs_have_the_symbols_of_their_debug_files() {
         let strip = || tool("strip", &["-o".as_ref(), program.as_os_str(), built.as_os_str()]);
         strip();
         assert_eq!(hooked(&program), 0, "{kind}");
-        let link = OsString::from_vec([b"--add-gnu-debuglink=", debug.as_os_str().as_bytes()].concat());
-        tool("objcopy", &[&link, program.as_os_str()]);
+        tool("objcopy", &[&debug_link(&debug), program.as_os_str()]);
         assert_eq!(hooked(&program), 5, "{kind}: a link to a file beside it");
         std::fs::create_dir_all(file(".debug")).expect("a folder");
         let moved = file(".debug").join(debug.file_name().expect("a name"));
@@ -240,6 +247,62 @@ fn symbols_that_take_too_long_are_found_for_the_next_start() {
         assert!(named.iter().all(|why| why.ends_with("; it is searched meanwhile, and hooked from the next start on")));
         until("a start is hooked", || counts(&hurried.recorded().success()) == expected);
     }
+}
+
+/// The daemon keeps in its state folder what it found in a separate file. The next daemon uses it
+/// without that file. A damaged entry is not used, and is replaced.
+#[test]
+fn daemon_stores_symbols_in_its_state_folder() {
+    let folder = test_env::folder();
+    let file = |name: &str| folder.path().join(name);
+    let (program, debug, moved) = (file("own"), file("own.debug"), file("moved"));
+    // An allocator that the daemon knows by its names.
+    let flags = ["malloc", "calloc", "realloc", "free"].map(|name| format!("-D{name}=je_{name}"));
+    let built = flags.iter().fold(Target::program("own_malloc.c").flag("-O0"), |target, flag| target.flag(flag));
+    let built = built.flag("-Wl,--build-id").named("own_je").build();
+    tool("objcopy", &["--only-keep-debug".as_ref(), built.as_os_str(), debug.as_os_str()]);
+    tool("objcopy", &["--strip-all".as_ref(), &debug_link(&debug), built.as_os_str(), program.as_os_str()]);
+    let mut daemon = Daemon::start(&["--mode", "trace"]);
+    let symbols = daemon.state().join("symbols");
+    // Runs the program once, and returns whether it was hooked.
+    let known = Cell::new(0);
+    let is_hooked = |daemon: &Daemon| {
+        let runs = || {
+            daemon.query(&["flush"]);
+            let users = std::fs::read_dir(daemon.state()).into_iter().flatten().flatten();
+            let epochs = users.flat_map(|user| std::fs::read_dir(user.path())).flatten().flatten();
+            let files = epochs.filter_map(|epoch| std::fs::read(epoch.path().join("recording.json")).ok());
+            let recordings = files.filter_map(|text| serde_json::from_slice::<formats::Recording>(&text).ok());
+            let mut runs: Vec<_> = recordings.flat_map(|recording| recording.processes).collect();
+            runs.retain(|process| process.exe == *program.to_string_lossy());
+            runs.sort_by_key(|process| process.started_unix_ns);
+            runs
+        };
+        daemon.run(&program, &[]).success();
+        until("the run is recorded", || runs().iter().filter(|run| run.accounting.is_some()).count() > known.get());
+        known.set(known.get() + 1);
+        let last = runs().pop().expect("the run");
+        assert!(!last.own_malloc, "{last:#?}");
+        last.allocators.iter().any(|one| (&one.name[..], one.hooked, one.events) == ("jemalloc", 4, 200))
+    };
+    // There are others, of libraries.
+    let names_it =
+        |path: &PathBuf| std::fs::read(path).is_ok_and(|text| String::from_utf8_lossy(&text).contains("je_"));
+    let entry = || {
+        let entries = std::fs::read_dir(&symbols).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).find(names_it)
+    };
+    until("a start is hooked", || is_hooked(&daemon));
+    until("the symbols are stored", || entry().is_some());
+    let entry = entry().expect("an entry");
+    let whole = std::fs::read(&entry).expect("an entry");
+    daemon.restart_after(|_| std::fs::rename(&debug, &moved).expect("it is moved"));
+    assert!(is_hooked(&daemon), "by what is stored");
+    daemon.restart_after(|_| std::fs::write(&entry, &whole[..whole.len() / 2]).expect("a damaged entry"));
+    assert!(!is_hooked(&daemon), "nothing has its symbols");
+    daemon.restart_after(|_| std::fs::rename(&moved, &debug).expect("it is back"));
+    until("a start is hooked again", || is_hooked(&daemon));
+    until("the entry is replaced", || std::fs::read(&entry).is_ok_and(|bytes| bytes == whole));
 }
 
 /// `report` measures how much of the memory ever was a recorded block: half of it, and all of it

@@ -1,7 +1,9 @@
 /* Two allocators: malloc, and one with names of its own that passes every request on. Some blocks
- * are freed, or resized, by the other one than allocated them. */
+ * are freed, or resized, by the other one than allocated them. With an argument it first writes
+ * "ready", and waits for the end of its input. */
 #include <stdlib.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #define NOT_INLINED __attribute__((noinline, noclone))
 
@@ -43,7 +45,10 @@ NOT_INLINED void stays(struct box *box) {
     if (box_put(&kept, 64, 1234)) abort();
     printf("%zu %d\n", box->taken, kept != 0);
 }
-int main(void) {
+int main(int argc, char **argv) {
+    (void)argv;
+    char byte;
+    if (argc > 1 && (write(1, "ready\n", 6) != 6 || read(0, &byte, 1) != 0)) return 1;
     struct box box = { 1 << 20 };
     frees_from_box(&box);
     drops_from_malloc(&box);

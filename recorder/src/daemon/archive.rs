@@ -19,7 +19,7 @@ use crate::clock::{self, Clock};
 use crate::process::{self, sanitized_name};
 use crate::quota::Quota;
 use crate::replace::{Durability, replace_file};
-use crate::session::SessionId;
+use crate::session::{Session, SessionId};
 use crate::store::{Callback, Stored};
 use crate::symbols::{Job, Saver};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Interval of writing new data.
@@ -65,7 +65,7 @@ pub enum ArchiveCommand {
     /// An epoch has started.
     Begin(Arc<Epoch>),
     /// A process is written to an epoch from now on.
-    Process(Arc<Epoch>, SessionId, ProcessInfo),
+    Process(Arc<Epoch>, Weak<Session>, SessionId, ProcessInfo),
     /// A segment or process is completely written: with its label, and how it ended.
     SegmentStored(Arc<Epoch>, Stored, String, Option<Ended>),
     /// The segments of a flight recording belong to an epoch from now on.
@@ -170,6 +170,8 @@ struct OpenEpoch {
     /// When it ended, if it has. It is sealed as soon as it can be written.
     ended_unix_ns: Option<u64>,
     processes: Vec<(SessionId, ProcessInfo)>,
+    /// The processes that are still recorded.
+    running: Vec<Weak<Session>>,
     programs: HashMap<(String, String), (String, Program)>,
     dcpi_profiles: DcpiProfiles,
     /// Folders of processes that are part of the sums of their programs, and that the list of
@@ -249,6 +251,7 @@ impl Archive {
                     epoch,
                     ended_unix_ns: None,
                     processes: Vec::new(),
+                    running: Vec::new(),
                     programs: HashMap::new(),
                     dcpi_profiles: DcpiProfiles::default(),
                     merged: Vec::new(),
@@ -256,8 +259,9 @@ impl Archive {
                 });
                 self.write_last();
             }
-            ArchiveCommand::Process(epoch, id, process) => {
+            ArchiveCommand::Process(epoch, session, id, process) => {
                 if let Some(open) = self.open_epoch(&epoch) {
+                    open.running.push(session);
                     open.processes.push((id, process));
                     open.is_new = true;
                 }
@@ -449,6 +453,7 @@ impl OpenEpoch {
             process.last_memory = ended.and_then(|ended| ended.memory);
             process.ended_unix_ns = Some(clock::unix_ns());
             process.accounting = Some(stored.sums);
+            stored.allocators.note_in(process);
         }
     }
 
@@ -503,7 +508,23 @@ impl OpenEpoch {
         }
     }
 
+    /// Notes what is known of the allocators of running processes by now. They were listed when
+    /// they got their areas, before they used them.
+    fn note_allocators(&mut self) {
+        self.running.retain(|session| {
+            let Some(session) = session.upgrade() else { return false };
+            let is_its = |(id, process): &&mut (SessionId, ProcessInfo)| {
+                *id == session.id && session.folder.ends_with(&process.folder)
+            };
+            if let Some((_, process)) = self.processes.iter_mut().rev().find(is_its) {
+                session.allocators().note_in(process);
+            }
+            true
+        });
+    }
+
     fn write(&mut self, host: &str) -> io::Result<()> {
+        self.note_allocators();
         let (dir, reader) = (&self.epoch.dir, self.epoch.reader);
         for (name, program) in self.programs.values_mut().filter(|(_, program)| program.is_new) {
             let folder = dir.join(&*name);

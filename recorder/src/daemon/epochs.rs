@@ -207,8 +207,9 @@ impl Epochs {
     }
 
     /// Lists a process, or its next segment, in an epoch.
-    pub fn list(&self, epoch: &Arc<Epoch>, session: &Session) {
-        self.send(ArchiveCommand::Process(Arc::clone(epoch), session.id, session.info()));
+    pub fn list(&self, epoch: &Arc<Epoch>, session: &Arc<Session>) {
+        let (epoch, weak) = (Arc::clone(epoch), Arc::downgrade(session));
+        self.send(ArchiveCommand::Process(epoch, weak, session.id, session.info()));
     }
 
     /// Moves the folders of a kept flight recording into an epoch.
