@@ -1,6 +1,8 @@
 //! Builds the preload library, and the standalone one for static programs, and hands them to the
 //! command as bytes, so that one file is all that is installed.
 
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -10,6 +12,23 @@ fn variable(name: &str) -> String {
 
 /// The two libraries: the name of the file, and the features.
 const LIBRARIES: [(&str, &str); 2] = [("libheaptape.so", ""), ("libheaptape-static.so", "standalone")];
+
+/// Empties `folder`, unless what is in it was built from the sources in `root`. Cargo names what it
+/// builds by the path within a workspace and compares times of files only, so it would take crates
+/// of another checkout that was made later and built earlier (`cargo install --git`) for these.
+fn empty_if_of_another_checkout(root: &Path, folder: &Path) {
+    let record = folder.join("sources");
+    let sources = fs::canonicalize(root).unwrap_or_else(|error| panic!("{}: {error}", root.display()));
+    let sources = sources.as_os_str().as_encoded_bytes();
+    if fs::read(&record).is_ok_and(|of| of == sources) {
+        return;
+    }
+    if let Err(error) = fs::remove_dir_all(folder) {
+        assert!(error.kind() == ErrorKind::NotFound, "{}: {error}", folder.display());
+    }
+    let written = fs::create_dir_all(folder).and_then(|()| fs::write(&record, sources));
+    written.unwrap_or_else(|error| panic!("{}: {error}", record.display()));
+}
 
 /// Builds a library into `folder`. It has a target folder and flags of its own: those of the
 /// command's build, and a compiler wrapper, must not apply to it.
@@ -26,6 +45,8 @@ fn build(root: &Path, folder: &Path, features: &str, offline: bool) -> bool {
     {
         cargo.env_remove(name);
     }
+    // A build folder that is set for all of a user's builds is locked by the outer cargo.
+    cargo.env("CARGO_BUILD_BUILD_DIR", folder);
     cargo.status().is_ok_and(|status| status.success())
 }
 
@@ -35,6 +56,7 @@ fn main() {
     for source in ["preload", "wire", "Cargo.toml"] {
         println!("cargo:rerun-if-changed={}", root.join(source).display());
     }
+    empty_if_of_another_checkout(&root, &folder);
     let built = folder.join(variable("TARGET")).join("preload").join("libheaptape.so");
     for (name, features) in LIBRARIES {
         // The packages are there already: the same lock file names them for the command's own
@@ -42,7 +64,7 @@ fn main() {
         let is_built = build(&root, &folder, features, true) || build(&root, &folder, features, false);
         assert!(is_built, "{name} cannot be built");
         let file = PathBuf::from(variable("OUT_DIR")).join(name);
-        std::fs::copy(&built, &file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        fs::copy(&built, &file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     }
     println!("cargo:rustc-env=HEAPTAPE_LIBRARIES={}", variable("OUT_DIR"));
 }
