@@ -3,6 +3,7 @@
 
 mod history;
 mod screen;
+mod widgets;
 
 use super::frames::Frames;
 use crate::Outcome;
