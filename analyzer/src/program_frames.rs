@@ -114,7 +114,8 @@ const FUNCTIONS: &[&str] = &[
     // Others
     "CRYPTO_malloc", "CRYPTO_zalloc", "CRYPTO_realloc", "CRYPTO_strdup", "OPENSSL_malloc", "av_malloc", "av_mallocz", "av_calloc",
     "av_realloc", "av_realloc_f", "av_strdup", "zmalloc", "zcalloc", "zrealloc", "ztrymalloc", "ztrycalloc", "ztryrealloc",
-    "zstrdup", "zmalloc_usable", "zcalloc_usable", "zrealloc_usable", "ztrymalloc_usable", "ztrycalloc_usable", "ztryrealloc_usable",
+    "ztrymalloc_usable_internal", "ztrycalloc_usable_internal", "ztryrealloc_usable_internal", "zmalloc_with_flags",
+    "zmalloc_no_tcache", "zcalloc_num", "zstrdup", "zmalloc_usable", "zcalloc_usable", "zrealloc_usable", "ztrymalloc_usable", "ztrycalloc_usable", "ztryrealloc_usable",
     "RM_Alloc", "RM_TryAlloc", "RM_Calloc", "RM_Realloc", "RM_Strdup", "apr_palloc", "apr_pcalloc", "apr_allocator_alloc", "allocator_alloc", "talloc_named_const", "_talloc_array",
     "Perl_safesysmalloc", "Perl_safesyscalloc", "Perl_safesysrealloc", "Perl_savepvn", "_emalloc", "_ecalloc", "_erealloc",
     "_safe_emalloc", "_estrdup", "_estrndup", "ruby_xmalloc", "ruby_xcalloc", "ruby_xrealloc", "objspace_xmalloc0", "mi_malloc",
