@@ -12,6 +12,7 @@ pub mod conditions;
 pub mod crash;
 pub mod daemon;
 pub mod disk;
+pub mod handed_round;
 pub mod harm;
 pub mod lossy;
 pub mod oracle;

@@ -127,64 +127,6 @@ pub fn recorded(recording: &Recording) -> Vec<Thread> {
     threads.into_values().collect()
 }
 
-/// What [`hands_round`] has found.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct HandedRound {
-    /// Number of allocations and frees of the passed addresses.
-    pub events: u64,
-    /// Number of these that are recorded before or after the next one of their kind. Where an
-    /// address is passed on twice within the error of the timestamps, that order is possible, too.
-    pub exchanged: u64,
-}
-
-/// Asserts that each allocation and each free of `programs/hands_round.c` is in the recording, that
-/// allocations and frees of an address alternate, and that each allocation is by the thread that
-/// made it. Counts those that are in another order than the real one.
-#[track_caller]
-pub fn hands_round(recording: &Recording, threads: u64, rounds: u64) -> HandedRound {
-    const FIRST_SIZE: u64 = 64;
-    const STEP: u64 = 4096;
-    const NUMBERS: u64 = 1 << 19;
-    let mut stream = trace(recording);
-    let (mut pool, mut next) = (None, HashMap::<u64, u64>::new());
-    // The address and step of each live allocation, and the number of each thread in the recording.
-    let (mut live, mut numbers) = (HashMap::<u64, (u64, u64)>::new(), HashMap::<u64, u64>::new());
-    let mut exchanged = 0;
-    while let Some(record) = stream.next().expect("a record") {
-        match record {
-            Record::Alloc { index, address, size, location } if address % STEP == 0 && size >= FIRST_SIZE => {
-                // The first allocation of the program is that of address 0, by the first thread.
-                let pool = *pool.get_or_insert(address - address % (8 * STEP));
-                let address = (address - pool) / STEP;
-                let step = next.entry(address).or_default();
-                let (found, wanted) = (size - FIRST_SIZE, *step / 2 % NUMBERS);
-                // The next one and the one before, also where the numbers begin again.
-                let ahead = found + 1 == wanted || (found == NUMBERS - 1 && wanted == 0);
-                let behind = wanted + 1 == found || (wanted == NUMBERS - 1 && found == 0);
-                assert!(found == wanted || ahead || behind, "allocation {found} of address {address}, not {wanted}");
-                exchanged += u64::from(found != wanted);
-                let real_step = *step + 2 * u64::from(behind) - 2 * u64::from(ahead);
-                let known = *numbers.entry((real_step + address) % threads).or_insert(location.thread);
-                assert_eq!(known, location.thread, "allocation {found} of address {address}, by {numbers:?}");
-                live.insert(index, (address, *step));
-                *step += 1;
-            }
-            Record::Free { index, location } => {
-                let Some((address, step)) = live.remove(&index) else { continue };
-                let next = next.entry(address).or_default();
-                assert_eq!(*next, step + 1, "a free of address {address} is that of another allocation");
-                // A free has no number. In the first steps its thread may not be known yet.
-                let known = *numbers.entry((*next + address) % threads).or_insert(location.thread);
-                exchanged += u64::from(known != location.thread);
-                *next += 1;
-            }
-            _ => {}
-        }
-    }
-    assert!(live.is_empty() && next.values().all(|steps| *steps == 2 * rounds), "{next:?} of {rounds} rounds");
-    HandedRound { events: next.len() as u64 * 2 * rounds, exchanged }
-}
-
 /// Asserts that every thread with counts is in the recording with the same events. Threads without
 /// counts (a main thread that only starts others) may be in it, too.
 #[track_caller]
