@@ -26,12 +26,12 @@ RUNS = {
 LINES = [
     ("hook of a process that is not traced", "call", lambda r: (r["no recorder"] - r["plain"]) / 2),
     ("event, sampled each 512 KiB", "event", lambda r: (r["sampled"] - r["plain"]) / 2),
-    ("event, caller only: hook, gate, record, publication, a sixteenth of a stamp", "event", lambda r: (r["caller"] - r["plain"]) / 2),
-    ("stamp behind a fence, as in a process with threads", "event", lambda r: (r["caller, thread"] - r["caller"]) / 2),
+    ("event, caller only: hook, activation, record, publication, a sixteenth of a timestamp", "event", lambda r: (r["caller"] - r["plain"]) / 2),
+    ("what a second thread adds", "event", lambda r: (r["caller, thread"] - r["caller"]) / 2),
     ("whole stack of a known path, 5 frames", "capture", lambda r: r["full, 2"] - r["caller"]),
-    ("each standing frame up to the twelfth, a word read again", "frame", lambda r: (r["full, 8"] - r["full, 2"]) / 6),
-    ("each standing frame further out, a word read again", "frame", lambda r: (r["full, 200"] - r["full, 40"]) / 160),
-    ("each fresh frame: step by its rule, node looked up", "frame",
+    ("unchanged frame, up to the twelfth: a word read again", "frame", lambda r: (r["full, 8"] - r["full, 2"]) / 6),
+    ("unchanged frame further out: a word read again", "frame", lambda r: (r["full, 200"] - r["full, 40"]) / 160),
+    ("new frame: step by its rule, node looked up", "frame",
      lambda r: ((r["full, fresh 24"] - r["plain, fresh 24"]) - (r["full, fresh"] - r["plain, fresh"])) / 22),
 ]
 

@@ -9,10 +9,12 @@ Of the workload `mappings` the calls that map and unmap memory count as events.
 With --modes also sampled (each 512 KiB) and dormant: the library without a recorder. Their cost is divided by the events of the full
 recording.
 
+With --before another command `heaptape` is measured in the same rounds.
+
 `compare` adds the other profilers that are installed (compare.py), and appends the figures to a history.
 
-usage: run.py [compare] [--rounds N] [--quick] [--only NAME,…] [--modes full,sampled,dormant] [--json FILE] [--no-heaptrack]
-              [--history FILE] [--release NAME]"""
+usage: run.py [compare] [--rounds N] [--quick] [--only NAME,…] [--modes full,sampled,dormant] [--before COMMAND] [--json FILE]
+              [--no-heaptrack] [--history FILE] [--release NAME]"""
 import argparse, json, os, resource, shutil, signal, statistics, subprocess, sys, tempfile, threading, time
 import compare
 
@@ -27,6 +29,21 @@ HEAPTRACK = {
 
 
 FULL, SAMPLED, DORMANT = "heaptape", "heaptape, sampled", "heaptape, dormant"
+BEFORE = ", before"
+
+
+def is_heaptape(tool):
+    return tool.startswith(FULL)
+
+
+def command_of(tool):
+    """The command of heaptape that a tool stands for."""
+    return ARGS.before if tool.endswith(BEFORE) else HEAPTAPE
+
+
+def library_of(tool):
+    """The library of that command."""
+    return subprocess.run([command_of(tool), "library"], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def is_wanted(name):
@@ -135,13 +152,15 @@ def run(tool, workload, place):
     measured = [os.path.join(place, "measure"), note]
     environment = {key: value for key, value in os.environ.items() if key not in ("LD_PRELOAD", "HEAPTAPE_SOCKET")} | variables
     helpers = []
+    records = is_heaptape(tool) and not tool.startswith(DORMANT)
+    has_recorder = records or not (tool == "plain" or is_heaptape(tool))
     if tool == "plain":
         command = measured + words
-    elif tool == DORMANT:
-        command = measured + ["env", f"LD_PRELOAD={LIBRARY}", "HEAPTAPE_SOCKET=/nonexistent"] + words
-    elif tool in (FULL, SAMPLED):
-        options = ["--sample", "512KiB"] if tool == SAMPLED else []
-        command = [HEAPTAPE, "record", "-o", record, *options, "--"] + measured + words
+    elif tool.startswith(DORMANT):
+        command = measured + ["env", f"LD_PRELOAD={library_of(tool)}", "HEAPTAPE_SOCKET=/nonexistent"] + words
+    elif is_heaptape(tool):
+        options = ["--sample", "512KiB"] if tool.startswith(SAMPLED) else []
+        command = [command_of(tool), "record", "-o", record, *options, "--"] + measured + words
     elif tool in compare.PROFILERS:
         os.makedirs(record)
         command = compare.PROFILERS[tool].command(measured, words, record)
@@ -157,9 +176,9 @@ def run(tool, workload, place):
         process = subprocess.Popen(command, stdin=given, stdout=subprocess.DEVNULL, stderr=error, env=environment, cwd=place, start_new_session=True)
         peaks, stop = {}, threading.Event()
         # What /proc says costs time itself: only the recorder's own processes are watched.
-        roots = [process.pid] if tool in (FULL, SAMPLED) else [helper.pid for helper in helpers]
-        watcher = threading.Thread(target=watch, args=(roots, tool not in (FULL, SAMPLED), stop, peaks))
-        if tool not in ("plain", DORMANT):
+        roots = [process.pid] if records else [helper.pid for helper in helpers]
+        watcher = threading.Thread(target=watch, args=(roots, not records, stop, peaks))
+        if has_recorder:
             watcher.start()
         try:
             # Only another profiler may be so slow that its figures are of no use.
@@ -172,7 +191,7 @@ def run(tool, workload, place):
             helper.wait()
         end = time.monotonic()
         stop.set()
-        if tool not in ("plain", DORMANT):
+        if has_recorder:
             watcher.join()
         error.seek(0)
         said = error.read().decode(errors="replace")
@@ -187,8 +206,8 @@ def run(tool, workload, place):
     }
     if tool == "heaptrack":
         out["bytes"] = os.path.getsize(os.path.join(record, "data"))
-    if tool in (FULL, SAMPLED):
-        said = subprocess.run([HEAPTAPE, "report", "--json", record], capture_output=True, check=True).stdout
+    if records:
+        said = subprocess.run([command_of(tool), "report", "--json", record], capture_output=True, check=True).stdout
         images = [p for p in json.loads(said)["processes"] if not p["exe"].endswith("/measure")]
         out["events"] = sum(p["emitted_events"] for p in images)
         out["lost"] = sum(p["lost_events"] for p in images)
@@ -197,7 +216,7 @@ def run(tool, workload, place):
             out["events"] = sum(2 * p["mappings"]["calls"] for p in images if "mappings" in p)
         residents = [p["resident"] for p in images if "resident" in p]
         out["snapshots"] = sum(one["snapshots"] for one in residents)
-        out["snapshots_ms"] = sum(one["read_ns"] for one in residents) / 1e6
+        out["snapshots_ms"] = sum(one.get("read_ns", 0) for one in residents) / 1e6
     shutil.rmtree(record, ignore_errors=True)
     return out
 
@@ -251,13 +270,12 @@ def table(rows):
 def main():
     place = tempfile.mkdtemp(prefix="heaptape-bench-")
     try:
-        global LIBRARY
         workloads = build(place)
-        LIBRARY = subprocess.run([HEAPTAPE, "library"], capture_output=True, text=True, check=True).stdout.strip()
         workloads = [workload for workload in workloads if is_wanted(workload[0])]
         rows = []
         for workload in workloads:
-            tools = ["plain", FULL] + [tool for mode, tool in (("sampled", SAMPLED), ("dormant", DORMANT)) if mode in ARGS.modes]
+            modes = [FULL] + [tool for mode, tool in (("sampled", SAMPLED), ("dormant", DORMANT)) if mode in ARGS.modes]
+            tools = ["plain"] + [tool + variant for tool in modes for variant in ["", *([BEFORE] if ARGS.before else [])]]
             if not ARGS.no_heaptrack and not workload[4] and all(os.path.exists(path) for path in HEAPTRACK.values()):
                 tools.append("heaptrack")
             if ARGS.what == "compare" and not workload[4]:
@@ -300,6 +318,7 @@ if __name__ == "__main__":
     parser.add_argument("--quick", action="store_true", help="a tenth of the work")
     parser.add_argument("--only", help="workloads whose names contain one of these words, by commas")
     parser.add_argument("--modes", default="full", type=lambda text: text.split(","), help="full, sampled, dormant, by commas")
+    parser.add_argument("--before", metavar="COMMAND", help="another command heaptape, such as one of an earlier commit, measured in the same rounds")
     parser.add_argument("--json", metavar="FILE", help="the same figures as JSON")
     parser.add_argument("--no-heaptrack", action="store_true")
     parser.add_argument("--history", metavar="FILE", default=os.path.join(TARGET, "bench-history.jsonl"), help="file to compare with, and to append to")

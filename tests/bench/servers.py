@@ -2,7 +2,7 @@
 """Servers under load, bare and under one daemon in each mode, in turn, round by round: throughput against bare (paired), the daemon's own
 cost, and, for redis, live bytes against the server's own statistics. Then a microbenchmark of a dormant process.
 
-usage: servers.py [--rounds N] [--seconds S] [--modes MODE,…] [--only redis,postgres,nginx,micro] [--together]"""
+usage: servers.py [--rounds N] [--seconds S] [--modes MODE,…] [--only redis,postgres,nginx,micro,kills,rate] [--together]"""
 import argparse, json, os, shutil, signal, statistics, subprocess, sys, tempfile, threading, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -272,6 +272,44 @@ def kills(daemon, place):
         print(f"| {mode} | {pairs:,} | {longest / 1000:.0f} | {slow} | {waits} | {count} |", flush=True)
 
 
+def full_rate(daemon, place):
+    """A program that allocates without pause, under the command and under the daemon in mode trace."""
+    program = os.path.join(place, "micro")
+    subprocess.run(["gcc", "-O2", "-pthread", os.path.join(HERE, "micro.c"), "-o", program], check=True)
+    record = os.path.join(place, "recording")
+    epochs = lambda: {folder for folder, _, files in os.walk(os.path.join(place, "state")) if "recording.json" in files}
+    for threads in ["1", "4"]:
+        words = [program, "1000000", "8", threads]
+        cases = ["bare", "heaptape record", "trace,overflow=wait:10s", "trace"]
+        runs = {name: [] for name in cases}
+        for _ in range(ARGS.rounds):
+            for name in cases:
+                shutil.rmtree(record, ignore_errors=True)
+                command = words
+                environment = daemon.environment(name) if name.startswith("trace") else {}
+                if name == "heaptape record":
+                    command = [HEAPTAPE, "record", "-q", "-o", record, "--", *words]
+                begun = time.monotonic()
+                process = subprocess.Popen(command, env=os.environ | environment, stdout=subprocess.DEVNULL)
+                if process.wait() != 0:
+                    raise SystemExit(f"{command}: exit status {process.returncode}")
+                run = {"wall": time.monotonic() - begun, "events": 0, "lost": 0}
+                if environment:
+                    daemon.ctl("flush")
+                for folder in [record] if name == "heaptape record" else sorted(epochs()) if environment else []:
+                    said = subprocess.run([HEAPTAPE, "report", "--json", folder], capture_output=True, check=True).stdout
+                    for one in json.loads(said)["processes"]:
+                        if folder == record or one["pid"] == process.pid:
+                            run["events"] += one["emitted_events"]
+                            run["lost"] += one["lost_events"]
+                runs[name].append(run)
+        print(f"\n| allocates without pause, {threads} threads | wall to bare | events | lost |\n|---|---|---|---|")
+        for name, found in runs.items():
+            ratios = [run["wall"] / bare["wall"] for run, bare in zip(found, runs["bare"])]
+            median = lambda key: statistics.median(run[key] for run in found)
+            print(f"| {name} | {spread(ratios)} | {median('events'):,.0f} | {median('lost'):,.0f} |", flush=True)
+
+
 def main():
     place = tempfile.mkdtemp(prefix="heaptape-servers-")
     os.chmod(place, 0o755)
@@ -283,6 +321,8 @@ def main():
             micro(daemon, place)
         if not ARGS.only or "kills" in ARGS.only:
             kills(daemon, place)
+        if not ARGS.only or "rate" in ARGS.only:
+            full_rate(daemon, place)
         status = daemon.ctl("status")
         print(f"\nthe daemon: {status['own']['resident_bytes'] / 2**20:.0f} MiB resident, {status['own']['cpu_seconds_total']:.1f} s of processor time; load {os.getloadavg()[0]:.1f} at the end")
     finally:
@@ -302,7 +342,8 @@ def options(doc, rounds, seconds, modes, more=""):
 
 if __name__ == "__main__":
     parser = options(__doc__, 5, 5, "off,profile,profile:2%,trace",
-                     "; micro for the microbenchmark, kills for the longest call under a daemon that is killed")
+                     "; micro for the microbenchmark, kills for the longest call under a daemon that is killed, "
+                     "rate for a program that allocates without pause")
     parser.add_argument("--together", action="store_true", help="all servers under load at the same time")
     ARGS = parser.parse_args()
     main()
