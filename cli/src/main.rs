@@ -24,6 +24,10 @@ use std::process::ExitCode;
 
 pub use exit::Outcome;
 
+/// Large tables are in huge pages, where the system has them.
+#[global_allocator]
+static ALLOCATOR: heaptape_recorder::huge_pages::HugePages = heaptape_recorder::huge_pages::HugePages;
+
 /// Returns what `--version` prints: the version, and the versions of libraries, recorders and
 /// recordings that it works with.
 fn versions() -> &'static str {

@@ -43,6 +43,8 @@ pub mod files;
 pub mod handover;
 pub mod heart;
 pub mod history;
+#[allow(unsafe_code)]
+pub mod huge_pages;
 pub mod index;
 pub mod journal;
 pub mod journal_files;

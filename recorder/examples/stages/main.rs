@@ -28,6 +28,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// As in the command.
+#[global_allocator]
+static ALLOCATOR: heaptape_recorder::huge_pages::HugePages = heaptape_recorder::huge_pages::HugePages;
+
 /// CPU time of this thread: other programs on the machine affect it less.
 #[derive(Clone, Copy)]
 struct Instant(Duration);

@@ -26,8 +26,8 @@ pub(super) const fn kind_for(count: u32) -> u8 {
 /// Memory of 64 blocks.
 #[derive(Debug)]
 struct Frame {
-    /// The blocks, or `None` while they are in the file.
-    blocks: Option<Box<[Block; BLOCKS_PER_PAGE]>>,
+    /// Index of the blocks in [`Frames::memory`], or `None` while they are in the file.
+    blocks: Option<u32>,
     /// Number of the slot in the file plus one, or 0 if the frame is in memory.
     slot: u32,
     /// Whether the frame was used since the clock hand last passed it.
@@ -39,12 +39,15 @@ struct Frame {
 #[derive(Debug)]
 pub(super) struct Frames {
     frames: Vec<Frame>,
+    /// The blocks of the frames in memory. They are used at random, and so are in one allocation: a
+    /// large one is in huge pages.
+    memory: Vec<[Block; BLOCKS_PER_PAGE]>,
+    /// Unused indexes in `memory`.
+    unused: Vec<u32>,
     /// Free groups by kind, as the index of their first block.
     free: [Vec<u32>; KINDS],
     /// Maximum number of frames in memory.
     max_resident: usize,
-    /// Number of frames in memory.
-    resident: usize,
     spill: Spill,
     /// The clock hand: number of the frame at which the search for a victim continues.
     hand: usize,
@@ -60,9 +63,10 @@ impl Frames {
     pub(super) fn with_limit(max_resident: usize) -> Self {
         Frames {
             frames: Vec::new(),
+            memory: Vec::new(),
+            unused: Vec::new(),
             free: [const { Vec::new() }; KINDS],
             max_resident: max_resident.max(2),
-            resident: 0,
             spill: Spill::default(),
             hand: 0,
         }
@@ -75,9 +79,7 @@ impl Frames {
             return index;
         }
         if kind + 1 == KINDS {
-            self.evict_one();
-            self.resident += 1;
-            let blocks = Some(Box::new([Block::default(); BLOCKS_PER_PAGE]));
+            let blocks = Some(self.take());
             self.frames.push(Frame { blocks, slot: 0, referenced: true });
             return (self.frames.len() as u32 - 1) * BLOCKS_PER_PAGE as u32;
         }
@@ -102,30 +104,30 @@ impl Frames {
         let frame = &mut self.frames[frame];
         frame.referenced = true;
         // `load` ensures that the blocks are in memory.
-        &mut frame.blocks.get_or_insert_with(|| Box::new([Block::default(); BLOCKS_PER_PAGE]))[offset]
+        &mut self.memory[frame.blocks.unwrap_or(0) as usize][offset]
     }
 
     /// Returns a block if it is in memory.
     #[inline]
     pub(super) fn prefetch(&self, index: u32) -> Option<&Block> {
         let (frame, offset) = split(index);
-        self.frames.get(frame)?.blocks.as_ref().map(|blocks| &blocks[offset])
+        self.frames.get(frame)?.blocks.map(|blocks| &self.memory[blocks as usize][offset])
     }
 
     /// Copies the first `count` blocks of a group. A frame in the file stays there.
     pub(super) fn read(&self, index: u32, count: usize, into: &mut [Block; BLOCKS_PER_PAGE]) {
         let (frame, offset) = split(index);
         let Some(frame) = self.frames.get(frame) else { return };
-        match &frame.blocks {
-            Some(blocks) => into[..count].copy_from_slice(&blocks[offset..offset + count]),
+        match frame.blocks {
+            Some(blocks) => into[..count].copy_from_slice(&self.memory[blocks as usize][offset..offset + count]),
             None => self.spill.read(frame.slot, offset, &mut into[..count]),
         }
     }
 
     /// Returns the number of frames in memory.
     #[cfg(test)]
-    pub(crate) const fn resident(&self) -> usize {
-        self.resident
+    pub(crate) fn resident(&self) -> usize {
+        self.memory.len() - self.unused.len()
     }
 
     /// Returns the number of all frames.
@@ -138,32 +140,39 @@ impl Frames {
     #[cold]
     #[inline(never)]
     fn load(&mut self, index: usize) {
-        self.evict_one();
-        let mut blocks = Box::new([Block::default(); BLOCKS_PER_PAGE]);
+        let blocks = self.take();
         let frame = &mut self.frames[index];
-        self.spill.read(frame.slot, 0, &mut blocks[..]);
+        self.spill.read(frame.slot, 0, &mut self.memory[blocks as usize]);
         self.spill.release(frame.slot);
         (frame.blocks, frame.slot) = (Some(blocks), 0);
-        self.resident += 1;
+    }
+
+    /// Returns the index of unused memory. Its blocks are of any value.
+    fn take(&mut self) -> u32 {
+        self.evict_one();
+        self.unused.pop().unwrap_or_else(|| {
+            self.memory.push([Block::default(); BLOCKS_PER_PAGE]);
+            self.memory.len() as u32 - 1
+        })
     }
 
     /// Writes a frame that was not used recently to the file, if the limit is reached.
     #[cold]
     fn evict_one(&mut self) {
-        if self.resident < self.max_resident || self.spill.is_broken() {
+        if self.memory.len() - self.unused.len() < self.max_resident || self.spill.is_broken() {
             return;
         }
         // Two rounds, because the first one clears the reference bits.
         for _ in 0..2 * self.frames.len() {
             self.hand = (self.hand + 1) % self.frames.len();
             let frame = &mut self.frames[self.hand];
-            let Some(blocks) = frame.blocks.as_deref() else { continue };
+            let Some(blocks) = frame.blocks else { continue };
             if std::mem::take(&mut frame.referenced) {
                 continue;
             }
-            if let Some(slot) = self.spill.write(blocks) {
+            if let Some(slot) = self.spill.write(&self.memory[blocks as usize]) {
                 (frame.slot, frame.blocks) = (slot, None);
-                self.resident -= 1;
+                self.unused.push(blocks);
             }
             return;
         }

@@ -1,0 +1,106 @@
+//! The memory of the command. Tables of many blocks or call sites are used at random, and a table
+//! of many pages is slower than one of few: the processor does not keep the translations of all
+//! pages. So huge pages are requested for large allocations, which the kernel may ignore.
+
+use crate::sys;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::ptr::NonNull;
+
+/// Least number of bytes of an allocation in huge pages: two of them, so that alignment wastes less
+/// than half.
+const LARGE: usize = 4 << 20;
+
+/// The system's allocator, which requests huge pages for allocations of 4 MiB and more.
+#[derive(Debug)]
+pub struct HugePages;
+
+/// Number of bytes of a huge page.
+const HUGE: usize = 2 << 20;
+
+/// Requests huge pages for those that are wholly inside an allocation.
+#[inline]
+fn prefer(memory: *mut u8, bytes: usize) {
+    if bytes >= LARGE {
+        let before = memory.align_offset(HUGE);
+        let inside = bytes.saturating_sub(before) / HUGE * HUGE;
+        if let Some(first) = NonNull::new(memory).and_then(|_| NonNull::new(memory.wrapping_add(before))) {
+            sys::prefer_huge_pages(first, inside);
+        }
+    }
+}
+
+// SAFETY: all memory is the system allocator's; advice changes neither its content nor its use.
+unsafe impl GlobalAlloc for HugePages {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as the caller ensures.
+        let memory = unsafe { System.alloc(layout) };
+        prefer(memory, layout.size());
+        memory
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as the caller ensures.
+        let memory = unsafe { System.alloc_zeroed(layout) };
+        prefer(memory, layout.size());
+        memory
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as the caller ensures.
+        let memory = unsafe { System.realloc(memory, layout, size) };
+        prefer(memory, size);
+        memory
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as the caller ensures.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// Returns whether huge pages are requested for the page at an address, by `/proc/self/smaps`.
+    fn are_requested(address: usize) -> bool {
+        let smaps = fs::read_to_string("/proc/self/smaps").expect("the own mappings");
+        let mut is_inside = false;
+        smaps.lines().any(|line| {
+            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+            let range = range.map(|(start, end)| [start, end].map(|text| usize::from_str_radix(text, 16)));
+            if let Some([Ok(start), Ok(end)]) = range {
+                is_inside = (start..end).contains(&address);
+            }
+            is_inside && line.starts_with("VmFlags:") && line.split(' ').any(|flag| flag == "hg")
+        })
+    }
+
+    /// Huge pages are requested for an allocation from the size on that counts as large, also when
+    /// it grows to that size, and its bytes stay.
+    #[test]
+    fn large_allocations_are_in_huge_pages() {
+        let is_supported = fs::exists("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or(false);
+        let small = Layout::from_size_align(LARGE / 4, 16).expect("a layout");
+        let large = Layout::from_size_align(2 * LARGE, 16).expect("a layout");
+        // SAFETY: each block is freed once with its layout, and used within its size.
+        unsafe {
+            let block = HugePages.alloc(small);
+            assert!(!are_requested(block as usize + LARGE / 8));
+            block.write_bytes(7, small.size());
+            let block = HugePages.realloc(block, small, large.size());
+            assert_eq!(are_requested(block as usize + LARGE), is_supported);
+            assert!((0..small.size()).all(|index| *block.add(index) == 7));
+            HugePages.dealloc(block, large);
+            let block = HugePages.alloc_zeroed(large);
+            assert_eq!(are_requested(block as usize + LARGE), is_supported);
+            assert!((0..large.size()).all(|index| *block.add(index) == 0));
+            HugePages.dealloc(block, large);
+        }
+    }
+}
