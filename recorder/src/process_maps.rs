@@ -11,6 +11,8 @@ pub struct Line<'a> {
     pub has_access: bool,
     /// Whether other processes share the memory.
     pub is_shared: bool,
+    /// Offset in the file; 0 if there is none.
+    pub offset: u64,
     /// Inode of the file; 0 if there is none.
     pub inode: u64,
     /// Path, or the kernel's name in brackets; empty if there is none.
@@ -24,10 +26,11 @@ pub fn parse(line: &str) -> Option<Line<'_>> {
     let number = |text: &str| u64::from_str_radix(text, 16).ok();
     let (start, end) = range.split_once('-')?;
     let (start, end) = (number(start)?, number(end)?);
-    let inode = fields.nth(2).and_then(|inode| inode.parse().ok()).unwrap_or(0);
+    let offset = fields.next().and_then(number).unwrap_or(0);
+    let inode = fields.nth(1).and_then(|inode| inode.parse().ok()).unwrap_or(0);
     let name = fields.next().unwrap_or_default().trim_start();
     let (has_access, is_shared) = (!access.starts_with("---"), access.ends_with('s'));
-    (start < end).then_some(Line { start, end, has_access, is_shared, inode, name })
+    (start < end).then_some(Line { start, end, has_access, is_shared, offset, inode, name })
 }
 
 /// A mapping with the name that the kernel shows.
@@ -41,14 +44,19 @@ pub struct NamedRange<'a> {
     pub name: &'a str,
 }
 
-/// Returns the mappings in the text of `maps` in ascending order. Neighbors of one file are one.
+/// Returns the mappings in the text of `maps` in ascending order. Neighbors of one file are one, if
+/// the second one goes on in the file where the first one ends: segments of shared memory have one
+/// name.
 pub fn named_ranges(text: &str) -> Vec<NamedRange<'_>> {
     let mut ranges: Vec<NamedRange<'_>> = Vec::new();
-    for Line { start, end, name, .. } in text.lines().filter_map(parse) {
+    let mut next_offset = 0;
+    for Line { start, end, name, offset, .. } in text.lines().filter_map(parse) {
+        let goes_on = offset == next_offset || !name.starts_with('/');
         match ranges.last_mut() {
-            Some(last) if last.end == start && last.name == name && !name.is_empty() => last.end = end,
+            Some(last) if last.end == start && last.name == name && !name.is_empty() && goes_on => last.end = end,
             _ => ranges.push(NamedRange { start, end, name }),
         }
+        next_offset = offset.saturating_add(end - start);
     }
     ranges
 }
@@ -56,6 +64,20 @@ pub fn named_ranges(text: &str) -> Vec<NamedRange<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A segment that is attached twice, and a file that is mapped twice.
+    #[test]
+    fn neighbors_that_begin_anew_are_ranges_of_their_own() {
+        let maps = "\
+1000-3000 rw-s 00000000 00:01 7                          /SYSV00000000 (deleted)
+3000-5000 rw-s 00000000 00:01 7                          /SYSV00000000 (deleted)
+5000-6000 r--p 00002000 fe:00 8                          /a
+6000-7000 r--p 00002000 fe:00 8                          /a
+7000-8000 rw-p 00003000 fe:00 8                          /a
+";
+        let ranges: Vec<(u64, u64)> = named_ranges(maps).iter().map(|range| (range.start, range.end)).collect();
+        assert_eq!(ranges, [(0x1000, 0x3000), (0x3000, 0x5000), (0x5000, 0x6000), (0x6000, 0x8000)]);
+    }
 
     #[test]
     fn neighbors_of_one_file_are_one_range() {
