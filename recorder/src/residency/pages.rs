@@ -101,14 +101,25 @@ fn scan(pagemap: &File, page: u64, runs: &mut PageRuns) -> io::Result<()> {
     Ok(())
 }
 
+/// Returns the kind of a page by its entry in `pagemap`; `None` if it is neither in memory nor
+/// swapped out.
+const fn kind_of(entry: u64) -> Option<PageKind> {
+    const FILE: u64 = 1 << 61;
+    const SWAPPED: u64 = 1 << 62;
+    const PRESENT: u64 = 1 << 63;
+    match entry & (FILE | SWAPPED | PRESENT) {
+        kind if kind & SWAPPED != 0 => Some(PageKind::Swapped),
+        kind if kind & PRESENT == 0 => None,
+        kind if kind & FILE != 0 => Some(PageKind::File),
+        _ => Some(PageKind::Anonymous),
+    }
+}
+
 /// Reads the pages of address ranges from `pagemap`.
 ///
 /// # Errors
 /// The error of the file.
 fn read(pagemap: &File, page: u64, ranges: impl Iterator<Item = (u64, u64)>, runs: &mut PageRuns) -> io::Result<()> {
-    const SWAPPED: u64 = 1 << 62;
-    const PRESENT: u64 = 1 << 63;
-    const FILE: u64 = 1 << 61;
     const ENTRY: usize = size_of::<u64>();
     let mut buffer = vec![0; ENTRIES * ENTRY];
     for (start, end) in ranges {
@@ -121,13 +132,7 @@ fn read(pagemap: &File, page: u64, ranges: impl Iterator<Item = (u64, u64)>, run
             }
             for entry in buffer[..length].chunks_exact(ENTRY) {
                 let entry = u64::from_le_bytes(entry.try_into().unwrap_or_default());
-                let kind = match entry {
-                    entry if entry & SWAPPED != 0 => Some(PageKind::Swapped),
-                    entry if entry & PRESENT == 0 => None,
-                    entry if entry & FILE != 0 => Some(PageKind::File),
-                    _ => Some(PageKind::Anonymous),
-                };
-                if let Some(kind) = kind {
+                if let Some(kind) = kind_of(entry) {
                     runs.push(PageRun { first: number, pages: 1, kind, is_huge: false });
                 }
                 number += 1;
@@ -170,6 +175,20 @@ mod tests {
         runs.pack_into(&mut snapshot).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(snapshot.unlisted_pages, 0, "pages are out of order");
         snapshot.runs().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// The entry of a swapped page has its swap type and offset in the low bits, and neither of the
+    /// bits 61 and 63 (the kernel's `pagemap.rst`). The ioctl says that it is not present.
+    #[test]
+    fn swapped_pages_are_no_resident_ones() {
+        assert_eq!(kind_of(1 << 62 | 0x1234_5678_9abc), Some(PageKind::Swapped));
+        assert_eq!(kind_of(1 << 63 | 0x1234), Some(PageKind::Anonymous));
+        assert_eq!(kind_of(1 << 63 | 1 << 61 | 0x1234), Some(PageKind::File));
+        assert_eq!(kind_of(1 << 55), None);
+        let run = |categories| run_of(&Range { start: 0x7000, end: 0x9000, categories }, 4096);
+        let swapped = PageRun { first: 7, pages: 2, kind: PageKind::Swapped, is_huge: false };
+        assert_eq!(run(IS_SWAPPED), swapped);
+        assert_eq!(run(IS_PRESENT | IS_HUGE), PageRun { kind: PageKind::Anonymous, is_huge: true, ..swapped });
     }
 
     /// A block of which every second page was written, seen by both ways of reading. It has more
