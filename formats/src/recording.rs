@@ -149,6 +149,9 @@ pub struct ProcessInfo {
     /// Allocators inside the program.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allocators: Vec<Allocator>,
+    /// Why calls that map memory are not recorded, as a clause; empty if they are.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub unseen_mappings: String,
     /// Start of the process in nanoseconds since 1970, if it had run for a while before
     /// `started_unix_ns`; else 0.
     #[serde(skip_serializing_if = "is_zero")]

@@ -7,9 +7,7 @@
 use crate::dynsym::{self, Scope, Wanted};
 use crate::{bootstrap_arena, sys};
 use core::ffi::{c_char, c_int, c_void};
-use core::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
-};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 macro_rules! next_functions {
     ($($name:ident $symbol:literal ($($arg:ident: $kind:ty),*) -> $result:ty, $body:expr;)*) => {
@@ -171,36 +169,12 @@ pub fn resolve() -> bool {
             find_all();
             dynsym::find_other_malloc();
             IS_GLIBC.store(!libc_malloc.is_null() && libc_malloc == pointers::malloc.load(Relaxed), Relaxed);
-            #[cfg(not(feature = "standalone"))]
-            if !is_glibc() {
-                find_allocator();
-            }
             crate::timestamp::watch_threads(flag.cast());
             STATE.store(RESOLVED, Release);
             true
         }
         Err(state) => state == RESOLVED,
     }
-}
-
-/// The addresses of the file with the next `malloc`: first address, and first address after it.
-static ALLOCATOR: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
-
-/// Finds the file with the next `malloc`.
-#[cfg(not(feature = "standalone"))]
-fn find_allocator() {
-    if let Some(object) = crate::elf::objects::find(pointers::malloc.load(Relaxed) as usize) {
-        ALLOCATOR[0].store(object.start as usize, Relaxed);
-        ALLOCATOR[1].store(object.end as usize, Relaxed);
-    }
-}
-
-/// Returns whether an address is in the file with the next `malloc`. The libc's own allocator does
-/// not call the exported functions that map memory.
-#[cfg(not(feature = "standalone"))]
-pub fn is_allocator(address: usize) -> bool {
-    let [start, end] = ALLOCATOR.each_ref().map(|bound| bound.load(Relaxed));
-    (start..end).contains(&address)
 }
 
 /// Returns whether the next definitions are known.

@@ -24,12 +24,13 @@ pub use description::{DescribedFunction, Description, DescriptionError, OwnAlloc
 use crate::module_files::open_file;
 use crate::sys::Mapping;
 use file::{FileFunction, FileFunctions, Reach, Role};
-use formats::recording::{Allocator, Refused};
+use formats::recording::{Allocator, ProcessInfo, Refused};
 use maps::{CodeMapping, Maps};
 use names::Names;
 use nix::sys::stat::fstat;
 use search::Search;
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -50,6 +51,13 @@ const RESTORE: [u8; 5] = [0x4c, 0x8b, 0x5c, 0x24, 0xf8];
 const NO_ALLOCATOR: usize = usize::MAX;
 /// Maximum number of reasons that are kept for an allocator.
 const MAX_REFUSED: usize = 20;
+
+/// Why calls that map memory are not recorded: no hook of these functions is in the process.
+const IS_STATIC: &str = "it is a static program";
+/// The same of a process that was attached while it ran.
+const RAN_ALREADY: &str = "it ran already when it was attached";
+/// The same of a program that is linked with such functions, as with gperftools' allocator.
+const HAS_OWN_MMAP: &str = "it has an mmap of its own, which it calls instead";
 
 /// Why a file has not been searched.
 const TOO_LARGE: &str = "its symbol table is too large to be searched while the program waits";
@@ -145,6 +153,10 @@ pub struct Plan {
     runs: Vec<PlannedRun>,
     /// Bytes of code in all runs.
     code_bytes: usize,
+    /// Addresses of functions below which mapped memory is an allocator's.
+    growth: Vec<Range<u64>>,
+    /// Why calls that map memory are not recorded; empty if they are.
+    unseen_mappings: &'static str,
     /// Number of recorded events of each allocator number.
     seen: [AtomicU64; Op::ALLOCATORS as usize],
 }
@@ -206,6 +218,9 @@ impl Planner {
     fn plan_for(&self, pid: u32, reach: Reach, budget: Duration) -> Plan {
         let deadline = Instant::now() + self.limit.unwrap_or(budget);
         let mut plan = Plan::default();
+        if reach == Reach::Running {
+            plan.unseen_mappings = RAN_ALREADY;
+        }
         let mut maps = Maps::of(pid);
         let process = PathBuf::from(format!("/proc/{pid}"));
         let program = open_file(&process.join("exe"));
@@ -230,6 +245,13 @@ impl Planner {
         let searched = modules.iter().filter_map(|module| module.found.as_ref()?.as_ref().ok());
         let imports = searched.flat_map(|functions| functions.imports.iter().map(|name| &name[..])).collect();
         for Module { mapping, is_program, found, .. } in &modules {
+            if let (true, Some(Ok(functions))) = (*is_program, found) {
+                plan.unseen_mappings = match functions {
+                    functions if functions.is_static => IS_STATIC,
+                    functions if functions.has_own_mmap => HAS_OWN_MMAP,
+                    _ => plan.unseen_mappings,
+                };
+            }
             match found {
                 Some(Ok(functions)) if functions.is_by_import => {
                     let functions = functions.imported(&imports);
@@ -311,15 +333,36 @@ impl Plan {
         }
     }
 
-    /// Returns what a forked child inherits from a parent with these allocators.
-    pub fn inherited(allocators: &[Allocator]) -> Plan {
-        Plan { allocators: allocators.to_vec(), ..Plan::default() }
+    /// Returns what a forked child inherits from a parent, or a process from what a recorder knew
+    /// of it.
+    pub fn inherited(info: &ProcessInfo) -> Plan {
+        let reasons = [RAN_ALREADY, IS_STATIC, HAS_OWN_MMAP];
+        let unseen_mappings = reasons.into_iter().find(|why| *why == info.unseen_mappings).unwrap_or_default();
+        Plan { allocators: info.allocators.clone(), unseen_mappings, ..Plan::default() }
+    }
+
+    /// Returns what a forked child inherits from a parent with this plan, which uses this area.
+    pub fn forked(&self, mapping: &Mapping) -> Plan {
+        let (allocators, growth) = (self.outcome(mapping), self.growth.clone());
+        Plan { allocators, growth, unseen_mappings: self.unseen_mappings, ..Plan::default() }
+    }
+
+    /// Returns why calls that map memory are not recorded; empty if they are.
+    pub const fn unseen_mappings(&self) -> &'static str {
+        self.unseen_mappings
+    }
+
+    /// Returns whether memory that is mapped below this instruction is an allocator's.
+    pub fn is_growth(&self, instruction: u64) -> bool {
+        self.growth.iter().any(|function| function.contains(&instruction))
     }
 
     /// Returns the same plan for the next segment of the process, which counts its own events.
     #[must_use]
     pub fn for_next_segment(&self) -> Plan {
-        Plan { allocators: self.allocators.clone(), patches: self.patches.clone(), ..Plan::default() }
+        let (allocators, patches) = (self.allocators.clone(), self.patches.clone());
+        let (growth, unseen_mappings) = (self.growth.clone(), self.unseen_mappings);
+        Plan { allocators, patches, growth, unseen_mappings, ..Plan::default() }
     }
 
     fn not_searched(&mut self, path: &str, why: String) {
@@ -356,6 +399,8 @@ impl Plan {
         let is_mapped = |segment: &&symbols::CodeSegment| segment.offset / PAGE * PAGE == mapping.offset;
         let Some(segment) = functions.code.iter().find(is_mapped) else { return };
         let bias = mapping.start.wrapping_sub(segment.address / PAGE * PAGE);
+        let moved = |address: u64| address.wrapping_add(bias);
+        self.growth.extend(functions.growth.iter().map(|range| moved(range.start)..moved(range.end)));
         let bytes = FIRST_FUNCTION as u64 + functions.functions.len() as u64 * MAX_FUNCTION_BYTES;
         let at = maps.take_near(mapping.start, mapping.end, bytes);
         let at = at.filter(|_| self.runs.len() < MAX_RUNS && self.code_bytes + bytes as usize <= CODE_BYTES);
@@ -479,12 +524,14 @@ impl Plan {
             patches: self.patches.clone(),
             runs: self.runs.clone(),
             code_bytes: self.code_bytes,
+            growth: self.growth.clone(),
+            unseen_mappings: self.unseen_mappings,
             seen: Default::default(),
         }
     }
 
     /// Returns the address ranges of the code near to the functions.
-    pub fn code_ranges(&self) -> impl Iterator<Item = std::ops::Range<u64>> {
+    pub fn code_ranges(&self) -> impl Iterator<Item = Range<u64>> {
         self.runs.iter().map(|run| run.address..run.address + (run.code.len() as u64).next_multiple_of(PAGE))
     }
 
@@ -512,7 +559,7 @@ impl Plan {
     /// Returns the allocators that were found, once the process uses its area: what the library has
     /// hooked, and what it refused.
     pub fn outcome(&self, mapping: &Mapping) -> Vec<Allocator> {
-        let mut known = Plan::inherited(&self.allocators);
+        let mut known = Plan { allocators: self.allocators.clone(), ..Plan::default() };
         // The table is not touched for a process without patches.
         for (patch, written) in self.patches.iter().zip(&mapping.patches().patches) {
             let status = written.status.load(Relaxed);

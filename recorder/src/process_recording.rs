@@ -242,7 +242,7 @@ impl ProcessRecording {
                 let mut call = Call { op, thread, site: 0, address, size, weight: 0, tick };
                 if op.is_mapping() {
                     call.site = self.stacks.site(record.stack(), self.output.records());
-                    self.mappings.read(call);
+                    self.map(call);
                     continue;
                 }
                 label_site = self.annotate(call);

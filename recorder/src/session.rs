@@ -125,6 +125,7 @@ impl Session {
             argv: process.argv.iter().map(text).collect(),
             started_unix_ns: process.start_unix_ns,
             began_unix_ns: self.began_unix_ns,
+            unseen_mappings: self.hooks.unseen_mappings().to_owned(),
             ..ProcessInfo::default()
         };
         self.allocators().note_in(&mut info);

@@ -120,6 +120,14 @@ impl Stacks {
         found
     }
 
+    /// Returns the module that was announced last of those that contain an address.
+    pub fn module_at(&self, address: u64) -> Option<&tape::Module> {
+        self.announced.iter().rev().find_map(|(_, record)| match record {
+            tape::Record::Module(module) if (module.start..module.end).contains(&address) => Some(module),
+            _ => None,
+        })
+    }
+
     /// Returns the announcements of modules that were mapped or unmapped, each with the number of
     /// sites before it.
     pub fn announced(&self) -> &[(usize, tape::Record)] {

@@ -36,14 +36,14 @@ fn preloaded_allocators_are_recorded() {
             own::equal(&own::read(&file), &own::recorded(&recording));
             let output = recording.heaptape(&["report", "--json"]).success();
             let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-            // The program maps memory, too. What jemalloc maps is counted only.
-            if library.ends_with("libjemalloc.so.2") {
-                let counted = report["processes"][0]["mappings"]["allocator_calls"].as_u64();
-                assert!(counted > Some(0), "{report:#}");
-                let rows = report["mapped"].as_array().unwrap_or_else(|| panic!("{report:#}"));
-                let module = |row: &serde_json::Value| row["stack"][0]["module"].as_str().map(str::to_owned);
-                assert!(rows.iter().all(|row| module(row).is_some_and(|name| !name.contains("jemalloc"))), "{rows:#?}");
-            }
+            // The program maps memory, too. What the allocator maps is counted only.
+            let counted = report["processes"][0]["mappings"]["allocator_calls"].as_u64();
+            assert!(counted > Some(0), "{report:#}");
+            let rows = report["mapped"].as_array().unwrap_or_else(|| panic!("{report:#}"));
+            let module = |row: &serde_json::Value| row["stack"][0]["module"].as_str().map(str::to_owned);
+            let allocators = ["libjemalloc", "libmimalloc", "libtcmalloc"];
+            let is_own = |name: String| allocators.iter().all(|allocator| !name.contains(allocator));
+            assert!(!rows.is_empty() && rows.iter().all(|row| module(row).is_some_and(is_own)), "{rows:#?}");
             // The allocator that is called is known, also to each forked process.
             let called = |process: &ProcessInfo| std::fs::canonicalize(&process.malloc).ok();
             let about = recording.about();

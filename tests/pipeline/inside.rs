@@ -3,6 +3,7 @@
 
 use heaptape_tests::recording::Leak;
 use heaptape_tests::{Outcome, Program, Recording, Target, own, same, target, test_env};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -34,8 +35,32 @@ fn is_hooked(recording: &Recording, name: &str) {
 /// Asserts that each block was freed by the allocator that allocated it.
 fn crosses_nothing(recording: &Recording) {
     let leaks = recording.heaptape(&["leaks", "--json"]).success().text();
-    let leaks: serde_json::Value = serde_json::from_str(&leaks).expect("JSON");
+    let leaks: Value = serde_json::from_str(&leaks).expect("JSON");
     assert!(leaks["crossed_allocators"].is_null(), "{:#}", leaks["crossed_allocators"]);
+}
+
+/// Asserts that what an allocator maps is counted, and is not listed as the program's: neither
+/// inside of a request, nor in a constructor or a thread of its own. In a program with an `mmap` of
+/// its own (gperftools) and in a static one, the reports say that nothing is recorded.
+fn maps_for_itself(recording: &Recording, unseen: &str) {
+    let report: Value =
+        serde_json::from_str(&recording.heaptape(&["report", "--json"]).success().text()).expect("JSON");
+    let process = &report["processes"][0];
+    let lines = recording.heaptape(&["leaks", "--mappings", "only"]).success().text();
+    assert_eq!(process["unseen_mappings"].as_str().unwrap_or_default(), unseen, "{process:#}");
+    assert_eq!(lines.contains("maps itself is not recorded"), !unseen.is_empty(), "{lines}");
+    if !unseen.is_empty() {
+        assert!(lines.contains(unseen), "{lines}");
+        return;
+    }
+    assert!(process["mappings"]["allocator_calls"].as_u64() > Some(0), "{process:#}");
+    let internal = ["_rjem_", "je_", "_mi_", "mi_", "unix_mmap", "jemalloc_", "malloc_init", "os_pages", "background_"];
+    for row in report["mapped"].as_array().into_iter().flatten() {
+        let functions: Vec<&str> =
+            row["stack"].as_array().into_iter().flatten().filter_map(|frame| frame["function"].as_str()).collect();
+        let is_own = |function: &&str| !internal.iter().any(|prefix| function.starts_with(prefix));
+        assert!(functions.iter().all(is_own), "{functions:#?}");
+    }
 }
 
 #[test]
@@ -52,6 +77,8 @@ fn linked_in_allocators_are_recorded_exactly() {
             let recording = recording.complete();
             own::equal(&own::read(&file), &own::recorded(&recording));
             is_hooked(&recording, name);
+            let own_mmap = "it has an mmap of its own, which it calls instead";
+            maps_for_itself(&recording, if name == "tcmalloc" { own_mmap } else { "" });
         }
     }
 }
@@ -120,7 +147,7 @@ fn counted_inside(recording: &Recording, number: u8) -> [u64; 4] {
     let mut counts = [0; 4];
     let prefix = format!("allocator {}: ", number + 1);
     for line in std::fs::read_to_string(&file).expect("events").lines() {
-        let event: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        let event: Value = serde_json::from_str(line).expect("JSON");
         let Some(kind) = event["function"].as_str().and_then(|name| name.strip_prefix(&prefix)) else {
             continue;
         };
@@ -158,6 +185,7 @@ fn recorded(build: Build) -> (Recording, [u64; 4]) {
     let text = recording.heaptape(&["leaks"]).success().text();
     assert!(text.contains("leaks_here") && !text.contains("GlobalAlloc"), "{build:?}: {text}");
     crosses_nothing(&recording);
+    maps_for_itself(&recording, if build.is_musl { "it is a static program" } else { "" });
     (recording, own)
 }
 

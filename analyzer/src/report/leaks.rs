@@ -24,6 +24,7 @@ pub use suppressed::Rules;
 use super::frames::{FrameJson, stack_json};
 use super::grouping::{GroupBy, group_key};
 use super::mapped::{self, MappedRow, OfProcess};
+use super::mapping_filter;
 use super::query::{ProcessHeader, Query, needs_frees};
 use super::{Error, Outcome, json, print_missing};
 use crate::event::Span;
@@ -350,7 +351,10 @@ pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) 
         let mapped = mapped_leaks(query, &selected(&found), &mut symbols);
         let rows: Vec<MappedRow> = mapped.into_iter().map(|leak| leak.row).collect();
         if rows.is_empty() && !query.mappings.has_blocks() {
-            screen.line(mapped::NOTHING)?;
+            mapped::print_nothing(&mut screen, &selected(&found))?;
+        }
+        if !query.mappings.has_blocks() {
+            mapping_filter::print_unseen(&mut screen, &selected(&found))?;
         }
         let sum = mapped::sum_text(rows.iter());
         let heading = format!("mapped by the program itself and never unmapped: {sum}");

@@ -15,8 +15,13 @@ use std::io;
 /// Default number of rows in the text of `leaks`.
 pub(super) const DEFAULT_ROWS: usize = 5;
 
-/// The line of a report on mappings that has none.
-pub(super) const NOTHING: &str = "the program mapped nothing itself that it did not unmap (the calls of static programs and of processes that ran already are not recorded)";
+/// Prints that a report on mappings has none, unless no call of these processes was recorded.
+pub(super) fn print_nothing(screen: &mut Screen, processes: &[&Process]) -> io::Result<()> {
+    if processes.iter().any(|process| process.about.unseen_mappings.is_empty()) {
+        screen.line("the program mapped nothing itself that it did not unmap")?;
+    }
+    Ok(())
+}
 
 /// Bytes that are mapped: those that the program may use, and those that are only reserved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

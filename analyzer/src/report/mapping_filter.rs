@@ -1,5 +1,9 @@
 //! Which of blocks and mappings a report has.
 
+use crate::load::Process;
+use crate::text::{Screen, clean};
+use std::io;
+
 /// Which memory a report is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MappingFilter {
@@ -22,4 +26,13 @@ impl MappingFilter {
     pub const fn has_blocks(self) -> bool {
         !matches!(self, MappingFilter::Only)
     }
+}
+
+/// Prints of which processes no call that maps memory is recorded, and why.
+pub(super) fn print_unseen(screen: &mut Screen, processes: &[&Process]) -> io::Result<()> {
+    for process in processes.iter().filter(|process| !process.about.unseen_mappings.is_empty()) {
+        let (name, pid, why) = (process.name(), process.about.pid, clean(&process.about.unseen_mappings));
+        screen.line(&format!("what {name} (pid {pid}) maps itself is not recorded: {why}"))?;
+    }
+    Ok(())
 }

@@ -4,7 +4,7 @@
 use super::filter::{Filter, FilterError};
 use super::frames::{CallSite, FrameJson, SourceLines, call_site, call_site_line, stack_json};
 use super::grouping::{GroupBy, group_key};
-use super::mapping_filter::MappingFilter;
+use super::mapping_filter::{MappingFilter, print_unseen};
 use super::{Error, Outcome, json, print_missing, print_state};
 use crate::event::{Range, Span};
 use crate::load::{self, Process, Recording, StartPoint};
@@ -159,6 +159,9 @@ pub struct ProcessHeader {
     pub complete: bool,
     /// What is missing, as sentences.
     pub missing: Vec<String>,
+    /// Why calls that map memory are not recorded; absent if they are.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub unseen_mappings: String,
 }
 
 impl ProcessHeader {
@@ -171,6 +174,7 @@ impl ProcessHeader {
             sample_bytes: process.tape.process.sample_bytes,
             complete: missing.is_empty(),
             missing: missing.iter().map(ToString::to_string).collect(),
+            unseen_mappings: process.about.unseen_mappings.clone(),
         }
     }
 }
@@ -265,6 +269,9 @@ pub(super) fn print_reports<A: Report>(
             screen.heading(&format!("{} (pid {})", process.name(), process.about.pid))?;
         }
         report.print(&mut screen)?;
+        if !query.mappings.has_blocks() {
+            print_unseen(&mut screen, &[process])?;
+        }
         print_state(&mut screen, "", process)?;
         print_missing(&mut screen, "", missing)?;
     }

@@ -94,6 +94,9 @@ pub struct ProcessSummary {
     /// The calls by which the program mapped memory, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mappings: Option<MappingSums>,
+    /// Why the calls that map memory are not recorded; absent if they are.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub unseen_mappings: String,
     /// How much of its memory was ever a recorded block, where that is in doubt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coverage: Option<Coverage>,
@@ -329,6 +332,7 @@ pub(crate) fn summarize_process(process: &Process, sums: &Sums) -> ProcessSummar
         last_memory: about.last_memory,
         resident: resident(process),
         mappings: process.tape.mappings.is_known().then_some(process.tape.mappings.sums),
+        unseen_mappings: about.unseen_mappings.clone(),
         coverage: None,
         missing: missing::lines(&sums.missing),
         lost_is_exact: sums.accounting.is_exact,

@@ -371,7 +371,7 @@ impl TimelineReport {
         let style = screen.style;
         let mapped: Vec<u64> = self.slices.iter().filter_map(|row| row.mapped_bytes).collect();
         let Some(most) = mapped.iter().copied().max() else {
-            return screen.line("no call that maps memory is recorded with a time");
+            return screen.line("no call that maps memory is recorded");
         };
         let rows = self.slices.iter().map(|row| {
             let used = row.mapped_bytes.unwrap_or(0);

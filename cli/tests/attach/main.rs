@@ -43,6 +43,7 @@ fn attached_process_is_recorded_exactly_and_left_as_it_was() {
             for (name, count) in wanted {
                 assert_eq!(process[name], count, "{name} of {threads} threads, round {round}: {process}");
             }
+            assert_eq!(process["unseen_mappings"], "it ran already when it was attached", "{process}");
             let leaks = answer("leaks", &attach.recording);
             let leaks = leaks["leaks"].as_array().expect("a list");
             let found = leaks.iter().find(|leak| leak["blocks"] == threads * LEAKED).expect("the leak");

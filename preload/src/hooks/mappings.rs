@@ -8,7 +8,7 @@
 
 use crate::caller::Caller;
 use crate::record::{is_forwarding, mapping};
-use crate::{arch, dynsym, next, session, sys};
+use crate::{arch, dynsym, session, sys};
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 use heaptape_wire::Op;
@@ -193,12 +193,11 @@ fn keep_reserved(access: usize) -> bool {
     HAS_RESERVED.load(Relaxed)
 }
 
-/// Records a call of the program, or counts one of its allocator: the caller is in the allocator's
-/// file, or a function of an allocator is running on the thread.
+/// Records a call, or counts one of an allocator that serves a request of this thread. Of the other
+/// calls of allocators the recorder knows by their stacks.
 #[inline(never)]
 fn note(op: Op, address: usize, size: usize, caller: Caller) {
-    // SAFETY: the return address is in the frame of the caller, which has not returned.
-    if next::is_allocator(unsafe { caller.return_address() }) || is_forwarding() {
+    if is_forwarding() {
         match op {
             Op::MAP | Op::BREAK => count_allocators(0, size),
             Op::ADVISED => count_allocators(2, size),

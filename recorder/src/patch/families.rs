@@ -210,6 +210,63 @@ pub const NO_ALLOCATOR: &str = "";
 /// Symbols that say which allocator defines functions without a prefix.
 pub const MARKS: &[(&str, &str)] = &[("mallctl", "jemalloc"), ("tc_malloc", "tcmalloc"), ("mi_malloc", "mimalloc")];
 
+/// Prefixes of jemalloc's internal functions: those of its Rust crate, and of other builds.
+pub const JEMALLOC_INTERNAL: &[&str] = &["_rjem_je_", "je_"];
+
+/// Internal functions of jemalloc that map memory or return it, without their prefix.
+pub const JEMALLOC_GROWTH: &[&str] = &[
+    "pages_map",
+    "pages_commit",
+    "pages_decommit",
+    "pages_purge_lazy",
+    "pages_purge_forced",
+    "extent_alloc_mmap",
+    "ehooks_default_alloc_impl",
+    "base_new",
+    "base_boot",
+    "tsd_cleanup",
+];
+
+/// Functions by which other allocators map memory or return it, and functions that call these from
+/// outside of any request: when the program starts, when a thread ends, and in a thread of the
+/// allocator's own. Memory that is mapped below them is the allocator's.
+pub const GROWTH: &[&str] = &[
+    "jemalloc_constructor",
+    "malloc_init_hard",
+    "malloc_init_hard_a0_locked",
+    "background_thread_entry",
+    "_mi_auto_process_init",
+    "_mi_process_init",
+    "_mi_process_load",
+    "mi_process_attach",
+    "mi_process_init",
+    "mi_process_init_once",
+    "mi_process_load",
+    "_mi_thread_done",
+    "mi_pthread_done",
+    "_mi_os_alloc",
+    "_mi_os_alloc_aligned",
+    "_mi_os_commit_ex",
+    "_mi_os_purge",
+    "_mi_os_purge_ex",
+    "_mi_os_reset",
+    "_mi_os_zalloc",
+    "_mi_prim_alloc",
+    "_mi_prim_commit",
+    "_mi_prim_decommit",
+    "_mi_prim_reset",
+    "mi_os_prim_alloc",
+    "mi_os_prim_alloc_aligned",
+    "mi_os_prim_alloc_at",
+    "unix_mmap",
+    "unix_mmap_prim",
+    "_Z20TCMalloc_SystemAllocmPmm",
+    "_Z22TCMalloc_SystemReleasePvm",
+];
+
+/// A function that a program must not define itself: its calls would not come to the library's.
+pub const MAPS_MEMORY: &str = "mmap";
+
 /// Returns whether a name is that of a C++ operator.
 pub fn is_operator(name: &[u8]) -> bool {
     OPERATORS.iter().any(|(operator, _)| operator.as_bytes() == name)

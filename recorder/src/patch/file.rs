@@ -1,7 +1,7 @@
 //! The allocator functions of one file, as they are before relocation.
 
 use super::cache_flush::{self, Landmarks};
-use super::families::{self, LIBRARY_MALLOC, OWN_MALLOC, Shape};
+use super::families::{self, LIBRARY_MALLOC, MAPS_MEMORY, OWN_MALLOC, Shape};
 use super::moved::{self, MAX_SCANNED, Refusal};
 use super::names::Names;
 use super::separate;
@@ -73,6 +73,10 @@ pub struct FileFunctions {
     pub is_by_import: bool,
     /// Names of such functions that the file takes from others.
     pub imports: Vec<String>,
+    /// Addresses of the functions, before relocation, below which mapped memory is an allocator's.
+    pub growth: Vec<Range<u64>>,
+    /// Whether the file defines `mmap` itself.
+    pub has_own_mmap: bool,
 }
 
 impl FileFunctions {
@@ -132,6 +136,10 @@ pub fn functions(file: &File, mut elf: ElfFile, names: &Names, role: Role) -> Fi
     if is_by_import {
         refuse_replaced(&elf, names, &mut out.functions);
     }
+    let is_growth = |symbol: &&Symbol| names.meaning(&symbol.name).is_some_and(|meaning| meaning.is_growth);
+    let range = |symbol: &Symbol| symbol.address..symbol.address.saturating_add(symbol.size);
+    out.growth = elf.symbols.iter().filter(is_growth).map(range).collect();
+    out.has_own_mmap = elf.symbols.iter().any(|symbol| symbol.is_global && symbol.name == MAPS_MEMORY.as_bytes());
     let imports = elf.imports.iter().filter(|name| names.is_unreplaced(name));
     out.imports = imports.map(|name| String::from_utf8_lossy(name).into_owned()).collect();
     if reach == Reach::Running && out.exports_malloc && !out.is_static {

@@ -2,7 +2,8 @@
 
 use super::description::OwnAllocator;
 use super::families::{
-    COMMON, GLIBC_INTERNAL, MARKS, MIMALLOC, NO_ALLOCATOR, OPERATORS, OWN_MALLOC, SNMALLOC, Shape, TCMALLOC, UNREPLACED,
+    COMMON, GLIBC_INTERNAL, GROWTH, JEMALLOC_GROWTH, JEMALLOC_INTERNAL, MAPS_MEMORY, MARKS, MIMALLOC, NO_ALLOCATOR,
+    OPERATORS, OWN_MALLOC, SNMALLOC, Shape, TCMALLOC, UNREPLACED,
 };
 use rustc_hash::FxHashMap;
 use wire::patches::{self, Action, NO_ARGUMENT};
@@ -17,6 +18,8 @@ pub struct Meaning {
     /// Whether other programs use the name for other things, so that it counts only where the
     /// program exports it, together with `malloc`.
     pub is_common: bool,
+    /// Whether memory that is mapped below the function is the allocator's.
+    pub is_growth: bool,
 }
 
 /// The names that are searched for.
@@ -35,7 +38,7 @@ impl Names {
         for (index, name) in patches::REPLACEMENTS.into_iter().enumerate() {
             let (size, count, pointer) = (index as u8, NO_ARGUMENT, NO_ARGUMENT);
             let shape = Some(Shape { action: Action::Replaced, size, count, pointer });
-            let meaning = Meaning { allocator: NO_ALLOCATOR.into(), shape, is_common: true };
+            let meaning = Meaning { allocator: NO_ALLOCATOR.into(), shape, is_common: true, is_growth: false };
             names.meanings.insert(name.as_bytes().to_vec(), meaning);
         }
         let known = [("_rjem_", "jemalloc"), ("je_", "jemalloc"), ("mi_", "mimalloc"), ("tc_", "tcmalloc")];
@@ -46,16 +49,21 @@ impl Names {
         names.add("", "tcmalloc", false, TCMALLOC);
         names.add("", "snmalloc", false, SNMALLOC);
         for (name, allocator) in MARKS {
-            let meaning = Meaning { allocator: (*allocator).into(), shape: None, is_common: true };
-            names.meanings.entry(name.as_bytes().to_vec()).or_insert(meaning);
+            names.mark(name.to_string(), allocator, false);
         }
+        let of_jemalloc = |prefix: &&str| JEMALLOC_GROWTH.iter().map(|name| format!("{prefix}{name}")).collect();
+        let growth: Vec<String> = JEMALLOC_INTERNAL.iter().flat_map::<Vec<String>, _>(of_jemalloc).collect();
+        for name in growth.into_iter().chain(GROWTH.iter().map(ToString::to_string)) {
+            names.mark(name, NO_ALLOCATOR, true);
+        }
+        names.mark(MAPS_MEMORY.to_owned(), NO_ALLOCATOR, false);
         for allocator in own {
             match allocator {
                 OwnAllocator::Prefix(prefix) => names.add(prefix, prefix, false, COMMON),
                 OwnAllocator::Described(described) => {
                     for function in &described.functions {
                         let (allocator, shape) = (described.name.clone(), Some(function.shape));
-                        let meaning = Meaning { allocator, shape, is_common: false };
+                        let meaning = Meaning { allocator, shape, is_common: false, is_growth: false };
                         names.meanings.insert(function.name.clone().into_bytes(), meaning);
                     }
                 }
@@ -66,9 +74,15 @@ impl Names {
 
     fn add(&mut self, prefix: &str, allocator: &str, is_common: bool, functions: &[(&str, Shape)]) {
         for (name, shape) in functions {
-            let meaning = Meaning { allocator: allocator.into(), shape: Some(*shape), is_common };
+            let meaning = Meaning { allocator: allocator.into(), shape: Some(*shape), is_common, is_growth: false };
             self.meanings.insert(format!("{prefix}{name}").into_bytes(), meaning);
         }
+    }
+
+    /// Adds a name that is no function to hook.
+    fn mark(&mut self, name: String, allocator: &str, is_growth: bool) {
+        let meaning = Meaning { allocator: allocator.into(), shape: None, is_common: true, is_growth };
+        self.meanings.entry(name.into_bytes()).or_insert(meaning);
     }
 
     /// Returns the meaning of a name.

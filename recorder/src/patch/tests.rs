@@ -190,7 +190,7 @@ fn a_plan_hooks_what_it_wrote() {
             refusal: None,
         }],
         code: vec![symbols::CodeSegment { offset: 0x1000, address: 0x1000, bytes: 0x1000 }],
-        exports_malloc: false,
+        growth: vec![0x1100..0x1140, 0x1150..0x1180],
         ..FileFunctions::default()
     };
     let mapping = CodeMapping {
@@ -203,6 +203,9 @@ fn a_plan_hooks_what_it_wrote() {
     };
     let (mut plan, mut maps) = (Plan::default(), Maps::parse("555500001000-555500002000 r-xp 1000 0:0 1 /bin/x"));
     plan.add(&functions, &mapping, true, &mut maps);
+    let is_growth =
+        [0x10ff, 0x1100, 0x113f, 0x1140, 0x117f, 0x1180].map(|address| plan.is_growth(0x5555_0000_0000 + address));
+    assert_eq!(is_growth, [false, true, true, false, true, false]);
     let params = wire::Params { ring_bytes: 4096, first_ring_shift: 0, slots: 1, nodes: 1024 };
     let (area, _file) = Mapping::create(params).unwrap_or_else(|error| panic!("{error}"));
     plan.write(&area);

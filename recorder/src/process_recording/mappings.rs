@@ -9,7 +9,7 @@ use formats::tape::field::{Added, Text};
 use formats::tape::{
     self, MAPPING_EVENT_ADVISE, MAPPING_EVENT_FAILED, MAPPING_EVENT_MAP, MAPPING_EVENT_MOVE, MAPPING_EVENT_MOVED,
     MAPPING_EVENT_PROTECT, MAPPING_EVENT_UNMAP, MAPPING_FLAG_ANONYMOUS, MAPPING_FLAG_BREAK, MAPPING_FLAG_CARRIED,
-    MAPPING_FLAG_INHERITED, MAPPING_FLAG_SEGMENT, MappedRanges, MappingEvent, Record as TapeRecord,
+    MAPPING_FLAG_INHERITED, MAPPING_FLAG_SEGMENT, MappedRanges, MappingEvent, Record as TapeRecord, instruction,
 };
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -56,6 +56,10 @@ pub(super) struct Mappings {
     next_read: Option<Instant>,
     /// The allocator's calls and bytes that are in the tape.
     written_growth: Growth,
+    /// Whether an allocator maps memory by the call sites that are known.
+    is_growth: FxHashMap<u32, bool>,
+    /// Calls and bytes of these call sites.
+    growth: Growth,
 }
 
 /// Rounds up to whole pages.
@@ -63,7 +67,31 @@ const fn pages(bytes: u64) -> u64 {
     bytes.saturating_add(PAGE - 1) & !(PAGE - 1)
 }
 
+/// Returns whether a path is that of a library which is an allocator.
+fn is_allocator(path: &[u8]) -> bool {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let names = ["libjemalloc", "libmimalloc", "libsnmalloc", "libtcmalloc"];
+    names.iter().any(|known| name.starts_with(known.as_bytes()))
+}
+
+/// Returns whether a path is that of a libc, whose code calls what a program passes to it.
+fn is_libc(path: &[u8]) -> bool {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    ["libc.", "libc-", "ld-"].iter().any(|known| name.starts_with(known.as_bytes()))
+}
+
 impl Mappings {
+    /// Counts the call of an allocator.
+    fn count(&mut self, call: Call) {
+        let first = match call.op {
+            Op::MAP | Op::BREAK => 0,
+            Op::ADVISED => 2,
+            _ => return,
+        };
+        self.growth[first] += 1;
+        self.growth[first + 1] = self.growth[first + 1].saturating_add(pages(call.size));
+    }
+
     /// Adds the event of a record, whose operation, thread, site, address, size and tick the call
     /// has.
     pub(super) fn read(&mut self, call: Call) {
@@ -211,7 +239,38 @@ impl Mappings {
 impl ProcessRecording {
     /// Returns how often allocators have mapped and returned memory, and how many bytes.
     fn allocator_growth(&self) -> Growth {
-        self.session.mapping.header().allocator_mapped.each_ref().map(|count| count.load(Relaxed))
+        let counted = self.session.mapping.header().allocator_mapped.each_ref().map(|count| count.load(Relaxed));
+        std::array::from_fn(|index| counted[index].saturating_add(self.mappings.growth[index]))
+    }
+
+    /// Adds a call that maps or unmaps memory. Those of allocators outside of any request are
+    /// counted only: in their constructors, at the end of a thread, and in threads of their own.
+    /// Those inside of a request do not come here.
+    pub(super) fn map(&mut self, call: Call) {
+        let is_growth = match self.mappings.is_growth.get(&call.site) {
+            Some(known) => *known,
+            None => {
+                let is_growth = self.is_growth(call.site);
+                self.mappings.is_growth.insert(call.site, is_growth);
+                is_growth
+            }
+        };
+        if is_growth { self.mappings.count(call) } else { self.mappings.read(call) }
+    }
+
+    /// Returns whether an allocator maps memory here: the caller is in the library whose `malloc`
+    /// is called or in another library that is an allocator, or the stack has a function of an
+    /// allocator inside the program.
+    fn is_growth(&self, site: u32) -> bool {
+        let frames = self.stacks.frames(site);
+        let Some((_, caller)) = frames.first() else { return false };
+        let next_malloc = self.session.mapping.header().next_malloc.load(Relaxed);
+        let module = self.stacks.module_at(instruction(caller.address, caller.flags));
+        let is_library = module.is_some_and(|module| {
+            let is_next = (module.start..module.end).contains(&next_malloc);
+            is_next && !is_libc(&module.path.0) || is_allocator(&module.path.0)
+        });
+        is_library || frames.iter().any(|(_, site)| self.session.hooks.is_growth(instruction(site.address, site.flags)))
     }
 
     /// Adds the events of the batch to the tape.
@@ -261,7 +320,8 @@ impl ProcessRecording {
     /// Starts a segment with all that is mapped, or with nothing if calls before it were not seen.
     pub(super) fn carry_mappings(&mut self, is_known: bool) {
         if !is_known {
-            self.mappings = Mappings::default();
+            let growth = self.mappings.growth;
+            self.mappings = Mappings { growth, ..Mappings::default() };
         }
         if self.output.has_events()
             && let Some(record) = self.mapped_now()

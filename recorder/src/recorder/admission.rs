@@ -164,7 +164,12 @@ impl Recorder {
             let parent = self.parent(client, ppid);
             let is_parent = |info: &&ProcessInfo| parent.as_ref().is_some_and(|parent| parent.folder == info.folder);
             let info = self.recording.processes.iter().rev().find(is_parent);
-            return info.map_or_else(Plan::default, |info| Plan::inherited(&info.allocators));
+            let running =
+                parent.as_ref().and_then(|parent| self.running.iter().find(|one| one.session.id == parent.session));
+            return match running {
+                Some(Running { session, .. }) => session.hooks.forked(&session.mapping),
+                None => info.map_or_else(Plan::default, Plan::inherited),
+            };
         }
         // While the first process waits, no other one does.
         let budget = if self.is_busy() { patch::MEDIUM_BUDGET } else { patch::LONG_BUDGET };

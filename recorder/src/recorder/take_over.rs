@@ -135,7 +135,7 @@ impl Recorder {
         let (ids, start_tick, saver) = (Ids { pid, hello_pid, uid }, self.clock.now(), self.saver.clone());
         let attached = Attached::taken_over(ids, process, mapping, start_tick, code::MAX_MAP_BYTES, saver);
         let session = self.session(id, attached, &folder).resumed(began_unix_ns);
-        let session = session.hooks(Plan::inherited(&info.allocators)).build();
+        let session = session.hooks(Plan::inherited(&info)).build();
         let process_info = ProcessInfo {
             folder,
             origin: Origin::Attach.name().into(),

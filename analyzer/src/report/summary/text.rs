@@ -7,6 +7,7 @@ use crate::missing::Missing;
 use crate::processes::{ProcessFilter, folded_line};
 use crate::report::coverage::Coverage;
 use crate::report::mapped::{self, MappedRow, ReturnedRow};
+use crate::report::mapping_filter::print_unseen;
 use crate::report::query::Query;
 use crate::report::{print_lines, print_missing, print_own_malloc};
 use crate::text::{Screen, bytes, clean, count, counted, duration, percent};
@@ -65,7 +66,8 @@ pub(super) fn print(summary: &Summary, recordings: &[Recording], query: &Query, 
     }
     if !query.mappings.has_blocks() {
         mappings(summary, screen)?;
-        mapped_sites(summary, screen)?;
+        let processes: Vec<&Process> = recordings.iter().flat_map(|recording| &recording.processes).collect();
+        mapped_sites(summary, &processes, screen)?;
     } else if !summary.processes.is_empty() {
         numbers(summary, screen)?;
     }
@@ -278,15 +280,16 @@ fn mappings(summary: &Summary, screen: &mut Screen) -> io::Result<()> {
 const MAX_MAPPED: usize = 20;
 
 /// Prints the call sites by which memory was mapped and returned.
-fn mapped_sites(summary: &Summary, screen: &mut Screen) -> io::Result<()> {
+fn mapped_sites(summary: &Summary, processes: &[&Process], screen: &mut Screen) -> io::Result<()> {
     let rows: Vec<MappedRow> = summary.mapped.iter().map(|one| one.row.clone()).collect();
     if rows.is_empty() {
-        screen.line(mapped::NOTHING)?;
+        mapped::print_nothing(screen, processes)?;
     }
     let heading = format!("mapped at the end: {}", mapped::sum_text(rows.iter()));
     mapped::print(screen, &heading, &rows, MAX_MAPPED)?;
     let rows: Vec<&ReturnedRow> = summary.returned.iter().map(|one| &one.row).collect();
-    mapped::print_returned(screen, &rows, MAX_MAPPED)
+    mapped::print_returned(screen, &rows, MAX_MAPPED)?;
+    print_unseen(screen, processes)
 }
 
 /// Formats a number of lost events, which may be a lower bound.

@@ -312,7 +312,7 @@ impl Service {
     fn hooks(&self, request: &AttachRequest, parent: Option<&ForkParent>) -> Plan {
         match parent {
             _ if request.hello.origin != ORIGIN_FORK => self.planner.plan(request.pid, patch::SHORT_BUDGET),
-            Some(ForkParent { session, .. }) => Plan::inherited(&session.hooks.outcome(&session.mapping)),
+            Some(ForkParent { session, .. }) => session.hooks.forked(&session.mapping),
             None => Plan::default(),
         }
     }
