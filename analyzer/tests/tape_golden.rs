@@ -129,6 +129,19 @@ fn frozen_recordings_are_read_with_the_expected_counts() {
     }
 }
 
+/// What the program printed when it was recorded.
+#[test]
+fn reserved_and_returned_memory_is_what_the_program_printed() {
+    let mut recording = open(&golden().join("v1/reserved")).unwrap();
+    recording.processes.sort_by_key(|process| process.about.folder.clone());
+    let sums = recording.processes[0].tape.mappings.sums;
+    assert_eq!((sums.mapped_bytes, sums.reserved_bytes), (491_520, 241_664));
+    assert_eq!((sums.returned_bytes, sums.returned_calls), (20_480, 2));
+    let mut kinds = BTreeMap::<u8, u64>::new();
+    recording.processes[0].mapping_events(&mut |event| *kinds.entry(event.kind).or_default() += 1);
+    assert!(kinds.get(&6) > Some(&0) && kinds.get(&7) == Some(&2), "{kinds:?}");
+}
+
 #[test]
 fn independent_reader_counts_the_same() {
     let script = golden().join("../../tape/read_tape.py");
