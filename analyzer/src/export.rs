@@ -9,6 +9,7 @@
 mod by_thread;
 mod impossible;
 pub(crate) mod measure;
+mod memory_tracks;
 pub(crate) mod merge;
 pub(crate) mod object_table;
 pub(crate) mod objects;

@@ -1,11 +1,13 @@
 //! Processed profiles of the Firefox Profiler: a thread for each process with its native
-//! allocations, and its live bytes as a memory track.
+//! allocations, and memory tracks of its live bytes, the resident memory, and what the program
+//! mapped itself.
 //!
 //! Blocks are added up by stack, and by slices of the run in which they were allocated and freed,
 //! so that the size of the file depends on the number of stacks. Each such sum is written as one
 //! block that is allocated and freed. So the views of retained memory, allocations and
 //! deallocations show correct sums.
 
+use super::memory_tracks::{self, MemoryTrack};
 use super::tree::{Identity, Tree};
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure};
 use crate::event::{Event, Position};
@@ -59,6 +61,9 @@ impl Exporter for Export {
             let offset = process.clock.start_unix_ns.saturating_sub(started) as f64 / 1e6;
             let sums = allocations(source, process);
             counters.push(counter(process, &sums, threads.len(), offset));
+            for track in memory_tracks::of(process, process.span(&source.range())) {
+                counters.push(memory_counter(process, &track, threads.len(), offset));
+            }
             threads.push(thread(source, process, &sums, &mut libs, offset));
         }
         let profile = json!({
@@ -288,6 +293,19 @@ fn counter(process: &Process, sums: &[Sum], thread: usize, offset: f64) -> Value
     let times: Vec<f64> = times.into_iter().map(|time| time + offset).collect();
     json!({
         "name": "malloc", "category": "Memory", "description": "Live bytes", "pid": process.about.pid.to_string(),
+        "mainThreadIndex": thread, "samples": { "length": times.len(), "time": times, "count": counts },
+    })
+}
+
+/// Returns a kind of memory besides the live blocks as a memory track.
+fn memory_counter(process: &Process, track: &MemoryTrack, thread: usize, offset: f64) -> Value {
+    let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+    let times: Vec<f64> = track.points.iter().map(|point| point.at_ns as f64 / 1e6 + offset).collect();
+    let before = std::iter::once(0).chain(track.points.iter().map(|point| signed(point.bytes)));
+    let counts: Vec<i64> =
+        track.points.iter().zip(before).map(|(point, before)| signed(point.bytes) - before).collect();
+    json!({
+        "name": track.name, "category": "Memory", "description": track.name, "pid": process.about.pid.to_string(),
         "mainThreadIndex": thread, "samples": { "length": times.len(), "time": times, "count": counts },
     })
 }

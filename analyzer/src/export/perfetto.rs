@@ -1,6 +1,8 @@
-//! Perfetto traces: heap profiles at points in time of the run, and the live bytes as a counter, on
-//! one time line with what other recorders of the same machine wrote.
+//! Perfetto traces: heap profiles at points in time of the run, and counters of the live bytes, the
+//! resident memory and what the program mapped itself, on one time line with what other recorders
+//! of the same machine wrote.
 
+use super::memory_tracks::{self, MemoryTrack};
 use super::{Error, Exporter, Needs, Out, Shape, Source, Totals};
 use crate::event::{Event, Position, Span};
 use crate::load::{Clock, Process};
@@ -37,6 +39,11 @@ const SEQUENCE: u32 = 1;
 /// First id of processes whose own pid another process of the recording has. It is larger than any
 /// pid of Linux.
 const FIRST_OWN_PID: i32 = 1 << 22;
+/// First identifier of the tracks of memory besides the live blocks. It is larger than those of all
+/// other tracks.
+const FIRST_MEMORY_TRACK: u64 = 1 << 32;
+/// Number of such identifiers of a process.
+const MEMORY_TRACKS: u64 = 4;
 /// Name of the heap, as heapprofd names that of malloc.
 const HEAP: &str = "libc.malloc";
 
@@ -77,13 +84,17 @@ impl Exporter for Export {
                 out.note(format!("{}: without times: each event takes 1 us", process.about.folder));
             }
             let span = process.span(&source.range());
-            let mut series = Series::new(process, span, process.clock.start_unix_ns.saturating_sub(started));
+            let offset_ns = process.clock.start_unix_ns.saturating_sub(started);
+            let mut series = Series::new(process, span, offset_ns);
             let outcome = replay(process, span, source.progress(), &mut series);
             series.end();
             source.found(&outcome.missing);
             trace.process(process, pid, number as u64);
             for &point in &series.points {
                 trace.point(number as u64, point);
+            }
+            for (memory, track) in (0..).zip(memory_tracks::of(process, span)) {
+                trace.memory(number as u64, memory, &track, offset_ns);
             }
             for (at, rows) in &series.profiles {
                 trace.profile(process, &mut source.symbols, pid, *at, rows);
@@ -383,6 +394,23 @@ impl Trace {
             let event = TrackEvent { kind: Some(COUNTER), track: Some(track), counter_value };
             let timestamp = Some(point.at_ns);
             self.put(TracePacket { timestamp, track_event: Some(event), ..TracePacket::default() });
+        }
+    }
+
+    /// Writes a counter of memory besides the live blocks. `memory` is its number in the process.
+    fn memory(&mut self, number: u64, memory: u64, track: &MemoryTrack, offset_ns: u64) {
+        let [parent, ..] = tracks(number);
+        let uuid = FIRST_MEMORY_TRACK + number * MEMORY_TRACKS + memory;
+        let (name, counter) = (format!("memory: {}", track.name), CounterDescriptor { unit: Some(BYTES) });
+        let (parent, counter) = (Some(parent), Some(counter));
+        let described =
+            TrackDescriptor { uuid: Some(uuid), name: Some(name), parent, counter, ..TrackDescriptor::default() };
+        self.put(TracePacket { track: Some(described), ..TracePacket::default() });
+        for point in &track.points {
+            let counter_value = Some(i64::try_from(point.bytes).unwrap_or(i64::MAX));
+            let track_event = Some(TrackEvent { kind: Some(COUNTER), track: Some(uuid), counter_value });
+            let timestamp = Some(offset_ns.saturating_add(point.at_ns));
+            self.put(TracePacket { timestamp, track_event, ..TracePacket::default() });
         }
     }
 
