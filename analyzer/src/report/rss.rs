@@ -161,8 +161,9 @@ fn chosen<'a>(process: &'a Process, range: &Range, when: When) -> Option<&'a Pag
     };
     match when {
         When::Peak => inside().max_by_key(|snapshot| snapshot.sums.resident_bytes),
-        // The snapshots of several segments may overlap.
-        When::End => inside().max_by_key(|snapshot| snapshot.sums.tick),
+        // The snapshots of several segments may overlap. A process that ends may have none left to
+        // be read.
+        When::End => inside().max_by_key(|snapshot| (snapshot.sums.resident_bytes > 0, snapshot.sums.tick)),
     }
 }
 

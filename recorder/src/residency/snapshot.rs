@@ -5,6 +5,7 @@ use super::pages;
 use crate::clock::Clock;
 use formats::tape::field::Text;
 use formats::tape::{PageRuns, Residency};
+use nix::libc;
 use std::fs::File;
 use std::io::{self, Read};
 
@@ -126,6 +127,8 @@ fn attempt(pid: u32, before: io::Result<Option<u64>>, snapshot: Residency) -> At
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             Attempt::Refused(format!("the recorder may not read /proc/{pid}/pagemap ({error})"))
         }
+        // A process that ends has its files for a while, and no memory.
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Attempt::Gone,
         Err(error) if std::path::Path::new(&format!("/proc/{pid}/pagemap")).exists() => {
             Attempt::Refused(format!("/proc/{pid}/pagemap: {error}"))
         }
@@ -140,4 +143,21 @@ pub fn refused(pid: u32, clock: &Clock, cause: u8, why: &str) -> Residency {
     // The sums may be readable all the same.
     let _ = add_status(pid, &mut record);
     record
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The files of the test's own process exist, as those of a process that ends.
+    #[test]
+    fn process_without_memory_is_gone() {
+        let outcome = |code| {
+            let error = io::Error::from_raw_os_error(code);
+            attempt(std::process::id(), Err(error), Residency::default())
+        };
+        assert!(matches!(outcome(libc::ESRCH), Attempt::Gone));
+        assert!(matches!(outcome(libc::EACCES), Attempt::Refused(_)));
+        assert!(matches!(outcome(libc::EIO), Attempt::Refused(_)));
+    }
 }
