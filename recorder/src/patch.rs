@@ -14,6 +14,7 @@ mod file;
 pub(crate) mod maps;
 mod moved;
 mod names;
+mod noted;
 mod search;
 mod separate;
 mod stored;

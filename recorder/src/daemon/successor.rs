@@ -7,6 +7,7 @@ use super::fd_store::{FdStore, Held, Name};
 use super::notify;
 use crate::access::make_folder;
 use crate::chunk_journal;
+use crate::patch::Plan;
 use crate::process_recording::carried_mappings_file;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -76,6 +77,26 @@ impl Successor {
         std::fs::read(self.program_file(pid)).unwrap_or_default()
     }
 
+    /// Notes for the next daemon what is hooked inside the program of a process.
+    pub fn keep_hooks(&self, pid: u32, hooks: &Plan) {
+        let path = self.hooks_file(pid);
+        let result = hooks.note().map_or_else(|| std::fs::remove_file(&path), |note| std::fs::write(&path, note));
+        if let Err(error) = result
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!("{}: the next daemon will not know the allocators: {error}", path.display());
+        }
+    }
+
+    /// Returns what the last daemon knew to be hooked inside the program of a process.
+    pub fn hooks(&self, pid: u32) -> Plan {
+        std::fs::read(self.hooks_file(pid)).map_or_else(|_| Plan::default(), |note| Plan::of_note(&note))
+    }
+
+    fn hooks_file(&self, pid: u32) -> PathBuf {
+        self.carried.join(format!("{pid}.hooks"))
+    }
+
     /// Notes for the next daemon whether a process was attached, and is to be restored at the end.
     pub fn keep_attached(&self, pid: u32, is_attached: bool) {
         let path = self.attached_file(pid);
@@ -108,7 +129,8 @@ impl Successor {
     /// read them.
     pub fn forget(&self, pid: u32) {
         let mapped = carried_mappings_file(&self.carried_over_file(pid));
-        for path in [self.label_file(pid), self.program_file(pid), self.attached_file(pid), mapped] {
+        let noted = [self.label_file(pid), self.program_file(pid), self.hooks_file(pid), self.attached_file(pid)];
+        for path in noted.into_iter().chain([mapped]) {
             if let Err(error) = std::fs::remove_file(&path)
                 && error.kind() != io::ErrorKind::NotFound
             {

@@ -229,6 +229,11 @@ fn a_plan_hooks_what_it_wrote() {
     patch.status.store(WRITTEN, Relaxed);
     let outcome = plan.outcome(&area);
     assert_eq!((outcome[0].hooked, outcome[0].refused.len()), (1, 0));
+    // The next daemon knows the same.
+    let note = plan.note().unwrap_or_default();
+    assert_eq!(Plan::of_note(&note).outcome(&area), outcome);
+    assert_eq!(Plan::of_note(&note[1..]).outcome(&area), []);
+    assert_eq!(Plan::default().note(), None);
 }
 
 /// In a process that runs already the functions of its C library are found, with the one that has

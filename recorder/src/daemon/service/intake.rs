@@ -245,6 +245,7 @@ impl Service {
         self.successor.keep_attached(request.pid, false);
         self.successor.keep_label(request.pid, &admission.label);
         self.successor.keep_program(request.pid, &session.process.exe.0);
+        self.successor.keep_hooks(request.pid, &session.hooks);
         self.epochs.list(&admission.epoch, &session);
         self.send(Command::Start(Arc::clone(&session), worker));
         let handles = Handles { process: request.process, area };
@@ -395,7 +396,8 @@ impl Service {
         let began_unix_ns = process::age(pid).map_or(0, |age| clock::unix_ns().saturating_sub(age.as_nanos() as u64));
         let session = self.session(id, attached, folder, &admission);
         let earlier = if choice.mode == Mode::Flight { self.epochs.flight_segments(uid, pid) } else { Vec::new() };
-        let session = session.resumed(began_unix_ns).carried_over(carried_over).earlier(earlier).build();
+        let session = session.resumed(began_unix_ns).carried_over(carried_over).earlier(earlier);
+        let session = session.hooks(self.successor.hooks(pid)).build();
         tracing::debug!("process {pid} ({}) is taken over", admission.name.escape_debug());
         self.epochs.list(&admission.epoch, &session);
         self.send(Command::Start(Arc::clone(&session), worker));
