@@ -1,9 +1,6 @@
 //! The terminal as a full-screen program uses it. It is left as it was found: at the end, when this
 //! process panics or crashes, and when a signal ends or stops it.
 
-mod backend;
-
-use backend::TerminalBackend;
 use crossterm::cursor::{Hide, Show};
 use crossterm::event::{self, Event};
 use crossterm::terminal::{
@@ -11,11 +8,12 @@ use crossterm::terminal::{
 };
 use crossterm::{Command, execute};
 use heaptape_recorder::crash;
-use ratatui_core::terminal::{Frame, Terminal};
+use ratatui::backend::CrosstermBackend;
+use ratatui::{Frame, Terminal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level;
-use std::io::{self, Write, stdout};
+use std::io::{self, Stdout, Write, stdout};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
@@ -38,7 +36,7 @@ static LEAVE: LazyLock<&'static str> = LazyLock::new(|| {
 
 /// The terminal in full-screen mode, until the value is dropped.
 pub struct FullScreen {
-    terminal: Terminal<TerminalBackend>,
+    terminal: Terminal<CrosstermBackend<Stdout>>,
     /// Columns and rows for which was drawn last.
     size: Option<(u16, u16)>,
 }
@@ -64,7 +62,7 @@ impl FullScreen {
             }
         })?;
         enter()?;
-        Ok(FullScreen { terminal: Terminal::new(TerminalBackend)?, size: None })
+        Ok(FullScreen { terminal: Terminal::new(CrosstermBackend::new(stdout()))?, size: None })
     }
 
     /// Returns the next event of the terminal, or `None` after a time without one.
@@ -86,7 +84,7 @@ impl FullScreen {
         let size = terminal::size().ok();
         if IS_BLANK.swap(false, SeqCst) | (size != self.size) {
             execute!(stdout(), Clear(ClearType::All))?;
-            (self.terminal, self.size) = (Terminal::new(TerminalBackend)?, size);
+            (self.terminal, self.size) = (Terminal::new(CrosstermBackend::new(stdout()))?, size);
         }
         self.terminal.draw(view).map(|_| ())
     }

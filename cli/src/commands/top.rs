@@ -3,7 +3,6 @@
 
 mod history;
 mod screen;
-mod widgets;
 
 use super::frames::Frames;
 use crate::Outcome;

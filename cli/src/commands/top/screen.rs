@@ -1,13 +1,14 @@
 //! What `top` draws: the table of processes, the call sites of one, a whole stack, the keys.
 
-use super::widgets::{BOLD, SELECTED, Table, lines, titled_box, wrapped};
 use super::{Page, SiteSort, Sort, View};
 use crate::control::{growth, has_growth, live_bytes, mode, signed_bytes};
 use heaptape_analyzer::text::{bytes, clean, count, counted};
 use heaptape_recorder::daemon::protocol::Process;
-use ratatui_core::layout::{Constraint, Layout, Rect};
-use ratatui_core::terminal::Frame;
-use ratatui_core::text::Line;
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState, Wrap};
 
 /// A column of a table: title, width, and whether it is aligned to the right.
 struct Column {
@@ -47,6 +48,9 @@ const SITES: [Column; 5] = [
     number("ALLOCATED", 10),
     text("CALL SITE < ITS CALLERS", 0),
 ];
+
+const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
+const SELECTED: Style = Style::new().add_modifier(Modifier::REVERSED);
 
 /// Draws everything that the screen shows.
 pub fn draw(view: &mut View, frame: &mut Frame<'_>) {
@@ -121,20 +125,21 @@ fn table(frame: &mut Frame<'_>, area: Rect, columns: &[&Column], rows: Rows) {
     let Rows { rows, sorted, selected } = rows;
     let cell = |column: &Column, value: String| {
         let line = Line::from(clean(&value).into_owned());
-        if column.is_number { line.right_aligned() } else { line }
+        Cell::from(if column.is_number { line.right_aligned() } else { line })
     };
-    let titled = |column: &&Column| {
-        let title = format!("{}{}", column.title, if column.title == sorted { "↓" } else { "" });
-        let width = match column.width {
-            0 => Constraint::Fill(1),
-            width => Constraint::Length(width),
-        };
-        (cell(column, title), width)
-    };
-    let cells =
-        |row: Vec<String>| columns.iter().zip(row).map(|(column, value)| cell(column, value)).collect::<Vec<_>>();
-    Table { columns: columns.iter().map(titled).collect(), rows: rows.into_iter().map(cells).collect(), selected }
-        .draw(frame, area);
+    let head = Row::new(
+        columns
+            .iter()
+            .map(|column| cell(column, format!("{}{}", column.title, if column.title == sorted { "↓" } else { "" }))),
+    )
+    .style(BOLD);
+    let rows = rows.into_iter().map(|row| Row::new(columns.iter().zip(row).map(|(column, value)| cell(column, value))));
+    let widths = columns.iter().map(|column| match column.width {
+        0 => Constraint::Fill(1),
+        width => Constraint::Length(width),
+    });
+    let table = Table::new(rows, widths).header(head).column_spacing(1).row_highlight_style(SELECTED);
+    frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(Some(selected)));
 }
 
 fn processes(view: &View, frame: &mut Frame<'_>, area: Rect) {
@@ -169,7 +174,7 @@ fn processes(view: &View, frame: &mut Frame<'_>, area: Rect) {
             }
             false => "No process matches the filter. / and Esc end it.",
         };
-        lines(frame, area, wrapped(why, area.width).iter().map(String::as_str), 0);
+        frame.render_widget(Paragraph::new(why).wrap(Wrap { trim: true }), area);
         return;
     }
     table(frame, area, &columns, Rows { rows: shown.iter().map(row).collect(), sorted, selected: view.selected });
@@ -212,19 +217,20 @@ fn stack(view: &mut View, frame: &mut Frame<'_>, area: Rect) {
     let Page::Stack(pid, number) = view.page else { return };
     let Some(details) = view.details.take() else { return };
     if let Some(site) = details.call_sites.iter().find(|site| site.site == number) {
-        let sums = format!(
-            "{} live in {}, {} allocated in {}",
-            bytes(site.live_bytes),
-            counted(site.live_blocks, "block"),
-            bytes(site.bytes),
-            counted(site.allocs, "allocation")
-        );
-        let mut text = wrapped(&sums, area.width);
-        text.push(String::new());
+        let mut lines = vec![
+            Line::from(format!(
+                "{} live in {}, {} allocated in {}",
+                bytes(site.live_bytes),
+                counted(site.live_blocks, "block"),
+                bytes(site.bytes),
+                counted(site.allocs, "allocation")
+            )),
+            Line::default(),
+        ];
         // Every frame, outermost last.
-        text.extend(view.frames.named(pid, site, usize::MAX).iter().flat_map(|name| wrapped(&clean(name), area.width)));
-        view.scroll = view.scroll.min(u16::try_from(text.len() - 1).unwrap_or(u16::MAX));
-        lines(frame, area, text.iter().map(String::as_str), view.scroll);
+        lines.extend(view.frames.named(pid, site, usize::MAX).iter().map(|name| Line::from(clean(name).into_owned())));
+        view.scroll = view.scroll.min(lines.len().saturating_sub(1) as u16);
+        frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: false }).scroll((view.scroll, 0)), area);
     } else {
         frame.render_widget(Line::from("This call site is no longer among the largest. Esc goes back."), area);
     }
@@ -233,7 +239,7 @@ fn stack(view: &mut View, frame: &mut Frame<'_>, area: Rect) {
 
 /// Draws the keys and terms above the view.
 fn keys_of_all(frame: &mut Frame<'_>) {
-    let text = [
+    let lines = [
         "↑ ↓ (k j)      select a row",
         "Enter          the call sites of a process; the whole stack of a site",
         "Esc, b         back",
@@ -250,9 +256,11 @@ fn keys_of_all(frame: &mut Frame<'_>) {
         "≥              the start of the process was not recorded",
     ];
     let area = frame.area();
-    let (width, height) = (72.min(area.width), (text.len() as u16 + 2).min(area.height));
+    let (width, height) = (72.min(area.width), (lines.len() as u16 + 2).min(area.height));
     let area = Rect { x: (area.width - width) / 2, y: (area.height - height) / 2, width, height };
-    titled_box(frame, area, " Keys (any key closes this) ", text);
+    frame.render_widget(Clear, area);
+    let text: Vec<Line<'_>> = lines.iter().map(|line| Line::from(*line)).collect();
+    frame.render_widget(Paragraph::new(text).block(Block::bordered().title(" Keys (any key closes this) ")), area);
 }
 
 impl View {
