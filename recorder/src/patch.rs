@@ -60,6 +60,11 @@ const RAN_ALREADY: &str = "it ran already when it was attached";
 /// The same of a program that is linked with such functions, as with gperftools' allocator.
 const HAS_OWN_MMAP: &str = "it has an mmap of its own, which it calls instead";
 
+/// Returns the reason of this text, which a recorder has noted; empty if it is none.
+fn reason(noted: &str) -> &'static str {
+    [RAN_ALREADY, IS_STATIC, HAS_OWN_MMAP].into_iter().find(|why| *why == noted).unwrap_or_default()
+}
+
 /// Why a file has not been searched.
 const TOO_LARGE: &str = "its symbol table is too large to be searched while the program waits";
 
@@ -337,9 +342,7 @@ impl Plan {
     /// Returns what a forked child inherits from a parent, or a process from what a recorder knew
     /// of it.
     pub fn inherited(info: &ProcessInfo) -> Plan {
-        let reasons = [RAN_ALREADY, IS_STATIC, HAS_OWN_MMAP];
-        let unseen_mappings = reasons.into_iter().find(|why| *why == info.unseen_mappings).unwrap_or_default();
-        Plan { allocators: info.allocators.clone(), unseen_mappings, ..Plan::default() }
+        Plan { allocators: info.allocators.clone(), unseen_mappings: reason(&info.unseen_mappings), ..Plan::default() }
     }
 
     /// Returns what a forked child inherits from a parent with this plan, which uses this area.

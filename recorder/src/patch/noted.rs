@@ -1,15 +1,19 @@
 //! What one daemon notes of a process's hooks for the next one: the names of the functions, in the
-//! order of the patches in the area. What the library has done with each is in the area.
+//! order of the patches in the area, and what is known of the calls that map memory. What the
+//! library has done with each function is in the area.
 
-use super::{Plan, PlannedPatch};
+use super::{Plan, PlannedPatch, reason};
 use formats::recording::Allocator;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// The hooks of a process, without their code.
 #[derive(Debug, Serialize, Deserialize)]
 struct Noted {
     allocators: Vec<Allocator>,
     functions: Vec<Function>,
+    growth: Vec<Range<u64>>,
+    unseen_mappings: String,
 }
 
 /// A function that is to be hooked.
@@ -25,14 +29,17 @@ impl Plan {
     pub fn note(&self) -> Option<Vec<u8>> {
         let function = |patch: &PlannedPatch| Function { allocator: patch.allocator, name: patch.name.clone() };
         let functions = self.patches.iter().map(function).collect();
-        let noted = Noted { allocators: self.allocators.clone(), functions };
-        (!noted.allocators.is_empty()).then(|| serde_json::to_vec(&noted).ok()).flatten()
+        let (allocators, growth) = (self.allocators.clone(), self.growth.clone());
+        let noted = Noted { allocators, functions, growth, unseen_mappings: self.unseen_mappings.to_owned() };
+        let is_empty = noted.allocators.is_empty() && noted.growth.is_empty() && noted.unseen_mappings.is_empty();
+        (!is_empty).then(|| serde_json::to_vec(&noted).ok()).flatten()
     }
 
     /// Returns the plan of such a note, for a process that has its patches already. Without a valid
     /// note nothing is known.
     pub fn of_note(note: &[u8]) -> Plan {
-        let Ok(Noted { allocators, functions }) = serde_json::from_slice(note) else { return Plan::default() };
+        let Ok(noted) = serde_json::from_slice(note) else { return Plan::default() };
+        let Noted { allocators, functions, growth, unseen_mappings } = noted;
         let patch = |function: Function| PlannedPatch {
             allocator: function.allocator,
             name: function.name,
@@ -41,6 +48,7 @@ impl Plan {
             expected: Vec::new(),
             moved: Vec::new(),
         };
-        Plan { allocators, patches: functions.into_iter().map(patch).collect(), ..Plan::default() }
+        let (patches, unseen_mappings) = (functions.into_iter().map(patch).collect(), reason(&unseen_mappings));
+        Plan { allocators, patches, growth, unseen_mappings, ..Plan::default() }
     }
 }

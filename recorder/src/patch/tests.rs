@@ -233,6 +233,10 @@ fn a_plan_hooks_what_it_wrote() {
     let note = plan.note().unwrap_or_default();
     assert_eq!(Plan::of_note(&note).outcome(&area), outcome);
     assert_eq!(Plan::of_note(&note[1..]).outcome(&area), []);
+    assert!(Plan::of_note(&note).is_growth(0x5555_0000_1100));
+    let attached = Plan { unseen_mappings: RAN_ALREADY, ..Plan::default() };
+    let note = attached.note().unwrap_or_default();
+    assert_eq!(Plan::of_note(&note).unseen_mappings(), RAN_ALREADY);
     assert_eq!(Plan::default().note(), None);
 }
 
