@@ -1,7 +1,7 @@
 //! Exec: each program that a pid runs is recorded as a process of its own.
 
 use heaptape_tests::oracle::Depth;
-use heaptape_tests::{Program, Target, is_full, is_root, same, target, test_env, torture};
+use heaptape_tests::{Daemon, Program, Target, is_full, is_root, same, target, test_env, torture};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
@@ -320,4 +320,16 @@ fn starts_show_no_descriptor_to_other_threads() {
     let recorded = about.processes.iter().filter(|process| process.exe.ends_with("/sleeps")).count();
     assert_eq!((recorded, about.not_traced.len()), (count, 0), "{about:#?}");
     torture::passed(21, "program starts while another thread lists the descriptors", count as u64);
+}
+
+/// A forked child of a dormant process does not attach. Its starts show no descriptor either.
+#[test]
+fn starts_of_a_forked_child_show_no_descriptor_to_other_threads() {
+    let count = if is_full() { 50_000 } else { 2_000 };
+    let program = target::c("spawns_beside_threads");
+    let arguments = [count.to_string(), "/bin/true".to_owned(), "forked".to_owned()];
+    let arguments = arguments.each_ref().map(String::as_str);
+    let daemon = Daemon::start(&["--mode", "off"]);
+    assert_eq!(daemon.run(&program, &arguments).success().text(), "only its own descriptors\n");
+    torture::passed(21, "starts by a forked child while another thread lists the descriptors", count);
 }

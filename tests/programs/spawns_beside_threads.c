@@ -1,6 +1,6 @@
 /* One thread starts a program COUNT times (100) by posix_spawn. Meanwhile another thread checks
  * that the lowest free descriptor is always the same, and closes descriptors that it has not
- * opened. */
+ * opened. With the third argument "forked" a forked child does so, and its parent waits. */
 #include "own.h"
 #include <pthread.h>
 #include <spawn.h>
@@ -22,6 +22,16 @@ int main(int argc, char **argv) {
     long wrong = 0;
     pthread_t other;
     for (int i = 3; i < 10; i++) close(i);
+    if (argc > 3 && !strcmp(argv[3], "forked")) {
+        int status;
+        free(malloc(100));
+        pid_t child = fork();
+        must(child >= 0, "a child");
+        if (child) {
+            must(waitpid(child, &status, 0) == child, "it ends");
+            return WEXITSTATUS(status);
+        }
+    }
     must(!pthread_create(&other, 0, looks, &wrong), "a thread");
     for (unsigned long i = 0; i < count; i++) {
         pid_t pid;

@@ -31,9 +31,10 @@ unsafe extern "C" fn call<F: FnMut()>(body: *mut c_void) {
 /// The function must be sound to call with this argument.
 #[inline(never)]
 unsafe fn run_function(function: unsafe extern "C" fn(*mut c_void), argument: *mut c_void) {
-    // A forked child that has not attached has one thread. So has the child of a `vfork`, whose
-    // descriptor table is its own.
-    if timestamp::is_single_threaded() || sys::pid() != session::pid() {
+    // The child of a `vfork` in a process with a session has one thread, and its descriptor table
+    // is its own. Without a session, nothing shows whether the process is such a child.
+    let is_alone = || session::area().is_some() && sys::pid() != session::pid();
+    if timestamp::is_single_threaded() || is_alone() {
         // SAFETY: the caller ensures that the call is sound.
         return unsafe { function(argument) };
     }
