@@ -1,10 +1,10 @@
 //! Timestamps: ticks that order the events of all threads.
 //!
 //! The CPU counter (TSC) is read without a fence, which would cost 14 to 17 ns. So `rdtsc` may run
-//! ahead of the load that received a pointer, by some 300 ticks. The recorder puts such events in
-//! order by what they do to the address (`recorder/src/live/queues.rs`). A timestamp costs 9 ns, so
-//! a process with one thread takes one for each 16th event only: the order in the ring is the
-//! order of its events.
+//! ahead of the load that received a pointer, by some 300 ticks, and more where the CPU stalls. The
+//! recorder puts such events in order by what they do to the address
+//! (`recorder/src/live/queues.rs`). A timestamp costs 9 ns, so a process with one thread takes one
+//! for each 16th event only: the order in the ring is the order of its events.
 //!
 //! A program can have the counter disabled (`PR_SET_TSC`, strict seccomp). Reading it then raises a
 //! signal, also by the vDSO's clock. From then on timestamps are numbers in sequence, which are
@@ -106,7 +106,7 @@ pub fn is_single_threaded() -> bool {
 }
 
 /// Returns the current time. The counter may be some 300 ticks older than what the calling thread
-/// has seen of others.
+/// has seen of others, and more where the CPU stalls.
 #[inline(always)]
 pub fn now() -> u64 {
     if SOURCE.load(Relaxed) == Source::Counter as u8 { counter() } else { now_without_counter() }

@@ -169,7 +169,7 @@ fn run(choices: &[(u8, u8, u8)], threads: u32, addresses: u64, skew: u64) -> Vec
         let [second, first] = times.get(&address).copied().unwrap_or_default();
         tick = (tick + 1).max(second + skew + 1);
         times.insert(address, [first, tick]);
-        let seen = (tick - u64::from(*early) % (skew + 1)).max(last.get(&thread).copied().unwrap_or(0));
+        let seen = (tick - u64::from(*early) * skew / 255).max(last.get(&thread).copied().unwrap_or(0));
         last.insert(thread, seen);
         let live = numbers.entry(address).or_default();
         let (op, own) = match live.take() {
@@ -211,7 +211,7 @@ proptest! {
         choices in prop::collection::vec((any::<u8>(), any::<u8>(), any::<u8>()), 0..400),
         threads in 1u32..9,
         addresses in 1u64..9,
-        skew in 0u64..250,
+        skew in prop_oneof![0u64..250, 250..WINDOW / 2],
     ) {
         let real = run(&choices, threads, addresses, skew);
         let (scenario, effects) = applied(&real);
