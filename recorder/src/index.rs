@@ -3,10 +3,10 @@
 //! An extendible hash table of small segments. A full segment splits in two, so no pause grows with
 //! the table. A segment has groups of eight buckets with one byte of tag each: a lookup compares
 //! eight tags at once and nearly always reads one bucket of the same page. A group covers 256
-//! neighboring bytes, so blocks that are close together are found together. A block whose group is
-//! full is stored in the next one. Each group counts the blocks that overflowed it, so no
-//! tombstones are needed. A snapshot (for a forked child) shares the segments; a change of a shared
-//! one copies it first.
+//! neighboring bytes, and the groups of a page are neighbors, so blocks that are close together are
+//! found together. A block whose group is full is stored in that of another page. Each group counts
+//! the blocks that overflowed it, so no tombstones are needed. A snapshot (for a forked child)
+//! shares the segments; a change of a shared one copies it first.
 //!
 //! A bucket takes 26 bytes; a live block takes 45 bytes on average while the table grows. An
 //! insertion and a removal take 14 ns together with all the work that `live` does around them
@@ -17,6 +17,7 @@ mod memory;
 
 use crate::sys::prefetch;
 use memory::{Memory, SegmentMemory};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Number of buckets of a group.
@@ -27,6 +28,8 @@ const GROUPS: usize = 256;
 const SPLIT_ABOVE: u32 = (GROUPS * BUCKETS) as u32 * 25 / 32;
 /// Maximum number of hash bits by which the directory distinguishes segments.
 const MAX_DEPTH: u32 = 26;
+/// Number of groups for the addresses of one page, a power of two.
+const PAGE_GROUPS: usize = 16;
 /// The lowest bit of each tag.
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 /// The highest bit of each tag, which is set for an occupied bucket.
@@ -80,13 +83,17 @@ struct Key {
 impl Key {
     #[inline(always)]
     fn new(address: u64, multiplier: u64) -> Key {
-        let spread = (address >> 8).wrapping_mul(multiplier);
+        let spread = (address >> 12).wrapping_mul(multiplier);
         Key { address, hash: spread ^ spread >> 29 }
     }
 
+    /// Returns the group where the block is stored if that is not full. The groups of a page are
+    /// neighbors, in an order of its own, since many programs use the same offset of each page.
     #[inline(always)]
     fn group(self) -> usize {
-        (self.hash >> 17) as usize & (GROUPS - 1)
+        let first = (self.hash >> 17) as usize;
+        let within = (first + (self.address >> 8) as usize) & (PAGE_GROUPS - 1);
+        first & (GROUPS - PAGE_GROUPS) | within
     }
 
     /// Returns the tag. Blocks of the 256 bytes of one group that are 16 bytes apart have different
@@ -109,6 +116,14 @@ impl Key {
         let differ = tags ^ (LOW_BITS * self.tag());
         differ.wrapping_sub(LOW_BITS) & !differ & HIGH_BITS
     }
+}
+
+/// Returns the group where a block is stored if this one is full: that of another page, since the
+/// neighbors are often full too. All groups follow each other so.
+#[inline(always)]
+fn next_group(group: usize) -> usize {
+    let next = group + PAGE_GROUPS;
+    (next + next / GROUPS) & (GROUPS - 1)
 }
 
 /// The buckets of neighboring blocks. An operation needs one group in nearly all cases, so all that
@@ -151,7 +166,7 @@ impl Groups {
             if *overflowed == 0 {
                 return None;
             }
-            group = (group + 1) & (GROUPS - 1);
+            group = next_group(group);
         }
         None
     }
@@ -173,7 +188,7 @@ impl Groups {
                 return;
             }
             *overflowed = overflowed.saturating_add(1);
-            group = (group + 1) & (GROUPS - 1);
+            group = next_group(group);
         }
     }
 
@@ -187,7 +202,7 @@ impl Groups {
             if *overflowed != u8::MAX {
                 *overflowed -= 1;
             }
-            full_group = (full_group + 1) & (GROUPS - 1);
+            full_group = next_group(full_group);
         }
     }
 
@@ -210,6 +225,8 @@ enum SegmentGroups {
 struct Segment {
     groups: SegmentGroups,
     count: u32,
+    /// Number of blocks above which the table has to act: 0 if blocks of the segment are crowded.
+    limit: u32,
     /// Number of leading hash bits that all blocks of the segment have in common.
     depth: u32,
 }
@@ -247,8 +264,9 @@ pub struct Index {
     /// fill one segment on purpose.
     multiplier: u64,
     count: u64,
-    /// Number of blocks that could not be stored, which only a hostile client causes.
-    refused: u64,
+    /// Blocks of a segment that is full and cannot be divided: one page has more than 1,600 of them,
+    /// or their addresses were chosen on purpose.
+    crowded: HashMap<u64, Block>,
 }
 
 impl Default for Index {
@@ -266,8 +284,8 @@ fn random_multiplier() -> u64 {
 impl Index {
     fn new(multiplier: u64) -> Index {
         let mut memory = Memory::default();
-        let first = Segment { groups: SegmentGroups::Owned(memory.empty()), count: 0, depth: 0 };
-        Index { memory, segments: vec![first], directory: vec![0], depth: 0, multiplier, count: 0, refused: 0 }
+        let first = Segment { groups: SegmentGroups::Owned(memory.empty()), count: 0, limit: SPLIT_ABOVE, depth: 0 };
+        Index { memory, segments: vec![first], directory: vec![0], depth: 0, multiplier, count: 0, crowded: HashMap::new() }
     }
 
     /// Returns the number of live blocks.
@@ -278,11 +296,6 @@ impl Index {
     /// Returns whether no block is live.
     pub fn is_empty(&self) -> bool {
         self.count == 0
-    }
-
-    /// Returns the number of blocks that could not be stored.
-    pub fn refused(&self) -> u64 {
-        self.refused
     }
 
     #[inline(always)]
@@ -297,7 +310,7 @@ impl Index {
         let key = Key::new(address, self.multiplier);
         let groups = self.segments[self.segment_of(key)].groups();
         let group = &groups.0[key.group()];
-        prefetch(group);
+        prefetch(&group.tags);
         prefetch(&group.buckets[key.bucket()]);
     }
 
@@ -305,7 +318,8 @@ impl Index {
     pub fn get(&self, address: u64) -> Option<Block> {
         let key = Key::new(address, self.multiplier);
         let groups = self.segments[self.segment_of(key)].groups();
-        groups.find(key).map(|(group, bucket)| groups.0[group].buckets[bucket].block())
+        let found = groups.find(key).map(|(group, bucket)| groups.0[group].buckets[bucket].block());
+        if self.crowded.is_empty() { found } else { found.or_else(|| self.crowded.get(&address).copied()) }
     }
 
     /// Inserts a block at an address and returns the one that was there.
@@ -324,10 +338,7 @@ impl Index {
         groups.insert(key, Bucket::new(address, block));
         segment.count += 1;
         self.count += 1;
-        if segment.count > SPLIT_ABOVE {
-            self.split_until_free(key);
-        }
-        None
+        if segment.count > segment.limit { self.make_space(key) } else { None }
     }
 
     /// Removes the block at an address.
@@ -338,7 +349,7 @@ impl Index {
         let segment = &mut self.segments[number];
         // The block is searched for before a shared segment is copied: a child frees many blocks
         // that it does not have.
-        let (group, bucket) = segment.groups().find(key)?;
+        let Some((group, bucket)) = segment.groups().find(key) else { return self.remove_crowded(address) };
         let found = segment.groups().0[group].buckets[bucket].block();
         segment.groups_mut(&mut self.memory).clear(key, group, bucket);
         segment.count -= 1;
@@ -346,22 +357,34 @@ impl Index {
         Some(found)
     }
 
-    /// Splits the segment of an address until it is not full. The block is dropped when the segment
-    /// cannot be divided any further.
     #[cold]
     #[inline(never)]
-    fn split_until_free(&mut self, key: Key) {
+    fn remove_crowded(&mut self, address: u64) -> Option<Block> {
+        let found = self.crowded.remove(&address)?;
+        self.count -= 1;
+        Some(found)
+    }
+
+    /// Splits the segment of a block that was inserted until it is not full, or stores the block
+    /// elsewhere if the segment cannot be divided any further. Returns the block that was at its
+    /// address and was stored elsewhere.
+    #[cold]
+    #[inline(never)]
+    fn make_space(&mut self, key: Key) -> Option<Block> {
+        let old = self.remove_crowded(key.address);
         loop {
             let number = self.segment_of(key);
             if self.segments[number].count <= SPLIT_ABOVE {
-                return;
+                return old;
             }
             let may_double = self.directory.len() <= 64 * self.segments.len() + 1024 && self.depth < MAX_DEPTH;
             if self.segments[number].depth == self.depth && !may_double {
-                if self.remove(key.address).is_some() {
-                    self.refused += 1;
+                if let Some(block) = self.remove(key.address) {
+                    self.crowded.insert(key.address, block);
+                    self.count += 1;
+                    self.segments[number].limit = 0;
                 }
-                return;
+                return old;
             }
             self.split(number);
         }
@@ -372,7 +395,8 @@ impl Index {
             self.directory = self.directory.iter().flat_map(|segment| [*segment; 2]).collect();
             self.depth += 1;
         }
-        let depth = self.segments[number].depth + 1;
+        let Segment { limit, depth, .. } = self.segments[number];
+        let depth = depth + 1;
         let (mut halves, mut counts) = ([self.memory.empty(), self.memory.empty()], [0; 2]);
         for bucket in self.segments[number].groups().iter() {
             let key = Key::new(bucket.address, self.multiplier);
@@ -382,8 +406,8 @@ impl Index {
         }
         let [low, high] = halves;
         let new = self.segments.len() as u32;
-        self.segments[number] = Segment { groups: SegmentGroups::Owned(low), count: counts[0], depth };
-        self.segments.push(Segment { groups: SegmentGroups::Owned(high), count: counts[1], depth });
+        self.segments[number] = Segment { groups: SegmentGroups::Owned(low), count: counts[0], limit, depth };
+        self.segments.push(Segment { groups: SegmentGroups::Owned(high), count: counts[1], limit, depth });
         // The directory entries of one segment are adjacent; the upper half of them is assigned to
         // the new one.
         let bit = 1usize << (self.depth - depth);
@@ -397,15 +421,15 @@ impl Index {
     /// Returns a copy that shares all segments until one side changes them.
     pub fn snapshot(&mut self) -> Index {
         let mut segments = Vec::with_capacity(self.segments.len());
-        for Segment { groups, count, depth } in std::mem::take(&mut self.segments) {
+        for Segment { groups, count, limit, depth } in std::mem::take(&mut self.segments) {
             let groups = match groups {
                 SegmentGroups::Owned(groups) => Arc::new(groups),
                 SegmentGroups::Shared(groups) => groups,
             };
-            segments.push(Segment { groups: SegmentGroups::Shared(Arc::clone(&groups)), count, depth });
-            self.segments.push(Segment { groups: SegmentGroups::Shared(groups), count, depth });
+            segments.push(Segment { groups: SegmentGroups::Shared(Arc::clone(&groups)), count, limit, depth });
+            self.segments.push(Segment { groups: SegmentGroups::Shared(groups), count, limit, depth });
         }
-        let Index { depth, multiplier, count, refused, .. } = *self;
+        let Index { depth, multiplier, count, .. } = *self;
         Index {
             memory: Memory::default(),
             segments,
@@ -413,13 +437,15 @@ impl Index {
             depth,
             multiplier,
             count,
-            refused,
+            crowded: self.crowded.clone(),
         }
     }
 
     /// Returns all live blocks with their addresses, in arbitrary order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, Block)> + '_ {
-        self.segments.iter().flat_map(|segment| segment.groups().iter()).map(|bucket| (bucket.address, bucket.block()))
+        let stored = self.segments.iter().flat_map(|segment| segment.groups().iter());
+        let crowded = self.crowded.iter().map(|(address, block)| (*address, *block));
+        stored.map(|bucket| (bucket.address, bucket.block())).chain(crowded)
     }
 }
 

@@ -88,19 +88,42 @@ fn snapshot_does_not_change() {
     assert_equal(&grandchild, &child_map);
 }
 
+/// Blocks that no division can separate are stored, and the directory does not grow for them.
 #[test]
-fn colliding_blocks_are_dropped_instead_of_growing_the_table() {
-    // With this multiplier the leading 26 bits of all these hashes are equal.
-    let mut index = Index::new(1);
-    for block in 0..1 << 12 {
-        index.insert(1 + block, Block { index: block, size: 1, site: 1 });
+fn colliding_blocks_are_stored_without_growing_the_table() {
+    let (mut index, mut map) = (Index::new(1), HashMap::new());
+    // All leading bits of these hashes are equal: some pages with a block at each byte, and, with
+    // this multiplier, neighboring pages.
+    let addresses = |block: u64| if block < 1 << 13 { 1 + block } else { block << 12 };
+    for block in 0..1 << 14 {
+        let value = Block { index: block, size: 1, site: 1 };
+        assert_eq!(index.insert(addresses(block), value), map.insert(addresses(block), value));
     }
-    for block in 0..64 {
-        assert!(index.get(1 + block).is_some());
+    assert!(!index.crowded.is_empty() && index.directory.len() < 4096, "{}", index.directory.len());
+    assert_equal(&index, &map);
+    let mut snapshot = index.snapshot();
+    for block in (0..1 << 14).step_by(3) {
+        let value = Block { index: block, size: 2, site: 2 };
+        assert_eq!(index.insert(addresses(block), value), map.insert(addresses(block), value));
+        assert_eq!(index.remove(addresses(block + 1)), map.remove(&addresses(block + 1)));
     }
-    assert!(index.refused() > 0 && index.len() + index.refused() == 1 << 12);
-    assert!(index.directory.len() < 4096, "{}", index.directory.len());
-    assert_eq!(index.iter().count() as u64, index.len());
+    assert_equal(&index, &map);
+    assert_eq!(snapshot.len(), 1 << 14);
+    assert!((0..1 << 14).all(|block| snapshot.remove(addresses(block)).is_some_and(|found| found.size == 1)));
+    assert!(snapshot.is_empty() && snapshot.iter().next().is_none());
+}
+
+/// Blocks at the same offset of each page, as large blocks of glibc are, use all groups.
+#[test]
+fn blocks_of_pages_use_all_groups() {
+    let mut index = Index::default();
+    for page in 0..100_000 {
+        index.insert(0x7f00_0000_0010 + (page << 12), Block { index: page, size: 4080, site: 1 });
+    }
+    assert!(index.crowded.is_empty());
+    let full = index.segments.iter().flat_map(|segment| &segment.groups().0).filter(|group| group.overflowed > 0);
+    assert!(full.count() < index.segments.len() * GROUPS / 4);
+    assert!(index.segments.len() < 3 * 100_000 / SPLIT_ABOVE as usize, "{}", index.segments.len());
 }
 
 /// Each copy of a segment takes a slot of a huge page, and the snapshot that ends frees one.

@@ -37,7 +37,6 @@ impl ProcessRecording {
         }
         for (count, what) in [
             (self.stacks.invalid_stacks(), "events named a stack that could not be read"),
-            (self.heap.index().refused(), "blocks could not be stored"),
             (
                 self.session.mapping.header().nodes_missing.load(std::sync::atomic::Ordering::Relaxed),
                 "stacks did not fit into the stack table",
