@@ -50,24 +50,27 @@ pub struct Block {
 /// it.
 pub const MAX_SIZE: u64 = (1 << 48) - 1;
 
-/// The stored form of a block: `low` = index << 16 | size & 0xffff, `high` = site << 32 | size >>
-/// 16.
+/// A block at an address in 24 bytes: `low` = index << 16 | size & 0xffff, `high` = site << 32 |
+/// size >> 16.
 #[derive(Clone, Copy, Debug, Default)]
-struct Bucket {
-    address: u64,
+pub struct Bucket {
+    /// Address of the block.
+    pub address: u64,
     low: u64,
     high: u64,
 }
 
 impl Bucket {
+    /// Packs a block.
     #[inline(always)]
-    fn new(address: u64, block: Block) -> Bucket {
+    pub fn new(address: u64, block: Block) -> Bucket {
         let low = block.index << 16 | (block.size & 0xffff);
         Bucket { address, low, high: u64::from(block.site) << 32 | (block.size >> 16 & 0xffff_ffff) }
     }
 
+    /// Returns the block.
     #[inline(always)]
-    fn block(&self) -> Block {
+    pub fn block(&self) -> Block {
         let size = (self.high & 0xffff_ffff) << 16 | (self.low & 0xffff);
         Block { index: self.low >> 16, size, site: (self.high >> 32) as u32 }
     }
@@ -83,8 +86,9 @@ struct Key {
 impl Key {
     #[inline(always)]
     fn new(address: u64, multiplier: u64) -> Key {
+        // With one multiplication some multipliers crowd successive pages in a fifth of the groups.
         let spread = (address >> 12).wrapping_mul(multiplier);
-        Key { address, hash: spread ^ spread >> 29 }
+        Key { address, hash: (spread ^ spread >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) }
     }
 
     /// Returns the group where the block is stored if that is not full. The groups of a page are
@@ -285,7 +289,15 @@ impl Index {
     fn new(multiplier: u64) -> Index {
         let mut memory = Memory::default();
         let first = Segment { groups: SegmentGroups::Owned(memory.empty()), count: 0, limit: SPLIT_ABOVE, depth: 0 };
-        Index { memory, segments: vec![first], directory: vec![0], depth: 0, multiplier, count: 0, crowded: HashMap::new() }
+        Index {
+            memory,
+            segments: vec![first],
+            directory: vec![0],
+            depth: 0,
+            multiplier,
+            count: 0,
+            crowded: HashMap::new(),
+        }
     }
 
     /// Returns the number of live blocks.

@@ -2,18 +2,17 @@
 //! although its parent has continued: it attaches at its first call, usually some tenths of a
 //! millisecond later.
 
-use crate::index::{Block, Index};
+use crate::index::{Block, Bucket, Index};
 
-/// Maximum number of stored changes: 3 ms of a program that only allocates. They take 1.25 MiB,
+/// Maximum number of stored changes: 3 ms of a program that only allocates. They take 1 MiB,
 /// allocated as needed.
 const MAX_CHANGES: usize = 1 << 15;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Change {
     tick: u64,
-    address: u64,
-    /// The block that was removed; index 0 when a block was inserted.
-    removed: Block,
+    /// The address, and the block that was removed; index 0 when a block was inserted.
+    removed: Bucket,
 }
 
 /// The last changes. The oldest are overwritten first.
@@ -25,7 +24,9 @@ pub struct Journal {
 
 impl Journal {
     #[inline(always)]
-    fn add(&mut self, change: Change) {
+    fn add(&mut self, tick: u64, address: u64, removed: Block) {
+        // Packed word by word: a copy of a block that was just written waits for its stores.
+        let change = Change { tick, removed: Bucket::new(address, removed) };
         if self.changes.len() < MAX_CHANGES {
             self.changes.push(change);
         } else {
@@ -37,13 +38,13 @@ impl Journal {
     /// Notes that a block was inserted at a free address.
     #[inline(always)]
     pub fn inserted(&mut self, tick: u64, address: u64) {
-        self.add(Change { tick, address, removed: Block::default() });
+        self.add(tick, address, Block::default());
     }
 
     /// Notes that a block was removed.
     #[inline(always)]
     pub fn removed(&mut self, tick: u64, address: u64, removed: Block) {
-        self.add(Change { tick, address, removed });
+        self.add(tick, address, removed);
     }
 
     /// Undoes in `index` all changes after `tick`. Returns false when the journal does not reach
@@ -54,10 +55,11 @@ impl Journal {
             if change.tick <= tick {
                 return true;
             }
-            if change.removed.index == 0 {
-                index.remove(change.address);
+            let (address, removed) = (change.removed.address, change.removed.block());
+            if removed.index == 0 {
+                index.remove(address);
             } else {
-                index.insert(change.address, change.removed);
+                index.insert(address, removed);
             }
         }
         self.changes.len() < MAX_CHANGES
