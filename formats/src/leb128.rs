@@ -118,8 +118,7 @@ pub(crate) const BUFFER_LEN: usize = 72;
 #[inline(always)]
 pub(crate) fn write_short(buffer: &mut [u8; BUFFER_LEN], at: &mut usize, value: u64) {
     let from = *at & 63;
-    let bits = 64 - (value | 1).leading_zeros() as usize;
-    let size = usize::from(SIZES[bits & 63]);
+    let size = short_len(value);
     // As [`join`] does it, after the 28-bit halves are moved apart.
     if value < 1 << 28 {
         buffer[from..from + 4].copy_from_slice(&join(value as u32, size).to_le_bytes());
@@ -131,6 +130,13 @@ pub(crate) fn write_short(buffer: &mut [u8; BUFFER_LEN], at: &mut usize, value: 
         buffer[from..from + 8].copy_from_slice(&word.to_le_bytes());
     }
     *at = from + size;
+}
+
+/// Returns the length of a number below 2^56.
+#[inline(always)]
+pub(crate) const fn short_len(value: u64) -> usize {
+    let bits = 64 - (value | 1).leading_zeros() as usize;
+    SIZES[bits & 63] as usize
 }
 
 /// Length of a number by its number of bits. A load is cheaper than a division by 7.

@@ -3,9 +3,10 @@
 //!
 //! [`Reader`] reads bytes in memory, a whole file or one chunk of it. [`Stream`] reads from any
 //! source in constant memory, and [`validate()`] checks such a source without returning its
-//! records. [`Writer`] appends to a `Vec`. [`Shape`] describes what a record does not say of its
+//! records. [`Writer`] appends to a `Vec`, and [`ColumnWriter`] writes columns instead. [`Shape`] describes what a record does not say of its
 //! encoding.
 
+mod column_writer;
 mod columns;
 mod dump;
 pub mod layout;
@@ -18,7 +19,8 @@ mod window;
 mod writer;
 
 pub use crate::ReadError;
-pub use columns::{Columns, most_bytes, restore};
+pub use column_writer::ColumnWriter;
+pub use columns::{COLUMNS, Columns, Item, Items, join, most_bytes, restore};
 pub use dump::dump;
 pub use layout::{Header, Location, Record};
 pub use reader::{Numbers, Reader};

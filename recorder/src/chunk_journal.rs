@@ -6,7 +6,7 @@ use crate::access::{let_read, make_folder};
 use crate::journal_files::JournalFiles;
 use crate::quota::Quota;
 use crate::session::Session;
-use formats::tape::journal::{self, Entry, FILES, Position};
+use formats::tape::journal::{self, Entry, FILES, PARTS, Position};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -79,7 +79,7 @@ impl ChunkJournal {
     /// # Errors
     /// Returns an error if it cannot be written completely. Then it does not count, and the next
     /// one overwrites it.
-    pub fn append(&mut self, mut entry: Entry, added: [&[u8]; 7], files: &JournalFiles) -> io::Result<()> {
+    pub fn append(&mut self, mut entry: Entry, added: [&[u8]; PARTS], files: &JournalFiles) -> io::Result<()> {
         if entry.chunk.number != self.chunk {
             (self.chunk, self.entries, self.file) = (entry.chunk.number, 0, None);
         }

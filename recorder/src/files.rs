@@ -97,20 +97,11 @@ pub struct Files {
     has_end: bool,
 }
 
-/// Compresses the bytes of a chunk and completes its commit with their offset, length and checksum.
-fn pack(
-    packer: &mut Packer,
-    chunk: &mut Chunk,
-    codec: (Codec, i32),
-    offset: u64,
-    packed: &mut Vec<u8>,
-) -> io::Result<()> {
-    packer.pack(codec.0, &chunk.plain, codec.1, packed)?;
-    let commit = &mut chunk.commit;
-    commit.codec = codec.0 as u8;
+/// Completes the commit of a chunk with offset, length and checksum of its stored bytes.
+fn complete(commit: &mut tape::Chunk, codec: Codec, offset: u64, packed: &[u8]) {
+    commit.codec = codec as u8;
     (commit.stored_offset, commit.stored_length) = (offset, packed.len() as u64);
     commit.checksum = crc32fast::hash(packed);
-    Ok(())
 }
 
 fn column(packer: &mut Packer, kind: u8, plain: &[u8], codec: (Codec, i32)) -> io::Result<Column> {
@@ -208,7 +199,10 @@ impl Files {
             }
         };
         let start = trace.length;
-        with_path(&trace.path, pack(packer, chunk, codec, start, &mut self.packed))?;
+        let parts = chunk.mtrc.each_ref().map(Vec::as_slice);
+        let plain_length = chunk.commit.plain_length as usize;
+        with_path(&trace.path, packer.pack_columns(codec.0, parts, plain_length, codec.1, &mut self.packed))?;
+        complete(&mut chunk.commit, codec.0, start, &self.packed);
         trace.append(&self.packed)?;
         chunk.commit.columns.clear();
         for (kind, plain) in chunk.columns.iter().filter(|(kind, plain)| *kind == COLUMN_PREVIOUS || !plain.is_empty())
@@ -244,13 +238,14 @@ impl Files {
         let mut reader = with_path(&self.tape.path, tape::Reader::new(&old_tape).map_err(io::Error::other))?;
         loop {
             match reader.step() {
-                Step::Record(_, Record::Chunk(commit)) => {
+                Step::Record(_, Record::Chunk(mut commit)) => {
                     let from = commit.stored_offset as usize;
-                    let plain = bytes.get(from..from + commit.stored_length as usize).unwrap_or_default().to_vec();
-                    let mut chunk = Chunk { commit, plain, ..Chunk::default() };
-                    with_path(&trace.path, pack(packer, &mut chunk, self.final_codec, trace.length, &mut self.packed))?;
+                    let plain = bytes.get(from..from + commit.stored_length as usize).unwrap_or_default();
+                    let (codec, level) = self.final_codec;
+                    with_path(&trace.path, packer.pack(codec, plain, level, &mut self.packed))?;
+                    complete(&mut commit, codec, trace.length, &self.packed);
                     trace.append(&self.packed)?;
-                    writer.record(&Record::Chunk(chunk.commit), &mut framed);
+                    writer.record(&Record::Chunk(commit), &mut framed);
                 }
                 Step::Record(_, record) => writer.record(&record, &mut framed),
                 Step::Unknown(..) | Step::Damage(..) => {}

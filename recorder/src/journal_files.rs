@@ -2,7 +2,7 @@
 //! ([`crate::chunk_journal`]), and the store frees them.
 
 use formats::tape::field::Text;
-use formats::tape::journal::{self, Entry, FILES};
+use formats::tape::journal::{self, Entry, FILES, PARTS};
 use formats::tape::{self, Record, Writer};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -79,7 +79,7 @@ impl JournalFiles {
         let chunk = tape::Chunk { number: chunk, ..tape::Chunk::default() };
         let mut entry = Entry { chunk, is_whole: true, records: Text(records), ..Entry::default() };
         let mut bytes = Vec::new();
-        journal::write(&mut entry, [&[]; 7], &mut bytes);
+        journal::write(&mut entry, [&[]; PARTS], &mut bytes);
         let path = journal::path(folder, number);
         let replace = || {
             // In place, which needs no space on a full disk.
@@ -100,10 +100,12 @@ mod tests {
     use formats::tape::journal::{Missing, open_chunks, path};
 
     fn write(folder: &Path, number: usize, chunk: u32) {
-        let chunk = tape::Chunk { number: chunk, events: 3, ..tape::Chunk::default() };
+        let chunk = tape::Chunk { number: chunk, events: 3, plain_length: 5, ..tape::Chunk::default() };
+        let trace = formats::mtrc::Columns::of(b"trace");
         let mut bytes = Vec::new();
         let mut entry = Entry { chunk, is_whole: true, ..Entry::default() };
-        journal::write(&mut entry, [b"trace", b"e", b"", b"", b"", b"", b""], &mut bytes);
+        let added = journal::parts(trace.each_ref().map(Vec::as_slice), [b"e", b"", b"", b"", b"", b""]);
+        journal::write(&mut entry, added, &mut bytes);
         std::fs::write(path(folder, number), bytes).unwrap();
     }
 

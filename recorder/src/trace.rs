@@ -1,10 +1,12 @@
-//! Encodes effects as the bytes of a chunk: MTRC records, and the tape's columns for them.
+//! Encodes effects as the bytes of a chunk: the records of MTRC, as columns, and the tape's columns
+//! for them.
 
 use crate::live::Call;
 use formats::EncodeBuf;
 use formats::mtrc::layout::{ALLOC, FREE, RESIZE};
-use formats::mtrc::{self, Location};
+use formats::mtrc::{self, ColumnWriter};
 use formats::tape::field::Field;
+use formats::tape::journal::{self, PARTS};
 use formats::tape::{
     self, COLUMN_ENTRIES, COLUMN_PREVIOUS, COLUMN_SITES, COLUMN_TICKS, COLUMN_UNMATCHED, COLUMN_WEIGHTS, Unmatched,
 };
@@ -16,8 +18,8 @@ pub struct Chunk {
     pub number: u32,
     /// The commit record of the chunk. Its offsets and columns are filled in when it is stored.
     pub commit: tape::Chunk,
-    /// MTRC records of the chunk.
-    pub plain: Vec<u8>,
+    /// MTRC records of the chunk, as columns ([`ColumnWriter`]).
+    pub mtrc: [Vec<u8>; mtrc::COLUMNS],
     /// Uncompressed columns and their kinds. Of empty ones only [`COLUMN_PREVIOUS`] is stored.
     pub columns: [(u8, Vec<u8>); 6],
     /// Number of events by thread.
@@ -44,9 +46,8 @@ fn padded() -> mtrc::Options {
 /// Writes the trace of one process, chunk by chunk.
 #[derive(Debug)]
 pub struct Trace {
-    writer: mtrc::Writer,
+    mtrc: ColumnWriter,
     commit: tape::Chunk,
-    plain: EncodeBuf,
     entries: EncodeBuf,
     ticks: EncodeBuf,
     sites: EncodeBuf,
@@ -55,7 +56,6 @@ pub struct Trace {
     previous: EncodeBuf,
     unmatched_count: u32,
     number: u32,
-    plain_offset: u64,
     next_index: u64,
     has_weights: bool,
     free_sites: bool,
@@ -63,22 +63,18 @@ pub struct Trace {
     last_tick: u64,
     /// Tick of the last unmatched free.
     last_unmatched_tick: u64,
-    /// Bytes of trace and columns that are in the journal.
-    journaled: [usize; 7],
+    /// Bytes of the columns that are in the journal.
+    journaled: [usize; PARTS],
 }
 
 impl Trace {
     /// Starts a trace. The header is part of the first chunk. Numbers are padded so that mpatrol's
     /// own reader can read the uncompressed file, for any size.
     pub fn new(has_weights: bool, free_sites: bool) -> Trace {
-        let mut writer = mtrc::Writer::new(padded());
-        let mut header = Vec::new();
-        writer.header(&mut header);
         let column = EncodeBuf::default;
         Trace {
-            writer,
+            mtrc: ColumnWriter::new(padded()),
             commit: tape::Chunk::default(),
-            plain: EncodeBuf::from(header),
             entries: column(),
             ticks: column(),
             sites: column(),
@@ -87,13 +83,12 @@ impl Trace {
             previous: column(),
             unmatched_count: 0,
             number: 0,
-            plain_offset: 0,
             next_index: 1,
             has_weights,
             free_sites,
             last_tick: 0,
             last_unmatched_tick: 0,
-            journaled: [0; 7],
+            journaled: [0; PARTS],
         }
     }
 
@@ -105,7 +100,7 @@ impl Trace {
 
     /// Returns the number of uncompressed bytes so far.
     pub fn plain_bytes(&self) -> u64 {
-        self.plain_offset + self.plain.len() as u64
+        self.mtrc.offset()
     }
 
     /// Returns whether no chunk was finished yet, so that the header was not written either.
@@ -132,25 +127,6 @@ impl Trace {
     }
 
     #[inline(always)]
-    fn record<const N: usize>(&mut self, tag: u8, numbers: [u64; N], thread: u32) {
-        let writer = &mut self.writer;
-        let size = self.plain.write(|buffer| writer.compose(buffer, tag, numbers, thread.into()));
-        if size == 0 {
-            self.record_carefully(tag, &numbers, thread);
-        }
-    }
-
-    #[cold]
-    fn record_carefully(&mut self, tag: u8, numbers: &[u64], thread: u32) {
-        let (writer, location) = (&mut self.writer, Location::thread(thread.into()));
-        self.plain.append(|plain| match (tag, numbers) {
-            (ALLOC, &[index, address, size]) => writer.alloc(plain, index, address, size, &location),
-            (RESIZE, &[index, address, size]) => writer.resize(plain, index, address, size, &location),
-            _ => writer.free(plain, numbers.first().copied().unwrap_or(0), &location),
-        });
-    }
-
-    #[inline(always)]
     fn put_allocation(&mut self, site: u32, weight: u64) {
         self.sites.number(site.into());
         if self.has_weights {
@@ -163,7 +139,7 @@ impl Trace {
     pub fn alloc(&mut self, call: &Call, entry: u8, index: u64) {
         self.begin(entry, call.tick);
         self.commit.allocations += 1;
-        self.record(ALLOC, [index, call.address, call.size], call.thread);
+        self.mtrc.record(ALLOC, [index, call.address, call.size], call.thread.into());
         self.put_allocation(call.site, call.weight);
     }
 
@@ -184,7 +160,7 @@ impl Trace {
     pub fn resize(&mut self, call: &Call, entry: u8, index: u64, previous: Option<(u32, u64)>) {
         self.previous(index, previous);
         self.begin(entry, call.tick);
-        self.record(RESIZE, [index, call.address, call.size], call.thread);
+        self.mtrc.record(RESIZE, [index, call.address, call.size], call.thread.into());
         self.put_allocation(call.site, call.weight);
     }
 
@@ -193,7 +169,7 @@ impl Trace {
     pub fn free(&mut self, call: &Call, entry: u8, index: u64, previous: Option<(u32, u64)>) {
         self.previous(index, previous);
         self.begin(entry, call.tick);
-        self.record(FREE, [index], call.thread);
+        self.mtrc.record(FREE, [index], call.thread.into());
         if self.free_sites {
             self.sites.number(call.site.into());
         }
@@ -224,24 +200,27 @@ impl Trace {
         self.number + 1
     }
 
-    fn buffers(&self) -> [&EncodeBuf; 7] {
-        [&self.plain, &self.entries, &self.ticks, &self.sites, &self.weights, &self.unmatched, &self.previous]
+    /// Returns the bytes of the open chunk, in the order of the journal.
+    fn parts(&self) -> [&[u8]; PARTS] {
+        let columns = [&self.entries, &self.ticks, &self.sites, &self.weights, &self.unmatched, &self.previous];
+        journal::parts(self.mtrc.contents(), columns.map(EncodeBuf::content))
     }
 
     /// Returns whether the open chunk has bytes that are not in the journal.
     pub fn has_unjournaled(&self) -> bool {
-        self.buffers().iter().zip(self.journaled).any(|(buffer, journaled)| buffer.len() > journaled)
+        self.parts().iter().zip(self.journaled).any(|(part, journaled)| part.len() > journaled)
     }
 
-    /// Returns the open chunk, and the bytes of its trace and columns that are not in the journal.
-    pub fn unjournaled(&self) -> (tape::Chunk, [&[u8]; 7]) {
-        let mut buffers = self.buffers().into_iter().zip(self.journaled);
-        let added = std::array::from_fn(|_| {
-            buffers.next().map_or(&[][..], |(buffer, from)| buffer.content().get(from..).unwrap_or_default())
-        });
+    /// Returns the open chunk, and the bytes of its columns that are not in the journal.
+    pub fn unjournaled(&self) -> (tape::Chunk, [&[u8]; PARTS]) {
+        let mut added = self.parts();
+        for (part, journaled) in added.iter_mut().zip(self.journaled) {
+            *part = part.get(journaled..).unwrap_or_default();
+        }
         let chunk = tape::Chunk {
             number: self.number(),
-            plain_offset: self.plain_offset,
+            plain_offset: self.mtrc.start(),
+            plain_length: self.mtrc.plain_length(),
             first_index: self.next_index,
             last_tick: self.last_tick,
             ..self.commit.clone()
@@ -251,13 +230,13 @@ impl Trace {
 
     /// Records that all bytes of the open chunk are in the journal.
     pub fn was_journaled(&mut self) {
-        self.journaled = self.buffers().map(EncodeBuf::len);
+        self.journaled = self.parts().map(<[u8]>::len);
     }
 
     /// Finishes the chunk and starts the next one in the memory of `spare`.
     pub fn finish_chunk(&mut self, mut spare: Chunk) -> Chunk {
         spare.clear();
-        let Chunk { plain, columns, threads, .. } = spare;
+        let Chunk { mtrc, columns, threads, .. } = spare;
         let buffers = [
             &mut self.entries,
             &mut self.ticks,
@@ -269,18 +248,14 @@ impl Trace {
         let mut buffers = buffers.into_iter();
         let columns =
             columns.map(|(kind, spare)| (kind, buffers.next().map_or(Vec::new(), |buffer| buffer.replace(spare))));
-        let plain = self.plain.replace(plain);
-        (self.number, self.journaled) = (self.number + 1, [0; 7]);
+        (self.number, self.journaled) = (self.number + 1, [0; PARTS]);
         let mut commit = std::mem::take(&mut self.commit);
         commit.number = self.number;
-        commit.plain_offset = self.plain_offset;
-        commit.plain_length = plain.len() as u64;
+        (commit.plain_offset, commit.plain_length) = (self.mtrc.start(), self.mtrc.plain_length());
         commit.first_index = self.next_index;
         commit.last_tick = self.last_tick;
-        self.plain_offset += commit.plain_length;
         self.next_index += commit.allocations;
         self.unmatched_count = 0;
-        self.writer = mtrc::Writer::resume(padded(), self.writer.window());
-        Chunk { number: commit.number, commit, plain, columns, threads }
+        Chunk { number: commit.number, commit, mtrc: self.mtrc.finish_chunk(mtrc), columns, threads }
     }
 }

@@ -28,7 +28,7 @@ use super::writer::{Options, RECORD_BUFFER_LEN, Writer};
 use crate::{Cursor, EncodeBuf, Error, Format, Kind, Result, leb128};
 
 /// Number of columns of a chunk.
-const COLUMNS: usize = 6;
+pub const COLUMNS: usize = 6;
 /// Number of threads whose previous addresses are kept apart.
 const ROWS: usize = 16;
 
@@ -100,9 +100,33 @@ pub struct Columns {
 impl Columns {
     /// Replaces the content of `out` with the columns of a chunk. All bytes are kept, also of what
     /// is no trace.
-    pub fn transpose(&mut self, mut plain: &[u8], out: &mut Vec<u8>) {
+    pub fn transpose(&mut self, plain: &[u8], out: &mut Vec<u8>) {
         self.predictor = Predictor::default();
         self.buffers.iter_mut().for_each(EncodeBuf::clear);
+        self.add(plain);
+        join(self.contents(), out);
+    }
+
+    /// Returns the columns of a chunk.
+    pub fn of(plain: &[u8]) -> [Vec<u8>; COLUMNS] {
+        let mut columns = Columns::default();
+        columns.add(plain);
+        columns.replace(Default::default())
+    }
+
+    /// Appends the bytes of one record.
+    pub(super) fn add_one(&mut self, mut bytes: Vec<u8>) {
+        let length = bytes.len();
+        // A number is read from eight bytes.
+        bytes.extend_from_slice(&[0; 8]);
+        match short_record(&bytes) {
+            Some((record, short)) if short == length => self.record(&record),
+            _ => self.other(bytes.get(..length).unwrap_or_default()),
+        }
+    }
+
+    /// Appends records, and other bytes as such.
+    pub(super) fn add(&mut self, mut plain: &[u8]) {
         while !plain.is_empty() {
             let length = match short_record(plain) {
                 Some((record, length)) => {
@@ -117,14 +141,22 @@ impl Columns {
             };
             plain = plain.get(length..).unwrap_or_default();
         }
-        out.clear();
-        let parts = self.buffers.each_ref().map(EncodeBuf::content);
-        parts.iter().for_each(|part| out.extend_from_slice(&(part.len() as u32).to_le_bytes()));
-        parts.iter().for_each(|part| out.extend_from_slice(part));
+    }
+
+    /// Returns the bytes of each column.
+    pub(super) fn contents(&self) -> [&[u8]; COLUMNS] {
+        self.buffers.each_ref().map(EncodeBuf::content)
+    }
+
+    /// Starts a chunk in the memory of `spare`, and returns the columns of the last one.
+    pub(super) fn replace(&mut self, spare: [Vec<u8>; COLUMNS]) -> [Vec<u8>; COLUMNS] {
+        self.predictor = Predictor::default();
+        let mut buffers = self.buffers.iter_mut();
+        spare.map(|spare| buffers.next().map_or(Vec::new(), |buffer| buffer.replace(spare)))
     }
 
     #[inline(always)]
-    fn record(&mut self, record: &Numbers) {
+    pub(super) fn record(&mut self, record: &Numbers) {
         let &Numbers { tag, index, address, size, thread } = record;
         let Columns { buffers: [kinds, threads, indexes, addresses, sizes, _], predictor } = self;
         let mut kind = match tag {
@@ -156,12 +188,19 @@ impl Columns {
 
     /// Appends bytes that are no short record.
     #[cold]
-    fn other(&mut self, bytes: &[u8]) {
+    pub(super) fn other(&mut self, bytes: &[u8]) {
         let [kinds, .., others] = &mut self.buffers;
         kinds.byte(OTHER);
         others.number(bytes.len() as u64);
         others.append(|out| out.extend_from_slice(bytes));
     }
+}
+
+/// Replaces the content of `out` with the columns of a chunk in one piece, which [`restore`] reads.
+pub fn join(parts: [&[u8]; COLUMNS], out: &mut Vec<u8>) {
+    out.clear();
+    parts.iter().for_each(|part| out.extend_from_slice(&(part.len() as u32).to_le_bytes()));
+    parts.iter().for_each(|part| out.extend_from_slice(part));
 }
 
 /// Reads a number of at most eight bytes in its shortest encoding, and advances `at`.
@@ -251,20 +290,28 @@ impl Column<'_> {
     }
 }
 
-/// A record, or bytes of another kind.
-enum Item<'a> {
+/// What a chunk of columns consists of.
+#[derive(Debug)]
+pub enum Item<'a> {
+    /// A record without names.
     Record(Numbers),
+    /// Other bytes of the trace: its header, or a record that is padded or has names.
     Other(&'a [u8]),
 }
 
-/// Reads the items of columns.
-struct Items<'a> {
+/// Reads the items of a chunk of columns, without the bytes of MTRC in between.
+#[derive(Debug)]
+pub struct Items<'a> {
     columns: [Column<'a>; COLUMNS],
     predictor: Predictor,
 }
 
 impl<'a> Items<'a> {
-    fn new(bytes: &'a [u8]) -> Result<Items<'a>> {
+    /// Starts to read joined columns ([`join`]).
+    ///
+    /// # Errors
+    /// When the columns are not as long as they say.
+    pub fn new(bytes: &'a [u8]) -> Result<Items<'a>> {
         let mut cursor = Cursor::new(Format::Mtrc, bytes);
         let mut lengths = [0; COLUMNS];
         for (length, name) in lengths.iter_mut().zip(NAMES) {
@@ -285,8 +332,13 @@ impl<'a> Items<'a> {
         self.columns[0].bytes.len()
     }
 
+    /// Returns the next item, or `None` after the last one.
+    ///
+    /// # Errors
+    /// When a column ends too early, is longer than the records need, or has a number that is none.
     #[inline(always)]
-    fn next(&mut self) -> Result<Option<Item<'a>>> {
+    #[allow(clippy::should_implement_trait, reason = "it returns errors, as the other readers do")]
+    pub fn next(&mut self) -> Result<Option<Item<'a>>> {
         let [kinds, threads, indexes, addresses, sizes, _] = &mut self.columns;
         let Some(&kind) = kinds.bytes.get(kinds.at) else { return self.end() };
         kinds.at += 1;

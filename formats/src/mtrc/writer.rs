@@ -142,6 +142,20 @@ impl Writer {
         size
     }
 
+    /// Counts a record without names that is written elsewhere. Returns false, and counts nothing,
+    /// if its numbers may need padding or are longer than eight bytes.
+    #[inline(always)]
+    pub(super) fn advance<const N: usize>(&mut self, numbers: [u64; N], thread: u64) -> bool {
+        let near_edge = self.options.padding && self.window.left() < FAR_FROM_EDGE;
+        if near_edge || !self.has_location || numbers.iter().fold(thread, |all, number| all | number) >= 1 << 56 {
+            return false;
+        }
+        // The tag, and no function, file and line.
+        let lengths = numbers.iter().map(|number| leb128::short_len(*number)).sum::<usize>();
+        self.window.offset += (4 + lengths + leb128::short_len(thread)) as u64;
+        true
+    }
+
     /// Appends a record without names.
     #[inline]
     pub fn numbers(&mut self, out: &mut Vec<u8>, numbers: &Numbers) {

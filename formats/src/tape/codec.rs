@@ -111,6 +111,7 @@ pub struct Packer {
     zstd: Option<zstd::bulk::Compressor<'static>>,
     columns: Columns,
     joined: Vec<u8>,
+    plain: Vec<u8>,
 }
 
 impl Packer {
@@ -132,17 +133,50 @@ impl Packer {
             Codec::Columns => {
                 let mut joined = std::mem::take(&mut self.joined);
                 self.columns.transpose(plain, &mut joined);
-                packed.extend_from_slice(&[0; COLUMNS_HEAD]);
-                let result = self.zstd(&joined, level, packed);
-                let lengths = [plain.len(), joined.len(), packed.len() - COLUMNS_HEAD];
                 self.joined = joined;
-                result?;
-                packed[..4].copy_from_slice(&COLUMNS_MAGIC);
-                for (field, length) in packed[4..COLUMNS_HEAD].chunks_exact_mut(4).zip(lengths) {
-                    let length = u32::try_from(length).map_err(std::io::Error::other)?;
-                    field.copy_from_slice(&length.to_le_bytes());
-                }
+                self.frame_of_columns(plain.len(), level, packed)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Replaces the content of `packed` with a chunk of columns ([`mtrc::ColumnWriter`]) compressed
+    /// as one frame. `plain_length` is the number of bytes of MTRC that they stand for.
+    ///
+    /// # Errors
+    /// When the compression library fails, or the columns do not stand for so many bytes.
+    pub fn pack_columns(
+        &mut self,
+        codec: Codec,
+        parts: [&[u8]; mtrc::COLUMNS],
+        plain_length: usize,
+        level: i32,
+        packed: &mut Vec<u8>,
+    ) -> std::io::Result<()> {
+        packed.clear();
+        mtrc::join(parts, &mut self.joined);
+        if codec == Codec::Columns {
+            return self.frame_of_columns(plain_length, level, packed);
+        }
+        let mut plain = std::mem::take(&mut self.plain);
+        let result = mtrc::restore(&self.joined, plain_length, &mut plain).map_err(invalid);
+        let result = result.and_then(|()| self.pack(codec, &plain, level, packed));
+        self.plain = plain;
+        result
+    }
+
+    /// Appends a frame of the joined columns.
+    fn frame_of_columns(&mut self, plain_length: usize, level: i32, packed: &mut Vec<u8>) -> std::io::Result<()> {
+        let joined = std::mem::take(&mut self.joined);
+        packed.extend_from_slice(&[0; COLUMNS_HEAD]);
+        let result = self.zstd(&joined, level, packed);
+        let lengths = [plain_length, joined.len(), packed.len() - COLUMNS_HEAD];
+        self.joined = joined;
+        result?;
+        packed[..4].copy_from_slice(&COLUMNS_MAGIC);
+        for (field, length) in packed[4..COLUMNS_HEAD].chunks_exact_mut(4).zip(lengths) {
+            let length = u32::try_from(length).map_err(std::io::Error::other)?;
+            field.copy_from_slice(&length.to_le_bytes());
         }
         Ok(())
     }
@@ -224,6 +258,15 @@ impl Unpacker {
 
     /// Replaces the content of `plain` with the bytes of one frame of columns.
     fn columns(&mut self, stored: &[u8], plain_length: usize, plain: &mut Vec<u8>) -> std::io::Result<()> {
+        mtrc::restore(self.joined(stored, plain_length)?, plain_length, plain).map_err(invalid)
+    }
+
+    /// Returns the joined columns of one frame of [`Codec::Columns`], for [`mtrc::Items`]. They
+    /// must stand for `plain_length` bytes, a bound that the caller has checked.
+    ///
+    /// # Errors
+    /// When the bytes are no such frame.
+    pub fn joined(&mut self, stored: &[u8], plain_length: usize) -> std::io::Result<&[u8]> {
         let (head, packed) = stored.split_first_chunk().ok_or_else(|| invalid("a frame of columns that is cut"))?;
         let head = ColumnsHead::read(head)?;
         if head.plain != plain_length || head.packed != packed.len() {
@@ -231,12 +274,12 @@ impl Unpacker {
         }
         let mut joined = std::mem::take(&mut self.joined);
         let result = self.zstd(packed, head.columns, &mut joined);
-        let result = result.and_then(|()| match joined.len() == head.columns {
-            true => mtrc::restore(&joined, plain_length, plain).map_err(invalid),
-            false => Err(invalid("columns of another length than announced")),
-        });
         self.joined = joined;
-        result
+        result?;
+        if self.joined.len() != head.columns {
+            return Err(invalid("columns of another length than announced"));
+        }
+        Ok(&self.joined)
     }
 }
 

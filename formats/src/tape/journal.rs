@@ -17,7 +17,7 @@ use super::{
     Chunk, Codec, Column, Record, Step, Writer, codec,
 };
 use crate::recording::{JOURNAL, TAPE};
-use crate::{Cursor, Format, tape_record};
+use crate::{Cursor, Format, mtrc, tape_record};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
@@ -32,6 +32,9 @@ pub const FILES: usize = 12;
 /// The kinds of the columns, in the order in which an entry adds to them.
 pub const KINDS: [u8; 6] =
     [COLUMN_ENTRIES, COLUMN_TICKS, COLUMN_SITES, COLUMN_WEIGHTS, COLUMN_UNMATCHED, COLUMN_PREVIOUS];
+/// Number of texts to which an entry adds: the columns of the trace ([`mtrc::ColumnWriter`]), then
+/// those of [`KINDS`].
+pub const PARTS: usize = mtrc::COLUMNS + KINDS.len();
 /// Maximum number of bytes of a file that are read. Writers make no file of a quarter of it.
 const LONGEST: usize = 64 << 20;
 
@@ -69,7 +72,7 @@ tape_record! {
         records: Text,
         /// The accounting at this point; empty if it is not known.
         accounts: Vec<Account>,
-        /// Number of bytes that the entry adds to the trace, and to each column of [`KINDS`].
+        /// Number of bytes that the entry adds to each of the [`PARTS`].
         added: Vec<u32>,
     }
 }
@@ -89,8 +92,14 @@ pub fn has_tape(folder: &Path) -> bool {
     folder.join(TAPE).is_file() || exists(folder)
 }
 
-/// Appends one entry: its head, and the bytes that it adds to trace and columns.
-pub fn write(entry: &mut Entry, added: [&[u8]; 7], out: &mut Vec<u8>) {
+/// Returns the parts of an entry: the columns of the trace, then those of [`KINDS`].
+pub fn parts<'a>(trace: [&'a [u8]; mtrc::COLUMNS], columns: [&'a [u8]; KINDS.len()]) -> [&'a [u8]; PARTS] {
+    let mut parts = trace.into_iter().chain(columns);
+    std::array::from_fn(|_| parts.next().unwrap_or_default())
+}
+
+/// Appends one entry: its head, and the bytes that it adds to the columns.
+pub fn write(entry: &mut Entry, added: [&[u8]; PARTS], out: &mut Vec<u8>) {
     entry.added.clear();
     entry.added.extend(added.iter().map(|bytes| bytes.len() as u32));
     let start = out.len();
@@ -118,7 +127,7 @@ fn entry(bytes: &[u8]) -> Option<(Entry, &[u8], &[u8])> {
     let entry = Entry::get(&mut cursor, "Entry").ok()?;
     let added = cursor.rest();
     let sum = entry.added.iter().fold(0u64, |sum, bytes| sum + u64::from(*bytes));
-    (entry.added.len() == KINDS.len() + 1 && sum == added.len() as u64).then_some((entry, added, rest))
+    (entry.added.len() == PARTS && sum == added.len() as u64).then_some((entry, added, rest))
 }
 
 /// A chunk that is not committed: its entries, each with the bytes that it adds.
@@ -152,10 +161,10 @@ impl Open {
     }
 
     /// Returns the chunk, to be stored uncompressed at `offset` of the trace, and its bytes there;
-    /// `None` if it is empty.
+    /// `None` if it is empty, or its columns do not stand for as many bytes as it says.
     fn chunk(&self, offset: u64) -> Option<(Chunk, Vec<u8>)> {
         let mut chunk = self.entries.last()?.0.chunk.clone();
-        let mut parts: [Vec<u8>; KINDS.len() + 1] = Default::default();
+        let mut parts: [Vec<u8>; PARTS] = Default::default();
         for (entry, added) in &self.entries {
             let mut rest = &added[..];
             for (part, length) in parts.iter_mut().zip(&entry.added) {
@@ -167,15 +176,18 @@ impl Open {
         if parts.iter().all(Vec::is_empty) {
             return None;
         }
-        let [plain, columns @ ..] = parts;
+        let (trace, columns) = parts.split_first_chunk::<{ mtrc::COLUMNS }>()?;
+        let (mut joined, mut plain) = (Vec::new(), Vec::new());
+        mtrc::join(trace.each_ref().map(Vec::as_slice), &mut joined);
+        mtrc::restore(&joined, usize::try_from(chunk.plain_length).ok()?, &mut plain).ok()?;
         (chunk.codec, chunk.stored_offset) = (Codec::Plain as u8, offset);
         (chunk.stored_length, chunk.plain_length) = (plain.len() as u64, plain.len() as u64);
         chunk.checksum = codec::checksum(&plain);
         let columns =
             KINDS.into_iter().zip(columns).filter(|(kind, plain)| *kind == COLUMN_PREVIOUS || !plain.is_empty());
-        let column = |(kind, plain): (u8, Vec<u8>)| {
+        let column = |(kind, plain): (u8, &Vec<u8>)| {
             let (codec, plain_length) = (Codec::Plain as u8, plain.len() as u32);
-            Column { kind, codec, plain_length, stored: Text(plain) }
+            Column { kind, codec, plain_length, stored: Text(plain.clone()) }
         };
         chunk.columns = columns.map(column).collect();
         Some((chunk, plain))
@@ -356,12 +368,23 @@ mod tests {
         out
     }
 
-    fn add(number: u32, entry: u32, is_whole: bool, plain: &[u8], records: &[Record], out: &mut Vec<u8>) {
-        let chunk = Chunk { number, events: u64::from(entry) + 1, ..Chunk::default() };
+    /// Adds an entry. `plain` is what it adds to the trace, after `before` bytes of earlier entries.
+    fn add(
+        number: u32,
+        entry: u32,
+        is_whole: bool,
+        (before, plain): (u64, &[u8]),
+        records: &[Record],
+        out: &mut Vec<u8>,
+    ) {
+        let plain_length = before + plain.len() as u64;
+        let chunk = Chunk { number, events: u64::from(entry) + 1, plain_length, ..Chunk::default() };
         let positions = vec![Position { slot: 1, tail: u64::from(100 * number + entry), ..Position::default() }];
         let records = Text(framed(records));
         let mut entry = Entry { chunk, number: entry, is_whole, positions, records, ..Entry::default() };
-        write(&mut entry, [plain, b"e", b"", b"", b"", b"", b""], out);
+        let trace = mtrc::Columns::of(plain);
+        let added = parts(trace.each_ref().map(Vec::as_slice), [b"e", b"", b"", b"", b"", b""]);
+        write(&mut entry, added, out);
     }
 
     fn tape(folder: &Path, records: &[Record]) -> File {
@@ -385,10 +408,10 @@ mod tests {
         let temporary = tempfile::tempdir().unwrap();
         let folder = temporary.path();
         let mut bytes = Vec::new();
-        add(2, 0, true, b"abc", &[loss(3)], &mut bytes);
-        add(2, 1, true, b"de", &[loss(4)], &mut bytes);
+        add(2, 0, true, (0, b"abc"), &[loss(3)], &mut bytes);
+        add(2, 1, true, (3, b"de"), &[loss(4)], &mut bytes);
         // An entry of an older chunk.
-        add(1, 2, true, b"old", &[], &mut bytes);
+        add(1, 2, true, (0, b"old"), &[], &mut bytes);
         std::fs::write(path(folder, 3), &bytes).unwrap();
         assert!(exists(folder) && !exists(&folder.join("x")));
         assert_eq!(positions(folder)[0].tail, 201);
@@ -415,7 +438,7 @@ mod tests {
     fn nothing_is_missing_from_a_tape_that_has_the_chunk_or_its_end() {
         let temporary = tempfile::tempdir().unwrap();
         let mut bytes = Vec::new();
-        add(1, 0, true, b"abc", &[], &mut bytes);
+        add(1, 0, true, (0, b"abc"), &[], &mut bytes);
         std::fs::write(path(temporary.path(), 0), &bytes).unwrap();
         let open = open_chunks(temporary.path());
         let end = Record::End(crate::tape::End::default());
@@ -432,9 +455,9 @@ mod tests {
     fn an_entry_that_needs_a_later_one_does_not_count_alone() {
         let temporary = tempfile::tempdir().unwrap();
         let (mut first, mut second) = (Vec::new(), Vec::new());
-        add(1, 0, true, b"a", &[], &mut first);
-        add(1, 1, false, b"b", &[], &mut first);
-        add(2, 0, true, b"c", &[], &mut second);
+        add(1, 0, true, (0, b"a"), &[], &mut first);
+        add(1, 1, false, (1, b"b"), &[], &mut first);
+        add(2, 0, true, (0, b"c"), &[], &mut second);
         std::fs::write(path(temporary.path(), 1), &first).unwrap();
         let trace = || Missing::of(None, &open_chunks(temporary.path())).unwrap().unwrap().trace;
         assert_eq!((trace(), positions(temporary.path())[0].tail), (b"a".to_vec(), 100));
@@ -445,9 +468,9 @@ mod tests {
     #[test]
     fn torn_and_damaged_entries_end_the_file() {
         let mut bytes = Vec::new();
-        add(1, 0, true, b"first", &[loss(1)], &mut bytes);
+        add(1, 0, true, (0, b"first"), &[loss(1)], &mut bytes);
         let first = bytes.len();
-        add(1, 1, true, b"second", &[], &mut bytes);
+        add(1, 1, true, (5, b"second"), &[], &mut bytes);
         let entries = |bytes: &[u8]| Open::read(bytes).map_or(0, |open| open.entries.len());
         for at in 0..=bytes.len() {
             let expected = usize::from(at >= first) + usize::from(at >= bytes.len());
@@ -467,7 +490,7 @@ mod tests {
         let hostile = Chunk { number: 1, stored_offset: u64::MAX, stored_length: u64::MAX, ..Chunk::default() };
         let tape_file = tape(temporary.path(), &[Record::Chunk(hostile)]);
         let mut bytes = Vec::new();
-        add(2, 0, true, b"abc", &[loss(1)], &mut bytes);
+        add(2, 0, true, (0, b"abc"), &[loss(1)], &mut bytes);
         for at in HEAD..bytes.len() {
             for value in [0, 1, 0x7f, 0x80, 0xff] {
                 let mut changed = bytes.clone();

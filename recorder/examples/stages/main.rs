@@ -281,10 +281,10 @@ fn measure_codecs(batches: &[Batch], nodes: &[NodeValue], level: Option<i32>) {
     recording.finish(heaptape_recorder::process::End::GONE, &mut Chunk::default, &mut |write_job| {
         chunks.extend(chunk_of(write_job))
     });
-    let plain: usize = chunks.iter().map(|chunk| chunk.plain.len()).sum();
+    let plain: u64 = chunks.iter().map(|chunk| chunk.commit.plain_length).sum();
     let columns: usize = chunks.iter().flat_map(|chunk| &chunk.columns).map(|column| column.1.len()).sum();
     let per = |bytes: usize| bytes as f64 / events as f64;
-    println!("   plain bytes: trace {:.1}, columns {:.1}", per(plain), per(columns));
+    println!("   plain bytes: trace {:.1}, columns {:.1}", per(plain as usize), per(columns));
     let codecs: Vec<(Codec, i32)> = match level {
         Some(level) if level != 0 => vec![(Codec::Zstd, level), (Codec::Columns, level)],
         _ => [-7, -5, -3, -1, 1, 2, 3]
@@ -294,25 +294,29 @@ fn measure_codecs(batches: &[Batch], nodes: &[NodeValue], level: Option<i32>) {
             .collect(),
     };
     for (codec, level) in codecs {
-        let pack = |part: &dyn Fn(&Chunk) -> Vec<&Vec<u8>>| {
+        let pack = |part: &dyn Fn(&mut tape::Packer, &Chunk, &mut Vec<u8>) -> std::io::Result<()>| {
             let (mut best, mut size, mut packed) = (f64::MAX, 0, Vec::new());
             let mut packer = tape::Packer::default();
             for _ in 0..REPEATS {
                 let begun = Instant::now();
                 size = 0;
-                for bytes in chunks.iter().flat_map(part) {
-                    packer.pack(codec, bytes, level, &mut packed).expect("packs");
+                for chunk in &chunks {
+                    part(&mut packer, chunk, &mut packed).expect("packs");
                     size += packed.len();
                 }
                 best = best.min(ns(begun));
             }
             (best, per(size))
         };
-        let (trace_ns, trace) = pack(&|chunk| vec![&chunk.plain]);
+        let (trace_ns, trace) = pack(&|packer, chunk, packed| {
+            let parts = chunk.mtrc.each_ref().map(Vec::as_slice);
+            packer.pack_columns(codec, parts, chunk.commit.plain_length as usize, level, packed)
+        });
         let mut line = format!("   {codec:?} {level:2}: trace {trace_ns:5.1} ns {trace:5.2} B");
         let (mut all_ns, mut all) = (trace_ns, trace);
         for kind in 0..5 {
-            let (column_ns, column) = pack(&|chunk| vec![&chunk.columns[kind].1]);
+            let (column_ns, column) =
+                pack(&|packer, chunk, packed| packer.pack(codec, &chunk.columns[kind].1, level, packed));
             line += &format!(", c{} {column_ns:4.1} ns {column:5.2} B", kind + 1);
             (all_ns, all) = (all_ns + column_ns, all + column);
         }

@@ -338,11 +338,17 @@ fn packed(random: &mut Random, bytes: Vec<u8>) -> Vec<u8> {
 /// A journal file with two entries.
 fn made_journal() -> Vec<u8> {
     let mut out = Vec::new();
+    let trace = mtrc::Columns::of(b"trace");
     for number in 0..2 {
         let mut records = Vec::new();
         tape::Writer::default().record(&tape::Record::Loss(tape::Loss::default()), &mut records);
         let mut entry = journal::Entry {
-            chunk: tape::Chunk { number: 1, events: 2, ..tape::Chunk::default() },
+            chunk: tape::Chunk {
+                number: 1,
+                events: 2,
+                plain_length: 5 * (1 + u64::from(number)),
+                ..tape::Chunk::default()
+            },
             number,
             is_whole: true,
             positions: vec![journal::Position::default()],
@@ -350,7 +356,8 @@ fn made_journal() -> Vec<u8> {
             accounts: vec![tape::Account::default()],
             ..journal::Entry::default()
         };
-        journal::write(&mut entry, [b"trace", b"e", b"t", b"s", b"w", b"u", b"p"], &mut out);
+        let added = journal::parts(trace.each_ref().map(Vec::as_slice), [b"e", b"t", b"s", b"w", b"u", b"p"]);
+        journal::write(&mut entry, added, &mut out);
     }
     out
 }
