@@ -12,6 +12,8 @@ use heaptape_formats::{Cursor, Format, leb128};
 const MAX_PLAIN_LENGTH: u64 = 16 << 20;
 /// Minimum length of an event in the trace: tag and index.
 const MIN_EVENT_LENGTH: usize = 2;
+/// Maximum number of events for which memory is allocated at once, before their bytes are read.
+const MAX_LIKELY_EVENTS: usize = 1 << 18;
 
 /// Properties of the recording that decoding a chunk depends on.
 #[derive(Clone, Copy, Debug)]
@@ -86,44 +88,27 @@ impl Decoder {
             Step::Record(_, tape::Record::Chunk(chunk)) => chunk,
             _ => return Err(ChunkError::Record),
         };
-        self.unpack(trace, &chunk)?;
-        let plain = &self.plain[..];
-        let (header, body) = match chunk.plain_offset {
-            0 => {
-                let header = mtrc::Header::read(plain)?;
-                (header, plain.get(header.len()..).unwrap_or_default())
+        self.check(trace, &chunk)?;
+        let codec = Codec::from_number(chunk.codec).ok_or(ChunkError::Codec(chunk.codec))?;
+        let plain_length = chunk.plain_length as usize;
+        let Decoder { unpacker, stored, plain, columns } = self;
+        let columns = Columns::new(&chunk, context, unpacker, columns, &mut decoded.missing);
+        let most_events = usize::try_from(chunk.events).unwrap_or(0).min(plain_length / MIN_EVENT_LENGTH);
+        decoded.events.reserve(most_events.min(MAX_LIKELY_EVENTS) + columns.unmatched.len());
+        let mut adder = Adder { chunk: &chunk, context, columns, before, number: before, events: &mut decoded.events };
+        if codec == Codec::Columns {
+            let mut items = mtrc::Items::new(unpacker.joined(stored, plain_length)?)?;
+            while let Some(item) = items.next()? {
+                match item {
+                    mtrc::Item::Record(numbers) => adder.add(&numbers),
+                    mtrc::Item::Other(bytes) => adder.add_bytes(bytes, bytes.starts_with(mtrc::layout::MAGIC))?,
+                }
             }
-            _ => (context.header, plain),
-        };
-        let base = chunk.plain_offset + (plain.len() - body.len()) as u64;
-        let mut columns = Columns::new(&chunk, context, &mut self.unpacker, &mut self.columns, &mut decoded.missing);
-        let mut reader = mtrc::Reader::chunk(header, body, base);
-        let events = &mut decoded.events;
-        let likely = usize::try_from(chunk.events).unwrap_or(0).min(body.len() / MIN_EVENT_LENGTH);
-        events.reserve(likely + columns.unmatched.len());
-        let mut number = before;
-        loop {
-            if !columns.unmatched.as_slice().is_empty() {
-                columns.unmatched_before(number - before, chunk.first_tick, number, events);
-            }
-            let Some(numbers) = reader.next_numbers()? else { break };
-            let Some(kind) = kind_of(numbers.tag) else { continue };
-            let mtrc::Numbers { index, address, size, thread, .. } = numbers;
-            let thread = u32::try_from(thread).unwrap_or(u32::MAX);
-            let mut event = Event { kind, entry: 0, thread, site: 0, number, index, address, size, weight: 0, tick: 0 };
-            columns.fill(&mut event);
-            if context.reports_previous && kind != Kind::Alloc && index < chunk.first_index {
-                events.extend(columns.previous(&event));
-            }
-            events.push(event);
-            number += 1;
+        } else {
+            unpacker.unpack(codec, stored, plain_length, plain)?;
+            adder.add_bytes(plain, true)?;
         }
-        columns.unmatched_before(u64::MAX, chunk.first_tick, number, events);
-        columns.finish(&mut decoded.missing);
-        if number - before != chunk.events {
-            return Err(ChunkError::Events { found: number - before, expected: chunk.events });
-        }
-        Ok(())
+        adder.finish(&mut decoded.missing)
     }
 
     /// Returns the decompressed bytes of a chunk, after checking them.
@@ -161,6 +146,68 @@ impl Decoder {
             return Err(ChunkError::Checksum);
         }
         Ok(())
+    }
+}
+
+/// Adds the records of a chunk, each with what the columns of the tape say about it, to the events.
+struct Adder<'a> {
+    chunk: &'a tape::Chunk,
+    context: &'a ChunkContext,
+    columns: Columns<'a>,
+    /// Number of the first event of the chunk, and of the next one.
+    before: u64,
+    number: u64,
+    events: &'a mut Vec<Event>,
+}
+
+impl Adder<'_> {
+    /// Adds the records of bytes of the trace. Its first bytes begin with its header, unless
+    /// `may_have_header` is false.
+    fn add_bytes(&mut self, bytes: &[u8], may_have_header: bool) -> Result<(), ChunkError> {
+        let is_first = self.chunk.plain_offset == 0 && self.number == self.before;
+        let (header, body) = match is_first && may_have_header {
+            true => {
+                let header = mtrc::Header::read(bytes)?;
+                (header, bytes.get(header.len()..).unwrap_or_default())
+            }
+            false => (self.context.header, bytes),
+        };
+        let base = self.chunk.plain_offset + (bytes.len() - body.len()) as u64;
+        let mut reader = mtrc::Reader::chunk(header, body, base);
+        while let Some(numbers) = reader.next_numbers()? {
+            self.add(&numbers);
+        }
+        Ok(())
+    }
+
+    /// Adds an event, and the unmatched ones before it.
+    #[inline(always)]
+    fn add(&mut self, numbers: &mtrc::Numbers) {
+        let Some(kind) = kind_of(numbers.tag) else { return };
+        let (columns, number) = (&mut self.columns, self.number);
+        if !columns.unmatched.as_slice().is_empty() {
+            columns.unmatched_before(number - self.before, self.chunk.first_tick, number, self.events);
+        }
+        let &mtrc::Numbers { index, address, size, thread, .. } = numbers;
+        let thread = u32::try_from(thread).unwrap_or(u32::MAX);
+        let mut event = Event { kind, entry: 0, thread, site: 0, number, index, address, size, weight: 0, tick: 0 };
+        columns.fill(&mut event);
+        if self.context.reports_previous && kind != Kind::Alloc && index < self.chunk.first_index {
+            self.events.extend(columns.previous(&event));
+        }
+        self.events.push(event);
+        self.number += 1;
+    }
+
+    /// Adds the unmatched events at the end, and compares the number of events with that of the
+    /// commit record.
+    fn finish(mut self, missing: &mut Vec<Missing>) -> Result<(), ChunkError> {
+        self.columns.unmatched_before(u64::MAX, self.chunk.first_tick, self.number, self.events);
+        self.columns.finish(missing);
+        match self.number - self.before {
+            found if found != self.chunk.events => Err(ChunkError::Events { found, expected: self.chunk.events }),
+            _ => Ok(()),
+        }
     }
 }
 
