@@ -161,7 +161,7 @@ impl Default for Options {
             sample_bytes: 0,
             ring_bytes: limits::RING_BYTES,
             slots: limits::SLOTS,
-            compression: Compression::ZSTD,
+            compression: Compression::COLUMNS,
             label: String::new(),
             children: true,
             only: Vec::new(),

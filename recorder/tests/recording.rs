@@ -173,7 +173,7 @@ fn a_trace_that_outgrows_the_plain_file_moves_into_a_compressed_one() {
             thread.event(Op::FREE, 0, address, 0);
             expected.push(('F', index, 0, 0, 20, Vec::new()));
         }
-        let (name, begun) = (if round == 0 { "trace.mtrc" } else { "trace.mtrc.zst" }, Instant::now());
+        let (name, begun) = (if round == 0 { "trace.mtrc" } else { "trace.mtrc.columns" }, Instant::now());
         while !file(name) {
             assert!(begun.elapsed() < Duration::from_secs(10), "{name} does not appear");
             std::thread::sleep(Duration::from_millis(20));
@@ -182,7 +182,9 @@ fn a_trace_that_outgrows_the_plain_file_moves_into_a_compressed_one() {
     let (_, processes) = recorder.finish();
     compare(&processes[0], &expected);
     processes[0].check_invariants();
-    assert!(processes[0].chunks.len() > 1 && processes[0].chunks.iter().all(|chunk| chunk.codec == Codec::Zstd as u8));
+    assert!(
+        processes[0].chunks.len() > 1 && processes[0].chunks.iter().all(|chunk| chunk.codec == Codec::Columns as u8)
+    );
     assert!(!file("trace.mtrc"));
 }
 

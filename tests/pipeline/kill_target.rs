@@ -177,7 +177,7 @@ fn recording_is_readable_after_sigkill_of_program_and_recorder() {
         let has_chunk = || {
             let folders = std::fs::read_dir(folder).into_iter().flatten().flatten();
             let traces =
-                folders.flat_map(|folder| ["trace.mtrc", "trace.mtrc.zst"].map(|name| folder.path().join(name)));
+                folders.flat_map(|folder| ["trace.mtrc", "trace.mtrc.columns"].map(|name| folder.path().join(name)));
             traces.into_iter().any(|trace| trace.metadata().is_ok_and(|file| file.len() > 0))
         };
         while !has_chunk() {

@@ -3,6 +3,7 @@
 
 use crate::Recording;
 use heaptape_formats::mtrc::{Record, Stream};
+use heaptape_formats::tape::Codec;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -84,12 +85,10 @@ pub fn sum(threads: &[Thread]) -> Thread {
 fn trace(recording: &Recording) -> Stream<Box<dyn Read>> {
     let traces = recording.files("trace.mtrc");
     assert_eq!(traces.len(), 1, "one process was expected: {traces:?}");
+    let codecs = [Codec::Columns, Codec::Zstd, Codec::Plain];
+    let codec = codecs.into_iter().find(|codec| traces[0].to_string_lossy().ends_with(codec.suffix()));
     let file = File::open(&traces[0]).expect("the trace");
-    let bytes: Box<dyn Read> = match traces[0].extension().and_then(|text| text.to_str()) {
-        Some("zst") => Box::new(zstd::Decoder::new(file).expect("a zstd stream")),
-        _ => Box::new(file),
-    };
-    Stream::new(bytes).expect("an MTRC header")
+    Stream::new(codec.unwrap_or_default().reader(file).expect("a reader")).expect("an MTRC header")
 }
 
 /// Returns the counts of each thread from `trace.mtrc`, for a recording of one process. Asserts

@@ -11,7 +11,6 @@ use heaptape_formats::tape::{
 };
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::Read;
 use std::path::Path;
 use std::process::Command;
 
@@ -98,11 +97,11 @@ fn columns(process_folder: &Path) -> (Vec<u64>, Vec<u32>, bool) {
 pub fn events(process_folder: &Path) -> Vec<PlainEvent> {
     let (ticks, sites, free_sites) = columns(process_folder);
     let (mut ticks, mut sites) = (ticks.into_iter(), sites.into_iter());
-    let packed = process_folder.join("trace.mtrc.zst");
-    let trace: Box<dyn Read> = match File::open(&packed) {
-        Ok(file) => Box::new(zstd::Decoder::new(file).expect("zstd")),
-        Err(_) => Box::new(File::open(process_folder.join("trace.mtrc")).expect("the trace")),
+    let opened = |codec: Codec| {
+        let file = File::open(process_folder.join(format!("trace.mtrc{}", codec.suffix()))).ok()?;
+        Some(codec.reader(file).expect("a reader"))
     };
+    let trace = [Codec::Columns, Codec::Zstd, Codec::Plain].into_iter().find_map(opened).expect("the trace");
     let mut stream = Stream::new(trace).expect("a trace");
     let mut events = Vec::new();
     while let Some(record) = stream.next().expect("a record") {

@@ -74,9 +74,9 @@ pub struct Args {
     /// Size of the ring of each thread, a power of two; by default that of the first thread is 2MiB
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = ring)]
     ring: u64,
-    /// Compression of the files: plain, lz4, zstd, or zstd with a level (zstd:3); columns takes
-    /// half the space and less time, and `heaptape export --to mtrc` makes mpatrol's trace of it
-    #[arg(long, value_name = "CODEC", default_value_t = Compression::ZSTD)]
+    /// Compression of a trace above 1 MiB: columns, which takes the least space and time; or
+    /// mpatrol's MTRC as plain, lz4, zstd, or zstd with a level (zstd:3)
+    #[arg(long, value_name = "CODEC", default_value_t = Compression::COLUMNS)]
     compress: Compression,
     /// Label to store in the recording
     #[arg(long, value_name = "TEXT", default_value = "")]
