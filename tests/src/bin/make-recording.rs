@@ -190,7 +190,7 @@ impl Maker {
     fn cut(&mut self) -> io::Result<()> {
         let chunk = std::mem::take(&mut self.chunk);
         let mut stored = Vec::new();
-        Codec::Zstd.pack(&chunk.plain, 1, &mut stored)?;
+        Codec::Columns.pack(&chunk.plain, 1, &mut stored)?;
         self.trace.write_all(&stored)?;
         self.number += 1;
         let mut columns = Vec::new();
@@ -204,7 +204,7 @@ impl Maker {
         }
         let record = tape::Chunk {
             number: self.number,
-            codec: Codec::Zstd as u8,
+            codec: Codec::Columns as u8,
             stored_offset: self.stored,
             stored_length: stored.len() as u64,
             plain_offset: self.plain,
@@ -275,7 +275,7 @@ fn make(events: u64, folder: &Path, most_live: usize) -> io::Result<()> {
         rows: vec![Row::default(); SITES as usize + 1],
         profile: Builder::new(layout::BOUNDS, Bins::new(layout::BINS)),
         epoch: 0,
-        trace: BufWriter::new(File::create(process_folder.join(format!("{TRACE}{}", Codec::Zstd.suffix())))?),
+        trace: BufWriter::new(File::create(process_folder.join(format!("{TRACE}{}", Codec::Columns.suffix())))?),
         tape,
         mtrc: mtrc::Writer::new(mtrc::Options::default()),
         records: tape::Writer::default(),
@@ -332,7 +332,7 @@ fn make(events: u64, folder: &Path, most_live: usize) -> io::Result<()> {
     maker.record(&Record::End(tape::End { tick, unix_ns, reason, status: 0 }))?;
     let (mut end, mut stored) = (Vec::new(), Vec::new());
     maker.mtrc.end(&mut end);
-    Codec::Zstd.pack(&end, 1, &mut stored)?;
+    Codec::Columns.pack(&end, 1, &mut stored)?;
     maker.trace.write_all(&stored)?;
     maker.trace.flush()?;
     maker.tape.flush()?;
