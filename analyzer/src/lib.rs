@@ -61,6 +61,7 @@ mod replay;
 mod saved_names;
 mod short_name;
 mod similar;
+mod sort;
 pub mod stack_ids;
 mod stacks;
 mod sums;

@@ -6,6 +6,7 @@ use crate::export::Impossible;
 use crate::export::{self, Error, Measure, Options, Source};
 use crate::load::{self, Process, Recording, bare};
 use crate::processes::ProcessFilter;
+use crate::sort::SortRows;
 use crate::unpack::{self, OpenedFile};
 use heaptape_formats::gmon::{self, Gmon, Hints};
 use heaptape_formats::mptl::Profile;
@@ -90,7 +91,7 @@ impl RecordingInput {
         let mut processes: Vec<&Process> =
             self.source()?.processes.iter().copied().filter(|process| process.has_events()).collect();
         // The sort is stable: of equal processes the first one is used.
-        processes.sort_by_key(|process| std::cmp::Reverse(process.tape.events));
+        processes.sort_rows_by_key(|process| std::cmp::Reverse(process.tape.events));
         let mut processes = processes.into_iter();
         let first = processes.next().ok_or(Impossible::NoEvents("this"))?;
         Ok((first, processes.map(|process| process.about.folder.clone()).collect()))

@@ -7,6 +7,7 @@
 //! block that is allocated and freed. So the views of retained memory, allocations and
 //! deallocations show correct sums.
 
+use crate::sort::SortRows;
 use super::memory_tracks::{self, MemoryTrack};
 use super::tree::{Identity, Tree};
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure};
@@ -243,7 +244,7 @@ fn allocations(source: &mut Source<'_>, process: &Process) -> Vec<Sum> {
             Sum { site, allocated: time(allocated), freed, bytes }
         })
         .collect();
-    sums.sort_by(|a, b| a.allocated.total_cmp(&b.allocated).then(a.site.cmp(&b.site)).then(a.bytes.cmp(&b.bytes)));
+    sums.sort_rows_by(|a, b| a.allocated.total_cmp(&b.allocated).then(a.site.cmp(&b.site)).then(a.bytes.cmp(&b.bytes)));
     sums
 }
 
@@ -274,7 +275,7 @@ fn steps(sums: &[Sum]) -> Vec<Step> {
         }
     }
     // The sort is stable: at equal times, the allocation of a sum comes before its free.
-    steps.sort_by(|a, b| a.time.total_cmp(&b.time));
+    steps.sort_rows_by(|a, b| a.time.total_cmp(&b.time));
     steps
 }
 

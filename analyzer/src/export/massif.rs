@@ -1,6 +1,7 @@
 //! Massif output for `ms_print`: live bytes at a hundred points in time of the run, with stacks at
 //! ten of these, at the peak and at the end.
 
+use crate::sort::SortRows;
 use super::dhat::frame_text;
 use super::{Error, Exporter, Needs, Out, Shape, Source, Totals, verify};
 use crate::event::{Event, Position, Span};
@@ -248,7 +249,7 @@ fn tree(process: &Process, symbols: &mut Symbolizer, sites: &[(u32, u64)], live:
 fn list(branch: &FrameBytes, text: &str, depth: usize, least: u64, nodes: &mut Vec<Node>) {
     let mut large: Vec<(&String, &FrameBytes)> =
         branch.callers.iter().filter(|(_, caller)| caller.bytes >= least).collect();
-    large.sort_by_key(|(_, caller)| std::cmp::Reverse(caller.bytes));
+    large.sort_rows_by_key(|(_, caller)| std::cmp::Reverse(caller.bytes));
     let small = branch.callers.len() - large.len();
     let children = (large.len() + usize::from(small > 0)) as u32;
     nodes.push(Node { children, depth, bytes: branch.bytes, text: text.to_string() });

@@ -1,6 +1,7 @@
 //! pprof profiles, compressed: what was allocated and what is in use, in blocks and bytes, by stack
 //! and thread.
 
+use crate::sort::SortRows;
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure};
 use crate::load::Process;
 use crate::stacks::Stacks;
@@ -184,7 +185,7 @@ impl Profile {
     fn end(&mut self, exe: &str) {
         let exe = self.text(exe);
         let mut mappings: Vec<Mapping> = self.mappings.values().copied().collect();
-        mappings.sort_by_key(|mapping| (mapping.file != exe, mapping.id));
+        mappings.sort_rows_by_key(|mapping| (mapping.file != exe, mapping.id));
         for mapping in mappings {
             self.put(&Record::Mapping(mapping));
         }

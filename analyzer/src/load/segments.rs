@@ -3,6 +3,7 @@
 //! boot, process ID and start; that of a program begins with a first segment.
 
 use super::{Events, Process};
+use crate::sort::SortRows;
 use heaptape_formats::recording::{Exit, Kept, STREAM};
 use heaptape_formats::tape::{SEGMENT_ANEW, SEGMENT_CARRIED, SEGMENT_FIRST, SEGMENT_SUMS, SEGMENT_UNKNOWN};
 use std::collections::HashSet;
@@ -201,7 +202,7 @@ pub(super) fn chains(all: &[Vec<Process>]) -> Chains {
             located.push(Located { identity, ticks, index });
         }
     }
-    located.sort_by(|one, other| (&one.identity, one.ticks).cmp(&(&other.identity, other.ticks)));
+    located.sort_rows_by(|one, other| (&one.identity, one.ticks).cmp(&(&other.identity, other.ticks)));
     let of = |index: Index| &all[index.recording][index.process];
     let mut last: Option<&Located> = None;
     for one in &located {

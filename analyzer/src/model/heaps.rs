@@ -4,6 +4,7 @@
 
 use super::memory_use::{Bill, LiveBlock, Ranges};
 use super::size_class::Allocator;
+use crate::sort::SortRows;
 use heaptape_formats::tape::{MAPPING_ANONYMOUS, MAPPING_BRK};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -100,7 +101,7 @@ impl Heaps {
             Heap { kind, address, bill }
         });
         let mut heaps: Vec<Heap> = heaps.filter(|heap| heap.bill.sum() > heap.bill.never_block).collect();
-        heaps.sort_by_key(|heap| (std::cmp::Reverse(heap.bill.sum()), heap.address));
+        heaps.sort_rows_by_key(|heap| (std::cmp::Reverse(heap.bill.sum()), heap.address));
         heaps
     }
 }

@@ -11,6 +11,7 @@ use crate::model::live_set::{Block, LiveSet};
 use crate::model::resident::{Bill, LiveBlock, Ranges, Resident, divide};
 use crate::model::size_class::Allocator;
 use crate::report::Unanswerable;
+use crate::sort::SortRows;
 use heaptape_formats::tape::{Entry, PageRun, Residency};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -207,7 +208,7 @@ impl<'a> OverTime<'a> {
     pub(crate) fn new(process: &'a Process, most: usize) -> OverTime<'a> {
         let mut all: Vec<&PageSnapshot> =
             process.tape.snapshots.iter().filter(|snapshot| snapshot.sums.method != 0).collect();
-        all.sort_by_key(|snapshot| snapshot.sums.tick);
+        all.sort_rows_by_key(|snapshot| snapshot.sums.tick);
         if !knows_blocks(process) || most == 0 {
             all.clear();
         }

@@ -6,6 +6,7 @@ use super::query::{Query, Report, print_reports};
 use super::{Error, Outcome};
 use crate::report::Unanswerable;
 use crate::similar::hint;
+use crate::sort::SortRows;
 use crate::text::{Screen, Style, bytes, clean, count, counted, percent};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
@@ -142,7 +143,7 @@ pub fn run(query: &Query, name: &str, which: Neighbors, out: &mut dyn Write, sty
         let functions = for_each_stack(process, &sums, symbols, |stack| calls.add(stack, which));
         let mut found = search.find(&functions, name);
         let bytes = |index: &usize| calls.total.get(index).map_or(0, |total| total.bytes);
-        found.sort_by_key(|index| (Reverse(bytes(index)), *index));
+        found.sort_rows_by_key(|index| (Reverse(bytes(index)), *index));
         let more_functions = found.len().saturating_sub(LISTED) as u64;
         let listed = found.into_iter().take(LISTED).map(|index| report(&functions, &calls, index, which));
         Ok((
@@ -164,7 +165,7 @@ fn report(functions: &Functions, calls: &Calls, index: usize, which: Neighbors) 
         Row { function, amounts: *amounts, label: neighbor.map_or_else(|| end.into(), |function| function.label()) }
     };
     let mut rows: Vec<Row> = calls.neighbors.get(&index).into_iter().flatten().map(row).collect();
-    rows.sort_by(|a, b| b.amounts.bytes.cmp(&a.amounts.bytes).then_with(|| a.function.cmp(&b.function)));
+    rows.sort_rows_by(|a, b| b.amounts.bytes.cmp(&a.amounts.bytes).then_with(|| a.function.cmp(&b.function)));
     let (callers, callees) = match which {
         Neighbors::Callers => (Some(rows), None),
         Neighbors::Callees => (None, Some(rows)),

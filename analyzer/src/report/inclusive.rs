@@ -3,6 +3,7 @@
 use super::functions::{Amounts, SummedFunctions, allocations, function_sums};
 use super::query::{Query, Report, print_reports};
 use super::{Error, Outcome};
+use crate::sort::SortRows;
 use crate::text::{Screen, Style, bytes, count, percent};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -35,7 +36,7 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
         let sums = allocations(query, process, symbols, progress)?;
         let SummedFunctions { functions, sums: of_functions, all } = function_sums(process, &sums, symbols);
         let mut rows: Vec<_> = functions.all.iter().zip(of_functions).filter(|(_, sums)| sums.is_program).collect();
-        rows.sort_by_key(|(function, sums)| {
+        rows.sort_rows_by_key(|(function, sums)| {
             (Reverse(sums.total.bytes), Reverse(sums.own.bytes), function.title.clone())
         });
         let functions = rows.into_iter().take(query.top).map(|(function, sums)| Row {

@@ -13,6 +13,7 @@ mod suppressed;
 mod text;
 mod totals;
 
+use crate::sort::SortRows;
 pub(crate) use candidates::{Candidates, axis};
 use judged::sum_by_function;
 pub(crate) use judged::{JudgedLeak, judge_leaks};
@@ -111,7 +112,7 @@ fn mapped_leaks(query: &Query, processes: &[&Process], symbols: &mut Symbolizer)
         let rows = mapped::rows(query, process, symbols, own);
         found.extend(rows.into_iter().map(|row| OfProcess { process: process.about.pid, row }));
     }
-    found.sort_by_key(|leak| std::cmp::Reverse((leak.row.bytes, leak.row.reserved_bytes)));
+    found.sort_rows_by_key(|leak| std::cmp::Reverse((leak.row.bytes, leak.row.reserved_bytes)));
     found
 }
 
@@ -276,9 +277,9 @@ pub(super) fn find_in<'a>(
         describe(&candidates, query, options, symbols, &mut found);
         found.missing.push((process, missing));
     }
-    found.leaks.sort_by_key(Leak::order);
-    found.freed_at_exit.sort_by_key(Leak::order);
-    found.crossed.sort_by_key(CrossedBlocks::order);
+    found.leaks.sort_rows_by_key(Leak::order);
+    found.freed_at_exit.sort_rows_by_key(Leak::order);
+    found.crossed.sort_rows_by_key(CrossedBlocks::order);
     for leak in found.leaks.iter().filter(|leak| leak.kept.is_none()) {
         found.total.bytes = found.total.bytes.saturating_add(leak.bytes);
         found.total.blocks += leak.blocks;

@@ -3,6 +3,7 @@
 
 use super::query::{Query, SiteDescription, SiteGroup, group_sites};
 use crate::load::Process;
+use crate::sort::SortRows;
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, bytes, count};
 use heaptape_formats::tape::{
@@ -194,7 +195,7 @@ pub(super) fn rows(
         MappedRow { bytes: all.saturating_sub(reserved_bytes), reserved_bytes, ranges, file, function, site }
     };
     let mut rows: Vec<MappedRow> = groups.iter().map(row).collect();
-    rows.sort_by_key(|row| std::cmp::Reverse((row.bytes, row.reserved_bytes)));
+    rows.sort_rows_by_key(|row| std::cmp::Reverse((row.bytes, row.reserved_bytes)));
     rows
 }
 

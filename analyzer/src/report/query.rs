@@ -15,6 +15,7 @@ use crate::processes::{ProcessFilter, folded_line};
 use crate::progress::Progress;
 use crate::replay::{self, replay, replay_from};
 use crate::report::Unanswerable;
+use crate::sort::SortRows;
 use crate::sums::{Models, Sums, sums_of_replay};
 use crate::symbols::{Detail, Origin, Symbolizer};
 use crate::text::{Screen, Style, clean, duration};
@@ -179,8 +180,8 @@ impl ProcessHeader {
     }
 }
 
-/// A report on one process.
-pub(super) trait Report: Serialize {
+/// A report on one process. It is also serialized.
+pub(super) trait Report {
     /// Prints the report as text.
     fn print(&self, screen: &mut Screen) -> io::Result<()>;
 
@@ -204,14 +205,14 @@ struct Reports<'a, A> {
     processes: Vec<ProcessReport<'a, A>>,
 }
 
-/// Computes the report on each selected process with `answer` and prints all of them.
+/// Computes the report on each selected process with `report` and prints all of them.
 /// `needs_events` is true when a profile alone does not suffice.
 ///
 /// # Errors
-/// Returns the error of `answer`, and [`Error::Unanswerable`] when no selected process has the
+/// Returns the error of `report`, and [`Error::Unanswerable`] when no selected process has the
 /// events that the report needs. Other errors are those of opening the recordings and of writing to
 /// `out`.
-pub(super) fn print_reports<A: Report>(
+pub(super) fn print_reports<A: Report + Serialize>(
     query: &Query,
     out: &mut dyn Write,
     style: Style,
@@ -220,81 +221,126 @@ pub(super) fn print_reports<A: Report>(
 ) -> Result<Outcome, Error> {
     let recordings = query.open()?;
     let mut symbols = query.symbolizer();
-    let processes = query.processes(&recordings, &mut symbols)?;
-    if (needs_events || !query.is_all()) && !processes.iter().any(|process| process.has_events()) {
-        return Err(FilterError::NeedsEvents.into());
-    }
-    let note = query.processes.note(&processes);
-    let (processes, folded) = match query.json {
-        true => (processes, Vec::new()),
-        false => query.processes.fold(processes),
-    };
+    let selected = Selected::new(query, &recordings, &mut symbols, needs_events)?;
     let progress = Progress::new("reading events");
-    let mut reports = Vec::new();
-    for process in processes {
-        let (report, mut missing) = report(process, &mut symbols, &progress)?;
-        for found in &process.missing {
-            if !missing.contains(found) {
-                missing.push(found.clone());
-            }
-        }
-        reports.push((process, report, missing));
+    let (mut reports, mut missing) = (Vec::new(), Vec::new());
+    for process in &selected.processes {
+        let (report, mut found) = report(process, &mut symbols, &progress)?;
+        add_missing(&mut found, &process.missing);
+        reports.push(report);
+        missing.push(found);
     }
     drop(progress);
-    let incomplete = reports.iter().filter(|(_, _, missing)| !missing.is_empty()).count();
-    let incomplete = incomplete + folded.iter().filter(|process| !process.missing.is_empty()).count();
-    let incomplete = incomplete + recordings.iter().map(|recording| recording.missing.len()).sum::<usize>();
+    let outcome = selected.outcome(&missing);
     if query.json {
-        let processes = reports
-            .iter()
-            .map(|(process, report, missing)| ProcessReport { header: ProcessHeader::of(process, missing), report })
-            .collect();
+        let headers = selected.processes.iter().zip(&missing).map(|(process, found)| ProcessHeader::of(process, found));
+        let processes = headers.zip(&reports).map(|(header, report)| ProcessReport { header, report }).collect();
         json::print(out, &Reports { processes })?;
-        return Ok(Outcome::of(incomplete));
+        return Ok(outcome);
     }
-    let mut screen = Screen::new(out, style);
-    let several = reports.len() > 1;
-    let (mut printed, mut empty) = (0, Vec::new());
-    for (process, report, missing) in &reports {
-        if let Some(why) = report.lacks().filter(|_| several) {
-            empty.push((process.name(), why));
-            print_missing(&mut screen, &format!("{}: ", process.about.folder), missing)?;
-            continue;
+    let reports: Vec<&dyn Report> = reports.iter().map(|report| report as &dyn Report).collect();
+    selected.print(query, &mut Screen::new(out, style), &reports, &missing)?;
+    Ok(outcome)
+}
+
+/// Adds what is missing from a process to what its report lacks.
+fn add_missing(missing: &mut Vec<Missing>, of_process: &[Missing]) {
+    for found in of_process {
+        if !missing.contains(found) {
+            missing.push(found.clone());
         }
-        if several {
-            if printed > 0 {
-                screen.blank()?;
+    }
+}
+
+/// What a report is about. Nothing here depends on the kind of report, so that it is compiled once.
+struct Selected<'a> {
+    recordings: &'a [Recording],
+    /// Processes with a report each.
+    processes: Vec<&'a Process>,
+    /// Processes that are only counted, in text.
+    folded: Vec<&'a Process>,
+    /// Sentence about the selection.
+    note: Option<String>,
+}
+
+impl<'a> Selected<'a> {
+    fn new(
+        query: &Query,
+        recordings: &'a [Recording],
+        symbols: &mut Symbolizer,
+        needs_events: bool,
+    ) -> Result<Self, Error> {
+        let processes = query.processes(recordings, symbols)?;
+        if (needs_events || !query.is_all()) && !processes.iter().any(|process| process.has_events()) {
+            return Err(FilterError::NeedsEvents.into());
+        }
+        let note = query.processes.note(&processes);
+        let (processes, folded) = match query.json {
+            true => (processes, Vec::new()),
+            false => query.processes.fold(processes),
+        };
+        Ok(Selected { recordings, processes, folded, note })
+    }
+
+    /// Returns how many of the processes and recordings are incomplete. `missing` is what is missing
+    /// from the report on each process.
+    fn outcome(&self, missing: &[Vec<Missing>]) -> Outcome {
+        let reports = missing.iter().filter(|missing| !missing.is_empty()).count();
+        let folded = self.folded.iter().filter(|process| !process.missing.is_empty()).count();
+        Outcome::of(reports + folded + self.recordings.iter().map(|recording| recording.missing.len()).sum::<usize>())
+    }
+
+    /// Prints the reports on the processes as text.
+    fn print(
+        &self,
+        query: &Query,
+        screen: &mut Screen,
+        reports: &[&dyn Report],
+        missing: &[Vec<Missing>],
+    ) -> Result<(), Error> {
+        let several = reports.len() > 1;
+        let (mut printed, mut empty) = (0, Vec::new());
+        for ((process, report), missing) in self.processes.iter().zip(reports).zip(missing) {
+            if let Some(why) = report.lacks().filter(|_| several) {
+                empty.push((process.name(), why));
+                print_missing(screen, &format!("{}: ", process.about.folder), missing)?;
+                continue;
             }
-            printed += 1;
-            screen.heading(&format!("{} (pid {})", process.name(), process.about.pid))?;
+            if several {
+                if printed > 0 {
+                    screen.blank()?;
+                }
+                printed += 1;
+                screen.heading(&format!("{} (pid {})", process.name(), process.about.pid))?;
+            }
+            report.print(screen)?;
+            if !query.mappings.has_blocks() {
+                print_unseen(screen, &[process])?;
+            }
+            print_state(screen, "", process)?;
+            print_missing(screen, "", missing)?;
         }
-        report.print(&mut screen)?;
-        if !query.mappings.has_blocks() {
-            print_unseen(&mut screen, &[process])?;
+        if let Some((_, why)) = empty.first() {
+            screen.blank()?;
+            let plural = if empty.len() == 1 { "" } else { "es" };
+            let names = counted_names(empty.iter().map(|(name, _)| name.clone()));
+            screen.line(&format!("{} process{plural} {why}: {names}", empty.len()))?;
         }
-        print_state(&mut screen, "", process)?;
-        print_missing(&mut screen, "", missing)?;
-    }
-    if let Some((_, why)) = empty.first() {
-        screen.blank()?;
-        let plural = if empty.len() == 1 { "" } else { "es" };
-        let names = counted_names(empty.iter().map(|(name, _)| name.clone()));
-        screen.line(&format!("{} process{plural} {why}: {names}", empty.len()))?;
-    }
-    if !folded.is_empty() {
-        screen.blank()?;
-        screen.line(&folded_line(&folded))?;
-        for process in &folded {
-            print_missing(&mut screen, &format!("{}: ", process.about.folder), &process.missing)?;
+        if !self.folded.is_empty() {
+            screen.blank()?;
+            screen.line(&folded_line(&self.folded))?;
+            for process in &self.folded {
+                print_missing(screen, &format!("{}: ", process.about.folder), &process.missing)?;
+            }
         }
+        if let Some(note) = &self.note {
+            screen.line(note)?;
+        }
+        for recording in self.recordings {
+            print_missing(screen, "", &recording.missing)?;
+        }
+        Ok(())
     }
-    if let Some(note) = note {
-        screen.line(&note)?;
-    }
-    for recording in &recordings {
-        print_missing(&mut screen, "", &recording.missing)?;
-    }
-    Ok(Outcome::of(incomplete))
 }
 
 /// Returns names with the number of each, most frequent first.
@@ -304,7 +350,7 @@ fn counted_names(names: impl Iterator<Item = String>) -> String {
     let mut counts: FxHashMap<String, usize> = FxHashMap::default();
     names.for_each(|name| *counts.entry(name).or_default() += 1);
     let mut counts: Vec<(String, usize)> = counts.into_iter().collect();
-    counts.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    counts.sort_rows_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     let rest = counts.len().saturating_sub(MAX_NAMES);
     let shown = counts.into_iter().take(MAX_NAMES).map(|(name, count)| match count {
         1 => clean(&name).to_string(),
@@ -378,7 +424,7 @@ pub(super) fn group_sites<const N: usize>(
             *max = value.max(*max);
         }
     }
-    groups.sort_by(|a, b| b.values[0].cmp(&a.values[0]).then_with(|| a.site.cmp(&b.site)));
+    groups.sort_rows_by(|a, b| b.values[0].cmp(&a.values[0]).then_with(|| a.site.cmp(&b.site)));
     groups
 }
 

@@ -4,6 +4,7 @@ use super::query::{Query, Report, print_reports};
 use super::{Error, Outcome};
 use crate::charts;
 use crate::model::sizes::{self, Sizes};
+use crate::sort::SortRows;
 use crate::text::{Screen, Style, bytes, count, percent};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -50,7 +51,7 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
             .filter(|(_, row)| row.allocs > 0)
             .map(|(size, counted)| row(counted, (size, size)))
             .collect();
-        common.sort_by_key(|row| (std::cmp::Reverse(row.allocs), row.from));
+        common.sort_rows_by_key(|row| (std::cmp::Reverse(row.allocs), row.from));
         common.truncate(query.top);
         let sum = |of: fn(&Row) -> u64| classes.iter().fold(0u64, |sum, row| sum.saturating_add(of(row)));
         let (allocs, bytes, rounding_bytes) = (sum(|r| r.allocs), sum(|r| r.bytes), sum(|r| r.rounding_bytes));

@@ -5,6 +5,7 @@ use super::functions::{Amounts, Functions, Stack, allocations, for_each_stack};
 use super::query::{Query, Report, print_reports};
 use super::{Error, Outcome};
 use crate::load::Process;
+use crate::sort::SortRows;
 use crate::text::{Screen, Style, bytes, count, counted, percent};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
@@ -103,7 +104,7 @@ pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) 
         let functions = for_each_stack(process, &sums, symbols, |stack| lines.add(stack));
         let mut found = search.find(&functions, &options.function);
         let bytes = |index: &usize| lines.total.get(index).map_or(0, |total| total.bytes);
-        found.sort_by_key(|index| (Reverse(bytes(index)), *index));
+        found.sort_rows_by_key(|index| (Reverse(bytes(index)), *index));
         let more_functions = found.len().saturating_sub(LISTED) as u64;
         let listed = found.into_iter().take(LISTED);
         let listed = listed.map(|index| source_of(process, query, options, &functions, &lines, index)).collect();

@@ -12,6 +12,7 @@ use crate::annotations::{self, NamedSums};
 use crate::load::{MappingSums, Process, Recording};
 use crate::missing;
 use crate::progress::Progress;
+use crate::sort::SortRows;
 use crate::sums::{Sums, sums, sums_of_new_process};
 use crate::symbols::{Detail, Symbolizer};
 use crate::text::{Screen, Style};
@@ -265,8 +266,8 @@ impl Summary {
                 let rows = mapped::returned(query, process, &mut symbols, 0..u64::MAX);
                 self.returned.extend(rows.into_iter().map(|row| OfProcess { process: pid, row }));
             }
-            self.mapped.sort_by_key(|one| std::cmp::Reverse((one.row.bytes, one.row.reserved_bytes)));
-            self.returned.sort_by_key(|one| std::cmp::Reverse(one.row.bytes));
+            self.mapped.sort_rows_by_key(|one| std::cmp::Reverse((one.row.bytes, one.row.reserved_bytes)));
+            self.returned.sort_rows_by_key(|one| std::cmp::Reverse(one.row.bytes));
         }
         if !query.mappings.has_blocks() {
             self.top = Rankings::default();
@@ -380,7 +381,7 @@ fn ranking(processes: &[(&Process, &Sums)], symbols: &mut Symbolizer, weigh: Wei
         rows.select_nth_unstable_by_key(MAX_QUICK_SITES, |row| std::cmp::Reverse(row.0));
         rows.truncate(MAX_QUICK_SITES);
     }
-    rows.sort_by_key(|&(rank, number, row)| (std::cmp::Reverse(rank), number, row.site));
+    rows.sort_rows_by_key(|&(rank, number, row)| (std::cmp::Reverse(rank), number, row.site));
     let mut groups: Vec<Group> = Vec::new();
     let mut known: FxHashMap<Vec<String>, usize> = FxHashMap::default();
     for (rank, number, row) in rows {
@@ -403,7 +404,7 @@ fn ranking(processes: &[(&Process, &Sums)], symbols: &mut Symbolizer, weigh: Wei
         group.bytes = group.bytes.saturating_add(bytes);
         group.rank = group.rank.saturating_add(rank);
     }
-    groups.sort_by_key(|group| std::cmp::Reverse(group.rank));
+    groups.sort_rows_by_key(|group| std::cmp::Reverse(group.rank));
     groups
         .into_iter()
         .take(MAX_ROWS)

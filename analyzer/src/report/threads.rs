@@ -4,6 +4,7 @@ use super::query::{PointInTime, Query, Report, print_reports};
 use super::{Error, Outcome};
 use crate::load::Accounting;
 use crate::model::threads::Threads;
+use crate::sort::SortRows;
 use crate::text::{Screen, Style, bytes, count};
 use heaptape_formats::tape::Totals;
 use serde::Serialize;
@@ -70,7 +71,7 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
                 }
             })
             .collect();
-        threads.sort_by_key(|row| (std::cmp::Reverse(row.bytes), row.number));
+        threads.sort_rows_by_key(|row| (std::cmp::Reverse(row.bytes), row.number));
         if !query.json {
             threads.truncate(query.top);
         }

@@ -15,6 +15,7 @@ use super::{Error, Query};
 use crate::model::verdict::Verdict;
 use crate::progress::Progress;
 use crate::report::Unanswerable;
+use crate::sort::SortRows;
 use crate::sums::sums;
 use crate::symbols::Symbolizer;
 use crate::text::{self, Screen, Style, counted};
@@ -287,7 +288,7 @@ fn changed_sites(found: &diff::Comparison, threshold: &Expression, value: f64) -
     let sign = if threshold.metric != "diff.sites" && value < 0.0 { -1.0 } else { 1.0 };
     let grew = |change: &&diff::Change| threshold.metric == "diff.sites" || delta(change) * sign > 0.0;
     let mut worst: Vec<&diff::Change> = found.changes.iter().filter(grew).collect();
-    worst.sort_by(|x, y| (delta(y) * sign).total_cmp(&(delta(x) * sign)));
+    worst.sort_rows_by(|x, y| (delta(y) * sign).total_cmp(&(delta(x) * sign)));
     let culprits = worst.into_iter().take(MAX_CULPRITS).map(|change| Culprit {
         text: diff::change_line(change),
         kind: change.status.into(),
@@ -357,7 +358,7 @@ pub fn print(results: &ThresholdResults, as_json: bool, out: &mut dyn Write, sty
     }
     // Failed conditions come before those that passed and before what is missing.
     if lines.len() > MAX_LINES {
-        lines.sort_by_key(|(failed, _)| !failed);
+        lines.sort_rows_by_key(|(failed, _)| !failed);
         let more = lines.len() - (MAX_LINES - 1);
         lines.truncate(MAX_LINES - 1);
         lines.push((false, format!("… {} more", counted(more as u64, "line"))));

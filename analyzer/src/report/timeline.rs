@@ -13,6 +13,7 @@ use crate::load::Process;
 use crate::load::tape::PageSnapshot;
 use crate::model::timeline::{ByGroup, Timeline};
 use crate::report::Unanswerable;
+use crate::sort::SortRows;
 use crate::stacks::Stacks;
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, Style, bytes, clean, count, duration};
@@ -180,7 +181,7 @@ fn residents(process: &Process, span: Span, points: &[Point]) -> Vec<Resident> {
             });
         }
     }
-    found.sort_by_key(|one| one.tick);
+    found.sort_rows_by_key(|one| one.tick);
     found
 }
 
@@ -243,7 +244,7 @@ pub fn run(query: &Query, slices: usize, divides: bool, out: &mut dyn Write, sty
             Group { name, most_bytes, live_bytes }
         });
         let mut groups: Vec<Group> = all.filter(|group| group.most_bytes > 0).collect();
-        groups.sort_by(|a, b| b.most_bytes.cmp(&a.most_bytes).then_with(|| a.name.cmp(&b.name)));
+        groups.sort_rows_by(|a, b| b.most_bytes.cmp(&a.most_bytes).then_with(|| a.name.cmp(&b.name)));
         groups.truncate(if query.top > 0 { query.top } else { DEFAULT_GROUPS });
         let when = |slice: usize| match by_event {
             true => PointInTime { time_ns: None, event: Some(model.start_of(slice)) },

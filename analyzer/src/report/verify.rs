@@ -14,6 +14,7 @@ use crate::model::totals::Totals;
 use crate::progress::Progress;
 use crate::replay::replay;
 use crate::report::Unanswerable;
+use crate::sort::SortRows;
 use crate::text::{Screen, Style, count};
 use crate::unpack;
 use heaptape_formats::mptl::Profile;
@@ -200,7 +201,7 @@ fn print_accounting(
         }
     }
     let mut accounts: Vec<&tape::Account> = accounting.threads.iter().collect();
-    accounts.sort_by_key(|account| std::cmp::Reverse(account.emitted));
+    accounts.sort_rows_by_key(|account| std::cmp::Reverse(account.emitted));
     let row = |account: &tape::Account| {
         let tape::Account { thread, emitted, recorded, lost, sampled_out } = account;
         let name = process.tape.threads.get(thread).map(|thread| thread.name.lossy().into_owned()).unwrap_or_default();

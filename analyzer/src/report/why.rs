@@ -14,6 +14,7 @@ use crate::missing::Missing;
 use crate::model::verdict::Verdict;
 use crate::progress::Progress;
 use crate::report::Unanswerable;
+use crate::sort::SortRows;
 use crate::sums::{Sums, sums};
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, Style, bytes, counted, duration};
@@ -121,7 +122,7 @@ pub fn run(query: &WhyQuery<'_>, out: &mut dyn Write, style: Style) -> Result<Ou
     let paths = find(query)?;
     let recordings = load::open_all(&paths)?;
     let mut all: Vec<&Process> = recordings.iter().flat_map(|recording| &recording.processes).collect();
-    all.sort_by_key(|process| std::cmp::Reverse(times(process).1));
+    all.sort_rows_by_key(|process| std::cmp::Reverse(times(process).1));
     let boot = |process: &Process| process.tape.segment.as_ref().map(|segment| segment.boot.lossy().into_owned());
     let ticks = |process: &Process| process.tape.segment.as_ref().map_or(0, |segment| segment.start_ticks);
     let resident = |process: &Process| match process.about.exit {
@@ -188,7 +189,7 @@ fn describe(
     let all = recordings.iter().flat_map(|recording| &recording.processes);
     let same = all.filter(|one| one.about.pid == about.pid && one.about.exe == about.exe);
     let mut flights: Vec<Kept> = same.flat_map(Process::kept).collect();
-    flights.sort_by_key(|kept| kept.unix_ns);
+    flights.sort_rows_by_key(|kept| kept.unix_ns);
     flights.dedup();
     let end = ending(&summarize_process(process, &sums));
     let last = about.last_memory.filter(|_| resident.is_none());
@@ -294,7 +295,7 @@ fn print_process(process: &ProcessAnswer, screen: &mut Screen) -> io::Result<()>
     screen.line(&held)?;
     known_since(process.live_since_unix_ns).iter().try_for_each(|note| screen.line(note))?;
     let mut parts: Vec<&Part> = process.resident_parts.iter().collect();
-    parts.sort_by_key(|part| std::cmp::Reverse(part.bytes));
+    parts.sort_rows_by_key(|part| std::cmp::Reverse(part.bytes));
     if !parts.is_empty() {
         let shown = parts.iter().take(MAX_PARTS).map(|part| format!("{} {}", bytes(part.bytes), part.short()));
         let shown: Vec<String> = shown.collect();

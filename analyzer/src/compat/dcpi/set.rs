@@ -5,6 +5,7 @@ use super::{Error, Result};
 use crate::compat::input::{self, RecordingInput};
 use crate::export;
 use crate::processes::ProcessFilter;
+use crate::sort::SortRows;
 use crate::text::with_causes;
 use crate::unpack;
 use heaptape_formats::dcpi::{self, Header};
@@ -285,7 +286,7 @@ impl Set {
             self.images[file.image].counts.extend(weighed);
         }
         for image in &mut self.images {
-            image.counts.sort_by_key(|count| (count.address, count.event));
+            image.counts.sort_rows_by_key(|count| (count.address, count.event));
             image.counts.dedup_by(|next, kept| {
                 let is_same = (next.address, next.event) == (kept.address, kept.event);
                 if is_same {

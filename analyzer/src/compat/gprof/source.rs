@@ -2,6 +2,7 @@
 
 use super::specs::Selection;
 use super::view::View;
+use crate::sort::SortRows;
 use std::collections::BTreeMap;
 use std::io::{Result, Write};
 use std::path::PathBuf;
@@ -35,7 +36,7 @@ pub(super) fn print_counts(
     let table = &view.table;
     let mut sorted: Vec<usize> = (0..table.symbols.len()).collect();
     let location = |index: usize| (table.file(index), table.symbols[index].source.map(|(_, line)| line));
-    sorted.sort_by(|&left, &right| location(left).cmp(&location(right)));
+    sorted.sort_rows_by(|&left, &right| location(left).cmp(&location(right)));
     for index in sorted {
         if !(selected.has(index) || selected.is_empty() && !excluded.has(index)) {
             continue;
@@ -159,7 +160,7 @@ fn annotate(view: &View<'_>, text: &[u8], lines: &BTreeMap<u32, Line>, calls: u6
     }
     let mut most_executed: Vec<(u32, u64)> =
         lines.iter().map(|(&number, line)| (number, line.calls)).filter(|line| line.1 > 0).collect();
-    most_executed.sort_by_key(|&(_, calls)| std::cmp::Reverse(calls));
+    most_executed.sort_rows_by_key(|&(_, calls)| std::cmp::Reverse(calls));
     if view.options.table_length > 0 {
         write!(out, "\n\nTop {} Lines:\n\n     Line      Count\n\n", view.options.table_length)?;
         for (number, calls) in most_executed.iter().take(view.options.table_length) {

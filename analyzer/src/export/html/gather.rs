@@ -1,6 +1,7 @@
 //! Gathers what a page shows of each process in one pass over its events. The memory is that of the
 //! models of one process, and of the rows and cells that a page can hold.
 
+use crate::sort::SortRows;
 use super::data::{self, Leak};
 use super::rows::{CELLS, Part, Row, STACKS, bound};
 use crate::event::{Range, Span};
@@ -245,7 +246,7 @@ impl Gathered {
                 span: (position(loss.from_tick), position(loss.to_tick)),
             })
             .collect();
-        losses.sort_by_key(|loss| std::cmp::Reverse(loss.events));
+        losses.sort_rows_by_key(|loss| std::cmp::Reverse(loss.events));
         losses.truncate(GAPS);
         shown.losses = losses;
         shown.residents = residents(&over_time.points, position);
@@ -277,7 +278,7 @@ impl Gathered {
             ..Row::default()
         });
         let mut rows: Vec<Row> = rows.collect();
-        rows.sort_by_key(|row| row.site);
+        rows.sort_rows_by_key(|row| row.site);
         self.leaks(&Candidates::from_sums(process, &sums), symbols);
         self.missing.extend(sums.missing.iter().filter(|one| !process.missing.contains(one)).cloned());
         let mut shown = about(recording, process, &sums);
@@ -300,7 +301,7 @@ impl Gathered {
         let own = judged.into_iter().filter(|leak| leak.kept.is_none());
         let mut found: Vec<(Leak, JudgedLeak)> = own.map(|judged| (leak(number, &judged), judged)).collect();
         // Only leaks that the page can hold get evidence.
-        found.sort_by_key(|(leak, _)| (std::cmp::Reverse(leak.weight), leak.site));
+        found.sort_rows_by_key(|(leak, _)| (std::cmp::Reverse(leak.weight), leak.site));
         for (rank, (mut leak, judged)) in found.into_iter().enumerate() {
             if let Some(basis) = judged.basis.filter(|_| rank < LEAKS) {
                 leak.evidence = candidates.evidence(judged.site, &basis, symbols);
@@ -311,7 +312,7 @@ impl Gathered {
     }
 
     fn bound_leaks(&mut self) {
-        self.leaks.sort_by_key(|leak| (std::cmp::Reverse(leak.weight), leak.process, leak.site));
+        self.leaks.sort_rows_by_key(|leak| (std::cmp::Reverse(leak.weight), leak.process, leak.site));
         for leak in self.leaks.drain(LEAKS.min(self.leaks.len())..) {
             let more = &mut self.more_leaks;
             more.stacks += 1;
@@ -358,8 +359,8 @@ fn parts(process: usize, groups: usize, numbers: &Numbers, slices: &Slices, rows
     }
     parts.retain(|part| part.group == 0 || !part.rows.is_empty());
     for part in &mut parts {
-        part.rows.sort_by_key(|row| row.site);
-        part.cells.sort_by_key(|cell| (cell.site, cell.slot));
+        part.rows.sort_rows_by_key(|row| row.site);
+        part.cells.sort_rows_by_key(|cell| (cell.site, cell.slot));
     }
     parts
 }
@@ -420,7 +421,7 @@ fn lives(lifetimes: &Lifetimes) -> data::Lives {
 /// Returns the first marks of the program, and the number of the others.
 fn marks(process: &Process, position: impl Fn(u64) -> f64) -> (Vec<data::Mark>, usize) {
     let mut all: Vec<&Mark> = process.tape.marks.iter().collect();
-    all.sort_by_key(|mark| mark.tick);
+    all.sort_rows_by_key(|mark| mark.tick);
     let mark = |mark: &&Mark| data::Mark { at: position(mark.tick), name: mark.text.lossy().into_owned() };
     (all.iter().take(MARKS).map(mark).collect(), all.len().saturating_sub(MARKS))
 }
@@ -480,7 +481,7 @@ fn thread_rows(
             }
         })
         .collect();
-    rows.sort_by_key(|row| (std::cmp::Reverse(row.bytes), row.number));
+    rows.sort_rows_by_key(|row| (std::cmp::Reverse(row.bytes), row.number));
     let more = rows.len().saturating_sub(THREADS);
     rows.truncate(THREADS);
     (rows, more)

@@ -10,6 +10,7 @@ use crate::report::mapped::{self, MappedRow, ReturnedRow};
 use crate::report::mapping_filter::print_unseen;
 use crate::report::query::Query;
 use crate::report::{print_lines, print_missing, print_own_malloc};
+use crate::sort::SortRows;
 use crate::text::{Screen, bytes, clean, count, counted, duration, percent};
 use heaptape_formats::recording::Allocator;
 use std::io;
@@ -313,7 +314,7 @@ fn processes_table(
     let is_listed = |process: &Process| listed.iter().any(|listed| std::ptr::eq(*listed, process));
     let pairs = summaries.iter().zip(processes).filter(|(_, process)| is_listed(process));
     let mut order: Vec<&ProcessSummary> = pairs.map(|(summary, _)| summary).collect();
-    order.sort_by_key(|process| std::cmp::Reverse(process.numbers.recorded_events));
+    order.sort_rows_by_key(|process| std::cmp::Reverse(process.numbers.recorded_events));
     let rows_shown = if query.all { usize::MAX } else { MAX_PROCESSES };
     let rows: Vec<Vec<String>> = order
         .iter()
