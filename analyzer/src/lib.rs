@@ -49,6 +49,7 @@ pub mod unpack;
 pub mod annotations;
 mod archive;
 mod charts;
+mod dump;
 mod frame;
 mod load;
 mod missing;
@@ -68,6 +69,7 @@ mod sums;
 
 pub use archive::{Error as ArchiveError, has_names, write_archive};
 pub use charts::sparkline;
+pub use dump::{Error as DumpError, dump};
 pub use load::bare::{open as open_file, unpacking};
 #[doc(hidden)]
 pub use load::tape::read as read_tape;

@@ -105,47 +105,53 @@ impl<W: Write> SanitizingWriter<W> {
     pub const fn new(out: W) -> Self {
         SanitizingWriter { out, incomplete: Vec::new() }
     }
-
-    fn write_clean(&mut self, text: &str) -> io::Result<()> {
-        for segment in text.split_inclusive(KEPT) {
-            let end = segment.len() - usize::from(segment.ends_with(KEPT));
-            self.out.write_all(clean(&segment[..end]).as_bytes())?;
-            self.out.write_all(&segment.as_bytes()[end..])?;
-        }
-        Ok(())
-    }
 }
 
 impl<W: Write> Write for SanitizingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.incomplete.is_empty() && bytes.iter().all(|byte| matches!(byte, b'\n' | b'\t' | b'\x0c' | b' '..=b'~'))
-        {
-            return self.out.write_all(bytes).map(|()| bytes.len());
-        }
-        self.incomplete.extend_from_slice(bytes);
-        let pending = std::mem::take(&mut self.incomplete);
-        for chunk in pending.utf8_chunks() {
-            self.write_clean(chunk.valid())?;
-            let invalid = chunk.invalid();
-            // An incomplete character can only be at the end. It has at most three bytes.
-            if !invalid.is_empty()
-                && pending.ends_with(invalid)
-                && std::str::from_utf8(invalid).is_err_and(|e| e.error_len().is_none())
-            {
-                self.incomplete.extend_from_slice(invalid);
-            } else if !invalid.is_empty() {
-                self.write_clean("\u{fffd}")?;
-            }
-        }
+        write_clean_bytes(bytes, &mut self.incomplete, &mut self.out)?;
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         if !std::mem::take(&mut self.incomplete).is_empty() {
-            self.write_clean("\u{fffd}")?;
+            write_clean("\u{fffd}", &mut self.out)?;
         }
         self.out.flush()
     }
+}
+
+fn write_clean(text: &str, out: &mut dyn Write) -> io::Result<()> {
+    for segment in text.split_inclusive(KEPT) {
+        let end = segment.len() - usize::from(segment.ends_with(KEPT));
+        out.write_all(clean(&segment[..end]).as_bytes())?;
+        out.write_all(&segment.as_bytes()[end..])?;
+    }
+    Ok(())
+}
+
+/// Writes bytes without control characters. `incomplete` is the start of a character, before and
+/// after them.
+fn write_clean_bytes(bytes: &[u8], incomplete: &mut Vec<u8>, out: &mut dyn Write) -> io::Result<()> {
+    if incomplete.is_empty() && bytes.iter().all(|byte| matches!(byte, b'\n' | b'\t' | b'\x0c' | b' '..=b'~')) {
+        return out.write_all(bytes);
+    }
+    incomplete.extend_from_slice(bytes);
+    let pending = std::mem::take(incomplete);
+    for chunk in pending.utf8_chunks() {
+        write_clean(chunk.valid(), out)?;
+        let invalid = chunk.invalid();
+        // An incomplete character can only be at the end. It has at most three bytes.
+        if !invalid.is_empty()
+            && pending.ends_with(invalid)
+            && std::str::from_utf8(invalid).is_err_and(|e| e.error_len().is_none())
+        {
+            incomplete.extend_from_slice(invalid);
+        } else if !invalid.is_empty() {
+            write_clean("\u{fffd}", out)?;
+        }
+    }
+    Ok(())
 }
 
 /// The color of a span of text, on a terminal that shows colors.

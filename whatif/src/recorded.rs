@@ -7,7 +7,8 @@ use heaptape_analyzer::model::live_set::Block;
 use heaptape_analyzer::{Process, Progress, replay};
 use heaptape_formats::tape::Entry;
 use rustc_hash::FxHashMap;
-use std::io::{self, Seek, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Seek, Write};
 
 /// Largest alignment that is concluded from an address, as a binary logarithm.
 const MAX_ALIGNMENT: u32 = 12;
@@ -120,12 +121,23 @@ impl<W: Write + Seek> Model for Recorded<W> {
     }
 }
 
-/// Writes the operations of a process. Returns the bytes that it requested, and what is missing
-/// from its recording, as sentences.
+/// Size of the buffer of a file of operations.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// Writes the operations of a process to a file. Returns the bytes that it requested, and what is
+/// missing from its recording, as sentences.
 ///
 /// # Errors
-/// The process has no events that could be replayed, or `out` fails.
-pub fn write_operations<W: Write + Seek>(
+/// The process has no events that could be replayed, or the file cannot be written.
+pub fn write_operations(
+    process: &Process,
+    progress: &Progress,
+    file: &File,
+) -> Result<(LiveBytes, Vec<String>), Unplayable> {
+    write(process, progress, BufWriter::with_capacity(BUFFER_BYTES, file))
+}
+
+fn write<W: Write + Seek>(
     process: &Process,
     progress: &Progress,
     out: W,
@@ -168,7 +180,7 @@ mod tests {
         let recording = heaptape_analyzer::open(&path).expect("a recording");
         let process = &recording.processes[0];
         let mut bytes = Cursor::new(Vec::new());
-        let (live, _) = write_operations(process, &Progress::new("reading"), &mut bytes).expect("operations");
+        let (live, _) = write(process, &Progress::new("reading"), &mut bytes).expect("operations");
         let bytes = bytes.into_inner();
         let header = bytes[..HEADER_BYTES].try_into().ok().and_then(Header::decode).expect("a header");
         let (body, _) = bytes[HEADER_BYTES..header.last_operations_offset() as usize].as_chunks::<OPERATION_BYTES>();

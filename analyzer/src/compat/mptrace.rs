@@ -17,12 +17,12 @@ mod table;
 pub use hatf::Hatf;
 pub use simulation::Simulation;
 
-use heaptape_formats::mtrc::{Location, Record};
+use heaptape_formats::mtrc::{Location, ReadError, Record, Stream};
 use heaptape_formats::{Error, Kind};
 use index_set::IndexSet;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 
 /// Returns the message that mptrace prints for a file that cannot be read.
 pub fn read_error_message(error: &Error) -> &'static str {
@@ -172,6 +172,20 @@ impl<'a> View<'a> {
     /// Sets where a C program is written that repeats the events.
     pub fn simulation(&mut self, simulation: Simulation<'a>) {
         self.simulation = Some(simulation);
+    }
+
+    /// Takes in the rest of the records of a trace. Returns the error that ended reading early.
+    ///
+    /// # Errors
+    /// Returns an error if writing to an output fails.
+    pub fn records(&mut self, stream: &mut Stream<Box<dyn Read>>) -> io::Result<Result<(), ReadError>> {
+        loop {
+            match stream.next() {
+                Ok(Some(record)) => self.record(&record)?,
+                Ok(None) => return Ok(Ok(())),
+                Err(error) => return Ok(Err(error)),
+            }
+        }
     }
 
     /// Processes the next record of the trace.

@@ -120,14 +120,14 @@ fn walk(path: &Path, mut each: impl FnMut(&Record) -> bool) -> Option<Missing> {
 /// # Errors
 /// Returns an error if the file cannot be opened or its first bytes cannot be read.
 pub fn open(path: &Path) -> std::io::Result<Box<dyn Read>> {
-    unpacking(File::open(path)?)
+    unpacking(Box::new(File::open(path)?))
 }
 
 /// Returns a reader that decompresses a stream, if it is compressed.
 ///
 /// # Errors
 /// Returns an error if the first bytes cannot be read.
-pub fn unpacking(mut from: impl Read + 'static) -> std::io::Result<Box<dyn Read>> {
+pub fn unpacking(mut from: Box<dyn Read>) -> std::io::Result<Box<dyn Read>> {
     let mut start = Vec::new();
     from.by_ref().take(4).read_to_end(&mut start)?;
     let compression = Compression::detect(&start);

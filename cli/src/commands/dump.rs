@@ -1,12 +1,9 @@
 //! `heaptape dump`: prints a file of any known format as text, one record per line.
 
 use crate::{Outcome, terminal};
-use heaptape_analyzer::unpack;
+use heaptape_analyzer::dump;
 use heaptape_formats::recording::{PROFILE, RECORDING, TAPE, TRACE};
-use heaptape_formats::tape::FILE_MAGIC;
-use heaptape_formats::{Format, dcpi, dhat, gmon, heaptrack, massif, mptl, mtrc, pprof, tape};
-use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Options of `heaptape dump`.
@@ -45,36 +42,10 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     if args.file.is_dir() {
         anyhow::bail!("{}", advice(&args.file));
     }
-    // A tape may be larger than memory, so it is read record by record.
-    if let Ok(file) = File::open(&args.file) {
-        let mut start = Vec::new();
-        if (&file).take(FILE_MAGIC.len() as u64).read_to_end(&mut start).is_ok() && start == FILE_MAGIC {
-            tape::dump(&file, &mut out)?;
-            out.flush()?;
-            return Ok(Outcome::Done);
-        }
-    }
-    let opened = unpack::open(&args.file)?;
-    let bytes = &opened.bytes[..];
-    match opened.format {
-        Some(Format::Mtrc) => mtrc::dump(bytes, &mut out)?,
-        Some(Format::Mptl) => mptl::dump(bytes, &mut out)?,
-        Some(Format::Gmon) => match gmon::read(bytes, gmon::Hints::default()) {
-            Ok(gmon) => gmon::dump(&gmon, &mut out)?,
-            Err(error) => writeln!(out, "error {error}")?,
-        },
-        Some(Format::Dcpi) => drop(dcpi::dump(bytes, None, &mut out)?),
-        Some(Format::Tape) => tape::dump(bytes, &mut out)?,
-        Some(Format::Pprof) => pprof::dump(bytes, &mut out)?,
-        Some(Format::Heaptrack) => heaptrack::dump(bytes, &mut out)?,
-        Some(Format::Dhat) => dhat::dump(bytes, &mut out)?,
-        Some(Format::Massif) => massif::dump(bytes, &mut out)?,
-        Some(Format::Recording) => out.write_all(bytes)?,
-        None => anyhow::bail!("{}: not a file of a known format", opened.name),
-    }
+    let damage = dump(&args.file, &mut out)?;
     out.flush()?;
-    if let Some(damage) = opened.damage {
-        eprintln!("heaptape: {}: {damage}", opened.name);
+    if let Some(damage) = damage {
+        eprintln!("heaptape: {damage}");
         return Ok(Outcome::Partial);
     }
     Ok(Outcome::Done)

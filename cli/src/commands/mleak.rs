@@ -48,7 +48,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         eprintln!("mleak: {}: not a log; {}", args.file, wrong_format_hint(format));
         return Ok(Outcome::Partial);
     }
-    let opened = if args.file == "-" { unpacking(io::stdin()) } else { open_file(path) };
+    let opened = if args.file == "-" { unpacking(Box::new(io::stdin())) } else { open_file(path) };
     match opened {
         Ok(log) => mleak::view(BufReader::new(log), &options, &mut out)?,
         Err(error) => {

@@ -94,7 +94,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     }
     let opened = match args.file.as_str() {
         file if input::is_recording(Path::new(file)) => return show_recording(&args),
-        "-" => unpacking(io::stdin()),
+        "-" => unpacking(Box::new(io::stdin())),
         file => open_file(Path::new(file)),
     };
     match opened {
@@ -160,23 +160,15 @@ fn with_view(args: &Args, word: u8, feed: impl FnOnce(&mut View<'_>) -> io::Resu
     Ok(())
 }
 
-fn show(args: &Args, input: impl Read) -> anyhow::Result<Outcome> {
+fn show(args: &Args, input: Box<dyn Read>) -> anyhow::Result<Outcome> {
     let mut stream = match Stream::new(input) {
         Ok(stream) => stream,
         Err(failure) => return Ok(report_failure(&failure)),
     };
     let mut failure = None;
     with_view(args, stream.header().abi.word_size, |view| {
-        loop {
-            match stream.next() {
-                Ok(Some(record)) => view.record(&record)?,
-                Ok(None) => return Ok(()),
-                Err(error) => {
-                    failure = Some(error);
-                    return Ok(());
-                }
-            }
-        }
+        failure = view.records(&mut stream)?.err();
+        Ok(())
     })?;
     if let Some(failure) = failure {
         return Ok(report_failure(&failure));

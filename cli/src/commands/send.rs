@@ -33,7 +33,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let name = args.name.or_else(|| args.file.as_deref().and_then(program_of)).unwrap_or_default();
     let from: Box<dyn Read> = match args.file.filter(|file| file.as_os_str() != "-") {
         Some(file) => open_file(&file).map_err(|error| anyhow::anyhow!("{}: {error}", file.display()))?,
-        None => unpacking(stdin())?,
+        None => unpacking(Box::new(stdin()))?,
     };
     let socket = send::connect(&path).map_err(|error| no_answer(&path, "--socket", &error))?;
     let answer = send::send(&socket, &name, from).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;

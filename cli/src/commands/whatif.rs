@@ -69,7 +69,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     }
     let file = tempfile::Builder::new().prefix("heaptape-").tempfile().context("no temporary file")?;
     let progress = Progress::new("reading the events");
-    let (live, missing) = write_operations(process, &progress, BufWriter::with_capacity(1 << 20, file.as_file()))?;
+    let (live, missing) = write_operations(process, &progress, file.as_file())?;
     let mut comparison = Comparison::of(process, live, recorded_heap(process, &progress), missing);
     for allocator in &allocators {
         if std::io::stderr().is_terminal() {
