@@ -53,18 +53,19 @@ struct Cli {
 /// Returns all subcommands with their options, and examples on top of their help. The command line
 /// is parsed by it; help, manual pages and completions are made from it.
 fn command() -> clap::Command {
+    let statuses = exit::help();
     let command = Cli::command().mut_subcommands(|subcommand| {
         let examples = commands::examples::of(subcommand.get_name());
         let after = subcommand.get_after_help().map(|text| format!("{text}\n\n")).unwrap_or_default();
         // The short help of a command stays on one screen.
-        subcommand.help_template(format!("{ABOUT}\n{examples}\n\n{ARGUMENTS}")).after_long_help(after + &exit::help())
+        subcommand.help_template(format!("{ABOUT}\n{examples}\n\n{ARGUMENTS}")).after_long_help(after + &statuses)
     });
     let groups = groups(&command);
     command
         .help_template(format!(
             "{{name}} {{version}}: {{about}}\n\n{EXAMPLES}\n\n{{usage-heading}} {{usage}}\n\n{groups}\nOptions:\n{{options}}{{after-help}}"
         ))
-        .after_help(format!("{}\n\n{}", quantity::HELP, exit::help()))
+        .after_help(format!("{}\n\n{}", quantity::HELP, statuses))
 }
 
 /// What the help of a command says before its examples.
