@@ -29,9 +29,11 @@ fn prefer(memory: *mut u8, bytes: usize) {
     }
 }
 
+// Not inlined: the functions that call these are compiled with the command, which is not optimized.
+//
 // SAFETY: all memory is the system allocator's; advice changes neither its content nor its use.
 unsafe impl GlobalAlloc for HugePages {
-    #[inline]
+    #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as the caller ensures.
         let memory = unsafe { System.alloc(layout) };
@@ -39,7 +41,7 @@ unsafe impl GlobalAlloc for HugePages {
         memory
     }
 
-    #[inline]
+    #[inline(never)]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as the caller ensures.
         let memory = unsafe { System.alloc_zeroed(layout) };
@@ -47,7 +49,7 @@ unsafe impl GlobalAlloc for HugePages {
         memory
     }
 
-    #[inline]
+    #[inline(never)]
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: as the caller ensures.
         let memory = unsafe { System.realloc(memory, layout, size) };
@@ -55,7 +57,7 @@ unsafe impl GlobalAlloc for HugePages {
         memory
     }
 
-    #[inline]
+    #[inline(never)]
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         // SAFETY: as the caller ensures.
         unsafe { System.dealloc(memory, layout) }
