@@ -71,8 +71,9 @@ impl Outcome {
     }
 }
 
-/// Columns of the table that `--help` prints.
-const WIDTH: usize = 90;
+/// Columns of the table that `--help` prints: those of a small terminal, where lines that are longer
+/// would be wrapped again.
+const WIDTH: usize = 79;
 
 /// Returns the table as text for `--help`.
 pub fn help() -> String {

@@ -69,6 +69,15 @@ impl Holder {
     }
 }
 
+/// What identifies a live block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Key {
+    /// Index of an allocation of the process.
+    Index(u64),
+    /// Address of an inherited block.
+    Inherited(u64),
+}
+
 /// The model that collects the blocks that contained an address.
 #[derive(Debug)]
 pub struct AddressHistory {
@@ -82,6 +91,8 @@ pub struct AddressHistory {
     pub unmatched: Vec<Moment>,
     /// The block that came nearest to the address, if none contained it.
     pub nearest: Option<Holder>,
+    /// Index of the nearest block while it is live; its address if it was inherited.
+    nearest_live: Option<Key>,
     /// Positions in `holders`, plus `older`, of live blocks by index.
     live: FxHashMap<u64, u64>,
     /// The same of live inherited blocks, by address.
@@ -102,17 +113,19 @@ impl AddressHistory {
             older: 0,
             unmatched: Vec::new(),
             nearest: None,
+            nearest_live: None,
             live: FxHashMap::default(),
             inherited: FxHashMap::default(),
         }
     }
 
     /// Adds a block. Returns its number if it contains the address.
-    fn begin(&mut self, holder: Holder) -> Option<u64> {
+    fn begin(&mut self, key: Key, holder: Holder) -> Option<u64> {
         let distance = holder.distance(self.address);
         if distance > 0 {
             if self.nearest.is_none_or(|nearest| distance <= nearest.distance(self.address)) {
                 self.nearest = Some(holder);
+                self.nearest_live = Some(key);
             }
             return None;
         }
@@ -133,10 +146,22 @@ impl AddressHistory {
         }
     }
 
+    /// Ends the nearest block, if it is the one with this key.
+    fn end_nearest(&mut self, key: Key, end: End) {
+        if self.nearest_live == Some(key)
+            && let Some(nearest) = &mut self.nearest
+        {
+            nearest.end = Some(end);
+            self.nearest_live = None;
+        }
+    }
+
     fn end_of(&mut self, event: &Event, is_resize: bool) {
+        let is_implied = !is_resize && event.is_implied();
+        let end = End { moment: moment(event), is_resize, is_implied };
+        self.end_nearest(Key::Index(event.index), end);
         if let Some(number) = self.live.remove(&event.index) {
-            let is_implied = !is_resize && event.is_implied();
-            self.end(number, End { moment: moment(event), is_resize, is_implied });
+            self.end(number, end);
         }
     }
 }
@@ -144,7 +169,8 @@ impl AddressHistory {
 impl Model for AddressHistory {
     fn alloc(&mut self, event: &Event, _: &Block) {
         let (address, size, begin) = (event.address, event.size, Some(moment(event)));
-        if let Some(number) = self.begin(Holder { address, size, origin: Origin::Allocated, begin, end: None }) {
+        let holder = Holder { address, size, origin: Origin::Allocated, begin, end: None };
+        if let Some(number) = self.begin(Key::Index(event.index), holder) {
             self.live.insert(event.index, number);
         }
     }
@@ -152,7 +178,8 @@ impl Model for AddressHistory {
     fn resize(&mut self, event: &Event, _: Option<&Block>, _: &Block) {
         self.end_of(event, true);
         let (address, size, begin) = (event.address, event.size, Some(moment(event)));
-        if let Some(number) = self.begin(Holder { address, size, origin: Origin::Resized, begin, end: None }) {
+        let holder = Holder { address, size, origin: Origin::Resized, begin, end: None };
+        if let Some(number) = self.begin(Key::Index(event.index), holder) {
             self.live.insert(event.index, number);
         }
     }
@@ -172,15 +199,17 @@ impl Model for AddressHistory {
         match gone {
             None => {
                 let holder = Holder { address, size, origin: Origin::Inherited, begin: None, end: None };
-                if let Some(number) = self.begin(holder) {
+                if let Some(number) = self.begin(Key::Inherited(address), holder) {
                     self.inherited.insert(address, number);
                 }
             }
             Some(kind) => {
+                let position = Position { number: block.number, tick: block.tick };
+                let moment = Moment { position, entry: 0, thread: 0, site: 0 };
+                let end = End { moment, is_resize: kind == Kind::Resize, is_implied: false };
+                self.end_nearest(Key::Inherited(address), end);
                 if let Some(number) = self.inherited.remove(&address) {
-                    let position = Position { number: block.number, tick: block.tick };
-                    let moment = Moment { position, entry: 0, thread: 0, site: 0 };
-                    self.end(number, End { moment, is_resize: kind == Kind::Resize, is_implied: false });
+                    self.end(number, end);
                 }
             }
         }
@@ -231,5 +260,10 @@ mod tests {
         assert!(history.holders.is_empty());
         let nearest = history.nearest.expect("a block near the address");
         assert_eq!((nearest.size, nearest.distance(0x1020)), (32, 1), "one byte after its end");
+        assert_eq!(nearest.end, None);
+        feed(&mut history, event(Kind::Free, 3, 0, 0, 3));
+        assert_eq!(history.nearest, Some(nearest), "another block was freed");
+        feed(&mut history, event(Kind::Free, 2, 0, 0, 4));
+        assert_eq!(history.nearest.and_then(|nearest| nearest.end).map(|end| end.moment.position.number), Some(4));
     }
 }

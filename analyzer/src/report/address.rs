@@ -8,7 +8,7 @@ use crate::load::Process;
 use crate::model::address::{AddressHistory, Holder, Moment, Origin};
 use crate::report::Unanswerable;
 use crate::symbols::Symbolizer;
-use crate::text::{Screen, Style, count, counted, duration};
+use crate::text::{Screen, Style, bytes, count, counted, duration};
 use heaptape_formats::tape::Entry;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -173,15 +173,24 @@ fn print_stack(screen: &mut Screen, row: &EventRow) -> io::Result<()> {
     }
 }
 
+/// Returns a distance as text: exact where it may be an overrun.
+fn distance(offset: i128) -> String {
+    const EXACT: u64 = 1 << 20;
+    match u64::try_from(offset).unwrap_or(u64::MAX) {
+        near @ ..EXACT => counted(near, "byte"),
+        far => bytes(far),
+    }
+}
+
 /// Returns where the address is in a block of the report, or beside it.
 fn location(row: &BlockRow) -> String {
     let size = counted(row.bytes, "byte");
     let block = format!("{size} at {}", row.address);
     match row.offset {
         0 => block,
-        before if before < 0 => format!("{block}, which begins {} bytes after it", -before),
+        before if before < 0 => format!("{block}, which begins {} after it", distance(-before)),
         offset if offset < i128::from(row.bytes) => format!("byte {offset} of {block}"),
-        offset => format!("{block}, which ends {} bytes before it", offset - i128::from(row.bytes)),
+        offset => format!("{block}, which ends {} before it", distance(offset - i128::from(row.bytes))),
     }
 }
 

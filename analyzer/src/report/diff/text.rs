@@ -1,7 +1,7 @@
 //! The comparison as text.
 
 use super::{Change, Comparison, Options, Values};
-use crate::text::{Color, Screen, bytes, count};
+use crate::text::{Color, Screen, bytes, count, counted};
 use std::io;
 
 /// Default number of rows.
@@ -152,7 +152,7 @@ pub(super) fn print(found: &Comparison, options: &Options, screen: &mut Screen) 
     if found.changes.len() > top {
         screen.line(&format!("and {} more changed sites (--top N)", count((found.changes.len() - top) as u64)))?;
     }
-    screen.line(&format!("{} sites did not change beyond the noise", count(found.quiet_sites)))
+    screen.line(&format!("{} did not change beyond the noise", counted(found.quiet_sites, "site")))
 }
 
 /// Formats a change on one line, for a report without a table.
