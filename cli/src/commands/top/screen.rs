@@ -256,7 +256,9 @@ fn keys_of_all(frame: &mut Frame<'_>) {
         "≥              the start of the process was not recorded",
     ];
     let area = frame.area();
-    let (width, height) = (72.min(area.width), (lines.len() as u16 + 2).min(area.height));
+    // With the frame.
+    let widest = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0) as u16 + 2;
+    let (width, height) = (widest.min(area.width), (lines.len() as u16 + 2).min(area.height));
     let area = Rect { x: (area.width - width) / 2, y: (area.height - height) / 2, width, height };
     frame.render_widget(Clear, area);
     let text: Vec<Line<'_>> = lines.iter().map(|line| Line::from(*line)).collect();

@@ -151,3 +151,13 @@ fn names_of_programs_cannot_control_the_terminal() {
     assert!(!lines.iter().any(|line| line.chars().any(is_control)), "{lines:?}");
     assert!(lines.iter().any(|line| line.contains("re\u{fffd}dis\u{fffd}[1m")), "{lines:?}");
 }
+
+#[test]
+fn the_list_of_keys_fits_into_80_columns() {
+    let mut view = view();
+    press(&mut view, &[KeyCode::Char('?')]);
+    let lines = drawn(&mut view, 80, 24).join("\n");
+    for text in ["blocks, allocated bytes", "stop the program, again: kill it"] {
+        assert!(lines.contains(&format!("{text}│")) || lines.contains(&format!("{text} ")), "{text}:\n{lines}");
+    }
+}
