@@ -60,6 +60,16 @@ fn program_is_attached_and_left_on_request() {
             let leaks: Value = serde_json::from_slice(&leaks.stdout).unwrap_or_else(|error| panic!("{error}: {leaks}"));
             assert!(leaks["leaks"].to_string().contains("\"keeps\""), "{leaks:#}");
         }
+        if mode == "trace" {
+            // Its malloc is hooked in the libc itself, whose size classes are known.
+            daemon.query(&["snapshot", &name]);
+            let live = ["--live", &name, "--control", daemon.control().to_str().expect("a path")].map(str::to_owned);
+            let rss = heaptape(["rss".to_owned(), "--json".to_owned()].into_iter().chain(live)).success();
+            let rss: Value = serde_json::from_slice(&rss.stdout).expect("JSON");
+            let report = &rss["processes"][0]["rss"];
+            assert_eq!(report["allocator"], "glibc", "{report:#}");
+            assert!(report["parts"].as_array().is_some_and(|parts| number(&parts[1], "bytes") > 0), "{report:#}");
+        }
         let left = daemon.query(&["detach", "leaks_*"]);
         assert_eq!((&left["processes"], &left["remains"]), (&1.into(), &Value::Array(Vec::new())), "{left}");
         assert_eq!(daemon.list("leaks_slowly"), Vec::<Value>::new());

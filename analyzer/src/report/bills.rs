@@ -110,12 +110,19 @@ fn main_allocator(process: &Process, snapshot: &Residency) -> Allocator {
         true => snapshot.names.iter().map(|name| name.lossy().into_owned()).collect(),
         false => vec![called],
     };
-    let file = |path: &String| path.rsplit('/').next().unwrap_or_default().to_owned();
-    if let Some(found) = names.iter().find_map(|name| Allocator::of_name(&file(name))) {
-        return found;
-    }
-    let is_glibc = |name: &String| matches!(file(name).as_str(), "libc.so.6") || file(name).starts_with("libc-2.");
-    if names.iter().any(is_glibc) { Allocator::Glibc } else { Allocator::Unknown }
+    let found = names.iter().find_map(|name| Allocator::of_name(file_name(name)));
+    let is_glibc = names.iter().any(|name| is_glibc(name));
+    found.unwrap_or(if is_glibc { Allocator::Glibc } else { Allocator::Unknown })
+}
+
+/// Returns the part of a path after the last slash.
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
+}
+
+/// Returns whether a path is that of glibc, which has been called `libc.so.6` since version 2.34.
+fn is_glibc(path: &str) -> bool {
+    file_name(path) == "libc.so.6" || file_name(path).starts_with("libc-2.")
 }
 
 /// Returns the allocator that served a call of this entry.
@@ -127,8 +134,10 @@ fn allocator_of(process: &Process, entry: u8, main: Allocator) -> Allocator {
     };
     let named = process.about.allocators.iter().find(|allocator| allocator.number == inside);
     named.map_or(Allocator::Unknown, |allocator| {
-        let module = allocator.module.rsplit('/').next().unwrap_or_default();
-        Allocator::of_name(&allocator.name).or_else(|| Allocator::of_name(module)).unwrap_or(Allocator::Unknown)
+        let known = Allocator::of_name(&allocator.name).or_else(|| Allocator::of_name(file_name(&allocator.module)));
+        // That of a process that ran already is hooked in the libc itself.
+        let libc = is_glibc(&allocator.module).then_some(Allocator::Glibc);
+        known.or(libc).unwrap_or(Allocator::Unknown)
     })
 }
 
