@@ -42,6 +42,7 @@ pub mod timeline;
 mod unanswerable;
 pub mod verify;
 pub mod why;
+pub mod written;
 
 pub use filter::{Filter, FilterError};
 pub use frames::{CallSite, FrameJson, call_site, frames_of, stack_json};

@@ -49,6 +49,20 @@ fn replayed_memory_is_that_of_the_program() {
     }
 }
 
+/// Buffers that the program never wrote, as the snapshots of its pages show, are not written by
+/// the replay either.
+#[test]
+fn memory_that_was_never_written_is_not_replayed_as_written() {
+    let recording = Program::new(target::c("keeps_pages")).arg("1").recorded().success();
+    let answer = whatif(&recording.folder, "glibc");
+    let (row, recorded) = (&answer["allocators"][0], &answer["recorded"]);
+    // The program has 36 MiB that it never wrote, and takes about as much for the rest.
+    let bytes = |value: &Value| value.as_u64().expect("bytes");
+    assert!(bytes(&answer["unwritten_end_bytes"]) > 35 << 20, "{answer:#}");
+    assert_near(&row["peak_bytes"], bytes(&recorded["peak_bytes"]), "the peak");
+    assert_near(&row["end_bytes"], bytes(&recorded["end_bytes"]), "the end");
+}
+
 #[test]
 fn recordings_without_a_replay_are_refused() {
     let folder = heaptape_tests::test_env::folder();

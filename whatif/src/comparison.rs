@@ -27,6 +27,9 @@ pub struct Comparison {
     pub live_peak_bytes: u64,
     /// That sum at the end.
     pub live_end_bytes: u64,
+    /// Bytes of blocks that are live at the end of which the snapshots of the pages show that the
+    /// program did not write to them. The replay does not either.
+    pub unwritten_end_bytes: u64,
     /// The resident memory of the heap in the program, as it was recorded; `None` if the recording
     /// does not have it.
     pub recorded: Option<RecordedHeap>,
@@ -71,6 +74,7 @@ impl Comparison {
             missing,
             live_peak_bytes: live.peak,
             live_end_bytes: live.end,
+            unwritten_end_bytes: live.unwritten_end,
             recorded,
             allocators: Vec::new(),
         }
@@ -112,13 +116,15 @@ impl Comparison {
             }
         }
         self.missing.iter().try_for_each(|missing| screen.line(&format!("! {missing}")))?;
-        screen.line("RSS of the heap alone, with each page of a block written when the block is allocated")?;
-        match self.recorded.filter(|recorded| recorded.untouched_bytes >= MIN_SHOWN) {
-            Some(recorded) => {
-                let untouched = bytes(recorded.untouched_bytes);
-                screen.line(&format!("the program never wrote {untouched} of its blocks, which the replay writes"))
-            }
-            None => Ok(()),
+        screen.line("RSS of the heap alone, with each page of a block written when the block is allocated,")?;
+        screen.line(
+            "except for what the program did not write of blocks from 64 KiB on, as the snapshots of its pages show",
+        )?;
+        let untouched = self.recorded.map_or(0, |recorded| recorded.untouched_bytes);
+        match untouched.saturating_sub(self.unwritten_end_bytes) {
+            rest if rest >= MIN_SHOWN => screen
+                .line(&format!("the program never wrote {} of other blocks, which the replay writes", bytes(rest))),
+            _ => Ok(()),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::io::{self, Seek, SeekFrom, Write};
 pub const HEADER_BYTES: usize = 32;
 /// Bytes of an operation.
 pub const OPERATION_BYTES: usize = 16;
-const MAGIC: &[u8; 8] = b"HTPLAY\0\x01";
+const MAGIC: &[u8; 8] = b"HTPLAY\0\x02";
 
 /// What an operation does with its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,11 +25,19 @@ pub enum Action {
     Resize,
     /// Frees the block of the slot.
     Free,
+    /// Limits what the next operation writes to its block to this number of bytes.
+    LimitWrites,
 }
 
 impl Action {
-    const ALL: [Action; 5] =
-        [Action::Allocate, Action::AllocateZeroed, Action::AllocateAligned, Action::Resize, Action::Free];
+    const ALL: [Action; 6] = [
+        Action::Allocate,
+        Action::AllocateZeroed,
+        Action::AllocateAligned,
+        Action::Resize,
+        Action::Free,
+        Action::LimitWrites,
+    ];
 }
 
 /// One call of an allocation function.
@@ -173,19 +181,19 @@ mod tests {
         let mut writer = Writer::new(&mut file).expect("memory");
         operations.iter().for_each(|operation| writer.push(*operation).expect("memory"));
         let header = writer.finish().expect("memory");
-        assert_eq!(header, Header { operations: 5, slots: 70_001, threads: 65_536 });
+        assert_eq!(header, Header { operations: 6, slots: 70_001, threads: 65_536 });
         let bytes = file.into_inner();
         assert_eq!(bytes[..HEADER_BYTES].try_into().ok().and_then(Header::decode), Some(header));
         let body = &bytes[HEADER_BYTES..header.last_operations_offset() as usize];
         let (found, rest) = body.as_chunks::<OPERATION_BYTES>();
         assert!(rest.is_empty());
         assert_eq!(found.iter().filter_map(Operation::decode).collect::<Vec<_>>(), operations);
-        assert_eq!(bytes[bytes.len() - 8..], 4u64.to_le_bytes());
+        assert_eq!(bytes[bytes.len() - 8..], 5u64.to_le_bytes());
     }
 
     #[test]
     fn other_bytes_are_refused() {
-        assert_eq!(Operation::decode(&[5; OPERATION_BYTES]), None);
+        assert_eq!(Operation::decode(&[6; OPERATION_BYTES]), None);
         assert_eq!(Header::decode(&[0; HEADER_BYTES]), None);
     }
 }

@@ -84,6 +84,8 @@ struct State {
     look_at: u64,
     statm: File,
     page_bytes: u64,
+    /// Bytes that the next operation writes at most.
+    written: u64,
     error: Option<PlayError>,
 }
 
@@ -120,6 +122,7 @@ pub fn play(file: File) -> Result<Measured, PlayError> {
         look_at: LEAST_GROWTH,
         statm: File::open("/proc/self/statm")?,
         page_bytes,
+        written: u64::MAX,
         error: None,
     };
     let player =
@@ -239,7 +242,12 @@ impl Player {
                 break usize::from(operation.thread);
             }
             state.next += 1;
-            if !perform(&operation, &self.blocks[operation.slot as usize]) {
+            if operation.action == Action::LimitWrites {
+                state.written = operation.size;
+                continue;
+            }
+            let written = std::mem::replace(&mut state.written, u64::MAX);
+            if !perform(&operation, &self.blocks[operation.slot as usize], written) {
                 state.measured.failed += 1;
             }
             state.grew(operation.size);
@@ -267,8 +275,9 @@ impl Player {
     }
 }
 
-/// Performs an operation. Returns whether it succeeded.
-fn perform(operation: &Operation, slot: &AtomicPtr<u8>) -> bool {
+/// Performs an operation, and writes to the pages of at most `written` bytes of its block. Returns
+/// whether it succeeded.
+fn perform(operation: &Operation, slot: &AtomicPtr<u8>, written: u64) -> bool {
     let size = operation.size as usize;
     let old = slot.load(Ordering::Relaxed);
     // SAFETY: `old` is null or a block of this allocator that only this slot holds: slots are used
@@ -283,7 +292,7 @@ fn perform(operation: &Operation, slot: &AtomicPtr<u8>) -> bool {
                 if libc::posix_memalign(&raw mut block, alignment, size) == 0 { block } else { ptr::null_mut() }
             }
             Action::Resize => libc::realloc(old.cast(), size.max(1)),
-            Action::Free => {
+            Action::Free | Action::LimitWrites => {
                 libc::free(old.cast());
                 ptr::null_mut()
             }
@@ -298,7 +307,7 @@ fn perform(operation: &Operation, slot: &AtomicPtr<u8>) -> bool {
         return size == 0;
     }
     slot.store(new, Ordering::Relaxed);
-    for offset in (0..size).step_by(TOUCHED_PAGE) {
+    for offset in (0..size.min(written as usize)).step_by(TOUCHED_PAGE) {
         // SAFETY: the offset is in the block, which has `size` bytes.
         unsafe { new.add(offset).write_volatile(1) };
     }
@@ -353,9 +362,9 @@ mod tests {
     #[test]
     fn blocks_have_the_alignment_of_the_operation() {
         let slot = AtomicPtr::new(ptr::null_mut());
-        assert!(perform(&operation(Action::AllocateAligned, 0, 0, 100), &slot));
+        assert!(perform(&operation(Action::AllocateAligned, 0, 0, 100), &slot, u64::MAX));
         assert_eq!(slot.load(Ordering::Relaxed).addr() % 4096, 0);
-        assert!(perform(&operation(Action::Free, 0, 0, 0), &slot));
+        assert!(perform(&operation(Action::Free, 0, 0, 0), &slot, u64::MAX));
         assert!(slot.load(Ordering::Relaxed).is_null());
     }
 

@@ -4,6 +4,7 @@ use crate::operations::{Action, Operation, Writer};
 use heaptape_analyzer::event::{Event, Span};
 use heaptape_analyzer::model::Model;
 use heaptape_analyzer::model::live_set::Block;
+use heaptape_analyzer::report::written::written_bytes;
 use heaptape_analyzer::{Process, Progress, replay};
 use heaptape_formats::tape::Entry;
 use rustc_hash::FxHashMap;
@@ -37,6 +38,9 @@ pub struct LiveBytes {
     pub peak: u64,
     /// That sum at the end.
     pub end: u64,
+    /// Bytes of blocks that are live at the end and are not written, since the program did not
+    /// write to them either.
+    pub unwritten_end: u64,
 }
 
 /// Turns events into operations.
@@ -46,6 +50,10 @@ struct Recorded<W: Write + Seek> {
     free_slots: Vec<u32>,
     threads: FxHashMap<u32, u16>,
     live: LiveBytes,
+    /// Bytes that were written of blocks of which not all was, by allocation index.
+    written: FxHashMap<u64, u64>,
+    /// Bytes of live blocks that are not written.
+    unwritten: u64,
     error: Option<Unplayable>,
 }
 
@@ -59,7 +67,10 @@ impl<W: Write + Seek> Recorded<W> {
         if usize::from(thread) < next || next <= usize::from(u16::MAX) {
             let alignment = event.address.trailing_zeros().min(MAX_ALIGNMENT) as u8;
             let operation = Operation { action, alignment, thread, slot, size };
-            self.error = self.writer.push(operation).err().map(Unplayable::File);
+            let written = self.written.get(&event.index).copied().filter(|written| *written < size);
+            let limit = written.map(|size| Operation { action: Action::LimitWrites, size, ..operation });
+            let mut pushed = limit.into_iter().chain([operation]).map(|operation| self.writer.push(operation));
+            self.error = pushed.find_map(Result::err).map(Unplayable::File);
         } else {
             self.error = Some(Unplayable::Threads);
         }
@@ -72,7 +83,12 @@ impl<W: Write + Seek> Recorded<W> {
         slot
     }
 
-    fn count(&mut self, added: u64, removed: u64) {
+    /// Counts bytes of a block that are allocated and freed.
+    fn count(&mut self, index: u64, added: u64, removed: u64) {
+        if let Some(written) = self.written.get(&index) {
+            let left = |size: u64| size.saturating_sub(*written);
+            self.unwritten = self.unwritten.saturating_sub(left(removed)).saturating_add(left(added));
+        }
         self.live.end = self.live.end.saturating_sub(removed).saturating_add(added);
         self.live.peak = self.live.peak.max(self.live.end);
     }
@@ -92,20 +108,20 @@ impl<W: Write + Seek> Model for Recorded<W> {
             }
             _ => Action::Allocate,
         };
-        self.count(block.size, 0);
+        self.count(event.index, block.size, 0);
         self.push(event, action, slot, block.size);
     }
 
     fn resize(&mut self, event: &Event, old: Option<&Block>, block: &Block) {
         match self.slots.get(&event.index).copied() {
             Some(slot) => {
-                self.count(block.size, old.map_or(0, |old| old.size));
+                self.count(event.index, block.size, old.map_or(0, |old| old.size));
                 self.push(event, Action::Resize, slot, block.size);
             }
             // Of a block from before the recording, or inherited from the parent.
             None if event.entry != Entry::ResizeReported as u8 => {
                 let slot = self.take_slot(event.index);
-                self.count(block.size, 0);
+                self.count(event.index, block.size, 0);
                 self.push(event, Action::Allocate, slot, block.size);
             }
             None => {}
@@ -115,7 +131,7 @@ impl<W: Write + Seek> Model for Recorded<W> {
     fn free(&mut self, event: &Event, old: Option<&Block>) {
         if let Some(slot) = self.slots.remove(&event.index) {
             self.free_slots.push(slot);
-            self.count(0, old.map_or(0, |old| old.size));
+            self.count(event.index, 0, old.map_or(0, |old| old.size));
             self.push(event, Action::Free, slot, 0);
         }
     }
@@ -151,6 +167,8 @@ fn write<W: Write + Seek>(
         free_slots: Vec::new(),
         threads: FxHashMap::default(),
         live: LiveBytes::default(),
+        written: written_bytes(process, progress),
+        unwritten: 0,
         error: None,
     };
     let outcome = replay(process, Span::ALL, progress, &mut model);
@@ -161,6 +179,7 @@ fn write<W: Write + Seek>(
         return Err(Unplayable::Empty);
     }
     let missing = process.missing.iter().chain(&outcome.missing).map(ToString::to_string);
+    model.live.unwritten_end = model.unwritten;
     Ok((model.live, missing.collect()))
 }
 
@@ -209,7 +228,7 @@ mod tests {
             };
             most = most.max(sizes.values().sum());
         }
-        assert_eq!(live, LiveBytes { peak: most, end: sizes.values().sum() });
+        assert_eq!(live, LiveBytes { peak: most, end: sizes.values().sum(), unwritten_end: 0 });
         assert_eq!(header.threads as usize, threads.len());
     }
 }

@@ -17,8 +17,8 @@ use std::process::Command;
 #[derive(clap::Args)]
 #[command(
     after_help = "Each allocation, reallocation and free of the recording is performed again, in its order, by a process under the allocator: with the same \
-sizes, alignments and threads. Each page of a block is written once when it is allocated: a recording does not tell which pages the program \
-wrote to. Settings: glibc takes the tunables of glibc.malloc (arena_max=2), jemalloc the options of MALLOC_CONF (dirty_decay_ms=0), mimalloc \
+sizes, alignments and threads. Each page of a block is written once when it is allocated, \
+except for what the program did not write of blocks from 64 KiB on, as the snapshots of its pages show. Settings: glibc takes the tunables of glibc.malloc (arena_max=2), jemalloc the options of MALLOC_CONF (dirty_decay_ms=0), mimalloc \
 and tcmalloc the variables that begin with MIMALLOC_ and TCMALLOC_ (purge_delay=0)."
 )]
 pub struct Args {
