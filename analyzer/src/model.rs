@@ -14,6 +14,7 @@ pub mod leaks;
 pub mod lifetimes;
 pub mod live_set;
 pub mod memory_use;
+pub mod neighbors;
 pub mod peak;
 mod phase;
 pub mod resident;

@@ -5,6 +5,7 @@
 //! what could control a terminal.
 
 pub mod address;
+pub(crate) mod ancestors;
 pub(crate) mod bills;
 pub mod callers;
 mod coverage;
@@ -23,6 +24,7 @@ pub mod lifetimes;
 pub(crate) mod mapped;
 mod mapping_filter;
 pub mod peak;
+mod pinned;
 pub mod profile_names;
 mod query;
 mod range;

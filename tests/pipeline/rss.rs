@@ -69,11 +69,19 @@ fn pinned_and_untouched_memory_is_what_the_program_counts() {
     assert_within_a_hundredth(report["resident_bytes"].as_u64().unwrap_or(0), oracle(&recording, "resident"), &report);
     assert_eq!(report["allocator"], "glibc");
     assert_sessions_pin(&recording, &report);
+    // The requests that were between the sessions are freed. Of each chunk 8 bytes are no block's.
+    let pinned = &report["pinned"][0];
+    let freed = &pinned["freed_neighbors"][0];
+    assert_eq!(freed["stack"][0]["function"], "make_request", "{pinned:#}");
+    let [bytes, all] = [&freed["bytes"], &pinned["pinned_bytes"]].map(|bytes| bytes.as_u64().expect("bytes"));
+    assert!(bytes <= all && bytes * 100 >= all * 95, "{pinned:#}");
+    assert!(freed["mean_lifetime_ns"].as_u64() < pinned["youngest_age_ns"].as_u64(), "{pinned:#}");
     let first = &report["untouched"][0];
     assert_eq!(first["stack"][0]["function"], "reserve_buffer", "{report:#}");
     assert_eq!(first["untouched_bytes"].as_u64(), Some(oracle(&recording, "untouched")), "{report:#}");
     let text = recording.heaptape(&["rss"]).success().text();
     assert!(text.contains("make_session") && text.contains("VmRSS"), "{text}");
+    assert!(text.contains("a pool frees") && text.contains("make_request"), "{text}");
     // At the peak the requests were live.
     let peak = rss(&recording, &["--at", "peak"]);
     assert!(peak["resident_bytes"].as_u64() >= report["resident_bytes"].as_u64(), "{peak:#}");

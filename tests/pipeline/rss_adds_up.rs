@@ -160,7 +160,23 @@ fn processes_that_share_pages_after_a_fork() {
         assert_adds_up(report);
         assert!(report["resident_bytes"].as_u64() > Some(20 * MIB), "{report:#}");
     }
-    // Of the blocks that the child has from its parent it is not known which pages they are on.
-    let has_live = |report: &&Value| (24_000_000..25 * MIB).contains(&part(report, "live"));
-    assert_eq!(reports.iter().filter(has_live).count(), 1, "{reports:#?}");
+    // The parent has all blocks. The child has freed every second one.
+    let is_child = |report: &&Value| report["inherited_blocks"].as_u64() > Some(0);
+    let (child, parent): (Vec<&Value>, Vec<&Value>) = reports.iter().partition(is_child);
+    assert!((24_000_000..25 * MIB).contains(&part(parent[0], "live")), "{parent:#?}");
+    let child = child[0];
+    let (live, held) = (part(child, "live"), part(child, "held_free") + part(child, "free_pages"));
+    assert!((12_000_000..13 * MIB).contains(&live) && (11 * MIB..13 * MIB).contains(&held), "{child:#}");
+    assert!((2000..2100).contains(&child["inherited_blocks"].as_u64().expect("blocks")), "{child:#}");
+    let pinned = &child["pinned"][0];
+    assert_eq!(pinned["stack"][0]["function"], "forks", "{child:#}");
+    assert!(pinned["inherited_from"].as_str().is_some_and(|folder| folder.ends_with(".kinds_of_memory")), "{child:#}");
+    let text = recording.heaptape(&["rss", "--all-processes"]).success().text();
+    assert!(text.contains("were allocated before the fork") && text.contains("(parent "), "{text}");
+    // The timeline has the same parts.
+    let output = recording.heaptape(&["timeline", "--json", "--rss", "--all-processes"]).success();
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let mut residents = answer["processes"].as_array().expect("processes").iter().map(|process| &process["residents"]);
+    let has_it = |all: &Value| all.as_array().is_some_and(|all| all.iter().any(|one| one["parts"] == child["parts"]));
+    assert!(residents.any(has_it), "{answer:#}");
 }

@@ -4,6 +4,7 @@
 use super::covered::Covered;
 use super::heaps::{Heap, Heaps};
 pub use super::memory_use::{Bill, LiveBlock, Ranges};
+use super::neighbors::HeldPages;
 use super::row;
 use super::size_class::Allocator;
 use heaptape_formats::tape::{MAPPING_HEAPTAPE, MAPPING_HUGETLB, MAPPING_SHARED, MAPPING_STACK, PageKind, PageRun};
@@ -50,6 +51,8 @@ pub struct Resident {
     pub huge: u64,
     /// The memory that never was a block's, in ascending order.
     pub never_block: Vec<NeverBlock>,
+    /// Pages with free bytes on which there are live blocks.
+    pub held_pages: HeldPages,
 }
 
 /// A range of resident pages on which there are no blocks.
@@ -221,6 +224,10 @@ impl Join<'_> {
         let bill = &mut self.found.bill;
         (bill.live, bill.slack, bill.held) = (bill.live + live, bill.slack + slack, bill.held + free);
         let is_alone = self.page_use.sites.len() == 1;
+        let most = self.page_use.sites.iter().max_by_key(|(site, (_, occupied))| (*occupied, **site));
+        if let Some((site, _)) = most.filter(|_| free > 0) {
+            self.found.held_pages.add(at / self.page, *site);
+        }
         for (site, (own, occupied)) in self.page_use.sites.drain() {
             let memory = row(&mut self.found.sites, site);
             memory.pinned += free * occupied / (live + slack).max(1);

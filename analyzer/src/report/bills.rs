@@ -2,6 +2,7 @@
 //! were live at their time, for one snapshot or for several over the run.
 
 use super::Error;
+use super::ancestors::Ancestors;
 use crate::event::{Event, Kind};
 use crate::load::Process;
 use crate::load::tape::PageSnapshot;
@@ -10,6 +11,7 @@ use crate::model::covered::Covered;
 use crate::model::live_set::{Block, LiveSet};
 use crate::model::resident::{Bill, LiveBlock, Ranges, Resident, divide};
 use crate::model::size_class::Allocator;
+use crate::progress::Progress;
 use crate::report::Unanswerable;
 use crate::sort::SortRows;
 use heaptape_formats::tape::{Entry, PageRun, Residency};
@@ -150,15 +152,20 @@ pub(crate) struct Joined {
     pub(crate) allocator: Allocator,
     /// Number of live blocks.
     pub(crate) blocks: usize,
+    /// Number of the live blocks that an ancestor allocated before the fork.
+    pub(crate) inherited_blocks: u64,
+    /// Bytes of these blocks.
+    pub(crate) inherited_bytes: u64,
 }
 
 /// Joins a snapshot and its runs with live blocks and the pages that ever held one, if the blocks
-/// are known.
+/// are known. A forked child also has those of its ancestors.
 pub(crate) fn join(
     process: &Process,
     snapshot: &Residency,
     runs: &[PageRun],
     blocks: Option<(&LiveSet, &Covered)>,
+    ancestors: &Ancestors,
 ) -> Joined {
     let page = page_bytes(process);
     let ranges = Ranges::of(&snapshot.mappings);
@@ -172,6 +179,11 @@ pub(crate) fn join(
         let (address, size, tick, site) = (block.address, block.size, block.tick, block.site);
         live_blocks.push(LiveBlock { address, size, tick, site });
     }
+    let own = live_blocks.len();
+    live_blocks.extend(ancestors.blocks());
+    let inherited = &live_blocks[own..];
+    let (inherited_blocks, inherited_bytes) =
+        (inherited.len() as u64, inherited.iter().fold(0, |sum: u64, block| sum.saturating_add(block.size)));
     let of = |block: &LiveBlock| match entries.get(&block.address) {
         Some(entry) => allocator_of(process, *entry, allocator),
         None => allocator,
@@ -180,7 +192,8 @@ pub(crate) fn join(
     let mut resident = divide(runs, &ranges, page, live_blocks, allocator, of, blocks.map(|(_, covered)| covered));
     resident.bill.unlisted = snapshot.unlisted_pages.saturating_mul(page);
     let inside = entries.values().next().map(|entry| allocator_of(process, *entry, allocator));
-    Joined { resident, allocator: inside.unwrap_or(allocator), blocks: count }
+    let allocator = inside.unwrap_or(allocator);
+    Joined { resident, allocator, blocks: count, inherited_blocks, inherited_bytes }
 }
 
 /// The memory of a process at one of its snapshots.
@@ -203,6 +216,7 @@ pub(crate) struct OverTime<'a> {
     /// The chosen snapshots, earliest first.
     snapshots: Vec<&'a PageSnapshot>,
     covered: Covered,
+    ancestors: Ancestors,
     /// Number of snapshots that are done.
     done: usize,
     /// Number of live blocks that were joined so far, of all snapshots.
@@ -214,7 +228,7 @@ pub(crate) struct OverTime<'a> {
 impl<'a> OverTime<'a> {
     /// Prepares the join of at most `most` snapshots of a process, spread evenly over all. There
     /// are none if the blocks are not known.
-    pub(crate) fn new(process: &'a Process, most: usize) -> OverTime<'a> {
+    pub(crate) fn new(process: &'a Process, most: usize, progress: &Progress) -> OverTime<'a> {
         let mut all: Vec<&PageSnapshot> =
             process.tape.snapshots.iter().filter(|snapshot| snapshot.sums.method != 0).collect();
         all.sort_rows_by_key(|snapshot| snapshot.sums.tick);
@@ -224,11 +238,15 @@ impl<'a> OverTime<'a> {
         let count = all.len().min(most);
         // The last one is always chosen.
         let chosen = (1..=count).filter_map(|number| all.get((number * all.len()).div_ceil(count) - 1).copied());
-        OverTime::of(process, chosen.collect())
+        let mut over_time = OverTime::of(process, chosen.collect());
+        if !over_time.snapshots.is_empty() {
+            over_time.ancestors = Ancestors::of(process, progress, &mut over_time.covered);
+        }
+        over_time
     }
 
     /// Prepares the join of the snapshot with the most anonymous memory and of the last one. There
-    /// are none if the blocks are not known.
+    /// are none if the blocks are not known. Blocks of ancestors are left out.
     pub(crate) fn most_and_last(process: &'a Process) -> OverTime<'a> {
         let known = || process.tape.snapshots.iter().filter(|snapshot| snapshot.sums.method != 0);
         let most = known().max_by_key(|snapshot| snapshot.sums.anonymous_bytes);
@@ -249,7 +267,8 @@ impl<'a> OverTime<'a> {
                 covered.include(&runs, MAX_GROUPS);
             }
         }
-        OverTime { process, snapshots, covered, done: 0, blocks: 0, points: Vec::new() }
+        let ancestors = Ancestors::default();
+        OverTime { process, snapshots, covered, ancestors, done: 0, blocks: 0, points: Vec::new() }
     }
 }
 
@@ -268,6 +287,7 @@ impl Model for OverTime<'_> {
 
     fn inherited(&mut self, block: &Block, gone: Option<Kind>) {
         self.covered.inherited(block, gone);
+        self.ancestors.inherited(block, gone);
     }
 
     fn next_stop(&self) -> u64 {
@@ -282,7 +302,8 @@ impl Model for OverTime<'_> {
         }
         let Some(record) = self.process.page_snapshot(snapshot) else { return };
         let Ok(runs) = record.runs() else { return };
-        let Joined { resident, allocator, blocks } = join(self.process, &record, &runs, Some((live, &self.covered)));
+        let known = Some((live, &self.covered));
+        let Joined { resident, allocator, blocks, .. } = join(self.process, &record, &runs, known, &self.ancestors);
         self.blocks += blocks;
         let Resident { bill, untouched, .. } = resident;
         self.points.push(Point { tick: record.tick, bill, untouched, allocator });

@@ -382,6 +382,19 @@ pub(super) struct SiteGroup<const N: usize> {
     lines: SourceLines,
 }
 
+fn key_of(query: &Query, process: &Process, symbols: &mut Symbolizer, site: u32, call_site: &CallSite) -> Vec<String> {
+    match query.by {
+        None | Some(GroupBy::Frames(FRAMES)) => call_site.names.clone(),
+        Some(by) => group_key(symbols, process.stacks(), site, by),
+    }
+}
+
+/// Returns the key of the group of [`group_sites`] that a site belongs to.
+pub(super) fn site_key(query: &Query, process: &Process, symbols: &mut Symbolizer, site: u32) -> Vec<String> {
+    let call_site = call_site(symbols, process.stacks(), site, FRAMES);
+    key_of(query, process, symbols, site, &call_site)
+}
+
 /// Groups rows of sites, by default by their innermost program frames. The group with the largest
 /// first value comes first; rows whose first value is 0 are left out.
 pub(super) fn group_sites<const N: usize>(
@@ -394,10 +407,7 @@ pub(super) fn group_sites<const N: usize>(
     let mut known: FxHashMap<Vec<String>, usize> = FxHashMap::default();
     for (site, values) in rows.filter(|(_, values)| values[0] > 0) {
         let call_site = call_site(symbols, process.stacks(), site, FRAMES);
-        let key = match query.by {
-            None | Some(GroupBy::Frames(FRAMES)) => call_site.names.clone(),
-            Some(by) => group_key(symbols, process.stacks(), site, by),
-        };
+        let key = key_of(query, process, symbols, site, &call_site);
         let index = *known.entry(key.clone()).or_insert_with(|| {
             let (call_site, lines) = (call_site.clone(), SourceLines::default());
             groups.push(SiteGroup {
@@ -443,6 +453,11 @@ pub(super) struct SiteDescription {
 }
 
 impl<const N: usize> SiteGroup<N> {
+    /// Returns whether the sites with this key are in the group.
+    pub(super) fn has_key(&self, key: &[String]) -> bool {
+        self.key == key
+    }
+
     /// Returns the description of the group, with named frames.
     pub(super) fn describe(&self, process: &Process, symbols: &mut Symbolizer) -> SiteDescription {
         SiteDescription {

@@ -1,9 +1,11 @@
 //! `heaptape rss`: what the resident memory of a process consists of at a point in time, and which
 //! call sites keep free memory in use.
 
+use super::ancestors::Ancestors;
 use super::bills::{self, Joined, OverTime, Part, Point, parts};
 use super::mapped::{self, MappedBytes, MappedRow, ReturnedRow};
-use super::query::{PointInTime, Query, Report, SiteDescription, group_sites, print_reports};
+use super::pinned::{self, Shared, Sites};
+use super::query::{PointInTime, Query, Report, print_reports};
 use super::{Error, Outcome};
 use crate::event::{Range, Span};
 use crate::load::Process;
@@ -83,27 +85,6 @@ impl HeapRow {
 }
 
 #[derive(Serialize)]
-struct SiteRow {
-    pinned_bytes: u64,
-    blocks: u64,
-    live_bytes: u64,
-    /// Free bytes that would be returned if the blocks of the site had pages of their own.
-    pool_would_free_bytes: u64,
-    /// Age of its youngest and oldest block on these pages, in nanoseconds.
-    youngest_age_ns: Option<u64>,
-    oldest_age_ns: Option<u64>,
-    #[serde(flatten)]
-    site: SiteDescription,
-}
-
-#[derive(Serialize)]
-struct UntouchedRow {
-    untouched_bytes: u64,
-    #[serde(flatten)]
-    site: SiteDescription,
-}
-
-#[derive(Serialize)]
 struct RssReport {
     at: PointInTime,
     /// Why the snapshot was taken.
@@ -130,9 +111,12 @@ struct RssReport {
     swapped_live_bytes: u64,
     zero_page_bytes: u64,
     huge_page_bytes: u64,
+    /// Live blocks that an ancestor of a forked child allocated.
+    inherited_blocks: u64,
+    inherited_bytes: u64,
     heaps: Vec<HeapRow>,
-    pinned: Vec<SiteRow>,
-    untouched: Vec<UntouchedRow>,
+    #[serde(flatten)]
+    sites: Sites,
     /// Memory that never was a block's, by the call sites that mapped it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     mapped: Vec<MappedRow>,
@@ -170,6 +154,7 @@ fn chosen<'a>(process: &'a Process, range: &Range, when: When) -> Option<&'a Pag
 /// The resident memory of a process at a snapshot.
 pub(super) struct Found {
     joined: Joined,
+    ancestors: Ancestors,
     missing: Vec<crate::missing::Missing>,
 }
 
@@ -192,14 +177,16 @@ impl Found {
 pub(super) fn find(process: &Process, snapshot: &Residency, progress: &Progress) -> Result<Found, Error> {
     let runs = bills::runs(snapshot)?;
     if !bills::knows_blocks(process) {
-        let joined = bills::join(process, snapshot, &runs, None);
-        return Ok(Found { joined, missing: Vec::new() });
+        let ancestors = Ancestors::default();
+        let joined = bills::join(process, snapshot, &runs, None, &ancestors);
+        return Ok(Found { joined, ancestors, missing: Vec::new() });
     }
     let mut covered = Covered::new(&runs, bills::page_bytes(process), bills::MAX_GROUPS);
+    let mut ancestors = Ancestors::of(process, progress, &mut covered);
     let span = Span { end_tick: bills::middle(snapshot).saturating_add(1), ..Span::ALL };
-    let outcome = replay(process, span, progress, &mut covered);
-    let joined = bills::join(process, snapshot, &runs, Some((&outcome.live, &covered)));
-    Ok(Found { joined, missing: outcome.missing })
+    let outcome = replay(process, span, progress, &mut (&mut covered, &mut ancestors));
+    let joined = bills::join(process, snapshot, &runs, Some((&outcome.live, &covered)), &ancestors);
+    Ok(Found { joined, ancestors, missing: outcome.missing })
 }
 
 /// The resident memory of the heap of a process as it was recorded: live blocks, their slack, and
@@ -240,32 +227,10 @@ fn report_of(
     symbols: &mut Symbolizer,
     snapshot: &Residency,
     found: &Found,
+    shared: &Shared,
 ) -> RssReport {
     let Joined { resident, allocator, .. } = &found.joined;
-    let numbered = || resident.sites.iter().zip(0u32..);
-    let page = bills::page_bytes(process);
-    // A group's youngest block is stored as the largest tick, the oldest as the smallest one.
-    let pinned = numbered().map(|(row, site)| {
-        let (low, high) = row.ticks.unwrap_or_default();
-        let pool = (row.alone_pages * page).saturating_sub(row.alone_occupied.next_multiple_of(page));
-        (site, [row.pinned, row.blocks, row.live, pool, u64::MAX - low, high])
-    });
-    let age = |tick: u64| process.has_times().then(|| process.clock.span_nanos(snapshot.tick.saturating_sub(tick)));
-    let groups = group_sites(query, process, symbols, pinned);
-    let pinned = groups.iter().take(query.top).map(|group| {
-        let [pinned_bytes, blocks, live_bytes, pool_would_free_bytes, ..] = group.values;
-        let [.., low, high] = group.max;
-        let (youngest_age_ns, oldest_age_ns) = (age(high), age(u64::MAX - low));
-        let site = group.describe(process, symbols);
-        SiteRow { pinned_bytes, blocks, live_bytes, pool_would_free_bytes, youngest_age_ns, oldest_age_ns, site }
-    });
-    let pinned = pinned.collect();
-    let groups = group_sites(query, process, symbols, numbered().map(|(row, site)| (site, [row.untouched])));
-    let untouched = groups
-        .iter()
-        .take(query.top)
-        .map(|group| UntouchedRow { untouched_bytes: group.values[0], site: group.describe(process, symbols) });
-    let untouched = untouched.collect();
+    let sites = pinned::sites(query, process, symbols, snapshot, &found.joined, shared, &found.ancestors.processes);
     let mapped = match query.mappings.has_mappings() {
         true => {
             let ranges = mapped::ranges_at(process, bills::middle(snapshot));
@@ -306,9 +271,10 @@ fn report_of(
         swapped_live_bytes: resident.swapped.0,
         zero_page_bytes: resident.zero,
         huge_page_bytes: resident.huge,
+        inherited_blocks: found.joined.inherited_blocks,
+        inherited_bytes: found.joined.inherited_bytes,
         heaps: resident.heaps.iter().map(HeapRow::of).collect(),
-        pinned,
-        untouched,
+        sites,
         mapped,
         returned,
         top: query.top,
@@ -358,7 +324,8 @@ pub fn run(query: &Query, when: When, out: &mut dyn Write, style: Style) -> Resu
         let Some(record) = record else { return Ok((Answer { rss: None }, Vec::new())) };
         has_any = true;
         let found = find(process, &record, progress)?;
-        let report = report_of(query, process, symbols, &record, &found);
+        let shared = Shared::find(process, &record, &found.joined, progress);
+        let report = report_of(query, process, symbols, &record, &found, &shared);
         Ok((Answer { rss: Some(report) }, found.missing))
     })?;
     if has_any { Ok(outcome) } else { Err(Unanswerable::NoPages.into()) }
@@ -431,6 +398,13 @@ impl RssReport {
                 bytes(self.untouched_bytes)
             ))?;
         }
+        if self.inherited_blocks > 0 {
+            screen.line(&format!(
+                "of the live blocks, {} with {} were allocated before the fork, by a parent",
+                count(self.inherited_blocks),
+                bytes(self.inherited_bytes)
+            ))?;
+        }
         if self.swapped_bytes > 0 {
             screen.line(&format!(
                 "beside it: {} are swapped out, {} of them in live blocks",
@@ -458,32 +432,9 @@ impl RssReport {
             let rows: Vec<Vec<String>> = self.heaps.iter().take(MAX_HEAPS).map(row).collect();
             screen.table(&["resident", "live", "free beside live", "free pages", "heap"], &rows)?;
         }
-        if !self.pinned.is_empty() {
-            screen.line("pinned: free memory on pages that these blocks are on")?;
-            let rows: Vec<Vec<String>> = self
-                .pinned
-                .iter()
-                .map(|row| {
-                    let age = match (row.youngest_age_ns, row.oldest_age_ns) {
-                        (Some(youngest), Some(oldest)) => format!("{} to {}", duration(youngest), duration(oldest)),
-                        _ => String::new(),
-                    };
-                    vec![bytes(row.pinned_bytes), bytes(row.live_bytes), count(row.blocks), age, row.site.label.clone()]
-                })
-                .collect();
-            screen.table(&["pinned", "by", "blocks", "age", "allocated at"], &rows)?;
-        }
+        self.sites.print_pinned(screen)?;
         self.print_mapped(screen)?;
-        let rows: Vec<Vec<String>> = self
-            .untouched
-            .iter()
-            .filter(|row| row.untouched_bytes >= MIN_SHOWN)
-            .map(|row| vec![bytes(row.untouched_bytes), row.site.label.clone()])
-            .collect();
-        if !rows.is_empty() {
-            screen.line("live and never written:")?;
-            screen.table(&["bytes", "allocated at"], &rows)?;
-        }
+        self.sites.print_untouched(screen)?;
         if let Some(later) = self.ended_later_ns {
             screen.line(&format!(
                 "the process ended {} later, without waiting for a last snapshot (a signal, _exit, or exec)",

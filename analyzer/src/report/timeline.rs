@@ -217,7 +217,7 @@ pub fn run(query: &Query, slices: usize, divides: bool, out: &mut dyn Write, sty
         }
         let mut grouped = ByGroup::beside(&model, group_of, names.len());
         let start = query.replay_start(process, span, !names.is_empty()).filter(|_| !divides);
-        let mut over_time = OverTime::new(process, if divides { MAX_DIVIDED } else { 0 });
+        let mut over_time = OverTime::new(process, if divides { MAX_DIVIDED } else { 0 }, progress);
         if let Some(start) = &start {
             model.begin(start.live);
             grouped.begin(start.summary.as_ref().map_or(&[], |summary| &summary.sites[..]));

@@ -199,7 +199,7 @@ impl Gathered {
         let known = process.tape.threads.iter();
         let names: Vec<_> = known.map(|(&number, thread)| (number, thread.name.lossy())).collect();
         let groups = by_thread::groups(names.iter().map(|(number, name)| (*number, &**name)));
-        let mut over_time = OverTime::new(process, if scale.by_tick { RESIDENTS } else { 0 });
+        let mut over_time = OverTime::new(process, if scale.by_tick { RESIDENTS } else { 0 }, progress);
         let mut by_group = ByThread::new(&groups, (&mut peak, &mut lifetimes, &mut slices));
         let mut models = (&mut totals, &mut threads, &mut sizes, &mut survivors);
         let outcome = replay(process, span, progress, &mut (&mut models, &mut by_group, &mut over_time));
