@@ -142,6 +142,17 @@ fn memory_that_was_only_read_is_not_resident() {
     assert!(recording.heaptape(&["rss"]).success().text().contains("were read and never written"));
 }
 
+/// glibc unmaps large blocks when they are freed, and the program's own mapping gets their
+/// addresses.
+#[test]
+fn mapping_at_the_address_of_a_freed_block_is_no_free_page() {
+    let (_, report) = kinds_of_memory("remapped");
+    assert!(part(&report, "never_block") >= 40 * MIB && part(&report, "free_pages") < MIB, "{report:#}");
+    let mapped = &report["mapped"][0];
+    assert!(mapped["bytes"].as_u64() >= Some(39 * MIB), "{report:#}");
+    assert_eq!(mapped["stack"][0]["function"], "map", "{report:#}");
+}
+
 /// Without a swap device the kernel swaps nothing out, and the report has none.
 #[test]
 fn memory_that_is_swapped_out_is_counted_as_such() {

@@ -4,6 +4,7 @@
  * files    a file that is mapped and read, of which a third was written, and shared memory
  * zero     memory that was read and never written
  * swapped  written memory that the kernel is requested to swap out
+ * remapped memory of the program's own, at the addresses of blocks that were freed
  * fork     blocks that the parent writes again while a child has them, too; the child frees every second one
  */
 #include "own.h"
@@ -86,6 +87,15 @@ static void swapped(void) {
     print("swapped", smaps("Swap", memory, 20 * MIB));
 }
 
+static void remapped(void) {
+    for (int round = 0; round < 3; round++) {
+        char *volatile block = malloc(40 * MIB);
+        touch(block, 40 * MIB, 1);
+        free(block);
+    }
+    touch(map(40 * MIB, MAP_PRIVATE, -1), 40 * MIB, 1);
+}
+
 static void forks(void) {
     for (int i = 0; i < BLOCKS; i++) blocks[i] = memset(malloc(BLOCK), 1, BLOCK);
     int child = fork();
@@ -103,7 +113,8 @@ static void forks(void) {
 
 int main(int argc, char **argv) {
     const struct { const char *name; void (*run)(void); } kinds[] = {
-        { "huge", huge }, { "files", files }, { "zero", zero }, { "swapped", swapped }, { "fork", forks },
+        { "huge", huge }, { "files", files }, { "zero", zero }, { "swapped", swapped }, { "remapped", remapped },
+        { "fork", forks },
     };
     int is_known = 0;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)

@@ -2,6 +2,7 @@
 
 use super::Model;
 use super::live_set::Block;
+use super::size_class::Allocator;
 use crate::event::{Event, Kind};
 use heaptape_formats::tape::PageRun;
 use rustc_hash::FxHashMap;
@@ -17,6 +18,9 @@ const GROUP: u64 = 1 << GROUP_LOG2;
 #[derive(Debug)]
 pub struct Covered {
     page: u64,
+    /// Whether glibc is the allocator: it unmaps large blocks when they are freed, and others may
+    /// get their addresses.
+    unmaps: bool,
     groups: FxHashMap<u64, [u64; MASKS]>,
 }
 
@@ -24,7 +28,7 @@ impl Covered {
     /// Creates the set for these runs of resident pages of `page` bytes each. At most `limit`
     /// groups of 512 pages are kept: pages of further ones count as never covered.
     pub fn new(runs: &[PageRun], page: u64, limit: usize) -> Covered {
-        let mut covered = Covered { page: page.max(1), groups: FxHashMap::default() };
+        let mut covered = Covered { page: page.max(1), unmaps: false, groups: FxHashMap::default() };
         covered.include(runs, limit);
         covered
     }
@@ -39,6 +43,11 @@ impl Covered {
                 self.groups.entry(group).or_insert([0; MASKS]);
             }
         }
+    }
+
+    /// Sets the allocator of the process.
+    pub fn set_allocator(&mut self, allocator: Allocator) {
+        self.unmaps = allocator == Allocator::Glibc;
     }
 
     /// Returns the number of pages from `from` to before `to` that held a block.
@@ -59,13 +68,26 @@ impl Covered {
 
     /// Adds the pages of a block.
     fn add(&mut self, address: u64, size: u64) {
+        self.set(address, size, true);
+    }
+
+    /// Removes the pages of a freed block that had a mapping of its own.
+    fn remove(&mut self, block: &Block) {
+        if self.unmaps && Allocator::is_mapped_by_glibc(block.address, block.size) {
+            self.set(block.address, block.size, false);
+        }
+    }
+
+    fn set(&mut self, address: u64, size: u64, is_covered: bool) {
         let (first, last) = (address / self.page, address.saturating_add(size.max(1) - 1) / self.page);
         let (first_group, last_group) = (first >> GROUP_LOG2, last >> GROUP_LOG2);
         let set = |group: u64, masks: &mut [u64; MASKS]| {
             let from = first.max(group << GROUP_LOG2);
             let to = last.min((group << GROUP_LOG2) + GROUP - 1);
             for bit in from % GROUP..=to % GROUP {
-                masks[bit as usize / 64] |= 1 << (bit % 64);
+                let mask = 1 << (bit % 64);
+                let word = &mut masks[bit as usize / 64];
+                *word = if is_covered { *word | mask } else { *word & !mask };
             }
         };
         // A size from a damaged file may be anything.
@@ -86,13 +108,23 @@ impl Model for Covered {
         self.add(block.address, block.size);
     }
 
-    fn resize(&mut self, _: &Event, _: Option<&Block>, block: &Block) {
+    fn resize(&mut self, _: &Event, old: Option<&Block>, block: &Block) {
+        if let Some(old) = old {
+            self.remove(old);
+        }
         self.add(block.address, block.size);
     }
 
+    fn free(&mut self, _: &Event, old: Option<&Block>) {
+        if let Some(old) = old {
+            self.remove(old);
+        }
+    }
+
     fn inherited(&mut self, block: &Block, gone: Option<Kind>) {
-        if gone.is_none() {
-            self.add(block.address, block.size);
+        match gone {
+            None => self.add(block.address, block.size),
+            Some(_) => self.remove(block),
         }
     }
 }
@@ -113,5 +145,42 @@ mod tests {
         assert_eq!((covered.count(11, 512), covered.count(0, u64::MAX), covered.count(12, 12)), (2, 4, 0));
         covered.add(1 << 40, u64::MAX);
         assert_eq!((covered.count(1 << 30, (1 << 30) + 1), covered.count(2000, 3000)), (1, 0));
+    }
+
+    /// glibc unmaps a large block when it is freed. What is at its address later is another
+    /// mapping, and not a free page of the heap.
+    #[test]
+    fn pages_of_unmapped_blocks_are_covered_no_more() {
+        let run = PageRun { first: 10, pages: 200, kind: PageKind::Anonymous, is_huge: false };
+        let event = Event {
+            kind: Kind::Free,
+            entry: 1,
+            thread: 1,
+            site: 0,
+            number: 0,
+            index: 1,
+            address: 0,
+            size: 0,
+            weight: 0,
+            tick: 0,
+        };
+        let large = Block { address: 10 * 4096 + 16, size: 50 * 4096, ..Block::default() };
+        let small = Block { address: 100 * 4096 + 16, size: 4096, ..Block::default() };
+        for (allocator, covered_later) in [(Allocator::Glibc, 2), (Allocator::Jemalloc, 53)] {
+            let mut covered = Covered::new(&[run], 4096, 100);
+            covered.set_allocator(allocator);
+            for block in [&large, &small] {
+                covered.alloc(&event, block);
+                assert!(covered.count(block.address / 4096, block.address / 4096 + 2) == 2);
+                covered.free(&event, Some(block));
+            }
+            assert_eq!(covered.count(0, 1000), covered_later, "{allocator:?}");
+            // It grows and moves.
+            covered.alloc(&event, &large);
+            let moved = Block { address: 120 * 4096 + 16, ..large };
+            covered.resize(&event, Some(&large), &moved);
+            assert_eq!(covered.count(120, 171), 51);
+            assert_eq!(covered.count(10, 61) == 0, allocator == Allocator::Glibc);
+        }
     }
 }

@@ -224,7 +224,7 @@ mod tests {
         // their memory again.
         let survivor = block(4096, 96, 7);
         let (first, second, again) = (block(4192, 2000, 1), block(6192, 1008, 2), block(4192, 64, 3));
-        [&survivor, &first, &second].map(|block| neighbors.alloc(&event(0), block));
+        [&survivor, &first, &second].into_iter().for_each(|block| neighbors.alloc(&event(0), block));
         neighbors.free(&event(130), Some(&first));
         neighbors.free(&event(110), Some(&second));
         neighbors.alloc(&event(0), &again);

@@ -106,7 +106,7 @@ pub(crate) fn runs(snapshot: &Residency) -> Result<Vec<PageRun>, Error> {
 
 /// Returns the allocator whose `malloc` the process calls. Where that is not known, it is the one
 /// that the name of a mapped file shows.
-fn main_allocator(process: &Process, snapshot: &Residency) -> Allocator {
+pub(crate) fn main_allocator(process: &Process, snapshot: &Residency) -> Allocator {
     let called = process.about.malloc.clone();
     let names: Vec<String> = match called.is_empty() {
         true => snapshot.names.iter().map(|name| name.lossy().into_owned()).collect(),
@@ -262,8 +262,9 @@ impl<'a> OverTime<'a> {
     /// Prepares the join of these snapshots, which are sorted by their time.
     fn of(process: &'a Process, snapshots: Vec<&'a PageSnapshot>) -> OverTime<'a> {
         let mut covered = Covered::new(&[], page_bytes(process), MAX_GROUPS);
-        for snapshot in &snapshots {
-            if let Some(Ok(runs)) = process.page_snapshot(snapshot).map(|record| record.runs()) {
+        for record in snapshots.iter().filter_map(|snapshot| process.page_snapshot(snapshot)) {
+            covered.set_allocator(main_allocator(process, &record));
+            if let Ok(runs) = record.runs() {
                 covered.include(&runs, MAX_GROUPS);
             }
         }
@@ -282,6 +283,12 @@ impl Model for OverTime<'_> {
     fn resize(&mut self, event: &Event, old: Option<&Block>, block: &Block) {
         if !self.snapshots.is_empty() {
             self.covered.resize(event, old, block);
+        }
+    }
+
+    fn free(&mut self, event: &Event, old: Option<&Block>) {
+        if !self.snapshots.is_empty() {
+            self.covered.free(event, old);
         }
     }
 

@@ -182,6 +182,7 @@ pub(super) fn find(process: &Process, snapshot: &Residency, progress: &Progress)
         return Ok(Found { joined, ancestors, missing: Vec::new() });
     }
     let mut covered = Covered::new(&runs, bills::page_bytes(process), bills::MAX_GROUPS);
+    covered.set_allocator(bills::main_allocator(process, snapshot));
     let mut ancestors = Ancestors::of(process, progress, &mut covered);
     let span = Span { end_tick: bills::middle(snapshot).saturating_add(1), ..Span::ALL };
     let outcome = replay(process, span, progress, &mut (&mut covered, &mut ancestors));
