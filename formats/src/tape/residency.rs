@@ -82,7 +82,7 @@ tape_record! {
 pub const RESIDENCY_FIRST: u8 = 1;
 /// The live bytes of the process had a new peak.
 pub const RESIDENCY_PEAK: u8 = 2;
-/// The resident memory had doubled, or halved, since the last snapshot.
+/// The resident memory had a new peak, or had doubled or halved since the last snapshot.
 pub const RESIDENCY_CHANGE: u8 = 3;
 /// Enough time had passed since the last snapshot.
 pub const RESIDENCY_INTERVAL: u8 = 4;

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 pub const FIRST_DELAY: Duration = Duration::from_millis(20);
 /// Minimum time between two snapshots for no other reason.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Time after which the resident memory is looked at although the heap has not changed.
+/// Time after which the resident memory is looked at although neither the heap nor the resident
+/// memory has changed.
 const QUIET_LOOK: Duration = Duration::from_secs(1);
 /// Bytes of snapshots that are stored in a second on average.
 const BYTES_PER_SECOND: u64 = 16 << 10;
@@ -30,11 +31,15 @@ struct Seen {
 pub struct Schedule {
     started: Instant,
     looked: Option<Instant>,
+    /// Whether the last two looks found the same resident memory.
+    is_settled: bool,
     /// The last look, and the look at which the last snapshot was taken.
     last: Seen,
     at_snapshot: Option<(Instant, Seen)>,
     /// Most live bytes of a snapshot.
     peak: u64,
+    /// Most resident bytes of a snapshot.
+    resident_peak: u64,
     /// Snapshots that are not requested wait until then.
     not_before: Instant,
     is_refused: bool,
@@ -46,24 +51,28 @@ impl Schedule {
         Schedule {
             started: now,
             looked: None,
+            is_settled: false,
             last: Seen::default(),
             at_snapshot: None,
             peak: 0,
+            resident_peak: 0,
             not_before: now + FIRST_DELAY,
             is_refused: false,
         }
     }
 
     /// Returns why a snapshot is due, or `None`. `resident` reads the resident memory in bytes; it
-    /// is called only where the heap has changed, or after a second.
+    /// is called only where something has changed since the look before, or after a second.
     pub fn due(&mut self, now: Instant, stats: &StatsSnapshot, resident: impl FnOnce() -> Option<u64>) -> Option<u8> {
         let has_changed = (stats.allocs, stats.frees) != (self.last.allocs, self.last.frees);
         let is_quiet = self.looked.is_some_and(|looked| now.saturating_duration_since(looked) < QUIET_LOOK);
-        if now < self.not_before || (!has_changed && is_quiet) {
+        if now < self.not_before || (!has_changed && self.is_settled && is_quiet) {
             return None;
         }
         self.looked = Some(now);
         let resident = resident()?;
+        // A large block is often written long after it was allocated.
+        self.is_settled = resident == self.last.resident;
         self.last = Seen { live: stats.live_bytes, resident, allocs: stats.allocs, frees: stats.frees };
         let Some((when, before)) = self.at_snapshot else { return Some(RESIDENCY_FIRST) };
         let now_seen = self.last;
@@ -74,6 +83,7 @@ impl Schedule {
             () if is_double(resident, before.resident) || is_double(before.resident, resident) => {
                 Some(RESIDENCY_CHANGE)
             }
+            () if is_more(resident, self.resident_peak) => Some(RESIDENCY_CHANGE),
             () if is_more(before.live, now_seen.live) => Some(RESIDENCY_CHANGE),
             () if now.saturating_duration_since(when) >= INTERVAL && now_seen != before => Some(RESIDENCY_INTERVAL),
             () => None,
@@ -86,6 +96,7 @@ impl Schedule {
     pub fn taken(&mut self, now: Instant, record: &Residency, before: u64) {
         self.at_snapshot = Some((now, Seen { resident: before, ..self.last }));
         self.peak = self.peak.max(self.last.live);
+        self.resident_peak = self.resident_peak.max(before);
         let names: usize = record.names.iter().map(|name| name.0.len()).sum();
         let bytes = (record.stored.0.len() + names + 8 * record.mappings.len()) as u64;
         // A short run may have some more.
@@ -141,6 +152,27 @@ mod tests {
         assert_eq!(look(9000, 3 * MIB, 9 * MIB, 10), None, "nothing has changed");
         assert_eq!(look(9100, 3 * MIB, 9 * MIB + 1, 10), None, "a quiet heap is looked at once a second");
         assert_eq!(look(10_100, 3 * MIB, 9 * MIB + 1, 10), Some(RESIDENCY_INTERVAL));
+    }
+
+    /// A block is allocated, and written slowly: a snapshot in the middle is not the last one.
+    #[test]
+    fn snapshots_follow_memory_that_is_being_written() {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(start);
+        let mut look = |millis, resident: u64| {
+            let now = start + Duration::from_millis(millis);
+            let due = schedule.due(now, &stats(40 * MIB, 1), || Some(resident));
+            if due.is_some() {
+                schedule.taken(now, &Residency::default(), resident);
+            }
+            due
+        };
+        assert_eq!(look(100, 23 * MIB), Some(RESIDENCY_FIRST));
+        assert_eq!(look(200, 27 * MIB), None, "less than a quarter more");
+        assert_eq!(look(300, 44 * MIB), Some(RESIDENCY_CHANGE), "a new peak, and not twice as much");
+        assert_eq!(look(400, 44 * MIB), None);
+        assert_eq!(look(500, 80 * MIB), None, "settled memory is looked at once a second");
+        assert_eq!(look(1400, 80 * MIB), Some(RESIDENCY_CHANGE));
     }
 
     #[test]
