@@ -1,6 +1,6 @@
 /* keeps_registers CALLS: calls functions of an allocator that change one register, with values in all
- * others that a function may change, as a compiler does that knows the function. Prints how many of
- * them had another value afterwards. */
+ * others that a function may change, as a compiler does that knows the function. Such a compiler may
+ * also misalign the stack for the call. Prints how many of them had another value afterwards. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,14 +29,21 @@ __asm__(".text\n.globl calls_with\n.type calls_with, @function\ncalls_with:\n"
         "mov %r8, 40(%rbp)\n mov %r9, 48(%rbp)\n mov %r10, 56(%rbp)\n mov %r11, 64(%rbp)\n"
         ".irp n, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15\n movups %xmm\\n, 72 + 16 * \\n(%rbp)\n .endr\n"
         "pop %r12\n pop %rbp\n pop %rbx\n ret\n.size calls_with, . - calls_with\n");
+
+/* The same with a misaligned stack. */
+void calls_misaligned(const char *function, struct values *values, struct values *after);
+__asm__(".text\n.globl calls_misaligned\n.type calls_misaligned, @function\ncalls_misaligned:\n"
+        "sub $16, %rsp\n call calls_with\n add $16, %rsp\n ret\n.size calls_misaligned, . - calls_misaligned\n");
 extern const char reg_take[], reg_drop[];
 
-static unsigned differs(const char *function, uint64_t argument) {
+typedef void (*caller)(const char *function, struct values *values, struct values *after);
+
+static unsigned differs(caller calls, const char *function, uint64_t argument) {
     struct values before, after;
     uint64_t *all = (uint64_t *)&before, *now = (uint64_t *)&after;
     for (size_t i = 0; i < sizeof before / 8; i++) all[i] = 0x1234567890abcdefull * (i + 3);
     before.integers[4] = argument;
-    calls_with(function, &before, &after);
+    calls(function, &before, &after);
     unsigned count = 0;
     for (size_t i = function == reg_take; i < sizeof before / 8; i++) count += all[i] != now[i];
     return count;
@@ -45,8 +52,9 @@ int main(int argc, char **argv) {
     unsigned calls = argc > 1 ? atoi(argv[1]) : 1, changed = 0;
     for (unsigned i = 0; i < calls; i++) {
         char *block = next_block;
-        changed += differs(reg_take, 64);
-        changed += differs(reg_drop, (uint64_t)block);
+        caller calls = i % 2 ? calls_misaligned : calls_with;
+        changed += differs(calls, reg_take, 64);
+        changed += differs(calls, reg_drop, (uint64_t)block);
     }
     printf("%u\n", changed);
     return 0;

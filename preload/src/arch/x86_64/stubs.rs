@@ -133,7 +133,8 @@ macro_rules! operator_new_frame {
 /// All registers that a function may change have their values again at the end, except for the
 /// result: a compiler that knows the function keeps values in those that it does not change (GCC's
 /// `-fipa-ra`). The jump to this entry stores the program's r11 below the stack pointer, and the
-/// trampoline loads it from there. The stack may be misaligned, as the program's may be.
+/// trampoline loads it from there. A compiler that knows that the function needs no aligned stack
+/// may call it with a misaligned one, so `begins` and `ends` are called on an aligned one.
 #[cfg(not(feature = "standalone"))]
 macro_rules! patched_stub {
     ($begins:path, $ends:path, $frame_bytes:expr, $untraced:expr) => {
@@ -198,7 +199,10 @@ macro_rules! patched_frame {
             "mov [rsp + 56], rax",
             "mov [rsp + 64], rbp",
             "mov rdi, rsp",
+            "test spl, 15",
+            "jnz 3f",
             "call {begins}",
+            "4:",
             "mov rdi, [rsp]",
             "mov rsi, [rsp + 8]",
             "mov rdx, [rsp + 16]",
@@ -210,7 +214,10 @@ macro_rules! patched_frame {
             "call r11",
             "mov rdi, rsp",
             "mov rsi, rax",
+            "test spl, 15",
+            "jnz 5f",
             "call {ends}",
+            "6:",
             "lea rdi, [rsp + {bytes} - 168]",
             "movups xmm0, [rdi - 128]",
             "movups xmm1, [rdi - 112]",
@@ -239,6 +246,22 @@ macro_rules! patched_frame {
             "add rsp, {bytes}",
             ".cfi_adjust_cfa_offset -{bytes}",
             "ret",
+            // The same calls on a misaligned stack.
+            ".cfi_adjust_cfa_offset {bytes}",
+            "3:",
+            "sub rsp, 8",
+            ".cfi_adjust_cfa_offset 8",
+            "call {begins}",
+            "add rsp, 8",
+            ".cfi_adjust_cfa_offset -8",
+            "jmp 4b",
+            "5:",
+            "sub rsp, 8",
+            ".cfi_adjust_cfa_offset 8",
+            "call {ends}",
+            "add rsp, 8",
+            ".cfi_adjust_cfa_offset -8",
+            "jmp 6b",
             ".cfi_endproc",
             begins = sym $begins, ends = sym $ends, bytes = const $frame_bytes, $($operand)*)
     };
