@@ -70,10 +70,37 @@ pub const COMMON: &[(&str, Shape)] = &[
     ("xallocx", RESIZE_FIXED),
     ("dallocx", free(0)),
     ("sdallocx", free(0)),
+    // of the jemalloc in Redis 8: they store the usable size, too
+    ("malloc_with_usize", alloc(0)),
+    ("calloc_with_usize", array(0, 1)),
+    ("realloc_with_usize", resize(0, 1)),
+    ("free_with_usize", free(0)),
 ];
 
 /// Functions of [`COMMON`] that heaptape does not export, since they are jemalloc's only.
-pub const UNREPLACED: &[&[u8]] = &[b"mallocx", b"rallocx", b"xallocx", b"dallocx", b"sdallocx"];
+pub const UNREPLACED: &[&[u8]] = &[
+    b"mallocx",
+    b"rallocx",
+    b"xallocx",
+    b"dallocx",
+    b"sdallocx",
+    b"malloc_with_usize",
+    b"calloc_with_usize",
+    b"realloc_with_usize",
+    b"free_with_usize",
+];
+
+/// The prefixes of known allocators: of jemalloc those of its own builds, of its Rust crate, of
+/// Apache Arrow and of DuckDB.
+pub const PREFIXES: &[(&str, &str)] = &[
+    ("je_", "jemalloc"),
+    ("_rjem_", "jemalloc"),
+    ("je_arrow_", "jemalloc"),
+    ("duckdb_je_", "jemalloc"),
+    ("mi_", "mimalloc"),
+    ("tc_", "tcmalloc"),
+    ("sn_", "snmalloc"),
+];
 
 /// Functions of glibc's allocator that call its other ones for what is no request of the program:
 /// when a thread ends, the blocks in its cache, which are free already, are freed once more.
@@ -210,8 +237,8 @@ pub const NO_ALLOCATOR: &str = "";
 /// Symbols that say which allocator defines functions without a prefix.
 pub const MARKS: &[(&str, &str)] = &[("mallctl", "jemalloc"), ("tc_malloc", "tcmalloc"), ("mi_malloc", "mimalloc")];
 
-/// Prefixes of jemalloc's internal functions: those of its Rust crate, and of other builds.
-pub const JEMALLOC_INTERNAL: &[&str] = &["_rjem_je_", "je_"];
+/// Prefixes of jemalloc's internal functions, in the builds of [`PREFIXES`].
+pub const JEMALLOC_INTERNAL: &[&str] = &["_rjem_je_", "je_", "je_arrow_private_je_", "duckdb_je_"];
 
 /// Internal functions of jemalloc that map memory or return it, without their prefix.
 pub const JEMALLOC_GROWTH: &[&str] = &[

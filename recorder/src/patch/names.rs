@@ -3,7 +3,7 @@
 use super::description::OwnAllocator;
 use super::families::{
     COMMON, GLIBC_INTERNAL, GROWTH, JEMALLOC_GROWTH, JEMALLOC_INTERNAL, MAPS_MEMORY, MARKS, MIMALLOC, NO_ALLOCATOR,
-    OPERATORS, OWN_MALLOC, SNMALLOC, Shape, TCMALLOC, UNREPLACED,
+    OPERATORS, OWN_MALLOC, PREFIXES, SNMALLOC, Shape, TCMALLOC, UNREPLACED,
 };
 use rustc_hash::FxHashMap;
 use wire::patches::{self, Action, NO_ARGUMENT};
@@ -41,8 +41,7 @@ impl Names {
             let meaning = Meaning { allocator: NO_ALLOCATOR.into(), shape, is_common: true, is_growth: false };
             names.meanings.insert(name.as_bytes().to_vec(), meaning);
         }
-        let known = [("_rjem_", "jemalloc"), ("je_", "jemalloc"), ("mi_", "mimalloc"), ("tc_", "tcmalloc")];
-        for (prefix, allocator) in known.into_iter().chain([("sn_", "snmalloc")]) {
+        for (prefix, allocator) in PREFIXES {
             names.add(prefix, allocator, false, COMMON);
         }
         names.add("", "mimalloc", false, MIMALLOC);
