@@ -96,7 +96,8 @@ pub fn sums(stacks: &Stacks, rows: &[SiteSums], prefix: &str) -> Vec<NamedSums> 
 
 /// Returns the names of the allocators of a process that `--allocator` may name.
 pub fn allocators(process: &Process) -> Vec<String> {
-    let inside = process.about.allocators.iter().map(|allocator| allocator.name.clone());
+    let hooked = process.about.allocators.iter().filter(|allocator| allocator.found > 0);
+    let inside = hooked.map(|allocator| allocator.name.clone());
     let mut names: Vec<String> = [MALLOC.to_owned(), REPORTED.to_owned()].into_iter().chain(inside).collect();
     names.extend(heaps(process.stacks()));
     names
@@ -111,7 +112,9 @@ pub fn blocks_of(process: &Process, patterns: &[String]) -> AllocatorFilter {
         let Domain { inside, is_reported } = Domain::of(entry);
         filter.entries[usize::from(entry)] = match inside {
             // The last number is that of all allocators from there on.
-            Some(number) => process.about.allocators.iter().any(|one| one.number == number && matches(&one.name)),
+            Some(number) => {
+                process.about.allocators.iter().any(|one| one.found > 0 && one.number == number && matches(&one.name))
+            }
             None => matches(if is_reported { REPORTED } else { MALLOC }),
         };
     }

@@ -196,7 +196,8 @@ pub struct Allocator {
     pub module: String,
     /// Number of the allocator in the entries of the tape, from 0.
     pub number: u8,
-    /// Number of functions that were found.
+    /// Number of functions that were found; 0 for an allocator without symbols, and for one in a
+    /// library that was opened after the start.
     pub found: u32,
     /// Number of functions that were hooked.
     pub hooked: u32,

@@ -12,6 +12,7 @@ mod description;
 mod families;
 mod file;
 pub(crate) mod maps;
+mod marks;
 mod moved;
 mod names;
 mod noted;
@@ -19,8 +20,10 @@ mod search;
 mod separate;
 mod stored;
 pub(crate) mod symbols;
+mod unhooked;
 
 pub use description::{DescribedFunction, Description, DescriptionError, OwnAllocator};
+pub use separate::build_id_without_symbols;
 
 use crate::module_files::open_file;
 use crate::sys::Mapping;
@@ -37,6 +40,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use symbols::Fault;
+use unhooked::Unhooked;
 use wire::Op;
 use wire::area::PAGE;
 use wire::patches::{self, Action, CODE_BYTES, FIRST_FUNCTION, Function, JUMP_BYTES, MAX_PATCHES, MAX_RUNS, WRITTEN};
@@ -163,6 +167,8 @@ pub struct Plan {
     growth: Vec<Range<u64>>,
     /// Why calls that map memory are not recorded; empty if they are.
     unseen_mappings: &'static str,
+    /// Allocators that are known and not hooked.
+    unhooked: Arc<Unhooked>,
     /// Number of recorded events of each allocator number.
     seen: [AtomicU64; Op::ALLOCATORS as usize],
 }
@@ -248,6 +254,7 @@ impl Planner {
             let role = Role { is_program: module.is_program, reach };
             module.found = module.file.take().map(|file| self.search.functions(file, role, deadline));
         }
+        let unhooked = Unhooked::new(&self.search, Role { is_program: false, reach }, &maps);
         let searched = modules.iter().filter_map(|module| module.found.as_ref()?.as_ref().ok());
         let imports = searched.flat_map(|functions| functions.imports.iter().map(|name| &name[..])).collect();
         for Module { mapping, is_program, found, .. } in &modules {
@@ -268,10 +275,12 @@ impl Planner {
                 Some(Ok(functions)) if !functions.functions.is_empty() => {
                     plan.add(functions, mapping, *is_program, &mut maps);
                 }
+                Some(Ok(functions)) if functions.is_without_allocator() => unhooked.add(&mapping.path, functions),
                 Some(Err(Fault::Late)) => plan.not_searched(&mapping.path, self.too_large()),
                 _ => {}
             }
         }
+        plan.unhooked = Arc::new(unhooked);
         plan
     }
 
@@ -304,14 +313,6 @@ impl Planner {
         };
         format!("{TOO_LARGE}; {next}")
     }
-}
-
-/// Returns the build-id of a program whose symbols are nowhere on this machine. A debuginfod server
-/// may have them.
-pub fn build_id_without_symbols(program: &File) -> Option<Vec<u8>> {
-    let elf = symbols::headers(program).ok()?.file;
-    let is_alone = !elf.has_all_names && elf.debug_data.is_none() && !separate::exists(program, &elf);
-    (is_alone && !elf.build_id.is_empty()).then_some(elf.build_id)
 }
 
 /// Opens the file of a mapping.
@@ -347,8 +348,9 @@ impl Plan {
 
     /// Returns what a forked child inherits from a parent with this plan, which uses this area.
     pub fn forked(&self, mapping: &Mapping) -> Plan {
-        let (allocators, growth) = (self.outcome(mapping), self.growth.clone());
-        Plan { allocators, growth, unseen_mappings: self.unseen_mappings, ..Plan::default() }
+        let (allocators, growth) = (self.hooked(mapping), self.growth.clone());
+        let unhooked = Arc::new(self.unhooked.forked());
+        Plan { allocators, growth, unseen_mappings: self.unseen_mappings, unhooked, ..Plan::default() }
     }
 
     /// Returns why calls that map memory are not recorded; empty if they are.
@@ -366,7 +368,7 @@ impl Plan {
     pub fn for_next_segment(&self) -> Plan {
         let (allocators, patches) = (self.allocators.clone(), self.patches.clone());
         let (growth, unseen_mappings) = (self.growth.clone(), self.unseen_mappings);
-        Plan { allocators, patches, growth, unseen_mappings, ..Plan::default() }
+        Plan { allocators, patches, growth, unseen_mappings, unhooked: Arc::clone(&self.unhooked), ..Plan::default() }
     }
 
     fn not_searched(&mut self, path: &str, why: String) {
@@ -530,6 +532,7 @@ impl Plan {
             code_bytes: self.code_bytes,
             growth: self.growth.clone(),
             unseen_mappings: self.unseen_mappings,
+            unhooked: Arc::clone(&self.unhooked),
             seen: Default::default(),
         }
     }
@@ -563,6 +566,13 @@ impl Plan {
     /// Returns the allocators that were found, once the process uses its area: what the library has
     /// hooked, and what it refused.
     pub fn outcome(&self, mapping: &Mapping) -> Vec<Allocator> {
+        let mut allocators = self.hooked(mapping);
+        self.note_unhooked(&mut allocators);
+        allocators
+    }
+
+    /// Returns the allocators whose functions were found.
+    fn hooked(&self, mapping: &Mapping) -> Vec<Allocator> {
         let mut known = Plan { allocators: self.allocators.clone(), ..Plan::default() };
         // The table is not touched for a process without patches.
         for (patch, written) in self.patches.iter().zip(&mapping.patches().patches) {

@@ -49,6 +49,10 @@ const REWRITE_INTERVAL: Duration = Duration::from_millis(250);
 const LAST_PAGES: Duration = Duration::from_secs(1);
 /// Interval of the checks for results while static programs are loaded.
 const LOAD_INTERVAL: Duration = Duration::from_millis(20);
+/// The time that the end waits for the search of files for allocators that are not hooked.
+const SETTLE_TIME: Duration = Duration::from_millis(100);
+/// Maximum number of ended processes whose files are still searched.
+const MAX_UNSETTLED: usize = 1024;
 
 /// A session that is running.
 #[derive(Debug)]
@@ -112,6 +116,8 @@ pub struct Recorder {
     folders: HashMap<String, u32>,
     next: SessionId,
     unwritten: HashMap<SessionId, Unwritten>,
+    /// Ended processes whose files are still searched.
+    unsettled: Vec<Unwritten>,
     stages: Stages,
     errors: Vec<String>,
     sums: Accounting,
@@ -186,6 +192,7 @@ impl Recorder {
             folders: HashMap::new(),
             next: 1,
             unwritten: HashMap::new(),
+            unsettled: Vec::new(),
             stages,
             errors: Vec::new(),
             sums: Accounting::default(),
@@ -319,7 +326,25 @@ impl Recorder {
             {
                 info.accounting = Some(stored.sums);
                 hooks.set_events(&mut info.allocators);
+                hooks.note_unhooked(&mut info.allocators);
+                if !hooks.is_settled() && self.unsettled.len() < MAX_UNSETTLED {
+                    self.unsettled.push(Unwritten { index, hooks });
+                }
                 self.dirty = true;
+            }
+        }
+    }
+
+    /// Notes which allocators are not hooked, once the files have been searched, for processes that
+    /// ended before.
+    fn settle(&mut self) {
+        if self.unsettled.is_empty() {
+            return;
+        }
+        self.planner.finish(SETTLE_TIME);
+        for Unwritten { index, hooks } in std::mem::take(&mut self.unsettled) {
+            if let Some(info) = self.recording.processes.get_mut(index) {
+                hooks.note_unhooked(&mut info.allocators);
             }
         }
     }
@@ -431,6 +456,7 @@ impl Recorder {
         }
         self.stages.stop();
         self.take_stored();
+        self.settle();
         self.recording.ended_unix_ns = Some(clock::unix_ns());
         let _ = std::fs::remove_file(self.dir.join(RESERVE));
         if let Err(error) = self.write_recording() {

@@ -89,6 +89,7 @@ mod streams;
 mod threads;
 mod thresholds;
 mod tools;
+mod unhooked;
 mod unwinder;
 mod versions;
 mod whatif;

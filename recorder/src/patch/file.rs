@@ -9,6 +9,7 @@ use super::symbols::{self, ElfFile, Fault, Headers, Symbol};
 use rustc_hash::FxHashSet;
 use std::fs::File;
 use std::ops::Range;
+use std::sync::OnceLock;
 use std::time::Instant;
 use wire::patches::{Action, MAX_MOVED};
 
@@ -77,9 +78,29 @@ pub struct FileFunctions {
     pub growth: Vec<Range<u64>>,
     /// Whether the file defines `mmap` itself.
     pub has_own_mmap: bool,
+    /// Allocators in the file that have no symbols, once it was searched for them.
+    pub nameless: OnceLock<Vec<&'static str>>,
 }
 
 impl FileFunctions {
+    /// Returns whether the file has no function of an allocator that is known by its name.
+    pub fn is_without_allocator(&self) -> bool {
+        !self.exports_malloc && self.allocators().is_empty()
+    }
+
+    /// Returns the names of the allocators that have functions here, besides those that heaptape's
+    /// exports replace.
+    pub fn allocators(&self) -> Vec<&str> {
+        let is_event = |function: &&FileFunction| {
+            !self.is_by_import && !matches!(function.shape.action, Action::Internal | Action::Replaced)
+        };
+        let mut names: Vec<&str> =
+            self.functions.iter().filter(is_event).map(|function| &function.allocator[..]).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
     /// Returns the functions that the files of a process call by name. If not all of them can be
     /// hooked, none is: half of the events would be leaks that do not exist.
     pub fn imported(&self, imports: &FxHashSet<&str>) -> FileFunctions {

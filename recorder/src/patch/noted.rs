@@ -29,7 +29,8 @@ impl Plan {
     pub fn note(&self) -> Option<Vec<u8>> {
         let function = |patch: &PlannedPatch| Function { allocator: patch.allocator, name: patch.name.clone() };
         let functions = self.patches.iter().map(function).collect();
-        let (allocators, growth) = (self.allocators.clone(), self.growth.clone());
+        let (mut allocators, growth) = (self.allocators.clone(), self.growth.clone());
+        self.note_unhooked(&mut allocators);
         let noted = Noted { allocators, functions, growth, unseen_mappings: self.unseen_mappings.to_owned() };
         let is_empty = noted.allocators.is_empty() && noted.growth.is_empty() && noted.unseen_mappings.is_empty();
         (!is_empty).then(|| serde_json::to_vec(&noted).ok()).flatten()

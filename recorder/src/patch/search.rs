@@ -2,10 +2,11 @@
 //! folder if there is one.
 
 use super::file::{self, FileFunctions, Role};
+use super::marks;
 use super::names::Names;
 use super::separate;
 use super::stored::{Entry, Stored};
-use super::symbols::{self, Fault};
+use super::symbols::{self, ElfFile, Fault, Section};
 use nix::sys::stat::fstat;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -26,7 +27,7 @@ const STORED_BYTES: u64 = 1 << 20;
 
 /// The identity of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct FileKey {
+pub struct FileKey {
     device: u64,
     inode: u64,
     size: i64,
@@ -41,6 +42,8 @@ type Known = FxHashMap<FileKey, Arc<FileFunctions>>;
 enum Job {
     /// Searches a file for its functions.
     Search(File, FileKey),
+    /// Searches the constants of a file for allocators without symbols.
+    Nameless(File, Vec<Section>, Arc<FileFunctions>),
     /// Stores what was found in a file.
     Store(Box<Entry>),
 }
@@ -71,6 +74,23 @@ struct Found {
     functions: FileFunctions,
     /// What is to be stored of it.
     entry: Option<Entry>,
+    /// Where an allocator without symbols may be seen.
+    constants: Vec<Section>,
+}
+
+/// Returns the identity of a file.
+fn key(file: &File, role: Role) -> Result<FileKey, Fault> {
+    let status = fstat(file).map_err(|_| Fault::Invalid)?;
+    let (device, inode, size) = (status.st_dev, status.st_ino, status.st_size);
+    Ok(FileKey { device, inode, size, changed: (status.st_ctime, status.st_ctime_nsec), role })
+}
+
+/// Returns the constants of a file that may contain an allocator without symbols; empty for other
+/// files.
+fn nameless(file: &File, headers: &ElfFile, functions: &FileFunctions) -> Vec<Section> {
+    let is_dynamic = functions.is_without_allocator() && !functions.is_static;
+    let is_alone = || headers.debug_data.is_none() && !separate::exists(file, headers);
+    if is_dynamic && is_alone() { headers.constants.clone() } else { Vec::new() }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -103,14 +123,7 @@ impl Search {
     /// # Errors
     /// [`Fault::Late`] if the deadline passed, [`Fault::Invalid`] if the file has no status.
     pub fn functions(&self, file: File, role: Role, deadline: Instant) -> Result<Arc<FileFunctions>, Fault> {
-        let status = fstat(&file).map_err(|_| Fault::Invalid)?;
-        let key = FileKey {
-            device: status.st_dev,
-            inode: status.st_ino,
-            size: status.st_size,
-            changed: (status.st_ctime, status.st_ctime_nsec),
-            role,
-        };
+        let key = key(&file, role)?;
         if let Some(known) = lock(&self.known).get(&key) {
             return Ok(Arc::clone(known));
         }
@@ -121,11 +134,36 @@ impl Search {
             }
             // A file that is not understood has no functions.
             Err(Fault::Invalid) => Ok(self.remember(key, FileFunctions::default())),
-            Ok(Found { functions, entry }) => {
-                entry.into_iter().for_each(|entry| self.add(Job::Store(Box::new(entry))));
-                Ok(self.remember(key, functions))
+            Ok(Found { functions, entry, constants }) => {
+                if let Some(entry) = entry {
+                    self.add(Job::Store(Box::new(entry)));
+                }
+                let functions = self.remember(key, functions);
+                let is_alone = !constants.is_empty();
+                let is_searched = is_alone && self.add(Job::Nameless(file, constants, Arc::clone(&functions)));
+                if !is_searched {
+                    functions.nameless.get_or_init(Vec::new);
+                }
+                Ok(functions)
             }
         }
+    }
+
+    /// Searches a file in the background. Returns its key.
+    ///
+    /// # Errors
+    /// [`Fault::Invalid`] if the file has no status.
+    pub fn later(&self, file: File, role: Role) -> Result<FileKey, Fault> {
+        let key = key(&file, role)?;
+        if !lock(&self.known).contains_key(&key) {
+            self.add(Job::Search(file, key));
+        }
+        Ok(key)
+    }
+
+    /// Returns the functions of a file that was searched.
+    pub fn known(&self, key: FileKey) -> Option<Arc<FileFunctions>> {
+        lock(&self.known).get(&key).cloned()
     }
 
     /// Reads the functions of a file, from what is stored of it, or by a search.
@@ -134,13 +172,17 @@ impl Search {
         let is_stripped = || !separate::exists(file, &headers.file);
         let stored = self.stored.as_ref();
         if let Some(elf) = stored.and_then(|stored| stored.find(file, &headers.file, &self.names, is_stripped)) {
-            return Ok(Found { functions: file::functions(file, elf, &self.names, role), entry: None });
+            let functions = file::functions(file, elf, &self.names, role);
+            let constants = nameless(file, &headers.file, &functions);
+            return Ok(Found { functions, entry: None, constants });
         }
         let found = file::find_symbols(file, &headers, &self.names, deadline)?;
         // Symbols that are not in the file itself take longer.
         let is_slow = headers.table_bytes() >= STORED_BYTES || !headers.file.has_all_names && !found.is_stripped;
         let entry = stored.filter(|_| is_slow).and_then(|stored| stored.entry(file, &found.elf, found.is_stripped));
-        Ok(Found { functions: file::functions(file, found.elf, &self.names, role), entry })
+        let functions = file::functions(file, found.elf, &self.names, role);
+        let constants = nameless(file, &headers.file, &functions);
+        Ok(Found { functions, entry, constants })
     }
 
     fn remember(&self, key: FileKey, functions: FileFunctions) -> Arc<FileFunctions> {
@@ -153,16 +195,16 @@ impl Search {
         functions
     }
 
-    /// Adds a job, and starts the thread that works on it.
-    fn add(&self, job: Job) {
+    /// Adds a job, and starts the thread that works on it. Returns whether it will be done.
+    fn add(&self, job: Job) -> bool {
         let mut jobs = lock(&self.jobs.0);
         let is_known = |other: &Job| matches!((other, &job), (Job::Search(_, a), Job::Search(_, b)) if a == b);
         if jobs.is_forbidden || jobs.waiting.len() >= MAX_WAITING {
             jobs.has_missed |= matches!(job, Job::Search(..));
-            return;
+            return false;
         }
         if jobs.waiting.iter().any(is_known) {
-            return;
+            return true;
         }
         jobs.waiting.push_back(job);
         if !jobs.is_running {
@@ -170,6 +212,7 @@ impl Search {
             let thread = std::thread::Builder::new().name("symbols".into());
             jobs.is_running = thread.spawn(move || search.work()).is_ok();
         }
+        jobs.is_running
     }
 
     /// Works until no job is left.
@@ -183,6 +226,9 @@ impl Search {
             };
             match job {
                 Some(Job::Search(file, key)) => self.search(&file, key),
+                Some(Job::Nameless(file, constants, functions)) => {
+                    functions.nameless.get_or_init(|| marks::allocators(&file, &constants));
+                }
                 Some(Job::Store(entry)) => self.store(&entry),
                 None => return self.jobs.1.notify_all(),
             }
@@ -199,8 +245,11 @@ impl Search {
         let Ok(found) = file::find_symbols(file, &headers, &self.names, deadline) else { return };
         let stored = self.stored.as_ref();
         let entry = stored.and_then(|stored| stored.entry(file, &found.elf, found.is_stripped));
-        self.remember(key, file::functions(file, found.elf, &self.names, key.role));
+        let functions = self.remember(key, file::functions(file, found.elf, &self.names, key.role));
         entry.iter().for_each(|entry| self.store(entry));
+        let constants = nameless(file, &headers.file, &functions);
+        let found = marks::allocators(file, &constants);
+        functions.nameless.get_or_init(|| found);
     }
 
     fn store(&self, entry: &Entry) {

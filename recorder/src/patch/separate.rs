@@ -81,6 +81,14 @@ pub fn exists(file: &File, elf: &ElfFile) -> bool {
     by_build_id(&elf.build_id).iter().chain(&linked).any(|path| regular(path).is_some())
 }
 
+/// Returns the build-id of a program whose symbols are nowhere on this machine. A debuginfod server
+/// may have them.
+pub fn build_id_without_symbols(program: &File) -> Option<Vec<u8>> {
+    let elf = symbols::headers(program).ok()?.file;
+    let is_alone = !elf.has_all_names && elf.debug_data.is_none() && !exists(program, &elf);
+    (is_alone && !elf.build_id.is_empty()).then_some(elf.build_id)
+}
+
 /// Returns what was found in a file that nothing depends on: nothing, if it is not understood.
 fn no_fault(found: Result<ElfFile, Fault>) -> Result<ElfFile, Fault> {
     match found {

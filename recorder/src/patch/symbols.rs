@@ -24,6 +24,8 @@ const MAX_CANDIDATES: usize = 1 << 16;
 const MAX_FOUND: usize = 4096;
 /// The most sections, or segments, that are read.
 const MAX_HEADERS: usize = 1 << 16;
+/// Maximum number of sections with constants that are kept.
+const MAX_CONSTANTS: usize = 64;
 
 /// A function that was found.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,18 +81,25 @@ pub struct ElfFile {
     pub debug_data: Option<Section>,
     /// The section `.gnu_debuglink`, with the name of a separate file.
     pub debug_link: Option<Section>,
+    /// The sections of a file without a full symbol table that may have its constants.
+    pub constants: Vec<Section>,
 }
 
 /// A section of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Section {
     /// Offset in the file.
-    offset: u64,
+    pub offset: u64,
     /// Size of the section in bytes.
     pub bytes: u64,
 }
 
 impl Section {
+    /// Returns the section that a header describes.
+    fn of(header: &SectionHeader64<LittleEndian>) -> Section {
+        Section { offset: header.sh_offset.get(ORDER), bytes: header.sh_size.get(ORDER) }
+    }
+
     /// Reads the section; `None` if the file is shorter. The caller limits its size.
     pub fn read(&self, file: &File) -> Option<Vec<u8>> {
         // The size is that of the file at most, so that a hostile header reserves no memory.
@@ -157,6 +166,9 @@ pub fn headers(file: &File) -> Result<Headers, Fault> {
         let names = sections.get(usize::from(head.e_shstrndx.get(ORDER).0));
         found.debug_data = section(file, &sections, names, b".gnu_debugdata\0");
         found.debug_link = section(file, &sections, names, b".gnu_debuglink\0");
+        // Not by their names, since a program's layout may have been optimized afterwards (BOLT).
+        let constants = sections.iter().filter(|section| is_constant(section)).take(MAX_CONSTANTS);
+        found.constants = constants.map(Section::of).collect();
     }
     Ok(Headers { file: found, sections })
 }
@@ -209,6 +221,14 @@ impl Headers {
     }
 }
 
+/// Returns whether a section is loaded, and can neither be written nor executed.
+fn is_constant(section: &SectionHeader64<LittleEndian>) -> bool {
+    let flags = section.sh_flags.get(ORDER).0;
+    let is_loaded = flags & elf::SHF_ALLOC.0 != 0;
+    let is_changed = flags & (elf::SHF_WRITE.0 | elf::SHF_EXECINSTR.0) != 0;
+    section.sh_type.get(ORDER) == elf::SHT_PROGBITS && is_loaded && !is_changed
+}
+
 /// Finds a section by its name, which ends with a 0.
 fn section(
     file: &File,
@@ -223,7 +243,7 @@ fn section(
         at.is_some_and(|at| file.read_exact_at(&mut name, at).is_ok()) && name == *wanted
     };
     let found = sections.iter().filter(|section| section.sh_type.get(ORDER) == elf::SHT_PROGBITS).find(has_name)?;
-    Some(Section { offset: found.sh_offset.get(ORDER), bytes: found.sh_size.get(ORDER) })
+    Some(Section::of(found))
 }
 
 /// Returns whether a file is a static program. A file that can be loaded anywhere and names no

@@ -3,19 +3,26 @@
 use super::ProcessRecording;
 use crate::options::Mode;
 use crate::symbols::Job;
-use formats::tape::{Record as TapeRecord, SymbolQuery};
+use formats::tape::{Module, Record as TapeRecord, SymbolQuery};
 use std::path::PathBuf;
 
 impl ProcessRecording {
     /// Opens the files of modules that were announced, since their process may end soon.
     pub(super) fn open_modules(&mut self) {
-        for (_, record) in self.stacks.announced().get(self.opened_modules..).unwrap_or_default() {
-            if let TapeRecord::Module(module) = record {
-                self.session.files.announced(module);
-                if let Some(names) = &self.session.options.names {
-                    names.see(module, &self.session.files);
-                }
+        let new = self.stacks.announced().get(self.opened_modules..).unwrap_or_default();
+        let modules = new.iter().filter_map(|(_, record)| match record {
+            TapeRecord::Module(module) => Some(module),
+            _ => None,
+        });
+        let modules: Vec<&Module> = modules.collect();
+        for module in &modules {
+            self.session.files.announced(module);
+            if let Some(names) = &self.session.options.names {
+                names.see(module, &self.session.files);
             }
+        }
+        if !modules.is_empty() {
+            self.session.hooks.opened(self.session.process.pid, &modules);
         }
         self.opened_modules = self.stacks.announced().len();
     }

@@ -107,6 +107,9 @@ pub(super) fn print(summary: &Summary, recordings: &[Recording], query: &Query, 
     Ok(())
 }
 
+/// Name of the allocators of a file that was not searched.
+const UNKNOWN: &str = "unknown";
+
 /// Prints the allocators inside the programs: which were hooked, and what was not. Processes that
 /// run the same program have the same ones.
 fn allocators(summary: &Summary, screen: &mut Screen) -> io::Result<()> {
@@ -125,15 +128,13 @@ fn allocators(summary: &Summary, screen: &mut Screen) -> io::Result<()> {
                 screen.line(&format!("inside     {name} in {module}: {hooked} of {functions} hooked, {events}"))?;
             }
             let Some(first) = refused.first() else { continue };
-            let names = if *found == 0 {
-                "its allocators, if it has any".to_owned()
-            } else {
-                format!(
-                    "{} of {name} ({}{})",
-                    counted(refused.len() as u64, "function"),
-                    first.function,
-                    if refused.len() > 1 { ", …" } else { "" }
-                )
+            let names = match *found {
+                0 if name == UNKNOWN => "its allocators, if it has any".to_owned(),
+                0 => format!("{name} inside of it"),
+                _ => {
+                    let more = if refused.len() > 1 { ", …" } else { "" };
+                    format!("{} of {name} ({}{more})", counted(refused.len() as u64, "function"), first.function)
+                }
             };
             screen.warning(&format!("! {module}: {names} not recorded: {}", first.why))?;
         }
