@@ -4,8 +4,9 @@
 use std::fs::File;
 use std::path::Path;
 
-use object::read::elf::ElfFile64;
-use object::{Endianness, Object, ObjectSection, ReadCache, ReadRef};
+use object::elf::FileHeader64;
+use object::read::elf::{FileHeader, SectionHeader};
+use object::{Endianness, ReadCache, ReadRef};
 
 const INIT_FUNCTIONS: [&[u8]; 4] = [b"__asan_init", b"__tsan_init", b"__msan_init", b"__hwasan_init"];
 
@@ -16,9 +17,16 @@ pub fn is_sanitized(path: &Path) -> bool {
 }
 
 fn names_a_sanitizer<'data>(file: impl ReadRef<'data>) -> bool {
-    let Ok(file) = ElfFile64::<Endianness, _>::parse(file) else { return false };
-    let names = file.section_by_name_bytes(b".dynstr").and_then(|names| names.data().ok());
-    names.unwrap_or_default().split(|byte| *byte == 0).any(|name| INIT_FUNCTIONS.contains(&name))
+    names(file).unwrap_or_default().split(|byte| *byte == 0).any(|name| INIT_FUNCTIONS.contains(&name))
+}
+
+/// Returns the names for the dynamic linker. Nothing else is read: the symbol tables of a large
+/// program have hundreds of megabytes.
+fn names<'data>(file: impl ReadRef<'data>) -> Option<&'data [u8]> {
+    let header = FileHeader64::<Endianness>::parse(file).ok()?;
+    let endian = header.endian().ok()?;
+    let (_, names) = header.sections(endian, file).ok()?.section_by_name(endian, b".dynstr")?;
+    names.data(endian, file).ok()
 }
 
 #[cfg(test)]
