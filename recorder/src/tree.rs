@@ -157,6 +157,8 @@ pub fn remedy(why: &str) -> Option<&'static str> {
         ("written in Go", "ask Go's pprof about its heap; with cgo, what its C code allocates is recorded"),
         ("no symbol of an allocator", "keep the symbols of its allocator (do not strip it), or link it dynamically"),
         ("ptrace", "no debugger or sandbox may prevent that the recorder stops it; or link it dynamically"),
+        ("memory for code", "nothing may forbid new code in it (SELinux's execmem, PR_SET_MDWE)"),
+        ("refuses if it is stopped", "record a copy without these rights, as the user whom it becomes"),
         ("statically linked", "start it by heaptape record itself, or link it dynamically"),
         ("setuid", "record it as that user: the loader ignores LD_PRELOAD for others"),
         ("32-bit", "build it for 64 bits"),
@@ -219,6 +221,10 @@ mod tests {
         assert!(
             of("it is statically linked, and it cannot be stopped at its start (ptrace: EPERM)").contains("debugger")
         );
+        let rights = "it is statically linked, and it runs with other rights (setuid), which the kernel refuses if it is \
+                      stopped";
+        assert!(of(rights).contains("record a copy"));
+        assert!(of("it is statically linked, and the kernel refused memory for code (EACCES)").contains("execmem"));
         assert!(of("it is statically linked").contains("start it by heaptape record"));
         assert_eq!(remedy("it exploded"), None);
     }
