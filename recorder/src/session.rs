@@ -146,7 +146,9 @@ impl Session {
             0 => "",
             address => self.malloc.get_or_init(|| {
                 let contains = |code: &CodeMapping| (code.start..code.end).contains(&address);
-                Maps::of(self.process.pid).code.into_iter().find(contains).map_or(String::new(), |code| code.path)
+                // A process that has ended has no map any more.
+                let mapped = || Maps::of(self.process.pid).code.into_iter().find(contains).map(|code| code.path);
+                self.hooks.path_at(address).or_else(mapped).unwrap_or_default()
             }),
         }
     }

@@ -11,6 +11,7 @@ use formats::recording::{Allocator, Refused};
 use formats::tape::Module;
 use std::ffi::OsStr;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +20,7 @@ use wire::Op;
 /// Maximum number of libraries that are remembered.
 const MAX_LIBRARIES: usize = 1024;
 /// Why an allocator without symbols is not hooked.
-const NAMELESS: &str = "the file is stripped; keep its symbols, or install its debug information";
+const NAMELESS: &str = "the file is stripped; keep its symbols, install its debug information, or use --debuginfod";
 /// Why an allocator in a library that was opened later is not hooked.
 const OPENED_LATER: &str =
     "the library was opened after the start; run 'LD_PRELOAD=LIBRARY heaptape record …' to have it hooked";
@@ -29,8 +30,10 @@ const OPENED_LATER: &str =
 struct Files {
     /// Files without known functions that were mapped at the start, with their paths.
     nameless: Vec<(String, Arc<FileFunctions>)>,
-    /// First addresses of the code that was mapped at the start.
-    present: Vec<u64>,
+    /// Addresses of the code that was mapped at the start, with the paths of its files.
+    present: Vec<(Range<u64>, String)>,
+    /// First addresses of modules that were mapped since.
+    opened: Vec<u64>,
     /// Libraries that were opened later, with their paths.
     later: Vec<(String, FileKey)>,
 }
@@ -54,7 +57,7 @@ pub struct Unhooked {
 impl Unhooked {
     /// Creates an empty list for a process that was just planned.
     pub fn new(search: &Search, role: Role, maps: &Maps) -> Unhooked {
-        let present = maps.code.iter().map(|mapping| mapping.start).collect();
+        let present = maps.code.iter().map(|mapping| (mapping.start..mapping.end, mapping.path.clone())).collect();
         Unhooked { search: Some((search.clone(), role)), files: Mutex::new(Files { present, ..Files::default() }) }
     }
 
@@ -72,14 +75,18 @@ impl Unhooked {
         Unhooked { search: self.search.clone(), files: Mutex::new(self.files().clone()) }
     }
 
+    /// Returns the path of the file whose code was mapped at an address at the start.
+    pub fn path_at(&self, address: u64) -> Option<String> {
+        let files = self.files();
+        files.present.iter().find(|(code, _)| code.contains(&address)).map(|(_, path)| path.clone())
+    }
+
     /// Searches modules of the process in the background, if they were opened after the start.
     pub fn opened(&self, pid: u32, modules: &[&Module]) {
         let Some((search, role)) = &self.search else { return };
         let mut files = self.files();
-        let is_new = |module: &&&Module| {
-            let range = module.start..module.end;
-            !files.present.iter().any(|start| range.contains(start))
-        };
+        let starts: Vec<u64> = files.present.iter().map(|(code, _)| code.start).chain(files.opened.clone()).collect();
+        let is_new = |module: &&&Module| !starts.iter().any(|start| (module.start..module.end).contains(start));
         let new: Vec<&&Module> = modules.iter().filter(is_new).collect();
         if new.is_empty() {
             return;
@@ -87,7 +94,7 @@ impl Unhooked {
         let maps = Maps::of(pid);
         let process = PathBuf::from(format!("/proc/{pid}"));
         for module in new {
-            files.present.push(module.start);
+            files.opened.push(module.start);
             let is_its = |mapping: &&CodeMapping| (module.start..module.end).contains(&mapping.start);
             let mapped = maps.code.iter().find(is_its);
             let file = match mapped {
@@ -143,6 +150,11 @@ impl Plan {
     /// Notes modules of the process: those that were opened after the start are searched.
     pub fn opened(&self, pid: u32, modules: &[&Module]) {
         self.unhooked.opened(pid, modules);
+    }
+
+    /// Returns the path of the file whose code was mapped at an address when the process was planned.
+    pub fn path_at(&self, address: u64) -> Option<String> {
+        self.unhooked.path_at(address)
     }
 
     /// Returns whether all that is known of the process's allocators is known by now.
