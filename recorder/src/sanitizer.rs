@@ -48,6 +48,25 @@ mod tests {
         assert!(names_a_sanitizer(&*sanitized));
     }
 
+    /// Symbol tables are not read, however large they are.
+    #[test]
+    fn program_with_large_symbol_tables_is_looked_at() {
+        let mut bytes = std::fs::read(std::env::current_exe().expect("the test")).expect("its file");
+        let header = FileHeader64::<Endianness>::parse(&*bytes).expect("an ELF file");
+        let endian = header.endian().expect("its order");
+        let sections = header.sections(endian, &*bytes).expect("sections");
+        let index = sections.section_by_name(endian, b".symtab").expect("symbols").0.0;
+        let at = header.e_shoff.get(endian) as usize + index * 64;
+        let (offset, size) = (bytes.len() as u64, 1u64 << 40);
+        bytes[at + 24..at + 32].copy_from_slice(&offset.to_le_bytes());
+        bytes[at + 32..at + 40].copy_from_slice(&size.to_le_bytes());
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("program");
+        std::fs::write(&path, &bytes).expect("written");
+        File::options().write(true).open(&path).and_then(|file| file.set_len(offset + size)).expect("a large file");
+        assert!(!is_sanitized(&path));
+    }
+
     #[test]
     fn truncated_and_corrupt_files_are_not_sanitized() {
         let bytes = std::fs::read(std::env::current_exe().expect("the test")).expect("its file");

@@ -1,10 +1,15 @@
 //! Prefixes of known allocators, and allocators that cannot be hooked: those in stripped files, and
 //! in libraries that are opened after the start. The recording names them.
 
-use heaptape_formats::recording::Allocator;
+use heaptape_formats::recording::{self as formats, Allocator};
+use heaptape_tests::daemon::until;
 use heaptape_tests::{Program, Recording, Target, same, test_env};
+use std::cell::Cell;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Events of `prefixed.c`: allocations, resizes and frees.
 const EVENTS: u64 = 61 + 40 + 60;
@@ -84,4 +89,74 @@ fn allocators_of_libraries_that_are_opened_later_are_named() {
     let (_, allocators) = allocators(&opens(&library).env("LD_PRELOAD", &library));
     let [allocator] = &allocators[..] else { panic!("one allocator: {allocators:#?}") };
     assert_eq!((allocator.found, allocator.hooked, allocator.events), (6, 6, EVENTS), "{allocator:#?}");
+}
+
+/// Copies a program, and makes its symbol tables this much larger: empty symbols, and empty strings
+/// after the real ones.
+fn with_large_tables(program: &Path, copy: &Path, symbols: u64, strings: u64) {
+    const SYMTAB: usize = 2;
+    let mut file = std::fs::read(program).expect("the program");
+    let number = |file: &[u8], at: usize, bytes: usize| {
+        file[at..at + bytes].iter().rev().fold(0, |value, byte| value << 8 | usize::from(*byte))
+    };
+    let (headers, count) = (number(&file, 40, 8), number(&file, 60, 2));
+    let kind = |index: &usize| number(&file, headers + index * 64 + 4, 4) == SYMTAB;
+    let table = headers + (0..count).find(kind).expect("a symbol table") * 64;
+    let names = headers + number(&file, table + 40, 4) * 64;
+    let mut end = file.len().next_multiple_of(64) as u64;
+    let mut parts = Vec::new();
+    for (header, more) in [(names, strings), (table, symbols)] {
+        let (offset, bytes) = (number(&file, header + 24, 8), number(&file, header + 32, 8));
+        parts.push((end, file[offset..offset + bytes].to_vec()));
+        file[header + 24..header + 32].copy_from_slice(&end.to_le_bytes());
+        file[header + 32..header + 40].copy_from_slice(&(bytes as u64 + more).to_le_bytes());
+        end = (end + bytes as u64 + more).next_multiple_of(64);
+    }
+    let out = std::fs::File::create(copy).expect("a file");
+    out.write_all_at(&file, 0).expect("written");
+    parts.iter().for_each(|(offset, bytes)| out.write_all_at(bytes, *offset).expect("written"));
+    out.set_len(end).expect("a large file");
+    out.set_permissions(PermissionsExt::from_mode(0o755)).expect("it may be executed");
+}
+
+/// Symbol tables of 500 MB delay the start of a program by no more than the limit of the search.
+/// The first start is not hooked, and the next one is.
+#[test]
+fn start_with_large_symbol_tables_is_bounded() {
+    const LIMIT: Duration = Duration::from_millis(20);
+    // What a start may take besides: that of the recorder, and of a busy machine.
+    const START: Duration = Duration::from_secs(2);
+    let folder = test_env::folder();
+    let program = folder.path().join("large");
+    with_large_tables(&prefixed("je_", false).build(), &program, 192 << 20, 320 << 20);
+    let number = Cell::new(0);
+    let start = || {
+        number.set(number.get() + 1);
+        let recording = folder.path().join(format!("recording{}", number.get()));
+        let began = Instant::now();
+        let mut recorder = Command::new(test_env::command())
+            .args(["record", "-q", "-o"])
+            .args([&recording, Path::new("--"), &program])
+            .env("XDG_CACHE_HOME", folder.path().join("cache"))
+            .env("HEAPTAPE_SEARCH_MS", LIMIT.as_millis().to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("heaptape record starts");
+        let mut line = String::new();
+        BufReader::new(recorder.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
+        let took = began.elapsed();
+        assert_eq!(line, "done\n");
+        assert!(recorder.wait().expect("its end").success());
+        assert!(took < LIMIT + START, "it started after {took:?}");
+        let about = std::fs::read(recording.join("recording.json")).expect("recording.json");
+        let about: formats::Recording = serde_json::from_slice(&about).expect("JSON");
+        about.processes[0].allocators[0].clone()
+    };
+    let first = start();
+    assert_eq!((first.hooked, first.found), (0, 0), "{first:#?}");
+    assert!(first.refused[0].why.starts_with("its symbol table is too large"), "{first:#?}");
+    until("a start is hooked", || {
+        let next = start();
+        (next.hooked, next.events) == (6, EVENTS)
+    });
 }
