@@ -152,7 +152,8 @@ impl Plan {
         self.unhooked.opened(pid, modules);
     }
 
-    /// Returns the path of the file whose code was mapped at an address when the process was planned.
+    /// Returns the path of the file whose code was mapped at an address when the process was
+    /// planned.
     pub fn path_at(&self, address: u64) -> Option<String> {
         self.unhooked.path_at(address)
     }
