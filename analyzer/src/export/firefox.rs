@@ -7,7 +7,6 @@
 //! block that is allocated and freed. So the views of retained memory, allocations and
 //! deallocations show correct sums.
 
-use crate::sort::SortRows;
 use super::memory_tracks::{self, MemoryTrack};
 use super::tree::{Identity, Tree};
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure};
@@ -16,6 +15,7 @@ use crate::load::Process;
 use crate::model::Model;
 use crate::model::live_set::Block;
 use crate::replay::replay;
+use crate::sort::SortRows;
 use crate::text::clean;
 use crate::unpack;
 use rustc_hash::FxHashMap;

@@ -1,7 +1,6 @@
 //! Massif output for `ms_print`: live bytes at a hundred points in time of the run, with stacks at
 //! ten of these, at the peak and at the end.
 
-use crate::sort::SortRows;
 use super::dhat::frame_text;
 use super::{Error, Exporter, Needs, Out, Shape, Source, Totals, verify};
 use crate::event::{Event, Position, Span};
@@ -11,6 +10,7 @@ use crate::model::live_set::Block;
 use crate::model::peak::Peak;
 use crate::model::row;
 use crate::replay::replay;
+use crate::sort::SortRows;
 use crate::symbols::Symbolizer;
 use heaptape_formats::massif::layout::ROOT;
 use heaptape_formats::massif::{self, Header, Node, Snapshot, TreeKind};

@@ -1,9 +1,9 @@
 //! pprof profiles, compressed: what was allocated and what is in use, in blocks and bytes, by stack
 //! and thread.
 
-use crate::sort::SortRows;
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure};
 use crate::load::Process;
+use crate::sort::SortRows;
 use crate::stacks::Stacks;
 use crate::symbols::{Frame, Symbolizer, link_address, module_of};
 use flate2::{Compression, write::GzEncoder};

@@ -1,7 +1,6 @@
 //! Gathers what a page shows of each process in one pass over its events. The memory is that of the
 //! models of one process, and of the rows and cells that a page can hold.
 
-use crate::sort::SortRows;
 use super::data::{self, Leak};
 use super::rows::{CELLS, Part, Row, STACKS, bound};
 use crate::event::{Range, Span};
@@ -21,6 +20,7 @@ use crate::report::bills::{self, OverTime};
 use crate::report::leaks::{self, Candidates, JudgedLeak, Rules, judge_leaks};
 use crate::report::mapped;
 use crate::report::summary;
+use crate::sort::SortRows;
 use crate::sums::{self, Sums};
 use crate::symbols::Symbolizer;
 use heaptape_formats::tape::Mark;

@@ -2,10 +2,10 @@
 //! The smallest rows are folded into their callers, and these into theirs, until few enough remain.
 //! Folding keeps sums, and the positions of outer frames.
 
-use crate::sort::SortRows;
 use super::names::Names;
 use super::pack::Columns;
 use crate::model::slices::{Cell, FEW_SLOTS, Sums, merge, widen};
+use crate::sort::SortRows;
 
 /// Maximum number of stacks of a page.
 pub(super) const STACKS: usize = 100_000;
