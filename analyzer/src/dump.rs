@@ -21,8 +21,8 @@ pub enum Error {
     Io(#[from] io::Error),
 }
 
-/// Prints a file, or standard input if the path is `-`, one record per line. Returns a message about
-/// damage to a compressed file, of which the start has been printed.
+/// Prints a file, or standard input if the path is `-`, one record per line. Returns a message
+/// about damage to a compressed file, of which the start has been printed.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read, if its format is not known, or if `out` fails.

@@ -71,8 +71,8 @@ impl Outcome {
     }
 }
 
-/// Columns of the table that `--help` prints: those of a small terminal, where lines that are longer
-/// would be wrapped again.
+/// Columns of the table that `--help` prints: those of a small terminal, where lines that are
+/// longer would be wrapped again.
 const WIDTH: usize = 79;
 
 /// Returns the table as text for `--help`.

@@ -3,8 +3,8 @@
 //!
 //! [`Reader`] reads bytes in memory, a whole file or one chunk of it. [`Stream`] reads from any
 //! source in constant memory, and [`validate()`] checks such a source without returning its
-//! records. [`Writer`] appends to a `Vec`, and [`ColumnWriter`] writes columns instead. [`Shape`] describes what a record does not say of its
-//! encoding.
+//! records. [`Writer`] appends to a `Vec`, and [`ColumnWriter`] writes columns instead. [`Shape`]
+//! describes what a record does not say of its encoding.
 
 mod column_writer;
 mod columns;

@@ -61,14 +61,14 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Packs a block.
+    /// Packs a block and its address.
     #[inline(always)]
     pub fn new(address: u64, block: Block) -> Bucket {
         let low = block.index << 16 | (block.size & 0xffff);
         Bucket { address, low, high: u64::from(block.site) << 32 | (block.size >> 16 & 0xffff_ffff) }
     }
 
-    /// Returns the block.
+    /// Returns the block without its address.
     #[inline(always)]
     pub fn block(&self) -> Block {
         let size = (self.high & 0xffff_ffff) << 16 | (self.low & 0xffff);
@@ -268,8 +268,8 @@ pub struct Index {
     /// fill one segment on purpose.
     multiplier: u64,
     count: u64,
-    /// Blocks of a segment that is full and cannot be divided: one page has more than 1,600 of them,
-    /// or their addresses were chosen on purpose.
+    /// Blocks of a segment that is full and cannot be divided: one page has more than 1,600 of
+    /// them, or their addresses were chosen on purpose.
     crowded: HashMap<u64, Block>,
 }
 

@@ -47,7 +47,7 @@ impl HeldPages {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbor {
     /// The site whose blocks keep the pages.
-    pub keeper: u32,
+    pub pinning: u32,
     /// The site of the freed blocks.
     pub freed: u32,
     /// Free bytes that held its blocks when the page was fullest.
@@ -156,17 +156,17 @@ impl Neighbors {
         let mut sums: FxHashMap<(u32, u32), u64> = FxHashMap::default();
         let pieces = (self.page / PIECE) as usize;
         let parts = self.now.chunks_exact(pieces).zip(self.fullest.chunks_exact(pieces));
-        for (((_, keeper), (now, fullest)), fill) in self.pages.pages.iter().zip(parts).zip(&self.fill) {
+        for (((_, pinning), (now, fullest)), fill) in self.pages.pages.iter().zip(parts).zip(&self.fill) {
             // A page that is as full as ever before has no free memory that was used.
             let is_fullest = fill.now > fill.most;
             for (_, then) in now.iter().zip(fullest).filter(|(now, then)| !is_fullest && **now == 0 && **then != 0) {
-                *sums.entry((*keeper, then - 1)).or_default() += PIECE;
+                *sums.entry((*pinning, then - 1)).or_default() += PIECE;
             }
         }
         let share = self.pages.between + 1;
-        let neighbor = |((keeper, freed), bytes): ((u32, u32), u64)| Neighbor { keeper, freed, bytes: bytes * share };
+        let neighbor = |((pinning, freed), bytes): ((u32, u32), u64)| Neighbor { pinning, freed, bytes: bytes * share };
         let mut found: Vec<Neighbor> = sums.into_iter().map(neighbor).collect();
-        found.sort_by_key(|one| (std::cmp::Reverse(one.bytes), one.keeper, one.freed));
+        found.sort_by_key(|one| (std::cmp::Reverse(one.bytes), one.pinning, one.freed));
         (found, self.freed)
     }
 }
@@ -236,7 +236,7 @@ mod tests {
         // A page that is not watched.
         neighbors.free(&event(0), Some(&block(5 * 4096, 16, 9)));
         let (found, freed) = neighbors.finish();
-        let neighbor = |keeper, freed, bytes| Neighbor { keeper, freed, bytes };
+        let neighbor = |pinning, freed, bytes| Neighbor { pinning, freed, bytes };
         assert_eq!(found, [neighbor(8, 4, 4096 - 64), neighbor(7, 1, 2000), neighbor(7, 2, 1008)]);
         assert_eq!(freed[1], Freed { blocks: 1, ticks: 30 });
         assert_eq!((freed[2].ticks, freed[3].ticks, freed[4].ticks, freed.len()), (10, 50, 50, 5));
@@ -265,6 +265,6 @@ mod tests {
         let large = block(0, pages * 4096, 2);
         neighbors.alloc(&event(0), &large);
         neighbors.free(&event(0), Some(&large));
-        assert_eq!(neighbors.finish().0, [Neighbor { keeper: 1, freed: 2, bytes: pages * 4096 }]);
+        assert_eq!(neighbors.finish().0, [Neighbor { pinning: 1, freed: 2, bytes: pages * 4096 }]);
     }
 }

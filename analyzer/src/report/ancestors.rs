@@ -1,7 +1,6 @@
 //! The blocks that a forked child has from its parent. They are on its pages, and their events are
 //! in the recording of the parent.
 
-use super::bills;
 use crate::event::{Kind, Span};
 use crate::load::{self, Process};
 use crate::model::Model;
@@ -20,7 +19,7 @@ const MAX_ANCESTORS: usize = 8;
 /// A process from which a child has blocks.
 #[derive(Debug)]
 pub(crate) struct Ancestor {
-    /// The process.
+    /// The process with its recording.
     pub(crate) process: Process,
     /// The number of its first call site in a list that has the sites of the child, and then those
     /// of each ancestor.
@@ -60,7 +59,7 @@ fn open_parent(child: &Path, record: &Inherited) -> Option<Process> {
     let name = record.parent.lossy();
     let is_plain = !name.is_empty() && !name.contains('/') && name != "..";
     let folder = child.parent().filter(|_| is_plain)?.join(&*name);
-    load::open(&folder).ok()?.processes.into_iter().find(bills::knows_blocks)
+    load::open(&folder).ok()?.processes.into_iter().find(Process::knows_blocks)
 }
 
 impl Ancestors {

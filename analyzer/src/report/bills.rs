@@ -85,11 +85,6 @@ pub(crate) fn page_bytes(process: &Process) -> u64 {
     }
 }
 
-/// Returns whether all blocks of a process are known one by one.
-pub(crate) fn knows_blocks(process: &Process) -> bool {
-    process.has_events() && !process.tape.is_sampled()
-}
-
 /// Returns the tick at which the live blocks fit a snapshot best. They change while the pages are
 /// read: those of the middle are nearest to all of them.
 pub(crate) const fn middle(snapshot: &Residency) -> u64 {
@@ -232,7 +227,7 @@ impl<'a> OverTime<'a> {
         let mut all: Vec<&PageSnapshot> =
             process.tape.snapshots.iter().filter(|snapshot| snapshot.sums.method != 0).collect();
         all.sort_rows_by_key(|snapshot| snapshot.sums.tick);
-        if !knows_blocks(process) || most == 0 {
+        if !process.knows_blocks() || most == 0 {
             all.clear();
         }
         let count = all.len().min(most);
@@ -253,7 +248,7 @@ impl<'a> OverTime<'a> {
         let last = known().max_by_key(|snapshot| snapshot.sums.tick);
         let mut chosen: Vec<&PageSnapshot> = most.into_iter().chain(last).collect();
         chosen.dedup_by_key(|snapshot| snapshot.sums.tick);
-        if !knows_blocks(process) {
+        if !process.knows_blocks() {
             chosen.clear();
         }
         OverTime::of(process, chosen)

@@ -4,7 +4,7 @@
 //! This is measured from outside. An allocator inside the program has sums of its own, but only a
 //! call in the process returns them, and it may hold the allocator's locks at that time.
 
-use super::{bills, rss};
+use super::rss;
 use crate::load::Process;
 use crate::model::resident::Bill;
 use crate::progress::Progress;
@@ -35,7 +35,7 @@ pub(super) fn is_in_doubt(process: &Process, peak_bytes: u64) -> bool {
 /// Returns the coverage of a process. It is `None` without a snapshot of the pages, and where the
 /// blocks are not known one by one.
 pub(super) fn of(process: &Process, progress: &Progress) -> Option<Coverage> {
-    if !bills::knows_blocks(process) {
+    if !process.knows_blocks() {
         return None;
     }
     let with_pages = process.tape.snapshots.iter().filter(|snapshot| snapshot.sums.method != 0);

@@ -101,7 +101,7 @@ struct Source<'a> {
     process: &'a Process,
     /// Numbers of its first call site and of the first one after, in the list of all sites.
     sites: std::ops::Range<usize>,
-    /// Its folder, unless it is the process of the snapshot.
+    /// Folder of the process, unless it is that of the snapshot.
     folder: Option<&'a str>,
 }
 
@@ -183,8 +183,8 @@ fn freed_beside<const N: usize>(
     let mut group_of: FxHashMap<u32, Option<usize>> = FxHashMap::default();
     let mut sums: Vec<FxHashMap<u32, u64>> = vec![FxHashMap::default(); groups.len().min(query.top)];
     for neighbor in &shared.neighbors {
-        let group = *group_of.entry(neighbor.keeper).or_insert_with(|| {
-            let key = site_key(query, process, symbols, neighbor.keeper);
+        let group = *group_of.entry(neighbor.pinning).or_insert_with(|| {
+            let key = site_key(query, process, symbols, neighbor.pinning);
             groups.iter().position(|group| group.has_key(&key))
         });
         if let Some(sums) = group.and_then(|group| sums.get_mut(group)) {
@@ -250,10 +250,10 @@ impl Sites {
         let held = self.pinned.first().map_or(0, |row| row.pinned_bytes);
         let mut rows: Vec<Vec<String>> = Vec::new();
         for row in self.pinned.iter().take(MAX_SHOWN).filter(|row| is_shown(row.pinned_bytes, held)) {
-            let keeper = self.short_label(row);
+            let pinning = self.short_label(row);
             for freed in row.freed_neighbors.iter().filter(|freed| is_shown(freed.bytes, row.pinned_bytes)) {
                 let lived = freed.mean_lifetime_ns.map(duration).unwrap_or_default();
-                rows.push(vec![bytes(freed.bytes), lived, keeper.clone(), freed.site.label.clone()]);
+                rows.push(vec![bytes(freed.bytes), lived, pinning.clone(), freed.site.label.clone()]);
             }
         }
         if rows.is_empty() {

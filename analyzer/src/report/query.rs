@@ -282,8 +282,8 @@ impl<'a> Selected<'a> {
         Ok(Selected { recordings, processes, folded, note })
     }
 
-    /// Returns how many of the processes and recordings are incomplete. `missing` is what is missing
-    /// from the report on each process.
+    /// Returns how many of the processes and recordings are incomplete. `missing` is what is
+    /// missing from the report on each process.
     fn outcome(&self, missing: &[Vec<Missing>]) -> Outcome {
         let reports = missing.iter().filter(|missing| !missing.is_empty()).count();
         let folded = self.folded.iter().filter(|process| !process.missing.is_empty()).count();

@@ -176,7 +176,7 @@ impl Found {
 /// Returns [`Error::Unanswerable`] when the pages of the snapshot are damaged.
 pub(super) fn find(process: &Process, snapshot: &Residency, progress: &Progress) -> Result<Found, Error> {
     let runs = bills::runs(snapshot)?;
-    if !bills::knows_blocks(process) {
+    if !process.knows_blocks() {
         let ancestors = Ancestors::default();
         let joined = bills::join(process, snapshot, &runs, None, &ancestors);
         return Ok(Found { joined, ancestors, missing: Vec::new() });

@@ -82,7 +82,7 @@ impl Model for Written<'_> {
 pub fn written_bytes(process: &Process, progress: &Progress) -> FxHashMap<u64, u64> {
     let mut snapshots: Vec<&PageSnapshot> =
         process.tape.snapshots.iter().filter(|snapshot| snapshot.sums.method != 0).collect();
-    if snapshots.is_empty() || !bills::knows_blocks(process) {
+    if snapshots.is_empty() || !process.knows_blocks() {
         return FxHashMap::default();
     }
     snapshots.sort_by_key(|snapshot| snapshot.sums.tick);

@@ -11,7 +11,8 @@ use super::writer::{Options, Writer};
 /// # Examples
 ///
 /// ```
-/// use heaptape_formats::mtrc::{ColumnWriter, Location, Options, Writer, join, layout::ALLOC, restore};
+/// use heaptape_formats::mtrc::layout::ALLOC;
+/// use heaptape_formats::mtrc::{ColumnWriter, Location, Options, Writer, join, restore};
 ///
 /// let mut writer = ColumnWriter::new(Options::default());
 /// writer.record(ALLOC, [1, 0x1000, 24], 7);
@@ -72,7 +73,7 @@ impl ColumnWriter {
         self.start
     }
 
-    /// Returns the number of bytes of the trace that the chunk stands for.
+    /// Returns the number of bytes of the chunk in the trace.
     pub const fn plain_length(&self) -> u64 {
         self.offset() - self.start
     }

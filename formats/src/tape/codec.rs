@@ -144,7 +144,7 @@ impl Packer {
     /// as one frame. `plain_length` is the number of bytes of MTRC that they stand for.
     ///
     /// # Errors
-    /// When the compression library fails, or the columns do not stand for so many bytes.
+    /// When the compression library fails, or the columns are those of another number of bytes.
     pub fn pack_columns(
         &mut self,
         codec: Codec,

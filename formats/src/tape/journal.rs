@@ -368,7 +368,8 @@ mod tests {
         out
     }
 
-    /// Adds an entry. `plain` is what it adds to the trace, after `before` bytes of earlier entries.
+    /// Adds an entry. `plain` is what it adds to the trace, after `before` bytes of earlier
+    /// entries.
     fn add(
         number: u32,
         entry: u32,

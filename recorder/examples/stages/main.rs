@@ -269,6 +269,9 @@ fn measure(name: &str, merged: f64, batches: &[Batch], nodes: &[NodeValue], leve
     }
 }
 
+/// Packs a part of a chunk.
+type PackPart<'a> = dyn Fn(&mut tape::Packer, &Chunk, &mut Vec<u8>) -> std::io::Result<()> + 'a;
+
 /// Prints time and size of the compressed trace and columns.
 fn measure_codecs(batches: &[Batch], nodes: &[NodeValue], level: Option<i32>) {
     let events: usize = batches.iter().map(|batch| batch.records.len()).sum();
@@ -294,7 +297,7 @@ fn measure_codecs(batches: &[Batch], nodes: &[NodeValue], level: Option<i32>) {
             .collect(),
     };
     for (codec, level) in codecs {
-        let pack = |part: &dyn Fn(&mut tape::Packer, &Chunk, &mut Vec<u8>) -> std::io::Result<()>| {
+        let pack = |part: &PackPart<'_>| {
             let (mut best, mut size, mut packed) = (f64::MAX, 0, Vec::new());
             let mut packer = tape::Packer::default();
             for _ in 0..REPEATS {
