@@ -421,11 +421,6 @@ impl Process {
         matches!(self.events, Events::Taped { trace: Some(_), .. } | Events::Trace(_) | Events::Joined(_))
     }
 
-    /// Returns whether all blocks of the process are known one by one.
-    pub(crate) fn knows_blocks(&self) -> bool {
-        self.has_events() && !self.tape.is_sampled()
-    }
-
     /// Returns whether the events have times.
     pub const fn has_times(&self) -> bool {
         self.clock.is_known()

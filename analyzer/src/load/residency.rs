@@ -15,6 +15,11 @@ fn read<S: Source + ?Sized>(tape: &S, offset: u64) -> Option<Residency> {
 }
 
 impl Process {
+    /// Returns whether all blocks of the process are known one by one.
+    pub(crate) fn knows_blocks(&self) -> bool {
+        self.has_events() && !self.tape.is_sampled()
+    }
+
     /// Reads a snapshot of this process with its mappings and runs of pages; `None` if the file
     /// does not have it any more.
     pub fn page_snapshot(&self, snapshot: &PageSnapshot) -> Option<Residency> {
