@@ -31,7 +31,7 @@ fn recordings() -> Vec<(PathBuf, String)> {
         }
     }
     found.sort();
-    assert!(found.len() >= 8, "recordings are missing");
+    assert!(found.len() >= 11, "recordings are missing");
     found
 }
 
