@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wire::Op;
 
-/// Maximum number of libraries that are remembered.
+/// Number of libraries that are opened later, after which no further ones are searched.
 const MAX_LIBRARIES: usize = 1024;
 /// Why an allocator without symbols is not hooked.
 const NAMELESS: &str = "the file is stripped; keep its symbols, install its debug information, or use --debuginfod";
@@ -85,6 +85,10 @@ impl Unhooked {
     pub fn opened(&self, pid: u32, modules: &[&Module]) {
         let Some((search, role)) = &self.search else { return };
         let mut files = self.files();
+        // A program may open and close libraries without end.
+        if files.opened.len() >= MAX_LIBRARIES {
+            return;
+        }
         let starts: Vec<u64> = files.present.iter().map(|(code, _)| code.start).chain(files.opened.clone()).collect();
         let is_new = |module: &&&Module| !starts.iter().any(|start| (module.start..module.end).contains(start));
         let new: Vec<&&Module> = modules.iter().filter(is_new).collect();
@@ -93,7 +97,7 @@ impl Unhooked {
         }
         let maps = Maps::of(pid);
         let process = PathBuf::from(format!("/proc/{pid}"));
-        for module in new {
+        for module in new.into_iter().take(MAX_LIBRARIES) {
             files.opened.push(module.start);
             let is_its = |mapping: &&CodeMapping| (module.start..module.end).contains(&mapping.start);
             let mapped = maps.code.iter().find(is_its);
