@@ -242,8 +242,17 @@ fn launch(plan: &Plan, replaced: Option<&mut Vec<Held>>) -> io::Result<(OwnedFd,
         Some(Message::Started) => Ok((channel, process)),
         Some(Message::StartFailed { errno: Some(errno), .. }) => Err(io::Error::from_raw_os_error(errno)),
         Some(Message::StartFailed { errno: None, error }) => Err(io::Error::other(error)),
+        _ if process.is_some_and(was_killed) => {
+            Err(io::Error::new(io::ErrorKind::Interrupted, "the recorder was killed while it started"))
+        },
         _ => Err(io::Error::other("the recorder ended while it started")),
     }
+}
+
+/// Waits for the end of a survivor process. Returns whether it was killed.
+fn was_killed(process: u32) -> bool {
+    let Ok(process) = i32::try_from(process) else { return false };
+    matches!(waitpid(Pid::from_raw(process), None), Ok(WaitStatus::Signaled(_, Signal::SIGKILL, _)))
 }
 
 impl Survivor {
@@ -257,28 +266,29 @@ impl Survivor {
         Ok(Survivor { plan, channel, process, held, program_end, replacements: 0, is_gone: false, goes_on: false })
     }
 
-    fn wait(&mut self) -> Option<WaitStatus> {
-        let process = self.process.take().and_then(|process| i32::try_from(process).ok())?;
-        waitpid(Pid::from_raw(process), None).ok()
-    }
-
-    /// Starts another survivor process if this one was killed. Returns whether the recording goes
-    /// on. One that crashed is not replaced: the next one would read the same and crash, too.
+    /// Starts another survivor process if this one was killed, and another one if that is killed
+    /// while it starts. Returns whether the recording goes on. One that crashed is not replaced:
+    /// the next one would read the same and crash, too.
     fn replace(&mut self) -> bool {
-        let was_killed = matches!(self.wait(), Some(WaitStatus::Signaled(_, Signal::SIGKILL, _)));
-        if !was_killed || self.replacements >= MAX_REPLACEMENTS {
+        if !self.process.take().is_some_and(was_killed) {
             return false;
         }
-        match launch(&self.plan, Some(&mut self.held)) {
-            Ok((channel, process)) => (self.channel, self.process) = (channel, process),
-            Err(error) => {
-                tracing::error!("{}: cannot start another recorder: {error}", self.plan.dir.display());
-                return false;
+        while self.replacements < MAX_REPLACEMENTS {
+            self.replacements += 1;
+            match launch(&self.plan, Some(&mut self.held)) {
+                Ok((channel, process)) => {
+                    (self.channel, self.process) = (channel, process);
+                    self.program_end.iter().for_each(|message| send(&self.channel, message));
+                    return true;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    tracing::error!("{}: cannot start another recorder: {error}", self.plan.dir.display());
+                    return false;
+                }
             }
         }
-        self.replacements += 1;
-        self.program_end.iter().for_each(|message| send(&self.channel, message));
-        true
+        false
     }
 
     /// Handles one message of the survivor process, and waits for it if there is none.
@@ -359,7 +369,7 @@ impl Drop for Survivor {
         if self.goes_on {
             while receive(&self.channel).is_some() {}
         } else {
-            self.wait();
+            self.process.take().map(was_killed);
         }
     }
 }

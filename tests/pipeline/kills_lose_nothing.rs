@@ -148,14 +148,15 @@ fn sigkill_of_command_and_survivor_process_keeps_what_was_read() {
 }
 
 /// The command starts another survivor process, which reads the rings on where the killed one
-/// stopped: each event is recorded once. That one may be killed too.
+/// stopped: each event is recorded once. That one may be killed too, also while it starts.
 #[test]
 fn a_killed_survivor_process_is_replaced() {
-    let rounds = if is_full() { 300 } else { 3 };
+    let rounds = if is_full() { 300 } else { 4 };
     for round in 0..rounds {
         let again = |command: &mut std::process::Child| {
-            for kills in 0..round % 3 {
-                std::thread::sleep(Duration::from_millis(300) + moment(round + kills) / 2);
+            for kills in 0..round % 4 {
+                let pause = Duration::from_millis(300) + moment(round + kills) / 2;
+                std::thread::sleep(if kills < 2 { moment(round + kills) / 20 } else { pause });
                 kill(survivor(command), Signal::SIGKILL).expect("SIGKILL");
             }
         };
