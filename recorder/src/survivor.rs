@@ -244,7 +244,7 @@ fn launch(plan: &Plan, replaced: Option<&mut Vec<Held>>) -> io::Result<(OwnedFd,
         Some(Message::StartFailed { errno: None, error }) => Err(io::Error::other(error)),
         _ if process.is_some_and(was_killed) => {
             Err(io::Error::new(io::ErrorKind::Interrupted, "the recorder was killed while it started"))
-        },
+        }
         _ => Err(io::Error::other("the recorder ended while it started")),
     }
 }
