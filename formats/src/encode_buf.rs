@@ -62,22 +62,41 @@ impl EncodeBuf {
 
     #[inline(always)]
     fn reserve<const N: usize>(&mut self) -> &mut [u8; N] {
-        if self.length + N > self.bytes.len() {
+        if self.bytes.len() < self.length + N {
             self.grow();
         }
         self.bytes[self.length..].first_chunk_mut().unwrap_or_else(|| unreachable!("a page is larger than any number"))
     }
 
     #[cold]
+    #[inline(never)]
     fn grow(&mut self) {
         self.bytes.resize(self.length + PAGE, 0);
+    }
+
+    /// Appends the first `count` bytes of a word. The others may be written, too.
+    #[inline(always)]
+    fn put<const N: usize>(&mut self, word: [u8; N], count: usize) {
+        // The sum cannot overflow, so one comparison is enough.
+        let at = self.length & isize::MAX as usize;
+        match self.bytes.get_mut(at..at + N) {
+            Some(place) => place.copy_from_slice(&word),
+            None => self.put_grown(&word),
+        }
+        self.length = at + count;
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn put_grown(&mut self, word: &[u8]) {
+        self.grow();
+        self.bytes[self.length..][..word.len()].copy_from_slice(word);
     }
 
     /// Appends one byte to the content.
     #[inline(always)]
     pub fn byte(&mut self, byte: u8) {
-        *self.reserve() = [byte];
-        self.length += 1;
+        self.put([byte], 1);
     }
 
     /// Appends a number in LEB128: writes four bytes at once, of which only those of the number
@@ -88,8 +107,7 @@ impl EncodeBuf {
             return self.append(|bytes| leb128::write(bytes, value));
         }
         let (word, size) = leb128::short_word(value as u32);
-        *self.reserve() = word.to_le_bytes();
-        self.length += size;
+        self.put(word.to_le_bytes(), size);
     }
 
     /// Appends bytes with a function.

@@ -97,17 +97,33 @@ pub(crate) fn write_padded(out: &mut Vec<u8>, value: u64, width: usize) {
 /// count.
 #[inline(always)]
 pub const fn short_word(value: u32) -> (u32, usize) {
-    let size = (38 - (value | 1).leading_zeros() as usize) / 7;
-    (join(value, size), size)
+    let (size, mask) = SHORT[(value | 1).ilog2() as usize & 31];
+    (spread(value) | mask, size as usize)
 }
 
-/// Moves the 14-bit halves of a number below 2^28 apart, then the 7-bit quarters. Then sets the top
-/// bit of all but the last of its `size` bytes.
+/// Size and top bits of a number below 2^28, by its binary logarithm.
+const SHORT: [(u32, u32); 32] = {
+    let mut short = [(4, 0x0080_8080); 32];
+    let mut log = 0;
+    while log < 28 {
+        let size = log as u32 / 7 + 1;
+        short[log] = (size, 0x0080_8080 & ((1 << (8 * (size - 1))) - 1));
+        log += 1;
+    }
+    short
+};
+
+/// Moves the 14-bit halves of a number below 2^28 apart, then the 7-bit quarters.
+#[inline(always)]
+const fn spread(value: u32) -> u32 {
+    let word = (value & 0x0000_3fff) | (value & 0x0fff_c000) << 2;
+    (word & 0x007f_007f) | (word & 0x3f80_3f80) << 1
+}
+
+/// Spreads a number below 2^28, and sets the top bit of all but the last of its `size` bytes.
 #[inline(always)]
 const fn join(value: u32, size: usize) -> u32 {
-    let word = (value & 0x0000_3fff) | (value & 0x0fff_c000) << 2;
-    let word = (word & 0x007f_007f) | (word & 0x3f80_3f80) << 1;
-    word | (0x0080_8080 & ((1 << (8 * (size - 1))) - 1))
+    spread(value) | (0x0080_8080 & ((1 << (8 * (size - 1))) - 1))
 }
 
 /// Length of the buffer of [`write_short`]: 64 offsets and one store of eight bytes.
@@ -135,17 +151,16 @@ pub(crate) fn write_short(buffer: &mut [u8; BUFFER_LEN], at: &mut usize, value: 
 /// Returns the length of a number below 2^56.
 #[inline(always)]
 pub(crate) const fn short_len(value: u64) -> usize {
-    let bits = 64 - (value | 1).leading_zeros() as usize;
-    SIZES[bits & 63] as usize
+    SIZES[(value | 1).ilog2() as usize & 63] as usize
 }
 
-/// Length of a number by its number of bits. A load is cheaper than a division by 7.
+/// Length of a number by its binary logarithm. A load is cheaper than a division by 7.
 const SIZES: [u8; 64] = {
     let mut sizes = [1; 64];
-    let mut bits = 1;
-    while bits < 64 {
-        sizes[bits] = bits.div_ceil(7) as u8;
-        bits += 1;
+    let mut log = 0;
+    while log < 64 {
+        sizes[log] = (log / 7 + 1) as u8;
+        log += 1;
     }
     sizes
 };

@@ -95,9 +95,8 @@ impl Key {
     /// neighbors, in an order of its own, since many programs use the same offset of each page.
     #[inline(always)]
     fn group(self) -> usize {
-        let first = (self.hash >> 17) as usize;
-        let within = (first + (self.address >> 8) as usize) & (PAGE_GROUPS - 1);
-        first & (GROUPS - PAGE_GROUPS) | within
+        let within = (self.address >> 8) as usize & (PAGE_GROUPS - 1);
+        ((self.hash >> 17) as usize ^ within) & (GROUPS - 1)
     }
 
     /// Returns the tag. Blocks of the 256 bytes of one group that are 16 bytes apart have different
@@ -142,6 +141,21 @@ pub struct Group {
     buckets: [Bucket; BUCKETS],
 }
 
+impl Group {
+    /// Stores a block in one of the buckets whose bits in `free` are set.
+    #[inline(always)]
+    fn put(&mut self, free: u64, key: Key, block: Bucket) {
+        let preferred = key.bucket();
+        let bucket = if free >> (8 * preferred + 7) & 1 != 0 { preferred } else { free.trailing_zeros() as usize / 8 };
+        let shift = 8 * bucket;
+        self.tags = self.tags & !(0xff << shift) | key.tag() << shift;
+        // Word by word: a copy of what was just written waits for its stores.
+        let Bucket { address, low, high } = block;
+        let bucket = &mut self.buckets[bucket & (BUCKETS - 1)];
+        (bucket.address, bucket.low, bucket.high) = (address, low, high);
+    }
+}
+
 /// The memory of a segment.
 #[derive(Clone, Debug)]
 pub struct Groups([Group; GROUPS]);
@@ -175,22 +189,29 @@ impl Groups {
         None
     }
 
-    /// Inserts a block that is not present. There must be a free bucket.
+    /// Inserts a block if its group alone tells that it is not present, and has a free bucket, as
+    /// nearly always. Returns whether it did.
     #[inline(always)]
+    fn insert_at_once(&mut self, key: Key, block: Bucket) -> bool {
+        let group = &mut self.0[key.group()];
+        let free = !group.tags & HIGH_BITS;
+        let is_simple = free != 0 && group.overflowed == 0 && key.candidates(group.tags) == 0;
+        if is_simple {
+            group.put(free, key, block);
+        }
+        is_simple
+    }
+
+    /// Inserts a block that is not present. There must be a free bucket.
+    #[cold]
     fn insert(&mut self, key: Key, block: Bucket) {
         let mut group = key.group();
         for _ in 0..GROUPS {
-            let Group { tags, overflowed, buckets } = &mut self.0[group];
-            let free = !*tags & HIGH_BITS;
+            let free = !self.0[group].tags & HIGH_BITS;
             if free != 0 {
-                let preferred = key.bucket();
-                let bucket =
-                    if free >> (8 * preferred + 7) & 1 != 0 { preferred } else { free.trailing_zeros() as usize / 8 };
-                let shift = 8 * bucket;
-                *tags = *tags & !(0xff << shift) | key.tag() << shift;
-                buckets[bucket] = block;
-                return;
+                return self.0[group].put(free, key, block);
             }
+            let overflowed = &mut self.0[group].overflowed;
             *overflowed = overflowed.saturating_add(1);
             group = next_group(group);
         }
@@ -341,28 +362,37 @@ impl Index {
         let number = self.segment_of(key);
         let segment = &mut self.segments[number];
         let groups = segment.groups_mut(&mut self.memory);
-        if let Some((group, bucket)) = groups.find(key) {
-            let bucket = &mut groups.0[group].buckets[bucket];
-            let old = bucket.block();
-            *bucket = Bucket::new(address, block);
-            return Some(old);
+        if !groups.insert_at_once(key, Bucket::new(address, block)) {
+            if let Some((group, bucket)) = groups.find(key) {
+                let bucket = &mut groups.0[group].buckets[bucket];
+                let old = bucket.block();
+                *bucket = Bucket::new(address, block);
+                return Some(old);
+            }
+            groups.insert(key, Bucket::new(address, block));
         }
-        groups.insert(key, Bucket::new(address, block));
         segment.count += 1;
         self.count += 1;
         if segment.count > segment.limit { self.make_space(key) } else { None }
     }
 
     /// Removes the block at an address.
-    #[inline(always)]
     pub fn remove(&mut self, address: u64) -> Option<Block> {
+        self.take(address).map(|bucket| bucket.block())
+    }
+
+    /// Removes the block at an address, and returns it packed, as the journal stores it.
+    #[inline(always)]
+    pub fn take(&mut self, address: u64) -> Option<Bucket> {
         let key = Key::new(address, self.multiplier);
         let number = self.segment_of(key);
         let segment = &mut self.segments[number];
         // The block is searched for before a shared segment is copied: a child frees many blocks
         // that it does not have.
-        let Some((group, bucket)) = segment.groups().find(key) else { return self.remove_crowded(address) };
-        let found = segment.groups().0[group].buckets[bucket].block();
+        let Some((group, bucket)) = segment.groups().find(key) else {
+            return self.remove_crowded(address).map(|block| Bucket::new(address, block));
+        };
+        let found = segment.groups().0[group].buckets[bucket];
         segment.groups_mut(&mut self.memory).clear(key, group, bucket);
         segment.count -= 1;
         self.count -= 1;

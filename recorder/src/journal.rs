@@ -24,9 +24,8 @@ pub struct Journal {
 
 impl Journal {
     #[inline(always)]
-    fn add(&mut self, tick: u64, address: u64, removed: Block) {
-        // Packed word by word: a copy of a block that was just written waits for its stores.
-        let change = Change { tick, removed: Bucket::new(address, removed) };
+    fn add(&mut self, tick: u64, removed: Bucket) {
+        let change = Change { tick, removed };
         if self.changes.len() < MAX_CHANGES {
             self.changes.push(change);
         } else {
@@ -38,13 +37,13 @@ impl Journal {
     /// Notes that a block was inserted at a free address.
     #[inline(always)]
     pub fn inserted(&mut self, tick: u64, address: u64) {
-        self.add(tick, address, Block::default());
+        self.add(tick, Bucket::new(address, Block::default()));
     }
 
     /// Notes that a block was removed.
     #[inline(always)]
-    pub fn removed(&mut self, tick: u64, address: u64, removed: Block) {
-        self.add(tick, address, removed);
+    pub fn removed(&mut self, tick: u64, removed: Bucket) {
+        self.add(tick, removed);
     }
 
     /// Undoes in `index` all changes after `tick`. Returns false when the journal does not reach
@@ -75,8 +74,8 @@ mod tests {
         let (mut journal, mut index, mut states) = (Journal::default(), Index::default(), Vec::new());
         for tick in 1..=50_000u64 {
             let address = 16 * (1 + tick.wrapping_mul(0x9e37_79b9) % 500);
-            match index.remove(address) {
-                Some(block) => journal.removed(tick, address, block),
+            match index.take(address) {
+                Some(bucket) => journal.removed(tick, bucket),
                 None => {
                     index.insert(address, Block { index: tick, size: tick, site: 1 });
                     journal.inserted(tick, address);

@@ -7,7 +7,7 @@
 
 mod queues;
 
-use crate::index::{Block, Index};
+use crate::index::{Block, Bucket, Index};
 use crate::journal::Journal;
 use formats::tape::Entry;
 use queues::CallQueues;
@@ -248,10 +248,10 @@ impl Live {
                 Some(old) => self.allocate_live(call, old, many_threads, out),
             }
         } else if call.op.is_free() {
-            match self.index.remove(call.address) {
-                Some(block) => {
-                    self.journal.removed(call.tick, call.address, block);
-                    return Done::Free(block);
+            match self.index.take(call.address) {
+                Some(bucket) => {
+                    self.journal.removed(call.tick, bucket);
+                    return Done::Free(bucket.block());
                 }
                 None if many_threads => self.hold(call, out),
                 None => self.free_unknown(call, out),
@@ -298,8 +298,9 @@ impl Live {
         } else if !call.op.is_free() {
             let done = self.resize(call, out);
             out.extend(done.effect(call));
-        } else if let Some(block) = self.index.remove(call.address) {
-            self.journal.removed(call.tick, call.address, block);
+        } else if let Some(bucket) = self.index.take(call.address) {
+            self.journal.removed(call.tick, bucket);
+            let block = bucket.block();
             out.push(call.effect(Kind::Free, block.index, block));
         } else {
             self.free_unknown(call, out);
@@ -323,7 +324,7 @@ impl Live {
 
     #[cold]
     fn imply_free(&mut self, address: u64, old: Block, call: &Call, out: &mut Vec<Effect>) {
-        self.journal.removed(call.tick, address, old);
+        self.journal.removed(call.tick, Bucket::new(address, old));
         self.journal.inserted(call.tick, address);
         let (index, call_of_it) = (old.index, Call { site: 0, address, size: 0, ..*call });
         out.push(Effect { kind: Kind::Implied, entry: Entry::Implied as u8, index, old, call: call_of_it });
@@ -360,10 +361,10 @@ impl Live {
 
     fn resize(&mut self, call: &Call, out: &mut Vec<Effect>) -> Done {
         if call.op == Op::RESIZE_BEGIN {
-            let origin = match self.index.remove(call.address) {
-                Some(block) => {
-                    self.journal.removed(call.tick, call.address, block);
-                    Origin::Own(block)
+            let origin = match self.index.take(call.address) {
+                Some(bucket) => {
+                    self.journal.removed(call.tick, bucket);
+                    Origin::Own(bucket.block())
                 }
                 None => self.take_inherited(call.address).map_or(Origin::Unknown, Origin::Inherited),
             };

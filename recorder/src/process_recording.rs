@@ -12,6 +12,7 @@ mod inheritance;
 mod mappings;
 mod open_chunk;
 mod output;
+mod plain_events;
 mod residency;
 mod sample_weights;
 mod schedule;
@@ -40,6 +41,7 @@ use formats::tape::{self, Account, Accounts, Mark, Note, Record as TapeRecord};
 use growth::Growth;
 use heap::Heap;
 use output::Output;
+use plain_events::PlainReader;
 use sample_weights::RecordFilter;
 use schedule::Schedule;
 use segments::Segments;
@@ -215,9 +217,18 @@ impl ProcessRecording {
         let mut rest = records.iter();
         let ReadState { mut has_gap, last_tick: mut thread_tick } = self.threads.read_state(thread);
         let mut label_site = self.annotations.label_site(thread);
-        while !self.heap.is_full()
-            && let Some(record) = rest.next()
-        {
+        while !self.heap.is_full() {
+            let is_plain = mean == 0 && filter == RecordFilter::All && label_site == 0 && !has_gap;
+            if is_plain && extended.is_none() && !self.annotations.has_blocks() {
+                let mut plain = PlainReader { thread, limit, timestamp: running.timestamp, last_tick, recorded: 0 };
+                let after = self.read_plain(rest.as_slice(), &mut plain);
+                if after.len() < rest.len() {
+                    (running.timestamp, last_tick, thread_tick) = (plain.timestamp, plain.last_tick, plain.last_tick);
+                    (rest, recorded) = (after.iter(), recorded + plain.recorded);
+                    continue;
+                }
+            }
+            let Some(record) = rest.next() else { break };
             let op = record.op();
             if running.step(*record) == Step::Prefix {
                 if op == Op::EXTENDED {

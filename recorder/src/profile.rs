@@ -123,7 +123,9 @@ impl Default for Profile {
 
 #[inline(always)]
 fn class(size: u64) -> usize {
-    if size == 0 { ZERO } else { BOUNDS.iter().map(|bound| usize::from(size > *bound)).sum() }
+    let [small, medium, large] = BOUNDS;
+    let class = if size > large { 3 } else { usize::from(size > small) + usize::from(size > medium) };
+    if size == 0 { ZERO } else { class }
 }
 
 impl Profile {
@@ -153,14 +155,22 @@ impl Profile {
     }
 
     /// Returns the sums of a class that is not the first one of the site.
-    #[cold]
+    #[inline(always)]
     fn other(&mut self, site: u32, class: usize) -> &mut Sums {
-        let counters = &mut self.sites[site as usize];
-        if counters.row == 0 {
-            counters.row = self.other_classes.len() as u32;
-            self.other_classes.push([Sums::default(); CLASSES]);
+        let mut row = self.sites[site as usize].row;
+        if row == 0 {
+            row = self.add_row(site);
         }
-        &mut self.other_classes[counters.row as usize][class]
+        &mut self.other_classes[row as usize][class]
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn add_row(&mut self, site: u32) -> u32 {
+        let row = self.other_classes.len() as u32;
+        self.other_classes.push([Sums::default(); CLASSES]);
+        self.sites[site as usize].row = row;
+        row
     }
 
     /// Adds an allocation to the site, the bins and the totals.

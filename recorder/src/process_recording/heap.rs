@@ -115,6 +115,12 @@ impl Heap {
         self.calls.len() >= BATCH_CALLS
     }
 
+    /// Returns how many more calls are to be collected.
+    #[inline(always)]
+    pub fn space(&self) -> usize {
+        BATCH_CALLS.saturating_sub(self.calls.len())
+    }
+
     /// Collects a call, and prefetches the memory of its site.
     #[inline(always)]
     pub fn push(&mut self, call: Call) {
