@@ -3,7 +3,8 @@
 //! segments of a large table share huge pages, where the system has them.
 
 use super::Groups;
-use crate::sys;
+use crate::huge_pages::ADVICE;
+use crate::{clock, sys};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -39,7 +40,13 @@ impl HugePage {
         // SAFETY: the layout has a size.
         let memory = unsafe { alloc(LAYOUT) };
         let Some(memory) = NonNull::new(memory.cast()) else { handle_alloc_error(LAYOUT) };
-        sys::prefer_huge_pages(memory.cast(), HUGE);
+        if ADVICE.wants_huge() {
+            sys::prefer_huge_pages(memory.cast(), HUGE);
+            let begun = clock::thread_time();
+            // SAFETY: the memory belongs to this page, and nothing refers to it yet.
+            unsafe { memory.cast::<u8>().write_volatile(0) };
+            ADVICE.note_cost(clock::thread_time().saturating_sub(begun));
+        }
         HugePage { memory, free: AtomicU64::new((1 << SLOTS) - 1) }
     }
 
