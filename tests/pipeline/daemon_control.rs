@@ -160,9 +160,13 @@ fn sampled_services_are_judged_by_their_history() {
         assert!(label != "512" || text.contains("/s (standard error "), "{text}");
         assert!(text.contains("bytes and blocks are estimates"), "{text}");
         // The array of the cache is one block of its start.
-        let cache = daemon.heaptape(&["leaks", "--all"], &daemon.epochs(&["--label", &format!("cache-{label}")]));
-        assert!(!cache.text().contains("there is no evidence"), "{cache}");
-        if let Some(cache) = leaks_of(&format!("cache-{label}"), "entry") {
+        let cache = format!("cache-{label}");
+        until("there is evidence for the cache, which was started last", || {
+            daemon.query(&["flush"]);
+            let leaks = daemon.heaptape(&["leaks", "--all"], &daemon.epochs(&["--label", &cache]));
+            !leaks.text().contains("there is no evidence")
+        });
+        if let Some(cache) = leaks_of(&cache, "entry") {
             assert!(!["growing", "slow"].contains(&cache.verdict.as_str()), "{cache:#?}");
         }
     }
