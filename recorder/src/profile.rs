@@ -20,8 +20,10 @@ const CLASSES: usize = 5;
 /// Class of size 0.
 const ZERO: usize = 4;
 
-/// Numbers of blocks and bytes that were allocated and freed.
+/// Numbers of blocks and bytes that were allocated and freed. Aligned, so that those of a class are
+/// in one cache line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(align(32))]
 pub struct Sums {
     /// Number of blocks allocated.
     pub allocs: u64,
