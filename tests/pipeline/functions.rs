@@ -63,6 +63,8 @@ fn functions_have_what_they_and_their_callees_allocate() {
         );
         assert!(output.error().contains("similar: keep"), "{output}");
     }
+    let error = recording.heaptape(&["callers", "malloc"]).exits(2);
+    assert!(error.error().contains("malloc: stacks end at the function that calls it"), "{error}");
 }
 
 #[test]

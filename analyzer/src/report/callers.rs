@@ -8,6 +8,7 @@ use crate::report::Unanswerable;
 use crate::similar::hint;
 use crate::sort::SortRows;
 use crate::text::{Screen, Style, bytes, clean, count, counted, percent};
+use heaptape_formats::tape::Entry;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -90,7 +91,11 @@ impl Search {
         if self.is_found {
             return Ok(out.write_all(text)?);
         }
-        let hint = hint(name, self.names.iter().map(String::as_str));
+        let is_allocator = (0..=u8::MAX).filter_map(Entry::from_number).any(|entry| entry.name() == name);
+        let hint = match is_allocator {
+            true => ": stacks end at the function that calls it (heaptape sites)".to_owned(),
+            false => hint(name, self.names.iter().map(String::as_str)),
+        };
         let (name, hint) = (clean(name).into_owned(), clean(&hint).into_owned());
         Err(Unanswerable::UnknownFunction { name, hint }.into())
     }

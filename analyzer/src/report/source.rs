@@ -218,7 +218,9 @@ impl FunctionSource {
         let mut row = |line: String, [total, share, own, allocs]: [String; 4], text: &str| {
             let before = format!("{total:>10} {share:>6} {own:>10} {allocs:>11} {line:>6}  ");
             let rest = width.saturating_sub(before.chars().count()).max(20);
-            let text: String = text.chars().take(rest).collect();
+            let is_long = text.chars().count() > rest;
+            let mut text: String = text.chars().take(rest - usize::from(is_long)).collect();
+            text.extend(is_long.then_some('…'));
             screen.line(&format!("{before}{text}"))
         };
         row("line".into(), ["total", "", "own", "allocations"].map(String::from), "")?;
