@@ -26,6 +26,7 @@ mod prefix;
 pub mod quantity;
 pub mod recording;
 pub mod replace;
+pub mod resident;
 pub mod sniff;
 pub mod tape;
 

@@ -25,7 +25,7 @@ pub struct HeldPages {
 
 impl HeldPages {
     /// Adds a page by its number.
-    pub(super) fn add(&mut self, page: u64, site: u32) {
+    pub fn add(&mut self, page: u64, site: u32) {
         if self.seen.is_multiple_of(self.between + 1) {
             if self.pages.len() == MAX_PAGES {
                 let mut is_kept = false;

@@ -9,11 +9,11 @@ use crate::load::tape::PageSnapshot;
 use crate::model::Model;
 use crate::model::covered::Covered;
 use crate::model::live_set::{Block, LiveSet};
-use crate::model::resident::{Bill, LiveBlock, Ranges, Resident, divide};
-use crate::model::size_class::Allocator;
+use crate::model::neighbors::HeldPages;
 use crate::progress::Progress;
 use crate::report::Unanswerable;
 use crate::sort::SortRows;
+use heaptape_formats::resident::{self, Allocator, Bill, LiveBlock, Ranges, Resident, SortedBlocks};
 use heaptape_formats::tape::{Entry, PageRun, Residency};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -55,8 +55,9 @@ impl Part {
 
 /// Returns the parts of a bill, with their names in JSON.
 pub(crate) fn parts(bill: &Bill, allocator: Allocator) -> Vec<Part> {
-    let Bill { live, slack, held, free_pages, never_block, undivided, files, shared, stacks, heaptape, unlisted } =
-        *bill;
+    let Bill {
+        live, slack, held, free_pages, never_block, undivided, files, shared, stacks, heaptape, unlisted, ..
+    } = *bill;
     let slack_text = match allocator {
         Allocator::Unknown => "slack of the allocator, whose size classes are not known".into(),
         known => format!("slack: what {} reserves for them in addition, by its size classes", known.name()),
@@ -143,6 +144,8 @@ fn allocator_of(process: &Process, entry: u8, main: Allocator) -> Allocator {
 pub(crate) struct Joined {
     /// The memory by use and by site.
     pub(crate) resident: Resident,
+    /// Pages with free bytes on which there are live blocks.
+    pub(crate) held_pages: HeldPages,
     /// The allocator by whose size classes the slack was computed.
     pub(crate) allocator: Allocator,
     /// Number of live blocks.
@@ -184,11 +187,21 @@ pub(crate) fn join(
         None => allocator,
     };
     let count = live_blocks.len();
-    let mut resident = divide(runs, &ranges, page, live_blocks, allocator, of, blocks.map(|(_, covered)| covered));
+    let mut held_pages = HeldPages::default();
+    let mut resident = resident::divide(
+        resident::Pages { runs, ranges: &ranges, page },
+        resident::Blocks {
+            source: &mut SortedBlocks::new(live_blocks),
+            main: allocator,
+            allocator: &of,
+            covered: blocks.map(|(_, covered)| covered),
+        },
+        &mut |page, site| held_pages.add(page, site),
+    );
     resident.bill.unlisted = snapshot.unlisted_pages.saturating_mul(page);
     let inside = entries.values().next().map(|entry| allocator_of(process, *entry, allocator));
     let allocator = inside.unwrap_or(allocator);
-    Joined { resident, allocator, blocks: count, inherited_blocks, inherited_bytes }
+    Joined { resident, held_pages, allocator, blocks: count, inherited_blocks, inherited_bytes }
 }
 
 /// The memory of a process at one of its snapshots.

@@ -6,8 +6,8 @@
 
 use super::rss;
 use crate::load::Process;
-use crate::model::resident::Bill;
 use crate::progress::Progress;
+use heaptape_formats::resident::Bill;
 use serde::Serialize;
 
 /// Memory beyond one and a half times the peak of the recorded blocks that a process may have

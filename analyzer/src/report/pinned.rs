@@ -81,7 +81,7 @@ impl Shared {
         if joined.resident.bill.held < MIN_HELD {
             return Shared::default();
         }
-        let mut model = Neighbors::new(joined.resident.held_pages.clone(), bills::page_bytes(process));
+        let mut model = Neighbors::new(joined.held_pages.clone(), bills::page_bytes(process));
         let span = Span { end_tick: bills::middle(snapshot).saturating_add(1), ..Span::ALL };
         replay(process, span, progress, &mut model);
         let (neighbors, freed) = model.finish();

@@ -11,13 +11,12 @@ use crate::event::{Range, Span};
 use crate::load::Process;
 use crate::load::tape::PageSnapshot;
 use crate::model::covered::Covered;
-use crate::model::heaps::{Heap, HeapKind};
-use crate::model::resident::{Bill, NeverBlock};
 use crate::progress::Progress;
 use crate::replay::replay;
 use crate::report::Unanswerable;
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, Style, bytes, count, counted, duration, percent};
+use heaptape_formats::resident::{Bill, Heap, HeapKind, NeverBlock};
 use heaptape_formats::tape::{
     MappedRange, MappedRanges, PAGES_PAGEMAP, RESIDENCY_END, RESIDENCY_EXIT, Residency, residency_cause,
 };

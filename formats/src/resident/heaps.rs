@@ -2,14 +2,20 @@
 //! arena grows by `brk`, and each further one consists of ranges that are aligned to 64 MiB
 //! (`HEAP_MAX_SIZE` in glibc's `malloc/arena.c`). Of other allocators each mapping is a heap.
 
-use super::memory_use::{Bill, LiveBlock, Ranges};
+use super::bill::{Bill, LiveBlock, Ranges};
 use super::size_class::Allocator;
-use crate::sort::SortRows;
-use heaptape_formats::tape::{MAPPING_ANONYMOUS, MAPPING_BRK};
+use crate::tape::{MAPPING_ANONYMOUS, MAPPING_BRK};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Size and alignment of a range of a glibc arena.
 const ARENA: u64 = 64 << 20;
+
+/// Returns the first address of the range of an arena of glibc that a block is in, unless it has a
+/// mapping of its own.
+pub fn arena_of(block: &LiveBlock) -> Option<u64> {
+    let is_small = block.size < ARENA && !Allocator::is_mapped_by_glibc(block.address, block.size);
+    is_small.then(|| block.address / ARENA * ARENA)
+}
 
 /// What a heap is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,14 +54,8 @@ pub(super) struct Heaps {
 }
 
 impl Heaps {
-    /// Prepares the division for an allocator with these live blocks.
-    pub(super) fn new(allocator: Allocator, blocks: &[LiveBlock]) -> Heaps {
-        let is_small =
-            |block: &&LiveBlock| block.size < ARENA && !Allocator::is_mapped_by_glibc(block.address, block.size);
-        let arenas = match allocator {
-            Allocator::Glibc => blocks.iter().filter(is_small).map(|block| block.address / ARENA * ARENA).collect(),
-            _ => FxHashSet::default(),
-        };
+    /// Prepares the division for an allocator that has blocks in these ranges of arenas.
+    pub(super) fn new(allocator: Allocator, arenas: FxHashSet<u64>) -> Heaps {
         Heaps { allocator, arenas, found: FxHashMap::default(), current: None, until: 0 }
     }
 
@@ -101,7 +101,7 @@ impl Heaps {
             Heap { kind, address, bill }
         });
         let mut heaps: Vec<Heap> = heaps.filter(|heap| heap.bill.sum() > heap.bill.never_block).collect();
-        heaps.sort_rows_by_key(|heap| (std::cmp::Reverse(heap.bill.sum()), heap.address));
+        heaps.sort_unstable_by_key(|heap| (std::cmp::Reverse(heap.bill.sum()), heap.address));
         heaps
     }
 }

@@ -1,6 +1,6 @@
 //! What resident memory is used for, and what it is computed from: live blocks and mappings.
 
-use heaptape_formats::tape::Mapping;
+use crate::tape::Mapping;
 
 /// A block that is live at the snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,8 +30,10 @@ pub struct Bill {
     pub never_block: u64,
     /// Anonymous memory of a process whose blocks are not known.
     pub undivided: u64,
-    /// Resident pages of files.
+    /// Resident pages of files, with those that are private and were written.
     pub files: u64,
+    /// Of `files`, the private pages that the process has written. They are memory of its own.
+    pub written: u64,
     /// Pages that are shared with other processes and of no file on a disk.
     pub shared: u64,
     /// Pages of the stacks of threads.

@@ -1,14 +1,23 @@
 //! The resident memory of a process, divided by what it is used for: its pages from a snapshot,
 //! joined with the blocks that were live at that time.
 
-use super::covered::Covered;
-use super::heaps::{Heap, Heaps};
-pub use super::memory_use::{Bill, LiveBlock, Ranges};
-use super::neighbors::HeldPages;
-use super::row;
-use super::size_class::Allocator;
-use heaptape_formats::tape::{MAPPING_HEAPTAPE, MAPPING_HUGETLB, MAPPING_SHARED, MAPPING_STACK, PageKind, PageRun};
+mod bill;
+mod blocks;
+mod covered;
+mod heaps;
+mod size_class;
+
+use crate::tape::{
+    MAPPING_FILE, MAPPING_HEAPTAPE, MAPPING_HUGETLB, MAPPING_KERNEL, MAPPING_SHARED, MAPPING_STACK, PageKind, PageRun,
+};
+pub use bill::{Bill, LiveBlock, Ranges};
+pub use blocks::{BlockSource, SortedBlocks};
+use blocks::{Used, Window};
+pub use covered::Covered;
+use heaps::Heaps;
+pub use heaps::{Heap, HeapKind, arena_of};
 use rustc_hash::FxHashMap;
+pub use size_class::{Allocator, Occupied};
 
 /// What the blocks of a site keep in memory, and what they do not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,8 +60,6 @@ pub struct Resident {
     pub huge: u64,
     /// The memory that never was a block's, in ascending order.
     pub never_block: Vec<NeverBlock>,
-    /// Pages with free bytes on which there are live blocks.
-    pub held_pages: HeldPages,
 }
 
 /// A range of resident pages on which there are no blocks.
@@ -66,76 +73,83 @@ pub struct NeverBlock {
     pub bytes: u64,
 }
 
-/// A live block with the bytes that it occupies.
-#[derive(Clone, Copy, Debug)]
-struct Used {
-    start: u64,
-    end: u64,
-    live_end: u64,
-    block: LiveBlock,
-}
-
-/// Returns the blocks by address. Where the bytes of two overlap, they belong to the later one.
-fn used(mut blocks: Vec<LiveBlock>, allocator: impl Fn(&LiveBlock) -> Allocator) -> Vec<Used> {
-    blocks.sort_unstable_by_key(|block| (block.address, std::cmp::Reverse(block.tick)));
-    blocks.dedup_by_key(|block| block.address);
-    let mut used: Vec<Used> = Vec::with_capacity(blocks.len());
-    for block in blocks {
-        let occupied = allocator(&block).occupied(block.address, block.size);
-        let mut start = occupied.start;
-        if let Some(last) = used.last_mut() {
-            last.live_end = last.live_end.min(block.address);
-            // The header before a block is not part of the block before.
-            start = start.max(last.live_end);
-            last.end = last.end.min(start);
-        }
-        let live_end = block.address.saturating_add(block.size);
-        used.push(Used { start, end: occupied.end.max(live_end), live_end, block });
-    }
-    used
-}
-
 /// The blocks on one page.
 #[derive(Debug, Default)]
 struct PageUse {
-    live: u64,
-    slack: u64,
+    /// The blocks on the page.
+    blocks: Vec<Used>,
     /// Live and occupied bytes, by site.
     sites: FxHashMap<u32, (u64, u64)>,
+}
+
+/// The pages and mappings of a snapshot.
+#[derive(Clone, Copy, Debug)]
+pub struct Pages<'a> {
+    /// The runs of pages in ascending order.
+    pub runs: &'a [PageRun],
+    /// The mappings.
+    pub ranges: &'a Ranges,
+    /// Size of a page in bytes.
+    pub page: u64,
+}
+
+/// The blocks of a process, as far as they are known.
+pub struct Blocks<'a> {
+    /// The live blocks.
+    pub source: &'a mut dyn BlockSource,
+    /// The allocator of the process.
+    pub main: Allocator,
+    /// Returns the allocator of a block.
+    pub allocator: &'a dyn Fn(&LiveBlock) -> Allocator,
+    /// The pages that ever held a block. Without it the blocks are not known.
+    pub covered: Option<&'a Covered>,
+}
+
+impl std::fmt::Debug for Blocks<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Blocks").field("main", &self.main).finish_non_exhaustive()
+    }
 }
 
 /// The state of a computation.
 struct Join<'a> {
     page: u64,
-    used: &'a [Used],
     ranges: &'a Ranges,
     covered: Option<&'a Covered>,
-    /// Whether a block was already counted as one that keeps a page.
-    counted: Vec<bool>,
+    blocks: Window<'a>,
+    /// Number of the first block that ends after the current address.
+    first: usize,
+    /// Number of the first block whose live bytes end after the last address of which it is known
+    /// whether it was written.
+    unwritten: usize,
     page_use: PageUse,
+    /// Called with each page with free bytes on which there are live blocks, and the site that
+    /// occupies most of it.
+    held: &'a mut dyn FnMut(u64, u32),
     found: Resident,
 }
 
-/// Divides the resident memory. `blocks` are the live blocks, and `covered` has the pages that ever
-/// held one; without it the blocks are not known. `main` is the allocator of the process.
-pub fn divide(
-    runs: &[PageRun],
-    ranges: &Ranges,
-    page: u64,
-    blocks: Vec<LiveBlock>,
-    main: Allocator,
-    allocator: impl Fn(&LiveBlock) -> Allocator,
-    covered: Option<&Covered>,
-) -> Resident {
-    let mut heaps = covered.map(|_| Heaps::new(main, &blocks));
-    let used = used(blocks, allocator);
-    let (counted, found) = (vec![false; used.len()], Resident::default());
-    let mut join =
-        Join { page: page.max(512), used: &used, ranges, covered, counted, page_use: PageUse::default(), found };
-    let mut first = 0;
+/// Divides the resident memory. It reads the blocks once, in their order. `held` is called with the
+/// number of each page with free bytes on which there are live blocks, and the site that occupies
+/// most bytes of it.
+pub fn divide(pages: Pages<'_>, blocks: Blocks<'_>, held: &mut dyn FnMut(u64, u32)) -> Resident {
+    let Blocks { source, main, allocator, covered } = blocks;
+    let mut heaps = covered.map(|_| Heaps::new(main, source.arenas()));
+    let mut join = Join {
+        page: pages.page.max(512),
+        ranges: pages.ranges,
+        covered,
+        blocks: Window::new(source, allocator),
+        first: 0,
+        unwritten: 0,
+        page_use: PageUse::default(),
+        held,
+        found: Resident::default(),
+    };
     let mut untouched_from = 0;
-    for run in runs {
+    for run in pages.runs {
         let (start, end) = (run.first.saturating_mul(join.page), run.end().saturating_mul(join.page));
+        join.advance(start);
         match run.kind {
             PageKind::Zero => {
                 join.found.zero += end - start;
@@ -143,8 +157,8 @@ pub fn divide(
             }
             PageKind::Swapped => {
                 join.found.swapped.1 += end - start;
-                join.found.swapped.0 += join.live_bytes(start, end);
                 join.untouched(untouched_from, start);
+                join.found.swapped.0 += join.live_bytes(start, end);
                 untouched_from = end;
                 continue;
             }
@@ -158,16 +172,15 @@ pub fn divide(
         join.found.huge += if run.is_huge { end - start } else { 0 };
         let mut at = start;
         while at < end {
-            while first < used.len() && used[first].end <= at {
-                first += 1;
-            }
+            join.advance(at);
+            join.skip_written();
             let Some(heaps) = &mut heaps else {
-                at = join.step(first, at, end, run.kind);
+                at = join.step(at, end, run.kind);
                 continue;
             };
-            let until = heaps.until(ranges, at).min(end).max(at + join.page);
+            let until = heaps.until(pages.ranges, at).min(end).max(at + join.page);
             let before = join.found.bill;
-            at = join.step(first, at, until, run.kind);
+            at = join.step(at, until, run.kind);
             heaps.add(&before, &join.found.bill);
         }
     }
@@ -176,12 +189,35 @@ pub fn divide(
     join.found
 }
 
+/// Returns the memory of a site. Adds it, and all before it, on first use.
+fn row(sites: &mut Vec<SiteMemory>, site: u32) -> &mut SiteMemory {
+    let index = site as usize;
+    if index >= sites.len() {
+        sites.resize(index + 1, SiteMemory::default());
+    }
+    &mut sites[index]
+}
+
 impl Join<'_> {
-    /// Divides the pages from `at` on, up to `end` at most, where `first` is the first block that
-    /// ends after `at`. Returns the first address that is not divided yet.
-    fn step(&mut self, first: usize, at: u64, end: u64, kind: PageKind) -> u64 {
+    /// Finds the first block that ends after an address. Addresses ascend.
+    fn advance(&mut self, at: u64) {
+        while self.blocks.get(self.first).is_some_and(|one| one.end <= at) {
+            self.first += 1;
+            self.blocks.needed = self.first.min(self.unwritten);
+        }
+    }
+
+    /// Notes that it is known of all blocks before the current address how much of them is in memory.
+    fn skip_written(&mut self) {
+        self.unwritten = self.unwritten.max(self.first);
+        self.blocks.needed = self.first.min(self.unwritten);
+    }
+
+    /// Divides the pages from `at` on, up to `end` at most. Returns the first address that is not
+    /// divided yet.
+    fn step(&mut self, at: u64, end: u64, kind: PageKind) -> u64 {
         let page = self.page;
-        match self.used.get(first) {
+        match self.blocks.get(self.first) {
             // A block that covers whole pages.
             Some(one) if one.block.address <= at && one.live_end >= at + page => {
                 let to = end.min(one.live_end / page * page);
@@ -195,7 +231,7 @@ impl Join<'_> {
                 to
             }
             Some(one) if one.start < at + page => {
-                self.shared_page(first, at);
+                self.shared_page(at);
                 at + page
             }
             next => {
@@ -207,26 +243,27 @@ impl Join<'_> {
     }
 
     /// Divides a page on which there are blocks.
-    fn shared_page(&mut self, first: usize, at: u64) {
+    fn shared_page(&mut self, at: u64) {
         let end = at + self.page;
-        let here = self.used[first..].iter().take_while(|one| one.start < end).count();
         let inside = |from: u64, to: u64| to.min(end).saturating_sub(from.max(at));
         let (mut live, mut slack) = (0, 0);
-        for one in &self.used[first..first + here] {
+        let mut here = std::mem::take(&mut self.page_use.blocks);
+        here.clear();
+        while let Some(one) = self.blocks.get(self.first + here.len()).filter(|one| one.start < end) {
             let own = inside(one.block.address, one.live_end);
             let occupied = inside(one.start, one.end).max(own);
             (live, slack) = (live + own, slack + occupied - own);
             let sums = self.page_use.sites.entry(one.block.site).or_default();
             *sums = (sums.0 + own, sums.1 + occupied);
+            here.push(one);
         }
-        (self.page_use.live, self.page_use.slack) = (live, slack);
         let free = self.page.saturating_sub(live + slack);
         let bill = &mut self.found.bill;
         (bill.live, bill.slack, bill.held) = (bill.live + live, bill.slack + slack, bill.held + free);
         let is_alone = self.page_use.sites.len() == 1;
         let most = self.page_use.sites.iter().max_by_key(|(site, (_, occupied))| (*occupied, **site));
         if let Some((site, _)) = most.filter(|_| free > 0) {
-            self.found.held_pages.add(at / self.page, *site);
+            (self.held)(at / self.page, *site);
         }
         for (site, (own, occupied)) in self.page_use.sites.drain() {
             let memory = row(&mut self.found.sites, site);
@@ -237,15 +274,15 @@ impl Join<'_> {
                 memory.alone_occupied += occupied;
             }
         }
-        if free == 0 {
-            return;
+        if free > 0 {
+            for (number, one) in (self.first..).zip(&here) {
+                let memory = row(&mut self.found.sites, one.block.site);
+                memory.blocks += u64::from(self.blocks.count(number));
+                let tick = one.block.tick;
+                memory.ticks = Some(memory.ticks.map_or((tick, tick), |(low, high)| (low.min(tick), high.max(tick))));
+            }
         }
-        for (one, counted) in self.used[first..first + here].iter().zip(&mut self.counted[first..first + here]) {
-            let memory = row(&mut self.found.sites, one.block.site);
-            memory.blocks += u64::from(!std::mem::replace(counted, true));
-            let tick = one.block.tick;
-            memory.ticks = Some(memory.ticks.map_or((tick, tick), |(low, high)| (low.min(tick), high.max(tick))));
-        }
+        self.page_use.blocks = here;
     }
 
     /// Divides pages on which there are no blocks.
@@ -267,7 +304,10 @@ impl Join<'_> {
                 (MAPPING_STACK, _) => &mut bill.stacks,
                 (MAPPING_SHARED, _) => &mut bill.shared,
                 (_, PageKind::File) => &mut bill.files,
-                (heaptape_formats::tape::MAPPING_FILE | heaptape_formats::tape::MAPPING_KERNEL, _) => &mut bill.files,
+                (MAPPING_FILE | MAPPING_KERNEL, _) => {
+                    bill.written += bytes - free;
+                    &mut bill.files
+                }
                 _ if self.covered.is_none() => &mut bill.undivided,
                 _ => {
                     let never = NeverBlock { start: at, end: until, bytes: bytes - free };
@@ -285,32 +325,48 @@ impl Join<'_> {
         }
     }
 
+    /// Passes the live bytes of each block in a range to `add`. Ranges ascend.
+    fn live_in(&mut self, from: u64, to: u64, add: &mut dyn FnMut(&mut Resident, &Used, u64)) {
+        if from >= to {
+            return;
+        }
+        while self.blocks.get(self.unwritten).is_some_and(|one| one.live_end <= from) {
+            self.unwritten += 1;
+            self.blocks.needed = self.first.min(self.unwritten);
+        }
+        while let Some(one) = self.blocks.get(self.unwritten).filter(|one| one.block.address < to) {
+            let bytes = one.live_end.min(to).saturating_sub(one.block.address.max(from));
+            add(&mut self.found, &one, bytes);
+            // The next range has the rest of the block.
+            if one.live_end >= to {
+                break;
+            }
+            self.unwritten += 1;
+            self.blocks.needed = self.first.min(self.unwritten);
+        }
+    }
+
     /// Returns the live bytes of an address range.
-    fn live_bytes(&self, from: u64, to: u64) -> u64 {
-        let first = self.used.partition_point(|one| one.live_end <= from);
-        let here = self.used[first..].iter().take_while(|one| one.block.address < to);
-        here.map(|one| one.live_end.min(to).saturating_sub(one.block.address.max(from))).sum()
+    fn live_bytes(&mut self, from: u64, to: u64) -> u64 {
+        let mut sum = 0;
+        self.live_in(from, to, &mut |_, _, bytes| sum += bytes);
+        sum
     }
 
     /// Adds the live bytes of a range that is not in memory.
     fn untouched(&mut self, from: u64, to: u64) {
-        if from >= to {
-            return;
-        }
-        let first = self.used.partition_point(|one| one.live_end <= from);
-        for one in self.used[first..].iter().take_while(|one| one.block.address < to) {
-            let bytes = one.live_end.min(to).saturating_sub(one.block.address.max(from));
-            self.found.untouched += bytes;
-            row(&mut self.found.sites, one.block.site).untouched += bytes;
-        }
+        self.live_in(from, to, &mut |found, one, bytes| {
+            found.untouched += bytes;
+            row(&mut found.sites, one.block.site).untouched += bytes;
+        });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::heaps::HeapKind;
-    use heaptape_formats::tape::{MAPPING_ANONYMOUS, MAPPING_BRK, MAPPING_FILE, Mapping};
+    use crate::tape::{MAPPING_ANONYMOUS, MAPPING_BRK, Mapping};
+    use rustc_hash::FxHashSet;
 
     const PAGE: u64 = 4096;
 
@@ -320,6 +376,47 @@ mod tests {
 
     fn block(address: u64, size: u64, site: u32) -> LiveBlock {
         LiveBlock { address, size, site, tick: address }
+    }
+
+    /// A source that has one block at a time.
+    struct OneByOne {
+        blocks: std::vec::IntoIter<LiveBlock>,
+        arenas: FxHashSet<u64>,
+    }
+
+    impl BlockSource for OneByOne {
+        fn arenas(&self) -> FxHashSet<u64> {
+            self.arenas.clone()
+        }
+
+        fn next(&mut self, blocks: &mut Vec<LiveBlock>) -> bool {
+            // The window keeps a few blocks only.
+            assert!(blocks.len() < 8, "{blocks:?}");
+            blocks.extend(self.blocks.next());
+            true
+        }
+    }
+
+    /// Divides, and checks that a source with one block at a time has the same result.
+    fn divided(
+        runs: &[PageRun],
+        ranges: &Ranges,
+        mut blocks: Vec<LiveBlock>,
+        allocator: Allocator,
+        covered: Option<&Covered>,
+    ) -> Resident {
+        let pages = Pages { runs, ranges, page: PAGE };
+        let divide = |source: &mut dyn BlockSource| {
+            let blocks = Blocks { source, main: allocator, allocator: &|_| allocator, covered };
+            let mut held = Vec::new();
+            (divide(pages, blocks, &mut |page, site| held.push((page, site))), held)
+        };
+        blocks.sort_by_key(|block| block.address);
+        let (at_once, held) = divide(&mut SortedBlocks::new(blocks.clone()));
+        let arenas = blocks.iter().filter_map(arena_of).collect();
+        let one_by_one = divide(&mut OneByOne { blocks: blocks.into_iter(), arenas });
+        assert_eq!(format!("{:?}", (&at_once, &held)), format!("{:?}", (&one_by_one.0, &one_by_one.1)));
+        at_once
     }
 
     #[test]
@@ -351,29 +448,8 @@ mod tests {
             block(0x19 * PAGE, 3 * PAGE, 3),
         ];
         let mut covered = Covered::new(&runs, PAGE, 100);
-        let event = crate::event::Event {
-            kind: crate::event::Kind::Alloc,
-            entry: 1,
-            thread: 1,
-            site: 1,
-            number: 0,
-            index: 1,
-            address: 0,
-            size: 0,
-            weight: 0,
-            tick: 0,
-        };
-        let freed = super::super::live_set::Block { address: 0x20 * PAGE, size: 2 * PAGE, ..Default::default() };
-        super::super::Model::alloc(&mut covered, &event, &freed);
-        let found = divide(
-            &runs,
-            &Ranges::of(&mappings),
-            PAGE,
-            blocks,
-            Allocator::Unknown,
-            |_| Allocator::Unknown,
-            Some(&covered),
-        );
+        covered.add(0x20 * PAGE, 2 * PAGE);
+        let found = divided(&runs, &Ranges::of(&mappings), blocks, Allocator::Unknown, Some(&covered));
         let bill = found.bill;
         assert_eq!(bill.live, 100 + 1000 + 2048 + 2 * PAGE + 2048);
         assert_eq!(bill.slack, 0);
@@ -395,8 +471,7 @@ mod tests {
         let runs = [run(1, 1, PageKind::Anonymous)];
         let blocks = vec![block(PAGE + 16, 24, 1), block(PAGE + 48, 1, 2), block(PAGE + 80, 1, 1)];
         let covered = Covered::new(&runs, PAGE, 1);
-        let found =
-            divide(&runs, &Ranges::default(), PAGE, blocks, Allocator::Glibc, |_| Allocator::Glibc, Some(&covered));
+        let found = divided(&runs, &Ranges::default(), blocks, Allocator::Glibc, Some(&covered));
         assert_eq!((found.bill.live, found.bill.slack), (26, 3 * 32 - 26));
         assert_eq!(found.bill.sum(), PAGE);
     }
@@ -404,7 +479,7 @@ mod tests {
     #[test]
     fn memory_of_unknown_blocks_is_not_divided() {
         let runs = [run(1, 3, PageKind::Anonymous)];
-        let found = divide(&runs, &Ranges::default(), PAGE, Vec::new(), Allocator::Glibc, |_| Allocator::Glibc, None);
+        let found = divided(&runs, &Ranges::default(), Vec::new(), Allocator::Glibc, None);
         assert_eq!((found.bill.undivided, found.bill.sum()), (3 * PAGE, 3 * PAGE));
     }
 
@@ -430,7 +505,7 @@ mod tests {
         ];
         let covered = Covered::new(&runs, PAGE, 100);
         let ranges = Ranges::of(&mappings);
-        let found = divide(&runs, &ranges, PAGE, blocks, Allocator::Glibc, |_| Allocator::Glibc, Some(&covered));
+        let found = divided(&runs, &ranges, blocks, Allocator::Glibc, Some(&covered));
         let heaps: Vec<(HeapKind, u64, u64, u64)> =
             found.heaps.iter().map(|heap| (heap.kind, heap.address, heap.bill.live, heap.bill.sum())).collect();
         assert_eq!(
