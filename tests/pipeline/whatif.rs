@@ -49,6 +49,18 @@ fn replayed_memory_is_that_of_the_program() {
     }
 }
 
+/// `redis-server` is a link to `redis-check-rdb`.
+#[test]
+fn program_has_the_name_by_which_it_was_started() {
+    let folder = heaptape_tests::test_env::folder();
+    let (file, link) = (folder.path().join("checks-all"), folder.path().join("serves-all"));
+    std::fs::copy(target::c("small"), &file).expect("a copy");
+    std::os::unix::fs::symlink(&file, &link).expect("a link");
+    let recording = Program::new(&link).recorded().success();
+    let text = heaptape(["whatif".as_ref(), "--allocator=glibc".as_ref(), recording.folder.as_os_str()]).success();
+    assert!(text.text().starts_with("serves-all (pid "), "{text}");
+}
+
 /// Buffers that the program never wrote, as the snapshots of its pages show, are not written by
 /// the replay either.
 #[test]

@@ -15,6 +15,9 @@ const MIN_SHOWN: u64 = 1 << 20;
 pub struct Comparison {
     /// Id of the process.
     pub pid: u32,
+    /// Name of the process: that of its file, or of the link by which it was started.
+    #[serde(skip)]
+    name: String,
     /// Path of the executable.
     pub exe: String,
     /// Folder of the process in the recording.
@@ -68,6 +71,7 @@ impl Comparison {
     pub fn of(process: &Process, live: LiveBytes, recorded: Option<RecordedHeap>, missing: Vec<String>) -> Comparison {
         Comparison {
             pid: process.about.pid,
+            name: process.name(),
             exe: process.about.exe.clone(),
             folder: process.about.folder.clone(),
             complete: missing.is_empty(),
@@ -85,7 +89,7 @@ impl Comparison {
     /// # Errors
     /// Returns an error if writing fails.
     pub fn print(&self, screen: &mut Screen) -> io::Result<()> {
-        let name = self.exe.rsplit('/').next().unwrap_or_default();
+        let name = &self.name;
         screen.heading(&format!(
             "{name} (pid {}), replayed: {} requested at the peak, {} at the end",
             self.pid,
