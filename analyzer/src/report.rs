@@ -42,6 +42,7 @@ pub mod threads;
 pub mod threshold;
 pub mod timeline;
 mod unanswerable;
+mod unknown_blocks;
 pub mod verify;
 pub mod why;
 pub mod written;

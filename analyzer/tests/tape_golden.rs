@@ -59,6 +59,7 @@ fn kinds(tape: &Path) -> BTreeMap<&'static str, u64> {
                 Record::Note(_) => "note",
                 Record::Mark(_) => "mark",
                 Record::Residency(_) => "residency",
+                Record::Division(_) => "division",
                 Record::Mappings(_) => "mappings",
                 Record::Inherited(_) => "inherited",
                 Record::Segment(_) => "segment",

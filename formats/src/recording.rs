@@ -186,6 +186,10 @@ pub struct Kept {
     pub why: String,
 }
 
+/// Value of [`ProcessInfo::unseen_mappings`] of a process that ran already when it was attached.
+/// Its blocks from before are not known either.
+pub const RAN_ALREADY: &str = "it ran already when it was attached";
+
 /// An allocator inside a program, whose functions were found by their symbols.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -6,11 +6,12 @@ mod blocks;
 mod covered;
 mod heaps;
 mod size_class;
+mod stored;
 
 use crate::tape::{
     MAPPING_FILE, MAPPING_HEAPTAPE, MAPPING_HUGETLB, MAPPING_KERNEL, MAPPING_SHARED, MAPPING_STACK, PageKind, PageRun,
 };
-pub use bill::{Bill, LiveBlock, Ranges};
+pub use bill::{Bill, LiveBlock, PART_NAMES, Ranges, short_name};
 pub use blocks::{BlockSource, SortedBlocks};
 use blocks::{Used, Window};
 pub use covered::Covered;
@@ -87,7 +88,7 @@ struct PageUse {
 pub struct Pages<'a> {
     /// The runs of pages in ascending order.
     pub runs: &'a [PageRun],
-    /// The mappings.
+    /// The mappings with their addresses.
     pub ranges: &'a Ranges,
     /// Size of a page in bytes.
     pub page: u64,
@@ -95,7 +96,7 @@ pub struct Pages<'a> {
 
 /// The blocks of a process, as far as they are known.
 pub struct Blocks<'a> {
-    /// The live blocks.
+    /// The live blocks in their order.
     pub source: &'a mut dyn BlockSource,
     /// The allocator of the process.
     pub main: Allocator,
@@ -207,7 +208,8 @@ impl Join<'_> {
         }
     }
 
-    /// Notes that it is known of all blocks before the current address how much of them is in memory.
+    /// Notes that it is known of all blocks before the current address how much of them is in
+    /// memory.
     fn skip_written(&mut self) {
         self.unwritten = self.unwritten.max(self.first);
         self.blocks.needed = self.first.min(self.unwritten);

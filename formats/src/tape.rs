@@ -6,6 +6,7 @@
 //! checksum, and the columns that MTRC lacks.
 
 pub mod codec;
+mod division;
 mod dump;
 pub mod field;
 pub mod frame;
@@ -18,6 +19,7 @@ pub mod stream;
 mod symbols;
 
 pub use codec::{Codec, Packer, Unpacker};
+pub use division::*;
 pub use dump::dump;
 pub use frame::{Reader, Step, Writer};
 pub use layout::*;

@@ -46,14 +46,28 @@ impl Journal {
         self.add(tick, removed);
     }
 
-    /// Undoes in `index` all changes after `tick`. Returns false when the journal does not reach
-    /// back to it.
-    pub fn undo(&self, tick: u64, index: &mut Index) -> bool {
+    /// Returns the changes after `tick`, and whether the journal reaches back to it.
+    pub fn changes_after(&self, tick: u64) -> (Changes, bool) {
+        let mut changes = Vec::new();
         for distance in 1..=self.changes.len() {
-            let change = &self.changes[(self.next - distance) & (MAX_CHANGES - 1)];
+            let change = self.changes[(self.next - distance) & (MAX_CHANGES - 1)];
             if change.tick <= tick {
-                return true;
+                return (Changes(changes), true);
             }
+            changes.push(change);
+        }
+        (Changes(changes), self.changes.len() < MAX_CHANGES)
+    }
+}
+
+/// Changes of the live blocks, the last one first.
+#[derive(Debug, Default)]
+pub struct Changes(Vec<Change>);
+
+impl Changes {
+    /// Undoes the changes in a table of blocks.
+    pub fn undo(&self, index: &mut Index) {
+        for change in &self.0 {
             let (address, removed) = (change.removed.address, change.removed.block());
             if removed.index == 0 {
                 index.remove(address);
@@ -61,13 +75,18 @@ impl Journal {
                 index.insert(address, removed);
             }
         }
-        self.changes.len() < MAX_CHANGES
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn undo(journal: &Journal, tick: u64, index: &mut Index) -> bool {
+        let (changes, is_exact) = journal.changes_after(tick);
+        changes.undo(index);
+        is_exact
+    }
 
     #[test]
     fn undo_restores_any_stored_tick() {
@@ -90,11 +109,11 @@ mod tests {
         assert!(states.len() > 5);
         for (tick, state) in states {
             let mut past = index.snapshot();
-            assert!(journal.undo(tick, &mut past));
+            assert!(undo(&journal, tick, &mut past));
             let mut all: Vec<_> = past.iter().collect();
             all.sort_unstable_by_key(|(address, _)| *address);
             assert_eq!(all, state);
         }
-        assert!(!journal.undo(5, &mut index));
+        assert!(!undo(&journal, 5, &mut index));
     }
 }

@@ -38,6 +38,7 @@ pub mod compression;
 pub mod crash;
 pub mod daemon;
 pub mod digest;
+pub mod division;
 pub mod drain;
 pub mod files;
 pub mod handover;

@@ -8,7 +8,8 @@
 mod queues;
 
 use crate::index::{Block, Bucket, Index};
-use crate::journal::Journal;
+use crate::journal::{Changes, Journal};
+use formats::resident::Covered;
 use formats::tape::Entry;
 use queues::CallQueues;
 pub use queues::WINDOW;
@@ -134,6 +135,8 @@ pub struct Live {
     inherited: Vec<Index>,
     inherited_blocks: u64,
     inherited_bytes: u64,
+    /// The pages on which blocks were freed, if they are to be known.
+    freed: Option<Covered>,
     next_index: u64,
     open_resizes: Vec<OpenResize>,
     /// The calls that wait until they are legal.
@@ -152,11 +155,24 @@ pub struct Live {
 #[derive(Debug, Default)]
 pub struct Inheritance {
     indexes: Vec<Index>,
+    /// The pages on which blocks were freed, if they are known.
+    freed: Option<Covered>,
     /// Number of inherited blocks.
     pub blocks: u64,
     /// Number of inherited bytes.
     pub bytes: u64,
     /// Whether the parent's journal reached back to the fork.
+    pub exact: bool,
+}
+
+/// The blocks of a process, and how to find those of an earlier time.
+#[derive(Debug)]
+pub struct BlocksAt {
+    /// The own blocks of the process, and then those that it has inherited.
+    pub indexes: Vec<Index>,
+    /// The changes of its own blocks since then.
+    pub changes: Changes,
+    /// Whether all changes are known.
     pub exact: bool,
 }
 
@@ -226,6 +242,20 @@ impl Live {
         all
     }
 
+    /// Notes that a block was removed.
+    #[inline(always)]
+    fn removed(&mut self, tick: u64, removed: Bucket) {
+        self.journal.removed(tick, removed);
+        if let Some(freed) = &mut self.freed {
+            freed.freed(removed.address, removed.block().size);
+        }
+    }
+
+    /// Returns the pages on which blocks were freed.
+    pub fn freed(&mut self) -> &mut Option<Covered> {
+        &mut self.freed
+    }
+
     fn new_index(&mut self) -> u64 {
         self.next_index += 1;
         self.next_index
@@ -250,7 +280,7 @@ impl Live {
         } else if call.op.is_free() {
             match self.index.take(call.address) {
                 Some(bucket) => {
-                    self.journal.removed(call.tick, bucket);
+                    self.removed(call.tick, bucket);
                     return Done::Free(bucket.block());
                 }
                 None if many_threads => self.hold(call, out),
@@ -299,7 +329,7 @@ impl Live {
             let done = self.resize(call, out);
             out.extend(done.effect(call));
         } else if let Some(bucket) = self.index.take(call.address) {
-            self.journal.removed(call.tick, bucket);
+            self.removed(call.tick, bucket);
             let block = bucket.block();
             out.push(call.effect(Kind::Free, block.index, block));
         } else {
@@ -324,7 +354,7 @@ impl Live {
 
     #[cold]
     fn imply_free(&mut self, address: u64, old: Block, call: &Call, out: &mut Vec<Effect>) {
-        self.journal.removed(call.tick, Bucket::new(address, old));
+        self.removed(call.tick, Bucket::new(address, old));
         self.journal.inserted(call.tick, address);
         let (index, call_of_it) = (old.index, Call { site: 0, address, size: 0, ..*call });
         out.push(Effect { kind: Kind::Implied, entry: Entry::Implied as u8, index, old, call: call_of_it });
@@ -334,6 +364,9 @@ impl Live {
         let block = self.inherited.iter_mut().find_map(|index| index.remove(address))?;
         self.inherited_blocks -= 1;
         self.inherited_bytes -= block.size;
+        if let Some(freed) = &mut self.freed {
+            freed.freed(address, block.size);
+        }
         Some(block)
     }
 
@@ -363,7 +396,7 @@ impl Live {
         if call.op == Op::RESIZE_BEGIN {
             let origin = match self.index.take(call.address) {
                 Some(bucket) => {
-                    self.journal.removed(call.tick, bucket);
+                    self.removed(call.tick, bucket);
                     Origin::Own(bucket.block())
                 }
                 None => self.take_inherited(call.address).map_or(Origin::Unknown, Origin::Inherited),
@@ -467,22 +500,30 @@ impl Live {
         }
     }
 
-    /// Returns the blocks that a child forked at `tick` (0: now) inherits from this process.
-    pub fn inheritance_at(&mut self, tick: u64) -> Inheritance {
+    /// Returns the blocks and what leads back to those at `tick`, without a copy of the ones that
+    /// do not change.
+    pub fn blocks_at(&mut self, tick: u64) -> BlocksAt {
         let mut own = self.index.snapshot();
         for open in &self.open_resizes {
             if let Origin::Own(block) = open.origin {
                 own.insert(open.address, block);
             }
         }
-        let exact = tick == 0 || self.journal.undo(tick, &mut own);
+        let (changes, exact) = self.journal.changes_after(tick);
         let mut indexes = vec![own];
         indexes.extend(self.inherited.iter_mut().map(Index::snapshot));
+        BlocksAt { indexes, changes, exact }
+    }
+
+    /// Returns the blocks that a child forked at `tick` (0: now) inherits from this process.
+    pub fn inheritance_at(&mut self, tick: u64) -> Inheritance {
+        let BlocksAt { mut indexes, changes, exact } = self.blocks_at(if tick == 0 { u64::MAX } else { tick });
+        changes.undo(&mut indexes[0]);
         let sums = |sum: (u64, u64), index: &Index| {
             index.iter().fold(sum, |(blocks, bytes), (_, block)| (blocks + 1, bytes + block.size))
         };
         let (blocks, bytes) = indexes.iter().fold((0, 0), sums);
-        Inheritance { indexes, blocks, bytes, exact }
+        Inheritance { indexes, freed: self.freed.clone(), blocks, bytes, exact }
     }
 
     /// Adds the blocks that this process inherited as a forked child.
@@ -490,6 +531,9 @@ impl Live {
         self.inherited_blocks += inheritance.blocks;
         self.inherited_bytes += inheritance.bytes;
         self.inherited.extend(inheritance.indexes);
+        if self.freed.is_some() && inheritance.freed.is_some() {
+            self.freed = inheritance.freed;
+        }
         self.is_unusual = true;
     }
 }

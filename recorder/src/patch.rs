@@ -28,7 +28,7 @@ pub use separate::build_id_without_symbols;
 use crate::module_files::open_file;
 use crate::sys::Mapping;
 use file::{FileFunction, FileFunctions, Reach, Role};
-use formats::recording::{Allocator, ProcessInfo, Refused};
+use formats::recording::{Allocator, ProcessInfo, RAN_ALREADY, Refused};
 use maps::{CodeMapping, Maps};
 use names::Names;
 use nix::sys::stat::fstat;
@@ -59,8 +59,6 @@ const MAX_REFUSED: usize = 20;
 
 /// Why calls that map memory are not recorded: no hook of these functions is in the process.
 const IS_STATIC: &str = "it is a static program";
-/// The same of a process that was attached while it ran.
-const RAN_ALREADY: &str = "it ran already when it was attached";
 /// The same of a program that is linked with such functions, as with gperftools' allocator.
 const HAS_OWN_MMAP: &str = "it has an mmap of its own, which it calls instead";
 

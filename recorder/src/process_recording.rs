@@ -97,7 +97,7 @@ impl ProcessRecording {
     pub fn new(session: Arc<Session>) -> ProcessRecording {
         let (process, options) = (&session.process, &session.options);
         session.mapping.releases().keep_events(options.mode.has_events());
-        ProcessRecording {
+        let mut recording = ProcessRecording {
             stacks: Stacks::new(Arc::clone(&session.mapping), process.pid, &process.exe.0, &process.cwd.0),
             heap: Heap::new(options),
             threads: Threads::new(options.sample_bytes),
@@ -116,7 +116,9 @@ impl ProcessRecording {
             last_tick: process.start_tick,
             is_handed_over: false,
             session,
-        }
+        };
+        recording.track_freed();
+        recording
     }
 
     /// Returns the number of the session.
@@ -188,6 +190,7 @@ impl ProcessRecording {
         self.write_mappings();
         // A call that waits is not in the journal.
         self.settle(batch.limit);
+        self.divide_until(batch.limit, out);
         self.open_modules();
         if self.output.events() > 0 {
             self.schedule.chunk_has_events();
@@ -341,6 +344,7 @@ impl ProcessRecording {
     /// nothing is written.
     pub fn tick(&mut self, spare: &mut dyn FnMut() -> Chunk, out: &mut dyn FnMut(WriteJob)) {
         self.publish_stats();
+        self.tick_division(out);
         if !self.output.has_events() {
             return self.tick_profile(out);
         }

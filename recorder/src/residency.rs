@@ -10,6 +10,7 @@ mod snapshot;
 
 use crate::clock;
 use crate::digest::Message;
+use crate::division::Divider;
 use crate::process_recording::ProcessCommand;
 use crate::session::{Session, SessionId};
 use crate::store::Callback;
@@ -68,6 +69,7 @@ struct Watched {
 
 /// The thread: runs until the sender of requests is gone.
 pub fn run(requests: &Receiver<Request>, workers: &[Sender<Message>]) {
+    let digests = Digests { workers, divider: Divider::default() };
     let mut watched: Vec<Watched> = Vec::new();
     let (mut due, mut debt, mut paid) = (Instant::now(), Duration::ZERO, Instant::now());
     loop {
@@ -85,20 +87,21 @@ pub fn run(requests: &Receiver<Request>, workers: &[Sender<Message>]) {
             }
             Ok(Request::Forget(id)) => watched.retain(|one| one.session.id != id),
             Ok(Request::Take { id, cause, then }) => {
-                watched.iter_mut().filter(|one| one.session.id == id).for_each(|one| one.take(cause, workers));
+                watched.iter_mut().filter(|one| one.session.id == id).for_each(|one| one.take(cause, &digests));
                 then.call();
             }
             Ok(Request::Exit { pid, socket }) => {
                 let is_it = |one: &&mut Watched| one.session.process.pid == pid;
-                watched.iter_mut().filter(is_it).for_each(|one| one.take(RESIDENCY_EXIT, workers));
+                watched.iter_mut().filter(is_it).for_each(|one| one.take(RESIDENCY_EXIT, &digests));
                 drop(socket);
             }
             Err(RecvTimeoutError::Timeout) => {
                 let before = clock::thread_time();
                 for one in &mut watched {
-                    one.look(workers);
+                    one.look(&digests);
                 }
-                let (took, now) = (clock::thread_time().saturating_sub(before), Instant::now());
+                let took = clock::thread_time().saturating_sub(before) + digests.divider.cpu_time();
+                let now = Instant::now();
                 debt = debt.saturating_sub(now.saturating_duration_since(paid) / SHARE) + took;
                 (paid, due) = (now, now + ROUND.max(debt.saturating_sub(BURST) * SHARE));
             }
@@ -118,20 +121,20 @@ impl Watched {
     }
 
     /// Takes a snapshot if one is due, and sends it to the digest.
-    fn look(&mut self, workers: &[Sender<Message>]) {
+    fn look(&mut self, digests: &Digests<'_>) {
         if self.is_dormant() {
             return;
         }
         let (pid, page) = (self.session.process.pid, self.page());
         let resident = || snapshot::resident_bytes(pid, page);
         if let Some(cause) = self.schedule.due(Instant::now(), &self.session.stats.now(), resident) {
-            self.take(cause, workers);
+            self.take(cause, digests);
         }
     }
 
     /// Takes a snapshot, and sends it to the digest. From the first one on, the process announces
     /// its end.
-    fn take(&mut self, cause: u8, workers: &[Sender<Message>]) {
+    fn take(&mut self, cause: u8, digests: &Digests<'_>) {
         let Session { mapping, process, clock, id, .. } = &*self.session;
         if self.is_dormant() {
             return;
@@ -152,12 +155,21 @@ impl Watched {
         };
         mapping.header().announce_exit.store(u32::from(!self.schedule.was_refused()), Relaxed);
         self.schedule.taken(Instant::now(), &record, before);
-        send(workers, self.worker, *id, record);
+        digests.send(self.worker, *id, record);
     }
 }
 
-fn send(workers: &[Sender<Message>], worker: usize, id: SessionId, record: Residency) {
-    if let Some(queue) = workers.get(worker) {
-        let _ = queue.send(Message::Process(id, ProcessCommand::Residency(Box::new(record))));
+/// The digests, and the thread that divides the snapshots of processes whose events are not kept.
+struct Digests<'a> {
+    workers: &'a [Sender<Message>],
+    divider: Divider,
+}
+
+impl Digests<'_> {
+    fn send(&self, worker: usize, id: SessionId, record: Residency) {
+        if let Some(queue) = self.workers.get(worker) {
+            let command = ProcessCommand::Residency(Box::new(record), self.divider.clone());
+            let _ = queue.send(Message::Process(id, command));
+        }
     }
 }

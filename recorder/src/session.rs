@@ -13,10 +13,11 @@ use crate::patch::{self, Plan};
 use crate::sys::Mapping;
 pub use builder::{Attached, Ids, SessionBuilder};
 use formats::recording::{Allocator, ProcessInfo};
-use formats::tape::{self, Origin, field::Text};
+use formats::resident::Bill;
+use formats::tape::{self, Division, Origin, field::Text};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 /// Number of a session, unique in this recorder.
@@ -204,6 +205,8 @@ macro_rules! stats {
             /// Time from which its live blocks are known, in nanoseconds since 1970; 0 if all of
             /// them are. Blocks that were allocated before are in no count of live blocks.
             pub live_since_unix_ns: AtomicU64,
+            /// The resident memory by use at the last snapshot, if the recorder divided it.
+            divided: Mutex<Option<Bill>>,
         }
 
         /// The counters of a process at one point in time.
@@ -216,6 +219,18 @@ macro_rules! stats {
                 let mut now = StatsSnapshot { $($name: self.$name.load(Relaxed),)* };
                 now.lost = now.lost.saturating_add(self.unwritten.load(Relaxed));
                 now
+            }
+
+            /// Returns the resident memory by use at the last snapshot, if the recorder divided
+            /// it.
+            pub fn divided(&self) -> Option<Bill> {
+                *self.divided.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+            }
+
+            /// Publishes the resident memory by use.
+            pub fn set_divided(&self, division: &Division) {
+                let bill = division.lacks.0.is_empty().then(|| Bill::from(division));
+                *self.divided.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = bill;
             }
 
             /// Publishes the counters for other threads.

@@ -12,6 +12,7 @@ mod unfinished;
 
 use crate::access::remove_segment;
 use crate::chunk_journal;
+use crate::division::Pending;
 use crate::files::{Failure, Files};
 use crate::profile_delta::ProfileDelta;
 use crate::session::{KnownAllocators, Session, SessionId};
@@ -19,17 +20,19 @@ use crate::symbols::Job;
 use crate::trace::Chunk;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use formats::recording::{Accounting, RESERVE};
-use formats::tape::{Accounts, Loss, Note, Packer, Record};
+use formats::tape::{Accounts, Division, Loss, Note, Packer, Record};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use unfinished::UnfinishedSegments;
 
 /// Maximum number of records that wait for a disk that cannot be written; with more, they are
 /// dropped.
 const MAX_WAITING: usize = 1 << 20;
+/// Longest time that a write waits for the division of a snapshot.
+const LONGEST_DIVISION: Duration = Duration::from_secs(3);
 
 /// A job for the stage. Jobs of a process are done in the order in which they were sent.
 #[derive(Debug)]
@@ -72,6 +75,8 @@ pub enum Content {
         tape: Vec<Record>,
         /// The new content of the profile.
         profile: Vec<u8>,
+        /// Divisions of snapshots that may not be done yet, each with the index of its record.
+        pending: Vec<(usize, Pending)>,
     },
 }
 
@@ -312,7 +317,8 @@ impl Output {
             Some(files) => files,
             none => none.insert(Files::open(&self.session)?),
         };
-        if let Content::Snapshot { tape, .. } = content {
+        if let Content::Snapshot { tape, pending, .. } = content {
+            add_divisions(tape, pending);
             files.replace_tape(tape)?;
         }
         files.records(&self.waiting_records)?;
@@ -359,6 +365,16 @@ impl Output {
             self.error.get_or_insert_with(|| {
                 format!("{}: too many records waited for the disk and are lost", self.session.folder.display())
             });
+        }
+    }
+}
+
+/// Adds the divisions to the records of a tape as soon as they are done.
+fn add_divisions(tape: &mut Vec<Record>, pending: &mut Vec<(usize, Pending)>) {
+    // The last one first, so that the indexes of the others stay valid.
+    for (index, division) in pending.drain(..).rev() {
+        if let Some(division) = division.wait(LONGEST_DIVISION) {
+            tape.insert(index.min(tape.len()), Record::Division(Division::clone(&division)));
         }
     }
 }

@@ -112,6 +112,22 @@ def residency(data):
     return {**record, **fields("codec:8 plain_length:32 stored:t")(data)}
 
 
+USES = "live slack held free_pages never_block undivided files"
+
+
+def division(data):
+    """Reads the memory of a snapshot by use. The sums are not compared, as the pages may be of another time."""
+    numbers = f"{USES} written shared stacks heaptape unlisted untouched swapped swapped_live zero huge"
+    sums = " ".join(f"{name}:64" for name in numbers.split())
+    head = "tick:64 lacks:t allocator:8 blocks:64 inherited_blocks:64 inherited_bytes:64 blocks_since_tick:64 freed_since_tick:64 cpu_ns:64 "
+    record = fields(head + sums)(data)
+    record["heaps"] = data.list(fields("kind:8 address:64 live:64 slack:64 held:64 free_pages:64 never_block:64"))
+    record["sites"] = data.list(fields("site:32 pinned:64 blocks:64 live:64 alone_pages:64 alone_occupied:64 untouched:64"))
+    record.update(fields("other_pinned:64 other_untouched:64")(data))
+    record["never_blocks"] = data.list(fields("gap:64 length:64 bytes:64"))
+    return record
+
+
 def mappings(data):
     """Reads calls that map memory."""
     record = fields("first_name:32 names:[t]")(data)
@@ -186,6 +202,7 @@ RECORDS = {
     17: ("segment", segment),
     19: ("mark", fields("tick:64 thread:32 text:t")),
     20: ("residency", residency),
+    22: ("division", division),
     21: ("mappings", mappings),
 }  # fmt: skip
 

@@ -264,7 +264,7 @@ fn with_events(segments: Vec<Process>) -> Process {
 /// Joins sums. Each segment counts the blocks that were live before it as allocated, which they
 /// were in the segment before.
 fn with_sums(segments: Vec<Process>) -> Process {
-    let Some(mut joined) = base(&segments) else { return Process::nothing() };
+    let (Some(mut joined), Some(last)) = (base(&segments), segments.last()) else { return Process::nothing() };
     // Only the last folder is at hand later.
     joined.tape.snapshots.retain(|snapshot| snapshot.segment + 1 == segments.len());
     let (mut merged, mut accounts) = (Merged::default(), BTreeMap::new());
@@ -274,6 +274,9 @@ fn with_sums(segments: Vec<Process>) -> Process {
     for process in &segments {
         let numbers = merged.add(process.stacks());
         let site = |number: u32| numbers.get(number as usize).copied().unwrap_or(0);
+        if std::ptr::eq(process, last) {
+            joined.tape.snapshots.iter_mut().for_each(|snapshot| snapshot.renumber_sites(site));
+        }
         add_threads(&mut joined.tape, &process.tape, &mut accounts);
         let Some(Summary { totals: added, sites }) = process.ready_sums() else { continue };
         let before: BTreeMap<u32, SiteSums> = std::mem::take(&mut rows);

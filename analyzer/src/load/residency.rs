@@ -3,7 +3,7 @@
 use super::tape::PageSnapshot;
 use super::{Events, Process};
 use heaptape_formats::recording::TAPE;
-use heaptape_formats::tape::{Record, Residency, Source, Step, Stream};
+use heaptape_formats::tape::{Division, Record, Residency, Source, Step, Stream};
 use std::fs::File;
 
 /// Reads the record at an offset of a tape.
@@ -18,6 +18,12 @@ impl Process {
     /// Returns whether all blocks of the process are known one by one.
     pub(crate) fn knows_blocks(&self) -> bool {
         self.has_events() && !self.tape.is_sampled()
+    }
+
+    /// Returns the memory by use at a snapshot, if the recorder computed it.
+    pub(crate) fn division_at(&self, tick: u64) -> Option<&Division> {
+        let mut snapshots = self.tape.snapshots.iter().rev();
+        snapshots.find(|snapshot| snapshot.sums.tick == tick)?.division.as_deref()
     }
 
     /// Reads a snapshot of this process with its mappings and runs of pages; `None` if the file

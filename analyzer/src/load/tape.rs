@@ -7,11 +7,12 @@ use crate::missing::Missing;
 use crate::stacks::{Mapped, Module, Site, Stacks};
 use heaptape_formats::tape::field::Text;
 use heaptape_formats::tape::{
-    Account, COLUMN_PREVIOUS, Chunk, CodeRange, Codec, End, History, Inherited, Loss, Mark, Note, Process, Record,
-    Residency, Segment, SiteErrors, Source, Step, Stream, Summary, Thread,
+    Account, COLUMN_PREVIOUS, Chunk, CodeRange, Codec, Division, End, History, Inherited, Loss, Mark, Note, Process,
+    Record, Residency, Segment, SiteErrors, Source, Step, Stream, Summary, Thread,
 };
 use heaptape_formats::{Ending, Result};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A range of the trace file: a chunk, or bytes without a commit record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,6 +103,17 @@ pub struct PageSnapshot {
     pub segment: usize,
     /// The record without mappings and runs.
     pub sums: Residency,
+    /// The memory by use, if the recorder computed it.
+    pub division: Option<Arc<Division>>,
+}
+
+impl PageSnapshot {
+    /// Renumbers the call sites of the division as a joined process has them.
+    pub(super) fn renumber_sites(&mut self, number: impl Fn(u32) -> u32) {
+        if let Some(division) = &mut self.division {
+            Arc::make_mut(division).sites.iter_mut().for_each(|row| row.site = number(row.site));
+        }
+    }
 }
 
 /// The position of a summary in a tape.
@@ -193,7 +205,12 @@ impl Tape {
                 sums.stored.0.clear();
                 (sums.mappings, sums.names, sums.plain_length) = (Vec::new(), Vec::new(), 0);
                 sums.stored.0.shrink_to_fit();
-                self.snapshots.push(PageSnapshot { offset, segment: 0, sums });
+                self.snapshots.push(PageSnapshot { offset, segment: 0, sums, division: None });
+            }
+            Record::Division(division) => {
+                if let Some(snapshot) = self.snapshots.iter_mut().rfind(|one| one.sums.tick == division.tick) {
+                    snapshot.division = Some(Arc::new(division));
+                }
             }
             Record::Mappings(record) => self.mappings.add(offset, &record),
             Record::Segment(segment) => self.segment = Some(segment),

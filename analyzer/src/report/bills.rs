@@ -13,8 +13,11 @@ use crate::model::neighbors::HeldPages;
 use crate::progress::Progress;
 use crate::report::Unanswerable;
 use crate::sort::SortRows;
-use heaptape_formats::resident::{self, Allocator, Bill, LiveBlock, Ranges, Resident, SortedBlocks};
-use heaptape_formats::tape::{Entry, PageRun, Residency};
+use crate::text::bytes;
+use heaptape_formats::resident::{
+    self, Allocator, Bill, LiveBlock, PART_NAMES, Ranges, Resident, SortedBlocks, short_name,
+};
+use heaptape_formats::tape::{Division, Entry, PageRun, Residency};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -41,41 +44,35 @@ pub(crate) struct Part {
 impl Part {
     /// Returns a short name for people.
     pub(crate) fn short(&self) -> &'static str {
-        match self.name {
-            "live" => "live",
-            "slack" => "slack",
-            "held_free" => "free beside live blocks",
-            "free_pages" => "free pages",
-            "never_block" => "never a block",
-            "undivided" => "not divided",
-            other => other,
-        }
+        short_name(self.name)
     }
 }
 
 /// Returns the parts of a bill, with their names in JSON.
 pub(crate) fn parts(bill: &Bill, allocator: Allocator) -> Vec<Part> {
-    let Bill {
-        live, slack, held, free_pages, never_block, undivided, files, shared, stacks, heaptape, unlisted, ..
-    } = *bill;
     let slack_text = match allocator {
         Allocator::Unknown => "slack of the allocator, whose size classes are not known".into(),
         known => format!("slack: what {} reserves for them in addition, by its size classes", known.name()),
     };
-    let all = [
-        ("live", live, "live blocks".to_owned()),
-        ("slack", slack, slack_text),
-        ("held_free", held, "free, on pages that live blocks are on".into()),
-        ("free_pages", free_pages, "free: whole pages that once held blocks".into()),
-        ("never_block", never_block, "memory of the process that never was a block".into()),
-        ("undivided", undivided, "memory of the process, whose blocks are not known".into()),
-        ("files", files, "files".into()),
-        ("shared", shared, "shared memory".into()),
-        ("stacks", stacks, "stacks".into()),
-        ("heaptape", heaptape, "heaptape itself".into()),
-        ("unlisted", unlisted, "pages that the snapshot does not list".into()),
+    let files_text = match bill.written {
+        0 => "files".to_owned(),
+        written => format!("files, {} of it private pages that the process has written", bytes(written)),
+    };
+    let texts = [
+        "live blocks".to_owned(),
+        slack_text,
+        "free, on pages that live blocks are on".into(),
+        "free: whole pages that once held blocks".into(),
+        "memory of the process that never was a block".into(),
+        "memory of the process, whose blocks are not known".into(),
+        files_text,
+        "shared memory".into(),
+        "stacks".into(),
+        "heaptape itself".into(),
+        "pages that the snapshot does not list".into(),
     ];
-    all.into_iter().map(|(name, bytes, text)| Part { name, bytes, text }).collect()
+    let named = PART_NAMES.into_iter().zip(bill.parts()).zip(texts);
+    named.map(|((name, bytes), text)| Part { name, bytes, text }).collect()
 }
 
 /// Returns the size of the pages of a process in bytes.
@@ -103,24 +100,7 @@ pub(crate) fn runs(snapshot: &Residency) -> Result<Vec<PageRun>, Error> {
 /// Returns the allocator whose `malloc` the process calls. Where that is not known, it is the one
 /// that the name of a mapped file shows.
 pub(crate) fn main_allocator(process: &Process, snapshot: &Residency) -> Allocator {
-    let called = process.about.malloc.clone();
-    let names: Vec<String> = match called.is_empty() {
-        true => snapshot.names.iter().map(|name| name.lossy().into_owned()).collect(),
-        false => vec![called],
-    };
-    let found = names.iter().find_map(|name| Allocator::of_name(file_name(name)));
-    let is_glibc = names.iter().any(|name| is_glibc(name));
-    found.unwrap_or(if is_glibc { Allocator::Glibc } else { Allocator::Unknown })
-}
-
-/// Returns the part of a path after the last slash.
-fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or_default()
-}
-
-/// Returns whether a path is that of glibc, which has been called `libc.so.6` since version 2.34.
-fn is_glibc(path: &str) -> bool {
-    file_name(path) == "libc.so.6" || file_name(path).starts_with("libc-2.")
+    Allocator::of_process(&process.about.malloc, snapshot.names.iter().map(|name| name.lossy()))
 }
 
 /// Returns the allocator that served a call of this entry.
@@ -131,12 +111,7 @@ fn allocator_of(process: &Process, entry: u8, main: Allocator) -> Allocator {
         _ => return main,
     };
     let named = process.about.allocators.iter().find(|allocator| allocator.number == inside);
-    named.map_or(Allocator::Unknown, |allocator| {
-        let known = Allocator::of_name(&allocator.name).or_else(|| Allocator::of_name(file_name(&allocator.module)));
-        // That of a process that ran already is hooked in the libc itself.
-        let libc = is_glibc(&allocator.module).then_some(Allocator::Glibc);
-        known.or(libc).unwrap_or(Allocator::Unknown)
-    })
+    named.map_or(Allocator::Unknown, |allocator| Allocator::of_inside(&allocator.name, &allocator.module))
 }
 
 /// The resident memory of a process by its use.
@@ -204,6 +179,19 @@ pub(crate) fn join(
     Joined { resident, held_pages, allocator, blocks: count, inherited_blocks, inherited_bytes }
 }
 
+/// Returns the resident memory as the recorder divided it, of a process whose events are not kept.
+/// `None` if it could not divide it.
+pub(crate) fn of_division(division: &Division) -> Option<Joined> {
+    division.lacks.0.is_empty().then(|| Joined {
+        resident: Resident::from(division),
+        held_pages: HeldPages::default(),
+        allocator: Allocator::of_number(division.allocator),
+        blocks: usize::try_from(division.blocks).unwrap_or(usize::MAX),
+        inherited_blocks: division.inherited_blocks,
+        inherited_bytes: division.inherited_bytes,
+    })
+}
+
 /// The memory of a process at one of its snapshots.
 #[derive(Clone, Debug)]
 pub(crate) struct Point {
@@ -215,6 +203,13 @@ pub(crate) struct Point {
     pub(crate) untouched: u64,
     /// The allocator by whose size classes the slack was computed.
     pub(crate) allocator: Allocator,
+}
+
+impl Point {
+    fn of(tick: u64, joined: Joined) -> Point {
+        let Joined { resident: Resident { bill, untouched, .. }, allocator, .. } = joined;
+        Point { tick, bill, untouched, allocator }
+    }
 }
 
 /// Computes the memory by use at several snapshots in one replay.
@@ -235,12 +230,12 @@ pub(crate) struct OverTime<'a> {
 
 impl<'a> OverTime<'a> {
     /// Prepares the join of at most `most` snapshots of a process, spread evenly over all. There
-    /// are none if the blocks are not known.
+    /// are none if the blocks are not known, unless the recorder divided the memory.
     pub(crate) fn new(process: &'a Process, most: usize, progress: &Progress) -> OverTime<'a> {
         let mut all: Vec<&PageSnapshot> =
             process.tape.snapshots.iter().filter(|snapshot| snapshot.sums.method != 0).collect();
         all.sort_rows_by_key(|snapshot| snapshot.sums.tick);
-        if !process.knows_blocks() || most == 0 {
+        if most == 0 {
             all.clear();
         }
         let count = all.len().min(most);
@@ -254,21 +249,25 @@ impl<'a> OverTime<'a> {
     }
 
     /// Prepares the join of the snapshot with the most anonymous memory and of the last one. There
-    /// are none if the blocks are not known. Blocks of ancestors are left out.
+    /// are none if the blocks are not known, unless the recorder divided the memory. Blocks of
+    /// ancestors are left out.
     pub(crate) fn most_and_last(process: &'a Process) -> OverTime<'a> {
         let known = || process.tape.snapshots.iter().filter(|snapshot| snapshot.sums.method != 0);
         let most = known().max_by_key(|snapshot| snapshot.sums.anonymous_bytes);
         let last = known().max_by_key(|snapshot| snapshot.sums.tick);
         let mut chosen: Vec<&PageSnapshot> = most.into_iter().chain(last).collect();
         chosen.dedup_by_key(|snapshot| snapshot.sums.tick);
-        if !process.knows_blocks() {
-            chosen.clear();
-        }
         OverTime::of(process, chosen)
     }
 
     /// Prepares the join of these snapshots, which are sorted by their time.
-    fn of(process: &'a Process, snapshots: Vec<&'a PageSnapshot>) -> OverTime<'a> {
+    fn of(process: &'a Process, mut snapshots: Vec<&'a PageSnapshot>) -> OverTime<'a> {
+        let mut points = Vec::new();
+        if !process.knows_blocks() {
+            let divided = |snapshot: &&PageSnapshot| snapshot.division.as_deref().and_then(of_division);
+            points = snapshots.iter().filter_map(|one| Some(Point::of(one.sums.tick, divided(one)?))).collect();
+            snapshots.clear();
+        }
         let mut covered = Covered::new(&[], page_bytes(process), MAX_GROUPS);
         for record in snapshots.iter().filter_map(|snapshot| process.page_snapshot(snapshot)) {
             covered.set_allocator(main_allocator(process, &record));
@@ -277,7 +276,7 @@ impl<'a> OverTime<'a> {
             }
         }
         let ancestors = Ancestors::default();
-        OverTime { process, snapshots, covered, ancestors, done: 0, blocks: 0, points: Vec::new() }
+        OverTime { process, snapshots, covered, ancestors, done: 0, blocks: 0, points }
     }
 }
 
@@ -318,9 +317,8 @@ impl Model for OverTime<'_> {
         let Some(record) = self.process.page_snapshot(snapshot) else { return };
         let Ok(runs) = record.runs() else { return };
         let known = Some((live, &self.covered));
-        let Joined { resident, allocator, blocks, .. } = join(self.process, &record, &runs, known, &self.ancestors);
-        self.blocks += blocks;
-        let Resident { bill, untouched, .. } = resident;
-        self.points.push(Point { tick: record.tick, bill, untouched, allocator });
+        let joined = join(self.process, &record, &runs, known, &self.ancestors);
+        self.blocks += joined.blocks;
+        self.points.push(Point::of(record.tick, joined));
     }
 }

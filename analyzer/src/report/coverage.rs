@@ -35,11 +35,11 @@ pub(super) fn is_in_doubt(process: &Process, peak_bytes: u64) -> bool {
 /// Returns the coverage of a process. It is `None` without a snapshot of the pages, and where the
 /// blocks are not known one by one.
 pub(super) fn of(process: &Process, progress: &Progress) -> Option<Coverage> {
-    if !process.knows_blocks() {
-        return None;
-    }
     let with_pages = process.tape.snapshots.iter().filter(|snapshot| snapshot.sums.method != 0);
     let last = with_pages.max_by_key(|snapshot| snapshot.sums.tick)?;
+    if !process.knows_blocks() && last.division.as_ref().is_none_or(|division| !division.lacks.0.is_empty()) {
+        return None;
+    }
     let snapshot = process.page_snapshot(last)?;
     let found = rss::find(process, &snapshot, progress).ok()?;
     let Bill { live, slack, held, free_pages, never_block, .. } = found.bill();

@@ -130,12 +130,16 @@ pub(super) fn sites(
         let page = bills::page_bytes(process);
         // A group's youngest block is stored as the largest tick, the oldest as the smallest one.
         let pinned = numbered().map(|(row, site)| {
-            let (low, high) = row.ticks.unwrap_or_default();
+            // The recorder does not know the ages of the blocks in a division of its own.
+            let (low, high) = row.ticks.unwrap_or((u64::MAX, 0));
             let pool = (row.alone_pages * page).saturating_sub(row.alone_occupied.next_multiple_of(page));
             (site, [row.pinned, row.blocks, row.live, pool, u64::MAX - low, high])
         });
         let clock = process.clock;
-        let age = |tick: u64| process.has_times().then(|| clock.span_nanos(snapshot.tick.saturating_sub(tick)));
+        let age = |tick: u64| {
+            let is_known = process.has_times() && tick != 0 && tick != u64::MAX;
+            is_known.then(|| clock.span_nanos(snapshot.tick.saturating_sub(tick)))
+        };
         let groups = group_sites(query, source.process, symbols, pinned);
         let mut beside = match source.folder {
             None => freed_beside(query, process, symbols, &groups, shared),

@@ -6,6 +6,7 @@ use super::bills::{self, Joined, OverTime, Part, Point, parts};
 use super::mapped::{self, MappedBytes, MappedRow, ReturnedRow};
 use super::pinned::{self, Shared, Sites};
 use super::query::{PointInTime, Query, Report, print_reports};
+use super::unknown_blocks::UnknownBlocks;
 use super::{Error, Outcome};
 use crate::event::{Range, Span};
 use crate::load::Process;
@@ -131,6 +132,10 @@ struct RssReport {
     ended_later_ns: Option<u64>,
     /// Number of snapshots of the process.
     snapshots: u64,
+    /// Bytes of the part `files` that are private pages which the process has written.
+    written_file_bytes: u64,
+    #[serde(flatten)]
+    unknown: UnknownBlocks,
 }
 
 /// Returns the snapshot that a query is about: the one with the most resident memory, or the last
@@ -177,7 +182,8 @@ pub(super) fn find(process: &Process, snapshot: &Residency, progress: &Progress)
     let runs = bills::runs(snapshot)?;
     if !process.knows_blocks() {
         let ancestors = Ancestors::default();
-        let joined = bills::join(process, snapshot, &runs, None, &ancestors);
+        let divided = process.division_at(snapshot.tick).and_then(bills::of_division);
+        let joined = divided.unwrap_or_else(|| bills::join(process, snapshot, &runs, None, &ancestors));
         return Ok(Found { joined, ancestors, missing: Vec::new() });
     }
     let mut covered = Covered::new(&runs, bills::page_bytes(process), bills::MAX_GROUPS);
@@ -280,6 +286,8 @@ fn report_of(
         top: query.top,
         ended_later_ns: ended_later(process, snapshot),
         snapshots: process.tape.snapshots.len() as u64,
+        written_file_bytes: resident.bill.written,
+        unknown: UnknownBlocks::of(process, snapshot),
     }
 }
 
@@ -422,6 +430,7 @@ impl RssReport {
         if !self.lacks.is_empty() {
             screen.line(&format!("incomplete: {}", self.lacks))?;
         }
+        self.unknown.print(screen)?;
         if self.heaps.len() > 1 {
             let (shown, all) = (self.heaps.len().min(MAX_HEAPS), self.heaps.len());
             screen.line(&format!("by heap of {}: {shown} of {all}", self.allocator))?;

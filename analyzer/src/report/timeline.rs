@@ -141,14 +141,17 @@ fn groups(stacks: &Stacks, symbols: &mut Symbolizer, by: GroupBy) -> (Vec<u32>, 
     (group_of.collect(), names)
 }
 
-/// Returns the points in time of a profile's history, and its end; `None` if it has no history.
-fn of_history(process: &Process) -> Option<TimelineReport> {
+/// Returns the points in time of a profile's history, and its end; `None` if it has neither a
+/// history nor divided snapshots.
+fn of_history(process: &Process, points: &[Point]) -> Option<TimelineReport> {
     let (history, totals) = (&process.tape.history, process.ready_sums()?.totals);
     let (blocks, bytes) = (&history.live_blocks.0, &history.live_bytes.0);
-    if history.ticks.is_empty() || blocks.len() != history.ticks.len() || bytes.len() != history.ticks.len() {
+    // A process that ended early has no history, and may have divided snapshots.
+    let is_empty = history.ticks.is_empty() && points.is_empty();
+    if is_empty || blocks.len() != history.ticks.len() || bytes.len() != history.ticks.len() {
         return None;
     }
-    let residents = residents(process, Span::ALL, &[]);
+    let residents = residents(process, Span::ALL, points);
     let row = |tick: u64, live_blocks: u64, live_bytes: u64| {
         let at = PointInTime { time_ns: Some(process.clock.nanos(tick)), event: None };
         let resident_bytes = residents.iter().rfind(|one| one.tick <= tick).map(|one| one.resident_bytes);
@@ -198,7 +201,8 @@ pub fn run(query: &Query, slices: usize, divides: bool, out: &mut dyn Write, sty
     let (mut text, mut has_answer) = (Vec::new(), false);
     let outcome = print_reports(query, &mut text, style, query.by.is_some(), |process, symbols, progress| {
         if !process.has_events() {
-            let report = of_history(process);
+            let over_time = OverTime::new(process, if divides { MAX_DIVIDED } else { 0 }, progress);
+            let report = of_history(process, &over_time.points);
             has_answer |= report.is_some();
             return Ok((report.unwrap_or_default(), Vec::new()));
         }

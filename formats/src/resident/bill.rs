@@ -32,7 +32,7 @@ pub struct Bill {
     pub undivided: u64,
     /// Resident pages of files, with those that are private and were written.
     pub files: u64,
-    /// Of `files`, the private pages that the process has written. They are memory of its own.
+    /// Private pages of files that the process has written, which are in `files`, too.
     pub written: u64,
     /// Pages that are shared with other processes and of no file on a disk.
     pub shared: u64,
@@ -44,7 +44,52 @@ pub struct Bill {
     pub unlisted: u64,
 }
 
+/// Names of the uses of resident memory in JSON and metrics, in the order of [`Bill::parts`].
+pub const PART_NAMES: [&str; 11] = [
+    "live",
+    "slack",
+    "held_free",
+    "free_pages",
+    "never_block",
+    "undivided",
+    "files",
+    "shared",
+    "stacks",
+    "heaptape",
+    "unlisted",
+];
+
+/// Returns a short name of a part for people.
+pub fn short_name(part: &str) -> &str {
+    match part {
+        "held_free" => "free beside live blocks",
+        "free_pages" => "free pages",
+        "never_block" => "never a block",
+        "undivided" => "not divided",
+        other => other,
+    }
+}
+
 impl Bill {
+    /// Returns the bytes of each use. Their sum is the resident memory.
+    pub const fn parts(&self) -> [u64; PART_NAMES.len()] {
+        let Bill {
+            live,
+            slack,
+            held,
+            free_pages,
+            never_block,
+            undivided,
+            files,
+            shared,
+            stacks,
+            heaptape,
+            unlisted,
+            ..
+        } = *self;
+        [live, slack, held, free_pages, never_block, undivided, files, shared, stacks, heaptape, unlisted]
+    }
+
     /// Returns the sum of all bytes.
     pub const fn sum(&self) -> u64 {
         self.live

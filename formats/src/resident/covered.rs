@@ -145,7 +145,7 @@ impl Covered {
             return self.set(address, size, false);
         }
         self.set(address, size, true);
-        let group = address / self.page >> GROUP_LOG2;
+        let group = (address / self.page) >> GROUP_LOG2;
         if let Some(index) = self.groups.get(&group) {
             self.last = (group, *index);
         }

@@ -1,6 +1,8 @@
 //! How many bytes an allocator reserves for a block, from the size that was requested. The rules
 //! are those of the allocators' sources; none of them is exact for every version and setting.
 
+use std::borrow::Cow;
+
 /// An allocator whose size classes are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocator {
@@ -31,6 +33,16 @@ pub struct Occupied {
     pub end: u64,
 }
 
+/// Returns the part of a path after the last slash.
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
+}
+
+/// Returns whether a path is that of glibc, which has been called `libc.so.6` since version 2.34.
+fn is_glibc(path: &str) -> bool {
+    file_name(path) == "libc.so.6" || file_name(path).starts_with("libc-2.")
+}
+
 /// Rounds up to the next class of a series with a number of classes (a power of two) between two
 /// powers of two.
 const fn geometric(size: u64, classes: u64) -> u64 {
@@ -50,6 +62,23 @@ impl Allocator {
             ("rjem", Allocator::Jemalloc),
         ];
         known.into_iter().find(|(part, _)| name.contains(part)).map(|(_, allocator)| allocator)
+    }
+
+    /// Returns the allocator whose `malloc` a process calls, by the path of its library. Where that
+    /// is empty, it is the one that the name of a mapped file shows.
+    pub fn of_process<'a>(malloc: &'a str, mapped: impl Iterator<Item = Cow<'a, str>>) -> Allocator {
+        let names: Vec<Cow<'_, str>> = if malloc.is_empty() { mapped.collect() } else { vec![malloc.into()] };
+        let found = names.iter().find_map(|name| Allocator::of_name(file_name(name)));
+        let is_glibc = names.iter().any(|name| is_glibc(name));
+        found.unwrap_or(if is_glibc { Allocator::Glibc } else { Allocator::Unknown })
+    }
+
+    /// Returns the allocator inside a program by its name and the path of its file.
+    pub fn of_inside(name: &str, module: &str) -> Allocator {
+        let known = Allocator::of_name(name).or_else(|| Allocator::of_name(file_name(module)));
+        // That of a process that ran already is hooked in the libc itself.
+        let libc = is_glibc(module).then_some(Allocator::Glibc);
+        known.or(libc).unwrap_or(Allocator::Unknown)
     }
 
     /// Returns the name of the allocator in reports.

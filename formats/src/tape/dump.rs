@@ -1,6 +1,7 @@
 //! A tape as plain text: one record per line, items of a record's list indented below it.
 
 use super::codec::Codec;
+use super::division::*;
 use super::field::Text;
 use super::layout::*;
 use super::mappings::*;
@@ -181,6 +182,7 @@ fn line(record: &Record) -> String {
         Record::Symbols(r) => text = symbols(r),
         Record::Residency(r) => text = residency(r),
         Record::Mappings(r) => text = mappings(r),
+        Record::Division(r) => text = division(r),
         Record::Segment(r) => {
             let begins = begins(r.begins);
             text = format!(
@@ -217,6 +219,59 @@ fn mappings(of: &Mappings) -> String {
             text,
             "\n  tick {tick} thread {thread} {kind} {address:#x}+{size:#x} site {site} flags {flags:#x} name {name}"
         );
+    }
+    text
+}
+
+fn division(of: &Division) -> String {
+    let uses = &of.uses;
+    let mut text = format!("division of tick {} allocator {} lacks {:?}", of.tick, of.allocator, of.lacks);
+    for (name, value) in [
+        ("blocks", of.blocks),
+        ("inherited blocks", of.inherited_blocks),
+        ("inherited bytes", of.inherited_bytes),
+        ("blocks since tick", of.blocks_since_tick),
+        ("freed since tick", of.freed_since_tick),
+        ("cpu ns", of.cpu_ns),
+        ("live", uses.live),
+        ("slack", uses.slack),
+        ("held", uses.held),
+        ("free pages", uses.free_pages),
+        ("never block", uses.never_block),
+        ("undivided", uses.undivided),
+        ("files", uses.files),
+        ("written", uses.written),
+        ("shared", uses.shared),
+        ("stacks", uses.stacks),
+        ("heaptape", uses.heaptape),
+        ("unlisted", uses.unlisted),
+        ("untouched", uses.untouched),
+        ("swapped", uses.swapped),
+        ("swapped live", uses.swapped_live),
+        ("zero", uses.zero),
+        ("huge", uses.huge),
+        ("other pinned", of.other_pinned),
+        ("other untouched", of.other_untouched),
+    ] {
+        let _ = write!(text, " {name} {value}");
+    }
+    for DividedHeap { kind, address, live, slack, held, free_pages, never_block } in &of.heaps {
+        let _ = write!(
+            text,
+            "\n  heap kind {kind} {address:#x} live {live} slack {slack} held {held} free pages {free_pages} never block {never_block}"
+        );
+    }
+    for DividedSite { site, pinned, blocks, live, alone_pages, alone_occupied, untouched } in &of.sites {
+        let _ = write!(
+            text,
+            "\n  site {site} pinned {pinned} blocks {blocks} live {live} alone {alone_pages} pages {alone_occupied} untouched {untouched}"
+        );
+    }
+    let mut at = 0_u64;
+    for DividedRange { gap, length, bytes } in &of.never_blocks {
+        at = at.wrapping_add(*gap);
+        let _ = write!(text, "\n  never a block {at:#x}+{length:#x} {bytes} bytes");
+        at = at.wrapping_add(*length);
     }
     text
 }

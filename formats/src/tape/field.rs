@@ -113,6 +113,16 @@ impl<T: Field> Field for Option<T> {
     }
 }
 
+impl<T: Field> Field for Box<T> {
+    const MIN_LEN: usize = T::MIN_LEN;
+    fn put(&self, out: &mut Vec<u8>) {
+        T::put(self, out);
+    }
+    fn get(cursor: &mut Cursor<'_>, name: &'static str) -> Result<Self> {
+        T::get(cursor, name).map(Box::new)
+    }
+}
+
 /// A field that was added at the end of a record. Records that were written before do not have it,
 /// and it has its default value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

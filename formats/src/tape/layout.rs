@@ -5,6 +5,7 @@
 //! counter, or nanoseconds). [`Clock`] records relate ticks to wall time. Sites, threads, modules
 //! and allocation indexes are numbered from 1, and 0 means none.
 
+use super::division::Division;
 use super::field::{Added, Field, Text};
 use super::mappings::Mappings;
 use super::residency::Residency;
@@ -553,6 +554,7 @@ macro_rules! records {
 records! {
     1 Process 2 Module 3 ModuleGone 4 Sites 5 Thread 6 Chunk 7 Accounts 8 Loss 9 Clock 10 Summary 11 End 12 Note 13 Inherited
     14 History 15 Code 16 Symbols 17 Segment 18 HistoryErrors 19 Mark 20 Residency 21 Mappings
+    22 Division
 }
 
 macro_rules! entries {

@@ -3,10 +3,11 @@
 
 use super::sample_weights::{self, SampleWeights};
 use crate::index::{Block, Index};
-use crate::live::{Call, Done, Effect, Inheritance, Kind, Live, Renumbered, entry};
+use crate::live::{BlocksAt, Call, Done, Effect, Inheritance, Kind, Live, Renumbered, entry};
 use crate::options::Options;
 use crate::profile::{Amount, CountedBlock, Profile};
 use crate::trace::Trace;
+use formats::resident::Covered;
 use formats::tape::{Summary, Totals};
 
 /// Number of calls that are processed together: their memory is prefetched, and their data stays in
@@ -279,6 +280,16 @@ impl Heap {
         self.profile.grow(last_site);
         let carried = |Renumbered { address, block, .. }| CarriedBlock { address, block, amount: self.amount(&block) };
         blocks.into_iter().map(carried).collect()
+    }
+
+    /// Returns the pages on which blocks were freed.
+    pub fn freed(&mut self) -> &mut Option<Covered> {
+        self.live.freed()
+    }
+
+    /// Returns the blocks, and what leads back to those at `tick`.
+    pub fn blocks_at(&mut self, tick: u64) -> BlocksAt {
+        self.live.blocks_at(tick)
     }
 
     /// Returns the blocks at `tick` (0: now), which a child forked then inherits.

@@ -8,6 +8,7 @@ use super::counts::PublishedCounts;
 use super::heap::CarriedBlock;
 use super::output::Output;
 use super::view::View;
+use crate::division::Divider;
 use crate::index::Block;
 use crate::live::Call;
 use crate::options::{Mode, Options};
@@ -54,8 +55,8 @@ pub enum ProcessCommand {
     View(usize, Sender<View>),
     /// A note for the readers of the recording.
     Note(String),
-    /// The pages that the process has in memory.
-    Residency(Box<Residency>),
+    /// The pages that the process has in memory, and the thread that divides them by use.
+    Residency(Box<Residency>, Divider),
 }
 
 /// The segments of a process.
@@ -133,10 +134,7 @@ impl ProcessRecording {
             ProcessCommand::Rotate(session, on_written) => self.rotate(session, Some(on_written), spare, out),
             ProcessCommand::Snapshot(on_written) => match self.session.options.mode {
                 Mode::Off => on_written.call(),
-                Mode::Profile => {
-                    let snapshot = self.snapshot(None);
-                    out(self.write_job(snapshot, Some(on_written)));
-                }
+                Mode::Profile => self.write_requested(on_written, out),
                 Mode::Trace | Mode::Flight => {
                     self.finish_chunk(spare(), out);
                     let mut records = self.code();
@@ -161,7 +159,7 @@ impl ProcessRecording {
             }
             ProcessCommand::View(max_sites, reply) => drop(reply.send(self.view(max_sites))),
             ProcessCommand::Note(text) => self.note(text),
-            ProcessCommand::Residency(record) => self.residency(*record, out),
+            ProcessCommand::Residency(record, divider) => self.residency(*record, divider, out),
         }
     }
 
@@ -232,7 +230,7 @@ impl ProcessRecording {
     pub(super) fn tick_profile(&mut self, out: &mut dyn FnMut(WriteJob)) {
         let is_due = self.schedule.is_snapshot_due(self.session.options.snapshot);
         if self.session.options.mode == Mode::Profile && is_due {
-            let snapshot = self.snapshot(None);
+            let snapshot = self.snapshot(None, false);
             out(self.write_job(snapshot, None));
         }
     }
@@ -276,8 +274,9 @@ impl ProcessRecording {
         TapeRecord::Accounts(Accounts { accounts: self.threads.accounts_so_far().collect() })
     }
 
-    /// Returns the content of the files of a profile: its current state, or its final one.
-    fn snapshot(&mut self, end: Option<End>) -> Content {
+    /// Returns the content of the files of a profile: its current state, or its final one. With
+    /// `waits`, the write waits until the last snapshot of the pages is divided.
+    pub(super) fn snapshot(&mut self, end: Option<End>, waits: bool) -> Content {
         self.output.records().clear();
         let mut records = vec![TapeRecord::Process(self.session.process.clone()), self.segment()];
         records.extend(self.threads.identities().map(TapeRecord::Thread));
@@ -286,7 +285,7 @@ impl ProcessRecording {
         records.extend(self.segments.inherited.clone().map(TapeRecord::Inherited));
         records.extend(self.notes.iter().cloned().map(TapeRecord::Note));
         records.extend(self.marks.iter().cloned().map(TapeRecord::Mark));
-        records.extend(self.residency.iter().cloned().map(TapeRecord::Residency));
+        let mut pending = self.add_residency(&mut records, end.is_some());
         records.extend(self.mapped_now());
         self.write_clock();
         records.append(self.output.records());
@@ -299,7 +298,10 @@ impl ProcessRecording {
         }
         records.push(self.end_record(end.unwrap_or(End::RUNNING)));
         self.schedule.profile_written();
-        Content::Snapshot { tape: records, profile: self.profile_bytes() }
+        if !waits {
+            pending.clear();
+        }
+        Content::Snapshot { tape: records, profile: self.profile_bytes(), pending }
     }
 
     /// Returns the last record of the tape.
@@ -317,6 +319,13 @@ impl ProcessRecording {
         out: &mut dyn FnMut(WriteJob),
     ) {
         let mode = self.session.options.mode;
+        let on_written = match self.take_requests() {
+            Some(requests) => Some(Callback::new(move || {
+                requests.call();
+                on_written.into_iter().for_each(Callback::call);
+            })),
+            None => on_written,
+        };
         let (is_over, end) = (end.is_some(), end.unwrap_or(End::RUNNING));
         // An open gap belongs to this segment, as its accounts state.
         for thread in self.threads.numbers() {
@@ -324,7 +333,7 @@ impl ProcessRecording {
         }
         let is_folded = self.is_folded(end);
         let content = match mode {
-            Mode::Profile if !is_folded => Some(self.snapshot(Some(end))),
+            Mode::Profile if !is_folded => Some(self.snapshot(Some(end), true)),
             Mode::Profile | Mode::Off => None,
             Mode::Trace | Mode::Flight => {
                 self.write_growth();
@@ -393,6 +402,7 @@ impl ProcessRecording {
         if !keeps_counting || self.heap.profile().totals().allocs == 0 {
             self.growth.reset_history();
         }
+        self.track_freed();
         self.segments.opened = Instant::now();
         let begins = match keeps_counting {
             _ if is_anew => tape::SEGMENT_ANEW,

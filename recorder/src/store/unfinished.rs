@@ -27,7 +27,7 @@ impl Unfinished {
         let (records, profile) = match &content {
             Content::Chunk { records, .. } => (records, 0),
             Content::State { records, profile } => (records, profile.as_ref().map_or(0, Vec::len)),
-            Content::Snapshot { tape, profile } => (tape, profile.len()),
+            Content::Snapshot { tape, profile, .. } => (tape, profile.len()),
         };
         let mut framed = Vec::new();
         let mut bytes_of = |record: &Record| {

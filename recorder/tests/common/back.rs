@@ -106,6 +106,7 @@ pub fn read(folder: &Path) -> Back {
                 | Record::HistoryErrors(_)
                 | Record::Segment(_)
                 | Record::Residency(_)
+                | Record::Division(_)
                 | Record::Mappings(_)
                 | Record::Mark(_) => {}
             },

@@ -421,6 +421,7 @@ fn made_tape() -> Vec<u8> {
         tape::Record::Segment(tape::Segment { begins: tape::SEGMENT_CARRIED, carried: 1, ..Default::default() }),
         tape::Record::ModuleGone(tape::ModuleGone { number: 1 }),
         tape::Record::Residency(residency()),
+        tape::Record::Division(division()),
         tape::Record::Mappings(mappings()),
         tape::Record::End(tape::End { reason: tape::END_EXITED, ..Default::default() }),
     ];
@@ -444,6 +445,19 @@ fn residency() -> tape::Residency {
     let mut record = tape::Residency { method: tape::PAGES_SCAN, names, mappings, ..Default::default() };
     runs.pack_into(&mut record).unwrap_or_else(|error| panic!("runs: {error}"));
     record
+}
+
+/// Returns a division with a row of each kind.
+fn division() -> tape::Division {
+    tape::Division {
+        allocator: tape::ALLOCATOR_GLIBC,
+        blocks: 3,
+        uses: Box::new(tape::DividedUses { live: 100, held: 4000, ..Default::default() }),
+        heaps: vec![tape::DividedHeap { kind: tape::HEAP_MAIN, address: 16 << 12, live: 100, ..Default::default() }],
+        sites: vec![tape::DividedSite { site: 1, pinned: 4000, blocks: 3, ..Default::default() }],
+        never_blocks: vec![tape::DividedRange { gap: 20 << 12, length: 4096, bytes: 4096 }],
+        ..Default::default()
+    }
 }
 
 /// Returns calls that map memory, unmap some of it and move it.

@@ -283,6 +283,8 @@ impl Gathered {
         self.missing.extend(sums.missing.iter().filter(|one| !process.missing.contains(one)).cloned());
         let mut shown = about(recording, process, &sums);
         shown.has_peak = sums.has_peak;
+        // The last snapshot that the recorder divided: there is no time line.
+        shown.residents = residents(&OverTime::new(process, 1, progress).points, |_| 0.0);
         self.processes.push(shown);
         self.lines.push(Vec::new());
         let number = self.processes.len() - 1;

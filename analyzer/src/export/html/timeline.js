@@ -5,7 +5,9 @@ const TRACK_HEIGHT = 15;
 function drawTimeline() {
   const section = document.getElementById("timeline");
   if (!hasEvents()) {
-    fill(section, h("h2", { id: "timeline-title" }, "Timeline"), h("p", { class: "none" }, "A profile holds sums only: there is no order and no time in it."));
+    fill(section, h("h2", { id: "timeline-title" }, "Timeline"), h("p", { class: "none" }, "A profile holds sums only: there is no order and no time in it."), h("div", { class: "parts" }));
+    whenChosen((changed) => { if (changed.has("process")) showParts(section); });
+    showParts(section);
     return;
   }
   const canvas = h("canvas", { tabindex: "0", role: "slider", "aria-label": "Range of the run: drag, or use the arrow keys; shift moves the end; Escape shows the whole run",
@@ -18,6 +20,16 @@ function drawTimeline() {
   whenWidthChanges(canvas.parentElement, () => paintTimeline(view));
   whenChosen((changed) => { if (["from", "to", "baseFrom", "baseTo", "process", "thread", "stacked", "theme"].some((name) => changed.has(name))) paintTimeline(view); });
   listenToTimeline(view);
+}
+
+/** What the resident memory of profiles consists of at their last snapshots, which the recorder divided. */
+function showParts(section) {
+  const sums = RESIDENT.map(([name, text]) => ({ text, bytes: shownProcesses().reduce((sum, process) => sum + (new Map(process.residents.at(-1)?.parts ?? []).get(name) ?? 0), 0) }));
+  const known = sums.filter((part) => part.bytes > 0);
+  fill(section.querySelector(".parts"), ...(known.length === 0 ? [] : [
+    h("p", {}, "Resident memory at the last snapshot, by use:"),
+    h("table", {}, ...known.map((part) => h("tr", {}, h("td", { class: "number" }, bytes(part.bytes)), h("td", {}, part.text)))),
+  ]));
 }
 
 /** Threads and processes that began, in the order of their start. */
