@@ -2,6 +2,7 @@
 
 use heaptape_analyzer::text::{bytes, clean};
 use heaptape_formats::date::Date;
+use heaptape_formats::resident::short_name;
 use heaptape_recorder::daemon::config::{Choice, Config};
 use heaptape_recorder::daemon::control;
 use heaptape_recorder::daemon::protocol::{Process, Refusal, Request, Response};
@@ -103,6 +104,16 @@ pub fn live_bytes(process: &Process) -> String {
 /// Formats the resident memory of a process.
 pub fn resident(process: &Process) -> String {
     if process.resident_bytes == 0 { "–".into() } else { bytes(process.resident_bytes) }
+}
+
+/// Formats the resident memory of a process at its last snapshot by use, the largest first; `None`
+/// if it is not known.
+pub fn resident_parts(process: &Process) -> Option<String> {
+    let mut parts: Vec<(&String, &u64)> = process.resident_parts.iter().collect();
+    parts.sort_by_key(|(name, bytes)| (std::cmp::Reverse(**bytes), *name));
+    let text = |(name, size): &(&String, &u64)| format!("{} {}", bytes(**size), clean(short_name(name)));
+    let shown: Vec<String> = parts.iter().map(text).collect();
+    (!shown.is_empty()).then(|| shown.join(", "))
 }
 
 fn is_off(process: &Process) -> bool {

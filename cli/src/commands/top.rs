@@ -6,7 +6,7 @@ mod screen;
 
 use super::frames::Frames;
 use crate::Outcome;
-use crate::control::{Control, growth, has_growth, live_bytes, mode, resident};
+use crate::control::{Control, growth, has_growth, live_bytes, mode, resident, resident_parts};
 use crate::full_screen::FullScreen;
 use crate::table::{self, Column};
 use anyhow::Context;
@@ -428,6 +428,9 @@ impl View {
             live_bytes(process),
             counted(process.live_blocks, "block")
         )];
+        if let Some(parts) = resident_parts(process) {
+            lines.push(format!("resident at its last snapshot: {parts}"));
+        }
         let columns = [
             Column::Right("LIVE"),
             Column::Right("BLOCKS"),

@@ -9,7 +9,8 @@ use crate::options::Mode;
 use crate::process::{self, ResidentMemory};
 use crate::session::{SHORT_LIFE, Session, StatsSnapshot};
 use formats::recording::{Exit, LastMemory};
-use std::collections::VecDeque;
+use formats::resident::PART_NAMES;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -255,6 +256,13 @@ impl Client {
         other_name(&first, &self.name, &process.exe.lossy()).unwrap_or_default().to_owned()
     }
 
+    /// Returns the resident memory at the last snapshot by use, if it is known.
+    fn resident_parts(&self) -> BTreeMap<String, u64> {
+        let parts = self.session.stats.divided().map(|bill| bill.parts());
+        let named = parts.into_iter().flat_map(|parts| PART_NAMES.into_iter().zip(parts));
+        named.filter(|(_, bytes)| *bytes > 0).map(|(name, bytes)| (name.to_owned(), bytes)).collect()
+    }
+
     /// Returns the entry of the answer to `list`.
     pub fn describe(&self) -> protocol::Process {
         let (now, rates) = (self.now(), self.rates());
@@ -279,6 +287,7 @@ impl Client {
             live_since_unix_ns: (live_since > 0).then_some(live_since),
             peak_bytes: now.peak_bytes,
             resident_bytes: self.memory.resident.bytes,
+            resident_parts: self.resident_parts(),
             allocs: now.allocs,
             frees: now.frees,
             bytes: now.bytes,

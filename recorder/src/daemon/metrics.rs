@@ -3,6 +3,7 @@
 
 use crate::process::ResidentMemory;
 use crate::session::StatsSnapshot;
+use formats::resident::{Bill, PART_NAMES};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -96,6 +97,8 @@ pub struct ProcessCounters<'a> {
     pub resident: ResidentMemory,
     /// Memory limit of its control groups in bytes; 0 if there is none.
     pub limit_bytes: u64,
+    /// The resident memory at the last snapshot of its pages by use, if it is known.
+    pub divided: Option<Bill>,
 }
 
 /// Escapes the value of a label: backslash, quote and newline are escaped, other control characters
@@ -130,6 +133,10 @@ struct Sum {
     anonymous_bytes: u64,
     /// The smallest limit of a process; 0 if none has one.
     limit_bytes: u64,
+    /// Number of processes whose resident memory is known by use.
+    divided: u64,
+    /// The bytes of each use, as [`PART_NAMES`] lists them.
+    parts: [u64; PART_NAMES.len()],
 }
 
 /// Metrics by name and label of a program. Programs beyond [`MAX_PROGRAMS`] share one name.
@@ -145,7 +152,7 @@ impl Programs {
 
     /// Adds the counters of a process. One that has ended holds no memory any more.
     pub fn add(&mut self, process: ProcessCounters<'_>) {
-        let ProcessCounters { name, label, now, runs, resident, limit_bytes } = process;
+        let ProcessCounters { name, label, now, runs, resident, limit_bytes, divided } = process;
         let sum = self.of(name, label);
         sum.processes += u64::from(runs);
         let held = |value: u64| if runs { value } else { 0 };
@@ -163,6 +170,12 @@ impl Programs {
             (&mut sum.anonymous_bytes, held(resident.anonymous_bytes)),
         ] {
             *sum = sum.saturating_add(more);
+        }
+        if let Some(bill) = divided.filter(|_| runs) {
+            sum.divided += 1;
+            for (sum, more) in sum.parts.iter_mut().zip(bill.parts()) {
+                *sum = sum.saturating_add(more);
+            }
         }
         let limits = [sum.limit_bytes, held(limit_bytes)];
         sum.limit_bytes = limits.into_iter().filter(|limit| *limit > 0).min().unwrap_or(0);
@@ -212,6 +225,21 @@ const PROGRAM_METRICS: [ProgramMetric; 13] = [
     ProgramMetric::gauge("growing_sites", "Call sites that hold more than a minute ago", |sum| sum.growing),
 ];
 
+/// Writes the resident memory of the programs by use, as far as it is known.
+fn parts(programs: &BTreeMap<(String, String), Sum>, out: &mut String) {
+    const NAME: &str = "heaptape_program_resident_part_bytes";
+    let _ = write!(
+        out,
+        "# HELP {NAME} Resident memory by use at the last snapshots of the pages, where it is known\n# TYPE {NAME} gauge\n"
+    );
+    for ((program, label), sum) in programs.iter().filter(|(_, sum)| sum.divided > 0) {
+        let (program, label) = (escaped(program), escaped(label));
+        for (part, bytes) in PART_NAMES.iter().zip(sum.parts) {
+            let _ = writeln!(out, "{NAME}{{program=\"{program}\",label=\"{label}\",part=\"{part}\"}} {bytes}");
+        }
+    }
+}
+
 /// Returns the metrics as text: of `past` processes their final counters, of others the current
 /// ones.
 pub fn text<'a>(
@@ -231,6 +259,7 @@ pub fn text<'a>(
             let _ = writeln!(out, "heaptape_program_{name}{{program=\"{program}\",label=\"{label}\"}} {}", value(sum));
         }
     }
+    parts(programs, &mut out);
     labeled.iter().for_each(|metric| metric.write(&mut out));
     for OwnMetric { description: Description { name, kind, help }, value } in own {
         let _ = write!(out, "# HELP heaptape_{name} {help}\n# TYPE heaptape_{name} {kind}\nheaptape_{name} {value}\n");
@@ -241,6 +270,29 @@ pub fn text<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_of_resident_memory_are_added_where_they_are_known() {
+        let process = |divided, runs| ProcessCounters {
+            name: "a",
+            label: "",
+            now: StatsSnapshot::default(),
+            runs,
+            resident: ResidentMemory::default(),
+            limit_bytes: 0,
+            divided,
+        };
+        let bill = Bill { live: 5, held: 7, ..Bill::default() };
+        let processes = [process(Some(bill), true), process(Some(bill), true), process(Some(bill), false)];
+        let shown = text(&Programs::default(), processes.into_iter(), &[], &[]);
+        for (part, bytes) in [("live", 10), ("held_free", 14), ("files", 0)] {
+            let line =
+                format!("heaptape_program_resident_part_bytes{{program=\"a\",label=\"\",part=\"{part}\"}} {bytes}\n");
+            assert!(shown.contains(&line), "{line}{shown}");
+        }
+        let unknown = text(&Programs::default(), [process(None, true)].into_iter(), &[], &[]);
+        assert!(!unknown.contains("part="), "{unknown}");
+    }
 
     #[test]
     fn label_values_are_escaped() {

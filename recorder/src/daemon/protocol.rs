@@ -399,6 +399,10 @@ pub struct Process {
     /// Resident memory in bytes; 0 if it is not known. Older daemons do not send it.
     #[serde(skip_serializing_if = "is_zero")]
     pub resident_bytes: u64,
+    /// The resident memory at the last snapshot of the pages by use, in bytes, with the names of
+    /// `heaptape rss --json`. Empty if it is not known; older daemons do not send it.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub resident_parts: BTreeMap<String, u64>,
     /// Number of recorded allocations.
     pub allocs: u64,
     /// Number of recorded frees.

@@ -184,6 +184,7 @@ impl Registry {
             runs: false,
             resident: ResidentMemory::default(),
             limit_bytes: 0,
+            divided: None,
         });
         Some(ending)
     }
@@ -211,6 +212,7 @@ impl Registry {
             runs: true,
             resident: client.memory.resident,
             limit_bytes: client.memory.limit_bytes,
+            divided: client.session.stats.divided(),
         });
         let ending = self.ending.values().map(|ending| ProcessCounters {
             name: &ending.name,
@@ -219,6 +221,7 @@ impl Registry {
             runs: false,
             resident: ResidentMemory::default(),
             limit_bytes: 0,
+            divided: None,
         });
         running.chain(ending)
     }

@@ -1,7 +1,7 @@
 //! What `top` draws: the table of processes, the call sites of one, a whole stack, the keys.
 
 use super::{Page, SiteSort, Sort, View};
-use crate::control::{growth, has_growth, live_bytes, mode, signed_bytes};
+use crate::control::{growth, has_growth, live_bytes, mode, resident, resident_parts, signed_bytes};
 use heaptape_analyzer::text::{bytes, clean, count, counted};
 use heaptape_recorder::daemon::protocol::Process;
 use ratatui::Frame;
@@ -181,9 +181,14 @@ fn processes(view: &View, frame: &mut Frame<'_>, area: Rect) {
 }
 
 fn sites(view: &mut View, frame: &mut Frame<'_>, area: Rect) {
-    let [head, body] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
     let Some(details) = view.details.take() else { return };
     let process = &details.process;
+    let parts = resident_parts(process);
+    let lines = [1, u16::from(parts.is_some())].map(Constraint::Length);
+    let [head, memory, body] = Layout::vertical([lines[0], lines[1], Constraint::Fill(1)]).areas(area);
+    if let Some(parts) = parts {
+        frame.render_widget(Line::from(format!("{} resident: {parts}", resident(process))), memory);
+    }
     let seconds = view.history.seconds();
     let line = format!(
         "{} ({})  {}  {} live in {}  site growth: {}",

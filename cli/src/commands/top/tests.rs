@@ -64,6 +64,21 @@ fn inside(view: &mut View) {
 }
 
 #[test]
+fn parts_of_the_resident_memory_are_shown_where_they_are_known() {
+    let mut view = view();
+    inside(&mut view);
+    if let Some(details) = &mut view.details {
+        details.process.resident_bytes = 9 << 20;
+        let parts = [("live", 2 << 20), ("held_free", 6 << 20), ("files", 1 << 20)];
+        details.process.resident_parts = parts.map(|(name, bytes)| (name.to_owned(), bytes)).into();
+    }
+    let lines = drawn(&mut view, 100, 24);
+    let expected = "9.00 MiB resident: 6.00 MiB free beside live blocks, 2.00 MiB live, 1.00 MiB files";
+    assert!(lines[2].contains(expected), "{lines:#?}");
+    assert!(lines[3].contains("GROWTH"), "{lines:#?}");
+}
+
+#[test]
 fn keys_select_sort_filter_and_quit() {
     let mut view = view();
     assert_eq!(names(&view), [8, 7, 9]);
