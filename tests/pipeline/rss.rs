@@ -271,6 +271,37 @@ fn frozen_snapshot_is_divided_as_before() {
     assert_eq!(report["resident_bytes"].as_u64(), report["sum_bytes"].as_u64(), "{report:#}");
 }
 
+/// A process that is not dumpable may be read with `CAP_SYS_PTRACE`, `CAP_PERFMON` or
+/// `CAP_SYS_ADMIN` only, which the recorder lacks here.
+#[test]
+fn missing_right_to_read_the_pages_is_stated() {
+    let code = "
+import ctypes, time
+PR_SET_DUMPABLE = 4
+ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
+memory = [bytes(1000) for _ in range(20000)]
+time.sleep(1)
+";
+    let folder = heaptape_tests::test_env::folder();
+    let recording = folder.path().join("recording");
+    let command = heaptape_tests::test_env::command();
+    let mut record = match heaptape_tests::is_root() {
+        true => Program::new("setpriv").arg("--bounding-set=-sys_ptrace,-perfmon,-sys_admin").arg(&command),
+        false => Program::new(&command),
+    };
+    record = record.args(["record", "-q", "-o"]).arg(&recording).args(["--", "python3", "-c", code]);
+    record.plain().success();
+    let path = recording.to_str().expect("a path");
+    let output = heaptape_tests::recording::heaptape(["rss", "--json", path]).success();
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let reports = answer["processes"].as_array().expect("processes").iter().map(|process| &process["rss"]);
+    let report = reports.max_by_key(|report| report["resident_bytes"].as_u64()).expect("a process");
+    assert!(report["method"].is_null() && report["resident_bytes"].as_u64() > Some(5 << 20), "{report:#}");
+    assert!(report["lacks"].as_str().is_some_and(|why| why.contains("may not read /proc/")), "{report:#}");
+    let text = heaptape_tests::recording::heaptape(["rss", path]).success().text();
+    assert!(text.contains("its pages are not known: the recorder may not read /proc/"), "{text}");
+}
+
 #[test]
 fn recordings_without_a_snapshot_are_no_answer() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/tape/v1/trace");
