@@ -6,6 +6,8 @@ use rustc_hash::FxHashMap;
 
 /// Binary logarithm of the number of pages of a group.
 const GROUP_LOG2: u32 = 9;
+/// Number of groups that are found without a search.
+const CACHED: usize = 64;
 const MASKS: usize = (1 << GROUP_LOG2) / 64;
 /// Number of pages of a group.
 const GROUP: u64 = 1 << GROUP_LOG2;
@@ -14,14 +16,16 @@ const GROUP: u64 = 1 << GROUP_LOG2;
 /// which blocks were freed.
 #[derive(Clone, Debug)]
 pub struct Covered {
-    page: u64,
+    /// Binary logarithm of the size of a page.
+    page_log2: u32,
     /// Whether glibc is the allocator: it unmaps large blocks when they are freed, and others may
     /// get their addresses.
     unmaps: bool,
     groups: FxHashMap<u64, u32>,
     masks: Vec<[u64; MASKS]>,
-    /// The group that was used last, and its index.
-    last: (u64, u32),
+    /// The groups that were used last, each with its index, at the number of the group modulo
+    /// [`CACHED`].
+    cache: [(u64, u32); CACHED],
     /// Number of groups up to which groups are added as they are needed.
     limit: usize,
 }
@@ -40,9 +44,9 @@ impl Covered {
     /// Creates a set that grows with the pages on which blocks are freed, up to `limit` groups of
     /// 512 pages.
     pub fn growing(page: u64, limit: usize) -> Covered {
-        let (groups, masks, last) = (FxHashMap::default(), Vec::new(), (u64::MAX, 0));
+        let (groups, masks, cache) = (FxHashMap::default(), Vec::new(), [(u64::MAX, 0); CACHED]);
         // Blocks of other allocators are nearly never where those are that glibc maps.
-        Covered { page: page.max(1), unmaps: true, groups, masks, last, limit }
+        Covered { page_log2: page.max(1).ilog2(), unmaps: true, groups, masks, cache, limit }
     }
 
     /// Returns the number of groups.
@@ -78,7 +82,7 @@ impl Covered {
             runs.get(next).is_some_and(|run| run.first < (group + 1) << GROUP_LOG2)
         };
         let old = std::mem::take(&mut self.masks);
-        self.last = (u64::MAX, 0);
+        self.cache = [(u64::MAX, 0); CACHED];
         self.groups.retain(|group, index| {
             let is_used = is_used(*group);
             if is_used {
@@ -128,9 +132,10 @@ impl Covered {
     /// block needs no entry: its pages hold a block.
     #[inline(always)]
     pub fn freed(&mut self, address: u64, size: u64) {
-        let page = address / self.page;
-        let (group, index) = self.last;
-        let is_one_page = address % self.page + size <= self.page;
+        let page = address >> self.page_log2;
+        let (group, index) = self.cache[(page >> GROUP_LOG2) as usize % CACHED];
+        // A block of more than one page may have a mapping of its own.
+        let is_one_page = address.saturating_add(size.max(1) - 1) >> self.page_log2 == page;
         if is_one_page && page >> GROUP_LOG2 == group {
             let bit = page % GROUP;
             self.masks[index as usize][bit as usize / 64] |= 1 << (bit % 64);
@@ -145,14 +150,15 @@ impl Covered {
             return self.set(address, size, false);
         }
         self.set(address, size, true);
-        let group = (address / self.page) >> GROUP_LOG2;
+        let group = (address >> self.page_log2) >> GROUP_LOG2;
         if let Some(index) = self.groups.get(&group) {
-            self.last = (group, *index);
+            self.cache[group as usize % CACHED] = (group, *index);
         }
     }
 
     fn set(&mut self, address: u64, size: u64, is_covered: bool) {
-        let (first, last) = (address / self.page, address.saturating_add(size.max(1) - 1) / self.page);
+        let last = address.saturating_add(size.max(1) - 1) >> self.page_log2;
+        let first = address >> self.page_log2;
         let (first_group, last_group) = (first >> GROUP_LOG2, last >> GROUP_LOG2);
         let set = |group: u64, masks: &mut [u64; MASKS]| {
             let from = first.max(group << GROUP_LOG2);
