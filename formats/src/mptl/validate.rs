@@ -48,8 +48,8 @@ impl Greatest {
     }
 }
 
-struct Validator<R> {
-    input: BufReader<R>,
+struct Validator<'a> {
+    input: BufReader<&'a mut dyn Read>,
     offset: u64,
     abi: Abi,
 }
@@ -58,7 +58,12 @@ struct Validator<R> {
 ///
 /// # Errors
 /// When reading fails, or the bytes do not start with a header of a known version.
-pub fn validate(from: impl Read) -> Result<Validation, ReadError> {
+pub fn validate(mut from: impl Read) -> Result<Validation, ReadError> {
+    validate_from(&mut from)
+}
+
+/// The loops over the tables are compiled here, with optimization, and not for each caller.
+fn validate_from(from: &mut dyn Read) -> Result<Validation, ReadError> {
     let mut validator = Validator { input: BufReader::with_capacity(BUFFER, from), offset: 0, abi: Abi::LE64 };
     validator.head().map_err(|stop| match stop {
         Stop::Truncated(offset, field) => {
@@ -76,7 +81,7 @@ pub fn validate(from: impl Read) -> Result<Validation, ReadError> {
     }
 }
 
-impl<R: Read> Validator<R> {
+impl Validator<'_> {
     /// Fills `bytes` as far as possible. Returns the number of bytes read.
     fn fill(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let mut held = 0;

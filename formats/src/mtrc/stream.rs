@@ -136,7 +136,12 @@ impl<R: Read> Stream<R> {
 ///
 /// # Errors
 /// When reading fails, or the bytes do not start with a header of a version that can be read.
-pub fn validate(from: impl Read) -> Result<Validation, ReadError> {
+pub fn validate(mut from: impl Read) -> Result<Validation, ReadError> {
+    validate_from(&mut from)
+}
+
+/// The loop over the records is compiled here, with optimization, and not for each caller.
+fn validate_from(from: &mut dyn Read) -> Result<Validation, ReadError> {
     let mut stream = Stream::new(from)?;
     loop {
         match stream.step() {
