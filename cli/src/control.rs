@@ -1,11 +1,11 @@
 //! The connection of `ctl` and `top` to the daemon, and how they show its processes.
 
 use heaptape_analyzer::text::{bytes, clean};
+use heaptape_daemon::config::{Choice, Config};
+use heaptape_daemon::control;
+use heaptape_daemon::protocol::{Process, Refusal, Request, Response};
 use heaptape_formats::date::Date;
 use heaptape_formats::resident::short_name;
-use heaptape_recorder::daemon::config::{Choice, Config};
-use heaptape_recorder::daemon::control;
-use heaptape_recorder::daemon::protocol::{Process, Refusal, Request, Response};
 use heaptape_recorder::options::Mode;
 use serde_json::Value;
 use std::io::ErrorKind;

@@ -107,11 +107,11 @@ fn a_panic_of_the_daemon() {
     let output = program.wait_with_output().unwrap();
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(6), "{status:?}");
     assert_eq!((output.status.code(), &output.stdout[..]), (Some(7), &b"out\nmore\n"[..]), "{output:?}");
-    is_report(&std::fs::read_to_string(path("log")).unwrap(), "the daemon, pid ", "/recorder/src/daemon/service.rs:");
+    is_report(&std::fs::read_to_string(path("log")).unwrap(), "the daemon, pid ", "/daemon/src/service.rs:");
     let reports = crash_reports_and_folders(&state).0;
     assert!(!reports.is_empty(), "no report in an epoch");
     for report in reports {
-        is_report(&std::fs::read_to_string(report).unwrap(), "the daemon, pid ", "/recorder/src/daemon/service.rs:");
+        is_report(&std::fs::read_to_string(report).unwrap(), "the daemon, pid ", "/daemon/src/service.rs:");
     }
 }
 

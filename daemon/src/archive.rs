@@ -14,19 +14,19 @@ use super::left_open::{recording_of, seal_left_open};
 use super::marks;
 use super::programs::Program;
 use super::retention::{self, Limit, Share, Sizes};
-use crate::access::make_folder;
-use crate::clock::{self, Clock};
-use crate::process::{self, sanitized_name};
-use crate::quota::Quota;
-use crate::replace::{Durability, replace_file};
-use crate::session::{Session, SessionId};
-use crate::store::{Callback, Stored};
-use crate::symbols::{Job, Saver};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use formats::recording::{
     DCPI_FOLDER, Exit, Kept, Mark, PROFILE, PROGRAM_PREFIX, ProcessInfo, RECORDING, Recording, STREAM, TAPE,
 };
 use formats::tape::{self, Origin, journal};
+use heaptape_recorder::access::make_folder;
+use heaptape_recorder::clock::{self, Clock};
+use heaptape_recorder::process::{self, sanitized_name};
+use heaptape_recorder::quota::Quota;
+use heaptape_recorder::replace::{Durability, replace_file};
+use heaptape_recorder::session::{Session, SessionId};
+use heaptape_recorder::store::{Callback, Stored};
+use heaptape_recorder::symbols::{Job, Saver};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};

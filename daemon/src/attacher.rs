@@ -7,14 +7,14 @@
 
 use super::config::Rule;
 use super::control::Wake;
-use crate::clock::Clock;
-use crate::crash;
-use crate::options::Options;
-use crate::process::{self, Process};
-use crate::recorder::RunningProcess;
-use crate::running_process::{self, AttachError, Stops, Target};
-use crate::tree;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use heaptape_recorder::clock::Clock;
+use heaptape_recorder::crash;
+use heaptape_recorder::options::Options;
+use heaptape_recorder::process::{self, Process};
+use heaptape_recorder::recorder::RunningProcess;
+use heaptape_recorder::running_process::{self, AttachError, Stops, Target};
+use heaptape_recorder::tree;
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::Arc;

@@ -2,10 +2,10 @@
 //! exits, and with the default paths.
 
 use super::address::Address;
-use crate::compression::Compression;
-use crate::options::{Mode, Options, Overflow, Window};
 use formats::pattern::Pattern;
-use formats::quantity::{Size, Time};
+use formats::quantity::Size;
+use heaptape_recorder::compression::Compression;
+use heaptape_recorder::options::{Mode, Options, Overflow, Window};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fmt;
@@ -277,9 +277,6 @@ pub struct Choice {
     pub overflow: Option<Overflow>,
 }
 
-/// The longest wait for space in a ring that can be configured.
-const MAX_WAIT: Duration = Duration::from_secs(30);
-
 /// Which blocks are recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Sampling {
@@ -335,31 +332,6 @@ impl fmt::Display for Choice {
             Sampling::Budget(percent) => write!(out, ":{percent}%")?,
         }
         self.overflow.map_or(Ok(()), |overflow| write!(out, ",overflow={overflow}"))
-    }
-}
-
-impl fmt::Display for Overflow {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Overflow::Wait => out.write_str("wait"),
-            Overflow::WaitAtMost(time) if time.subsec_millis() == 0 => write!(out, "wait:{}s", time.as_secs()),
-            Overflow::WaitAtMost(time) => write!(out, "wait:{}ms", time.as_millis()),
-            Overflow::Drop => out.write_str("drop"),
-        }
-    }
-}
-
-/// Programs of a daemon wait for a limited time or not at all.
-impl FromStr for Overflow {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let invalid = || format!("invalid overflow '{text}': must be drop, or wait:TIME with a time from 1ms to 30s");
-        if text == "drop" {
-            return Ok(Overflow::Drop);
-        }
-        let time = text.strip_prefix("wait:").ok_or_else(invalid)?.parse::<Time>().map_err(|_| invalid())?.0;
-        (time > Duration::ZERO && time <= MAX_WAIT).then_some(Overflow::WaitAtMost(time)).ok_or_else(invalid)
     }
 }
 

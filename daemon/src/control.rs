@@ -5,8 +5,8 @@
 //! of the service only starts what was requested.
 
 use super::protocol::{self, Request, Response};
-use crate::crash;
 use crossbeam_channel::{Receiver, Sender, bounded};
+use heaptape_recorder::crash;
 use nix::sys::socket::{self, sockopt};
 use serde_json::Value;
 use std::io::{self, BufRead, BufReader, Read, Write};

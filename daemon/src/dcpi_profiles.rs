@@ -2,13 +2,13 @@
 //! with the sum of the counts of all processes that executed it. Allocations and frees count for
 //! the epoch in which they happened; live blocks count as they are at the end of the epoch.
 
-use crate::access::make_folder;
-use crate::process::sanitized_name;
-use crate::profile_delta::ProfileDelta;
-use crate::replace::{Durability, replace_file};
-use crate::text;
 use formats::dcpi::{Builder, HeaderFields};
 use formats::tape::{Module, instruction};
+use heaptape_recorder::access::make_folder;
+use heaptape_recorder::process::sanitized_name;
+use heaptape_recorder::profile_delta::ProfileDelta;
+use heaptape_recorder::replace::{Durability, replace_file};
+use heaptape_recorder::text;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;

@@ -1,10 +1,10 @@
 //! An epoch: a period of time, and the folder with its recordings. The names of a user's folders
 //! sort in the order of their start.
 
-use crate::access::make_folder;
-use crate::clock;
 use formats::date::Date;
 use formats::recording::is_epoch;
+use heaptape_recorder::access::make_folder;
+use heaptape_recorder::clock;
 use std::io;
 use std::path::{Path, PathBuf};
 

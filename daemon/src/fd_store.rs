@@ -7,9 +7,9 @@
 
 use super::config::Choice;
 use super::notify::Notify;
-use crate::crash::{self, Role};
-use crate::readiness;
-use crate::sys::{self, Mapping};
+use heaptape_recorder::crash::{self, Role};
+use heaptape_recorder::readiness;
+use heaptape_recorder::sys::{self, Mapping};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{self, sockopt};

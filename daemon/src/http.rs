@@ -9,9 +9,9 @@
 use super::address::Address;
 use super::control::{self, ControlRequest, Wake, send_request};
 use super::protocol::{self, Request, Response};
-use crate::crash;
 use crossbeam_channel::{Sender, bounded};
 use data_encoding::BASE64;
+use heaptape_recorder::crash;
 use percent_encoding::percent_decode_str;
 use std::fmt;
 use std::io::{self, Read, Write};

@@ -1,9 +1,9 @@
 //! Epochs that a killed daemon left open, which the next one seals.
 
 use super::epoch::start_of;
-use crate::replace::{Durability, replace_file};
 use formats::recording::{Exit, PROFILE, ProcessInfo, RECORDING, Recording, STREAM, TRACE};
 use formats::tape::journal;
+use heaptape_recorder::replace::{Durability, replace_file};
 use std::io;
 use std::path::Path;
 

@@ -15,6 +15,11 @@
 //! which they are written, `budget` the limits, `streams` the files that others send, `successor`
 //! what the next daemon gets. None of these five knows the service.
 
+#![forbid(unsafe_code)]
+
+extern crate heaptape_formats as formats;
+extern crate heaptape_wire as wire;
+
 pub mod address;
 mod archive;
 mod attacher;

@@ -1,9 +1,9 @@
 //! Metrics as Prometheus text: the heap of each program, and the resources of the daemon itself.
 //! They are served over HTTP, and by `ctl metrics`.
 
-use crate::process::ResidentMemory;
-use crate::session::StatsSnapshot;
 use formats::resident::{Bill, PART_NAMES};
+use heaptape_recorder::process::ResidentMemory;
+use heaptape_recorder::session::StatsSnapshot;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 

@@ -2,9 +2,6 @@
 //! row. Call sites of processes that were loaded at different addresses become one tree, in which
 //! each module has a range of addresses of its own.
 
-use crate::profile::{BINS, BOUNDS, Sums as ClassSums};
-use crate::profile_delta::{Frame, ProfileDelta, Row};
-use crate::symbols::{Job, Opened};
 use formats::mptl::{self, Bins, Builder};
 use formats::recording::Accounting;
 use formats::tape::field::Text;
@@ -12,6 +9,9 @@ use formats::tape::{
     self, Account, Accounts, Code, CodeRange, Module, Record, Site, SiteSums, Sites, Summary, SymbolQuery, Totals,
     instruction,
 };
+use heaptape_recorder::profile::{BINS, BOUNDS, Sums as ClassSums};
+use heaptape_recorder::profile_delta::{Frame, ProfileDelta, Row};
+use heaptape_recorder::symbols::{Job, Opened};
 use rustc_hash::FxHashMap;
 use std::path::PathBuf;
 

@@ -4,7 +4,7 @@
 use super::config::{Config, PushConfig};
 use super::helper_command;
 use super::metrics::OwnMetric;
-use crate::{clock, crash, sys};
+use heaptape_recorder::{clock, crash, sys};
 use serde::Deserialize;
 use std::ffi::OsString;
 use std::io;

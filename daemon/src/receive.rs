@@ -6,10 +6,10 @@
 //! meaning. An empty message, or closing the socket, ends the file. A line of JSON may precede the
 //! file and describe it ([`FileInfo`]).
 
-use crate::access::{let_read, make_folder};
-use crate::quota::Quota;
 use formats::recording::{PROFILE, TRACE};
 use formats::{Ending, Format, ReadError, Validation, mptl, mtrc};
+use heaptape_recorder::access::{let_read, make_folder};
+use heaptape_recorder::quota::Quota;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{self, MsgFlags, SockType};

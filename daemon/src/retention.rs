@@ -5,8 +5,8 @@
 
 use super::config::Keep;
 use super::epoch::start_of;
-use crate::name_store;
 use formats::recording::{FLIGHTS, is_epoch};
+use heaptape_recorder::name_store;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 

@@ -4,8 +4,8 @@
 use super::config::Config;
 use super::helper_command;
 use super::metrics::OwnMetric;
-use crate::{clock, crash, sys};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
+use heaptape_recorder::{clock, crash, sys};
 use serde::Deserialize;
 use std::io;
 use std::process::Command;

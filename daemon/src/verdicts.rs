@@ -5,7 +5,7 @@
 use super::config::Config;
 use super::helper_command;
 use super::metrics::{LabeledMetric, Labels, OwnMetric};
-use crate::{clock, crash, sys};
+use heaptape_recorder::{clock, crash, sys};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -223,7 +223,7 @@ fn judge(known: &Mutex<Known>, command: &mut Command) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon::metrics::{self, Programs};
+    use crate::metrics::{self, Programs};
 
     #[test]
     fn verdicts_are_bounded_and_stay_when_an_attempt_fails() {

@@ -36,7 +36,6 @@ pub mod clock;
 pub mod code;
 pub mod compression;
 pub mod crash;
-pub mod daemon;
 pub mod digest;
 pub mod division;
 pub mod drain;

@@ -5,7 +5,10 @@ use crate::name_store::NameStore;
 use crate::patch::{OwnAllocator, Planner};
 use crate::quota::Quota;
 use formats::pattern::Pattern;
+use formats::quantity::Time;
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -95,6 +98,34 @@ impl Overflow {
         header.wait_ms.store(wait_ms, Relaxed);
         header.overflow.store(overflow, Relaxed);
         header.breaker.store(0, Relaxed);
+    }
+}
+
+/// The longest wait for space in a ring that can be configured.
+const MAX_WAIT: Duration = Duration::from_secs(30);
+
+impl fmt::Display for Overflow {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Overflow::Wait => out.write_str("wait"),
+            Overflow::WaitAtMost(time) if time.subsec_millis() == 0 => write!(out, "wait:{}s", time.as_secs()),
+            Overflow::WaitAtMost(time) => write!(out, "wait:{}ms", time.as_millis()),
+            Overflow::Drop => out.write_str("drop"),
+        }
+    }
+}
+
+/// Programs of a daemon wait for a limited time or not at all.
+impl FromStr for Overflow {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let invalid = || format!("invalid overflow '{text}': must be drop, or wait:TIME with a time from 1ms to 30s");
+        if text == "drop" {
+            return Ok(Overflow::Drop);
+        }
+        let time = text.strip_prefix("wait:").ok_or_else(invalid)?.parse::<Time>().map_err(|_| invalid())?.0;
+        (time > Duration::ZERO && time <= MAX_WAIT).then_some(Overflow::WaitAtMost(time)).ok_or_else(invalid)
     }
 }
 

@@ -68,7 +68,8 @@ pub struct SiteLive {
 }
 
 impl Sums {
-    pub(crate) fn add(&mut self, other: Sums) {
+    /// Adds the counts of `other`.
+    pub fn add(&mut self, other: Sums) {
         self.allocs += other.allocs;
         self.bytes += other.bytes;
         self.frees += other.frees;

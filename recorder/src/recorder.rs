@@ -468,7 +468,7 @@ impl Recorder {
 }
 
 /// Converts nanoseconds to ticks.
-pub(crate) fn ticks_of(nanoseconds: u64, ticks_per_second: u64) -> u64 {
+pub fn ticks_of(nanoseconds: u64, ticks_per_second: u64) -> u64 {
     (u128::from(nanoseconds) * u128::from(ticks_per_second) / 1_000_000_000) as u64
 }
 

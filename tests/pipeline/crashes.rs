@@ -111,14 +111,14 @@ fn daemon_crash_leaves_a_report_and_readable_epochs() {
         // The events of the last second are in the daemon's memory, and end with it.
         daemon.query(&["flush"]);
         daemon.replace(signal);
-        is_report(&daemon.log(), signal, "the daemon, pid ", " heaptape_recorder::daemon::service::");
+        is_report(&daemon.log(), signal, "the daemon, pid ", " heaptape_daemon::service::");
         assert!(running.0.wait().expect("it ends").success(), "the program goes on");
         until("it is over", || daemon.query(&["status"])["processes"] == 0);
         daemon.stop();
         let epochs = daemon.epochs(&[]);
         let crashed: Vec<_> = epochs.iter().filter(|epoch| epoch.join("crash-report.txt").exists()).collect();
         let [epoch] = crashed[..] else { panic!("{crashed:?} of {epochs:?}") };
-        is_report(&report_in(epoch), signal, "the daemon, pid ", " heaptape_recorder::daemon::service::");
+        is_report(&report_in(epoch), signal, "the daemon, pid ", " heaptape_daemon::service::");
         let verdict = daemon.heaptape(&["verify"], std::slice::from_ref(epoch));
         let text = verdict.text() + &verdict.error();
         assert!(verdict.code() == 1 && text.contains("crash-report.txt"), "{verdict}");

@@ -8,11 +8,11 @@ use crate::table::{self, Column};
 use crate::{Outcome, terminal};
 use heaptape_analyzer::report::json;
 use heaptape_analyzer::text::{bytes, clean, count, counted};
-use heaptape_formats::pattern::Pattern;
-use heaptape_recorder::daemon::config::Choice;
-use heaptape_recorder::daemon::protocol::{
+use heaptape_daemon::config::Choice;
+use heaptape_daemon::protocol::{
     Attached, Detached, Details, Entry, Identity, Process, Reloaded, Request, Response, Status, Which,
 };
+use heaptape_formats::pattern::Pattern;
 use serde_json::Value;
 use std::cmp::Reverse;
 use std::io::Write;

@@ -3,11 +3,11 @@
 
 use super::verdicts;
 use crate::{Outcome, library, log};
+use heaptape_daemon::protocol::Request;
+use heaptape_daemon::{self as daemon, address::Address, config::*, control, reload::Reread};
 use heaptape_formats::quantity::{Size, Time};
 use heaptape_recorder::compression::Compression;
 use heaptape_recorder::crash;
-use heaptape_recorder::daemon::protocol::Request;
-use heaptape_recorder::daemon::{self, address::Address, config::*, control, reload::Reread};
 use heaptape_recorder::options::{Overflow, RING_SIZES, is_ring};
 use nix::sys::signal::SigSet;
 use serde::{Deserialize, Deserializer};

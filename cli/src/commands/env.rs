@@ -1,7 +1,7 @@
 //! `heaptape env`: prints the environment that makes the daemon record a service.
 
 use crate::{Outcome, library};
-use heaptape_recorder::daemon::config::{Choice, Config};
+use heaptape_daemon::config::{Choice, Config};
 use std::path::PathBuf;
 
 /// Options of `heaptape env`.

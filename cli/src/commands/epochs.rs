@@ -4,7 +4,7 @@
 use crate::Outcome;
 use anyhow::anyhow;
 use heaptape_analyzer::epochs::{self, EpochQuery};
-use heaptape_recorder::daemon::config::Config;
+use heaptape_daemon::config::Config;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 

@@ -3,7 +3,7 @@
 use heaptape_analyzer::report::text_stack;
 use heaptape_analyzer::symbols::{Detail, Symbolizer, code_name};
 use heaptape_analyzer::{Module, Site, Stacks};
-use heaptape_recorder::daemon::protocol::CallSite;
+use heaptape_daemon::protocol::CallSite;
 use std::path::Path;
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 use crate::control::Control;
 use anyhow::anyhow;
 use heaptape_analyzer::epochs::{self, EpochQuery};
-use heaptape_recorder::daemon::protocol::{Entry, Identity, Process, Request, Response, Which};
+use heaptape_daemon::protocol::{Entry, Identity, Process, Request, Response, Which};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -4,8 +4,8 @@
 use super::top;
 use crate::control::Control;
 use anyhow::{Context, anyhow};
-use heaptape_recorder::daemon::control;
-use heaptape_recorder::daemon::protocol::{Entry, Request, Response};
+use heaptape_daemon::control;
+use heaptape_daemon::protocol::{Entry, Request, Response};
 use heaptape_recorder::launch::{make_dir, preload};
 use std::ffi::OsString;
 use std::fs::File;

@@ -4,8 +4,8 @@ use crate::Outcome;
 use crate::control::no_answer;
 use heaptape_analyzer::text::{bytes, clean};
 use heaptape_analyzer::{open_file, unpacking};
+use heaptape_daemon::{config::Config, send};
 use heaptape_formats::recording::{RECORDING, Recording};
-use heaptape_recorder::daemon::{config::Config, send};
 use std::io::{Read, stdin};
 use std::path::{Path, PathBuf};
 

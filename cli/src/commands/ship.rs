@@ -5,7 +5,7 @@ use crate::Outcome;
 use anyhow::{Context, anyhow, bail};
 use heaptape_analyzer::export::parquet;
 use heaptape_analyzer::text::{bytes, clean, counted};
-use heaptape_recorder::daemon::config::Config;
+use heaptape_daemon::config::Config;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

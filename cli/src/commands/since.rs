@@ -6,10 +6,10 @@ use crate::control::Control;
 use anyhow::{anyhow, bail};
 use heaptape_analyzer::ProcessFilter;
 use heaptape_analyzer::epochs::{self, EpochQuery};
+use heaptape_daemon::protocol::Request;
 use heaptape_formats::date::Date;
 use heaptape_formats::quantity::Time;
 use heaptape_formats::recording::Mark;
-use heaptape_recorder::daemon::protocol::Request;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -4,8 +4,8 @@ use super::common::print;
 use crate::Outcome;
 use crate::control::Control;
 use heaptape_analyzer::report::why::{self, WhyQuery};
-use heaptape_recorder::daemon::config::Config;
-use heaptape_recorder::daemon::protocol::{Request, Response};
+use heaptape_daemon::config::Config;
+use heaptape_daemon::protocol::{Request, Response};
 use heaptape_recorder::process::{self, Process};
 use std::path::PathBuf;
 

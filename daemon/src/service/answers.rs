@@ -1,22 +1,22 @@
 //! The answers of the service to the commands of `ctl`.
 
 use super::Service;
-use crate::clock;
-use crate::crash;
-use crate::daemon::config::Choice;
-use crate::daemon::control::Answer;
-use crate::daemon::protocol::{
+use crate::config::Choice;
+use crate::control::Answer;
+use crate::protocol::{
     CallSite, Changed, Details, Entry, Epochs, Frame, Identity, Process, Processes, Request, Response, Status, Stopped,
     Which,
 };
-use crate::drain::Command;
-use crate::options::Mode;
-use crate::process_recording::{ProcessCommand, View, ViewFrame, ViewSite};
-use crate::session::SessionId;
-use crate::store::Callback;
 use crossbeam_channel::{Sender, bounded, unbounded};
 use formats::recording::Mark;
 use formats::tape::RESIDENCY_REQUEST;
+use heaptape_recorder::clock;
+use heaptape_recorder::crash;
+use heaptape_recorder::drain::Command;
+use heaptape_recorder::options::Mode;
+use heaptape_recorder::process_recording::{ProcessCommand, View, ViewFrame, ViewSite};
+use heaptape_recorder::session::SessionId;
+use heaptape_recorder::store::Callback;
 
 /// Maximum number of call sites in the answer to `show`.
 const MAX_SITES: u64 = 1000;

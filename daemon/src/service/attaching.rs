@@ -1,15 +1,15 @@
 //! Processes that were started without the library: attached on request or by a rule, and left.
 
 use super::Service;
-use crate::daemon::attacher::{Attacher, LeftProcess, NewProcess, Outcome, Search};
-use crate::daemon::config::Choice;
-use crate::daemon::control::Answer;
-use crate::daemon::protocol::{Attached, Detached, Remains, Response, Which};
-use crate::options::Options;
-use crate::process::{self, End};
-use crate::session::SessionId;
-use crate::tree;
+use crate::attacher::{Attacher, LeftProcess, NewProcess, Outcome, Search};
+use crate::config::Choice;
+use crate::control::Answer;
+use crate::protocol::{Attached, Detached, Remains, Response, Which};
 use crossbeam_channel::{Sender, bounded};
+use heaptape_recorder::options::Options;
+use heaptape_recorder::process::{self, End};
+use heaptape_recorder::session::SessionId;
+use heaptape_recorder::tree;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -220,7 +220,7 @@ impl Service {
 
     fn attach_by_rule(&mut self, pid: u32) {
         let choice = self.config.choose(&process::name(pid), requested_mode(pid).as_deref());
-        if choice.mode == crate::options::Mode::Off {
+        if choice.mode == heaptape_recorder::options::Mode::Off {
             return;
         }
         if let Err(why) = self.begin_attach(pid, choice, None) {

@@ -1,8 +1,8 @@
 //! The configuration is read again.
 
 use super::Service;
-use crate::daemon::protocol::Reloaded;
-use crate::daemon::reload::Change;
+use crate::protocol::Reloaded;
+use crate::reload::Change;
 
 impl Service {
     /// Reads the configuration again, applies it, and logs what changed. Rules and modes apply to

@@ -3,14 +3,14 @@
 
 use super::Service;
 use super::answers::{notifier, processes};
-use crate::daemon::control::Answer;
-use crate::process;
-use crate::process_recording::ProcessCommand;
-use crate::readiness;
-use crate::session::SessionId;
-use crate::store::Callback;
-use crate::sys;
+use crate::control::Answer;
 use crossbeam_channel::unbounded;
+use heaptape_recorder::process;
+use heaptape_recorder::process_recording::ProcessCommand;
+use heaptape_recorder::readiness;
+use heaptape_recorder::session::SessionId;
+use heaptape_recorder::store::Callback;
+use heaptape_recorder::sys;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

@@ -1,11 +1,11 @@
 //! The metrics of the daemon, from the owners of its state.
 
 use super::Service;
-use crate::clock;
-use crate::daemon::metrics::{self, LabeledMetric, Labels, OwnMetric};
-use crate::daemon::push::Pusher;
-use crate::daemon::retention::Share;
-use crate::daemon::ship::Shipper;
+use crate::metrics::{self, LabeledMetric, Labels, OwnMetric};
+use crate::push::Pusher;
+use crate::retention::Share;
+use crate::ship::Shipper;
+use heaptape_recorder::clock;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Returns rows with one label.

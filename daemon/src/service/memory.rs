@@ -2,12 +2,12 @@
 //! because it ran out.
 
 use super::Service;
-use crate::cgroup;
-use crate::daemon::clients::KernelMemory;
-use crate::process::{self, End};
-use crate::session::SessionId;
+use crate::clients::KernelMemory;
 use formats::recording::LastMemory;
 use formats::tape::END_SIGNALLED;
+use heaptape_recorder::cgroup;
+use heaptape_recorder::process::{self, End};
+use heaptape_recorder::session::SessionId;
 use nix::libc::SIGKILL;
 
 /// Maximum number of processes whose resident memory is read in one check.

@@ -2,20 +2,20 @@
 //! are kept.
 
 use super::Service;
-use crate::access::remove_segment;
-use crate::clock;
-use crate::crash;
-use crate::daemon::archive::KeptFlight;
-use crate::daemon::clients::{Ended, FlightEnd};
-use crate::daemon::config::Choice;
-use crate::daemon::epoch::Epoch;
-use crate::drain::Command;
-use crate::options::Mode;
-use crate::process_recording::ProcessCommand;
-use crate::session::SessionId;
-use crate::store::{Callback, Stored};
+use crate::archive::KeptFlight;
+use crate::clients::{Ended, FlightEnd};
+use crate::config::Choice;
+use crate::epoch::Epoch;
 use crossbeam_channel::bounded;
 use formats::recording::{Exit, Kept};
+use heaptape_recorder::access::remove_segment;
+use heaptape_recorder::clock;
+use heaptape_recorder::crash;
+use heaptape_recorder::drain::Command;
+use heaptape_recorder::options::Mode;
+use heaptape_recorder::process_recording::ProcessCommand;
+use heaptape_recorder::session::SessionId;
+use heaptape_recorder::store::{Callback, Stored};
 use std::sync::Arc;
 use std::time::Instant;
 

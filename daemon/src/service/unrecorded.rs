@@ -2,10 +2,10 @@
 //! that were not understood.
 
 use super::Service;
-use crate::boards::Found;
-use crate::drain::Command;
-use crate::process_recording::ProcessCommand;
-use crate::session::SessionId;
+use heaptape_recorder::boards::Found;
+use heaptape_recorder::drain::Command;
+use heaptape_recorder::process_recording::ProcessCommand;
+use heaptape_recorder::session::SessionId;
 use std::sync::Arc;
 
 /// Maximum number of unrecorded processes that are named at once in the log.

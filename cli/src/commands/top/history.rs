@@ -1,6 +1,6 @@
 //! The live bytes of call sites in the last minute, for their growth.
 
-use heaptape_recorder::daemon::protocol::CallSite;
+use heaptape_daemon::protocol::CallSite;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 

@@ -3,7 +3,7 @@
 use super::{Page, SiteSort, Sort, View};
 use crate::control::{growth, has_growth, live_bytes, mode, resident, resident_parts, signed_bytes};
 use heaptape_analyzer::text::{bytes, clean, count, counted};
-use heaptape_recorder::daemon::protocol::Process;
+use heaptape_daemon::protocol::Process;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
@@ -272,7 +272,7 @@ fn keys_of_all(frame: &mut Frame<'_>) {
 
 impl View {
     /// Returns the indexes of the call sites in the order of the view.
-    pub fn order(&self, details: &heaptape_recorder::daemon::protocol::Details) -> Vec<usize> {
+    pub fn order(&self, details: &heaptape_daemon::protocol::Details) -> Vec<usize> {
         let key = |index: &usize| {
             let site = &details.call_sites[*index];
             match self.site_sort {

@@ -1,7 +1,7 @@
 //! What `top` draws, on a terminal in memory.
 
 use super::*;
-use heaptape_recorder::daemon::protocol::{CallSite, Frame};
+use heaptape_daemon::protocol::{CallSite, Frame};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
