@@ -80,7 +80,7 @@ impl EncodeBuf {
         // The sum cannot overflow, so one comparison is enough.
         let at = self.length & isize::MAX as usize;
         match self.bytes.get_mut(at..at + N) {
-            Some(place) => place.copy_from_slice(&word),
+            Some(bytes) => bytes.copy_from_slice(&word),
             None => self.put_grown(&word),
         }
         self.length = at + count;
