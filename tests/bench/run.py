@@ -15,7 +15,7 @@ With --before another command `heaptape` is measured in the same rounds.
 
 usage: run.py [compare] [--rounds N] [--quick] [--only NAME,…] [--modes full,sampled,dormant] [--before COMMAND] [--json FILE]
               [--no-heaptrack] [--history FILE] [--release NAME]"""
-import argparse, json, os, resource, shutil, signal, statistics, subprocess, sys, tempfile, threading, time
+import argparse, contextlib, json, os, resource, shutil, signal, statistics, subprocess, sys, tempfile, threading, time
 import compare
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -139,7 +139,13 @@ def children_cpu():
 
 
 def size(path):
-    return sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names)
+    sizes = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            # The search for names may go on after the command has returned, and then removes its file.
+            with contextlib.suppress(FileNotFoundError):
+                sizes += os.path.getsize(os.path.join(folder, name))
+    return sizes
 
 
 def run(tool, workload, place):
