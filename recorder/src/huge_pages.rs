@@ -3,8 +3,8 @@
 //! pages. So huge pages are requested for large allocations, which the kernel may ignore.
 //!
 //! A virtual machine that returns free memory to its host gets a huge page back piece by piece, at
-//! 3 ms of CPU time instead of 0.2. Where that is seen, only some pages are huge, so that it is
-//! seen when they have become cheap.
+//! 3 ms of CPU time instead of 0.2. Where that is seen, only some pages of the table of live blocks,
+//! which grows piece by piece, are huge, so that it is seen when they have become cheap.
 
 use crate::sys;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -55,17 +55,12 @@ impl Advice {
         self.skipped.store(next, Relaxed);
         self.next.store((2 * next).min(MAX_SKIPPED), Relaxed);
     }
-
-    /// Returns whether huge pages are cheap, as far as it was seen.
-    fn is_cheap(&self) -> bool {
-        self.skipped.load(Relaxed) == 0
-    }
 }
 
 /// Requests huge pages for those that are wholly inside an allocation.
 #[inline]
 fn prefer(memory: *mut u8, bytes: usize) {
-    if bytes >= LARGE && ADVICE.is_cheap() {
+    if bytes >= LARGE {
         let before = memory.align_offset(HUGE);
         let inside = bytes.saturating_sub(before) / HUGE * HUGE;
         if let Some(first) = NonNull::new(memory).and_then(|_| NonNull::new(memory.wrapping_add(before))) {
@@ -155,28 +150,17 @@ mod tests {
         let is_supported = fs::exists("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or(false);
         let small = Layout::from_size_align(LARGE / 4, 16).expect("a layout");
         let large = Layout::from_size_align(2 * LARGE, 16).expect("a layout");
-        // Other tests may find that huge pages are expensive on this machine.
-        let with_advice = |allocate: &dyn Fn() -> *mut u8| {
-            let mut tries = (0..1000).map(|_| {
-                ADVICE.skipped.store(0, Relaxed);
-                let block = allocate();
-                (block, are_requested(block as usize + LARGE))
-            });
-            tries.find(|(_, is_requested)| *is_requested == is_supported).expect("advice is followed").0
-        };
-        // SAFETY: each block is used within its size; those that are not freed are no more used.
+        // SAFETY: each block is freed once with its layout, and used within its size.
         unsafe {
             let block = HugePages.alloc(small);
             assert!(!are_requested(block as usize + LARGE / 8));
-            HugePages.dealloc(block, small);
-            let block = with_advice(&|| {
-                let block = HugePages.alloc(small);
-                block.write_bytes(7, small.size());
-                HugePages.realloc(block, small, large.size())
-            });
+            block.write_bytes(7, small.size());
+            let block = HugePages.realloc(block, small, large.size());
+            assert_eq!(are_requested(block as usize + LARGE), is_supported);
             assert!((0..small.size()).all(|index| *block.add(index) == 7));
             HugePages.dealloc(block, large);
-            let block = with_advice(&|| HugePages.alloc_zeroed(large));
+            let block = HugePages.alloc_zeroed(large);
+            assert_eq!(are_requested(block as usize + LARGE), is_supported);
             assert!((0..large.size()).all(|index| *block.add(index) == 0));
             HugePages.dealloc(block, large);
         }
