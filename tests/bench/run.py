@@ -142,7 +142,7 @@ def size(path):
     sizes = 0
     for folder, _, names in os.walk(path):
         for name in names:
-            # The search for names may go on after the command has returned, and then removes its file.
+            # The search for names may go on after the command, and then removes its file.
             with contextlib.suppress(FileNotFoundError):
                 sizes += os.path.getsize(os.path.join(folder, name))
     return sizes
