@@ -3,8 +3,8 @@
 //! pages. So huge pages are requested for large allocations, which the kernel may ignore.
 //!
 //! A virtual machine that returns free memory to its host gets a huge page back piece by piece, at
-//! 3 ms of CPU time instead of 0.2. Where that is seen, only some pages of the table of live blocks,
-//! which grows piece by piece, are huge, so that it is seen when they have become cheap.
+//! 3 ms of CPU time instead of 0.2. Where that is seen, only some pages of the table of live
+//! blocks, which grows piece by piece, are huge, so that it is seen when they have become cheap.
 
 use crate::sys;
 use std::alloc::{GlobalAlloc, Layout, System};
