@@ -31,7 +31,7 @@ fn recordings() -> Vec<(PathBuf, String)> {
         }
     }
     found.sort();
-    assert!(found.len() >= 11, "recordings are missing");
+    assert!(found.len() >= 12, "recordings are missing");
     found
 }
 
@@ -128,6 +128,26 @@ fn frozen_recordings_are_read_with_the_expected_counts() {
         let hides = recording.processes.iter().flat_map(|process| &process.missing).any(|one| *one == Missing::NoEnd);
         assert_eq!(hides, is_killed, "{}", folder.display());
     }
+}
+
+/// What `heaptape rss` said when it was recorded: 1.90 MiB, 5.95 KiB of it in live blocks, 204 KiB
+/// that never was a block, and 1.47 MiB of files.
+#[test]
+fn divided_memory_is_as_the_recorder_stored_it() {
+    let recording = open(&golden().join("v1/divided")).unwrap();
+    let tape = File::open(recording.processes[0].path.join(TAPE)).unwrap();
+    let (mut stream, mut bills) = (Stream::new(&tape).unwrap(), Vec::new());
+    loop {
+        match stream.step().unwrap() {
+            Step::End(_) => break,
+            Step::Record(_, Record::Division(division)) => bills.push(division.uses.bill),
+            _ => {}
+        }
+    }
+    let newest = bills.last().unwrap();
+    assert_eq!((newest.live, newest.slack, newest.held, newest.free_pages), (6_096, 32, 2_064, 0));
+    assert_eq!((newest.never_block, newest.files, newest.written), (208_896, 1_544_192, 49_152));
+    assert_eq!((newest.stacks, newest.heaptape, newest.sum()), (16_384, 212_992, 1_990_656));
 }
 
 /// What the program printed when it was recorded.

@@ -8,10 +8,11 @@ mod heaps;
 mod size_class;
 mod stored;
 
+pub use crate::tape::Bill;
 use crate::tape::{
     MAPPING_FILE, MAPPING_HEAPTAPE, MAPPING_HUGETLB, MAPPING_KERNEL, MAPPING_SHARED, MAPPING_STACK, PageKind, PageRun,
 };
-pub use bill::{Bill, LiveBlock, PART_NAMES, Ranges, short_name};
+pub use bill::{LiveBlock, PART_NAMES, Ranges, short_name};
 pub use blocks::{BlockSource, SortedBlocks};
 use blocks::{Used, Window};
 pub use covered::Covered;

@@ -116,8 +116,7 @@ const KINDS: [u8; 64] = {
     while number < 64 {
         let op = Op(number as u8);
         let is_event = op.is_event() && !op.is_added();
-        let is_half = op.0 == Op::RESIZE_BEGIN.0 || op.0 == Op::RESIZE_FAILED.0;
-        kinds[number] = if is_event || is_half || op.is_annotation() {
+        kinds[number] = if is_event || op.is_half_of_resize() || op.is_annotation() {
             EVENT
         } else if op.0 == Op::TIMESTAMP.0 || op.0 == Op::EXTENDED.0 {
             PREFIX

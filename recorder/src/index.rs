@@ -8,9 +8,7 @@
 //! the blocks that overflowed it, so no tombstones are needed. A snapshot (for a forked child)
 //! shares the segments; a change of a shared one copies it first.
 //!
-//! A bucket takes 26 bytes; a live block takes 45 bytes on average while the table grows. An
-//! insertion and a removal take 14 ns together with all the work that `live` does around them
-//! (10,000 live blocks; `examples/stages.rs`).
+//! A bucket takes 26 bytes; a live block takes 45 bytes on average while the table grows.
 
 #[allow(unsafe_code)]
 mod memory;

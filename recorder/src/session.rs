@@ -229,7 +229,7 @@ macro_rules! stats {
 
             /// Publishes the resident memory by use.
             pub fn set_divided(&self, division: &Division) {
-                let bill = division.lacks.0.is_empty().then(|| Bill::from(division));
+                let bill = division.lacks.0.is_empty().then_some(division.uses.bill);
                 *self.divided.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = bill;
             }
 

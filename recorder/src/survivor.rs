@@ -242,17 +242,21 @@ fn launch(plan: &Plan, replaced: Option<&mut Vec<Held>>) -> io::Result<(OwnedFd,
         Some(Message::Started) => Ok((channel, process)),
         Some(Message::StartFailed { errno: Some(errno), .. }) => Err(io::Error::from_raw_os_error(errno)),
         Some(Message::StartFailed { errno: None, error }) => Err(io::Error::other(error)),
-        _ if process.is_some_and(was_killed) => {
+        _ if process.is_some_and(is_killed_at_end) => {
             Err(io::Error::new(io::ErrorKind::Interrupted, "the recorder was killed while it started"))
         }
         _ => Err(io::Error::other("the recorder ended while it started")),
     }
 }
 
-/// Waits for the end of a survivor process. Returns whether it was killed.
-fn was_killed(process: u32) -> bool {
-    let Ok(process) = i32::try_from(process) else { return false };
-    matches!(waitpid(Pid::from_raw(process), None), Ok(WaitStatus::Signaled(_, Signal::SIGKILL, _)))
+/// Waits for the end of a survivor process.
+fn wait_for(process: u32) -> Option<WaitStatus> {
+    waitpid(Pid::from_raw(i32::try_from(process).ok()?), None).ok()
+}
+
+/// Waits for the end of a survivor process. Returns whether SIGKILL ended it.
+fn is_killed_at_end(process: u32) -> bool {
+    matches!(wait_for(process), Some(WaitStatus::Signaled(_, Signal::SIGKILL, _)))
 }
 
 impl Survivor {
@@ -270,7 +274,7 @@ impl Survivor {
     /// while it starts. Returns whether the recording goes on. One that crashed is not replaced:
     /// the next one would read the same and crash, too.
     fn replace(&mut self) -> bool {
-        if !self.process.take().is_some_and(was_killed) {
+        if !self.process.take().is_some_and(is_killed_at_end) {
             return false;
         }
         while self.replacements < MAX_REPLACEMENTS {
@@ -369,7 +373,7 @@ impl Drop for Survivor {
         if self.goes_on {
             while receive(&self.channel).is_some() {}
         } else {
-            self.process.take().map(was_killed);
+            self.process.take().and_then(wait_for);
         }
     }
 }

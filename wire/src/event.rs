@@ -202,6 +202,11 @@ impl Op {
     pub const fn is_resize(self) -> bool {
         self.is_in(0b11 << Op::RESIZE.0 | 0b1111 << Op::RESIZE_INSIDE.0 | 0b11 << Op::RESIZE_REPORTED.0)
     }
+    /// Returns whether the record is a half of a resize that is no event itself: its begin, or its
+    /// failure.
+    pub const fn is_half_of_resize(self) -> bool {
+        self.is_in(0b11 << Op::RESIZE_BEGIN.0)
+    }
     /// Returns whether the record is an annotation by the program, or a mapping: it has a
     /// timestamp, and is no event.
     #[inline(always)]

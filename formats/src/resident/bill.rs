@@ -1,6 +1,6 @@
 //! What resident memory is used for, and what it is computed from: live blocks and mappings.
 
-use crate::tape::Mapping;
+use crate::tape::{Bill, Mapping};
 
 /// A block that is live at the snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,35 +13,6 @@ pub struct LiveBlock {
     pub tick: u64,
     /// Number of its call site.
     pub site: u32,
-}
-
-/// The bytes of resident memory by use. Their sum is the resident memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bill {
-    /// Requested bytes of live blocks.
-    pub live: u64,
-    /// What the allocator reserves for them in addition, by its size classes.
-    pub slack: u64,
-    /// Other bytes of pages that live blocks are on.
-    pub held: u64,
-    /// Pages that once held blocks, and hold none now.
-    pub free_pages: u64,
-    /// Memory of the process that never was a block.
-    pub never_block: u64,
-    /// Anonymous memory of a process whose blocks are not known.
-    pub undivided: u64,
-    /// Resident pages of files, with those that are private and were written.
-    pub files: u64,
-    /// Private pages of files that the process has written, which are in `files`, too.
-    pub written: u64,
-    /// Pages that are shared with other processes and of no file on a disk.
-    pub shared: u64,
-    /// Pages of the stacks of threads.
-    pub stacks: u64,
-    /// The area, the library and the tables of heaptape.
-    pub heaptape: u64,
-    /// Pages that the snapshot does not list.
-    pub unlisted: u64,
 }
 
 /// Names of the uses of resident memory in JSON and metrics, in the order of [`Bill::parts`].
@@ -91,18 +62,8 @@ impl Bill {
     }
 
     /// Returns the sum of all bytes.
-    pub const fn sum(&self) -> u64 {
-        self.live
-            + self.slack
-            + self.held
-            + self.free_pages
-            + self.never_block
-            + self.undivided
-            + self.files
-            + self.shared
-            + self.stacks
-            + self.heaptape
-            + self.unlisted
+    pub fn sum(&self) -> u64 {
+        self.parts().iter().sum()
     }
 }
 

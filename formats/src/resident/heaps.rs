@@ -2,7 +2,8 @@
 //! arena grows by `brk`, and each further one consists of ranges that are aligned to 64 MiB
 //! (`HEAP_MAX_SIZE` in glibc's `malloc/arena.c`). Of other allocators each mapping is a heap.
 
-use super::bill::{Bill, LiveBlock, Ranges};
+use super::Bill;
+use super::bill::{LiveBlock, Ranges};
 use super::size_class::Allocator;
 use crate::tape::{MAPPING_ANONYMOUS, MAPPING_BRK};
 use rustc_hash::{FxHashMap, FxHashSet};

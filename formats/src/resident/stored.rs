@@ -77,40 +77,9 @@ fn heap_of(stored: &DividedHeap) -> Heap {
 impl Resident {
     /// Stores the division in a record, which has a few kilobytes.
     pub fn store_into(&self, record: &mut Division) {
-        let Bill {
-            live,
-            slack,
-            held,
-            free_pages,
-            never_block,
-            undivided,
-            files,
-            written,
-            shared,
-            stacks,
-            heaptape,
-            unlisted,
-        } = self.bill;
-        let (untouched, (swapped_live, swapped), zero, huge) = (self.untouched, self.swapped, self.zero, self.huge);
-        *record.uses = DividedUses {
-            live,
-            slack,
-            held,
-            free_pages,
-            never_block,
-            undivided,
-            files,
-            written,
-            shared,
-            stacks,
-            heaptape,
-            unlisted,
-            untouched,
-            swapped,
-            swapped_live,
-            zero,
-            huge,
-        };
+        let (swapped_live, swapped) = self.swapped;
+        let Resident { bill, untouched, zero, huge, .. } = *self;
+        *record.uses = DividedUses { bill, untouched, swapped, swapped_live, zero, huge };
         record.heaps = self.heaps.iter().take(MAX_HEAPS).map(stored_heap).collect();
         let mut is_stored = vec![false; self.sites.len()];
         mark(&self.sites, MAX_PINNING, |site| site.pinned, &mut is_stored);
@@ -135,27 +104,6 @@ impl Resident {
     }
 }
 
-impl From<&Division> for Bill {
-    fn from(record: &Division) -> Bill {
-        let DividedUses { live, slack, held, free_pages, never_block, undivided, .. } = *record.uses;
-        let DividedUses { files, written, shared, stacks, heaptape, unlisted, .. } = *record.uses;
-        Bill {
-            live,
-            slack,
-            held,
-            free_pages,
-            never_block,
-            undivided,
-            files,
-            written,
-            shared,
-            stacks,
-            heaptape,
-            unlisted,
-        }
-    }
-}
-
 impl From<&Division> for Resident {
     fn from(record: &Division) -> Resident {
         let mut sites = Vec::new();
@@ -171,7 +119,7 @@ impl From<&Division> for Resident {
             NeverBlock { start, end: at, bytes: range.bytes }
         });
         Resident {
-            bill: Bill::from(record),
+            bill: record.uses.bill,
             heaps: record.heaps.iter().map(heap_of).collect(),
             sites,
             untouched: record.uses.untouched,

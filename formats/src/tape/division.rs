@@ -65,11 +65,12 @@ tape_record! {
 }
 
 tape_record! {
-    /// The bytes of memory by use.
-    DividedUses {
+    /// The bytes of resident memory by use. Their sum, without `written`, is the resident memory.
+    #[derive(Copy)]
+    Bill {
         /// Requested bytes of live blocks.
         live: u64,
-        /// What the allocator reserves for them in addition.
+        /// What the allocator reserves for them in addition, by its size classes.
         slack: u64,
         /// Other bytes of pages that live blocks are on.
         held: u64,
@@ -79,7 +80,7 @@ tape_record! {
         never_block: u64,
         /// Bytes of private memory of a process whose blocks are not known.
         undivided: u64,
-        /// Bytes of pages of files.
+        /// Bytes of pages of files, with those that are private and were written.
         files: u64,
         /// Bytes of private pages of files that the process has written, which are in `files`, too.
         written: u64,
@@ -87,10 +88,18 @@ tape_record! {
         shared: u64,
         /// Bytes of the stacks of threads.
         stacks: u64,
-        /// Bytes of heaptape itself.
+        /// Bytes of the area, the library and the tables of heaptape.
         heaptape: u64,
         /// Bytes of pages that the snapshot does not list.
         unlisted: u64,
+    }
+}
+
+tape_record! {
+    /// The bytes of memory by use, and what is not resident or counts elsewhere.
+    DividedUses {
+        /// The resident memory.
+        bill: Bill,
         /// Live bytes on pages that are not in memory and not swapped out.
         untouched: u64,
         /// Bytes of pages that are swapped out.

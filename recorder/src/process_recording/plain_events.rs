@@ -5,28 +5,28 @@ use super::ProcessRecording;
 use crate::live::Call;
 use wire::{Op, Record};
 
-/// The operations of such calls, and of halves of resizes, one bit for each.
-const PLAIN: u64 = {
-    let (mut set, mut number) = (1 << Op::RESIZE_BEGIN.0 | 1 << Op::RESIZE_FAILED.0, 0);
+/// Sets of operations, one bit for each.
+struct Sets {
+    /// Such calls, and halves of resizes.
+    plain: u64,
+    /// Those that are events.
+    events: u64,
+    /// Those that allocate, and so always have a stack.
+    allocating: u64,
+}
+
+const SETS: Sets = {
+    let (mut sets, mut number) = (Sets { plain: 0, events: 0, allocating: 0 }, 0);
     while number < 64 {
         let op = Op(number);
-        let is_plain = op.is_event() && !op.is_added() && !op.is_reported() && op.allocator().is_none();
-        set |= (is_plain as u64) << number;
+        let is_own = !op.is_added() && !op.is_reported() && op.allocator().is_none();
+        let is_event = op.is_event() && is_own;
+        sets.plain |= ((is_event || op.is_half_of_resize()) as u64) << number;
+        sets.events |= (is_event as u64) << number;
+        sets.allocating |= ((is_event && (op.is_alloc() || op.is_resize())) as u64) << number;
         number += 1;
     }
-    set
-};
-/// The operations of those that are events.
-const EVENTS: u64 = PLAIN & !(1 << Op::RESIZE_BEGIN.0 | 1 << Op::RESIZE_FAILED.0);
-/// The operations of those that allocate, and so always have a stack.
-const ALLOCATING: u64 = {
-    let (mut set, mut number) = (0, 0);
-    while number < 64 {
-        let op = Op(number);
-        set |= ((op.is_alloc() || op.is_resize()) as u64) << number;
-        number += 1;
-    }
-    set & PLAIN
+    sets
 };
 
 /// The state of a thread while its usual records are read.
@@ -49,11 +49,11 @@ impl ProcessRecording {
     /// remaining records.
     #[inline]
     pub(super) fn read_plain<'a>(&mut self, records: &'a [Record], reader: &mut PlainReader) -> &'a [Record] {
-        let with_site = if self.session.options.free_stacks { PLAIN } else { ALLOCATING };
+        let with_site = if self.session.options.free_stacks { SETS.plain } else { SETS.allocating };
         let (PlainReader { thread, limit, mut timestamp, mut last_tick, .. }, mut count) = (*reader, 0);
         for record in records.iter().take(self.heap.space()) {
             let (op, bit) = (record.op(), 1 << (record.head & 63));
-            if bit & PLAIN == 0 {
+            if bit & SETS.plain == 0 {
                 break;
             }
             timestamp = timestamp.wrapping_add(record.delta());
@@ -63,7 +63,7 @@ impl ProcessRecording {
             let has_site = bit & with_site != 0;
             let site = if has_site { self.stacks.site(record.stack(), self.output.records()) } else { 0 };
             self.heap.push(Call { op, thread, site, address, size, weight: size, tick: last_tick });
-            reader.recorded += u64::from(bit & EVENTS != 0);
+            reader.recorded += u64::from(bit & SETS.events != 0);
             count += 1;
         }
         (reader.timestamp, reader.last_tick) = (timestamp, last_tick);

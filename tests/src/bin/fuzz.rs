@@ -452,7 +452,10 @@ fn division() -> tape::Division {
     tape::Division {
         allocator: tape::ALLOCATOR_GLIBC,
         blocks: 3,
-        uses: Box::new(tape::DividedUses { live: 100, held: 4000, ..Default::default() }),
+        uses: Box::new(tape::DividedUses {
+            bill: tape::Bill { live: 100, held: 4000, ..Default::default() },
+            ..Default::default()
+        }),
         heaps: vec![tape::DividedHeap { kind: tape::HEAP_MAIN, address: 16 << 12, live: 100, ..Default::default() }],
         sites: vec![tape::DividedSite { site: 1, pinned: 4000, blocks: 3, ..Default::default() }],
         never_blocks: vec![tape::DividedRange { gap: 20 << 12, length: 4096, bytes: 4096 }],
