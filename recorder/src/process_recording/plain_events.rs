@@ -7,11 +7,11 @@ use wire::{Op, Record};
 
 /// Sets of operations, one bit for each.
 struct Sets {
-    /// Such calls, and halves of resizes.
+    /// The calls, and the halves of resizes.
     plain: u64,
-    /// Those that are events.
+    /// The calls that are events themselves.
     events: u64,
-    /// Those that allocate, and so always have a stack.
+    /// The events that allocate, and so always have a stack.
     allocating: u64,
 }
 
