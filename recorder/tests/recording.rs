@@ -247,6 +247,23 @@ fn threads_that_hand_blocks_over_make_a_legal_trace() {
     assert_eq!(back.threads.iter().map(|thread| thread.number).collect::<std::collections::HashSet<_>>().len(), 5);
 }
 
+/// Timestamps come from the traced process, which can be wrong or hostile.
+#[test]
+fn a_timestamp_from_the_future_is_not_believed() {
+    let mut recorder = TestRecorder::new(Options::default());
+    let process = Process::attach(&recorder.socket(), hello());
+    let mut thread = Thread::claim(&process);
+    thread.event(Op::MALLOC, 0, 16, 1);
+    thread.put(Record::timestamp(process.now() + (1 << 50)));
+    for address in 2..=100u64 {
+        thread.event(Op::MALLOC, 0, address * 16, 1);
+    }
+    let (_, processes) = recorder.finish();
+    let ticks: Vec<u64> = processes[0].events.iter().map(|event| event.tick).collect();
+    assert_eq!(ticks.len(), 100);
+    assert!(ticks[99] - ticks[0] < 1 << 49, "{ticks:?}");
+}
+
 #[test]
 fn dropped_events_are_counted_and_reported() {
     let mut recorder = TestRecorder::new(Options { ring_bytes: 4096, overflow: Overflow::Drop, ..Options::default() });

@@ -98,7 +98,7 @@ tape_record! {
 tape_record! {
     /// The bytes of memory by use, and what is not resident or counts elsewhere.
     DividedUses {
-        /// The resident memory.
+        /// The resident memory by use.
         bill: Bill,
         /// Live bytes on pages that are not in memory and not swapped out.
         untouched: u64,
