@@ -191,11 +191,11 @@ impl Listener {
     /// The error of the socket, of its permissions, or of the rename.
     pub fn open_unlisted(path: &Path) -> io::Result<Listener> {
         let first = path.with_file_name(INITIAL_NAME);
+        let _ = std::fs::remove_file(&first); // Of a recorder that was killed before the rename.
         let mut listener = Listener::open(&first)?;
         std::fs::set_permissions(&first, Permissions::from_mode(0o666))?;
         std::fs::rename(&first, path)?;
-        let folder = path.parent().unwrap_or(Path::new("/"));
-        std::fs::set_permissions(folder, Permissions::from_mode(TRAVERSABLE))?;
+        std::fs::set_permissions(path.parent().unwrap_or(Path::new("/")), Permissions::from_mode(TRAVERSABLE))?;
         listener.listeners.iter_mut().for_each(|listener| listener.path = Some(path.to_owned()));
         Ok(listener)
     }

@@ -28,8 +28,9 @@ use std::time::Duration;
 pub struct SocketDir {
     folder: PathBuf,
     socket: PathBuf,
-    /// The folder, locked: services that clean up temporary files leave a locked folder alone. They
-    /// would recognize a socket in use only by its name.
+    /// The folder, locked: services that clean up temporary files leave a locked folder alone, which
+    /// would recognize a socket in use only by its name. So do other recorders while the next
+    /// survivor process does not listen yet. The survivor process has the lock, too.
     _lock: Option<File>,
 }
 
@@ -117,9 +118,9 @@ fn is_traversable(directory: &Path) -> bool {
     directory.ancestors().all(|folder| folder.metadata().is_ok_and(|folder| folder.mode() & 0o001 != 0))
 }
 
-/// Removes the socket folders of killed recorders: folders of this user with such a name whose
-/// socket accepts no connections. A folder without a socket belongs to a recorder that is just
-/// starting, unless it is old.
+/// Removes the socket folders of killed recorders: folders of this user with such a name that
+/// nobody has locked and whose socket accepts no connections. A folder without a socket belongs to
+/// a recorder that is just starting, unless it is old.
 fn remove_stale(directory: &Path) {
     const STARTING: Duration = Duration::from_secs(60);
     let own = nix::unistd::geteuid().as_raw();
@@ -131,6 +132,7 @@ fn remove_stale(directory: &Path) {
         if !is_ours || meta.uid() != own || !matches!(meta.mode() & 0o777, attach::TRAVERSABLE | 0o700) {
             continue;
         }
+        let Some(_unused) = File::open(entry.path()).ok().filter(|folder| folder.try_lock().is_ok()) else { continue };
         let mut content = std::fs::read_dir(entry.path()).into_iter().flatten().flatten().map(|file| file.path());
         let age = meta.modified().ok().and_then(|time| time.elapsed().ok()).unwrap_or_default();
         match content.next() {
@@ -152,5 +154,27 @@ fn remove_stale(directory: &Path) {
 impl Drop for SocketDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    /// The socket of a killed survivor process accepts no connections until the next one listens.
+    #[test]
+    fn only_a_folder_that_nobody_uses_is_stale() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = directory.path().join("heaptape-0123abcd");
+        DirBuilder::new().mode(0o700).create(&folder).unwrap();
+        drop(UnixListener::bind(folder.join("name")).unwrap());
+        let lock = File::open(&folder).unwrap();
+        lock.lock_shared().unwrap();
+        remove_stale(directory.path());
+        assert!(folder.join("name").exists());
+        drop(lock);
+        remove_stale(directory.path());
+        assert!(!folder.exists());
     }
 }

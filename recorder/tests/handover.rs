@@ -5,14 +5,17 @@ mod common;
 
 use common::back;
 use common::fake::{Process, Thread, connect, hello, mapped};
+use heaptape_recorder::attach::INITIAL_NAME;
 use heaptape_recorder::handover::{About, CommandLink, Handover, Held};
 use heaptape_recorder::options::Options;
 use heaptape_recorder::recorder::{KILLED, Recorder};
 use heaptape_recorder::sys;
+use heaptape_formats::recording::{RECORDING, Recording};
 use heaptape_wire::Op;
 use heaptape_wire::hello::REPLY_BYTES;
 use nix::sys::socket;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
 use std::time::{Duration, Instant};
@@ -31,6 +34,12 @@ fn receive(channel: &OwnedFd) -> Held {
     Held { about, area, process }
 }
 
+/// Returns the command's end of a channel, and the recorder's.
+fn channel() -> (OwnedFd, OwnedFd) {
+    let flags = socket::SockFlag::SOCK_CLOEXEC;
+    socket::socketpair(socket::AddressFamily::Unix, socket::SockType::SeqPacket, None, flags).expect("a pair")
+}
+
 fn serve_until(recorder: &mut Recorder, mut is_done: impl FnMut(&Recorder) -> bool) {
     let start = Instant::now();
     while !is_done(recorder) {
@@ -44,13 +53,7 @@ fn process_whose_recorder_is_killed_during_the_attach_is_recorded_or_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let (dir, path) = (folder.path().join("recording"), folder.path().join("socket"));
     std::fs::create_dir(&dir).expect("a folder");
-    let (ours, theirs) = socket::socketpair(
-        socket::AddressFamily::Unix,
-        socket::SockType::SeqPacket,
-        None,
-        socket::SockFlag::SOCK_CLOEXEC,
-    )
-    .expect("a pair");
+    let (ours, theirs) = channel();
     let mut killed = Recorder::start(&dir, &path, Options::default(), vec!["fake".into()]).expect("a recorder");
     killed.connect_command(CommandLink { channel: theirs, send });
     let mut attach = || {
@@ -83,4 +86,52 @@ fn process_whose_recorder_is_killed_during_the_attach_is_recorded_or_named() {
     assert_eq!(back::read(&dir.join(&last.folder)).totals().allocs, 1);
     let named: Vec<&str> = outcome.recording.not_traced.iter().map(|process| &*process.why).collect();
     assert_eq!(named, [KILLED]);
+}
+
+/// Each recorder is killed before it writes `recording.json` in its turn. The next one lists the
+/// part of the one before, and not only its own.
+#[test]
+fn parts_of_recorders_that_are_killed_at_once_are_listed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (dir, path) = (folder.path().join("recording"), folder.path().join("listens"));
+    std::fs::create_dir(&dir).expect("a folder");
+    let (ours, theirs) = channel();
+    let mut first = Recorder::start(&dir, &path, Options::default(), vec!["fake".into()]).expect("a recorder");
+    first.connect_command(CommandLink { channel: theirs, send });
+    let client = connect(&path);
+    socket::send(client.as_raw_fd(), &hello().encode(), socket::MsgFlags::empty()).expect("sends");
+    serve_until(&mut first, |_| sys::is_readable(sys::fd(&client)));
+    let (_, area) = sys::receive_with(sys::fd(&client), &mut [0; REPLY_BYTES]).expect("a reply");
+    let process = Process { mapping: mapped(&area.expect("an area")) };
+    std::mem::forget(first);
+    process.mapping.header().attached.store(1, Release);
+    let mut held = receive(&ours);
+    let mut parts = vec![held.about.info.folder.clone()];
+    for _ in 0..3 {
+        let (ours, theirs) = channel();
+        let mut next = Recorder::resume(&dir, &path, Options::default()).expect("resumes");
+        next.connect_command(CommandLink { channel: theirs, send });
+        next.take_over(held);
+        std::mem::forget(next);
+        held = receive(&ours);
+        let listed: Recording =
+            serde_json::from_slice(&std::fs::read(dir.join(RECORDING)).expect("recording.json")).expect("JSON");
+        let listed: Vec<String> = listed.processes.into_iter().map(|info| info.folder).collect();
+        assert_eq!(listed, parts);
+        parts.push(held.about.info.folder.clone());
+    }
+    assert_eq!(parts.len(), 4);
+}
+
+/// The socket of a recorder that was killed before others could find it keeps no other from
+/// listening.
+#[test]
+fn recorder_starts_beside_the_socket_of_a_killed_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (dir, path) = (folder.path().join("recording"), folder.path().join("listens"));
+    std::fs::create_dir(&dir).expect("a folder");
+    drop(UnixListener::bind(folder.path().join(INITIAL_NAME)).expect("a socket"));
+    let recorder = Recorder::start(&dir, &path, Options::default(), vec!["fake".into()]).expect("a recorder");
+    assert!(path.exists() && !folder.path().join(INITIAL_NAME).exists());
+    drop(recorder);
 }

@@ -122,6 +122,10 @@ impl Recorder {
         release::resume(&mapping, &journal::positions(&self.dir.join(&info.folder)));
         if !self.recording.processes.iter().any(|process_info| process_info.folder == info.folder) {
             self.recording.processes.push(info.clone());
+            // Before the command holds the next part instead of this one.
+            if let Err(error) = self.write_recording() {
+                self.errors.push(format!("{}: {error}", self.dir.join(RECORDING).display()));
+            }
         }
         self.first_pid.get_or_insert(pid);
         let began_unix_ns = if info.began_unix_ns == 0 { info.started_unix_ns } else { info.began_unix_ns };
