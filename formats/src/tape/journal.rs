@@ -11,6 +11,7 @@
 //! chunks to what it reads ([`Splice`]). A tape with its [`super::End`] needs no journal.
 
 use super::field::{Field, Text};
+use super::frame::{FILE_HEADER_LEN, FRAME_HEADER_LEN};
 use super::stream::{Source, Stream};
 use super::{
     Account, Accounts, COLUMN_ENTRIES, COLUMN_PREVIOUS, COLUMN_SITES, COLUMN_TICKS, COLUMN_UNMATCHED, COLUMN_WEIGHTS,
@@ -199,7 +200,7 @@ fn frames(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let length = bytes.get(8..12)?.first_chunk::<4>()?;
         let (frame, rest) =
-            bytes.split_at_checked(super::frame::FRAME_HEADER_LEN + u32::from_le_bytes(*length) as usize)?;
+            bytes.split_at_checked(FRAME_HEADER_LEN + u32::from_le_bytes(*length) as usize)?;
         bytes = rest;
         Some(frame)
     })
@@ -295,7 +296,8 @@ pub struct Missing {
 
 impl Missing {
     /// Compares the open chunks of a process with its tape, if it has one. Returns `None` if the
-    /// tape lacks nothing.
+    /// tape lacks nothing. A file that is shorter than a tape's header is of a recorder that was
+    /// killed before it wrote one.
     ///
     /// # Errors
     /// Returns an error if the tape cannot be read or is not a tape.
@@ -305,7 +307,8 @@ impl Missing {
         }
         let mut missing = Missing::default();
         let (mut last, mut known) = (0, HashSet::new());
-        match tape {
+        let is_short = |tape: &&File| tape.length().is_ok_and(|length| length < FILE_HEADER_LEN as u64);
+        match tape.filter(|tape| !is_short(tape)) {
             None => Writer::file_header(&mut missing.tape),
             Some(tape) => {
                 let mut stream = Stream::new(tape)?;
@@ -450,6 +453,23 @@ mod tests {
         assert!(Missing::of(Some(&tape(temporary.path(), &clock)), &open).unwrap().is_some());
         assert!(Missing::of(None, &open).unwrap().unwrap().tape.starts_with(&crate::tape::FILE_MAGIC));
         assert_eq!(Missing::of(None, &[]).unwrap(), None);
+    }
+
+    /// The recorder was killed when it had created the tape, or written a part of its header.
+    #[test]
+    fn a_tape_without_its_header_is_replaced() {
+        let temporary = tempfile::tempdir().unwrap();
+        let mut bytes = Vec::new();
+        add(1, 0, true, (0, b"abc"), &[loss(3)], &mut bytes);
+        std::fs::write(path(temporary.path(), 0), &bytes).unwrap();
+        let open = open_chunks(temporary.path());
+        let none = Missing::of(None, &open).unwrap();
+        let whole = tape(temporary.path(), &[]);
+        for length in (0..FILE_HEADER_LEN as u64).rev() {
+            let file = File::options().write(true).open(temporary.path().join(TAPE)).unwrap();
+            file.set_len(length).unwrap();
+            assert_eq!(Missing::of(Some(&whole), &open).unwrap(), none, "{length} bytes");
+        }
     }
 
     #[test]
