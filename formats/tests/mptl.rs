@@ -1,7 +1,7 @@
 //! MPTL: files of the real library come back byte for byte, and their numbering is reproduced;
 //! hostile bytes end in an ending or an error, and what is read keeps what `Profile` promises.
 
-use heaptape_formats::mptl::{self, Bins, Builder, Profile};
+use heaptape_formats::mptl::{self, Bins, Builder, Profile, Sums};
 use heaptape_formats::{Abi, Ending};
 use proptest::prelude::*;
 use std::fs;
@@ -128,6 +128,38 @@ fn the_worked_example_is_built_from_its_events() {
         let mut out = Vec::new();
         Profile { abi, ..builder.build() }.write(&mut out);
         assert!(out == sample(name), "{name}");
+    }
+}
+
+/// With equal addresses, sites that allocated nothing, and parents that do not exist.
+#[test]
+fn sites_from_elsewhere_are_written_as_the_builder_writes_them() {
+    let mut state = 7u64;
+    let mut roll = |sides: u64| {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        (state >> 33) % sides
+    };
+    for count in [0, 1, 2, 300] {
+        let mut builder = Builder::new(mptl::layout::BOUNDS, Bins::new(4));
+        let (mut sites, mut all) = (Vec::new(), Vec::new());
+        for number in 1..=count {
+            let (parent, address) = (roll(number + 2), 0x1000 + roll(100));
+            assert_eq!(builder.site(parent, address, None), number);
+            let sums = (roll(3) > 0).then(|| {
+                let counts = [0; 4].map(|_| roll(1 << 40));
+                (Sums { counts, totals: counts.map(|count| count * 9) }, Sums { counts: [number; 4], totals: [1; 4] })
+            });
+            if let Some((allocated, freed)) = sums {
+                builder.sums(number, allocated, freed);
+            }
+            sites.push((parent, address));
+            all.push(sums);
+        }
+        let (mut built, mut written) = (Vec::new(), Vec::new());
+        builder.build().write(&mut built);
+        let profile = Profile { bins: Bins::new(4), ..Profile::default() };
+        profile.write_with_sites(sites.len(), |number| sites[number - 1], |number| all[number - 1], &mut written);
+        assert!(built == written, "{count} sites");
     }
 }
 

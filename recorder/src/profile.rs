@@ -7,7 +7,7 @@
 //! number. An event touches one cache line of its site, as long as the sizes of the site are of one
 //! class.
 
-use formats::mptl::{self, Bins, Builder};
+use formats::mptl::{self, Bins};
 use formats::tape::{Site, SiteSums, Totals};
 
 /// Upper bounds of the first three size classes, inclusive: mpatrol's defaults.
@@ -361,18 +361,18 @@ impl Profile {
     /// Returns the profile as a file. The sites are those of the tape, their names empty: readers
     /// find the names.
     pub fn to_mptl(&self, sites: &[Site]) -> Vec<u8> {
-        let mut builder = Builder::new(BOUNDS, self.bins.clone());
-        for site in sites {
-            let number = builder.site(site.parent.into(), site.address, None);
-            if let Some(classes) = self.classes(number as u32) {
-                let of = |value: fn(&Sums) -> u64| [0, 1, 2, 3].map(|class: usize| value(&classes[class]));
+        let profile = mptl::Profile { bounds: BOUNDS, bins: self.bins.clone(), ..mptl::Profile::default() };
+        let site = |number: usize| sites.get(number - 1).map_or((0, 0), |site| (site.parent.into(), site.address));
+        let sums = |number: usize| {
+            self.classes(number as u32).map(|classes| {
+                let of = |value: fn(&Sums) -> u64| classes.each_ref().map(value);
                 let allocated = mptl::Sums { counts: of(|sums| sums.allocs), totals: of(|sums| sums.bytes) };
                 let freed = mptl::Sums { counts: of(|sums| sums.frees), totals: of(|sums| sums.freed_bytes) };
-                builder.sums(number, allocated, freed);
-            }
-        }
+                (allocated, freed)
+            })
+        };
         let mut out = Vec::new();
-        builder.build().write(&mut out);
+        profile.write_with_sites(sites.len(), site, sums, &mut out);
         out
     }
 }
