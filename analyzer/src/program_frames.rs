@@ -192,11 +192,17 @@ impl Roles {
         Roles { wrappers: wrappers.iter().map(|name| Pattern::whole(name)).collect() }
     }
 
+    /// Returns whether all functions of a frame's module only pass requests for memory on.
+    pub(crate) fn is_wrapper_module(&self, frame: &Frame) -> bool {
+        let module = frame.module_name();
+        MODULES.iter().any(|name| module.starts_with(name))
+            || self.wrappers.iter().any(|pattern| pattern.matches(module))
+    }
+
     /// Returns the role of a frame.
     pub fn of(&self, frame: &Frame) -> Role {
         let module = frame.module_name();
-        let matches = |name: &str| self.wrappers.iter().any(|pattern| pattern.matches(name));
-        if MODULES.iter().any(|name| module.starts_with(name)) || matches(module) {
+        if self.is_wrapper_module(frame) {
             return Role::Wrapper;
         }
         let by_name = self.by_name(frame.function.as_deref());

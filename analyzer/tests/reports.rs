@@ -7,6 +7,7 @@ use heaptape_analyzer::event::{Bound, Range};
 use heaptape_analyzer::report::{
     self, Outcome, Query, leaks, lifetimes, peak, sites, sizes, summary, temporary, threads, timeline, verify,
 };
+use heaptape_analyzer::symbols::{Detail, Symbolizer};
 use heaptape_analyzer::text::Style;
 use heaptape_analyzer::unpack;
 use heaptape_formats::mptl::Profile;
@@ -234,7 +235,12 @@ fn profiles_keep_their_numbers_when_they_get_names() {
     let (_dir, path) = recording();
     let profile = path.join("4711.made/profile.mptl");
     let before = Profile::read(&std::fs::read(&profile).unwrap()).unwrap().0;
-    report::name_profile(&heaptape_analyzer::open(&path).unwrap(), report::PLAIN_LIMIT).unwrap();
+    report::name_profile(
+        &heaptape_analyzer::open(&path).unwrap(),
+        report::PLAIN_LIMIT,
+        &mut Symbolizer::new(Detail::Quick),
+    )
+    .unwrap();
     let after = Profile::read(&std::fs::read(&profile).unwrap()).unwrap().0;
     assert_eq!((&before.data, &before.bins), (&after.data, &after.bins));
     assert_eq!(before.sites, after.sites);
@@ -246,7 +252,7 @@ fn a_large_profile_is_packed_and_read_as_before() {
     let (_dir, path) = made::recording(&steps(), &options);
     let folder = path.join("4711.made");
     let before = Profile::read(&std::fs::read(folder.join("profile.mptl")).unwrap()).unwrap().0;
-    report::name_profile(&heaptape_analyzer::open(&path).unwrap(), 0).unwrap();
+    report::name_profile(&heaptape_analyzer::open(&path).unwrap(), 0, &mut Symbolizer::new(Detail::Quick)).unwrap();
     assert!(!folder.join("profile.mptl").exists());
     let packed = unpack::open(&folder.join("profile.mptl.zst")).unwrap();
     assert_eq!(Profile::read(&packed.bytes).unwrap().0, before);

@@ -167,6 +167,25 @@ fn c_programs_at_fixed_and_random_addresses() {
     }
 }
 
+/// The summary after a recording reads no debug information of libc, whose frames are not blamed.
+#[test]
+fn quick_names_have_no_lines_of_libraries_that_only_pass_requests_on() {
+    let (_dir, dir) = source("made.c", C);
+    if !compile("gcc", &["-O1", "-g", "-o", "made", "made.c"], &dir) {
+        return;
+    }
+    let calls = run(&dir.join("made"));
+    std::fs::copy(dir.join("made"), dir.join("libc.so.6")).unwrap();
+    for (name, has_lines) in [("made", true), ("libc.so.6", false)] {
+        let stacks = stacks(&dir.join(name), &calls[1], &[], 0);
+        let quick = Symbolizer::new(Detail::Quick).frames(&stacks, &stacks.site(1));
+        let full = Symbolizer::new(Detail::Full).frames(&stacks, &stacks.site(1));
+        assert_eq!((full.len(), full[0].line), (2, Some(calls[1].line)));
+        assert_eq!(quick.last().unwrap().function, full.last().unwrap().function);
+        assert_eq!((quick.len() == 2, quick[0].line.is_some()), (has_lines, has_lines), "{name}");
+    }
+}
+
 #[test]
 fn stripped_programs_and_separate_debug_files() {
     let (_dir, dir) = source("made.c", C);

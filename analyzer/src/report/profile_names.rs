@@ -5,7 +5,7 @@
 use super::Error;
 use crate::load::{self, Process, Recording};
 use crate::stacks::Site;
-use crate::symbols::{Detail, Symbolizer, demangle};
+use crate::symbols::{Symbolizer, demangle};
 use heaptape_formats::mptl::{self, Builder, FunctionNames, Profile, Symbol};
 use heaptape_formats::recording::PROFILE;
 use heaptape_formats::replace::{Durability, Writers, replace_file};
@@ -25,15 +25,14 @@ pub const PLAIN_LIMIT: u64 = 16 << 20;
 ///
 /// # Errors
 /// Returns an error when a profile cannot be written.
-pub fn name_profile(recording: &Recording, plain: u64) -> Result<(), Error> {
-    let mut symbols = Symbolizer::new(Detail::Quick);
+pub fn name_profile(recording: &Recording, plain: u64, symbols: &mut Symbolizer) -> Result<(), Error> {
     for process in &recording.processes {
         let path = process.path.join(PROFILE);
         let Ok(file) = File::open(&path) else { continue };
         let is_large = file.metadata().is_ok_and(|about| about.len() > plain);
         let codec = load::trace_file(&process.path).filter(|_| is_large).map_or(Codec::Plain, |(_, codec)| codec);
         let mut known =
-            FunctionLookup { process, symbols: &mut symbols, names: FxHashMap::default(), last: Default::default() };
+            FunctionLookup { process, symbols: &mut *symbols, names: FxHashMap::default(), last: Default::default() };
         let mut input = BufReader::with_capacity(BUFFER_BYTES, file);
         let written = match codec {
             Codec::Zstd | Codec::Columns => replace(&path, Codec::Zstd.suffix(), |out| {

@@ -487,8 +487,13 @@ pub fn report(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcom
 ///
 /// # Errors
 /// Returns an error when `out` fails.
-pub fn after_record(recording: &[Recording; 1], out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    let summary = summarize(recording, Symbolizer::new(Detail::Quick), &Progress::new("reading events"));
+pub fn after_record(
+    recording: &[Recording; 1],
+    symbols: Symbolizer,
+    out: &mut dyn Write,
+    style: Style,
+) -> Result<Outcome, Error> {
+    let summary = summarize(recording, symbols, &Progress::new("reading events"));
     print(&summary, recording, &Query::default(), &mut Screen::new(out, style))?;
     Ok(summary.outcome())
 }

@@ -165,23 +165,42 @@ impl Elf {
 
     /// Returns the link-time address of a function by its symbol.
     pub(super) fn symbol_address(&self, symbol: &[u8]) -> Option<u64> {
-        let tables = [self.functions(true), self.functions(false)];
-        tables.iter().find_map(|table| table.iter().find(|(_, name)| *name == symbol).map(|(address, _)| address))
+        let (endian, sections) = self.sections()?;
+        let address = |kind| {
+            let (symbols, strings) = self.symbols(endian, &sections, kind)?;
+            let is_named = |row: &&Sym64<Endianness>| {
+                let name = strings.get(row.st_name(endian) as usize..);
+                name.and_then(|name| name.strip_prefix(symbol)).is_some_and(|rest| rest.first() == Some(&0))
+            };
+            let mut functions = symbols.iter().filter(|row| function(endian, row).is_some());
+            functions.find(is_named).map(|row| row.st_value(endian))
+        };
+        address(elf::SHT_DYNSYM).or_else(|| address(elf::SHT_SYMTAB))
     }
 
-    fn read_functions(&self, kind: elf::SectionType) -> Option<Functions> {
-        let (endian, sections) = self.sections()?;
+    /// Returns a symbol table and its names.
+    fn symbols<'a>(
+        &'a self,
+        endian: Endianness,
+        sections: &object::read::elf::SectionTable<'a, Header, &'a ReadCache<File>>,
+        kind: elf::SectionType,
+    ) -> Option<(&'a [Sym64<Endianness>], &'a [u8])> {
         let section = sections.iter().find(|section| section.sh_type(endian) == kind)?;
         let strings = sections.section(section.link(endian)).ok()?;
         if section.sh_size(endian) > MOST_SYMBOL_BYTES || strings.sh_size(endian) > MOST_SYMBOL_BYTES {
             return None;
         }
-        let symbols: &[Sym64<Endianness>] = section.data_as_array(endian, &self.cache).ok()?;
-        let names = strings.data(endian, &self.cache).ok()?.to_vec();
+        Some((section.data_as_array(endian, &self.cache).ok()?, strings.data(endian, &self.cache).ok()?))
+    }
+
+    fn read_functions(&self, kind: elf::SectionType) -> Option<Functions> {
+        let (endian, sections) = self.sections()?;
+        let (symbols, names) = self.symbols(endian, &sections, kind)?;
+        let names = names.to_vec();
         let mut rows: Vec<(Function, u8)> = symbols.iter().filter_map(|symbol| function(endian, symbol)).collect();
         // Of several names of one address: global before weak before local, then the one without
         // leading underscores.
-        rows.sort_by(|(a, rank), (b, other)| {
+        rows.sort_unstable_by(|(a, rank), (b, other)| {
             let plain = |row: &Function| names.get(row.name as usize).is_some_and(|&byte| byte == b'_');
             (a.start, rank, plain(a), a.name).cmp(&(b.start, other, plain(b), b.name))
         });

@@ -67,7 +67,7 @@ pub fn save(processes: &[(&[SymbolQuery], &[PathBuf])], emit: &mut dyn FnMut(usi
                     module.read_lines();
                 }
                 let some = query.addresses.chunks(ADDRESSES).map(|addresses| module.table(addresses));
-                let all = module.all_functions().into_iter().filter(|_| query.addresses.is_empty());
+                let all = if query.addresses.is_empty() { module.all_functions() } else { Vec::new() };
                 for table in some.chain(all) {
                     if let Ok(symbols) = table.pack(module.of.clone()) {
                         writer.record(&Record::Symbols(symbols), &mut bytes);
