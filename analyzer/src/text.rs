@@ -13,6 +13,9 @@ pub struct Style {
     pub block_elements: bool,
     /// Width of a line in columns.
     pub width: usize,
+    /// Whether longer lines are wrapped between words, as on a terminal. Otherwise they stay whole,
+    /// for programs that read them.
+    pub wraps: bool,
 }
 
 /// Width of output that does not go to a terminal.
@@ -24,7 +27,7 @@ const MAX_WIDTH: usize = 400;
 
 impl Style {
     /// The style without color, with a fixed width.
-    pub const PLAIN: Style = Style { color: false, block_elements: false, width: DEFAULT_WIDTH };
+    pub const PLAIN: Style = Style { color: false, block_elements: false, width: DEFAULT_WIDTH, wraps: false };
 
     /// Returns the style for standard output. It has color on terminals only, and not if `NO_COLOR`
     /// is set.
@@ -47,7 +50,8 @@ impl Style {
             .iter()
             .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
         let is_utf8 = locale.is_some_and(|locale| locale.to_ascii_lowercase().replace('-', "").ends_with("utf8"));
-        Style { color: is_terminal && !forbidden && !dumb, block_elements: is_terminal && !dumb && is_utf8, width }
+        let (color, block_elements) = (is_terminal && !forbidden && !dumb, is_terminal && !dumb && is_utf8);
+        Style { color, block_elements, width, wraps: is_terminal }
     }
 }
 
@@ -56,6 +60,51 @@ impl Style {
 fn width_of(columns: Option<&str>, terminal: Option<usize>) -> usize {
     let columns = columns.and_then(|columns| columns.parse().ok()).filter(|&columns: &usize| columns > 0);
     columns.or(terminal).map_or(DEFAULT_WIDTH, |width| width.clamp(MIN_WIDTH, MAX_WIDTH))
+}
+
+/// Most columns before the text of a line that starts with a label.
+const MAX_LABEL: usize = 24;
+
+/// Returns the offsets of the blanks at which a line is wrapped so that it fits into `width`
+/// columns, and the indentation of the further lines. They begin below the text of the first line,
+/// also if that has a label before its text. A longer word stays whole.
+pub fn wrap(line: &str, width: usize) -> (Vec<usize>, usize) {
+    if line.len() <= width || line.chars().count() <= width {
+        return (Vec::new(), 0);
+    }
+    let leading = line.len() - line.trim_start_matches(' ').len();
+    let label_end = line[leading..].find("  ").map(|at| leading + at);
+    let text = label_end.map(|at| line.len() - line[at..].trim_start_matches(' ').len());
+    let labeled = text.map(|text| (text, line[..text].chars().count())).filter(|(_, columns)| *columns <= MAX_LABEL);
+    let (start, indent) = labeled.unwrap_or((leading, leading + 2));
+    let (mut breaks, mut column, mut last_blank) = (Vec::new(), line[..start].chars().count(), None);
+    for (offset, c) in line[start..].char_indices() {
+        if c == ' ' {
+            last_blank = Some((start + offset, column));
+        }
+        column += 1;
+        if column > width
+            && let Some((blank, at)) = last_blank.take()
+        {
+            breaks.push(blank);
+            column = indent + column - at - 1;
+        }
+    }
+    (breaks, indent)
+}
+
+/// Returns a line wrapped to `width` columns: see [`wrap`].
+pub fn wrapped(line: &str, width: usize) -> String {
+    let (breaks, indent) = wrap(line, width);
+    let mut out = String::with_capacity(line.len() + breaks.len() * indent);
+    let mut from = 0;
+    for at in breaks {
+        out += &line[from..at];
+        out.push('\n');
+        out.extend(std::iter::repeat_n(' ', indent));
+        from = at + 1;
+    }
+    out + &line[from..]
 }
 
 /// Returns whether a character may control a terminal: C0, DEL, C1, and the Unicode characters that
@@ -200,10 +249,7 @@ impl<'a> Screen<'a> {
     /// # Errors
     /// Returns an error if writing fails.
     pub fn line(&mut self, text: &str) -> io::Result<()> {
-        for line in text.split('\n') {
-            writeln!(self.out, "{}", clean(line.trim_end()))?;
-        }
-        Ok(())
+        text.split('\n').try_for_each(|line| self.spans(&[(Color::Plain, line.trim_end())]))
     }
 
     /// Prints a heading, in bold if the style has color.
@@ -227,10 +273,27 @@ impl<'a> Screen<'a> {
     /// # Errors
     /// Returns an error if writing fails.
     pub fn spans(&mut self, spans: &[(Color, &str)]) -> io::Result<()> {
-        for (color, text) in spans {
+        let spans = spans.iter().map(|(color, text)| (*color, clean(text)));
+        let spans: Vec<(Color, Cow<'_, str>)> = spans.collect();
+        let (mut breaks, mut indent) = (Vec::new(), 0);
+        if self.style.wraps {
+            let line: String = spans.iter().map(|(_, text)| &**text).collect();
+            (breaks, indent) = wrap(&line, self.style.width);
+        }
+        let (mut breaks, mut start) = (breaks.into_iter().peekable(), 0);
+        for (color, text) in &spans {
+            let (mut out, mut from) = (String::with_capacity(text.len()), 0);
+            while let Some(at) = breaks.next_if(|at| *at < start + text.len()) {
+                out += &text[from..at - start];
+                out.push('\n');
+                out.extend(std::iter::repeat_n(' ', indent));
+                from = at - start + 1;
+            }
+            out += &text[from..];
+            start += text.len();
             match self.style.color && *color != Color::Plain {
-                true => write!(self.out, "\x1b[{}m{}\x1b[0m", color.code(), clean(text))?,
-                false => write!(self.out, "{}", clean(text))?,
+                true => write!(self.out, "\x1b[{}m{out}\x1b[0m", color.code())?,
+                false => write!(self.out, "{out}")?,
             }
         }
         writeln!(self.out)
@@ -244,23 +307,59 @@ impl<'a> Screen<'a> {
         writeln!(self.out)
     }
 
+    /// Returns the columns that are left for the last column of a table, and whether its columns
+    /// are one blank apart, since it would not fit with two.
+    fn last_width(&self, header: &[&str], rows: &[Vec<String>]) -> (usize, bool) {
+        const MIN_TEXT: usize = 20;
+        const MIN_NARROW_TEXT: usize = 12;
+        let width = |column: usize| {
+            let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+            cells.chain(header.get(column).map(|cell| cell.chars().count())).max().unwrap_or(0)
+        };
+        let numbers = header.len().saturating_sub(1);
+        let used: usize = (0..numbers).map(width).sum();
+        let left = |blanks: usize| self.style.width.saturating_sub(used + blanks * (numbers + 1));
+        let is_narrow = left(2) < width(numbers).min(MIN_TEXT);
+        if is_narrow {
+            (left(1).max(MIN_NARROW_TEXT), true)
+        } else {
+            (left(2).max(width(numbers).min(MIN_TEXT)), false)
+        }
+    }
+
+    /// Prints a table whose last column has bars. `bar` returns the one for a value, in at most so
+    /// many columns.
+    ///
+    /// # Errors
+    /// Returns an error if writing fails.
+    pub(crate) fn bar_table(
+        &mut self,
+        header: &[&str],
+        rows: Vec<(Vec<String>, u64)>,
+        bar: impl Fn(u64, usize) -> String,
+    ) -> io::Result<()> {
+        const MAX_BAR: usize = 40;
+        let (mut rows, values): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
+        let width = self.last_width(header, &rows).0.min(MAX_BAR);
+        rows.iter_mut().zip(values).for_each(|(row, value)| row.push(bar(value, width)));
+        self.table(header, &rows)
+    }
+
     /// Prints a table. The last column is text, shortened to the remaining width. All others are
-    /// numbers.
+    /// numbers. A table without rows is not printed.
     ///
     /// # Errors
     /// Returns an error if writing fails.
     pub fn table(&mut self, header: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
         use comfy_table::{CellAlignment, Table, presets::NOTHING};
+        let Some((_, numbers)) = header.split_last() else { return Ok(()) };
+        if rows.is_empty() {
+            return Ok(());
+        }
         let mut table = Table::new();
         table.load_style(NOTHING);
         table.set_header(header.iter().map(|cell| clean(cell).into_owned()));
-        let Some((_, numbers)) = header.split_last() else { return Ok(()) };
-        let width = |column: usize| {
-            let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
-            cells.chain([header[column].chars().count()]).max().unwrap_or(0)
-        };
-        let used: usize = (0..numbers.len()).map(|column| width(column) + 2).sum();
-        let text_width = self.style.width.saturating_sub(used + 2).max(20);
+        let (text_width, is_narrow) = self.last_width(header, rows);
         for row in rows {
             let cells = row.iter().enumerate().map(|(column, cell)| {
                 let cell = clean(cell);
@@ -273,7 +372,12 @@ impl<'a> Screen<'a> {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
-        self.line(&table.to_string())
+        if is_narrow {
+            for column in table.column_iter_mut() {
+                column.set_padding((1, 0));
+            }
+        }
+        table.lines().try_for_each(|line| writeln!(self.out, "{}", clean(line.trim_end())))
     }
 }
 
@@ -390,7 +494,7 @@ mod tests {
     #[test]
     fn control_characters_of_a_recording_do_not_reach_the_terminal() {
         let mut out = Vec::new();
-        let mut screen = Screen::new(&mut out, Style { color: true, block_elements: true, width: 80 });
+        let mut screen = Screen::new(&mut out, Style { color: true, block_elements: true, width: 80, wraps: true });
         let hostile = "a\x1b[31mb\u{9b}1mc\x07\u{202e}d\u{200b}e\x7f\rf";
         screen.line(hostile).unwrap();
         screen.heading(hostile).unwrap();
@@ -399,6 +503,55 @@ mod tests {
         let own = text.replace("\x1b[1m", "").replace("\x1b[0m", "").replace('\n', "");
         assert!(!own.chars().any(is_control), "{own:?}");
         assert!(own.contains("a\u{fffd}[31mb"));
+    }
+
+    #[test]
+    fn long_lines_are_wrapped_below_their_text() {
+        for (line, expected) in [
+            ("a short line", "a short line"),
+            ("one two three four five six", "one two three four\n  five six"),
+            ("    one two three four five", "    one two three\n      four five"),
+            ("events   one two three four five", "events   one two\n         three four\n         five"),
+            ("at /a/very/long/path/without/blanks is nothing", "at\n  /a/very/long/path/without/blanks\n  is nothing"),
+            ("äöü äöü äöü äöü äöü", "äöü äöü äöü äöü äöü"),
+            ("äöü äöü äöü äöü äöü äöü", "äöü äöü äöü äöü äöü\n  äöü"),
+        ] {
+            assert_eq!(wrapped(line, 20), expected, "{line}");
+            let mut out = Vec::new();
+            Screen::new(&mut out, Style { width: 20, wraps: true, ..Style::PLAIN }).line(line).unwrap();
+            assert_eq!(String::from_utf8(out).unwrap(), format!("{expected}\n"));
+            let mut out = Vec::new();
+            Screen::new(&mut out, Style { width: 20, ..Style::PLAIN }).line(line).unwrap();
+            assert_eq!(String::from_utf8(out).unwrap(), format!("{line}\n"));
+        }
+    }
+
+    #[test]
+    fn colored_lines_are_wrapped_in_any_span() {
+        let mut out = Vec::new();
+        let style = Style { color: true, width: 20, wraps: true, ..Style::PLAIN };
+        Screen::new(&mut out, style)
+            .spans(&[(Color::Bold, "one two three"), (Color::Plain, " four five six")])
+            .unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "\x1b[1mone two three\x1b[0m four\n  five six\n");
+    }
+
+    #[test]
+    fn tables_fit_into_narrow_terminals() {
+        let mut out = Vec::new();
+        let mut screen = Screen::new(&mut out, Style { width: 60, block_elements: true, ..Style::PLAIN });
+        let row = |name: &str| [&["1,234,567"; 5][..], &[name]].concat().into_iter().map(str::to_owned).collect();
+        screen.table(&["a", "b", "c", "d", "e", "name"], &[row("name (1)")]).unwrap();
+        let numbers = || vec!["1,234,567".to_owned(); 3];
+        let bar = |value: u64, width: usize| "█".repeat(value as usize * width / 100);
+        screen.bar_table(&["a", "b", "c", ""], vec![(numbers(), 50), (numbers(), 100)], bar).unwrap();
+        screen.table(&["n", "name"], &[]).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.lines().all(|line| line.chars().count() <= 60), "{text}");
+        assert!(text.contains("1,234,567 name (1)\n") && !text.contains('…'), "{text}");
+        let bars: Vec<usize> = text.lines().map(|line| line.matches('█').count()).filter(|bar| *bar > 0).collect();
+        assert!(bars[1].abs_diff(2 * bars[0]) <= 1, "{text}");
+        assert_eq!(text.lines().count(), 5, "{text}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::{Error, Exporter};
 use crate::export::Impossible;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 /// Size in bytes of the write buffer.
@@ -52,10 +52,16 @@ impl Target {
             Some(path) if path.is_dir() => Ok(Target::File(path.join(format!("{}.{extension}", stem(paths))))),
             Some(path) => Ok(Target::File(path.to_path_buf())),
             None if several => Ok(Target::Folder(PathBuf::from(format!("{}.{format}", stem(paths))))),
+            None if BINARY.contains(&format) && io::stdout().is_terminal() => {
+                Err(Impossible::BinaryOnTerminal(format.to_owned()).into())
+            }
             None => Ok(Target::Stdout),
         }
     }
 }
+
+/// Formats that are not text.
+const BINARY: [&str; 6] = ["gmon", "heaptrack", "mptl", "mtrc", "perfetto", "pprof"];
 
 /// Returns the name of the input, for the names of files.
 fn stem(paths: &[PathBuf]) -> String {

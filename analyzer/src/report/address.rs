@@ -218,7 +218,8 @@ fn print_block(screen: &mut Screen, row: &BlockRow) -> io::Result<()> {
 impl Report for AddressReport {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
         let blocks = self.blocks.len() as u64 + self.older_blocks;
-        screen.line(&format!("{}: {} contained it, newest first", self.address, counted(blocks, "block")))?;
+        let order = if blocks > 1 { ", newest first" } else { "" };
+        screen.line(&format!("{}: {} contained it{order}", self.address, counted(blocks, "block")))?;
         for (number, row) in self.blocks.iter().enumerate() {
             screen.line(&format!("{}. {}", number + 1, location(row)))?;
             print_block(screen, row)?;

@@ -85,8 +85,8 @@ impl Report for LifetimesReport {
             if self.live == 1 { "is" } else { "are" },
         ))?;
         let style = screen.style;
-        let bar = |freed: u64| charts::bar(style, freed, self.freed, 40);
-        let rows: Vec<Vec<String>> = self
+        let bar = |value, width| charts::bar(style, value, self.freed, width);
+        let rows = self
             .classes
             .iter()
             .filter(|class| class.freed > 0)
@@ -96,10 +96,10 @@ impl Report for LifetimesReport {
                     u64::MAX => "longer".into(),
                     below => time(below),
                 };
-                vec![below, count(class.freed), percent(class.freed, self.freed), bar(class.freed)]
+                (vec![below, count(class.freed), percent(class.freed, self.freed)], class.freed)
             })
             .collect();
-        screen.table(&["lived less than", "blocks", "share", ""], &rows)?;
+        screen.bar_table(&["lived less than", "blocks", "share", ""], rows, bar)?;
         if self.unit == "ns" && self.classes.first().is_some_and(|class| class.freed > 0) {
             screen.line(
                 "no timestamp between allocation and free: one event in 16 has one while the program has one thread",

@@ -5,7 +5,7 @@ use super::query::{Query, SiteDescription, SiteGroup, group_sites};
 use crate::load::Process;
 use crate::sort::SortRows;
 use crate::symbols::Symbolizer;
-use crate::text::{Screen, bytes, count};
+use crate::text::{Screen, bytes, count, shorten};
 use heaptape_formats::tape::{
     MAPPING_EVENT_ADVISE, MAPPING_FLAG_BREAK, MAPPING_FLAG_SEGMENT, MappedRange, MappedRanges,
 };
@@ -211,6 +211,9 @@ pub(super) fn sum_text<'a>(rows: impl Iterator<Item = &'a MappedRow>) -> String 
     }
 }
 
+/// Most columns of the function and the file by which memory was mapped.
+const MAX_WHAT: usize = 36;
+
 /// Prints the first rows under a heading. JSON has all.
 pub(super) fn print(screen: &mut Screen, heading: &str, rows: &[MappedRow], top: usize) -> io::Result<()> {
     if rows.is_empty() {
@@ -221,7 +224,7 @@ pub(super) fn print(screen: &mut Screen, heading: &str, rows: &[MappedRow], top:
     let has_reserved = rows.iter().any(|row| row.reserved_bytes > 0);
     let text = |row: &MappedRow| {
         let reserved = has_reserved.then(|| bytes(row.reserved_bytes));
-        let rest = [count(row.ranges), row.what(), row.site.label.clone()];
+        let rest = [count(row.ranges), shorten(&row.what(), MAX_WHAT), row.site.label.clone()];
         std::iter::once(bytes(row.bytes)).chain(reserved).chain(rest).collect()
     };
     let rows: Vec<Vec<String>> = rows.iter().take(top).map(text).collect();

@@ -70,6 +70,9 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
 
 impl Report for ReallocReport {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
+        if self.resizes == 0 {
+            return screen.line("0 resizes");
+        }
         screen.line(&format!(
             "{}; {} moved the block ({}) and copied {}",
             counted(self.resizes, "resize"),

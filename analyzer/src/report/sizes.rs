@@ -69,15 +69,16 @@ impl Report for SizesReport {
             percent(self.rounding_bytes, self.bytes),
         ))?;
         let style = screen.style;
-        let bar = |allocs: u64| charts::bar(style, allocs, self.allocs, 40);
+        let bar = |value, width| charts::bar(style, value, self.allocs, width);
         let cells = |row: &Row| {
             let size = if row.from == row.to { row.from.to_string() } else { format!("{}-{}", row.from, row.to) };
             let live = bytes(row.live_bytes);
-            vec![size, count(row.allocs), percent(row.allocs, self.allocs), bytes(row.bytes), live, bar(row.allocs)]
+            let cells = vec![size, count(row.allocs), percent(row.allocs, self.allocs), bytes(row.bytes), live];
+            (cells, row.allocs)
         };
         let head = ["size", "allocations", "share", "bytes", "live", ""];
-        screen.table(&head, &self.classes.iter().map(cells).collect::<Vec<_>>())?;
+        screen.bar_table(&head, self.classes.iter().map(cells).collect(), bar)?;
         screen.line("most common exact sizes")?;
-        screen.table(&head, &self.common.iter().map(cells).collect::<Vec<_>>())
+        screen.bar_table(&head, self.common.iter().map(cells).collect(), bar)
     }
 }

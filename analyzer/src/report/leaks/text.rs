@@ -315,7 +315,7 @@ fn explain(leak: &Leak, evidence: &Evidence, screen: &mut Screen) -> io::Result<
         let were = if evidence.freed == 1 { "was" } else { "were" };
         screen.line(&format!("    {freed} of {allocs} allocations here {were} freed"))?;
     } else if evidence.resized > 0 {
-        screen.line(&format!("    reallocated {} times", count(evidence.resized)))?;
+        screen.line(&format!("    reallocated {}", counted(evidence.resized, "time")))?;
     }
     Ok(())
 }

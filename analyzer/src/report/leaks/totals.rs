@@ -84,7 +84,7 @@ pub(super) fn print(totals: &[VerdictTotal], symbols: &mut Symbolizer, screen: &
             call_site_line(&call_site, &SourceLines::default())
         });
         let more = if total.leaks.len() > 1 { ", …" } else { "" };
-        let function = shorten(&function, width);
+        let function = shorten(&function, width.saturating_sub(more.chars().count()));
         let name = format!("  {:NAME_WIDTH$}", total.name);
         screen.spans(&[(total.color, &name), (Color::Plain, &format!(" {amount:AMOUNT_WIDTH$} {function}{more}"))])?;
     }
