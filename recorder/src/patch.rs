@@ -174,7 +174,7 @@ pub struct Plan {
 impl Planner {
     /// Creates a planner for all known allocators, and those that the user names.
     pub fn new(own: &[OwnAllocator]) -> Planner {
-        Planner { search: Search::new(Names::new(own)), limit: None }
+        Planner { search: Search::new(Names::shared(own)), limit: None }
     }
 
     /// Stores the symbols of large files in a folder, and uses what is stored there.
@@ -189,6 +189,11 @@ impl Planner {
     pub fn limited_to(mut self, limit: Option<Duration>) -> Planner {
         self.limit = limit;
         self
+    }
+
+    /// Hooks nothing in this file: it is the preload library. Its symbol table is large.
+    pub fn skip_library(&self, file: &File) {
+        self.search.skip_library(file);
     }
 
     /// Returns the planner of a process that must not start threads: it searches nothing in the
@@ -217,7 +222,7 @@ impl Planner {
     /// Plans the patches of a process that waits in its attach. The search of files takes at most
     /// `budget`; what is not found in this time is searched in the background, for later processes.
     pub fn plan(&self, pid: u32, budget: Duration) -> Plan {
-        self.plan_for(pid, Reach::FromStart, budget)
+        self.search.while_program_waits(|| self.plan_for(pid, Reach::FromStart, budget))
     }
 
     /// Plans the patches of a process that runs already and has no library yet.

@@ -2,10 +2,11 @@
 
 use super::description::OwnAllocator;
 use super::families::{
-    COMMON, GLIBC_INTERNAL, GROWTH, JEMALLOC_GROWTH, JEMALLOC_INTERNAL, MAPS_MEMORY, MARKS, MIMALLOC, NO_ALLOCATOR,
-    OPERATORS, OWN_MALLOC, PREFIXES, SNMALLOC, Shape, TCMALLOC, UNREPLACED,
+    COMMON, GLIBC_INTERNAL, GROWTH, JEMALLOC_GROWTH, JEMALLOC_INTERNAL, MAPS_MEMORY, MARKS, MAX_NAME, MIMALLOC,
+    NO_ALLOCATOR, OPERATORS, OWN_MALLOC, PREFIXES, SNMALLOC, Shape, TCMALLOC, UNREPLACED,
 };
 use rustc_hash::FxHashMap;
+use std::sync::{Arc, OnceLock};
 use wire::patches::{self, Action, NO_ARGUMENT};
 
 /// What a name means.
@@ -26,12 +27,26 @@ pub struct Meaning {
 #[derive(Clone, Debug)]
 pub struct Names {
     meanings: FxHashMap<Vec<u8>, Meaning>,
+    /// The names by their last four bytes, which few other strings have. Longer ones than
+    /// [`MAX_NAME`], and shorter ones than four bytes, are not in it.
+    by_end: FxHashMap<[u8; 4], Vec<Vec<u8>>>,
 }
 
 impl Names {
+    /// Returns the names of all known allocators, and of those that the user names. Without such
+    /// ones they are made once: a forked recorder has those of the command.
+    pub fn shared(own: &[OwnAllocator]) -> Arc<Names> {
+        static KNOWN: OnceLock<Arc<Names>> = OnceLock::new();
+        if own.is_empty() {
+            Arc::clone(KNOWN.get_or_init(|| Arc::new(Names::new(own))))
+        } else {
+            Arc::new(Names::new(own))
+        }
+    }
+
     /// Returns the names of all known allocators, and of those that the user names.
     pub fn new(own: &[OwnAllocator]) -> Names {
-        let mut names = Names { meanings: FxHashMap::default() };
+        let mut names = Names { meanings: FxHashMap::default(), by_end: FxHashMap::default() };
         names.add("", OWN_MALLOC, true, COMMON);
         names.add("", OWN_MALLOC, true, OPERATORS);
         names.add("", OWN_MALLOC, true, GLIBC_INTERNAL);
@@ -68,7 +83,18 @@ impl Names {
                 }
             }
         }
+        for name in names.meanings.keys().filter(|name| name.len() <= MAX_NAME) {
+            if let Some(end) = name.last_chunk::<4>() {
+                names.by_end.entry(*end).or_default().push(name.clone());
+            }
+        }
         names
+    }
+
+    /// Returns the names that a string may end with.
+    pub fn by_end(&self, text: &[u8]) -> impl Iterator<Item = &[u8]> {
+        let names = text.last_chunk::<4>().and_then(|end| self.by_end.get(end));
+        names.into_iter().flatten().map(Vec::as_slice)
     }
 
     fn add(&mut self, prefix: &str, allocator: &str, is_common: bool, functions: &[(&str, Shape)]) {

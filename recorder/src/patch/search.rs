@@ -1,7 +1,7 @@
 //! Searches files for allocators' functions, and remembers what was found: in memory, and in a
 //! folder if there is one.
 
-use super::file::{self, FileFunctions, Role};
+use super::file::{self, FileFunctions, Reach, Role};
 use super::marks;
 use super::names::Names;
 use super::separate;
@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Maximum number of files whose functions are remembered in memory.
@@ -54,6 +54,8 @@ struct Jobs {
     waiting: VecDeque<Job>,
     /// Whether a thread takes the jobs.
     is_running: bool,
+    /// Number of programs that wait for their plan: the thread starts later.
+    holders: usize,
     /// Whether no thread may be started.
     is_forbidden: bool,
     /// Whether a file was not searched, and is not in the background either.
@@ -99,8 +101,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Search {
     /// Creates a search for these names.
-    pub fn new(names: Names) -> Search {
-        Search { names: Arc::new(names), known: Arc::default(), stored: None, jobs: Arc::default() }
+    pub fn new(names: impl Into<Arc<Names>>) -> Search {
+        Search { names: names.into(), known: Arc::default(), stored: None, jobs: Arc::default() }
     }
 
     /// Stores in a folder what takes long to find, and uses what is stored there.
@@ -111,6 +113,16 @@ impl Search {
     /// Returns whether what takes long to find is stored.
     pub fn is_storing(&self) -> bool {
         self.stored.is_some()
+    }
+
+    /// Notes that a file is the preload library, in which nothing is hooked.
+    pub fn skip_library(&self, file: &File) {
+        let role = Role { is_program: false, reach: Reach::FromStart };
+        if let Ok(key) = key(file, role) {
+            let nameless = OnceLock::from(Vec::new());
+            let library = FileFunctions { exports_malloc: true, is_by_import: true, nameless, ..Default::default() };
+            self.remember(key, library);
+        }
     }
 
     /// Starts no threads from now on: nothing is searched in the background, and nothing stored.
@@ -207,12 +219,30 @@ impl Search {
             return true;
         }
         jobs.waiting.push_back(job);
-        if !jobs.is_running {
+        jobs.holders > 0 || self.start_thread(&mut jobs)
+    }
+
+    /// Starts the thread if it does not run and there are jobs. Returns whether they will be done.
+    fn start_thread(&self, jobs: &mut Jobs) -> bool {
+        if !jobs.is_running && !jobs.waiting.is_empty() {
             let search = self.clone();
             let thread = std::thread::Builder::new().name("symbols".into());
             jobs.is_running = thread.spawn(move || search.work()).is_ok();
         }
         jobs.is_running
+    }
+
+    /// Calls a function that plans the hooks of a program that waits. No background job starts
+    /// meanwhile: it would take time of the same processors.
+    pub fn while_program_waits<T>(&self, plan: impl FnOnce() -> T) -> T {
+        lock(&self.jobs.0).holders += 1;
+        let planned = plan();
+        let mut jobs = lock(&self.jobs.0);
+        jobs.holders -= 1;
+        if jobs.holders == 0 {
+            self.start_thread(&mut jobs);
+        }
+        planned
     }
 
     /// Works until no job is left.

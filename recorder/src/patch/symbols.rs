@@ -291,15 +291,8 @@ fn candidates(
     names: &Names,
     deadline: Instant,
 ) -> Result<FxHashMap<u32, Vec<u8>>, Fault> {
-    // Names by their last four bytes, which few other strings have.
-    let mut by_end: FxHashMap<[u8; 4], Vec<&[u8]>> = FxHashMap::default();
-    for name in names.all().filter(|name| name.len() <= MAX_NAME) {
-        if let Some(end) = name.last_chunk::<4>() {
-            by_end.entry(*end).or_default().push(name);
-        }
-    }
     let mut found = FxHashMap::default();
-    let mut window = Vec::with_capacity(CHUNK + MAX_NAME);
+    let mut window = Vec::with_capacity(bytes.min(CHUNK as u64) as usize + MAX_NAME);
     let mut at = 0;
     // The first string begins after an empty one.
     while at < bytes {
@@ -319,8 +312,7 @@ fn candidates(
             let end = next + text.count_bytes();
             next = end + 1;
             let text = window.get(..end).unwrap_or_default();
-            let Some(wanted) = text.last_chunk::<4>().and_then(|last| by_end.get(last)) else { continue };
-            for name in wanted.iter().filter(|name| text.ends_with(name)) {
+            for name in names.by_end(text).filter(|name| text.ends_with(name)) {
                 let start = at + (end - kept) as u64;
                 let Some(start) = start.checked_sub(name.len() as u64) else { continue };
                 let Ok(start) = u32::try_from(start) else { continue };
@@ -345,7 +337,7 @@ fn symbols(
 ) -> Result<(), Fault> {
     const ENTRY: usize = size_of::<Sym64<LittleEndian>>();
     let starts: FxHashSet<u32> = candidates.keys().copied().collect();
-    let mut chunk = vec![0; CHUNK / ENTRY * ENTRY];
+    let mut chunk = vec![0; (CHUNK / ENTRY * ENTRY).min(usize::try_from(bytes).unwrap_or(usize::MAX))];
     let mut at = 0;
     while at < bytes {
         if Instant::now() > deadline {
