@@ -56,6 +56,8 @@ const MAX_SILENT_STREAMS: usize = 16;
 pub const TRAVERSABLE: u32 = 0o711;
 /// Name of an unlisted socket until it accepts connections.
 pub const INITIAL_NAME: &str = "socket";
+/// Shortest wait for something that is due at a time.
+pub const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 /// First event key of a connection; smaller keys are indexes of listening sockets.
 const FIRST_CONNECTION_KEY: u64 = 16;
 
@@ -240,8 +242,8 @@ impl Listener {
     }
 
     /// Waits until a connection or a request arrives, until one of `others` is readable or closed,
-    /// or until the time is over. Returns for each of `others`, in the same order, whether it is
-    /// ready.
+    /// or until the time is over. With a timeout of zero it does not wait. Returns for each of
+    /// `others`, in the same order, whether it is ready.
     ///
     /// # Errors
     /// The error of `poll`.
@@ -251,9 +253,9 @@ impl Listener {
         timeout: Duration,
     ) -> io::Result<Vec<bool>> {
         let next_check = self.next_silence_check.saturating_duration_since(Instant::now());
-        let timeout = if self.silent.is_empty() { timeout } else { timeout.min(next_check) };
+        let timeout = if self.silent.is_empty() { timeout } else { timeout.min(next_check.max(SHORTEST_WAIT)) };
         let all = others.chain([self.epoll.0.as_fd()]);
-        let mut ready = readiness::wait(all, timeout.max(Duration::from_millis(1)))?;
+        let mut ready = readiness::wait(all, timeout)?;
         ready.pop();
         Ok(ready)
     }

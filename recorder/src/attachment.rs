@@ -5,6 +5,7 @@ use crate::options::Options;
 use crate::recorder::{Outcome, Recorder};
 use crate::running_process::{AttachError, STAYS_HOOKED, STAYS_MAPPED, Stops, Target};
 use crate::socket_dir::{SocketDir, SocketDirError};
+use crate::sync;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -63,6 +64,7 @@ impl Attachment {
     pub fn begin(target: Target, dir: &Path, options: &Options) -> Result<Attachment, AttachmentError> {
         let failed = |error| AttachmentError::Recorder { path: dir.to_owned(), error };
         let sockets = SocketDir::make()?;
+        sockets.remove_stale();
         let mut recorder = Recorder::start(dir, sockets.socket(), options.clone(), Vec::new()).map_err(failed)?;
         let (mut target, running) = target.attach(options, Clock::choose())?;
         if let Err(error) = recorder.admit_running(running) {
@@ -127,6 +129,8 @@ impl Attachment {
             };
         }
         let stops = self.target.stops();
-        Left { outcome: self.recorder.finish(), stops, remains, is_hooked }
+        let outcome = self.recorder.finish();
+        sync::finish();
+        Left { outcome, stops, remains, is_hooked }
     }
 }

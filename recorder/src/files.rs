@@ -282,6 +282,21 @@ impl Files {
         self.replace(PROFILE, bytes).map(drop)
     }
 
+    /// Replaces the profile of a process whose events are stored. If there was none, nothing waits
+    /// for the disk: after a loss of power it can be made from the events.
+    ///
+    /// # Errors
+    /// The path and the error of the profile.
+    pub fn profile_beside_events(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let path = self.folder.join(PROFILE);
+        if path.exists() {
+            return self.profile(bytes);
+        }
+        let file = with_path(&path, replace_file(&path, bytes, self.reader, Durability::Later))?;
+        sync::add_written(&mut 0, bytes.len(), std::iter::once(&file));
+        Ok(())
+    }
+
     /// Replaces the tape by these records.
     ///
     /// # Errors

@@ -238,6 +238,8 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
         let _ = std::fs::remove_dir_all(&dir);
         return Err(program_error(&error));
     }
+    // Later than needed, while the program runs.
+    sockets.remove_stale();
     let _crash_report = Destination::of(&dir);
     let status = loop {
         crash::panic_if_requested();
@@ -264,6 +266,7 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
         }
     };
     let end = End::of_status(status);
+    signals.program_ended();
     let why = sanitized
         .then(|| "it was built with a sanitizer, which must be loaded first; build it without one to record it".into())
         .or_else(|| not_loaded.map(|why| format!("it is statically linked, and {why}")));

@@ -34,7 +34,8 @@ pub struct Process {
 }
 
 fn read(path: &str, most: u64) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
+    // Most of these files are shorter, and the kernel writes a part of them for each call.
+    let mut bytes = Vec::with_capacity(most.min(4096) as usize);
     File::open(path).ok()?.take(most).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }

@@ -5,7 +5,7 @@ mod admission;
 mod take_over;
 mod unrecorded;
 
-use crate::attach::{AdmitAll, Incoming, Listener, Request};
+use crate::attach::{AdmitAll, Incoming, Listener, Request, SHORTEST_WAIT};
 use crate::boards::{Boards, Found};
 use crate::clock::{self, Clock};
 use crate::drain::Command;
@@ -242,11 +242,14 @@ impl Recorder {
     /// # Errors
     /// The error of `poll`, or of `recording.json`.
     pub fn serve(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<Vec<bool>> {
+        let is_poll = timeout.is_zero();
         let timeout = self.watch.deadline().map_or(timeout, |deadline| deadline.min(timeout));
         let timeout = if self.dirty { timeout.min(REWRITE_INTERVAL) } else { timeout };
         let timeout = self.boards.deadline().map_or(timeout, |deadline| deadline.min(timeout));
         let timeout = if self.adopted.is_empty() { timeout } else { timeout.min(ADOPT_INTERVAL) };
         let timeout = if self.loader.is_busy() { timeout.min(LOAD_INTERVAL) } else { timeout };
+        // Something that is due and cannot be done must not make the recorder busy.
+        let timeout = if is_poll { timeout } else { timeout.max(SHORTEST_WAIT) };
         let processes = self.running.iter().map(|running| sys::fd(&running.process));
         let pending = self.pending.iter().map(|pending| pending.client.descriptor());
         let ready = self.listener.wait(others.iter().copied().chain(processes).chain(pending), timeout)?;
@@ -433,6 +436,7 @@ impl Recorder {
     }
 
     /// Ends the recording: ended processes are drained, and running ones are not recorded any more.
+    /// [`sync::finish`] waits until everything is on the disk.
     pub fn finish(mut self) -> Outcome {
         self.loader.finish();
         let _ = self.serve(&[], Duration::ZERO);
@@ -441,7 +445,7 @@ impl Recorder {
         self.adopted.iter_mut().for_each(Adopted::expire);
         self.start_adopted();
         self.read_boards();
-        self.note_unattached();
+        let unattached = self.search_unattached();
         let has_ended = |running: &&Running| sys::is_readable(sys::fd(&running.process));
         let ended: Vec<SessionId> = self.running.iter().filter(has_ended).map(|running| running.session.id).collect();
         ended.into_iter().for_each(|id| self.process_gone(id));
@@ -455,14 +459,16 @@ impl Recorder {
             self.end(0, End::RUNNING);
         }
         self.stages.stop();
+        self.saver.iter().for_each(|saver| saver.close());
         self.take_stored();
         self.settle();
+        self.note_unattached(&unattached);
         self.recording.ended_unix_ns = Some(clock::unix_ns());
         let _ = std::fs::remove_file(self.dir.join(RESERVE));
         if let Err(error) = self.write_recording() {
             self.errors.push(format!("{}: {error}", self.dir.join(RECORDING).display()));
         }
-        sync::finish();
+        sync::start();
         Outcome { recording: self.recording, errors: self.errors, sums: self.sums, still_running }
     }
 }

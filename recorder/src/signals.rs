@@ -155,6 +155,12 @@ impl Signals {
         crash::unblock_faults();
     }
 
+    /// Notes that the program has ended: nothing is forwarded from now on. The witnesses end
+    /// meanwhile, so that nobody waits for that later.
+    pub fn program_ended(&self) {
+        self.witnesses.iter().for_each(|witness| spawn::send_to(*witness, libc::SIGKILL));
+    }
+
     /// Returns whether a signal has arrived that requests the end of a program. Stop signals stop
     /// the command.
     pub fn has_end_request(&self) -> bool {

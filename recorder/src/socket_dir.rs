@@ -28,9 +28,9 @@ use std::time::Duration;
 pub struct SocketDir {
     folder: PathBuf,
     socket: PathBuf,
-    /// The folder, locked: services that clean up temporary files leave a locked folder alone, which
-    /// would recognize a socket in use only by its name. So do other recorders while the next
-    /// survivor process does not listen yet. The survivor process has the lock, too.
+    /// The folder, locked: services that clean up temporary files leave a locked folder alone,
+    /// which would recognize a socket in use only by its name. So do other recorders while the
+    /// next survivor process does not listen yet. The survivor process has the lock, too.
     _lock: Option<File>,
 }
 
@@ -76,7 +76,6 @@ impl SocketDir {
         }
         let mut last = None;
         for directory in directories {
-            remove_stale(&directory);
             let (number, name) = random().map_err(SocketDirError::of(Path::new(RANDOM)))?;
             let folder = directory.join(format!("{PREFIX}{number:08x}"));
             let socket = folder.join(format!("{name:032x}"));
@@ -93,6 +92,11 @@ impl SocketDir {
             }
         }
         Err(last.unwrap_or(SocketDirError::NoDirectory))
+    }
+
+    /// Removes the folders that killed recorders left in the same directory.
+    pub fn remove_stale(&self) {
+        self.folder.parent().into_iter().for_each(|directory| remove_stale(directory, &self.folder));
     }
 
     /// Returns the path of the socket.
@@ -120,16 +124,19 @@ fn is_traversable(directory: &Path) -> bool {
 
 /// Removes the socket folders of killed recorders: folders of this user with such a name that
 /// nobody has locked and whose socket accepts no connections. A folder without a socket belongs to
-/// a recorder that is just starting, unless it is old.
-fn remove_stale(directory: &Path) {
+/// a recorder that is just starting, unless it is old. `own_folder` stays.
+fn remove_stale(directory: &Path, own_folder: &Path) {
     const STARTING: Duration = Duration::from_secs(60);
     let own = nix::unistd::geteuid().as_raw();
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let number = name.as_bytes().strip_prefix(PREFIX.as_bytes()).unwrap_or_default();
+        // The folder may hold thousands of files of others.
+        if number.len() != 8 || !number.iter().all(u8::is_ascii_hexdigit) || entry.path() == own_folder {
+            continue;
+        }
         let Ok(meta) = entry.metadata() else { continue };
-        let is_ours = number.len() == 8 && number.iter().all(u8::is_ascii_hexdigit) && meta.is_dir();
-        if !is_ours || meta.uid() != own || !matches!(meta.mode() & 0o777, attach::TRAVERSABLE | 0o700) {
+        if !meta.is_dir() || meta.uid() != own || !matches!(meta.mode() & 0o777, attach::TRAVERSABLE | 0o700) {
             continue;
         }
         let Some(_unused) = File::open(entry.path()).ok().filter(|folder| folder.try_lock().is_ok()) else { continue };
@@ -171,10 +178,13 @@ mod tests {
         drop(UnixListener::bind(folder.join("name")).unwrap());
         let lock = File::open(&folder).unwrap();
         lock.lock_shared().unwrap();
-        remove_stale(directory.path());
+        let own = Path::new("own");
+        remove_stale(directory.path(), own);
         assert!(folder.join("name").exists());
         drop(lock);
-        remove_stale(directory.path());
+        remove_stale(directory.path(), &folder);
+        assert!(folder.join("name").exists());
+        remove_stale(directory.path(), own);
         assert!(!folder.exists());
     }
 }

@@ -348,7 +348,7 @@ impl Output {
             Content::Chunk { .. } => Ok(()),
             Content::State { records, profile } => {
                 if let Some(bytes) = profile {
-                    files.profile(bytes)?;
+                    files.profile_beside_events(bytes)?;
                     *profile = None;
                 }
                 write_state(files, records, &self.dropped, &self.session.folder)

@@ -16,6 +16,7 @@ use crate::process::{self, End};
 use crate::recorder::{KILLED, Recorder};
 use crate::spawn;
 use crate::symbols::{self, Saver, Side, Work};
+use crate::sync;
 use crate::sys;
 use crate::tree::{self, why_not};
 use formats::recording::{Accounting, RESERVE};
@@ -470,11 +471,16 @@ fn run(channel: &OwnedFd, plan: &Plan, SurvivorContext { command_pid, saver, rep
         // The command, which would remove the folder of the socket, is gone.
         socket.parent().map(std::fs::remove_dir);
     }
+    if command_pid.is_none() {
+        sync::finish();
+    }
     summary.goes_on = command_pid.is_some() && planner.is_working();
     let goes_on = summary.goes_on;
     send(channel, &Message::Finished(summary));
     // Names that take longer are written later: the helper continues alone.
     saver.iter().for_each(|saver| saver.finish(SYMBOLS_TIMEOUT));
+    // The command makes its summary meanwhile, and ends after this process.
+    sync::finish();
     if goes_on {
         // It must keep neither the command waiting, nor a pipe or a file system in use.
         let _ = socket::shutdown(channel.as_raw_fd(), socket::Shutdown::Both);

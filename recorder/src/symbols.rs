@@ -188,6 +188,16 @@ impl Saver {
         }
     }
 
+    /// Ends the stream of jobs if the helper has received all of them, so that it starts with the
+    /// last ones now.
+    pub fn close(&self) {
+        let mut waiting = locked(&self.waiting);
+        self.send(&mut waiting, false);
+        if waiting.is_empty() {
+            let _ = socket::shutdown(self.channel.as_raw_fd(), Shutdown::Write);
+        }
+    }
+
     /// Ends the stream of jobs. Waits until the functions have their names, for at most `timeout`;
     /// the helper continues alone.
     pub fn finish(&self, timeout: Duration) {

@@ -81,6 +81,13 @@ impl PendingSync {
         }
     }
 
+    /// Requests all pending data. Returns the last round that has data.
+    fn want_all(&mut self) -> u64 {
+        let last = if self.since.is_some() { self.round } else { self.round - 1 };
+        self.wanted_round = self.wanted_round.max(last);
+        last
+    }
+
     /// Removes all pending files. Data that is written from here on belongs to the next round.
     fn take(&mut self) -> (Vec<File>, Option<File>) {
         (self.round, self.bytes, self.since) = (self.round + 1, 0, None);
@@ -107,11 +114,16 @@ pub fn was_taken(round: u64) -> bool {
     pending().round > round
 }
 
+/// Starts to write all pending data to the disk.
+pub fn start() {
+    pending().want_all();
+    CHANGED.notify_all();
+}
+
 /// Writes all pending data to the disk and waits for that.
 pub fn finish() {
     let mut pending = pending();
-    let last = if pending.since.is_some() { pending.round } else { pending.round - 1 };
-    pending.wanted_round = pending.wanted_round.max(last);
+    let last = pending.want_all();
     CHANGED.notify_all();
     while pending.synced_round < last && pending.has_worker {
         pending = CHANGED.wait(pending).unwrap_or_else(PoisonError::into_inner);
@@ -157,13 +169,17 @@ mod tests {
     fn sync_is_due_by_bytes_and_by_time() {
         let files = [tempfile::tempfile().expect("a file"), tempfile::tempfile().expect("a file")];
         let (mut pending, mut round) = (PendingSync::new(), 0);
-        assert_eq!(pending.delay(), None);
+        assert_eq!((pending.delay(), pending.want_all()), (None, 0));
         pending.add(&mut round, MAX_BYTES - 1, files.iter());
         assert!(pending.delay().is_some_and(|delay| delay > MAX_DELAY / 2));
         pending.add(&mut round, 1, files.iter());
         assert_eq!((pending.delay(), pending.files.len()), (Some(Duration::ZERO), 2), "named once");
         pending.take();
         assert_eq!(pending.delay(), None);
+        pending.add(&mut round, 1, files.iter());
+        let last = pending.want_all();
+        assert_eq!((pending.delay(), last), (Some(Duration::ZERO), pending.round), "at the end of a recording");
+        pending.take();
         pending.add(&mut round, 1, files.iter());
         pending.since = pending.since.map(|since| since - MAX_DELAY);
         assert_eq!((pending.delay(), pending.files.len()), (Some(Duration::ZERO), 2), "named again");

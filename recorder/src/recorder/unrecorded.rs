@@ -3,10 +3,12 @@
 use super::{Recorder, text};
 use crate::attach::Client;
 use crate::boards::why_unused;
+use crate::crash;
 use crate::handover::Handover;
 use crate::process::{self, Process};
 use crate::static_program::NOT_PERMITTED;
 use crate::sys::Mapping;
+use crossbeam_channel::{Receiver, bounded};
 use formats::recording::NotTraced;
 
 /// Maximum number of processes that are listed as not recorded.
@@ -18,6 +20,12 @@ const UNATTACHED: &str =
 
 /// Why a static program is not recorded into which the library was loaded.
 const NOT_ATTACHED: &str = "it is statically linked, and did not reach the recorder from its environment";
+
+/// The search for processes that could attach later.
+#[derive(Debug)]
+pub(super) struct Unattached {
+    found: Receiver<Vec<u32>>,
+}
 
 /// A refused request of a process that starts a child. The number of the child is not known yet.
 #[derive(Debug)]
@@ -48,17 +56,30 @@ impl Recorder {
         process::with_variable(&self.variable)
     }
 
-    /// Notes the processes that run at the end and could attach later, at their first allocation: a
-    /// forked child attaches then, and a new program when it has been loaded.
-    pub(super) fn note_unattached(&mut self) {
-        if !self.options.children {
-            return;
+    /// Starts the search for the processes that run at the end and could attach later, at their
+    /// first allocation: a forked child attaches then, and a new program when it has been loaded.
+    /// The search reads the environment of all processes, so a thread does it.
+    pub(super) fn search_unattached(&self) -> Unattached {
+        let (found_out, found) = bounded(1);
+        if self.options.children {
+            let running: Vec<u32> = self.running.iter().map(|running| running.session.process.pid).collect();
+            let variable = self.variable.clone();
+            let search = move || {
+                let candidates = process::with_variable(&variable).filter(|pid| !running.contains(pid));
+                let _ = found_out.send(candidates.collect());
+            };
+            // Without a further thread nothing is searched.
+            let _ = crash::spawn("search", search);
         }
-        let running: Vec<u32> = self.running.iter().map(|running| running.session.process.pid).collect();
-        let candidates: Vec<u32> = self.candidates().filter(|pid| !running.contains(pid)).collect();
-        for pid in candidates {
+        Unattached { found }
+    }
+
+    /// Notes the processes that were found.
+    pub(super) fn note_unattached(&mut self, unattached: &Unattached) {
+        for pid in unattached.found.recv().unwrap_or_default() {
             let process = Process::read(pid);
-            if !self.knows_untraced(pid) && self.is_selected(&process) {
+            let has_ended = process.start_ticks == 0;
+            if !has_ended && !self.knows_untraced(pid) && self.is_selected(&process) {
                 self.not_traced(pid, text(&process.exe), UNATTACHED.into());
             }
         }

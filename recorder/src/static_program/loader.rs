@@ -16,7 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use wire::hello::{LOAD_FOLLOWS, LOAD_NOT_PERMITTED, LOAD_REFUSED, LoadRequest};
 
@@ -62,7 +62,10 @@ pub struct Loaded {
 /// Follows processes, with a thread for each.
 #[derive(Debug)]
 pub struct Loader {
-    image: Option<Arc<Image>>,
+    /// The file of the library.
+    library: &'static [u8],
+    /// The library, once it is needed; `None` if there is none, or if it is not valid.
+    image: OnceLock<Option<Arc<Image>>>,
     planner: Planner,
     users: Arc<Mutex<HashMap<u32, usize>>>,
     running: Arc<AtomicUsize>,
@@ -104,10 +107,23 @@ impl From<LoadError> for Refusal {
 impl Loader {
     /// Creates a loader of the library with this file. If the file is empty, all requests are
     /// refused.
-    pub fn new(library: &[u8], planner: Planner) -> Loader {
-        let image = (!library.is_empty()).then(|| Image::read(library).ok()).flatten().map(Arc::new);
+    pub fn new(library: &'static [u8], planner: Planner) -> Loader {
         let (results, finished) = channel();
-        Loader { image, planner, users: Arc::default(), running: Arc::default(), results, finished }
+        Loader {
+            library,
+            image: OnceLock::new(),
+            planner,
+            users: Arc::default(),
+            running: Arc::default(),
+            results,
+            finished,
+        }
+    }
+
+    /// Returns the library, which is read when a program needs it.
+    fn image(&self) -> Option<Arc<Image>> {
+        let read = || if self.library.is_empty() { None } else { Image::read(self.library).ok().map(Arc::new) };
+        self.image.get_or_init(read).clone()
     }
 
     /// Follows a process, and loads the library into its program.
@@ -118,7 +134,7 @@ impl Loader {
             let refusal = Some(format!("it is statically linked, and {why}"));
             let _ = self.results.send(Loaded { pid, from: pid, leaves, path: path.clone(), refusal });
         };
-        let Some(image) = self.image.clone() else { return refuse("this recorder has no library for it") };
+        let Some(image) = self.image() else { return refuse("this recorder has no library for it") };
         if !self.admit(uid) {
             return refuse("too many programs of its user start at once");
         }
