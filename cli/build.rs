@@ -2,6 +2,7 @@
 //! command as bytes, so that one file is all that is installed.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hasher};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -75,4 +76,10 @@ fn main() {
         }
     });
     println!("cargo:rustc-env=HEAPTAPE_LIBRARIES={}", variable("OUT_DIR"));
+    // Each `heaptape record` needs the hash, and would take a millisecond for it.
+    let library = PathBuf::from(variable("OUT_DIR")).join("libheaptape.so");
+    let library = fs::read(&library).unwrap_or_else(|error| panic!("{}: {error}", library.display()));
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&library);
+    println!("cargo:rustc-env=HEAPTAPE_LIBRARY_HASH={:016x}", hasher.finish());
 }

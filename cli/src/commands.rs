@@ -5,6 +5,7 @@
 //! `heaptape --help`.
 
 use crate::Outcome;
+use std::ffi::OsString;
 
 pub use dcpiprof::with_long_options;
 pub use thresholds::{is_list_request, print_metrics};
@@ -19,6 +20,15 @@ mod record_live;
 mod since;
 mod thresholds;
 mod verdicts;
+
+/// Returns the subcommand if it is `record` with valid arguments. The table of all options of all
+/// subcommands, which [`Subcommand`] needs, takes 3 ms, and a program waits for `record`.
+pub fn parse_record(args: &[OsString]) -> Option<Subcommand> {
+    let (_, args) = args.split_first().filter(|(_, args)| args.first().is_some_and(|name| name == "record"))?;
+    let command = <record::Args as clap::Args>::augment_args(clap::Command::new("record"));
+    let matches = command.try_get_matches_from(args).ok()?;
+    <record::Args as clap::FromArgMatches>::from_arg_matches(&matches).ok().map(Subcommand::Record)
+}
 
 macro_rules! commands {
     ($($group:literal { $($(#[$meta:meta])* $name:ident $variant:ident $($rows:literal)?,)* })*) => {

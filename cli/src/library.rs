@@ -2,9 +2,8 @@
 //! into a folder that only its owner can write to, under a name with a hash of its content.
 
 use heaptape_formats::replace::{Durability, Writers, replace_file};
-use std::fs::{DirBuilder, Permissions};
-use std::hash::{DefaultHasher, Hasher};
-use std::io::Write;
+use std::fs::{DirBuilder, File, Permissions};
+use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -51,7 +50,26 @@ fn installed() -> Option<PathBuf> {
         found.is_some_and(|found| [0, owner()].contains(&found.uid()) && found.mode() & 0o022 == 0)
     };
     let is_ours = is_usable(&path) && is_safe(&folder) && is_safe(&path);
-    (is_ours && std::fs::read(&path).is_ok_and(|bytes| bytes == LIBRARY)).then_some(path)
+    (is_ours && is_library(&path)).then_some(path)
+}
+
+/// Returns whether a file has the bytes of the library. It reads few bytes at once: new memory for
+/// the whole file would take more time than the comparison.
+fn is_library(path: &Path) -> bool {
+    let Ok(mut file) = File::open(path) else { return false };
+    let mut rest = LIBRARY;
+    let mut bytes = [0; 64 << 10];
+    loop {
+        match file.read(&mut bytes) {
+            Ok(0) => return rest.is_empty(),
+            Ok(count) => match rest.split_at_checked(count) {
+                Some((next, after)) if *next == bytes[..count] => rest = after,
+                _ => return false,
+            },
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(_) => return false,
+        }
+    }
 }
 
 /// Returns whether LD_PRELOAD can name a path: it separates paths by blanks and colons.
@@ -111,13 +129,11 @@ fn write(folder: &Path) -> std::io::Result<PathBuf> {
     if !found.is_dir() || found.uid() != owner() || found.mode() & 0o022 != 0 {
         return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, "other users can write to this folder"));
     }
-    let mut hasher = DefaultHasher::new();
-    hasher.write(LIBRARY);
-    let path = folder.join(format!("libheaptape-{:016x}.so", hasher.finish()));
+    let path = folder.join(concat!("libheaptape-", env!("HEAPTAPE_LIBRARY_HASH"), ".so"));
     if is_for_all() {
         std::fs::set_permissions(folder, Permissions::from_mode(0o755))?;
     }
-    if std::fs::read(&path).is_ok_and(|bytes| bytes == LIBRARY) {
+    if is_library(&path) {
         return Ok(path);
     }
     replace_file(&path, Writers::Several, Durability::BeforeRename, |file| {
@@ -125,4 +141,25 @@ fn write(folder: &Path) -> std::io::Result<PathBuf> {
         if is_for_all() { file.set_permissions(Permissions::from_mode(0o644)) } else { Ok(()) }
     })?;
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_same_bytes_are_the_library() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("library");
+        assert!(!is_library(&path));
+        let mut other = LIBRARY.to_vec();
+        other[LIBRARY.len() - 1] ^= 1;
+        let longer = [LIBRARY, b"x"].concat();
+        for (bytes, is_same) in
+            [(LIBRARY, true), (&LIBRARY[..LIBRARY.len() - 1], false), (&other, false), (&longer, false), (b"", false)]
+        {
+            std::fs::write(&path, bytes).expect("a file");
+            assert_eq!(is_library(&path), is_same, "{} bytes", bytes.len());
+        }
+    }
 }

@@ -82,11 +82,14 @@ Examples:
 /// Returns the groups of subcommands as text.
 fn groups(command: &clap::Command) -> String {
     let mut text = String::new();
+    let width = text::Style::of_stdout().width;
     for (group, names) in commands::GROUPS {
         text += &format!("{group}:\n");
         for name in names.iter().map(|name| name.replace('_', "-")) {
             let about = command.find_subcommand(&name).and_then(clap::Command::get_about);
-            text += &format!("  {name:14} {}\n", about.map(ToString::to_string).unwrap_or_default());
+            let line = format!("  {name:14} {}", about.map(ToString::to_string).unwrap_or_default());
+            text += &text::wrapped(&line, width);
+            text.push('\n');
         }
         text.push('\n');
     }
@@ -121,12 +124,16 @@ fn main() -> ExitCode {
     let args = commands::with_long_options(std::env::args_os());
     let result = if commands::is_list_request(&args) {
         commands::print_metrics()
+    } else if let Some(record) = commands::parse_record(&args) {
+        commands::run(record)
     } else {
         let matches = parse(args);
         commands::run(Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).subcommand)
     };
+    let style = text::Style::of_stderr();
     for line in heaptape_analyzer::symbols::unshown() {
-        eprintln!("heaptape: {}", text::clean(&line));
+        let line = format!("heaptape: {}", text::clean(&line));
+        eprintln!("{}", if style.wraps { text::wrapped(&line, style.width) } else { line });
     }
     match result {
         Ok(outcome) => outcome.report(),

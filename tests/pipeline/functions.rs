@@ -62,6 +62,9 @@ fn functions_have_what_they_and_their_callees_allocate() {
             "{output}"
         );
         assert!(output.error().contains("similar: keep"), "{output}");
+        let folder = directory.path().to_str().expect("a path");
+        let swapped = heaptape_tests::recording::heaptape([command, folder, "keep"]).exits(2);
+        assert!(swapped.error().contains(&format!("the function comes first, as in 'keep {folder}'")), "{swapped}");
     }
     let error = recording.heaptape(&["callers", "malloc"]).exits(2);
     assert!(error.error().contains("malloc: stacks end at the function that calls it"), "{error}");

@@ -17,6 +17,7 @@ pub struct Args {
 impl Args {
     /// Prints the callers or the callees.
     pub fn print(self, which: Neighbors) -> anyhow::Result<Outcome> {
+        self.common.ensure_function_first(&self.name)?;
         self.common.print(20, |query, out, style| callers::run(query, &self.name, which, out, style))
     }
 }

@@ -59,6 +59,24 @@ pub struct Common {
     only: Only,
 }
 
+impl Common {
+    /// Checks that a function and the recordings are in this order on the command line.
+    ///
+    /// # Errors
+    /// The name is a file, and a recording is none.
+    pub fn ensure_function_first(&self, name: &str) -> anyhow::Result<()> {
+        let missing = self.paths.iter().find(|path| !path.exists());
+        if let Some(missing) = missing.filter(|_| std::path::Path::new(name).exists()) {
+            anyhow::bail!(
+                "{} is no recording: the function comes first, as in '{} {name}'",
+                missing.display(),
+                missing.display()
+            );
+        }
+        Ok(())
+    }
+}
+
 /// Options that select processes of a recording.
 #[derive(clap::Args, Clone, Default)]
 pub struct ProcessArgs {

@@ -6,6 +6,7 @@ use crate::{Outcome, library, log};
 use anyhow::Context;
 use clap::ValueEnum;
 use heaptape_analyzer::report;
+use heaptape_analyzer::symbols::{Detail, Symbolizer};
 use heaptape_analyzer::text::{self, Style, with_causes};
 use heaptape_formats::pattern::Pattern;
 use heaptape_formats::quantity::Size;
@@ -223,11 +224,12 @@ fn run_live(args: Args) -> anyhow::Result<Outcome> {
 /// Returns what is to be launched, and how it is recorded.
 fn launch(args: Args, live: Option<&Live>) -> anyhow::Result<Launch> {
     let mut command = args.command.into_iter();
+    let library = library::path()?;
     Ok(Launch {
         program: command.next().unwrap_or_default(),
         arguments: command.collect(),
         dir: live.map(Live::dir).or(args.output),
-        library: library::path()?,
+        library: library.clone(),
         options: Options {
             overflow: match args.overflow {
                 Overflow::Wait => options::Overflow::Wait,
@@ -249,6 +251,7 @@ fn launch(args: Args, live: Option<&Live>) -> anyhow::Result<Launch> {
             allocators: allocators::read(&args.allocator)?,
             found_symbols: library::symbols_folder(),
             search_limit: search_limit()?,
+            preload: Some(library),
             standalone: library::STANDALONE,
             ..Options::default()
         },
@@ -317,11 +320,17 @@ pub fn summary(dir: &Path, quiet: bool) {
         Ok(recording) => [recording],
         Err(error) => return eprintln!("heaptape: {}; the recording: {}", with_causes(&error), dir.display()),
     };
-    if let Err(error) = report::name_profile(&recording[0], report::PLAIN_LIMIT) {
+    // Both read the same symbol tables.
+    let mut symbols = Symbolizer::new(Detail::Quick);
+    if let Err(error) = report::name_profile(&recording[0], report::PLAIN_LIMIT, &mut symbols) {
         eprintln!("heaptape: cannot name the functions in the profile: {}", with_causes(&error));
     }
-    if !quiet && let Err(error) = report::after_record(&recording, &mut std::io::stderr().lock(), Style::of_stderr()) {
-        eprintln!("heaptape: {}; the recording: {}", with_causes(&error), dir.display());
+    if !quiet {
+        let mut out = std::io::stderr().lock();
+        if let Err(error) = report::after_record(&recording, symbols, &mut out, Style::of_stderr()) {
+            drop(out);
+            eprintln!("heaptape: {}; the recording: {}", with_causes(&error), dir.display());
+        }
     }
 }
 

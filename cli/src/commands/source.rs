@@ -19,6 +19,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    args.common.ensure_function_first(&args.name)?;
     let options = Options { function: args.name, roots: args.source_root };
     args.common.print(0, |query, out, style| source::run(query, &options, out, style))
 }
