@@ -5,12 +5,12 @@ mod common;
 
 use common::back;
 use common::fake::{Process, Thread, connect, hello, mapped};
+use heaptape_formats::recording::{RECORDING, Recording};
 use heaptape_recorder::attach::INITIAL_NAME;
 use heaptape_recorder::handover::{About, CommandLink, Handover, Held};
 use heaptape_recorder::options::Options;
 use heaptape_recorder::recorder::{KILLED, Recorder};
 use heaptape_recorder::sys;
-use heaptape_formats::recording::{RECORDING, Recording};
 use heaptape_wire::Op;
 use heaptape_wire::hello::REPLY_BYTES;
 use nix::sys::socket;
