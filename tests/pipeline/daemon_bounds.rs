@@ -269,7 +269,7 @@ fn disk_memory_and_descriptors_stay_bounded_over_many_epochs() {
     while start.elapsed() < Duration::from_secs(seconds) {
         daemon.run(&program, &["3", "0"]).success();
         std::thread::sleep(Duration::from_millis(5));
-        // The kernel gives the table of live blocks of a process a huge page at any time.
+        // The kernel puts the table of live blocks of a process into a huge page at any time.
         let huge = measure("AnonHugePages");
         assert!(huge <= 2048 * long.len() as u64, "{huge} KiB in huge pages");
         let now = (measure("Rss") - huge, descriptors());

@@ -199,8 +199,7 @@ impl Open {
 fn frames(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let length = bytes.get(8..12)?.first_chunk::<4>()?;
-        let (frame, rest) =
-            bytes.split_at_checked(FRAME_HEADER_LEN + u32::from_le_bytes(*length) as usize)?;
+        let (frame, rest) = bytes.split_at_checked(FRAME_HEADER_LEN + u32::from_le_bytes(*length) as usize)?;
         bytes = rest;
         Some(frame)
     })
