@@ -74,9 +74,7 @@ impl Profile {
     fn put_head(&self, data: usize, sites: usize, out: &mut Vec<u8>) {
         let abi = self.abi;
         let numbers = 10 + 2 * self.bins.allocated.len() + 17 * data + 6 * sites + self.symbols.len();
-        out.reserve(
-            2 * MAGIC.len() + numbers * usize::from(abi.word_size) + self.strings.len() + self.trailing.len(),
-        );
+        out.reserve(2 * MAGIC.len() + numbers * usize::from(abi.word_size) + self.strings.len() + self.trailing.len());
         out.extend_from_slice(MAGIC);
         put(abi, out, &[1, self.version]);
         put(abi, out, &self.bounds);
@@ -90,7 +88,7 @@ impl Profile {
         put(abi, out, &[data as u64]);
     }
 
-    /// Appends what is behind the sites.
+    /// Appends what is after the sites.
     fn put_rest(&self, out: &mut Vec<u8>) {
         let abi = self.abi;
         put(abi, out, &[self.symbols.len() as u64]);
