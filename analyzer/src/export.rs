@@ -22,6 +22,7 @@ pub mod verify;
 
 pub use impossible::Impossible;
 pub use measure::{Measure, UnknownMeasure};
+pub use objects::Object;
 pub use target::{Out, Target};
 pub use verify::Totals;
 

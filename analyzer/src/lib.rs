@@ -2,11 +2,9 @@
 //!
 //! ```text
 //! load ──> Process ──> replay ──> model ──> sums ──> report            text and JSON
-//!            └─ stacks ──> symbols ───────────┘  ├──> export, convert   files for other tools
-//!                                                └──> compat            views of other tools
+//!            └─ stacks ──> symbols ───────────┘  └──> export, convert   files for other tools
 //! ```
-//! Modules depend only on those to the left, and compat views are on top of all. Models do not
-//! depend on files. Everything that is missing from a recording is listed as [`Missing`],
+//! Modules depend only on those to the left. Models do not depend on files. Everything that is missing from a recording is listed as [`Missing`],
 //! and every report prints it.
 //!
 //! # Examples
@@ -32,7 +30,6 @@
 #![warn(unreachable_pub)]
 
 // What commands, reports and tests use. Everything else is private to the crate.
-pub mod compat;
 pub mod convert;
 pub mod epochs;
 pub mod event;
@@ -40,6 +37,7 @@ pub mod export;
 pub mod follow;
 pub mod import;
 pub mod model;
+pub mod mptrace;
 pub mod report;
 pub mod suppress;
 pub mod symbols;
@@ -76,15 +74,17 @@ pub use load::tape::read as read_tape;
 pub use load::tape::{Tape, TraceRange};
 pub use load::{
     Accounting, Clock, Events, Failure, Joined, Process, RecordedEvents, Recording, Segment, StartPoint, TapeError,
-    open, open_all, open_separately, recording_around,
+    is_recording, open, open_all, open_separately, recording_around,
 };
 pub use missing::Missing;
 pub use pack::{Packed, pack};
 pub use processes::{ProcessFilter, SelectError};
 pub use program_frames::{Roles, blamed};
 pub use progress::Progress;
-pub use replay::{Outcome, replay, replay_from};
+pub use replay::{Outcome, replay, replay_all, replay_from};
 #[doc(hidden)]
 pub use saved_names::SavedTable;
+#[doc(hidden)]
+pub use sort::SortRows;
 pub use stacks::{Module, Site, Stacks};
 pub use sums::{Sums, sums, sums_of_new_process, sums_within};

@@ -357,6 +357,32 @@ pub(crate) fn read_failure(path: &Path, error: ReadError) -> Failure {
     }
 }
 
+/// Returns whether a path is a recording, the folder of a process, or one of their files that is
+/// specific to heaptape.
+pub fn is_recording(path: &Path) -> bool {
+    if path == Path::new("-") {
+        return false;
+    }
+    if path.is_dir() {
+        let holds = |name: &str| path.join(name).is_file();
+        return holds(RECORDING)
+            || has_tape(path)
+            || profile_file(path).is_some()
+            || trace_file(path).is_some()
+            || has_process_folders(path);
+    }
+    let mut start = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(SNIFF_LENGTH).read_to_end(&mut start));
+    let is_known = start.starts_with(&FILE_MAGIC) || sniff::format(&start) == Some(Format::Recording);
+    read.is_ok() && (is_known || archive::is_archive_file(path))
+}
+
+/// Returns whether a directory contains process folders: a recording whose description is lost.
+fn has_process_folders(path: &Path) -> bool {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| has_tape(&entry.path()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -58,6 +58,11 @@ pub fn replay(process: &Process, span: Span, progress: &Progress, models: &mut i
     replay_from(process, None, span, progress, models)
 }
 
+/// Replays every event of a process. The result has the blocks that are live at its end.
+pub fn replay_all(process: &Process, progress: &Progress) -> Outcome {
+    replay(process, Span::ALL, progress, &mut ())
+}
+
 /// Replays the events of a span from a start point in the middle of the run. The models must have
 /// been initialized with the sums up to there. Of older blocks only site and bytes are known, and
 /// those without an event after the start are not in [`Outcome::live`].

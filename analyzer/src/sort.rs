@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 
 /// Sorts of slices that cost little machine code. They are stable. Use those of the standard
 /// library where many elements are sorted.
-pub(crate) trait SortRows<T> {
+pub trait SortRows<T> {
     /// Sorts rows by comparing two of them.
     fn sort_rows_by(&mut self, compare: impl Fn(&T, &T) -> Ordering);
 

@@ -4,7 +4,7 @@
 //! which every number is replaced by the number that it reads ([`misread::record`]). The output for
 //! the original records is compared with the same text, in which only those numbers may differ.
 
-use heaptape_analyzer::compat::mptrace::{Hatf, Options, Simulation, View};
+use heaptape_analyzer::mptrace::{Hatf, Options, Simulation, View};
 use heaptape_formats::mtrc::Reader;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 
 use super::dcpiprof::{Source, outcome};
 use crate::{Outcome, terminal};
-use heaptape_analyzer::compat::dcpi::cat;
+use heaptape_compat::dcpi::cat;
 use std::io::Write;
 use std::path::PathBuf;
 

@@ -3,7 +3,7 @@
 use super::dcpiprof::{Source, outcome, per_cent};
 use crate::{Outcome, terminal};
 use anyhow::bail;
-use heaptape_analyzer::compat::dcpi::diff;
+use heaptape_compat::dcpi::diff;
 use std::io::Write;
 use std::path::PathBuf;
 

@@ -2,7 +2,7 @@
 
 use super::dcpiprof::{Source, outcome};
 use crate::{Outcome, terminal};
-use heaptape_analyzer::compat::dcpi::list;
+use heaptape_compat::dcpi::list;
 use std::io::Write;
 use std::path::PathBuf;
 

@@ -2,7 +2,7 @@
 //! that all four DCPI commands share are here as well.
 
 use crate::{Outcome, terminal};
-use heaptape_analyzer::compat::dcpi::{self, Set, prof};
+use heaptape_compat::dcpi::{self, Set, prof};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;

@@ -2,7 +2,7 @@
 
 use super::examples;
 use crate::{Outcome, terminal};
-use heaptape_analyzer::compat::gprof::{self, Completeness, Options};
+use heaptape_compat::gprof::{self, Completeness, Options};
 use std::io::Write;
 
 /// Options and files of GNU gprof; `heaptape gprof --help` lists them.

@@ -1,10 +1,11 @@
 //! `heaptape mleak`: shows unfreed allocations as mpatrol's mleak does.
 
 use crate::{Outcome, terminal};
-use heaptape_analyzer::compat::input::{RecordingInput, is_recording};
-use heaptape_analyzer::compat::mleak::{self, Options};
-use heaptape_analyzer::compat::{format_of, wrong_format_hint};
+use heaptape_analyzer::is_recording;
 use heaptape_analyzer::{open_file, unpacking};
+use heaptape_compat::input::RecordingInput;
+use heaptape_compat::mleak::{self, Options};
+use heaptape_compat::{format_of, wrong_format_hint};
 use heaptape_formats::Format;
 use std::io::{self, BufReader, Write};
 use std::path::Path;

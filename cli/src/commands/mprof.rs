@@ -2,8 +2,8 @@
 
 use crate::{Outcome, terminal};
 use anyhow::Context;
-use heaptape_analyzer::compat::mprof::{self, Options};
-use heaptape_analyzer::compat::{self, input};
+use heaptape_compat::input;
+use heaptape_compat::mprof::{self, Options};
 use heaptape_formats::{Ending, Format, mptl::Profile};
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -61,8 +61,8 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         Ok(read) => read,
         Err(error) => {
             eprintln!("mprof: {}\nmprof: {error}", mprof::read_error_message(&error));
-            compat::format_of(path).filter(|format| *format != Format::Mptl).into_iter().for_each(|format| {
-                eprintln!("mprof: {}", compat::wrong_format_hint(format));
+            heaptape_compat::format_of(path).filter(|format| *format != Format::Mptl).into_iter().for_each(|format| {
+                eprintln!("mprof: {}", heaptape_compat::wrong_format_hint(format));
             });
             return Ok(Outcome::Partial);
         }

@@ -3,12 +3,11 @@
 use crate::{Outcome, terminal};
 use anyhow::Context;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
-use heaptape_analyzer::compat;
-use heaptape_analyzer::compat::input::{self, RecordingInput};
-use heaptape_analyzer::compat::mptrace::{self, Hatf, Options, Simulation, View};
 use heaptape_analyzer::export;
 use heaptape_analyzer::text::SanitizingWriter;
 use heaptape_analyzer::{open_file, unpacking};
+use heaptape_compat::input::RecordingInput;
+use heaptape_compat::mptrace::{self, Hatf, Options, Simulation, View};
 use heaptape_formats::mtrc::{ReadError, Stream};
 use heaptape_formats::{Ending, Format};
 use std::fs::File;
@@ -93,15 +92,17 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         eprintln!("mptrace: there is no window; the trace is shown as text");
     }
     let opened = match args.file.as_str() {
-        file if input::is_recording(Path::new(file)) => return show_recording(&args),
+        file if heaptape_analyzer::is_recording(Path::new(file)) => return show_recording(&args),
         "-" => unpacking(Box::new(io::stdin())),
         file => open_file(Path::new(file)),
     };
     match opened {
         Ok(input) => {
             let outcome = show(&args, input)?;
-            if let Some(format) = compat::format_of(Path::new(&args.file)).filter(|format| *format != Format::Mtrc) {
-                eprintln!("mptrace: {}", compat::wrong_format_hint(format));
+            if let Some(format) =
+                heaptape_compat::format_of(Path::new(&args.file)).filter(|format| *format != Format::Mtrc)
+            {
+                eprintln!("mptrace: {}", heaptape_compat::wrong_format_hint(format));
             }
             Ok(outcome)
         }

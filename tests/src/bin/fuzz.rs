@@ -5,8 +5,8 @@
 #![forbid(unsafe_code)]
 
 use heaptape_analyzer::SavedTable;
-use heaptape_analyzer::compat::{mleak, mprof, mptrace};
 use heaptape_analyzer::{convert, import, unpack};
+use heaptape_compat::{mleak, mprof, mptrace};
 use heaptape_formats::perf_map::{Line, UnnamedAddresses};
 use heaptape_formats::tape::journal;
 use heaptape_formats::{Ending, Format, dcpi, dhat, gmon, heaptrack, massif, mptl, mtrc, pprof, tape};

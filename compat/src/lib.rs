@@ -1,0 +1,48 @@
+//! Compat views: reports of heap data in the exact output format of other tools.
+//!
+//! `mprof`, `mptrace` and `mleak` follow mpatrol, `gprof` follows GNU gprof, and `dcpi` follows the
+//! DCPI tools. Each view is a function over the tables of its file format, so it shows a file of
+//! the original tool and a recording alike.
+//!
+//! This crate is compiled without optimization, since a view runs once over tables that are short.
+//! Loops over events are in the analyzer, as is [`mptrace`].
+#![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
+
+pub mod dcpi;
+pub mod gprof;
+pub mod input;
+pub mod mleak;
+pub mod mprof;
+
+pub use heaptape_analyzer::mptrace;
+
+use heaptape_formats::{Format, sniff};
+use std::io::Read;
+use std::path::Path;
+
+/// Number of leading bytes that suffice to recognize every format.
+const SNIFF_LENGTH: u64 = 4096;
+
+/// Returns the format of a file, compressed or not, or `None` if the file cannot be read or has an
+/// unknown format.
+pub fn format_of(path: &Path) -> Option<Format> {
+    let mut start = Vec::new();
+    heaptape_analyzer::open_file(path).and_then(|file| file.take(SNIFF_LENGTH).read_to_end(&mut start)).ok()?;
+    sniff::format(&start)
+}
+
+/// Returns a hint for a file that was passed to the wrong view: its format and the command that
+/// shows it.
+pub fn wrong_format_hint(format: Format) -> String {
+    let command = match format {
+        Format::Mtrc => "mptrace",
+        Format::Mptl => "mprof",
+        Format::Gmon => "gprof",
+        Format::Dcpi => "dcpiprof",
+        Format::Tape | Format::Recording | Format::Pprof | Format::Heaptrack | Format::Dhat | Format::Massif => {
+            "report"
+        }
+    };
+    format!("the file's format is {format}; `heaptape {command}` shows it")
+}
