@@ -1,5 +1,8 @@
 //! The command `heaptape`: parses the command line, runs the subcommand, and prints its error.
 //! `exit.rs` has the exit statuses.
+//!
+//! It is a library, since cargo compiles libraries while those that they use are still optimized.
+//! A binary waits for all of them.
 #![forbid(unsafe_code)]
 
 #[macro_use]
@@ -22,7 +25,7 @@ use heaptape_recorder::crash;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-pub use exit::Outcome;
+use exit::Outcome;
 
 /// Large tables are in huge pages, where the system has them.
 #[global_allocator]
@@ -116,7 +119,8 @@ fn parse(args: Vec<OsString>) -> clap::ArgMatches {
     })
 }
 
-fn main() -> ExitCode {
+/// Runs the command with the arguments of the process, and returns its exit status.
+pub fn main() -> ExitCode {
     if crash::run_if_requested() {
         return ExitCode::SUCCESS;
     }
