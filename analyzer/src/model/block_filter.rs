@@ -62,16 +62,16 @@ impl BlockFilter {
     }
 }
 
-/// A model that passes the events of matching blocks on to another model.
-#[derive(Debug)]
-pub struct Filtered<'a, M> {
+/// A model that passes the events of matching blocks on to another model. The model is not a type
+/// parameter, so that the replay of filtered events is compiled once and not for each report.
+pub struct Filtered<'a> {
     /// The filter for blocks.
     pub filter: &'a BlockFilter,
     /// The model that receives the events.
-    pub model: &'a mut M,
+    pub model: &'a mut dyn Model,
 }
 
-impl<M: Model> Model for Filtered<'_, M> {
+impl Model for Filtered<'_> {
     fn alloc(&mut self, event: &Event, block: &Block) {
         if self.filter.matches(event.index, block) {
             self.model.alloc(event, block);

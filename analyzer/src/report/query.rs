@@ -119,6 +119,18 @@ impl Query {
         if self.filter.is_all() {
             return replay_from(process, start, span, progress, model);
         }
+        self.replay_filtered(process, span, symbols, progress, model)
+    }
+
+    /// Replays the selected blocks of a query with a filter.
+    fn replay_filtered(
+        &self,
+        process: &Process,
+        span: Span,
+        symbols: &mut Symbolizer,
+        progress: &Progress,
+        model: &mut dyn Model,
+    ) -> replay::Outcome {
         let chosen = self.filter.resolve(process, symbols, progress);
         let mut outcome = replay(process, span, progress, &mut Filtered { filter: &chosen, model });
         outcome.live.retain(|index, block| chosen.matches(index, block));
