@@ -66,6 +66,7 @@ impl Timeline {
         self.advance(self.slices.len() - 1);
     }
 
+    #[inline]
     fn advance(&mut self, to: usize) {
         while self.current < to {
             self.current += 1;
