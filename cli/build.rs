@@ -58,8 +58,8 @@ fn main() {
         println!("cargo:rerun-if-changed={}", root.join(source).display());
     }
     empty_if_of_another_checkout(&root, &folder);
-    // One after the other in one folder, so that the second build uses the dependencies of the first
-    // one. Two builds of the same dependencies took 2 s of CPU more.
+    // One after the other in one folder, so that the second build uses the dependencies of the
+    // first one. Two builds of the same dependencies took 2 s of CPU more.
     for (name, features) in LIBRARIES {
         // The packages are there already: the same lock file names them for the command's own
         // build. Else they are fetched.

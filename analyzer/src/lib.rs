@@ -4,8 +4,8 @@
 //! load ──> Process ──> replay ──> model ──> sums ──> report            text and JSON
 //!            └─ stacks ──> symbols ───────────┘  └──> export, convert   files for other tools
 //! ```
-//! Modules depend only on those to the left. Models do not depend on files. Everything that is missing from a recording is listed as [`Missing`],
-//! and every report prints it.
+//! Modules depend only on those to the left. Models do not depend on files. Everything that is
+//! missing from a recording is listed as [`Missing`], and every report prints it.
 //!
 //! # Examples
 //!
