@@ -22,9 +22,21 @@ pub(crate) fn bar(style: Style, value: u64, max: u64, width: usize) -> String {
     bar
 }
 
+/// Returns the two shades of [`bars`].
+const fn shades(style: Style) -> (&'static str, &'static str) {
+    if style.block_elements { ("█", "░") } else { ("#", "-") }
+}
+
+/// Returns the head of a column of [`bars`], if that is not wider than the bars.
+pub(crate) fn legend(style: Style, value: &str, outer: &str, width: usize) -> String {
+    let (full, light) = shades(style);
+    let legend = format!("{full} {value} {light} {outer}");
+    if legend.chars().count() > width { String::new() } else { legend }
+}
+
 /// Returns a bar for `value`, continued in a lighter shade to `outer`.
 pub(crate) fn bars(style: Style, value: u64, outer: u64, max: u64, width: usize) -> String {
-    let (full, light) = if style.block_elements { ("█", "░") } else { ("#", "-") };
+    let (full, light) = shades(style);
     let (inner, outer) = (scale(value, max, width), scale(outer, max, width));
     full.repeat(inner) + &light.repeat(outer.saturating_sub(inner))
 }

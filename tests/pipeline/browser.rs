@@ -217,7 +217,7 @@ fn page_answers_by_thread_function_and_two_ranges() {
     let titles = browser.text("[...document.querySelectorAll('#sites .first')].map((name) => name.title).join('\\n')");
     assert!(titles.contains("shop::LruCache<") && titles.contains("Session"), "{titles}");
     let head = browser.text("document.querySelector('#sites thead th').textContent");
-    assert_eq!(head, "Place");
+    assert_eq!(head, "Call site");
 
     // Every cell of a row opens it.
     let opened_rows = "document.querySelectorAll('#sites [aria-expanded=true]').length";
@@ -302,7 +302,7 @@ fn page_answers_by_thread_function_and_two_ranges() {
     browser.wait("typeof window.saved === 'string'");
     let saved = browser.text("window.saved");
     let lines: Vec<&str> = saved.lines().collect();
-    assert!(lines[0].starts_with("Place,Module,Allocated (bytes),Allocations"), "{saved}");
+    assert!(lines[0].starts_with("Call site,Module,Allocated (bytes),Allocations"), "{saved}");
     assert!(lines.iter().any(|line| line.contains("shop::LruCache<") && line.contains(",shop,")), "{saved}");
 
     // Two ranges: with and without the reloader.

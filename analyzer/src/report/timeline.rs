@@ -334,8 +334,9 @@ impl Report for TimelineReport {
                 std::iter::once(at).chain(resident).chain(mapped).chain(numbers).collect()
             })
             .collect();
+        let legend = charts::legend(style, "live", "most", width);
         let head: &[&str] = match has_events {
-            true => &["from", "rss", "mapped", "live", "most", "blocks", "allocations", ""],
+            true => &["from", "rss", "mapped", "live", "most", "blocks", "allocations", &legend],
             false => &["at", "rss", "mapped", "live", "blocks", ""],
         };
         let is_shown = |name: &str| (name != "rss" || most_resident > 0) && (name != "mapped" || most_mapped > 0);

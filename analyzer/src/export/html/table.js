@@ -192,7 +192,7 @@ function paintTable(view) {
     return open ? [line_, h("tr", { class: "stacks" }, h("td", { colspan: heads.length + 1 }, stacksOf(grouped.rows[group], firstFull, grouped.called[group])))] : [line_];
   });
   fill(view.body,
-    h("table", { class: "sites" }, h("thead", {}, h("tr", {}, head({ id: "name", title: "Place" }), heads.map(head))), h("tbody", {}, body)),
+    h("table", { class: "sites" }, h("thead", {}, h("tr", {}, head({ id: "name", title: "Call site" }), heads.map(head))), h("tbody", {}, body)),
     rows.length === 0 && h("p", { class: "none" }, state.search ? `Nothing matches “${state.search}”. ${searchHint(state.search)}` : "Nothing was allocated here."),
     rows.length > view.shown && h("button", { type: "button", class: "plain more-rows", onclick: () => { view.shown += 5 * PAGE; paintTable(view); } }, `show ${count(Math.min(5 * PAGE, rows.length - view.shown))} more of ${count(rows.length - view.shown)}`));
 }
@@ -202,7 +202,7 @@ function saveTable(view) {
   const { grouped, columns, rows } = tableRows(view);
   const heads = tableHeads(columns).filter((one) => one.id !== "share");
   const units = (one) => (one.id === "life" ? ` (${page.axis.unit})` : one.unit === bytes || one.changes && measure().unit === bytes || one.id === "growth" ? " (bytes)" : "");
-  const head = ["Place", "Module", ...heads.map((one) => one.title + units(one))];
+  const head = ["Call site", "Module", ...heads.map((one) => one.title + units(one))];
   const line_ = (group) => [grouped.title[group].join(" < "), grouped.module[group], ...heads.map((one) => Math.round(one.of(group)))];
   download(`${baseName(page.recordings.at(-1).path) || "heaptape"}-${state.group}.csv`, [head, ...rows.map(line_)]);
 }
