@@ -1,6 +1,16 @@
 //! Text for terminals. All output goes through a [`Screen`], which replaces control characters with
 //! [`clean`], so no string of a recording can color, move or hide anything on the terminal.
 
+mod lines;
+mod names;
+mod numbers;
+mod sanitize;
+
+pub use lines::wrapped;
+use lines::{break_lines, wrap};
+pub use names::{shorten, without_arguments};
+pub use numbers::{bytes, count, counted, duration, percent};
+pub use sanitize::{SanitizingWriter, clean, clean_columns, clean_name};
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
@@ -60,147 +70,6 @@ impl Style {
 fn width_of(columns: Option<&str>, terminal: Option<usize>) -> usize {
     let columns = columns.and_then(|columns| columns.parse().ok()).filter(|&columns: &usize| columns > 0);
     columns.or(terminal).map_or(DEFAULT_WIDTH, |width| width.clamp(MIN_WIDTH, MAX_WIDTH))
-}
-
-/// Most columns before the text of a line that starts with a label.
-const MAX_LABEL: usize = 24;
-
-/// Returns the offsets of the blanks at which a line is wrapped so that it fits into `width`
-/// columns, and the indentation of the further lines. They begin below the text of the first line,
-/// also if that has a label before its text. A longer word stays whole.
-pub fn wrap(line: &str, width: usize) -> (Vec<usize>, usize) {
-    if line.len() <= width || line.chars().count() <= width {
-        return (Vec::new(), 0);
-    }
-    let leading = line.len() - line.trim_start_matches(' ').len();
-    let label_end = line[leading..].find("  ").map(|at| leading + at);
-    let text = label_end.map(|at| line.len() - line[at..].trim_start_matches(' ').len());
-    let labeled = text.map(|text| (text, line[..text].chars().count())).filter(|(_, columns)| *columns <= MAX_LABEL);
-    let (start, indent) = labeled.unwrap_or((leading, leading + 2));
-    let (mut breaks, mut column, mut last_blank) = (Vec::new(), line[..start].chars().count(), None);
-    for (offset, c) in line[start..].char_indices() {
-        if c == ' ' {
-            last_blank = Some((start + offset, column));
-        }
-        column += 1;
-        if column > width
-            && let Some((blank, at)) = last_blank.take()
-        {
-            breaks.push(blank);
-            column = indent + column - at - 1;
-        }
-    }
-    (breaks, indent)
-}
-
-/// Returns a line wrapped to `width` columns: see [`wrap`].
-pub fn wrapped(line: &str, width: usize) -> String {
-    let (breaks, indent) = wrap(line, width);
-    let mut out = String::with_capacity(line.len() + breaks.len() * indent);
-    let mut from = 0;
-    for at in breaks {
-        out += &line[from..at];
-        out.push('\n');
-        out.extend(std::iter::repeat_n(' ', indent));
-        from = at + 1;
-    }
-    out + &line[from..]
-}
-
-/// Returns whether a character may control a terminal: C0, DEL, C1, and the Unicode characters that
-/// reorder, join or hide text.
-const fn is_control(c: char) -> bool {
-    matches!(c,
-        '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
-}
-
-/// Returns the text with each control character replaced by `\u{fffd}`.
-pub fn clean(text: &str) -> Cow<'_, str> {
-    if text.chars().any(is_control) {
-        Cow::Owned(text.chars().map(|c| if is_control(c) { char::REPLACEMENT_CHARACTER } else { c }).collect())
-    } else {
-        Cow::Borrowed(text)
-    }
-}
-
-/// Returns the text of a name in a file with control characters and invalid UTF-8 replaced by
-/// `\u{fffd}`.
-pub fn clean_name(name: &[u8]) -> Cow<'_, str> {
-    match std::str::from_utf8(name) {
-        Ok(text) => clean(text),
-        Err(_) => Cow::Owned(clean(&String::from_utf8_lossy(name)).into_owned()),
-    }
-}
-
-/// Returns the text with control characters replaced by `\u{fffd}`, except tabs.
-pub fn clean_columns(text: &str) -> String {
-    text.split('\t').map(clean).collect::<Vec<_>>().join("\t")
-}
-
-/// Control characters that [`SanitizingWriter`] keeps. gprof prints form feeds between listings.
-const KEPT: [char; 3] = ['\n', '\t', '\x0c'];
-
-/// A writer that replaces control characters like [`clean`], except line feeds, tabs and form
-/// feeds.
-pub struct SanitizingWriter<W> {
-    out: W,
-    /// The first bytes of a character whose rest has not been written yet.
-    incomplete: Vec<u8>,
-}
-
-impl<W: Write> SanitizingWriter<W> {
-    /// Creates a writer to `out`.
-    pub const fn new(out: W) -> Self {
-        SanitizingWriter { out, incomplete: Vec::new() }
-    }
-}
-
-impl<W: Write> Write for SanitizingWriter<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        write_clean_bytes(bytes, &mut self.incomplete, &mut self.out)?;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        if !std::mem::take(&mut self.incomplete).is_empty() {
-            write_clean("\u{fffd}", &mut self.out)?;
-        }
-        self.out.flush()
-    }
-}
-
-fn write_clean(text: &str, out: &mut dyn Write) -> io::Result<()> {
-    for segment in text.split_inclusive(KEPT) {
-        let end = segment.len() - usize::from(segment.ends_with(KEPT));
-        out.write_all(clean(&segment[..end]).as_bytes())?;
-        out.write_all(&segment.as_bytes()[end..])?;
-    }
-    Ok(())
-}
-
-/// Writes bytes without control characters. `incomplete` is the start of a character, before and
-/// after them.
-fn write_clean_bytes(bytes: &[u8], incomplete: &mut Vec<u8>, out: &mut dyn Write) -> io::Result<()> {
-    if incomplete.is_empty() && bytes.iter().all(|byte| matches!(byte, b'\n' | b'\t' | b'\x0c' | b' '..=b'~')) {
-        return out.write_all(bytes);
-    }
-    incomplete.extend_from_slice(bytes);
-    let pending = std::mem::take(incomplete);
-    for chunk in pending.utf8_chunks() {
-        write_clean(chunk.valid(), out)?;
-        let invalid = chunk.invalid();
-        // An incomplete character can only be at the end. It has at most three bytes.
-        if !invalid.is_empty()
-            && pending.ends_with(invalid)
-            && std::str::from_utf8(invalid).is_err_and(|e| e.error_len().is_none())
-        {
-            incomplete.extend_from_slice(invalid);
-        } else if !invalid.is_empty() {
-            write_clean("\u{fffd}", out)?;
-        }
-    }
-    Ok(())
 }
 
 /// The color of a span of text, on a terminal that shows colors.
@@ -282,14 +151,7 @@ impl<'a> Screen<'a> {
         }
         let (mut breaks, mut start) = (breaks.into_iter().peekable(), 0);
         for (color, text) in &spans {
-            let (mut out, mut from) = (String::with_capacity(text.len()), 0);
-            while let Some(at) = breaks.next_if(|at| *at < start + text.len()) {
-                out += &text[from..at - start];
-                out.push('\n');
-                out.extend(std::iter::repeat_n(' ', indent));
-                from = at - start + 1;
-            }
-            out += &text[from..];
+            let out = break_lines(text, start, &mut breaks, indent);
             start += text.len();
             match self.style.color && *color != Color::Plain {
                 true => write!(self.out, "\x1b[{}m{out}\x1b[0m", color.code())?,
@@ -327,8 +189,8 @@ impl<'a> Screen<'a> {
         }
     }
 
-    /// Prints a table whose last column has bars. `bar` returns the one for a value, in at most so
-    /// many columns.
+    /// Prints a table whose last column has bars. `bar` returns the bar of a value that has at most
+    /// a number of columns.
     ///
     /// # Errors
     /// Returns an error if writing fails.
@@ -381,106 +243,6 @@ impl<'a> Screen<'a> {
     }
 }
 
-/// Returns a name with its template arguments replaced by `with`. If the angle brackets do not
-/// match, the name is returned unchanged.
-pub fn without_arguments(name: &str, with: &str) -> String {
-    let (out, is_balanced) = replace_arguments(name, with);
-    if is_balanced { out } else { name.to_string() }
-}
-
-/// Replaces outermost pairs of angle brackets with their content. Returns the result, and whether
-/// each opened bracket is closed.
-fn replace_arguments(text: &str, with: &str) -> (String, bool) {
-    let mut depth = 0u32;
-    let mut out = String::new();
-    let mut previous = ' ';
-    for (offset, c) in text.char_indices() {
-        // `operator<`, `operator<<`, `->`, and ` < ` between frames are not brackets.
-        let is_operator = text[..offset].trim_end_matches('<').ends_with("operator");
-        let opens = c == '<' && previous != ' ' && !is_operator;
-        let closes = c == '>' && previous != '-' && depth > 0;
-        if opens && depth == 0 {
-            out.push_str(with);
-        }
-        depth += u32::from(opens);
-        if depth == 0 {
-            out.push(c);
-        }
-        depth -= u32::from(closes);
-        previous = c;
-    }
-    (out, depth == 0)
-}
-
-/// Shortens a text to at most `width` characters: first it removes template arguments, then the
-/// end.
-pub fn shorten(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
-        return text.to_string();
-    }
-    let (out, is_balanced) = replace_arguments(text, "<…>");
-    let count = out.chars().count();
-    if !is_balanced || count > width {
-        let out = if is_balanced { &out } else { text };
-        let keep: String = out.chars().take(width.saturating_sub(1)).collect();
-        return keep + "…";
-    }
-    out
-}
-
-/// Formats a number of bytes with three significant digits and a binary unit.
-pub fn bytes(count: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if count < 1024 {
-        return format!("{count} B");
-    }
-    let mut value = count as f64 / 1024.0;
-    let mut unit = 0;
-    while value >= 999.5 && unit + 1 < UNITS.len() {
-        (value, unit) = (value / 1024.0, unit + 1);
-    }
-    let decimals = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
-    format!("{value:.decimals$} {}", UNITS[unit])
-}
-
-/// Formats a number with thousands separators.
-pub fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-/// Formats a number with a noun: `1 block`, `2 blocks`, `2 processes`.
-pub fn counted(number: u64, noun: &str) -> String {
-    let plural = if noun.ends_with('s') { "es" } else { "s" };
-    format!("{} {noun}{}", count(number), if number == 1 { "" } else { plural })
-}
-
-/// Formats a duration in nanoseconds with a suitable unit.
-pub fn duration(nanos: u64) -> String {
-    let value = nanos as f64;
-    match nanos {
-        0..1_000 => format!("{nanos} ns"),
-        1_000..=999_999 => format!("{:.3} us", value / 1e3),
-        // A value that rounds up to the next unit is shown in that unit.
-        1_000_000..=999_999_499 => format!("{:.3} ms", value / 1e6),
-        999_999_500..60_000_000_000 => format!("{:.3} s", value / 1e9),
-        60_000_000_000..3_600_000_000_000 => format!("{}m{:02}s", nanos / 60_000_000_000, nanos / 1_000_000_000 % 60),
-        _ => format!("{}h{:02}m", nanos / 3_600_000_000_000, nanos / 60_000_000_000 % 60),
-    }
-}
-
-/// Formats `part` of `whole` as a percentage.
-pub fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 { "-".into() } else { format!("{:.1}%", part as f64 * 100.0 / whole as f64) }
-}
-
 /// Returns the message of an error and those of its causes, as commands print it.
 pub fn with_causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
@@ -489,6 +251,7 @@ pub fn with_causes(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::sanitize::is_control;
     use super::*;
 
     #[test]
@@ -555,48 +318,11 @@ mod tests {
     }
 
     #[test]
-    fn sanitizing_writer_accepts_text_split_at_any_byte() {
-        let hostile = "a\x1b[2J\u{9b}é\u{202e}\tb\n\x0c\u{fffd}€".as_bytes();
-        let expected = "a\u{fffd}[2J\u{fffd}é\u{fffd}\tb\n\x0c\u{fffd}€";
-        for split in 0..=hostile.len() {
-            let mut out = Vec::new();
-            let mut writer = SanitizingWriter::new(&mut out);
-            writer.write_all(&hostile[..split]).unwrap();
-            writer.write_all(&hostile[split..]).unwrap();
-            writer.flush().unwrap();
-            assert_eq!(String::from_utf8(out).unwrap(), expected);
-        }
-        let mut out = Vec::new();
-        let mut writer = SanitizingWriter::new(&mut out);
-        writer.write_all(b"x\xffy\xe2\x82").unwrap();
-        writer.flush().unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "x\u{fffd}y\u{fffd}");
-    }
-
-    #[test]
     fn columns_decides_the_width() {
         assert_eq!(width_of(Some("80"), None), 80);
         assert_eq!(width_of(Some("72"), Some(120)), 72);
         assert_eq!([width_of(Some("0"), Some(120)), width_of(Some("wide"), Some(120))], [120, 120]);
         assert_eq!([width_of(None, None), width_of(Some(""), None)], [DEFAULT_WIDTH, DEFAULT_WIDTH]);
         assert_eq!([width_of(Some("5"), None), width_of(Some("99999"), None)], [MIN_WIDTH, MAX_WIDTH]);
-    }
-
-    #[test]
-    fn numbers_are_short() {
-        let shown: Vec<String> = [0, 1023, 1024, 10_240, 123_456, 1 << 20, 1_048_000, u64::MAX].map(bytes).into();
-        assert_eq!(shown, ["0 B", "1023 B", "1.00 KiB", "10.0 KiB", "121 KiB", "1.00 MiB", "1.00 MiB", "16.0 EiB"]);
-        assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
-        let shown = [5, 1_500, 2_000_000, 3_141_592_653, 61_000_000_000, 3_660_000_000_000].map(duration);
-        assert_eq!(shown, ["5 ns", "1.500 us", "2.000 ms", "3.142 s", "1m01s", "1h01m"]);
-    }
-
-    #[test]
-    fn long_names_lose_template_arguments_first() {
-        let name = "std::map<std::string, std::vector<int> >::operator[] < shop::load(Order<int>)";
-        assert_eq!(shorten(name, 60), "std::map<…>::operator[] < shop::load(Order<…>)");
-        assert_eq!(shorten(name, 20), "std::map<…>::operat…");
-        assert_eq!(shorten("a->b->c", 7), "a->b->c");
-        assert_eq!(shorten("operator<<", 5), "oper…");
     }
 }

@@ -292,9 +292,7 @@ impl Files {
         if path.exists() {
             return self.profile(bytes);
         }
-        let file = with_path(&path, replace_file(&path, bytes, self.reader, Durability::Later))?;
-        sync::add_written(&mut 0, bytes.len(), std::iter::once(&file));
-        Ok(())
+        with_path(&path, replace_file(&path, bytes, self.reader, Durability::Later)).map(drop)
     }
 
     /// Replaces the tape by these records.

@@ -11,6 +11,7 @@ mod cache_flush;
 mod description;
 mod families;
 mod file;
+mod jump;
 pub(crate) mod maps;
 mod marks;
 mod moved;
@@ -23,6 +24,7 @@ pub(crate) mod symbols;
 mod unhooked;
 
 pub use description::{DescribedFunction, Description, DescriptionError, OwnAllocator};
+pub use jump::{Jump, MovedInstruction};
 pub use separate::build_id_without_symbols;
 
 use crate::module_files::open_file;
@@ -96,44 +98,6 @@ struct PlannedPatch {
     target: u64,
     expected: Vec<u8>,
     moved: Vec<MovedInstruction>,
-}
-
-/// Where an instruction is, after it was moved for a jump.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MovedInstruction {
-    /// Address of the instruction in the function.
-    pub from: u64,
-    /// Address of the instruction in the trampoline.
-    pub to: u64,
-}
-
-/// A jump that is written over the first bytes of a function.
-#[derive(Clone, Copy, Debug)]
-pub struct Jump<'plan> {
-    /// Names of the function.
-    pub name: &'plan str,
-    /// Address of the jump.
-    pub address: u64,
-    /// Address that it leads to.
-    pub target: u64,
-    /// The function's own bytes, of whole instructions.
-    pub expected: &'plan [u8],
-    /// Where these instructions are instead.
-    pub moved: &'plan [MovedInstruction],
-}
-
-impl Jump<'_> {
-    /// Returns the bytes of the jump.
-    pub fn bytes(&self) -> [u8; JUMP_BYTES] {
-        let distance = self.target.wrapping_sub(self.address + JUMP_BYTES as u64) as u32;
-        let [a, b, c, d] = distance.to_le_bytes();
-        [0xe9, a, b, c, d]
-    }
-
-    /// Returns the function's own bytes that the jump replaces.
-    pub fn original(&self) -> &[u8] {
-        self.expected.get(..JUMP_BYTES).unwrap_or_default()
-    }
 }
 
 /// A run of code near to a module.
