@@ -1,5 +1,5 @@
-//! Replaces control characters, so that no string of a recording can color, move or hide anything on
-//! the terminal.
+//! Replaces control characters, so that no string of a recording can color, move or hide anything
+//! on the terminal.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
