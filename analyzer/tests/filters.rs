@@ -3,7 +3,7 @@
 
 mod made;
 
-use heaptape_analyzer::report::{Filter, Query, peak, realloc, sites, sizes};
+use heaptape_analyzer::report::{Filter, GroupBy, Query, peak, realloc, sites, sizes};
 use heaptape_analyzer::text::Style;
 use made::{Options, Step, program};
 use proptest::prelude::*;
@@ -132,5 +132,24 @@ proptest! {
         prop_assert_eq!(found["resizes"].as_u64(), Some(resizes));
         prop_assert_eq!(found["moved"].as_u64(), Some(moved));
         prop_assert_eq!(found["copied_bytes"].as_u64(), Some(copied));
+    }
+}
+
+/// Blocks of 0 bytes are allocations of their call site, also where they are the only ones.
+#[test]
+fn blocks_of_zero_bytes_are_counted_at_their_call_site() {
+    let steps: Vec<Step> = [(0, 2), (0, 2), (40, 4), (0, 4), (0, 6)]
+        .into_iter()
+        .zip(1..)
+        .map(|((size, site), index)| Step::Alloc { index, size, site, thread: 1, tick: 100 * index })
+        .collect();
+    let (_dir, path) = made::recording(&steps, &Options::default());
+    for by in [None, Some(GroupBy::Module)] {
+        let mut out = Vec::new();
+        let query = Query { by, ..query(&path, Filter::default()) };
+        sites::run(&query, &mut out, Style::PLAIN).unwrap();
+        let rows = &value(&out)["sites"];
+        assert_eq!((sum(rows, "allocs"), sum(rows, "bytes")), (5, 40), "{rows:#}");
+        assert_eq!(sum(rows, "sites"), 3, "{rows:#}");
     }
 }

@@ -408,16 +408,28 @@ pub(super) fn site_key(query: &Query, process: &Process, symbols: &mut Symbolize
 }
 
 /// Groups rows of sites, by default by their innermost program frames. The group with the largest
-/// first value comes first; rows whose first value is 0 are left out.
+/// first value comes first; groups whose first value is 0 are left out.
 pub(super) fn group_sites<const N: usize>(
     query: &Query,
     process: &Process,
     symbols: &mut Symbolizer,
     rows: impl Iterator<Item = (u32, [u64; N])>,
 ) -> Vec<SiteGroup<N>> {
+    group_sites_by(query, process, symbols, rows, |values| values[0] > 0)
+}
+
+/// Groups rows as [`group_sites`] does, and keeps the groups of which `is_listed` holds. Their sums
+/// have the values of all their sites: blocks of 0 bytes are blocks, too.
+pub(super) fn group_sites_by<const N: usize>(
+    query: &Query,
+    process: &Process,
+    symbols: &mut Symbolizer,
+    rows: impl Iterator<Item = (u32, [u64; N])>,
+    is_listed: impl Fn(&[u64; N]) -> bool,
+) -> Vec<SiteGroup<N>> {
     let mut groups: Vec<SiteGroup<N>> = Vec::new();
     let mut known: FxHashMap<Vec<String>, usize> = FxHashMap::default();
-    for (site, values) in rows.filter(|(_, values)| values[0] > 0) {
+    for (site, values) in rows.filter(|(_, values)| values.iter().any(|value| *value > 0)) {
         let call_site = call_site(symbols, process.stacks(), site, FRAMES);
         let key = key_of(query, process, symbols, site, &call_site);
         let index = *known.entry(key.clone()).or_insert_with(|| {
@@ -436,16 +448,19 @@ pub(super) fn group_sites<const N: usize>(
             groups.len() - 1
         });
         let group = &mut groups[index];
-        group.lines.add(&call_site.frame);
+        if is_listed(&values) {
+            group.lines.add(&call_site.frame);
+            group.sites += 1;
+        }
         if values[0] > group.largest {
             (group.largest, group.site, group.call_site) = (values[0], site, call_site);
         }
-        group.sites += 1;
         for ((sum, max), value) in group.values.iter_mut().zip(&mut group.max).zip(values) {
             *sum = sum.saturating_add(value);
             *max = value.max(*max);
         }
     }
+    groups.retain(|group| is_listed(&group.values));
     groups.sort_rows_by(|a, b| b.values[0].cmp(&a.values[0]).then_with(|| a.site.cmp(&b.site)));
     groups
 }

@@ -1,7 +1,7 @@
 //! `heaptape sites`: which call sites allocate how much, and how much of it is freed.
 
 use super::functions::allocations;
-use super::query::{Query, Report, SiteDescription, group_sites, print_reports};
+use super::query::{Query, Report, SiteDescription, group_sites_by, print_reports};
 use super::segments::{known_since, lower_bound};
 use super::{Error, Outcome};
 use crate::text::{Screen, Style, bytes, count};
@@ -38,7 +38,7 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
     print_reports(query, out, style, !query.is_all(), |process, symbols, progress| {
         let sums = allocations(query, process, symbols, progress)?;
         let rows = sums.sites.iter().map(|row| (row.site, [row.bytes, row.allocs, row.frees, row.freed_bytes]));
-        let groups = group_sites(query, process, symbols, rows);
+        let groups = group_sites_by(query, process, symbols, rows, |[_, allocs, ..]| *allocs > 0);
         let sites = groups.iter().take(query.top).map(|group| {
             let [bytes, allocs, frees, freed_bytes] = group.values;
             Row {
