@@ -439,3 +439,20 @@ fn stacks_without_end_are_cut_in_other_formats() {
         assert!(written.is_whole(), "{}: {written:?}", exporter.name());
     }
 }
+
+/// A peak in the last millisecond comes before the end.
+#[test]
+fn last_snapshot_of_massif_is_that_of_the_end() {
+    let steps = [
+        Step::Alloc { index: 1, size: 1000, site: 1, thread: 1, tick: 100 },
+        Step::Alloc { index: 2, size: 5000, site: 2, thread: 1, tick: 200 },
+        Step::Free { index: 2, thread: 1, tick: 300 },
+    ];
+    let (_dir, path) = made::recording(&steps, &made::Options::default());
+    let out = tempfile::tempdir().unwrap();
+    let written = exported("massif", &path, &Options::default(), &out.path().join("massif.out"));
+    let text = std::fs::read_to_string(&written.files[0]).unwrap();
+    let sizes: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("mem_heap_B=")).collect();
+    assert_eq!(sizes.last(), Some(&"1000"), "{text}");
+    assert!(sizes.contains(&"6000"), "{text}");
+}

@@ -57,13 +57,15 @@ impl Exporter for Export {
         let (held, at) = peak.peak();
         let shares = peak.shares().filter(|share| share.at_peak.bytes > 0);
         let at_peak = LiveBytes {
+            order: moments.order(at),
             at: moments.time.of(at),
             live: held.bytes,
             sites: Some(shares.map(|share| (share.site, share.at_peak.bytes)).collect()),
             is_peak: true,
         };
-        let behind = taken.partition_point(|one| one.at <= at_peak.at);
-        taken.insert(behind, at_peak);
+        // The last snapshot is that of the end, also if the peak is in the same millisecond.
+        let before = taken.partition_point(|one| one.order <= at_peak.order).min(taken.len() - 1);
+        taken.insert(before, at_peak);
         let mut text = String::new();
         massif::write_header(
             &mut text,
@@ -120,6 +122,8 @@ impl Time {
 
 /// The live bytes at a point in time, and those of each site in a detailed snapshot.
 struct LiveBytes {
+    /// Position in the order of the snapshots: a tick, or the number of an event without a clock.
+    order: u64,
     at: u64,
     live: u64,
     sites: Option<Vec<(u32, u64)>>,
@@ -156,7 +160,7 @@ impl Snapshots {
     /// Takes the snapshots that are due before an event.
     #[inline]
     fn before(&mut self, at: Position) {
-        let now = if self.by_tick { at.tick } else { at.number };
+        let now = self.order(at);
         while self.next < SNAPSHOTS && now >= self.start.saturating_add(self.next * self.width) {
             let due = self.start.saturating_add(self.next * self.width);
             let due = if self.by_tick { Position { number: 0, tick: due } } else { Position { number: due, tick: 0 } };
@@ -165,11 +169,21 @@ impl Snapshots {
         }
     }
 
+    fn order(&self, at: Position) -> u64 {
+        if self.by_tick { at.tick } else { at.number }
+    }
+
     fn take(&mut self, at: Position, detailed: bool) {
         let sites =
             || self.sites.iter().zip(0u32..).filter(|(bytes, _)| **bytes > 0).map(|(bytes, site)| (site, *bytes));
         let sites = detailed.then(|| sites().collect());
-        self.taken.push(LiveBytes { at: self.time.of(at), live: self.live, sites, is_peak: false });
+        self.taken.push(LiveBytes {
+            order: self.order(at),
+            at: self.time.of(at),
+            live: self.live,
+            sites,
+            is_peak: false,
+        });
     }
 
     fn end(&mut self) {
