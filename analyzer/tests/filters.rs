@@ -3,7 +3,7 @@
 
 mod made;
 
-use heaptape_analyzer::report::{Filter, GroupBy, Query, peak, realloc, sites, sizes};
+use heaptape_analyzer::report::{Filter, GroupBy, Query, leaks, peak, realloc, sites, sizes};
 use heaptape_analyzer::text::Style;
 use made::{Options, Step, program};
 use proptest::prelude::*;
@@ -152,4 +152,17 @@ fn blocks_of_zero_bytes_are_counted_at_their_call_site() {
         assert_eq!((sum(rows, "allocs"), sum(rows, "bytes")), (5, 40), "{rows:#}");
         assert_eq!(sum(rows, "sites"), 3, "{rows:#}");
     }
+}
+
+/// The peak of what was freed at exit may be between two points of the history.
+#[test]
+fn total_of_what_was_freed_at_exit_is_at_least_its_largest_row() {
+    let allocs = (1..=1000).map(|index| Step::Alloc { index, size: 500, site: 2, thread: 1, tick: index * 3_000_000 });
+    let frees = (1..=1000).map(|index| Step::Free { index, thread: 1, tick: 3_000_000_000 + index });
+    let (_dir, path) = made::recording(&allocs.chain(frees).collect::<Vec<_>>(), &Options::default());
+    let mut out = Vec::new();
+    leaks::run(&query(&path, Filter::default()), &leaks::Options::default(), &mut out, Style::PLAIN).unwrap();
+    let answer: Value = serde_json::from_slice(&out).unwrap();
+    assert_eq!(answer["freed_at_exit"][0]["grown_bytes"], 500_000, "{answer:#}");
+    assert_eq!(answer["total"]["grown_bytes"], 500_000, "{answer:#}");
 }

@@ -505,7 +505,7 @@ fn find_freed_at_exit<'a>(
         group.sites += 1;
         group.history.merge(&history);
     }
-    let mut all = History::default();
+    let (mut all, mut largest) = (History::default(), 0);
     // The sum at one point in time: several sites may have had their peaks at different times.
     let together = |history: &History| history.series.iter().copied().max().unwrap_or(0);
     for ExitGroup { site, greatest, sites, history } in groups.into_values() {
@@ -513,7 +513,9 @@ fn find_freed_at_exit<'a>(
             continue;
         }
         all.merge(&history);
-        let grown = if sites == 1 { greatest } else { together(&history) };
+        // A peak may be between two points of the series.
+        let grown = together(&history).max(greatest);
+        largest = largest.max(grown);
         let history = History { peak_bytes: grown, ..history };
         let evidence = candidates.evidence(site, &Basis { history, survivors: Survivors::default() }, symbols);
         let verdict = Verdict::FreedAtExit;
@@ -529,5 +531,5 @@ fn find_freed_at_exit<'a>(
             kept: None,
         });
     }
-    found.total.grown_bytes = found.total.grown_bytes.saturating_add(together(&all));
+    found.total.grown_bytes = found.total.grown_bytes.saturating_add(together(&all).max(largest));
 }
