@@ -66,10 +66,13 @@ impl Fragments {
             let size = size.max(1).min(u64::MAX - address);
             let (first, last) = (address / page, (address + size - 1) / page);
             end = end.max(address + size);
+            // A block on two nearly empty pages counts once.
+            let mut is_counted = false;
             for number in [first, last] {
                 if current.is_none_or(|(now, _)| now < number) {
-                    if let Some((_, bytes)) = current {
-                        found.close(page, bytes, &mut held);
+                    if let Some((closed, bytes)) = current {
+                        let is_nearly_empty = found.close(page, bytes, &mut held);
+                        is_counted = closed == first && is_nearly_empty;
                     }
                     current = Some((number, 0));
                 }
@@ -78,7 +81,7 @@ impl Fragments {
                     let inside = to.saturating_sub(from);
                     *bytes += inside;
                     let here = held.entry(site).or_default();
-                    *here = (here.0 + inside, here.1 + u64::from(number == first));
+                    *here = (here.0 + inside, here.1 + u64::from(!is_counted));
                 }
                 if first == last {
                     break;
@@ -95,8 +98,8 @@ impl Fragments {
         found
     }
 
-    /// Counts a page after its last block.
-    fn close(&mut self, page: u64, bytes: u64, held: &mut FxHashMap<u32, (u64, u64)>) {
+    /// Counts a page after its last block. Returns whether it is nearly empty.
+    fn close(&mut self, page: u64, bytes: u64, held: &mut FxHashMap<u32, (u64, u64)>) -> bool {
         self.pages += 1;
         self.tenths[(bytes.saturating_mul(10) / page).min(10) as usize] += 1;
         let nearly_empty = bytes < page / NEARLY_EMPTY_DIVISOR;
@@ -109,6 +112,7 @@ impl Fragments {
                 row.live += live;
             }
         }
+        nearly_empty
     }
 }
 
@@ -131,5 +135,15 @@ mod tests {
         assert_eq!(found.sites[2], Pinned { bytes: 2048, blocks: 1, live: 100 });
         assert_eq!(found.sites[1], Pinned { bytes: 2048 + 8192, blocks: 2, live: 132 });
         assert_eq!(found.largest_gap, 0x20000 - 0x13000);
+    }
+
+    #[test]
+    fn block_that_only_ends_on_a_nearly_empty_page_is_counted_there() {
+        let mut live = LiveSet::default();
+        for (index, (address, size)) in [(0x1000, 4096 + 100), (0x8000, 4096), (0x9000, 50)].into_iter().enumerate() {
+            live.insert(index as u64, Block { address, size, site: 1, ..Block::default() });
+        }
+        let found = Fragments::of(&live, 4096);
+        assert_eq!(found.sites[1], Pinned { bytes: 2 * 4096, blocks: 2, live: 150 });
     }
 }
