@@ -7,6 +7,7 @@ use heaptape_formats::recording::{
     DCPI_FOLDER, Exit, FLIGHTS, MARKS, Mark, PROFILE, PROGRAM_PREFIX, ProcessInfo, RECORDING, Recording, STREAM, TAPE,
     is_epoch,
 };
+use heaptape_formats::regular;
 use heaptape_formats::tape::journal;
 use std::collections::BTreeMap;
 use std::io;
@@ -160,7 +161,7 @@ pub fn marks(state: &Path) -> io::Result<Vec<Mark>> {
 fn ends(user: &Path) -> io::Result<Vec<(PathBuf, Option<u64>)>> {
     let epochs = folders(user)?.into_iter().filter(|(name, _)| is_epoch(name));
     let with_end = |(_, path): (String, PathBuf)| {
-        let read = std::fs::read(path.join(RECORDING)).ok()?;
+        let read = regular::read(&path.join(RECORDING)).ok()?;
         let about: Recording = serde_json::from_slice(&read).ok()?;
         Some((path, about.ended_unix_ns))
     };
@@ -196,7 +197,7 @@ type ProcessId = (u32, u64);
 /// Returns the folders of the selected processes of an epoch. A folder that sums up several
 /// processes has no ID.
 fn processes(epoch: &Path, query: &EpochQuery) -> Vec<(Option<ProcessId>, PathBuf)> {
-    let read = std::fs::read(epoch.join(RECORDING)).ok();
+    let read = regular::read(&epoch.join(RECORDING)).ok();
     let about: Recording = read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
     let program_pattern = query.program.as_deref().map(Pattern::whole);
     let mut found = Vec::new();

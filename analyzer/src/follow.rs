@@ -8,6 +8,7 @@
 use crate::load::{self, chunk::Decoder};
 use heaptape_formats::mtrc::{self, layout::MAGIC};
 use heaptape_formats::recording::{ProcessInfo, RECORDING, RESERVE, Recording, TAPE, TRACE};
+use heaptape_formats::regular;
 use heaptape_formats::tape::journal;
 use heaptape_formats::tape::{Codec, END_EXEC, Record, Step, Stream};
 use std::fs::{File, TryLockError};
@@ -131,7 +132,7 @@ pub fn follow(
 /// Reads `recording.json`. A killed recorder may leave processes that the file does not list yet.
 /// These are added at the end.
 fn read(dir: &Path) -> Option<Recording> {
-    let mut recording: Recording = serde_json::from_slice(&std::fs::read(dir.join(RECORDING)).ok()?).ok()?;
+    let mut recording: Recording = serde_json::from_slice(&regular::read(&dir.join(RECORDING)).ok()?).ok()?;
     if recording.ended_unix_ns.is_none() && !is_written(dir, &recording, None) {
         for folder in load::unlisted(dir, Some(&recording)).unwrap_or_default() {
             let folder = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -175,7 +176,7 @@ fn is_written(dir: &Path, recording: &Recording, process: Option<&ProcessInfo>) 
     if recording.ended_unix_ns.is_some() {
         return false;
     }
-    match File::open(dir.join(RESERVE)) {
+    match regular::open(&dir.join(RESERVE)) {
         Ok(file) => matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)),
         Err(_) => process.is_none_or(|process| Path::new(&format!("/proc/{}", process.pid)).exists()),
     }
@@ -233,7 +234,7 @@ impl Follower {
             Err(error) => return Err(error),
         };
         if self.tape.as_ref().is_none_or(|(_, old)| *old != inode) {
-            let file = File::open(&path)?;
+            let file = regular::open(&path)?;
             let inode = file.metadata()?.ino();
             (self.tape, self.offset) = (Some((file, inode)), TAPE_HEADER_LEN);
             self.traces.clear();
@@ -254,7 +255,7 @@ impl Follower {
                         Some(index) => &self.traces[index].1,
                         None => {
                             let name = format!("{TRACE}{}", codec.suffix());
-                            match File::open(self.folder.join(name)) {
+                            match regular::open(&self.folder.join(name)) {
                                 Ok(file) => {
                                     self.traces.push((codec, file));
                                     &self.traces[self.traces.len() - 1].1

@@ -34,9 +34,8 @@ use archive::{Unpacked, is_archive, unpack};
 use heaptape_formats::recording::{self, CRASH_REPORT, PROFILE, RECORDING, TAPE, TRACE};
 use heaptape_formats::tape::journal::has_tape;
 use heaptape_formats::tape::{Codec, FILE_MAGIC, Source};
-use heaptape_formats::{Error, Format, ReadError, sniff};
+use heaptape_formats::{Error, Format, ReadError, regular, sniff};
 use running::is_written_now;
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -188,7 +187,7 @@ pub fn open_separately(path: &Path) -> Result<Recording, Failure> {
     if about.is_dir() {
         return directory(path);
     }
-    let file = File::open(path).map_err(|error| io_failure(path, error))?;
+    let file = regular::open(path).map_err(|error| io_failure(path, error))?;
     let mut start = Vec::new();
     file.read_up_to(0, FILE_MAGIC.len(), &mut start).map_err(|error| io_failure(path, error))?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -224,7 +223,7 @@ fn single_process(path: &Path, process: Process) -> Result<Recording, Failure> {
 fn directory(path: &Path) -> Result<Recording, Failure> {
     let json = path.join(RECORDING);
     let mut missing = Vec::new();
-    let about: Option<recording::Recording> = match std::fs::read(&json) {
+    let about: Option<recording::Recording> = match regular::read(&json) {
         Ok(bytes) => match serde_json::from_slice(&bytes) {
             Ok(about) => Some(about),
             Err(error) => {
@@ -315,7 +314,7 @@ fn opened_in_recording(folder: &Path) -> Result<Process, Failure> {
 pub fn recording_around(folder: &Path) -> Option<(PathBuf, recording::Recording)> {
     let folder = folder.canonicalize().ok()?;
     let around = folder.parent()?;
-    let bytes = std::fs::read(around.join(RECORDING)).ok()?;
+    let bytes = regular::read(&around.join(RECORDING)).ok()?;
     Some((around.to_path_buf(), serde_json::from_slice(&bytes).ok()?))
 }
 
@@ -372,7 +371,7 @@ pub fn is_recording(path: &Path) -> bool {
             || has_process_folders(path);
     }
     let mut start = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(SNIFF_LENGTH).read_to_end(&mut start));
+    let read = regular::open(path).and_then(|file| file.take(SNIFF_LENGTH).read_to_end(&mut start));
     let is_known = start.starts_with(&FILE_MAGIC) || sniff::format(&start) == Some(Format::Recording);
     read.is_ok() && (is_known || archive::is_archive_file(path))
 }

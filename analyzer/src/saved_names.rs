@@ -3,11 +3,11 @@
 
 use crate::frame::{FunctionSymbol, MOST_INLINED, SourceFrame};
 use heaptape_formats::recording::{NAMES, SYMBOLS, SYMBOLS_LOCK, build_id_folder};
+use heaptape_formats::regular;
 use heaptape_formats::tape::field::Text;
 use heaptape_formats::tape::{LINES_READ, LINES_UNREAD, Record, Step, Stream, SymbolFrame, SymbolTable, Symbols};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -120,12 +120,12 @@ fn of_module(modules: &[Symbols], path: &[u8], build_id: &[u8]) -> Vec<Symbols> 
 
 /// Returns whether the names of this folder's process are being written.
 fn is_locked(folder: &Path) -> bool {
-    File::open(folder.join(SYMBOLS_LOCK)).is_ok_and(|file| file.try_lock_shared().is_err())
+    regular::open(&folder.join(SYMBOLS_LOCK)).is_ok_and(|file| file.try_lock_shared().is_err())
 }
 
 fn read(folder: &Path) -> Contents {
     let mut contents = Contents::default();
-    let file = match File::open(folder.join(SYMBOLS)) {
+    let file = match regular::open(&folder.join(SYMBOLS)) {
         Ok(file) => file,
         Err(_) => return contents,
     };

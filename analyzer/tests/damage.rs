@@ -8,7 +8,7 @@ use heaptape_analyzer::model::totals::Totals;
 use heaptape_analyzer::report::{self, Query, leaks, verify};
 use heaptape_analyzer::text::Style;
 use heaptape_analyzer::{Progress, open, replay};
-use heaptape_formats::recording::{RECORDING, TAPE};
+use heaptape_formats::recording::{RECORDING, SYMBOLS, TAPE};
 use heaptape_formats::tape::Codec;
 use made::{Files, Options, Step, program, truth};
 use std::path::{Path, PathBuf};
@@ -202,4 +202,32 @@ fn hostile_sizes_take_no_memory() {
     let found = read(&path).unwrap();
     assert!(found.events.is_empty());
     assert!(!found.missing.is_empty());
+}
+
+/// A pipe in the place of a file of the recording has no content to wait for.
+#[test]
+fn pipes_in_a_recording_are_not_waited_for() {
+    let files = made::files(&steps(), &Options::default());
+    for name in [RECORDING, TAPE, SYMBOLS, "events.journal.0"] {
+        let (dir, path) = written(&files, Codec::Plain);
+        let folder = match name {
+            RECORDING => path.clone(),
+            _ => std::fs::read_dir(&path)
+                .unwrap()
+                .flatten()
+                .map(|entry| entry.path())
+                .find(|path| path.is_dir())
+                .unwrap(),
+        };
+        let _ = std::fs::remove_file(folder.join(name));
+        assert!(std::process::Command::new("mkfifo").arg(folder.join(name)).status().unwrap().success());
+        let (done, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let events = read(&path).map_or(0, |read| read.events.len());
+            let _ = done.send(events);
+        });
+        let events = ended.recv_timeout(std::time::Duration::from_secs(20));
+        assert!(events.is_ok_and(|events| events > 0), "{name}: {events:?}");
+        drop(dir);
+    }
 }

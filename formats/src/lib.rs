@@ -25,6 +25,7 @@ pub mod pprof;
 mod prefix;
 pub mod quantity;
 pub mod recording;
+pub mod regular;
 pub mod replace;
 pub mod resident;
 pub mod sniff;

@@ -2,13 +2,13 @@
 
 use super::{Events, Process};
 use heaptape_formats::recording::TAPE;
+use heaptape_formats::regular;
 use heaptape_formats::tape::field::Text;
 use heaptape_formats::tape::{
     MAPPING_EVENT_ADVISE, MAPPING_EVENT_MAP, MAPPING_EVENT_MOVED, MAPPING_EVENT_PROTECT, MAPPING_EVENT_UNMAP,
     MAPPING_FLAG_CARRIED, MappedBy, MappedRanges, MappingEvent, Mappings, Record, Source, Step, Stream,
 };
 use serde::Serialize;
-use std::fs::File;
 
 /// Maximum number of names of mapped files.
 const MAX_NAMES: usize = 1 << 16;
@@ -134,7 +134,7 @@ impl Process {
         match &self.events {
             Events::Taped { tape, .. } => offsets.for_each(|offset| pass(read(tape, *offset))),
             Events::Sums => {
-                if let Ok(tape) = File::open(self.path.join(TAPE)) {
+                if let Ok(tape) = regular::open(&self.path.join(TAPE)) {
                     offsets.for_each(|offset| pass(read(&tape, *offset)));
                 }
             }

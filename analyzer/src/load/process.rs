@@ -17,8 +17,7 @@ use heaptape_formats::tape::{
     Codec, END_EXEC, END_EXITED, END_RUNNING, END_SIGNALLED, Mark, Process as ProcessRecord, SiteSums, Source, Step,
     Stream, Summary, Totals,
 };
-use heaptape_formats::{Ending, mtrc};
-use std::fs::File;
+use heaptape_formats::{Ending, mtrc, regular};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 
@@ -98,7 +97,7 @@ pub enum TapeError {
 
 /// Opens and reads a tape and the chunks of the journal that it lacks.
 fn open_tape(path: &Path, open: &[journal::Open]) -> Result<SplicedTape, TapeError> {
-    let file = match File::open(path) {
+    let file = match regular::open(path) {
         Err(error) if open.is_empty() || error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
         file => file.ok(),
     };
@@ -139,7 +138,7 @@ impl Process {
         // codec of theirs.
         let named = process.tape.codec().map(|codec| (folder.join(format!("{TRACE}{}", codec.suffix())), codec));
         match named.filter(|(path, _)| path.is_file()).or_else(|| trace_file(folder)) {
-            Some((path, codec)) => match File::open(&path) {
+            Some((path, codec)) => match regular::open(&path) {
                 Ok(file) => {
                     let file = match kept.is_empty() {
                         true => Splice::file(file),

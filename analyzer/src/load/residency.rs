@@ -3,8 +3,8 @@
 use super::tape::PageSnapshot;
 use super::{Events, Process};
 use heaptape_formats::recording::TAPE;
+use heaptape_formats::regular;
 use heaptape_formats::tape::{Division, Record, Residency, Source, Step, Stream};
-use std::fs::File;
 
 /// Reads the record at an offset of a tape.
 fn read<S: Source + ?Sized>(tape: &S, offset: u64) -> Option<Residency> {
@@ -32,7 +32,7 @@ impl Process {
         match &self.events {
             Events::Taped { tape, .. } => read(tape, snapshot.offset),
             Events::Joined(joined) => joined.segments.get(snapshot.segment)?.process.page_snapshot(snapshot),
-            Events::Sums => read(&File::open(self.path.join(TAPE)).ok()?, snapshot.offset),
+            Events::Sums => read(&regular::open(&self.path.join(TAPE)).ok()?, snapshot.offset),
             _ => None,
         }
     }

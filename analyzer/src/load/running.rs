@@ -4,7 +4,8 @@
 use super::Process;
 use crate::missing::Missing;
 use heaptape_formats::recording::{Exit, ProcessInfo, RECORDING, RESERVE, Recording, is_epoch};
-use std::fs::{File, TryLockError};
+use heaptape_formats::regular;
+use std::fs::TryLockError;
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ pub(super) fn is_written_now(dir: &Path, about: &Recording) -> bool {
     if about.ended_unix_ns.is_some() {
         return false;
     }
-    if let Ok(file) = File::open(dir.join(RESERVE)) {
+    if let Ok(file) = regular::open(&dir.join(RESERVE)) {
         return matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
     }
     let of_daemon =

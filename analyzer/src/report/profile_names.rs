@@ -8,6 +8,7 @@ use crate::stacks::Site;
 use crate::symbols::{Symbolizer, demangle};
 use heaptape_formats::mptl::{self, Builder, FunctionNames, Profile, Symbol};
 use heaptape_formats::recording::PROFILE;
+use heaptape_formats::regular;
 use heaptape_formats::replace::{Durability, Writers, replace_file};
 use heaptape_formats::tape::Codec;
 use rustc_hash::FxHashMap;
@@ -28,7 +29,7 @@ pub const PLAIN_LIMIT: u64 = 16 << 20;
 pub fn name_profile(recording: &Recording, plain: u64, symbols: &mut Symbolizer) -> Result<(), Error> {
     for process in &recording.processes {
         let path = process.path.join(PROFILE);
-        let Ok(file) = File::open(&path) else { continue };
+        let Ok(file) = regular::open(&path) else { continue };
         let is_large = file.metadata().is_ok_and(|about| about.len() > plain);
         let codec = load::trace_file(&process.path).filter(|_| is_large).map_or(Codec::Plain, |(_, codec)| codec);
         let mut known =

@@ -210,7 +210,7 @@ fn frames(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
 pub fn open_chunks(folder: &Path) -> Vec<Open> {
     let mut chunks = Vec::new();
     for number in 0..FILES {
-        let Ok(file) = File::open(path(folder, number)) else { continue };
+        let Ok(file) = crate::regular::open(&path(folder, number)) else { continue };
         let mut bytes = Vec::new();
         if file.read_up_to(0, LONGEST, &mut bytes).is_ok() {
             chunks.extend(Open::read(&bytes));
