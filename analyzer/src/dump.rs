@@ -2,8 +2,7 @@
 
 use crate::unpack;
 use heaptape_formats::tape::FILE_MAGIC;
-use heaptape_formats::{Format, dcpi, dhat, gmon, heaptrack, massif, mptl, mtrc, pprof, tape};
-use std::fs::File;
+use heaptape_formats::{Format, dcpi, dhat, gmon, heaptrack, massif, mptl, mtrc, pprof, regular, tape};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
@@ -28,7 +27,7 @@ pub enum Error {
 /// Returns an error if the file cannot be read, if its format is not known, or if `out` fails.
 pub fn dump(path: &Path, out: &mut dyn Write) -> Result<Option<String>, Error> {
     // A tape may be larger than memory, so it is read record by record.
-    if let Ok(file) = File::open(path) {
+    if let Ok(file) = regular::open(path) {
         let mut start = Vec::new();
         if (&file).take(FILE_MAGIC.len() as u64).read_to_end(&mut start).is_ok() && start == FILE_MAGIC {
             tape::dump(&file, out)?;

@@ -144,7 +144,8 @@ pub fn profile(path: &Path, processes: &ProcessFilter) -> Result<Option<Profile>
     if is_recording(path) {
         return RecordingInput::open(path, processes)?.profile().map(Some);
     }
-    if path == Path::new("-") {
+    if !path.is_file() {
+        // What is read of a pipe here would be missing from the profile.
         return Ok(None);
     }
     let mut start = Vec::new();

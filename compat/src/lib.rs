@@ -27,6 +27,10 @@ const SNIFF_LENGTH: u64 = 4096;
 /// Returns the format of a file, compressed or not, or `None` if the file cannot be read or has an
 /// unknown format.
 pub fn format_of(path: &Path) -> Option<Format> {
+    if !path.is_file() {
+        // What was read of a pipe is gone.
+        return None;
+    }
     let mut start = Vec::new();
     heaptape_analyzer::open_file(path).and_then(|file| file.take(SNIFF_LENGTH).read_to_end(&mut start)).ok()?;
     sniff::format(&start)

@@ -243,3 +243,22 @@ fn dump_of_a_directory_lists_its_files() {
     let output = heaptape([OsStr::new("epochs"), "--state".as_ref(), empty.path().join("none").as_os_str()]).exits(2);
     assert!(output.error().contains("/none") && output.error().contains("heaptape daemon"), "{output}");
 }
+
+/// A pipe is read once, where that suffices, and refused otherwise.
+#[test]
+fn pipes_are_read_once_or_refused() {
+    let recording = shop();
+    let folder = test_env::folder();
+    let trace = folder.path().join("trace");
+    let to = ["export", "--format", "mtrc", "-o"].map(OsStr::new);
+    heaptape(to.into_iter().chain([trace.as_os_str(), recording.folder.as_os_str()])).success();
+    let of_pipe = |command: &str| {
+        let line = format!("{} {command} <(cat {})", test_env::command().display(), trace.display());
+        Program::new("bash").args(["-c", &line]).plain()
+    };
+    let (dumped, shown) = (of_pipe("dump").success(), of_pipe("mptrace").success());
+    assert_eq!(dumped.text(), run_on(&["dump"], &trace).success().text());
+    assert_eq!(shown.text(), run_on(&["mptrace"], &trace).success().text());
+    let refused = of_pipe("leaks").exits(2);
+    assert!(refused.error().contains("not a regular file"), "{refused}");
+}
