@@ -244,6 +244,34 @@ fn dump_of_a_directory_lists_its_files() {
     assert!(output.error().contains("/none") && output.error().contains("heaptape daemon"), "{output}");
 }
 
+/// A reader that has seen enough (`head -1`) is no failure.
+#[test]
+fn reader_that_leaves_is_no_failure() {
+    let recording =
+        Program::new("perl").args(["-e", "$x{$_} = [$_] for 1..30000; delete $x{$_} for 1..30000"]).recorded();
+    let recording = recording.success();
+    let (traces, tapes) = (recording.files("trace.mtrc"), recording.files("events.tape"));
+    let (Some(trace), Some(tape)) = (traces.first(), tapes.first()) else { panic!("{}", recording.outcome) };
+    let commands: [&[&OsStr]; 4] = [
+        &["dump".as_ref(), trace.as_ref()],
+        &["dump".as_ref(), tape.as_ref()],
+        &["stream".as_ref(), recording.folder.as_ref()],
+        &["gprof".as_ref(), recording.folder.as_ref()],
+    ];
+    for command in commands {
+        let mut child = std::process::Command::new(test_env::command())
+            .args(command)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .expect("heaptape");
+        drop(child.stdout.take());
+        let output = child.wait_with_output().expect("its end");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !error.contains("Broken pipe"), "{command:?}: {}: {error}", output.status);
+    }
+}
+
 /// A pipe is read once, where that suffices, and refused otherwise.
 #[test]
 fn pipes_are_read_once_or_refused() {

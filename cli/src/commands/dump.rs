@@ -1,7 +1,7 @@
 //! `heaptape dump`: prints a file of any known format as text, one record per line.
 
 use crate::{Outcome, terminal};
-use heaptape_analyzer::dump;
+use heaptape_analyzer::{DumpError, dump};
 use heaptape_formats::recording::{PROFILE, RECORDING, TAPE, TRACE};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,10 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     if args.file.is_dir() {
         anyhow::bail!("{}", advice(&args.file));
     }
-    let damage = dump(&args.file, &mut out)?;
+    let damage = dump(&args.file, &mut out).map_err(|error| match error {
+        DumpError::Io(error) => anyhow::Error::new(error),
+        error => anyhow::Error::new(error),
+    })?;
     out.flush()?;
     if let Some(damage) = damage {
         eprintln!("heaptape: {damage}");

@@ -2,7 +2,7 @@
 
 use super::examples;
 use crate::{Outcome, terminal};
-use heaptape_compat::gprof::{self, Completeness, Options};
+use heaptape_compat::gprof::{self, Completeness, Failure, Options};
 use std::io::Write;
 
 /// Options and files of GNU gprof; `heaptape gprof --help` lists them.
@@ -20,7 +20,10 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     if options.help {
         writeln!(out, "{}\n", examples::of("gprof"))?;
     }
-    let whole = gprof::run(&options, &mut out, &mut terminal::stderr())?;
+    let whole = gprof::run(&options, &mut out, &mut terminal::stderr()).map_err(|error| match error {
+        Failure::Io(error) => anyhow::Error::new(error),
+        error => anyhow::Error::new(error),
+    })?;
     out.flush()?;
     Ok(match whole {
         Completeness::Complete => Outcome::Done,

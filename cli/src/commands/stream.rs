@@ -1,7 +1,7 @@
 //! `heaptape stream`: writes the trace of a process to standard output while it is recorded.
 
 use crate::Outcome;
-use heaptape_analyzer::follow::{Ending, ProcessSelector, follow};
+use heaptape_analyzer::follow::{Ending, Failure, ProcessSelector, follow};
 use heaptape_formats::recording::{RECORDING, TAPE};
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -41,6 +41,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         }
         // `record` prints what happened to the program.
         Err(_) if args.starting => Ok(Outcome::NoAnswer),
+        Err(Failure::Io(error)) => Err(error.into()),
         Err(error) => Err(error.into()),
     }
 }
