@@ -125,7 +125,10 @@ pub fn make_dir(dir: Option<&Path>, program: &OsStr, pid: u32) -> Result<PathBuf
         });
         match DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => return Ok(path),
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(path_error(&path, &error)),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                let message = format!("{}: {error}: choose another folder with -o", path.display());
+                return Err(LaunchError::new(message, 2));
+            }
             Err(_) if dir.is_none() && number < MAX_NUMBER => {}
             Err(_) => {
                 let message = format!("{} exists already: choose another folder with -o", path.display());

@@ -242,6 +242,9 @@ fn dump_of_a_directory_lists_its_files() {
     assert!(answer.error().contains("not a recording"), "{answer}");
     let output = heaptape([OsStr::new("epochs"), "--state".as_ref(), empty.path().join("none").as_os_str()]).exits(2);
     assert!(output.error().contains("/none") && output.error().contains("heaptape daemon"), "{output}");
+    let none = empty.path().join("none");
+    let output = heaptape([OsStr::new("why"), "shop".as_ref(), "--state".as_ref(), none.as_os_str()]).exits(2);
+    assert!(output.error().contains("/none") && output.error().contains("heaptape daemon"), "{output}");
 }
 
 /// A reader that has seen enough (`head -1`) is no failure.

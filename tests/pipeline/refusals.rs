@@ -30,6 +30,20 @@ fn missing_program_fails_with_one_line() {
 }
 
 #[test]
+fn folder_that_cannot_be_created_is_refused_with_advice() {
+    let outcome = record_into(Path::new("/proc/recording"), "true".as_ref()).exits(2);
+    assert_eq!(lines(&outcome.error()).len(), 1, "{outcome}");
+    assert!(outcome.error().contains("/proc/recording: ") && outcome.error().contains(" -o"), "{outcome}");
+}
+
+#[test]
+fn process_that_does_not_exist_is_named_by_its_pid() {
+    // Above the largest pid that Linux permits.
+    let outcome = heaptape(["attach", "4194305"]).exits(2);
+    assert!(outcome.error().contains("heaptape: process 4194305 is not attached: "), "{outcome}");
+}
+
+#[test]
 fn file_without_execute_permission_fails_with_one_line() {
     let folder = test_env::folder();
     let file = folder.path().join("plain-file");

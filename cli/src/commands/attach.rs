@@ -91,7 +91,10 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let pid = pid_of(&args.process)?;
     let process = Process::read(pid);
     let name = text::clean(&String::from_utf8_lossy(&process.comm)).to_string();
-    let not_attached = || format!("{name} (pid {pid}) is not attached");
+    let not_attached = || match name.as_str() {
+        "" => format!("process {pid} is not attached"),
+        name => format!("{name} (pid {pid}) is not attached"),
+    };
     let allocators = super::allocators::read(&args.allocator)?;
     if args.debuginfod {
         super::allocators::fetch_symbols(&name, File::open(format!("/proc/{pid}/exe")).ok());

@@ -6,7 +6,7 @@ use anyhow::anyhow;
 use heaptape_analyzer::epochs::{self, EpochQuery};
 use heaptape_daemon::config::Config;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Options of `heaptape epochs`.
 #[derive(clap::Args)]
@@ -40,6 +40,12 @@ pub struct Args {
     dcpi: bool,
 }
 
+/// Creates the error about a state folder that cannot be read.
+pub(super) fn no_epochs(state: &Path, error: &std::io::Error) -> anyhow::Error {
+    let advice = "`heaptape daemon` writes epochs; --state DIR names the folder of a daemon that keeps them elsewhere";
+    anyhow!("no epochs in {}: {error}; {advice}", state.display())
+}
+
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let state = args.state.unwrap_or_else(|| Config::default().state);
     let Args { last, from, until, user, program, label, each, dcpi, .. } = args;
@@ -52,11 +58,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         query.user = Some(nix::unistd::geteuid().as_raw());
         found = epochs::find(&state, &query);
     }
-    let found = found.map_err(|error| {
-        let advice =
-            "`heaptape daemon` writes epochs; --state DIR names the folder of a daemon that keeps them elsewhere";
-        anyhow!("no epochs in {}: {error}; {advice}", state.display())
-    })?;
+    let found = found.map_err(|error| no_epochs(&state, &error))?;
     found.iter().for_each(|path| println!("{}", path.display()));
     if found.is_empty() {
         let what = if is_narrowed { "no epoch or process matches" } else { "no epochs yet" };

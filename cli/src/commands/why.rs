@@ -35,10 +35,12 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     // A state folder that is named may be that of another daemon.
     let running = if state.is_none() || control.is_some() { written_state(control) } else { None };
     let state = state.or(running).unwrap_or_else(|| Config::default().state);
-    if user.is_none()
-        && std::fs::read_dir(&state).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
-    {
-        user = Some(nix::unistd::geteuid().as_raw());
+    match std::fs::read_dir(&state) {
+        Err(error) if error.kind() != std::io::ErrorKind::PermissionDenied => {
+            return Err(super::epochs::no_epochs(&state, &error));
+        }
+        Err(_) if user.is_none() => user = Some(nix::unistd::geteuid().as_raw()),
+        _ => {}
     }
     let query = WhyQuery { state, user, which, json, resident: &resident_bytes };
     print(false, |out, style| why::run(&query, out, style))
