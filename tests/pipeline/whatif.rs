@@ -92,3 +92,19 @@ fn recordings_without_a_replay_are_refused() {
             .exits(1);
     assert!(output.text().contains("libx.so: the replay ended with"), "{output}");
 }
+
+/// A recording may need more memory than this machine has.
+#[test]
+fn replay_that_runs_out_of_memory_is_named() {
+    let Some(group) = heaptape_tests::cgroup::Cgroup::limited(64 << 20) else { return };
+    let code = "push @big, 'x' x ((16 << 20) + $_) for 1..16";
+    let recording = Program::new("perl").args(["-e", code]).recorded().success();
+    let line = format!(
+        "echo $$ > {} && exec {} whatif --allocator glibc {}",
+        group.processes().display(),
+        heaptape_tests::test_env::command().display(),
+        recording.folder.display()
+    );
+    let output = Program::shell(&line).plain().exits(1);
+    assert!(output.text().contains("glibc: the replay was killed (SIGKILL)"), "{output}");
+}

@@ -2,8 +2,12 @@
 
 use crate::{Allocator, Measured};
 use std::io;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
+
+/// Number of the signal.
+const SIGKILL: i32 = 9;
 
 /// Why a replay gave no result.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +23,9 @@ pub enum ReplayError {
         /// What it printed on standard error.
         message: String,
     },
+    /// The process was killed.
+    #[error("the replay was killed (SIGKILL), as the kernel does when memory runs out")]
+    Killed,
     /// The process printed something else.
     #[error("the replay printed no result")]
     NoResult(#[source] serde_json::Error),
@@ -39,6 +46,9 @@ pub fn replay_under(allocator: &Allocator, mut command: Command, file: &Path) ->
     }
     let output = command.arg(file).stdin(Stdio::null()).output().map_err(ReplayError::Start)?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if output.status.signal() == Some(SIGKILL) {
+        return Err(ReplayError::Killed);
+    }
     // The loader says on standard error that it cannot preload a library, and goes on without it.
     if !output.status.success() || output.stderr.starts_with(b"ERROR: ld.so:") {
         return Err(ReplayError::Failed { status: output.status, message: text(&output.stderr) });

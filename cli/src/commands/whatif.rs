@@ -48,6 +48,9 @@ fn events(process: &Process) -> u64 {
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
     if let ([path], true) = (&args.paths[..], args.play) {
         let file = File::open(path).with_context(|| format!("{} cannot be opened", path.display()))?;
+        // The recording may be of a larger machine. If memory runs out, the kernel ends this
+        // process, and no other one.
+        let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
         serde_json::to_writer(std::io::stdout().lock(), &play(file)?)?;
         return Ok(Outcome::Done);
     }
