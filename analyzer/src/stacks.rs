@@ -85,6 +85,11 @@ impl Stacks {
         self.sites.get(index).copied().unwrap_or_default()
     }
 
+    /// Returns whether a stack has outer frames that are not in the recording.
+    pub fn is_truncated(&self, number: u32) -> bool {
+        self.stack(number).last().is_some_and(|(_, site)| site.flags & tape::SITE_TRUNCATED != 0)
+    }
+
     /// Returns the numbers and sites of a stack, innermost first.
     pub fn stack(&self, number: u32) -> impl Iterator<Item = (u32, Site)> + '_ {
         let mut next = number;

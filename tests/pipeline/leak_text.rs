@@ -78,3 +78,17 @@ fn result_file_without_a_condition_is_refused() {
         assert!(output.error().contains("--fail-if") && !file.exists(), "{output}");
     }
 }
+
+/// A stack that was cut does not look complete.
+#[test]
+fn frames_that_were_not_recorded_are_named() {
+    let program = Target::program("leaks_deep.c").build();
+    let cut = Program::new(&program).option("--max-frames=4").recorded();
+    let text = cut.heaptape(&["leaks", "--all", "--frames", "all"]).text();
+    assert!(text.contains("middle leaks_deep.c") && !text.contains("main leaks_deep.c"), "{text}");
+    assert!(text.contains("    … outer frames that were not recorded\n"), "{text}");
+    let text = cut.heaptape(&["leaks", "--all", "--frames", "2"]).text();
+    assert!(text.contains("outer frames, and more that were not recorded\n"), "{text}");
+    let complete = Program::new(&program).recorded();
+    assert!(!complete.heaptape(&["leaks", "--all", "--frames", "all"]).text().contains("not recorded"));
+}

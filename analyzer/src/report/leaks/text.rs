@@ -205,8 +205,13 @@ fn one(
     for line in lines {
         screen.line(&format!("    {}", shorten(&line, width)))?;
     }
-    if more > 0 {
-        screen.line(&format!("    … {}", counted(more as u64, "outer frame")))?;
+    match (more as u64, leak.process.stacks().is_truncated(leak.site)) {
+        (0, false) => {}
+        (0, true) => screen.line("    … outer frames that were not recorded")?,
+        (more, false) => screen.line(&format!("    … {}", counted(more, "outer frame")))?,
+        (more, true) => {
+            screen.line(&format!("    … {}, and more that were not recorded", counted(more, "outer frame")))?;
+        }
     }
     if entry.stacks > 1 {
         let of = if entry.leaks.len() > 1 { format!(", pid {}", leak.process.about.pid) } else { String::new() };
