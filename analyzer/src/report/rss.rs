@@ -446,7 +446,7 @@ impl RssReport {
         self.sites.print_untouched(screen)?;
         if let Some(later) = self.ended_later_ns {
             screen.line(&format!(
-                "the process ended {} later, without waiting for a last snapshot (a signal, _exit, or exec)",
+                "the process ended {} later, without waiting for a last snapshot (a signal, _exit, exec, or an end right after its first one)",
                 duration(later)
             ))?;
         }
