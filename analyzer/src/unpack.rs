@@ -7,7 +7,7 @@
 
 use heaptape_formats::tape::Codec;
 use heaptape_formats::tape::codec::COLUMNS_MAGIC;
-use heaptape_formats::{Format, sniff};
+use heaptape_formats::{Format, regular, sniff};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -158,7 +158,7 @@ pub fn open_within(path: &Path, limit: Limit) -> Result<OpenedFile, Error> {
     } else if path.is_dir() {
         return Err(Error::Directory(path.to_path_buf()));
     } else {
-        let read = std::fs::File::open(path).and_then(|mut file| file.read_to_end(&mut bytes));
+        let read = regular::open_once(path).and_then(|mut file| file.read_to_end(&mut bytes));
         (path.display().to_string(), read)
     };
     match read {

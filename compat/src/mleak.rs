@@ -27,7 +27,10 @@ mod from_recording;
 pub use from_recording::view_recording;
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead, Read, Write};
+
+/// Maximum number of bytes of a line that are read; the rest of a longer one is skipped.
+const MAX_LINE: u64 = 1 << 20;
 
 /// Options of the view `mleak`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,7 +48,10 @@ pub struct Options {
 pub fn view(mut log: impl BufRead, options: &Options, out: &mut dyn Write) -> io::Result<()> {
     let mut scan = Scan { options: *options, ..Scan::default() };
     let mut line = Vec::new();
-    while log.read_until(b'\n', &mut line)? > 0 {
+    while (&mut log).take(MAX_LINE).read_until(b'\n', &mut line)? > 0 {
+        if line.len() as u64 == MAX_LINE && !line.ends_with(b"\n") {
+            log.skip_until(b'\n')?;
+        }
         let text = line.strip_suffix(b"\n").unwrap_or(&line);
         scan.line(text.strip_suffix(b"\r").unwrap_or(text));
         line.clear();
@@ -272,6 +278,17 @@ mod tests {
         assert_eq!(view_of(&log, Options::default()), shown);
         let short = Options { max_stack: Some(1), ..Options::default() };
         assert_eq!(view_of(&log, short), shown.replace("\t0x02 main+2\n", ""));
+    }
+
+    #[test]
+    fn rest_of_a_very_long_line_is_skipped() {
+        let long = "x".repeat(3 << 20) + "\n";
+        let log = long + &entry(5, 10, "0x1000");
+        assert!(view_of(&log, Options::default()).starts_with("unfreed allocations: 1 (10 bytes)\n"));
+        let mut line = Vec::new();
+        let endless = io::BufReader::new(io::repeat(0).take(64 << 20));
+        view(endless, &Options::default(), &mut line).unwrap();
+        assert_eq!(line, b"unfreed allocations: 0 (0 bytes)\n");
     }
 
     #[test]

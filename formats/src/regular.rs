@@ -1,8 +1,9 @@
-//! Regular files of a recording. Whoever made the recording may have put a pipe or a device in
-//! their place: a reader would wait for the pipe, and read the device without end.
+//! Regular files of a recording. The author of a recording may have put a pipe or a device in their
+//! place: a reader would wait for the pipe, and read the device without end.
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 /// Opens a file for reading.
@@ -22,7 +23,19 @@ pub fn open(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
-/// Reads a file.
+/// Opens a file or a pipe for reading, for readers that read it once.
+///
+/// # Errors
+/// Returns an error if it cannot be opened, or is a device: that may have no end.
+pub fn open_once(path: &Path) -> io::Result<File> {
+    let kind = std::fs::metadata(path)?.file_type();
+    match kind.is_char_device() || kind.is_block_device() {
+        true => Err(io::Error::new(io::ErrorKind::InvalidInput, "a device, not a file or a pipe")),
+        false => File::open(path),
+    }
+}
+
+/// Reads a whole file into memory.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read, or is not a regular file.

@@ -292,4 +292,9 @@ fn pipes_are_read_once_or_refused() {
     assert_eq!(shown.text(), run_on(&["mptrace"], &trace).success().text());
     let refused = of_pipe("leaks").exits(2);
     assert!(refused.error().contains("not a regular file"), "{refused}");
+    let device = Path::new("/dev/zero");
+    for (command, status) in [("dump", 2), ("mprof", 1), ("mptrace", 1), ("mleak", 1), ("dcpicat", 2)] {
+        let refused = run_on(&[command], device).exits(status);
+        assert!(refused.error().contains("/dev/zero: a device, not a file or a pipe"), "{refused}");
+    }
 }

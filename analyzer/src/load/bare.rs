@@ -8,9 +8,8 @@ use crate::stacks::{Named, Site, Stacks};
 use crate::unpack::Compression;
 use heaptape_formats::mtrc::{self, Record};
 use heaptape_formats::tape::{Codec, SiteSums, Totals};
-use heaptape_formats::{Ending, Result, mptl};
+use heaptape_formats::{Ending, Result, mptl, regular};
 use rustc_hash::FxHashMap;
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -120,7 +119,7 @@ fn walk(path: &Path, mut each: impl FnMut(&Record) -> bool) -> Option<Missing> {
 /// # Errors
 /// Returns an error if the file cannot be opened or its first bytes cannot be read.
 pub fn open(path: &Path) -> std::io::Result<Box<dyn Read>> {
-    unpacking(Box::new(File::open(path)?))
+    unpacking(Box::new(regular::open_once(path)?))
 }
 
 /// Returns a reader that decompresses a stream, if it is compressed.
