@@ -10,7 +10,7 @@ const COLUMNS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '�
 const FRACTIONS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
 /// Returns a bar for `value`. A bar for `max` has `width` characters. Only the bar of 0 is empty.
-pub(crate) fn bar(style: Style, value: u64, max: u64, width: usize) -> String {
+pub fn bar(style: Style, value: u64, max: u64, width: usize) -> String {
     let eighths = scale(value, max, width * 8);
     if !style.block_elements {
         return "#".repeat(eighths.div_ceil(8));
@@ -28,14 +28,14 @@ const fn shades(style: Style) -> (&'static str, &'static str) {
 }
 
 /// Returns the head of a column of [`bars`], if that is not wider than the bars.
-pub(crate) fn legend(style: Style, value: &str, outer: &str, width: usize) -> String {
+pub fn legend(style: Style, value: &str, outer: &str, width: usize) -> String {
     let (full, light) = shades(style);
     let legend = format!("{full} {value} {light} {outer}");
     if legend.chars().count() > width { String::new() } else { legend }
 }
 
 /// Returns a bar for `value`, continued in a lighter shade to `outer`.
-pub(crate) fn bars(style: Style, value: u64, outer: u64, max: u64, width: usize) -> String {
+pub fn bars(style: Style, value: u64, outer: u64, max: u64, width: usize) -> String {
     let (full, light) = shades(style);
     let (inner, outer) = (scale(value, max, width), scale(outer, max, width));
     full.repeat(inner) + &light.repeat(outer.saturating_sub(inner))

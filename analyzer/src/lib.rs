@@ -46,21 +46,21 @@ pub mod unpack;
 
 pub mod annotations;
 mod archive;
-mod charts;
+pub mod charts;
 mod dump;
 mod frame;
 mod load;
 mod missing;
 mod pack;
 mod pattern;
-mod processes;
+pub mod processes;
 mod program_frames;
 mod progress;
 mod replay;
 mod saved_names;
 mod short_name;
-mod similar;
-mod sort;
+pub mod similar;
+pub mod sort;
 pub mod stack_ids;
 mod stacks;
 mod sums;
@@ -71,7 +71,7 @@ pub use dump::{Error as DumpError, dump};
 pub use load::bare::{open as open_file, unpacking};
 #[doc(hidden)]
 pub use load::tape::read as read_tape;
-pub use load::tape::{Tape, TraceRange};
+pub use load::tape::{PageSnapshot, Tape, TraceRange};
 pub use load::{
     Accounting, Clock, Events, Failure, Joined, Process, RecordedEvents, Recording, Segment, StartPoint, TapeError,
     is_recording, open, open_all, open_separately, recording_around,
@@ -81,7 +81,7 @@ pub use pack::{Packed, pack};
 pub use processes::{ProcessFilter, SelectError};
 pub use program_frames::{Roles, blamed};
 pub use progress::Progress;
-pub use replay::{Outcome, replay, replay_all, replay_from};
+pub use replay::{Outcome, Replay, replay, replay_all, replay_from};
 #[doc(hidden)]
 pub use saved_names::SavedTable;
 #[doc(hidden)]

@@ -153,7 +153,7 @@ impl ProcessFilter {
 }
 
 /// Returns the line that sums up short-lived processes.
-pub(crate) fn folded_line(folded: &[&Process]) -> String {
+pub fn folded_line(folded: &[&Process]) -> String {
     let (count, plural) = (folded.len(), if folded.len() == 1 { "" } else { "es" });
     let events = folded.iter().fold(0u64, |sum, process| sum.saturating_add(process.tape.events));
     format!("and {count} short-lived process{plural} with {} (--all-processes)", counted(events, "event"))

@@ -5,7 +5,20 @@ use crate::event::{Event, Kind, Span};
 use crate::load::{Process, RecordedEvents, StartPoint};
 use crate::missing::Missing;
 use crate::model::Model;
+use crate::model::address::AddressHistory;
+use crate::model::call_sites::CallSites;
+use crate::model::crossings::Crossings;
+use crate::model::free_sites::FreeSites;
+use crate::model::leaks::Leaks;
+use crate::model::lifetimes::Lifetimes;
 use crate::model::live_set::{Block, LiveSet};
+use crate::model::peak::Peak;
+use crate::model::resizes::Resizes;
+use crate::model::sizes::Sizes;
+use crate::model::temporary::Temporary;
+use crate::model::threads::Threads;
+use crate::model::timeline::Timeline;
+use crate::model::totals::Totals;
 use crate::progress::Progress;
 use heaptape_formats::tape::Entry;
 
@@ -56,6 +69,55 @@ const PREFETCH_BATCH: usize = 32;
 /// ```
 pub fn replay(process: &Process, span: Span, progress: &Progress, models: &mut impl Model) -> Outcome {
     replay_from(process, None, span, progress, models)
+}
+
+/// Models whose replay is compiled in this crate.
+///
+/// [`replay`] is compiled by the crate that calls it, with the optimization of that crate. This
+/// trait is for crates that are compiled without optimization: its function is no slower there.
+pub trait Replay: Model {
+    /// Replays the events of a span, see [`replay_from`].
+    fn replay_from(
+        &mut self,
+        process: &Process,
+        start: Option<&StartPoint>,
+        span: Span,
+        progress: &Progress,
+    ) -> Outcome;
+}
+
+macro_rules! replayed {
+    ($($models:ty;)*) => {$(
+        impl $crate::replay::Replay for $models {
+            fn replay_from(
+                &mut self,
+                process: &$crate::load::Process,
+                start: Option<&$crate::load::StartPoint>,
+                span: $crate::event::Span,
+                progress: &$crate::progress::Progress,
+            ) -> $crate::replay::Outcome {
+                $crate::replay::replay_from(process, start, span, progress, self)
+            }
+        }
+    )*};
+}
+pub(crate) use replayed;
+
+// The models of the reports.
+replayed! {
+    ();
+    AddressHistory;
+    FreeSites;
+    Leaks;
+    (&mut Leaks, &mut Crossings);
+    Lifetimes;
+    Peak;
+    Resizes;
+    Sizes;
+    Temporary;
+    Threads;
+    Timeline;
+    (&mut Totals, &mut CallSites, &mut Peak);
 }
 
 /// Replays every event of a process. The result has the blocks that are live at its end.

@@ -4,47 +4,29 @@
 //! Text goes through a [`crate::text::Screen`]. JSON goes through [`json::print`], which escapes
 //! what could control a terminal.
 
-pub mod address;
-pub(crate) mod ancestors;
-pub(crate) mod bills;
-pub mod callers;
-mod coverage;
+pub mod ancestors;
+pub mod bills;
+pub mod coverage;
 pub mod diff;
-mod filter;
-pub mod fragmentation;
-mod frames;
-pub mod free_sites;
-mod functions;
-pub(crate) mod grouping;
+pub mod filter;
+pub mod frames;
+pub mod functions;
+pub mod grouping;
 mod hints;
-pub mod inclusive;
 pub mod json;
 pub mod leaks;
-pub mod lifetimes;
-pub(crate) mod mapped;
-mod mapping_filter;
-pub mod peak;
-mod pinned;
+pub mod mapped;
+pub mod mapping_filter;
+pub mod pinned;
 pub mod profile_names;
-mod query;
-mod range;
-pub mod realloc;
-pub mod rss;
-mod segments;
-pub mod sites;
-pub mod sizes;
-pub mod source;
-mod stack_text;
+pub mod query;
+pub mod range;
+pub mod resident;
+pub mod segments;
+pub mod stack_text;
 pub mod summary;
-pub mod suspects;
-pub mod temporary;
-pub mod threads;
-pub mod threshold;
-pub mod timeline;
-mod unanswerable;
-mod unknown_blocks;
+pub mod unanswerable;
 pub mod verify;
-pub mod why;
 pub mod written;
 
 pub use filter::{Filter, FilterError};
@@ -133,12 +115,12 @@ impl Outcome {
 const SHOWN: usize = 5;
 
 /// Prints what is missing, the first few things one by one. Each line begins with `of`.
-pub(crate) fn print_missing(screen: &mut Screen, of: &str, missing: &[Missing]) -> io::Result<()> {
+pub fn print_missing(screen: &mut Screen, of: &str, missing: &[Missing]) -> io::Result<()> {
     print_lines(screen, of, &missing::lines(missing))
 }
 
 /// Prints that the recording is sampled, if it is.
-pub(crate) fn print_state(screen: &mut Screen, of: &str, process: &Process) -> io::Result<()> {
+pub fn print_state(screen: &mut Screen, of: &str, process: &Process) -> io::Result<()> {
     if process.is_being_written() {
         screen.line(&format!("{of}still running: the recording has its events up to now"))?;
     }
@@ -155,10 +137,7 @@ pub(crate) fn print_state(screen: &mut Screen, of: &str, process: &Process) -> i
 
 /// Prints the names of the programs that have their own `malloc`, which is called instead of
 /// heaptape's.
-pub(crate) fn print_own_malloc<'a>(
-    screen: &mut Screen,
-    programs: impl Iterator<Item = (&'a str, u32)>,
-) -> io::Result<()> {
+pub fn print_own_malloc<'a>(screen: &mut Screen, programs: impl Iterator<Item = (&'a str, u32)>) -> io::Result<()> {
     for (name, pid) in programs.take(SHOWN) {
         screen.warning(&format!(
             "! {name} (pid {pid}): the program has its own malloc, in itself or in a library preloaded before heaptape's; only what it \
@@ -169,7 +148,7 @@ pub(crate) fn print_own_malloc<'a>(
 }
 
 /// Prints the first few lines about missing things, and the number of the others.
-pub(crate) fn print_lines(screen: &mut Screen, of: &str, missing: &[String]) -> io::Result<()> {
+pub fn print_lines(screen: &mut Screen, of: &str, missing: &[String]) -> io::Result<()> {
     for one in missing.iter().take(SHOWN) {
         screen.warning(&format!("! {of}{one}"))?;
     }

@@ -40,7 +40,7 @@ pub(crate) fn similar_names<'a>(wanted: &str, names: impl IntoIterator<Item = &'
 
 /// Returns the end of a message about a name that matches nothing: `; similar: a, b`, or some of
 /// the existing names.
-pub(crate) fn hint<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str> + Clone) -> String {
+pub fn hint<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str> + Clone) -> String {
     let similar = similar_names(wanted, names.clone());
     if !similar.is_empty() {
         return format!("; similar: {}", similar.join(", "));

@@ -194,7 +194,7 @@ impl<'a> Screen<'a> {
     ///
     /// # Errors
     /// Returns an error if writing fails.
-    pub(crate) fn bar_table(
+    pub fn bar_table(
         &mut self,
         header: &[&str],
         rows: Vec<(Vec<String>, u64)>,

@@ -2,8 +2,10 @@
 
 mod made;
 
-use heaptape_analyzer::report::{GroupBy, Query, sites};
+use heaptape_analyzer::report::{GroupBy, Query};
+
 use heaptape_analyzer::text::Style;
+use heaptape_reports::sites;
 use made::{Options, Step};
 use serde_json::Value;
 

@@ -3,8 +3,9 @@
 
 mod made;
 
-use heaptape_analyzer::report::{Filter, GroupBy, Query, leaks, peak, realloc, sites, sizes};
+use heaptape_analyzer::report::{Filter, GroupBy, Query, leaks};
 use heaptape_analyzer::text::Style;
+use heaptape_reports::{peak, realloc, sites, sizes};
 use made::{Options, Step, program};
 use proptest::prelude::*;
 use serde_json::Value;

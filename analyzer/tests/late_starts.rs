@@ -5,11 +5,12 @@ mod made;
 
 use heaptape_analyzer::TraceRange;
 use heaptape_analyzer::event::{Bound, Range};
-use heaptape_analyzer::report::{GroupBy, Query, peak, timeline};
+use heaptape_analyzer::report::{GroupBy, Query};
 use heaptape_analyzer::sums_within;
 use heaptape_analyzer::text::Style;
 use heaptape_analyzer::{Progress, open};
 use heaptape_formats::tape::{Codec, Totals};
+use heaptape_reports::{peak, timeline};
 use made::{Options, Step, program};
 use proptest::prelude::*;
 use std::path::Path;

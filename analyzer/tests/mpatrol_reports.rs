@@ -1,8 +1,10 @@
 //! Reports of traces and profiles that the real mpatrol wrote, compared with the figures in the
 //! README of the samples.
 
-use heaptape_analyzer::report::{Query, leaks, sites, summary, threads, timeline};
+use heaptape_analyzer::report::{Query, leaks, summary};
+
 use heaptape_analyzer::text::Style;
+use heaptape_reports::{sites, threads, timeline};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 

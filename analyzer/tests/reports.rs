@@ -4,14 +4,13 @@
 mod made;
 
 use heaptape_analyzer::event::{Bound, Range};
-use heaptape_analyzer::report::{
-    self, Outcome, Query, leaks, lifetimes, peak, sites, sizes, summary, temporary, threads, timeline, verify,
-};
+use heaptape_analyzer::report::{self, Outcome, Query, leaks, summary, verify};
 use heaptape_analyzer::symbols::{Detail, Symbolizer};
 use heaptape_analyzer::text::Style;
 use heaptape_analyzer::unpack;
 use heaptape_formats::mptl::Profile;
 use heaptape_formats::tape::{self, Codec};
+use heaptape_reports::{lifetimes, peak, sites, sizes, temporary, threads, timeline};
 use made::{Options, Step};
 use serde_json::Value;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! The list of subcommands. A new one is a file in `commands/` with `Args` (its options, documented
 //! for `--help`) and `run`, and a line here. A report that has only the options of all reports
-//! needs no file: its line ends with the default of `--top`, and the analyzer's report has its
+//! needs no file: its line ends with the default of `--top`, and the function of the report has its
 //! name. Help, completions and manual pages are made from the list. The groups are those of
 //! `heaptape --help`.
 
@@ -55,7 +55,7 @@ macro_rules! commands {
     (@args $name:ident) => { $name::Args };
     (@args $name:ident $rows:literal) => { common::Common };
     (@run $name:ident $args:ident) => { $name::run($args) };
-    (@run $name:ident $args:ident $rows:literal) => { $args.print($rows, heaptape_analyzer::report::$name::run) };
+    (@run $name:ident $args:ident $rows:literal) => { $args.print($rows, heaptape_reports::$name::run) };
 }
 
 commands! {

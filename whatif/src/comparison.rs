@@ -2,7 +2,7 @@
 
 use crate::{Allocator, LiveBytes, Measured};
 use heaptape_analyzer::Process;
-use heaptape_analyzer::report::rss::RecordedHeap;
+use heaptape_analyzer::report::resident::RecordedHeap;
 use heaptape_analyzer::text::{Screen, bytes, count, duration};
 use serde::Serialize;
 use std::io;

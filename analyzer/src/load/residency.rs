@@ -16,12 +16,12 @@ fn read<S: Source + ?Sized>(tape: &S, offset: u64) -> Option<Residency> {
 
 impl Process {
     /// Returns whether all blocks of the process are known one by one.
-    pub(crate) fn knows_blocks(&self) -> bool {
+    pub fn knows_blocks(&self) -> bool {
         self.has_events() && !self.tape.is_sampled()
     }
 
     /// Returns the memory by use at a snapshot, if the recorder computed it.
-    pub(crate) fn division_at(&self, tick: u64) -> Option<&Division> {
+    pub fn division_at(&self, tick: u64) -> Option<&Division> {
         let mut snapshots = self.tape.snapshots.iter().rev();
         snapshots.find(|snapshot| snapshot.sums.tick == tick)?.division.as_deref()
     }

@@ -18,19 +18,19 @@ const MAX_ANCESTORS: usize = 8;
 
 /// A process from which a child has blocks.
 #[derive(Debug)]
-pub(crate) struct Ancestor {
+pub struct Ancestor {
     /// The process with its recording.
-    pub(crate) process: Process,
+    pub process: Process,
     /// The number of its first call site in a list that has the sites of the child, and then those
     /// of each ancestor.
-    pub(crate) first_site: u32,
+    pub first_site: u32,
 }
 
 /// The ancestors of a process, and the blocks that it has from them.
 #[derive(Debug, Default)]
-pub(crate) struct Ancestors {
+pub struct Ancestors {
     /// The processes, the parent first.
-    pub(crate) processes: Vec<Ancestor>,
+    pub processes: Vec<Ancestor>,
     blocks: Vec<LiveBlock>,
     /// Addresses of inherited blocks that the process has freed or reallocated.
     gone: Gone,
@@ -65,7 +65,7 @@ fn open_parent(child: &Path, record: &Inherited) -> Option<Process> {
 impl Ancestors {
     /// Finds the ancestors of a forked child whose recordings are beside its own. The pages of
     /// their blocks are added to `covered`.
-    pub(crate) fn of(process: &Process, progress: &Progress, covered: &mut Covered) -> Ancestors {
+    pub fn of(process: &Process, progress: &Progress, covered: &mut Covered) -> Ancestors {
         let mut found = Ancestors::default();
         let mut first_site = process.stacks().len() as u32;
         let (mut next, mut folder) = (process.tape.inherited.clone(), process.path.clone());
@@ -92,7 +92,7 @@ impl Ancestors {
     }
 
     /// Returns the blocks that the process has not freed.
-    pub(crate) fn blocks(&self) -> impl Iterator<Item = LiveBlock> + '_ {
+    pub fn blocks(&self) -> impl Iterator<Item = LiveBlock> + '_ {
         self.blocks.iter().filter(|block| !self.gone.0.contains(&block.address)).copied()
     }
 }

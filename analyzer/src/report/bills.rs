@@ -10,7 +10,9 @@ use crate::model::Model;
 use crate::model::covered::Covered;
 use crate::model::live_set::{Block, LiveSet};
 use crate::model::neighbors::HeldPages;
+use crate::model::timeline::{ByGroup, Timeline};
 use crate::progress::Progress;
+use crate::replay::replayed;
 use crate::report::Unanswerable;
 use crate::sort::SortRows;
 use crate::text::bytes;
@@ -25,31 +27,31 @@ use serde::Serialize;
 const PAGE: u64 = 4096;
 /// Maximum number of groups of 512 pages for which it is known whether they ever held a block: 320
 /// MiB, for 4 TiB of resident memory.
-pub(crate) const MAX_GROUPS: usize = 2 << 20;
+pub const MAX_GROUPS: usize = 2 << 20;
 /// Maximum number of live blocks that are joined with all snapshots of a process: some seconds.
 const MAX_BLOCKS: usize = 16 << 20;
 
 /// A part of the resident memory.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Part {
+pub struct Part {
     /// Name of the part in JSON.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// Bytes of the part.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// What the part is, for people.
     #[serde(skip)]
-    pub(crate) text: String,
+    pub text: String,
 }
 
 impl Part {
     /// Returns a short name for people.
-    pub(crate) fn short(&self) -> &'static str {
+    pub fn short(&self) -> &'static str {
         short_name(self.name)
     }
 }
 
 /// Returns the parts of a bill, with their names in JSON.
-pub(crate) fn parts(bill: &Bill, allocator: Allocator) -> Vec<Part> {
+pub fn parts(bill: &Bill, allocator: Allocator) -> Vec<Part> {
     let slack_text = match allocator {
         Allocator::Unknown => "slack of the allocator, whose size classes are not known".into(),
         known => format!("slack: what {} reserves for them in addition, by its size classes", known.name()),
@@ -76,7 +78,7 @@ pub(crate) fn parts(bill: &Bill, allocator: Allocator) -> Vec<Part> {
 }
 
 /// Returns the size of the pages of a process in bytes.
-pub(crate) fn page_bytes(process: &Process) -> u64 {
+pub fn page_bytes(process: &Process) -> u64 {
     match u64::from(process.tape.process.page_size) {
         page if page.is_power_of_two() && (512..=1 << 16).contains(&page) => page,
         _ => PAGE,
@@ -85,7 +87,7 @@ pub(crate) fn page_bytes(process: &Process) -> u64 {
 
 /// Returns the tick at which the live blocks fit a snapshot best. They change while the pages are
 /// read: those of the middle are nearest to all of them.
-pub(crate) const fn middle(snapshot: &Residency) -> u64 {
+pub const fn middle(snapshot: &Residency) -> u64 {
     snapshot.tick + snapshot.end_tick.saturating_sub(snapshot.tick) / 2
 }
 
@@ -93,13 +95,13 @@ pub(crate) const fn middle(snapshot: &Residency) -> u64 {
 ///
 /// # Errors
 /// Returns [`Error::Unanswerable`] when they are damaged.
-pub(crate) fn runs(snapshot: &Residency) -> Result<Vec<PageRun>, Error> {
+pub fn runs(snapshot: &Residency) -> Result<Vec<PageRun>, Error> {
     Ok(snapshot.runs().map_err(|error| Unanswerable::BadPages(error.to_string()))?)
 }
 
 /// Returns the allocator whose `malloc` the process calls. Where that is not known, it is the one
 /// that the name of a mapped file shows.
-pub(crate) fn main_allocator(process: &Process, snapshot: &Residency) -> Allocator {
+pub fn main_allocator(process: &Process, snapshot: &Residency) -> Allocator {
     Allocator::of_process(&process.about.malloc, snapshot.names.iter().map(|name| name.lossy()))
 }
 
@@ -116,24 +118,24 @@ fn allocator_of(process: &Process, entry: u8, main: Allocator) -> Allocator {
 
 /// The resident memory of a process by its use.
 #[derive(Debug)]
-pub(crate) struct Joined {
+pub struct Joined {
     /// The memory by use and by site.
-    pub(crate) resident: Resident,
+    pub resident: Resident,
     /// Pages with free bytes on which there are live blocks.
-    pub(crate) held_pages: HeldPages,
+    pub held_pages: HeldPages,
     /// The allocator by whose size classes the slack was computed.
-    pub(crate) allocator: Allocator,
+    pub allocator: Allocator,
     /// Number of live blocks.
-    pub(crate) blocks: usize,
+    pub blocks: usize,
     /// Number of the live blocks that an ancestor allocated before the fork.
-    pub(crate) inherited_blocks: u64,
+    pub inherited_blocks: u64,
     /// Bytes of these blocks.
-    pub(crate) inherited_bytes: u64,
+    pub inherited_bytes: u64,
 }
 
 /// Joins a snapshot and its runs with live blocks and the pages that ever held one, if the blocks
 /// are known. A forked child also has those of its ancestors.
-pub(crate) fn join(
+pub fn join(
     process: &Process,
     snapshot: &Residency,
     runs: &[PageRun],
@@ -181,7 +183,7 @@ pub(crate) fn join(
 
 /// Returns the resident memory as the recorder divided it, of a process whose events are not kept.
 /// `None` if it could not divide it.
-pub(crate) fn of_division(division: &Division) -> Option<Joined> {
+pub fn of_division(division: &Division) -> Option<Joined> {
     division.lacks.0.is_empty().then(|| Joined {
         resident: Resident::from(division),
         held_pages: HeldPages::default(),
@@ -194,15 +196,15 @@ pub(crate) fn of_division(division: &Division) -> Option<Joined> {
 
 /// The memory of a process at one of its snapshots.
 #[derive(Clone, Debug)]
-pub(crate) struct Point {
+pub struct Point {
     /// Tick of the snapshot.
-    pub(crate) tick: u64,
+    pub tick: u64,
     /// The memory by use.
-    pub(crate) bill: Bill,
+    pub bill: Bill,
     /// Live bytes on pages that are not in memory and not swapped out.
-    pub(crate) untouched: u64,
+    pub untouched: u64,
     /// The allocator by whose size classes the slack was computed.
-    pub(crate) allocator: Allocator,
+    pub allocator: Allocator,
 }
 
 impl Point {
@@ -212,9 +214,13 @@ impl Point {
     }
 }
 
+replayed! {
+    (&mut Timeline, &mut ByGroup, &mut OverTime<'_>);
+}
+
 /// Computes the memory by use at several snapshots in one replay.
 #[derive(Debug)]
-pub(crate) struct OverTime<'a> {
+pub struct OverTime<'a> {
     process: &'a Process,
     /// The chosen snapshots, earliest first.
     snapshots: Vec<&'a PageSnapshot>,
@@ -225,13 +231,13 @@ pub(crate) struct OverTime<'a> {
     /// Number of live blocks that were joined so far, of all snapshots.
     blocks: usize,
     /// The memory at the snapshots so far.
-    pub(crate) points: Vec<Point>,
+    pub points: Vec<Point>,
 }
 
 impl<'a> OverTime<'a> {
     /// Prepares the join of at most `most` snapshots of a process, spread evenly over all. There
     /// are none if the blocks are not known, unless the recorder divided the memory.
-    pub(crate) fn new(process: &'a Process, most: usize, progress: &Progress) -> OverTime<'a> {
+    pub fn new(process: &'a Process, most: usize, progress: &Progress) -> OverTime<'a> {
         let mut all: Vec<&PageSnapshot> =
             process.tape.snapshots.iter().filter(|snapshot| snapshot.sums.method != 0).collect();
         all.sort_rows_by_key(|snapshot| snapshot.sums.tick);
@@ -251,7 +257,7 @@ impl<'a> OverTime<'a> {
     /// Prepares the join of the snapshot with the most anonymous memory and of the last one. There
     /// are none if the blocks are not known, unless the recorder divided the memory. Blocks of
     /// ancestors are left out.
-    pub(crate) fn most_and_last(process: &'a Process) -> OverTime<'a> {
+    pub fn most_and_last(process: &'a Process) -> OverTime<'a> {
         let known = || process.tape.snapshots.iter().filter(|snapshot| snapshot.sums.method != 0);
         let most = known().max_by_key(|snapshot| snapshot.sums.anonymous_bytes);
         let last = known().max_by_key(|snapshot| snapshot.sums.tick);

@@ -4,7 +4,7 @@
 //! This is measured from outside. An allocator inside the program has sums of its own, but only a
 //! call in the process returns them, and it may hold the allocator's locks at that time.
 
-use super::rss;
+use super::resident;
 use crate::load::Process;
 use crate::progress::Progress;
 use heaptape_formats::resident::Bill;
@@ -27,21 +27,21 @@ pub struct Coverage {
 
 /// Returns whether a process may have memory of an allocator that is not recorded: one inside the
 /// program, or much more memory than recorded blocks.
-pub(super) fn is_in_doubt(process: &Process, peak_bytes: u64) -> bool {
+pub fn is_in_doubt(process: &Process, peak_bytes: u64) -> bool {
     let most = process.tape.snapshots.iter().map(|snapshot| snapshot.sums.anonymous_bytes).max().unwrap_or(0);
     !process.about.allocators.is_empty() || most > peak_bytes.saturating_add(peak_bytes / 2).saturating_add(ALLOWANCE)
 }
 
 /// Returns the coverage of a process. It is `None` without a snapshot of the pages, and where the
 /// blocks are not known one by one.
-pub(super) fn of(process: &Process, progress: &Progress) -> Option<Coverage> {
+pub fn of(process: &Process, progress: &Progress) -> Option<Coverage> {
     let with_pages = process.tape.snapshots.iter().filter(|snapshot| snapshot.sums.method != 0);
     let last = with_pages.max_by_key(|snapshot| snapshot.sums.tick)?;
     if !process.knows_blocks() && last.division.as_ref().is_none_or(|division| !division.lacks.0.is_empty()) {
         return None;
     }
     let snapshot = process.page_snapshot(last)?;
-    let found = rss::find(process, &snapshot, progress).ok()?;
+    let found = resident::find(process, &snapshot, progress).ok()?;
     let Bill { live, slack, held, free_pages, never_block, .. } = found.bill();
     let own_bytes = [live, slack, held, free_pages, never_block].into_iter().fold(0, u64::saturating_add);
     let at_ns = process.has_times().then(|| process.clock.nanos(snapshot.tick));

@@ -17,7 +17,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::rc::Rc;
 
 /// Message of the error for a report on events when the file holds only sums.
-pub(super) const NEEDS_EVENTS: &str = "this needs events, and there are none: the file holds only sums by stack";
+pub const NEEDS_EVENTS: &str = "this needs events, and there are none: the file holds only sums by stack";
 
 /// Why a filter cannot select blocks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -217,7 +217,7 @@ impl Filter {
     }
 
     /// Returns for each site, by its number, whether the filter selects its stack.
-    pub(super) fn matching_sites(&self, stacks: &Stacks, symbols: &mut Symbolizer) -> Vec<bool> {
+    pub fn matching_sites(&self, stacks: &Stacks, symbols: &mut Symbolizer) -> Vec<bool> {
         let modules: Vec<Pattern> = self.modules.iter().map(|text| Pattern::found(text)).collect();
         let functions: Vec<FunctionPattern> = self.functions.iter().map(|text| FunctionPattern::new(text)).collect();
         let matches_any = |patterns: &[Pattern], text: &str| patterns.iter().any(|pattern| pattern.matches(text));

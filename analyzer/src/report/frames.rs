@@ -83,7 +83,7 @@ pub struct CallSite {
 /// Returns the innermost `count` blamed frames of a stack with inlined functions, and the numbers
 /// of their sites. `role` determines the role of each frame. Reads no more of the stack than
 /// necessary.
-pub(super) fn blamed_frames(
+pub fn blamed_frames(
     symbols: &mut Symbolizer,
     stacks: &Stacks,
     site: u32,
@@ -117,7 +117,7 @@ pub fn call_site(symbols: &mut Symbolizer, stacks: &Stacks, site: u32, count: us
 }
 
 /// Formats a frame as `function file:line` or `function (module)`.
-pub(super) fn frame_line(frame: &Frame) -> String {
+pub fn frame_line(frame: &Frame) -> String {
     let line = frame.line.map(|line| format!(":{line}")).unwrap_or_default();
     let inlined = if frame.inlined { " [inlined]" } else { "" };
     function_and_location(frame, &line) + inlined
@@ -136,18 +136,18 @@ fn function_and_location(frame: &Frame, line: &str) -> String {
 
 /// The source lines that one row of a report sums up.
 #[derive(Clone, Debug, Default)]
-pub(super) struct SourceLines(BTreeSet<(String, u32)>);
+pub struct SourceLines(BTreeSet<(String, u32)>);
 
 impl SourceLines {
     /// Adds the line of a blamed frame.
-    pub(super) fn add(&mut self, frame: &Frame) {
+    pub fn add(&mut self, frame: &Frame) {
         if let (Some(file), Some(line)) = (&frame.file, frame.line) {
             self.0.insert((file.clone(), line));
         }
     }
 
     /// Returns the number of distinct lines.
-    pub(super) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.len()
     }
 
@@ -159,7 +159,7 @@ impl SourceLines {
 
 /// Formats a call site on one line: the innermost blamed frame with its line, or with the number of
 /// lines that the row sums up, then its callers.
-pub(super) fn call_site_line(call_site: &CallSite, lines_of: &SourceLines) -> String {
+pub fn call_site_line(call_site: &CallSite, lines_of: &SourceLines) -> String {
     let first = match lines_of.count() {
         0 | 1 => frame_line(&Frame { inlined: false, ..call_site.frame.clone() }),
         several => {

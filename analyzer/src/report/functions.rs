@@ -17,7 +17,7 @@ const MAX_FRAMES: usize = 512;
 
 /// What a number of stacks allocated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Amounts {
+pub struct Amounts {
     /// Number of allocated bytes.
     pub bytes: u64,
     /// Number of allocations and reallocations.
@@ -30,7 +30,7 @@ pub(super) struct Amounts {
 
 impl Amounts {
     /// Adds the amounts of other stacks.
-    pub(super) fn add(&mut self, other: Amounts) {
+    pub fn add(&mut self, other: Amounts) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.allocs = self.allocs.saturating_add(other.allocs);
         self.live_bytes = self.live_bytes.saturating_add(other.live_bytes);
@@ -40,7 +40,7 @@ impl Amounts {
 
 /// A function as reports name it.
 #[derive(Clone, Debug)]
-pub(super) struct Function {
+pub struct Function {
     /// The name, or `module+0xoffset`.
     pub title: String,
     /// A frame in it: the first one that was met.
@@ -49,7 +49,7 @@ pub(super) struct Function {
 
 impl Function {
     /// Returns the name with the source file or the module.
-    pub(super) fn label(&self) -> String {
+    pub fn label(&self) -> String {
         let Frame { file, function, module, .. } = &self.frame;
         match file {
             Some(file) => format!("{} {}", self.title, file.rsplit('/').next().unwrap_or(file)),
@@ -63,7 +63,7 @@ impl Function {
 
 /// A frame of a stack.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Step {
+pub struct Step {
     /// Index of the function.
     pub function: usize,
     /// Line in the source file of the function; 0 if it is unknown.
@@ -73,7 +73,7 @@ pub(super) struct Step {
 }
 
 /// A stack with what it allocated.
-pub(super) struct Stack {
+pub struct Stack {
     /// The frames, innermost first.
     pub steps: Vec<Step>,
     /// Index of the blamed frame in `steps`; `None` for an empty stack.
@@ -84,7 +84,7 @@ pub(super) struct Stack {
 
 /// The functions of a process.
 #[derive(Default)]
-pub(super) struct Functions {
+pub struct Functions {
     /// The functions, in order of appearance.
     pub all: Vec<Function>,
     by_title: FxHashMap<String, usize>,
@@ -104,7 +104,7 @@ impl Functions {
 
     /// Returns the functions that a name means: the one that has exactly this name, else all that
     /// match it as a pattern.
-    pub(super) fn matching(&self, name: &str) -> Vec<usize> {
+    pub fn matching(&self, name: &str) -> Vec<usize> {
         if let Some(&index) = self.by_title.get(name) {
             return vec![index];
         }
@@ -114,11 +114,11 @@ impl Functions {
 }
 
 /// Calls `visit` with each stack that allocated. Returns the functions of all stacks.
-pub(super) fn for_each_stack(
+pub fn for_each_stack(
     process: &Process,
     sums: &Sums,
     symbols: &mut Symbolizer,
-    mut visit: impl FnMut(&Stack),
+    visit: &mut dyn FnMut(&Stack),
 ) -> Functions {
     let stacks = process.stacks();
     let mut functions = Functions::default();
@@ -151,7 +151,7 @@ pub(super) fn for_each_stack(
 
 /// What a function allocates.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct FunctionSums {
+pub struct FunctionSums {
     /// With what the functions that it calls allocate.
     pub total: Amounts,
     /// Where it is blamed.
@@ -161,7 +161,7 @@ pub(super) struct FunctionSums {
 }
 
 /// The functions of a process with their sums.
-pub(super) struct SummedFunctions {
+pub struct SummedFunctions {
     /// The functions, in order of appearance.
     pub functions: Functions,
     /// The sums of each function, by the same index.
@@ -171,11 +171,11 @@ pub(super) struct SummedFunctions {
 }
 
 /// Returns the functions of a process with their sums.
-pub(super) fn function_sums(process: &Process, sums: &Sums, symbols: &mut Symbolizer) -> SummedFunctions {
+pub fn function_sums(process: &Process, sums: &Sums, symbols: &mut Symbolizer) -> SummedFunctions {
     let (mut rows, mut all): (Vec<FunctionSums>, Amounts) = Default::default();
     // For each function, the number of the last stack in which it was met: a recursion counts once.
     let (mut met, mut number): (Vec<u32>, u32) = (Vec::new(), 0);
-    let functions = for_each_stack(process, sums, symbols, |stack| {
+    let functions = for_each_stack(process, sums, symbols, &mut |stack| {
         number += 1;
         all.add(stack.amounts);
         for (position, step) in stack.steps.iter().enumerate() {
@@ -200,7 +200,7 @@ pub(super) fn function_sums(process: &Process, sums: &Sums, symbols: &mut Symbol
 ///
 /// # Errors
 /// Returns an error when a file counts no frees.
-pub(super) fn allocations(
+pub fn allocations(
     query: &Query,
     process: &Process,
     symbols: &mut Symbolizer,

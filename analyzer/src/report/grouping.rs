@@ -35,7 +35,7 @@ impl GroupBy {
 }
 
 /// Returns the key of the group that a stack belongs to: the names that its stacks have in common.
-pub(crate) fn group_key(symbols: &mut Symbolizer, stacks: &Stacks, site: u32, by: GroupBy) -> Vec<String> {
+pub fn group_key(symbols: &mut Symbolizer, stacks: &Stacks, site: u32, by: GroupBy) -> Vec<String> {
     match by {
         GroupBy::Stack => {
             let mut whole = DefaultHasher::new();

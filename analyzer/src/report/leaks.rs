@@ -50,11 +50,11 @@ use std::path::PathBuf;
 /// The blocks of one stack, or of a group of stacks, that were never freed.
 pub struct Leak<'a> {
     /// The process that allocated the blocks.
-    pub(super) process: &'a Process,
+    pub process: &'a Process,
     /// What the leak is judged to be.
     pub verdict: Verdict,
     /// The site that represents the group: the one with the most bytes.
-    pub(super) site: u32,
+    pub site: u32,
     /// Number of sites in the group.
     sites: u64,
     /// Number of blocks that were never freed.
@@ -65,7 +65,7 @@ pub struct Leak<'a> {
     /// for other leaks.
     pub grown: u64,
     /// The evidence of the verdict, where events or snapshots of the sums are known.
-    pub(super) evidence: Option<Evidence>,
+    pub evidence: Option<Evidence>,
     /// Name of what the C or C++ runtime keeps here on purpose, if this is such a block.
     pub kept: Option<&'static str>,
 }
@@ -255,7 +255,7 @@ pub fn find<'a>(
 ///
 /// # Errors
 /// Those of [`find`].
-pub(super) fn find_in<'a>(
+pub fn find_in<'a>(
     processes: Vec<&'a Process>,
     query: &Query,
     options: &Options,

@@ -14,10 +14,10 @@ use serde::Serialize;
 use std::io;
 
 /// Default number of rows in the text of `leaks`.
-pub(super) const DEFAULT_ROWS: usize = 5;
+pub const DEFAULT_ROWS: usize = 5;
 
 /// Prints that a report on mappings has none, unless no call of these processes was recorded.
-pub(super) fn print_nothing(screen: &mut Screen, processes: &[&Process]) -> io::Result<()> {
+pub fn print_nothing(screen: &mut Screen, processes: &[&Process]) -> io::Result<()> {
     if processes.iter().any(|process| process.about.unseen_mappings.is_empty()) {
         screen.line("the program mapped nothing itself that it did not unmap")?;
     }
@@ -26,9 +26,11 @@ pub(super) fn print_nothing(screen: &mut Screen, processes: &[&Process]) -> io::
 
 /// Bytes that are mapped: those that the program may use, and those that are only reserved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct MappedBytes {
-    pub(crate) used: u64,
-    pub(crate) reserved: u64,
+pub struct MappedBytes {
+    /// Bytes that the program may use.
+    pub used: u64,
+    /// Bytes that nothing may access.
+    pub reserved: u64,
 }
 
 impl MappedBytes {
@@ -40,53 +42,57 @@ impl MappedBytes {
 
 /// A row of a process.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct OfProcess<T> {
-    pub(super) process: u32,
+pub struct OfProcess<T> {
+    /// Process ID of the process.
+    pub process: u32,
+    /// The row itself.
     #[serde(flatten)]
-    pub(super) row: T,
+    pub row: T,
 }
 
 /// Memory that call sites of one group have returned to the kernel, in ranges that stay mapped.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct ReturnedRow {
+pub struct ReturnedRow {
     /// Bytes in the ranges, whether or not they were in memory.
-    pub(super) bytes: u64,
+    pub bytes: u64,
     /// Number of calls of `madvise`.
-    pub(super) calls: u64,
+    pub calls: u64,
+    /// The call site of the first stack of the group.
     #[serde(flatten)]
-    pub(super) site: SiteDescription,
+    pub site: SiteDescription,
 }
 
 /// What call sites of one group have mapped.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct MappedRow {
+pub struct MappedRow {
     /// Bytes of whole pages that the program may use; in `rss` those in memory that never were a
     /// block's.
-    pub(super) bytes: u64,
+    pub bytes: u64,
     /// Bytes that nothing may access (`PROT_NONE`).
-    pub(super) reserved_bytes: u64,
+    pub reserved_bytes: u64,
     /// Number of ranges. A range that was partly unmapped may be several.
-    pub(super) ranges: u64,
+    pub ranges: u64,
     /// File of the largest range, as far as it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) file: Option<String>,
+    pub file: Option<String>,
     /// Which function mapped the largest range: `mmap`, `brk` or `shmat`; in `rss` also `fork`, for
     /// what its parent had mapped before.
-    pub(super) function: &'static str,
+    pub function: &'static str,
+    /// The call site of the first stack of the group.
     #[serde(flatten)]
-    pub(super) site: SiteDescription,
+    pub site: SiteDescription,
 }
 
 impl MappedRow {
     /// Returns the function and the file, for people.
-    pub(super) fn what(&self) -> String {
+    pub fn what(&self) -> String {
         let file = self.file.as_deref().and_then(|file| file.rsplit('/').next()).unwrap_or_default();
         if file.is_empty() { self.function.into() } else { format!("{} {file}", self.function) }
     }
 }
 
 /// Returns what was mapped after all calls up to a tick.
-pub(super) fn ranges_at(process: &Process, tick: u64) -> MappedRanges {
+pub fn ranges_at(process: &Process, tick: u64) -> MappedRanges {
     let mut ranges = MappedRanges::default();
     if !process.tape.mappings.is_known() {
         return ranges;
@@ -104,7 +110,7 @@ pub(super) fn ranges_at(process: &Process, tick: u64) -> MappedRanges {
 
 /// Returns the bytes that were mapped before each of some ticks, which ascend; none if no call is
 /// recorded.
-pub(crate) fn bytes_before(process: &Process, ticks: &[u64]) -> Vec<MappedBytes> {
+pub fn bytes_before(process: &Process, ticks: &[u64]) -> Vec<MappedBytes> {
     let (mut ranges, mut found) = (MappedRanges::default(), Vec::new());
     if !process.tape.mappings.is_known() {
         return found;
@@ -120,7 +126,7 @@ pub(crate) fn bytes_before(process: &Process, ticks: &[u64]) -> Vec<MappedBytes>
 }
 
 /// Returns the ranges that a process has mapped itself, with all their bytes.
-pub(super) fn own(ranges: &MappedRanges) -> impl Iterator<Item = (MappedRange, MappedBytes)> + '_ {
+pub fn own(ranges: &MappedRanges) -> impl Iterator<Item = (MappedRange, MappedBytes)> + '_ {
     ranges.iter().filter(|range| !range.by.is_inherited()).map(|range| {
         let bytes = range.bytes();
         let reserved = if range.by.is_reserved() { bytes } else { 0 };
@@ -130,7 +136,7 @@ pub(super) fn own(ranges: &MappedRanges) -> impl Iterator<Item = (MappedRange, M
 
 /// Returns the row of what a process has from its parent, whose call sites the report on the parent
 /// names.
-pub(super) fn inherited(bytes: u64, ranges: u64) -> MappedRow {
+pub fn inherited(bytes: u64, ranges: u64) -> MappedRow {
     let label = "its parent, before the fork".into();
     let site = SiteDescription { label, sites: 0, lines: 0, stack: Vec::new() };
     MappedRow { bytes, reserved_bytes: 0, ranges, file: None, function: "fork", site }
@@ -138,7 +144,7 @@ pub(super) fn inherited(bytes: u64, ranges: u64) -> MappedRow {
 
 /// Returns the rows of the memory that the program returned between two ticks, those with most
 /// bytes first.
-pub(super) fn returned(
+pub fn returned(
     query: &Query,
     process: &Process,
     symbols: &mut Symbolizer,
@@ -157,15 +163,15 @@ pub(super) fn returned(
     let mut sums: Vec<(u32, [u64; 2])> = sums.into_iter().collect();
     sums.sort_unstable();
     let groups = group_sites(query, process, symbols, sums.into_iter());
-    let row = |group: &SiteGroup<2>| {
-        let [bytes, calls] = group.values;
+    let row = |group: &SiteGroup| {
+        let [bytes, calls, ..] = group.values;
         ReturnedRow { bytes, calls, site: group.describe(process, symbols) }
     };
     groups.iter().map(row).collect()
 }
 
 /// Returns the rows of ranges, each with the bytes of it that count, those with most bytes first.
-pub(super) fn rows(
+pub fn rows(
     query: &Query,
     process: &Process,
     symbols: &mut Symbolizer,
@@ -181,7 +187,7 @@ pub(super) fn rows(
         }
     }
     let groups = group_sites(query, process, symbols, sums.into_iter());
-    let row = |group: &SiteGroup<3>| {
+    let row = |group: &SiteGroup| {
         let by = largest.get(&group.site).map(|range| range.by).unwrap_or_default();
         let name = (by.name as usize).checked_sub(1).and_then(|index| process.tape.mappings.names.get(index));
         let function = match by.flags {
@@ -190,7 +196,7 @@ pub(super) fn rows(
             _ => "mmap",
         };
         let file = name.map(|name| name.lossy().into_owned()).filter(|name| !name.is_empty());
-        let [all, reserved_bytes, ranges] = group.values;
+        let [all, reserved_bytes, ranges, ..] = group.values;
         let site = group.describe(process, symbols);
         MappedRow { bytes: all.saturating_sub(reserved_bytes), reserved_bytes, ranges, file, function, site }
     };
@@ -200,7 +206,7 @@ pub(super) fn rows(
 }
 
 /// Returns the sum of rows, which are no blocks, for a heading.
-pub(super) fn sum_text<'a>(rows: impl Iterator<Item = &'a MappedRow>) -> String {
+pub fn sum_text<'a>(rows: impl Iterator<Item = &'a MappedRow>) -> String {
     let (mut used, mut reserved) = (0u64, 0u64);
     for row in rows {
         (used, reserved) = (used.saturating_add(row.bytes), reserved.saturating_add(row.reserved_bytes));
@@ -215,7 +221,7 @@ pub(super) fn sum_text<'a>(rows: impl Iterator<Item = &'a MappedRow>) -> String 
 const MAX_WHAT: usize = 36;
 
 /// Prints the first rows under a heading. JSON has all.
-pub(super) fn print(screen: &mut Screen, heading: &str, rows: &[MappedRow], top: usize) -> io::Result<()> {
+pub fn print(screen: &mut Screen, heading: &str, rows: &[MappedRow], top: usize) -> io::Result<()> {
     if rows.is_empty() {
         return Ok(());
     }
@@ -236,7 +242,7 @@ pub(super) fn print(screen: &mut Screen, heading: &str, rows: &[MappedRow], top:
 }
 
 /// Prints the first rows of what was returned. JSON has all.
-pub(super) fn print_returned(screen: &mut Screen, rows: &[&ReturnedRow], top: usize) -> io::Result<()> {
+pub fn print_returned(screen: &mut Screen, rows: &[&ReturnedRow], top: usize) -> io::Result<()> {
     if rows.is_empty() {
         return Ok(());
     }

@@ -29,7 +29,7 @@ impl MappingFilter {
 }
 
 /// Prints of which processes no call that maps memory is recorded, and why.
-pub(super) fn print_unseen(screen: &mut Screen, processes: &[&Process]) -> io::Result<()> {
+pub fn print_unseen(screen: &mut Screen, processes: &[&Process]) -> io::Result<()> {
     for process in processes.iter().filter(|process| !process.about.unseen_mappings.is_empty()) {
         let (name, pid, why) = (process.name(), process.about.pid, clean(&process.about.unseen_mappings));
         screen.line(&format!("what {name} (pid {pid}) maps itself is not recorded: {why}"))?;

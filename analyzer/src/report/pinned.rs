@@ -28,8 +28,9 @@ const MIN_SHARE: u64 = 50;
 /// Memory of fewer bytes that is not resident is in JSON only.
 const MIN_SHOWN: u64 = 1 << 20;
 
+/// Free memory that the live blocks of a call site keep in use.
 #[derive(Serialize)]
-pub(super) struct PinnedRow {
+pub struct PinnedRow {
     pinned_bytes: u64,
     blocks: u64,
     live_bytes: u64,
@@ -58,8 +59,9 @@ struct NeighborRow {
     site: SiteDescription,
 }
 
+/// Memory of the live blocks of a call site that is not resident.
 #[derive(Serialize)]
-pub(super) struct UntouchedRow {
+pub struct UntouchedRow {
     untouched_bytes: u64,
     /// Folder of the process that allocated the blocks, if it is an ancestor of a forked child.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,14 +72,14 @@ pub(super) struct UntouchedRow {
 
 /// The freed blocks on the pages of a snapshot that live blocks keep.
 #[derive(Default)]
-pub(super) struct Shared {
+pub struct Shared {
     neighbors: Vec<Neighbor>,
     freed: Vec<Freed>,
 }
 
 impl Shared {
     /// Finds the freed blocks by another pass over the events up to the snapshot.
-    pub(super) fn find(process: &Process, snapshot: &Residency, joined: &Joined, progress: &Progress) -> Shared {
+    pub fn find(process: &Process, snapshot: &Residency, joined: &Joined, progress: &Progress) -> Shared {
         if joined.resident.bill.held < MIN_HELD {
             return Shared::default();
         }
@@ -91,9 +93,11 @@ impl Shared {
 
 /// The call sites of a snapshot.
 #[derive(Serialize)]
-pub(super) struct Sites {
-    pub(super) pinned: Vec<PinnedRow>,
-    pub(super) untouched: Vec<UntouchedRow>,
+pub struct Sites {
+    /// The call sites whose blocks keep free memory in use, most bytes first.
+    pub pinned: Vec<PinnedRow>,
+    /// The call sites whose blocks are not in memory, most bytes first.
+    pub untouched: Vec<UntouchedRow>,
 }
 
 /// What the rows of a process are made from.
@@ -106,7 +110,7 @@ struct Source<'a> {
 }
 
 /// Returns the rows of a snapshot, those with the most bytes first.
-pub(super) fn sites(
+pub fn sites(
     query: &Query,
     process: &Process,
     symbols: &mut Symbolizer,
@@ -177,11 +181,11 @@ pub(super) fn sites(
 }
 
 /// Returns the freed blocks beside those of each of the first groups.
-fn freed_beside<const N: usize>(
+fn freed_beside(
     query: &Query,
     process: &Process,
     symbols: &mut Symbolizer,
-    groups: &[SiteGroup<N>],
+    groups: &[SiteGroup],
     shared: &Shared,
 ) -> Vec<Vec<NeighborRow>> {
     let mut group_of: FxHashMap<u32, Option<usize>> = FxHashMap::default();
@@ -203,8 +207,8 @@ fn freed_beside<const N: usize>(
         let mut sites: Vec<_> = sites.collect();
         sites.sort_unstable_by_key(|(site, _)| *site);
         let groups = group_sites(query, process, symbols, sites.into_iter());
-        let row = |group: &SiteGroup<3>| {
-            let [bytes, blocks, ticks] = group.values;
+        let row = |group: &SiteGroup| {
+            let [bytes, blocks, ticks, ..] = group.values;
             let mean = process.has_times().then(|| process.clock.span_nanos(ticks / blocks.max(1)));
             NeighborRow { bytes, mean_lifetime_ns: mean, site: group.describe(process, symbols) }
         };
@@ -234,7 +238,7 @@ impl Sites {
     }
 
     /// Prints which blocks keep free memory, and what was in it before.
-    pub(super) fn print_pinned(&self, screen: &mut Screen) -> io::Result<()> {
+    pub fn print_pinned(&self, screen: &mut Screen) -> io::Result<()> {
         if self.pinned.is_empty() {
             return Ok(());
         }
@@ -268,7 +272,7 @@ impl Sites {
     }
 
     /// Prints which live blocks were never written.
-    pub(super) fn print_untouched(&self, screen: &mut Screen) -> io::Result<()> {
+    pub fn print_untouched(&self, screen: &mut Screen) -> io::Result<()> {
         let shown = self.untouched.iter().filter(|row| row.untouched_bytes >= MIN_SHOWN);
         let row =
             |row: &UntouchedRow| vec![bytes(row.untouched_bytes), label(&row.site, row.inherited_from.as_deref())];

@@ -1,27 +1,26 @@
 //! What the reports on one subject have in common: the query, the processes that it selects, and
 //! how call sites are grouped and shown.
 
-use super::filter::{Filter, FilterError};
+use super::Error;
+use super::filter::Filter;
 use super::frames::{CallSite, FrameJson, SourceLines, call_site, call_site_line, stack_json};
 use super::grouping::{GroupBy, group_key};
-use super::mapping_filter::{MappingFilter, print_unseen};
-use super::{Error, Outcome, json, print_missing, print_state};
+use super::mapping_filter::MappingFilter;
 use crate::event::{Range, Span};
 use crate::load::{self, Process, Recording, StartPoint};
 use crate::missing::Missing;
 use crate::model::Model;
 use crate::model::block_filter::Filtered;
-use crate::processes::{ProcessFilter, folded_line};
+use crate::processes::ProcessFilter;
 use crate::progress::Progress;
-use crate::replay::{self, replay, replay_from};
+use crate::replay::{self, Replay, replay};
 use crate::report::Unanswerable;
 use crate::sort::SortRows;
 use crate::sums::{Models, Sums, sums_of_replay};
 use crate::symbols::{Detail, Origin, Symbolizer};
-use crate::text::{Screen, Style, clean, duration};
+use crate::text::duration;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
-use std::io::{self, Write};
 use std::path::PathBuf;
 
 /// Number of innermost program frames by which call sites are grouped by default.
@@ -81,19 +80,19 @@ impl Query {
     }
 
     /// Replays the selected blocks of the query. The live set at the end holds only these.
-    pub(super) fn replay(
+    pub fn replay(
         &self,
         process: &Process,
         span: Span,
         symbols: &mut Symbolizer,
         progress: &Progress,
-        model: &mut impl Model,
+        model: &mut impl Replay,
     ) -> replay::Outcome {
         self.replay_from(process, None, span, symbols, progress, model)
     }
 
     /// Returns the sums of the blocks and the time range of the query.
-    pub(super) fn sums(&self, process: &Process, symbols: &mut Symbolizer, progress: &Progress) -> Sums {
+    pub fn sums(&self, process: &Process, symbols: &mut Symbolizer, progress: &Progress) -> Sums {
         let span = process.span(&self.range);
         sums_of_replay(process, &mut |Models { totals, sites, peak }| {
             self.replay(process, span, symbols, progress, &mut (totals, sites, peak))
@@ -102,22 +101,22 @@ impl Query {
 
     /// Returns where a pass may begin that needs what was live at the start of the span. With a
     /// filter there is none, because summaries do not divide live blocks by it.
-    pub(super) fn replay_start(&self, process: &Process, span: Span, by_site: bool) -> Option<StartPoint> {
+    pub fn replay_start(&self, process: &Process, span: Span, by_site: bool) -> Option<StartPoint> {
         if self.filter.is_all() { process.start_before(span, by_site) } else { None }
     }
 
     /// Replays the selected blocks of the query from a start on.
-    pub(super) fn replay_from(
+    pub fn replay_from(
         &self,
         process: &Process,
         start: Option<&StartPoint>,
         span: Span,
         symbols: &mut Symbolizer,
         progress: &Progress,
-        model: &mut impl Model,
+        model: &mut impl Replay,
     ) -> replay::Outcome {
         if self.filter.is_all() {
-            return replay_from(process, start, span, progress, model);
+            return model.replay_from(process, start, span, progress);
         }
         self.replay_filtered(process, span, symbols, progress, model)
     }
@@ -139,7 +138,7 @@ impl Query {
 
     /// Returns whether the query is about the whole run and all blocks, so that ready sums answer
     /// it.
-    pub(super) const fn is_all(&self) -> bool {
+    pub const fn is_all(&self) -> bool {
         self.range.is_all() && self.filter.is_all()
     }
 }
@@ -149,7 +148,7 @@ impl Query {
 /// # Errors
 /// Returns [`Error::Unanswerable`] when the sums hold only the live bytes at the peak and at other
 /// points in time, as Massif's do.
-pub(super) fn needs_frees(sums: &Sums, process: &Process) -> Result<(), Error> {
+pub fn needs_frees(sums: &Sums, process: &Process) -> Result<(), Error> {
     if sums.totals.allocs > 0 || sums.sites.iter().all(|row| row.peak_bytes == 0) {
         return Ok(());
     }
@@ -192,192 +191,12 @@ impl ProcessHeader {
     }
 }
 
-/// A report on one process. It is also serialized.
-pub(super) trait Report {
-    /// Prints the report as text.
-    fn print(&self, screen: &mut Screen) -> io::Result<()>;
-
-    /// Returns why there is no answer for the process, as the end of a sentence about several
-    /// ones. These are counted in one line.
-    fn lacks(&self) -> Option<&'static str> {
-        None
-    }
-}
-
-#[derive(Serialize)]
-struct ProcessReport<'a, A> {
-    #[serde(flatten)]
-    header: ProcessHeader,
-    #[serde(flatten)]
-    report: &'a A,
-}
-
-#[derive(Serialize)]
-struct Reports<'a, A> {
-    processes: Vec<ProcessReport<'a, A>>,
-}
-
-/// Computes the report on each selected process with `report` and prints all of them.
-/// `needs_events` is true when a profile alone does not suffice.
-///
-/// # Errors
-/// Returns the error of `report`, and [`Error::Unanswerable`] when no selected process has the
-/// events that the report needs. Other errors are those of opening the recordings and of writing to
-/// `out`.
-pub(super) fn print_reports<A: Report + Serialize>(
-    query: &Query,
-    out: &mut dyn Write,
-    style: Style,
-    needs_events: bool,
-    mut report: impl FnMut(&Process, &mut Symbolizer, &Progress) -> Result<(A, Vec<Missing>), Error>,
-) -> Result<Outcome, Error> {
-    let recordings = query.open()?;
-    let mut symbols = query.symbolizer();
-    let selected = Selected::new(query, &recordings, &mut symbols, needs_events)?;
-    let progress = Progress::new("reading events");
-    let (mut reports, mut missing) = (Vec::new(), Vec::new());
-    for process in &selected.processes {
-        let (report, mut found) = report(process, &mut symbols, &progress)?;
-        add_missing(&mut found, &process.missing);
-        reports.push(report);
-        missing.push(found);
-    }
-    drop(progress);
-    let outcome = selected.outcome(&missing);
-    if query.json {
-        let headers = selected.processes.iter().zip(&missing).map(|(process, found)| ProcessHeader::of(process, found));
-        let processes = headers.zip(&reports).map(|(header, report)| ProcessReport { header, report }).collect();
-        json::print(out, &Reports { processes })?;
-        return Ok(outcome);
-    }
-    let reports: Vec<&dyn Report> = reports.iter().map(|report| report as &dyn Report).collect();
-    selected.print(query, &mut Screen::new(out, style), &reports, &missing)?;
-    Ok(outcome)
-}
-
-/// Adds what is missing from a process to what its report lacks.
-fn add_missing(missing: &mut Vec<Missing>, of_process: &[Missing]) {
-    for found in of_process {
-        if !missing.contains(found) {
-            missing.push(found.clone());
-        }
-    }
-}
-
-/// What a report is about. Nothing here depends on the kind of report, so that it is compiled once.
-struct Selected<'a> {
-    recordings: &'a [Recording],
-    /// Processes with a report each.
-    processes: Vec<&'a Process>,
-    /// Processes that are only counted, in text.
-    folded: Vec<&'a Process>,
-    /// Sentence about the selection.
-    note: Option<String>,
-}
-
-impl<'a> Selected<'a> {
-    fn new(
-        query: &Query,
-        recordings: &'a [Recording],
-        symbols: &mut Symbolizer,
-        needs_events: bool,
-    ) -> Result<Self, Error> {
-        let processes = query.processes(recordings, symbols)?;
-        if (needs_events || !query.is_all()) && !processes.iter().any(|process| process.has_events()) {
-            return Err(FilterError::NeedsEvents.into());
-        }
-        let note = query.processes.note(&processes);
-        let (processes, folded) = match query.json {
-            true => (processes, Vec::new()),
-            false => query.processes.fold(processes),
-        };
-        Ok(Selected { recordings, processes, folded, note })
-    }
-
-    /// Returns how many of the processes and recordings are incomplete. `missing` is what is
-    /// missing from the report on each process.
-    fn outcome(&self, missing: &[Vec<Missing>]) -> Outcome {
-        let reports = missing.iter().filter(|missing| !missing.is_empty()).count();
-        let folded = self.folded.iter().filter(|process| !process.missing.is_empty()).count();
-        Outcome::of(reports + folded + self.recordings.iter().map(|recording| recording.missing.len()).sum::<usize>())
-    }
-
-    /// Prints the reports on the processes as text.
-    fn print(
-        &self,
-        query: &Query,
-        screen: &mut Screen,
-        reports: &[&dyn Report],
-        missing: &[Vec<Missing>],
-    ) -> Result<(), Error> {
-        let several = reports.len() > 1;
-        let (mut printed, mut empty) = (0, Vec::new());
-        for ((process, report), missing) in self.processes.iter().zip(reports).zip(missing) {
-            if let Some(why) = report.lacks().filter(|_| several) {
-                empty.push((process.name(), why));
-                print_missing(screen, &format!("{}: ", process.about.folder), missing)?;
-                continue;
-            }
-            if several {
-                if printed > 0 {
-                    screen.blank()?;
-                }
-                printed += 1;
-                screen.heading(&format!("{} (pid {})", process.name(), process.about.pid))?;
-            }
-            report.print(screen)?;
-            if !query.mappings.has_blocks() {
-                print_unseen(screen, &[process])?;
-            }
-            print_state(screen, "", process)?;
-            print_missing(screen, "", missing)?;
-        }
-        if let Some((_, why)) = empty.first() {
-            screen.blank()?;
-            let plural = if empty.len() == 1 { "" } else { "es" };
-            let names = counted_names(empty.iter().map(|(name, _)| name.clone()));
-            screen.line(&format!("{} process{plural} {why}: {names}", empty.len()))?;
-        }
-        if !self.folded.is_empty() {
-            screen.blank()?;
-            screen.line(&folded_line(&self.folded))?;
-            for process in &self.folded {
-                print_missing(screen, &format!("{}: ", process.about.folder), &process.missing)?;
-            }
-        }
-        if let Some(note) = &self.note {
-            screen.line(note)?;
-        }
-        for recording in self.recordings {
-            print_missing(screen, "", &recording.missing)?;
-        }
-        Ok(())
-    }
-}
-
-/// Returns names with the number of each, most frequent first.
-fn counted_names(names: impl Iterator<Item = String>) -> String {
-    /// Maximum number of names that are printed.
-    const MAX_NAMES: usize = 8;
-    let mut counts: FxHashMap<String, usize> = FxHashMap::default();
-    names.for_each(|name| *counts.entry(name).or_default() += 1);
-    let mut counts: Vec<(String, usize)> = counts.into_iter().collect();
-    counts.sort_rows_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-    let rest = counts.len().saturating_sub(MAX_NAMES);
-    let shown = counts.into_iter().take(MAX_NAMES).map(|(name, count)| match count {
-        1 => clean(&name).to_string(),
-        count => format!("{count} {}", clean(&name)),
-    });
-    let mut names: Vec<String> = shown.collect();
-    if rest > 0 {
-        names.push(format!("{rest} other names"));
-    }
-    names.join(", ")
-}
+/// Maximum number of values by which call sites are summed up.
+const VALUES: usize = 6;
 
 /// Call sites that have the same group key.
 #[derive(Clone, Debug)]
-pub(super) struct SiteGroup<const N: usize> {
+pub struct SiteGroup {
     call_site: CallSite,
     key: Vec<String>,
     by: Option<GroupBy>,
@@ -385,10 +204,10 @@ pub(super) struct SiteGroup<const N: usize> {
     pub site: u32,
     /// Number of call sites in the group.
     pub sites: u64,
-    /// Sums of the values that the report counts.
-    pub values: [u64; N],
+    /// Sums of the values that the report counts; 0 where it counts fewer.
+    pub values: [u64; VALUES],
     /// For each value, its maximum over the sites.
-    pub max: [u64; N],
+    pub max: [u64; VALUES],
     largest: u64,
     /// Source lines of the blamed frames.
     lines: SourceLines,
@@ -402,34 +221,57 @@ fn key_of(query: &Query, process: &Process, symbols: &mut Symbolizer, site: u32,
 }
 
 /// Returns the key of the group of [`group_sites`] that a site belongs to.
-pub(super) fn site_key(query: &Query, process: &Process, symbols: &mut Symbolizer, site: u32) -> Vec<String> {
+pub fn site_key(query: &Query, process: &Process, symbols: &mut Symbolizer, site: u32) -> Vec<String> {
     let call_site = call_site(symbols, process.stacks(), site, FRAMES);
     key_of(query, process, symbols, site, &call_site)
 }
 
 /// Groups rows of sites, by default by their innermost program frames. The group with the largest
 /// first value comes first; groups whose first value is 0 are left out.
-pub(super) fn group_sites<const N: usize>(
+pub fn group_sites<const N: usize>(
     query: &Query,
     process: &Process,
     symbols: &mut Symbolizer,
     rows: impl Iterator<Item = (u32, [u64; N])>,
-) -> Vec<SiteGroup<N>> {
-    group_sites_by(query, process, symbols, rows, |values| values[0] > 0)
+) -> Vec<SiteGroup> {
+    group_rows(query, process, symbols, padded(rows), |values| values[0] > 0)
 }
 
 /// Groups rows as [`group_sites`] does, and keeps the groups of which `is_listed` holds. Their sums
 /// have the values of all their sites: blocks of 0 bytes are blocks, too.
-pub(super) fn group_sites_by<const N: usize>(
+pub fn group_sites_by<const N: usize>(
     query: &Query,
     process: &Process,
     symbols: &mut Symbolizer,
     rows: impl Iterator<Item = (u32, [u64; N])>,
-    is_listed: impl Fn(&[u64; N]) -> bool,
-) -> Vec<SiteGroup<N>> {
-    let mut groups: Vec<SiteGroup<N>> = Vec::new();
+    is_listed: fn(&[u64; VALUES]) -> bool,
+) -> Vec<SiteGroup> {
+    group_rows(query, process, symbols, padded(rows), is_listed)
+}
+
+/// Returns rows with as many values as all groups have.
+fn padded<const N: usize>(rows: impl Iterator<Item = (u32, [u64; N])>) -> Vec<(u32, [u64; VALUES])> {
+    const { assert!(N <= VALUES) };
+    let mut padded = Vec::new();
+    for (site, values) in rows {
+        let mut row = [0; VALUES];
+        row[..N].copy_from_slice(&values);
+        padded.push((site, row));
+    }
+    padded
+}
+
+/// Groups rows of sites. It is not generic, so that it is compiled once, and with optimization.
+fn group_rows(
+    query: &Query,
+    process: &Process,
+    symbols: &mut Symbolizer,
+    rows: Vec<(u32, [u64; VALUES])>,
+    is_listed: fn(&[u64; VALUES]) -> bool,
+) -> Vec<SiteGroup> {
+    let mut groups: Vec<SiteGroup> = Vec::new();
     let mut known: FxHashMap<Vec<String>, usize> = FxHashMap::default();
-    for (site, values) in rows.filter(|(_, values)| values.iter().any(|value| *value > 0)) {
+    for (site, values) in rows.into_iter().filter(|(_, values)| values.iter().any(|value| *value > 0)) {
         let call_site = call_site(symbols, process.stacks(), site, FRAMES);
         let key = key_of(query, process, symbols, site, &call_site);
         let index = *known.entry(key.clone()).or_insert_with(|| {
@@ -440,8 +282,8 @@ pub(super) fn group_sites_by<const N: usize>(
                 by: query.by,
                 site,
                 sites: 0,
-                values: [0; N],
-                max: [0; N],
+                values: [0; VALUES],
+                max: [0; VALUES],
                 largest: 0,
                 lines,
             });
@@ -467,7 +309,7 @@ pub(super) fn group_sites_by<const N: usize>(
 
 /// How a group is shown: its call site on one line, and the whole stack of its largest site.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct SiteDescription {
+pub struct SiteDescription {
     /// The innermost program frame and its callers, on one line.
     #[serde(rename = "place")]
     pub label: String,
@@ -479,14 +321,14 @@ pub(super) struct SiteDescription {
     pub stack: Vec<FrameJson>,
 }
 
-impl<const N: usize> SiteGroup<N> {
+impl SiteGroup {
     /// Returns whether the sites with this key are in the group.
-    pub(super) fn has_key(&self, key: &[String]) -> bool {
+    pub fn has_key(&self, key: &[String]) -> bool {
         self.key == key
     }
 
     /// Returns the description of the group, with named frames.
-    pub(super) fn describe(&self, process: &Process, symbols: &mut Symbolizer) -> SiteDescription {
+    pub fn describe(&self, process: &Process, symbols: &mut Symbolizer) -> SiteDescription {
         SiteDescription {
             label: match self.by {
                 Some(GroupBy::Function | GroupBy::File | GroupBy::Line | GroupBy::Module) => self.key.join(" < "),

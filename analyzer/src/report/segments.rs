@@ -5,7 +5,7 @@ use heaptape_formats::date::Date;
 use heaptape_formats::recording::Kept;
 
 /// Returns when and why a flight recording was kept, and which segments are not included.
-pub(super) fn segment_notes(process: &Process) -> Vec<String> {
+pub fn segment_notes(process: &Process) -> Vec<String> {
     let mut notes = Vec::new();
     let who = format!("{} (pid {})", process.name(), process.about.pid);
     if let Some(Kept { unix_ns, why }) = &process.about.kept {
@@ -21,12 +21,12 @@ pub(super) fn segment_notes(process: &Process) -> Vec<String> {
 }
 
 /// Returns live bytes as text: as a lower bound if not all live blocks are known.
-pub(super) fn lower_bound(live_since_unix_ns: Option<u64>, known: String) -> String {
+pub fn lower_bound(live_since_unix_ns: Option<u64>, known: String) -> String {
     if live_since_unix_ns.is_some() { format!("≥ {known}") } else { known }
 }
 
 /// Returns the note that live blocks are known only from a time on.
-pub(super) fn known_since(live_since_unix_ns: Option<u64>) -> Option<String> {
+pub fn known_since(live_since_unix_ns: Option<u64>) -> Option<String> {
     let since = Date::from_unix(live_since_unix_ns? / 1_000_000_000);
     Some(format!("live blocks are known since {since}: blocks that were allocated before are not counted"))
 }

@@ -285,7 +285,7 @@ impl Summary {
 }
 
 /// Returns the JSON of a process.
-pub(crate) fn summarize_process(process: &Process, sums: &Sums) -> ProcessSummary {
+pub fn summarize_process(process: &Process, sums: &Sums) -> ProcessSummary {
     let Accounting { emitted, recorded, lost, sampled_out } = sums.accounting.all();
     let totals = &sums.totals;
     let about = &process.about;
@@ -499,7 +499,7 @@ pub fn after_record(
 }
 
 /// Describes how a process ended.
-pub(crate) fn ending(process: &ProcessSummary) -> String {
+pub fn ending(process: &ProcessSummary) -> String {
     match process.exit {
         Some(Exit::Code(code)) => format!("exit {code}"),
         Some(Exit::Signal(signal)) if process.last_memory.is_some_and(|memory| memory.out_of_memory) => {

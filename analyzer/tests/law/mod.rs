@@ -3,8 +3,9 @@
 //! wherever the four numbers are printed.
 
 use heaptape_analyzer::export::{self, html};
-use heaptape_analyzer::report::{Query, leaks, summary, threads, timeline, verify};
+use heaptape_analyzer::report::{Query, leaks, summary, verify};
 use heaptape_analyzer::text::Style;
+use heaptape_reports::{threads, timeline};
 use serde_json::Value;
 use std::path::Path;
 

@@ -2,7 +2,7 @@
 
 use super::common::{Common, frames, print};
 use crate::Outcome;
-use heaptape_analyzer::report::address::{self, Options};
+use heaptape_reports::address::{self, Options};
 
 /// Options of `heaptape address`.
 #[derive(clap::Args)]

@@ -2,7 +2,7 @@
 
 pub use super::callers::Args;
 use crate::Outcome;
-use heaptape_analyzer::report::callers::Neighbors;
+use heaptape_reports::callers::Neighbors;
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
     args.print(Neighbors::Callees)

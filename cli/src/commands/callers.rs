@@ -2,7 +2,7 @@
 
 use super::common::Common;
 use crate::Outcome;
-use heaptape_analyzer::report::callers::{self, Neighbors};
+use heaptape_reports::callers::{self, Neighbors};
 
 /// Options of `heaptape callers` and `heaptape callees`.
 #[derive(clap::Args)]

@@ -3,7 +3,8 @@
 use super::common::{Common, print};
 use super::mappings::MappingOptions;
 use crate::Outcome;
-use heaptape_analyzer::report::{Query, peak};
+use heaptape_analyzer::report::Query;
+use heaptape_reports::peak;
 
 /// Options of `heaptape peak`.
 #[derive(clap::Args)]

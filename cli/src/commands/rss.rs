@@ -5,7 +5,7 @@ use super::mappings::MappingOptions;
 use crate::Outcome;
 use heaptape_analyzer::event::Bound;
 use heaptape_analyzer::report::Query;
-use heaptape_analyzer::report::rss::{self, When};
+use heaptape_reports::rss::{self, When};
 
 /// Options of `heaptape rss`.
 #[derive(clap::Args)]

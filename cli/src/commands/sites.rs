@@ -2,7 +2,7 @@
 
 use super::common::Common;
 use crate::Outcome;
-use heaptape_analyzer::report::{inclusive, sites};
+use heaptape_reports::{inclusive, sites};
 
 /// Options of `heaptape sites`.
 #[derive(clap::Args)]

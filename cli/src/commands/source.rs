@@ -2,7 +2,7 @@
 
 use super::common::Common;
 use crate::Outcome;
-use heaptape_analyzer::report::source::{self, Options};
+use heaptape_reports::source::{self, Options};
 use std::path::PathBuf;
 
 /// Options of `heaptape source`.

@@ -3,7 +3,7 @@
 use super::common::Common;
 use crate::Outcome;
 use heaptape_analyzer::model::temporary::MAX_EVENTS_BETWEEN;
-use heaptape_analyzer::report::temporary;
+use heaptape_reports::temporary;
 
 /// Options of `heaptape temporary`.
 #[derive(clap::Args)]

@@ -3,9 +3,9 @@
 use crate::Outcome;
 use crate::exit::FAILED;
 use anyhow::Context;
-use heaptape_analyzer::report::threshold::{self, DiffRequest, Expression, METRICS};
 use heaptape_analyzer::report::{Query, leaks};
 use heaptape_analyzer::text::Style;
+use heaptape_reports::threshold::{self, DiffRequest, Expression, METRICS};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;

@@ -3,7 +3,8 @@
 use super::common::{Common, print};
 use super::mappings::MappingOptions;
 use crate::Outcome;
-use heaptape_analyzer::report::{Query, timeline};
+use heaptape_analyzer::report::Query;
+use heaptape_reports::timeline;
 
 /// Options of `heaptape timeline`.
 #[derive(clap::Args)]

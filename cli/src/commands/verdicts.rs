@@ -4,10 +4,10 @@
 use super::live;
 use crate::Outcome;
 use crate::control::Control;
-use heaptape_analyzer::report::suspects::{self, Suspect, Suspects};
 use heaptape_daemon::protocol::{Process, Request, Which};
 use heaptape_daemon::verdicts::{Judged, JudgedProgram, JudgedSite, MAX_PROGRAMS, MAX_SITES, Unjudged};
 use heaptape_recorder::options::Mode;
+use heaptape_reports::suspects::{self, Suspect, Suspects};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@
 use super::common::ProcessArgs;
 use crate::Outcome;
 use anyhow::Context;
-use heaptape_analyzer::report::rss::recorded_heap;
+use heaptape_analyzer::report::resident::recorded_heap;
 use heaptape_analyzer::text::{Screen, Style};
 use heaptape_analyzer::{Accounting, Process, Progress, open_all};
 use heaptape_formats::tape::Totals;

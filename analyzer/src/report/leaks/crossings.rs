@@ -84,22 +84,22 @@ impl<'a> CrossedBlocks<'a> {
     }
 
     /// Returns the process of the blocks.
-    pub(in crate::report) const fn process(&self) -> &'a Process {
+    pub const fn process(&self) -> &'a Process {
         self.process
     }
 
     /// Returns the call site of the allocation.
-    pub(in crate::report) const fn site(&self) -> u32 {
+    pub const fn site(&self) -> u32 {
         self.crossing.site
     }
 
     /// Returns the number of blocks.
-    pub(in crate::report) const fn blocks(&self) -> u64 {
+    pub const fn blocks(&self) -> u64 {
         self.crossed.blocks
     }
 
     /// Returns what crossed on one line.
-    pub(in crate::report) fn line(&self, symbols: &mut Symbolizer) -> String {
+    pub fn line(&self, symbols: &mut Symbolizer) -> String {
         format!("{}, {}: {}", self.crossed.text(), self.pair(false), self.call_sites(symbols))
     }
 

@@ -1,12 +1,13 @@
 //! `heaptape source`: the source of a function, with what each line allocates.
 
-use super::callers::Search;
-use super::functions::{Amounts, Functions, Stack, allocations, for_each_stack};
-use super::query::{Query, Report, print_reports};
-use super::{Error, Outcome};
-use crate::load::Process;
-use crate::sort::SortRows;
-use crate::text::{Screen, Style, bytes, count, counted, percent};
+use crate::callers::Search;
+use crate::print::{Report, print_reports};
+use heaptape_analyzer::Process;
+use heaptape_analyzer::report::functions::{Amounts, Functions, Stack, allocations, for_each_stack};
+use heaptape_analyzer::report::query::Query;
+use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::sort::SortRows;
+use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, percent};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -101,7 +102,7 @@ pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) 
     let outcome = print_reports(query, &mut text, style, !query.is_all(), |process, symbols, progress| {
         let sums = allocations(query, process, symbols, progress)?;
         let mut lines = Lines::default();
-        let functions = for_each_stack(process, &sums, symbols, |stack| lines.add(stack));
+        let functions = for_each_stack(process, &sums, symbols, &mut |stack| lines.add(stack));
         let mut found = search.find(&functions, &options.function);
         let bytes = |index: &usize| lines.total.get(index).map_or(0, |total| total.bytes);
         found.sort_rows_by_key(|index| (Reverse(bytes(index)), *index));

@@ -1,23 +1,21 @@
 //! `heaptape rss`: what the resident memory of a process consists of at a point in time, and which
 //! call sites keep free memory in use.
 
-use super::ancestors::Ancestors;
-use super::bills::{self, Joined, OverTime, Part, Point, parts};
-use super::mapped::{self, MappedBytes, MappedRow, ReturnedRow};
-use super::pinned::{self, Shared, Sites};
-use super::query::{PointInTime, Query, Report, print_reports};
-use super::unknown_blocks::UnknownBlocks;
-use super::{Error, Outcome};
-use crate::event::{Range, Span};
-use crate::load::Process;
-use crate::load::tape::PageSnapshot;
-use crate::model::covered::Covered;
-use crate::progress::Progress;
-use crate::replay::replay;
-use crate::report::Unanswerable;
-use crate::symbols::Symbolizer;
-use crate::text::{Screen, Style, bytes, count, counted, duration, percent};
-use heaptape_formats::resident::{Bill, Heap, HeapKind, NeverBlock};
+use crate::print::{Report, print_reports};
+use crate::unknown_blocks::UnknownBlocks;
+use heaptape_analyzer::PageSnapshot;
+use heaptape_analyzer::Process;
+use heaptape_analyzer::event::Range;
+use heaptape_analyzer::report::Unanswerable;
+use heaptape_analyzer::report::bills::{self, Joined, Part, parts};
+use heaptape_analyzer::report::mapped::{self, MappedBytes, MappedRow, ReturnedRow};
+use heaptape_analyzer::report::pinned::{self, Shared, Sites};
+use heaptape_analyzer::report::query::{PointInTime, Query};
+use heaptape_analyzer::report::resident::{Found, find};
+use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::symbols::Symbolizer;
+use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, duration, percent};
+use heaptape_formats::resident::{Heap, HeapKind, NeverBlock};
 use heaptape_formats::tape::{
     MappedRange, MappedRanges, PAGES_PAGEMAP, RESIDENCY_END, RESIDENCY_EXIT, Residency, residency_cause,
 };
@@ -153,78 +151,6 @@ fn chosen<'a>(process: &'a Process, range: &Range, when: When) -> Option<&'a Pag
         // be read.
         When::End => inside().max_by_key(|snapshot| (snapshot.sums.resident_bytes > 0, snapshot.sums.tick)),
     }
-}
-
-/// The resident memory of a process at a snapshot.
-pub(super) struct Found {
-    joined: Joined,
-    ancestors: Ancestors,
-    missing: Vec<crate::missing::Missing>,
-}
-
-impl Found {
-    /// Returns the resident memory by use.
-    pub(super) fn parts(&self) -> Vec<Part> {
-        parts(&self.joined.resident.bill, self.joined.allocator)
-    }
-
-    /// Returns the bytes by use.
-    pub(super) const fn bill(&self) -> Bill {
-        self.joined.resident.bill
-    }
-}
-
-/// Joins a snapshot with the blocks that were live at its time.
-///
-/// # Errors
-/// Returns [`Error::Unanswerable`] when the pages of the snapshot are damaged.
-pub(super) fn find(process: &Process, snapshot: &Residency, progress: &Progress) -> Result<Found, Error> {
-    let runs = bills::runs(snapshot)?;
-    if !process.knows_blocks() {
-        let ancestors = Ancestors::default();
-        let divided = process.division_at(snapshot.tick).and_then(bills::of_division);
-        let joined = divided.unwrap_or_else(|| bills::join(process, snapshot, &runs, None, &ancestors));
-        return Ok(Found { joined, ancestors, missing: Vec::new() });
-    }
-    let mut covered = Covered::new(&runs, bills::page_bytes(process), bills::MAX_GROUPS);
-    covered.set_allocator(bills::main_allocator(process, snapshot));
-    let mut ancestors = Ancestors::of(process, progress, &mut covered);
-    let span = Span { end_tick: bills::middle(snapshot).saturating_add(1), ..Span::ALL };
-    let outcome = replay(process, span, progress, &mut (&mut covered, &mut ancestors));
-    let joined = bills::join(process, snapshot, &runs, Some((&outcome.live, &covered)), &ancestors);
-    Ok(Found { joined, ancestors, missing: outcome.missing })
-}
-
-/// The resident memory of the heap of a process as it was recorded: live blocks, their slack, and
-/// free memory that once was a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct RecordedHeap {
-    /// The allocator of the process.
-    pub allocator: &'static str,
-    /// The snapshot with the most memory, in bytes.
-    pub peak_bytes: u64,
-    /// The last snapshot, in bytes.
-    pub end_bytes: u64,
-    /// Live bytes at the last snapshot that were never written, and are not in the sums.
-    pub untouched_bytes: u64,
-    /// Number of snapshots of the process.
-    pub snapshots: u64,
-}
-
-/// Computes the resident memory of the heap of a process from the snapshots of its pages. `None`
-/// without snapshots, or if the blocks are not known one by one.
-pub fn recorded_heap(process: &Process, progress: &Progress) -> Option<RecordedHeap> {
-    let mut over_time = OverTime::most_and_last(process);
-    replay(process, Span::ALL, progress, &mut over_time);
-    let heap = |point: &Point| point.bill.live + point.bill.slack + point.bill.held + point.bill.free_pages;
-    let last = over_time.points.last()?;
-    Some(RecordedHeap {
-        allocator: last.allocator.name(),
-        peak_bytes: over_time.points.iter().map(heap).max()?,
-        end_bytes: heap(last),
-        untouched_bytes: last.untouched,
-        snapshots: process.tape.snapshots.len() as u64,
-    })
 }
 
 fn report_of(

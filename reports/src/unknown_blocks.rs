@@ -1,8 +1,8 @@
 //! Why the resident memory of a process is not divided by use, and which blocks look like other
 //! memory because they are not known.
 
-use crate::load::Process;
-use crate::text::Screen;
+use heaptape_analyzer::Process;
+use heaptape_analyzer::text::Screen;
 use heaptape_formats::date::Date;
 use heaptape_formats::recording::RAN_ALREADY;
 use heaptape_formats::tape::{Division, Residency};

@@ -1,11 +1,12 @@
 //! `heaptape free-sites`: where blocks are freed, and where they were allocated.
 
-use super::frames::{SourceLines, call_site, call_site_line};
-use super::query::{Query, Report, SiteDescription, group_sites, print_reports};
-use super::{Error, Outcome};
-use crate::model::free_sites::FreeSites;
-use crate::report::Unanswerable;
-use crate::text::{Screen, Style, bytes, count};
+use crate::print::{Report, print_reports};
+use heaptape_analyzer::model::free_sites::FreeSites;
+use heaptape_analyzer::report::Unanswerable;
+use heaptape_analyzer::report::frames::{SourceLines, call_site, call_site_line};
+use heaptape_analyzer::report::query::{Query, SiteDescription, group_sites};
+use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::text::{Screen, Style, bytes, count};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -53,7 +54,7 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
             .iter()
             .take(query.top)
             .map(|group| {
-                let [blocks, bytes, blocks_of_other_threads] = group.values;
+                let [blocks, bytes, blocks_of_other_threads, ..] = group.values;
                 let from = model.pairs.iter().filter(|((at, _), _)| *at == group.site);
                 let most = from.map(|((_, from), freed)| (freed.blocks, std::cmp::Reverse(*from))).max();
                 let (mostly_blocks, from) = most.map_or((0, 0), |(blocks, from)| (blocks, from.0));

@@ -1,10 +1,11 @@
 //! `heaptape sites`: which call sites allocate how much, and how much of it is freed.
 
-use super::functions::allocations;
-use super::query::{Query, Report, SiteDescription, group_sites_by, print_reports};
-use super::segments::{known_since, lower_bound};
-use super::{Error, Outcome};
-use crate::text::{Screen, Style, bytes, count};
+use crate::print::{Report, print_reports};
+use heaptape_analyzer::report::functions::allocations;
+use heaptape_analyzer::report::query::{Query, SiteDescription, group_sites_by};
+use heaptape_analyzer::report::segments::{known_since, lower_bound};
+use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::text::{Screen, Style, bytes, count};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -40,7 +41,7 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
         let rows = sums.sites.iter().map(|row| (row.site, [row.bytes, row.allocs, row.frees, row.freed_bytes]));
         let groups = group_sites_by(query, process, symbols, rows, |[_, allocs, ..]| *allocs > 0);
         let sites = groups.iter().take(query.top).map(|group| {
-            let [bytes, allocs, frees, freed_bytes] = group.values;
+            let [bytes, allocs, frees, freed_bytes, ..] = group.values;
             Row {
                 bytes,
                 allocs,

@@ -1,16 +1,17 @@
 //! `heaptape peak`: which call sites hold the bytes at the peak, and which have their own peak at
 //! another time.
 
-use super::mapped::{self, MappedRow};
-use super::query::{PointInTime, Query, Report, SiteDescription, group_sites, print_reports};
-use super::{Error, Outcome};
-use crate::event::Position;
-use crate::load::Process;
-use crate::model::peak::Peak;
-use crate::report::Unanswerable;
-use crate::sums::sums;
-use crate::symbols::Symbolizer;
-use crate::text::{Screen, Style, bytes, count, counted, duration, percent};
+use crate::print::{Report, print_reports};
+use heaptape_analyzer::Process;
+use heaptape_analyzer::event::Position;
+use heaptape_analyzer::model::peak::Peak;
+use heaptape_analyzer::report::Unanswerable;
+use heaptape_analyzer::report::mapped::{self, MappedRow};
+use heaptape_analyzer::report::query::{PointInTime, Query, SiteDescription, group_sites};
+use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::sums;
+use heaptape_analyzer::symbols::Symbolizer;
+use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, duration, percent};
 use serde::Serialize;
 use std::io::{self, Write};
 

@@ -1,23 +1,23 @@
 //! What became of a program, on one screen: whether it is alive, how it ended, what grew, by how
 //! much and since when, and which flight recordings of it were kept.
 
-use super::bills::Part;
-use super::frames::{SourceLines, call_site, call_site_line};
-use super::leaks::{self, Evidence};
-use super::query::Query;
-use super::segments::{known_since, lower_bound};
-use super::summary::{ending, summarize_process};
-use super::{Error, Outcome, json, print_missing, rss};
-use crate::epochs::{self, EpochQuery};
-use crate::load::{self, Process, Recording};
-use crate::missing::Missing;
-use crate::model::verdict::Verdict;
-use crate::progress::Progress;
-use crate::report::Unanswerable;
-use crate::sort::SortRows;
-use crate::sums::{Sums, sums};
-use crate::symbols::Symbolizer;
-use crate::text::{Screen, Style, bytes, counted, duration};
+use heaptape_analyzer::Missing;
+use heaptape_analyzer::Progress;
+use heaptape_analyzer::epochs::{self, EpochQuery};
+use heaptape_analyzer::model::verdict::Verdict;
+use heaptape_analyzer::report::Unanswerable;
+use heaptape_analyzer::report::bills::Part;
+use heaptape_analyzer::report::frames::{SourceLines, call_site, call_site_line};
+use heaptape_analyzer::report::leaks::{self, Evidence};
+use heaptape_analyzer::report::query::Query;
+use heaptape_analyzer::report::segments::{known_since, lower_bound};
+use heaptape_analyzer::report::summary::{ending, summarize_process};
+use heaptape_analyzer::report::{Error, Outcome, json, print_missing, resident};
+use heaptape_analyzer::sort::SortRows;
+use heaptape_analyzer::symbols::Symbolizer;
+use heaptape_analyzer::text::{Screen, Style, bytes, counted, duration};
+use heaptape_analyzer::{Process, Recording};
+use heaptape_analyzer::{Sums, sums};
 use heaptape_formats::date::Date;
 use heaptape_formats::recording::{Exit, Kept};
 use serde::Serialize;
@@ -120,7 +120,7 @@ fn times(process: &Process) -> (u64, u64) {
 /// or when `out` fails.
 pub fn run(query: &WhyQuery<'_>, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     let paths = find(query)?;
-    let recordings = load::open_all(&paths)?;
+    let recordings = heaptape_analyzer::open_all(&paths)?;
     let mut all: Vec<&Process> = recordings.iter().flat_map(|recording| &recording.processes).collect();
     all.sort_rows_by_key(|process| std::cmp::Reverse(times(process).1));
     let boot = |process: &Process| process.tape.segment.as_ref().map(|segment| segment.boot.lossy().into_owned());
@@ -195,7 +195,7 @@ fn describe(
     let last = about.last_memory.filter(|_| resident.is_none());
     let snapshot = process.tape.snapshots.iter().max_by_key(|snapshot| snapshot.sums.tick);
     let bill = snapshot.and_then(|snapshot| process.page_snapshot(snapshot)).filter(|record| record.method != 0);
-    let found = bill.map(|record| rss::find(process, &record, &Progress::new("reading events"))).transpose()?;
+    let found = bill.map(|record| resident::find(process, &record, &Progress::new("reading events"))).transpose()?;
     let mut resident_parts = found.map(|found| found.parts()).unwrap_or_default();
     resident_parts.retain(|part| part.bytes > 0);
     Ok(ProcessAnswer {

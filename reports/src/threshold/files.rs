@@ -1,7 +1,7 @@
 //! Results of thresholds as files for other programs: JUnit XML and SARIF.
 
 use super::{ThresholdResult, ThresholdResults};
-use crate::text::clean;
+use heaptape_analyzer::text::clean;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::Path;

@@ -1,13 +1,14 @@
 //! `heaptape callers` and `heaptape callees`: which functions call a function, and which it calls,
 //! with what is allocated below each of these calls.
 
-use super::functions::{Amounts, Functions, Stack, allocations, for_each_stack};
-use super::query::{Query, Report, print_reports};
-use super::{Error, Outcome};
-use crate::report::Unanswerable;
-use crate::similar::hint;
-use crate::sort::SortRows;
-use crate::text::{Screen, Style, bytes, clean, count, counted, percent};
+use crate::print::{Report, print_reports};
+use heaptape_analyzer::report::Unanswerable;
+use heaptape_analyzer::report::functions::{Amounts, Functions, Stack, allocations, for_each_stack};
+use heaptape_analyzer::report::query::Query;
+use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::similar::hint;
+use heaptape_analyzer::sort::SortRows;
+use heaptape_analyzer::text::{Screen, Style, bytes, clean, count, counted, percent};
 use heaptape_formats::tape::Entry;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
@@ -145,7 +146,7 @@ pub fn run(query: &Query, name: &str, which: Neighbors, out: &mut dyn Write, sty
     let outcome = print_reports(query, &mut text, style, !query.is_all(), |process, symbols, progress| {
         let sums = allocations(query, process, symbols, progress)?;
         let mut calls = Calls::default();
-        let functions = for_each_stack(process, &sums, symbols, |stack| calls.add(stack, which));
+        let functions = for_each_stack(process, &sums, symbols, &mut |stack| calls.add(stack, which));
         let mut found = search.find(&functions, name);
         let bytes = |index: &usize| calls.total.get(index).map_or(0, |total| total.bytes);
         found.sort_rows_by_key(|index| (Reverse(bytes(index)), *index));
@@ -223,9 +224,9 @@ impl Report for NeighborsReport {
 
 #[cfg(test)]
 mod tests {
-    use super::super::functions::Step;
     use super::*;
-    use crate::program_frames::Role;
+    use heaptape_analyzer::program_frames::Role;
+    use heaptape_analyzer::report::super::functions::Step;
 
     #[test]
     fn recursion_counts_once() {

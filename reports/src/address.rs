@@ -1,14 +1,15 @@
 //! `heaptape address`: which blocks contained an address, who allocated and who freed them.
 
-use super::frames::{FrameJson, stack_json};
-use super::query::{PointInTime, Query, Report, print_reports};
-use super::stack_text::text_stack;
-use super::{Error, Outcome};
-use crate::load::Process;
-use crate::model::address::{AddressHistory, Holder, Moment, Origin};
-use crate::report::Unanswerable;
-use crate::symbols::Symbolizer;
-use crate::text::{Screen, Style, bytes, count, counted, duration};
+use crate::print::{Report, print_reports};
+use heaptape_analyzer::Process;
+use heaptape_analyzer::model::address::{AddressHistory, Holder, Moment, Origin};
+use heaptape_analyzer::report::Unanswerable;
+use heaptape_analyzer::report::frames::{FrameJson, stack_json};
+use heaptape_analyzer::report::query::{PointInTime, Query};
+use heaptape_analyzer::report::stack_text::text_stack;
+use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::symbols::Symbolizer;
+use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, duration};
 use heaptape_formats::tape::Entry;
 use serde::Serialize;
 use std::io::{self, Write};

@@ -1,10 +1,11 @@
 //! `heaptape temporary`: blocks that are freed with few or no events between their allocation and
 //! their free.
 
-use super::query::{Query, Report, SiteDescription, group_sites, print_reports};
-use super::{Error, Outcome};
-use crate::model::temporary::Temporary;
-use crate::text::{Screen, Style, bytes, count, percent};
+use crate::print::{Report, print_reports};
+use heaptape_analyzer::model::temporary::Temporary;
+use heaptape_analyzer::report::query::{Query, SiteDescription, group_sites};
+use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::text::{Screen, Style, bytes, count, percent};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -38,14 +39,14 @@ pub fn run(query: &Query, between: usize, out: &mut dyn Write, style: Style) -> 
         let mut model = Temporary::within(between);
         let outcome = query.replay(process, process.span(&query.range), symbols, progress, &mut model);
         let rows = &model.rows;
-        let sum = |of: fn(&crate::model::temporary::Row) -> u64| {
+        let sum = |of: fn(&heaptape_analyzer::model::temporary::Row) -> u64| {
             rows.iter().fold(0u64, |sum, row| sum.saturating_add(of(row)))
         };
         let (allocs, temporary, bytes) = (sum(|row| row.allocs), sum(|row| row.blocks), sum(|row| row.bytes));
         let rows = rows.iter().zip(0u32..).map(|(row, site)| (site, [row.blocks, row.bytes, row.allocs, row.resized]));
         let groups = group_sites(query, process, symbols, rows);
         let sites = groups.iter().take(query.top).map(|group| {
-            let [temporary, bytes, allocs, ended_by_resize] = group.values;
+            let [temporary, bytes, allocs, ended_by_resize, ..] = group.values;
             Row { temporary, bytes, allocs, ended_by_resize, site: group.describe(process, symbols) }
         });
         Ok((TemporaryReport { between, allocs, temporary, bytes, sites: sites.collect() }, outcome.missing))

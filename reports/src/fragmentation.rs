@@ -1,11 +1,12 @@
 //! `heaptape fragmentation`: how live blocks are spread over pages at a point in time (`--until`,
 //! or the end), and which call sites keep nearly empty pages.
 
-use super::query::{Query, Report, SiteDescription, group_sites, print_reports};
-use super::{Error, Outcome};
-use crate::model::fragments::Fragments;
-use crate::report::Unanswerable;
-use crate::text::{Screen, Style, bytes, count, counted, percent};
+use crate::print::{Report, print_reports};
+use heaptape_analyzer::model::fragments::Fragments;
+use heaptape_analyzer::report::Unanswerable;
+use heaptape_analyzer::report::query::{Query, SiteDescription, group_sites};
+use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, percent};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -54,7 +55,7 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
         let rows = found.sites.iter().zip(0u32..).map(|(row, site)| (site, [row.bytes, row.blocks, row.live]));
         let groups = group_sites(query, process, symbols, rows);
         let sites = groups.iter().take(query.top).map(|group| {
-            let [pinned_bytes, blocks, live_bytes] = group.values;
+            let [pinned_bytes, blocks, live_bytes, ..] = group.values;
             Row { pinned_bytes, blocks, live_bytes, site: group.describe(process, symbols) }
         });
         let report = FragmentationReport {

@@ -1,10 +1,11 @@
 //! `heaptape sites --inclusive`: what each function allocates, with the functions that it calls.
 
-use super::functions::{Amounts, SummedFunctions, allocations, function_sums};
-use super::query::{Query, Report, print_reports};
-use super::{Error, Outcome};
-use crate::sort::SortRows;
-use crate::text::{Screen, Style, bytes, count, percent};
+use crate::print::{Report, print_reports};
+use heaptape_analyzer::report::functions::{Amounts, SummedFunctions, allocations, function_sums};
+use heaptape_analyzer::report::query::Query;
+use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::sort::SortRows;
+use heaptape_analyzer::text::{Screen, Style, bytes, count, percent};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::io::{self, Write};

@@ -1,11 +1,12 @@
 //! `heaptape sizes`: how large blocks are, and what rounding costs.
 
-use super::query::{Query, Report, print_reports};
-use super::{Error, Outcome};
-use crate::charts;
-use crate::model::sizes::{self, Sizes};
-use crate::sort::SortRows;
-use crate::text::{Screen, Style, bytes, count, percent};
+use crate::print::{Report, print_reports};
+use heaptape_analyzer::charts;
+use heaptape_analyzer::model::sizes::{self, Sizes};
+use heaptape_analyzer::report::query::Query;
+use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::sort::SortRows;
+use heaptape_analyzer::text::{Screen, Style, bytes, count, percent};
 use serde::Serialize;
 use std::io::{self, Write};
 

@@ -7,19 +7,19 @@ mod files;
 pub use expression::{Expression, METRICS, Metric};
 pub use files::{junit, sarif};
 
-use super::diff::{self, DiffInput};
-use super::frames::{SourceLines, call_site, call_site_line};
-use super::leaks::{self, CrossedBlocks, LeakReport};
-use super::stack_text::text_stack;
-use super::{Error, Query};
-use crate::model::verdict::Verdict;
-use crate::progress::Progress;
-use crate::report::Unanswerable;
-use crate::sort::SortRows;
-use crate::sums::sums;
-use crate::symbols::Symbolizer;
-use crate::text::{self, Screen, Style, counted};
 use expression::{CROSSED, FREED_AT_EXIT, Unit};
+use heaptape_analyzer::Progress;
+use heaptape_analyzer::model::verdict::Verdict;
+use heaptape_analyzer::report::Unanswerable;
+use heaptape_analyzer::report::diff::{self, DiffInput};
+use heaptape_analyzer::report::frames::{SourceLines, call_site, call_site_line};
+use heaptape_analyzer::report::leaks::{self, CrossedBlocks, LeakReport};
+use heaptape_analyzer::report::stack_text::text_stack;
+use heaptape_analyzer::report::{Error, Query};
+use heaptape_analyzer::sort::SortRows;
+use heaptape_analyzer::sums;
+use heaptape_analyzer::symbols::Symbolizer;
+use heaptape_analyzer::text::{self, Screen, Style, counted};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -188,7 +188,7 @@ fn shown(threshold: &Expression, value: f64) -> String {
 
 /// Measures the metrics of totals.
 fn measure_totals(
-    recordings: &[crate::load::Recording],
+    recordings: &[heaptape_analyzer::Recording],
     query: &Query,
     values: &mut BTreeMap<&'static str, f64>,
     results: &mut ThresholdResults,
@@ -339,7 +339,7 @@ fn leaking_sites(found: &LeakReport, threshold: &Expression, symbols: &mut Symbo
 /// Returns an error when `out` fails.
 pub fn print(results: &ThresholdResults, as_json: bool, out: &mut dyn Write, style: Style) -> Result<(), Error> {
     if as_json {
-        super::json::print(out, results)?;
+        heaptape_analyzer::report::json::print(out, results)?;
         return Ok(());
     }
     let mut lines = Vec::new();

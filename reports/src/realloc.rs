@@ -1,10 +1,11 @@
 //! `heaptape realloc`: what reallocations cost, and which call sites reallocate the same block
 //! again and again.
 
-use super::query::{Query, Report, SiteDescription, group_sites, print_reports};
-use super::{Error, Outcome};
-use crate::model::resizes::Resizes;
-use crate::text::{Screen, Style, bytes, count, counted, percent};
+use crate::print::{Report, print_reports};
+use heaptape_analyzer::model::resizes::Resizes;
+use heaptape_analyzer::report::query::{Query, SiteDescription, group_sites};
+use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, percent};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -54,7 +55,9 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
             let ([resizes, moved, copied_bytes, grown, shrunk, _], [.., longest_chain]) = (group.values, group.max);
             Row { resizes, moved, copied_bytes, grown, shrunk, longest_chain, site: group.describe(process, symbols) }
         });
-        let sum = |of: fn(&crate::model::resizes::Row) -> u64| model.rows.iter().map(of).fold(0, u64::saturating_add);
+        let sum = |of: fn(&heaptape_analyzer::model::resizes::Row) -> u64| {
+            model.rows.iter().map(of).fold(0, u64::saturating_add)
+        };
         let chains = model.chains.iter().enumerate().filter(|(_, blocks)| **blocks > 0);
         let report = ReallocReport {
             resizes: sum(|row| row.resizes),

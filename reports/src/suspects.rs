@@ -1,14 +1,13 @@
 //! What a process holds, by verdict, with the call sites that are most suspect: for the metrics of
 //! the daemon.
 
-use super::Error;
-use super::frames::call_site;
-use super::leaks;
-use super::query::Query;
-use crate::load;
-use crate::model::verdict::Verdict;
-use crate::stack_ids;
-use crate::symbols::{Detail, Symbolizer};
+use heaptape_analyzer::model::verdict::Verdict;
+use heaptape_analyzer::report::Error;
+use heaptape_analyzer::report::frames::call_site;
+use heaptape_analyzer::report::leaks;
+use heaptape_analyzer::report::query::Query;
+use heaptape_analyzer::stack_ids;
+use heaptape_analyzer::symbols::{Detail, Symbolizer};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -49,7 +48,7 @@ fn key(verdict: Verdict) -> String {
 /// # Errors
 /// Returns an error when they cannot be read, or when their sums do not count frees.
 pub fn find(paths: &[PathBuf], max_sites: usize) -> Result<Suspects, Error> {
-    let recordings = load::open_all(paths)?;
+    let recordings = heaptape_analyzer::open_all(paths)?;
     let query = Query::default();
     let mut symbols = Symbolizer::from(Detail::Quick, query.origin.clone());
     let found = leaks::find(&recordings, &query, &leaks::Options::default(), &mut symbols)?;

@@ -1,10 +1,11 @@
 //! `heaptape lifetimes`: how long blocks live, in total and by call site.
 
-use super::query::{Query, Report, SiteDescription, group_sites, print_reports};
-use super::{Error, Outcome};
-use crate::charts;
-use crate::model::lifetimes::{CLASSES, Histogram, Lifetimes};
-use crate::text::{Screen, Style, count, counted, duration, percent};
+use crate::print::{Report, print_reports};
+use heaptape_analyzer::charts;
+use heaptape_analyzer::model::lifetimes::{CLASSES, Histogram, Lifetimes};
+use heaptape_analyzer::report::query::{Query, SiteDescription, group_sites};
+use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::text::{Screen, Style, count, counted, duration, percent};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -51,7 +52,7 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
         let rows = model.sites.iter().zip(0u32..).map(|(lives, site)| (site, [lives.freed, lives.sum, lives.longest]));
         let groups = group_sites(query, process, symbols, rows);
         let sites = groups.iter().take(query.top).map(|group| {
-            let ([freed, sum, _], [.., longest]) = (group.values, group.max);
+            let ([freed, sum, ..], [_, _, longest, ..]) = (group.values, group.max);
             Row { freed, mean: sum / freed.max(1), longest, site: group.describe(process, symbols) }
         });
         let Histogram { classes, freed, longest, shortest, .. } = model.all;

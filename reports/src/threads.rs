@@ -1,11 +1,12 @@
 //! `heaptape threads`: what each thread allocated and freed.
 
-use super::query::{PointInTime, Query, Report, print_reports};
-use super::{Error, Outcome};
-use crate::load::Accounting;
-use crate::model::threads::Threads;
-use crate::sort::SortRows;
-use crate::text::{Screen, Style, bytes, count};
+use crate::print::{Report, print_reports};
+use heaptape_analyzer::Accounting;
+use heaptape_analyzer::model::threads::Threads;
+use heaptape_analyzer::report::query::{PointInTime, Query};
+use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::sort::SortRows;
+use heaptape_analyzer::text::{Screen, Style, bytes, count};
 use heaptape_formats::tape::Totals;
 use serde::Serialize;
 use std::io::{self, Write};

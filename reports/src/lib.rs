@@ -1,0 +1,29 @@
+//! Reports on one subject each, as text for people and as JSON for scripts: one file for each. The
+//! analyzer computes what they print.
+//!
+//! This crate is compiled without optimization. So nothing in it runs for each event: models, their
+//! replay ([`heaptape_analyzer::Replay`]), and the grouping and naming of call sites are functions
+//! of the analyzer that are not generic.
+#![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
+
+pub mod address;
+pub mod callers;
+pub mod fragmentation;
+pub mod free_sites;
+pub mod inclusive;
+pub mod lifetimes;
+pub mod peak;
+mod print;
+pub mod realloc;
+pub mod rss;
+pub mod sites;
+pub mod sizes;
+pub mod source;
+pub mod suspects;
+pub mod temporary;
+pub mod threads;
+pub mod threshold;
+pub mod timeline;
+mod unknown_blocks;
+pub mod why;
