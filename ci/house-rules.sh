@@ -35,7 +35,7 @@ found=$(cargo tree --quiet -p heaptape-preload -e normal,no-proc-macro --prefix 
   fail "the preload library's packages differ from ci/preload-dependencies.txt:"$'\n'"$found"
 
 # Every library and command crate but preload, wire and recorder forbids unsafe code.
-for lib in formats/src/lib.rs daemon/src/lib.rs analyzer/src/lib.rs compat/src/lib.rs cli/src/lib.rs cli/src/main.rs parquet/src/main.rs tests/src/lib.rs; do
+for lib in formats/src/lib.rs daemon/src/lib.rs analyzer/src/lib.rs reports/src/lib.rs compat/src/lib.rs cli/src/lib.rs cli/src/main.rs parquet/src/main.rs tests/src/lib.rs; do
   grep -q 'forbid(unsafe_code)' "$lib" || fail "$lib forbids no unsafe code"
 done
 

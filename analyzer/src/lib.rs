@@ -79,7 +79,7 @@ pub use load::{
 pub use missing::Missing;
 pub use pack::{Packed, pack};
 pub use processes::{ProcessFilter, SelectError};
-pub use program_frames::{Roles, blamed};
+pub use program_frames::{Role, Roles, blamed};
 pub use progress::Progress;
 pub use replay::{Outcome, Replay, replay, replay_all, replay_from};
 #[doc(hidden)]

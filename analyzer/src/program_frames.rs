@@ -3,7 +3,7 @@
 //! reports, thresholds and exports use [`blamed`] to choose the frames that they blame.
 
 use crate::frame::Frame;
-pub(crate) use crate::frame::Role;
+pub use crate::frame::Role;
 use heaptape_formats::pattern::Pattern;
 
 /// Returns the positions of the frames of a stack that are blamed for its allocations, innermost

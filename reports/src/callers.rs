@@ -225,8 +225,8 @@ impl Report for NeighborsReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use heaptape_analyzer::program_frames::Role;
-    use heaptape_analyzer::report::super::functions::Step;
+    use heaptape_analyzer::Role;
+    use heaptape_analyzer::report::functions::Step;
 
     #[test]
     fn recursion_counts_once() {

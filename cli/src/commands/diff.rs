@@ -10,8 +10,8 @@ use clap::ValueEnum;
 use heaptape_analyzer::ProcessFilter;
 use heaptape_analyzer::event::Bound;
 use heaptape_analyzer::report::diff::{self, DiffInput, Normalization, Options, Order};
-use heaptape_reports::threshold::DiffRequest;
 use heaptape_analyzer::report::{Filter, Query};
+use heaptape_reports::threshold::DiffRequest;
 use std::path::{Path, PathBuf};
 
 /// Order of the changes.

@@ -3,10 +3,10 @@
 use super::common::print;
 use crate::Outcome;
 use crate::control::Control;
-use heaptape_reports::why::{self, WhyQuery};
 use heaptape_daemon::config::Config;
 use heaptape_daemon::protocol::{Request, Response};
 use heaptape_recorder::process::{self, Process};
+use heaptape_reports::why::{self, WhyQuery};
 use std::path::PathBuf;
 
 /// Options of `heaptape why`.
