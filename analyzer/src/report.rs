@@ -115,11 +115,17 @@ impl Outcome {
 const SHOWN: usize = 5;
 
 /// Prints what is missing, the first few things one by one. Each line begins with `of`.
+///
+/// # Errors
+/// When the screen cannot be written.
 pub fn print_missing(screen: &mut Screen, of: &str, missing: &[Missing]) -> io::Result<()> {
     print_lines(screen, of, &missing::lines(missing))
 }
 
 /// Prints that the recording is sampled, if it is.
+///
+/// # Errors
+/// When the screen cannot be written.
 pub fn print_state(screen: &mut Screen, of: &str, process: &Process) -> io::Result<()> {
     if process.is_being_written() {
         screen.line(&format!("{of}still running: the recording has its events up to now"))?;
@@ -137,6 +143,9 @@ pub fn print_state(screen: &mut Screen, of: &str, process: &Process) -> io::Resu
 
 /// Prints the names of the programs that have their own `malloc`, which is called instead of
 /// heaptape's.
+///
+/// # Errors
+/// When the screen cannot be written.
 pub fn print_own_malloc<'a>(screen: &mut Screen, programs: impl Iterator<Item = (&'a str, u32)>) -> io::Result<()> {
     for (name, pid) in programs.take(SHOWN) {
         screen.warning(&format!(
@@ -148,6 +157,9 @@ pub fn print_own_malloc<'a>(screen: &mut Screen, programs: impl Iterator<Item = 
 }
 
 /// Prints the first few lines about missing things, and the number of the others.
+///
+/// # Errors
+/// When the screen cannot be written.
 pub fn print_lines(screen: &mut Screen, of: &str, missing: &[String]) -> io::Result<()> {
     for one in missing.iter().take(SHOWN) {
         screen.warning(&format!("! {of}{one}"))?;

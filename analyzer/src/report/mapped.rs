@@ -17,6 +17,9 @@ use std::io;
 pub const DEFAULT_ROWS: usize = 5;
 
 /// Prints that a report on mappings has none, unless no call of these processes was recorded.
+///
+/// # Errors
+/// When the screen cannot be written.
 pub fn print_nothing(screen: &mut Screen, processes: &[&Process]) -> io::Result<()> {
     if processes.iter().any(|process| process.about.unseen_mappings.is_empty()) {
         screen.line("the program mapped nothing itself that it did not unmap")?;
@@ -45,7 +48,7 @@ impl MappedBytes {
 pub struct OfProcess<T> {
     /// Process ID of the process.
     pub process: u32,
-    /// The row itself.
+    /// What the row says about it.
     #[serde(flatten)]
     pub row: T,
 }
@@ -221,6 +224,9 @@ pub fn sum_text<'a>(rows: impl Iterator<Item = &'a MappedRow>) -> String {
 const MAX_WHAT: usize = 36;
 
 /// Prints the first rows under a heading. JSON has all.
+///
+/// # Errors
+/// When the screen cannot be written.
 pub fn print(screen: &mut Screen, heading: &str, rows: &[MappedRow], top: usize) -> io::Result<()> {
     if rows.is_empty() {
         return Ok(());
@@ -242,6 +248,9 @@ pub fn print(screen: &mut Screen, heading: &str, rows: &[MappedRow], top: usize)
 }
 
 /// Prints the first rows of what was returned. JSON has all.
+///
+/// # Errors
+/// When the screen cannot be written.
 pub fn print_returned(screen: &mut Screen, rows: &[&ReturnedRow], top: usize) -> io::Result<()> {
     if rows.is_empty() {
         return Ok(());

@@ -29,6 +29,9 @@ impl MappingFilter {
 }
 
 /// Prints of which processes no call that maps memory is recorded, and why.
+///
+/// # Errors
+/// When the screen cannot be written.
 pub fn print_unseen(screen: &mut Screen, processes: &[&Process]) -> io::Result<()> {
     for process in processes.iter().filter(|process| !process.about.unseen_mappings.is_empty()) {
         let (name, pid, why) = (process.name(), process.about.pid, clean(&process.about.unseen_mappings));

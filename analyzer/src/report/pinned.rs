@@ -238,6 +238,9 @@ impl Sites {
     }
 
     /// Prints which blocks keep free memory, and what was in it before.
+    ///
+    /// # Errors
+    /// When the screen cannot be written.
     pub fn print_pinned(&self, screen: &mut Screen) -> io::Result<()> {
         if self.pinned.is_empty() {
             return Ok(());
@@ -272,6 +275,9 @@ impl Sites {
     }
 
     /// Prints which live blocks were never written.
+    ///
+    /// # Errors
+    /// When the screen cannot be written.
     pub fn print_untouched(&self, screen: &mut Screen) -> io::Result<()> {
         let shown = self.untouched.iter().filter(|row| row.untouched_bytes >= MIN_SHOWN);
         let row =
