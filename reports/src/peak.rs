@@ -69,8 +69,9 @@ fn mapped_at(query: &Query, process: &Process, symbols: &mut Symbolizer, tick: u
 ///
 /// ```
 /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/tape/v1/trace");
-/// use heaptape_analyzer::report::{Query, peak};
+/// use heaptape_analyzer::report::Query;
 /// use heaptape_analyzer::text::Style;
+/// use heaptape_reports::peak;
 ///
 /// let query = Query { paths: vec![path.into()], json: true, top: 5, ..Query::default() };
 /// let mut json = Vec::new();
