@@ -65,7 +65,7 @@ fn command_crash_prints_a_report() {
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
     for signal in FATAL {
         let mut command = Command::new(test_env::command());
-        command.arg("report").arg(&pipe);
+        command.arg("dump").arg(&pipe);
         // It waits for a writer.
         let outcome = finish_while(command, b"", |child| {
             let state = format!("/proc/{}/wchan", child.id());
