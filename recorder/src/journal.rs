@@ -2,17 +2,36 @@
 //! although its parent has continued: it attaches at its first call, usually some tenths of a
 //! millisecond later.
 
-use crate::index::{Block, Bucket, Index};
+use crate::index::{Block, Index};
 
 /// Maximum number of stored changes: 3 ms of a program that only allocates. They take 1 MiB,
 /// allocated as needed.
 const MAX_CHANGES: usize = 1 << 15;
 
+/// A change in 32 bytes: `low` = index << 16 | size & 0xffff, `high` = site << 32 | size >> 16 of
+/// the block that was removed. The index is 0 when a block was inserted.
 #[derive(Clone, Copy, Debug, Default)]
 struct Change {
     tick: u64,
-    /// The address, and the block that was removed; index 0 when a block was inserted.
-    removed: Bucket,
+    address: u64,
+    low: u64,
+    high: u64,
+}
+
+impl Change {
+    #[inline(always)]
+    fn new(tick: u64, address: u64, removed: Block) -> Change {
+        let low = removed.index << 16 | (removed.size & 0xffff);
+        let high = u64::from(removed.site) << 32 | (removed.size >> 16 & 0xffff_ffff);
+        Change { tick, address, low, high }
+    }
+
+    /// Returns the block that was removed.
+    fn removed(&self) -> Option<Block> {
+        let Change { low, high, .. } = *self;
+        let size = (high & 0xffff_ffff) << 16 | (low & 0xffff);
+        (low >> 16 != 0).then_some(Block { index: low >> 16, size, site: (high >> 32) as u32 })
+    }
 }
 
 /// The last changes. The oldest are overwritten first.
@@ -24,8 +43,7 @@ pub struct Journal {
 
 impl Journal {
     #[inline(always)]
-    fn add(&mut self, tick: u64, removed: Bucket) {
-        let change = Change { tick, removed };
+    fn add(&mut self, change: Change) {
         if self.changes.len() < MAX_CHANGES {
             self.changes.push(change);
         } else {
@@ -37,13 +55,13 @@ impl Journal {
     /// Notes that a block was inserted at a free address.
     #[inline(always)]
     pub fn inserted(&mut self, tick: u64, address: u64) {
-        self.add(tick, Bucket::new(address, Block::default()));
+        self.add(Change::new(tick, address, Block::default()));
     }
 
     /// Notes that a block was removed.
     #[inline(always)]
-    pub fn removed(&mut self, tick: u64, removed: Bucket) {
-        self.add(tick, removed);
+    pub fn removed(&mut self, tick: u64, address: u64, removed: Block) {
+        self.add(Change::new(tick, address, removed));
     }
 
     /// Returns the changes after `tick`, and whether the journal reaches back to it.
@@ -68,12 +86,10 @@ impl Changes {
     /// Undoes the changes in a table of blocks.
     pub fn undo(&self, index: &mut Index) {
         for change in &self.0 {
-            let (address, removed) = (change.removed.address, change.removed.block());
-            if removed.index == 0 {
-                index.remove(address);
-            } else {
-                index.insert(address, removed);
-            }
+            match change.removed() {
+                None => index.remove(change.address),
+                Some(block) => index.insert(change.address, block),
+            };
         }
     }
 }
@@ -93,8 +109,8 @@ mod tests {
         let (mut journal, mut index, mut states) = (Journal::default(), Index::default(), Vec::new());
         for tick in 1..=50_000u64 {
             let address = 16 * (1 + tick.wrapping_mul(0x9e37_79b9) % 500);
-            match index.take(address) {
-                Some(bucket) => journal.removed(tick, bucket),
+            match index.remove(address) {
+                Some(block) => journal.removed(tick, address, block),
                 None => {
                     index.insert(address, Block { index: tick, size: tick, site: 1 });
                     journal.inserted(tick, address);

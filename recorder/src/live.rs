@@ -7,7 +7,7 @@
 
 mod queues;
 
-use crate::index::{Block, Bucket, Index};
+use crate::index::{Block, Index, Location};
 use crate::journal::{Changes, Journal};
 use formats::resident::Covered;
 use formats::tape::Entry;
@@ -193,10 +193,10 @@ impl Call {
 }
 
 impl Live {
-    /// Prefetches the memory that a call for this address will need.
+    /// Returns the location of the block at this address, and prefetches its memory.
     #[inline(always)]
-    pub fn prefetch(&self, address: u64) {
-        self.index.prefetch(address);
+    pub fn location(&self, address: u64) -> Location {
+        self.index.location(address)
     }
 
     /// Returns the number of inherited blocks that are live, and their bytes.
@@ -244,10 +244,10 @@ impl Live {
 
     /// Notes that a block was removed.
     #[inline(always)]
-    fn removed(&mut self, tick: u64, removed: Bucket) {
-        self.journal.removed(tick, removed);
+    fn removed(&mut self, tick: u64, address: u64, block: Block) {
+        self.journal.removed(tick, address, block);
         if let Some(freed) = &mut self.freed {
-            freed.freed(removed.address, removed.block().size);
+            freed.freed(address, block.size);
         }
     }
 
@@ -264,13 +264,13 @@ impl Live {
     /// Applies one call. Returns its effect if it is the usual one; otherwise appends its effects
     /// to `out`, in order. With many threads a call that is impossible so far waits.
     #[inline(always)]
-    pub fn apply(&mut self, call: &Call, many_threads: bool, out: &mut Vec<Effect>) -> Done {
+    pub fn apply(&mut self, call: &Call, location: Location, many_threads: bool, out: &mut Vec<Effect>) -> Done {
         if self.is_unusual {
             return self.apply_carefully(call, many_threads, out);
         }
         if call.op.is_alloc() {
             let index = self.new_index();
-            match self.index.insert(call.address, Block { index, size: call.size, site: call.site }) {
+            match self.index.insert_at(location, call.address, Block { index, size: call.size, site: call.site }) {
                 None => {
                     self.journal.inserted(call.tick, call.address);
                     return Done::Alloc(index);
@@ -278,10 +278,10 @@ impl Live {
                 Some(old) => self.allocate_live(call, old, many_threads, out),
             }
         } else if call.op.is_free() {
-            match self.index.take(call.address) {
-                Some(bucket) => {
-                    self.removed(call.tick, bucket);
-                    return Done::Free(bucket.block());
+            match self.index.remove_at(location, call.address) {
+                Some(block) => {
+                    self.removed(call.tick, call.address, block);
+                    return Done::Free(block);
                 }
                 None if many_threads => self.hold(call, out),
                 None => self.free_unknown(call, out),
@@ -328,9 +328,8 @@ impl Live {
         } else if !call.op.is_free() {
             let done = self.resize(call, out);
             out.extend(done.effect(call));
-        } else if let Some(bucket) = self.index.take(call.address) {
-            self.removed(call.tick, bucket);
-            let block = bucket.block();
+        } else if let Some(block) = self.index.remove(call.address) {
+            self.removed(call.tick, call.address, block);
             out.push(call.effect(Kind::Free, block.index, block));
         } else {
             self.free_unknown(call, out);
@@ -354,7 +353,7 @@ impl Live {
 
     #[cold]
     fn imply_free(&mut self, address: u64, old: Block, call: &Call, out: &mut Vec<Effect>) {
-        self.removed(call.tick, Bucket::new(address, old));
+        self.removed(call.tick, address, old);
         self.journal.inserted(call.tick, address);
         let (index, call_of_it) = (old.index, Call { site: 0, address, size: 0, ..*call });
         out.push(Effect { kind: Kind::Implied, entry: Entry::Implied as u8, index, old, call: call_of_it });
@@ -394,10 +393,10 @@ impl Live {
 
     fn resize(&mut self, call: &Call, out: &mut Vec<Effect>) -> Done {
         if call.op == Op::RESIZE_BEGIN {
-            let origin = match self.index.take(call.address) {
-                Some(bucket) => {
-                    self.removed(call.tick, bucket);
-                    Origin::Own(bucket.block())
+            let origin = match self.index.remove(call.address) {
+                Some(block) => {
+                    self.removed(call.tick, call.address, block);
+                    Origin::Own(block)
                 }
                 None => self.take_inherited(call.address).map_or(Origin::Unknown, Origin::Inherited),
             };

@@ -269,7 +269,6 @@ impl ProcessRecording {
                 (mean, filter) = self.filter_record(filter, thread, op, address, tick);
                 continue;
             }
-            self.heap.prefetch(address);
             let has_site = op.is_alloc() || op.is_resize() || free_stacks;
             let mut site = if has_site { self.stacks.site(record.stack(), self.output.records()) } else { 0 };
             if has_site && (label_site != 0 || op.is_reported()) {

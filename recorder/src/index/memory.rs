@@ -1,8 +1,8 @@
-//! The memory of segments. An operation on a live block goes to another page of the table nearly
-//! each time, and a large table has more pages than the processor knows the translations of. So the
-//! segments of a large table share huge pages, where the system has them.
+//! The memory of slabs. An operation on a live block often goes to another page of the table than
+//! the one before, and a large table has more pages than the processor knows the translations of.
+//! So the slabs of a large table share huge pages, where the system has them.
 
-use super::Groups;
+use super::sets::Slab;
 use crate::huge_pages::ADVICE;
 use crate::{clock, sys};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
@@ -11,12 +11,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// Number of segments that have memory of their own, so that a small table stays small.
+/// Number of slabs that have memory of their own, so that a small table stays small.
 const SMALL: usize = 16;
 /// Number of bytes of a huge page.
 const HUGE: usize = 2 << 20;
-/// Number of segments in a huge page, at most the bits of a word.
-const SLOTS: usize = HUGE / size_of::<Groups>();
+/// Number of slabs in a huge page, at most the bits of a word.
+const SLOTS: usize = HUGE / size_of::<Slab>();
 const LAYOUT: Layout = match Layout::from_size_align(HUGE, HUGE) {
     Ok(layout) => layout,
     Err(_) => panic!("the alignment is a power of two"),
@@ -25,12 +25,12 @@ const LAYOUT: Layout = match Layout::from_size_align(HUGE, HUGE) {
 /// A huge page, or the same bytes in small pages.
 #[derive(Debug)]
 struct HugePage {
-    memory: NonNull<Groups>,
+    memory: NonNull<Slab>,
     /// One bit for each free slot. Only the owning [`Memory`] clears bits.
     free: AtomicU64,
 }
 
-// SAFETY: a slot is used by the one segment that has taken it, and the word is atomic.
+// SAFETY: a slot is used by the one slab that has taken it, and the word is atomic.
 unsafe impl Send for HugePage {}
 // SAFETY: as above.
 unsafe impl Sync for HugePage {}
@@ -59,38 +59,38 @@ impl HugePage {
 
 impl Drop for HugePage {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout; no segment has a slot, since each holds the page.
+        // SAFETY: allocated with this layout; no slab has a slot, since each holds the page.
         unsafe { dealloc(self.memory.as_ptr().cast(), LAYOUT) }
     }
 }
 
-/// Where one table allocates its segments.
+/// Where one table allocates its slabs.
 #[derive(Debug, Default)]
 pub struct Memory {
     small: usize,
     pages: Vec<Arc<HugePage>>,
 }
 
-/// The owned memory of one segment.
+/// The owned memory of one slab.
 #[derive(Debug)]
-pub struct SegmentMemory {
-    groups: NonNull<Groups>,
+pub struct SlabMemory {
+    slab: NonNull<Slab>,
     /// The page in which it is a slot; else it is a box.
     page: Option<Arc<HugePage>>,
 }
 
-// SAFETY: it owns its groups, which are integers, as a box does.
-unsafe impl Send for SegmentMemory {}
+// SAFETY: it owns its slab, which is made of integers, as a box does.
+unsafe impl Send for SlabMemory {}
 // SAFETY: as above.
-unsafe impl Sync for SegmentMemory {}
+unsafe impl Sync for SlabMemory {}
 
 impl Memory {
-    /// Allocates an empty segment.
-    pub fn empty(&mut self) -> SegmentMemory {
+    /// Allocates an empty slab.
+    pub fn empty(&mut self) -> SlabMemory {
         if self.small < SMALL {
             self.small += 1;
-            let groups = Box::new(Groups::default());
-            return SegmentMemory { groups: NonNull::from(Box::leak(groups)), page: None };
+            let slab = Box::new(Slab::default());
+            return SlabMemory { slab: NonNull::from(Box::leak(slab)), page: None };
         }
         let taken = self.pages.iter().rev().find_map(|page| Some((page, page.take()?)));
         let (page, slot) = match taken {
@@ -103,14 +103,14 @@ impl Memory {
                 (page, slot)
             }
         };
-        // SAFETY: the slot is inside the page, and no other segment has it. All zeros are valid
-        // groups.
-        let groups = unsafe {
-            let groups = page.memory.add(slot);
-            groups.write_bytes(0, 1);
-            groups
+        // SAFETY: the slot is inside the page, and no other slab has it. All zeros are a
+        // valid slab.
+        let slab = unsafe {
+            let slab = page.memory.add(slot);
+            slab.write_bytes(0, 1);
+            slab
         };
-        SegmentMemory { groups, page: Some(page) }
+        SlabMemory { slab, page: Some(page) }
     }
 
     /// Returns the number of huge pages.
@@ -119,41 +119,41 @@ impl Memory {
         self.pages.len()
     }
 
-    /// Allocates a copy of a segment.
-    pub fn copy(&mut self, other: &Groups) -> SegmentMemory {
+    /// Allocates a copy of a slab.
+    pub fn copy(&mut self, other: &Slab) -> SlabMemory {
         let mut copy = self.empty();
-        copy.0.copy_from_slice(&other.0);
+        copy.copy_from(other);
         copy
     }
 }
 
-impl Deref for SegmentMemory {
-    type Target = Groups;
+impl Deref for SlabMemory {
+    type Target = Slab;
 
     #[inline(always)]
-    fn deref(&self) -> &Groups {
-        // SAFETY: valid groups that this value owns.
-        unsafe { self.groups.as_ref() }
+    fn deref(&self) -> &Slab {
+        // SAFETY: a valid slab that this value owns.
+        unsafe { self.slab.as_ref() }
     }
 }
 
-impl DerefMut for SegmentMemory {
+impl DerefMut for SlabMemory {
     #[inline(always)]
-    fn deref_mut(&mut self) -> &mut Groups {
-        // SAFETY: valid groups that this value owns.
-        unsafe { self.groups.as_mut() }
+    fn deref_mut(&mut self) -> &mut Slab {
+        // SAFETY: a valid slab that this value owns.
+        unsafe { self.slab.as_mut() }
     }
 }
 
-impl Drop for SegmentMemory {
+impl Drop for SlabMemory {
     fn drop(&mut self) {
         let Some(page) = &self.page else {
             // SAFETY: without a page it is a leaked box, which nothing else refers to.
-            drop(unsafe { Box::from_raw(self.groups.as_ptr()) });
+            drop(unsafe { Box::from_raw(self.slab.as_ptr()) });
             return;
         };
         // SAFETY: the pointer is to a slot of this page.
-        let slot = unsafe { self.groups.offset_from(page.memory) };
+        let slot = unsafe { self.slab.offset_from(page.memory) };
         page.free.fetch_or(1 << slot, Release);
     }
 }

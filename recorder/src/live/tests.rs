@@ -25,7 +25,7 @@ impl Scenario {
     pub(super) fn step(&mut self, op: Op, thread: u32, address: u64, size: u64) -> &mut Self {
         self.tick += 1;
         let call = call(op, thread, address, size, self.tick);
-        match self.live.apply(&call, self.many_threads, &mut self.out) {
+        match self.live.apply(&call, self.live.location(call.address), self.many_threads, &mut self.out) {
             Done::Alloc(index) => self.out.push(call.effect(Kind::Alloc, index, Block::default())),
             Done::Resize(old) => self.out.push(call.effect(Kind::Resize, old.index, old)),
             Done::Free(old) => self.out.push(call.effect(Kind::Free, old.index, old)),

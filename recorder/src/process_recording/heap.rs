@@ -2,7 +2,7 @@
 //! blocks represent. Calls are collected and applied together; what they do is added to the trace.
 
 use super::sample_weights::{self, SampleWeights};
-use crate::index::{Block, Index};
+use crate::index::{Block, Index, Location};
 use crate::live::{BlocksAt, Call, Done, Effect, Inheritance, Kind, Live, Renumbered, entry};
 use crate::options::Options;
 use crate::profile::{Amount, CountedBlock, Profile};
@@ -36,7 +36,7 @@ pub struct Heap {
     /// The amounts that sampled blocks represent; `None` while every event is recorded.
     sample_weights: Option<SampleWeights>,
     /// The calls that were read and not applied yet.
-    calls: Vec<Call>,
+    calls: Vec<(Call, Location)>,
     /// The effects that were not added to profile and trace yet.
     effects: Vec<Effect>,
     /// Blocks for forked children that have not attached yet, by the tick of the fork.
@@ -104,12 +104,6 @@ impl Heap {
         self.live.waiting()
     }
 
-    /// Prefetches the memory that a call at this address needs.
-    #[inline(always)]
-    pub fn prefetch(&self, address: u64) {
-        self.live.prefetch(address);
-    }
-
     /// Returns whether enough calls were collected.
     #[inline(always)]
     pub fn is_full(&self) -> bool {
@@ -122,11 +116,11 @@ impl Heap {
         BATCH_CALLS.saturating_sub(self.calls.len())
     }
 
-    /// Collects a call, and prefetches the memory of its site.
+    /// Collects a call, and prefetches the memory of its block and its site.
     #[inline(always)]
     pub fn push(&mut self, call: Call) {
         self.profile.prefetch(call.site);
-        self.calls.push(call);
+        self.calls.push((call, self.live.location(call.address)));
     }
 
     /// Returns whether calls were collected.
@@ -156,8 +150,8 @@ impl Heap {
     /// Applies the collected calls to the live blocks, the profile and the trace, if there is one.
     pub fn process_calls(&mut self, mut trace: Option<&mut Trace>, many_threads: bool) {
         let calls = std::mem::take(&mut self.calls);
-        for call in &calls {
-            let done = self.live.apply(call, many_threads, &mut self.effects);
+        for (call, location) in &calls {
+            let done = self.live.apply(call, *location, many_threads, &mut self.effects);
             if self.sample_weights.is_some() {
                 self.effects.extend(done.effect(call));
                 self.add_effects(trace.as_deref_mut());
@@ -249,7 +243,7 @@ impl Heap {
 
     /// Adds a block that lives from before the recording.
     pub fn add_carried(&mut self, call: &Call, entry: u8, trace: Option<&mut Trace>) {
-        let done = self.live.apply(call, false, &mut self.effects);
+        let done = self.live.apply(call, self.live.location(call.address), false, &mut self.effects);
         self.effects.extend(done.effect(call));
         self.effects.iter_mut().for_each(|effect| effect.entry = entry);
         self.add_effects(trace);

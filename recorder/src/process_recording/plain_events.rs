@@ -59,7 +59,6 @@ impl ProcessRecording {
             timestamp = timestamp.wrapping_add(record.delta());
             last_tick = timestamp.min(limit).max(last_tick);
             let (address, size) = (record.address(), record.size());
-            self.heap.prefetch(address);
             let has_site = bit & with_site != 0;
             let site = if has_site { self.stacks.site(record.stack(), self.output.records()) } else { 0 };
             self.heap.push(Call { op, thread, site, address, size, weight: size, tick: last_tick });

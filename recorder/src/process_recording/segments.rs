@@ -201,7 +201,6 @@ impl ProcessRecording {
             self.growth.add_point(|| self.session.clock.now(), &self.heap);
         }
         let totals = profile.totals();
-        let live = self.heap.index().len();
         let [mapped, reserved] = self.mapped_bytes();
         self.session.stats.set(&StatsSnapshot {
             live_bytes: totals.live_bytes,
@@ -218,9 +217,9 @@ impl ProcessRecording {
             threads: self.threads.seen().into(),
             mapped,
             reserved,
-            // 45 bytes per live block and about 200 per site or thread, measured where they are
-            // defined; the rest is tables that grow once.
-            memory: live * 45
+            // About 200 bytes per site or thread, measured where they are defined; the rest is
+            // tables that grow once.
+            memory: self.heap.index().memory()
                 + (u64::from(self.stacks.last()) + self.threads.len() as u64) * 200
                 + (2 << 20)
                 + self.growth.memory(),

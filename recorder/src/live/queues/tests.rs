@@ -138,7 +138,8 @@ fn waiting_calls_are_bounded() {
     for _ in 0..10_000 {
         // All at one tick, as a hostile client could write it.
         let free = call(Op::FREE, T1, P, 0, 1);
-        scenario.live.apply(&free, true, &mut scenario.out);
+        let location = scenario.live.location(free.address);
+        scenario.live.apply(&free, location, true, &mut scenario.out);
     }
     assert!(scenario.live.waiting().count() <= super::MAX_HELD);
     scenario.end();
