@@ -5,7 +5,7 @@ use heaptape_analyzer::report::functions::allocations;
 use heaptape_analyzer::report::query::{Query, SiteDescription, group_sites_by};
 use heaptape_analyzer::report::segments::{known_since, lower_bound};
 use heaptape_analyzer::report::{Error, Outcome};
-use heaptape_analyzer::text::{Screen, Style, bytes, count};
+use heaptape_analyzer::text::{Screen, Style, bytes, count, counted};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -60,7 +60,8 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
 
 impl Report for SitesReport {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
-        screen.line(&format!("{} stacks allocated; by the innermost frames of the program:", count(self.stacks)))?;
+        screen
+            .line(&format!("{} allocated; by the innermost frames of the program:", counted(self.stacks, "stack")))?;
         let rows: Vec<Vec<String>> = self
             .sites
             .iter()

@@ -6,7 +6,7 @@ use heaptape_analyzer::model::sizes::{self, Sizes};
 use heaptape_analyzer::report::query::Query;
 use heaptape_analyzer::report::{Error, Outcome};
 use heaptape_analyzer::sort::SortRows;
-use heaptape_analyzer::text::{Screen, Style, bytes, count, percent};
+use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, percent};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -64,8 +64,8 @@ impl Report for SizesReport {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
         let waste = bytes(self.rounding_bytes);
         screen.line(&format!(
-            "{} allocations of {}; glibc's rounding adds {waste} ({})",
-            count(self.allocs),
+            "{} of {}; glibc's rounding adds {waste} ({})",
+            counted(self.allocs, "allocation"),
             bytes(self.bytes),
             percent(self.rounding_bytes, self.bytes),
         ))?;

@@ -5,7 +5,7 @@ use crate::print::{Report, print_reports};
 use heaptape_analyzer::model::temporary::Temporary;
 use heaptape_analyzer::report::query::{Query, SiteDescription, group_sites};
 use heaptape_analyzer::report::{Error, Outcome};
-use heaptape_analyzer::text::{Screen, Style, bytes, count, percent};
+use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, percent};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -55,11 +55,15 @@ pub fn run(query: &Query, between: usize, out: &mut dyn Write, style: Style) -> 
 
 impl Report for TemporaryReport {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
-        let between = if self.between == 0 { "nothing".into() } else { format!("at most {} events", self.between) };
+        let between = if self.between == 0 {
+            "nothing".into()
+        } else {
+            format!("at most {}", counted(self.between as u64, "event"))
+        };
         screen.line(&format!(
-            "{} of {} allocations ({}) were freed or reallocated with {between} of their thread in between: {}",
+            "{} of {} ({}) were freed or reallocated with {between} of their thread in between: {}",
             count(self.temporary),
-            count(self.allocs),
+            counted(self.allocs, "allocation"),
             percent(self.temporary, self.allocs),
             bytes(self.bytes),
         ))?;

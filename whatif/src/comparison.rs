@@ -3,7 +3,7 @@
 use crate::{Allocator, LiveBytes, Measured};
 use heaptape_analyzer::Process;
 use heaptape_analyzer::report::resident::RecordedHeap;
-use heaptape_analyzer::text::{Screen, bytes, count, duration};
+use heaptape_analyzer::text::{Screen, bytes, count, counted, duration};
 use serde::Serialize;
 use std::io;
 
@@ -112,7 +112,7 @@ impl Comparison {
             screen.table(&["peak RSS", "RSS at the end", "time", "page faults", "allocator"], &rows)?;
         }
         for (row, measured) in measured.iter().filter(|(_, measured)| measured.failed > 0) {
-            screen.line(&format!("{} allocations failed under {}", count(measured.failed), row.allocator))?;
+            screen.line(&format!("{} failed under {}", counted(measured.failed, "allocation"), row.allocator))?;
         }
         for row in &self.allocators {
             if let Some(error) = &row.error {

@@ -15,7 +15,7 @@ use crate::progress::Progress;
 use crate::replay::replay;
 use crate::report::Unanswerable;
 use crate::sort::SortRows;
-use crate::text::{Screen, Style, count};
+use crate::text::{Screen, Style, count, counted};
 use crate::unpack;
 use heaptape_formats::mptl::Profile;
 use heaptape_formats::recording::{Accounting as Sums, PROFILE};
@@ -135,12 +135,12 @@ fn verify(process: &Process, progress: &Progress, screen: &mut Screen) -> io::Re
         check_sums(summary, &mut expect);
         let totals = &summary.totals;
         screen.line(&format!(
-            "{}: sums of {} allocations, {} resizes, {} frees, without events; {} live blocks at the end",
+            "{}: sums of {}, {}, {}, without events; {} at the end",
             process.about.folder,
-            count(totals.allocs),
-            count(totals.resizes),
-            count(totals.frees),
-            count(totals.live_blocks)
+            counted(totals.allocs, "allocation"),
+            counted(totals.resizes, "resize"),
+            counted(totals.frees, "free"),
+            counted(totals.live_blocks, "live block")
         ))?;
         check_profile(process, totals, intact, &mut wrong);
         return Ok(wrong);
@@ -168,13 +168,13 @@ fn verify(process: &Process, progress: &Progress, screen: &mut Screen) -> io::Re
         expect("allocations out of order", checks.out_of_order, 0);
     }
     screen.line(&format!(
-        "{}: {} allocations, {} resizes, {} frees, {} unmatched; {} live blocks at the end",
+        "{}: {}, {}, {}, {} unmatched; {} at the end",
         process.about.folder,
-        count(totals.allocs),
-        count(totals.resizes),
-        count(totals.frees),
+        counted(totals.allocs, "allocation"),
+        counted(totals.resizes, "resize"),
+        counted(totals.frees, "free"),
         count(outcome.unmatched),
-        count(totals.live_blocks)
+        counted(totals.live_blocks, "live block")
     ))?;
     check_profile(process, &totals, intact, &mut wrong);
     Ok(wrong)

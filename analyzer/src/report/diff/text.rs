@@ -143,7 +143,7 @@ pub(super) fn print(found: &Comparison, options: &Options, screen: &mut Screen) 
         screen.line(&format!("B is multiplied by {:.4}", found.scale))?;
     }
     if found.changes.is_empty() {
-        return screen.line(&format!("nothing changed beyond the noise, at {} sites", count(found.quiet_sites)));
+        return screen.line(&format!("nothing changed beyond the noise, at {}", counted(found.quiet_sites, "site")));
     }
     print_directions(found, screen)?;
     let top = options.top.unwrap_or(TOP);
