@@ -1,7 +1,7 @@
 //! The live blocks of one process: a map from the address to allocation index, size and site.
 //!
-//! The table follows the heap's own order: a [directory](directory) leads to the blocks of each
-//! region of 16 KiB, and the offset of a block determines its [set](sets). So neighbors in the heap
+//! The table follows the heap's own order: a [`directory`] leads to the blocks of each
+//! region of 16 KiB, and the offset of a block determines its [`set`]. So neighbors in the heap
 //! are neighbors in the table, blocks are moved only when a region gets more sets, and nothing but
 //! the offset is compared. A snapshot (for a forked child) shares the memory; a change of a shared
 //! piece copies it first.
@@ -15,10 +15,12 @@
 mod directory;
 #[allow(unsafe_code)]
 mod memory;
-mod sets;
+mod runs;
+mod set;
 
 use directory::Directory;
-use sets::{Inserted, NO_SET, Run, Sets};
+use runs::{NO_SET, Run, Runs};
+use set::Inserted;
 use std::collections::HashMap;
 
 /// Binary logarithm of the number of bytes of a region: its offsets and one more bit fit into 16
@@ -52,7 +54,7 @@ pub struct Location {
 #[derive(Debug)]
 pub struct Index {
     directory: Directory,
-    sets: Sets,
+    runs: Runs,
     /// How often blocks were moved.
     moves: u32,
     count: u64,
@@ -83,7 +85,7 @@ impl Index {
     fn new(multiplier: u64) -> Index {
         Index {
             directory: Directory::new(multiplier),
-            sets: Sets::default(),
+            runs: Runs::default(),
             moves: 0,
             count: 0,
             others: HashMap::new(),
@@ -103,7 +105,7 @@ impl Index {
     /// Returns the number of bytes of memory that the table has. Memory that it shares with
     /// snapshots is included.
     pub fn memory(&self) -> u64 {
-        self.directory.bytes() + self.sets.bytes() + 32 * self.others.len() as u64
+        self.directory.bytes() + self.runs.bytes() + 32 * self.others.len() as u64
     }
 
     #[inline(always)]
@@ -115,7 +117,7 @@ impl Index {
     #[inline(always)]
     pub fn location(&self, address: u64) -> Location {
         let set = self.set_of(address);
-        self.sets.prefetch(set);
+        self.runs.prefetch(set);
         Location { set, moves: self.moves }
     }
 
@@ -128,12 +130,12 @@ impl Index {
     /// Returns the number of huge pages of the table.
     #[cfg(test)]
     fn pages(&self) -> usize {
-        self.sets.pages()
+        self.runs.pages()
     }
 
     /// Returns the block at an address.
     pub fn get(&self, address: u64) -> Option<Block> {
-        let found = self.sets.get(self.set_of(address), address);
+        let found = self.runs.get(self.set_of(address), address);
         if self.others.is_empty() { found } else { found.or_else(|| self.others.get(&address).copied()) }
     }
 
@@ -147,7 +149,7 @@ impl Index {
     #[inline(always)]
     pub fn insert_at(&mut self, location: Location, address: u64, block: Block) -> Option<Block> {
         if block.size <= u32::MAX.into() {
-            match self.sets.insert(self.set_at(location, address), address, block) {
+            match self.runs.insert(self.set_at(location, address), address, block) {
                 Inserted::New => {
                     self.count += 1;
                     return self.remove_other(address);
@@ -167,7 +169,7 @@ impl Index {
     /// Removes the block at an address, whose location was found before.
     #[inline(always)]
     pub fn remove_at(&mut self, location: Location, address: u64) -> Option<Block> {
-        let found = self.sets.remove(self.set_at(location, address), address);
+        let found = self.runs.remove(self.set_at(location, address), address);
         if found.is_none() {
             return self.remove_other(address);
         }
@@ -202,9 +204,9 @@ impl Index {
     fn insert_into_set(&mut self, address: u64, block: Block) -> bool {
         let region = region(address);
         let Some(mut run) = self.directory.get(region).or_else(|| self.add_region(region)) else { return false };
-        while self.sets.insert(run.set_of(address), address, block) == Inserted::Full {
+        while self.runs.insert(run.set_of(address), address, block) == Inserted::Full {
             self.moves = self.moves.wrapping_add(1);
-            let Some(longer) = self.sets.lengthened(run) else { return false };
+            let Some(longer) = self.runs.lengthened(run) else { return false };
             self.directory.replace(region, longer);
             run = longer;
         }
@@ -214,32 +216,32 @@ impl Index {
     /// Adds a region without blocks.
     fn add_region(&mut self, region: u64) -> Option<Run> {
         self.moves = self.moves.wrapping_add(1);
-        let (run, sets) = (self.sets.take_run(), &mut self.sets);
+        let (run, runs) = (self.runs.take_run(), &mut self.runs);
         let free_if_empty = |run| {
-            sets.is_empty(run) && {
-                sets.free_again(run);
+            runs.is_empty(run) && {
+                runs.free_again(run);
                 true
             }
         };
         let added = self.directory.add(region, run, free_if_empty);
         if !added {
-            self.sets.free_again(run);
+            self.runs.free_again(run);
         }
         added.then_some(run)
     }
 
     /// Returns a copy that shares all blocks until one side changes them.
     pub fn snapshot(&mut self) -> Index {
-        let Index { directory, sets, moves, count, others } = self;
+        let Index { directory, runs, moves, count, others } = self;
         let (directory, others) = (directory.clone(), others.clone());
-        Index { directory, sets: sets.snapshot(), moves: *moves, count: *count, others }
+        Index { directory, runs: runs.snapshot(), moves: *moves, count: *count, others }
     }
 
     /// Returns all live blocks with their addresses. The blocks of 16 KiB follow each other.
     pub fn iter(&self) -> impl Iterator<Item = (u64, Block)> + '_ {
         let stored = self.directory.iter().flat_map(|(region, run)| {
             let first = region << REGION_LOG2;
-            self.sets.blocks(run).map(move |(tag, block)| (first | (tag ^ sets::tag(0)), block))
+            self.runs.blocks(run).map(move |(offset, block)| (first | offset, block))
         });
         stored.chain(self.others.iter().map(|(address, block)| (*address, *block)))
     }

@@ -2,7 +2,7 @@
 //! splits in two, so no pause grows with the table. Four neighboring regions share a line of the
 //! cache, since a program that uses one of them often uses the next one soon.
 
-use super::sets::Run;
+use super::runs::Run;
 use std::sync::Arc;
 
 /// Number of slots of a segment, a power of two.
@@ -55,7 +55,7 @@ impl Key {
 #[derive(Clone, Debug)]
 struct Segment {
     slots: Arc<[Slot; SLOTS]>,
-    /// Number of regions.
+    /// Number of regions in the segment.
     count: u32,
     /// Number of leading hash bits that all regions of the segment have in common.
     depth: u32,

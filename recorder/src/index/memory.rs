@@ -2,7 +2,7 @@
 //! the one before, and a large table has more pages than the processor knows the translations of.
 //! So the slabs of a large table share huge pages, where the system has them.
 
-use super::sets::Slab;
+use super::set::Slab;
 use crate::huge_pages::ADVICE;
 use crate::{clock, sys};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
