@@ -100,8 +100,9 @@ impl Set {
     /// Removes the block in a cell, and returns it.
     #[inline(always)]
     pub fn remove(&mut self, cell: usize) -> Block {
+        let block = self.block(cell);
         self.tags &= !(0xffff << (16 * (cell & (CELLS - 1))));
-        self.block(cell)
+        block
     }
 
     /// Makes all cells of the set free.
