@@ -8,7 +8,7 @@ use crate::sys::prefetch;
 use std::sync::Arc;
 
 /// Binary logarithm of the number of sets of the largest run: one set for each 32 bytes.
-pub const MAX_LOG2: u32 = REGION_LOG2 - 5;
+const MAX_LOG2: u32 = REGION_LOG2 - 5;
 
 /// A slab. Sharing an owned one does not copy it.
 #[derive(Debug)]
@@ -148,6 +148,9 @@ impl Runs {
     /// Moves the blocks of a run to one of twice the length, or longer ones if more than four of
     /// them belong to one set there. Returns the new run, or none if no length suffices.
     pub fn lengthened(&mut self, run: Run) -> Option<Run> {
+        if run.log2 == MAX_LOG2 {
+            return None;
+        }
         let blocks: Vec<(u64, Block)> = self.blocks(run).collect();
         for log2 in run.log2 + 1..=MAX_LOG2 {
             let longer = self.take(log2);
