@@ -103,7 +103,7 @@ def against_last(path, new):
     lines = []
     for row in new["rows"]:
         past = before.get((row["workload"], row["tool"]))
-        if past is None or not row["tool"].startswith("heaptape"):
+        if past is None or not row["tool"].startswith("heaptape") or row["tool"].endswith(", before"):
             continue
         for key, name in (("wall_ratio", "wall to plain"), ("cpu_ratio", "CPU to plain")):
             (now, least, _), (then, _, most) = row[key], past[key]
