@@ -127,7 +127,7 @@ fn crate_reports_as_the_header_does() {
         .output()
         .expect("cargo");
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    std::fs::copy(test_env::kept().join("api/debug/examples/arena"), &program).expect("the example");
+    test_env::copy(test_env::kept().join("api/debug/examples/arena"), &program);
     Program::new(&program).plain().success();
     let recording = Program::new(&program).recorded().complete();
     assert_eq!(sizes(&recording, &["--allocator", "rows"]), [(40, 1000)]);

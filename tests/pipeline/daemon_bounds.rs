@@ -153,7 +153,7 @@ fn other_users_can_neither_control_nor_read() {
     open(copied.path());
     let copied = |from: &Path, name: &str| {
         let to = copied.path().join(name);
-        std::fs::copy(from, &to).expect("a copy");
+        test_env::copy(from, &to);
         open(&to);
         to.to_str().expect("text").to_owned()
     };
@@ -209,7 +209,7 @@ fn hostile_names_stay_names() {
         std::fs::create_dir(&folder).expect("a folder");
         let name = if *name == b".." { b"..x" } else { *name };
         let path = folder.join(std::ffi::OsStr::from_bytes(name));
-        std::fs::copy(&program, &path).expect("a copy");
+        test_env::copy(&program, &path);
         let mut command = daemon.command(&path);
         command.args(["100000", "5"]).env("HEAPTAPE_MODE", "trace").env("HEAPTAPE_LABEL", "l\"\n\x1b[2J\\");
         running.push(Running(command.spawn().expect("it starts")));

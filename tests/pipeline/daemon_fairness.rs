@@ -151,7 +151,7 @@ fn as_other(daemon: &Daemon, folder: &Path, program: &Path, arguments: &[&str], 
     let [library, program] = [test_env::library(), program].map(|from| {
         let to = folder.join(from.file_name().expect("a name"));
         if !to.exists() {
-            std::fs::copy(from, &to).expect("a copy");
+            test_env::copy(from, &to);
             open(&to);
         }
         to

@@ -57,7 +57,7 @@ fn names_of_a_container_that_is_gone_are_kept() {
     let mut daemon = Daemon::start(&["--snapshot", "200ms"]);
     let container = test_env::folder();
     let program = container.path().join("leaks_slowly");
-    std::fs::copy(target::c("leaks_slowly"), &program).expect("a copy");
+    test_env::copy(target::c("leaks_slowly"), &program);
     let running = daemon.spawn(&program, &["100000", "2"], None);
     until("it is counted", || daemon.list("leaks_slowly").iter().any(|one| one["live_blocks"].as_u64() > Some(50)));
     daemon.query(&["flush"]);
@@ -85,7 +85,7 @@ fn program_that_is_started_by_a_link_has_its_name() {
     let daemon = Daemon::start(&["--mode", "profile"]);
     let folder = test_env::folder();
     let (file, link) = (folder.path().join("checks-all"), folder.path().join("serves-all"));
-    std::fs::copy(target::c("leaks_slowly"), &file).expect("a copy");
+    test_env::copy(target::c("leaks_slowly"), &file);
     std::os::unix::fs::symlink(&file, &link).expect("a link");
     let _running = daemon.spawn(&link, &["100000", "5"], None);
     until("it is served", || daemon.list("serves-all").iter().any(|one| one["allocs_a_second"] != 0));

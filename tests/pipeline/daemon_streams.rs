@@ -291,7 +291,7 @@ fn stream_of_another_user_is_stored_in_a_private_folder() {
     open(folder.path());
     let [command, file] = [(test_env::command(), "heaptape"), (&golden("basic.mtrc"), "basic")].map(|(from, name)| {
         let to = folder.path().join(name);
-        std::fs::copy(from, &to).expect("a copy");
+        test_env::copy(from, &to);
         open(&to);
         to
     });

@@ -84,7 +84,7 @@ struct Stripped {
 fn strip(source: &str) -> Stripped {
     let directory = test_env::folder();
     let (program, debug) = (directory.path().join("shop"), directory.path().join("shop.debug"));
-    fs::copy(Target::program(source).flag("-Wl,--build-id").build(), &program).expect("a copy");
+    test_env::copy(Target::program(source).flag("-Wl,--build-id").build(), &program);
     let tool = |name: &str, arguments: &[&Path]| {
         let output = Command::new(test_env::need(name)).args(arguments).output().expect("the tool");
         assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));

@@ -64,7 +64,7 @@ fn each_process_names_its_origin() {
 /// A static program in its own folder, named `unseen`.
 fn unseen(folder: &Path) -> std::path::PathBuf {
     let path = folder.join("unseen");
-    std::fs::copy(Target::program("small.c").flag("-static").named("small-static").build(), &path).expect("a copy");
+    test_env::copy(Target::program("small.c").flag("-static").named("small-static").build(), &path);
     path
 }
 
@@ -117,7 +117,7 @@ fn static_children_without_symbols_are_named() {
     let folder = test_env::folder();
     let path = folder.path().join("unseen");
     let built = Target::program("small.c").flag("-static").flag("-s").named("small-stripped").build();
-    std::fs::copy(built, &path).expect("a copy");
+    test_env::copy(built, &path);
     let search = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap_or_default());
     for kind in KINDS {
         let program = Program::new(target::c("exec_kinds")).arg(kind).arg(&path).env("PATH", &search);
@@ -146,7 +146,7 @@ fn static_children_without_symbols_are_named() {
 fn static_child_of_a_raw_exec_is_named() {
     let folder = test_env::folder();
     let path = folder.path().join("unseen");
-    std::fs::copy(Target::program("sleeps.c").flag("-static").build(), &path).expect("a copy");
+    test_env::copy(Target::program("sleeps.c").flag("-static").build(), &path);
     let recording = Program::new(target::c("exec_kinds")).arg("raw").arg(&path).arg("2500").recorded().success();
     assert_eq!(recording.not_traced("unseen"), ["it is statically linked"], "{:#?}", recording.about());
 }
@@ -183,7 +183,7 @@ fn unrecordable_programs_are_named() {
     }
     // A setuid program of another user.
     let path = folder.path().join("other");
-    std::fs::copy("/bin/true", &path).expect("a copy");
+    test_env::copy("/bin/true", &path);
     std::os::unix::fs::chown(&path, Some(65534), None).expect("another owner");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4755)).expect("its rights");
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).expect("a way to it");

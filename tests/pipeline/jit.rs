@@ -114,7 +114,7 @@ fn map_in_a_private_tmp_is_read() {
     }
     let run = tempfile::tempdir_in("/var/tmp").expect("a folder");
     let program = run.path().join("makes_code");
-    fs::copy(target::c("makes_code"), &program).expect("a copy");
+    test_env::copy(target::c("makes_code"), &program);
     let script = format!("mount -t tmpfs none /tmp && exec {} calls", program.display());
     let arguments = [("XDG_RUNTIME_DIR", run.path()), ("TMPDIR", run.path())];
     let mut recorded = Program::new(test_env::need("unshare")).args(["-m", "sh", "-c", &script]);
@@ -213,7 +213,7 @@ fn single_frame_of_jit_code_has_a_name() {
 fn pack_includes_names_of_jit_code() {
     let directory = test_env::folder();
     let program = directory.path().join("makes_code");
-    fs::copy(target::c("makes_code"), &program).expect("a copy");
+    test_env::copy(target::c("makes_code"), &program);
     let recording = Program::new(&program).arg("calls").recorded().success().complete();
     forget_maps(&recording);
     recording.heaptape(&["pack"]).success();

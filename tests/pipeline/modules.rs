@@ -44,7 +44,7 @@ fn two_hundred_libraries_with_thread_local_variables_are_recorded() {
     let plugin = Target::library("plugin_tls.c").build();
     let folder = test_env::folder();
     for index in 0..200 {
-        std::fs::copy(&plugin, folder.path().join(format!("libplugin{index}.so"))).expect("a copy");
+        test_env::copy(&plugin, folder.path().join(format!("libplugin{index}.so")));
     }
     let program = Program::new(target::c("opens_many")).arg(folder.path());
     let plain = program.plain().success();

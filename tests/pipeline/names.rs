@@ -39,7 +39,7 @@ fn all(folder: &Path) -> String {
 /// Copies a target, so that the copy may be deleted.
 fn copy(directory: &Path, target: Target) -> PathBuf {
     let program = directory.join("shop");
-    fs::copy(target.build(), &program).expect("a copy");
+    test_env::copy(target.build(), &program);
     program
 }
 
@@ -66,7 +66,7 @@ fn is_the_same_without(program: &Path, other: &Path) -> String {
     wait_for_names(&recording);
     fs::remove_file(program).expect("it goes");
     assert_eq!(all(&recording.folder), before, "deleted");
-    fs::copy(other, program).expect("another build");
+    test_env::copy(other, program);
     assert_eq!(all(&recording.folder), before, "built anew");
     before
 }
@@ -108,7 +108,7 @@ fn program_without_build_id_is_not_confused_with_its_next_build() {
     // Without names of its own a recording trusts no file that is younger.
     let recording = recorded(&program);
     forget(&recording);
-    fs::copy(target().build(), &program).expect("another build");
+    test_env::copy(target().build(), &program);
     let output = recording.heaptape(&["leaks"]).success();
     assert!(!output.text().contains("load_order"), "{output}");
     let error = output.error();
@@ -221,7 +221,7 @@ fn missing_symbols_are_reported() {
     let output = recording.heaptape(&["report"]).success();
     assert!(output.text().contains("no symbols for"), "{output}");
     // Another build in its place.
-    fs::copy(Target::program("leaks/shop.c").flag("-Wl,--build-id=0x5678").build(), &program).expect("a copy");
+    test_env::copy(Target::program("leaks/shop.c").flag("-Wl,--build-id=0x5678").build(), &program);
     let error = recording.heaptape(&["leaks"]).success().error();
     assert!(error.contains("abcd1234") && error.contains("5678"), "{error}");
 }
@@ -285,7 +285,7 @@ fn epoch_keeps_names_of_a_process_that_goes_on() {
     let mut daemon = Daemon::start(&["--mode", "profile"]);
     let directory = test_env::folder();
     let program = directory.path().join("slow");
-    fs::copy(Target::program("leaks_slowly.c").build(), &program).expect("a copy");
+    test_env::copy(Target::program("leaks_slowly.c").build(), &program);
     let running = daemon.spawn(&program, &["1000", "5"], None);
     until("it is served", || daemon.list("slow").iter().any(|process| process["live_blocks"].as_u64() > Some(20)));
     fs::remove_file(&program).expect("it goes");

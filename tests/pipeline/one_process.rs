@@ -143,15 +143,13 @@ fn kept_flight_is_one_process_with_its_cause() {
 /// would be kept again at every interval.
 #[test]
 fn push_keeps_no_flight() {
-    use std::os::unix::fs::PermissionsExt;
     let daemon = Daemon::start(&[]);
     let running = daemon.spawn(&target::c("leaks_slowly"), &["100000", "2"], Some("flight"));
     until_more(&daemon, 100);
     // The program that pushes is not built for each test: where there is none, this one is found.
     let folder = test_env::folder();
     let helper = folder.path().join("heaptape-parquet");
-    std::fs::write(&helper, "#!/bin/sh\ncat > /dev/null\necho '{}'\n").expect("a program");
-    std::fs::set_permissions(&helper, PermissionsExt::from_mode(0o755)).expect("it can be executed");
+    test_env::script(&helper, "#!/bin/sh\ncat > /dev/null\necho '{}'\n");
     let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap_or_default());
     let mut push = std::process::Command::new(test_env::command());
     push.args(["push", "--to", "http://127.0.0.1:9"]).arg("--control").arg(daemon.control()).env("PATH", path);

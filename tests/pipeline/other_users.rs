@@ -10,7 +10,7 @@ fn hostile_program_name_is_neutralized() {
     let folder = test_env::folder();
     let name = OsStr::from_bytes(b"..\\..\x1b]0;owned\x07\n\r=cmd()\xe2\x80\xae<script>");
     let path = folder.path().join(name);
-    std::fs::copy(target::c("small"), &path).expect("a copy");
+    test_env::copy(target::c("small"), &path);
     let recording = Program::new(&path).arg("3").recorded();
     assert_eq!(recording.outcome.code(), 3);
     for entry in std::fs::read_dir(&recording.folder).expect("the recording").flatten() {

@@ -187,7 +187,7 @@ fn stripped_programs_have_the_symbols_of_their_debug_files() {
         std::fs::rename(&debug, &moved).expect("it is moved");
         assert_eq!(hooked(&program), 5, "{kind}: a link to a file in .debug");
         // Another file of this name is not used.
-        std::fs::copy("/bin/true", &moved).expect("a copy");
+        test_env::copy("/bin/true", &moved);
         assert_eq!(hooked(&program), 0, "{kind}: the file of another program");
         // As distributions pack them.
         strip();

@@ -45,7 +45,7 @@ fn without_own_names(recording: &Recording) {
 fn pack_of_a_stripped_program_replaces_the_program() {
     let directory = test_env::folder();
     let (program, debug) = (directory.path().join("shop"), directory.path().join("shop.debug"));
-    fs::copy(Target::program("leaks/shop.c").build(), &program).expect("a copy");
+    test_env::copy(Target::program("leaks/shop.c").build(), &program);
     tool("objcopy", &["--only-keep-debug".as_ref(), program.as_os_str(), debug.as_os_str()]);
     tool("strip", &[program.as_os_str()]);
     let link = format!("--add-gnu-debuglink={}", debug.display());
@@ -76,9 +76,9 @@ fn bare_root(root: &Path) {
     for file in libraries.filter(|path| *path != test_env::command()) {
         let to = root.join(file.strip_prefix("/").expect("an absolute path"));
         fs::create_dir_all(to.parent().expect("a folder")).expect("a folder");
-        fs::copy(file, to).expect("a library");
+        test_env::copy(file, to);
     }
-    fs::copy(test_env::command(), root.join("heaptape")).expect("the command");
+    test_env::copy(test_env::command(), root.join("heaptape"));
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn pack_of_a_stripped_program_works_in_another_root() {
     let directory = test_env::folder();
     let (program, root) = (directory.path().join("shop"), directory.path().join("root"));
     fs::create_dir(&root).expect("a folder");
-    fs::copy(Target::program("leaks/shop.c").flag("-O1").build(), &program).expect("a copy");
+    test_env::copy(Target::program("leaks/shop.c").flag("-O1").build(), &program);
     let debug = directory.path().join("shop.debug");
     tool("objcopy", &["--only-keep-debug".as_ref(), program.as_os_str(), debug.as_os_str()]);
     tool("strip", &[program.as_os_str()]);
@@ -151,7 +151,7 @@ fn symbols_packed_into_a_stripped_binary_name_functions() {
     let directory = test_env::folder();
     let file = |name: &str| directory.path().join(name);
     let (program, symbols) = (file("shop"), file("symbols"));
-    fs::copy(Target::program("leaks/shop.c").build(), &program).expect("a copy");
+    test_env::copy(Target::program("leaks/shop.c").build(), &program);
     // As distributions do it: the symbols alone, packed by xz, in a section of the stripped binary.
     tool("objcopy", &["--only-keep-debug".as_ref(), program.as_os_str(), symbols.as_os_str()]);
     tool("strip", &["--strip-debug".as_ref(), symbols.as_os_str()]);

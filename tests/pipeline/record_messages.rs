@@ -85,8 +85,7 @@ fn missing_programs_are_reported_with_status_127() {
     let (outcome, folder) = output(&["record", "nosuchprog"]);
     assert_eq!((outcome.code(), outcome.error().as_str()), (127, "heaptape: nosuchprog: not found in PATH\n"));
     let script = folder.path().join("script");
-    std::fs::write(&script, "#!/no/such/interpreter\n").expect("a script");
-    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("its mode");
+    test_env::script(&script, "#!/no/such/interpreter\n");
     let (outcome, _folder) = output(&["record", script.to_str().expect("text")]);
     assert_eq!(outcome.code(), 127, "{outcome}");
     assert!(outcome.error().contains("its interpreter /no/such/interpreter does not exist"), "{outcome}");

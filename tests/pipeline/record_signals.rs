@@ -266,7 +266,7 @@ fn program_runs_unrecorded_under_a_process_limit() {
     let folder = test_env::folder();
     std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("open to all");
     let command = folder.path().join("heaptape");
-    std::fs::copy(test_env::command(), &command).expect("a copy of the command for another user");
+    test_env::copy(test_env::command(), &command);
     let arguments = [
         "setpriv",
         "--reuid=61234",

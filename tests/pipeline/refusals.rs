@@ -75,10 +75,10 @@ fn setuid_program_runs_and_is_named() {
     let folder = test_env::folder();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("a folder for everybody");
     let copy = folder.path().join("setuid-small");
-    fs::copy(target::c("small"), &copy).expect("a copy");
+    test_env::copy(target::c("small"), &copy);
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o4755)).expect("setuid");
     let command = folder.path().join("heaptape");
-    fs::copy(test_env::command(), &command).expect("a copy of the command for another user");
+    test_env::copy(test_env::command(), &command);
     fs::set_permissions(&command, fs::Permissions::from_mode(0o755)).expect("its mode");
     let destination = folder.path().join("r");
     let program = Program::new(&command).args(["record", "-q", "-o"]).arg(&destination).arg("--").arg(&copy).arg("9");
@@ -103,7 +103,7 @@ fn library_is_inert_in_a_privileged_process() {
     let folder = test_env::folder();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("a folder for everybody");
     let copy = folder.path().join("small");
-    fs::copy(target::c("small"), &copy).expect("a copy");
+    test_env::copy(target::c("small"), &copy);
     let calls = folder.path().join("calls");
     // File capabilities make AT_SECURE as setuid does; strace as root keeps them.
     let program = Program::new("strace")

@@ -109,12 +109,12 @@ fn programs_in_other_namespaces_are_recorded() {
 
 /// A root that holds what `program` needs, named `small`.
 fn root_with(program: &Path, folder: &Path) {
-    std::fs::copy(program, folder.join("small")).expect("a copy");
+    test_env::copy(program, folder.join("small"));
     let needs = Program::new("ldd").arg(program).plain().success().text();
     for path in needs.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from) {
         let copy = folder.join(path.strip_prefix("/").expect("an absolute path"));
         std::fs::create_dir_all(copy.parent().expect("a folder")).expect("its folder");
-        std::fs::copy(&path, &copy).expect("a copy");
+        test_env::copy(&path, &copy);
     }
 }
 

@@ -122,7 +122,7 @@ fn children_and_sandboxes_of_static_programs() {
     let child = |name: &str, flags: &[&str]| {
         let built = flags.iter().fold(Target::program("small.c"), |target, flag| target.flag(flag));
         let path = folder.path().join(name);
-        std::fs::copy(built.named(name).build(), &path).expect("a copy");
+        test_env::copy(built.named(name).build(), &path);
         path
     };
     let (seen, unseen) = (child("seen", &["-static"]), child("unseen", &["-static", "-s"]));
@@ -197,7 +197,7 @@ fn static_programs_that_others_start_are_recorded() {
 fn refused_static_children_are_named_by_their_own_number() {
     let folder = test_env::folder();
     let child = folder.path().join("child");
-    std::fs::copy(build("small.c", ("gcc", "-static")).expect("gcc"), &child).expect("a copy");
+    test_env::copy(build("small.c", ("gcc", "-static")).expect("gcc"), &child);
     let program = Program::new(Target::program("exec_kinds.c").build()).arg("posix_spawn").arg(&child);
     let recording = program.launched_by(&["strace", "-f", "-qq", "-o", "/dev/null"]).recorded().success();
     let about = recording.about();
@@ -230,7 +230,7 @@ fn static_programs_that_cannot_be_hooked_are_named() {
     let folder = test_env::folder();
     let copy = |name: &str, from: &Path| {
         let path = folder.path().join(name);
-        std::fs::copy(from, &path).expect("a copy");
+        test_env::copy(from, &path);
         path
     };
     let built = Target::program("small.c").flag("-static").named("small-static").build();

@@ -112,11 +112,13 @@ fn with_large_tables(program: &Path, copy: &Path, symbols: u64, strings: u64) {
         file[header + 32..header + 40].copy_from_slice(&(bytes as u64 + more).to_le_bytes());
         end = (end + bytes as u64 + more).next_multiple_of(64);
     }
-    let out = std::fs::File::create(copy).expect("a file");
+    let unfinished = copy.with_extension("unfinished");
+    let out = std::fs::File::create(&unfinished).expect("a file");
     out.write_all_at(&file, 0).expect("written");
     parts.iter().for_each(|(offset, bytes)| out.write_all_at(bytes, *offset).expect("written"));
     out.set_len(end).expect("a large file");
     out.set_permissions(PermissionsExt::from_mode(0o755)).expect("it may be executed");
+    test_env::copy(&unfinished, copy);
 }
 
 /// Symbol tables of 500 MB delay the start of a program by no more than the limit of the search.

@@ -1,7 +1,7 @@
 //! `heaptape whatif`: what a recording takes under an allocator is what the program took under it.
 
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::{Program, target};
+use heaptape_tests::{Program, target, test_env};
 use serde_json::Value;
 use std::path::Path;
 
@@ -54,7 +54,7 @@ fn replayed_memory_is_that_of_the_program() {
 fn program_has_the_name_by_which_it_was_started() {
     let folder = heaptape_tests::test_env::folder();
     let (file, link) = (folder.path().join("checks-all"), folder.path().join("serves-all"));
-    std::fs::copy(target::c("small"), &file).expect("a copy");
+    test_env::copy(target::c("small"), &file);
     std::os::unix::fs::symlink(&file, &link).expect("a link");
     let recording = Program::new(&link).recorded().success();
     let text = heaptape(["whatif".as_ref(), "--allocator=glibc".as_ref(), recording.folder.as_os_str()]).success();

@@ -1,6 +1,7 @@
 //! Paths of the project's folders, of the command and the library under test, and of the folder for
 //! what the tests build and keep.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -77,4 +78,23 @@ pub fn find(name: &str) -> Option<PathBuf> {
 /// Returns the path of a command that the tests need; `scripts/install-tools` installs it.
 pub fn need(name: &str) -> PathBuf {
     find(name).unwrap_or_else(|| panic!("{name} is not installed: run scripts/install-tools"))
+}
+
+/// Copies a program that is going to be executed.
+///
+/// Another process does it: a child that another test starts meanwhile would have the descriptor to
+/// which this process writes until it executes its own program, and the kernel executes no file
+/// that somebody may write to (`ETXTBSY`).
+pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let output = Command::new("cp").arg("--").args([from.as_ref(), to.as_ref()]).output().expect("cp can be started");
+    assert!(output.status.success(), "cp: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Writes a script that is going to be executed, as [`copy`] does.
+pub fn script(path: &Path, text: &str) {
+    let unfinished = path.with_extension("unfinished");
+    std::fs::write(&unfinished, text).expect("a script");
+    std::fs::set_permissions(&unfinished, std::fs::Permissions::from_mode(0o755)).expect("its mode");
+    copy(&unfinished, path);
+    std::fs::remove_file(&unfinished).expect("the first copy goes");
 }

@@ -129,7 +129,7 @@ impl Bench {
         for kind in 0..4 {
             let name = format!("plug{kind}.so");
             let target = Target::library("harm_plugin.cpp").flag(format!("-DKIND={kind}")).flag("-Wl,--as-needed");
-            fs::copy(target.named(&name).build(), folder.path().join(&name)).expect("a plugin");
+            test_env::copy(target.named(&name).build(), folder.path().join(&name));
         }
         let allocator = Target::library("signal_safe_allocator.c").build();
         let program = || Target::program("harm_steps.c").flag("-Wno-clobbered");
