@@ -20,6 +20,7 @@ use heaptape_analyzer::is_recording;
 use heaptape_analyzer::symbols::ObjectError;
 use heaptape_analyzer::unpack;
 use heaptape_formats::gmon::{self, Form, Gmon, Hints, Union};
+use heaptape_formats::regular;
 use image::Image;
 pub use options::Options;
 use specs::{ArcSelection, Selection, preference};
@@ -127,7 +128,7 @@ pub fn run(options: &Options, out: &mut dyn Write, err: &mut dyn Write) -> Resul
     let completed = if is_recording_only { with_program(options)? } else { options.clone() };
     let options = &completed;
     let path = || options.image.clone();
-    let bytes = std::fs::read(&options.image).map_err(|source| Failure::Executable { path: path(), source })?;
+    let bytes = regular::read(options.image.as_ref()).map_err(|source| Failure::Executable { path: path(), source })?;
     let image = Image::read(&bytes).map_err(|source| Failure::Object { path: path(), source })?;
     if image.symbols.is_empty() {
         return Err(Failure::NoSymbols(path()));

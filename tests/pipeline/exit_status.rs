@@ -297,4 +297,32 @@ fn pipes_are_read_once_or_refused() {
         let refused = run_on(&[command], device).exits(status);
         assert!(refused.error().contains("/dev/zero: a device, not a file or a pipe"), "{refused}");
     }
+    let leaks = recording.heaptape(&["leaks", "--suppressions", "/dev/zero"]);
+    assert_eq!(leaks.code(), 2, "{leaks}");
+    assert!(leaks.error().contains("/dev/zero: larger than 16 MiB"), "{leaks}");
+    let gprof = run_on(&["gprof"], device).exits(2);
+    assert!(gprof.error().contains("/dev/zero: not a regular file"), "{gprof}");
+}
+
+/// A check of several recordings is one answer in JSON, also about what cannot be read.
+#[test]
+fn verify_answers_for_several_recordings_in_json() {
+    let recording = shop();
+    let folder = test_env::folder();
+    let garbage = folder.path().join("garbage");
+    std::fs::write(&garbage, "no recording").expect("a file");
+    let run = ["verify", "--json"].map(OsStr::new);
+    let checked = heaptape(run.into_iter().chain([recording.folder.as_os_str(), garbage.as_os_str()]));
+    assert_eq!(checked.code(), 2, "{checked}");
+    let answer: serde_json::Value = serde_json::from_str(&checked.text()).expect("JSON");
+    let [good, bad] = [&answer["recordings"][0], &answer["recordings"][1]];
+    assert_eq!((&good["complete"], &bad["complete"]), (&true.into(), &false.into()), "{checked}");
+    let process = &good["processes"][0];
+    let number = |key: &str| process[key].as_u64().unwrap_or_else(|| panic!("{key}: {checked}"));
+    let events = ["allocs", "resizes", "frees"].iter().map(|key| number(key)).sum::<u64>();
+    assert_eq!((number("emitted_events"), number("recorded_events"), number("lost_events")), (events, events, 0));
+    assert!(bad["error"].as_str().is_some_and(|error| error.contains("garbage")), "{checked}");
+    let checked = heaptape(run.into_iter().chain([recording.folder.as_os_str()])).success();
+    let answer: serde_json::Value = serde_json::from_str(&checked.text()).expect("JSON");
+    assert_eq!(answer["recordings"].as_array().map(Vec::len), Some(1), "{checked}");
 }

@@ -1,6 +1,8 @@
 //! `heaptape verify`: checks that a recording is complete and that its files agree. Reads
 //! everything, and prints the accounting.
 
+mod text;
+
 use super::{Error, Outcome};
 use crate::event::{Event, Kind, Span};
 use crate::load::tape::TraceRange;
@@ -14,14 +16,14 @@ use crate::model::totals::Totals;
 use crate::progress::Progress;
 use crate::replay::replay;
 use crate::report::Unanswerable;
-use crate::sort::SortRows;
-use crate::text::{Screen, Style, count, counted};
+use crate::text::{Screen, Style, count};
 use crate::unpack;
 use heaptape_formats::mptl::Profile;
 use heaptape_formats::recording::{Accounting as Sums, PROFILE};
 use heaptape_formats::tape::{self, SiteSums};
+use serde::Serialize;
 use std::error::Error as _;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::Path;
 
 /// Checks of the order of events, beyond those that a replay makes.
@@ -70,6 +72,111 @@ impl Model for Checks {
     }
 }
 
+/// What the check of a recording found.
+#[derive(Debug, Serialize)]
+pub struct Checked {
+    /// Path of the recording or file.
+    pub path: String,
+    /// Whether nothing is missing and nothing is wrong.
+    pub complete: bool,
+    /// All processes of the recording.
+    pub processes: Vec<CheckedProcess>,
+    /// What is missing from the recording as a whole, as sentences.
+    pub missing: Vec<String>,
+    /// Notes that do not make the recording incomplete.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+impl Checked {
+    /// Returns the number of things that are missing or wrong.
+    fn faults(&self) -> usize {
+        self.missing.len() + self.processes.iter().map(|process| process.missing.len()).sum::<usize>()
+    }
+
+    /// Returns what the command answers with.
+    pub fn outcome(&self) -> Outcome {
+        Outcome::of(self.faults())
+    }
+}
+
+/// What the check of a process found.
+#[derive(Debug, Serialize)]
+pub struct CheckedProcess {
+    /// Id of the process; 0 if it is not known.
+    pub pid: u32,
+    /// Folder in the recording, or the name of the file.
+    pub folder: String,
+    /// Whether nothing is missing and nothing is wrong.
+    pub complete: bool,
+    /// Whether there are only sums, without events.
+    pub only_sums: bool,
+    /// Number of allocations in all.
+    pub allocs: u64,
+    /// Number of reallocations in all.
+    pub resizes: u64,
+    /// Number of frees in all.
+    pub frees: u64,
+    /// Number of events about blocks that are not known.
+    pub unmatched: u64,
+    /// Number of blocks that are live at the end.
+    pub live_blocks: u64,
+    /// The accounting; absent for files without one.
+    #[serde(flatten)]
+    pub accounting: Option<CheckedAccounting>,
+    /// What is missing or wrong, as sentences.
+    pub missing: Vec<String>,
+}
+
+/// The accounting of a process: emitted = recorded + lost + sampled out.
+#[derive(Debug, Serialize)]
+pub struct CheckedAccounting {
+    /// The counts of all threads together.
+    #[serde(flatten)]
+    pub all: Counts,
+    /// Whether the number of lost events is exact. If not, more may be lost.
+    pub lost_is_exact: bool,
+    /// The counts of each thread.
+    pub threads: Vec<CheckedThread>,
+}
+
+/// The accounting of a thread.
+#[derive(Debug, Serialize)]
+pub struct CheckedThread {
+    /// Number of the thread in the process, from 1; 0 for events of no known thread.
+    pub number: u32,
+    /// Name of the thread; empty if it is not known.
+    pub name: String,
+    /// The counts of the thread.
+    #[serde(flatten)]
+    pub counts: Counts,
+}
+
+/// What became of the events.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Counts {
+    /// Number of events that happened.
+    pub emitted_events: u64,
+    /// Number of events that are recorded and can be read.
+    pub recorded_events: u64,
+    /// Number of events that were dropped or cannot be read.
+    pub lost_events: u64,
+    /// Number of events that sampling skipped.
+    pub sampled_out_events: u64,
+}
+
+impl From<Sums> for Counts {
+    fn from(sums: Sums) -> Counts {
+        let Sums { emitted, recorded, lost, sampled_out } = sums;
+        Counts {
+            emitted_events: emitted,
+            recorded_events: recorded,
+            lost_events: lost,
+            sampled_out_events: sampled_out,
+        }
+    }
+}
+
 /// Runs `heaptape verify`: prints the check of a recording.
 ///
 /// # Examples
@@ -87,30 +194,35 @@ impl Model for Checks {
 /// # Errors
 /// Returns an error when nothing can be read, or when `out` fails.
 pub fn run(path: &Path, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    let checked = check(path)?;
+    text::print(&checked, &mut Screen::new(out, style))?;
+    Ok(checked.outcome())
+}
+
+/// Checks all processes of a recording.
+///
+/// # Errors
+/// Returns an error when nothing can be read.
+pub fn check(path: &Path) -> Result<Checked, Error> {
     let recording = load::open_separately(path)?;
     let readable = |process: &Process| !matches!(process.events, Events::None);
     if !recording.processes.is_empty() && !recording.processes.iter().any(readable) {
         return Err(Unanswerable::NoReadableProcess(path.to_path_buf()).into());
     }
     let progress = Progress::new("verifying");
-    let mut screen = Screen::new(out, style);
-    let mut wrong: Vec<String> = recording.missing.iter().map(ToString::to_string).collect();
-    for process in &recording.processes {
-        let found = verify(process, &progress, &mut screen)?;
-        wrong.extend(found.into_iter().map(|what| format!("{}: {what}", process.about.folder)));
-    }
-    drop(progress);
-    wrong.iter().try_for_each(|what| screen.warning(&format!("! {what}")))?;
-    recording.crash_note().iter().try_for_each(|note| screen.line(&format!("note: {note}")))?;
-    match wrong.len() {
-        0 => screen.line("complete")?,
-        several => screen.line(&format!("readable, with {several} things missing or wrong"))?,
-    }
-    Ok(Outcome::of(wrong.len()))
+    let mut checked = Checked {
+        path: path.display().to_string(),
+        complete: false,
+        processes: recording.processes.iter().map(|process| verify(process, &progress)).collect(),
+        missing: recording.missing.iter().map(ToString::to_string).collect(),
+        notes: recording.crash_note().into_iter().collect(),
+    };
+    checked.complete = checked.faults() == 0;
+    Ok(checked)
 }
 
-/// Checks a process and prints its accounting. Returns what is missing or wrong.
-fn verify(process: &Process, progress: &Progress, screen: &mut Screen) -> io::Result<Vec<String>> {
+/// Checks one process of a recording.
+fn verify(process: &Process, progress: &Progress) -> CheckedProcess {
     let (mut totals, mut sites, mut peak) = (Totals::default(), CallSites::default(), Peak::within(Span::ALL));
     let mut checks = Checks::default();
     let models = &mut (&mut totals, &mut sites, &mut peak, &mut checks);
@@ -131,27 +243,19 @@ fn verify(process: &Process, progress: &Progress, screen: &mut Screen) -> io::Re
     };
     let sums_alone = process.tape.summary.as_ref().filter(|_| process.tape.ranges.is_empty() && !process.has_events());
     if let Some(summary) = sums_alone {
-        print_accounting(process, &accounting, None, screen, &mut expect)?;
+        check_accounting(process, None, &mut expect);
         check_sums(summary, &mut expect);
-        let totals = &summary.totals;
-        screen.line(&format!(
-            "{}: sums of {}, {}, {}, without events; {} at the end",
-            process.about.folder,
-            counted(totals.allocs, "allocation"),
-            counted(totals.resizes, "resize"),
-            counted(totals.frees, "free"),
-            counted(totals.live_blocks, "live block")
-        ))?;
-        check_profile(process, totals, intact, &mut wrong);
-        return Ok(wrong);
+        check_profile(process, &summary.totals, intact, &mut wrong);
+        return found(process, &summary.totals, None, Some(&accounting), wrong);
     }
-    if let Events::Taped { .. } = process.events {
+    let is_taped = matches!(process.events, Events::Taped { .. });
+    if is_taped {
         // The real free came after its address was used again. It is counted, and the trace has it
         // as an implied free.
         let stated =
             process.tape.summary.as_ref().filter(|_| process.tape.summary_is_last && process.tape.inherited.is_none());
         let late = stated.map_or(0, |stated| totals.implied_frees.saturating_sub(stated.totals.implied_frees));
-        print_accounting(process, &accounting, Some((&outcome.recorded, late)), screen, &mut expect)?;
+        check_accounting(process, Some((&outcome.recorded, late)), &mut expect);
         check_chunks(process, &mut expect);
         if let Some(summary) = process.tape.summary.as_ref().filter(|_| process.tape.summary_is_last) {
             // The free of a block of the parent that was not recorded has no event: the process
@@ -167,29 +271,47 @@ fn verify(process: &Process, progress: &Progress, screen: &mut Screen) -> io::Re
         expect("events whose time runs backwards", checks.backwards, 0);
         expect("allocations out of order", checks.out_of_order, 0);
     }
-    screen.line(&format!(
-        "{}: {}, {}, {}, {} unmatched; {} at the end",
-        process.about.folder,
-        counted(totals.allocs, "allocation"),
-        counted(totals.resizes, "resize"),
-        counted(totals.frees, "free"),
-        count(outcome.unmatched),
-        counted(totals.live_blocks, "live block")
-    ))?;
     check_profile(process, &totals, intact, &mut wrong);
-    Ok(wrong)
+    found(process, &totals, Some(outcome.unmatched), is_taped.then_some(&accounting), wrong)
 }
 
-/// Prints the accounting and checks the recorder's own: `emitted = recorded + lost + sampled out`
-/// for each thread, and `recorded` against the events that were read. `late` of them may be missing
-/// in total, because the trace has them as frees that were not recorded.
-fn print_accounting(
+/// Returns what was found. `unmatched` is `None` if there are only sums.
+fn found(
     process: &Process,
-    accounting: &Accounting,
-    read: Option<(&RecordedEvents, u64)>,
-    screen: &mut Screen,
-    expect: &mut impl FnMut(&str, u64, u64),
-) -> io::Result<()> {
+    totals: &tape::Totals,
+    unmatched: Option<u64>,
+    accounting: Option<&Accounting>,
+    missing: Vec<String>,
+) -> CheckedProcess {
+    let thread = |account: &tape::Account| {
+        let &tape::Account { thread: number, emitted, recorded, lost, sampled_out } = account;
+        let known = process.tape.threads.get(&number);
+        let name = known.map(|thread| thread.name.lossy().into_owned()).unwrap_or_default();
+        CheckedThread { number, name, counts: Sums { emitted, recorded, lost, sampled_out }.into() }
+    };
+    CheckedProcess {
+        pid: process.about.pid,
+        folder: process.about.folder.clone(),
+        complete: missing.is_empty(),
+        only_sums: unmatched.is_none(),
+        allocs: totals.allocs,
+        resizes: totals.resizes,
+        frees: totals.frees,
+        unmatched: unmatched.unwrap_or_default(),
+        live_blocks: totals.live_blocks,
+        accounting: accounting.map(|accounting| CheckedAccounting {
+            all: accounting.all().into(),
+            lost_is_exact: accounting.is_exact,
+            threads: accounting.threads.iter().map(thread).collect(),
+        }),
+        missing,
+    }
+}
+
+/// Checks the recorder's accounting: `emitted = recorded + lost + sampled out` for each thread, and
+/// `recorded` against the events that were read. `late` of them may be missing in total, because
+/// the trace has them as frees that were not recorded.
+fn check_accounting(process: &Process, read: Option<(&RecordedEvents, u64)>, expect: &mut impl FnMut(&str, u64, u64)) {
     for tape::Account { thread, emitted, recorded, lost, sampled_out } in &process.tape.accounts {
         let accounted = recorded.saturating_add(*lost).saturating_add(*sampled_out);
         // Emitted events that are not in a gap count as lost.
@@ -200,28 +322,7 @@ fn print_accounting(
             expect(&format!("accounting of thread {thread}, recorded"), held + missing, *recorded);
         }
     }
-    let mut accounts: Vec<&tape::Account> = accounting.threads.iter().collect();
-    accounts.sort_rows_by_key(|account| std::cmp::Reverse(account.emitted));
-    let row = |account: &tape::Account| {
-        let tape::Account { thread, emitted, recorded, lost, sampled_out } = account;
-        let name = process.tape.threads.get(thread).map(|thread| thread.name.lossy().into_owned()).unwrap_or_default();
-        let who = if *thread == 0 { "no thread".to_string() } else { format!("thread {thread} {name}") };
-        vec![count(*emitted), count(*recorded), count(*lost), count(*sampled_out), who]
-    };
-    let more = accounts.len().saturating_sub(MAX_THREADS);
-    let mut rows: Vec<Vec<String>> = accounts.into_iter().take(MAX_THREADS).map(row).collect();
-    let Sums { emitted, recorded, lost, sampled_out } = accounting.all();
-    let all = if more > 0 { format!("all, {more} threads more among them") } else { "all".into() };
-    rows.push(vec![count(emitted), count(recorded), count(lost), count(sampled_out), all]);
-    screen.table(&["emitted", "recorded", "lost", "sampled out", "accounting"], &rows)?;
-    if !accounting.is_exact {
-        screen.line("more may be lost: the number of events in what is missing is unknown")?;
-    }
-    Ok(())
 }
-
-/// Maximum number of threads that are printed one by one.
-const MAX_THREADS: usize = 20;
 
 /// Checks that chunks follow one another without holes, in the trace and in their numbers.
 fn check_chunks(process: &Process, expect: &mut impl FnMut(&str, u64, u64)) {

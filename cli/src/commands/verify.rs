@@ -3,8 +3,10 @@
 
 use super::common::print;
 use crate::Outcome;
-use heaptape_analyzer::report::verify;
+use heaptape_analyzer::report::verify::{self, Checked};
+use heaptape_analyzer::report::{self, Error, json};
 use heaptape_analyzer::text::clean;
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 /// Options of `heaptape verify`.
@@ -14,9 +16,15 @@ pub struct Args {
     /// Recordings, folders of processes, or files
     #[arg(required = true, value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    if args.json {
+        return answer(&args.paths);
+    }
     if let [path] = &args.paths[..] {
         return check(path);
     }
@@ -31,13 +39,18 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
             eprintln!("heaptape: {error:#}");
             Ok(Outcome::NoAnswer)
         })?;
-        worst = match (worst, outcome) {
-            (Outcome::NoAnswer, _) | (_, Outcome::NoAnswer) => Outcome::NoAnswer,
-            (Outcome::Done, outcome) => outcome,
-            (worst, _) => worst,
-        };
+        worst = worse(worst, outcome);
     }
     Ok(worst)
+}
+
+/// Returns the outcome with the worse status.
+fn worse(one: Outcome, other: Outcome) -> Outcome {
+    match (one, other) {
+        (Outcome::NoAnswer, _) | (_, Outcome::NoAnswer) => Outcome::NoAnswer,
+        (Outcome::Done, outcome) => outcome,
+        (outcome, _) => outcome,
+    }
 }
 
 /// Checks one recording, and prints what was found.
@@ -47,4 +60,50 @@ fn check(path: &Path) -> anyhow::Result<Outcome> {
         Outcome::Incomplete { .. } => Outcome::Partial,
         outcome => outcome,
     })
+}
+
+/// What the command prints with `--json`.
+#[derive(Serialize)]
+struct Answer {
+    recordings: Vec<Recording>,
+}
+
+/// What is known of one of the paths.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Recording {
+    Checked(Checked),
+    /// It cannot be read.
+    Unreadable {
+        path: String,
+        complete: bool,
+        error: String,
+    },
+}
+
+/// Checks recordings, and prints what was found as JSON.
+fn answer(paths: &[PathBuf]) -> anyhow::Result<Outcome> {
+    let mut worst = Outcome::Done;
+    let mut recordings = Vec::new();
+    for path in paths {
+        recordings.push(match verify::check(path) {
+            Ok(checked) => {
+                if !checked.complete {
+                    worst = worse(worst, Outcome::Partial);
+                }
+                Recording::Checked(checked)
+            }
+            Err(error) => {
+                worst = Outcome::NoAnswer;
+                let error = format!("{:#}", anyhow::Error::new(error));
+                eprintln!("heaptape: {error}");
+                Recording::Unreadable { path: path.display().to_string(), complete: false, error }
+            }
+        });
+    }
+    print(true, |out, _| {
+        json::print(out, &Answer { recordings }).map_err(Error::Io)?;
+        Ok(report::Outcome::Complete)
+    })?;
+    Ok(worst)
 }

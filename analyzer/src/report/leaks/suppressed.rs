@@ -8,8 +8,9 @@ use crate::suppress::{NamedFrame, Rule, kept_on_purpose, read};
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, bytes, counted};
 use serde::Serialize;
-use std::io;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 
 /// Maximum number of frames of a stack that rules are matched against.
 const MAX_FRAMES: usize = 512;
@@ -37,6 +38,17 @@ pub struct RuleEffect {
     bytes: u64,
 }
 
+/// Reads a file or a pipe that may have no end.
+fn text(path: &Path) -> io::Result<String> {
+    const MAX_BYTES: u64 = 16 << 20;
+    let mut text = String::new();
+    File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > MAX_BYTES {
+        true => Err(io::Error::new(io::ErrorKind::InvalidInput, "larger than 16 MiB")),
+        false => Ok(text),
+    }
+}
+
 impl Rules {
     /// Returns rules without files that separate what the runtime keeps on purpose.
     pub fn built_in() -> Rules {
@@ -52,7 +64,7 @@ impl Rules {
         let mut rules = Rules { kept: built_in.then_some((0, 0)), ..Rules::default() };
         for file in files {
             let name = file.display().to_string();
-            let text = std::fs::read_to_string(file).map_err(|source| Error::Open { path: name.clone(), source })?;
+            let text = text(file).map_err(|source| Error::Open { path: name.clone(), source })?;
             rules.rules.extend(read(&name, &text)?);
         }
         Ok(rules)
