@@ -2,7 +2,7 @@
 //! place: a reader would wait for the pipe, and read the device without end.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
@@ -32,6 +32,27 @@ pub fn open_once(path: &Path) -> io::Result<File> {
     match kind.is_char_device() || kind.is_block_device() {
         true => Err(io::Error::new(io::ErrorKind::InvalidInput, "a device, not a file or a pipe")),
         false => File::open(path),
+    }
+}
+
+/// Reads the text of a file or a pipe that may have no end.
+///
+/// # Errors
+/// Returns an error if it cannot be read, or has more than `most` bytes.
+///
+/// # Examples
+/// ```
+/// use heaptape_formats::regular;
+///
+/// let error = regular::read_text("/dev/zero".as_ref(), 2048).expect_err("a device");
+/// assert_eq!(error.to_string(), "larger than 2 KiB");
+/// ```
+pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(most.saturating_add(1)).read_to_string(&mut text)?;
+    match text.len() as u64 > most {
+        true => Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {} KiB", most >> 10))),
+        false => Ok(text),
     }
 }
 

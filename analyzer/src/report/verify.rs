@@ -210,15 +210,15 @@ pub fn check(path: &Path) -> Result<Checked, Error> {
         return Err(Unanswerable::NoReadableProcess(path.to_path_buf()).into());
     }
     let progress = Progress::new("verifying");
-    let mut checked = Checked {
+    let processes: Vec<_> = recording.processes.iter().map(|process| verify(process, &progress)).collect();
+    let missing: Vec<_> = recording.missing.iter().map(ToString::to_string).collect();
+    Ok(Checked {
         path: path.display().to_string(),
-        complete: false,
-        processes: recording.processes.iter().map(|process| verify(process, &progress)).collect(),
-        missing: recording.missing.iter().map(ToString::to_string).collect(),
+        complete: missing.is_empty() && processes.iter().all(|process| process.complete),
+        processes,
+        missing,
         notes: recording.crash_note().into_iter().collect(),
-    };
-    checked.complete = checked.faults() == 0;
-    Ok(checked)
+    })
 }
 
 /// Checks one process of a recording.

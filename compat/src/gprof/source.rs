@@ -3,7 +3,6 @@
 use super::specs::Selection;
 use super::view::View;
 use heaptape_analyzer::SortRows;
-use heaptape_formats::regular;
 use std::collections::BTreeMap;
 use std::io::{Result, Write};
 use std::path::PathBuf;
@@ -108,7 +107,7 @@ pub(super) fn print_annotated(
             writeln!(err, "gprof: could not locate `{path}'")?;
             continue;
         };
-        let text = regular::read(&found)?;
+        let text = std::fs::read(&found)?;
         if view.options.separate_files {
             let name = path.rsplit('/').next().unwrap_or(path);
             let mut annotated = std::io::BufWriter::new(std::fs::File::create(format!("{name}-ann"))?);

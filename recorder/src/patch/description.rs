@@ -12,8 +12,7 @@
 //! `docs/allocators.md` describes the format.
 
 use super::families::{MAX_NAME, Shape};
-use std::fs::File;
-use std::io::Read;
+use formats::regular;
 use std::path::{Path, PathBuf};
 use wire::patches::{Action, NO_ARGUMENT};
 
@@ -59,9 +58,6 @@ pub enum DescriptionError {
     /// The file cannot be read.
     #[error("cannot read {0}: {1}")]
     Unreadable(PathBuf, std::io::Error),
-    /// The file is no description.
-    #[error("{0} is larger than {MAX_BYTES} bytes: it is no description of an allocator")]
-    TooLarge(PathBuf),
     /// A line is not valid.
     #[error("line {line}: {why}")]
     Line {
@@ -81,14 +77,8 @@ impl Description {
     /// # Errors
     /// The file cannot be read, or is not valid.
     pub fn read(path: &Path) -> Result<Description, DescriptionError> {
-        let unreadable = |error| DescriptionError::Unreadable(path.to_owned(), error);
-        let file = File::open(path).map_err(unreadable)?;
-        let mut text = String::new();
-        file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;
-        if text.len() as u64 > MAX_BYTES {
-            return Err(DescriptionError::TooLarge(path.to_owned()));
-        }
-        Description::parse(&text)
+        let text = regular::read_text(path, MAX_BYTES);
+        Description::parse(&text.map_err(|error| DescriptionError::Unreadable(path.to_owned(), error))?)
     }
 
     /// Parses the text of a description.

@@ -7,13 +7,16 @@ use crate::report::Error;
 use crate::suppress::{NamedFrame, Rule, kept_on_purpose, read};
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, bytes, counted};
+use heaptape_formats::regular;
 use serde::Serialize;
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 
 /// Maximum number of frames of a stack that rules are matched against.
 const MAX_FRAMES: usize = 512;
+
+/// Maximum size of a file of suppressions in bytes.
+const MAX_BYTES: u64 = 16 << 20;
 
 /// The suppression rules of a report.
 #[derive(Debug, Default)]
@@ -38,17 +41,6 @@ pub struct RuleEffect {
     bytes: u64,
 }
 
-/// Reads a file or a pipe that may have no end.
-fn text(path: &Path) -> io::Result<String> {
-    const MAX_BYTES: u64 = 16 << 20;
-    let mut text = String::new();
-    File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
-    match text.len() as u64 > MAX_BYTES {
-        true => Err(io::Error::new(io::ErrorKind::InvalidInput, "larger than 16 MiB")),
-        false => Ok(text),
-    }
-}
-
 impl Rules {
     /// Returns rules without files that separate what the runtime keeps on purpose.
     pub fn built_in() -> Rules {
@@ -64,7 +56,8 @@ impl Rules {
         let mut rules = Rules { kept: built_in.then_some((0, 0)), ..Rules::default() };
         for file in files {
             let name = file.display().to_string();
-            let text = text(file).map_err(|source| Error::Open { path: name.clone(), source })?;
+            let text = regular::read_text(file, MAX_BYTES);
+            let text = text.map_err(|source| Error::Open { path: name.clone(), source })?;
             rules.rules.extend(read(&name, &text)?);
         }
         Ok(rules)
