@@ -30,6 +30,8 @@ fuzz=$!
 scripts/loom || status=$?
 # The guides print what they show.
 scripts/guides || status=$?
+# Sampled stacks of real programs, beside other unwinders.
+python3 tests/stacks/check.py "$HEAPTAPE" "$folder/heaptape-tests/torture" --quick || status=$?
 wait "$fuzz" || status=$?
 cat "$fuzzed"
 exit "$status"

@@ -134,6 +134,23 @@ pub fn passed(number: u32, what: &str, times: u64) {
     file.and_then(|mut file| file.write_all(line.as_bytes())).expect("a note");
 }
 
+/// The heading of the section on stacks in docs/torture.md.
+const STACKS: &str = "\n## Stacks beside other unwinders\n";
+
+/// Returns the section on stacks: what `scripts/dev stacks` wrote after its last run of all
+/// programs, else the section of an earlier table.
+fn stacks(before: Option<&str>) -> String {
+    let Ok(table) = fs::read_to_string(notes().join("stacks.md")) else {
+        let earlier = before.and_then(|text| text.find(STACKS).map(|start| text[start..].to_owned()));
+        return earlier.unwrap_or_else(|| format!("{STACKS}\nNot run: `scripts/dev stacks`.\n"));
+    };
+    format!(
+        "{STACKS}\nMade by `scripts/dev stacks`. Real programs run under `heaptape record`. At sampled calls, unwinders that share no code with heaptape \
+         walk the same stack in the same process: libunwind, libgcc's, and where these two disagree, gdb for some of them. The recorded stack of the \
+         call is compared with theirs frame by frame, innermost first. *Where* names the frames whose callers the unwinders don't agree on.\n\n{table}"
+    )
+}
+
 /// Removes all notes.
 pub fn forget() {
     fs::remove_dir_all(notes()).expect("the notes go away");
@@ -181,5 +198,5 @@ pub fn table(before: Option<&str>) -> String {
     ELSEWHERE.iter().for_each(|(number, what, command)| text += &format!("| {number} | {what} | {command} |\n"));
     text += "\nNot run:\n\n| rows | why |\n|---|---|\n";
     NOT_RUN.iter().for_each(|(rows, why)| text += &format!("| {rows} | {why} |\n"));
-    text
+    text + &stacks(before)
 }
