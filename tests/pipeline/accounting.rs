@@ -4,8 +4,9 @@
 #[path = "../../analyzer/tests/law/mod.rs"]
 mod law;
 
-use heaptape_tests::daemon::{Running, until};
+use heaptape_tests::daemon::Running;
 use heaptape_tests::recording::heaptape;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, Program, own, target, test_env};
 use nix::sys::signal::Signal;
 use std::fs;

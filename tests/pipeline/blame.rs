@@ -1,8 +1,8 @@
 //! Every report, threshold and export blames the same frame, for inlined functions and in
 //! interpreters.
 
-use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, Program, Recording, Target, test_env};
 use serde_json::Value;
 use std::fs;

@@ -1,9 +1,9 @@
 //! Output for terminals is clean: names of functions, files, threads, programs, arguments, labels
 //! and paths may contain anything, and no command prints control characters or bidirectional marks.
 
-use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::run::Outcome;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, test_env};
 use std::ffi::{OsStr, OsString};
 use std::fs;

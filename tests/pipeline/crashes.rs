@@ -1,14 +1,14 @@
 //! Crashes of heaptape itself: a report with the call stack is in the recording and in the log, the
 //! recording is readable, and the program is unharmed.
 
-use heaptape_tests::daemon::until;
 use heaptape_tests::run::{finish_while, started, survivor};
+use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, Program, target, test_env, torture};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const FATAL: [Signal; 5] = [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGILL, Signal::SIGFPE, Signal::SIGABRT];
 
@@ -69,12 +69,8 @@ fn command_crash_prints_a_report() {
         // It waits for a writer.
         let outcome = finish_while(command, b"", |child| {
             let state = format!("/proc/{}/wchan", child.id());
-            let start = Instant::now();
-            while !std::fs::read_to_string(&state).is_ok_and(|call| call.contains("fifo") || call.contains("pipe"))
-                && start.elapsed() < Duration::from_secs(2)
-            {
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            let waits = |call: String| call.contains("fifo") || call.contains("pipe");
+            until("it opens the pipe", || std::fs::read_to_string(&state).is_ok_and(waits));
             kill(Pid::from_raw(child.id() as i32), signal).expect("the command is there");
         });
         assert_eq!(outcome.code(), 128 + signal as i32, "it ends by the signal: {outcome}");
@@ -86,13 +82,9 @@ fn command_crash_prints_a_report() {
 #[test]
 fn fault_signals_to_the_command_reach_the_program() {
     for signal in FATAL {
-        let recording = Program::new("sleep").arg("30").recorded_while(|command, _| {
+        let recording = Program::new("sleep").arg("300").recorded_while(|command, _| {
             survivor(command);
-            let start = Instant::now();
-            while started(command.id()).is_none() {
-                assert!(start.elapsed() < Duration::from_secs(20), "the program does not start");
-                std::thread::sleep(Duration::from_millis(2));
-            }
+            until("the program runs", || started(command.id()).is_some());
             kill(Pid::from_raw(command.id() as i32), signal).expect("the command is there");
         });
         assert_eq!(recording.outcome.code(), 128 + signal as i32, "{}", recording.outcome);

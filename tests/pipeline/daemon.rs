@@ -1,7 +1,7 @@
 //! The daemon records programs in the chosen mode, and keeps them in its epochs.
 
-use heaptape_tests::daemon::until;
 use heaptape_tests::recording::{Leak, heaptape};
+use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, Target, is_full, target, test_env};
 use std::time::Instant;
 

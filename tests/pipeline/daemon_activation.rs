@@ -4,11 +4,12 @@
 
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::run::finish;
+use heaptape_tests::wait::PATIENCE;
 use heaptape_tests::{target, test_env};
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Listens as systemd does and becomes the daemon.
 const LISTENS: &str = "
@@ -51,7 +52,7 @@ fn daemon_serves_an_activated_socket_and_notifies_systemd() {
     let mut hear = |what: &str| {
         let start = Instant::now();
         while !output.iter().any(|one: &String| one.starts_with(what)) {
-            let left = Duration::from_secs(60).saturating_sub(start.elapsed());
+            let left = PATIENCE.saturating_sub(start.elapsed());
             output.push(messages.recv_timeout(left).unwrap_or_else(|error| panic!("{what}: {error}, only {output:?}")));
         }
         output.drain(..).find(|one| one.starts_with(what)).unwrap_or_default()

@@ -1,8 +1,9 @@
 //! The daemon records programs that were started without the library: `ctl attach`, `ctl detach`,
 //! and rules with `attach=true`.
 
-use heaptape_tests::daemon::{Running, until};
+use heaptape_tests::daemon::Running;
 use heaptape_tests::recording::heaptape;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, target, test_env};
 use nix::sys::signal::Signal;
 use serde_json::Value;

@@ -1,8 +1,9 @@
 //! What `ctl` and the reports say about processes that are served now, and the configuration that
 //! is read again.
 
-use heaptape_tests::daemon::{Running, until};
+use heaptape_tests::daemon::Running;
 use heaptape_tests::recording::heaptape;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, target, test_env};
 use nix::sys::signal::Signal;
 use serde_json::Value;

@@ -1,7 +1,8 @@
 //! One user of the daemon cannot take the service away from another: connections, starts and disk
 //! space have a share per user.
 
-use heaptape_tests::daemon::{Running, until};
+use heaptape_tests::daemon::Running;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, is_full, is_root, target, test_env, torture};
 use heaptape_wire::hello::Hello;
 use std::os::unix::fs::PermissionsExt;

@@ -1,8 +1,9 @@
 //! The daemon on a full disk: all that ends meanwhile is written as soon as there is space again.
 
-use heaptape_tests::daemon::{Daemon, Running, until};
+use heaptape_tests::daemon::{Daemon, Running};
 use heaptape_tests::disk::SmallDisk;
 use heaptape_tests::target;
+use heaptape_tests::wait::until;
 use std::path::PathBuf;
 
 /// Events of one round of `leaks_slowly`: eight allocations and seven frees.

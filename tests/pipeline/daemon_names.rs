@@ -1,7 +1,7 @@
 //! What the daemon does not record, or not as requested, is named.
 
-use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, is_root, target, test_env};
 use nix::sys::signal::Signal;
 use std::path::{Path, PathBuf};

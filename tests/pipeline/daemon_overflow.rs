@@ -1,8 +1,9 @@
 //! What a program does under the daemon when its rings are full: it drops events, or waits for a
 //! bounded time.
 
-use heaptape_tests::daemon::{Running, until};
+use heaptape_tests::daemon::Running;
 use heaptape_tests::run::{Outcome, finish};
+use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, own, same, target, test_env};
 use nix::sys::signal::Signal;
 use std::path::Path;

@@ -1,7 +1,8 @@
 //! Daemons that are killed, restarted and replaced under load: programs go on, what is written is
 //! readable, and accounts balance.
 
-use heaptape_tests::daemon::{Running, until};
+use heaptape_tests::daemon::Running;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, is_full, target, test_env, torture};
 use nix::sys::signal::Signal;
 use std::path::PathBuf;

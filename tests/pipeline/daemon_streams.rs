@@ -2,9 +2,9 @@
 //! every command, and no burden for others.
 
 use heaptape_formats::{Ending, mptl, mtrc};
-use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::run::{Outcome, finish};
+use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, is_root, target, test_env};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;

@@ -1,8 +1,9 @@
 //! Code without a file: generated at run time, with a perf map that has its names, or the vDSO. The
 //! recording keeps the names: here the maps are removed before the commands run.
 
-use heaptape_tests::daemon::{Running, until};
+use heaptape_tests::daemon::Running;
 use heaptape_tests::recording::Leak;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, Program, Recording, is_root, target, test_env};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -2,6 +2,7 @@
 
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::run::survivor;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Process, Program, is_full, own, target, test_env, torture};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -20,11 +21,7 @@ fn traced(command: &Child) -> Option<i32> {
 
 /// Waits until the program counts itself, and a moment more.
 fn wait_for(file: &Path, moment: Duration) {
-    let start = Instant::now();
-    while !own::has_begun(file) {
-        assert!(start.elapsed() < Duration::from_secs(20), "the program does not start");
-        std::thread::sleep(Duration::from_micros(200));
-    }
+    until("the program starts", || own::has_begun(file));
     std::thread::sleep(moment);
 }
 
@@ -173,17 +170,13 @@ fn recording_is_readable_after_sigkill_of_program_and_recorder() {
     let file = folder.path().join("own");
     let program = Program::new(target::c("endless")).arg("2").env("OWN_FILE", &file);
     let recording = program.recorded_while(|command, folder| {
-        let start = Instant::now();
         let has_chunk = || {
             let folders = std::fs::read_dir(folder).into_iter().flatten().flatten();
             let traces =
                 folders.flat_map(|folder| ["trace.mtrc", "trace.mtrc.columns"].map(|name| folder.path().join(name)));
             traces.into_iter().any(|trace| trace.metadata().is_ok_and(|file| file.len() > 0))
         };
-        while !has_chunk() {
-            assert!(start.elapsed() < Duration::from_secs(30), "something is written");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until("something is written", has_chunk);
         let pid = traced(command).expect("the traced process");
         kill(survivor(command), Signal::SIGKILL).expect("SIGKILL");
         command.kill().expect("SIGKILL");
@@ -206,10 +199,7 @@ fn socket_of_a_killed_recorder_is_removed_at_the_next_start() {
     };
     let program = |line: &str| Program::shell(line).env("TMPDIR", folder.path()).env("XDG_RUNTIME_DIR", folder.path());
     program("exec sleep 0.3").recorded_while(|command, _| {
-        let start = Instant::now();
-        while folders() == 0 {
-            assert!(start.elapsed() < Duration::from_secs(20), "the recorder makes its folder");
-        }
+        until("the recorder makes its folder", || folders() != 0);
         std::thread::sleep(Duration::from_millis(200));
         // In this order: a command that lives replaces a killed recorder.
         let survivor = survivor(command);

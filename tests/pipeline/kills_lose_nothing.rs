@@ -1,13 +1,14 @@
 //! SIGKILL of a recorder loses no event that it has read: what is not in the tape yet is in the
 //! journal, and in the rings.
 
-use heaptape_tests::daemon::{Running, until};
+use heaptape_tests::daemon::Running;
 use heaptape_tests::run::survivor;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, Program, is_full, own, target, test_env, torture};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Returns the number of events by the program's own count. Each thread has one allocation more.
 fn events(file: &Path) -> u64 {
@@ -96,11 +97,7 @@ fn survivor_killed(threads: u64, round: usize, also: impl Fn(&mut std::process::
     let program = Program::new(target::c("paces")).args(["40000", &threads.to_string()]).env("OWN_FILE", &file);
     let before = std::cell::Cell::new(0);
     let recording = program.recorded_while(|command, _| {
-        let start = Instant::now();
-        while !own::has_begun(&file) {
-            assert!(start.elapsed() < Duration::from_secs(20), "the program starts");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until("the program starts", || own::has_begun(&file));
         std::thread::sleep(Duration::from_millis(50) + moment(round) / 2);
         // The longest time between two looks at the rings, and much more for a machine with other
         // work.

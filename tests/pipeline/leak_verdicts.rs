@@ -2,8 +2,8 @@
 //! its default settings. The same recordings with one event in a hundred lost may have an uncertain
 //! verdict, but no wrong one.
 
-use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, Program, Recording, Target, lossy, target, test_env};
 use serde_json::Value;
 use std::path::Path;

@@ -1,7 +1,8 @@
 //! Pressure that the kernel measures: a program in a small control group waits for memory.
 
 use heaptape_tests::cgroup::Cgroup;
-use heaptape_tests::daemon::{Daemon, Running, until};
+use heaptape_tests::daemon::{Daemon, Running};
+use heaptape_tests::wait::until;
 use heaptape_tests::{is_root, test_env};
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,8 @@
 //! The metrics are what Prometheus reads, and the alerts and the dashboard in `packaging` use
 //! metrics that exist.
 
-use heaptape_tests::daemon::{Running, until};
+use heaptape_tests::daemon::Running;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, target};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};

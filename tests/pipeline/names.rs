@@ -2,14 +2,13 @@
 //! or was removed. If names are missing, a line states which, and what would help.
 
 use heaptape_formats::recording::SYMBOLS_LOCK;
-use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, Outcome, Program, Recording, Target, test_env};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 fn tool(name: &str, arguments: &[&OsStr]) {
     let output = Command::new(test_env::need(name)).args(arguments).output().expect("the tool");
@@ -186,11 +185,7 @@ fn program_in_another_mount_namespace_has_names() {
 
 /// Waits until all names are stored, and returns their files.
 fn kept(recording: &Recording) -> Vec<PathBuf> {
-    let started = Instant::now();
-    while !recording.files(".symbols").is_empty() {
-        assert!(started.elapsed() < Duration::from_secs(60), "the names are never there");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until("the names are there", || recording.files(".symbols").is_empty());
     recording.files("symbols.tape")
 }
 

@@ -2,8 +2,9 @@
 //! counts twice, verdicts do not depend on where an epoch was cut, and its end is known.
 
 use heaptape_tests::cgroup::Cgroup;
-use heaptape_tests::daemon::{Running, until};
+use heaptape_tests::daemon::Running;
 use heaptape_tests::recording::{Process, heaptape};
+use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, target, test_env};
 use nix::sys::signal::Signal;
 use serde_json::Value;

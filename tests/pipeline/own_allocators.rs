@@ -2,7 +2,7 @@
 //! frees.
 
 use heaptape_formats::recording as formats;
-use heaptape_tests::daemon::until;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, Program, Recording, Target, target, test_env};
 use serde_json::Value;
 use std::cell::Cell;

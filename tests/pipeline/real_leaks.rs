@@ -2,9 +2,10 @@
 //! that allocated the leaked blocks. The programs run for more than a second, since growth in a
 //! shorter run is too little evidence.
 
+use heaptape_tests::wait::until;
 use heaptape_tests::{Program, Recording, Target, run, test_env};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The system's interpreter, whose headers `scripts/install-tools` installs.
 const PYTHON: &str = "/usr/bin/python3";
@@ -75,10 +76,7 @@ fn leak_in_a_redis_module_is_found() {
     let server = Program::new("redis-server").args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]);
     let server = server.arg(&socket).arg("--loadmodule").arg(&module).arg("--dir").arg(directory.path());
     let recording = server.recorded_while(|_, _| {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !socket.exists() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until("the server listens", || socket.exists());
         let user = |round: usize| {
             format!(
                 "SESSION.TOUCH user{}\nSET key{0} {round}\nSESSION.WORDS \"a text of number {round}\"\n",

@@ -1,8 +1,8 @@
 //! Messages of `heaptape record`: color, unrecorded programs, mistyped options and commands, and
 //! processes that outlive the program.
 
-use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Outcome, Program, Recording, Target, target, test_env, torture};
 use std::path::Path;
 

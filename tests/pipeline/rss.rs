@@ -1,7 +1,8 @@
 //! `heaptape rss`: the parts add up to what the kernel counts, and the blocks that keep pages are
 //! those that a program with its own count of pages planted.
 
-use heaptape_tests::daemon::{Daemon, until};
+use heaptape_tests::daemon::Daemon;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Program, Recording, target};
 use serde_json::Value;
 

@@ -2,8 +2,9 @@
 //! that does not count as resident is distinguished.
 
 use super::rss::{all_rss, assert_adds_up, oracle, part, rss};
-use heaptape_tests::daemon::{Daemon, until};
+use heaptape_tests::daemon::Daemon;
 use heaptape_tests::target::Target;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Program, Recording, run, target, test_env};
 use serde_json::Value;
 use std::path::Path;

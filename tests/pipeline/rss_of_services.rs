@@ -2,7 +2,8 @@
 //! recorder itself divides the memory at each snapshot of the pages.
 
 use super::rss::{assert_adds_up, part};
-use heaptape_tests::daemon::{Daemon, Running, until};
+use heaptape_tests::daemon::{Daemon, Running};
+use heaptape_tests::wait::until;
 use heaptape_tests::{target, test_env};
 use serde_json::Value;
 use std::fs::File;

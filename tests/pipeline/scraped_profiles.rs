@@ -1,7 +1,7 @@
 //! Heap profiles over HTTP: who may have them, and that they are what is live.
 
-use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, target, test_env};
 use std::ffi::OsStr;
 use std::io::{Read, Write};

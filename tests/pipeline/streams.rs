@@ -3,12 +3,13 @@
 use heaptape_formats::mtrc::{Record, Stream};
 use heaptape_formats::tape::Codec;
 use heaptape_tests::run::finish;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Outcome, Program, own, target, test_env, torture};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Allocations, resizes and frees of a plain MTRC file, read by the project's reader to its end
 /// mark.
@@ -95,11 +96,7 @@ fn running_program_is_streamed_until_its_end() {
     let program = Program::new(target::c("endless")).arg("2").env("OWN_FILE", &file);
     let mut streamed = Vec::new();
     let recording = program.recorded_while(|command, folder| {
-        let start = Instant::now();
-        while !own::has_begun(&file) {
-            assert!(start.elapsed() < Duration::from_secs(20), "the program does not start");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        until("the program starts", || own::has_begun(&file));
         let pid = heaptape_tests::run::started(command.id()).expect("the program runs").to_string();
         let arguments = [folder.to_owned(), PathBuf::from(&pid)];
         let follow = |word: &PathBuf| {
@@ -148,7 +145,6 @@ fn streams_truncated_trace(codec: &str, suffix: &str, length: u64) {
     let program = Program::new(target::c("pairs")).args(["700000", "1"]).option("--compress").option(codec);
     let recording = program.recorded_while(|command, folder| {
         let survivor = heaptape_tests::run::survivor(command);
-        let start = Instant::now();
         // Several chunks, so that the first ones are committed.
         let is_long = |path: PathBuf| std::fs::metadata(path).is_ok_and(|about| about.len() > length);
         let has_chunk = || {
@@ -156,9 +152,7 @@ fn streams_truncated_trace(codec: &str, suffix: &str, length: u64) {
                 entries.any(|entry| entry.is_ok_and(|entry| is_long(entry.path().join(format!("trace.mtrc.{suffix}")))))
             })
         };
-        while !has_chunk() && start.elapsed() < Duration::from_secs(20) {
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        until("chunks are written", has_chunk);
         // In this order: a command that lives replaces a killed recorder.
         command.kill().expect("SIGKILL");
         nix::sys::signal::kill(survivor, nix::sys::signal::Signal::SIGKILL).expect("SIGKILL");

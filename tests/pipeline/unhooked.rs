@@ -2,7 +2,7 @@
 //! in libraries that are opened after the start. The recording names them.
 
 use heaptape_formats::recording::{self as formats, Allocator};
-use heaptape_tests::daemon::until;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Program, Recording, Target, same, test_env};
 use std::cell::Cell;
 use std::io::{BufRead, BufReader};

@@ -52,7 +52,7 @@ fn replayed_memory_is_that_of_the_program() {
 /// `redis-server` is a link to `redis-check-rdb`.
 #[test]
 fn program_has_the_name_by_which_it_was_started() {
-    let folder = heaptape_tests::test_env::folder();
+    let folder = test_env::folder();
     let (file, link) = (folder.path().join("checks-all"), folder.path().join("serves-all"));
     test_env::copy(target::c("small"), &file);
     std::os::unix::fs::symlink(&file, &link).expect("a link");
@@ -77,7 +77,7 @@ fn memory_that_was_never_written_is_not_replayed_as_written() {
 
 #[test]
 fn recordings_without_a_replay_are_refused() {
-    let folder = heaptape_tests::test_env::folder();
+    let folder = test_env::folder();
     let sampled = Program::new(target::c("pins_pages")).arg("1").option("--sample=4KiB").recorded().success();
     let output = heaptape(["whatif".as_ref(), sampled.folder.as_os_str()]).exits(2);
     assert!(output.error().contains("the recording is sampled"), "{output}");
@@ -102,7 +102,7 @@ fn replay_that_runs_out_of_memory_is_named() {
     let line = format!(
         "echo $$ > {} && exec {} whatif --allocator glibc {}",
         group.processes().display(),
-        heaptape_tests::test_env::command().display(),
+        test_env::command().display(),
         recording.folder.display()
     );
     let output = Program::shell(&line).plain().exits(1);

@@ -3,6 +3,7 @@
 //! errors and warnings of the console, exceptions, all requests.
 
 use crate::test_env;
+use crate::wait::PATIENCE;
 use data_encoding::BASE64;
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
@@ -150,7 +151,7 @@ impl Browser {
     /// Waits until an expression is true.
     #[track_caller]
     pub fn wait(&mut self, expression: &str) {
-        let end = Instant::now() + Duration::from_secs(60);
+        let end = Instant::now() + PATIENCE;
         while self.value(expression) != true {
             assert!(Instant::now() < end, "never true: {expression}; complaints: {:?}", self.complaints);
             std::thread::sleep(Duration::from_millis(20));

@@ -3,17 +3,14 @@
 use crate::recording::{Leak, Report, heaptape};
 use crate::run::{Outcome, finish};
 use crate::test_env;
+use crate::wait::until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 use tempfile::TempDir;
-
-/// Time limit of [`until`].
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running daemon.
 pub struct Daemon {
@@ -249,14 +246,4 @@ fn spawn(directory: &Path, options: &[String]) -> Child {
     command.args(options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     command.env_remove("LD_PRELOAD").env_remove("HEAPTAPE_SOCKET");
     command.spawn().expect("the daemon starts")
-}
-
-/// Waits until `holds` returns true.
-#[track_caller]
-pub fn until(what: &str, holds: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < TIMEOUT, "not within {TIMEOUT:?}: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }

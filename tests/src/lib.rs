@@ -24,6 +24,7 @@ pub mod run;
 pub mod target;
 pub mod test_env;
 pub mod torture;
+pub mod wait;
 
 pub use daemon::Daemon;
 pub use recording::{Process, Recording, Report};

@@ -1,6 +1,7 @@
 //! Runs programs and keeps their results.
 
 use crate::recording::Recording;
+use crate::wait::{PATIENCE, until_some};
 use crate::{is_full, test_env};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Returns the time limit of everything that a test starts, also on a busy machine.
 fn longest() -> Duration {
-    Duration::from_secs(if is_full() { 3_000 } else { 300 })
+    if is_full() { Duration::from_secs(2_000) } else { PATIENCE }
 }
 
 /// Result of a program.
@@ -249,20 +250,15 @@ impl Program {
 pub fn survivor(command: &Child) -> Pid {
     let id = command.id();
     let own = std::fs::canonicalize(test_env::command()).expect("the command's path");
-    let start = Instant::now();
-    loop {
+    until_some("the command has a survivor process", || {
         let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
         let mut children = children.split_whitespace().filter_map(|word| word.parse::<i32>().ok());
         let is_survivor = |pid: &i32| {
             let leads = nix::unistd::getsid(Some(Pid::from_raw(*pid))).is_ok_and(|session| session.as_raw() == *pid);
             leads && std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == own)
         };
-        if let Some(pid) = children.find(is_survivor) {
-            return Pid::from_raw(pid);
-        }
-        assert!(start.elapsed() < Duration::from_secs(20), "the command has no survivor process");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+        children.find(is_survivor).map(Pid::from_raw)
+    })
 }
 
 /// Returns the program that a command records, once it runs.

@@ -4,11 +4,10 @@
 use crate::test_env;
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 
 /// Flags of all targets: those of a distribution (no frame pointers), but no allocation may be
 /// optimized away.
@@ -99,9 +98,6 @@ impl Target {
 
     /// Builds the target, unless it was built before, and returns its path.
     pub fn build(self) -> PathBuf {
-        /// Serializes the builds, because two tests may build the same target.
-        static BUILDING: Mutex<()> = Mutex::new(());
-        let _one = BUILDING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut hash = DefaultHasher::new();
         (&self.name, &self.compiler, &self.flags, &self.needs, &self.libraries).hash(&mut hash);
         let headers = ["own.h", "harm_log.h", "harm_look.h"].map(|name| test_env::programs().join(name));
@@ -114,6 +110,13 @@ impl Target {
             return built;
         }
         fs::create_dir_all(&folder).expect("a folder for the target");
+        // Each test is a process, and two may want the same target. A program that's replaced while
+        // another test records it would count as a deleted file, so only one of them builds it.
+        let lock = File::create(folder.join("lock")).expect("the lock of the target");
+        lock.lock().expect("the lock of the target");
+        if built.exists() {
+            return built;
+        }
         let unfinished = folder.join(format!("unfinished-{}", std::process::id()));
         let result = Command::new(&self.compiler)
             .args(&self.flags)

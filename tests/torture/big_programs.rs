@@ -1,6 +1,6 @@
 //! Servers and interpreters under load.
 
-use heaptape_tests::daemon::until;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, Program, test_env, torture};
 use std::time::Duration;
 
