@@ -82,6 +82,7 @@ mod same_output;
 mod sandboxes;
 mod schemas;
 mod scraped_profiles;
+mod segment_gaps;
 mod semantics;
 mod signals;
 mod speedscope;

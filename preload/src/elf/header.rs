@@ -17,6 +17,8 @@ pub struct Segment {
     pub address: u64,
     /// Size of the segment in the file, in bytes.
     pub file_bytes: u64,
+    /// Size of the segment in memory, in bytes.
+    pub memory_bytes: u64,
 }
 
 /// Returns the little-endian number of `size` bytes at an offset.
@@ -32,27 +34,46 @@ pub fn segment_count(number: impl Fn(u64, u64) -> Option<u64>) -> Option<u64> {
     number(offset_of!(Elf64_Ehdr, e_phnum) as u64, 2)
 }
 
+/// A table of program headers.
+#[derive(Clone, Copy, Default)]
+pub struct Table {
+    /// Offset of the first entry.
+    pub offset: u64,
+    /// Size of an entry in bytes.
+    pub size: u64,
+    /// Number of entries, which may exceed what can be read.
+    pub count: u64,
+}
+
+/// Returns the program header table of a 64-bit object, or `None` if there is no ELF header.
+/// `number` is that of [`segment_count`].
+pub fn table(number: impl Fn(u64, u64) -> Option<u64>) -> Option<Table> {
+    let is_elf = number(0, 4)? == u64::from(u32::from_le_bytes(MAGIC))
+        && number(libc::EI_CLASS as u64, 1)? == u64::from(libc::ELFCLASS64);
+    let offset = number(offset_of!(Elf64_Ehdr, e_phoff) as u64, 8)?;
+    let size = number(offset_of!(Elf64_Ehdr, e_phentsize) as u64, 2)?;
+    is_elf.then_some(Table { offset, size, count: segment_count(number)? })
+}
+
 /// Returns the program headers of a 64-bit object, up to the first one that cannot be read.
 /// `number` is that of [`segment_count`].
 pub fn segments(number: impl Fn(u64, u64) -> Option<u64>) -> impl Iterator<Item = Segment> {
-    let table = (|| {
-        let is_elf = number(0, 4)? == u64::from(u32::from_le_bytes(MAGIC))
-            && number(libc::EI_CLASS as u64, 1)? == u64::from(libc::ELFCLASS64);
-        let table = number(offset_of!(Elf64_Ehdr, e_phoff) as u64, 8)?;
-        let size = number(offset_of!(Elf64_Ehdr, e_phentsize) as u64, 2)?;
-        is_elf.then_some((table, size))
-    })();
-    let count = segment_count(&number).unwrap_or(0);
-    (0..count).map_while(move |index| {
-        let (table, size) = table?;
+    segments_in(table(&number).unwrap_or_default(), number)
+}
+
+/// Returns the program headers in a table, as [`segments`] does.
+pub fn segments_in(table: Table, number: impl Fn(u64, u64) -> Option<u64>) -> impl Iterator<Item = Segment> {
+    (0..table.count).map_while(move |index| {
         let field = |offset: usize, size_of_field: u64| {
-            number(table.checked_add(index * size)?.checked_add(offset as u64)?, size_of_field)
+            let entry = table.offset.checked_add(index.checked_mul(table.size)?)?;
+            number(entry.checked_add(offset as u64)?, size_of_field)
         };
         Some(Segment {
             kind: field(offset_of!(Elf64_Phdr, p_type), 4)? as u32,
             offset: field(offset_of!(Elf64_Phdr, p_offset), 8)?,
             address: field(offset_of!(Elf64_Phdr, p_vaddr), 8)?,
             file_bytes: field(offset_of!(Elf64_Phdr, p_filesz), 8)?,
+            memory_bytes: field(offset_of!(Elf64_Phdr, p_memsz), 8)?,
         })
     })
 }

@@ -17,7 +17,8 @@ pub fn find(address: usize) -> Option<Object> {
     let found = scan(address as u64, &mut |bytes| sys::read(descriptor, bytes));
     sys::close(descriptor);
     let (start, end) = found?;
-    let object = Object { start, end, link_map: core::ptr::null_mut(), bias: start, unwind_header: 0 };
+    let object =
+        Object { start, end, is_program: false, link_map: core::ptr::null_mut(), bias: start, unwind_header: 0 };
     let (bias, unwind_header) = bias_and_unwind_header(&object);
     Some(Object { bias: bias.unwrap_or(start), unwind_header: unwind_header.unwrap_or(0), ..object })
 }

@@ -6,8 +6,8 @@ pub mod header;
 mod maps;
 mod object;
 pub mod objects;
-#[cfg(feature = "standalone")]
 mod program;
+mod program_headers;
 pub mod tables;
 
 pub use build_id::build_id;

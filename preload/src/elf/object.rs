@@ -1,20 +1,32 @@
 //! An ELF object in the address space.
 
+use super::program;
 use core::ffi::{CStr, c_char, c_void};
 
-/// An ELF object in the address space.
+/// An ELF object in the address space, or the run of its adjacent segments that holds an address
+/// ([`program`]).
 #[derive(Clone, Copy, Debug)]
 pub struct Object {
-    /// The first address of the object.
+    /// The first address of the run.
     pub start: u64,
-    /// The first address after the object.
+    /// The first address after the run.
     pub end: u64,
+    /// Whether the object is the program itself, whose headers the kernel names.
+    pub is_program: bool,
     /// The loader's `struct link_map`; null if it is not known.
     pub link_map: *mut c_void,
     /// The load bias, where there is no `link_map`.
     pub bias: u64,
     /// The address of `.eh_frame_hdr`; 0 if there is none.
     pub unwind_header: u64,
+}
+
+impl Object {
+    /// Returns the lowest address of the object and the first one after it. They are not fields,
+    /// since rules are compiled on stacks of 2 KiB.
+    pub fn bounds(&self) -> (u64, u64) {
+        if self.is_program { program::bounds() } else { (self.start, self.end) }
+    }
 }
 
 /// The start of the loader's `struct link_map`, which `<link.h>` publishes.

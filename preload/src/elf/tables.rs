@@ -90,13 +90,19 @@ pub struct Tables {
 
 impl Tables {
     /// Returns a reader that starts at the address `at`.
-    pub const fn new(object: &Object, at: u64) -> Tables {
-        Tables { start: object.start, end: object.end, at, page: 0 }
+    pub fn new(object: &Object, at: u64) -> Tables {
+        let (start, end) = object.bounds();
+        Tables::between(start, end, at)
+    }
+
+    /// Returns a reader of the bytes from `start` to `end` that starts at the address `at`.
+    pub const fn between(start: u64, end: u64, at: u64) -> Tables {
+        Tables { start, end, at, page: 0 }
     }
 
     /// Returns a reader of the object's `.eh_frame_hdr` that starts at the address `at`.
     #[cfg(not(feature = "standalone"))]
-    pub const fn of_header(object: &Object, at: u64) -> Tables {
+    pub fn of_header(object: &Object, at: u64) -> Tables {
         Tables::new(object, at)
     }
 
@@ -104,10 +110,9 @@ impl Tables {
     /// linker made none, the recorder has put one elsewhere.
     #[cfg(feature = "standalone")]
     pub fn of_header(object: &Object, at: u64) -> Tables {
-        let program = super::program::program();
-        if object.start == program.start {
-            let (start, end) = (program.unwind_header, program.unwind_header_end);
-            return Tables { start, end, at, page: 0 };
+        let program = super::program::loaded();
+        if object.is_program && program.start != 0 {
+            return Tables::between(program.unwind_header, program.unwind_header_end, at);
         }
         Tables::new(object, at)
     }

@@ -53,6 +53,8 @@ pub unsafe fn compare(stacks: *mut ThreadStacks, caller: Caller, node: u32) {
     OWNER.store(0, Release);
 }
 
+/// The two comparisons are not inlined, so that the frame of one is gone during the other.
+#[inline(never)]
 unsafe fn by_walk(stacks: *mut ThreadStacks, caller: Caller, node: u32, frames: &mut Frames) {
     let Some(area) = session::area() else { return };
     let frames = &mut frames[..table::settings().max_frames];
@@ -82,6 +84,7 @@ unsafe fn by_walk(stacks: *mut ThreadStacks, caller: Caller, node: u32, frames: 
     area.header().verified[1].fetch_add(u64::from(!same), Relaxed);
 }
 
+#[inline(never)]
 unsafe fn by_backtrace(node: u32, addresses: &mut [*mut c_void; MAX_FRAMES]) {
     let Some(area) = session::area() else { return };
     if CAPTURES.fetch_add(1, Relaxed) % BACKTRACE_EACH != 0 {

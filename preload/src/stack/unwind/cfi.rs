@@ -14,7 +14,7 @@ use crate::elf::tables::{DW_EH_PE_DIRECT, DW_EH_PE_FORMAT, DW_EH_PE_TABLE, Table
 /// stacks of 2 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Offset of the first byte from the object's start.
+    /// Offset of the first byte from the object's lowest address.
     pub offset: u32,
     /// Length of the range in bytes.
     pub bytes: u32,
@@ -23,7 +23,7 @@ pub struct Span {
 impl Span {
     /// Returns a reader of the bytes.
     pub fn tables(self, object: &Object) -> Tables {
-        let at = object.start + u64::from(self.offset);
+        let at = object.bounds().0 + u64::from(self.offset);
         Tables::new(object, at).until(at + u64::from(self.bytes))
     }
 }
@@ -161,7 +161,7 @@ pub fn row(object: &Object, address: u64) -> Option<Row> {
         cie: &cie,
         object,
         row: START,
-        first_row: START,
+        initial: (Saved::Same, Saved::Same),
         saved: [START; DEPTH],
         depth: 0,
         location: first,
@@ -169,13 +169,15 @@ pub fn row(object: &Object, address: u64) -> Option<Row> {
     };
     machine.row.signal = cie.signal;
     machine.run(cie.instructions, true)?;
-    machine.first_row = machine.row;
+    machine.initial = (machine.row.bp, machine.row.ra);
     machine.run(tables, false)?;
     Some(machine.row)
 }
 
 /// Finds the frame description of an address, by binary search in the header's table of (first
-/// address, description).
+/// address, description). Like [`read_cie`] it is not inlined, since its frame must be gone when
+/// the instructions are run.
+#[inline(never)]
 fn find_fde(object: &Object, address: u64) -> Option<u64> {
     let header = object.unwind_header;
     let mut tables = Tables::of_header(object, header);
@@ -206,6 +208,7 @@ fn find_fde(object: &Object, address: u64) -> Option<u64> {
     entry(low).filter(|(first, _)| *first <= address).map(|(_, fde)| fde)
 }
 
+#[inline(never)]
 fn read_cie(object: &Object, at: u64) -> Option<Cie> {
     let mut tables = Tables::new(object, at);
     let length = tables.number(4)?;
@@ -266,13 +269,14 @@ fn read_cie(object: &Object, at: u64) -> Option<Cie> {
 const START: Row = Row { cfa: Cfa::Register(SP, 8), bp: Saved::Same, ra: Saved::AtCfa(-8), signal: false };
 
 /// The most nested `DW_CFA_remember_state`. Compilers write one.
-const DEPTH: usize = 4;
+const DEPTH: usize = 3;
 
 struct Machine<'a> {
     cie: &'a Cie,
     object: &'a Object,
     row: Row,
-    first_row: Row,
+    /// Where the frame pointer and the return address are at the start of the function.
+    initial: (Saved, Saved),
     saved: [Row; DEPTH],
     depth: usize,
     location: u64,
@@ -291,14 +295,14 @@ impl Machine<'_> {
 
     fn initial(&self, register: u64) -> Saved {
         match register as u8 {
-            BP => self.first_row.bp,
-            _ => self.first_row.ra,
+            BP => self.initial.0,
+            _ => self.initial.1,
         }
     }
 
     fn span(&self, tables: &mut Tables) -> Option<Span> {
         let bytes = tables.uleb()?;
-        let offset = u32::try_from(tables.at.checked_sub(self.object.start)?).ok()?;
+        let offset = u32::try_from(tables.at.checked_sub(self.object.bounds().0)?).ok()?;
         tables.at = tables.at.checked_add(bytes)?;
         Some(Span { offset, bytes: u32::try_from(bytes).ok()? })
     }

@@ -61,6 +61,7 @@ pub fn of(address: u64) -> Rule {
 }
 
 /// Returns the rule of an instruction, without storing it in the table.
+#[inline(never)]
 pub fn at_instruction(lookup: u64) -> Rule {
     const UNKNOWN: Rule = Rule(Kind::Unknown as u64);
     if lookup >> 47 != 0 {
@@ -76,6 +77,7 @@ pub fn at_instruction(lookup: u64) -> Rule {
 /// Returns whether an address is the first of a described function while the byte before it belongs
 /// to none. No call returns there, so the frame was made by hand and is the outermost
 /// (`makecontext`).
+#[inline(never)]
 fn begins_a_function(address: u64) -> bool {
     crate::sys::aligned(|| {
         objects::find(address as usize).is_some_and(|object| cfi::compile(&object, address).is_some())
