@@ -89,9 +89,11 @@ static size_t folder_length;
 static u64 every = 97, most = 3000, questions = 4;
 static u64 samples, asked[ASKED], asked_count, maps_of;
 // Bodies of the functions behind the library's, whose inner calls are no events of their own.
-static struct { u64 start, end; } inner[COUNT + 1];
+static struct range { u64 start, end; } inner[COUNT + 1], own[COUNT];
 
 LOCAL u64 calls;
+// The last call of an operator: where its return address is, and that address.
+LOCAL u64 operator_slot, operator_from;
 LOCAL int busy;
 LOCAL struct { u64 size, from; } before[CONTEXT];
 
@@ -148,6 +150,15 @@ static int find_library(struct dl_phdr_info *info, size_t size, void *data) {
   return 1;
 }
 
+static void bounds(void *address, struct range *range) {
+  Dl_info info;
+  const ElfW(Sym) *symbol = NULL;
+  if (address && dladdr1(address, &info, (void **)&symbol, RTLD_DL_SYMENT) && symbol) {
+    range->start = (u64)info.dli_saddr;
+    range->end = range->start + symbol->st_size;
+  }
+}
+
 // The functions that the library calls are in libc and libstdc++, loaded after it. Where they end
 // in a jump, the library itself is the caller.
 static void find_inner(void) {
@@ -155,16 +166,11 @@ static void find_inner(void) {
   for (int l = 0; l < 2; l++) {
     void *handle = dlopen(libraries[l], RTLD_LAZY | RTLD_NOLOAD);
     if (!handle) continue;
-    for (int i = l ? 9 : 3; i < (l ? COUNT : 9); i++) {
-      void *address = dlsym(handle, functions[i].name);
-      Dl_info info;
-      const ElfW(Sym) *symbol = NULL;
-      if (address && dladdr1(address, &info, (void **)&symbol, RTLD_DL_SYMENT) && symbol) {
-        inner[i].start = (u64)info.dli_saddr;
-        inner[i].end = inner[i].start + symbol->st_size;
-      }
-    }
+    for (int i = l ? 9 : 3; i < (l ? COUNT : 9); i++)
+      bounds(dlsym(handle, functions[i].name), &inner[i]);
   }
+  // A program's own operator is behind the library's others, and is called by itself, too.
+  for (int i = 9; i < COUNT; i++) bounds(dlsym(RTLD_DEFAULT, functions[i].name), &own[i]);
 }
 
 static int changes(struct dl_phdr_info *info, size_t size, void *data) {
@@ -319,8 +325,17 @@ __attribute__((visibility("hidden"))) void oracle_note(struct registers *at, int
   }
   // A realloc to nothing is a free.
   if ((which == 2 || which == 3) && at->rdi && !size) return;
+  u64 slot = (u64)&at->return_address;
   for (int i = 3; i <= COUNT; i++)
     if (from - inner[i].start < inner[i].end - inner[i].start) return;
+  // The return address of a call that has returned is overwritten by the next call.
+  int is_within = operator_slot - slot < 512 && *(u64 *)operator_slot == operator_from;
+  for (int i = 9; is_within && i < COUNT; i++)
+    if (from - own[i].start < own[i].end - own[i].start) return;
+  if (which >= 9) {
+    operator_slot = slot;
+    operator_from = from;
+  }
   u64 call = calls++;
   u64 random = (call + 1) * 0x9e3779b97f4a7c15ull;
   if (!busy && path[0] && samples < most && (call < 64 || call % every == 0 || (random >> 32) % (2 * every) == 0)) {
