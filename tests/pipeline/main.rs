@@ -52,6 +52,7 @@ mod late_starts;
 mod leak_text;
 mod leak_verdicts;
 mod limits;
+mod linking;
 mod mappings;
 mod memory;
 mod memory_pressure;

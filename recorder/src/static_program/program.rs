@@ -138,22 +138,31 @@ fn read(file: &File) -> Option<StaticProgram> {
     Some(program)
 }
 
-/// Returns the frame descriptions of the section `.eh_frame`.
+/// Returns the frame descriptions of the section `.eh_frame`, or of one that begins like it: objcopy
+/// may have given it another name.
 fn frames(file: &File, head: &FileHeader64<LittleEndian>) -> Option<Vec<Description>> {
     let sections: Vec<SectionHeader64<LittleEndian>> =
         read_array(file, head.e_shoff.get(ORDER), usize::from(head.e_shnum.get(ORDER)))?;
-    let names = sections.get(usize::from(head.e_shstrndx.get(ORDER).0))?;
-    for section in &sections {
-        let mut name = [0; 10];
-        let at = names.sh_offset.get(ORDER).checked_add(u64::from(section.sh_name.get(ORDER)))?;
-        let bytes = section.sh_size.get(ORDER);
-        if file.read_exact_at(&mut name, at).is_ok() && &name == b".eh_frame\0" && bytes <= MAX_FRAMES {
-            let mut frames = vec![0; bytes as usize];
-            file.read_exact_at(&mut frames, section.sh_offset.get(ORDER)).ok()?;
-            return Some(unwind_header::descriptions(&frames, section.sh_addr.get(ORDER)));
-        }
-    }
-    None
+    let names = sections.get(usize::from(head.e_shstrndx.get(ORDER).0))?.sh_offset.get(ORDER);
+    let starts_with = |at: u64, is_start: &dyn Fn(&[u8; 10]) -> bool| {
+        let mut start = [0; 10];
+        file.read_exact_at(&mut start, at).is_ok() && is_start(&start)
+    };
+    let is_named = |section: &&SectionHeader64<LittleEndian>| {
+        let at = names.checked_add(u64::from(section.sh_name.get(ORDER)));
+        at.is_some_and(|at| starts_with(at, &|name| name == b".eh_frame\0"))
+    };
+    let is_alike = |section: &&SectionHeader64<LittleEndian>| {
+        let is_data = section.sh_type.get(ORDER) == elf::SHT_PROGBITS
+            && section.sh_flags.get(ORDER).0 & (elf::SHF_ALLOC.0 | elf::SHF_EXECINSTR.0) == elf::SHF_ALLOC.0;
+        // A common entry: its length, the id 0, the version 1, and the augmentation `z…`.
+        is_data && starts_with(section.sh_offset.get(ORDER), &|bytes| bytes[4..] == [0, 0, 0, 0, 1, b'z'])
+    };
+    let section = sections.iter().find(is_named).or_else(|| sections.iter().find(is_alike))?;
+    let bytes = Some(section.sh_size.get(ORDER)).filter(|bytes| *bytes <= MAX_FRAMES)?;
+    let mut frames = vec![0; bytes as usize];
+    file.read_exact_at(&mut frames, section.sh_offset.get(ORDER)).ok()?;
+    Some(unwind_header::descriptions(&frames, section.sh_addr.get(ORDER)))
 }
 
 impl StaticProgram {
