@@ -4,7 +4,7 @@ the same process, and where these disagree, with gdb's. Called by `scripts/dev s
 
   check.py HEAPTAPE NOTES [--quick] [PROGRAM…]
 
-The table of all programs goes to NOTES/stacks.md, for docs/torture.md. --quick runs the cheap programs that are installed, with fewer
+Packages of PyPI and npm are in NOTES/../stacks. The table of all programs goes to NOTES/stacks.md, for docs/torture.md. --quick runs the cheap programs that are installed, with fewer
 samples. The exit status is 1 if a stack of a program ends early, differs, or was sampled and is not in the recording.
 """
 
@@ -104,18 +104,27 @@ def run(heaptape, library, program, folder, is_quick):
     return status, recording, samples
 
 
+def is_there(need, packages):
+    """Whether a command is installed, a file exists, or with + a file of the packages."""
+    if need.startswith("+"):
+        return os.path.exists(f"{packages}/{need[1:]}")
+    return os.path.exists(need) if need.startswith("/") else shutil.which(need) is not None
+
+
 def main():
     words = sys.argv[1:]
     is_quick = "--quick" in words
     words = [word for word in words if not word.startswith("--")]
     heaptape, notes, names = os.path.abspath(words[0]), words[1], words[2:]
+    packages = os.path.abspath(f"{notes}/../stacks")
+    os.environ["STACKS_PACKAGES"] = packages
     top = tempfile.mkdtemp(prefix="heaptape-stacks-")
     library = build(top)
     rows, has_failed, skipped = [], False, []
     for program in PROGRAMS:
         if (names and program.name not in names) or (is_quick and not program.is_quick):
             continue
-        missing = [need for need in program.needs if not (os.path.exists(need) if need.startswith("/") else shutil.which(need))]
+        missing = [need for need in program.needs if not is_there(need, packages)]
         if missing:
             skipped.append(program.name)
             print(f"stacks: skipped {program.name}: {', '.join(missing)} is not installed", flush=True)

@@ -325,6 +325,8 @@ __attribute__((visibility("hidden"))) void oracle_note(struct registers *at, int
   }
   // A realloc to nothing is a free.
   if ((which == 2 || which == 3) && at->rdi && !size) return;
+  // libstdc++ may come with a module.
+  if (which >= 9 && !inner[9].end) find_inner();
   u64 slot = (u64)&at->return_address;
   for (int i = 3; i <= COUNT; i++)
     if (from - inner[i].start < inner[i].end - inner[i].start) return;

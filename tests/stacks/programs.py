@@ -104,5 +104,19 @@ HOME=$STACKS_HOME rustc -O -C debuginfo=0 r.rs"""),
     program("sbcl", "sbcl", "sbcl --noinform --eval '(progn (print (length (loop for i below 10000 collect (format nil \"~a\" i)))) (quit))'"),
     program("erlang", "erl", "erl -noshell -eval 'L = [integer_to_list(I) || I <- lists:seq(1, 20000)], io:format(\"~p~n\", [length(lists:sort(L))]), halt().'"),
     program("groff", "groff", "printf '.TH A 1\\n.SH NAME\\nheap \\\\- a heap\\n' | groff -man -Tascii"),
+    program("wkhtmltopdf", "wkhtmltopdf", "QT_QPA_PLATFORM=offscreen wkhtmltopdf -q f.html f.pdf", "echo '<table><tr><td>heap<td><b>tape</b></table><script>document.write(1 + 1)</script>' > f.html"),
+    program("python wheels: numpy, lxml, Pillow, orjson", "/usr/bin/python3 +py/numpy", """PYTHONPATH=$STACKS_PACKAGES/py /usr/bin/python3 -c '
+import numpy, orjson, io
+from lxml import etree
+from PIL import Image
+a = numpy.random.rand(60, 60); numpy.linalg.svd(a); numpy.fft.fft(a.ravel()); sorted(str(x) for x in a.ravel())
+t = etree.fromstring("<a>" + "<b c=\\"1\\">x</b>" * 500 + "</a>"); etree.tostring(etree.XSLT(etree.XML("<xsl:stylesheet version=\\"1.0\\" xmlns:xsl=\\"http://www.w3.org/1999/XSL/Transform\\"/>"))(t)); t.xpath("//b[@c=1]")
+orjson.loads(orjson.dumps({str(i): [i] * 9 for i in range(500)}))
+f = io.BytesIO(); Image.new("RGB", (64, 64)).resize((32, 32)).save(f, "PNG"); Image.open(io.BytesIO(f.getvalue())).load()'"""),
+    program("node of npm", "+npm/node_modules/node/bin/node", "$STACKS_PACKAGES/npm/node_modules/node/bin/node -e 'const z = require(\"zlib\"); const a = []; for (let i = 0; i < 20000; i++) a.push(Buffer.from(String(i))); console.log(z.gzipSync(JSON.stringify(a)).length, require(\"crypto\").generateKeyPairSync(\"ec\", {namedCurve: \"P-256\"}).publicKey.type)'"),
+    program("node addons: sharp, swc", "node +npm/node_modules/sharp +npm/node_modules/@swc/core", """cd $STACKS_PACKAGES/npm; node -e '
+const sharp = require("sharp"), swc = require("@swc/core");
+console.log(swc.transformSync("const f = async (a) => { await a?.b ?? 1; class X { #y = 2 } }; f()", {jsc: {target: "es5"}}).code.length);
+sharp({create: {width: 64, height: 64, channels: 3, background: "red"}}).resize(20).blur(2).webp().toBuffer().then((b) => console.log(b.length));'"""),
     program("chromium", "chromium", "chromium --headless --no-sandbox --disable-gpu --single-process --dump-dom 'data:text/html,<p>heap<script>document.body.append(1)</script>' || true"),
 ]
