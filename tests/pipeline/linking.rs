@@ -362,5 +362,5 @@ fn stacks_are_whole_however_a_program_is_linked() {
             faults.push(format!("{}: {} of {} stacks; {size}: {first}", case.name, wrong.len(), lines.len()));
         }
     }
-    assert!(faults.is_empty(), "{} of {} cases:\n{}", faults.len(), cases.len() + faults.len(), faults.join("\n"));
+    assert!(faults.is_empty(), "{} faults in {} cases:\n{}", faults.len(), cases.len(), faults.join("\n"));
 }

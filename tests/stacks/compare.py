@@ -19,10 +19,12 @@ EVENT = re.compile(r'"kind":"(?:alloc|resize)".*"site":([1-9]\d*),"size":(\d+),"
 Sample = collections.namedtuple("Sample", "tid call size from_ before libunwind libgcc question")
 
 # What a sample can be, in the order of the table.
-EQUAL = "equal"
-BY_LIBGCC, BY_GDB = "equal to libgcc, libunwind fails", "equal to gdb, the others fail"
-OURS_EARLY, THEIRS_EARLY, DIFFER, ABSENT = "ours ends early", "oracle ends early", "differ", "not in the recording"
-CLASSES = [EQUAL, BY_LIBGCC, BY_GDB, OURS_EARLY, THEIRS_EARLY, DIFFER, ABSENT]
+EQUAL = "equal to both"
+BY_LIBUNWIND, BY_LIBGCC, BY_GDB = "to libunwind, not libgcc", "to libgcc, not libunwind", "to gdb only"
+# The others end, or go on at an address that is no code. Ours goes on to where stacks of the thread begin that all agree on.
+ONLY_WHOLE = "only ours is whole"
+OURS_EARLY, THEIRS_EARLY, DIFFER, ABSENT = "ours ends early", "the others end early", "differ", "not in the recording"
+CLASSES = [EQUAL, BY_LIBUNWIND, BY_LIBGCC, BY_GDB, ONLY_WHOLE, THEIRS_EARLY, OURS_EARLY, DIFFER, ABSENT]
 FAULTS = [OURS_EARLY, DIFFER, ABSENT]
 
 
@@ -30,7 +32,7 @@ class Modules:
     """Names of addresses, by the mappings that the oracle copied and the modules of the recording. What was mapped later is valid."""
 
     def __init__(self):
-        self.ranges = []
+        self.ranges, self.code = [], set()
 
     def read_maps(self, path):
         if not os.path.exists(path):
@@ -40,6 +42,8 @@ class Modules:
                 match = re.match(r"([0-9a-f]+)-([0-9a-f]+) (....) ([0-9a-f]+) \S+ \d+\s*(.*)", line)
                 if match:
                     start, end, rights, offset, name = match.groups()
+                    if "x" in rights:
+                        self.code.add((int(start, 16), int(end, 16)))
                     name = name or "[generated code]" if "x" in rights else name or "[memory]"
                     self.ranges.append((int(start, 16), int(end, 16), int(start, 16) - int(offset, 16), name))
 
@@ -49,6 +53,13 @@ class Modules:
             if start < address <= end:
                 found = (name, address - base)
         return found or ("[unmapped]", address)
+
+    def in_code(self, stack):
+        """The frames of a stack before the first one that is in no code."""
+        for index, address in enumerate(stack):
+            if not any(start < address <= end for start, end in self.code):
+                return stack[:index]
+        return stack
 
     def name(self, address):
         module, offset = self.find(address)
@@ -158,28 +169,26 @@ def common(one, other):
     return count
 
 
-def judge(ours, flags, sample, answer):
-    """The class of a sample, and the number of frames that are equal in ours and the best of theirs."""
-    if len(ours) >= LIMIT:
-        # The library was told to stop there.
-        ours = ours[:LIMIT]
-        cut = lambda stack: stack[:LIMIT]
-    else:
-        cut = lambda stack: stack
-    libunwind, libgcc = cut(sample.libunwind), cut(sample.libgcc)
-    if ours == libunwind:
+def judge(ours, sample, answer, modules, starts):
+    """The class of a sample, and the number of frames on which ours and theirs agree."""
+    # The library is told to stop there.
+    stacks = [sample.libunwind[:LIMIT], sample.libgcc[:LIMIT], (answer or [])[:LIMIT]]
+    libunwind, libgcc, gdb = stacks
+    ours = ours[:LIMIT]
+    if ours == libunwind == libgcc:
+        starts.add(ours[-1])
         return EQUAL, len(ours)
+    if ours == libunwind:
+        return BY_LIBUNWIND, common(ours, libgcc)
     if ours == libgcc:
-        return BY_LIBGCC, len(ours)
-    if answer and ours == cut(answer):
-        return BY_GDB, len(ours)
-    best = max((libunwind, libgcc, answer or []), key=lambda stack: common(ours, stack))
-    equal = common(ours, best)
-    if equal == len(ours):
-        return OURS_EARLY, equal
-    if equal == len(best):
-        return THEIRS_EARLY, equal
-    return DIFFER, equal
+        return BY_LIBGCC, common(ours, libunwind)
+    if ours == gdb:
+        return BY_GDB, max(common(ours, libgcc), common(ours, libunwind))
+    stacks = [modules.in_code(stack) for stack in stacks]
+    equal = max(common(ours, stack) for stack in stacks)
+    if all(common(ours, stack) == len(stack) for stack in stacks):
+        return (ONLY_WHOLE if ours[-1] in starts else THEIRS_EARLY), equal
+    return (OURS_EARLY if equal == len(ours) else DIFFER), equal
 
 
 def compare(heaptape, recording, folder):
@@ -229,12 +238,14 @@ def note(places, kind, place, example):
     entry[0] += 1
 
 
-def answer_of(path, question):
-    file = f"{os.path.dirname(path)}/{question}.answer"
-    if not question or not os.path.exists(file):
+def answer_of(path, sample):
+    """The stack of gdb from the return address of the call outwards: the frames inside of it are the oracle's."""
+    file = f"{os.path.dirname(path)}/{sample.question}.answer"
+    if not sample.question or not os.path.exists(file):
         return None
     with open(file) as text:
-        return [int(word, 16) for word in text.read().split()]
+        frames = [int(word, 16) for word in text.read().split()]
+    return frames[frames.index(sample.from_) :] if sample.from_ in frames else None
 
 
 def compare_process(heaptape, recorded, path, found, counts, places):
@@ -243,6 +254,7 @@ def compare_process(heaptape, recorded, path, found, counts, places):
     modules.ranges = [(start, end, bias, name) for start, end, bias, name in process.modules]
     modules.read_maps(f"{path}.maps")
     aligned = {tid: Aligned(events) for tid, events in process.events.items()}
+    starts = collections.defaultdict(set)
     for sample in found:
         index = aligned[sample.tid].find(sample) if sample.tid in aligned else None
         if index is None:
@@ -250,15 +262,13 @@ def compare_process(heaptape, recorded, path, found, counts, places):
             note(places, ABSENT, modules.name(sample.from_), f"size {sample.size}, call {sample.call} of thread {sample.tid} in {recorded}")
             continue
         ours, flags = process.stack(process.events[sample.tid][index][2])
-        answer = answer_of(path, sample.question)
-        kind, equal = judge(ours, flags, sample, answer)
+        answer = answer_of(path, sample)
+        kind, equal = judge(ours, sample, answer, modules, starts[sample.tid])
         counts[kind] += 1
         if kind == EQUAL:
             continue
         # The frame whose caller is in doubt.
         doubtful = modules.name(ours[equal - 1]) if 0 < equal <= len(ours) else "-"
-        if kind in (BY_LIBGCC, BY_GDB):
-            doubtful = modules.name(ours[common(ours, sample.libunwind) - 1])
         text = [f"size {sample.size}, call {sample.call} of thread {sample.tid} in {recorded}"]
         stacks = {"ours": ours, "libunwind": sample.libunwind, "libgcc": sample.libgcc, "gdb": answer or []}
         for who, stack in stacks.items():

@@ -38,7 +38,7 @@ PROGRAMS = [
     program("xz", "xz", "xz -k -T2 f; xz -t f.xz", "seq 200000 > f", is_quick=True),
     program("bash", "bash", "bash -c 'for i in {1..300}; do a[$i]=${i//1/x}; done; echo ${#a[@]} $(echo sub)'", is_quick=True),
     program("gcc", "gcc", "gcc -O2 -g a.c -o a", SOURCE, is_quick=True),
-    program("luajit", "luajit", "luajit -e 'local t = {} for i = 1, 200000 do t[i % 5000] = {i, tostring(i)} end print(#t)'", is_quick=True),
+    program("luajit", "luajit", "luajit -e 'local ffi = require(\"ffi\") ffi.cdef(\"void *malloc(size_t); void free(void *);\") local t = {} for i = 1, 100000 do local p = ffi.C.malloc(i % 100 + 1) ffi.C.free(p) t[i % 5000] = {i, tostring(i)} end print(#t)'", is_quick=True),
     program("node", "node", "node -e 'const a = []; for (let i = 0; i < 50000; i++) a.push(Buffer.from(String(i))); console.log(JSON.parse(JSON.stringify(a.length)))'", is_quick=True),
     program("g++", "g++", "g++ -O1 -g a.cpp -o a", SOURCE),
     program("clang", "clang", "clang -O2 -g -c a.c; clang -O2 -c a.cpp", SOURCE),
@@ -100,6 +100,19 @@ HOME=$STACKS_HOME rustc -O -C debuginfo=0 r.rs"""),
     program("imagemagick", "convert", "convert -size 64x64 plasma:red-blue -resize 50% -rotate 30 o.png; convert o.png o.jpg"),
     program("gnuplot", "gnuplot", "gnuplot -e 'set term dumb; plot sin(x), x**2'"),
     program("prolog", "swipl", "swipl -g 'numlist(1, 20000, L), foldl([X, A, B]>>(B is A + X), L, 0, S), format(\"~w~n\", [S]), halt'"),
+    program("ocaml", "ocamlopt gcc", "./o", r"""cat > o.ml <<'X'
+let rec build n acc = if n = 0 then acc else build (n - 1) (Array.make (n mod 3000) n :: acc)
+let () = let l = build 5000 [] in let b = Buffer.create 16 in List.iter (fun a -> Buffer.add_string b (string_of_int (Array.length a))) l; print_int (Buffer.length b)
+X
+ocamlopt -o o o.ml"""),
+    program("tcc, running", "tcc", "tcc -run t.c", r"""cat > t.c <<'X'
+#include <stdio.h>
+#include <stdlib.h>
+static int less(const void *a, const void *b) { free(malloc(9)); return *(const int *)a - *(const int *)b; }
+static char *inner(int n) { return malloc(n + 1); }
+static void outer(int n) { int v[] = {3, 1, 2}; qsort(v, 3, sizeof *v, less); free(inner(n)); }
+int main(void) { for (int i = 0; i < 2000; i++) outer(i % 99); puts("done"); return 0; }
+X"""),
     program("pypy", "pypy3", "pypy3 -c 'import json; print(len(json.dumps([{str(i): [i] * 9} for i in range(20000)])))'"),
     program("sbcl", "sbcl", "sbcl --noinform --eval '(progn (print (length (loop for i below 10000 collect (format nil \"~a\" i)))) (quit))'"),
     program("erlang", "erl", "erl -noshell -eval 'L = [integer_to_list(I) || I <- lists:seq(1, 20000)], io:format(\"~p~n\", [length(lists:sort(L))]), halt().'"),
