@@ -58,6 +58,8 @@ impl Batch {
 #[derive(Clone, Debug)]
 pub struct InFlight {
     records: Arc<AtomicUsize>,
+    /// Number of records that were received.
+    received: Arc<AtomicUsize>,
     max_records: usize,
 }
 
@@ -68,7 +70,11 @@ impl InFlight {
         const MAX_BYTES: u64 = 16 << 20;
         const MIN_BYTES: u64 = 1 << 20;
         let bytes = memory_limit.map_or(MAX_BYTES, |limit| (limit / 16).clamp(MIN_BYTES, MAX_BYTES));
-        InFlight { records: Arc::default(), max_records: bytes as usize / size_of::<Record>() }
+        InFlight {
+            records: Arc::default(),
+            received: Arc::default(),
+            max_records: bytes as usize / size_of::<Record>(),
+        }
     }
 
     /// Returns whether no further batch should be sent for now.
@@ -84,6 +90,12 @@ impl InFlight {
     /// Counts a batch of records that was received.
     pub fn received(&self, records: usize) {
         self.records.fetch_sub(records, Relaxed);
+        self.received.fetch_add(records, Relaxed);
+    }
+
+    /// Returns a number that changes whenever records were received.
+    pub fn progress(&self) -> u64 {
+        self.received.load(Relaxed) as u64
     }
 }
 

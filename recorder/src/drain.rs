@@ -135,7 +135,8 @@ pub fn run(
     batches: Receiver<Batch>,
     in_flight: InFlight,
 ) {
-    let mut drain = Drain { clock, heart: Heart::new(clock), sources: Vec::new(), outputs, batches, in_flight };
+    let mut drain =
+        Drain { clock, heart: Heart::new(clock, in_flight.clone()), sources: Vec::new(), outputs, batches, in_flight };
     let mut pause = IDLE_INTERVAL;
     loop {
         let mut command = match commands.recv_timeout(pause) {

@@ -1,35 +1,47 @@
 //! The heartbeat, which shows the programs that their recorder runs, so that they continue to wait
 //! for it.
 
+use crate::batch::InFlight;
 use crate::clock::Clock;
+use crate::process;
 use crate::session::SessionId;
 use crate::sys::Mapping;
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
-/// Maximum time between two beats while the drain works. A program that waits stops waiting when it
-/// sees none for [`wire::limits::WAIT_MS`]. This leaves a margin for a machine whose CPUs are
-/// shared by many processes.
+/// Maximum time between two beats while the drain works. A program that waits and sees none for
+/// [`wire::limits::WAIT_MS`] looks whether this thread is stopped or gone. It can't do so from
+/// everywhere, e.g. not from another pid namespace, hence the margin: on a busy machine the thread
+/// may get no CPU for seconds.
 pub const BEAT: Duration = Duration::from_millis(5);
 
 /// Writes the heartbeat of all processes.
 #[derive(Debug)]
 pub struct Heart {
     clock: Clock,
+    in_flight: InFlight,
+    /// Id and start of the thread that beats.
+    thread: (u32, u64),
     areas: Vec<(SessionId, Arc<Mapping>)>,
     last: Cell<Instant>,
 }
 
 impl Heart {
-    /// Creates a heartbeat for no process yet.
-    pub fn new(clock: Clock) -> Heart {
-        Heart { clock, areas: Vec::new(), last: Cell::new(Instant::now()) }
+    /// Creates the heartbeat of the calling thread, for no process yet.
+    pub fn new(clock: Clock, in_flight: InFlight) -> Heart {
+        let tid = nix::unistd::gettid().as_raw().cast_unsigned();
+        // Without its start the thread is unknown to the processes.
+        let thread = process::start_ticks(tid).map_or((0, 0), |start| (tid, start));
+        Heart { clock, in_flight, thread, areas: Vec::new(), last: Cell::new(Instant::now()) }
     }
 
     /// Adds the area of a process.
     pub fn add(&mut self, id: SessionId, area: Arc<Mapping>) {
+        let (recorder, (thread, start)) = (&area.header().recorder.0, self.thread);
+        recorder.start.store(start, Relaxed);
+        recorder.thread.store(thread, Release);
         self.areas.push((id, area));
     }
 
@@ -42,7 +54,9 @@ impl Heart {
     /// use it for their timestamps.
     pub fn beat(&self, now: u64) {
         self.last.set(Instant::now());
+        let progress = self.in_flight.progress();
         for (_, area) in &self.areas {
+            area.header().recorder.0.progress.store(progress, Relaxed);
             area.header().heartbeat.0.store(now, Release);
         }
     }
@@ -70,7 +84,7 @@ mod tests {
         let params = Options { slots: 8, ..Options::default() }.params(u64::MAX, None, 0).unwrap_or_default();
         let areas =
             [0, 1].map(|_| Arc::new(Mapping::create(params).unwrap_or_else(|error| panic!("no area: {error}")).0));
-        let mut heart = Heart::new(clock);
+        let mut heart = Heart::new(clock, InFlight::new(None));
         areas.iter().zip(1..).for_each(|(area, id)| heart.add(id, Arc::clone(area)));
         let seen = || areas.each_ref().map(|area| area.header().heartbeat.0.load(Relaxed));
         heart.beat(1);

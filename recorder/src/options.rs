@@ -78,8 +78,8 @@ pub struct Options {
 /// What a thread does when its ring is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overflow {
-    /// Waits as long as the recorder's heartbeat changes, and for [`limits::WAIT_MS`] after it has
-    /// stopped.
+    /// Waits as long as the recorder lives, and [`limits::WAIT_MS`] for one that is stopped or
+    /// gone.
     #[default]
     Wait,
     /// Waits for at most this time, even if the heartbeat changes. After a wait without success the

@@ -213,7 +213,11 @@ fn launch(plan: &Plan, replaced: Option<&mut Vec<Held>>) -> io::Result<(OwnedFd,
             crash::set_role(Role::Survivor);
             crash::forward_faults(false);
             crash::unblock_faults();
-            let _ = nix::unistd::setsid();
+            // A process group of its own keeps the terminal's signals away. Not a session of its
+            // own: the scheduler would put that into a group of its own (sched(7), autogroup), and
+            // on a busy machine such a group of three threads got no CPU for seconds while the
+            // program beside it waited.
+            let _ = nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0));
             let replaced = replaced.map(std::mem::take);
             if replaced.is_none() {
                 spawn::close_inherited(&plan.inherited, false);

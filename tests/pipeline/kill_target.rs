@@ -1,5 +1,6 @@
 //! SIGKILL at random moments, of the program and of the recorder.
 
+use heaptape_tests::cgroup::Cgroup;
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::run::survivor;
 use heaptape_tests::wait::until;
@@ -16,7 +17,8 @@ fn traced(command: &Child) -> Option<i32> {
     let id = command.id();
     let text = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).ok()?;
     let mut children = text.split_whitespace().filter_map(|word| word.parse::<i32>().ok());
-    children.find(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("endless")))
+    let is_one = |exe: &Path| exe.ends_with("endless") || exe.ends_with("pairs");
+    children.find(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| is_one(&exe)))
 }
 
 /// Waits until the program counts itself, and a moment more.
@@ -161,6 +163,49 @@ fn stopped_recorder_delays_the_program_by_a_bounded_time() {
     assert_eq!(process.emitted_events, own.allocs + own.resizes + own.frees, "{process:#?}");
     process.assert_accounting();
     torture::passed(7, "recorders stopped under load", 1);
+}
+
+/// A recorder that gets no processor for seconds is waited for, unlike one that is stopped.
+#[test]
+fn starved_recorder_loses_nothing() {
+    let Some(group) = Cgroup::starved() else { return };
+    let folder = test_env::folder();
+    let file = folder.path().join("own");
+    let program = Program::new(target::c("pairs")).args(["300000", "2"]).env("OWN_FILE", &file);
+    let recording = program.recorded_while(|command, _| {
+        let id = survivor(command);
+        wait_for(&file, Duration::from_millis(1));
+        std::fs::write(group.processes(), id.to_string()).expect("a process of the group");
+        std::thread::sleep(Duration::from_secs(5));
+        assert!(own::sum(&own::read(&file)).allocs < 600_000, "the program waits");
+        group.feed();
+    });
+    own::equal(&own::read(&file), &own::recorded(&recording.success().complete()));
+    torture::passed(7, "recorders without a processor for five seconds with no lost event", 1);
+}
+
+/// Program and recorder stop together for longer than the program waits for a stopped recorder, and
+/// the program continues first.
+#[test]
+fn recorder_that_was_stopped_with_its_program_loses_nothing() {
+    let folder = test_env::folder();
+    let file = folder.path().join("own");
+    let program = Program::new(target::c("pairs")).args(["300000", "2"]).env("OWN_FILE", &file);
+    let recording = program.recorded_while(|command, _| {
+        let id = survivor(command);
+        wait_for(&file, Duration::from_millis(1));
+        let program = Pid::from_raw(traced(command).expect("the traced process"));
+        kill(id, Signal::SIGSTOP).expect("SIGSTOP");
+        // The rings are full, and the threads wait.
+        std::thread::sleep(Duration::from_millis(300));
+        kill(program, Signal::SIGSTOP).expect("SIGSTOP");
+        std::thread::sleep(Duration::from_millis(2_500));
+        kill(program, Signal::SIGCONT).expect("SIGCONT");
+        std::thread::sleep(Duration::from_millis(100));
+        kill(id, Signal::SIGCONT).expect("SIGCONT");
+    });
+    own::equal(&own::read(&file), &own::recorded(&recording.success().complete()));
+    torture::passed(7, "recorders stopped together with their programs with no lost event", 1);
 }
 
 /// Both die: what was written before is read.

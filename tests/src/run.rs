@@ -245,7 +245,7 @@ impl Program {
     }
 }
 
-/// Waits for the survivor process of a command, which is in a session of its own.
+/// Waits for the survivor process of a command, which leads a process group.
 #[track_caller]
 pub fn survivor(command: &Child) -> Pid {
     let id = command.id();
@@ -254,7 +254,7 @@ pub fn survivor(command: &Child) -> Pid {
         let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
         let mut children = children.split_whitespace().filter_map(|word| word.parse::<i32>().ok());
         let is_survivor = |pid: &i32| {
-            let leads = nix::unistd::getsid(Some(Pid::from_raw(*pid))).is_ok_and(|session| session.as_raw() == *pid);
+            let leads = nix::unistd::getpgid(Some(Pid::from_raw(*pid))).is_ok_and(|group| group.as_raw() == *pid);
             leads && std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == own)
         };
         children.find(is_survivor).map(Pid::from_raw)

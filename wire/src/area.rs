@@ -243,8 +243,8 @@ pub const STACKS_FULL: u32 = 0;
 /// Value of `stacks`: only the caller is recorded.
 pub const STACKS_CALLER: u32 = 1;
 
-/// Value of `overflow`: a thread waits for space while the recorder shows signs of life, within
-/// bounds.
+/// Value of `overflow`: a thread waits for space while the recorder lives, and `wait_ms` for one
+/// that is stopped or gone.
 pub const OVERFLOW_WAIT: u32 = 0;
 /// Value of `overflow`: events are dropped and counted.
 pub const OVERFLOW_DROP: u32 = 1;
@@ -289,8 +289,8 @@ pub struct Header {
     /// their next sample, or within [`limits::HEADER_CHECK_RECORDS`] records, and report it by
     /// [`crate::Op::SAMPLE_INTERVAL`].
     pub sample_bytes: AtomicU64,
-    /// r: milliseconds that a full ring may make the process wait: in total while the recorder
-    /// shows no sign of life, or each time with [`OVERFLOW_BOUNDED`].
+    /// r: milliseconds that a full ring may make the process wait: in total for a recorder that is
+    /// stopped or gone, or each time with [`OVERFLOW_BOUNDED`].
     pub wait_ms: AtomicU64,
     /// r: [`LIVE`] or [`CLOSED`].
     pub state: AtomicU32,
@@ -344,6 +344,23 @@ pub struct Header {
     /// r: [`ACTIVATION_ENABLED`] or [`ACTIVATION_DORMANT`]. Forked children keep the page that
     /// holds it.
     pub activation: Line<AtomicU64>,
+    /// r: the recorder, so that a process that waits knows whether it lives. Zeros from recorders
+    /// that do not write it.
+    pub recorder: Line<RecorderState>,
+}
+
+/// What a waiting process must know of its recorder.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct RecorderState {
+    /// The kernel's id of the thread that reads the rings, in the recorder's pid namespace; 0 if it
+    /// is not known.
+    pub thread: AtomicU32,
+    /// Start of that thread in clock ticks after the boot, as in `/proc/TID/stat`. Another thread
+    /// with its number has another start.
+    pub start: AtomicU64,
+    /// Changes whenever the recorder has finished records that it had read.
+    pub progress: AtomicU64,
 }
 
 /// State of a slot that no thread owns.

@@ -36,6 +36,5 @@ pub const NODES: u32 = 1 << 24;
 /// Maximum number of modules of one process. Each load of a plugin counts. Each entry is a KiB of
 /// sparse memory.
 pub const MODULES: u32 = 16_384;
-/// Maximum total wait for space in a ring while the recorder shows no sign of life, in
-/// milliseconds.
+/// Maximum total wait for space in a ring of a recorder that is stopped or gone, in milliseconds.
 pub const WAIT_MS: u64 = 2_000;

@@ -10,7 +10,6 @@
 //! state. What the program passes is copied in a way that cannot fault: the kernel checks bad
 //! addresses, not this library.
 
-mod descriptor_thread;
 mod environment;
 #[cfg(feature = "standalone")]
 mod other_stack;
@@ -21,6 +20,7 @@ use crate::boot::attach;
 use crate::dynsym;
 use crate::session::{self, Area, board};
 use crate::sys::Need;
+use crate::thread::descriptor_thread;
 use crate::{next, probe, sys};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};

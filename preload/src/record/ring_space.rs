@@ -85,7 +85,6 @@ fn wait(
     control: &heaptape_wire::SlotControl,
     refresh: &mut impl FnMut(&mut ThreadState) -> bool,
 ) -> bool {
-    const SLEEP_MS: u64 = 10;
     for _ in 0..SPINS {
         core::hint::spin_loop();
         if refresh(state) {
@@ -111,7 +110,7 @@ fn wait(
         if !Need::SLEEP.is_allowed() {
             (0..SPINS).for_each(|_| core::hint::spin_loop());
         } else {
-            sys::futex_wait(tail_low, seen, SLEEP_MS);
+            sys::futex_wait(tail_low, seen, deadline.sleep_ms(header));
         }
         control.waiting.0.store(0, Relaxed);
         if refresh(state) {

@@ -379,20 +379,56 @@ pub fn permit_tracer(socket: i32) {
     call!(SYS_prctl, libc::PR_SET_PTRACER, peer(socket), 0, 0, 0);
 }
 
+/// What a thread of any process does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum TaskState {
+    /// It can't be seen, or there is none.
+    Unknown,
+    /// It's stopped, traced, or dead.
+    Stopped,
+    /// It runs, or waits for a processor.
+    Runnable,
+    /// It waits for something else.
+    Asleep,
+}
+
+/// Reads state and start of a thread, as `/proc/TID/stat` has them.
+fn stat(tid: u32) -> (TaskState, Option<u64>) {
+    /// Index of the start among the fields after the name.
+    const START: usize = 19;
+    let (mut path, mut text) = ([0; 32], [0; 512]);
+    decimal(b"/proc/", tid, b"/stat", &mut path);
+    let Some(path) = c_text(&path) else { return (TaskState::Unknown, None) };
+    let text = read_file(path, &mut text);
+    // The fields follow the name, which is in parentheses and may contain anything.
+    let fields = text.iter().rposition(|byte| *byte == b')').and_then(|end| text.get(end + 2..)).unwrap_or(&[]);
+    let state = match fields.first() {
+        None => TaskState::Unknown,
+        Some(b'T' | b't' | b'Z' | b'X') => TaskState::Stopped,
+        Some(b'R') => TaskState::Runnable,
+        Some(_) => TaskState::Asleep,
+    };
+    (state, number(fields, START))
+}
+
+/// Returns what a thread does that has started at this time, in clock ticks after the boot. Another
+/// one with its number is unknown.
+#[inline(never)]
+pub fn state_of(tid: u32, start: u64) -> TaskState {
+    let (state, found) = stat(tid);
+    if found == Some(start) { state } else { TaskState::Unknown }
+}
+
+/// Returns the start of a thread, as [`state_of`] wants it.
+#[cfg(test)]
+pub fn start_of(tid: u32) -> Option<u64> {
+    stat(tid).1
+}
+
 /// Returns whether the process at the other end of a socket is stopped or dead.
 pub fn peer_is_stopped(socket: i32) -> bool {
     let peer = peer(socket);
-    if peer == 0 {
-        return false;
-    }
-    let mut path = [0; 32];
-    decimal(b"/proc/", peer, b"/stat", &mut path);
-    let mut text = [0; 256];
-    let Some(path) = c_text(&path) else { return false };
-    let text = read_file(path, &mut text);
-    // The state follows the name, which is in parentheses and may contain anything.
-    let state = text.iter().rposition(|byte| *byte == b')').and_then(|end| text.get(end + 2));
-    matches!(state, Some(b'T' | b't' | b'Z' | b'X'))
+    peer != 0 && stat(peer).0 == TaskState::Stopped
 }
 
 /// Opens a file for reading. Returns `None` on an error.

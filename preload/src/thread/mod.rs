@@ -7,6 +7,7 @@
 mod activation;
 pub mod deadline;
 mod deferred;
+pub mod descriptor_thread;
 mod forwarded;
 mod ring_writer;
 
