@@ -5,12 +5,14 @@
 //! is always valid: an index is allocated before it is resized or freed, and no address is live
 //! twice.
 
+mod look_ahead;
 mod queues;
 
 use crate::index::{Block, Index, Location};
 use crate::journal::{Changes, Journal};
 use formats::resident::Covered;
 use formats::tape::Entry;
+use look_ahead::LookAhead;
 use queues::CallQueues;
 pub use queues::WINDOW;
 use wire::Op;
@@ -116,6 +118,8 @@ enum Origin {
     Own(Block),
     Inherited(Block),
     Unknown,
+    /// The resize was ended early: its second half is an allocation.
+    Over,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -141,6 +145,10 @@ pub struct Live {
     open_resizes: Vec<OpenResize>,
     /// The calls that wait until they are legal.
     queues: CallQueues,
+    /// The resize whose end all calls wait for.
+    ahead: Option<LookAhead>,
+    /// Number of calls that were looked at again since there was none.
+    repeated: usize,
     /// Whether calls need the slow path: calls are waiting, or blocks were inherited.
     is_unusual: bool,
     /// Number of frees and resizes of unknown addresses.
@@ -226,7 +234,7 @@ impl Live {
         let mut all: Vec<Renumbered> = self.index.iter().map(|(address, block)| of(address, block)).collect();
         let open = self.open_resizes.iter().filter_map(|open| match open.origin {
             Origin::Own(block) => Some(of(open.address, block)),
-            Origin::Inherited(_) | Origin::Unknown => None,
+            Origin::Inherited(_) | Origin::Unknown | Origin::Over => None,
         });
         all.extend(open);
         all.sort_unstable_by_key(|renumbered| renumbered.old_index);
@@ -269,6 +277,9 @@ impl Live {
             return self.apply_carefully(call, many_threads, out);
         }
         if call.op.is_alloc() {
+            if many_threads && !self.open_resizes.is_empty() && self.reused_by(call).is_some() {
+                return self.apply_carefully(call, many_threads, out);
+            }
             let index = self.new_index();
             match self.index.insert_at(location, call.address, Block { index, size: call.size, site: call.site }) {
                 None => {
@@ -286,8 +297,8 @@ impl Live {
                 None if many_threads => self.hold(call, out),
                 None => self.free_unknown(call, out),
             }
-        } else if many_threads && self.is_illegal(call) {
-            self.hold(call, out);
+        } else if many_threads && (self.is_illegal(call) || self.reused_by(call).is_some()) {
+            return self.apply_carefully(call, many_threads, out);
         } else {
             return self.resize(call, out);
         }
@@ -307,16 +318,38 @@ impl Live {
     }
 
     /// Applies one call while calls are waiting, or blocks were inherited.
+    #[cold]
     fn apply_carefully(&mut self, call: &Call, many_threads: bool, out: &mut Vec<Effect>) -> Done {
+        if self.ahead.is_some() {
+            self.apply_or_keep(call, out);
+        } else {
+            self.apply_now(call, many_threads, out);
+        }
+        self.is_unusual = !(self.queues.is_empty() && self.inherited.is_empty() && self.ahead.is_none());
+        Done::Else
+    }
+
+    /// Applies one call while no end of a resize is awaited.
+    fn apply_now(&mut self, call: &Call, many_threads: bool, out: &mut Vec<Effect>) {
         self.expire(call.tick, out);
-        if many_threads && self.must_wait(call) {
+        if let Some(ahead) = &mut self.ahead {
+            ahead.keep(call);
+        } else if !many_threads {
+            self.perform(call, out);
+        } else if self.must_wait(call) {
             self.hold(call, out);
         } else {
-            self.perform(call, out);
-            self.wake(call, out);
+            if let Some(open) = self.reused_by(call) {
+                self.look_ahead(open, call, out);
+            }
+            match &mut self.ahead {
+                Some(ahead) => ahead.keep(call),
+                None => {
+                    self.perform(call, out);
+                    self.wake(call, out);
+                }
+            }
         }
-        self.is_unusual = !(self.queues.is_empty() && self.inherited.is_empty());
-        Done::Else
     }
 
     /// Applies a call, even if it is impossible: then a free is implied, or a block added.
@@ -411,7 +444,9 @@ impl Live {
         let index = self.open_resizes.iter().rposition(|open| open.thread == call.thread);
         let open = index.map(|index| self.open_resizes.remove(index));
         let open = open.unwrap_or(OpenResize { thread: call.thread, address: call.address, origin: Origin::Unknown });
+        self.queues.address_changed(open.address);
         match (call.op, open.origin) {
+            (_, Origin::Over) => self.allocate_late(call, out),
             (Op::RESIZE_FAILED, _) => self.undo_resize(open, call, out),
             (Op::RESIZE_FREED, Origin::Own(block)) => return Done::Free(block),
             (Op::RESIZE_FREED, Origin::Inherited(block)) => {
@@ -458,13 +493,15 @@ impl Live {
                     self.inherited_bytes += block.size;
                 }
             }
-            Origin::Unknown => {}
+            Origin::Unknown | Origin::Over => {}
         }
     }
 
     /// Ends a thread: applies its waiting calls and undoes its open resizes.
     pub fn end_thread(&mut self, thread: u32, tick: u64, out: &mut Vec<Effect>) {
+        self.stop_looking_ahead(u64::MAX, out);
         self.apply_waiting(thread, out);
+        self.stop_looking_ahead(u64::MAX, out);
         self.undo_open_resizes(thread, tick, out);
     }
 
@@ -481,19 +518,31 @@ impl Live {
     /// Applies the calls that need not wait any more: all future calls are after `tick`. Returns
     /// whether there was one.
     pub fn settle(&mut self, tick: u64, out: &mut Vec<Effect>) -> bool {
-        let before = self.queues.len();
-        self.expire(tick, out);
-        self.queues.len() != before
+        let before = self.waiting().count();
+        loop {
+            self.stop_looking_ahead(tick, out);
+            self.expire(tick, out);
+            // The call that was forced last may be an allocation for which we look ahead.
+            if !self.ahead.as_ref().is_some_and(|ahead| ahead.is_late(tick)) {
+                break;
+            }
+        }
+        self.waiting().count() != before
+    }
+
+    /// Applies the calls that wait for the end of a resize.
+    pub fn end_resizes_early(&mut self, out: &mut Vec<Effect>) {
+        self.stop_looking_ahead(u64::MAX, out);
     }
 
     /// Returns the calls that wait until they are legal.
     pub fn waiting(&self) -> impl Iterator<Item = &Call> {
-        self.queues.calls()
+        self.queues.calls().chain(self.ahead.iter().flat_map(LookAhead::calls))
     }
 
     /// Ends the recording: applies waiting calls and undoes open resizes.
     pub fn finish(&mut self, tick: u64, out: &mut Vec<Effect>) {
-        self.expire(u64::MAX, out);
+        self.settle(u64::MAX, out);
         while let Some(thread) = self.open_resizes.first().map(|open| open.thread) {
             self.undo_open_resizes(thread, tick, out);
         }

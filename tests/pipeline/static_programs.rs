@@ -19,7 +19,9 @@ fn build(source: &str, (compiler, flag): (&str, &str)) -> Option<PathBuf> {
 #[test]
 fn events_of_static_programs_are_recorded_exactly() {
     for kind in KINDS {
-        for (source, arguments) in [("pairs.c", ["20000", "1"]), ("threads.c", ["4", "2000"])] {
+        for (source, arguments) in
+            [("pairs.c", ["20000", "1"]), ("threads.c", ["4", "2000"]), ("moves.c", ["4", "20000"])]
+        {
             let Some(program) = build(source, kind) else { continue };
             let folder = test_env::folder();
             let file = folder.path().join("own");

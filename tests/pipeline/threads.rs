@@ -37,6 +37,23 @@ fn events_of_threads_that_free_on_others_match_their_counts() {
     assert!(counts[0].resizes >= 8 * 20_000 / 16);
 }
 
+/// An allocator may free the old block of a `realloc` before it returns, and another thread gets
+/// its address. The recording shows the resize first. (musl does so for each block: see
+/// `static_programs`. glibc does for blocks that go back to the arena.)
+#[test]
+fn moved_block_leaves_its_address_before_another_thread_gets_it() {
+    let folder = test_env::folder();
+    let file = folder.path().join("own");
+    let program = Program::new(target::c("moves")).args(["4", "20000"]).env("OWN_FILE", &file);
+    let program = program.env("MALLOC_ARENA_MAX", "1").env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");
+    for _ in 0..if is_full() { 100 } else { 3 } {
+        let _ = std::fs::remove_file(&file);
+        let recording = program.recorded().success().complete();
+        let (own, recorded) = (own::sum(&own::read(&file)), own::recorded(&recording));
+        assert_eq!(own::sum(&recorded).resizes, own.resizes);
+    }
+}
+
 /// Guards the order of timestamps: a block that is passed to another thread and freed within a few
 /// nanoseconds is never freed before its allocation.
 #[test]

@@ -55,7 +55,7 @@ pub struct CallQueues {
 
 impl Call {
     /// Returns whether the call makes its address live.
-    fn allocates(&self) -> bool {
+    pub(super) fn allocates(&self) -> bool {
         self.op.is_alloc() || self.op.is_resize() || self.op == Op::RESIZE_FAILED
     }
 
@@ -81,11 +81,6 @@ impl CallQueue {
 }
 
 impl CallQueues {
-    /// Returns the number of waiting calls.
-    pub fn len(&self) -> usize {
-        self.held
-    }
-
     /// Returns whether no call waits.
     pub fn is_empty(&self) -> bool {
         self.held == 0
@@ -94,6 +89,13 @@ impl CallQueues {
     /// Returns the waiting calls.
     pub fn calls(&self) -> impl Iterator<Item = &Call> {
         self.queues.iter().flat_map(|queue| &queue.calls).map(|held| &held.call)
+    }
+
+    /// Notes that the state of an address has changed.
+    pub(super) fn address_changed(&mut self, address: u64) {
+        if !self.is_empty() {
+            self.changed.push(address);
+        }
     }
 
     fn of(&self, thread: u32) -> Option<usize> {
@@ -170,7 +172,14 @@ impl Live {
 
     /// Returns whether a call must wait: it is illegal, or an earlier one of its thread waits.
     pub(super) fn must_wait(&self, call: &Call) -> bool {
-        self.queues.of(call.thread).is_some() || self.is_illegal(call)
+        self.queues.of(call.thread).is_some() || self.is_illegal(call) || self.follows_waiting_resize(call)
+    }
+
+    /// Returns whether a call is an allocation of the address of an open resize whose second half
+    /// is in a queue.
+    fn follows_waiting_resize(&self, call: &Call) -> bool {
+        let open = if self.queues.is_empty() { None } else { self.reused_by(call) };
+        open.is_some_and(|open| self.queues.of(self.open_resizes[open].thread).is_some())
     }
 
     /// Lets a call wait.
@@ -195,11 +204,14 @@ impl Live {
         }
     }
 
-    fn apply_legal(&mut self, out: &mut Vec<Effect>) {
-        while let Some(address) = self.queues.changed.last().copied() {
+    pub(super) fn apply_legal(&mut self, out: &mut Vec<Effect>) {
+        while self.ahead.is_none()
+            && let Some(address) = self.queues.changed.last().copied()
+        {
+            let is_legal = |call: &Call| !self.is_illegal(call) && !self.follows_waiting_resize(call);
             let legal = |queue: &CallQueue| {
                 let first = queue.first().filter(|held| held.call.address == address);
-                first.filter(|held| held.is_owed || !self.is_illegal(&held.call)).map(|held| held.call.tick)
+                first.filter(|held| held.is_owed || is_legal(&held.call)).map(|held| held.call.tick)
             };
             let queues = self.queues.queues.iter().enumerate();
             match queues.filter_map(|(queue, calls)| Some((legal(calls)?, queue))).min() {
@@ -211,6 +223,12 @@ impl Live {
 
     /// Applies the first call of a queue.
     fn apply_first(&mut self, queue: usize, out: &mut Vec<Effect>) {
+        if let Some(Held { call, is_owed: false }) = self.queues.queues[queue].first().copied()
+            && let Some(open) = self.reused_by(&call)
+        {
+            let tick = call.tick.max(self.queues.tick);
+            return self.look_ahead(open, &Call { tick, ..call }, out);
+        }
         let Some(Held { mut call, is_owed }) = self.queues.pop(queue) else { return };
         call.tick = call.tick.max(self.queues.tick);
         if !is_owed {
@@ -231,6 +249,7 @@ impl Live {
             && call.allocates()
         {
             self.queues.owe(call.address, call.thread);
+            self.end_resize_early(&Call { tick: call.tick.max(self.queues.tick), ..call }, out);
         }
         self.apply_first(queue, out);
         self.apply_legal(out);
@@ -238,7 +257,8 @@ impl Live {
 
     /// Applies the calls that waited longer than the window: all future calls are after `tick`.
     pub(super) fn expire(&mut self, tick: u64, out: &mut Vec<Effect>) {
-        while let Some((oldest, since)) = self.queues.oldest()
+        while self.ahead.is_none()
+            && let Some((oldest, since)) = self.queues.oldest()
             && since.saturating_add(WINDOW) < tick
         {
             self.force(oldest, out);

@@ -56,14 +56,6 @@ fn halves_of_resizes_join_last_in_first_out() {
 }
 
 #[test]
-fn address_of_an_open_resize_may_be_reused_by_another_thread() {
-    let mut scenario = Scenario::new();
-    scenario.step(Op::MALLOC, 1, 16, 10).step(Op::RESIZE_BEGIN, 1, 16, 0).step(Op::MALLOC, 2, 16, 5);
-    scenario.step(Op::RESIZE, 1, 64, 100);
-    assert_eq!(scenario.end(), [(Kind::Alloc, 1, 16, 10), (Kind::Alloc, 2, 16, 5), (Kind::Resize, 1, 64, 100)]);
-}
-
-#[test]
 fn block_survives_a_thread_that_ends_inside_a_resize() {
     let mut scenario = Scenario::new();
     scenario.step(Op::MALLOC, 1, 16, 10).step(Op::RESIZE_BEGIN, 1, 16, 0);

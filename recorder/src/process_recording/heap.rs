@@ -231,6 +231,11 @@ impl Heap {
         self.live.settle(tick, &mut self.effects)
     }
 
+    /// Collects the effects of the calls that wait for the end of a resize.
+    pub fn end_resizes_early(&mut self) {
+        self.live.end_resizes_early(&mut self.effects);
+    }
+
     /// Collects the effects of the calls that a thread has begun and will not end.
     pub fn end_thread(&mut self, thread: u32, tick: u64) {
         self.live.end_thread(thread, tick, &mut self.effects);

@@ -16,6 +16,9 @@ impl ProcessRecording {
 
     /// Returns the blocks at `tick` (0: now). No call from before it waits any more.
     fn live_at(&mut self, tick: u64) -> Inheritance {
+        self.heap.end_resizes_early();
+        self.prepare_events();
+        self.heap.add_effects(self.output.trace());
         self.settle(tick.saturating_add(WINDOW));
         self.heap.inheritance_at(tick)
     }
