@@ -44,8 +44,26 @@ pub struct Event {
     pub size: u64,
     /// Number of bytes that a sampled event represents, or 0 if every event was recorded.
     pub weight: u64,
-    /// Timestamp in ticks of the process' clock, or 0 if the file has no times.
+    /// Time in ticks of the process' clock, or 0 if the file has no times.
     pub tick: u64,
+    /// 0 if `tick` is a timestamp of the event. Otherwise it is interpolated, and off by less than
+    /// 2 to the power of this many ticks.
+    pub tick_error: u8,
+}
+
+/// Returns the most ticks by which times with these [`Event::tick_error`]s are off together.
+#[inline]
+pub const fn ticks_off(errors: [u8; 2]) -> u64 {
+    const fn most(error: u8) -> u64 {
+        if error == 0 {
+            0
+        } else if error < 64 {
+            1 << error
+        } else {
+            u64::MAX
+        }
+    }
+    most(errors[0]).saturating_add(most(errors[1]))
 }
 
 impl Event {

@@ -19,6 +19,7 @@ mod running;
 mod segments;
 mod start;
 pub(crate) mod tape;
+mod times;
 
 pub use accounting::{Accounting, RecordedEvents};
 pub use clock::Clock;

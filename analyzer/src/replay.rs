@@ -195,6 +195,7 @@ const fn block_of(event: &Event, resizes: u32) -> Block {
         resizes,
         entry: event.entry,
         inherited: false,
+        tick_error: event.tick_error,
     }
 }
 
@@ -222,7 +223,7 @@ fn step(outcome: &mut Outcome, event: &Event, models: &mut impl Model) {
                 let old = *block;
                 // A reallocated block keeps the time of its allocation.
                 let resized = block_of(event, old.resizes.saturating_add(1));
-                *block = Block { tick: old.tick, number: old.number, ..resized };
+                *block = Block { tick: old.tick, number: old.number, tick_error: old.tick_error, ..resized };
                 if old.inherited {
                     models.inherited(&old, Some(event.kind));
                 }

@@ -3,8 +3,12 @@
 //! The CPU counter (TSC) is read without a fence, which would cost 14 to 17 ns. So `rdtsc` may run
 //! ahead of the load that received a pointer, by some 300 ticks, and more where the CPU stalls. The
 //! recorder puts such events in order by what they do to the address
-//! (`recorder/src/live/queues.rs`). A timestamp costs 9 ns, so a process with one thread takes one
-//! for each 16th event only: the order in the ring is the order of its events.
+//! (`recorder/src/live/queues.rs`).
+//!
+//! A timestamp costs 9 ns, half of an event. The order in the ring is the order of its events, so
+//! while a process has one thread, only each 16th event needs one. The others get theirs from a
+//! [`Credit`] of 0.6 % of the thread's time: all events that are 1.6 us apart on average, and the
+//! first 128 of a burst. What is left, the analyzer interpolates (`analyzer/src/load/times.rs`).
 //!
 //! A program can have the counter disabled (`PR_SET_TSC`, strict seccomp). Reading it then raises a
 //! signal, also by the vDSO's clock. From then on timestamps are numbers in sequence, which are
@@ -127,6 +131,39 @@ fn without_counter() -> u64 {
     let passed = session::area().map_or(0, |area| area.header().heartbeat.0.load(Acquire));
     let next = |last: u64| Some(last.max(passed) + 1);
     LAST.fetch_update(AcqRel, Relaxed, next).map_or(0, |last| last.max(passed) + 1)
+}
+
+/// The time that a thread may still spend on timestamps beyond each 16th, in ticks that pay for
+/// them.
+#[derive(Clone, Copy)]
+pub struct Credit(u32);
+
+impl Credit {
+    /// Number of events without a timestamp after one with a timestamp, when nothing is left.
+    const UNTIMED: u32 = 15;
+    /// Number of ticks that pay for a timestamp: 24 ticks of the counter are 0.6 % of them.
+    const TICKS: u32 = 1 << 12;
+    /// The same for the kernel's clock, which is a system call on some machines.
+    const CLOCK_TICKS: u32 = 1 << 16;
+    /// Number of timestamps that are paid for at most: a thread that does not get a processor for
+    /// a while must not spend all of that time on them.
+    const MOST: u32 = 1 << 7;
+
+    /// Returns a credit of nothing. The first timestamp of a thread fills it.
+    pub const fn none() -> Credit {
+        Credit(0)
+    }
+
+    /// Returns the number of events that get no timestamp after this one, which comes `elapsed`
+    /// ticks after the last one that has a timestamp.
+    #[inline(always)]
+    pub fn untimed_after(&mut self, elapsed: u64) -> u32 {
+        let cost = if SOURCE.load(Relaxed) == Source::Counter as u8 { Credit::TICKS } else { Credit::CLOCK_TICKS };
+        let credit = (u64::from(self.0) + elapsed.min(u64::from(u32::MAX))).min(u64::from(cost * Credit::MOST)) as u32;
+        let is_paid = credit >= cost;
+        self.0 = if is_paid { credit - cost } else { credit };
+        if is_paid { 0 } else { Credit::UNTIMED }
+    }
 }
 
 /// Returns nanoseconds of `CLOCK_MONOTONIC`, or `None` where reading it may kill the process.

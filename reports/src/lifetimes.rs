@@ -35,6 +35,11 @@ struct LifetimesReport {
     mean: u64,
     shortest: u64,
     longest: u64,
+    /// Number of blocks whose lifetime is interpolated, and what those may be off by on average.
+    interpolated: u64,
+    mean_error: u64,
+    #[serde(skip)]
+    shortest_is_bound: bool,
     classes: Vec<Class>,
     sites: Vec<Row>,
 }
@@ -55,7 +60,7 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
             let ([freed, sum, ..], [_, _, longest, ..]) = (group.values, group.max);
             Row { freed, mean: sum / freed.max(1), longest, site: group.describe(process, symbols) }
         });
-        let Histogram { classes, freed, longest, shortest, .. } = model.all;
+        let Histogram { classes, freed, longest, shortest, interpolated, shortest_is_bound, .. } = model.all;
         let used = classes.iter().rposition(|&freed| freed > 0).map_or(0, |last| last + 1);
         let below = |class: usize| if class == CLASSES - 1 { u64::MAX } else { 10u64.pow(class as u32) };
         let report = LifetimesReport {
@@ -65,6 +70,9 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
             mean: model.all.mean(),
             shortest,
             longest,
+            interpolated,
+            mean_error: model.all.mean_error(),
+            shortest_is_bound,
             classes: classes[..used].iter().enumerate().map(|(at, &freed)| Class { below: below(at), freed }).collect(),
             sites: sites.collect(),
         };
@@ -76,11 +84,12 @@ impl Report for LifetimesReport {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
         let time = |value: u64| if self.unit == "ns" { duration(value) } else { counted(value, "event") };
         screen.line(&format!(
-            "{} {} freed after {} on average (shortest {}, longest {}); {} {} still live",
+            "{} {} freed after {} on average (shortest {}{}, longest {}); {} {} still live",
             counted(self.freed, "block"),
             if self.freed == 1 { "was" } else { "were" },
             time(self.mean),
-            time(self.shortest),
+            if self.shortest_is_bound { "below " } else { "" },
+            time(self.shortest + u64::from(self.shortest_is_bound)),
             time(self.longest),
             count(self.live),
             if self.live == 1 { "is" } else { "are" },
@@ -93,7 +102,6 @@ impl Report for LifetimesReport {
             .filter(|class| class.freed > 0)
             .map(|class| {
                 let below = match class.below {
-                    1 if self.unit == "ns" => "(no timestamp)".into(),
                     u64::MAX => "longer".into(),
                     below => time(below),
                 };
@@ -101,10 +109,14 @@ impl Report for LifetimesReport {
             })
             .collect();
         screen.bar_table(&["lived less than", "blocks", "share", ""], rows, bar)?;
-        if self.unit == "ns" && self.classes.first().is_some_and(|class| class.freed > 0) {
-            screen.line(
-                "no timestamp between allocation and free: one event in 16 has one while the program has one thread",
-            )?;
+        if self.interpolated > 0 {
+            screen.line(&format!(
+                "{} of these lifetimes {} interpolated between timestamps, and off by less than {} on average; \
+                 a shorter one counts by its upper bound",
+                percent(self.interpolated, self.freed),
+                if self.interpolated == 1 { "is" } else { "are" },
+                duration(self.mean_error),
+            ))?;
         }
         let rows: Vec<Vec<String>> = self
             .sites

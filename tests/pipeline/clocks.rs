@@ -82,11 +82,14 @@ fn stopped_process_tree_is_recorded_completely() {
     torture::passed(45, "stopped process trees with their recorder", 1);
 }
 
-/// A program with one thread takes a timestamp for each 16th event only. The times of events that
-/// are further apart than the recorder's passes are right all the same.
+/// A program with one thread takes a timestamp for each 16th event only where events are frequent.
+/// Those that are further apart have their own times.
 #[test]
 fn rare_events_have_their_times() {
     let recording = Program::new(target::c("rare_events")).recorded().success().complete();
+    let lives = lifetimes(&recording);
+    assert_eq!(lives["interpolated"], 0, "all have a timestamp: {lives}");
+    assert!(lives["shortest"].as_u64().is_some_and(|shortest| shortest >= 300_000_000), "it slept as long: {lives}");
     let answer = recording.heaptape(&["peak", "--json"]);
     let value: Value = serde_json::from_slice(&answer.stdout).expect("the peak");
     let at = value["processes"][0]["at"]["time_ns"].as_u64().expect("the time of the peak");
@@ -98,4 +101,30 @@ fn rare_events_have_their_times() {
     let most = |index: usize| slices[index]["most_bytes"].as_u64();
     assert!(most(0).is_some_and(|bytes| bytes < 1 << 20), "the large block is not there yet: {slices:?}");
     assert!(most(3).is_some_and(|bytes| bytes >= 1 << 20), "and is there in the middle: {slices:?}");
+}
+
+/// Blocks that live for less than the time between two timestamps are not said to live for no time,
+/// and interpolated times are in order and counted.
+#[test]
+fn frequent_events_have_interpolated_times() {
+    let recording = Program::new(target::c("frequent_events")).recorded().success().complete();
+    let lives = lifetimes(&recording);
+    let (freed, interpolated) =
+        (lives["died"].as_u64().expect("a number"), lives["interpolated"].as_u64().expect("one"));
+    assert!(interpolated > freed / 4, "most of {freed} are so frequent: {lives}");
+    assert!(lives["mean_error"].as_u64().is_some_and(|error| error > 0), "{lives}");
+    let classes = lives["classes"].as_array().expect("classes");
+    assert_eq!(classes[0]["died"], 0, "no block lives for less than the clock can tell: {lives}");
+    let verified: Value = serde_json::from_slice(&recording.heaptape(&["verify", "--json"]).stdout).expect("JSON");
+    let times = verified["recordings"][0]["processes"][0]["interpolated_times"].as_u64().expect("a number");
+    assert!(times >= interpolated / 2, "each of these lives has such a time: {times} and {interpolated}");
+    let text = recording.heaptape(&["lifetimes"]);
+    let text = String::from_utf8_lossy(&text.stdout);
+    assert!(text.contains("interpolated between timestamps") && !text.contains("shortest 0 ns"), "{text}");
+}
+
+fn lifetimes(recording: &Recording) -> Value {
+    let answer = recording.heaptape(&["lifetimes", "--json"]);
+    let value: Value = serde_json::from_slice(&answer.stdout).expect("the lifetimes");
+    value["processes"][0].clone()
 }

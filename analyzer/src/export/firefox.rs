@@ -261,6 +261,7 @@ const fn event_of(block: &Block) -> Event {
         size: 0,
         weight: 0,
         tick: 0,
+        tick_error: 0,
     }
 }
 

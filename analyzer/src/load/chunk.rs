@@ -2,6 +2,7 @@
 //! Chunks are independent of each other, so they can be decoded in any order and in parallel.
 
 use super::tape::TraceRange;
+use super::times;
 use crate::event::{Event, Kind};
 use crate::missing::Missing;
 use heaptape_formats::mtrc::{self, Record};
@@ -20,6 +21,8 @@ const MAX_LIKELY_EVENTS: usize = 1 << 18;
 pub struct ChunkContext {
     /// The header of the trace.
     pub header: mtrc::Header,
+    /// Number of ticks in a second.
+    pub ticks_per_second: u64,
     /// Whether frees have sites.
     pub free_sites: bool,
     /// Number of known sites. Higher site numbers are replaced by 0.
@@ -108,7 +111,9 @@ impl Decoder {
             unpacker.unpack(codec, stored, plain_length, plain)?;
             adder.add_bytes(plain, true)?;
         }
-        adder.finish(&mut decoded.missing)
+        adder.finish(&mut decoded.missing)?;
+        times::interpolate(&mut decoded.events, context.ticks_per_second);
+        Ok(())
     }
 
     /// Returns the decompressed bytes of a chunk, after checking them.
@@ -190,7 +195,8 @@ impl Adder<'_> {
         }
         let &mtrc::Numbers { index, address, size, thread, .. } = numbers;
         let thread = u32::try_from(thread).unwrap_or(u32::MAX);
-        let mut event = Event { kind, entry: 0, thread, site: 0, number, index, address, size, weight: 0, tick: 0 };
+        let mut event =
+            Event { kind, entry: 0, thread, site: 0, number, index, address, size, weight: 0, tick: 0, tick_error: 0 };
         columns.fill(&mut event);
         if self.context.reports_previous && kind != Kind::Alloc && index < self.chunk.first_index {
             self.events.extend(columns.previous(&event));
@@ -278,7 +284,7 @@ pub(crate) fn event_of(record: &Record) -> Option<Event> {
         Record::Heap { .. } | Record::Internal { .. } => return None,
     };
     let thread = u32::try_from(location.thread).unwrap_or(u32::MAX);
-    Some(Event { kind, entry: 0, thread, site: 0, number: 0, index, address, size, weight: 0, tick: 0 })
+    Some(Event { kind, entry: 0, thread, site: 0, number: 0, index, address, size, weight: 0, tick: 0, tick_error: 0 })
 }
 
 /// Decodes bytes without a commit record, up to the first error.
@@ -500,6 +506,7 @@ impl<'a> Columns<'a> {
                 size: 0,
                 weight: 0,
                 tick: first_tick.saturating_add(next.tick),
+                tick_error: 0,
             });
             self.unmatched.next();
         }

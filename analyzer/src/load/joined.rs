@@ -181,6 +181,7 @@ impl Pass {
             size: 0,
             weight: 0,
             tick,
+            tick_error: 0,
         });
     }
 

@@ -565,7 +565,8 @@ impl Process {
             Err(_) => mtrc::Header::default(),
         };
         let sites = self.tape.stacks.len() as u32;
-        ChunkContext { header, free_sites: self.tape.process.free_sites, sites, reports_previous: false }
+        let ProcessRecord { ticks_per_second, free_sites, .. } = self.tape.process;
+        ChunkContext { header, ticks_per_second, free_sites, sites, reports_previous: false }
     }
 
     /// Reads the record of a chunk with its columns. `offset` is its offset in the tape.

@@ -221,7 +221,19 @@ mod tests {
     use super::*;
 
     fn event(kind: Kind, index: u64, address: u64, size: u64, number: u64) -> Event {
-        Event { kind, entry: 1, thread: 1, site: 1, number, index, address, size, weight: 0, tick: 10 * number }
+        Event {
+            kind,
+            entry: 1,
+            thread: 1,
+            site: 1,
+            number,
+            index,
+            address,
+            size,
+            weight: 0,
+            tick: 10 * number,
+            tick_error: 0,
+        }
     }
 
     fn feed(history: &mut AddressHistory, event: Event) {

@@ -195,6 +195,7 @@ mod tests {
             size: 8,
             weight: 0,
             tick: 0,
+            tick_error: 0,
         };
         let block = |thread, site| Block { thread, site, ..Block::default() };
         model.alloc(&event(Kind::Alloc, 1, 7), &block(1, 7));

@@ -52,6 +52,7 @@ mod tests {
             size: 0,
             weight: 0,
             tick: 0,
+            tick_error: 0,
         };
         let large = Block { address: 10 * 4096 + 16, size: 50 * 4096, ..Block::default() };
         for allocator in [Allocator::Glibc, Allocator::Jemalloc] {

@@ -98,6 +98,7 @@ mod tests {
             size: 100,
             weight: 0,
             tick: 9,
+            tick_error: 0,
         };
         let mut model = Crossings::new(allocators(), Span { first: 5, ..Span::ALL });
         model.free(&event(Kind::Free, 20), Some(&block(1)));

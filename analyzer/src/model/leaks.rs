@@ -4,7 +4,7 @@
 
 use super::live_set::{Block, LiveSet};
 use super::row;
-use crate::event::{Event, Kind, Position, Span};
+use crate::event::{Event, Kind, Position, Span, ticks_off};
 use crate::model::Model;
 use heaptape_formats::tape::Entry;
 use rustc_hash::FxHashMap;
@@ -259,6 +259,9 @@ impl Leaks {
     fn remove(&mut self, event: &Event, old: &Block) {
         let slice = self.current_slice(self.time_of(event));
         let age = self.time_of(event).saturating_sub(self.allocation_time(old));
+        // Below what an interpolated time is off by, only the longest possible lifetime is known.
+        let error = if self.axis.by_tick { ticks_off([event.tick_error, old.tick_error]) } else { 0 };
+        let most = if error > age { age.saturating_add(error) } else { age };
         let row = self.row(old.site, slice);
         row.live_blocks = row.live_blocks.saturating_sub(1);
         row.live_bytes = row.live_bytes.saturating_sub(old.size);
@@ -272,7 +275,7 @@ impl Leaks {
         row.longest_lifetime = row.longest_lifetime.max(age);
         row.replaced += u64::from(row.newest > old.size);
         row.newest = 0;
-        let class = (u64::BITS - age.leading_zeros()).saturating_sub(7) as usize / 3;
+        let class = (u64::BITS - most.leading_zeros()).saturating_sub(7) as usize / 3;
         let class = class.min(LIFETIME_CLASSES - 1);
         row.lifetimes[class] = row.lifetimes[class].wrapping_add(1);
         if row.lifetimes[class] == 0 {

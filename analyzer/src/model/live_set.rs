@@ -50,6 +50,8 @@ pub struct Block {
     pub entry: u8,
     /// Whether the block was inherited from the parent process by fork.
     pub inherited: bool,
+    /// How exact `tick` is, as [`crate::event::Event::tick_error`].
+    pub tick_error: u8,
 }
 
 /// A page with live blocks, or the newest page.

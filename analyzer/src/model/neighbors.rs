@@ -207,6 +207,7 @@ mod tests {
             size: 0,
             weight: 0,
             tick,
+            tick_error: 0,
         }
     }
 

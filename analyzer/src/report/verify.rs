@@ -32,6 +32,8 @@ struct Checks {
     next_index: u64,
     last_tick: u64,
     backwards: u64,
+    /// Number of events without a timestamp.
+    interpolated: u64,
     out_of_order: u64,
 }
 
@@ -40,6 +42,7 @@ impl Checks {
     fn event(&mut self, event: &Event) {
         self.backwards += u64::from(event.tick < self.last_tick);
         self.last_tick = event.tick;
+        self.interpolated += u64::from(event.tick_error > 0);
     }
 
     #[inline]
@@ -119,6 +122,8 @@ pub struct CheckedProcess {
     pub frees: u64,
     /// Number of events about blocks that are not known.
     pub unmatched: u64,
+    /// Number of events that have no timestamp of their own: their time is interpolated.
+    pub interpolated_times: u64,
     /// Number of blocks that are live at the end.
     pub live_blocks: u64,
     /// The accounting; absent for files without one.
@@ -246,7 +251,7 @@ fn verify(process: &Process, progress: &Progress) -> CheckedProcess {
         check_accounting(process, None, &mut expect);
         check_sums(summary, &mut expect);
         check_profile(process, &summary.totals, intact, &mut wrong);
-        return found(process, &summary.totals, None, Some(&accounting), wrong);
+        return found(process, &summary.totals, (None, 0), Some(&accounting), wrong);
     }
     let is_taped = matches!(process.events, Events::Taped { .. });
     if is_taped {
@@ -272,14 +277,14 @@ fn verify(process: &Process, progress: &Progress) -> CheckedProcess {
         expect("allocations out of order", checks.out_of_order, 0);
     }
     check_profile(process, &totals, intact, &mut wrong);
-    found(process, &totals, Some(outcome.unmatched), is_taped.then_some(&accounting), wrong)
+    found(process, &totals, (Some(outcome.unmatched), checks.interpolated), is_taped.then_some(&accounting), wrong)
 }
 
 /// Returns what was found. `unmatched` is `None` if there are only sums.
 fn found(
     process: &Process,
     totals: &tape::Totals,
-    unmatched: Option<u64>,
+    (unmatched, interpolated_times): (Option<u64>, u64),
     accounting: Option<&Accounting>,
     missing: Vec<String>,
 ) -> CheckedProcess {
@@ -298,6 +303,7 @@ fn found(
         resizes: totals.resizes,
         frees: totals.frees,
         unmatched: unmatched.unwrap_or_default(),
+        interpolated_times,
         live_blocks: totals.live_blocks,
         accounting: accounting.map(|accounting| CheckedAccounting {
             all: accounting.all().into(),

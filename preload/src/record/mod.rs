@@ -32,10 +32,6 @@ use ring_space::ensure_capacity;
 
 /// The most records of one event: gap, sampling interval, timestamp, prefix, event.
 const MAX_EVENT_RECORDS: u64 = 5;
-/// While the process has one thread, every 16th event gets a timestamp: the number of events
-/// between two of them.
-const TIMESTAMP_INTERVAL: u32 = 15;
-
 /// The path that a hook takes.
 enum HookPath {
     /// The fast path, with the thread's state, whose activation is [`READY`].
@@ -225,25 +221,14 @@ unsafe fn push(state: &mut ThreadState, event: Event) -> bool {
     if state.writer.pending_reports != 0 {
         put_pending_reports(state);
     }
-    let mut delta = 0;
-    if timestamp::is_single_threaded() && state.writer.until_timestamp != 0 {
+    let delta = if !timestamp::is_single_threaded() {
+        put_timestamp(state)
+    } else if state.writer.until_timestamp != 0 {
         state.writer.until_timestamp -= 1;
+        0
     } else {
-        state.writer.until_timestamp = if timestamp::is_single_threaded() { TIMESTAMP_INTERVAL } else { 0 };
-        producer.reservation.store(state.writer.head + 1, Relaxed);
-        let now = timestamp::now();
-        delta = now.wrapping_sub(state.writer.timestamp);
-        // A timestamp is never before the thread's last one, even if the clock is.
-        if (delta as i64) < 0 {
-            delta = 0;
-        } else if delta >= DELTA_LIMIT {
-            state.writer.put(Record::timestamp(now));
-            state.writer.timestamp = now;
-            delta = 0;
-        } else {
-            state.writer.timestamp = now;
-        }
-    }
+        timestamp_of_single_thread(state)
+    };
     if event.is_compact() {
         state.writer.put(event.compact(delta));
     } else {
@@ -255,6 +240,37 @@ unsafe fn push(state: &mut ThreadState, event: Event) -> bool {
     // SAFETY: the control record is the claimed slot's, since the activation is busy.
     unsafe { state.writer.publish() };
     true
+}
+
+/// Takes a timestamp for the next event, and announces that it may have been taken. Returns the
+/// ticks since the thread's last one, after a record of its own if there are many.
+#[inline(always)]
+fn put_timestamp(state: &mut ThreadState) -> u64 {
+    // SAFETY: the slot's control record stays mapped while the session lives.
+    unsafe { state.writer.producer() }.reservation.store(state.writer.head + 1, Relaxed);
+    let now = timestamp::now();
+    let delta = now.wrapping_sub(state.writer.timestamp);
+    // A timestamp is never before the thread's last one, even if the clock is.
+    if (delta as i64) < 0 {
+        return 0;
+    }
+    state.writer.timestamp = now;
+    if delta < DELTA_LIMIT {
+        return delta;
+    }
+    state.writer.put(Record::timestamp(now));
+    0
+}
+
+/// Takes a timestamp while the process has one thread, and decides how many events have none after
+/// it.
+#[inline(never)]
+fn timestamp_of_single_thread(state: &mut ThreadState) -> u64 {
+    let before = state.writer.timestamp;
+    let delta = put_timestamp(state);
+    let elapsed = state.writer.timestamp.wrapping_sub(before);
+    state.writer.until_timestamp = state.writer.credit.untimed_after(elapsed);
+    delta
 }
 
 /// Stores the records that are due before the next event: a gap, a change of the sampling interval.

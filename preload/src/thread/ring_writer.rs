@@ -1,5 +1,6 @@
 //! The writing end of a thread's ring.
 
+use crate::timestamp::Credit;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use heaptape_wire::area::ProducerState;
 use heaptape_wire::limits::HEADER_CHECK_RECORDS;
@@ -18,6 +19,8 @@ pub struct RingWriter {
     pub event_head: u64,
     /// Number of events until the next timestamp, while the process has one thread.
     pub until_timestamp: u32,
+    /// What pays for timestamps beyond each 16th.
+    pub credit: Credit,
     /// The control record of the slot.
     pub control: *const SlotControl,
     /// The ring of the slot.
@@ -45,6 +48,7 @@ impl RingWriter {
         RingWriter {
             event_head: head,
             until_timestamp: 0,
+            credit: Credit::none(),
             control,
             head,
             limit: tail.wrapping_add(ring.capacity()).min(head + HEADER_CHECK_RECORDS),

@@ -171,6 +171,9 @@ pub(super) struct Lives {
     pub sum: u64,
     /// The longest of their lifetimes.
     pub longest: u64,
+    /// Number of blocks whose lifetime is interpolated, and what those may be off by on average.
+    pub interpolated: u64,
+    pub mean_error: u64,
 }
 
 /// Threads that are one entry of the filter.

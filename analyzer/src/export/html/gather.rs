@@ -417,7 +417,8 @@ fn lives(lifetimes: &Lifetimes) -> data::Lives {
     let all = &lifetimes.all;
     let used = all.classes.iter().rposition(|&died| died > 0).map_or(0, |last| last + 1);
     let (died, sum, longest) = (all.freed, all.sum, all.longest);
-    data::Lives { unit: lifetimes.unit(), classes: all.classes[..used].to_vec(), died, sum, longest }
+    let (unit, classes) = (lifetimes.unit(), all.classes[..used].to_vec());
+    data::Lives { unit, classes, died, sum, longest, interpolated: all.interpolated, mean_error: all.mean_error() }
 }
 
 /// Returns the first marks of the program, and the number of the others.

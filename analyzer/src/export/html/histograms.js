@@ -13,9 +13,11 @@ function paintHistograms(view) {
   const sides = COMPARING() ? [0, 1] : [null];
   const of = (side) => shownProcesses().filter((process) => side === null || process.recording === side);
   const sizes = sides.map((side) => addUp(of(side).flatMap((process) => process.sizes.map((row) => [row.from, row[view.by], sizeLabel(row)]))));
-  const lives = sides.map((side) => addUp(of(side).flatMap((process) => process.lifetimes.classes.map((freed, at) => [at, freed, lifeLabel(at, process.lifetimes.unit)]))));
+  const lives = sides.map((side) => addUp(of(side).flatMap((process) => process.lifetimes.classes.map((freed, at) => [at, freed, lifeLabel(at, process.lifetimes.unit)]).filter(([at, freed]) => at > 0 || freed > 0))));
   const freed = shownProcesses().reduce((sum, process) => sum + process.lifetimes.died, 0);
   const lived = shownProcesses().reduce((sum, process) => sum + process.lifetimes.sum, 0);
+  const interpolated = shownProcesses().reduce((sum, process) => sum + process.lifetimes.interpolated, 0);
+  const error = shownProcesses().reduce((sum, process) => sum + process.lifetimes.mean_error * process.lifetimes.interpolated, 0) / interpolated;
   fill(view.section,
     h("div", { class: "pair" },
       h("div", { class: "card" }, h("div", { class: "head" }, h("h2", {}, "Sizes"),
@@ -23,7 +25,8 @@ function paintHistograms(view) {
       histogram("Block size", sizes, view.by === "allocs" ? count : bytes)),
       h("div", { class: "card" }, h("div", { class: "head" }, h("h2", {}, "Lifetimes")),
         histogram("Lived", lives, count),
-        freed > 0 && h("p", { class: "key" }, `${counted(freed, "block")} freed, after ${position(lived / freed)} on average${hasRange() ? "; in the whole run, not only in the range" : ""}.`))));
+        freed > 0 && h("p", { class: "key" }, `${counted(freed, "block")} freed, after ${position(lived / freed)} on average${hasRange() ? "; in the whole run, not only in the range" : ""}.`),
+        interpolated > 0 && h("p", { class: "key" }, `${percent(interpolated, freed)} of the lifetimes are interpolated between timestamps, and off by less than ${round(duration(error))} on average; a shorter one counts by its upper bound.`))));
 }
 
 function sizeLabel(row) {

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 /// Length of a stored block in bytes.
-const BLOCK_LEN: usize = 46;
+const BLOCK_LEN: usize = 47;
 /// Length of a slot in bytes.
 const SLOT_LEN: usize = BLOCK_LEN * BLOCKS_PER_PAGE;
 
@@ -31,10 +31,10 @@ impl Spill {
         let slot = self.free.pop().unwrap_or(self.slots);
         let mut bytes = Vec::with_capacity(SLOT_LEN);
         for block in blocks {
-            let Block { address, size, tick, number, site, thread, resizes, entry, inherited } = block;
+            let Block { address, size, tick, number, site, thread, resizes, entry, inherited, tick_error } = block;
             [address, size, tick, number].into_iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
             [site, thread, resizes].into_iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
-            bytes.extend_from_slice(&[*entry, u8::from(*inherited)]);
+            bytes.extend_from_slice(&[*entry, u8::from(*inherited), *tick_error]);
         }
         if self.file.is_none() {
             self.file = tempfile::tempfile().ok();
@@ -69,6 +69,7 @@ impl Spill {
                 resizes: u32_at(2),
                 entry: bytes[44],
                 inherited: bytes[45] != 0,
+                tick_error: bytes[46],
             };
         }
     }

@@ -43,14 +43,27 @@ fn frames_are_spilled_to_the_file_and_loaded() {
     for index in 0..1_000_000 {
         live.insert(
             index,
-            Block { size: index * 3, address: !index, tick: 7, inherited: index % 2 == 0, ..Block::default() },
+            Block {
+                size: index * 3,
+                address: !index,
+                tick: 7,
+                tick_error: 9,
+                inherited: index % 2 == 0,
+                ..Block::default()
+            },
         );
     }
     assert!(live.frames.resident() <= 1000, "{} frames in memory", live.frames.resident());
     assert_eq!(live.iter().count(), 1_000_000);
     for index in (0..1_000_000).step_by(777) {
-        let expected =
-            Block { size: index * 3, address: !index, tick: 7, inherited: index % 2 == 0, ..Block::default() };
+        let expected = Block {
+            size: index * 3,
+            address: !index,
+            tick: 7,
+            tick_error: 9,
+            inherited: index % 2 == 0,
+            ..Block::default()
+        };
         assert_eq!(live.remove(index), Some(expected));
         assert_eq!(live.remove(index), None);
     }

@@ -42,7 +42,11 @@ fn print_process(process: &CheckedProcess, screen: &mut Screen) -> io::Result<()
             let unmatched = count(process.unmatched);
             format!("{folder}: {allocations}, {resizes}, {frees}, {unmatched} unmatched; {live} at the end")
         }
-    })
+    })?;
+    match process.interpolated_times {
+        0 => Ok(()),
+        several => screen.line(&format!("{folder}: {} without a timestamp, interpolated", counted(several, "event"))),
+    }
 }
 
 /// Prints the events of each thread.
