@@ -58,7 +58,7 @@ class Gdb(threading.Thread):
     def answer(self, name):
         tid = name.split(".")[-3]
         command = ["gdb", "-nx", "-batch", "-iex", "set auto-load off", "-iex", "set debuginfod enabled off", "-p", tid]
-        command += ["-ex", "python gdb.selected_inferior()", "-x", self.script]
+        command += ["-x", self.script]
         try:
             result = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=60)
             words = [line.split()[1] for line in result.stdout.splitlines() if line.startswith("pc ")]

@@ -344,7 +344,9 @@ __attribute__((visibility("hidden"))) void oracle_note(struct registers *at, int
   }
   u64 call = calls++;
   u64 random = (call + 1) * 0x9e3779b97f4a7c15ull;
-  if (!busy && path[0] && samples < most && (call < 64 || call % every == 0 || (random >> 32) % (2 * every) == 0)) {
+  // Rarer with time, so that the whole run has samples.
+  u64 interval = every << (8 * samples / most);
+  if (!busy && path[0] && samples < most && (call < 64 || call % interval == 0 || (random >> 32) % (2 * interval) == 0)) {
     busy = 1;
     calls = call;
     sample(at, size, (int)(call < CONTEXT ? call : CONTEXT));

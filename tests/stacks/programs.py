@@ -91,7 +91,7 @@ HOME=$STACKS_HOME rustc -O -C debuginfo=0 r.rs"""),
     program("ffmpeg", "ffmpeg", "ffmpeg -v error -f lavfi -i testsrc=duration=1:size=128x96:rate=10 -c:v mpeg4 -y o.avi; ffmpeg -v error -i o.avi -f null -"),
     program("cmake and ninja", "cmake ninja gcc", "cmake -G Ninja . && ninja", SOURCE + "printf 'cmake_minimum_required(VERSION 3.10)\\nproject(a C)\\nadd_executable(a a.c)\\n' > CMakeLists.txt"),
     program("R", "Rscript", "Rscript -e 'x <- lapply(1:2000, function(i) rnorm(i %% 50)); print(summary(lm(dist ~ speed, cars))); print(length(x))'"),
-    program("octave", "octave-cli", "octave-cli --no-init-file --eval 'a = rand(100); b = a * inv(a); c = {}; for i = 1:500, c{i} = num2str(i); end; disp(size(b)); disp(numel(strjoin(c)))'"),
+    program("octave", "octave-cli", "octave-cli --no-init-file --eval 'a = rand(60); b = a * inv(a); c = {}; for i = 1:200, c{i} = num2str(i); end; disp(size(b)); disp(numel(strjoin(c)))'"),
     program("postgres", "/usr/lib/postgresql/15/bin/postgres setpriv", "setpriv --reuid postgres --clear-groups /usr/lib/postgresql/15/bin/postgres --single -D $PWD/d postgres < q", "chmod 755 ../.. .. .; chown postgres .; setpriv --reuid postgres --clear-groups /usr/lib/postgresql/15/bin/initdb -D d; printf \"create table t as select i, md5(i::text) m from generate_series(1, 5000) i;\\nselect count(*), max(m) from t group by i %% 7;\\n\" > q"),
     program("guile", "guile", "guile --no-auto-compile -c '(define l (map (lambda (i) (number->string (expt 7 i))) (iota 2000))) (display (length l))'"),
     program("tcl", "tclsh", "echo 'for {set i 0} {$i < 20000} {incr i} {lappend l [string repeat x [expr {$i % 30}]]; dict set d $i $l0($i)}' > /dev/null; printf 'for {set i 0} {$i < 20000} {incr i} {lappend l [string repeat x [expr {$i %% 30}]]; set a($i) $i}; puts [llength [lsort $l]]; puts [regexp {x+} $l]\\n' > t.tcl; tclsh t.tcl"),
@@ -125,6 +125,10 @@ a = numpy.random.rand(60, 60); numpy.linalg.svd(a); numpy.fft.fft(a.ravel()); so
 t = etree.fromstring("<a>" + "<b c=\\"1\\">x</b>" * 500 + "</a>"); etree.tostring(etree.XSLT(etree.XML("<xsl:stylesheet version=\\"1.0\\" xmlns:xsl=\\"http://www.w3.org/1999/XSL/Transform\\"/>"))(t)); t.xpath("//b[@c=1]")
 orjson.loads(orjson.dumps({str(i): [i] * 9 for i in range(500)}))
 f = io.BytesIO(); Image.new("RGB", (64, 64)).resize((32, 32)).save(f, "PNG"); Image.open(io.BytesIO(f.getvalue())).load()'"""),
+    program("python wheels: polars, duckdb", "/usr/bin/python3 +py/polars", """PYTHONPATH=$STACKS_PACKAGES/py POLARS_MAX_THREADS=2 /usr/bin/python3 -c '
+import duckdb, polars
+c = duckdb.connect(config={"threads": 2}); c.execute("create table t as select i, md5(i::varchar) m from range(20000) s(i)"); print(c.execute("select i % 7, count(*), max(m) from t group by 1").fetchall())
+d = polars.DataFrame({"a": list(range(20000)), "b": [str(i % 99) for i in range(20000)]}); print(d.group_by("b").agg(polars.col("a").sum()).sort("b").height)'"""),
     program("node of npm", "+npm/node_modules/node/bin/node", "$STACKS_PACKAGES/npm/node_modules/node/bin/node -e 'const z = require(\"zlib\"); const a = []; for (let i = 0; i < 20000; i++) a.push(Buffer.from(String(i))); console.log(z.gzipSync(JSON.stringify(a)).length, require(\"crypto\").generateKeyPairSync(\"ec\", {namedCurve: \"P-256\"}).publicKey.type)'"),
     program("node addons: sharp, swc", "node +npm/node_modules/sharp +npm/node_modules/@swc/core", """cd $STACKS_PACKAGES/npm; node -e '
 const sharp = require("sharp"), swc = require("@swc/core");
