@@ -94,6 +94,7 @@ mod threads;
 mod thresholds;
 mod tools;
 mod unhooked;
+mod unknown_code;
 mod unwinder;
 mod versions;
 mod whatif;

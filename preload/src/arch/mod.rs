@@ -14,6 +14,7 @@
 //! * `run_in_clone`: runs a function in a new thread without libc's help;
 //! * `is_under_valgrind`: whether valgrind runs the process;
 //! * `registers`: what the unwinder follows, by DWARF numbers, and the kernel's signal frame;
+//! * `ends_with_call` and `MAX_CALL`: whether bytes of code end with a call;
 //! * `entry_stub!`, `untraced_stub!`: entries of the allocator's functions;
 //! * `operator_stub!`, `operator_new_frame!`, `untraced_operator_stub!`: entries of the C++
 //!   operators;

@@ -11,6 +11,8 @@ pub const MAGIC: [u8; 4] = *b"\x7fELF";
 pub struct Segment {
     /// The type of the segment (`PT_…`).
     pub kind: u32,
+    /// Whether the segment can be executed.
+    pub is_code: bool,
     /// Offset of the segment in the file.
     pub offset: u64,
     /// Address of the segment before relocation.
@@ -47,7 +49,8 @@ pub struct Table {
 
 /// Returns the program header table of a 64-bit object, or `None` if there is no ELF header.
 /// `number` is that of [`segment_count`].
-pub fn table(number: impl Fn(u64, u64) -> Option<u64>) -> Option<Table> {
+#[inline(never)]
+pub fn table(number: &dyn Fn(u64, u64) -> Option<u64>) -> Option<Table> {
     let is_elf = number(0, 4)? == u64::from(u32::from_le_bytes(MAGIC))
         && number(libc::EI_CLASS as u64, 1)? == u64::from(libc::ELFCLASS64);
     let offset = number(offset_of!(Elf64_Ehdr, e_phoff) as u64, 8)?;
@@ -63,17 +66,19 @@ pub fn segments(number: impl Fn(u64, u64) -> Option<u64>) -> impl Iterator<Item 
 
 /// Returns the program headers in a table, as [`segments`] does.
 pub fn segments_in(table: Table, number: impl Fn(u64, u64) -> Option<u64>) -> impl Iterator<Item = Segment> {
-    (0..table.count).map_while(move |index| {
-        let field = |offset: usize, size_of_field: u64| {
-            let entry = table.offset.checked_add(index.checked_mul(table.size)?)?;
-            number(entry.checked_add(offset as u64)?, size_of_field)
-        };
-        Some(Segment {
-            kind: field(offset_of!(Elf64_Phdr, p_type), 4)? as u32,
-            offset: field(offset_of!(Elf64_Phdr, p_offset), 8)?,
-            address: field(offset_of!(Elf64_Phdr, p_vaddr), 8)?,
-            file_bytes: field(offset_of!(Elf64_Phdr, p_filesz), 8)?,
-            memory_bytes: field(offset_of!(Elf64_Phdr, p_memsz), 8)?,
-        })
+    (0..table.count).map_while(move |index| segment(table.offset.checked_add(index.checked_mul(table.size)?)?, &number))
+}
+
+/// Returns the program header at an offset.
+#[inline(never)]
+fn segment(entry: u64, number: &dyn Fn(u64, u64) -> Option<u64>) -> Option<Segment> {
+    let field = |offset: usize, size: u64| number(entry.checked_add(offset as u64)?, size);
+    Some(Segment {
+        kind: field(offset_of!(Elf64_Phdr, p_type), 4)? as u32,
+        is_code: field(offset_of!(Elf64_Phdr, p_flags), 4)? & u64::from(libc::PF_X) != 0,
+        offset: field(offset_of!(Elf64_Phdr, p_offset), 8)?,
+        address: field(offset_of!(Elf64_Phdr, p_vaddr), 8)?,
+        file_bytes: field(offset_of!(Elf64_Phdr, p_filesz), 8)?,
+        memory_bytes: field(offset_of!(Elf64_Phdr, p_memsz), 8)?,
     })
 }

@@ -23,13 +23,35 @@ pub fn find(address: usize) -> Option<Object> {
     Some(Object { bias: bias.unwrap_or(start), unwind_header: unwind_header.unwrap_or(0), ..object })
 }
 
-/// Returns the first address of the run of mappings of one file that holds `address`, and the first
-/// address after it.
-fn scan(address: u64, read: &mut dyn FnMut(&mut [u8]) -> usize) -> Option<(u64, u64)> {
-    let mut text = [0u8; 1024];
+/// A line of the map.
+struct Mapping {
+    start: u64,
+    end: u64,
+    /// Whether its memory can be executed.
+    is_code: bool,
+    inode: u64,
+}
+
+/// Visits the ranges of memory that can be executed, with `text` as the space for reading.
+#[cold]
+#[inline(never)]
+pub fn code(text: &mut [u8; TEXT], visit: &mut dyn FnMut(u64, u64)) {
+    let Some(descriptor) = sys::open(c"/proc/self/maps") else { return };
+    each(text, &mut |bytes| sys::read(descriptor, bytes), &mut |mapping| {
+        if mapping.is_code {
+            visit(mapping.start, mapping.end);
+        }
+        true
+    });
+    sys::close(descriptor);
+}
+
+/// Bytes of the map that are read at once.
+pub const TEXT: usize = 1024;
+
+/// Passes the mappings to `visit` until that returns false.
+fn each(text: &mut [u8; TEXT], read: &mut dyn FnMut(&mut [u8]) -> usize, visit: &mut dyn FnMut(Mapping) -> bool) {
     let mut length = 0;
-    // The run so far: start, end and inode.
-    let mut run: Option<(u64, u64, u64)> = None;
     loop {
         let line_end = text[..length].iter().position(|byte| *byte == b'\n');
         let Some(line_end) = line_end else {
@@ -38,28 +60,40 @@ fn scan(address: u64, read: &mut dyn FnMut(&mut [u8]) -> usize) -> Option<(u64, 
             }
             let more = read(&mut text[length..]);
             if more == 0 {
-                return None;
+                return;
             }
             length += more;
             continue;
         };
-        if let Some((start, end, inode)) = parse(&text[..line_end]) {
-            match run {
-                Some((first, last, of)) if of == inode && inode != 0 && start - last < 1 << 30 => {
-                    run = Some((first, end, of))
-                }
-                Some((first, last, _)) if (first..last).contains(&address) => return Some((first, last)),
-                _ if start > address => return None,
-                _ => run = Some((start, end, inode)),
-            }
+        if parse(&text[..line_end]).is_some_and(|mapping| !visit(mapping)) {
+            return;
         }
         text.copy_within(line_end + 1..length, 0);
         length -= line_end + 1;
     }
 }
 
-/// Parses `start-end rights offset device inode path` into start, end and inode.
-fn parse(line: &[u8]) -> Option<(u64, u64, u64)> {
+/// Returns the first address of the run of mappings of one file that holds `address`, and the first
+/// address after it.
+fn scan(address: u64, read: &mut dyn FnMut(&mut [u8]) -> usize) -> Option<(u64, u64)> {
+    // The run so far: start, end and inode.
+    let mut run: Option<(u64, u64, u64)> = None;
+    let mut found = None;
+    each(&mut [0; TEXT], read, &mut |Mapping { start, end, inode, .. }| {
+        match run {
+            Some((first, last, of)) if of == inode && inode != 0 && start - last < 1 << 30 => {
+                run = Some((first, end, of))
+            }
+            Some((first, last, _)) if (first..last).contains(&address) => found = Some((first, last)),
+            _ => run = Some((start, end, inode)),
+        }
+        found.is_none() && (start <= address || run.is_some_and(|(first, ..)| first <= address))
+    });
+    found
+}
+
+/// Parses `start-end rights offset device inode path`.
+fn parse(line: &[u8]) -> Option<Mapping> {
     let number = |text: &[u8], base: u64| {
         text.iter().try_fold(0u64, |value, byte| {
             let digit = char::from(*byte).to_digit(base as u32)?;
@@ -69,8 +103,9 @@ fn parse(line: &[u8]) -> Option<(u64, u64, u64)> {
     let mut fields = line.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
     let mut range = fields.next()?.splitn(2, |byte| *byte == b'-');
     let (start, end) = (number(range.next()?, 16)?, number(range.next()?, 16)?);
-    let inode = number(fields.nth(3)?, 10)?;
-    Some((start, end, inode))
+    let is_code = fields.next()?.get(2) == Some(&b'x');
+    let inode = number(fields.nth(2)?, 10)?;
+    Some(Mapping { start, end, is_code, inode })
 }
 
 /// Returns the load bias of an object whose ELF header is mapped at its start, and the address of

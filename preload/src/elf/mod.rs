@@ -2,8 +2,9 @@
 //! reading of unwind tables.
 
 mod build_id;
+mod code;
 pub mod header;
-mod maps;
+pub mod maps;
 mod object;
 pub mod objects;
 mod program;
@@ -11,4 +12,5 @@ mod program_headers;
 pub mod tables;
 
 pub use build_id::build_id;
+pub use code::{bytes_before, is_code};
 pub use object::{Object, bias_and_name};

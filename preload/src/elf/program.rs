@@ -24,12 +24,15 @@ pub struct Program {
     pub unwind_header: u64,
     /// The first address of each run and the first one after it; zeros if the entry is unused.
     pub runs: [[u64; 2]; MAX_RUNS],
+    /// The same for its code. The last entry also holds all code after it.
+    pub code: [[u64; 2]; MAX_RUNS],
 }
 
 static IS_KNOWN: AtomicBool = AtomicBool::new(false);
 static BIAS: AtomicU64 = AtomicU64::new(0);
 static UNWIND_HEADER: AtomicU64 = AtomicU64::new(0);
 static RUNS: [[AtomicU64; 2]; MAX_RUNS] = [const { [const { AtomicU64::new(0) }; 2] }; MAX_RUNS];
+static CODE: [[AtomicU64; 2]; MAX_RUNS] = [const { [const { AtomicU64::new(0) }; 2] }; MAX_RUNS];
 
 /// Returns whether the program's headers were read.
 pub fn is_known() -> bool {
@@ -40,7 +43,10 @@ pub fn is_known() -> bool {
 pub fn store(program: &Program) {
     BIAS.store(program.bias, Relaxed);
     UNWIND_HEADER.store(program.unwind_header, Relaxed);
-    RUNS.iter().flatten().zip(program.runs.iter().flatten()).for_each(|(word, value)| word.store(*value, Relaxed));
+    let targets = RUNS.iter().chain(&CODE).flatten();
+    targets
+        .zip(program.runs.iter().chain(&program.code).flatten())
+        .for_each(|(target, value)| target.store(*value, Relaxed));
     IS_KNOWN.store(true, Release);
 }
 
@@ -53,7 +59,13 @@ pub fn run_of(address: u64) -> Option<(u64, u64)> {
     runs().find(|(start, end)| (*start..*end).contains(&address))
 }
 
+/// Returns whether an address is in the program's code.
+pub fn is_code(address: u64) -> bool {
+    CODE.iter().any(|[start, end]| (start.load(Relaxed)..end.load(Relaxed)).contains(&address))
+}
+
 /// Returns the program's lowest address and the first one after it.
+#[inline(never)]
 pub fn bounds() -> (u64, u64) {
     (RUNS[0][0].load(Relaxed), runs().fold(0, |last, (_, end)| last.max(end)))
 }

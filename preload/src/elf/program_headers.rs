@@ -29,25 +29,38 @@ pub fn segments() -> impl Iterator<Item = Segment> {
 pub fn read() {
     let mut found = Program::default();
     if let Some(bias) = bias() {
-        let mut used = 0;
-        let mut last_end = 0u64;
-        for segment in segments().filter(|segment| segment.kind == libc::PT_LOAD && segment.memory_bytes != 0) {
-            let start = bias.wrapping_add(segment.address);
-            let is_adjacent = start / PAGE <= last_end.div_ceil(PAGE);
-            if used == 0 || (!is_adjacent && used < MAX_RUNS) {
-                found.runs[used][0] = start / PAGE * PAGE;
-                used += 1;
-            }
-            last_end = start.wrapping_add(segment.memory_bytes).max(last_end);
-            found.runs[used - 1][1] = last_end;
-        }
-        let described = segments().find(|segment| segment.kind == libc::PT_GNU_EH_FRAME);
-        found.unwind_header = described.map_or(0, |segment| bias.wrapping_add(segment.address));
         found.bias = bias;
+        let (mut runs, mut codes) = (0, 0);
+        let mut last_end = 0u64;
+        for segment in segments() {
+            let start = bias.wrapping_add(segment.address);
+            if segment.kind == libc::PT_GNU_EH_FRAME {
+                found.unwind_header = start;
+            }
+            if segment.kind != libc::PT_LOAD || segment.memory_bytes == 0 {
+                continue;
+            }
+            let end = start.wrapping_add(segment.memory_bytes);
+            let is_adjacent = start / PAGE <= last_end.div_ceil(PAGE);
+            extend(&mut found.runs, &mut runs, !is_adjacent, [start / PAGE * PAGE, end]);
+            if segment.is_code {
+                extend(&mut found.code, &mut codes, true, [start, end]);
+            }
+            last_end = end.max(last_end);
+        }
     }
     #[cfg(feature = "standalone")]
     use_recorders(&mut found);
     program::store(&found);
+}
+
+/// Adds a range to a list, or extends the last one in it.
+fn extend(list: &mut [[u64; 2]; MAX_RUNS], used: &mut usize, is_new: bool, [start, end]: [u64; 2]) {
+    if *used == 0 || (is_new && *used < MAX_RUNS) {
+        list[*used][0] = start;
+        *used += 1;
+    }
+    list[*used - 1][1] = end.max(list[*used - 1][1]);
 }
 
 /// Returns the difference between the program's addresses and those in its file.
@@ -58,7 +71,7 @@ fn bias() -> Option<u64> {
     }
     // Without an entry for the table itself, it follows the ELF header in the first page.
     let start = table / PAGE * PAGE;
-    let header = header::table(|offset, size| Tables::between(start, start + PAGE, start + offset).number(size))?;
+    let header = header::table(&|offset, size| Tables::between(start, start + PAGE, start + offset).number(size))?;
     let first = segments().find(|segment| segment.kind == libc::PT_LOAD && segment.offset == 0)?;
     (start.wrapping_add(header.offset) == table).then(|| start.wrapping_sub(first.address))
 }
@@ -74,6 +87,7 @@ fn use_recorders(found: &mut Program) {
     if found.runs[0][1] == 0 || found.bias != loaded.bias {
         *found = Program { bias: loaded.bias, ..Program::default() };
         found.runs[0] = [loaded.start, loaded.end];
+        found.code[0] = found.runs[0];
     }
     found.unwind_header = loaded.unwind_header;
 }
@@ -90,6 +104,7 @@ mod tests {
         let (low, high) = program::bounds();
         assert!(low <= start && end <= high && (low..high).contains(&program::unwind_header()));
         assert!(program::run_of(address()).is_some());
+        assert!(program::is_code(here) && !program::is_code(address()));
         assert!(program::run_of(&raw const start as u64).is_none() && program::run_of(8).is_none());
     }
 }

@@ -135,7 +135,9 @@ impl Tables {
         self.at >= self.end
     }
 
-    /// Reads an unsigned little-endian number of `size` bytes.
+    /// Reads an unsigned little-endian number of `size` bytes. It is not inlined, since it is in
+    /// each of 60 places.
+    #[inline(never)]
     pub fn number(&mut self, size: u64) -> Option<u64> {
         let end = self.at.checked_add(size)?;
         if self.at < self.start || end > self.end {

@@ -8,6 +8,7 @@
 
 use crate::caller::Caller;
 use crate::record::{is_forwarding, mapping};
+use crate::stack::unwind::{code, rules};
 use crate::{arch, dynsym, session, sys};
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
@@ -137,6 +138,9 @@ unsafe fn call_aligned(arguments: &[usize; 6], which: usize, caller: Caller) -> 
     let end_of_data = || unsafe { forward(SBRK, &[0; 6]) as usize };
     let moves_break = which >= BRK && (which != SBRK || address != 0);
     let before = if moves_break { end_of_data() } else { 0 };
+    if matches!(which, MUNMAP | MREMAP) || (which < SHMAT && flags & libc::MAP_FIXED as usize != 0) {
+        rules::unmapped(address as u64, size as u64);
+    }
     match which {
         MUNMAP => note(Op::UNMAP, address, size),
         SHMDT => note(Op::UNMAP, address, 0),
@@ -146,6 +150,9 @@ unsafe fn call_aligned(arguments: &[usize; 6], which: usize, caller: Caller) -> 
     // SAFETY: the arguments are the program's, passed on unchanged.
     let result = unsafe { forward(which, arguments) };
     let new = result as usize;
+    if result as i32 != -1 && third & libc::PROT_EXEC as usize != 0 && (which < SHMAT || which == MPROTECT) {
+        code::mapped(if which == MPROTECT { address } else { new } as u64, size as u64);
+    }
     match which {
         // An `int` is returned in half of the register. No address of a page ends like this.
         _ if result as i32 == -1 => {

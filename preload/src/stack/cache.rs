@@ -418,6 +418,13 @@ fn store(stack_cache: &mut StackCache, base: usize, fresh: usize) -> u32 {
     node
 }
 
+/// As [`store`], for stacks that are rare: its code is long.
+#[cold]
+#[inline(never)]
+fn store_rarely(stack_cache: &mut StackCache, base: usize, fresh: usize) -> u32 {
+    store(stack_cache, base, fresh)
+}
+
 /// Stores a stack beyond the depth limit. Of too many frames, the innermost half of the limit is
 /// kept and the rest is left out, so that a recursion pays for the new nodes of its frames once in
 /// half a limit. A truncated stack that has become short again is walked anew.
@@ -437,7 +444,7 @@ fn store_deep<M: Memory>(
         stack_cache.count = 0;
         let Walked { fresh, is_sure, .. } = collect(stack_cache, first, memory, max_frames);
         stack_cache.is_deep = fresh == max_frames && stack_cache.fresh[fresh - 1].flags() & TRUNCATED != 0;
-        return (store(stack_cache, 0, fresh), is_sure);
+        return (store_rarely(stack_cache, 0, fresh), is_sure);
     }
     let keep = max_frames / 2;
     let inner = fresh.min(keep);
@@ -457,7 +464,7 @@ fn store_deep<M: Memory>(
     stack_cache.is_deep = true;
     stack_cache.count = outer as u32;
     stack_cache.note_saved(0);
-    (store(stack_cache, outer, inner), true)
+    (store_rarely(stack_cache, outer, inner), true)
 }
 
 /// Captures a stack that is not the thread's own.
@@ -482,7 +489,7 @@ fn capture_other_stack(stacks: &mut ThreadStacks, caller: Caller, max_frames: us
         if base == 0 {
             stack_cache.is_deep = fresh == max_frames && stack_cache.fresh[fresh - 1].flags() & TRUNCATED != 0;
         }
-        store(stack_cache, base, fresh)
+        store_rarely(stack_cache, base, fresh)
     };
     if is_sure {
         other_pages.keep(caller.sp as u64);

@@ -77,18 +77,20 @@ pub fn announce_again(area: &Area) {
     }
 }
 
-/// Announces an object to the recorder, unless it knows it already. Its frame must not be part of
-/// the caller's, which compiles rules on small stacks.
+/// Announces an object to the recorder, unless it knows it already. Returns whether it may be new.
+/// The frame of this function must not be part of the caller's, which compiles rules on small
+/// stacks.
 #[inline(never)]
-pub fn note(object: &Object) {
+pub fn note(object: &Object) -> bool {
     let known = &KNOWN[(object.start >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> 58];
     if known.load(Relaxed) == object.start {
-        return;
+        return false;
     }
-    let Some(area) = session::area() else { return };
+    let Some(area) = session::area() else { return false };
     if announce(&area, object) {
         known.store(object.start, Relaxed);
     }
+    true
 }
 
 /// Adds an object to an area's modules. Returns whether it is among them.

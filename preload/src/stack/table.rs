@@ -169,7 +169,7 @@ fn append_aligned(value: &NodeValue, hash: u64, probe: Option<usize>) -> u32 {
     let Some(area) = session::area() else { return 0 };
     if settings().caller_only {
         // No walk looks up the rules of its object in this mode.
-        objects::find(value.address.wrapping_sub(1) as usize).inspect(modules::note);
+        let _ = objects::find(value.address.wrapping_sub(1) as usize).is_some_and(|object| modules::note(&object));
     }
     let used = &area.header().nodes_used.0;
     let capacity = CAPACITY.load(Relaxed);

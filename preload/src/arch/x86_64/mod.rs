@@ -1,5 +1,6 @@
 //! The x86-64 implementation of the interface that [`crate::arch`] states.
 
+mod calls;
 mod instructions;
 pub mod registers;
 pub mod stubs;
@@ -8,6 +9,7 @@ mod thread_local;
 #[cfg(feature = "standalone")]
 mod thread_table;
 
+pub use calls::*;
 pub use instructions::*;
 #[cfg(not(feature = "standalone"))]
 pub use thread_local::*;

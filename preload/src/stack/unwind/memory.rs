@@ -9,6 +9,10 @@ pub trait Memory {
     fn word(&mut self, address: u64) -> Option<u64>;
     /// Returns the word at an address that a register happens to hold.
     fn guessed(&mut self, address: u64) -> Option<u64>;
+    /// Returns whether a stack pointer is where a thread's first function has it.
+    fn is_near_end(&self, _sp: u64) -> bool {
+        false
+    }
     /// Notes that the walk goes on at `sp` with what a signal handler interrupted, from the
     /// thread's alternate stack for handlers or on the same stack.
     fn interrupted(&mut self, _sp: u64, _is_on_alternate_stack: bool) {}
@@ -51,6 +55,12 @@ impl Memory for OwnStack {
 
     fn guessed(&mut self, address: u64) -> Option<u64> {
         self.word(address)
+    }
+
+    fn is_near_end(&self, sp: u64) -> bool {
+        // Above it are at most the thread's own variables.
+        const BYTES: u64 = 4096;
+        sp <= self.end && self.end - sp < BYTES
     }
 
     #[inline(always)]

@@ -9,6 +9,7 @@
 //! The registers that it follows are those of [`crate::arch::registers`].
 
 mod cfi;
+pub mod code;
 mod dwarf;
 mod expression;
 pub mod memory;

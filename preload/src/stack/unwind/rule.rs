@@ -1,7 +1,8 @@
 //! A rule: how to step from a frame to its caller, as one 64-bit word.
 //!
 //! ```text
-//! bits 0..4 kind | 4..20 offset / 8, signed | 20..27 saved frame pointer | 32..64 tag
+//! bits 0..4 kind | 4..20 offset / 8, signed | 20..27 saved frame pointer | 27..30 marks
+//!     | 32..64 tag
 //! ```
 //! The location of the saved frame pointer is in words below the return address; 0 means that it
 //! was not saved. The tag is that of the rule table ([`super::rules`]).
@@ -33,7 +34,36 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule(pub u64);
 
+/// Mark: whether a return can go to the address is known.
+const CHECKED: u64 = 1 << 27;
+/// Mark: a return can go to the address, since a call is before it, or it is where the kernel or a
+/// hand-made frame returns to.
+const TARGET: u64 = 1 << 28;
+/// Mark: the address is in no object.
+const GENERATED: u64 = 1 << 29;
+
 impl Rule {
+    /// No unwind data.
+    pub const UNKNOWN: Rule = Rule(Kind::Unknown as u64);
+    /// The outermost frame.
+    pub const END: Rule = Rule(Kind::End as u64);
+
+    /// Returns the rule with the mark whether a return can go to the address.
+    pub const fn checked(self, is_target: bool) -> Rule {
+        Rule(self.0 & !TARGET | CHECKED | if is_target { TARGET } else { 0 })
+    }
+    /// Returns whether a return can go to the address, if that is known.
+    pub const fn is_target(self) -> Option<bool> {
+        if self.0 & CHECKED != 0 { Some(self.0 & TARGET != 0) } else { None }
+    }
+    /// Returns the rule with the mark of an address in no object.
+    pub const fn generated(self) -> Rule {
+        Rule(self.0 | GENERATED)
+    }
+    /// Returns whether the address was in no object.
+    pub const fn is_generated(self) -> bool {
+        self.0 & GENERATED != 0
+    }
     /// Packs a rule. Returns `None` if a number does not fit.
     pub fn new(kind: Kind, offset: i64, bp_distance: u64) -> Option<Rule> {
         let distance = i16::try_from(offset / 8).ok().filter(|_| offset % 8 == 0)?;

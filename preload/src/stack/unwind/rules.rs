@@ -7,16 +7,21 @@
 //! and a hit is exact. A set has two entries: with one, the 30,000 addresses of a compiler displace
 //! each other all the time. The rules of interrupted instructions, which differ from those of
 //! return addresses, are compiled each time.
+//!
+//! What is unknown is in the table as well, so that no event asks again. Rules of generated code
+//! are dropped when memory that can be executed is unmapped.
 
 use super::cfi;
+use super::code;
 use super::rule::{Kind, Rule};
-use crate::arch;
 use crate::arch::registers::trampoline;
-use crate::elf::objects;
+use crate::arch::{self, MAX_CALL, ends_with_call};
+use crate::elf::{self, Object, objects};
 use crate::probe;
 use crate::stack::modules;
+use crate::sys::{self, Need};
 use core::sync::atomic::{
-    AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence,
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence,
 };
 
 const SETS: usize = 1 << 15;
@@ -48,29 +53,37 @@ const fn set_and_tag(address: u64) -> (usize, u64) {
 /// Returns the rule for the step to the caller of a return address.
 #[inline(always)]
 pub fn of(address: u64) -> Rule {
+    match known(address) {
+        Some(rule) => rule,
+        None => compile(address),
+    }
+}
+
+/// Returns the rule of an address if it is in the table.
+#[inline(always)]
+fn known(address: u64) -> Option<Rule> {
     let (set, tag) = set_and_tag(address);
     let first = TABLE.0[set].load(Relaxed);
     if first >> 32 == tag && first != 0 {
-        return Rule(first & 0xffff_ffff);
+        return Some(Rule(first & 0xffff_ffff));
     }
     let second = TABLE.0[set + 1].load(Relaxed);
-    if second >> 32 == tag && second != 0 {
-        return Rule(second & 0xffff_ffff);
-    }
-    compile(address)
+    (second >> 32 == tag && second != 0).then_some(Rule(second & 0xffff_ffff))
 }
 
 /// Returns the rule of an instruction, without storing it in the table.
 #[inline(never)]
 pub fn at_instruction(lookup: u64) -> Rule {
-    const UNKNOWN: Rule = Rule(Kind::Unknown as u64);
     if lookup >> 47 != 0 {
-        return UNKNOWN;
+        return Rule::UNKNOWN;
     }
-    crate::sys::aligned(|| {
-        let Some(object) = objects::find(lookup as usize) else { return UNKNOWN };
-        modules::note(&object);
-        cfi::compile(&object, lookup).unwrap_or(UNKNOWN)
+    sys::aligned(|| {
+        let Some(object) = objects::find(lookup as usize) else { return Rule::UNKNOWN };
+        // An object may be where generated code was, if that was unmapped without our hooks.
+        if modules::note(&object) && HAS_GENERATED.load(Relaxed) {
+            drop_generated();
+        }
+        cfi::compile(&object, lookup).unwrap_or(Rule::UNKNOWN)
     })
 }
 
@@ -79,29 +92,59 @@ pub fn at_instruction(lookup: u64) -> Rule {
 /// (`makecontext`).
 #[inline(never)]
 fn begins_a_function(address: u64) -> bool {
-    crate::sys::aligned(|| {
-        objects::find(address as usize).is_some_and(|object| cfi::compile(&object, address).is_some())
-    })
+    sys::aligned(|| objects::find(address as usize).is_some_and(|object| cfi::compile(&object, address).is_some()))
 }
 
-/// Pages of generated code that is no trampoline of CPython, by the low bits of their numbers. All
-/// code on a page is of one kind, and reading it takes a system call.
-static OTHER_PAGES: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+/// Returns whether an address is in the first instructions of the program, which nothing has
+/// called.
+fn is_in_entry(address: u64) -> bool {
+    /// Bytes of `_start` up to its only call, in any libc.
+    const BYTES: u64 = 64;
+    address.wrapping_sub(sys::auxiliary(libc::AT_ENTRY) as u64) <= BYTES
+}
 
-/// Returns the rule of a trampoline of CPython, if the address is in one.
-fn of_trampoline(address: u64) -> Option<Rule> {
-    let page = address >> 12;
-    let other = &OTHER_PAGES[page as usize % OTHER_PAGES.len()];
-    if other.load(Relaxed) == page {
-        return None;
+/// Returns whether a call is before an address in an object. Code that cannot be read may have one.
+fn is_after_call(object: &Object, address: u64) -> bool {
+    let mut bytes = [0; MAX_CALL];
+    !elf::bytes_before(object, address, &mut bytes) || ends_with_call(&bytes)
+}
+
+/// Whether the table has rules of generated code.
+static HAS_GENERATED: AtomicBool = AtomicBool::new(false);
+
+/// Returns the rule of an address without unwind data.
+#[inline(never)]
+fn undescribed(address: u64) -> Rule {
+    if begins_a_function(address) || is_in_entry(address) {
+        return Rule::END.checked(true);
     }
-    let mut code = [0; trampoline::CODE.len()];
-    let bytes = probe::peek(address.wrapping_sub(trampoline::RETURN) as usize, &mut code);
-    if bytes != code.len() || code != trampoline::CODE {
-        other.store(page, Relaxed);
-        return None;
+    match objects::find(address.wrapping_sub(1) as usize) {
+        Some(object) if is_after_call(&object, address) => Rule::UNKNOWN.checked(true),
+        // No call returns here, so the frame was made by hand and is the outermost (a coroutine).
+        Some(_) => Rule::END.checked(false),
+        None => generated(address).generated(),
     }
-    Rule::new(Kind::FromSp, trampoline::CFA, 0)
+}
+
+/// Returns the rule of an address in no object. Reading its code takes a system call.
+fn generated(address: u64) -> Rule {
+    // From the longest call before the address to the end of a trampoline.
+    let mut code = [0; MAX_CALL + trampoline::CODE.len() - trampoline::RETURN as usize];
+    let in_page = (address & 4095).min(MAX_CALL as u64) as usize;
+    let mut read = |before: usize| {
+        let bytes = &mut code[MAX_CALL - before..];
+        let wanted = bytes.len().min(before + 4096 - (address as usize & 4095));
+        probe::peek(address.wrapping_sub(before as u64) as usize, &mut bytes[..wanted]) == wanted
+    };
+    // The page before may be another one, which cannot be read.
+    let is_read = read(MAX_CALL) || (in_page != 0 && in_page < MAX_CALL && read(in_page));
+    if !is_read {
+        return Rule::UNKNOWN.checked(!Need::PEEK.is_allowed());
+    }
+    match Rule::new(Kind::FromSp, trampoline::CFA, 0) {
+        Some(rule) if code[MAX_CALL - trampoline::RETURN as usize..] == trampoline::CODE => rule.checked(true),
+        _ => Rule::UNKNOWN.checked(code.first_chunk().is_some_and(ends_with_call)),
+    }
 }
 
 #[cold]
@@ -109,26 +152,122 @@ fn of_trampoline(address: u64) -> Option<Rule> {
 fn compile(address: u64) -> Rule {
     let before = generation();
     let mut rule = at_instruction(address.wrapping_sub(1));
-    if rule.kind() == Kind::Unknown as u64 {
-        let is_outermost = begins_a_function(address);
-        rule = if is_outermost { Rule(Kind::End as u64) } else { of_trampoline(address).unwrap_or(rule) };
+    if rule.kind() == Kind::Unknown as u64 && address >> 47 == 0 {
+        rule = undescribed(address);
     }
-    // An address without a description may get one later, by code that is generated or loaded at
-    // run time.
-    if before.is_some() && rule.kind() != Kind::Unknown as u64 {
-        let (set, tag) = set_and_tag(address);
-        let word = rule.0 | tag << 32;
+    keep(address, rule, before);
+    rule
+}
+
+/// Stores a rule in the table that was compiled in generation `before`.
+fn keep(address: u64, rule: Rule, before: Option<u32>) {
+    if before.is_none() || address >> 47 != 0 {
+        return;
+    }
+    if rule.is_generated() {
+        HAS_GENERATED.store(true, Relaxed);
+    }
+    let (set, tag) = set_and_tag(address);
+    let word = rule.0 | tag << 32;
+    if TABLE.0[set].load(Relaxed) >> 32 != tag {
         TABLE.0[set + 1].store(TABLE.0[set].load(Relaxed), Relaxed);
-        TABLE.0[set].store(word, Release);
-        // A module may have been unmapped while its tables were read. Then the word must not stay.
-        // Either this check sees the new generation, or the sweep, which comes after it, sees the
-        // word.
-        fence(SeqCst);
-        if generation() != before {
-            let _ = TABLE.0[set].compare_exchange(word, 0, Relaxed, Relaxed);
+    }
+    TABLE.0[set].store(word, Release);
+    // A module may have been unmapped while its tables were read. Then the word must not stay.
+    // Either this check sees the new generation, or the sweep, which comes after it, sees the word.
+    fence(SeqCst);
+    if generation() != before {
+        let _ = TABLE.0[set].compare_exchange(word, 0, Relaxed, Relaxed);
+    }
+}
+
+/// What an address is that a guess has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// An address to which a call returns.
+    ReturnAddress,
+    /// Generated code without a call before it. Interpreters push such return addresses.
+    GeneratedCode,
+    /// Other code without a call before it.
+    Code,
+    /// Memory that holds no code.
+    Nothing,
+}
+
+/// Returns what an address is that a guess has found.
+#[inline(never)]
+pub fn look(address: u64) -> Found {
+    if address < 4096 || address >> 47 != 0 {
+        return Found::Nothing;
+    }
+    let rule = match known(address) {
+        // Other code may be there by now.
+        Some(rule) if rule.is_generated() && rule.is_target() == Some(false) && code::is_time_to_ask() => {
+            compile(address)
+        }
+        Some(rule) if rule.is_target().is_some() => rule,
+        _ => match check(address) {
+            Some(rule) => rule,
+            None => return Found::Nothing,
+        },
+    };
+    match rule.is_target() {
+        Some(true) => Found::ReturnAddress,
+        _ if rule.is_generated() => Found::GeneratedCode,
+        _ => Found::Code,
+    }
+}
+
+/// Finds out whether a return can go to an address. Returns `None` if it is not in code.
+#[inline(never)]
+fn check(address: u64) -> Option<Rule> {
+    let before = generation();
+    let is_in_object = is_in_code(address)?;
+    let rule = of(address);
+    if !is_in_object || rule.is_target().is_some() {
+        return Some(rule);
+    }
+    let is_made = rule.kind() == Kind::End as u64 || rule.kind() == Kind::Signal as u64;
+    let rule = rule.checked(is_made || is_after_call_in_object(address));
+    keep(address, rule, before);
+    Some(rule)
+}
+
+/// Returns whether the code before an address is an object's, or `None` if there is no code. The
+/// frame of this function must be gone when a rule is compiled.
+#[inline(never)]
+fn is_in_code(address: u64) -> Option<bool> {
+    let lookup = address.wrapping_sub(1);
+    let Some(object) = objects::find(lookup as usize) else {
+        return (code::is_generated(lookup) || begins_a_function(address)).then_some(false);
+    };
+    // SAFETY: the loader has just named the object, and its headers are read in pages that can be
+    // read.
+    unsafe { elf::is_code(&object, lookup) }.then_some(true)
+}
+
+#[inline(never)]
+fn is_after_call_in_object(address: u64) -> bool {
+    objects::find(address.wrapping_sub(1) as usize).is_some_and(|object| is_after_call(&object, address))
+}
+
+/// Drops the rules of generated code if some may have been in memory that is unmapped now.
+#[inline(never)]
+pub fn unmapped(start: u64, bytes: u64) {
+    if HAS_GENERATED.load(Relaxed) && code::is_in(start, bytes) {
+        drop_generated();
+    }
+}
+
+#[cold]
+fn drop_generated() {
+    HAS_GENERATED.store(false, Relaxed);
+    for word in &TABLE.0 {
+        let old = word.load(Relaxed);
+        if Rule(old).is_generated() {
+            let _ = word.compare_exchange(old, 0, Relaxed, Relaxed);
         }
     }
-    rule
 }
 
 /// A call of `dlclose` that is running.

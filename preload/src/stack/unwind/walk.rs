@@ -5,7 +5,7 @@
 use super::expression;
 use super::memory::Memory;
 use super::rule::{Kind, Rule};
-use super::rules;
+use super::rules::{self, Found};
 use super::{Frame, SPECIAL};
 use crate::arch::registers::{Registers, signal_frame};
 use crate::caller::Caller;
@@ -92,7 +92,8 @@ fn step_slowly_aligned(registers: Registers, rule: Rule, memory: &mut impl Memor
             .filter(|found| found.cfa == found.slot.wrapping_add(8) && found.slot >= registers.sp)
             .map(|found| special(found.slot, found.address, found.bp))
     } else {
-        return guess(registers, memory);
+        let is_near_end = memory.is_near_end(registers.sp);
+        return guess(registers, is_near_end, &mut |address| memory.guessed(address));
     };
     match found {
         Some(frame) if frame.address == 0 => Next::End,
@@ -114,20 +115,40 @@ fn signal_step(registers: Registers, memory: &mut impl Memory) -> Option<Next> {
     Some(if address == 0 { Next::End } else { Next::Caller(frame, Registers { lookup: address, sp, bp }) })
 }
 
+/// The frame pointer of a frame that was found by a guess, and whose caller keeps none (0): it is
+/// the outermost, if nothing else is known of it (System V ABI for x86-64, section 3.4.1).
+const OUTERMOST: u64 = 1 << 63 | 1;
+
 /// Steps by the frame pointer out of code without unwind data, which was generated at run time or
-/// written by hand. If it keeps a frame pointer, the caller is found.
-fn guess(registers: Registers, memory: &mut impl Memory) -> Next {
+/// written by hand. If it keeps a frame pointer, the caller is found. What is found must be an
+/// address to which a call returns. `word` is [`Memory::guessed`], so that all kinds of stacks
+/// share this code.
+#[inline(never)]
+fn guess(registers: Registers, is_near_end: bool, word: &mut dyn FnMut(u64) -> Option<u64>) -> Next {
+    /// The most bytes between the frame pointers of two frames of generated code.
+    const FARTHEST: u64 = 1 << 20;
+    if registers.bp == OUTERMOST || (registers.bp == 0 && is_near_end) {
+        return Next::End;
+    }
     if registers.bp < registers.sp {
         return Next::Unreachable;
     }
     let slot = registers.bp.wrapping_add(8);
-    match (memory.guessed(slot), memory.guessed(registers.bp)) {
-        (Some(address), Some(bp)) if address > 4096 && address >> 47 == 0 => {
-            let frame = Frame { slot, address, bp, step_info: 1 | u64::from(SPECIAL) << 32 };
-            Next::Guessed(frame, registers_of(&frame))
-        }
-        _ => Next::Unreachable,
+    let (Some(address), Some(bp)) = (word(slot), word(registers.bp)) else {
+        return Next::Unreachable;
+    };
+    let is_found = match rules::look(address) {
+        Found::ReturnAddress => true,
+        Found::GeneratedCode => bp > registers.bp && bp - registers.bp < FARTHEST,
+        Found::Code if bp == 0 => return Next::End,
+        Found::Code | Found::Nothing => false,
+    };
+    if !is_found {
+        return Next::Unreachable;
     }
+    let frame =
+        Frame { slot, address, bp: if bp == 0 { OUTERMOST } else { bp }, step_info: 1 | u64::from(SPECIAL) << 32 };
+    Next::Guessed(frame, registers_of(&frame))
 }
 
 /// Returns the rule for the step from a frame.
