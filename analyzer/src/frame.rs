@@ -51,12 +51,22 @@ pub enum Role {
     /// Code of the program, including functions of scripts.
     #[default]
     Program,
+    /// A function of a library that the system provides, e.g. libxml2. It is skipped if the stack
+    /// has a named frame of the program.
+    Library,
+    /// Code of the program without a name, e.g. in a stripped file.
+    Unnamed,
+    /// Code without a name in a library that the system provides.
+    UnnamedLibrary,
     /// Code of the interpreter with this name. It is skipped if the stack has a frame of the
     /// program.
     Interpreter(&'static str),
     /// An address without function and module, as in generated code.
     Nameless,
-    /// A function that passes a request for memory on.
+    /// A function that allocates or frees memory. What it calls is how it does that, e.g. the pool
+    /// behind an `operator new`.
+    Allocator,
+    /// Another function that passes a request for memory on.
     Wrapper,
     /// A frame outside of the first function of the program or thread.
     Outermost,
@@ -64,15 +74,28 @@ pub enum Role {
 
 impl Role {
     /// Returns the rank for blame. The frames with the lowest rank are blamed, so if a stack has no
-    /// frame of the program, the interpreter is blamed.
+    /// frame of the program, the library is blamed, or the interpreter.
     pub const fn rank(self) -> u8 {
         match self {
             Role::Program => 0,
-            Role::Interpreter(_) => 1,
-            Role::Nameless => 2,
-            Role::Wrapper => 3,
-            Role::Outermost => 4,
+            Role::Library => 1,
+            Role::Unnamed => 2,
+            Role::UnnamedLibrary => 3,
+            Role::Interpreter(_) => 4,
+            Role::Nameless => 5,
+            Role::Allocator | Role::Wrapper => 6,
+            Role::Outermost => 7,
         }
+    }
+
+    /// Returns whether this is code of the program, with or without a name.
+    pub const fn is_program(self) -> bool {
+        matches!(self, Role::Program | Role::Unnamed)
+    }
+
+    /// Returns whether this is code of a library that the system provides.
+    pub const fn is_library(self) -> bool {
+        matches!(self, Role::Library | Role::UnnamedLibrary)
     }
 }
 

@@ -64,6 +64,7 @@ pub mod sort;
 pub mod stack_ids;
 mod stacks;
 mod sums;
+mod system_libraries;
 
 pub use archive::{Error as ArchiveError, has_names, write_archive};
 pub use charts::sparkline;

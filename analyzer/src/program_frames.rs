@@ -3,30 +3,61 @@
 //! reports, thresholds and exports use [`blamed`] to choose the frames that they blame.
 
 use crate::frame::Frame;
+use crate::system_libraries::is_system_library;
 pub use crate::frame::Role;
 use heaptape_formats::pattern::Pattern;
 
+/// Number of ranks below those of wrappers.
+const RANKS: usize = Role::Wrapper.rank() as usize;
+/// Number of frames outside of the blamed ones among which an allocation function is looked for. A
+/// pool that logs its growth is about that deep.
+const BEHIND: usize = 16;
+
+/// The innermost frames of each rank.
+type Ranked = [Vec<usize>; RANKS];
+
 /// Returns the positions of the frames of a stack that are blamed for its allocations, innermost
-/// first: the innermost `count` frames of the lowest [`Role::rank`] in the stack. If all frames are
+/// first: the innermost `count` frames of the lowest [`Role::rank`] in the stack. Frames inner to
+/// an allocation function do not count if there is another one outside of it. If all frames are
 /// wrappers, only the innermost is blamed. The result is empty only for an empty stack.
 ///
 /// Reads `roles` only as far as necessary.
 pub fn blamed(roles: impl IntoIterator<Item = Role>, count: usize) -> Vec<usize> {
-    const RANKS: usize = Role::Wrapper.rank() as usize;
-    let mut found: [Vec<usize>; RANKS] = Default::default();
-    let mut frames = 0;
+    let most = count.max(1);
+    // Frames since the last allocation function, and those that it hides.
+    let (mut found, mut behind) = (Ranked::default(), Ranked::default());
+    let (mut frames, mut enough_at) = (0, usize::MAX);
     for (position, role) in roles.into_iter().enumerate() {
+        if position - enough_at.min(position) > BEHIND {
+            break;
+        }
         frames += 1;
         let rank = usize::from(role.rank());
-        if rank < RANKS && found[rank].len() < count.max(1) {
+        if role == Role::Allocator && found.iter().any(|positions| !positions.is_empty()) {
+            (behind, found, enough_at) = (found, Ranked::default(), usize::MAX);
+        } else if rank < RANKS && found[rank].len() < most {
             found[rank].push(position);
-            if rank == 0 && found[0].len() == count.max(1) {
-                break;
+            if rank == 0 && found[0].len() == most {
+                enough_at = position;
             }
         }
     }
-    let best = found.into_iter().find(|positions| !positions.is_empty());
-    best.unwrap_or_else(|| (0..frames.min(1)).collect())
+    let best = |ranked: &Ranked| ranked.iter().position(|positions| !positions.is_empty());
+    // Generated code outside of an allocation function tells less than the function's own code.
+    let is_caller = best(&found).is_some_and(|rank| rank < usize::from(Role::Nameless.rank()));
+    let mut ranked = if is_caller || best(&behind).is_none() { found } else { behind };
+    match best(&ranked) {
+        Some(rank) => std::mem::take(&mut ranked[rank]),
+        None => (0..frames.min(1)).collect(),
+    }
+}
+
+/// Returns the position of the function of a library by which the code at `blamed` allocates: of
+/// the frames of the library that are inner to it, the one that it calls.
+pub(crate) fn library_call(roles: impl DoubleEndedIterator<Item = Role> + ExactSizeIterator, blamed: usize) -> Option<usize> {
+    let outside = roles.len().saturating_sub(blamed);
+    let mut inner = roles.enumerate().rev().skip(outside);
+    inner.find(|(_, role)| role.is_library()).map(|(position, _)| position)
 }
 
 /// Prefixes of the file names of modules whose functions only pass requests for memory on.
@@ -78,22 +109,22 @@ const NAME_SPACES: &[&str] = &[
 /// The trait of an allocator of a Rust program, as implementations of its functions name it.
 const GLOBAL_ALLOC: &str = " as core::alloc::global::GlobalAlloc>::";
 
-/// Names of allocation functions that pass requests for memory on.
+/// Names of allocation functions. What they call is part of the allocation.
 #[rustfmt::skip]
-const FUNCTIONS: &[&str] = &[
+const ALLOCATORS: &[&str] = &[
     // C library
     "malloc", "calloc", "realloc", "reallocarray", "free", "cfree", "memalign", "aligned_alloc", "posix_memalign", "valloc",
-    "pvalloc", "strdup", "strndup", "wcsdup", "asprintf", "vasprintf", "__libc_malloc", "__libc_calloc", "__libc_realloc",
-    "_obstack_begin", "_obstack_newchunk", "__cxa_allocate_exception",
+    "pvalloc", "strdup", "strndup", "wcsdup", "__libc_malloc", "__libc_calloc", "__libc_realloc",
+    "_obstack_newchunk", "__cxa_allocate_exception",
     // GNU programs
     "xmalloc", "xcalloc", "xzalloc", "xrealloc", "xreallocarray", "xnmalloc", "xnrealloc", "xcharalloc", "xmemdup", "xmemdupz",
     "xstrdup", "xstrndup", "x2realloc", "x2nrealloc", "ximalloc", "xirealloc", "xicalloc", "xizalloc", "xpalloc", "xpmalloc",
-    "xmallocz", "xstrfmt", "do_xmalloc", "sh_xmalloc", "sh_xrealloc", "concat", "safe_malloc", "safe_calloc", "safe_realloc",
+    "xmallocz", "do_xmalloc", "sh_xmalloc", "sh_xrealloc", "safe_malloc", "safe_calloc", "safe_realloc",
     "emalloc", "ecalloc", "erealloc", "estrdup", "checked_malloc", "checked_realloc", "must_malloc",
     // GLib
     "g_malloc", "g_malloc0", "g_malloc_n", "g_malloc0_n", "g_try_malloc", "g_try_malloc0", "g_realloc", "g_realloc_n",
-    "g_try_realloc", "g_memdup", "g_memdup2", "g_strdup", "g_strndup", "g_slice_alloc", "g_slice_alloc0", "g_strdup_printf",
-    "g_strdup_vprintf", "g_vasprintf", "g_aligned_alloc",
+    "g_try_realloc", "g_memdup", "g_memdup2", "g_strdup", "g_strndup", "g_slice_alloc", "g_slice_alloc0",
+    "g_aligned_alloc",
     // SQLite
     "sqlite3_malloc", "sqlite3_malloc64", "sqlite3_realloc", "sqlite3_realloc64", "sqlite3Malloc", "sqlite3MallocZero",
     "sqlite3Realloc", "sqlite3MemMalloc", "sqlite3MemRealloc", "mallocWithAlarm", "sqlite3DbMallocRaw", "sqlite3DbMallocRawNN",
@@ -104,13 +135,11 @@ const FUNCTIONS: &[&str] = &[
     "PyObject_Calloc", "PyObject_Realloc", "_PyMem_RawMalloc", "_PyMem_RawCalloc", "_PyMem_RawRealloc", "_PyObject_Malloc",
     "_PyObject_Calloc", "_PyObject_Realloc", "_PyMem_DebugMalloc", "_PyMem_DebugRawMalloc", "_PyMem_DebugRawAlloc",
     "_PyObject_MallocWithType", "_PyMem_MallocWithType", "pymalloc_alloc", "pymalloc_realloc", "new_arena", "arena_map_get",
-    "arena_map_mark_used", "allocate_from_new_pool", "PyUnicode_New", "unicode_decode_utf8", "PyUnicode_DecodeUTF8Stateful",
-    "PyUnicode_FromStringAndSize", "PyBytes_FromStringAndSize", "_PyBytes_FromSize", "_PyObject_GC_Alloc", "_PyObject_GC_New", "_PyObject_GC_NewVar", "_PyObject_GC_Malloc",
-    "_PyObject_New", "_PyObject_NewVar", "PyType_GenericAlloc", "_PyType_AllocNoTrack", "gc_alloc", "_PyMem_Strdup",
+    "arena_map_mark_used", "allocate_from_new_pool",
+    "_PyMem_Strdup",
     // GCC and binutils
     "ggc_internal_alloc", "ggc_internal_cleared_alloc", "ggc_realloc", "ggc_alloc_atomic", "_objalloc_alloc", "objalloc_create",
-    "bfd_alloc", "bfd_zalloc", "bfd_malloc", "bfd_realloc", "htab_create_alloc", "htab_expand", "htab_find_slot",
-    "htab_find_slot_with_hash",
+    "bfd_alloc", "bfd_zalloc", "bfd_malloc", "bfd_realloc",
     // Others
     "CRYPTO_malloc", "CRYPTO_zalloc", "CRYPTO_realloc", "CRYPTO_strdup", "OPENSSL_malloc", "av_malloc", "av_mallocz", "av_calloc",
     "av_realloc", "av_realloc_f", "av_strdup", "zmalloc", "zcalloc", "zrealloc", "ztrymalloc", "ztrycalloc", "ztryrealloc",
@@ -118,9 +147,31 @@ const FUNCTIONS: &[&str] = &[
     "zmalloc_no_tcache", "zcalloc_num", "zstrdup", "zmalloc_usable", "zcalloc_usable", "zrealloc_usable", "ztrymalloc_usable", "ztrycalloc_usable", "ztryrealloc_usable",
     "RM_Alloc", "RM_TryAlloc", "RM_Calloc", "RM_Realloc", "RM_Strdup", "apr_palloc", "apr_pcalloc", "apr_allocator_alloc", "allocator_alloc", "talloc_named_const", "_talloc_array",
     "Perl_safesysmalloc", "Perl_safesyscalloc", "Perl_safesysrealloc", "Perl_savepvn", "_emalloc", "_ecalloc", "_erealloc",
-    "_safe_emalloc", "_estrdup", "_estrndup", "ruby_xmalloc", "ruby_xcalloc", "ruby_xrealloc", "objspace_xmalloc0", "mi_malloc",
+    "_safe_emalloc", "_estrdup", "_estrndup", "mi_malloc",
     "mi_calloc", "mi_realloc", "mi_zalloc", "je_malloc", "tc_malloc", "tc_new", "scudo_malloc", "xmlMalloc", "xmlStrdup",
 ];
+
+/// Names of other functions that pass requests for memory on. They may call back into the program:
+/// to compare or hash, to format, or to finalize objects during a garbage collection.
+#[rustfmt::skip]
+const CALLING_BACK: &[&str] = &[
+    "asprintf", "vasprintf", "_obstack_begin", "concat", "xstrfmt", "g_strdup_printf", "g_strdup_vprintf", "g_vasprintf",
+    // Python
+    "PyUnicode_New", "unicode_decode_utf8", "PyUnicode_DecodeUTF8Stateful", "PyUnicode_FromStringAndSize", "PyBytes_FromStringAndSize",
+    "_PyBytes_FromSize", "_PyObject_GC_Alloc", "_PyObject_GC_New", "_PyObject_GC_NewVar", "_PyObject_GC_Malloc", "_PyObject_New",
+    "_PyObject_NewVar", "PyType_GenericAlloc", "_PyType_AllocNoTrack", "gc_alloc",
+    // GCC and binutils
+    "htab_create_alloc", "htab_expand", "htab_find_slot", "htab_find_slot_with_hash",
+    // Ruby
+    "ruby_xmalloc", "ruby_xcalloc", "ruby_xrealloc", "objspace_xmalloc0",
+];
+
+/// Prefixes of names of allocation functions.
+const ALLOCATOR_STARTS: &[&str] =
+    &["operator new", "operator delete", "__rust_", "__rustc::__rust_", "__rdl_", "__rg_", "alloc::alloc::"];
+
+/// Ends of names of allocation functions of a class.
+const ALLOCATOR_ENDS: &[&str] = &["::operator new", "::operator new[]", "::operator delete", "::operator delete[]"];
 
 /// Names of functions outside of the first function of a program or thread.
 const OUTERMOST: &[&str] = &[
@@ -144,8 +195,25 @@ pub(crate) fn is_wrapper(function: &str) -> bool {
     let inner = function.trim_start_matches(['<', '&', '*', '[', '(']).trim_start_matches("mut ");
     NAME_SPACES.iter().any(|space| inner.starts_with(space))
         || is_of_primitive(function)
+        || is_allocator(function)
+        || CALLING_BACK.contains(&function)
+}
+
+/// Returns whether a function with this name allocates or frees memory, and calls nothing of the
+/// program for another purpose.
+fn is_allocator(function: &str) -> bool {
+    ALLOCATOR_STARTS.iter().any(|start| function.starts_with(start))
+        || ALLOCATOR_ENDS.iter().any(|end| function.ends_with(end))
         || function.contains(GLOBAL_ALLOC)
-        || FUNCTIONS.contains(&function)
+        || is_standard_interface(function)
+        || ALLOCATORS.contains(&function)
+}
+
+/// Returns whether this is the function of the C++ library by which containers call an allocator of
+/// the program.
+fn is_standard_interface(function: &str) -> bool {
+    let of_traits = function.starts_with("std::allocator_traits<") && function.ends_with(">::allocate");
+    of_traits || function == "std::pmr::memory_resource::allocate"
 }
 
 /// Returns whether a function implements a standard trait for a primitive type, such as `<u8 as
@@ -201,11 +269,11 @@ impl Roles {
 
     /// Returns the role of a frame.
     pub fn of(&self, frame: &Frame) -> Role {
-        let module = frame.module_name();
-        if self.is_wrapper_module(frame) {
-            return Role::Wrapper;
-        }
         let by_name = self.by_name(frame.function.as_deref());
+        if self.is_wrapper_module(frame) {
+            return if by_name == Role::Allocator { by_name } else { Role::Wrapper };
+        }
+        let is_named = frame.function.is_some() || frame.file.is_some();
         let of_library = |file: &str| {
             FILES.iter().any(|part| file.contains(part)) || FILE_STARTS.iter().any(|start| file.starts_with(start))
         };
@@ -213,8 +281,13 @@ impl Roles {
             Role::Program | Role::Nameless if frame.file.as_deref().is_some_and(of_library) => Role::Wrapper,
             Role::Program | Role::Nameless => match interpreter(frame) {
                 Some(name) => Role::Interpreter(name),
-                None if module.is_empty() => by_name,
-                None => Role::Program,
+                None if frame.module.is_empty() => by_name,
+                None => match (is_named, is_system_library(&frame.module)) {
+                    (true, false) => Role::Program,
+                    (true, true) => Role::Library,
+                    (false, false) => Role::Unnamed,
+                    (false, true) => Role::UnnamedLibrary,
+                },
             },
             role => role,
         }
@@ -225,6 +298,7 @@ impl Roles {
         match function {
             None => Role::Nameless,
             Some(function) if OUTERMOST.contains(&function) => Role::Outermost,
+            Some(function) if is_allocator(function) => Role::Allocator,
             Some(function) if is_wrapper(function) => Role::Wrapper,
             Some(function) if self.wrappers.iter().any(|pattern| pattern.matches(function)) => Role::Wrapper,
             Some(_) => Role::Program,
@@ -277,17 +351,26 @@ mod tests {
         for (function, module, file, expected) in [
             (Some("getdelim"), "/lib/x86_64-linux-gnu/libc.so.6", None, Role::Wrapper),
             (Some("ffi_call"), "/lib/x86_64-linux-gnu/libffi.so.8", None, Role::Wrapper),
-            (None, "/usr/bin/sqlite3", None, Role::Program),
+            (Some("operator new"), "/lib/x86_64-linux-gnu/libstdc++.so.6", None, Role::Allocator),
+            (Some("operator new[]"), "/bin/x", Some("/srv/pool.cpp"), Role::Allocator),
+            (None, "/usr/bin/sqlite3", None, Role::Unnamed),
+            (None, "/usr/bin/x", Some("/srv/x.c"), Role::Program),
+            (Some("xmlDictCreate"), "/lib/x86_64-linux-gnu/libxml2.so.2", None, Role::Library),
+            (Some("g_malloc"), "/lib/x86_64-linux-gnu/libglib-2.0.so.0", None, Role::Allocator),
+            (None, "/lib/x86_64-linux-gnu/libglib-2.0.so.0", None, Role::UnnamedLibrary),
+            (Some("import_orders"), "/usr/lib/shop/libshop.so", None, Role::Program),
             (Some("main"), "", None, Role::Program),
             (None, "", None, Role::Nameless),
             (Some("_start"), "/bin/x", None, Role::Outermost),
             (Some("operator()"), "/bin/x", Some("/usr/include/c++/12/bits/std_thread.h"), Role::Wrapper),
             (Some("operator()"), "/bin/x", Some("/srv/server.cpp"), Role::Program),
             (Some("from_elem"), "/bin/x", Some("/rustc/1234/library/alloc/src/vec/mod.rs"), Role::Wrapper),
+            (Some("<shop::Pool as core::alloc::global::GlobalAlloc>::alloc"), "/bin/x", Some("/srv/pool.rs"), Role::Allocator),
             (Some("alloc"), "/bin/x", Some("/srv/crates/mimalloc-0.1.52/src/lib.rs"), Role::Wrapper),
             (Some("alloc"), "/bin/x", Some("/srv/mimalloc-bench/src/lib.rs"), Role::Program),
             (Some("PyList_Append"), "/usr/bin/python3.13", None, python),
             (Some("PyUnicode_New"), "/usr/lib/libpython3.13.so.1.0", None, Role::Wrapper),
+            (Some("PyMem_Malloc"), "/usr/bin/python3.13", None, Role::Allocator),
             (None, "/usr/lib/python3.13/lib-dynload/_ctypes.cpython-313-x86_64-linux-gnu.so", None, python),
             (Some("dumps"), "/srv/ujson.cpython-313-x86_64-linux-gnu.so", None, Role::Program),
             (Some("load"), "", Some("/srv/shop.py"), Role::Program),
@@ -317,12 +400,49 @@ mod tests {
     }
 
     #[test]
+    fn allocation_functions_are_told_from_other_wrappers() {
+        for allocator in [
+            "operator new",
+            "operator delete[]",
+            "shop::Order::operator new",
+            "shop::Pooled<shop::Order>::operator new[]",
+            "std::allocator_traits<shop::Arena<int> >::allocate",
+            "std::pmr::memory_resource::allocate",
+            "__rust_alloc",
+            "__rustc::__rust_alloc_zeroed",
+            "alloc::alloc::alloc",
+            "<shop::Counting as core::alloc::global::GlobalAlloc>::realloc",
+            "xmalloc",
+            "g_malloc0",
+            "free",
+        ] {
+            assert!(is_allocator(allocator) && is_wrapper(allocator), "{allocator}");
+        }
+        // These run code of the program for another purpose: constructors, comparisons, finalizers.
+        for other in [
+            "std::make_shared<shop::Order>",
+            "std::allocator_traits<std::allocator<int> >::construct",
+            "alloc::vec::Vec<T>::push",
+            "htab_find_slot",
+            "_PyObject_GC_New",
+            "ruby_xmalloc",
+        ] {
+            assert!(!is_allocator(other) && is_wrapper(other), "{other}");
+        }
+        assert!(!is_wrapper("my_operator new_order") && !is_wrapper("shop::operator_new"));
+    }
+
+    #[test]
     fn the_innermost_frames_of_the_lowest_rank_are_blamed() {
         const P: Role = Role::Program;
         const I: Role = Role::Interpreter("CPython");
         const N: Role = Role::Nameless;
         const W: Role = Role::Wrapper;
         const O: Role = Role::Outermost;
+        const A: Role = Role::Allocator;
+        const L: Role = Role::Library;
+        const U: Role = Role::Unnamed;
+        const UL: Role = Role::UnnamedLibrary;
         for (stack, count, expected) in [
             (&[W, W, P, W, P, O][..], 1, &[2][..]),
             (&[W, W, P, W, P, O], 3, &[2, 4]),
@@ -333,8 +453,41 @@ mod tests {
             (&[O], 1, &[0]),
             (&[], 1, &[]),
             (&[P, P], 0, &[0]),
+            // The pool behind an allocation function is blamed only where nothing else can be.
+            (&[P, A, P, P], 1, &[2]),
+            (&[P, P, W, A, W, P], 2, &[5]),
+            (&[P, A, P, W, A, P], 1, &[5]),
+            (&[P, A, W, A, W, O], 1, &[0]),
+            (&[P, A, N], 1, &[0]),
+            (&[P, A, I], 1, &[2]),
+            (&[W, A, A, P], 1, &[3]),
+            (&[P, P, P, A, P], 1, &[4]),
+            // The system's libraries come after the program, and code without a name after both.
+            (&[W, L, U, L, P, P], 2, &[4, 5]),
+            (&[UL, L, I], 1, &[1]),
+            (&[U, L, L], 2, &[1, 2]),
+            (&[U, U, P], 1, &[2]),
+            (&[W, UL, I], 1, &[1]),
+            (&[P, A, L, L], 1, &[2]),
         ] {
             assert_eq!(blamed(stack.iter().copied(), count), expected, "{stack:?} {count}");
+        }
+        // An allocation function is looked for in the frames nearby only.
+        let far = |between: usize| [vec![P; 1 + between], vec![A, P]].concat();
+        assert_eq!(blamed(far(BEHIND - 1), 1), [BEHIND + 1]);
+        assert_eq!(blamed(far(BEHIND), 1), [0]);
+    }
+
+    #[test]
+    fn the_call_of_a_library_is_the_one_of_the_blamed_frame() {
+        use Role::{Library as L, Program as P, UnnamedLibrary as U, Wrapper as W};
+        for (stack, blamed, expected) in [
+            (&[W, L, L, P, L, P][..], 3, Some(2)),
+            (&[L, U, W, P], 3, Some(1)),
+            (&[W, P, L], 1, None),
+            (&[P], 0, None),
+        ] {
+            assert_eq!(library_call(stack.iter().copied(), blamed), expected, "{stack:?}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Call stacks as reports show them, from the blamed frame outwards.
 
-use crate::program_frames::{Role, blamed};
+use crate::program_frames::{Role, blamed, library_call};
 use crate::stacks::Stacks;
 use crate::symbols::{Frame, Symbolizer};
 use crate::text::counted;
@@ -42,7 +42,7 @@ impl From<&Frame> for FrameJson {
             module: (!frame.module.is_empty()).then(|| frame.module.to_string()),
             offset: format!("{:#x}", frame.offset),
             inlined: frame.inlined,
-            program: frame.role == Role::Program,
+            program: frame.role.is_program(),
             blamed: false,
         }
     }
@@ -63,10 +63,14 @@ pub fn stack_json(symbols: &mut Symbolizer, stacks: &Stacks, site: u32) -> Vec<F
     let mut shown: Vec<FrameJson> = frames.iter().map(FrameJson::from).collect();
     for position in blamed(frames.iter().map(|frame| frame.role), 1) {
         shown[position].blamed = true;
-        // Where the program has no frame, the frames that are blamed instead count as its frames.
-        let rank = frames[position].role.rank();
-        let counts = frames.iter().map(|frame| frame.role.rank() == rank && rank < Role::Wrapper.rank());
-        shown.iter_mut().zip(counts).for_each(|(frame, counts)| frame.program = counts);
+        // Code of the program inside of the blamed frame is the pool behind an allocation function.
+        shown[..position].iter_mut().for_each(|frame| frame.program = false);
+        let own = frames[position].role;
+        if !own.is_program() {
+            // Where the program has no frame, the frames that are blamed instead count as its frames.
+            let counts = frames.iter().map(|frame| frame.role.rank() == own.rank() && own.rank() < Role::Wrapper.rank());
+            shown.iter_mut().zip(counts).for_each(|(frame, counts)| frame.program = counts);
+        }
     }
     shown
 }
@@ -78,40 +82,55 @@ pub struct CallSite {
     pub names: Vec<String>,
     /// The innermost blamed frame.
     pub frame: Frame,
+    /// The function of a library by which the blamed frame allocates.
+    pub library: Option<Frame>,
 }
 
-/// Returns the innermost `count` blamed frames of a stack with inlined functions, and the numbers
-/// of their sites. `role` determines the role of each frame. Reads no more of the stack than
-/// necessary.
+/// The blamed frames of a stack.
+pub struct BlamedFrames {
+    /// The frames with the numbers of their sites, innermost first.
+    pub frames: Vec<(u32, Frame)>,
+    /// The function of a library by which the innermost of them allocates.
+    pub library: Option<Frame>,
+}
+
+/// Returns the innermost `count` blamed frames of a stack with inlined functions. `role` determines
+/// the role of each frame. Reads no more of the stack than necessary.
 pub fn blamed_frames(
     symbols: &mut Symbolizer,
     stacks: &Stacks,
     site: u32,
     count: usize,
     role: impl Fn(&Symbolizer, &Frame) -> Role,
-) -> Vec<(u32, Frame)> {
-    let seen: RefCell<Vec<Option<(u32, Frame)>>> = RefCell::default();
+) -> BlamedFrames {
+    let seen: RefCell<Vec<(u32, Frame, Role)>> = RefCell::default();
     let roles = stacks.stack(site).take(MAX_FRAMES).flat_map(|(number, site)| {
         let frames = symbols.frames(stacks, &site);
         let roles: Vec<Role> = frames.iter().map(|frame| role(symbols, frame)).collect();
-        seen.borrow_mut().extend(frames.iter().map(|frame| Some((number, frame.clone()))));
+        seen.borrow_mut().extend(frames.iter().zip(&roles).map(|(frame, role)| (number, frame.clone(), *role)));
         roles
     });
     let positions = blamed(roles, count);
-    let mut seen = seen.into_inner();
-    positions.into_iter().filter_map(|position| seen[position].take()).collect()
+    let seen = seen.into_inner();
+    let inner = positions.first().filter(|&&first| !seen[first].2.is_library());
+    let library = inner.and_then(|&first| library_call(seen.iter().map(|(.., role)| *role), first));
+    BlamedFrames {
+        frames: positions.into_iter().map(|position| (seen[position].0, seen[position].1.clone())).collect(),
+        library: library.map(|position| seen[position].1.clone()),
+    }
 }
 
 /// Returns the call site that is blamed for a stack, with its innermost `count` blamed frames.
 pub fn call_site(symbols: &mut Symbolizer, stacks: &Stacks, site: u32, count: usize) -> CallSite {
-    let frames = blamed_frames(symbols, stacks, site, count, |_, frame| frame.role);
+    let BlamedFrames { frames, library } = blamed_frames(symbols, stacks, site, count, |_, frame| frame.role);
     let mut names: Vec<String> = frames.iter().map(|(_, frame)| frame.title()).collect();
     names.dedup();
     match frames.into_iter().next() {
-        Some((_, frame)) => CallSite { names, frame },
+        Some((_, frame)) => CallSite { names, frame, library },
         None => {
             let name = "(no stack)".to_string();
-            CallSite { names: vec![name.clone()], frame: Frame { function: Some(name), ..Frame::default() } }
+            let frame = Frame { function: Some(name.clone()), ..Frame::default() };
+            CallSite { names: vec![name], frame, library }
         }
     }
 }

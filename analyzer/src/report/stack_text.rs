@@ -46,7 +46,7 @@ fn folded(frames: &[Frame]) -> Vec<Line> {
         Role::Interpreter(name) => Some(name),
         _ => None,
     };
-    let folds = frames.first().is_some_and(|frame| frame.role == Role::Program);
+    let folds = frames.first().is_some_and(|frame| frame.role.rank() < Role::Interpreter("").rank());
     let mut lines = Vec::new();
     for run in frames.chunk_by(|a, b| folds && interpreter(a).is_some() && interpreter(a) == interpreter(b)) {
         match (run, interpreter(&run[0])) {

@@ -11,8 +11,10 @@ const COMPARING = () => page.recordings.length === 2;
 
 /** Bits of a frame's flags. */
 const PROGRAM = 1, INLINED = 2, OUTERMOST = 4, MADE_UP = 8;
-/** Bit offset of a role's rank in the flags, and the first rank that is blamed only where a stack has no other. */
-const RANK = 4, WRAPPER = 3;
+/** Bit offset of a role's rank in the flags, its bits, the first rank of generated code, and that which is blamed only where a stack has no other. */
+const RANK = 4, RANKS = 7, NAMELESS = 5, WRAPPER = 6;
+/** Flag of an allocation function, and the frames outside of the blamed ones among which one is looked for. */
+const ALLOCATOR = 1 << 7, BEHIND = 16;
 
 function text(id) {
   return document.getElementById(id).textContent;
@@ -96,13 +98,19 @@ function stackOf(node) {
 
 /** Nodes of the innermost frames of a stack that are blamed, innermost first, at most `most`: the rule of program_frames.rs. */
 function blamedNodes(node, most) {
-  const found = Array.from({ length: WRAPPER }, () => []);
+  const empty = () => Array.from({ length: WRAPPER }, () => []);
+  const best = (ranked) => ranked.findIndex((nodes) => nodes.length > 0);
+  let found = empty(), behind = empty(), since = 0;
   const parent = table["node.parent"], frame = table["node.frame"], flags = table["frame.flags"];
-  for (let at = node; at !== 0 && found[0].length < most; at = parent[at]) {
-    const rank = flags[frame[at]] >> RANK;
-    if (rank < WRAPPER && found[rank].length < most) found[rank].push(at);
+  for (let at = node; at !== 0 && since <= BEHIND; at = parent[at]) {
+    const own = flags[frame[at]], rank = (own >> RANK) & RANKS;
+    if (own & ALLOCATOR && best(found) >= 0) [behind, found, since] = [found, empty(), 0];
+    else if (rank < WRAPPER && found[rank].length < most) found[rank].push(at);
+    if (found[0].length >= most) since++;
   }
-  return found.find((nodes) => nodes.length > 0) ?? (node === 0 ? [] : [node]);
+  const caller = best(found);
+  const ranked = (caller >= 0 && caller < NAMELESS) || best(behind) < 0 ? found : behind;
+  return ranked[best(ranked)] ?? (node === 0 ? [] : [node]);
 }
 
 function baseName(path) {

@@ -28,6 +28,8 @@ const MADE_UP: u32 = 8;
 /// Bit offset of the role's rank among the flags. In a stack, the frames of the lowest rank are
 /// blamed.
 const RANK: u32 = 4;
+/// Flag: an allocation function. Frames inner to it are blamed only if there are no others.
+const ALLOCATOR: u32 = 1 << 7;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Row {
@@ -119,7 +121,8 @@ impl Names {
             module: self.string(&frame.module),
             file: self.string(frame.file.as_deref().unwrap_or_default()),
             line: frame.line.unwrap_or(0),
-            flags: if matches!(frame.role, Role::Wrapper | Role::Outermost) { 0 } else { PROGRAM }
+            flags: if frame.role.rank() < Role::Wrapper.rank() { PROGRAM } else { 0 }
+                | if frame.role == Role::Allocator { ALLOCATOR } else { 0 }
                 | u32::from(frame.role.rank()) << RANK
                 | if frame.inlined { INLINED } else { 0 }
                 | if is_outermost(frame) { OUTERMOST } else { 0 },

@@ -287,7 +287,7 @@ struct SiteKey {
 
 /// Returns what a site is matched by.
 fn named(stacks: &Stacks, site: u32, known: &NameMatcher, depth: usize, symbols: &mut Symbolizer) -> SiteKey {
-    let frames = blamed_frames(symbols, stacks, site, depth, |symbols, frame| known.role(symbols, frame));
+    let frames = blamed_frames(symbols, stacks, site, depth, |symbols, frame| known.role(symbols, frame)).frames;
     let Some((_, first)) = frames.first() else {
         return SiteKey { names: vec!["(no stack)".into()], file: None, line: None };
     };
