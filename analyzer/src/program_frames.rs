@@ -3,8 +3,8 @@
 //! reports, thresholds and exports use [`blamed`] to choose the frames that they blame.
 
 use crate::frame::Frame;
-use crate::system_libraries::is_system_library;
 pub use crate::frame::Role;
+use crate::system_libraries::is_system_library;
 use heaptape_formats::pattern::Pattern;
 
 /// Number of ranks below those of wrappers.
@@ -54,7 +54,10 @@ pub fn blamed(roles: impl IntoIterator<Item = Role>, count: usize) -> Vec<usize>
 
 /// Returns the position of the function of a library by which the code at `blamed` allocates: of
 /// the frames of the library that are inner to it, the one that it calls.
-pub(crate) fn library_call(roles: impl DoubleEndedIterator<Item = Role> + ExactSizeIterator, blamed: usize) -> Option<usize> {
+pub(crate) fn library_call(
+    roles: impl DoubleEndedIterator<Item = Role> + ExactSizeIterator,
+    blamed: usize,
+) -> Option<usize> {
     let outside = roles.len().saturating_sub(blamed);
     let mut inner = roles.enumerate().rev().skip(outside);
     inner.find(|(_, role)| role.is_library()).map(|(position, _)| position)
@@ -365,7 +368,12 @@ mod tests {
             (Some("operator()"), "/bin/x", Some("/usr/include/c++/12/bits/std_thread.h"), Role::Wrapper),
             (Some("operator()"), "/bin/x", Some("/srv/server.cpp"), Role::Program),
             (Some("from_elem"), "/bin/x", Some("/rustc/1234/library/alloc/src/vec/mod.rs"), Role::Wrapper),
-            (Some("<shop::Pool as core::alloc::global::GlobalAlloc>::alloc"), "/bin/x", Some("/srv/pool.rs"), Role::Allocator),
+            (
+                Some("<shop::Pool as core::alloc::global::GlobalAlloc>::alloc"),
+                "/bin/x",
+                Some("/srv/pool.rs"),
+                Role::Allocator,
+            ),
             (Some("alloc"), "/bin/x", Some("/srv/crates/mimalloc-0.1.52/src/lib.rs"), Role::Wrapper),
             (Some("alloc"), "/bin/x", Some("/srv/mimalloc-bench/src/lib.rs"), Role::Program),
             (Some("PyList_Append"), "/usr/bin/python3.13", None, python),
@@ -481,12 +489,9 @@ mod tests {
     #[test]
     fn the_call_of_a_library_is_the_one_of_the_blamed_frame() {
         use Role::{Library as L, Program as P, UnnamedLibrary as U, Wrapper as W};
-        for (stack, blamed, expected) in [
-            (&[W, L, L, P, L, P][..], 3, Some(2)),
-            (&[L, U, W, P], 3, Some(1)),
-            (&[W, P, L], 1, None),
-            (&[P], 0, None),
-        ] {
+        for (stack, blamed, expected) in
+            [(&[W, L, L, P, L, P][..], 3, Some(2)), (&[L, U, W, P], 3, Some(1)), (&[W, P, L], 1, None), (&[P], 0, None)]
+        {
             assert_eq!(library_call(stack.iter().copied(), blamed), expected, "{stack:?}");
         }
     }

@@ -112,6 +112,7 @@ replayed! {
     (&mut Leaks, &mut Crossings);
     Lifetimes;
     Peak;
+    (&mut Peak, &mut Peak);
     Resizes;
     Sizes;
     Temporary;

@@ -33,6 +33,7 @@ pub use crate::frame::Frame;
 use crate::frame::{FunctionSymbol, Role, SourceFrame};
 use crate::program_frames::Roles;
 use crate::saved_names::SavedTable;
+use crate::short_name::NameLength;
 use crate::stacks::{Module, Site, Stacks};
 pub use debuginfod::fetch as fetch_debug_information;
 use dwarf::Debug;
@@ -48,7 +49,7 @@ use returned_text::returned_text;
 use rustc_hash::FxHashMap;
 pub use save::save;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 /// The form of a name.
@@ -163,6 +164,16 @@ impl Symbolizer {
     /// Returns the amount of debug information that is read.
     pub const fn detail(&self) -> Detail {
         self.detail
+    }
+
+    /// Returns how long names are in text.
+    pub const fn names(&self) -> NameLength {
+        if self.origin.full_names { NameLength::Full } else { NameLength::Short }
+    }
+
+    /// Returns the folder that is searched for files first, as if it were `/`.
+    pub fn sysroot(&self) -> Option<&Path> {
+        self.origin.sysroot.as_deref()
     }
 
     /// Returns the rules for roles of frames.

@@ -2,16 +2,8 @@
 //! for what such a library does inside, but for its own call of it.
 
 /// The folders in which a system has its libraries.
-const FOLDERS: &[&str] = &[
-    "/lib/",
-    "/lib64/",
-    "/lib32/",
-    "/usr/lib/",
-    "/usr/lib64/",
-    "/usr/lib32/",
-    "/usr/local/lib/",
-    "/usr/local/lib64/",
-];
+const FOLDERS: &[&str] =
+    &["/lib/", "/lib64/", "/lib32/", "/usr/lib/", "/usr/lib64/", "/usr/lib32/", "/usr/local/lib/", "/usr/local/lib64/"];
 
 /// Stores with a folder for each package, e.g. `/nix/store/HASH-libxml2-2.11/lib/libxml2.so`.
 const STORES: &[&str] = &["/nix/store/", "/gnu/store/"];

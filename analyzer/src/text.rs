@@ -8,6 +8,7 @@ mod sanitize;
 
 pub use lines::wrapped;
 use lines::{break_lines, wrap};
+pub(crate) use names::own_name;
 pub use names::{shorten, without_arguments};
 pub use numbers::{bytes, count, counted, duration, percent};
 pub use sanitize::{SanitizingWriter, clean, clean_columns, clean_name};

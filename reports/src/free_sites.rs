@@ -59,7 +59,7 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
                 let most = from.map(|((_, from), freed)| (freed.blocks, std::cmp::Reverse(*from))).max();
                 let (mostly_blocks, from) = most.map_or((0, 0), |(blocks, from)| (blocks, from.0));
                 let from = call_site(symbols, process.stacks(), from, 2);
-                let mostly_from = call_site_line(&from, &SourceLines::default());
+                let mostly_from = call_site_line(&from, &SourceLines::default(), symbols.names());
                 let site = group.describe(process, symbols);
                 Row { blocks, bytes, blocks_of_other_threads, mostly_from, mostly_blocks, site }
             })

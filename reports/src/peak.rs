@@ -7,7 +7,7 @@ use heaptape_analyzer::event::Position;
 use heaptape_analyzer::model::peak::Peak;
 use heaptape_analyzer::report::Unanswerable;
 use heaptape_analyzer::report::mapped::{self, MappedRow};
-use heaptape_analyzer::report::query::{PointInTime, Query, SiteDescription, group_sites};
+use heaptape_analyzer::report::query::{PointInTime, Query, SiteDescription, SiteGroup, group_sites};
 use heaptape_analyzer::report::{Error, Outcome};
 use heaptape_analyzer::sums;
 use heaptape_analyzer::symbols::Symbolizer;
@@ -45,12 +45,56 @@ struct PeakReport {
     /// What the program had mapped itself at the peak of the live bytes, beside the blocks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     mapped: Vec<MappedRow>,
+    /// The peak of the blocks together with what the program had mapped itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    with_mapped: Option<WholePeak>,
+    /// The peak of what the program had mapped itself, where the blocks are not known at any time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mapped_peak: Option<MappedPeak>,
     /// Whether the blocks are shown.
     #[serde(skip)]
     has_blocks: bool,
     /// Maximum number of rows in text.
     #[serde(skip)]
     top: usize,
+}
+
+/// The peak of the live blocks and of what the program had mapped itself, taken together.
+#[derive(Serialize)]
+struct WholePeak {
+    bytes: u64,
+    heap_bytes: u64,
+    heap_blocks: u64,
+    mapped_bytes: u64,
+    at: PointInTime,
+    holders: Vec<Row>,
+    mapped: Vec<MappedRow>,
+}
+
+/// The peak of what the program had mapped itself.
+#[derive(Serialize)]
+struct MappedPeak {
+    bytes: u64,
+    at: PointInTime,
+    mapped: Vec<MappedRow>,
+}
+
+/// Returns the bytes that the program had mapped itself, at each tick at which they changed; none
+/// if the query is not about them.
+fn mapped_changes(query: &Query, process: &Process) -> Vec<(u64, u64)> {
+    let mut changes = Vec::new();
+    if query.mappings.has_mappings() && query.filter.is_all() {
+        mapped::for_each_change(process, &mut |tick, bytes| changes.push((tick, bytes)));
+    }
+    if changes.iter().all(|(_, bytes)| *bytes == 0) { Vec::new() } else { changes }
+}
+
+/// Returns the peak of what the program had mapped itself.
+fn mapped_peak(query: &Query, process: &Process, symbols: &mut Symbolizer) -> Option<MappedPeak> {
+    let changes = mapped_changes(query, process);
+    let &(tick, bytes) = changes.iter().rev().max_by_key(|(_, bytes)| *bytes)?;
+    let mapped = mapped_at(query, process, symbols, tick);
+    Some(MappedPeak { bytes, at: PointInTime::at(process, tick, None), mapped })
 }
 
 /// Returns what the program had mapped itself at a tick.
@@ -108,43 +152,71 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
                 most_blocks: totals.peak_blocks,
                 holders: holders.collect(),
                 mapped: mapped_at(query, process, symbols, totals.peak_tick),
+                with_mapped: None,
+                mapped_peak: mapped_peak(query, process, symbols),
                 has_blocks: query.mappings.has_blocks(),
                 top: query.top,
             };
             return Ok((report, Vec::new()));
         }
         let span = process.span(&query.range);
+        let changes = mapped_changes(query, process);
         let mut model = Peak::within(span);
-        let start = query.replay_start(process, span, true);
+        let mut whole = (!changes.is_empty()).then(|| Peak::with_mapped(span, changes));
+        // A summary knows the peak of the blocks alone.
+        let start = if whole.is_some() { None } else { query.replay_start(process, span, true) };
         if let Some(summary) = start.as_ref().and_then(|start| start.summary.as_ref()) {
             model.begin(summary);
         }
-        let outcome = query.replay_from(process, start.as_ref(), span.with_history(), symbols, progress, &mut model);
+        let range = span.with_history();
+        let outcome = match &mut whole {
+            None => query.replay_from(process, start.as_ref(), range, symbols, progress, &mut model),
+            Some(whole) => query.replay(process, range, symbols, progress, &mut (&mut model, &mut *whole)),
+        };
         model.finish();
         let (held, at) = model.peak();
-        let rows =
-            model.shares().map(|share| (share.site, [share.at_peak.bytes, share.at_peak.blocks, share.own_peak]));
-        let holders = group_sites(query, process, symbols, rows);
-        let holders = holders.iter().take(query.top).map(|group| Row {
-            bytes: group.values[0],
-            blocks: group.values[1],
-            own_peak_bytes: Some(group.values[2]),
-            site: group.describe(process, symbols),
-        });
         let point = |at: Position| PointInTime::at(process, at.tick, Some(at.number));
+        let with_mapped = whole.map(|mut whole| {
+            whole.finish();
+            let (held, at) = whole.peak();
+            WholePeak {
+                bytes: held.bytes.saturating_add(whole.mapped_at_peak()),
+                heap_bytes: held.bytes,
+                heap_blocks: held.blocks,
+                mapped_bytes: whole.mapped_at_peak(),
+                at: point(at),
+                holders: holders(query, process, symbols, &whole),
+                mapped: mapped_at(query, process, symbols, at.tick),
+            }
+        });
         let report = PeakReport {
             peak_bytes: held.bytes,
             peak_blocks: held.blocks,
-            at: PointInTime::at(process, at.tick, Some(at.number)),
+            at: point(at),
             phase: model.phase().map(|(from, until)| Phase { from: point(from), until: until.map(point) }),
             most_blocks: model.peak_blocks(),
-            holders: holders.collect(),
+            holders: holders(query, process, symbols, &model),
             mapped: mapped_at(query, process, symbols, at.tick),
+            with_mapped,
+            mapped_peak: None,
             has_blocks: query.mappings.has_blocks(),
             top: query.top,
         };
         Ok((report, outcome.missing))
     })
+}
+
+/// Returns the rows of the call sites that hold the bytes at a peak.
+fn holders(query: &Query, process: &Process, symbols: &mut Symbolizer, model: &Peak) -> Vec<Row> {
+    let rows = model.shares().map(|share| (share.site, [share.at_peak.bytes, share.at_peak.blocks, share.own_peak]));
+    let groups = group_sites(query, process, symbols, rows);
+    let row = |group: &SiteGroup| Row {
+        bytes: group.values[0],
+        blocks: group.values[1],
+        own_peak_bytes: Some(group.values[2]),
+        site: group.describe(process, symbols),
+    };
+    groups.iter().take(query.top).map(row).collect()
 }
 
 impl Phase {
@@ -172,11 +244,15 @@ impl Report for PeakReport {
         if let Some(phase) = &self.phase {
             screen.line(&phase.text())?;
         }
+        if let Some(line) = self.whole_line() {
+            screen.line(&line)?;
+        }
         let own = |row: &Row| row.own_peak_bytes.map_or_else(|| "-".into(), bytes);
         let sum = mapped::sum_text(self.mapped.iter());
         let heading = format!("mapped by the program itself at that time: {sum}");
         if !self.has_blocks {
-            return mapped::print(screen, &heading, &self.mapped, self.top);
+            mapped::print(screen, &heading, &self.mapped, self.top)?;
+            return self.print_mapped_peak(screen);
         }
         let rows: Vec<Vec<String>> = self
             .holders
@@ -187,6 +263,35 @@ impl Report for PeakReport {
             })
             .collect();
         screen.table(&["bytes", "share", "blocks", "own peak", "held by"], &rows)?;
-        mapped::print(screen, &heading, &self.mapped, self.top)
+        mapped::print(screen, &heading, &self.mapped, self.top)?;
+        self.print_mapped_peak(screen)
+    }
+}
+
+impl PeakReport {
+    /// Returns the line on the peak with what the program had mapped itself, which follows that on
+    /// the blocks.
+    fn whole_line(&self) -> Option<String> {
+        if let Some(MappedPeak { bytes: most, at, .. }) = &self.mapped_peak {
+            return Some(format!("the program itself had mapped {} at most, {}", bytes(*most), at.text()));
+        }
+        let WholePeak { bytes: all, heap_bytes, heap_blocks, mapped_bytes, at, .. } = self.with_mapped.as_ref()?;
+        let (blocks, mapped) = (counted(*heap_blocks, "block"), bytes(*mapped_bytes));
+        let parts = format!("{mapped} mapped and {} in {blocks}", bytes(*heap_bytes));
+        Some(format!("peak of {} with what the program mapped itself: {parts}, {}", bytes(*all), at.text()))
+    }
+
+    /// Prints what the program had mapped at the peak of all, unless that is when the blocks had
+    /// theirs, too.
+    fn print_mapped_peak(&self, screen: &mut Screen) -> io::Result<()> {
+        let (at, rows) = match (&self.with_mapped, &self.mapped_peak) {
+            (Some(WholePeak { at, mapped, .. }), _) | (None, Some(MappedPeak { at, mapped, .. })) => (at, mapped),
+            (None, None) => return Ok(()),
+        };
+        if (at.time_ns, at.event) == (self.at.time_ns, self.at.event) {
+            return Ok(());
+        }
+        let sum = mapped::sum_text(rows.iter());
+        mapped::print(screen, &format!("mapped by the program itself {}: {sum}", at.text()), rows, self.top)
     }
 }

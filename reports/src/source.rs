@@ -7,14 +7,14 @@ use heaptape_analyzer::report::functions::{Amounts, Functions, Stack, allocation
 use heaptape_analyzer::report::query::Query;
 use heaptape_analyzer::report::{Error, Outcome};
 use heaptape_analyzer::sort::SortRows;
+use heaptape_analyzer::source_files::{SourceFile, read};
 use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, percent};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
-use std::path::{Component, Path, PathBuf};
-use std::time::{Duration, UNIX_EPOCH};
+use std::io::{self, Write};
+use std::path::PathBuf;
 
 /// Options of `heaptape source`.
 #[derive(Clone, Debug, Default)]
@@ -129,10 +129,13 @@ fn source_of(
     let sysroot = query.origin.sysroot.as_deref();
     let read = match &file {
         None => Err("the program has no debug information for it (compile with -g)".into()),
-        Some(file) => read(file, sysroot, &options.roots),
+        Some(file) => read(file, sysroot, &options.roots, MAX_SOURCE),
     };
     let (text, unreadable, is_newer) = match read {
-        Ok((text, changed_ns)) => (text, None, changed_ns > process.about.started_unix_ns.max(1)),
+        Ok(SourceFile { text, changed_ns }) => {
+            let lines = text.lines().map(|line| line.replace('\t', "    ")).collect();
+            (lines, None, changed_ns > process.about.started_unix_ns.max(1))
+        }
         Err(why) => (Vec::new(), Some(why), false),
     };
     FunctionSource {
@@ -144,42 +147,6 @@ fn source_of(
         is_newer,
         text,
     }
-}
-
-/// Returns the lines of a source file, and when it was changed, in nanoseconds since 1970.
-///
-/// # Errors
-/// Returns a message when the file is in none of the folders, or cannot be read.
-fn read(file: &str, sysroot: Option<&Path>, roots: &[PathBuf]) -> Result<(Vec<String>, u64), String> {
-    let candidates = candidates(Path::new(file), sysroot, roots);
-    let Some(path) = candidates.iter().find(|path| path.is_file()) else {
-        return Err(format!("{file}: not found; --source-root DIR names the folder with the source"));
-    };
-    let failed = |error: io::Error| format!("{}: {error}", path.display());
-    let opened = std::fs::File::open(path).map_err(failed)?;
-    let about = opened.metadata().map_err(failed)?;
-    if about.len() > MAX_SOURCE {
-        return Err(format!("{}: larger than {}", path.display(), bytes(MAX_SOURCE)));
-    }
-    let mut content = Vec::new();
-    opened.take(MAX_SOURCE).read_to_end(&mut content).map_err(failed)?;
-    let changed = about.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-    let changed = changed.map_or(0, |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-    Ok((String::from_utf8_lossy(&content).lines().map(|line| line.replace('\t', "    ")).collect(), changed))
-}
-
-/// Returns the paths at which a source file may be: below the folders, with as much of its own path
-/// as exists there, then at its own path.
-fn candidates(file: &Path, sysroot: Option<&Path>, roots: &[PathBuf]) -> Vec<PathBuf> {
-    let names: Vec<_> = file.components().filter(|part| matches!(part, Component::Normal(_))).collect();
-    let mut found = Vec::new();
-    for root in roots {
-        let below = (0..names.len()).map(|skipped| root.join(names[skipped..].iter().collect::<PathBuf>()));
-        found.extend(below);
-    }
-    found.extend(sysroot.map(|root| root.join(names.iter().collect::<PathBuf>())));
-    found.push(file.to_path_buf());
-    found
 }
 
 impl FunctionSource {

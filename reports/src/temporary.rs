@@ -75,6 +75,7 @@ impl Report for TemporaryReport {
                 vec![count(row.temporary), share, bytes(row.bytes), row.site.label.clone()]
             })
             .collect();
-        screen.table(&["temporary", "share", "bytes", "site"], &rows)
+        screen.table(&["temporary", "share", "bytes", "site"], &rows)?;
+        screen.line("how long blocks lived: heaptape lifetimes; with more events in between: --within N")
     }
 }

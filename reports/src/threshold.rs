@@ -317,7 +317,7 @@ fn leaking_sites(found: &LeakReport, threshold: &Expression, symbols: &mut Symbo
         let stacks = leak.process.stacks();
         let call_site = call_site(symbols, stacks, leak.site, 3);
         let (stack, _) = text_stack(symbols, stacks, leak.site, 8);
-        let blamed = call_site_line(&call_site, &SourceLines::default());
+        let blamed = call_site_line(&call_site, &SourceLines::default(), symbols.names());
         let (size, blocks) = (text::bytes(leak.bytes.max(leak.grown)), counted(leak.blocks, "block"));
         Culprit {
             text: match leak.verdict {

@@ -15,6 +15,7 @@ use heaptape_analyzer::report::mapped;
 use heaptape_analyzer::report::mapping_filter::MappingFilter;
 use heaptape_analyzer::report::query::{PointInTime, Query};
 use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::short_name::NameLength;
 use heaptape_analyzer::sort::SortRows;
 use heaptape_analyzer::symbols::Symbolizer;
 use heaptape_analyzer::text::{Screen, Style, bytes, clean, count, duration};
@@ -130,7 +131,7 @@ fn groups(stacks: &Stacks, symbols: &mut Symbolizer, by: GroupBy) -> (Vec<u32>, 
         let name = match by {
             GroupBy::Stack => {
                 let call_site = call_site(symbols, stacks, site, 3);
-                call_site_line(&call_site, &SourceLines::default())
+                call_site_line(&call_site, &SourceLines::default(), NameLength::Full)
             }
             by => group_key(symbols, stacks, site, by).join(" < "),
         };

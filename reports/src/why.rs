@@ -243,7 +243,7 @@ fn growth(process: &Process, symbols: &mut Symbolizer) -> Result<Vec<Growth>, Er
             blocks: leak.blocks,
             bytes_per_second: leak.evidence.as_ref().and_then(|evidence| evidence.bytes_per_second),
             since_unix_ns: leak.evidence.as_ref().and_then(since).filter(|_| grew(leak.verdict)),
-            text: call_site_line(&site, &lines),
+            text: call_site_line(&site, &lines, symbols.names()),
             functions: site.names,
         }
     };

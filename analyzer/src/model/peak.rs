@@ -41,6 +41,13 @@ pub struct Peak {
     epoch: u64,
     span: Span,
     inside: bool,
+    /// Bytes beside the blocks: those that the program has mapped itself.
+    mapped: u64,
+    mapped_at_peak: u64,
+    /// The changes of `mapped` that are still to come, the next one last.
+    changes: Vec<(u64, u64)>,
+    /// Tick of the next change.
+    next_change: u64,
 }
 
 /// The share of a site in the peak.
@@ -60,7 +67,35 @@ impl Peak {
         let zero = Held::default();
         let at = Position { number: span.first, tick: span.first_tick };
         let phase = Phase::default();
-        Peak { sites: Vec::new(), live: zero, peak: zero, peak_blocks: 0, at, phase, epoch: 0, span, inside: false }
+        Peak {
+            sites: Vec::new(),
+            live: zero,
+            peak: zero,
+            peak_blocks: 0,
+            at,
+            phase,
+            epoch: 0,
+            span,
+            inside: false,
+            mapped: 0,
+            mapped_at_peak: 0,
+            changes: Vec::new(),
+            next_change: u64::MAX,
+        }
+    }
+
+    /// Creates a model for the peak of the live bytes together with other bytes, which are given as
+    /// tick and number at each change, in order. It must receive all events from the start of the
+    /// recording.
+    pub fn with_mapped(span: Span, mut changes: Vec<(u64, u64)>) -> Self {
+        changes.reverse();
+        let next_change = changes.last().map_or(u64::MAX, |change| change.0);
+        Peak { changes, next_change, ..Peak::within(span) }
+    }
+
+    /// Returns the number of mapped bytes at the peak.
+    pub const fn mapped_at_peak(&self) -> u64 {
+        self.mapped_at_peak
     }
 
     /// Starts with the numbers of a summary of all earlier events. The summary does not contain the
@@ -87,8 +122,41 @@ impl Peak {
     /// Completes the numbers at the end. In a span without events the peak is what is live.
     pub fn finish(&mut self) {
         if !self.inside {
+            self.map_until(self.span.first_tick, self.at.number);
             self.enter(self.at);
         }
+        self.map_until(self.span.end_tick.saturating_sub(1), self.span.end);
+    }
+
+    /// Applies the changes of the mapped bytes up to a tick. `number` is the number of events
+    /// before them.
+    #[cold]
+    fn map_until(&mut self, tick: u64, number: u64) {
+        while self.next_change <= tick
+            && let Some((at, bytes)) = self.changes.pop()
+        {
+            let at = Position { number, tick: at };
+            if !self.inside && !self.span.is_before(at) {
+                self.enter(at);
+            }
+            self.mapped = bytes;
+            self.next_change = self.changes.last().map_or(u64::MAX, |change| change.0);
+            if self.inside && self.is_higher() {
+                self.raise(at);
+            }
+        }
+    }
+
+    #[inline]
+    const fn is_higher(&self) -> bool {
+        self.live.bytes.saturating_add(self.mapped) > self.peak.bytes.saturating_add(self.mapped_at_peak)
+    }
+
+    /// Takes what is live now as the peak.
+    #[inline]
+    fn raise(&mut self, at: Position) {
+        (self.peak, self.mapped_at_peak, self.at) = (self.live, self.mapped, at);
+        self.epoch += 1;
     }
 
     /// Returns the live blocks and bytes at the peak, and its position in the run.
@@ -129,16 +197,17 @@ impl Peak {
     #[cold]
     fn enter(&mut self, at: Position) {
         self.inside = true;
-        self.peak = self.live;
         self.peak_blocks = self.live.blocks;
-        self.at = at;
         self.phase.begin(self.live.bytes, at);
-        self.epoch += 1;
+        self.raise(at);
         self.sites.iter_mut().for_each(|site| site.own_peak = site.live.bytes);
     }
 
     #[inline]
     fn before(&mut self, at: Position) {
+        if self.next_change <= at.tick {
+            self.map_until(at.tick, at.number);
+        }
         if !self.inside && !self.span.is_before(at) {
             self.enter(at);
         }
@@ -175,10 +244,8 @@ impl Peak {
         take(&mut self.live);
         if self.inside {
             self.peak_blocks = self.peak_blocks.max(self.live.blocks);
-            if self.live.bytes > self.peak.bytes {
-                self.peak = self.live;
-                self.at = event.position();
-                self.epoch += 1;
+            if self.is_higher() {
+                self.raise(event.position());
             }
             self.phase.change(self.live.bytes, event.position());
         }

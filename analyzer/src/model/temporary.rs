@@ -11,6 +11,10 @@ use rustc_hash::FxHashMap;
 /// number of events.
 pub const MAX_EVENTS_BETWEEN: usize = 255;
 
+/// Number of events between allocation and free by default. A string that grows as text is added to
+/// it, and that is copied at the end, lives for a few events of other strings.
+pub const DEFAULT_EVENTS_BETWEEN: usize = 16;
+
 /// The numbers of one site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Row {

@@ -118,6 +118,9 @@ const LIGHT_SHARE: f64 = 0.05;
 const MIN_POOL_BLOCKS: u64 = 4;
 /// Number of standard errors by which the live bytes of a sampled site must rise for growth.
 const MIN_STANDARD_ERRORS: u64 = 3;
+/// Of survivors that were allocated at one time, at least this share was: 7/8. It is the same for
+/// the rise of live bytes.
+const BURST: (u64, u64) = (7, 8);
 /// Number of slices of a quarter of the run.
 const QUARTER_SLICES: usize = SLICES / 4;
 
@@ -152,17 +155,18 @@ impl<K: Hash + Eq> Growth<K> {
         }
     }
 
-    /// Returns the final verdict, after all survivors were added. Growth below the floor becomes
+    /// Returns the final verdict, after all survivors were added, and whether only the length of the
+    /// run is below the floor: then growth is probable. Growth below the floor becomes
     /// [`Verdict::TooLittle`].
-    pub fn settle(&self, run: &Run, of: &K, verdict: Verdict) -> Verdict {
+    pub fn settle(&self, run: &Run, of: &K, verdict: Verdict) -> (Verdict, bool) {
         let is_short = run.active_seconds > 0.0 && run.active_seconds < FLOOR_SECONDS;
         let bytes = self.bytes.get(of).copied().unwrap_or(0);
         let is_small = bytes < FLOOR_BYTES && (bytes as f64) < FLOOR_SHARE * run.peak_bytes as f64;
         match verdict {
-            Verdict::Growing if is_short || is_small => Verdict::TooLittle,
+            Verdict::Growing if is_short || is_small => (Verdict::TooLittle, !is_small),
             // Slow growth is small by definition, so only the length of the run counts.
-            Verdict::Slow if is_short => Verdict::TooLittle,
-            verdict => verdict,
+            Verdict::Slow if is_short => (Verdict::TooLittle, false),
+            verdict => (verdict, false),
         }
     }
 }
@@ -252,6 +256,7 @@ fn shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
     let length = run.axis.end.saturating_sub(run.axis.start).max(1) as f64;
     let share = |at: u64| at.saturating_sub(run.axis.start) as f64 / length;
     let growth = |blocks: u64| if is_slow(run, history, survivors, blocks) { Verdict::Slow } else { Verdict::Growing };
+    let is_burst = is_burst(survivors);
     if history.freed > MIN_POOL_BLOCKS && history.freed >= survivors.blocks {
         let (outliers, spread) = outliers(run, history, survivors);
         if outliers > 2 && spread {
@@ -260,7 +265,7 @@ fn shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
         if is_plateau(history, survivors) {
             return Verdict::BoundedCache;
         }
-        if rises(history) && survivors.blocks >= MIN_GROWTH_BLOCKS {
+        if rises(history) && survivors.blocks >= MIN_GROWTH_BLOCKS && !is_burst {
             return growth(survivors.blocks);
         }
     }
@@ -270,12 +275,12 @@ fn shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
     // Twice the longest lifetime, because the end of a run is often slower than the rest.
     let young = history.longest_lifetime.saturating_mul(2) >= run.end.saturating_sub(first);
     if history.freed > 0 && young && share(first) > 0.5 {
-        let backlog = rises(history) && survivors.blocks >= MIN_GROWTH_BLOCKS;
+        let backlog = rises(history) && survivors.blocks >= MIN_GROWTH_BLOCKS && !is_burst;
         return if backlog { growth(survivors.blocks) } else { Verdict::YoungAtEnd };
     }
     let slices = survivors.allocs_by_slice.iter().filter(|&&allocs| allocs > 0).count();
     let rising = history.series[SLICES - 1] > history.series[SLICES / 2] && survivors.blocks > 2;
-    if rising && slices > 2 && share(last) - share(first) > 0.2 && share(last) > 0.7 {
+    if rising && !is_burst && slices > 2 && share(last) - share(first) > 0.2 && share(last) > 0.7 {
         return growth(survivors.blocks);
     }
     Verdict::OneTime
@@ -305,6 +310,16 @@ fn snapshot_shape(run: &Run, history: &History, survivors: &Survivors) -> Verdic
         return Verdict::Uncertain;
     }
     if is_slow(run, history, survivors, survivors.blocks) { Verdict::Slow } else { Verdict::Growing }
+}
+
+/// Returns whether nearly all survivors were allocated at one time, as by the import of a module:
+/// in one slice, or in two next to each other, since the time may be at the end of a slice. That
+/// never is growth, and has no rate.
+pub fn is_burst(survivors: &Survivors) -> bool {
+    let slices = &survivors.allocs_by_slice;
+    let together = slices.windows(2).map(|pair| pair[0].saturating_add(pair[1])).max().unwrap_or(0);
+    let all = slices.iter().fold(0u64, |sum, allocs| sum.saturating_add(*allocs));
+    all > 0 && u128::from(together) * u128::from(BURST.1) >= u128::from(all) * u128::from(BURST.0)
 }
 
 /// Returns whether growth by a number of blocks is slow: it is small in number, as a share of the
@@ -383,7 +398,16 @@ pub fn is_kept_to_exit(history: &History) -> bool {
 /// live at the end than in the middle.
 pub fn is_freed_at_exit(history: &History) -> bool {
     let (most, at) = fullest(history);
-    history.freed >= MIN_GROWTH_BLOCKS && at >= SLICES - QUARTER_SLICES && history.series[at / 2] <= most - most / 4
+    let rose = history.freed >= MIN_GROWTH_BLOCKS && at >= SLICES - QUARTER_SLICES;
+    rose && history.series[at / 2] <= most - most / 4 && !rises_at_once(history)
+}
+
+/// Returns whether nearly all live bytes came at one time, as by the load of a file.
+fn rises_at_once(history: &History) -> bool {
+    let most = u128::from(fullest(history).0);
+    let before = |at: usize| at.checked_sub(2).map_or(0, |at| history.series[at]);
+    let step = (0..SLICES).map(|at| history.series[at].saturating_sub(before(at))).max().unwrap_or(0);
+    u128::from(step) * u128::from(BURST.1) >= most * u128::from(BURST.0)
 }
 
 /// Returns the maximum of the live bytes at the ends of slices, and the last slice that has it.
@@ -431,7 +455,43 @@ mod tests {
         let mut growth = Growth::default();
         (0..stacks).for_each(|_| growth.add("leak", verdict, bytes / stacks));
         growth.add("other", Verdict::Growing, 1 << 30);
-        growth.settle(&run, &"leak", verdict)
+        let (settled, is_probable) = growth.settle(&run, &"leak", verdict);
+        // Growth is probable in a run that is too short for more.
+        let is_short = active_seconds > 0.0 && active_seconds < FLOOR_SECONDS;
+        let is_enough = bytes >= FLOOR_BYTES || bytes as f64 >= FLOOR_SHARE * run.peak_bytes as f64;
+        assert_eq!(is_probable, verdict == Verdict::Growing && is_short && is_enough, "{bytes} in {active_seconds} s");
+        settled
+    }
+
+    /// Returns survivors with numbers of blocks by slice.
+    fn survivors_of(allocs_by_slice: [u64; SLICES]) -> Survivors {
+        Survivors { blocks: allocs_by_slice.iter().sum(), allocs_by_slice, ..Survivors::default() }
+    }
+
+    #[test]
+    fn what_was_allocated_at_one_time_is_a_burst() {
+        let slices = |of: &[(usize, u64)]| {
+            let mut slices = [0; SLICES];
+            of.iter().for_each(|&(slice, blocks)| slices[slice] = blocks);
+            slices
+        };
+        for burst in [&[(9, 211)][..], &[(9, 100), (10, 111)], &[(0, 3), (9, 60), (10, 60), (15, 2)], &[(3, 1)]] {
+            assert!(is_burst(&survivors_of(slices(burst))), "{burst:?}");
+        }
+        for steady in [&[(9, 100), (11, 111)][..], &[(0, 10), (9, 60)], &[(13, 10), (14, 20), (15, 40)]] {
+            assert!(!is_burst(&survivors_of(slices(steady))), "{steady:?}");
+        }
+        assert!(!is_burst(&survivors_of([4; SLICES])) && !is_burst(&Survivors::default()));
+    }
+
+    #[test]
+    fn what_was_loaded_at_once_did_not_grow() {
+        let history = |series: [u64; SLICES]| History { freed: 100, series, ..History::default() };
+        let at = |from: usize| std::array::from_fn(|slice| if slice >= from { 1 << 20 } else { 0 });
+        for from in 9..SLICES {
+            assert!(!is_freed_at_exit(&history(at(from))), "{from}");
+        }
+        assert!(is_freed_at_exit(&history(std::array::from_fn(|slice| (slice as u64 + 1) << 16))));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Call stacks as reports show them, from the blamed frame outwards.
 
 use crate::program_frames::{Role, blamed, library_call};
+use crate::short_name::NameLength;
 use crate::stacks::Stacks;
 use crate::symbols::{Frame, Symbolizer};
 use crate::text::counted;
@@ -68,7 +69,8 @@ pub fn stack_json(symbols: &mut Symbolizer, stacks: &Stacks, site: u32) -> Vec<F
         let own = frames[position].role;
         if !own.is_program() {
             // Where the program has no frame, the frames that are blamed instead count as its frames.
-            let counts = frames.iter().map(|frame| frame.role.rank() == own.rank() && own.rank() < Role::Wrapper.rank());
+            let counts =
+                frames.iter().map(|frame| frame.role.rank() == own.rank() && own.rank() < Role::Wrapper.rank());
             shown.iter_mut().zip(counts).for_each(|(frame, counts)| frame.program = counts);
         }
     }
@@ -136,22 +138,25 @@ pub fn call_site(symbols: &mut Symbolizer, stacks: &Stacks, site: u32, count: us
 }
 
 /// Formats a frame as `function file:line` or `function (module)`.
-pub fn frame_line(frame: &Frame) -> String {
+pub fn frame_line(frame: &Frame, names: NameLength) -> String {
     let line = frame.line.map(|line| format!(":{line}")).unwrap_or_default();
     let inlined = if frame.inlined { " [inlined]" } else { "" };
-    function_and_location(frame, &line) + inlined
+    function_and_location(frame, &line, names) + inlined
 }
 
 /// Formats a frame as function and file name, followed by `line`; with the module where no file is
 /// known.
-fn function_and_location(frame: &Frame, line: &str) -> String {
-    let title = frame.title();
+fn function_and_location(frame: &Frame, line: &str, names: NameLength) -> String {
+    let title = names.of(&frame.title());
     match &frame.file {
         Some(file) => format!("{title} {}{line}", file.rsplit('/').next().unwrap_or(file)),
         None if frame.function.is_some() && !frame.module.is_empty() => format!("{title} ({})", frame.shown_module()),
         None => title,
     }
 }
+
+/// Maximum number of lines that are named of one row.
+const MAX_LINES: usize = 6;
 
 /// The source lines that one row of a report sums up.
 #[derive(Clone, Debug, Default)]
@@ -170,26 +175,42 @@ impl SourceLines {
         self.0.len()
     }
 
+    /// Adds the lines of another row.
+    pub fn merge(&mut self, other: &SourceLines) {
+        self.0.extend(other.0.iter().cloned());
+    }
+
+    /// Returns the lines, each with the path of its file.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, u32)> {
+        self.0.iter().map(|(file, line)| (file.as_str(), *line))
+    }
+
     /// Returns whether all lines are in one file.
     fn are_of_one_file(&self) -> bool {
         self.0.first().map(|(file, _)| file) == self.0.last().map(|(file, _)| file)
     }
+
+    /// Returns the lines of one file as `:34,35,38`.
+    fn text(&self) -> String {
+        let shown = if self.count() > MAX_LINES { MAX_LINES - 1 } else { self.count() };
+        let lines: Vec<String> = self.0.iter().take(shown).map(|(_, line)| line.to_string()).collect();
+        let more = if shown < self.count() {
+            format!(",… ({})", counted(self.count() as u64, "line"))
+        } else {
+            String::new()
+        };
+        format!(":{}{more}", lines.join(","))
+    }
 }
 
-/// Formats a call site on one line: the innermost blamed frame with its line, or with the number of
-/// lines that the row sums up, then its callers.
-pub fn call_site_line(call_site: &CallSite, lines_of: &SourceLines) -> String {
+/// Formats a call site on one line: the innermost blamed frame with the lines that the row sums up,
+/// then its callers.
+pub fn call_site_line(call_site: &CallSite, lines_of: &SourceLines, names: NameLength) -> String {
     let first = match lines_of.count() {
-        0 | 1 => frame_line(&Frame { inlined: false, ..call_site.frame.clone() }),
-        several => {
-            let lines = format!(" ({})", counted(several as u64, "line"));
-            if lines_of.are_of_one_file() {
-                function_and_location(&call_site.frame, &lines)
-            } else {
-                call_site.frame.title() + &lines
-            }
-        }
+        0 | 1 => frame_line(&Frame { inlined: false, ..call_site.frame.clone() }, names),
+        _ if lines_of.are_of_one_file() => function_and_location(&call_site.frame, &lines_of.text(), names),
+        several => format!("{} ({})", names.of(&call_site.frame.title()), counted(several as u64, "line")),
     };
-    let callers = call_site.names.iter().skip(1).map(String::as_str);
-    std::iter::once(first.as_str()).chain(callers).collect::<Vec<_>>().join(" < ")
+    let callers = call_site.names.iter().skip(1).map(|name| names.of(name));
+    std::iter::once(first).chain(callers).collect::<Vec<_>>().join(" < ")
 }

@@ -9,6 +9,7 @@ mod crossings;
 mod entries;
 mod evidence;
 mod judged;
+mod source;
 mod suppressed;
 mod text;
 mod totals;
@@ -22,7 +23,7 @@ pub use crossings::CrossedBlocks;
 pub use evidence::{Evidence, FreedAt, LifetimeClass};
 pub use suppressed::Rules;
 
-use super::frames::{FrameJson, stack_json};
+use super::frames::{FrameJson, SourceLines, call_site, stack_json};
 use super::grouping::{GroupBy, group_key};
 use super::mapped::{self, MappedRow, OfProcess};
 use super::mapping_filter;
@@ -68,6 +69,22 @@ pub struct Leak<'a> {
     pub evidence: Option<Evidence>,
     /// Name of what the C or C++ runtime keeps here on purpose, if this is such a block.
     pub kept: Option<&'static str>,
+    /// Whether it probably grows: only the run is too short to call it growth.
+    pub is_probable: bool,
+    /// The lines of the blamed function, where stacks with several are summed up.
+    lines: SourceLines,
+}
+
+/// Words for what probably grows.
+pub(crate) const PROBABLY_GROWING: &str = "probably growing (the run was short)";
+/// Weight of a byte of what probably grows.
+pub(crate) const PROBABLE_WEIGHT: u64 = Verdict::Growing.weight();
+
+/// A line of a source file in JSON.
+#[derive(Serialize)]
+struct LineJson<'a> {
+    file: &'a str,
+    line: u32,
 }
 
 #[derive(Serialize)]
@@ -84,6 +101,14 @@ struct LeakJson<'a> {
     grown_bytes: Option<u64>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     released_by_exec: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    probably_growing: bool,
+    /// The lines of the blamed function, where there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    lines: Vec<LineJson<'a>>,
+    /// The function of a library by which the blamed frame allocates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    library: Option<FrameJson>,
     stack: Vec<FrameJson>,
     evidence: &'a Option<Evidence>,
 }
@@ -148,7 +173,17 @@ impl Leak<'_> {
 
     /// Returns the key that sorts leaks, worst first.
     fn order(&self) -> (std::cmp::Reverse<u64>, u32) {
-        (std::cmp::Reverse(self.bytes.max(self.grown).saturating_mul(self.verdict.weight())), self.site)
+        (std::cmp::Reverse(self.bytes.max(self.grown).saturating_mul(self.weight())), self.site)
+    }
+
+    /// Returns the weight of a byte for the order of leaks.
+    const fn weight(&self) -> u64 {
+        if self.is_probable { PROBABLE_WEIGHT } else { self.verdict.weight() }
+    }
+
+    /// Returns the name of the verdict in text.
+    const fn verdict_name(&self) -> &'static str {
+        if self.is_probable { PROBABLY_GROWING } else { self.verdict.name() }
     }
 }
 
@@ -178,7 +213,10 @@ impl Serialize for LeakList<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(Some(self.0.len()))?;
         for leak in self.0 {
-            let stack = stack_json(&mut self.1.borrow_mut(), leak.process.stacks(), leak.site);
+            let symbols = &mut *self.1.borrow_mut();
+            let library = call_site(symbols, leak.process.stacks(), leak.site, 1).library;
+            let stack = stack_json(symbols, leak.process.stacks(), leak.site);
+            let lines = leak.lines.iter().filter(|_| leak.lines.count() > 1);
             list.serialize_element(&LeakJson {
                 bytes: leak.bytes,
                 blocks: leak.blocks,
@@ -189,6 +227,9 @@ impl Serialize for LeakList<'_> {
                 kept_on_purpose: leak.kept,
                 grown_bytes: (leak.verdict == Verdict::FreedAtExit).then_some(leak.grown),
                 released_by_exec: leak.is_released_by_exec(),
+                probably_growing: leak.is_probable,
+                lines: lines.map(|(file, line)| LineJson { file, line }).collect(),
+                library: library.as_ref().map(FrameJson::from),
                 stack,
                 evidence: &leak.evidence,
             })?;
@@ -458,11 +499,24 @@ fn describe<'a>(
         leaks = sum_by_function(leaks, candidates, symbols);
     }
     for leak in leaks {
-        let JudgedLeak { site, sites, blocks, bytes, verdict, trend, basis, kept, .. } = leak;
+        let JudgedLeak { site, sites, blocks, bytes, verdict, trend, is_probable, lines, basis, kept, .. } = leak;
         let evidence = basis.and_then(|basis| candidates.evidence(site, &basis, symbols));
         let evidence = evidence.map(|evidence| Evidence { trend, ..evidence });
         let process = candidates.process;
-        found.leaks.push(Leak { process, verdict, site, sites, blocks, bytes, grown: 0, evidence, kept });
+        let grown = 0;
+        found.leaks.push(Leak {
+            process,
+            verdict,
+            site,
+            sites,
+            blocks,
+            bytes,
+            grown,
+            evidence,
+            kept,
+            is_probable,
+            lines,
+        });
     }
     if let (Some(run), Some(model)) = (&candidates.run, &candidates.model) {
         found.peak_bytes = found.peak_bytes.saturating_add(run.peak_bytes);
@@ -482,6 +536,7 @@ struct ExitGroup {
     greatest: u64,
     sites: u64,
     history: History,
+    lines: SourceLines,
 }
 
 /// Finds the functions whose sites were emptied only at the end of the run. While events are
@@ -503,12 +558,13 @@ fn find_freed_at_exit<'a>(
             (group.site, group.greatest) = (site, history.peak_bytes);
         }
         group.sites += 1;
+        group.lines.add(&call_site(symbols, process.stacks(), site, 1).frame);
         group.history.merge(&history);
     }
     let (mut all, mut largest) = (History::default(), 0);
     // The sum at one point in time: several sites may have had their peaks at different times.
     let together = |history: &History| history.series.iter().copied().max().unwrap_or(0);
-    for ExitGroup { site, greatest, sites, history } in groups.into_values() {
+    for ExitGroup { site, greatest, sites, history, lines } in groups.into_values() {
         if !is_freed_at_exit(&history) {
             continue;
         }
@@ -529,6 +585,8 @@ fn find_freed_at_exit<'a>(
             grown,
             evidence,
             kept: None,
+            is_probable: false,
+            lines,
         });
     }
     found.total.grown_bytes = found.total.grown_bytes.saturating_add(together(&all).max(largest));

@@ -128,6 +128,22 @@ pub fn bytes_before(process: &Process, ticks: &[u64]) -> Vec<MappedBytes> {
     found
 }
 
+/// Calls `visit` with each tick at which the program mapped or unmapped memory itself, and the bytes
+/// that it may use since then.
+pub fn for_each_change(process: &Process, visit: &mut dyn FnMut(u64, u64)) {
+    let (mut ranges, mut before) = (MappedRanges::default(), 0);
+    if !process.tape.mappings.is_known() {
+        return;
+    }
+    process.mapping_events(&mut |event| {
+        ranges.apply(event);
+        if ranges.used_bytes() != before {
+            before = ranges.used_bytes();
+            visit(event.tick, before);
+        }
+    });
+}
+
 /// Returns the ranges that a process has mapped itself, with all their bytes.
 pub fn own(ranges: &MappedRanges) -> impl Iterator<Item = (MappedRange, MappedBytes)> + '_ {
     ranges.iter().filter(|range| !range.by.is_inherited()).map(|range| {
@@ -141,7 +157,7 @@ pub fn own(ranges: &MappedRanges) -> impl Iterator<Item = (MappedRange, MappedBy
 /// names.
 pub fn inherited(bytes: u64, ranges: u64) -> MappedRow {
     let label = "its parent, before the fork".into();
-    let site = SiteDescription { label, sites: 0, lines: 0, stack: Vec::new() };
+    let site = SiteDescription { label, sites: 0, lines: 0, library: None, stack: Vec::new() };
     MappedRow { bytes, reserved_bytes: 0, ranges, file: None, function: "fork", site }
 }
 

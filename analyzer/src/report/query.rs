@@ -59,7 +59,8 @@ impl Query {
 
     /// Returns a symbolizer that names frames in full.
     pub fn symbolizer(&self) -> Symbolizer {
-        Symbolizer::from(Detail::Full, self.origin.clone())
+        let full_names = self.json || self.origin.full_names;
+        Symbolizer::from(Detail::Full, Origin { full_names, ..self.origin.clone() })
     }
 
     /// Returns the selected processes.
@@ -317,6 +318,9 @@ pub struct SiteDescription {
     pub sites: u64,
     /// Number of source lines of the innermost frame; 0 when none is known.
     pub lines: u64,
+    /// The function of a library by which the innermost program frame allocates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub library: Option<FrameJson>,
     /// Call stack of the site with the largest first value, innermost frame first.
     pub stack: Vec<FrameJson>,
 }
@@ -331,15 +335,17 @@ impl SiteGroup {
     pub fn describe(&self, process: &Process, symbols: &mut Symbolizer) -> SiteDescription {
         SiteDescription {
             label: match self.by {
-                Some(GroupBy::Function | GroupBy::File | GroupBy::Line | GroupBy::Module) => self.key.join(" < "),
+                Some(GroupBy::Function) => symbols.names().of(&self.key.join(" < ")),
+                Some(GroupBy::File | GroupBy::Line | GroupBy::Module) => self.key.join(" < "),
                 Some(GroupBy::Frames(count)) => {
                     let call_site = call_site(symbols, process.stacks(), self.site, count.max(1));
-                    call_site_line(&call_site, &self.lines)
+                    call_site_line(&call_site, &self.lines, symbols.names())
                 }
-                None | Some(GroupBy::Stack) => call_site_line(&self.call_site, &self.lines),
+                None | Some(GroupBy::Stack) => call_site_line(&self.call_site, &self.lines, symbols.names()),
             },
             sites: self.sites,
             lines: self.lines.count() as u64,
+            library: self.call_site.library.as_ref().map(FrameJson::from),
             stack: stack_json(symbols, process.stacks(), self.site),
         }
     }

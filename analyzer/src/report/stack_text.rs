@@ -3,6 +3,7 @@
 
 use super::frames::{frame_line, frames_of};
 use crate::program_frames::{Role, blamed};
+use crate::short_name::NameLength;
 use crate::stacks::Stacks;
 use crate::symbols::{Frame, Symbolizer};
 use crate::text::counted;
@@ -27,21 +28,21 @@ struct Line {
 /// Runs of an interpreter's own frames become one line. Functions of scripts are kept where other
 /// frames are left out. A line that would hide a single frame shows it.
 pub fn text_stack(symbols: &mut Symbolizer, stacks: &Stacks, site: u32, count: usize) -> (Vec<String>, usize) {
-    let frames = frames_of(symbols, stacks, site);
+    let (frames, names) = (frames_of(symbols, stacks, site), symbols.names());
     if count == usize::MAX && !frames.is_empty() {
-        return (frames.iter().map(frame_line).collect(), 0);
+        return (frames.iter().map(|frame| frame_line(frame, names)).collect(), 0);
     }
     let Some(&first) = blamed(frames.iter().map(|frame| frame.role), 1).first() else {
         return (vec!["(no stack)".into()], 0);
     };
     let rank = frames[first].role.rank();
     let last = frames.iter().rposition(|frame| frame.role.rank() <= rank).unwrap_or(first);
-    shortened(folded(&frames[first..=last]), count)
+    shortened(folded(&frames[first..=last], names), count)
 }
 
 /// Returns the lines of frames. Runs of an interpreter's own frames become one line if the program
 /// has frames of its own.
-fn folded(frames: &[Frame]) -> Vec<Line> {
+fn folded(frames: &[Frame], names: NameLength) -> Vec<Line> {
     let interpreter = |frame: &Frame| match frame.role {
         Role::Interpreter(name) => Some(name),
         _ => None,
@@ -56,7 +57,7 @@ fn folded(frames: &[Frame]) -> Vec<Line> {
                 script: false,
             }),
             _ => lines.extend(run.iter().map(|frame| Line {
-                text: frame_line(frame),
+                text: frame_line(frame, names),
                 frames: 1,
                 script: frame.role == Role::Program && !frame.module.starts_with('/'),
             })),
@@ -111,7 +112,7 @@ mod tests {
 
     fn shown(stack: &[(&str, Role)], count: usize) -> (Vec<String>, usize) {
         let frames: Vec<Frame> = stack.iter().map(|&(name, role)| frame(name, role)).collect();
-        shortened(folded(&frames), count)
+        shortened(folded(&frames, NameLength::Short), count)
     }
 
     const C: Role = Role::Interpreter("CPython");

@@ -409,7 +409,7 @@ fn ranking(processes: &[(&Process, &Sums)], symbols: &mut Symbolizer, weigh: Wei
         .into_iter()
         .take(MAX_ROWS)
         .map(|group| RankedSite {
-            call_site: call_site_line(&group.call_site, &group.lines),
+            call_site: call_site_line(&group.call_site, &group.lines, symbols.names()),
             functions: group.call_site.names,
             blocks: group.blocks,
             bytes: group.bytes,

@@ -23,6 +23,8 @@ pub struct Origin {
     /// Whether to query the servers in `DEBUGINFOD_URLS`, by elfutils' `debuginfod-find`, which
     /// caches files and has a timeout, `DEBUGINFOD_TIMEOUT`.
     pub debuginfod: bool,
+    /// Whether text has names in full, however long.
+    pub full_names: bool,
     /// Whether a server has timed out, so that none is queried again.
     pub silent: Arc<AtomicBool>,
 }

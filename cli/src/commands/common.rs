@@ -134,6 +134,9 @@ pub struct Names {
     /// debuginfod-find
     #[arg(long)]
     debuginfod: bool,
+    /// Print names in full, however long
+    #[arg(long)]
+    full_names: bool,
 }
 
 impl Names {
@@ -141,7 +144,7 @@ impl Names {
     pub fn origin(&self) -> Origin {
         let wrappers = wrappers(&self.wrapper);
         let sysroot = self.sysroot.as_deref().map(Into::into);
-        Origin { sysroot, debuginfod: self.debuginfod, wrappers, ..Origin::default() }
+        Origin { sysroot, debuginfod: self.debuginfod, wrappers, full_names: self.full_names, ..Origin::default() }
     }
 }
 

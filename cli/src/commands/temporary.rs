@@ -2,7 +2,7 @@
 
 use super::common::Common;
 use crate::Outcome;
-use heaptape_analyzer::model::temporary::MAX_EVENTS_BETWEEN;
+use heaptape_analyzer::model::temporary::{DEFAULT_EVENTS_BETWEEN, MAX_EVENTS_BETWEEN};
 use heaptape_reports::temporary;
 
 /// Options of `heaptape temporary`.
@@ -10,8 +10,8 @@ use heaptape_reports::temporary;
 pub struct Args {
     #[command(flatten)]
     common: Common,
-    /// Maximum number of events of the same thread between allocation and free
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=MAX_EVENTS_BETWEEN as i64))]
+    /// Maximum number of events of the same thread between allocation and free; 0 for none
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_EVENTS_BETWEEN as u16, value_parser = clap::value_parser!(u16).range(..=MAX_EVENTS_BETWEEN as i64))]
     within: u16,
 }
 

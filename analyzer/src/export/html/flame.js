@@ -225,11 +225,18 @@ function ofNode(node) {
   return `${counted(node.of, one)}, ${bytes(node.a / node.of)} on average`;
 }
 
+/** Maximum number of characters of a name in a tooltip. */
+const LONGEST = 400;
+
+/** A name without its middle, if it is very long. */
+function clamped(name) {
+  return name.length <= LONGEST ? name : `${name.slice(0, LONGEST / 2)}…${name.slice(-LONGEST / 2)}`;
+}
+
 function tipOf(view, node) {
   const unit = measure().unit;
-  const lines = [["strong", node.name]];
-  const where = node.called < 0 ? "" : node.where;
-  if (node.module !== "" || where !== "") lines.push(["muted", [where, node.module].filter(Boolean).join(" · ")]);
+  // The numbers come before what may be long.
+  const lines = [["strong", node.short]];
   if (comparing()) lines.push(["", `${unit(node.b)} before, ${unit(node.a)} after`], [node.a > node.b ? "more" : "less", `${signed(node.a - node.b, unit)}${node.b > 0 ? ` (${percent(node.a - node.b, node.b)})` : ""}`]);
   else {
     lines.push(["", `${unit(node.a)}, ${percent(node.a, view.root.a)} of all${view.zoom !== view.root ? `, ${percent(node.a, view.zoom.a)} of what is shown` : ""}`]);
@@ -237,6 +244,9 @@ function tipOf(view, node) {
     const self = node.a - node.children.reduce((sum, child) => sum + child.a, 0);
     if (node.called >= 0 && !state.inverted) lines.push(["muted", node.children.length === 0 ? "all of it in its own calls" : `${unit(Math.max(0, self))} in its own calls, ${unit(node.a - Math.max(0, self))} in what it calls`]);
   }
+  const where = node.called < 0 ? "" : node.where;
+  if (node.module !== "" || where !== "") lines.push(["muted", [where, node.module].filter(Boolean).join(" · ")]);
+  if (node.name !== node.short) lines.push(["muted", clamped(node.name)]);
   return lines;
 }
 

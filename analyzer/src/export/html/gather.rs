@@ -333,14 +333,14 @@ fn own_rules(process: &Process, symbols: &mut Symbolizer) -> Rules {
 }
 
 fn leak(process: usize, judged: &JudgedLeak) -> Leak {
-    let &JudgedLeak { site, verdict, blocks, bytes, .. } = judged;
+    let &JudgedLeak { site, verdict, is_probable, blocks, bytes, .. } = judged;
     Leak {
         process,
         node: 0,
         site,
-        weight: bytes.saturating_mul(verdict.weight()),
-        verdict: serde_json::to_value(verdict).unwrap_or_default(),
-        title: verdict.name().to_string(),
+        weight: bytes.saturating_mul(if is_probable { leaks::PROBABLE_WEIGHT } else { verdict.weight() }),
+        verdict: if is_probable { "probably-growing".into() } else { serde_json::to_value(verdict).unwrap_or_default() },
+        title: if is_probable { leaks::PROBABLY_GROWING } else { verdict.name() }.to_string(),
         blocks,
         bytes,
         evidence: None,

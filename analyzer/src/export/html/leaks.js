@@ -5,6 +5,7 @@ const CARDS = 12;
 /** Explanations of verdicts. Other verdicts are shown by their name alone. */
 const VERDICTS = {
   "growing": "Live bytes rise through the run",
+  "probably-growing": "Live bytes rise through the run, which was shorter than a second",
   "slow": "They rise, slowly",
   "container-growth": "A container grew, and still exists",
   "one-time": "Allocated in one short period of the run and kept",
@@ -15,7 +16,7 @@ const VERDICTS = {
   "uncertain": "Events are missing: its frees may be among them",
   "too-little": "Live bytes rise, but the run is too short, or they are too few, to call it growth",
 };
-const SERIOUS = ["growing", "slow"];
+const SERIOUS = ["growing", "probably-growing", "slow"];
 
 function drawLeaks() {
   const section = document.getElementById("leaks");

@@ -130,7 +130,7 @@ impl<'a> CrossedBlocks<'a> {
     fn call_sites(&self, symbols: &mut Symbolizer) -> String {
         let mut line = |site, count| {
             let call_site = call_site(symbols, self.process.stacks(), site, count);
-            call_site_line(&call_site, &SourceLines::default())
+            call_site_line(&call_site, &SourceLines::default(), symbols.names())
         };
         match self.crossing.freed_at {
             0 => line(self.crossing.site, 2),

@@ -4,7 +4,7 @@
 use super::totals::VerdictTotal;
 use super::{Leak, Options};
 use crate::model::verdict::{FLOOR_BYTES, Verdict};
-use crate::report::frames::call_site;
+use crate::report::frames::{SourceLines, call_site};
 use crate::sort::SortRows;
 use crate::symbols::Symbolizer;
 use rustc_hash::FxHashMap;
@@ -21,6 +21,8 @@ pub(super) struct Entry<'a> {
     pub stacks: u64,
     /// Sum of the peaks of what was freed at exit; 0 for other leaks.
     pub grown: u64,
+    /// The lines of the blamed function.
+    pub lines: SourceLines,
 }
 
 /// The properties by which leaks of several processes are grouped.
@@ -34,14 +36,15 @@ struct Key {
 
 impl<'a> Entry<'a> {
     fn of(leak: &'a Leak<'a>) -> Entry<'a> {
-        let Leak { bytes, blocks, sites, grown, .. } = *leak;
-        Entry { leaks: vec![leak], bytes, blocks, stacks: sites, grown }
+        let &Leak { bytes, blocks, sites, grown, ref lines, .. } = leak;
+        Entry { leaks: vec![leak], bytes, blocks, stacks: sites, grown, lines: lines.clone() }
     }
 
     fn add(&mut self, leak: &'a Leak<'a>) {
         self.bytes = self.bytes.saturating_add(leak.bytes);
         self.grown = self.grown.saturating_add(leak.grown);
         (self.blocks, self.stacks) = (self.blocks + leak.blocks, self.stacks + leak.sites);
+        self.lines.merge(&leak.lines);
         self.leaks.push(leak);
     }
 
@@ -104,7 +107,7 @@ pub(super) fn entries<'a>(totals: &[VerdictTotal<'a>], options: &Options, symbol
             found.hidden_names.push(total.name);
         }
     }
-    let weight = |entry: &Entry| entry.bytes.max(entry.grown).saturating_mul(entry.verdict().weight());
+    let weight = |entry: &Entry| entry.bytes.max(entry.grown).saturating_mul(entry.largest().weight());
     found.listed.sort_rows_by_key(|entry| (std::cmp::Reverse(weight(entry)), entry.largest().site));
     found
 }

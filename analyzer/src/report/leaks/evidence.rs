@@ -5,7 +5,7 @@ use crate::event::Span;
 use crate::load::Process;
 use crate::missing::Missing;
 use crate::model::leaks::{Axis, History, LIFETIME_CLASSES, Leaks, SLICES, Survivors, lifetime_bound};
-use crate::model::verdict::{Run, Verdict, slope};
+use crate::model::verdict::{Run, Verdict, is_burst, slope};
 use crate::report::call_site;
 use crate::report::query::PointInTime;
 use crate::symbols::Symbolizer;
@@ -18,8 +18,8 @@ pub struct Evidence {
     pub first: PointInTime,
     /// Time of the allocation of the youngest survivor.
     pub last: PointInTime,
-    /// Growth of the site in bytes per second; `None` without times, and in runs that are too
-    /// short.
+    /// Growth of the site in bytes per second; `None` without times, in runs that are too short, and
+    /// where all survivors were allocated at one time.
     pub bytes_per_second: Option<f64>,
     /// Standard error of `bytes_per_second`, if the bytes are estimates of a sample.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -191,7 +191,8 @@ pub(super) fn evidence(
         first: PointInTime::at(process, first.0, Some(first.1)),
         last: PointInTime::at(process, last.0, Some(last.1)),
         bytes_per_second_error: history.rise_error.map(|error| error as f64 / (run.seconds / 2.0).max(0.001)),
-        bytes_per_second: by_tick.then(|| slope(run, history) * process.clock.ticks_per_second as f64),
+        bytes_per_second: (by_tick && !is_burst(survivors))
+            .then(|| slope(run, history) * process.clock.ticks_per_second as f64),
         unit: if by_tick { "ns" } else { "events" },
         allocs: history.allocs,
         freed: history.freed,

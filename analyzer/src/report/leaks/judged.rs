@@ -4,6 +4,7 @@
 use super::Rules;
 use super::candidates::{Basis, Candidates};
 use crate::model::verdict::{Growth, Verdict};
+use crate::report::frames::{SourceLines, blamed_frames, call_site};
 use crate::report::grouping::{GroupBy, group_key};
 use crate::symbols::Symbolizer;
 use rustc_hash::FxHashMap;
@@ -23,6 +24,10 @@ pub(crate) struct JudgedLeak {
     pub verdict: Verdict,
     /// The verdict that a longer run, or more bytes, would lead to, if it is another one.
     pub trend: Option<Verdict>,
+    /// Whether it probably grows: only the run is too short to call it growth.
+    pub is_probable: bool,
+    /// The lines of the blamed function, where stacks with several are summed up.
+    pub lines: SourceLines,
     /// What the verdict is based on; `None` where only sums are known.
     pub basis: Option<Basis>,
     /// Name of what the C or C++ runtime keeps here on purpose, if this is such a block.
@@ -30,6 +35,9 @@ pub(crate) struct JudgedLeak {
     /// Number of bytes of `site`.
     greatest: u64,
 }
+
+/// Leaks have as many blocks as each other if their numbers differ by less than this fraction: 1/10.
+const SAME_NUMBER: u64 = 10;
 
 /// The key of a group of call sites.
 #[derive(PartialEq, Eq, Hash)]
@@ -50,6 +58,7 @@ pub(crate) fn judge_leaks(
     let (process, has_events) = (candidates.process, candidates.model.is_some());
     let mut groups: Vec<JudgedLeak> = Vec::new();
     let mut known: FxHashMap<GroupKey, usize> = FxHashMap::default();
+    let has_lines = has_events && by.is_some_and(|by| by != GroupBy::Stack);
     for candidate in &candidates.sites {
         let (site, blocks, bytes) = (candidate.site, candidate.blocks, candidate.bytes);
         if rules.suppress(process, symbols, site, blocks, bytes) {
@@ -64,10 +73,24 @@ pub(crate) fn judge_leaks(
         let index = key.map_or(next, |key| *known.entry(key).or_insert(next));
         if index < next {
             groups[index].merge(site, blocks, bytes, candidate.basis.as_ref());
-            continue;
+        } else {
+            groups.push(JudgedLeak {
+                site,
+                sites: 1,
+                blocks,
+                bytes,
+                verdict: Verdict::Uncertain,
+                trend: None,
+                is_probable: false,
+                lines: SourceLines::default(),
+                basis: candidate.basis.clone(),
+                kept,
+                greatest: bytes,
+            });
         }
-        let (verdict, basis) = (Verdict::Uncertain, candidate.basis.clone());
-        groups.push(JudgedLeak { site, sites: 1, blocks, bytes, verdict, trend: None, basis, kept, greatest: bytes });
+        if has_lines {
+            groups[index].lines.add(&call_site(symbols, process.stacks(), site, 1).frame);
+        }
     }
     for group in &mut groups {
         group.verdict = candidates.verdict(group.basis.as_ref());
@@ -102,16 +125,19 @@ pub(super) fn sum_by_function(
 ) -> Vec<JudgedLeak> {
     let stacks = candidates.process.stacks();
     let mut sums: Vec<JudgedLeak> = Vec::new();
-    let mut known: FxHashMap<(Vec<String>, Verdict, Option<&'static str>), usize> = FxHashMap::default();
-    for leak in leaks {
-        let function = group_key(symbols, stacks, leak.site, GroupBy::Function);
+    let mut known: FxHashMap<(Vec<String>, Verdict, bool, Option<&'static str>), usize> = FxHashMap::default();
+    for mut leak in leaks {
+        let call_site = call_site(symbols, stacks, leak.site, 1);
         let next = sums.len();
-        let index = *known.entry((function, leak.verdict, leak.kept)).or_insert(next);
+        let key = (call_site.names, leak.verdict, leak.is_probable, leak.kept);
+        let index = *known.entry(key).or_insert(next);
         if index == next {
+            leak.lines.add(&call_site.frame);
             sums.push(leak);
             continue;
         }
         let sum = &mut sums[index];
+        sum.lines.add(&call_site.frame);
         let stacks = sum.sites + leak.sites;
         sum.merge(leak.site, leak.blocks, leak.bytes, leak.basis.as_ref());
         (sum.sites, sum.trend) = (stacks, sum.trend.filter(|trend| leak.trend == Some(*trend)));
@@ -119,7 +145,8 @@ pub(super) fn sum_by_function(
     sums
 }
 
-/// Corrects the verdicts on growth of leaks with too little growth in their function to be sure.
+/// Corrects the verdicts on growth of leaks with too little growth in their function to be sure,
+/// and then those of their siblings.
 fn settle_verdicts(candidates: &Candidates, leaks: &mut [JudgedLeak], symbols: &mut Symbolizer) {
     let Some(run) = &candidates.run else { return };
     let mut growth = Growth::default();
@@ -135,8 +162,60 @@ fn settle_verdicts(candidates: &Candidates, leaks: &mut [JudgedLeak], symbols: &
     }
     for (leak, function) in leaks.iter_mut().zip(functions) {
         let Some(function) = function else { continue };
-        let settled = growth.settle(run, &function, leak.verdict);
+        let (settled, is_probable) = growth.settle(run, &function, leak.verdict);
         leak.trend = (settled != leak.verdict).then_some(leak.verdict);
-        leak.verdict = settled;
+        (leak.verdict, leak.is_probable) = (settled, is_probable);
+    }
+    inherit_verdicts(candidates, leaks, symbols);
+}
+
+/// A call that leaks have in common: of the blamed line, or of its caller. Without a line it is the
+/// call instruction that counts.
+#[derive(PartialEq, Eq, Hash)]
+enum Call {
+    Line(String, Option<String>, u64),
+    Caller(String, Option<String>, u64),
+}
+
+/// Gives leaks the verdict on a sibling that surely, or probably, grows. Leaks of one line are one
+/// bug, such as a document and its parts. So are as many blocks of one caller.
+fn inherit_verdicts(candidates: &Candidates, leaks: &mut [JudgedLeak], symbols: &mut Symbolizer) {
+    let grows = |leak: &JudgedLeak| leak.kept.is_none() && (leak.verdict == Verdict::Growing || leak.is_probable);
+    if !leaks.iter().any(grows) {
+        return;
+    }
+    let stacks = candidates.process.stacks();
+    let mut calls = |site: u32| {
+        let found = blamed_frames(symbols, stacks, site, 2, |_, frame| frame.role).frames;
+        let parts = |at: usize| {
+            let (_, frame) = found.get(at)?;
+            Some((frame.title(), frame.file.clone(), frame.line.map_or(frame.offset, u64::from)))
+        };
+        let line = parts(0).map(|(function, file, line)| Call::Line(function, file, line));
+        (line, parts(1).map(|(function, file, line)| Call::Caller(function, file, line)))
+    };
+    let mut growing: FxHashMap<Call, Vec<u64>> = FxHashMap::default();
+    for leak in leaks.iter().filter(|leak| grows(leak)) {
+        let (line, caller) = calls(leak.site);
+        for call in line.into_iter().chain(caller) {
+            growing.entry(call).or_default().push(leak.blocks);
+        }
+    }
+    let is_certain = leaks.iter().any(|leak| leak.verdict == Verdict::Growing);
+    for leak in leaks.iter_mut() {
+        let may_grow = matches!(leak.verdict, Verdict::Slow | Verdict::TooLittle);
+        let is_sibling = may_grow || leak.verdict == Verdict::OneTime;
+        if !is_sibling || leak.is_probable || leak.kept.is_some() {
+            continue;
+        }
+        let (line, caller) = calls(leak.site);
+        let as_many = |blocks: &u64| leak.blocks > 1 && leak.blocks.abs_diff(*blocks) <= blocks / SAME_NUMBER;
+        let known = |call: Option<Call>| call.and_then(|call| growing.get(&call));
+        let of_line = known(line).is_some_and(|blocks| may_grow || blocks.iter().any(as_many));
+        if of_line || known(caller).is_some_and(|blocks| blocks.iter().any(as_many)) {
+            leak.verdict = if is_certain { Verdict::Growing } else { Verdict::TooLittle };
+            leak.trend = (!is_certain).then_some(Verdict::Growing);
+            leak.is_probable = !is_certain;
+        }
     }
 }

@@ -3,20 +3,23 @@
 use super::entries::{Entries, Entry, entries};
 use super::evidence::Evidence;
 use super::totals::{self, VerdictTotal};
-use super::{Leak, LeakReport, Options, crossings};
+use super::{Leak, LeakReport, Options, crossings, source};
 use crate::charts::sparkline;
 use crate::load::Process;
 use crate::missing::Missing;
 use crate::model::leaks::{EXAMPLES, SLICES};
 use crate::model::verdict::{FLOOR_BYTES, FLOOR_SECONDS, FLOOR_SHARE, Verdict};
-use crate::report::frames::{SourceLines, call_site, call_site_line};
+use crate::report::frames::{call_site, call_site_line, frame_line};
 use crate::report::stack_text::text_stack;
 use crate::report::{hints, print_missing, print_own_malloc, print_state};
-use crate::symbols::Symbolizer;
+use crate::short_name::NameLength;
+use crate::symbols::{Frame, Symbolizer};
 use crate::text::{Color, Screen, bytes, count, counted, duration, percent, shorten};
 use heaptape_formats::recording::Exit;
 use std::io;
 
+/// Number of entries with source lines.
+const WITH_SOURCE: usize = 5;
 /// Default number of frames of each stack.
 const FRAMES: usize = 8;
 /// Default number of leaks in the report.
@@ -38,7 +41,9 @@ pub(super) fn print(
     screen: &mut Screen,
 ) -> io::Result<()> {
     let totals = totals::by_verdict(found);
-    screen.heading(&headline(found, &totals, symbols))?;
+    for line in headline(found, &totals, symbols) {
+        screen.heading(&line)?;
+    }
     totals::print(&totals, symbols, screen)?;
     let several = found.missing.len() > 1;
     let Entries { listed, hidden, hidden_names } = entries(&totals, options, symbols);
@@ -55,7 +60,7 @@ pub(super) fn print(
         let entries = if hidden == 1 { "1 entry is".into() } else { format!("{} entries are", count(hidden)) };
         screen.line(&format!("{entries} not listed: {} (--all)", hidden_names.join(", ")))?;
     }
-    if listed[..top].iter().any(|entry| entry.verdict() == Verdict::TooLittle) {
+    if listed[..top].iter().any(|entry| entry.verdict() == Verdict::TooLittle && !entry.largest().is_probable) {
         screen.line(&format!(
             "too little to tell: grew in a run shorter than {}, or by less than {} and {}% of the peak",
             duration((FLOOR_SECONDS * 1e9) as u64),
@@ -78,8 +83,9 @@ pub(super) fn print(
     hint.iter().try_for_each(|hint| screen.line(&format!("note: {hint}")))
 }
 
-/// Returns the first line: how much was never freed, and what to look at first.
-fn headline(found: &LeakReport, totals: &[VerdictTotal], symbols: &mut Symbolizer) -> String {
+/// Returns the first line: how much was never freed, and what to look at first. What does not fit
+/// is in lines of its own.
+fn headline(found: &LeakReport, totals: &[VerdictTotal], symbols: &mut Symbolizer) -> Vec<String> {
     let LeakReport { leaks, freed_at_exit, total, missing, .. } = found;
     let truncated = missing.iter().any(|(_, missing)| missing.contains(&Missing::NoEnd));
     let runs = missing.iter().any(|(process, _)| process.about.exit == Some(Exit::Running));
@@ -89,21 +95,76 @@ fn headline(found: &LeakReport, totals: &[VerdictTotal], symbols: &mut Symbolize
         (false, false) => "never freed",
     };
     let Leaked { bytes: size, blocks, stacks } = leaked(totals);
-    let (size, blocks) = (bytes(size), counted(blocks, "block"));
-    let mut line = format!("{size} in {blocks} {when}, from {}", counted(stacks, "stack"));
-    let mut blamed = |leak: &Leak| {
+    let never_freed = format!("{} in {} {when}", bytes(size), counted(blocks, "block"));
+    let names = symbols.names();
+    let mut clause = |before: String, leak: &Leak| {
         let call_site = call_site(symbols, leak.process.stacks(), leak.site, 1);
-        call_site_line(&call_site, &SourceLines::default())
+        Clause { before, blamed: call_site_line(&call_site, &leak.lines, names) }
     };
-    if let Some(worst) = leaks.first().filter(|leak| leak.verdict <= Verdict::Slow) {
-        line += &format!("; {}: {}", worst.verdict.name(), blamed(worst));
-    }
+    let worst = leaks.first().filter(|leak| leak.verdict <= Verdict::Slow || leak.is_probable);
+    let worst = worst.map(|worst| clause(worst.verdict_name().into(), worst));
     let least = FLOOR_BYTES.max(found.peak_bytes / GROWN_SHARE);
-    if let Some(worst) = freed_at_exit.first().filter(|_| total.grown_bytes >= least) {
-        let grown = bytes(total.grown_bytes);
-        line += &format!("; {grown} grew through the run and were freed only at exit: {}", blamed(worst));
+    let grown = freed_at_exit.first().filter(|_| total.grown_bytes >= least).map(|worst| {
+        clause(format!("{} grew through the run and were freed only at exit", bytes(total.grown_bytes)), worst)
+    });
+    match grown {
+        Some(grown) if blocks == 0 => vec![grown.text(names, HEADLINE), never_freed],
+        grown => with_clauses(never_freed, &format!(", from {}", counted(stacks, "stack")), worst, grown, names),
     }
-    line
+}
+
+/// Maximum length of the first line.
+const HEADLINE: usize = 100;
+
+/// A part of the first line that blames a function.
+struct Clause {
+    before: String,
+    blamed: String,
+}
+
+impl Clause {
+    /// Returns the text, with scopes of the function left out to fit into `width` characters.
+    fn text(&self, names: NameLength, width: usize) -> String {
+        let Clause { before, blamed } = self;
+        match names {
+            NameLength::Full => format!("{before}: {blamed}"),
+            NameLength::Short => {
+                format!("{before}: {}", shorten(blamed, width.saturating_sub(before.chars().count() + 2)))
+            }
+        }
+    }
+}
+
+/// Returns lines that begin with `first`, each of at most [`HEADLINE`] characters where names allow
+/// that. `more` is left out for a clause that needs its room.
+fn with_clauses(
+    first: String,
+    more: &str,
+    worst: Option<Clause>,
+    grown: Option<Clause>,
+    names: NameLength,
+) -> Vec<String> {
+    let fits = |text: &str| names == NameLength::Full || text.chars().count() <= HEADLINE;
+    let mut lines = vec![format!("{first}{more}")];
+    if let Some(worst) = worst {
+        let whole = format!("{first}{more}; {}", worst.text(names, usize::MAX));
+        let room = HEADLINE.saturating_sub(first.chars().count() + 2);
+        let short = format!("{first}; {}", worst.text(names, room));
+        match () {
+            () if fits(&whole) => lines = vec![whole],
+            () if fits(&short) => lines = vec![short],
+            () => lines.push(worst.text(names, HEADLINE)),
+        }
+    }
+    if let Some(grown) = grown {
+        let last = lines.len() - 1;
+        let whole = format!("{}; {}", lines[last], grown.text(names, usize::MAX));
+        match fits(&whole) {
+            true => lines[last] = whole,
+            false => lines.push(grown.text(names, HEADLINE)),
+        }
+    }
+    lines
 }
 
 /// What was never freed, without what exec released.
@@ -196,14 +257,39 @@ fn one(
         1 => String::new(),
         processes => format!(", in {processes} processes of {}", leak.process.name()),
     };
-    let (number, verdict) = (format!("{number}. "), leak.verdict);
-    let spans = [(Color::Bold, number.as_str()), (totals::color(verdict), verdict.name()), (Color::Bold, &rest)];
-    screen.spans(&spans)?;
+    let source = if number <= WITH_SOURCE { source::lines(entry, symbols) } else { Vec::new() };
+    let (number, verdict) = (format!("{number}. "), leak.verdict_name());
+    let color = if leak.is_probable { Color::Yellow } else { totals::color(leak.verdict) };
+    screen.spans(&[(Color::Bold, number.as_str()), (color, verdict), (Color::Bold, &rest)])?;
     let frames = options.frames.unwrap_or(if options.depth == 0 { FRAMES } else { options.depth });
-    let (lines, more) = text_stack(symbols, leak.process.stacks(), leak.site, frames);
+    let (mut lines, more) = text_stack(symbols, leak.process.stacks(), leak.site, frames);
     let width = screen.style.width.saturating_sub(4);
-    for line in lines {
-        screen.line(&format!("    {}", shorten(&line, width)))?;
+    let names = symbols.names();
+    let call_site = call_site(symbols, leak.process.stacks(), leak.site, 1);
+    let blamed_line = match frames {
+        usize::MAX => lines.iter().position(|line| *line == frame_line(&call_site.frame, names)).unwrap_or(0),
+        _ => 0,
+    };
+    if entry.lines.count() > 1
+        && let Some(line) = lines.get_mut(blamed_line)
+    {
+        *line = call_site_line(&call_site, &entry.lines, names);
+    }
+    for (at, line) in lines.into_iter().enumerate() {
+        match names {
+            NameLength::Full => screen.line(&format!("    {line}"))?,
+            NameLength::Short => screen.line(&format!("    {}", shorten(&line, width)))?,
+        }
+        if at == blamed_line {
+            for text in &source {
+                let text: String = text.chars().take(width.saturating_sub(4)).collect();
+                screen.spans(&[(Color::Faint, &format!("    {text}"))])?;
+            }
+            if let Some(library) = call_site.library.as_ref().filter(|_| frames != usize::MAX) {
+                let line = frame_line(&Frame { inlined: false, ..library.clone() }, names);
+                screen.line(&format!("        by {line}"))?;
+            }
+        }
     }
     match (more as u64, leak.process.stacks().is_truncated(leak.site)) {
         (0, false) => {}
@@ -280,7 +366,7 @@ fn explain(leak: &Leak, evidence: &Evidence, screen: &mut Screen) -> io::Result<
         };
         if let Some(rate) = evidence.bytes_per_second
             && rate >= 1.0
-            && leak.verdict <= Verdict::Slow
+            && (leak.verdict <= Verdict::Slow || leak.is_probable)
         {
             allocated += &format!(", +{}/s", bytes(rate as u64));
             if let Some(error) = evidence.bytes_per_second_error.filter(|error| *error >= 1.0) {
@@ -345,5 +431,32 @@ mod tests {
         assert!(without_evidence(&process, 7).contains("only sums"));
         process.tape.history.sites = (0..MAX_HISTORY_SITES as u32).map(|site| row(site + 8)).collect();
         assert!(without_evidence(&process, 7).contains("only sums"), "others grew more");
+    }
+
+    #[test]
+    fn the_first_line_blames_and_stays_short() {
+        let clause = |blamed: &str| Some(Clause { before: "growing".into(), blamed: blamed.into() });
+        let lines = |worst: Option<Clause>, grown: Option<Clause>| {
+            with_clauses("1.00 MiB in 9 blocks never freed".into(), ", from 3 stacks", worst, grown, NameLength::Short)
+        };
+        let first = "1.00 MiB in 9 blocks never freed";
+        assert_eq!(lines(None, None), [format!("{first}, from 3 stacks")]);
+        assert_eq!(lines(clause("f a.c:3"), None), [format!("{first}, from 3 stacks; growing: f a.c:3")]);
+        assert_eq!(
+            lines(clause("f a.c:3"), clause("g a.c:9")),
+            [format!("{first}, from 3 stacks; growing: f a.c:3; growing: g a.c:9")]
+        );
+        let long = "shop::warehouse::inventory::Table::insert_all table.h:1,2";
+        assert_eq!(lines(clause(long), None), [format!("{first}; growing: {long}")]);
+        let longer = "shop::warehouse::inventory::replication::Table::insert_all table.h:1,2";
+        let shown = "shop::warehouse::inventory::repl…::insert_all table.h:1,2";
+        assert_eq!(lines(clause(longer), None), [format!("{first}; growing: {shown}")]);
+        assert_eq!(
+            lines(clause(longer), clause(longer)),
+            [format!("{first}; growing: {shown}"), format!("growing: {longer}")]
+        );
+        // The own name is kept even if it is longer than a line.
+        let endless = "a".repeat(120) + " a.c:3";
+        assert_eq!(lines(clause(&endless), None), [format!("{first}, from 3 stacks"), format!("growing: {endless}")]);
     }
 }

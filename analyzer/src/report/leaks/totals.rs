@@ -2,7 +2,7 @@
 
 use super::{Leak, LeakReport};
 use crate::model::verdict::Verdict;
-use crate::report::frames::{SourceLines, call_site, call_site_line};
+use crate::report::frames::{call_site, call_site_line};
 use crate::sort::SortRows;
 use crate::symbols::Symbolizer;
 use crate::text::{Color, Screen, bytes, counted, shorten};
@@ -24,6 +24,8 @@ pub(super) struct VerdictTotal<'a> {
     pub blocks: u64,
 }
 
+/// Name of the total of what probably grows. There is no sure growth beside it in a short run.
+const PROBABLE: &str = "probably growing";
 /// Name of the total of what exec released.
 const RELEASED_BY_EXEC: &str = "released by exec";
 /// Width of the names, in columns.
@@ -47,12 +49,14 @@ pub(super) fn by_verdict<'a>(found: &'a LeakReport<'a>) -> Vec<VerdictTotal<'a>>
         VerdictTotal { name, color, is_harmless, leaks, bytes, blocks }
     };
     let of_verdict = |verdict: Verdict| {
-        let leaks = all().filter(|leak| leak.verdict == verdict && !leak.is_released_by_exec()).collect();
-        total(verdict.name(), color(verdict), verdict.is_harmless(), leaks)
+        let is_own = |leak: &&Leak| leak.verdict == verdict && !leak.is_probable && !leak.is_released_by_exec();
+        total(verdict.name(), color(verdict), verdict.is_harmless(), all().filter(is_own).collect())
     };
+    let probable = all().filter(|leak| leak.is_probable && !leak.is_released_by_exec()).collect();
+    let probable = total(PROBABLE, Color::Yellow, false, probable);
     let released =
         total(RELEASED_BY_EXEC, Color::Faint, true, all().filter(|leak| leak.is_released_by_exec()).collect());
-    let totals = Verdict::WORST_FIRST.into_iter().map(of_verdict).chain([released]);
+    let totals = std::iter::once(probable).chain(Verdict::WORST_FIRST.into_iter().map(of_verdict)).chain([released]);
     totals.filter(|total| !total.leaks.is_empty()).collect()
 }
 
@@ -81,7 +85,7 @@ pub(super) fn print(totals: &[VerdictTotal], symbols: &mut Symbolizer, screen: &
         let most = total.leaks.iter().max_by_key(|leak| (leak.bytes.max(leak.grown), std::cmp::Reverse(leak.site)));
         let function = most.map_or_else(String::new, |leak| {
             let call_site = call_site(symbols, leak.process.stacks(), leak.site, 1);
-            call_site_line(&call_site, &SourceLines::default())
+            call_site_line(&call_site, &leak.lines, symbols.names())
         });
         let more = if total.leaks.len() > 1 { ", …" } else { "" };
         let function = shorten(&function, width.saturating_sub(more.chars().count()));
