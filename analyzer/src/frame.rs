@@ -20,6 +20,8 @@ pub struct Frame {
     pub offset: u64,
     /// Whether the function was inlined into that of the next frame.
     pub inlined: bool,
+    /// Whether the function left by a jump to that of the next inner frame. It has no line.
+    pub tail_call: bool,
     /// The role of the frame in an allocation.
     pub role: Role,
 }

@@ -24,6 +24,7 @@ mod returned_text;
 mod save;
 mod scopes;
 mod section;
+mod tail_calls;
 
 pub use binutils_symbols::BinutilsSymbol;
 pub use code_name::code_name;
@@ -51,6 +52,7 @@ pub use save::save;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use tail_calls::{Edge, TailCalls};
 
 /// The form of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +98,7 @@ struct Object {
 }
 
 /// The files of a module.
+#[derive(Default)]
 struct Live {
     /// Files with the recorded build-id, the module's own first.
     files: Vec<(PathBuf, Elf)>,
@@ -103,6 +106,7 @@ struct Live {
     own: bool,
     functions: Functions,
     debug: Option<Option<Debug>>,
+    tail_calls: TailCalls,
 }
 
 /// Finds the names of addresses, and caches them.
@@ -117,6 +121,7 @@ pub struct Symbolizer {
     by_identity: FxHashMap<(Vec<u8>, Vec<u8>), usize>,
     names: FxHashMap<(usize, u64), Rc<Frame>>,
     frames: FxHashMap<(usize, u64), Rc<[Frame]>>,
+    tails: FxHashMap<Edge, Rc<[Frame]>>,
     notes: Vec<String>,
     /// Whether the notes were taken, so that the caller prints them.
     is_shown: bool,
@@ -156,6 +161,7 @@ impl Symbolizer {
             by_identity: FxHashMap::default(),
             names: FxHashMap::default(),
             frames: FxHashMap::default(),
+            tails: FxHashMap::default(),
             notes: Vec::new(),
             is_shown: false,
         }
@@ -410,11 +416,10 @@ impl Symbolizer {
             }
             let functions = functions(&files);
             object.lacks.why = why;
-            object.live = Some(Live { files, own, functions, debug: None });
+            object.live = Some(Live { files, own, functions, debug: None, tail_calls: TailCalls::default() });
             notes.into_iter().for_each(|note| self.note(note));
         }
-        let nothing = || Live { files: Vec::new(), own: false, functions: Functions::default(), debug: None };
-        self.objects[number].live.get_or_insert_with(nothing)
+        self.objects[number].live.get_or_insert_with(Live::default)
     }
 }
 

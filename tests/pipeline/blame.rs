@@ -89,7 +89,7 @@ fn inlined_cpp_functions_are_blamed_by_every_command() {
     };
     let found = of_session(locations(&["sites"]));
     for start in [
-        "shop::session_for::{lambda}::operator() inlined.cpp (2 lines) < shop::Cache<shop::Session>::get_or_make<",
+        "shop::session_for::{lambda}::operator() inlined.cpp:29,30 < shop::Cache<shop::Session>::get_or_make<",
         "shop::session_for inlined.cpp:33 < main::{lambda}::operator()",
         "main::{lambda}::operator() inlined.cpp:42",
     ] {

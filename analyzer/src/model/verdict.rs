@@ -163,7 +163,10 @@ impl<K: Hash + Eq> Growth<K> {
         let bytes = self.bytes.get(of).copied().unwrap_or(0);
         let is_small = bytes < FLOOR_BYTES && (bytes as f64) < FLOOR_SHARE * run.peak_bytes as f64;
         match verdict {
-            Verdict::Growing if is_short || is_small => (Verdict::TooLittle, !is_small),
+            // What a run below a tenth of a second keeps is mostly its start.
+            Verdict::Growing if is_short || is_small => {
+                (Verdict::TooLittle, !is_small && (run.axis.by_tick || bytes >= FLOOR_BYTES))
+            }
             // Slow growth is small by definition, so only the length of the run counts.
             Verdict::Slow if is_short => (Verdict::TooLittle, false),
             verdict => (verdict, false),

@@ -9,7 +9,7 @@ use crate::progress::Progress;
 use crate::replay::replay;
 use crate::similar::hint;
 use crate::stacks::Stacks;
-use crate::symbols::Symbolizer;
+use crate::symbols::{Frame, Symbolizer};
 use crate::text::clean;
 use heaptape_formats::pattern::Pattern;
 use heaptape_formats::tape::{LABEL_PREFIX, Thread};
@@ -188,7 +188,11 @@ impl Filter {
             let stacks = process.stacks();
             for number in 1..=stacks.len() as u32 {
                 if !self.functions.is_empty() {
-                    for frame in symbols.frames(stacks, &stacks.site(number)).iter() {
+                    let site = stacks.site(number);
+                    let tails = [(site, None), (stacks.site(site.parent), Some(&site))]
+                        .map(|(outer, inner)| symbols.tail_frames(stacks, &outer, inner));
+                    for frame in symbols.frames(stacks, &site).iter().chain(tails.iter().flat_map(|tails| tails.iter()))
+                    {
                         names.entry(frame.title()).or_default();
                     }
                 }
@@ -224,18 +228,27 @@ impl Filter {
         // Callers come first: what a caller's stack passes through, its callee's does too.
         let mut selected: Vec<bool> = vec![functions.is_empty(); stacks.len() + 1];
         let mut named: FxHashMap<String, bool> = FxHashMap::default();
+        let mut is_named = |frames: &[Frame]| {
+            frames.iter().any(|frame| {
+                let title = frame.title();
+                named.get(&title).copied().unwrap_or_else(|| {
+                    let found = functions.iter().any(|pattern| pattern.matches(&title));
+                    named.insert(title, found);
+                    found
+                })
+            })
+        };
         for number in 1..=stacks.len() as u32 {
             let site = stacks.site(number);
             let parent = if site.parent < number { selected[site.parent as usize] } else { false };
-            selected[number as usize] = parent
-                || symbols.frames(stacks, &site).iter().any(|frame| {
-                    let title = frame.title();
-                    named.get(&title).copied().unwrap_or_else(|| {
-                        let found = functions.iter().any(|pattern| pattern.matches(&title));
-                        named.insert(title, found);
-                        found
-                    })
-                });
+            selected[number as usize] = parent || {
+                let tails = symbols.tail_frames(stacks, &stacks.site(site.parent), Some(&site));
+                is_named(&tails) || is_named(&symbols.frames(stacks, &site))
+            };
+        }
+        // Functions between a call and the allocation are in no stack that goes on from the call.
+        for number in (1..=stacks.len() as u32).filter(|_| !functions.is_empty()) {
+            selected[number as usize] |= is_named(&symbols.tail_frames(stacks, &stacks.site(number), None));
         }
         if !self.labels.is_empty() {
             let labeled = annotations::sites_below(stacks, LABEL_PREFIX, &self.labels);

@@ -27,6 +27,10 @@ pub struct FrameJson {
     pub offset: String,
     /// Whether the function was inlined into the next frame.
     pub inlined: bool,
+    /// Whether the function left by a jump to that of the next inner frame, so that the code alone
+    /// tells of it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub tail_call: bool,
     /// Whether the frame belongs to the program, and not to an allocator wrapper or a container;
     /// nor to an interpreter, if the stack has frames of the program that it runs.
     pub program: bool,
@@ -43,6 +47,7 @@ impl From<&Frame> for FrameJson {
             module: (!frame.module.is_empty()).then(|| frame.module.to_string()),
             offset: format!("{:#x}", frame.offset),
             inlined: frame.inlined,
+            tail_call: frame.tail_call,
             program: frame.role.is_program(),
             blamed: false,
         }
@@ -51,9 +56,11 @@ impl From<&Frame> for FrameJson {
 
 /// Returns all frames of a stack with inlined functions, innermost frame first.
 pub fn frames_of(symbols: &mut Symbolizer, stacks: &Stacks, site: u32) -> Vec<Frame> {
-    let mut frames = Vec::new();
+    let (mut frames, mut inner) = (Vec::new(), None);
     for (_, site) in stacks.stack(site).take(MAX_FRAMES) {
+        frames.extend(symbols.tail_frames(stacks, &site, inner.as_ref()).iter().cloned());
         frames.extend(symbols.frames(stacks, &site).iter().cloned());
+        inner = Some(site);
     }
     frames
 }
@@ -106,10 +113,13 @@ pub fn blamed_frames(
     role: impl Fn(&Symbolizer, &Frame) -> Role,
 ) -> BlamedFrames {
     let seen: RefCell<Vec<(u32, Frame, Role)>> = RefCell::default();
+    let mut inner = None;
     let roles = stacks.stack(site).take(MAX_FRAMES).flat_map(|(number, site)| {
-        let frames = symbols.frames(stacks, &site);
-        let roles: Vec<Role> = frames.iter().map(|frame| role(symbols, frame)).collect();
-        seen.borrow_mut().extend(frames.iter().zip(&roles).map(|(frame, role)| (number, frame.clone(), *role)));
+        let (tails, frames) = (symbols.tail_frames(stacks, &site, inner.as_ref()), symbols.frames(stacks, &site));
+        inner = Some(site);
+        let frames = || tails.iter().chain(&*frames);
+        let roles: Vec<Role> = frames().map(|frame| role(symbols, frame)).collect();
+        seen.borrow_mut().extend(frames().zip(&roles).map(|(frame, role)| (number, frame.clone(), *role)));
         roles
     });
     let positions = blamed(roles, count);
@@ -140,7 +150,11 @@ pub fn call_site(symbols: &mut Symbolizer, stacks: &Stacks, site: u32, count: us
 /// Formats a frame as `function file:line` or `function (module)`.
 pub fn frame_line(frame: &Frame, names: NameLength) -> String {
     let line = frame.line.map(|line| format!(":{line}")).unwrap_or_default();
-    let inlined = if frame.inlined { " [inlined]" } else { "" };
+    let inlined = match (frame.inlined, frame.tail_call) {
+        (_, true) => " [tail call]",
+        (true, _) => " [inlined]",
+        _ => "",
+    };
     function_and_location(frame, &line, names) + inlined
 }
 

@@ -124,8 +124,12 @@ pub fn for_each_stack(
     let mut functions = Functions::default();
     let mut known: FxHashMap<u32, Rc<[Step]>> = FxHashMap::default();
     for row in sums.sites.iter().filter(|row| row.allocs > 0) {
-        let mut steps = Vec::new();
+        let (mut steps, mut inner) = (Vec::new(), None);
         for (number, site) in stacks.stack(row.site).take(MAX_FRAMES) {
+            for frame in symbols.tail_frames(stacks, &site, inner.as_ref()).iter() {
+                steps.push(Step { function: functions.index(frame), line: 0, role: frame.role });
+            }
+            inner = Some(site);
             let found = known.entry(number).or_insert_with(|| {
                 let frames = symbols.frames(stacks, &site);
                 let step = |frame: &Frame| Step {

@@ -39,7 +39,12 @@ pub fn group_key(symbols: &mut Symbolizer, stacks: &Stacks, site: u32, by: Group
     match by {
         GroupBy::Stack => {
             let mut whole = DefaultHasher::new();
+            let mut inner = None;
             for (_, site) in stacks.stack(site) {
+                for frame in symbols.tail_frames(stacks, &site, inner.as_ref()).iter() {
+                    (&frame.function, &frame.module, frame.offset).hash(&mut whole);
+                }
+                inner = Some(site);
                 // A loop that the compiler unrolled calls from several addresses of one line.
                 for frame in symbols.frames(stacks, &site).iter() {
                     (&frame.function, &frame.file, frame.line, &frame.module).hash(&mut whole);

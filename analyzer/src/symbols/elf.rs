@@ -3,12 +3,14 @@
 
 use super::section::{MOST_SECTION_BYTES, unpacked};
 use crate::frame::FunctionSymbol;
-use object::elf::{self, FileHeader64, ProgramHeader64, SectionHeader64, Sym64};
+use object::elf::{self, FileHeader64, ProgramHeader64, Rela64, SectionHeader64, Sym64};
 use object::read::elf::{CompressionHeader, FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{CompressionFormat, Endianness, ReadCache, ReadRef};
+use rustc_hash::FxHashMap;
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
+use std::rc::Rc;
 
 /// Maximum number of bytes of symbol tables and names that are read.
 const MOST_SYMBOL_BYTES: u64 = 1 << 30;
@@ -213,6 +215,31 @@ impl Elf {
             }
         }
         Some(Functions { rows, names })
+    }
+
+    /// Returns the symbols of the functions and objects whose addresses the loader writes into the
+    /// file's memory, by the link-time address of each.
+    pub(super) fn imports(&self) -> FxHashMap<u64, Rc<[u8]>> {
+        self.read_imports().unwrap_or_default()
+    }
+
+    fn read_imports(&self) -> Option<FxHashMap<u64, Rc<[u8]>>> {
+        let (endian, sections) = self.sections()?;
+        let (symbols, names) = self.symbols(endian, &sections, elf::SHT_DYNSYM)?;
+        let mut found = FxHashMap::default();
+        let tables = sections.iter().filter(|section| section.sh_type(endian) == elf::SHT_RELA);
+        for table in tables.filter(|table| table.sh_size(endian) <= MOST_SYMBOL_BYTES) {
+            let Ok(rows) = table.data_as_array::<Rela64<Endianness>, _>(endian, &self.cache) else { continue };
+            for row in rows {
+                let (symbol, kind) = (row.r_sym(endian, false), row.r_type(endian, false));
+                if kind == elf::R_X86_64_JUMP_SLOT || kind == elf::R_X86_64_GLOB_DAT {
+                    let name =
+                        symbols.get(symbol as usize).and_then(|symbol| names.get(symbol.st_name(endian) as usize..));
+                    found.extend(name.map(|name| (row.r_offset.get(endian), Rc::from(until_nul(name)))));
+                }
+            }
+        }
+        Some(found)
     }
 
     /// Returns the bytes at a link-time address, as they are in the file: at most `most`, and none

@@ -15,6 +15,8 @@ const PROGRAM = 1, INLINED = 2, OUTERMOST = 4, MADE_UP = 8;
 const RANK = 4, RANKS = 7, NAMELESS = 5, WRAPPER = 6;
 /** Flag of an allocation function, and the frames outside of the blamed ones among which one is looked for. */
 const ALLOCATOR = 1 << 7, BEHIND = 16;
+/** Flag of a function that left by a jump to that of the next inner frame. */
+const TAIL_CALL = 1 << 8;
 
 function text(id) {
   return document.getElementById(id).textContent;

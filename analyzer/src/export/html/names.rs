@@ -30,6 +30,8 @@ const MADE_UP: u32 = 8;
 const RANK: u32 = 4;
 /// Flag: an allocation function. Frames inner to it are blamed only if there are no others.
 const ALLOCATOR: u32 = 1 << 7;
+/// Flag: the function left by a jump to that of the next inner frame.
+const TAIL_CALL: u32 = 1 << 8;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Row {
@@ -125,6 +127,7 @@ impl Names {
                 | if frame.role == Role::Allocator { ALLOCATOR } else { 0 }
                 | u32::from(frame.role.rank()) << RANK
                 | if frame.inlined { INLINED } else { 0 }
+                | if frame.tail_call { TAIL_CALL } else { 0 }
                 | if is_outermost(frame) { OUTERMOST } else { 0 },
         };
         self.frame(row)
@@ -155,35 +158,45 @@ impl Names {
         if site == 0 {
             return Some(self.made_up(0, "(no stack)"));
         }
+        let of = stacks.site(site);
+        let tails = symbols.tail_frames(stacks, &of, None);
         if let Some(&node) = known.get(&site) {
-            return Some(node);
+            return Some(self.below(node, &tails));
         }
         if self.text > TEXT || self.nodes.len() + DEEPEST > NODES {
             return None;
         }
         let whole = stacks.stack(site).nth(DEEPEST).is_none();
-        let (mut node, mut path) = (0, Vec::new());
+        let (mut node, mut path, mut outer) = (0, Vec::new(), None);
         if !whole {
             node = self.made_up(0, "(outer frames)");
         }
         for (number, site) in stacks.stack(site).take(DEEPEST) {
             if whole && let Some(&caller) = known.get(&number) {
-                node = caller;
+                (node, outer) = (caller, Some(site));
                 break;
             }
             path.push((number, site));
         }
         for (number, site) in path.into_iter().rev() {
-            let frames = symbols.frames(stacks, &site);
-            for frame in frames.iter().rev() {
-                let frame = self.known(frame);
-                node = self.node(node, frame);
+            if let Some(outer) = outer {
+                node = self.below(node, &symbols.tail_frames(stacks, &outer, Some(&site)));
             }
+            node = self.below(node, &symbols.frames(stacks, &site));
+            outer = Some(site);
             if whole {
                 known.insert(number, node);
             }
         }
-        Some(node)
+        Some(self.below(node, &tails))
+    }
+
+    /// Returns the node of frames, innermost first, below that of their caller.
+    fn below(&mut self, caller: u32, frames: &[Frame]) -> u32 {
+        frames.iter().rev().fold(caller, |node, frame| {
+            let frame = self.known(frame);
+            self.node(node, frame)
+        })
     }
 
     /// Returns the table of strings, packed.

@@ -244,6 +244,7 @@ function stackLines(node, most = Infinity) {
   return h("ol", {}, frames.slice(0, most).map((frame) => h("li", { class: frame.flags & (PROGRAM | MADE_UP) ? "" : "dim" },
     named(frame.short, frame.function),
     frame.file ? h("span", { class: "where", title: frame.file }, h("bdi", {}, `${baseName(frame.file)}${frame.line ? `:${frame.line}` : ""}`)) : frame.module && h("span", { class: "where", title: frame.module }, h("bdi", {}, baseName(frame.module))),
-    Boolean(frame.flags & INLINED) && h("span", { class: "where" }, "inlined"))),
+    Boolean(frame.flags & INLINED) && h("span", { class: "where" }, "inlined"),
+    Boolean(frame.flags & TAIL_CALL) && h("span", { class: "where" }, "tail call"))),
     frames.length > most && h("li", { class: "dim" }, `… ${counted(frames.length - most, "outer frame")}`));
 }

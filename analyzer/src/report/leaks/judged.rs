@@ -3,6 +3,7 @@
 
 use super::Rules;
 use super::candidates::{Basis, Candidates};
+use crate::model::leaks::SLICES;
 use crate::model::verdict::{Growth, Verdict};
 use crate::report::frames::{SourceLines, blamed_frames, call_site};
 use crate::report::grouping::{GroupBy, group_key};
@@ -164,9 +165,19 @@ fn settle_verdicts(candidates: &Candidates, leaks: &mut [JudgedLeak], symbols: &
         let Some(function) = function else { continue };
         let (settled, is_probable) = growth.settle(run, &function, leak.verdict);
         leak.trend = (settled != leak.verdict).then_some(leak.verdict);
-        (leak.verdict, leak.is_probable) = (settled, is_probable);
+        leak.verdict = settled;
+        // A short run is measured in events: what is allocated at one time has many of them.
+        leak.is_probable = is_probable && !is_burst_in_time(candidates, leak);
     }
     inherit_verdicts(candidates, leaks, symbols);
+}
+
+/// Returns whether all blocks of a leak were allocated within a slice of the run, by their times.
+fn is_burst_in_time(candidates: &Candidates, leak: &JudgedLeak) -> bool {
+    let process = candidates.process;
+    let run = process.tape.last_tick.saturating_sub(process.clock.start_tick);
+    let times = leak.basis.as_ref().map(|basis| (basis.survivors.first.0, basis.survivors.last.0));
+    process.has_times() && times.is_some_and(|(first, last)| last.saturating_sub(first) < run / SLICES as u64)
 }
 
 /// A call that leaks have in common: of the blamed line, or of its caller. Without a line it is the

@@ -131,8 +131,11 @@ impl Rules {
 /// Returns a stack with all names that rules may match, innermost frame first.
 pub(super) fn named_stack(process: &Process, symbols: &mut Symbolizer, site: u32) -> Vec<NamedFrame> {
     let stacks = process.stacks();
-    let mut all = Vec::new();
+    let (mut all, mut inner) = (Vec::new(), None);
     for (_, site) in stacks.stack(site).take(MAX_FRAMES) {
+        let tails = symbols.tail_frames(stacks, &site, inner.as_ref());
+        all.extend(tails.iter().map(|frame| NamedFrame { symbol: None, frame: frame.clone() }));
+        inner = Some(site);
         let symbol = symbols.symbol(stacks, &site);
         let frames = symbols.frames(stacks, &site);
         all.extend(

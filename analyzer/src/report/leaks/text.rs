@@ -107,9 +107,17 @@ fn headline(found: &LeakReport, totals: &[VerdictTotal], symbols: &mut Symbolize
     let grown = freed_at_exit.first().filter(|_| total.grown_bytes >= least).map(|worst| {
         clause(format!("{} grew through the run and were freed only at exit", bytes(total.grown_bytes)), worst)
     });
+    let more = format!(", from {}", counted(stacks, "stack"));
+    // What was freed only at exit outweighs little that grows slowly, or nothing.
+    let is_minor = |leak: &Leak| leak.verdict > Verdict::Slow && !leak.is_probable;
+    let is_slow = |leak: &Leak| leak.verdict == Verdict::Slow && leak.bytes < total.grown_bytes;
     match grown {
-        Some(grown) if blocks == 0 => vec![grown.text(names, HEADLINE), never_freed],
-        grown => with_clauses(never_freed, &format!(", from {}", counted(stacks, "stack")), worst, grown, names),
+        Some(grown) if leaks.first().is_none_or(|leak| is_minor(leak) || is_slow(leak)) => {
+            let mut lines = with_clauses(never_freed, &more, worst, None, names);
+            lines.insert(0, grown.text(names, HEADLINE));
+            lines
+        }
+        grown => with_clauses(never_freed, &more, worst, grown, names),
     }
 }
 
