@@ -125,7 +125,7 @@ mod tests {
             ("shop::session_for(int)::{lambda()#1}::operator()", "shop::session_for(int)::{lambda()#1}::operator()"),
             (
                 "shop::warehouse::inventory::replication::conflict::Resolver::settle",
-                "shop::…::replication::conflict::Resolver::settle",
+                "shop::…::inventory::replication::conflict::Resolver::settle",
             ),
             (
                 "a_company_with_a_very_long_name_for_its_outermost_namespace::inner::Cache::insert",

@@ -75,6 +75,7 @@ mod record_default;
 mod record_messages;
 mod record_signals;
 mod refusals;
+mod right_line;
 mod rights;
 mod rss;
 mod rss_adds_up;

@@ -35,7 +35,8 @@ pub fn text_stack(symbols: &mut Symbolizer, stacks: &Stacks, site: u32, count: u
     let Some(&first) = blamed(frames.iter().map(|frame| frame.role), 1).first() else {
         return (vec!["(no stack)".into()], 0);
     };
-    let rank = frames[first].role.rank();
+    // Callers are shown that are as good as the blamed frame; of all modules, if it is in one.
+    let rank = frames[first].role.rank().max(Role::UnnamedLibrary.rank());
     let last = frames.iter().rposition(|frame| frame.role.rank() <= rank).unwrap_or(first);
     shortened(folded(&frames[first..=last], names), count)
 }

@@ -106,7 +106,7 @@ mod tests {
         let name = "std::map<std::string, std::vector<int> >::operator[] < shop::load(Order<int>)";
         assert_eq!(shorten(name, 60), "std::map<…>::operator[] < shop::load(Order<…>)");
         assert_eq!(shorten(name, 30), "std::map<…>::operator[] < …");
-        assert_eq!(shorten(name, 20), "std::…::operator[]");
+        assert_eq!(shorten(name, 20), "std::ma…::operator[]");
         assert_eq!(shorten(name, 5), "…::operator[]");
         assert_eq!(shorten("a->b->c", 7), "a->b->c");
         assert_eq!(shorten("operator<<", 5), "operator<<");
@@ -116,7 +116,7 @@ mod tests {
     fn the_own_name_and_the_location_stay() {
         let long = "shop::warehouse::inventory::Table<int>::insert_all table.h:12,15 < shop::load(int) < main";
         assert_eq!(shorten(long, 80), "shop::warehouse::inventory::Table<…>::insert_all table.h:12,15 < …");
-        assert_eq!(shorten(long, 50), "shop::warehouse::inv…::insert_all table.h:12,15");
+        assert_eq!(shorten(long, 50), "shop::warehouse::invent…::insert_all table.h:12,15");
         assert_eq!(shorten("insert_all_of_a_table table.c:12 < load < main", 20), "insert_all_of_a_table table.c:12");
         let lambda = "shop::warehouse::load_all(int)::{lambda(int)#1}::operator() load.cpp:3";
         assert_eq!(shorten(lambda, 40), "…::load_all(int)::{lambda(int)#1}::operator() load.cpp:3");
