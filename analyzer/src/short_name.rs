@@ -137,7 +137,7 @@ mod tests {
             ),
             (
                 "warehouse::inventory::replication::consume_all_pending_orders::{lambda(int)#2}::operator()",
-                "warehouse::…::consume_all_pending_orders::{lambda(int)#2}::operator()",
+                "…::consume_all_pending_orders::{lambda(int)#2}::operator()",
             ),
             (
                 "a_c_function_with_a_name_that_alone_is_longer_than_all_that_fits_into_a_line",

@@ -257,6 +257,9 @@ pub(super) struct Leak {
     pub weight: u64,
     /// Verdict, as in `leaks --json`.
     pub verdict: serde_json::Value,
+    /// Whether it probably grows, as in `leaks --json`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub probably_growing: bool,
     /// Name of the verdict for people.
     pub title: String,
     /// Number of blocks never freed.

@@ -19,6 +19,8 @@ const VERDICTS = {
 const SERIOUS = ["growing", "probably-growing", "slow"];
 
 function drawLeaks() {
+  // It has a chip of its own.
+  for (const leak of page.leaks) if (leak.probably_growing) leak.verdict = "probably-growing";
   const section = document.getElementById("leaks");
   const view = { section, verdict: null, shown: CARDS, byStack: false };
   view.chips = h("div", { class: "choice", role: "group", "aria-label": "Verdicts" });
