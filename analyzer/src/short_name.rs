@@ -73,9 +73,11 @@ fn without_middle(name: String) -> String {
     let fits = |kept: &str, start: usize| {
         kept.chars().count() + LEFT_OUT.chars().count() + name[start..].chars().count() <= LONG
     };
-    let first = if fits(first, own) { first } else { "" };
-    let starts = name[..own].match_indices("::").map(|(at, _)| at + 2);
-    let start = starts.filter(|&start| start > first.len()).find(|&start| fits(first, start)).unwrap_or(own);
+    let starts = || name[..own].match_indices("::").map(|(at, _)| at + 2).chain([own]);
+    // The scope of the function, e.g. its class, tells more than the outermost one.
+    let scope = starts().filter(|&start| start < own && fits("", start)).last().unwrap_or(own);
+    let first = if fits(first, scope) { first } else { "" };
+    let start = starts().filter(|&start| start > first.len()).find(|&start| fits(first, start)).unwrap_or(own);
     format!("{first}{LEFT_OUT}{}", &name[start..])
 }
 
@@ -126,6 +128,10 @@ mod tests {
             (
                 "shop::warehouse::inventory::replication::conflict::Resolver::settle",
                 "shop::…::inventory::replication::conflict::Resolver::settle",
+            ),
+            (
+                "a_company_with_a_long_name::inner::detail::BidirectionalContainer::insert_with_rehash",
+                "…::inner::detail::BidirectionalContainer::insert_with_rehash",
             ),
             (
                 "a_company_with_a_very_long_name_for_its_outermost_namespace::inner::Cache::insert",

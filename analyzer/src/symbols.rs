@@ -86,6 +86,9 @@ pub enum Detail {
 /// The function of a program that returns its built-in LSan suppressions.
 const DEFAULT_SUPPRESSIONS: &[u8] = b"__lsan_default_suppressions";
 
+/// Number of objects that are found without a search.
+const RECENT: usize = 4;
+
 /// The symbols of one module.
 struct Object {
     path: Rc<str>,
@@ -122,6 +125,8 @@ pub struct Symbolizer {
     names: FxHashMap<(usize, u64), Rc<Frame>>,
     frames: FxHashMap<(usize, u64), Rc<[Frame]>>,
     tails: FxHashMap<Edge, Rc<[Frame]>>,
+    /// The number of the stored names and the index of the objects that were looked up last.
+    recent: Vec<(u64, usize)>,
     notes: Vec<String>,
     /// Whether the notes were taken, so that the caller prints them.
     is_shown: bool,
@@ -162,6 +167,7 @@ impl Symbolizer {
             names: FxHashMap::default(),
             frames: FxHashMap::default(),
             tails: FxHashMap::default(),
+            recent: Vec::new(),
             notes: Vec::new(),
             is_shown: false,
         }
@@ -332,6 +338,24 @@ impl Symbolizer {
 
     fn object(&mut self, module: &Module) -> usize {
         let number = module.saved.as_ref().map_or(0, |saved| saved.number());
+        // The frames of a stack are in few modules.
+        let is_same = |&&(saved, object): &&(u64, usize)| {
+            let known = &self.objects[object].module;
+            saved == number
+                && known.path == module.path
+                && known.build_id == module.build_id
+                && known.called == module.called
+        };
+        if let Some(&(_, object)) = self.recent.iter().find(is_same) {
+            return object;
+        }
+        let object = self.search_object(module, number);
+        self.recent.insert(0, (number, object));
+        self.recent.truncate(RECENT);
+        object
+    }
+
+    fn search_object(&mut self, module: &Module, number: u64) -> usize {
         // A program that is called by two names has separate frames for each.
         let called = module.called.as_deref().map(|called| [b"\0", called.as_bytes()].concat()).unwrap_or_default();
         let named = [&module.path[..], &called].concat();

@@ -106,12 +106,21 @@ pub struct Screen<'a> {
     out: &'a mut dyn Write,
     /// The style of the text.
     pub style: Style,
+    /// Whether names in tables are printed in full.
+    full_names: bool,
 }
 
 impl<'a> Screen<'a> {
     /// Creates a screen that prints to `out`.
     pub fn new(out: &'a mut dyn Write, style: Style) -> Self {
-        Screen { out, style }
+        Screen { out, style, full_names: false }
+    }
+
+    /// Returns the screen with names in tables in full, if `full_names` is set.
+    #[must_use]
+    pub fn with_names(mut self, full_names: bool) -> Self {
+        self.full_names = full_names;
+        self
     }
 
     /// Prints a line with control characters replaced. Line feeds in it are kept.
@@ -226,7 +235,8 @@ impl<'a> Screen<'a> {
         for row in rows {
             let cells = row.iter().enumerate().map(|(column, cell)| {
                 let cell = clean(cell);
-                if column == numbers.len() { shorten(&cell, text_width) } else { cell.into_owned() }
+                let is_short = column == numbers.len() && !self.full_names;
+                if is_short { shorten(&cell, text_width) } else { cell.into_owned() }
             });
             table.add_row(cells);
         }

@@ -72,7 +72,7 @@ pub(crate) fn print_reports<A: Report + Serialize>(
         return Ok(outcome);
     }
     let reports: Vec<&dyn Report> = reports.iter().map(|report| report as &dyn Report).collect();
-    selected.print(query, &mut Screen::new(out, style), &reports, &missing)?;
+    selected.print(query, &mut Screen::new(out, style).with_names(query.origin.full_names), &reports, &missing)?;
     Ok(outcome)
 }
 

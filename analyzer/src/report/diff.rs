@@ -319,7 +319,7 @@ pub fn run(
         json::print(out, &found)?;
         return Ok(Outcome::of(lacking));
     }
-    let mut screen = Screen::new(out, style);
+    let mut screen = Screen::new(out, style).with_names(options.origin.full_names);
     text::print(&found, options, &mut screen)?;
     mapped::print(&found.mapped, options, &mut screen)?;
     if found.is_sampled {

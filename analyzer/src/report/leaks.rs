@@ -386,7 +386,7 @@ pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) 
         json::print(out, &report)?;
     } else {
         found.leaks.retain(|leak| leak.kept.is_none());
-        let mut screen = Screen::new(out, style);
+        let mut screen = Screen::new(out, style).with_names(query.origin.full_names);
         if query.mappings.has_blocks() {
             text::print(&found, options, &mut symbols, &mut screen)?;
         }

@@ -476,7 +476,7 @@ pub fn report(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcom
     if query.json {
         json::print(out, &summary)?;
     } else {
-        let mut screen = Screen::new(out, style);
+        let mut screen = Screen::new(out, style).with_names(query.origin.full_names);
         print(&summary, &recordings, query, &mut screen)?;
         note.iter().try_for_each(|note| screen.line(note))?;
     }

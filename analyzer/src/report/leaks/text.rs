@@ -99,7 +99,8 @@ fn headline(found: &LeakReport, totals: &[VerdictTotal], symbols: &mut Symbolize
     let names = symbols.names();
     let mut clause = |before: String, leak: &Leak| {
         let call_site = call_site(symbols, leak.process.stacks(), leak.site, 1);
-        Clause { before, blamed: call_site_line(&call_site, &leak.lines, names) }
+        let less = leak.is_probable.then_some(totals::PROBABLE);
+        Clause { before, less, blamed: call_site_line(&call_site, &leak.lines, names) }
     };
     let worst = leaks.first().filter(|leak| leak.verdict <= Verdict::Slow || leak.is_probable);
     let worst = worst.map(|worst| clause(worst.verdict_name().into(), worst));
@@ -127,13 +128,15 @@ const HEADLINE: usize = 100;
 /// A part of the first line that blames a function.
 struct Clause {
     before: String,
+    /// What may replace `before` where there is little room.
+    less: Option<&'static str>,
     blamed: String,
 }
 
 impl Clause {
     /// Returns the text, with scopes of the function left out to fit into `width` characters.
     fn text(&self, names: NameLength, width: usize) -> String {
-        let Clause { before, blamed } = self;
+        let Clause { before, blamed, .. } = self;
         match names {
             NameLength::Full => format!("{before}: {blamed}"),
             NameLength::Short => {
@@ -158,10 +161,13 @@ fn with_clauses(
         let whole = format!("{first}{more}; {}", worst.text(names, usize::MAX));
         let room = HEADLINE.saturating_sub(first.chars().count() + 2);
         let short = format!("{first}; {}", worst.text(names, room));
-        match () {
-            () if fits(&whole) => lines = vec![whole],
-            () if fits(&short) => lines = vec![short],
-            () => lines.push(worst.text(names, HEADLINE)),
+        let less = worst.less.map(|less| Clause { before: less.into(), less: None, blamed: worst.blamed.clone() });
+        let less = less.map(|less| format!("{first}; {}", less.text(names, room)));
+        match less {
+            _ if fits(&whole) => lines = vec![whole],
+            _ if fits(&short) => lines = vec![short],
+            Some(less) if fits(&less) => lines = vec![less],
+            _ => lines.push(worst.text(names, HEADLINE)),
         }
     }
     if let Some(grown) = grown {
@@ -443,7 +449,7 @@ mod tests {
 
     #[test]
     fn the_first_line_blames_and_stays_short() {
-        let clause = |blamed: &str| Some(Clause { before: "growing".into(), blamed: blamed.into() });
+        let clause = |blamed: &str| Some(Clause { before: "growing".into(), less: None, blamed: blamed.into() });
         let lines = |worst: Option<Clause>, grown: Option<Clause>| {
             with_clauses("1.00 MiB in 9 blocks never freed".into(), ", from 3 stacks", worst, grown, NameLength::Short)
         };
@@ -463,6 +469,9 @@ mod tests {
             lines(clause(longer), clause(longer)),
             [format!("{first}; growing: {shown}"), format!("growing: {longer}")]
         );
+        let long_words = Clause { before: "w".repeat(40), less: Some("probably growing"), blamed: long.into() };
+        let shown = "shop::warehouse::invent…::insert_all table.h:1,2";
+        assert_eq!(lines(Some(long_words), None), [format!("{first}; probably growing: {shown}")]);
         // The own name is kept even if it is longer than a line.
         let endless = "a".repeat(120) + " a.c:3";
         assert_eq!(lines(clause(&endless), None), [format!("{first}, from 3 stacks"), format!("growing: {endless}")]);

@@ -3,6 +3,7 @@
 use super::{Leak, LeakReport};
 use crate::model::verdict::Verdict;
 use crate::report::frames::{call_site, call_site_line};
+use crate::short_name::NameLength;
 use crate::sort::SortRows;
 use crate::symbols::Symbolizer;
 use crate::text::{Color, Screen, bytes, counted, shorten};
@@ -25,7 +26,7 @@ pub(super) struct VerdictTotal<'a> {
 }
 
 /// Name of the total of what probably grows. There is no sure growth beside it in a short run.
-const PROBABLE: &str = "probably growing";
+pub(super) const PROBABLE: &str = "probably growing";
 /// Name of the total of what exec released.
 const RELEASED_BY_EXEC: &str = "released by exec";
 /// Width of the names, in columns.
@@ -88,7 +89,10 @@ pub(super) fn print(totals: &[VerdictTotal], symbols: &mut Symbolizer, screen: &
             call_site_line(&call_site, &leak.lines, symbols.names())
         });
         let more = if total.leaks.len() > 1 { ", …" } else { "" };
-        let function = shorten(&function, width.saturating_sub(more.chars().count()));
+        let function = match symbols.names() {
+            NameLength::Short => shorten(&function, width.saturating_sub(more.chars().count())),
+            NameLength::Full => function,
+        };
         let name = format!("  {:NAME_WIDTH$}", total.name);
         screen.spans(&[(total.color, &name), (Color::Plain, &format!(" {amount:AMOUNT_WIDTH$} {function}{more}"))])?;
     }
