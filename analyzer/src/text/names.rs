@@ -83,7 +83,8 @@ pub fn shorten(text: &str, width: usize) -> String {
     }
     let scopes = scopes.trim_end_matches("::");
     let room = width.saturating_sub(own_text.chars().count() + "…::".chars().count());
-    let kept: String = scopes.chars().take(room).collect();
+    // The outermost scopes may be left out already.
+    let kept: String = scopes.chars().take(if scopes.starts_with('…') { 0 } else { room }).collect();
     format!("{kept}…::{own_text}")
 }
 
@@ -120,6 +121,7 @@ mod tests {
         assert_eq!(shorten("insert_all_of_a_table table.c:12 < load < main", 20), "insert_all_of_a_table table.c:12");
         let lambda = "shop::warehouse::load_all(int)::{lambda(int)#1}::operator() load.cpp:3";
         assert_eq!(shorten(lambda, 40), "…::load_all(int)::{lambda(int)#1}::operator() load.cpp:3");
+        assert_eq!(shorten("…::inventory::Table::insert table.h:12", 30), "…::insert table.h:12");
         assert_eq!(shorten("a sentence that has no name in it", 12), "a sentence …");
     }
 
