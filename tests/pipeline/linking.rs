@@ -123,6 +123,17 @@ const SPECIAL: &[Case] = &[
         Pie,
         "--section-start=.eh_frame_hdr=0x8000000,--section-start=.eh_frame=0x9000000",
     ),
+    case(
+        "bfd-scattered",
+        "bfd",
+        Fixed,
+        "--section-start=.text_far=0x40000000,--section-start=.rodata=0x50000000,--section-start=.eh_frame_hdr=0x8000000,\
+         --section-start=.eh_frame=0x9000000,--section-start=.data=0x60000000,--section-start=.init=0x20000000",
+    ),
+    case("bfd-128M", "bfd", Pie, "-z,max-page-size=0x8000000"),
+    case("lld-128M", "lld", Fixed, "-z,max-page-size=0x8000000"),
+    case("lld-folded", "lld", Pie, "--icf=all,--gc-sections"),
+    case("gold-folded", "gold", Opened, "--icf=all,--gc-sections"),
     case("bfd-packed-relocations", "bfd", Pie, "-z,pack-relative-relocs,--build-id=none,--hash-style=gnu"),
     wants(Ends, case("bfd-no-table", "bfd", Pie, "--no-eh-frame-hdr")),
     wants(Ends, case("bfd-no-table-library", "bfd", Linked, "--no-eh-frame-hdr")),

@@ -117,7 +117,7 @@ def main():
     words = [word for word in words if not word.startswith("--")]
     heaptape, notes, names = os.path.abspath(words[0]), words[1], words[2:]
     packages = os.path.abspath(f"{notes}/../stacks")
-    os.environ["STACKS_PACKAGES"] = packages
+    os.environ.update(STACKS_PACKAGES=packages, STACKS_SOURCES=os.path.abspath(f"{HERE}/../programs"))
     top = tempfile.mkdtemp(prefix="heaptape-stacks-")
     library = build(top)
     rows, has_failed, skipped = [], False, []

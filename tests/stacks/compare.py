@@ -169,12 +169,13 @@ def common(one, other):
     return count
 
 
-def judge(ours, sample, answer, modules, starts):
+def judge(ours, flags, sample, answer, modules, starts):
     """The class of a sample, and the number of frames on which ours and theirs agree."""
-    # The library is told to stop there.
-    stacks = [sample.libunwind[:LIMIT], sample.libgcc[:LIMIT], (answer or [])[:LIMIT]]
+    stacks = [sample.libunwind, sample.libgcc, answer or []]
+    if LIMIT // 2 <= len(ours) and flags[-1] & ENDS and all(len(stack) >= LIMIT for stack in stacks[:2]):
+        # Of a stack deeper than --max-frames, the library keeps at least the inner half of so many frames, and says so.
+        stacks = [stack[: len(ours)] for stack in stacks]
     libunwind, libgcc, gdb = stacks
-    ours = ours[:LIMIT]
     if ours == libunwind == libgcc:
         starts.add(ours[-1])
         return EQUAL, len(ours)
@@ -263,7 +264,7 @@ def compare_process(heaptape, recorded, path, found, counts, places):
             continue
         ours, flags = process.stack(process.events[sample.tid][index][2])
         answer = answer_of(path, sample)
-        kind, equal = judge(ours, sample, answer, modules, starts[sample.tid])
+        kind, equal = judge(ours, flags, sample, answer, modules, starts[sample.tid])
         counts[kind] += 1
         if kind == EQUAL:
             continue

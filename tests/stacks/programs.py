@@ -39,6 +39,11 @@ PROGRAMS = [
     program("gcc", "gcc", "gcc -O2 -g a.c -o a", SOURCE, is_quick=True),
     program("luajit", "luajit", "luajit -e 'local ffi = require(\"ffi\") ffi.cdef(\"void *malloc(size_t); void free(void *);\") local t = {} for i = 1, 100000 do local p = ffi.C.malloc(i % 100 + 1) ffi.C.free(p) t[i % 5000] = {i, tostring(i)} end print(#t)'", is_quick=True),
     program("node", "node", "node -e 'const a = []; for (let i = 0; i < 50000; i++) a.push(Buffer.from(String(i))); console.log(JSON.parse(JSON.stringify(a.length)))'", is_quick=True),
+    program("known stacks, coroutines, recursion, exceptions", "gcc g++", "for p in known_stacks coroutines crosses deep exceptions; do ./$p > /dev/null; done", """
+for p in known_stacks coroutines crosses deep exceptions; do
+  f=$(echo $STACKS_SOURCES/$p.c*); case $f in *.cpp) c=g++ ;; *) c=gcc ;; esac
+  $c -O2 -fomit-frame-pointer -fno-builtin -fno-optimize-sibling-calls -D_GNU_SOURCE -pthread -o $p $f
+done"""),
     program("g++", "g++", "g++ -O1 -g a.cpp -o a", SOURCE),
     program("clang", "clang", "clang -O2 -g -c a.c; clang -O2 -c a.cpp", SOURCE),
     program("ruby", "ruby", "ruby -rjson -e 'h = {}; 5000.times { |i| h[i.to_s] = [i] * 5 }; puts JSON.generate(h).size, h.to_a.sort_by { |a, b| b }.size'"),
