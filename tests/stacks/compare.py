@@ -21,7 +21,8 @@ Sample = collections.namedtuple("Sample", "tid call size from_ before libunwind 
 # What a sample can be, in the order of the table.
 EQUAL = "equal to both"
 BY_LIBUNWIND, BY_LIBGCC, BY_GDB = "to libunwind, not libgcc", "to libgcc, not libunwind", "to gdb only"
-# The others end, or go on at an address that is no code. Ours goes on to where stacks of the thread begin that all agree on.
+# The others end, or go on at an address that is no code. Ours goes on to where other stacks of the
+# thread begin, on which all agree.
 ONLY_WHOLE = "only ours is whole"
 OURS_EARLY, THEIRS_EARLY, DIFFER, ABSENT = "ours ends early", "the others end early", "differ", "not in the recording"
 CLASSES = [EQUAL, BY_LIBUNWIND, BY_LIBGCC, BY_GDB, ONLY_WHOLE, THEIRS_EARLY, OURS_EARLY, DIFFER, ABSENT]
@@ -173,7 +174,8 @@ def judge(ours, flags, sample, answer, modules, starts):
     """The class of a sample, and the number of frames on which ours and theirs agree."""
     stacks = [sample.libunwind, sample.libgcc, answer or []]
     if LIMIT // 2 <= len(ours) and flags[-1] & ENDS and all(len(stack) >= LIMIT for stack in stacks[:2]):
-        # Of a stack deeper than --max-frames, the library keeps at least the inner half of so many frames, and says so.
+        # Of a stack deeper than --max-frames, the library keeps at least the inner half of so many
+        # frames, and says so.
         stacks = [stack[: len(ours)] for stack in stacks]
     libunwind, libgcc, gdb = stacks
     if ours == libunwind == libgcc:
@@ -207,7 +209,7 @@ def compare(heaptape, recording, folder):
         found = samples(path)
         if not found:
             continue
-        # The process of this pid that ran the same program, and began last before the oracle did, or soon after it.
+        # The process of this pid that ran the same program, and began nearest to the oracle.
         candidates = [(abs(starts[name][0] - int(start)), name) for name in ours[int(pid)] if name in starts and starts[name][1] == exe]
         if not candidates:
             counts[ABSENT] += len(found)

@@ -138,8 +138,8 @@ fn read(file: &File) -> Option<StaticProgram> {
     Some(program)
 }
 
-/// Returns the frame descriptions of the section `.eh_frame`, or of one that begins like it: objcopy
-/// may have given it another name.
+/// Returns the frame descriptions of the section `.eh_frame`, or of one that begins like it, since
+/// objcopy may have renamed it.
 fn frames(file: &File, head: &FileHeader64<LittleEndian>) -> Option<Vec<Description>> {
     let sections: Vec<SectionHeader64<LittleEndian>> =
         read_array(file, head.e_shoff.get(ORDER), usize::from(head.e_shnum.get(ORDER)))?;
