@@ -8,6 +8,8 @@ use std::sync::Arc;
 pub struct Frame {
     /// Name of the function, or `None` if it is unknown.
     pub function: Option<String>,
+    /// Names of other functions with the same code, which the linker has folded into this one.
+    pub same_code: Option<Rc<str>>,
     /// Path of the source file.
     pub file: Option<String>,
     /// Line number, starting at 1.
@@ -37,10 +39,14 @@ impl Frame {
         self.called.as_deref().unwrap_or_else(|| self.module_name())
     }
 
-    /// Returns the name of the function, or `module+0xoffset`.
+    /// Returns the name of the function, or `module+0xoffset`. Names of functions with the same code
+    /// follow, since it may be any of them.
     pub fn title(&self) -> String {
         match (&self.function, self.shown_module()) {
-            (Some(function), _) => function.clone(),
+            (Some(function), _) => match &self.same_code {
+                Some(others) => format!("{function} (or {others}: same code)"),
+                None => function.clone(),
+            },
             (None, "") => format!("{:#x}", self.offset),
             (None, module) => format!("{module}+{:#x}", self.offset),
         }

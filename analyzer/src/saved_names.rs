@@ -5,7 +5,9 @@ use crate::frame::{FunctionSymbol, MOST_INLINED, SourceFrame};
 use heaptape_formats::recording::{NAMES, SYMBOLS, SYMBOLS_LOCK, build_id_folder};
 use heaptape_formats::regular;
 use heaptape_formats::tape::field::Text;
-use heaptape_formats::tape::{LINES_READ, LINES_UNREAD, Record, Step, Stream, SymbolFrame, SymbolTable, Symbols};
+use heaptape_formats::tape::{
+    FileId, LINES_READ, LINES_UNREAD, Record, Step, Stream, SymbolFrame, SymbolTable, Symbols,
+};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,8 +20,21 @@ use std::time::{Duration, Instant};
 const MOST_TABLES: u64 = 256 << 20;
 /// Maximum length of a symbol or path.
 const MOST_TEXT: usize = 64 << 10;
+/// Maximum number of names of one function.
+const MOST_FOLDED: usize = 256;
 /// How long a reader without another source waits for names that are being written.
 const WAIT: Duration = Duration::from_secs(20);
+
+/// What distinguishes the modules of a process.
+#[derive(Clone, Copy, Debug)]
+pub struct ModuleName<'a> {
+    /// Path of its file.
+    pub path: &'a [u8],
+    /// Build-id, or empty if it has none.
+    pub build_id: &'a [u8],
+    /// What is known of its file if it has no build-id.
+    pub file: &'a FileId,
+}
 
 /// The saved names of one process, which are read when they are first needed.
 #[derive(Debug)]
@@ -77,29 +92,29 @@ impl SavedNames {
 
     /// Returns the tables of a module. If `waits` is set, this waits for names that are being
     /// written.
-    pub fn tables(&self, path: &[u8], build_id: &[u8], waits: bool) -> Vec<Symbols> {
-        let mut tables = self.own_tables(path, build_id, waits);
-        tables.extend(self.others.iter().flat_map(|other| other.own_tables(path, build_id, waits)));
+    pub fn tables(&self, module: ModuleName<'_>, waits: bool) -> Vec<Symbols> {
+        let mut tables = self.own_tables(module, waits);
+        tables.extend(self.others.iter().flat_map(|other| other.own_tables(module, waits)));
         tables
     }
 
-    fn own_tables(&self, path: &[u8], build_id: &[u8], waits: bool) -> Vec<Symbols> {
+    fn own_tables(&self, module: ModuleName<'_>, waits: bool) -> Vec<Symbols> {
         if self.read.get().is_none() && is_locked(&self.folder) {
             if !waits {
-                return of_module(&read(&self.folder).modules, path, build_id);
+                return of_module(&read(&self.folder).modules, module);
             }
             let wanted = Instant::now();
             while is_locked(&self.folder) && wanted.elapsed() < WAIT {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
-        let own = of_module(&self.read.get_or_init(|| read(&self.folder)).modules, path, build_id);
+        let own = of_module(&self.read.get_or_init(|| read(&self.folder)).modules, module);
         // The store has all functions and no lines: it is for modules whose files are gone.
         match &self.store {
-            Some(store) if own.is_empty() && waits && !build_id.is_empty() => {
-                let mut modules = read(&store.join(build_id_folder(build_id))).modules;
-                modules.retain(|module| module.build_id.0 == build_id);
-                modules
+            Some(store) if own.is_empty() && waits && !module.build_id.is_empty() => {
+                let mut stored = read(&store.join(build_id_folder(module.build_id))).modules;
+                stored.retain(|stored| stored.build_id.0 == module.build_id);
+                stored
             }
             _ => own,
         }
@@ -114,8 +129,11 @@ impl SavedNames {
     }
 }
 
-fn of_module(modules: &[Symbols], path: &[u8], build_id: &[u8]) -> Vec<Symbols> {
-    modules.iter().filter(|module| module.path.0 == path && module.build_id.0 == build_id).cloned().collect()
+fn of_module(stored: &[Symbols], module: ModuleName<'_>) -> Vec<Symbols> {
+    let is_its = |stored: &&Symbols| {
+        (&stored.path.0[..], &stored.build_id.0[..], &stored.file.0) == (module.path, module.build_id, module.file)
+    };
+    stored.iter().filter(is_its).cloned().collect()
 }
 
 /// Returns whether the names of this folder's process are being written.
@@ -162,6 +180,8 @@ fn read(folder: &Path) -> Contents {
 pub struct SavedTable {
     texts: Vec<Text>,
     functions: BTreeMap<u64, (u64, u32)>,
+    /// Texts of further functions at the start of one, which have the same code.
+    folded: FxHashMap<u64, Vec<u32>>,
     lines: FxHashMap<u64, Vec<SymbolFrame>>,
     /// Link-time addresses of the code of the module.
     pub code: Option<Range<u64>>,
@@ -171,6 +191,8 @@ pub struct SavedTable {
     pub fingerprint: Option<(u64, u32)>,
     /// Whether there was debug information that was not read.
     pub had_lines: bool,
+    /// Files with parts of the debug information that were missing.
+    pub missing: Vec<String>,
 }
 
 impl SavedTable {
@@ -181,6 +203,7 @@ impl SavedTable {
             self.code = Some(symbols.code_start..symbols.code_end);
         }
         self.had_lines |= symbols.lines == LINES_UNREAD;
+        self.missing.extend(symbols.missing.0.iter().map(|file| file.lossy().into_owned()));
         self.suppressions = symbols.suppressions.as_ref().map(|text| text.lossy().into_owned());
         let Ok(mut table) = SymbolTable::unpack(symbols) else { return };
         // Its text numbers are relative to the texts that are in the table already.
@@ -191,7 +214,15 @@ impl SavedTable {
         for function in table.functions {
             start = start.wrapping_add(function.start);
             if moved(function.symbol) > 0 {
-                self.functions.insert(start, (start.saturating_add(function.length), moved(function.symbol)));
+                let known =
+                    self.functions.insert(start, (start.saturating_add(function.length), moved(function.symbol)));
+                // The last one of a table has the name, and those before it the same code.
+                if let Some((_, other)) = known.filter(|_| function.start == 0) {
+                    let others = self.folded.entry(start).or_default();
+                    if others.len() < MOST_FOLDED {
+                        others.push(other);
+                    }
+                }
             }
         }
         if symbols.lines != LINES_READ {
@@ -219,6 +250,17 @@ impl SavedTable {
             return None;
         }
         Some(FunctionSymbol { start, end, symbol: self.text(symbol)? })
+    }
+
+    /// Returns the symbols of other functions with the code of the one at `start`.
+    pub fn folded(&self, start: u64) -> Vec<&[u8]> {
+        let mut symbols: Vec<&[u8]> = Vec::new();
+        for symbol in self.folded.get(&start).into_iter().flatten().filter_map(|number| self.text(*number)) {
+            if !symbols.contains(&symbol) {
+                symbols.push(symbol);
+            }
+        }
+        symbols
     }
 
     /// Returns the link-time starts of the functions.

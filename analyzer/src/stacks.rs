@@ -2,7 +2,7 @@
 //! so it represents a complete call stack. Sites are numbered from 1, and the number of a caller is
 //! smaller.
 
-use crate::saved_names::SavedNames;
+use crate::saved_names::{ModuleName, SavedNames};
 use heaptape_formats::tape;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,6 +21,8 @@ pub struct Module {
     pub path: Vec<u8>,
     /// Build-id, or empty if it has none.
     pub build_id: Vec<u8>,
+    /// What is known of its file if it has no build-id.
+    pub file: tape::FileId,
     /// Folder in which the file is searched first, instead of `/`.
     pub root: Option<Arc<Path>>,
     /// The names that are stored in the recording.
@@ -66,6 +68,28 @@ pub struct Stacks {
     pub modules: Vec<Module>,
     /// The frames whose names are in the file.
     pub named: Vec<Named>,
+}
+
+impl Module {
+    /// Returns what distinguishes its file from others at the same path: the build-id, or else what
+    /// is known of the file.
+    pub fn identity(&self) -> Vec<u8> {
+        if self.build_id.is_empty() { self.file.key() } else { self.build_id.clone() }
+    }
+
+    /// Returns what the names that recordings store are found by.
+    pub fn name(&self) -> ModuleName<'_> {
+        ModuleName { path: &self.path, build_id: &self.build_id, file: &self.file }
+    }
+
+    /// Returns what is the same for all modules with this object: the build-id, or else the path
+    /// and what is known of the file.
+    pub fn object_key(&self) -> Vec<u8> {
+        if self.build_id.is_empty() {
+            return [&self.path[..], &self.file.key()].concat();
+        }
+        self.build_id.clone()
+    }
 }
 
 impl Stacks {

@@ -52,6 +52,7 @@ pub use save::save;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 use tail_calls::{Edge, TailCalls};
 
 /// The form of a name.
@@ -93,6 +94,8 @@ const RECENT: usize = 4;
 struct Object {
     path: Rc<str>,
     module: Module,
+    /// The name that distinguishes it from another build at the same path.
+    build: Option<Arc<str>>,
     /// The names stored in recordings.
     saved: SavedTable,
     /// The files of the module, once they were searched.
@@ -136,7 +139,7 @@ pub struct Symbolizer {
 #[derive(PartialEq, Eq, Hash)]
 struct ModuleKey {
     path: Vec<u8>,
-    build_id: Vec<u8>,
+    identity: Vec<u8>,
     saved_number: u64,
 }
 
@@ -228,12 +231,15 @@ impl Symbolizer {
         if let Some(known) = self.names.get(&(object, address)) {
             return known.clone();
         }
-        let function = self.find(object, address).map(|function| demangle(function.symbol));
-        let function = function.or_else(|| unplaced(stacks, site).function);
+        let found = self.find(object, address).map(|function| (demangle(function.symbol), function.start));
+        let same_code = found.as_ref().and_then(|(_, start)| self.same_code(object, *start));
+        let function = found.map(|(function, _)| function).or_else(|| unplaced(stacks, site).function);
         let offset = site.address.wrapping_sub(module.bias);
-        let Object { path, module, .. } = &self.objects[object];
-        let (module, called) = (path.clone(), module.called.clone());
-        let frame = Rc::new(self.with_role(Frame { function, module, called, offset, ..Frame::default() }));
+        let Object { path, module, build, .. } = &self.objects[object];
+        // Functions without names are not summed up with those of another build.
+        let build = build.as_ref().filter(|_| function.is_none());
+        let (module, called) = (path.clone(), build.or(module.called.as_ref()).cloned());
+        let frame = Rc::new(self.with_role(Frame { function, same_code, module, called, offset, ..Frame::default() }));
         self.objects[object].lacks.names |= frame.function.is_none() && frame.role.rank() < Role::Wrapper.rank();
         self.names.insert((object, address), frame.clone());
         frame
@@ -252,6 +258,7 @@ impl Symbolizer {
             .into_iter()
             .map(|source| Frame {
                 function: source.symbol.map(|symbol| demangle(symbol.as_bytes())),
+                same_code: None,
                 file: source.file,
                 line: source.line,
                 inlined: true,
@@ -264,6 +271,7 @@ impl Symbolizer {
                 // The symbol table knows namespaces that DWARF may leave out.
                 if name.function.is_some() {
                     outermost.function.clone_from(&name.function);
+                    outermost.same_code.clone_from(&name.same_code);
                 }
             }
             None => frames.push(Frame::clone(&name)),
@@ -359,22 +367,24 @@ impl Symbolizer {
         // A program that is called by two names has separate frames for each.
         let called = module.called.as_deref().map(|called| [b"\0", called.as_bytes()].concat()).unwrap_or_default();
         let named = [&module.path[..], &called].concat();
-        let key = ModuleKey { path: named.clone(), build_id: module.build_id.clone(), saved_number: number };
+        let mut identity = module.identity();
+        let key = ModuleKey { path: named.clone(), identity: identity.clone(), saved_number: number };
         if let Some(&known) = self.by_module.get(&key) {
             return known;
         }
-        let tables = module.saved.as_ref().map(|saved| saved.tables(&module.path, &module.build_id, false));
+        let tables = module.saved.as_ref().map(|saved| saved.tables(module.name(), false));
         let tables = tables.unwrap_or_default();
-        let mut identity = module.build_id.clone();
         if let (true, Some(table)) = (identity.is_empty(), tables.first()) {
             identity.extend([table.file_bytes.to_le_bytes(), u64::from(table.checksum).to_le_bytes()].concat());
         }
         let next = self.objects.len();
         let object = *self.by_identity.entry((named, identity)).or_insert(next);
         if object == next {
-            let path = String::from_utf8_lossy(&module.path).into_owned().into();
+            let path: Rc<str> = String::from_utf8_lossy(&module.path).into_owned().into();
+            let is_other_build = |other: &Object| other.path == path && other.module.called == module.called;
+            let build = self.objects.iter().any(is_other_build).then(|| named_build(module).into());
             let (saved, lacks) = (SavedTable::default(), Lacks::default());
-            self.objects.push(Object { path, module: module.clone(), saved, live: None, lacks });
+            self.objects.push(Object { path, module: module.clone(), build, saved, live: None, lacks });
         }
         tables.iter().for_each(|table| self.objects[object].saved.add(table));
         self.by_module.insert(key, object);
@@ -398,6 +408,23 @@ impl Symbolizer {
         }
         let Object { saved, live, .. } = &self.objects[object];
         saved.find(address).or_else(|| live.as_ref()?.functions.find(address))
+    }
+
+    /// Returns the names of other functions whose code is that of the function at `start`.
+    fn same_code(&mut self, object: usize, start: u64) -> Option<Rc<str>> {
+        /// Number of names that are shown.
+        const SHOWN: usize = 3;
+        let Object { saved, live, .. } = &self.objects[object];
+        let symbols = match live {
+            _ if saved.find(start).is_some() => saved.folded(start),
+            Some(live) => live.functions.folded(start),
+            None => return None,
+        };
+        let mut names: Vec<String> = symbols.iter().take(SHOWN).map(|symbol| demangle(symbol)).collect();
+        if symbols.len() > SHOWN {
+            names.push(format!("{} more", symbols.len() - SHOWN));
+        }
+        (!names.is_empty()).then(|| names.join(", ").into())
     }
 
     /// Returns the frames at an address according to debug information, innermost first.
@@ -435,7 +462,7 @@ impl Symbolizer {
             if files.is_empty()
                 && let Some(saved) = &object.module.saved
             {
-                let tables = saved.tables(&object.module.path, &object.module.build_id, true);
+                let tables = saved.tables(object.module.name(), true);
                 tables.iter().for_each(|table| object.saved.add(table));
             }
             let functions = functions(&files);
@@ -445,6 +472,19 @@ impl Symbolizer {
         }
         self.objects[number].live.get_or_insert_with(Live::default)
     }
+}
+
+/// Returns the file name of a module with what distinguishes its build: `plugin.so[1f0c3a97]`.
+fn named_build(module: &Module) -> String {
+    let name = module.called.as_deref().map(str::to_owned);
+    let file_name = || {
+        let name = module.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        String::from_utf8_lossy(name).into_owned()
+    };
+    let identity = module.identity();
+    // The first bytes of a build-id, or the hash of the file's first bytes and its time.
+    let start = if module.build_id.is_empty() { crc32fast::hash(&identity).to_be_bytes().to_vec() } else { identity };
+    format!("{}[{}]", name.unwrap_or_else(file_name), hexadecimal(&start[..start.len().min(4)]))
 }
 
 /// Returns the functions of the first file of a module that has a full symbol table, or else those

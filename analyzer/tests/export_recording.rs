@@ -29,6 +29,7 @@ fn modules() -> Vec<tape::Module> {
         bias,
         path: path.into(),
         build_id: tape::field::Text(build_id.to_vec()),
+        ..tape::Module::default()
     };
     vec![
         module(1, 0x800, 0x5800, 0, "/nowhere/program", &[0xab, 0xcd, 0, 1, 2, 3]),

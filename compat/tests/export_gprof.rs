@@ -159,6 +159,7 @@ fn recorded(objects: &[Built], stacks: &[(Vec<Frame>, u64)]) -> (tempfile::TempD
         bias: object.bias,
         path: object.path.to_str().unwrap().into(),
         build_id: tape::field::Text(object.build_id.clone()),
+        ..tape::Module::default()
     };
     let modules = (1..).zip(objects).map(module).collect();
     made::recording(&steps, &made::Options { modules, sites, ..made::Options::default() })

@@ -22,6 +22,7 @@ fn module() -> tape::Module {
         bias: 0,
         path: "/nowhere/program".into(),
         build_id: tape::field::Text(vec![0xab, 0xcd]),
+        ..tape::Module::default()
     }
 }
 

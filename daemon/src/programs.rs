@@ -6,8 +6,7 @@ use formats::mptl::{self, Bins, Builder};
 use formats::recording::Accounting;
 use formats::tape::field::Text;
 use formats::tape::{
-    self, Account, Accounts, Code, CodeRange, Module, Record, Site, SiteSums, Sites, Summary, SymbolQuery, Totals,
-    instruction,
+    self, Account, Accounts, Code, CodeRange, Module, Record, Site, SiteSums, Sites, Summary, Totals, instruction,
 };
 use heaptape_recorder::profile::{BINS, BOUNDS, Sums as ClassSums};
 use heaptape_recorder::profile_delta::{Frame, ProfileDelta, Row};
@@ -146,7 +145,9 @@ impl Program {
     }
 
     fn module(&mut self, module: &Module, files: Option<&[Option<Opened>; 2]>) -> u32 {
-        let same = |known: &Module| known.path == module.path && known.build_id == module.build_id;
+        let same = |known: &Module| {
+            (&known.path, &known.build_id, &known.file) == (&module.path, &module.build_id, &module.file)
+        };
         if let Some(at) = self.modules.iter().position(same) {
             let known = &mut self.modules[at];
             known.end = known.end.max(known.start + (module.end - module.start).min(MODULE_RANGE));
@@ -211,9 +212,7 @@ impl Program {
             }
             addresses.sort_unstable();
             addresses.dedup();
-            let [file, debug_file] = files.clone().map(|file| job.add(file));
-            let (path, build_id) = (module.path.clone(), module.build_id.clone());
-            job.queries.push(SymbolQuery { path, build_id, file, debug_file, addresses });
+            job.ask(module, self.started_unix_ns, files.clone(), addresses);
         }
         (!job.queries.is_empty()).then_some(job)
     }
@@ -306,6 +305,7 @@ mod tests {
             bias,
             path: "/bin/x".into(),
             build_id: "b".into(),
+            ..Module::default()
         };
         let frame = |parent, address| Frame { parent, module: 1, address, is_named: false, flags: 0 };
         let sums = SiteSums {

@@ -8,6 +8,7 @@
 pub mod codec;
 mod division;
 mod dump;
+mod elf_head;
 pub mod field;
 pub mod frame;
 pub mod journal;
@@ -21,6 +22,7 @@ mod symbols;
 pub use codec::{Codec, Packer, Unpacker};
 pub use division::*;
 pub use dump::dump;
+pub use elf_head::head;
 pub use frame::{Reader, Step, Writer};
 pub use layout::*;
 pub use mappings::*;

@@ -48,6 +48,7 @@ pub mod huge_pages;
 pub mod index;
 pub mod journal;
 pub mod journal_files;
+pub mod kept_file;
 pub mod launch;
 pub mod limit;
 pub mod live;

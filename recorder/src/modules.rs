@@ -1,8 +1,10 @@
 //! The ELF objects that are mapped into a process, each with the range of stack table nodes for
 //! which it is valid.
 
+use crate::module_files::ModuleFiles;
 use crate::sys::Mapping;
-use formats::tape::{self, Module, ModuleGone};
+use formats::tape::field::Added;
+use formats::tape::{self, FileId, Module, ModuleGone};
 use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -27,20 +29,24 @@ pub struct Modules {
     /// Index of the module that was found last: stacks have few modules.
     last: usize,
     pid: u32,
+    files: Arc<ModuleFiles>,
     exe: Vec<u8>,
     cwd: Vec<u8>,
 }
 
 impl Modules {
     /// Creates a reader of the module table of an area.
-    pub fn new(mapping: Arc<Mapping>, pid: u32, exe: &[u8], cwd: &[u8]) -> Modules {
-        Modules { mapping, known: Vec::new(), last: 0, pid, exe: exe.to_vec(), cwd: cwd.to_vec() }
+    pub fn new(mapping: Arc<Mapping>, pid: u32, files: Arc<ModuleFiles>, exe: &[u8], cwd: &[u8]) -> Modules {
+        Modules { mapping, known: Vec::new(), last: 0, pid, files, exe: exe.to_vec(), cwd: cwd.to_vec() }
     }
 
     /// Returns whether a module was added that has not been announced.
     pub fn has_unannounced(&self) -> bool {
-        let used = self.mapping.header().modules_used.0.load(Acquire).min(limits::MODULES);
-        used as usize > self.known.len() && self.entry(self.known.len()).is_some_and(ModuleEntry::is_ready)
+        self.used() as usize > self.known.len() && self.entry(self.known.len()).is_some_and(ModuleEntry::is_ready)
+    }
+
+    fn used(&self) -> u32 {
+        self.mapping.header().modules_used.0.load(Acquire).min(limits::MODULES)
     }
 
     fn entry(&self, index: usize) -> Option<&ModuleEntry> {
@@ -83,17 +89,27 @@ impl Modules {
             let gone = self.entry(index).map_or(0, |entry| entry.unmapped_node.load(Acquire));
             if gone != 0 {
                 self.known[index].gone_announced = true;
+                self.files.unmapped();
                 return Some((tape::Record::ModuleGone(ModuleGone { number: index as u32 + 1 }), gone));
             }
         }
         if !self.has_unannounced() {
+            self.files.announced();
             return None;
         }
         let index = self.known.len();
-        let (module, first_node) = self.read(index)?;
+        let (mut module, first_node) = self.read(index)?;
+        let is_mapped = || self.entry(index).is_some_and(|entry| entry.unmapped_node.load(Acquire) == 0);
+        self.files.identify(&mut module, self.ready(), &is_mapped);
         let (start, end, is_virtual) = (module.start, module.end, tape::is_virtual(&module.path.0));
         self.known.push(KnownModule { start, end, first_node, gone_announced: false, is_virtual });
         Some((tape::Record::Module(module), 0))
+    }
+
+    /// Returns how many modules are complete, of those in order.
+    fn ready(&self) -> u32 {
+        let is_ready = |index: &u32| self.mapping.module(*index).is_some_and(ModuleEntry::is_ready);
+        (self.known.len() as u32..self.used()).take_while(is_ready).last().map_or(0, |index| index + 1)
     }
 
     fn read(&self, index: usize) -> Option<(Module, u32)> {
@@ -107,6 +123,11 @@ impl Modules {
             bias: entry.bias.load(Relaxed),
             path: self.absolute(&path[..length], entry.start.load(Relaxed)).into(),
             build_id: build_id[..id_length].into(),
+            // A build-id says more.
+            file: Added(FileId {
+                head: if id_length == 0 { entry.head.load(Relaxed) } else { 0 },
+                ..FileId::default()
+            }),
         };
         Some((module, entry.first_node.load(Relaxed)))
     }

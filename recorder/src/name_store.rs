@@ -9,7 +9,7 @@ use crate::access::make_folder;
 use crate::module_files::ModuleFiles;
 use crate::symbols::Job;
 use formats::recording::{NAMES, SYMBOLS, build_id_folder};
-use formats::tape::{self, SymbolQuery};
+use formats::tape;
 use std::collections::HashSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -58,10 +58,8 @@ impl NameStore {
             return tracing::debug!("{}: no names are stored: {error}", folder.display());
         }
         let mut job = Job { folders: vec![folder.clone()], reader: self.reader, ..Job::default() };
-        let (file, debug_file) = (job.add(Some(file)), job.add(files.debug(module)));
-        let (path, build_id) = (module.path.clone(), module.build_id.clone());
         // Without addresses, all functions are meant.
-        job.queries.push(SymbolQuery { path, build_id, file, debug_file, addresses: Vec::new() });
+        job.ask(module, 0, [Some(file), files.debug(module)], Vec::new());
         if !saver.submit(job) {
             let _ = std::fs::remove_dir_all(&folder);
             self.seen.lock().unwrap_or_else(PoisonError::into_inner).remove(&module.build_id.0);

@@ -98,7 +98,13 @@ impl ProcessRecording {
         let (process, options) = (&session.process, &session.options);
         session.mapping.releases().keep_events(options.mode.has_events());
         let mut recording = ProcessRecording {
-            stacks: Stacks::new(Arc::clone(&session.mapping), process.pid, &process.exe.0, &process.cwd.0),
+            stacks: Stacks::new(
+                Arc::clone(&session.mapping),
+                process.pid,
+                Arc::clone(&session.files),
+                &process.exe.0,
+                &process.cwd.0,
+            ),
             heap: Heap::new(options),
             threads: Threads::new(options.sample_bytes),
             annotations: Annotations::default(),

@@ -5,6 +5,7 @@
 //! evict entries. They become one site, unless they belong to different generations of a module.
 //! Nodes are untrusted: each is validated when it is read, and read once.
 
+use crate::module_files::ModuleFiles;
 use crate::modules::Modules;
 use crate::sys::Mapping;
 use formats::tape::{self, SITE_GUESSED, SITE_SIGNAL, SITE_TRUNCATED, Site, Sites, instruction};
@@ -59,9 +60,9 @@ fn site_flags(flags: u32) -> u8 {
 
 impl Stacks {
     /// Creates the sites of a process from the nodes and modules of its area. `pid`, `exe` and
-    /// `cwd` make the paths of modules absolute.
-    pub fn new(mapping: Arc<Mapping>, pid: u32, exe: &[u8], cwd: &[u8]) -> Stacks {
-        let modules = Modules::new(Arc::clone(&mapping), pid, exe, cwd);
+    /// `cwd` make the paths of modules absolute; `files` identifies them.
+    pub fn new(mapping: Arc<Mapping>, pid: u32, files: Arc<ModuleFiles>, exe: &[u8], cwd: &[u8]) -> Stacks {
+        let modules = Modules::new(Arc::clone(&mapping), pid, files, exe, cwd);
         Stacks {
             mapping,
             site_of_node: Vec::new(),
@@ -335,7 +336,8 @@ mod tests {
         let params = Params { ring_bytes: 4096, first_ring_shift: 0, slots: 1, nodes: 1024 };
         let (mapping, _file) = Mapping::create(params).unwrap_or_else(|error| panic!("no area: {error}"));
         let mapping = Arc::new(mapping);
-        (Arc::clone(&mapping), Stacks::new(mapping, 0, b"/bin/prog", b"/opt"))
+        let files = Arc::new(ModuleFiles::of(0, None));
+        (Arc::clone(&mapping), Stacks::new(mapping, 0, files, b"/bin/prog", b"/opt"))
     }
 
     fn write(mapping: &Mapping, number: u32, value: NodeValue) {

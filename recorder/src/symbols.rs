@@ -7,12 +7,13 @@
 //! wait for it.
 
 use crate::crash;
+use crate::kept_file::{self, Version};
 use crate::replace::{Durability, replace_file};
 use crate::spawn;
 use crate::sys;
 use formats::recording::{SYMBOLS, SYMBOLS_LOCK};
-use formats::tape::SymbolQuery;
 use formats::tape::field::Field;
+use formats::tape::{Module, SymbolQuery};
 use formats::{Cursor, Format, tape_record};
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, setrlimit};
@@ -37,6 +38,25 @@ pub type Work = fn(&[(&[SymbolQuery], &[PathBuf])], &mut dyn FnMut(usize, &[u8])
 /// A module's file, held open.
 pub type Opened = Arc<OwnedFd>;
 
+/// The file of a mapping, as `/proc/PID/maps` names it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FileKey {
+    /// Major and minor number of the device.
+    pub device: String,
+    /// Number of the inode.
+    pub inode: u64,
+}
+
+/// A file that is open for all processes that have mapped it.
+#[derive(Debug)]
+struct Kept {
+    file: Weak<OwnedFd>,
+    /// Size and times of the file of which this is a copy, so that its inode may be used again.
+    copy_of: Option<Version>,
+}
+
+/// Maximum number of bytes of all copies.
+const MAX_COPIES: u64 = 256 << 20;
 /// Maximum number of module files that are open at once, for all processes.
 const MAX_OPEN_FILES: usize = 384;
 /// Maximum number of files that are sent with one job; the kernel passes 253 at once.
@@ -82,8 +102,16 @@ pub struct Job {
 }
 
 impl Job {
+    /// Adds a query about a module of a process that started at this time: its file and that of its
+    /// debug information, and the addresses.
+    pub fn ask(&mut self, module: &Module, since_unix_ns: u64, files: [Option<Opened>; 2], addresses: Vec<u64>) {
+        let [file, debug_file] = files.map(|file| self.add(file));
+        let (path, build_id, identity) = (module.path.clone(), module.build_id.clone(), module.file.0.clone());
+        self.queries.push(SymbolQuery { path, build_id, identity, since_unix_ns, file, debug_file, addresses });
+    }
+
     /// Adds a file and returns its number; 0 if there is no file, or if the job has too many.
-    pub fn add(&mut self, file: Option<Opened>) -> u32 {
+    fn add(&mut self, file: Option<Opened>) -> u32 {
         let Some(file) = file.filter(|_| self.files.len() < MAX_JOB_FILES) else { return 0 };
         self.files.push(file);
         self.files.len() as u32
@@ -95,8 +123,8 @@ impl Job {
 pub struct Saver {
     channel: OwnedFd,
     helper: u32,
-    /// The open files by device and inode: processes share their libraries.
-    opened: Mutex<HashMap<(String, u64), Weak<OwnedFd>>>,
+    /// The open files: processes share their libraries.
+    opened: Mutex<HashMap<FileKey, Kept>>,
     waiting: Mutex<VecDeque<Message>>,
 }
 
@@ -137,20 +165,43 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Saver {
-    /// Returns a module's file: the one that is open already, or what `open` returns.
-    pub fn opened(&self, which: (String, u64), open: impl FnOnce() -> Option<OwnedFd>) -> Option<Opened> {
+    /// Returns a module's file: the one that is open already, or what `open` returns. A file that
+    /// was changed since a time, in nanoseconds since 1970, may be rewritten again, and is copied.
+    pub fn opened(&self, which: &FileKey, since: u64, open: impl FnOnce() -> Option<OwnedFd>) -> Option<Opened> {
         let mut opened = locked(&self.opened);
-        if let Some(file) = opened.get(&which).and_then(Weak::upgrade) {
-            return Some(file);
+        let known = opened.get(which).and_then(|kept| Some((kept.file.upgrade()?, kept.copy_of)));
+        // While the file itself is open, no other one gets its inode.
+        if let Some((file, None)) = &known
+            && Version::of(file)?.renamed <= since
+        {
+            return Some(Arc::clone(file));
         }
         if opened.len() >= MAX_OPEN_FILES {
-            opened.retain(|_, file| file.strong_count() > 0);
+            opened.retain(|_, kept| kept.file.strong_count() > 0);
             if opened.len() >= MAX_OPEN_FILES {
                 return None;
             }
         }
-        let file = Arc::new(open()?);
-        opened.insert(which, Arc::downgrade(&file));
+        let file = open()?;
+        let version = Version::of(&file)?;
+        if let Some((copy, _)) = known.filter(|(_, copy_of)| *copy_of == Some(version)) {
+            return Some(copy);
+        }
+        let is_lent = kept_file::is_lent(&file);
+        let file = if is_lent || version.renamed > since {
+            let copies = opened.values().filter(|kept| kept.file.strong_count() > 0);
+            let copied = copies.filter_map(|kept| kept.copy_of).map(|version| version.bytes).sum::<u64>();
+            match kept_file::copy(&file, MAX_COPIES.saturating_sub(copied)) {
+                Some(copy) => Ok(copy),
+                None if is_lent => return None,
+                None => Err(file),
+            }
+        } else {
+            Err(file)
+        };
+        let copy_of = file.is_ok().then_some(version);
+        let (Ok(file) | Err(file)) = file.map(Arc::new).map_err(Arc::new);
+        opened.insert(which.clone(), Kept { file: Arc::downgrade(&file), copy_of });
         Some(file)
     }
 

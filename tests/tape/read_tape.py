@@ -97,6 +97,13 @@ def history(data):
     return {**record, **(added(data) if data.at < len(data.data) else {"live_blocks": [], "live_bytes": []})}
 
 
+def module(data):
+    """Reads a module. Older recorders did not write what identifies its file."""
+    record = fields("number:32 start:64 end:64 bias:64 path:t build_id:t")(data)
+    added = fields("bytes:64 changed_unix_ns:64 head:32 load:32")
+    return {**record, "file": added(data) if data.at < len(data.data) else dict.fromkeys(("bytes", "changed_unix_ns", "head", "load"), 0)}
+
+
 def segment(data):
     """Reads the identity of a process. Older recorders did not write from when the live blocks are known."""
     record = fields("host:t boot:t start_ticks:64 begins:8 carried:64")(data)
@@ -182,7 +189,7 @@ UNMATCHED = fields("position:32 address:64 thread:32 entry:8 tick:64")
 RECORDS = {
     1: ("process", fields("pid:32 ppid:32 uid:32 origin:8 ticks_per_second:64 start_tick:64 start_unix_ns:64"
                           " page_size:32 exe:t cwd:t argv:[t] label:t recorder:t sample_bytes:64 free_sites:b")),
-    2: ("module", fields("number:32 start:64 end:64 bias:64 path:t build_id:t")),
+    2: ("module", module),
     3: ("module gone", fields("number:32")),
     4: ("sites", joined("first:32", "sites", fields("parent:32 address:64 flags:8"))),
     5: ("thread", fields("number:32 tid:32 name:t first_tick:64")),

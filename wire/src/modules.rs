@@ -30,7 +30,9 @@ pub struct ModuleEntry {
     pub path_length: AtomicU32,
     /// Length of the build-id in bytes.
     pub build_id_length: AtomicU32,
-    reserved: AtomicU32,
+    /// Hash of the first bytes of the object, which distinguishes objects without build-id; 0 if it
+    /// is not known, as with older libraries.
+    pub head: AtomicU32,
     path: [AtomicU8; MAX_PATH],
     build_id: [AtomicU8; MAX_BUILD_ID],
 }
@@ -39,6 +41,7 @@ const _: () = assert!(size_of::<ModuleEntry>() == 1024);
 
 impl ModuleEntry {
     /// Fills the entry and makes it visible. Only the thread that claimed its number may call this.
+    /// The head was stored before, if it is known.
     pub fn publish(&self, start: u64, end: u64, bias: u64, first_node: u32, path: &[u8], build_id: &[u8]) {
         self.start.store(start, Relaxed);
         self.end.store(end, Relaxed);

@@ -110,8 +110,8 @@ impl Objects {
             code: symbols.code(module).unwrap_or(mapping.clone()),
             module: module.clone(),
         };
-        let key = if module.build_id.is_empty() { &module.path } else { &module.build_id };
-        match self.known.get(key).copied() {
+        let key = module.object_key();
+        match self.known.get(&key).copied() {
             Some(index) => {
                 // The same object may have been met under a path that is not its file's: a link, or
                 // before it had a name.
@@ -122,7 +122,7 @@ impl Objects {
             }
             None => {
                 self.list.push(object());
-                self.known.insert(key.clone(), self.list.len() - 1);
+                self.known.insert(key, self.list.len() - 1);
                 self.list.len() - 1
             }
         }

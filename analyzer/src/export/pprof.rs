@@ -224,8 +224,8 @@ impl Profile {
             self.named.insert(frames, location);
             return location;
         };
-        let key = if module.build_id.is_empty() { &module.path } else { &module.build_id };
-        let mapping = match self.mappings.get(key) {
+        let key = module.object_key();
+        let mapping = match self.mappings.get(&key) {
             Some(known) => *known,
             None => {
                 let path = String::from_utf8_lossy(&module.path);
@@ -242,7 +242,7 @@ impl Profile {
                     has_lines: true,
                     has_inlined: true,
                 };
-                self.mappings.insert(key.clone(), mapping);
+                self.mappings.insert(key, mapping);
                 mapping
             }
         };

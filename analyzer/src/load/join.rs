@@ -120,7 +120,7 @@ impl Merged {
     fn module(&mut self, module: &Module) -> u32 {
         let is_same = |known: &&mut Module| {
             (known.start, known.end, known.bias) == (module.start, module.end, module.bias)
-                && (&known.path, &known.build_id) == (&module.path, &module.build_id)
+                && (&known.path, &known.build_id, &known.file) == (&module.path, &module.build_id, &module.file)
         };
         if let Some(saved) = &module.saved
             && !self.saved.iter().any(|known| Arc::ptr_eq(known, saved))

@@ -5,7 +5,7 @@ use super::code_names;
 use super::mappings::TapeMappings;
 use crate::missing::Missing;
 use crate::stacks::{Mapped, Module, Site, Stacks};
-use heaptape_formats::tape::field::Text;
+use heaptape_formats::tape::field::{Added, Text};
 use heaptape_formats::tape::{
     Account, COLUMN_PREVIOUS, Chunk, CodeRange, Codec, Division, End, History, Inherited, Loss, Mark, Note, Process,
     Record, Residency, Segment, SiteErrors, Source, Step, Stream, Summary, Thread,
@@ -173,9 +173,15 @@ impl Tape {
             Record::Module(module) => {
                 mapped.add(&module, self.stacks.modules.len());
                 let heaptape_formats::tape::Module {
-                    start, end, bias, path: Text(path), build_id: Text(build_id), ..
+                    start,
+                    end,
+                    bias,
+                    path: Text(path),
+                    build_id: Text(build_id),
+                    file: Added(file),
+                    ..
                 } = module;
-                self.stacks.modules.push(Module { start, end, bias, path, build_id, ..Module::default() });
+                self.stacks.modules.push(Module { start, end, bias, path, build_id, file, ..Module::default() });
             }
             Record::ModuleGone(gone) => mapped.remove(gone.number),
             Record::Sites(sites) => {

@@ -2,15 +2,15 @@
 //! modules of which a frame is printed.
 
 use super::elf::Elf;
-use super::files::package;
-use super::scopes::Scopes;
+use super::files::{self, package};
+use super::scopes::{Scopes, Slice, is_cpp};
 use crate::frame::{MOST_INLINED, SourceFrame};
 use addr2line::{Context, LookupContinuation, LookupResult, SplitDwarfLoad};
-use gimli::{Dwarf, DwarfPackage, EndianArcSlice, RunTimeEndian};
+use gimli::{Dwarf, DwarfPackage, EndianArcSlice, RunTimeEndian, UnitRef};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-type Slice = EndianArcSlice<RunTimeEndian>;
 
 /// The debug information of one file.
 pub(super) struct Debug {
@@ -18,6 +18,10 @@ pub(super) struct Debug {
     scopes: Scopes,
     /// Package of split units.
     package: Option<DwarfPackage<Slice>>,
+    /// Folder of the file.
+    folder: PathBuf,
+    /// Files with parts of the debug information that were needed and are missing.
+    missing: RefCell<BTreeSet<String>>,
 }
 
 /// Maximum number of bytes of debug information that are read of all split units together.
@@ -30,9 +34,15 @@ impl Debug {
         if size == 0 || size > most {
             return None;
         }
+        let mut missing = BTreeSet::new();
         let mut dwarf = Dwarf::load(|id| load(elf, id.name())).ok()?;
-        if let Some(shared) = elf.alternative_link().and_then(|link| Elf::open(&resolve_link(path, &link))) {
-            dwarf.load_sup(|id| load(&shared, id.name())).ok()?;
+        if let Some((link, build_id)) = elf.alternative_link() {
+            let candidates = shared_files(path, &link, &build_id);
+            let fits = |shared: &Elf| build_id.is_empty() || shared.build_id == build_id;
+            match candidates.iter().find_map(|candidate| Elf::open(candidate).filter(fits)) {
+                Some(shared) => dwarf.load_sup(|id| load(&shared, id.name())).ok()?,
+                None => drop(missing.insert(shown(&candidates[0]))),
+            }
         }
         let context = Context::from_dwarf(dwarf).ok()?;
         let package = Elf::open(&package(path)).and_then(|packed| {
@@ -41,36 +51,50 @@ impl Debug {
             let sections = |id: gimli::SectionId| load(&packed, id.dwo_name().unwrap_or_default());
             fits.then(|| DwarfPackage::load(sections, empty).ok())?
         });
-        Some(Debug { context, scopes: Scopes::default(), package })
+        let folder = path.parent().unwrap_or(Path::new("/")).to_path_buf();
+        Some(Debug { context, scopes: Scopes::default(), package, folder, missing: missing.into() })
+    }
+
+    /// Returns the files that were needed and are missing.
+    pub(super) fn missing(&self) -> Vec<String> {
+        self.missing.borrow().iter().cloned().collect()
     }
 
     /// Returns a split unit from the package, or from the file that its skeleton names.
     fn unit(&self, wanted: &SplitDwarfLoad<Slice>) -> Option<Arc<Dwarf<Slice>>> {
-        if let Some(package) = &self.package {
-            return package.find_cu(wanted.dwo_id, &wanted.parent).ok()?.map(Arc::new);
+        let packed = self.package.as_ref().and_then(|package| package.find_cu(wanted.dwo_id, &wanted.parent).ok()?);
+        if let Some(packed) = packed {
+            return Some(Arc::new(packed));
         }
         let text = |slice: &Option<Slice>| slice.as_ref().map(|slice| String::from_utf8_lossy(slice).into_owned());
-        let folder = text(&wanted.comp_dir).unwrap_or_default();
-        let elf = Elf::open(&Path::new(&folder).join(text(&wanted.path)?))?;
-        if elf.section_size(".debug_info.dwo") > MOST_SPLIT {
-            return None;
+        let named = PathBuf::from(text(&wanted.path)?);
+        let compiled_in = PathBuf::from(text(&wanted.comp_dir).unwrap_or_default()).join(&named);
+        // The folder may have been moved since it was compiled, with the program or without it.
+        let beside = named.file_name().map(|name| self.folder.join(name));
+        let candidates = [Some(compiled_in.clone()), Some(self.folder.join(&named)), beside];
+        let found = candidates.iter().flatten().find_map(|candidate| split_unit(candidate, wanted));
+        if found.is_none() {
+            self.missing.borrow_mut().insert(shown(&compiled_in));
         }
-        let mut unit = Dwarf::load(|id| load(&elf, id.dwo_name().unwrap_or_default())).ok()?;
-        unit.make_dwo(&wanted.parent);
-        Some(Arc::new(unit))
+        found.map(Arc::new)
     }
 
-    /// Returns the name of a C++ function with its scopes, by the offset of its entry in the unit
-    /// of an address.
-    fn whole_name(&self, address: u64, offset: gimli::UnitOffset<usize>) -> Option<String> {
+    /// Returns the unit of an address.
+    fn unit_of(&self, address: u64) -> Option<UnitRef<'_, Slice>> {
         let mut lookup = self.context.find_dwarf_and_unit(address);
-        let unit = loop {
+        loop {
             match lookup {
-                LookupResult::Output(unit) => break unit?,
+                LookupResult::Output(unit) => return unit,
                 LookupResult::Load { load, continuation } => lookup = continuation.resume(self.unit(&load)),
             }
-        };
-        self.scopes.name(unit, offset)
+        }
+    }
+
+    /// Returns whether the functions at an address are in a split unit that is missing.
+    fn lacks_functions(&self, address: u64) -> bool {
+        let is_skeleton =
+            |unit: UnitRef<'_, Slice>| unit.dwo_id.is_some() && unit.dwarf.file_type == gimli::DwarfFileType::Main;
+        self.unit_of(address).is_some_and(is_skeleton)
     }
 
     /// Returns the frames of a link-time address, innermost (most deeply inlined) first.
@@ -89,7 +113,7 @@ impl Debug {
                 frame.function.as_ref().and_then(|name| name.raw_name().ok().map(|name| name.into_owned()));
             if is_bare(frame.function.as_ref(), symbol.as_deref())
                 && let Some(offset) = frame.dw_die_offset
-                && let Some(whole) = self.whole_name(address, offset)
+                && let Some(whole) = self.unit_of(address).and_then(|unit| self.scopes.name(unit, offset))
             {
                 symbol = Some(whole);
             }
@@ -102,25 +126,58 @@ impl Debug {
                 break;
             }
         }
-        found
+        // The line of an inlined function without a name would be read as a line of its caller.
+        let outermost = found.len().saturating_sub(1);
+        let mut number = 0..;
+        found.retain(|frame| frame.symbol.is_some() || number.next() >= Some(outermost));
+        match &found[..] {
+            [SourceFrame { symbol: None, .. }] if self.lacks_functions(address) => Vec::new(),
+            _ => found,
+        }
     }
 }
 
-/// Returns whether this is the name of a C++ function without its scopes.
+/// Returns whether this may be the name of a C++ function without its scopes. The language of a
+/// split unit is not known here, and the link-time optimizer writes that of C.
 fn is_bare(function: Option<&addr2line::FunctionName<Slice>>, symbol: Option<&str>) -> bool {
     let language = function.and_then(|function| function.language);
-    let is_cpp = language.is_some_and(|language| {
-        matches!(
-            language,
-            gimli::DW_LANG_C_plus_plus
-                | gimli::DW_LANG_C_plus_plus_03
-                | gimli::DW_LANG_C_plus_plus_11
-                | gimli::DW_LANG_C_plus_plus_14
-                | gimli::DW_LANG_C_plus_plus_17
-                | gimli::DW_LANG_C_plus_plus_20
-        )
-    });
-    is_cpp && symbol.is_some_and(|symbol| !symbol.starts_with("_Z"))
+    let is_other = language.is_some_and(|language| !is_cpp(language) && !OPTIMIZER.contains(&language));
+    !is_other && symbol.is_some_and(|symbol| !symbol.starts_with("_Z") && !symbol.starts_with("_R"))
+}
+
+/// Languages that GCC's link-time optimizer writes.
+const OPTIMIZER: [gimli::DwLang; 3] = [gimli::DW_LANG_C, gimli::DW_LANG_C99, gimli::DW_LANG_C11];
+
+/// Reads a file with one split unit; `None` if it is not the one that the skeleton refers to.
+fn split_unit(path: &Path, wanted: &SplitDwarfLoad<Slice>) -> Option<Dwarf<Slice>> {
+    let elf = Elf::open(path)?;
+    if elf.section_size(".debug_info.dwo") > MOST_SPLIT {
+        return None;
+    }
+    let mut dwarf = Dwarf::load(|id| load(&elf, id.dwo_name().unwrap_or_default())).ok()?;
+    dwarf.make_dwo(&wanted.parent);
+    // The file may be of a later build.
+    let header = dwarf.units().next().ok()??;
+    (dwarf.unit(header).ok()?.dwo_id == Some(wanted.dwo_id)).then_some(dwarf)
+}
+
+/// Returns the paths at which the file that dwz has made may be, the one that is linked first.
+fn shared_files(path: &Path, link: &str, build_id: &[u8]) -> Vec<PathBuf> {
+    let mut candidates = vec![resolve_link(path, link)];
+    candidates.extend(files::by_build_id(Path::new(files::DEBUG_ROOT), build_id));
+    candidates
+}
+
+/// Returns a path without `..`, for people.
+fn shown(path: &Path) -> String {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            std::path::Component::ParentDir => drop(plain.pop()),
+            part => plain.push(part),
+        }
+    }
+    plain.display().to_string()
 }
 
 fn load(elf: &Elf, name: &str) -> Result<Slice, gimli::Error> {
@@ -132,7 +189,7 @@ fn endian(elf: &Elf) -> RunTimeEndian {
     if elf.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big }
 }
 
-/// Returns the path of a link that is relative to the file that contains it.
+/// Returns the path of a link that may be relative to the file that contains it.
 fn resolve_link(path: &Path, link: &str) -> PathBuf {
     path.parent().map_or_else(|| PathBuf::from(link), |folder| folder.join(link))
 }

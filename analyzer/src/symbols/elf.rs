@@ -3,8 +3,9 @@
 
 use super::section::{MOST_SECTION_BYTES, unpacked};
 use crate::frame::FunctionSymbol;
+use heaptape_formats::tape::head;
 use object::elf::{self, FileHeader64, ProgramHeader64, Rela64, SectionHeader64, Sym64};
-use object::read::elf::{CompressionHeader, FileHeader, ProgramHeader, SectionHeader, Sym};
+use object::read::elf::{CompressionHeader, FileHeader, NoteIterator, ProgramHeader, SectionHeader, Sym};
 use object::{CompressionFormat, Endianness, ReadCache, ReadRef};
 use rustc_hash::FxHashMap;
 use std::fs::File;
@@ -39,6 +40,9 @@ struct Function {
 pub(super) struct Functions {
     rows: Vec<Function>,
     names: Vec<u8>,
+    /// Start and name of further functions at the start of one, by start, where the linker may have
+    /// folded functions.
+    folded: Vec<(u64, u32)>,
 }
 
 impl Functions {
@@ -48,6 +52,20 @@ impl Functions {
         let row = self.rows.get(after.checked_sub(1)?)?;
         let symbol = until_nul(self.names.get(row.name as usize..)?);
         (address < row.end).then_some(FunctionSymbol { start: row.start, end: row.end, symbol })
+    }
+
+    /// Returns the symbols of other functions whose code is that of the function at `start`.
+    pub(super) fn folded(&self, start: u64) -> Vec<&[u8]> {
+        let Some(of) = self.find(start) else { return Vec::new() };
+        let first = self.folded.partition_point(|(at, _)| *at < start);
+        let mut different: Vec<&[u8]> = vec![of.symbol];
+        for (_, name) in self.folded[first..].iter().take_while(|(at, _)| *at == start).take(MOST_FOLDED) {
+            let symbol = until_nul(self.names.get(*name as usize..).unwrap_or_default());
+            if !different.iter().any(|known| same_function(known, symbol)) {
+                different.push(symbol);
+            }
+        }
+        different.split_off(1)
     }
 
     /// Returns the start and symbol of each function, ordered by address.
@@ -75,12 +93,38 @@ impl Functions {
         let shift = self.names.len() as u32;
         self.names.extend_from_slice(&other.names);
         let moved = |row: Function| row.name.checked_add(shift).map(|name| Function { name, ..row });
+        let folded = |(start, name): (u64, u32)| name.checked_add(shift).map(|name| (start, name));
+        self.folded.extend(other.folded.into_iter().filter_map(folded));
+        self.folded.sort_by_key(|(start, _)| *start);
         self.rows.extend(other.rows.into_iter().filter_map(moved));
         // The sort is stable: of equal starts, those of the first table come first.
         self.rows.sort_by_key(|row| row.start);
         self.rows.dedup_by_key(|row| row.start);
         self
     }
+}
+
+/// Maximum number of symbols of one address that are compared.
+const MOST_FOLDED: usize = 64;
+
+fn is_mangled(symbol: &[u8]) -> bool {
+    symbol.starts_with(b"_Z") || symbol.starts_with(b"_R")
+}
+
+/// Returns whether two symbols of one address are names of one function: versions, constructors of
+/// complete and of base objects, or a name inside of the library and one for its users.
+fn same_function(a: &[u8], b: &[u8]) -> bool {
+    let plain = |symbol: &'_ [u8]| {
+        let end = symbol.iter().position(|byte| matches!(byte, b'@' | b'.')).unwrap_or(symbol.len());
+        symbol[..end].to_vec()
+    };
+    let (a, b) = (plain(a), plain(b));
+    if is_mangled(&a) || is_mangled(&b) {
+        return super::demangle(&a) == super::demangle(&b);
+    }
+    let trimmed = |symbol: &[u8]| symbol.trim_ascii().iter().copied().skip_while(|byte| *byte == b'_').collect();
+    let (a, b): (Vec<u8>, Vec<u8>) = (trimmed(&a), trimmed(&b));
+    a.ends_with(&b) || b.ends_with(&a)
 }
 
 fn until_nul(bytes: &[u8]) -> &[u8] {
@@ -128,16 +172,30 @@ impl Elf {
 
     /// Returns the build id, which is empty if the file has none; `None` if it is not an ELF file.
     fn find_build_id(&self) -> Option<Vec<u8>> {
-        let (endian, sections) = self.sections()?;
-        for section in sections.iter().filter(|section| section.sh_size(endian) <= MOST_NOTE_BYTES) {
-            let Ok(Some(mut notes)) = section.notes(endian, &self.cache) else { continue };
+        let header = Header::parse(&self.cache).ok()?;
+        let endian = header.endian().ok()?;
+        let in_notes = |notes: object::Result<Option<NoteIterator<'_, Header>>>| {
+            let mut notes = notes.ok()??;
             while let Ok(Some(note)) = notes.next() {
                 if note.name() == elf::ELF_NOTE_GNU && note.n_type(endian) == elf::NT_GNU_BUILD_ID {
                     return Some(note.desc().to_vec());
                 }
             }
-        }
-        Some(Vec::new())
+            None
+        };
+        // A file of debug information has the segments of the program, but not their bytes.
+        let in_sections = || {
+            let sections = header.sections(endian, &self.cache).ok()?;
+            let small = sections.iter().filter(|section| section.sh_size(endian) <= MOST_NOTE_BYTES);
+            small.into_iter().find_map(|section| in_notes(section.notes(endian, &self.cache)))
+        };
+        // `sstrip` and some packers leave no sections.
+        let in_segments = || {
+            let segments = header.program_headers(endian, &self.cache).ok()?;
+            let small = segments.iter().filter(|segment| segment.p_filesz(endian) <= MOST_NOTE_BYTES);
+            small.into_iter().find_map(|segment| in_notes(segment.notes(endian, &self.cache)))
+        };
+        Some(in_sections().or_else(in_segments).unwrap_or_default())
     }
 
     /// Returns the size of the file, and the CRC-32 of its headers and symbol tables, from which
@@ -158,6 +216,12 @@ impl Elf {
             hasher.update((&self.cache).read_bytes_at(offset, length.min(MOST_SYMBOL_BYTES)).ok()?);
         }
         Some(((&self.cache).len().ok()?, hasher.finalize()))
+    }
+
+    /// Returns the hash of the first bytes by which a process distinguishes files without build-id.
+    pub(super) fn head(&self) -> u32 {
+        let length = (&self.cache).len().unwrap_or(0).min(4096);
+        (&self.cache).read_bytes_at(0, length).map_or(0, head)
     }
 
     /// Returns the functions of `.symtab`, or of `.dynsym` if `dynamic` is set.
@@ -206,6 +270,22 @@ impl Elf {
             let plain = |row: &Function| names.get(row.name as usize).is_some_and(|&byte| byte == b'_');
             (a.start, rank, plain(a), a.name).cmp(&(b.start, other, plain(b), b.name))
         });
+        let mut folded = Vec::new();
+        if self.may_fold() {
+            // A weak function of C is another name of a global one.
+            let is_folded = |(a, rank): &(Function, u8), (b, other): &(Function, u8)| {
+                let is_mangled = |row: &Function| names.get(row.name as usize..).is_some_and(is_mangled);
+                (a.start, a.end) == (b.start, b.end)
+                    && a.end > a.start
+                    && (rank == other || is_mangled(a) && is_mangled(b))
+            };
+            for functions in rows.chunk_by(|(a, _), (b, _)| a.start == b.start) {
+                let [first, others @ ..] = functions else { continue };
+                folded.extend(
+                    others.iter().filter(|other| is_folded(first, other)).map(|(row, _)| (row.start, row.name)),
+                );
+            }
+        }
         rows.dedup_by_key(|(row, _)| row.start);
         let mut rows: Vec<Function> = rows.into_iter().map(|(row, _)| row).collect();
         // Functions written in assembly may have no size. They extend to the next one.
@@ -214,7 +294,7 @@ impl Elf {
                 rows[at].end = rows.get(at + 1).map_or(rows[at].start + 1, |next| next.start);
             }
         }
-        Some(Functions { rows, names })
+        Some(Functions { rows, names, folded })
     }
 
     /// Returns the symbols of the functions and objects whose addresses the loader writes into the
@@ -265,16 +345,29 @@ impl Elf {
         header.and_then(|header| Some(header.e_machine(header.endian().ok()?))) == Some(elf::EM_AARCH64)
     }
 
-    /// Returns the name of the separate debug file, from `.gnu_debuglink`.
-    pub(super) fn debug_link(&self) -> Option<String> {
+    /// Returns the name and the CRC-32 of the separate debug file, from `.gnu_debuglink`.
+    pub(super) fn debug_link(&self) -> Option<(String, u32)> {
         let bytes = self.small_section(".gnu_debuglink")?;
         let name = String::from_utf8(until_nul(&bytes).to_vec()).ok()?;
-        (!name.is_empty() && !name.contains('/')).then_some(name)
+        let crc = bytes.last_chunk().copied();
+        let crc = crc.map(if self.is_little_endian() { u32::from_le_bytes } else { u32::from_be_bytes })?;
+        (!name.is_empty() && !name.contains('/')).then_some((name, crc))
     }
 
-    /// Returns the path of the file with shared debug information, from `.gnu_debugaltlink`.
-    pub(super) fn alternative_link(&self) -> Option<String> {
-        String::from_utf8(until_nul(&self.small_section(".gnu_debugaltlink")?).to_vec()).ok()
+    /// Returns the path and the build-id of the file with shared debug information, from
+    /// `.gnu_debugaltlink`.
+    pub(super) fn alternative_link(&self) -> Option<(String, Vec<u8>)> {
+        let bytes = self.small_section(".gnu_debugaltlink")?;
+        let path = until_nul(&bytes);
+        let build_id = bytes.get(path.len() + 1..).unwrap_or_default().to_vec();
+        String::from_utf8(path.to_vec()).ok().map(|path| (path, build_id))
+    }
+
+    /// Returns whether the linker may have folded functions with the same code into one.
+    fn may_fold(&self) -> bool {
+        let comment = self.small_section(".comment").unwrap_or_default();
+        let is_by = |linker: &[u8]| comment.windows(linker.len()).any(|part| part == linker);
+        is_by(b"LLD") || is_by(b"mold") || self.small_section(".note.gnu.gold-version").is_some()
     }
 
     fn small_section(&self, name: &str) -> Option<Vec<u8>> {
@@ -286,12 +379,12 @@ impl Elf {
 
     /// Returns the size of a section in the file; 0 if there is none.
     pub(super) fn section_size(&self, name: &str) -> u64 {
-        let size = |elf: &Elf| {
-            let (endian, sections) = elf.sections()?;
+        let size = |name: &str| {
+            let (endian, sections) = self.sections()?;
             let (_, section) = sections.section_by_name(endian, name.as_bytes())?;
             (section.sh_type(endian) != elf::SHT_NOBITS).then(|| section.sh_size(endian))
         };
-        size(self).unwrap_or(0)
+        size(name).or_else(|| size(&old_compressed(name)?)).unwrap_or(0)
     }
 
     /// Returns whether the byte order of the file is little-endian.
@@ -301,7 +394,13 @@ impl Elf {
 
     /// Returns the uncompressed bytes of a section; empty if there is none or if it is invalid.
     pub(super) fn section(&self, name: &str) -> Vec<u8> {
-        self.read_section(name).unwrap_or_default()
+        let old = || {
+            let stored = self.read_section(&old_compressed(name)?)?;
+            let (head, data) = stored.split_at_checked(12)?;
+            let size = u64::from_be_bytes(head.strip_prefix(b"ZLIB")?.try_into().ok()?);
+            unpacked(CompressionFormat::Zlib, data, size)
+        };
+        self.read_section(name).or_else(old).unwrap_or_default()
     }
 
     fn read_section(&self, name: &str) -> Option<Vec<u8>> {
@@ -325,6 +424,12 @@ impl Elf {
         };
         unpacked(format, read(header_offset, stored)?, header.ch_size(endian))
     }
+}
+
+/// Returns the name of a section of debug information in the old compressed form (`-gz=zlib-gnu`,
+/// and the default of some linkers until 2015).
+fn old_compressed(name: &str) -> Option<String> {
+    name.strip_prefix(".debug_").map(|rest| format!(".zdebug_{rest}"))
 }
 
 /// Returns a defined function symbol, and its rank among others of the same address.

@@ -27,7 +27,25 @@ pub(super) fn lines(objects: &[Object]) -> Vec<String> {
     if more > 0 {
         lines.push(format!("no symbols for {more} more modules"));
     }
+    lines.extend(objects.iter().filter_map(parts).take(MOST));
     lines
+}
+
+/// Returns a message on parts of the debug information that other files have.
+fn parts(object: &Object) -> Option<String> {
+    let live = object.live.as_ref().and_then(|live| live.debug.as_ref()?.as_ref());
+    let mut missing = live.map(|debug| debug.missing()).unwrap_or_default();
+    // What was missing at the end of the recording may exist now.
+    let still = object.saved.missing.iter().filter(|file| !std::path::Path::new(file).exists());
+    missing.extend(still.cloned());
+    missing.sort();
+    missing.dedup();
+    let (first, more) = (missing.first()?, missing.len() - 1);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let path = &object.path;
+    Some(format!(
+        "part of the debug information of {path} is missing: {first}{more}; lines and inlined functions of these parts are not shown"
+    ))
 }
 
 fn line(object: &Object) -> Option<String> {

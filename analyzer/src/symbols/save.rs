@@ -12,6 +12,7 @@ use super::{DEFAULT_SUPPRESSIONS, Origin, functions};
 use crate::frame::{FunctionSymbol, SourceFrame};
 use crate::stacks::Module;
 use crate::symbols::returned_text::returned_text;
+use heaptape_formats::tape::field::Added;
 use heaptape_formats::tape::{
     LINES_NONE, LINES_READ, LINES_UNREAD, Record, SymbolAddress, SymbolFrame, SymbolFunction, SymbolQuery, SymbolTable,
     Symbols, Writer,
@@ -24,6 +25,8 @@ const MOST_DEBUG: u64 = 512 << 20;
 /// Maximum number of addresses of one table, so that it stays far below what a reader unpacks.
 const ADDRESSES: usize = 1 << 16;
 
+/// Maximum number of missing files that are named.
+const MOST_MISSING: usize = 16;
 /// Maximum number of bytes of names that are kept of all functions of a module.
 const MOST_NAME_BYTES: usize = 32 << 20;
 
@@ -31,7 +34,8 @@ const MOST_NAME_BYTES: usize = 32 << 20;
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {
     path: Vec<u8>,
-    build_id: Vec<u8>,
+    /// The build-id, or what else identifies the file.
+    identity: Vec<u8>,
     /// Path of the file that the recorder opened, if there is no build id.
     file: Option<PathBuf>,
 }
@@ -69,7 +73,9 @@ pub fn save(processes: &[(&[SymbolQuery], &[PathBuf])], emit: &mut dyn FnMut(usi
                 let some = query.addresses.chunks(ADDRESSES).map(|addresses| module.table(addresses));
                 let all = if query.addresses.is_empty() { module.all_functions() } else { Vec::new() };
                 for table in some.chain(all) {
-                    if let Ok(symbols) = table.pack(module.of.clone()) {
+                    let missing = module.debug.iter().flat_map(Debug::missing);
+                    let missing = Added(missing.take(MOST_MISSING).map(|file| file.as_str().into()).collect());
+                    if let Ok(symbols) = table.pack(Symbols { missing, ..module.of.clone() }) {
                         writer.record(&Record::Symbols(symbols), &mut bytes);
                     }
                 }
@@ -84,9 +90,21 @@ pub fn save(processes: &[(&[SymbolQuery], &[PathBuf])], emit: &mut dyn FnMut(usi
 
 /// Returns the key of a module of a process.
 fn key(query: &SymbolQuery, files: &[PathBuf]) -> Key {
-    let (path, build_id) = (query.path.0.clone(), query.build_id.0.clone());
-    let file = file(files, query.file).map(Path::to_path_buf).filter(|_| build_id.is_empty());
-    Key { path, build_id, file }
+    let module = module(query);
+    let file = file(files, query.file).map(Path::to_path_buf).filter(|_| module.build_id.is_empty());
+    Key { identity: module.identity(), path: module.path, file }
+}
+
+/// Returns the module of a query.
+fn module(query: &SymbolQuery) -> Module {
+    let SymbolQuery { path, build_id, identity, since_unix_ns, .. } = query;
+    Module {
+        path: path.0.clone(),
+        build_id: build_id.0.clone(),
+        file: identity.clone(),
+        since_unix_ns: *since_unix_ns,
+        ..Module::default()
+    }
 }
 
 fn file(files: &[PathBuf], number: u32) -> Option<&Path> {
@@ -96,7 +114,7 @@ fn file(files: &[PathBuf], number: u32) -> Option<&Path> {
 impl Known {
     fn find(query: &SymbolQuery, given: &[PathBuf]) -> Known {
         let path = query.path.lossy();
-        let module = Module { path: query.path.0.clone(), build_id: query.build_id.0.clone(), ..Module::default() };
+        let module = module(query);
         let (own, debug) = (file(given, query.file), file(given, query.debug_file));
         let Search { files, .. } = search_in(&path, &module, &Origin::default(), None, own, debug);
         let elf = files.first().map(|(_, elf)| elf);
@@ -113,6 +131,7 @@ impl Known {
             code_end: code.end,
             lines: if files.iter().any(is_readable) { LINES_UNREAD } else { LINES_NONE },
             suppressions: suppressions.map(|text| text.as_str().into()),
+            file: Added(query.identity.clone()),
             ..Symbols::default()
         };
         Known { functions: functions(&files), files, of, debug: None }
@@ -153,12 +172,20 @@ impl Known {
             if let Some(FunctionSymbol { start, end, symbol }) = self.functions.find(address)
                 && (start > last_function || table.functions.is_empty())
             {
-                let symbol = texts.number(symbol);
-                table.functions.push(SymbolFunction { start: start - last_function, length: end - start, symbol });
-                last_function = start;
+                let folded = self.functions.folded(start);
+                let folded = folded.iter().rev().copied();
+                for symbol in folded.chain([symbol]) {
+                    let symbol = texts.number(symbol);
+                    table.functions.push(SymbolFunction { start: start - last_function, length: end - start, symbol });
+                    last_function = start;
+                }
             }
             if let Some(debug) = &self.debug {
-                let frames = debug.find(address).iter().map(|frame| texts.frame(frame)).collect();
+                let frames: Vec<SymbolFrame> = debug.find(address).iter().map(|frame| texts.frame(frame)).collect();
+                // A reader may have the part that is missing here.
+                if frames.is_empty() && !debug.missing().is_empty() {
+                    continue;
+                }
                 table.addresses.push(SymbolAddress { address: address - last_address, frames });
                 last_address = address;
             }

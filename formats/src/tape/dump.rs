@@ -89,8 +89,9 @@ fn line(record: &Record) -> String {
             );
         }
         Record::Module(r) => {
-            let Module { number, start, end, bias, path, build_id } = r;
+            let Module { number, start, end, bias, path, build_id, file } = r;
             text = format!("module {number} {start:#x}-{end:#x} bias {bias:#x} build-id {} {path:?}", hex(build_id));
+            text.push_str(&file_id(&file.0));
         }
         Record::ModuleGone(r) => text = format!("module gone {}", r.number),
         Record::Sites(r) => {
@@ -324,6 +325,17 @@ const SYMBOL_ROWS: usize = 50_000;
 const SYMBOL_FRAMES: usize = 64;
 const SYMBOL_LETTERS: usize = 400;
 
+/// Returns what is known of a module's file, with a space before it.
+fn file_id(file: &FileId) -> String {
+    match *file == FileId::default() {
+        true => String::new(),
+        false => {
+            let FileId { bytes, changed_unix_ns, head, load } = file;
+            format!(" file {bytes} bytes changed {changed_unix_ns} head {head:08x} load {load}")
+        }
+    }
+}
+
 fn symbols(of: &Symbols) -> String {
     let lines = match of.lines {
         LINES_UNREAD => "unread",
@@ -334,8 +346,12 @@ fn symbols(of: &Symbols) -> String {
     let (path, build_id, bytes, crc) = (&of.path, hex(&of.build_id), of.file_bytes, of.checksum);
     let (from, to) = (of.code_start, of.code_end);
     let mut text = format!(
-        "symbols of {path:?} build-id {build_id} file {bytes} bytes crc {crc:08x} code {from:#x}..{to:#x} lines {lines}"
+        "symbols of {path:?} build-id {build_id} file {bytes} bytes crc {crc:08x} code {from:#x}..{to:#x} lines {lines}{}",
+        file_id(&of.file.0)
     );
+    for missing in &of.missing.0 {
+        let _ = write!(text, "\n  missing {missing:?}");
+    }
     if let Some(suppressions) = &of.suppressions {
         let _ = write!(text, "\n  suppressions {suppressions:?}");
     }

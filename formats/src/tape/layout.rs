@@ -69,6 +69,35 @@ tape_record! {
         path: Text,
         /// Bytes of the build ID note; empty if there is none.
         build_id: Text,
+        /// What is known of the file of a module without build ID.
+        file: Added<FileId>,
+    }
+}
+
+tape_record! {
+    /// What distinguishes the files that were loaded from one path and have no build ID. A field is
+    /// 0 if it is not known; all of them are for a module with a build ID.
+    FileId {
+        /// Size of the file in bytes.
+        bytes: u64,
+        /// When its content last changed, in nanoseconds since 1970.
+        changed_unix_ns: u64,
+        /// The [`head`](super::head) of the file, from the memory of the process.
+        head: u32,
+        /// How many files had been loaded from the path before, if this one was unmapped before its
+        /// size and time were known. They may be different ones.
+        load: u32,
+    }
+}
+
+impl FileId {
+    /// Returns the id as bytes, for keys; no bytes if nothing is known.
+    pub fn key(&self) -> Vec<u8> {
+        if *self == FileId::default() {
+            return Vec::new();
+        }
+        let FileId { bytes, changed_unix_ns, head, load } = self;
+        [&bytes.to_le_bytes()[..], &changed_unix_ns.to_le_bytes(), &head.to_le_bytes(), &load.to_le_bytes()].concat()
     }
 }
 

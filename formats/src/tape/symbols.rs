@@ -6,7 +6,8 @@
 //! once a process has ended, and a reader that does not know it passes over it.
 
 use super::Codec;
-use super::field::{Field, Text};
+use super::FileId;
+use super::field::{Added, Field, Text};
 use crate::{Cursor, Error, Format, Kind, Result, tape_record};
 
 /// Maximum length of a table in bytes, unpacked.
@@ -38,6 +39,10 @@ tape_record! {
         plain_length: u32,
         /// Stored bytes of the [`SymbolTable`].
         stored: Text,
+        /// What identifies the file of a module without build ID, as [`super::Module`] has it.
+        file: Added<FileId>,
+        /// The files with parts of its debug information that were missing.
+        missing: Added<Vec<Text>>,
     }
 }
 
@@ -154,6 +159,11 @@ tape_record! {
         path: Text,
         /// Build ID of the module; empty if there is none.
         build_id: Text,
+        /// What identifies its file if it has no build ID.
+        identity: FileId,
+        /// Start of the process in nanoseconds since 1970: a file without build ID that was changed
+        /// later may be another one.
+        since_unix_ns: u64,
         /// Number of the descriptor of the module's file.
         file: u32,
         /// Number of the descriptor of the file with its separate debug information.

@@ -13,6 +13,8 @@ pub struct Segment {
     pub kind: u32,
     /// Whether the segment can be executed.
     pub is_code: bool,
+    /// Whether the segment can be written.
+    pub is_writable: bool,
     /// Offset of the segment in the file.
     pub offset: u64,
     /// Address of the segment before relocation.
@@ -73,9 +75,11 @@ pub fn segments_in(table: Table, number: impl Fn(u64, u64) -> Option<u64>) -> im
 #[inline(never)]
 fn segment(entry: u64, number: &dyn Fn(u64, u64) -> Option<u64>) -> Option<Segment> {
     let field = |offset: usize, size: u64| number(entry.checked_add(offset as u64)?, size);
+    let flags = field(offset_of!(Elf64_Phdr, p_flags), 4)? as u32;
     Some(Segment {
         kind: field(offset_of!(Elf64_Phdr, p_type), 4)? as u32,
-        is_code: field(offset_of!(Elf64_Phdr, p_flags), 4)? & u64::from(libc::PF_X) != 0,
+        is_code: flags & libc::PF_X != 0,
+        is_writable: flags & libc::PF_W != 0,
         offset: field(offset_of!(Elf64_Phdr, p_offset), 8)?,
         address: field(offset_of!(Elf64_Phdr, p_vaddr), 8)?,
         file_bytes: field(offset_of!(Elf64_Phdr, p_filesz), 8)?,

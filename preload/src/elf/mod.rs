@@ -3,6 +3,7 @@
 
 mod build_id;
 mod code;
+mod head;
 pub mod header;
 pub mod maps;
 mod object;
@@ -13,4 +14,5 @@ pub mod tables;
 
 pub use build_id::build_id;
 pub use code::{bytes_before, is_code};
+pub use head::head;
 pub use object::{Object, bias_and_name};

@@ -121,6 +121,9 @@ fn announce(area: &Area, object: &Object) -> bool {
     unsafe {
         let (bias, name) = elf::bias_and_name(object);
         let (build_id, length) = elf::build_id(object, bias);
+        if length == 0 {
+            entry.head.store(elf::head(object), Relaxed);
+        }
         entry.publish(object.start, object.end, bias, header.nodes_used.0.load(Relaxed), name, &build_id[..length]);
     }
     true

@@ -7,10 +7,12 @@ use super::names::Names;
 use super::separate;
 use super::stored::{Entry, Stored};
 use super::symbols::{self, ElfFile, Fault, Section};
+use crate::kept_file;
 use nix::sys::stat::fstat;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -209,6 +211,15 @@ impl Search {
 
     /// Adds a job, and starts the thread that works on it. Returns whether it will be done.
     fn add(&self, job: Job) -> bool {
+        // The program may end before the thread has read its constants.
+        let job = match job {
+            Job::Nameless(file, constants, functions) => {
+                let file = OwnedFd::from(file);
+                let copy = kept_file::is_lent(&file).then(|| kept_file::copy(&file, u64::MAX)).flatten();
+                Job::Nameless(copy.unwrap_or(file).into(), constants, functions)
+            }
+            other => other,
+        };
         let mut jobs = lock(&self.jobs.0);
         let is_known = |other: &Job| matches!((other, &job), (Job::Search(_, a), Job::Search(_, b)) if a == b);
         if jobs.is_forbidden || jobs.waiting.len() >= MAX_WAITING {

@@ -355,6 +355,9 @@ impl ProcessRecording {
             _ => vec![self.session.folder.clone()],
         };
         let symbols = self.symbols(folders);
+        if is_over {
+            self.session.files.close();
+        }
         let (session, sums) = (Arc::clone(&self.session), self.sums());
         let segment_end = SegmentEnd { session, content, sums, profile_delta, is_over, segments, symbols, on_written };
         out(WriteJob::Finish(Box::new(segment_end)));

@@ -3,11 +3,11 @@
 use super::ProcessRecording;
 use crate::options::Mode;
 use crate::symbols::Job;
-use formats::tape::{Module, Record as TapeRecord, SymbolQuery};
+use formats::tape::{Module, Record as TapeRecord};
 use std::path::PathBuf;
 
 impl ProcessRecording {
-    /// Opens the files of modules that were announced, since their process may end soon.
+    /// Looks at the files of modules that were announced.
     pub(super) fn open_modules(&mut self) {
         let new = self.stacks.announced().get(self.opened_modules..).unwrap_or_default();
         let modules = new.iter().filter_map(|(_, record)| match record {
@@ -16,7 +16,6 @@ impl ProcessRecording {
         });
         let modules: Vec<&Module> = modules.collect();
         for module in &modules {
-            self.session.files.announced(module);
             if let Some(names) = &self.session.options.names {
                 names.see(module, &self.session.files);
             }
@@ -36,9 +35,8 @@ impl ProcessRecording {
         }
         let mut job = Job { folders, reader: self.session.options.reader, ..Job::default() };
         for (module, addresses) in self.stacks.instructions() {
-            let (path, build_id) = (module.path.clone(), module.build_id.clone());
-            let (file, debug_file) = (job.add(files.file(module)), job.add(files.debug(module)));
-            job.queries.push(SymbolQuery { path, build_id, file, debug_file, addresses });
+            let files = [files.file(module), files.debug(module)];
+            job.ask(module, self.session.process.start_unix_ns, files, addresses);
         }
         (!job.queries.is_empty()).then(|| Box::new(job))
     }
