@@ -147,7 +147,10 @@ fn stacks(before: Option<&str>) -> String {
     format!(
         "{STACKS}\nMade by `scripts/dev stacks`. Real programs run under `heaptape record`. At sampled calls, unwinders that share no code with heaptape \
          walk the same stack in the same process: libunwind, libgcc's, and where these two disagree, gdb for some of them. The recorded stack of the \
-         call is compared with theirs frame by frame, innermost first. *Where* names the frames whose callers the unwinders don't agree on.\n\n{table}"
+         call is compared with theirs frame by frame, innermost first. *Where* names the frames whose callers the unwinders don't agree on.\n\n\
+         - *to libunwind, not libgcc*: in code without unwind data (a JIT's), libgcc stops, and libunwind and heaptape go on by the frame pointer.\n\
+         - *only ours is whole*: the others stop there or go on at an address that is no code, and ours reaches the frame where the thread's other stacks begin.\n\
+         - The last three are faults of heaptape: *ours ends early*, *differ*, *not in the recording*.\n\n{table}"
     )
 }
 

@@ -18,6 +18,9 @@ import tempfile
 import threading
 import time
 
+# No files beside the sources.
+sys.dont_write_bytecode = True
+
 import compare
 from programs import PROGRAMS
 
@@ -173,6 +176,8 @@ def write(rows, skipped, notes, is_part):
         where = "; ".join(f"{kind}: {place}" for kind, place in sorted(places, key=lambda item: -places[item][0])[:3])
         cells = [str(counts.get(kind, 0)) for kind in compare.CLASSES]
         lines.append(f"| {name} | {sum(counts.values())} | " + " | ".join(cells) + f" | {where or '-'} |")
+    sums = [str(sum(counts.get(kind, 0) for _, counts, _ in rows)) for kind in compare.CLASSES]
+    lines.append(f"| all {len(rows)} | {total} | " + " | ".join(sums) + " | |")
     os.makedirs(notes, exist_ok=True)
     with open(f"{notes}/stacks.md", "w") as file:
         file.write("\n".join(lines) + "\n")
