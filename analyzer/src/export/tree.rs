@@ -116,7 +116,10 @@ impl Tree {
         let stacks = process.stacks();
         let root = self.named(0, &process.name());
         let mut nodes = vec![0u32; stacks.len() + 1];
-        for site in wanted {
+        let mut innermost: Vec<u32> = wanted.collect();
+        innermost.sort_unstable();
+        innermost.dedup();
+        for &site in &innermost {
             if site == 0 {
                 nodes[0] = u32::MAX;
             }
@@ -137,9 +140,17 @@ impl Tree {
             }
             let site = stacks.site(number);
             let has_caller = site.parent > 0 && site.parent < number;
-            let parent = if has_caller { nodes[site.parent as usize] } else { root };
+            let mut parent = if has_caller { nodes[site.parent as usize] } else { root };
+            if has_caller {
+                parent = self.below(parent, &symbols.tail_frames(stacks, &stacks.site(site.parent), Some(&site)));
+            }
             let frames = symbols.frames(stacks, &site);
             nodes[number as usize] = self.below(parent, &frames);
+        }
+        // No call goes on from a function that left by a jump to the allocator.
+        for site in innermost.into_iter().filter(|site| (1..=stacks.len() as u32).contains(site)) {
+            let tails = symbols.tail_frames(stacks, &stacks.site(site), None);
+            nodes[site as usize] = self.below(nodes[site as usize], &tails);
         }
         nodes
     }
@@ -152,6 +163,9 @@ impl Tree {
 
     /// Returns the node of a site's frames below that of its caller.
     fn below(&mut self, parent: u32, frames: &Rc<[Frame]>) -> u32 {
+        if frames.is_empty() {
+            return parent;
+        }
         let key = frames.as_ptr();
         if !self.sites.contains_key(&key) {
             let numbers = frames.iter().map(|frame| self.frame(self.identity.of(frame))).collect();
