@@ -269,9 +269,20 @@ impl Report for PeakReport {
 }
 
 impl PeakReport {
+    /// Returns whether text says what the program had mapped: not less than a percent, which nearly
+    /// every program maps somewhere.
+    fn is_mapped_much(&self) -> bool {
+        self.with_mapped
+            .as_ref()
+            .is_none_or(|whole| whole.bytes > self.peak_bytes.saturating_add(self.peak_bytes / 100))
+    }
+
     /// Returns the line on the peak with what the program had mapped itself, which follows that on
     /// the blocks.
     fn whole_line(&self) -> Option<String> {
+        if !self.is_mapped_much() {
+            return None;
+        }
         if let Some(MappedPeak { bytes: most, at, .. }) = &self.mapped_peak {
             return Some(format!("the program itself had mapped {} at most, {}", bytes(*most), at.text()));
         }
@@ -281,14 +292,20 @@ impl PeakReport {
         Some(format!("peak of {} with what the program mapped itself: {parts}, {}", bytes(*all), at.text()))
     }
 
-    /// Prints what the program had mapped at the peak of all, unless that is when the blocks had
-    /// theirs, too.
+    /// Prints what the program had mapped at the peak of all, unless that is the same as at the peak
+    /// of the blocks.
     fn print_mapped_peak(&self, screen: &mut Screen) -> io::Result<()> {
+        if !self.is_mapped_much() {
+            return Ok(());
+        }
         let (at, rows) = match (&self.with_mapped, &self.mapped_peak) {
             (Some(WholePeak { at, mapped, .. }), _) | (None, Some(MappedPeak { at, mapped, .. })) => (at, mapped),
             (None, None) => return Ok(()),
         };
-        if (at.time_ns, at.event) == (self.at.time_ns, self.at.event) {
+        let rows_of = |rows: &[MappedRow]| -> Vec<(u64, u64, String)> {
+            rows.iter().map(|row| (row.bytes, row.ranges, row.site.label.clone())).collect()
+        };
+        if rows_of(rows) == rows_of(&self.mapped) {
             return Ok(());
         }
         let sum = mapped::sum_text(rows.iter());
