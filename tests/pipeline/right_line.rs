@@ -51,7 +51,7 @@ fn pools_behind_allocation_functions_are_wrappers() {
     let sites = json(&recording, &["sites", "--module", "own_pool"]);
     let sites = &sites["processes"][0]["sites"];
     // A pool is blamed where the program calls it as a function of its own.
-    assert_eq!(blamed(sites), ["draw", "lay_out", "pool::refill", "remember"], "{sites:#}");
+    assert_eq!(blamed(sites), ["draw", "lay_out", "nest", "pool::refill", "remember"], "{sites:#}");
     let of = |function: &str| {
         let row =
             sites.as_array().expect("rows").iter().find(|row| blamed(&Value::from(vec![(*row).clone()])) == [function]);
@@ -160,16 +160,20 @@ fn an_entry_names_all_its_lines_with_their_source() {
 
 #[test]
 fn long_names_lose_their_middle_and_short_runs_blame() {
-    // The run is short: 60 times 5 ms.
-    let recording = wrong_lines(&["names", "5000"]);
+    let recording = wrong_lines(&["names", "500"]);
     let text = recording.heaptape(&["leaks"]).text();
+    let answer = json(&recording, &["leaks"]);
+    let leak = &answer["leaks"][0];
+    // On a busy machine 60 sleeps of half a millisecond may take a second.
+    let is_short = leak["evidence"]["last"]["time_ns"].as_u64().is_some_and(|last| last < 1_000_000_000);
+    let (short, title) = match is_short {
+        true => ("; probably growing: ", "1. probably growing (the run was short): 293 KiB in 60 blocks"),
+        false => ("; growing: ", "1. growing: 293 KiB in 60 blocks"),
+    };
     let headline = text.lines().next().expect("a line");
     assert!(headline.chars().count() <= 100, "{headline}");
-    assert!(
-        headline.contains("; probably growing: ") && headline.contains("::insert_with_rehash wrong_lines.cpp:"),
-        "{headline}"
-    );
-    assert!(text.contains("\n1. probably growing (the run was short): 293 KiB in 60 blocks"), "{text}");
+    assert!(headline.contains(short) && headline.contains("::insert_with_rehash wrong_lines.cpp:"), "{headline}");
+    assert!(text.contains(&format!("\n{title}")), "{text}");
     assert!(text.contains("    …::BidirectionalConcurrentContainer::insert_with_rehash wrong_lines.cpp:"), "{text}");
     let (own, whole) =
         ("::insert_with_rehash wrong_lines.cpp:", "detail::BidirectionalConcurrentContainer<int, long>, char>");
@@ -179,13 +183,13 @@ fn long_names_lose_their_middle_and_short_runs_blame() {
         let full = recording.heaptape(&[command, &["--full-names"]].concat()).text();
         assert!(full.contains(&format!("{whole}{own}")), "{full}");
     }
-    let answer = json(&recording, &["leaks"]);
-    let leak = &answer["leaks"][0];
-    assert_eq!((&leak["verdict"], &leak["probably_growing"]), (&"too-little".into(), &true.into()), "{leak:#}");
-    assert_eq!(leak["evidence"]["trend"], "growing");
-    // Conditions keep their limits.
-    let gate = recording.heaptape(&["leaks", "--fail-if", "leaked.growing > 0"]);
-    assert_eq!(gate.code(), 0, "{gate}");
+    if is_short {
+        assert_eq!((&leak["verdict"], &leak["probably_growing"]), (&"too-little".into(), &true.into()), "{leak:#}");
+        assert_eq!(leak["evidence"]["trend"], "growing");
+        // Conditions keep their limits.
+        let gate = recording.heaptape(&["leaks", "--fail-if", "leaked.growing > 0"]);
+        assert_eq!(gate.code(), 0, "{gate}");
+    }
 }
 
 #[test]
@@ -219,9 +223,11 @@ fn the_peak_with_what_the_program_mapped_is_found() {
 
 #[test]
 fn temporary_blocks_are_found_by_default() {
-    let recording = Program::new(Target::program("inlined.cpp").build()).recorded();
+    let recording = Program::new(Target::program("own_pool.cpp").build()).recorded().success().complete();
     let of = |arguments: &[&str]| json(&recording, arguments)["processes"][0]["temporary"].as_u64().expect("a number");
-    assert!(of(&["temporary"]) > of(&["temporary", "--within", "0"]));
-    assert_eq!(of(&["temporary"]), of(&["temporary", "--within", "16"]));
+    // The inner one of two blocks is freed by the next event, and the outer one is not.
+    let [default, within_16, within_0] =
+        [&["temporary"][..], &["temporary", "--within", "16"], &["temporary", "--within", "0"]].map(of);
+    assert!(default == within_16 && default >= within_0 + 20, "{default} {within_16} {within_0}");
     assert!(recording.heaptape(&["temporary"]).text().contains("heaptape lifetimes"));
 }

@@ -64,11 +64,21 @@ NOINLINE void use_the_pool_itself() {
     kept = pool::take(600);
     KEEP_FRAME();
 }
+NOINLINE void nest() {
+    char *outer = static_cast<char *>(std::malloc(100));
+    kept = outer;
+    char *inner = static_cast<char *>(std::malloc(50));
+    kept = inner;
+    std::free(inner);
+    std::free(outer);
+    KEEP_FRAME();
+}
 int main() {
     for (int round = 0; round < 20; round++) {
         remember();
         draw();
         lay_out();
         use_the_pool_itself();
+        nest();
     }
 }
