@@ -9,6 +9,7 @@ use crate::boot::claim;
 use crate::caller::Caller;
 use crate::record::guard;
 use crate::thread::Request;
+mod by_libc_name;
 mod entry;
 #[cfg(not(feature = "standalone"))]
 pub mod mappings;
@@ -18,6 +19,7 @@ pub mod reported;
 
 use crate::record::{allocated, freed, is_free_sampled_out, is_sampled_out, resize_begins, resize_ends};
 use crate::{bootstrap_arena, next, thread};
+use by_libc_name::{libc_calloc, libc_free, libc_malloc, libc_memalign, libc_pvalloc, libc_realloc, libc_valloc};
 use core::ffi::{CStr, c_int, c_void};
 use heaptape_wire::Op;
 
@@ -431,6 +433,13 @@ entry::exports! {
     cfree 1 cfree cfree;
     free_sized 2 free_sized free_sized;
     free_aligned_sized 3 free_aligned_sized free_aligned_sized;
+    __libc_malloc 1 libc_malloc libc_malloc;
+    __libc_calloc 2 libc_calloc libc_calloc;
+    __libc_realloc 2 libc_realloc libc_realloc;
+    __libc_memalign 2 libc_memalign libc_memalign;
+    __libc_valloc 1 libc_valloc libc_valloc;
+    __libc_pvalloc 1 libc_pvalloc libc_pvalloc;
+    __libc_free 1 libc_free libc_free;
 }
 
 /// Sets the targets of all exports.

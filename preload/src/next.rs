@@ -55,7 +55,8 @@ macro_rules! next_functions {
             )*
         }
         fn find_all() {
-            let mut wanted = [$(Wanted::new($symbol)),*];
+            // Hashed by the compiler: LLVM needs gigabytes to fold the loops of 40 names.
+            let mut wanted = [$(const { Wanted::new($symbol) }),*];
             dynsym::find(Scope::Next, false, &mut wanted);
             let mut found = wanted.iter();
             $(
@@ -114,6 +115,17 @@ next_functions! {
         // SAFETY: C23 defines it as `free` with a known size and alignment.
         unsafe { super::free(block) }
     };
+    // glibc's own functions, past every other allocator; another libc has none that anybody calls.
+    __libc_malloc c"__libc_malloc" (size: usize) -> *mut u8, {
+        // SAFETY: the arguments are the program's, passed on unchanged, here and below.
+        unsafe { super::malloc(size) }
+    };
+    __libc_calloc c"__libc_calloc" (count: usize, size: usize) -> *mut u8, unsafe { super::calloc(count, size) };
+    __libc_realloc c"__libc_realloc" (block: *mut u8, size: usize) -> *mut u8, unsafe { super::realloc(block, size) };
+    __libc_memalign c"__libc_memalign" (align: usize, size: usize) -> *mut u8, unsafe { super::memalign(align, size) };
+    __libc_valloc c"__libc_valloc" (size: usize) -> *mut u8, unsafe { super::valloc(size) };
+    __libc_pvalloc c"__libc_pvalloc" (size: usize) -> *mut u8, unsafe { super::pvalloc(size) };
+    __libc_free c"__libc_free" (block: *mut u8) -> (), unsafe { super::free(block) };
     malloc_usable_size c"malloc_usable_size" (block: *mut u8) -> usize, { let _ = block; 0 };
     mlockall c"mlockall" (flags: c_int) -> c_int, { let _ = flags; sys::set_errno(libc::ENOSYS); -1 };
     dlclose c"dlclose" (handle: *mut c_void) -> c_int, { let _ = handle; -1 };
@@ -161,14 +173,13 @@ static IS_GLIBC: AtomicBool = AtomicBool::new(false);
 pub fn resolve() -> bool {
     match STATE.compare_exchange(UNRESOLVED, RESOLVING, Acquire, Acquire) {
         Ok(_) => {
-            let names = [c"_dl_find_object", c"__libc_malloc", c"__libc_single_threaded"];
-            let mut wanted = names.map(Wanted::new);
+            let mut wanted = [c"_dl_find_object", c"__libc_single_threaded"].map(Wanted::new);
             dynsym::find(Scope::Any, false, &mut wanted);
-            let [finder, libc_malloc, flag] = wanted.map(|wanted| wanted.found);
+            let [finder, flag] = wanted.map(|wanted| wanted.found);
             crate::elf::objects::find_loader(finder);
             find_all();
             dynsym::find_other_malloc();
-            IS_GLIBC.store(!libc_malloc.is_null() && libc_malloc == pointers::malloc.load(Relaxed), Relaxed);
+            IS_GLIBC.store(pointers::__libc_malloc.load(Relaxed) == pointers::malloc.load(Relaxed), Relaxed);
             crate::timestamp::watch_threads(flag.cast());
             STATE.store(RESOLVED, Release);
             true
