@@ -295,6 +295,11 @@ pub enum Exit {
     Running,
 }
 
+/// Value of [`NotTraced::why`] of a process that still ran when the recording ended, and would have
+/// attached at its first allocation. No event of it is missing.
+pub const HAD_NOT_ALLOCATED: &str =
+    "it still ran when the recording ended, and had not allocated yet (record --wait waits for it)";
+
 /// A process that ran without being recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -305,4 +310,11 @@ pub struct NotTraced {
     pub exe: String,
     /// Reason why it was not recorded.
     pub why: String,
+}
+
+impl NotTraced {
+    /// Returns whether the process may have allocated while it was not recorded.
+    pub fn may_have_allocated(&self) -> bool {
+        self.why != HAD_NOT_ALLOCATED
+    }
 }

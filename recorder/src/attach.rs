@@ -131,6 +131,11 @@ pub enum Incoming {
         why: UntracedReason,
         /// Path of the program that is not recorded.
         path: Vec<u8>,
+        /// Value of `LD_PRELOAD`, where that was replaced.
+        preload: Vec<u8>,
+        /// Process id of the process that has attached with the sender's program, as it sees
+        /// itself.
+        attached: u32,
     },
     /// The process with this pid is about to end, and waits until the socket is closed.
     Exit(u32, OwnedFd),
@@ -442,14 +447,23 @@ impl Connection {
     fn decode_request(self, bytes: &[u8], policy: &mut dyn Policy) -> Option<Incoming> {
         let (pid, uid) = (self.pid, self.uid);
         if let Some(notice) = Notice::decode(bytes).filter(|_| bytes.len() <= HELLO_BYTES + MAX_NOTICE_PATH) {
-            let path = bytes.get(HELLO_BYTES..).unwrap_or_default().to_vec();
+            let mut texts =
+                bytes.get(HELLO_BYTES..).unwrap_or_default().splitn(2, |byte| *byte == 0).map(<[u8]>::to_vec);
+            let (path, preload) = (texts.next().unwrap_or_default(), texts.next().unwrap_or_default());
             if notice.load != LoadRequest::No
                 && let Ok(process) = sys::process_of_peer(sys::fd(&self.socket), pid)
             {
                 let (socket, thread, request) = (self.socket, notice.thread, notice.load);
                 return Some(Incoming::Load(Follow { socket, process, pid, uid, thread, request, path }));
             }
-            return Some(Incoming::Notice { from: pid, pid: notice.pid, why: notice.reason, path });
+            return Some(Incoming::Notice {
+                from: pid,
+                pid: notice.pid,
+                why: notice.reason,
+                path,
+                preload,
+                attached: notice.thread,
+            });
         }
         if Hello::is_exit(bytes) {
             return Some(Incoming::Exit(pid, self.socket));

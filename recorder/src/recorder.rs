@@ -2,6 +2,7 @@
 //! stages.
 
 mod admission;
+mod environment;
 mod take_over;
 mod unrecorded;
 
@@ -265,8 +266,9 @@ impl Recorder {
                 Incoming::Request(Request::Start(client)) => self.admit(client),
                 // The recording of a program accepts no other files.
                 Incoming::Request(Request::Stream(_)) => {}
-                Incoming::Notice { from, pid, why, path } => {
-                    self.note_untraced(from, pid, why.text().into(), &path);
+                Incoming::Notice { from, pid, why, path, preload, attached } => {
+                    let why = self.why_untraced([from, attached], why, &preload);
+                    self.note_untraced(from, pid, why, &path);
                 }
                 Incoming::Load(follow) => self.loader.follow(follow),
                 Incoming::Exit(pid, socket) => self.stages.read_pages_at_exit(pid, socket),

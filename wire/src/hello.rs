@@ -24,7 +24,8 @@ pub const ORIGIN_NOTICE: u32 = 2;
 /// a process whose header has [`crate::Header::announce_exit`] sends it.
 pub const ORIGIN_EXIT: u32 = 3;
 
-/// Maximum length of the path after a [`Notice`], in bytes.
+/// Maximum length of the texts after a [`Notice`], in bytes: the path of the program and, after a
+/// zero, the value of `LD_PRELOAD` where that was replaced. A longer value is cut.
 pub const MAX_NOTICE_PATH: usize = 1024;
 
 /// Why a program cannot be traced, as found by the library in the process that starts it.
@@ -38,7 +39,7 @@ pub enum UntracedReason {
     Rights = 2,
     /// It is a 32-bit program.
     ThirtyTwoBit = 3,
-    /// The environment of the program names no library or no socket.
+    /// `LD_PRELOAD` is not in the environment of the program, or is empty.
     Environment = 4,
     /// The root or mount namespace of the program does not contain the recorder's socket or the
     /// library.
@@ -53,6 +54,12 @@ pub enum UntracedReason {
     Sanitizer = 9,
     /// The process has no memory left under its limits for what the library needs.
     Memory = 10,
+    /// `LD_PRELOAD` names other libraries. The notice has its value.
+    Replaced = 11,
+    /// The environment names the library, and not the socket.
+    Socket = 12,
+    /// The process was forked from one that gave up its attach.
+    Parent = 13,
 }
 
 impl UntracedReason {
@@ -69,6 +76,9 @@ impl UntracedReason {
             8 => Some(UntracedReason::Busy),
             9 => Some(UntracedReason::Sanitizer),
             10 => Some(UntracedReason::Memory),
+            11 => Some(UntracedReason::Replaced),
+            12 => Some(UntracedReason::Socket),
+            13 => Some(UntracedReason::Parent),
             _ => None,
         }
     }
@@ -79,13 +89,16 @@ impl UntracedReason {
             UntracedReason::Static => "it is statically linked",
             UntracedReason::Rights => "it runs with other rights (setuid), and then no library is preloaded",
             UntracedReason::ThirtyTwoBit => "it is a 32-bit program",
-            UntracedReason::Environment => "its environment names no library to preload",
+            UntracedReason::Environment => "LD_PRELOAD was removed from its environment",
             UntracedReason::Unreachable => "it cannot reach the recorder from its root or mount namespace",
             UntracedReason::Descriptors => "it has no descriptor left with which to reach the recorder",
             UntracedReason::Sandbox => "its sandbox does not let it reach the recorder",
             UntracedReason::Busy => "it no longer waited for the recorder, which was busy (HEAPTAPE_ATTACH_MS)",
             UntracedReason::Sanitizer => "it was built with a sanitizer, which must be loaded first",
             UntracedReason::Memory => "its limit on memory leaves no space for the recording",
+            UntracedReason::Replaced => "LD_PRELOAD was replaced in its environment",
+            UntracedReason::Socket => "HEAPTAPE_SOCKET was removed from its environment",
+            UntracedReason::Parent => "it was forked from a process that was not recorded",
         }
     }
 }
@@ -112,8 +125,8 @@ pub const LOAD_FOLLOWS: u8 = 1;
 /// (`PR_SET_PTRACER`), and may then request it once more.
 pub const LOAD_NOT_PERMITTED: u8 = 2;
 
-/// Names a process that is about to run a program that cannot be traced. The program's path follows
-/// the [`HELLO_BYTES`] bytes of the message.
+/// Names a process that is about to run a program that cannot be traced. The texts follow the
+/// [`HELLO_BYTES`] bytes of the message; see [`MAX_NOTICE_PATH`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// The pid of the process, as its parent sees it; 0 for the sender itself.
@@ -122,7 +135,9 @@ pub struct Notice {
     pub reason: UntracedReason,
     /// What is requested for it.
     pub load: LoadRequest,
-    /// Id of the thread that starts the program, as it sees itself. Only a request has one.
+    /// In a request: id of the thread that starts the program, as it sees itself. Otherwise the pid
+    /// of the process that has attached with the sender's program, as it sees itself: the sender,
+    /// or the one that it was forked from.
     pub thread: u32,
 }
 
@@ -293,7 +308,7 @@ mod tests {
         let hello =
             Hello { pid: 7, origin: 1, page_size: 4096, address_space, fork_tick, fork_age, parent_pid: 6, minor: 3 };
         assert_eq!((Hello::decode(&hello.encode()), Notice::decode(&hello.encode())), (Some(hello), None));
-        for number in 0..10 {
+        for number in 0..14 {
             let Some(reason) = UntracedReason::from_number(number) else { continue };
             let load = [LoadRequest::No, LoadRequest::Exec, LoadRequest::Spawn][number as usize % 3];
             let notice = Notice { pid: 5, reason, load, thread: number };

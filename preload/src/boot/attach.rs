@@ -12,13 +12,18 @@ use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use heaptape_wire::area::CLOCK_TSC;
-use heaptape_wire::hello::{ACCEPTED, Hello, ORIGIN_FORK, ORIGIN_START, REPLY_BYTES, Reply, UntracedReason};
+use heaptape_wire::hello::{
+    ACCEPTED, Hello, ORIGIN_FORK, ORIGIN_START, REFUSED_FULL, REPLY_BYTES, Reply, UntracedReason,
+};
 use heaptape_wire::limits::{ATTACH_MS, ENV_ATTACH_MS, ENV_SOCKET, MAX_ATTACH_MS};
 use heaptape_wire::{Header, WIRE_MINOR};
 
 /// Whether this process, or the one that it was forked from, could not reach the recorder. Programs
 /// that it starts are inspected all the same.
 static IS_UNREACHABLE: AtomicBool = AtomicBool::new(false);
+/// Whether this process, or the one that it was forked from, has given up its attach: the recorder
+/// did not answer in time, or had no space.
+static HAS_GIVEN_UP: AtomicBool = AtomicBool::new(false);
 /// The ticks before the fork that made this process; see `process/fork.rs`.
 pub static FORK_TICK: AtomicU64 = AtomicU64::new(0);
 
@@ -58,6 +63,19 @@ pub fn socket_path() -> Option<&'static CStr> {
     // SAFETY: the path was written before LIVE and before IS_UNREACHABLE, and is not written again.
     let (path, _) = unsafe { &*PATH.0.get() };
     (is_known && Need::INSPECT.is_allowed()).then(|| sys::c_text(path)).flatten()
+}
+
+/// Returns whether this process, or the one that it was forked from, has given up its attach. Then
+/// the recorder does not know of the children that are forked.
+pub fn has_given_up() -> bool {
+    HAS_GIVEN_UP.load(Acquire)
+}
+
+/// Returns the path of the socket, once there was an attempt to attach.
+pub fn socket_of_attempt() -> Option<&'static CStr> {
+    // SAFETY: as in `socket_path`, with HAS_GIVEN_UP.
+    let (path, _) = unsafe { &*PATH.0.get() };
+    has_given_up().then(|| sys::c_text(path)).flatten()
 }
 
 /// Posts that this process runs unrecorded, because it cannot reach the recorder.
@@ -138,6 +156,7 @@ fn attach(pid: u32, is_child: bool) -> Option<Area> {
         }),
         Err(why) => {
             note_unreachable(pid, why);
+            HAS_GIVEN_UP.store(why == UntracedReason::Busy, Release);
             None
         }
     };
@@ -226,11 +245,14 @@ pub fn wait_for_answer(socket: i32, deadline: u64) -> bool {
 fn exchange(socket: i32, hello: &Hello, deadline: u64) -> Option<(Reply, i32)> {
     let hello = hello.encode();
     if sys::send(socket, &hello) != hello.len() as isize || !wait_for_answer(socket, deadline) {
+        HAS_GIVEN_UP.store(true, Release);
         return None;
     }
     let mut bytes = [0; REPLY_BYTES];
     let (count, descriptor) = sys::receive(socket, &mut bytes);
-    let reply = Reply::decode(&bytes).filter(|reply| count == REPLY_BYTES as isize && reply.status == ACCEPTED);
+    let reply = Reply::decode(&bytes).filter(|_| count == REPLY_BYTES as isize);
+    HAS_GIVEN_UP.store(reply.is_some_and(|reply| reply.status == REFUSED_FULL), Release);
+    let reply = reply.filter(|reply| reply.status == ACCEPTED);
     match (reply, descriptor) {
         (Some(reply), Some(descriptor)) => Some((reply, descriptor)),
         (_, descriptor) => {

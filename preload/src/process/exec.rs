@@ -178,14 +178,14 @@ unsafe extern "C" fn inspect(arguments: *const usize, which: usize) -> *mut c_vo
 struct Inspection {
     /// Why the program will not be recorded, if so.
     reason: Option<UntracedReason>,
-    /// The program's path, which ends with a 0.
-    path: [u8; MAX_NOTICE_PATH],
+    /// The program's path and the value of another `LD_PRELOAD`, each of which ends with a 0.
+    texts: [u8; MAX_NOTICE_PATH],
     socket: &'static CStr,
 }
 
 impl Inspection {
     fn new(socket: &'static CStr) -> Inspection {
-        Inspection { reason: None, path: [0; MAX_NOTICE_PATH], socket }
+        Inspection { reason: None, texts: [0; MAX_NOTICE_PATH], socket }
     }
 
     /// Inspects the program at a path, whose address is the program's own argument.
@@ -198,14 +198,14 @@ impl Inspection {
     /// Inspects a file that is called `path`. Returns whether there is such a program.
     fn file(&mut self, file: &CStr, path: &CStr, environment: Option<Strings>) -> bool {
         let Some(file) = File::of(file) else { return false };
+        let length = path.count_bytes().min(MAX_NOTICE_PATH - 1);
+        self.texts[..length].copy_from_slice(&path.to_bytes()[..length]);
         // A static program does not attach either, if it does not find the socket.
         self.reason = file.untraced_reason();
         if self.reason.is_none_or(|reason| reason == UntracedReason::Static) {
-            let missing = misses_library(environment).or_else(|| unreachable(self.socket));
-            self.reason = missing.or(self.reason);
+            let missing = misses_library(environment, &mut self.texts[length + 1..]);
+            self.reason = missing.or_else(|| unreachable(self.socket)).or(self.reason);
         }
-        let length = path.count_bytes().min(MAX_NOTICE_PATH - 1);
-        self.path[..length].copy_from_slice(&path.to_bytes()[..length]);
         true
     }
 
@@ -270,10 +270,11 @@ impl Inspection {
     fn report(&self, pid: u32, load: LoadRequest, thread: u32) -> bool {
         let Some(reason) = self.reason else { return false };
         let load = if self.is_loadable() { load } else { LoadRequest::No };
+        let thread = if load == LoadRequest::No { session::pid() } else { thread };
         let notice = Notice { pid, reason, load, thread };
         let mut answer = 0;
         for permits in [false, true] {
-            answer = notify(notice, &self.path, self.socket, permits);
+            answer = notify(notice, &self.texts, self.socket, permits);
             if answer != LOAD_NOT_PERMITTED || !Need::PEEK.is_allowed() {
                 break;
             }
@@ -324,7 +325,7 @@ unsafe fn start_without_library(arguments: *const usize, which: usize, inspectio
     let here = libc::AT_FDCWD;
     let (folder, path, flags) = match argument_kind {
         ProgramArgument::Path => (here, argument(0) as *const c_char, 0),
-        ProgramArgument::Name => (here, inspection.path.as_ptr().cast(), 0),
+        ProgramArgument::Name => (here, inspection.texts.as_ptr().cast(), 0),
         ProgramArgument::Descriptor => (argument(0) as i32, c"".as_ptr(), libc::AT_EMPTY_PATH),
         ProgramArgument::At => (argument(0) as i32, argument(1) as *const c_char, argument(4) as i32),
     };
@@ -350,17 +351,33 @@ fn library_is_there() -> bool {
 /// Notifies the recorder, by the board if the socket cannot be reached. Waits for an answer only if
 /// the notice is a request. Returns the answer, or 0 if there is none. The recorder may trace this
 /// process first if `permits`.
-fn notify(notice: Notice, path: &[u8; MAX_NOTICE_PATH], socket_path: &CStr, permits: bool) -> u8 {
+fn notify(notice: Notice, texts: &[u8; MAX_NOTICE_PATH], socket_path: &CStr, permits: bool) -> u8 {
     let mut message = [0; HELLO_BYTES + MAX_NOTICE_PATH];
     message[..HELLO_BYTES].copy_from_slice(&notice.encode());
-    message[HELLO_BYTES..].copy_from_slice(path);
-    let length = path.iter().position(|byte| *byte == 0).unwrap_or(MAX_NOTICE_PATH);
+    message[HELLO_BYTES..].copy_from_slice(texts);
+    let end_from = |from: usize| texts[from..].iter().position(|byte| *byte == 0).map_or(texts.len(), |end| from + end);
+    let path = end_from(0);
+    let length = if notice.reason == UntracedReason::Replaced { end_from(path + 1) } else { path };
     let waits = notice.load != LoadRequest::No;
     let answer = send(socket_path, &message[..HELLO_BYTES + length], waits, permits);
     if answer.is_none() {
-        board::post(if notice.pid == 0 { sys::pid() } else { notice.pid }, notice.reason, &path[..length]);
+        board::post(if notice.pid == 0 { sys::pid() } else { notice.pid }, notice.reason, &texts[..path]);
     }
     answer.unwrap_or(0)
+}
+
+/// Notifies the recorder that this child, which was just forked, is not recorded, because the
+/// process that forked it gave up its attach. Waits for nothing.
+#[inline(never)]
+pub fn note_forked() {
+    const MAX_PATH: usize = 256;
+    let Some(socket) = attach::socket_of_attempt().filter(|_| Need::ATTACH.is_allowed()) else { return };
+    let notice = Notice { pid: 0, reason: UntracedReason::Parent, load: LoadRequest::No, thread: 0 };
+    let mut message = [0; HELLO_BYTES + MAX_PATH];
+    message[..HELLO_BYTES].copy_from_slice(&notice.encode());
+    sys::read_link(c"/proc/self/exe", &mut message[HELLO_BYTES..HELLO_BYTES + MAX_PATH - 1]);
+    let length = message[HELLO_BYTES..].iter().position(|byte| *byte == 0).unwrap_or(0);
+    send(socket, &message[..HELLO_BYTES + length], false, false);
 }
 
 /// Sends a message to the recorder, and waits for an answer if `waits`. Returns the answer, 0 if

@@ -5,6 +5,7 @@
 use crate::boot::{attach, inherited};
 use crate::elf::tables;
 use crate::hooks::operators;
+use crate::process::exec;
 use crate::session;
 use crate::stack::modules;
 use crate::stack::unwind::rules;
@@ -30,7 +31,11 @@ pub type NextCall = fn(&Arguments) -> c_long;
 pub fn forking(call: NextCall, arguments: &Arguments) -> c_long {
     let state = thread::get();
     if session::area().is_none() || !thread::is_traced(state) {
-        return call(arguments);
+        let result = call(arguments);
+        if result == 0 && attach::has_given_up() {
+            sys::keeping_errno(exec::note_forked);
+        }
+        return result;
     }
     attach::FORK_TICK.store(timestamp::now(), Relaxed);
     // SAFETY: the thread's own state, mapped for ever, which only this thread writes.

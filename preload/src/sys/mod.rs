@@ -98,9 +98,14 @@ pub fn protect_code(at: *mut u8, bytes: usize, is_writable: bool) -> bool {
     call!(SYS_mprotect, at, bytes, libc::PROT_READ | libc::PROT_EXEC | writable) == 0
 }
 
-/// Returns whether this process has one thread, by the number of links of `/proc/self/task`.
+/// Returns whether this process has one thread, by the number of links of `/proc/self/task`. Where
+/// there is no `/proc`, the kernel says it: unshare(2) with `CLONE_THREAD` does nothing and fails
+/// if there are several. Filters seldom allow that call.
 pub fn has_one_thread() -> bool {
-    status(c"/proc/self/task").is_some_and(|status| status.st_nlink == 3)
+    match status(c"/proc/self/task") {
+        Some(status) => status.st_nlink == 3,
+        None => !has_filter() && call!(SYS_unshare, libc::CLONE_THREAD) == 0,
+    }
 }
 
 /// Maps a range of a file, shared: anywhere, or replacing what the caller has mapped at `at`.

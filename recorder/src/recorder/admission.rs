@@ -31,7 +31,7 @@ const PARENT_STATE_TIMEOUT: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct PendingAttach {
     pub(super) client: Client,
-    process: Process,
+    pub(super) process: Process,
     program: Option<(u64, u64)>,
     code: PerfMap,
     files: ModuleFiles,

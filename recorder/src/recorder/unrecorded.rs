@@ -1,6 +1,6 @@
 //! Processes that run without being recorded, and why.
 
-use super::{Recorder, text};
+use super::{Recorder, environment, text};
 use crate::attach::Client;
 use crate::boards::why_unused;
 use crate::crash;
@@ -8,15 +8,13 @@ use crate::handover::Handover;
 use crate::process::{self, Process};
 use crate::static_program::NOT_PERMITTED;
 use crate::sys::Mapping;
+use crate::tree;
 use crossbeam_channel::{Receiver, bounded};
-use formats::recording::NotTraced;
+use formats::recording::{HAD_NOT_ALLOCATED, NotTraced};
+use wire::hello::UntracedReason;
 
 /// Maximum number of processes that are listed as not recorded.
 const MAX_NOT_TRACED: usize = 10_000;
-
-/// Why a process is not recorded that attaches after the end.
-const UNATTACHED: &str =
-    "it still ran when the recording ended, and had not allocated yet (record --wait waits for it)";
 
 /// Why a static program is not recorded into which the library was loaded.
 const NOT_ATTACHED: &str = "it is statically linked, and did not reach the recorder from its environment";
@@ -39,7 +37,7 @@ impl Recorder {
     /// Notes a process that runs without being recorded, and why.
     pub fn not_traced(&mut self, pid: u32, exe: String, why: String) {
         tracing::debug!("{exe} ({pid}) runs unrecorded: {why}");
-        if self.recording.not_traced.len() >= MAX_NOT_TRACED {
+        if !self.is_requested(pid, &exe) || self.recording.not_traced.len() >= MAX_NOT_TRACED {
             return;
         }
         self.recording.not_traced.push(NotTraced { pid, exe, why });
@@ -80,9 +78,52 @@ impl Recorder {
             let process = Process::read(pid);
             let has_ended = process.start_ticks == 0;
             if !has_ended && !self.knows_untraced(pid) && self.is_selected(&process) {
-                self.not_traced(pid, text(&process.exe), UNATTACHED.into());
+                let why = self.unrecorded_ancestor(pid).unwrap_or_else(|| HAD_NOT_ALLOCATED.into());
+                self.not_traced(pid, text(&process.exe), why);
             }
         }
+    }
+
+    /// Returns why a process is not recorded whose ancestor is not: nothing of heaptape is active
+    /// in a process that such a one forks, and it may start others without the library.
+    fn unrecorded_ancestor(&self, pid: u32) -> Option<String> {
+        let unrecorded = |pid: u32| self.recording.not_traced.iter().find(|known| known.pid == pid);
+        let known = tree::ancestors(pid).find_map(unrecorded).filter(|known| known.may_have_allocated())?;
+        let name = known.exe.rsplit('/').next().unwrap_or_default();
+        Some(format!("it was started by {name} (pid {}), which was not recorded", known.pid))
+    }
+
+    /// Returns why a program is not recorded, as a process reported that starts it: `sender`, which
+    /// has the program of `attached`. Where the environment is at fault, the text says what changed
+    /// it, and what to do.
+    pub(super) fn why_untraced(&self, [sender, attached]: [u32; 2], why: UntracedReason, preload: &[u8]) -> String {
+        let culprit = || environment::culprit(&self.command_line(sender, attached));
+        match why {
+            UntracedReason::Replaced if !preload.is_empty() => environment::replaced(preload, &culprit()),
+            UntracedReason::Environment | UntracedReason::Socket => environment::removed(why, &culprit()),
+            _ => why.text().into(),
+        }
+    }
+
+    /// Returns the command line of a process that starts another program. It may run that one by
+    /// now, or have ended, so what is known of it comes first.
+    fn command_line(&self, sender: u32, attached: u32) -> Vec<String> {
+        let pending = self.pending.iter().find(|pending| pending.client.pid == sender);
+        if let Some(pending) = pending {
+            return pending.process.argv.iter().map(|argument| text(argument)).collect();
+        }
+        let running = self.running.iter().find(|one| one.hello_pid == attached).map(|one| one.index);
+        let ended = || self.recording.processes.iter().rposition(|process| process.pid == attached);
+        let known = running.or_else(ended).and_then(|index| self.recording.processes.get(index));
+        known.map(|process| process.argv.clone()).unwrap_or_default()
+    }
+
+    /// Returns whether the options of the user request a process. The launched program always is.
+    fn is_requested(&self, pid: u32, exe: &str) -> bool {
+        let Some(first) = self.first_pid else { return true };
+        let name = exe.rsplit('/').next().unwrap_or_default().as_bytes().to_vec();
+        let process = Process { exe: name.clone(), comm: name.clone(), ..Process::default() };
+        (self.options.children || first == pid) && (name.is_empty() || self.is_selected(&process))
     }
 
     pub(super) fn note_gave_up(&mut self, client: &Client, process: &Process, folder: &str, mapping: &Mapping) {

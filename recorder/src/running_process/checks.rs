@@ -41,7 +41,11 @@ pub fn examine(pid: u32) -> Result<(Identity, Memory), AttachError> {
     let refuse = |why: &str| Err(AttachError::Unsuitable(why.into()));
     let Some(state) = field("State") else { return Err(AttachError::NoProcess) };
     if state.starts_with(['Z', 'X']) {
-        return refuse("it has ended");
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+        return refuse(match threads {
+            0 | 1 => "it has ended",
+            _ => "its main thread has ended, and only others run (pthread_exit): start it with heaptape record instead",
+        });
     }
     if std::fs::read_link(format!("/proc/{pid}/exe")).is_err_and(|error| error.raw_os_error() == Some(2)) {
         return refuse("it is a thread of the kernel");

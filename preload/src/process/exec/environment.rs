@@ -61,18 +61,31 @@ fn names_library(address: usize) -> bool {
 }
 
 /// Returns the reason if an environment does not load the library. An environment that cannot be
-/// read starts no program at all.
-pub fn misses_library(environment: Option<Strings>) -> Option<UntracedReason> {
+/// read starts no program at all. Copies the value of an `LD_PRELOAD` that does not name the
+/// library, up to the size of `other`, which ends with a 0.
+pub fn misses_library(environment: Option<Strings>, other: &mut [u8]) -> Option<UntracedReason> {
+    const VARIABLE: &[u8] = b"LD_PRELOAD=";
     let (mut library, mut socket) = (false, false);
     let has_value = |start: &[u8], name: &[u8]| {
         let value = start.strip_prefix(name).and_then(|rest| rest.strip_prefix(b"="));
         value.is_some_and(|value| value.first().is_some_and(|byte| *byte != 0))
     };
     let is_list = each(environment?, |address, start| {
-        library |= start.starts_with(b"LD_PRELOAD=") && names_library(address);
+        if start.starts_with(VARIABLE) {
+            library |= names_library(address);
+            let copied = probe::copy_from(address + VARIABLE.len(), other);
+            other[copied..].fill(0);
+            other.last_mut().into_iter().for_each(|last| *last = 0);
+        }
         socket |= has_value(start, ENV_SOCKET.as_bytes());
     });
-    (is_list && !(library && socket)).then_some(UntracedReason::Environment)
+    match (library, socket, other.first()) {
+        _ if !is_list => None,
+        (true, true, _) => None,
+        (true, false, _) => Some(UntracedReason::Socket),
+        (false, _, None | Some(0)) => Some(UntracedReason::Environment),
+        (false, ..) => Some(UntracedReason::Replaced),
+    }
 }
 
 /// Makes an environment that does not name this library, of the same strings otherwise. Returns

@@ -1,0 +1,82 @@
+//! What changed the environment of a program so that it runs unrecorded, and what to do.
+
+use wire::hello::UntracedReason;
+
+/// Beginnings of the names of programs that run scripts.
+const INTERPRETERS: &[&str] = &[
+    "sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "fish", "busybox", "python", "perl", "ruby", "node", "php",
+    "lua", "tclsh",
+];
+
+/// Maximum number of characters of a value that a message repeats.
+const MAX_VALUE: usize = 200;
+
+fn base_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
+}
+
+/// Returns the program with this command line as the end of a clause: the script that it runs, if
+/// it is an interpreter.
+pub(super) fn culprit(command: &[String]) -> String {
+    // A login shell has a dash before its name.
+    let name = command.first().map(|name| base_name(name).trim_start_matches('-')).unwrap_or_default();
+    let is_version = |rest: &str| rest.chars().all(|c| c.is_ascii_digit() || c == '.');
+    let is_interpreter = INTERPRETERS.iter().any(|known| name.strip_prefix(known).is_some_and(is_version));
+    let argument = command.iter().skip(1).find(|argument| !argument.starts_with('-') || argument.as_str() == "-c");
+    match argument.filter(|_| is_interpreter).map(String::as_str) {
+        _ if name.is_empty() => String::new(),
+        Some(script) if !command.iter().any(|argument| argument == "-c") => format!(" in {}", base_name(script)),
+        Some(_) => format!(" in a command of {name}"),
+        None => format!(" by {name}"),
+    }
+}
+
+/// Returns why a program is not recorded whose `LD_PRELOAD` has another value.
+pub(super) fn replaced(preload: &[u8], culprit: &str) -> String {
+    let value: String = String::from_utf8_lossy(preload).chars().take(MAX_VALUE).collect();
+    let libraries = value.split([':', ' ']).filter(|library| !library.is_empty());
+    let names: Vec<&str> = libraries.map(base_name).collect();
+    format!("LD_PRELOAD was replaced by {}{culprit}: append instead: LD_PRELOAD=$LD_PRELOAD:{value}", names.join(":"))
+}
+
+/// Returns why a program is not recorded whose environment lacks a variable.
+pub(super) fn removed(why: UntracedReason, culprit: &str) -> String {
+    let keep = "LD_PRELOAD=$LD_PRELOAD HEAPTAPE_SOCKET=$HEAPTAPE_SOCKET";
+    format!("{}{culprit}: keep it, as in 'env -i {keep} …'", why.text())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn culprit_is_the_script_or_the_program() {
+        for (command, expected) in [
+            ("/bin/sh ./bin/start.sh", " in start.sh"),
+            ("/usr/bin/bash -eu start", " in start"),
+            ("-bash", " by bash"),
+            ("sh -c run", " in a command of sh"),
+            ("bash -x -c run", " in a command of bash"),
+            ("python3.11 -u serve.py", " in serve.py"),
+            ("/usr/bin/env LD_PRELOAD=libjemalloc.so.2 ./prog", " by env"),
+            ("shellcheck x", " by shellcheck"),
+            ("", ""),
+        ] {
+            let command: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
+            assert_eq!(culprit(&command), expected, "{command:?}");
+        }
+    }
+
+    #[test]
+    fn replaced_libraries_are_named_by_their_files() {
+        assert_eq!(
+            replaced(b"/usr/lib/libjemalloc.so.2", " in start.sh"),
+            "LD_PRELOAD was replaced by libjemalloc.so.2 in start.sh: append instead: \
+             LD_PRELOAD=$LD_PRELOAD:/usr/lib/libjemalloc.so.2"
+        );
+        assert!(replaced(b"liba.so /x/libb.so", "").starts_with("LD_PRELOAD was replaced by liba.so:libb.so: append"));
+        assert!(replaced(&[b'x'; 4000], "").len() < 1000);
+        let removed = removed(UntracedReason::Environment, " by env");
+        assert!(removed.starts_with("LD_PRELOAD was removed from its environment by env: keep it, as in"), "{removed}");
+    }
+}
