@@ -37,6 +37,8 @@ pub struct Launch {
     pub dir: Option<PathBuf>,
     /// Path of the preload library.
     pub library: PathBuf,
+    /// Further libraries that are preloaded into the program, after that.
+    pub preloads: Vec<PathBuf>,
     /// How the program is recorded.
     pub options: Options,
     /// Whether the recorder is a process of its own, which survives the caller. The caller must
@@ -139,12 +141,14 @@ pub fn make_dir(dir: Option<&Path>, program: &OsStr, pid: u32) -> Result<PathBuf
     Err(LaunchError::new("all default names for the recording exist: choose a folder with -o".into(), 2))
 }
 
-/// Returns the value of `LD_PRELOAD`: the library, then what the variable held before.
-pub fn preload(library: &Path) -> OsString {
+/// Returns the value of `LD_PRELOAD`: the library, further ones, then what the variable held
+/// before.
+pub fn preload(library: &Path, further: &[PathBuf]) -> OsString {
     let mut value = library.as_os_str().to_owned();
-    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+    let before = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty());
+    for other in further.iter().map(|path| path.as_os_str()).chain(before.as_deref()) {
         value.push(":");
-        value.push(others);
+        value.push(other);
     }
     value
 }
@@ -175,7 +179,7 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
         let attach_ms =
             std::env::var_os(ENV_ATTACH_MS).unwrap_or_else(|| default_attach_ms(&launch.options).to_string().into());
         let variables = [
-            ("LD_PRELOAD", preload(&launch.library)),
+            ("LD_PRELOAD", preload(&launch.library, &launch.preloads)),
             (ENV_SOCKET, sockets.socket().as_os_str().to_owned()),
             (ENV_ATTACH_MS, attach_ms),
         ];

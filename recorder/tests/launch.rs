@@ -22,6 +22,7 @@ fn run(dir: &Path, command: &[&str]) -> Result<Finished, LaunchError> {
         arguments: command[1..].iter().map(Into::into).collect(),
         dir: Some(dir.to_owned()),
         library: library(),
+        preloads: Vec::new(),
         options: Options::default(),
         separate: false,
         wait: false,

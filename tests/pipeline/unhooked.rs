@@ -91,6 +91,34 @@ fn allocators_of_libraries_that_are_opened_later_are_named() {
     assert_eq!((allocator.found, allocator.hooked, allocator.events), (6, 6, EVENTS), "{allocator:#?}");
 }
 
+/// The hint that names such an allocator is an option of `record` that works: the library is
+/// preloaded into the program, where its symbols are, and not into heaptape, which lacks them.
+#[test]
+fn library_of_the_hint_is_preloaded_into_the_program_only() {
+    let library = prefixed("_rjem_", true).flag("-DNEEDS").named("needs-program.so").build();
+    let built = prefixed("other_", false)
+        .flag("-DNEEDS")
+        .flag("-Wl,--export-dynamic-symbol=only_the_program_has_it")
+        .named("has-what-it-needs")
+        .build();
+    let program = Program::new(&built).arg(&library);
+    let (recording, _) = allocators(&program);
+    let text = recording.heaptape(&["report"]).success().text();
+    let hint = format!("run 'heaptape record --preload {} …' to have it hooked", library.display());
+    assert!(text.contains(&hint), "{text}");
+    let preloads = |path: &Path| program.clone().option("--preload").option(path);
+    let (_, found) = allocators(&preloads(&library));
+    let [allocator] = &found[..] else { panic!("one allocator: {found:#?}") };
+    assert_eq!((allocator.found, allocator.hooked, allocator.events), (6, 6, EVENTS), "{allocator:#?}");
+    // Relative to the folder of the command, and beside what LD_PRELOAD names already.
+    let name = Path::new("./needs-program.so");
+    let folder = library.parent().expect("a folder");
+    let (_, found) = allocators(&preloads(name).folder(folder).env("LD_PRELOAD", "libm.so.6"));
+    assert!(found.iter().any(|allocator| allocator.hooked == 6), "{found:#?}");
+    let outcome = preloads(Path::new("./no-such.so")).recorded().outcome.exits(2);
+    assert!(outcome.error().contains("no-such.so"), "{outcome}");
+}
+
 /// Copies a program, and makes its symbol tables this much larger: empty symbols, and empty strings
 /// after the real ones.
 fn with_large_tables(program: &Path, copy: &Path, symbols: u64, strings: u64) {

@@ -14,6 +14,14 @@
 /* What jemalloc's messages begin with. */
 __attribute__((used)) static const char message[] = "<jemalloc>: Error in munmap()\n";
 
+/* -DNEEDS: the library needs a variable that only the program has, as modules of Python do. */
+#if defined(NEEDS) && defined(LIBRARY)
+extern int only_the_program_has_it;
+int *needed = &only_the_program_has_it;
+#elif defined(NEEDS)
+int only_the_program_has_it;
+#endif
+
 static char buffer[1 << 20] __attribute__((aligned(16)));
 static size_t used;
 

@@ -104,6 +104,11 @@ pub struct Args {
     /// known
     #[arg(long, value_name = "PREFIX|FILE", value_parser = allocators::name)]
     allocator: Vec<String>,
+    /// Preload also this library into the program, and not into heaptape: an allocator in a library
+    /// that the program opens later, such as a module of Python, is hooked if it is there from the
+    /// start. May be repeated
+    #[arg(long, value_name = "LIBRARY", value_parser = preloaded)]
+    preload: Vec<PathBuf>,
     /// If PROG has no symbols, fetch them from the servers in DEBUGINFOD_URLS before it starts,
     /// with elfutils' debuginfod-find, to find allocators inside it
     #[arg(long)]
@@ -120,7 +125,7 @@ pub struct Args {
 }
 
 /// Options that `--live` does not have: a daemon records then.
-const LIVE_CONFLICTS: [&str; 12] = [
+const LIVE_CONFLICTS: [&str; 13] = [
     "overflow",
     "stacks",
     "max_frames",
@@ -131,9 +136,19 @@ const LIVE_CONFLICTS: [&str; 12] = [
     "only",
     "skip",
     "allocator",
+    "preload",
     "debuginfod",
     "resume",
 ];
+
+/// Returns the library that is to be preloaded: the absolute path of a file, since the program may
+/// change its folder, or a name that the loader searches.
+fn preloaded(text: &str) -> Result<PathBuf, String> {
+    if text.contains([':', ' ']) {
+        return Err("LD_PRELOAD cannot hold a path with a colon or a space".into());
+    }
+    if text.contains('/') { std::fs::canonicalize(text).map_err(|error| error.to_string()) } else { Ok(text.into()) }
+}
 
 fn ring(text: &str) -> Result<u64, String> {
     let bytes = text.parse().map(|Size(bytes)| bytes).ok().filter(|bytes| is_ring(*bytes));
@@ -230,6 +245,7 @@ fn launch(args: Args, live: Option<&Live>) -> anyhow::Result<Launch> {
         arguments: command.collect(),
         dir: live.map(Live::dir).or(args.output),
         library: library.clone(),
+        preloads: args.preload,
         options: Options {
             overflow: match args.overflow {
                 Overflow::Wait => options::Overflow::Wait,

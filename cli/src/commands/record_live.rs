@@ -136,7 +136,9 @@ impl Daemon {
     fn run(&self, plan: &Plan, output: &File) -> anyhow::Result<Child> {
         let mut command = Command::new(&plan.program);
         command.args(&plan.arguments).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
-        command.env("LD_PRELOAD", preload(&plan.library)).env("HEAPTAPE_SOCKET", self.sockets.path().join("socket"));
+        command
+            .env("LD_PRELOAD", preload(&plan.library, &[]))
+            .env("HEAPTAPE_SOCKET", self.sockets.path().join("socket"));
         command.env("HEAPTAPE_ATTACH_MS", START_TIMEOUT.as_millis().to_string());
         command.spawn().with_context(|| format!("cannot run {}", plan.program.to_string_lossy()))
     }

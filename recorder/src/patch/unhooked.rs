@@ -21,9 +21,10 @@ use wire::Op;
 const MAX_LIBRARIES: usize = 1024;
 /// Why an allocator without symbols is not hooked.
 const NAMELESS: &str = "the file is stripped; keep its symbols, install its debug information, or use --debuginfod";
-/// Why an allocator in a library that was opened later is not hooked.
-const OPENED_LATER: &str =
-    "the library was opened after the start; run 'LD_PRELOAD=LIBRARY heaptape record …' to have it hooked";
+/// Returns why an allocator in a library that was opened later is not hooked, and what helps.
+fn opened_later(path: &str) -> String {
+    format!("the library was opened after the start; run 'heaptape record --preload {path} …' to have it hooked")
+}
 
 /// What is known of the files of a process, besides the functions that are hooked.
 #[derive(Clone, Debug, Default)]
@@ -143,7 +144,7 @@ impl Unhooked {
         }
         for (path, key) in &files.later {
             let Some(functions) = self.search.as_ref().and_then(|(search, _)| search.known(*key)) else { continue };
-            functions.allocators().into_iter().for_each(|name| add(name, path, OPENED_LATER));
+            functions.allocators().into_iter().for_each(|name| add(name, path, &opened_later(path)));
             functions.nameless.get().into_iter().flatten().for_each(|name| add(name, path, NAMELESS));
         }
         out
