@@ -31,6 +31,7 @@ use crate::load::{self, Process, Recording};
 use crate::missing::Missing;
 use crate::processes::ProcessFilter;
 use crate::progress::Progress;
+use crate::report::coverage;
 use crate::sums::{self, Sums};
 use crate::symbols::{Detail, Origin, Symbolizer};
 use heaptape_formats::Abi;
@@ -320,7 +321,9 @@ pub fn run(
     if verify && !exporter.is_read_back() {
         return Err(Impossible::NotReadBack(exporter.name()).into());
     }
-    let recordings: Vec<Recording> = load::open_all(paths)?;
+    let mut recordings: Vec<Recording> = load::open_all(paths)?;
+    options.processes.leave_out_unrecorded(&mut recordings);
+    coverage::note_unseen(&mut recordings, &options.processes);
     let mut source = Source::new(&recordings, options)?;
     let needs = exporter.needs();
     if needs.events {

@@ -78,7 +78,7 @@ pub use load::{
     Accounting, Clock, Events, Failure, Joined, Process, RecordedEvents, Recording, Segment, StartPoint, TapeError,
     is_recording, open, open_all, open_separately, recording_around,
 };
-pub use missing::Missing;
+pub use missing::{Missing, lines as missing_lines};
 pub use pack::{Packed, pack};
 pub use processes::{ProcessFilter, SelectError};
 pub use program_frames::{Role, Roles, blamed};

@@ -1,8 +1,8 @@
 //! What is missing from a recording. A truncated or damaged recording is read as far as possible,
 //! and everything that is missing is listed.
 
-use crate::text::counted;
-use heaptape_formats::recording::CRASH_REPORT;
+use crate::text::{bytes, clean, counted};
+use heaptape_formats::recording::{CRASH_REPORT, NotTraced};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -98,6 +98,24 @@ pub enum Missing {
         /// Number of affected events.
         events: u64,
     },
+    /// A process of the tree that ran without being recorded. What it allocated is not known, nor
+    /// which processes it started.
+    Unrecorded(NotTraced),
+    /// Memory of a process that neither a recorded block nor a recorded mapping explains: it is
+    /// that of an allocator that was not seen.
+    Unseen {
+        /// Resident bytes of the process that the program did not map itself.
+        own_bytes: u64,
+        /// Bytes of these that never held a recorded block.
+        unseen_bytes: u64,
+    },
+    /// The `malloc` that the program calls is its own, and could not be hooked.
+    Unhooked {
+        /// Name of the allocator.
+        allocator: String,
+        /// Why its functions were not hooked.
+        why: String,
+    },
 }
 
 impl Missing {
@@ -117,7 +135,13 @@ impl Missing {
 
     /// Returns whether an unknown number of events may be missing because of this.
     pub const fn hides_more(&self) -> bool {
-        !matches!(self, Missing::Dropped { .. } | Missing::Chunk { .. } | Missing::Column { .. })
+        !matches!(self, Missing::Dropped { .. } | Missing::Chunk { .. } | Missing::Column { .. }) && !self.is_unseen()
+    }
+
+    /// Returns whether a program, or an allocator of it, was never seen: the recording can hold all
+    /// of its events and still know nothing of what was allocated.
+    pub const fn is_unseen(&self) -> bool {
+        matches!(self, Missing::Unrecorded(_) | Missing::Unseen { .. } | Missing::Unhooked { .. })
     }
 
     /// Returns the first and last tick of the period in which events are missing, if it is known.
@@ -130,8 +154,27 @@ impl Missing {
     }
 }
 
-/// Returns one line of text for each item. All gaps of a thread share a line.
-pub(crate) fn lines(missing: &[Missing]) -> Vec<String> {
+/// Maximum number of pids in a line about several processes.
+const MAX_PIDS: usize = 4;
+
+/// Returns the line about processes of one program that were not recorded for one reason.
+fn unrecorded(exe: &str, pids: &[u32], why: &str) -> String {
+    let name = match exe.rsplit('/').next().unwrap_or_default() {
+        "" => "a process",
+        name => name,
+    };
+    let some: Vec<String> = pids.iter().take(MAX_PIDS).map(u32::to_string).collect();
+    let (some, more) = (some.join(", "), if pids.len() > MAX_PIDS { ", …" } else { "" });
+    clean(&match pids.len() {
+        1 => format!("{name} (pid {some}) was not recorded: {why}"),
+        count => format!("{count} processes of {name} (pids {some}{more}) were not recorded: {why}"),
+    })
+    .into_owned()
+}
+
+/// Returns one line of text for each item. All gaps of a thread share a line, and so do the
+/// processes of a program that were not recorded for the same reason.
+pub fn lines(missing: &[Missing]) -> Vec<String> {
     let dropped = |item: &Missing| match item {
         Missing::Dropped { thread, events, .. } => Some((*thread, *events)),
         _ => None,
@@ -141,12 +184,21 @@ pub(crate) fn lines(missing: &[Missing]) -> Vec<String> {
         let (sum, gaps) = threads.entry(thread).or_default();
         (*sum, *gaps) = (sum.saturating_add(events), *gaps + 1);
     }
-    let line = |item: &Missing| match dropped(item) {
-        None => Some(item.to_string()),
-        Some((thread, _)) => threads.remove(&thread).map(|(events, gaps)| match gaps {
+    let mut programs: BTreeMap<(&str, &str), Vec<u32>> = BTreeMap::new();
+    for item in missing {
+        if let Missing::Unrecorded(NotTraced { pid, exe, why }) = item {
+            programs.entry((exe, why)).or_default().push(*pid);
+        }
+    }
+    let line = |item| match (dropped(item), item) {
+        (Some((thread, _)), _) => threads.remove(&thread).map(|(events, gaps)| match gaps {
             1 => item.to_string(),
             _ => format!("{}, in {gaps} gaps", dropped_events(thread, events)),
         }),
+        (None, Missing::Unrecorded(NotTraced { exe, why, .. })) => {
+            programs.remove(&(exe.as_str(), why.as_str())).map(|pids| unrecorded(exe, &pids, why))
+        }
+        (None, _) => Some(item.to_string()),
     };
     missing.iter().filter_map(line).collect()
 }
@@ -193,6 +245,18 @@ impl fmt::Display for Missing {
             Missing::File { name, why } => write!(f, "{name}: {why}"),
             Missing::Truncated { name, at } => write!(f, "{name} is truncated at {at}"),
             Missing::Inconsistent { events } => write!(f, "{events} events refer to allocations that are not live"),
+            Missing::Unrecorded(NotTraced { pid, exe, why }) => f.write_str(&unrecorded(exe, &[*pid], why)),
+            Missing::Unseen { own_bytes, unseen_bytes } => write!(
+                f,
+                "{} of {} of its memory never held a recorded block: it has an allocator that was not seen \
+                 (heaptape rss; record --allocator, --preload)",
+                bytes(*unseen_bytes),
+                bytes(*own_bytes)
+            ),
+            Missing::Unhooked { allocator, why } => match allocator.as_str() {
+                "malloc" => write!(f, "its own malloc was not recorded: {why}"),
+                name => write!(f, "{name}, its own malloc, was not recorded: {why}"),
+            },
         }
     }
 }
@@ -212,5 +276,22 @@ mod tests {
             format!("5 events of thread 1 were dropped: {why}"),
         ];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn unrecorded_processes_of_a_program_share_one_line() {
+        let process =
+            |pid, exe: &str, why: &str| Missing::Unrecorded(NotTraced { pid, exe: exe.into(), why: why.into() });
+        let mut missing: Vec<Missing> = (1..=6).map(|pid| process(pid, "/usr/bin/prog", "it is late")).collect();
+        missing.extend([process(7, "/usr/bin/prog", "it is static"), process(8, "", "it is\x1b late"), Missing::NoEnd]);
+        let found = lines(&missing);
+        assert_eq!(found[0], "6 processes of prog (pids 1, 2, 3, 4, …) were not recorded: it is late");
+        assert_eq!(found[1], "prog (pid 7) was not recorded: it is static");
+        assert!(
+            found[2].starts_with("a process (pid 8) was not recorded: ") && !found[2].contains('\x1b'),
+            "{found:?}"
+        );
+        assert_eq!(found.len(), 4);
+        assert!(missing[0].is_unseen() && !missing[0].hides_events() && !missing[0].hides_more());
     }
 }

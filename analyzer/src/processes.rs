@@ -84,6 +84,26 @@ impl ProcessFilter {
             && (!self.running || matches!(process.about.exit, Some(Exit::Running) | None))
     }
 
+    /// Removes the processes that were not recorded and do not match from what is missing of
+    /// recordings: who selects processes does not ask for the others.
+    pub fn leave_out_unrecorded(&self, recordings: &mut [Recording]) {
+        if self.is_all() {
+            return;
+        }
+        let name = |process: &NotTraced| process.exe.rsplit('/').next().unwrap_or_default().to_owned();
+        let matches = |process: &NotTraced| {
+            !self.running
+                && self.process.as_ref().is_none_or(|pid| *pid == process.pid.to_string())
+                && self.program.as_ref().is_none_or(|program| Pattern::whole(program).matches(&name(process)))
+        };
+        for recording in recordings {
+            recording.missing.retain(|missing| match missing {
+                Missing::Unrecorded(process) => matches(process),
+                _ => true,
+            });
+        }
+    }
+
     /// Returns the matching processes of recordings.
     ///
     /// # Errors

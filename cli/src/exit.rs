@@ -42,7 +42,8 @@ pub const TABLE: &[(&str, &str)] = &[
     ),
     (
         "2",
-        "No answer: wrong arguments, an unreadable file, nothing recorded, an empty time range, or a name that matches nothing.",
+        "No answer: wrong arguments, an unreadable file, nothing recorded, an empty time range, a name that matches nothing, \
+     or a --fail-if condition that does not hold for what was seen while a program was not seen.",
     ),
     ("3", "Only with --strict: answered from an incomplete recording, and no threshold was exceeded."),
     (

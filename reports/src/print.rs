@@ -8,7 +8,7 @@ use heaptape_analyzer::report::{Error, Outcome, json, print_missing, print_state
 use heaptape_analyzer::sort::SortRows;
 use heaptape_analyzer::symbols::Symbolizer;
 use heaptape_analyzer::text::{Screen, Style, clean};
-use heaptape_analyzer::{Missing, Process, Progress, Recording};
+use heaptape_analyzer::{Missing, Process, Progress, Recording, missing_lines};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -36,6 +36,9 @@ struct ProcessReport<'a, A> {
 #[derive(Serialize)]
 struct Reports<'a, A> {
     processes: Vec<ProcessReport<'a, A>>,
+    /// What is missing from the recordings as a whole, as sentences.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    missing: Vec<String>,
 }
 
 /// Computes the report on each selected process with `report` and prints all of them.
@@ -68,7 +71,8 @@ pub(crate) fn print_reports<A: Report + Serialize>(
     if query.json {
         let headers = selected.processes.iter().zip(&missing).map(|(process, found)| ProcessHeader::of(process, found));
         let processes = headers.zip(&reports).map(|(header, report)| ProcessReport { header, report }).collect();
-        json::print(out, &Reports { processes })?;
+        let missing = recordings.iter().flat_map(|recording| missing_lines(&recording.missing)).collect();
+        json::print(out, &Reports { processes, missing })?;
         return Ok(outcome);
     }
     let reports: Vec<&dyn Report> = reports.iter().map(|report| report as &dyn Report).collect();

@@ -8,7 +8,6 @@ pub use expression::{Expression, METRICS, Metric};
 pub use files::{junit, sarif};
 
 use expression::{CROSSED, FREED_AT_EXIT, Unit};
-use heaptape_analyzer::Progress;
 use heaptape_analyzer::model::verdict::Verdict;
 use heaptape_analyzer::report::Unanswerable;
 use heaptape_analyzer::report::diff::{self, DiffInput};
@@ -20,6 +19,7 @@ use heaptape_analyzer::sort::SortRows;
 use heaptape_analyzer::sums;
 use heaptape_analyzer::symbols::Symbolizer;
 use heaptape_analyzer::text::{self, Screen, Style, counted};
+use heaptape_analyzer::{Missing, Progress, missing_lines};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -80,14 +80,22 @@ pub struct ThresholdResults {
     pub thresholds: Vec<ThresholdResult>,
     /// What is missing from the recordings, as sentences: a condition may hold for what is missing.
     pub missing: Vec<String>,
-    /// Notes on the processes: some were not recorded, or several have one name.
+    /// Notes on the processes: several have one name.
     pub notes: Vec<String>,
+    /// Whether a program of the recordings, or an allocator of it, was not seen. Then a condition
+    /// that does not hold is no answer: it may hold for what was not seen.
+    pub unseen: bool,
 }
 
 impl ThresholdResults {
     /// Returns whether any condition holds.
     pub fn failed(&self) -> bool {
         self.thresholds.iter().any(|threshold| threshold.failed)
+    }
+
+    /// Returns whether it is not known if a condition holds.
+    pub const fn is_unanswered(&self, threshold: &ThresholdResult) -> bool {
+        !threshold.failed && self.unseen
     }
 }
 
@@ -119,11 +127,10 @@ pub fn evaluate(
         results.notes.extend(query.processes.note(&processes));
     }
     for recording in &recordings {
-        results.missing.extend(recording.missing.iter().map(ToString::to_string));
-        for process in recording.about.iter().flat_map(|about| &about.not_traced) {
-            let name = process.exe.rsplit('/').next().unwrap_or_default();
-            results.notes.push(format!("{name} (pid {}) was not recorded: {}", process.pid, process.why));
-        }
+        results.missing.extend(missing_lines(&recording.missing));
+        let processes = recording.processes.iter().filter(|process| query.processes.matches(process));
+        let of_processes = processes.flat_map(|process| &process.missing);
+        results.unseen |= recording.missing.iter().chain(of_processes).any(Missing::is_unseen);
     }
     if needs(Expression::is_of_sums) {
         measure_totals(&recordings, query, &mut values, &mut results)?;
@@ -344,7 +351,11 @@ pub fn print(results: &ThresholdResults, as_json: bool, out: &mut dyn Write, sty
     }
     let mut lines = Vec::new();
     for threshold in &results.thresholds {
-        let status = if threshold.failed { "FAILED" } else { "ok" };
+        let status = match (threshold.failed, results.is_unanswered(threshold)) {
+            (true, _) => "FAILED",
+            (false, true) => "no answer",
+            (false, false) => "ok",
+        };
         lines.push((
             threshold.failed,
             format!("{status}: {} = {} (limit: {})", threshold.metric, threshold.shown, threshold.limit),

@@ -96,6 +96,7 @@ mod thresholds;
 mod tools;
 mod unhooked;
 mod unknown_code;
+mod unseen;
 mod unwinder;
 mod versions;
 mod whatif;

@@ -23,6 +23,8 @@ use super::{Error, Exporter, Needs, Out, Shape, Source, Totals};
 use crate::event::Range;
 use crate::export::Impossible;
 use crate::load::Recording;
+use crate::missing::{self, Missing};
+use crate::model::verdict::Verdict;
 use crate::report::summary::Numbers;
 use data::Page;
 use gather::{Gathered, command, gather};
@@ -146,7 +148,7 @@ fn page(source: &mut Source<'_>) -> Result<(Page, Packed), Error> {
     }
     let range: Range = source.range();
     let selected = source.processes.clone();
-    let Gathered { axis, mut processes, mut parts, lines, mut leaks, more_leaks, kept, missing } =
+    let Gathered { axis, mut processes, mut parts, lines, mut leaks, verdicts, grown_bytes, more_leaks, kept, missing } =
         gather(recordings, &selected, &range, &mut source.symbols, &source.progress);
     source.found(&missing);
     let (mut names, mut columns) = (Names::default(), Columns::default());
@@ -176,12 +178,20 @@ fn page(source: &mut Source<'_>) -> Result<(Page, Packed), Error> {
         recordings: about,
         processes,
         leaks,
+        verdicts: sorted(verdicts),
+        grown_bytes,
         more_leaks,
         kept,
         notes: symbols.notes().into_iter().take(10).collect(),
         columns: std::mem::take(&mut columns.index),
     };
     Ok((page, Packed { strings: names.strings().map_err(unwritten)?, columns: columns.packed() }))
+}
+
+/// Returns the sums by verdict, worst first.
+fn sorted(sums: Vec<(Verdict, data::VerdictSum)>) -> Vec<data::VerdictSum> {
+    let of = |verdict: &Verdict| sums.iter().find(|(known, _)| known == verdict).map(|(_, sum)| sum.clone());
+    Verdict::WORST_FIRST.iter().filter_map(of).collect()
 }
 
 fn about(number: usize, recording: &Recording, processes: &[data::PageProcess]) -> data::About {
@@ -209,7 +219,8 @@ fn about(number: usize, recording: &Recording, processes: &[data::PageProcess]) 
         started_ms: started.map(|at| at as f64 / 1e6),
         ended_ms: known.ended_unix_ns.map(|at| at as f64 / 1e6),
         totals,
-        missing: recording.missing.iter().map(ToString::to_string).collect(),
+        missing: missing::lines(&recording.missing),
+        lost_is_exact: !recording.missing.iter().any(Missing::hides_more),
         not_traced,
         more_not_traced,
     }

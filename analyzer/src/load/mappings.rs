@@ -126,6 +126,23 @@ fn read<S: Source + ?Sized>(tape: &S, offset: u64) -> Option<Mappings> {
 }
 
 impl Process {
+    /// Returns what was mapped after all calls up to a tick.
+    pub(crate) fn mapped_at(&self, tick: u64) -> MappedRanges {
+        let mut ranges = MappedRanges::default();
+        if !self.tape.mappings.is_known() {
+            return ranges;
+        }
+        if tick >= self.tape.last_tick {
+            return self.tape.mappings.ranges.clone();
+        }
+        self.mapping_events(&mut |event| {
+            if event.tick <= tick {
+                ranges.apply(event);
+            }
+        });
+        ranges
+    }
+
     /// Calls `each` for the events of the mappings of this process, in the order of the tape. Each
     /// further segment begins with an event that unmaps all, and those of what was mapped.
     pub fn mapping_events(&self, each: &mut dyn FnMut(&MappingEvent)) {

@@ -155,6 +155,7 @@ impl Process {
         }
         process.events = Events::Taped { tape: file, trace };
         process.fill_from_tape();
+        process.note_unhooked();
         process.tape.stacks.set_saved(SavedNames::of(folder), process.clock.start_unix_ns);
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         if let Some(called) = called(&name, &process.about).map(str::to_string) {

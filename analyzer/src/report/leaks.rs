@@ -31,7 +31,7 @@ use super::query::{ProcessHeader, Query, needs_frees};
 use super::{Error, Outcome, json, print_missing};
 use crate::event::Span;
 use crate::load::{Process, Recording};
-use crate::missing::Missing;
+use crate::missing::{self, Missing};
 use crate::model::leaks::{History, Leaks, Survivors};
 use crate::model::verdict::{Run, Verdict, is_freed_at_exit, is_kept_to_exit};
 use crate::progress::Progress;
@@ -57,7 +57,7 @@ pub struct Leak<'a> {
     /// The site that represents the group: the one with the most bytes.
     pub site: u32,
     /// Number of sites in the group.
-    sites: u64,
+    pub sites: u64,
     /// Number of blocks that were never freed.
     pub blocks: u64,
     /// Number of bytes in these blocks.
@@ -125,6 +125,9 @@ struct LeaksJson<'a> {
     mappings: Vec<OfProcess<MappedRow>>,
     suppressions: Vec<suppressed::RuleEffect>,
     processes: Vec<ProcessJson>,
+    /// What is missing from the recordings as a whole, as sentences.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    missing: Vec<String>,
 }
 
 /// Returns what is mapped at the end of the range of the query, those with most bytes first.
@@ -382,6 +385,7 @@ pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) 
             mappings: mapped,
             suppressions: found.rules.suppressed(),
             processes,
+            missing: recordings.iter().flat_map(|recording| missing::lines(&recording.missing)).collect(),
         };
         json::print(out, &report)?;
     } else {
@@ -537,6 +541,18 @@ struct ExitGroup {
     sites: u64,
     history: History,
     lines: SourceLines,
+}
+
+/// Returns the functions whose sites were emptied only at the end of the run, and the bytes to
+/// which all grew together.
+pub(crate) fn freed_at_exit<'a>(candidates: &Candidates<'a>, symbols: &mut Symbolizer) -> (Vec<Leak<'a>>, u64) {
+    let (leaks, freed_at_exit, missing) = (Vec::new(), Vec::new(), Vec::new());
+    let (total, peak_bytes, crossed, rules) = (Total::default(), 0, Vec::new(), Rules::built_in());
+    let mut found = LeakReport { leaks, freed_at_exit, crossed, total, peak_bytes, missing, rules };
+    if let (Some(run), Some(model)) = (&candidates.run, &candidates.model) {
+        find_freed_at_exit(candidates, run, model, GroupBy::Function, symbols, &mut found);
+    }
+    (found.freed_at_exit, found.total.grown_bytes)
 }
 
 /// Finds the functions whose sites were emptied only at the end of the run. While events are

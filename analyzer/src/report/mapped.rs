@@ -96,19 +96,7 @@ impl MappedRow {
 
 /// Returns what was mapped after all calls up to a tick.
 pub fn ranges_at(process: &Process, tick: u64) -> MappedRanges {
-    let mut ranges = MappedRanges::default();
-    if !process.tape.mappings.is_known() {
-        return ranges;
-    }
-    if tick >= process.tape.last_tick {
-        return process.tape.mappings.ranges.clone();
-    }
-    process.mapping_events(&mut |event| {
-        if event.tick <= tick {
-            ranges.apply(event);
-        }
-    });
-    ranges
+    process.mapped_at(tick)
 }
 
 /// Returns the bytes that were mapped before each of some ticks, which ascend; none if no call is

@@ -1,11 +1,11 @@
 //! What the reports on one subject have in common: the query, the processes that it selects, and
 //! how call sites are grouped and shown.
 
-use super::Error;
 use super::filter::Filter;
 use super::frames::{CallSite, FrameJson, SourceLines, call_site, call_site_line, stack_json};
 use super::grouping::{GroupBy, group_key};
 use super::mapping_filter::MappingFilter;
+use super::{Error, coverage};
 use crate::event::{Range, Span};
 use crate::load::{self, Process, Recording, StartPoint};
 use crate::missing::Missing;
@@ -54,7 +54,10 @@ impl Query {
     /// # Errors
     /// Returns an error when one of the paths cannot be read.
     pub fn open(&self) -> Result<Vec<Recording>, Error> {
-        Ok(load::open_all(&self.paths)?)
+        let mut recordings = load::open_all(&self.paths)?;
+        self.processes.leave_out_unrecorded(&mut recordings);
+        coverage::note_unseen(&mut recordings, &self.processes);
+        Ok(recordings)
     }
 
     /// Returns a symbolizer that names frames in full.

@@ -10,7 +10,7 @@ use super::segments::segment_notes;
 use super::{Error, Outcome, hints, json};
 use crate::annotations::{self, NamedSums};
 use crate::load::{MappingSums, Process, Recording};
-use crate::missing;
+use crate::missing::{self, Missing};
 use crate::progress::Progress;
 use crate::sort::SortRows;
 use crate::sums::{Sums, sums, sums_of_new_process};
@@ -238,6 +238,10 @@ pub struct Summary {
     pub not_traced: Vec<NotTraced>,
     /// What is missing from the recordings as a whole, as sentences.
     pub missing: Vec<String>,
+    /// Whether nothing is missing from the recordings as a whole that hides an unknown number of
+    /// events of recorded processes.
+    #[serde(skip)]
+    pub lost_is_exact: bool,
     /// Messages on files that are needed for names and are missing or changed.
     pub notes: Vec<String>,
     /// The rankings of call sites.
@@ -419,14 +423,15 @@ fn ranking(processes: &[(&Process, &Sums)], symbols: &mut Symbolizer, weigh: Wei
 
 /// Returns the summary of recordings. `symbols` names their frames.
 pub fn summarize(recordings: &[Recording], mut symbols: Symbolizer, progress: &Progress) -> Summary {
-    let mut summary = Summary::default();
+    let mut summary = Summary { lost_is_exact: true, ..Summary::default() };
     let mut all: Vec<(&Process, Sums)> = Vec::new();
     for recording in recordings {
         if let Some(about) = &recording.about {
             summary.command.clone_from(&about.command);
             summary.not_traced.extend(about.not_traced.iter().cloned());
         }
-        summary.missing.extend(recording.missing.iter().map(ToString::to_string));
+        summary.missing.extend(missing::lines(&recording.missing));
+        summary.lost_is_exact &= !recording.missing.iter().any(Missing::hides_more);
         let sums = if symbols.detail() == Detail::Quick { sums_of_new_process } else { sums };
         all.extend(recording.processes.iter().map(|process| (process, sums(process, progress))));
     }
@@ -438,6 +443,12 @@ pub fn summarize(recordings: &[Recording], mut symbols: Symbolizer, progress: &P
         if recorded <= events && coverage::is_in_doubt(process, summed.numbers.peak_bytes) {
             events -= recorded;
             summed.coverage = coverage::of(process, progress);
+            // After a recording, nothing else has measured it.
+            let unseen = summed.coverage.and_then(|coverage| coverage.unseen());
+            if let Some(unseen) = unseen.filter(|unseen| !sums.missing.contains(unseen)) {
+                summed.missing.push(unseen.to_string());
+                summed.complete = false;
+            }
         }
         summary.totals.add(&summed.numbers);
         summary.processes.push(summed);

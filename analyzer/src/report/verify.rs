@@ -3,7 +3,7 @@
 
 mod text;
 
-use super::{Error, Outcome};
+use super::{Error, Outcome, coverage};
 use crate::event::{Event, Kind, Span};
 use crate::load::tape::TraceRange;
 use crate::load::{self, Accounting, Events, Process, RecordedEvents};
@@ -13,6 +13,7 @@ use crate::model::call_sites::CallSites;
 use crate::model::live_set::Block;
 use crate::model::peak::Peak;
 use crate::model::totals::Totals;
+use crate::processes::ProcessFilter;
 use crate::progress::Progress;
 use crate::replay::replay;
 use crate::report::Unanswerable;
@@ -209,14 +210,15 @@ pub fn run(path: &Path, out: &mut dyn Write, style: Style) -> Result<Outcome, Er
 /// # Errors
 /// Returns an error when nothing can be read.
 pub fn check(path: &Path) -> Result<Checked, Error> {
-    let recording = load::open_separately(path)?;
+    let mut recording = load::open_separately(path)?;
+    coverage::note_unseen(std::slice::from_mut(&mut recording), &ProcessFilter::default());
     let readable = |process: &Process| !matches!(process.events, Events::None);
     if !recording.processes.is_empty() && !recording.processes.iter().any(readable) {
         return Err(Unanswerable::NoReadableProcess(path.to_path_buf()).into());
     }
     let progress = Progress::new("verifying");
     let processes: Vec<_> = recording.processes.iter().map(|process| verify(process, &progress)).collect();
-    let missing: Vec<_> = recording.missing.iter().map(ToString::to_string).collect();
+    let missing = missing::lines(&recording.missing);
     Ok(Checked {
         path: path.display().to_string(),
         complete: missing.is_empty() && processes.iter().all(|process| process.complete),

@@ -83,6 +83,8 @@ impl Thresholds {
         threshold::print(&results, query.json, &mut out, Style::of_stdout())?;
         Ok(match (results.failed(), results.missing.is_empty()) {
             (true, _) => Outcome::ThresholdFailed(self.fail_code),
+            // It may hold for what was not seen.
+            (false, _) if results.unseen && !strict => Outcome::NoAnswer,
             (false, true) => Outcome::Done,
             (false, false) => Outcome::Incomplete { strict },
         })

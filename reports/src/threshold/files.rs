@@ -6,6 +6,9 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::Path;
 
+/// Why a condition that does not hold is no answer.
+const UNSEEN: &str = "a program was not seen";
+
 /// Escapes text for XML, and replaces control characters.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -40,15 +43,19 @@ fn sentence(threshold: &ThresholdResult) -> String {
 /// Returns a JUnit document with one test case for each threshold.
 pub fn junit(results: &ThresholdResults) -> String {
     let failed = results.thresholds.iter().filter(|threshold| threshold.failed).count();
-    let head = format!("name=\"heaptape\" tests=\"{}\" failures=\"{failed}\"", results.thresholds.len());
-    let mut out =
-        format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites {head}>\n<testsuite {head} errors=\"0\">\n");
+    let unanswered = results.thresholds.iter().filter(|threshold| results.is_unanswered(threshold)).count();
+    let tests = results.thresholds.len();
+    let head = format!("name=\"heaptape\" tests=\"{tests}\" failures=\"{failed}\" errors=\"{unanswered}\"");
+    let mut out = format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites {head}>\n<testsuite {head}>\n");
     for threshold in &results.thresholds {
         let name = escaped(&threshold.threshold);
         let _ = write!(out, "<testcase classname=\"heaptape\" name=\"{name}\"");
         if threshold.failed {
             let (shown, sentence) = (escaped(&threshold.shown), escaped(&sentence(threshold)));
             let _ = write!(out, ">\n<failure message=\"{name}: it is {shown}\">{sentence}</failure>\n</testcase>\n");
+        } else if results.is_unanswered(threshold) {
+            let shown = escaped(&threshold.shown);
+            let _ = write!(out, ">\n<error message=\"{name}: it is {shown}, but {UNSEEN}\"/>\n</testcase>\n");
         } else {
             out += "/>\n";
         }
@@ -98,9 +105,9 @@ pub fn sarif(results: &ThresholdResults, root: Option<&Path>) -> String {
         "tool": {"driver": driver},
         "results": sarif_results,
         "invocations": [{
-            "executionSuccessful": true,
+            "executionSuccessful": !results.unseen || results.failed(),
             "toolExecutionNotifications": results.missing.iter()
-                .map(|missing| json!({"level": "warning", "message": {"text": clean(missing)}})).collect::<Vec<_>>(),
+                .map(|missing| json!({"level": if results.unseen { "error" } else { "warning" }, "message": {"text": clean(missing)}})).collect::<Vec<_>>(),
         }],
     });
     let log = json!({"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]});

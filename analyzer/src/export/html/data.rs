@@ -22,8 +22,12 @@ pub(super) struct Page {
     pub recordings: Vec<About>,
     /// The processes of all recordings.
     pub processes: Vec<PageProcess>,
-    /// The most important leaks.
+    /// The most important leaks, and what was freed only at exit.
     pub leaks: Vec<Leak>,
+    /// Sums of all of these by verdict, worst first, as `heaptape leaks` has them.
+    pub verdicts: Vec<VerdictSum>,
+    /// Bytes to which all grew together that was freed only at exit, of each process.
+    pub grown_bytes: u64,
     /// Sums of the other leaks.
     pub more_leaks: MoreLeaks,
     /// Bytes and blocks that the runtime keeps on purpose, which are not leaks.
@@ -70,6 +74,8 @@ pub(super) struct About {
     pub totals: Numbers,
     /// What is missing from the recording as a whole.
     pub missing: Vec<String>,
+    /// Whether nothing of that hides an unknown number of events of recorded processes.
+    pub lost_is_exact: bool,
     /// Processes that ran unrecorded.
     pub not_traced: Vec<NotTraced>,
     /// Number of these that are not listed.
@@ -243,6 +249,19 @@ impl From<MoreLeaks> for [u64; 3] {
     }
 }
 
+/// The leaks with one verdict, summed up.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct VerdictSum {
+    /// Verdict, as in `leaks --json`.
+    pub verdict: serde_json::Value,
+    /// Number of bytes never freed; of what was freed at exit, the sum of the peaks.
+    pub bytes: u64,
+    /// Number of blocks never freed.
+    pub blocks: u64,
+    /// Number of call stacks.
+    pub stacks: u64,
+}
+
 /// Blocks of a stack that were never freed.
 #[derive(Debug, Serialize)]
 pub(super) struct Leak {
@@ -266,6 +285,8 @@ pub(super) struct Leak {
     pub blocks: u64,
     /// Number of bytes in these blocks.
     pub bytes: u64,
+    /// Bytes to which it grew that was freed only at exit; otherwise 0.
+    pub grown: u64,
     /// Evidence of the verdict; `None` for a profile.
     pub evidence: Option<Evidence>,
 }

@@ -14,10 +14,12 @@ use crate::model::sizes::{self, Sizes};
 use crate::model::slices::{Axis, Cell, Point, Slices, Sums as CellSums};
 use crate::model::threads::Threads;
 use crate::model::totals::Totals;
+use crate::model::verdict::Verdict;
 use crate::progress::Progress;
 use crate::replay::replay;
 use crate::report::bills::{self, OverTime};
-use crate::report::leaks::{self, Candidates, JudgedLeak, Rules, judge_leaks};
+use crate::report::grouping::GroupBy;
+use crate::report::leaks::{self, Candidates, Evidence, JudgedLeak, Rules, judge_leaks};
 use crate::report::mapped;
 use crate::report::summary;
 use crate::sort::SortRows;
@@ -61,8 +63,12 @@ pub(super) struct Gathered {
     pub parts: Vec<Part>,
     /// The time line of each process; empty for a profile.
     pub lines: Vec<Vec<Point>>,
-    /// The most important leaks.
+    /// The most important leaks, and what was freed only at exit.
     pub leaks: Vec<Leak>,
+    /// Sums of all leaks by verdict.
+    pub verdicts: Vec<(Verdict, data::VerdictSum)>,
+    /// Bytes to which all grew together that was freed only at exit, of each process.
+    pub grown_bytes: u64,
     /// Sums of the other leaks.
     pub more_leaks: data::MoreLeaks,
     /// Bytes and blocks that the runtime keeps on purpose. As in `heaptape leaks`, these are not
@@ -295,22 +301,43 @@ impl Gathered {
     /// Adds the leaks of a process, judged as `heaptape leaks` judges them.
     fn leaks(&mut self, candidates: &Candidates, symbols: &mut Symbolizer) {
         let mut rules = own_rules(candidates.process, symbols);
-        let judged = judge_leaks(candidates, None, &mut rules, symbols);
+        let judged = judge_leaks(candidates, Some(GroupBy::Stack), &mut rules, symbols);
         if let Some((bytes, blocks)) = rules.kept {
             self.kept = (self.kept.0.saturating_add(bytes), self.kept.1 + blocks);
         }
         let number = self.processes.len();
         let own = judged.into_iter().filter(|leak| leak.kept.is_none());
         let mut found: Vec<(Leak, JudgedLeak)> = own.map(|judged| (leak(number, &judged), judged)).collect();
+        for (_, judged) in &found {
+            self.add(judged.verdict, judged.bytes, judged.blocks, judged.sites);
+        }
+        let (at_exit, grown) = leaks::freed_at_exit(candidates, symbols);
+        self.grown_bytes = self.grown_bytes.saturating_add(grown);
+        for leak in at_exit {
+            self.add(leak.verdict, leak.grown, 0, leak.sites);
+            self.leaks.push(exit_leak(number, leak));
+        }
         // Only leaks that the page can hold get evidence.
         found.sort_rows_by_key(|(leak, _)| (std::cmp::Reverse(leak.weight), leak.site));
         for (rank, (mut leak, judged)) in found.into_iter().enumerate() {
             if let Some(basis) = judged.basis.filter(|_| rank < LEAKS) {
-                leak.evidence = candidates.evidence(judged.site, &basis, symbols);
+                let evidence = candidates.evidence(judged.site, &basis, symbols);
+                leak.evidence = evidence.map(|evidence| Evidence { trend: judged.trend, ..evidence });
             }
             self.leaks.push(leak);
         }
         self.bound_leaks();
+    }
+
+    /// Adds leaks to the sums of their verdict.
+    fn add(&mut self, verdict: Verdict, bytes: u64, blocks: u64, stacks: u64) {
+        let index = self.verdicts.iter().position(|(known, _)| *known == verdict).unwrap_or_else(|| {
+            let name = serde_json::to_value(verdict).unwrap_or_default();
+            self.verdicts.push((verdict, data::VerdictSum { verdict: name, bytes: 0, blocks: 0, stacks: 0 }));
+            self.verdicts.len() - 1
+        });
+        let sum = &mut self.verdicts[index].1;
+        (sum.bytes, sum.blocks, sum.stacks) = (sum.bytes.saturating_add(bytes), sum.blocks + blocks, sum.stacks + stacks);
     }
 
     fn bound_leaks(&mut self) {
@@ -344,7 +371,25 @@ fn leak(process: usize, judged: &JudgedLeak) -> Leak {
         title: if is_probable { leaks::PROBABLY_GROWING } else { verdict.name() }.to_string(),
         blocks,
         bytes,
+        grown: 0,
         evidence: None,
+    }
+}
+
+fn exit_leak(process: usize, leak: leaks::Leak) -> Leak {
+    let leaks::Leak { verdict, site, grown, evidence, .. } = leak;
+    Leak {
+        process,
+        node: 0,
+        site,
+        weight: grown.saturating_mul(verdict.weight()),
+        verdict: serde_json::to_value(verdict).unwrap_or_default(),
+        probably_growing: false,
+        title: verdict.name().to_string(),
+        blocks: 0,
+        bytes: 0,
+        grown,
+        evidence,
     }
 }
 

@@ -30,7 +30,11 @@ function describe(recording, role) {
 }
 
 function figuresOf() {
-  const totals = page.recordings.map((recording) => recording.totals);
+  const together = (recording) => {
+    const own = page.processes.filter((process) => process.recording === recording);
+    return peakTogether(own) ? fullestOf(own, 0, page.axis.slots).bytes : null;
+  };
+  const totals = page.recordings.map((recording, number) => ({ ...recording.totals, peak: together(number) ?? recording.totals.peak_bytes, joint: together(number) !== null }));
   const figure = (title, value, shown, extra) => {
     const [before, after] = totals.map(value);
     if (!COMPARING()) {
@@ -44,7 +48,8 @@ function figuresOf() {
   const ended = page.processes.every((process) => process.complete);
   const several = page.processes.length > 1 && !COMPARING();
   return h("div", { class: "figures" },
-    figure("Peak", (one) => one.peak_bytes, bytes, (one) => several ? "of the largest process" : `${counted(one.peak_blocks, "block")} at most`),
+    figure("Peak", (one) => one.peak, bytes, (one) => !several ? `${counted(one.peak_blocks, "block")} at most`
+      : one.joint ? `of all processes together; ${bytes(one.peak_bytes)} of the largest` : "of the largest process"),
     figure("Live at the end", (one) => one.live_bytes, bytes, (one) => `${counted(one.live_blocks, "block")} ${ended ? "never freed" : "still live"}`),
     figure("Allocated", (one) => one.bytes_allocated, bytes, (one) => `${bytes(one.bytes_allocated / Math.max(one.allocs + one.resizes, 1))} on average`),
     figure("Allocations", (one) => one.allocs, count, (one) => `${counted(one.resizes, "resize")}, ${counted(one.frees, "free")}`));
@@ -59,12 +64,10 @@ function drawLedger() {
     lost += totals.lost_events;
     for (const one of recording.missing) problems.push(one);
     const own = page.processes.filter((process) => process.recording === number);
-    const exact = recording.missing.length === 0 && own.every((process) => process.lost_is_exact);
+    const exact = recording.lost_is_exact && own.every((process) => process.lost_is_exact);
     for (const process of own) {
       for (const one of process.missing) problems.push(page.processes.length > 1 ? `${process.name} (pid ${process.pid}): ${one}` : one);
     }
-    for (const one of recording.not_traced) problems.push(`${baseName(one.exe)} (pid ${one.pid}) was not recorded: ${one.why}`);
-    if (recording.more_not_traced > 0) problems.push(`${counted(recording.more_not_traced, "process")} more not recorded`);
     const term = (value, name, kind) => h("span", { class: `term ${kind ?? ""}` }, h("b", {}, count(value)), " ", name);
     return h("p", { class: "sum" },
       COMPARING() && h("span", { class: `role role-${number === 0 ? "before" : "after"}` }, number === 0 ? "before" : "after"),

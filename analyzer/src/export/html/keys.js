@@ -46,7 +46,7 @@ function drawKeys(nextTheme) {
   ];
   const terms = [
     ["Live", "allocated and not freed yet, in requested bytes"],
-    ["Peak", "the first point in time with the most live bytes; each process has its own peak"],
+    ["Peak", "the first point in time with the most live bytes; of several processes the one at which all together had most"],
     ["Temporary", "freed with no event of the same thread between: such a block could live on the stack"],
     ["Lost", "events that were dropped for want of space; emitted = recorded + lost + sampled out"],
     ["Site", "the innermost functions of the program itself, without allocator wrappers and containers"],

@@ -1,4 +1,4 @@
-// What was never freed, one card for each blamed function (or stack): verdict, evidence, and how its live bytes went.
+// What was never freed, or only at exit, one card for each blamed function (or stack): verdict, evidence, and how its live bytes went.
 
 const CARDS = 12;
 
@@ -17,6 +17,7 @@ const VERDICTS = {
   "too-little": "Live bytes rise, but the run is too short, or they are too few, to call it growth",
 };
 const SERIOUS = ["growing", "probably-growing", "slow"];
+const AT_EXIT = "freed-at-exit";
 
 function drawLeaks() {
   // It has a chip of its own.
@@ -28,7 +29,7 @@ function drawLeaks() {
     h("button", { type: "button", "data-stack": String(byStack), onclick: () => { view.byStack = byStack; view.shown = CARDS; paintLeaks(view); } }, title)));
   view.about = h("p", { class: "key" });
   view.cards = h("div", { class: "cards" });
-  fill(section, h("div", { class: "head" }, h("h2", { id: "leaks-title" }, "Never freed"), h("div", { class: "options" }, view.chips, view.kinds)), view.about, view.cards);
+  fill(section, h("div", { class: "head" }, h("h2", { id: "leaks-title" }, "Never freed, or only at exit"), h("div", { class: "options" }, view.chips, view.kinds)), view.about, view.cards);
   whenChosen((changed) => { if (changed.has("process") || changed.has("search")) { view.shown = CARDS; paintLeaks(view); } });
   paintLeaks(view);
 }
@@ -39,7 +40,10 @@ function paintLeaks(view) {
   for (const button of view.kinds.children) button.setAttribute("aria-pressed", String(button.dataset.stack === String(view.byStack)));
   const total = shownProcesses().reduce((sum, process) => sum + process.live_bytes + process.inherited_bytes, 0);
   const kinds = new Map();
-  for (const leak of shown) kinds.set(leak.verdict, { title: leak.title, bytes: (kinds.get(leak.verdict)?.bytes ?? 0) + leak.bytes });
+  for (const leak of shown) kinds.set(leak.verdict, { title: leak.title, bytes: (kinds.get(leak.verdict)?.bytes ?? 0) + amountOf(leak) });
+  // The sums of all, also of those that have no card.
+  const isSplit = page.leaks.some((leak) => leak.probably_growing);
+  if (state.process === "all" && !state.search && !isSplit) for (const { verdict, bytes: all } of page.verdicts) if (kinds.has(verdict)) kinds.get(verdict).bytes = all;
   if (view.verdict !== null && !kinds.has(view.verdict)) view.verdict = null;
   const chip = (verdict, title, hint) => h("button", { type: "button", title: hint, "aria-pressed": String(view.verdict === verdict), onclick: () => { view.verdict = verdict; view.shown = CARDS; paintLeaks(view); } }, title);
   fill(view.chips, kinds.size > 1 && [chip(null, "all"), [...kinds].map(([verdict, kind]) => chip(verdict, `${kind.title} ${bytes(kind.bytes)}`, VERDICTS[verdict]))]);
@@ -52,6 +56,9 @@ function paintLeaks(view) {
     cards.length > view.shown && h("button", { type: "button", class: "plain more-rows", onclick: () => { view.shown += 2 * CARDS; paintLeaks(view); } }, `show ${count(Math.min(2 * CARDS, cards.length - view.shown))} more of ${count(cards.length - view.shown)}`));
 }
 
+/** Bytes that were never freed or, of what was freed only at exit, to which it grew. */
+const amountOf = (leak) => (leak.verdict === AT_EXIT ? leak.grown : leak.bytes);
+
 /** Leaks of the same process and blamed function, in the order of the first of each. */
 function leakGroups(leaks, byStack) {
   if (byStack) return leaks.map((leak) => [leak]);
@@ -59,7 +66,8 @@ function leakGroups(leaks, byStack) {
   const groups = new Map();
   for (const leak of leaks) {
     const [own] = blamedNodes(leak.node, 1);
-    const key = `${leak.process} ${own === undefined ? "none" : of[table["node.frame"][own]]}`;
+    // What was freed is not summed up with what was not.
+    const key = `${leak.process} ${leak.verdict === AT_EXIT} ${own === undefined ? "none" : of[table["node.frame"][own]]}`;
     if (!groups.has(key)) groups.set(key, []);
     groups.get(key).push(leak);
   }
@@ -73,9 +81,10 @@ function leakCard(leaks, number, total) {
   const process = page.processes[leak.process];
   const [own] = blamedNodes(leak.node, 1).map(frameOf);
   const sum = (value) => leaks.reduce((all, one) => all + value(one), 0);
-  const all_bytes = sum((one) => one.bytes), all_blocks = sum((one) => one.blocks);
+  const all_bytes = sum(amountOf), all_blocks = sum((one) => one.blocks);
+  const atExit = leak.verdict === AT_EXIT;
   const stackOf_ = (one) => [
-    leaks.length > 1 && h("p", {}, `${bytes(one.bytes)} in ${counted(one.blocks, "block")}`, one.verdict !== leak.verdict && `, ${one.title}`),
+    leaks.length > 1 && h("p", {}, bytes(amountOf(one)), !atExit && ` in ${counted(one.blocks, "block")}`, one.verdict !== leak.verdict && `, ${one.title}`),
     stackLines(one.node)];
   const few = () => stackOfProgram(leak.node, 4);
   const body = h("div", { class: "leak-stack" }, few());
@@ -94,10 +103,10 @@ function leakCard(leaks, number, total) {
   return h("article", { class: "card leak", "aria-label": `Leak ${number}: ${bytes(all_bytes)} in ${own?.short ?? "an unknown function"}, ${leak.title}` },
     h("div", { class: "leak-head" },
       h("span", { class: "leak-number" }, String(number)),
-      h("h3", {}, bytes(all_bytes), h("span", { class: "muted" }, ` in ${counted(all_blocks, "block")}`, leaks.length > 1 && ` from ${leaks.length} stacks`)),
+      h("h3", {}, bytes(all_bytes), h("span", { class: "muted" }, atExit ? " at most, and freed only when the program ended" : ` in ${counted(all_blocks, "block")}`, leaks.length > 1 && ` from ${leaks.length} stacks`)),
       h("span", { class: `verdict ${SERIOUS.includes(leak.verdict) ? "serious" : ""}`, title: VERDICTS[leak.verdict] }, leak.title)),
     whole && sparkline(whole),
-    leaks.length > 1 && h("p", { class: "key" }, `${percent(all_bytes, total)} of all bytes live at the end. Of the first stack, ${bytes(leak.bytes)}:`),
+    leaks.length > 1 && !atExit && h("p", { class: "key" }, `${percent(all_bytes, total)} of all bytes live at the end. Of the first stack, ${bytes(leak.bytes)}:`),
     h("ul", { class: "evidence" }, evidenceOf(leak, total, process).map((line_) => h("li", {}, line_))),
     body, h("div", { class: "leak-more" }, all, find));
 }
@@ -119,7 +128,7 @@ function stackOfProgram(node, most) {
 function evidenceOf(leak, total, process) {
   const found = [];
   const several = page.processes.length > 1;
-  found.push(`${percent(leak.bytes, total)} of all bytes live at the end${several ? `, in ${COMPARING() ? (process.recording === 0 ? "before: " : "after: ") : ""}${process.name} (pid ${process.pid})` : ""}`);
+  if (leak.verdict !== AT_EXIT) found.push(`${percent(leak.bytes, total)} of all bytes live at the end${several ? `, in ${COMPARING() ? (process.recording === 0 ? "before: " : "after: ") : ""}${process.name} (pid ${process.pid})` : ""}`);
   const why = leak.evidence;
   if (!why) {
     found.push("The recording has only sums, without order and times, so there is no more evidence.");
@@ -139,7 +148,7 @@ function evidenceOf(leak, total, process) {
     const names = why.threads.map((number) => threadLabel(process.threads, process.threads.find((thread) => thread.number === number) ?? { number, name: "" })).sort();
     if (process.threads.length > 1) found.push(h("span", {}, "By ", h("bdi", {}, names.join(", "))));
   }
-  if (why.most_bytes > leak.bytes) found.push(`${bytes(why.most_bytes)} alive at once at most`);
+  if (why.most_bytes > amountOf(leak)) found.push(`${bytes(why.most_bytes)} alive at once at most`);
   if (why.examples.length > 0) found.push(`For example at ${why.examples.slice(0, 2).map(([address]) => address).join(", ")}`);
   if (why.missing_events) found.push(`${counted(why.missing_events, "event")} missing from the recording`);
   return found;

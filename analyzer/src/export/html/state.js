@@ -4,7 +4,7 @@
  *  calls, or the bytes, that belong to its numbers. */
 const MEASURES = [
   { id: "live", title: "Live at the end", of: ["blocks", "block"], unit: bytes, about: ["live when the recording ended", "live at the end of the range"] },
-  { id: "peak", title: "Live at the peak", of: ["peak_blocks", "block"], unit: bytes, about: ["live at the peak of each process", "live at the peak within the range"] },
+  { id: "peak", title: "Live at the peak", of: ["peak_blocks", "block"], unit: bytes, about: ["live at the peak", "live at the peak within the range"] },
   { id: "bytes", title: "Allocated bytes", of: ["allocs", "allocation"], unit: bytes, about: ["ever allocated, whether freed or not", "allocated in the range"] },
   { id: "allocs", title: "Allocations", of: ["bytes"], unit: count, about: ["calls that allocated or resized", "calls in the range that allocated or resized"] },
   { id: "temporary", title: "Temporary", of: ["temporary_bytes"], unit: count, about: ["blocks freed with no event of their thread between", "such blocks freed in the range"] },
@@ -95,6 +95,25 @@ function shownProcesses() {
   return page.processes.filter((process) => isShown(process.number));
 }
 
+/** The last of `count_` equal parts of the axis in which a process runs. It holds nothing afterwards. */
+function lastPart(process, count_) {
+  return Math.min(count_ - 1, Math.floor(process.span[1] / page.axis.length * count_));
+}
+
+/** Whether these processes have their peak together: several ones with a time line. One has an exact peak of its own. */
+const peakTogether = (processes) => processes.length > 1 && processes.every((process) => process.has_events);
+
+/** The slot in which the most bytes of some processes are live at its end, and how many. */
+function fullestOf(processes, from, to) {
+  const wide = page.axis.slices / page.axis.slots;
+  let best = { slot: from, bytes: -1 };
+  for (let slot = from; slot < to; slot++) {
+    const live = processes.reduce((sum, process) => sum + (slot <= lastPart(process, page.axis.slots) ? process.line.live[(slot + 1) * wide - 1] ?? 0 : 0), 0);
+    if (live > best.bytes) best = { slot, bytes: live };
+  }
+  return best;
+}
+
 /** Position on the axis of a slot's start. */
 function slotStart(slot) {
   return page.axis.length * slot / page.axis.slots;
@@ -121,7 +140,8 @@ function sumsOf(from, to) {
   const found = { live: make(), blocks: make(), peak: make(), peak_blocks: make(), bytes: make(), allocs: make(), temporary: make(), temporary_bytes: make(), left: make(), left_blocks: make(), growth: make(), shrunk: 0 };
   const shown = shownRows();
   const whole = from === 0 && to === page.axis.slots;
-  const fullest = whole ? null : fullestSlots(from, to);
+  const fullest = fullestSlots(from, to);
+  const together = page.recordings.map((_, recording) => peakTogether(shownProcesses().filter((one) => one.recording === recording)));
   const process = table["row.process"];
   const slot = table["cell.slot"];
   const [allocs, taken, frees, freed] = ["allocs", "bytes", "frees", "freed_bytes"].map((name) => table["cell." + name]);
@@ -141,9 +161,12 @@ function sumsOf(from, to) {
       found.left[row] = own("left_bytes");
       found.left_blocks[row] = own("left");
       found.growth[row] = found.live[row];
-      continue;
+      if (!together[page.processes[process[row]].recording]) continue;
+      found.peak[row] = found.peak_blocks[row] = 0;
     }
-    const peak = fullest[page.processes[process[row]].recording];
+    const one = page.processes[process[row]];
+    // A process that has ended holds nothing.
+    const peak = fullest[one.recording] <= lastPart(one, page.axis.slots) ? fullest[one.recording] : -1;
     for (let cell = cellsFrom[row]; cell < cellsFrom[row + 1]; cell++) {
       const at = slot[cell];
       const grown = taken[cell] - freed[cell], more = allocs[cell] - frees[cell];
@@ -151,7 +174,7 @@ function sumsOf(from, to) {
         found.peak[row] += grown;
         found.peak_blocks[row] += more;
       }
-      if (at >= to) continue;
+      if (whole || at >= to) continue;
       found.live[row] += grown;
       found.blocks[row] += more;
       if (at < from) continue;
@@ -183,7 +206,8 @@ function liveLine(recording, what = "live") {
   const line = new Float64Array(page.axis.slices);
   if (state.thread !== "all") return threadLine(line, recording, what);
   for (const process of shownProcesses()) {
-    if (process.recording === recording) process.line[what].forEach((value, at) => { line[at] += value; });
+    const last = lastPart(process, line.length);
+    if (process.recording === recording) process.line[what].forEach((value, at) => { if (at <= last) line[at] += value; });
   }
   return line;
 }
@@ -210,7 +234,14 @@ function slotChanges(groupOf, count_, plus = "bytes", minus = "freed_bytes") {
   for (let row = 0; row < shown.length; row++) {
     const group = shown[row] ? groupOf(row) : -1;
     if (group < 0) continue;
-    for (let cell = cellsFrom[row]; cell < cellsFrom[row + 1]; cell++) changes[group][slot[cell]] += more[cell] - (less ? less[cell] : 0);
+    let left = 0;
+    for (let cell = cellsFrom[row]; cell < cellsFrom[row + 1]; cell++) {
+      const change = more[cell] - (less ? less[cell] : 0);
+      changes[group][slot[cell]] += change;
+      left += change;
+    }
+    const after = lastPart(page.processes[table["row.process"][row]], page.axis.slots) + 1;
+    if (less && after < page.axis.slots) changes[group][after] -= left;
   }
   return changes;
 }
@@ -219,6 +250,8 @@ function slotChanges(groupOf, count_, plus = "bytes", minus = "freed_bytes") {
 function fullestSlots(from, to) {
   const wide = page.axis.slices / page.axis.slots;
   return page.recordings.map((_, recording) => {
+    const own = shownProcesses().filter((process) => process.recording === recording);
+    if (state.thread === "all" && peakTogether(own)) return fullestOf(own, from, to).slot;
     const line = liveLine(recording);
     let best = from;
     for (let at = from; at < to; at++) {

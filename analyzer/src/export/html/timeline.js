@@ -220,8 +220,9 @@ function paintPeak(pen, colours, x, y, most, right) {
     line_.forEach((value, at) => { if (value > line_[best]) best = at; });
     if (!(line_[best] > 0)) return;
     const exact = own.length === 1 && state.thread === "all";
-    const at = exact ? x(own[0].peak_at) : x(page.axis.length * (best + 0.5) / line_.length);
-    const value = exact ? own[0].peak_bytes : line_[best];
+    const joint = state.thread === "all" && peakTogether(own) ? fullestOf(own, 0, page.axis.slots) : null;
+    const at = exact ? x(own[0].peak_at) : joint ? x(slotStart(joint.slot + 1)) : x(page.axis.length * (best + 0.5) / line_.length);
+    const value = exact ? own[0].peak_bytes : joint ? joint.bytes : line_[best];
     pen.fillStyle = colours.text;
     pen.beginPath();
     pen.arc(at, y(value), 3.5, 0, 7);

@@ -73,10 +73,9 @@ pub(super) fn print(summary: &Summary, recordings: &[Recording], query: &Query, 
         numbers(summary, screen)?;
     }
     rankings(&summary.top, screen)?;
-    for process in &summary.not_traced {
-        let name = process.exe.rsplit('/').next().unwrap_or_default();
-        screen.warning(&format!("! {name} (pid {}) was not recorded: {}", process.pid, process.why))?;
-    }
+    let had_not_allocated = summary.not_traced.iter().filter(|process| !process.may_have_allocated());
+    let had_not_allocated: Vec<_> = had_not_allocated.cloned().map(Missing::Unrecorded).collect();
+    print_missing(screen, "", &had_not_allocated)?;
     allocators(summary, screen)?;
     coverage(summary, screen)?;
     for process in &summary.processes {
@@ -201,7 +200,7 @@ fn lifetime(process: &ProcessSummary) -> String {
 /// Prints the event counts and heap sizes of all processes together.
 fn numbers(summary: &Summary, screen: &mut Screen) -> io::Result<()> {
     let n = &summary.totals;
-    let is_exact = summary.missing.is_empty() && summary.processes.iter().all(|process| process.lost_is_exact);
+    let is_exact = summary.lost_is_exact && summary.processes.iter().all(|process| process.lost_is_exact);
     let lost = match (n.lost_events, is_exact) {
         (0, true) => "none lost".to_string(),
         (0, false) => "an unknown number lost".to_string(),

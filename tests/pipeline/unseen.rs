@@ -1,0 +1,136 @@
+//! What was not seen is missing: programs of the tree that ran unrecorded, and memory of allocators
+//! that are not known. `verify`, `--strict`, conditions and the page say so.
+
+use heaptape_tests::{Outcome, Program, Recording, Target, same, target, test_env};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// Asserts that every command finds something missing, for this reason.
+#[track_caller]
+fn misses(recording: &Recording, why: &str) {
+    let says = |output: Outcome, code: i32| {
+        let output = output.exits(code);
+        assert!(output.text().contains(why), "{why}: {output}");
+    };
+    says(recording.heaptape(&["verify"]), 1);
+    for command in ["report", "leaks", "peak"] {
+        says(recording.heaptape(&[command]), 0);
+        says(recording.heaptape(&[command, "--strict"]), 3);
+    }
+    // What was not seen may leak.
+    let condition = ["leaks", "--fail-if", "leaked > 1GiB"];
+    let output = recording.heaptape(&condition).exits(2);
+    assert!(output.text().starts_with("no answer: leaked = "), "{output}");
+    recording.heaptape(&[&condition[..], &["--strict"]].concat()).exits(3);
+    recording.heaptape(&["report", "--fail-if", "allocs >= 0"]).exits(1);
+    let page = recording.heaptape(&["export", "--format", "html", "-o", "-"]).exits(1).text();
+    assert!(page.contains(why), "the page says it: {why}");
+}
+
+#[track_caller]
+fn misses_nothing(recording: &Recording) {
+    recording.heaptape(&["verify"]).success();
+    recording.heaptape(&["leaks", "--strict"]).success();
+    recording.heaptape(&["leaks", "--fail-if", "leaked > 1GiB"]).success();
+}
+
+fn script(folder: &Path, name: &str, lines: &str) -> String {
+    let path = folder.join(name);
+    let made = path.with_extension("new");
+    std::fs::write(&made, format!("#!/bin/sh\n{lines}\n")).expect("a script");
+    std::fs::set_permissions(&made, PermissionsExt::from_mode(0o755)).expect("it may be executed");
+    std::fs::rename(&made, &path).expect("its name");
+    path.to_string_lossy().into_owned()
+}
+
+/// The start script of an image names another allocator to preload.
+#[test]
+fn start_script_that_replaces_the_library_is_named() {
+    let folder = test_env::folder();
+    test_env::copy(target::c("small"), &folder.path().join("slow"));
+    let start = |lines: &str| script(folder.path(), "start.sh", lines);
+    let record = |path: &str| Program::new(path).folder(folder.path());
+    let replaces = record(&start("export LD_PRELOAD=/lib/x86_64-linux-gnu/libm.so.6\n./slow; :"));
+    let recording = replaces.recorded().success();
+    misses(
+        &recording,
+        "was not recorded: LD_PRELOAD was replaced by libm.so.6 in start.sh: append instead: \
+         LD_PRELOAD=$LD_PRELOAD:/lib/x86_64-linux-gnu/libm.so.6",
+    );
+    // Who selects other programs, or leaves it out, does not ask for it.
+    recording.heaptape(&["leaks", "--strict", "--program", "start.sh"]).success();
+    recording.heaptape(&["leaks", "--program", "start.sh", "--fail-if", "leaked > 1GiB"]).success();
+    recording.heaptape(&["leaks", "--program", "slow"]).exits(2);
+    misses_nothing(&replaces.clone().option("--no-children").recorded().success());
+    misses_nothing(&replaces.option("--skip").option("slow").recorded().success());
+    // What the message advises works.
+    let appends = start("export LD_PRELOAD=$LD_PRELOAD:/lib/x86_64-linux-gnu/libm.so.6\n./slow; :");
+    let recording = record(&appends).recorded().success();
+    misses_nothing(&recording);
+    assert!(recording.report().only("slow").allocs > 0);
+}
+
+/// Each way to lose the library has the reason that is true.
+#[test]
+fn programs_without_the_library_have_the_true_reason() {
+    let small = target::c("small");
+    let small = small.display();
+    for (line, why) in [
+        (format!("env LD_PRELOAD=libm.so.6 {small}; :"), "LD_PRELOAD was replaced by libm.so.6 by env"),
+        (format!("env -i {small}; :"), "LD_PRELOAD was removed from its environment by env"),
+        (format!("unset LD_PRELOAD; {small}; :"), "LD_PRELOAD was removed from its environment in a command of sh"),
+        (format!("LD_PRELOAD= {small}; :"), "LD_PRELOAD was removed from its environment in a command of sh"),
+        (format!("unset HEAPTAPE_SOCKET; {small}; :"), "HEAPTAPE_SOCKET was removed from its environment"),
+        // The program itself is replaced.
+        (format!("LD_PRELOAD=libm.so.6 exec {small}"), "LD_PRELOAD was replaced by libm.so.6 in a command of sh"),
+    ] {
+        let recording = Program::shell(&line).recorded().success();
+        let why_not = recording.not_traced("small");
+        assert!(why_not.len() == 1 && why_not[0].starts_with(why), "{line}: {why_not:?}");
+        recording.heaptape(&["verify"]).exits(1);
+        recording.heaptape(&["leaks", "--fail-if", "leaked > 1GiB"]).exits(2);
+    }
+}
+
+/// Memory that no library sees is missing if it is most, and no sum is an answer.
+#[test]
+fn memory_of_an_unknown_allocator_is_missing() {
+    let hides = |name: &str, flag: &str| Target::program("hides_memory.c").flag(flag).named(name).build();
+    let hidden = Program::new(hides("hides_memory", "-DHIDDEN")).arg("12");
+    let plain = hidden.plain().success();
+    let recording = hidden.recorded().success();
+    same(&plain, &recording.outcome);
+    misses(&recording, " of its memory never held a recorded block: it has an allocator that was not seen");
+    // A variable of the program is no allocator's.
+    misses_nothing(&Program::new(hides("holds_memory", "-DVARIABLE")).arg("12").recorded().success());
+    // Little memory is none, and what the program maps by the library is known.
+    misses_nothing(&Program::new(target::c("half_seen")).arg("6").recorded().success());
+}
+
+/// The allocator of the C library by its own names: each call is an event, of the program. With
+/// an allocator between that uses these names, each call is an event once.
+#[test]
+fn calls_by_the_names_of_libc_are_recorded_once() {
+    let program = Program::new(target::c("libc_names"));
+    let plain = program.plain().success();
+    let recording = program.recorded();
+    same(&plain, &recording.outcome);
+    let recording = recording.complete();
+    let report = recording.report();
+    let process = &report.processes[0];
+    assert_eq!((process.allocs, process.resizes, process.frees), (9, 2, 5), "{process:#?}");
+    assert_eq!((process.live_blocks, process.live_bytes), (4, 1009 + 300 + 500 + 700), "{process:#?}");
+    assert_eq!(process.unknown_frees, 0);
+    let leaks = recording.leaks();
+    let leak = leaks.iter().find(|leak| leak.bytes == 1009).unwrap_or_else(|| panic!("{leaks:#?}"));
+    assert_eq!(leak.functions()[..2], ["keeps", "main"], "{leaks:#?}");
+
+    let between = Target::library("libc_names.c").flag("-DLIBRARY").named("passes-on-by-libc-names.so").build();
+    let small = Program::new(target::c("small"));
+    let counts = |program: &Program| {
+        let recording = program.recorded().success().complete();
+        let process = recording.report().processes[0].clone();
+        (process.allocs, process.resizes, process.frees, process.live_bytes, process.unknown_frees)
+    };
+    assert_eq!(counts(&small.clone().option("--preload").option(&between)), counts(&small));
+}
