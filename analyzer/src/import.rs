@@ -6,7 +6,9 @@
 
 mod dhat;
 mod frame_text;
+mod heap_text;
 mod heaptrack;
+mod link_bias;
 mod massif;
 mod pprof;
 
@@ -23,8 +25,12 @@ type ReadResult = Result<(Imported, Ending), Error>;
 type ReadFn = fn(&[u8]) -> ReadResult;
 
 /// The formats that are read at once. heaptrack's format is read as a stream.
-const READERS: [(Format, ReadFn); 3] =
-    [(Format::Pprof, pprof::read), (Format::Dhat, dhat::read), (Format::Massif, massif::read)];
+const READERS: [(Format, ReadFn); 4] = [
+    (Format::Pprof, pprof::read),
+    (Format::Dhat, dhat::read),
+    (Format::Massif, massif::read),
+    (Format::HeapText, heap_text::read),
+];
 
 /// Returns whether files of a format can be imported.
 pub fn is_supported(format: Format) -> bool {

@@ -68,7 +68,7 @@ pub enum Failure {
     Unpack(#[from] crate::unpack::Error),
     /// The file has no known format.
     #[error(
-        "{0}: not a recording or a file of a known format (archive, MTRC, MPTL, tape, pprof, heaptrack, DHAT, Massif)"
+        "{0}: not a recording or a file of a known format (archive, MTRC, MPTL, tape, pprof, heap profile of jemalloc or gperftools, heaptrack, DHAT, Massif)"
     )]
     UnknownFormat(String),
     /// The folder is not a recording.

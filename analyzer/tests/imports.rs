@@ -9,11 +9,12 @@ use std::path::Path;
 /// All files are of the same program. It keeps 1,001 bytes, allocates 0 to 99 bytes a hundred
 /// times, and reallocates 5,000 bytes to 9,000. The Go program keeps 50 blocks of 1,000 bytes
 /// (1,024 with the allocator's padding).
-const FILES: [(&str, Format); 4] = [
+const FILES: [(&str, Format); 5] = [
     ("go-heap.pb", Format::Pprof),
     ("heaptrack.txt", Format::Heaptrack),
     ("valgrind-dhat.json", Format::Dhat),
     ("valgrind-massif.out", Format::Massif),
+    ("go-debug1.heap", Format::HeapText),
 ];
 
 fn golden(name: &str) -> Vec<u8> {
@@ -61,6 +62,37 @@ fn imported_figures_are_those_of_the_tools() {
     assert_eq!(heaptrack.totals.peak_bytes, 72704 + 1001 + 9000);
     assert_eq!(names(&heaptrack, |row| row.bytes - row.freed_bytes)[..3], ["leaf", "middle", "main"]);
     assert_eq!(heaptrack.argv, ["./t"]);
+}
+
+/// Blocks and bytes, live and allocated, of text heap profiles, by `jeprof` (jemalloc), `google-pprof`
+/// (gperftools) and `go tool pprof -raw` (Go, Java). These round or truncate each sum or sample.
+#[test]
+fn text_heap_profiles_have_the_sums_of_the_tools() {
+    for (name, live, allocated) in [
+        ("jemalloc.heap", (32_179, 4_484_095), (32_179, 4_484_095)),
+        ("gperftools.heap", (33_333, 4_149_967), (50_002, 6_325_010)),
+        ("gperftools-sampled.heap", (41_074, 80_935_305), (41_074, 80_935_305)),
+        ("gperftools.growth", (85, 178_257_920), (85, 178_257_920)),
+        ("go-debug1.heap", (707, 766_372), (707, 766_372)),
+        ("java.heap", (67_347, 9_968_703), (67_347, 9_968_703)),
+    ] {
+        let imported = import_complete(name, Format::HeapText);
+        let totals = &imported.totals;
+        let found = [totals.live_blocks, totals.live_bytes, totals.allocs, totals.bytes_allocated];
+        for (found, wanted) in found.into_iter().zip([live.0, live.1, allocated.0, allocated.1]) {
+            assert!(found.abs_diff(wanted) <= imported.sums.len() as u64, "{name}: {found} instead of {wanted}");
+        }
+        assert!(!imported.has_peak, "{name}");
+    }
+    let live = |row: &heaptape_formats::tape::SiteSums| row.bytes - row.freed_bytes;
+    let go = import_complete("go-debug1.heap", Format::HeapText);
+    assert_eq!(names(&go, live), ["main.keeps", "main.main", "runtime.main"]);
+    let java = import_complete("java.heap", Format::HeapText);
+    assert_eq!(names(&java, live)[0], "com.example.function02b");
+    let short = import_complete("gperftools-sampled.heap", Format::HeapText);
+    assert_eq!(short.argv, ["/home/cppbench_server_main"], "the short form of mapped files");
+    let unnamed = import_complete("jemalloc.heap", Format::HeapText);
+    assert!(unnamed.argv.is_empty(), "it names its libraries, but not itself: {:?}", unnamed.argv);
 }
 
 #[test]

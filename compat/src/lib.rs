@@ -44,9 +44,13 @@ pub fn wrong_format_hint(format: Format) -> String {
         Format::Mptl => "mprof",
         Format::Gmon => "gprof",
         Format::Dcpi => "dcpiprof",
-        Format::Tape | Format::Recording | Format::Pprof | Format::Heaptrack | Format::Dhat | Format::Massif => {
-            "report"
-        }
+        Format::Tape
+        | Format::Recording
+        | Format::Pprof
+        | Format::Heaptrack
+        | Format::Dhat
+        | Format::Massif
+        | Format::HeapText => "report",
     };
     format!("the file's format is {format}; `heaptape {command}` shows it")
 }

@@ -25,6 +25,8 @@ pub enum Format {
     Dhat,
     /// Output file of Massif.
     Massif,
+    /// Text heap profile of jemalloc, gperftools, Go or Java.
+    HeapText,
 }
 
 impl Format {
@@ -41,6 +43,7 @@ impl Format {
             Format::Heaptrack => "heaptrack",
             Format::Dhat => "DHAT",
             Format::Massif => "massif",
+            Format::HeapText => "heap profile",
         }
     }
 }

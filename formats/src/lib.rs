@@ -13,6 +13,7 @@ pub mod dhat;
 mod encode_buf;
 pub mod error;
 pub mod gmon;
+pub mod heap_text;
 pub mod heaptrack;
 pub mod leb128;
 pub mod massif;

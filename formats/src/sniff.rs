@@ -3,7 +3,7 @@
 
 pub use crate::prefix::Match;
 use crate::prefix::begins_with;
-use crate::{Abi, Format, dcpi, dhat, heaptrack, massif, pprof, tape};
+use crate::{Abi, Format, dcpi, dhat, heap_text, heaptrack, massif, pprof, tape};
 
 /// Result of the detection by all formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,13 +22,14 @@ pub enum Detection {
 type Detector = fn(&[u8]) -> Match;
 
 /// The list of formats: a new format is one line here. The order matters only among weak matches.
-const FORMATS: [(Format, Detector); 10] = [
+const FORMATS: [(Format, Detector); 11] = [
     (Format::Tape, |bytes| begins_with(bytes, &tape::FILE_MAGIC)),
     (Format::Mtrc, |bytes| begins_with(bytes, b"MTRC")),
     (Format::Mptl, |bytes| begins_with(bytes, b"MPTL")),
     (Format::Dhat, dhat::layout::sniff),
     (Format::Heaptrack, heaptrack::sniff),
     (Format::Massif, massif::sniff),
+    (Format::HeapText, heap_text::sniff),
     (Format::Dcpi, dcpi::sniff),
     (Format::Recording, recording),
     (Format::Pprof, pprof::sniff),
@@ -158,6 +159,9 @@ mod tests {
         assert_eq!(settled(b"v 10400 3\nX ./t\n"), Detection::Known(Format::Heaptrack));
         assert_eq!(settled(b"{\"dhatFileVersion\":2\n,"), Detection::Known(Format::Dhat));
         assert_eq!(settled(b"desc: (none)\ncmd: ./t\n"), Detection::Known(Format::Massif));
+        assert_eq!(settled(b"heap profile:  1: 2 [ 1: 2] @ heapprofile\n"), Detection::Known(Format::HeapText));
+        assert_eq!(settled(b"heap_v2/524288\n"), Detection::Known(Format::HeapText));
+        assert_eq!(settled(b"--- heapz 1 ---\n"), Detection::Known(Format::HeapText));
         let pprof = [&b"\x0a\x04\x08\x01\x10\x02"[..], b"\x0a\x04\x08\x03\x10\x04", &[0x32; 20]].concat();
         assert_eq!(settled(&pprof), Detection::Weak(Format::Pprof));
         let written = crate::recording::Recording { format: "heaptape recording".into(), ..Default::default() };

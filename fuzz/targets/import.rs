@@ -1,7 +1,7 @@
 //! Detection, and the readers of files of other heap profilers.
 #![no_main]
 
-use heaptape_formats::{Format, dhat, heaptrack, massif, pprof, sniff};
+use heaptape_formats::{Format, dhat, heap_text, heaptrack, massif, pprof, sniff};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let sink = &mut std::io::sink();
@@ -10,6 +10,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         Some(Format::Heaptrack) => drop(heaptrack::dump(bytes, sink)),
         Some(Format::Dhat) => drop(dhat::dump(bytes, sink)),
         Some(Format::Massif) => drop(massif::dump(bytes, sink)),
+        Some(Format::HeapText) => drop(heap_text::dump(bytes, sink)),
         _ => {}
     }
 });

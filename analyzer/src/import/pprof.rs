@@ -1,6 +1,7 @@
 //! Imports pprof heap profiles: allocated and live memory by call stack. The tables come after the
 //! samples, so the bytes are read twice.
 
+use super::link_bias::link_bias;
 use super::{ReadResult, Sites};
 use crate::stacks::{Module, Named, Site};
 use heaptape_formats::pprof::{Function, Location, Mapping, Reader, Record, Sample};
@@ -134,12 +135,13 @@ impl Tables {
         ids.sort_unstable();
         for id in ids {
             let Some((mapping, _)) = self.mappings.get(&id).copied() else { continue };
-            let path = self.text(mapping.file).into_bytes();
+            let path = self.text(mapping.file);
+            let bias = link_bias(&path, mapping.start, Some(mapping.offset));
+            let path = path.into_bytes();
             let hex = self.text(mapping.build_id);
             let digits: Vec<u8> =
                 hex.bytes().filter_map(|digit| char::from(digit).to_digit(16)).map(|d| d as u8).collect();
             let build_id = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
-            let bias = mapping.start.wrapping_sub(mapping.offset);
             let module = Module { start: mapping.start, end: mapping.limit, bias, path, build_id, ..Module::default() };
             self.stacks.modules.push(module);
             let number = self.stacks.modules.len() as u32;

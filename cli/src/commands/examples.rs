@@ -125,7 +125,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
             ("heaptape report heaptape.ls.4711", "print the summary"),
             ("heaptape report --json heaptape.ls.4711", "print it as JSON"),
             ("heaptape report --mappings only heaptape.ls.4711", "list what the program mapped itself, by call site"),
-            ("heaptape report heap.pb.gz", "summarize a pprof, heaptrack, DHAT or Massif file"),
+            ("heaptape report heap.pb.gz", "summarize a pprof, jemalloc, gperftools, heaptrack, DHAT or Massif file"),
         ],
     ),
     (

@@ -18,7 +18,7 @@ pub struct Args {
     #[command(flatten)]
     how: ExportArgs,
     /// Recordings, folders of processes, or single files: MTRC, MPTL, tape, pprof, heaptrack, DHAT,
-    /// Massif
+    /// Massif, heap profiles of jemalloc and gperftools
     #[arg(required_unless_present = "live", value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
     /// Export processes that the daemon serves now: their name (* and ? are wildcards), pid or

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 pub struct Args {
     /// Recordings, folders of processes, or single files: MTRC, MPTL, tape, pprof, heaptrack, DHAT,
-    /// Massif
+    /// Massif, heap profiles of jemalloc and gperftools
     #[arg(required_unless_present = "live", value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
     /// Recordings of the processes that the daemon serves now: those of this name (* and ? are

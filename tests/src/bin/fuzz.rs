@@ -9,7 +9,7 @@ use heaptape_analyzer::{convert, import, unpack};
 use heaptape_compat::{mleak, mprof, mptrace};
 use heaptape_formats::perf_map::{Line, UnnamedAddresses};
 use heaptape_formats::tape::journal;
-use heaptape_formats::{Ending, Format, dcpi, dhat, gmon, heaptrack, massif, mptl, mtrc, pprof, tape};
+use heaptape_formats::{Ending, Format, dcpi, dhat, gmon, heap_text, heaptrack, massif, mptl, mtrc, pprof, tape};
 use heaptape_tests::test_env;
 use nix::time::ClockId;
 use std::fs;
@@ -177,6 +177,7 @@ const READERS: [(&str, &[&str], Reader); 11] = [
             Format::Pprof => pprof::dump(bytes, sink),
             Format::Heaptrack => heaptrack::dump(bytes, sink),
             Format::Dhat => dhat::dump(bytes, sink),
+            Format::HeapText => heap_text::dump(bytes, sink),
             _ => massif::dump(bytes, sink),
         });
     }),
@@ -217,7 +218,7 @@ const READERS: [(&str, &[&str], Reader); 11] = [
 ];
 
 /// The readers of one format.
-const FORMATS: [(Format, &str); 9] = [
+const FORMATS: [(Format, &str); 10] = [
     (Format::Mtrc, "mtrc"),
     (Format::Mptl, "mptl"),
     (Format::Gmon, "gmon"),
@@ -227,6 +228,7 @@ const FORMATS: [(Format, &str); 9] = [
     (Format::Heaptrack, "import"),
     (Format::Dhat, "import"),
     (Format::Massif, "import"),
+    (Format::HeapText, "import"),
 ];
 
 /// Seconds that all readers together are fed when nothing else is said.
