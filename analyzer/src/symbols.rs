@@ -352,6 +352,7 @@ impl Symbolizer {
             saved == number
                 && known.path == module.path
                 && known.build_id == module.build_id
+                && known.file == module.file
                 && known.called == module.called
         };
         if let Some(&(_, object)) = self.recent.iter().find(is_same) {
