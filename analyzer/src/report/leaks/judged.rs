@@ -117,6 +117,15 @@ impl JudgedLeak {
     }
 }
 
+/// The key of leaks that are summed up.
+#[derive(PartialEq, Eq, Hash)]
+struct SumKey {
+    function: Vec<String>,
+    verdict: Verdict,
+    is_probable: bool,
+    kept: Option<&'static str>,
+}
+
 /// Sums up the leaks of one function that have the same verdict: they are one bug, from several
 /// stacks.
 pub(super) fn sum_by_function(
@@ -126,11 +135,12 @@ pub(super) fn sum_by_function(
 ) -> Vec<JudgedLeak> {
     let stacks = candidates.process.stacks();
     let mut sums: Vec<JudgedLeak> = Vec::new();
-    let mut known: FxHashMap<(Vec<String>, Verdict, bool, Option<&'static str>), usize> = FxHashMap::default();
+    let mut known: FxHashMap<SumKey, usize> = FxHashMap::default();
     for mut leak in leaks {
         let call_site = call_site(symbols, stacks, leak.site, 1);
         let next = sums.len();
-        let key = (call_site.names, leak.verdict, leak.is_probable, leak.kept);
+        let (function, verdict, is_probable, kept) = (call_site.names, leak.verdict, leak.is_probable, leak.kept);
+        let key = SumKey { function, verdict, is_probable, kept };
         let index = *known.entry(key).or_insert(next);
         if index == next {
             leak.lines.add(&call_site.frame);
