@@ -37,6 +37,8 @@ const IDLE_INTERVAL: Duration = Duration::from_millis(10);
 const IDLE_INTERVAL_DROPPING: Duration = Duration::from_millis(2);
 /// Minimum interval of the search for threads that have ended. It doubles each time that none has.
 const MIN_REAP_INTERVAL: Duration = Duration::from_millis(100);
+/// Minimum interval of that search while a new thread waits for a slot.
+const SHORTEST_REAP_INTERVAL: Duration = Duration::from_millis(1);
 /// Maximum interval of that search.
 const MAX_REAP_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of reading the rings of a dormant process: some threads may not have noticed that it
@@ -248,7 +250,7 @@ impl Drain {
         // after that read is above the barrier too.
         self.heart.beat(barrier);
         self.clock.wait_for_stores();
-        let (mut records, mut fullest, mut more, mut small) = (0, 0, false, false);
+        let (mut records, mut fullest, mut more, mut small, mut wanted) = (0, 0, false, false, false);
         for index in 0..self.sources.len() {
             if !self.is_ready(index) || self.sources[index].is_skipped() {
                 continue;
@@ -265,12 +267,15 @@ impl Drain {
             small |= found.records > 0 && self.sources[index].slots.has_small_rings();
             self.sources[index].counted.is_outdated |= found.records > 0;
             self.housekeeping(index);
+            wanted |= self.sources[index].slots.has_leaving();
         }
         let dropping = |source: &Source| source.session.mapping.header().overflow.load(Relaxed) == OVERFLOW_DROP;
         let idle = if self.sources.iter().any(dropping) { IDLE_INTERVAL_DROPPING } else { IDLE_INTERVAL };
         let unhurried = if small { MAX_BUSY_INTERVAL_SMALL_RINGS } else { MAX_BUSY_INTERVAL };
         if more || fullest > 64 {
             Duration::ZERO
+        } else if wanted {
+            BUSY_INTERVAL
         } else if fullest > 16 {
             (pause / 2).clamp(BUSY_INTERVAL, unhurried)
         } else if records > 0 {
@@ -345,14 +350,17 @@ impl Drain {
     /// Periodic work: finds threads that have ended, reads new names, sends the counts.
     fn housekeeping(&mut self, index: usize) {
         let source = &mut self.sources[index];
-        if source.reap.last.elapsed() >= source.reap.interval {
+        let wanted = &source.session.mapping.header().slots_wanted.0;
+        let is_wanted = wanted.load(Relaxed) != 0 && source.reap.last.elapsed() >= SHORTEST_REAP_INTERVAL;
+        if is_wanted || source.reap.last.elapsed() >= source.reap.interval {
+            wanted.store(0, Relaxed);
             let pid = source.session.process.pid;
             let mut names = Vec::new();
             for (thread, tid) in source.slots.unnamed() {
                 names.extend(process::thread_name(pid, tid).map(|name| (thread, tid, name)));
                 self.heart.keep_beating();
             }
-            let quiet = source.slots.quiet();
+            let quiet = source.slots.quiet(is_wanted);
             let mut gone = FxHashSet::default();
             if !quiet.is_empty()
                 && let Some(alive) = process::threads(pid, source.session.is_namespaced, || self.heart.keep_beating())

@@ -212,6 +212,11 @@ impl Slots {
         self.threads
     }
 
+    /// Returns whether a slot can be returned to the process as soon as its records are processed.
+    pub fn has_leaving(&self) -> bool {
+        self.slots.iter().any(|slot| slot.leaving)
+    }
+
     /// Returns whether there are enough threads that some have small rings.
     pub fn has_small_rings(&self) -> bool {
         self.slots.last().is_some_and(|slot| slot.reader.capacity() < SMALL_RING)
@@ -497,11 +502,11 @@ impl Slots {
     }
 
     /// Returns the ids of threads that may have ended: no record of them arrived since the last
-    /// call.
-    pub fn quiet(&mut self) -> Vec<u32> {
+    /// call, or all of them.
+    pub fn quiet(&mut self, all: bool) -> Vec<u32> {
         let mut quiet = Vec::new();
         for slot in &mut self.slots {
-            if slot.thread != 0 && slot.tid != 0 && !slot.is_active && slot.queue.waiting() == 0 {
+            if slot.thread != 0 && slot.tid != 0 && (all || !slot.is_active) && slot.queue.waiting() == 0 {
                 quiet.push(slot.tid);
             }
             slot.is_active = false;

@@ -3,6 +3,7 @@
 use heaptape_tests::cgroup::Cgroup;
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Program, Recording, run, same, target, test_env, torture};
+use nix::sys::signal::{Signal, kill};
 use std::ffi::OsStr;
 
 fn memory(arguments: &[&str]) -> Program {
@@ -99,6 +100,43 @@ fn two_hundred_threads_need_little_resident_memory() {
     let report = recording.report();
     assert!(report.only("memory").allocs >= 200 * 20_000);
     torture::passed(24, "KiB of additional resident memory for 200 threads with 40,000 events each", more);
+}
+
+/// Threads that come and go faster than the recorder reads their rings share a few of them.
+#[test]
+fn memory_of_threads_that_have_ended_is_used_again() {
+    let [few, many] = [2_000, 8_000].map(|threads: u64| {
+        let (_, recorded, recording) = figures(&["churn", &threads.to_string()]);
+        assert!(recording.report().only("memory").allocs >= threads);
+        recorded
+    });
+    assert!(many <= few + (8 << 10) && many <= 48 << 10, "{few} KiB, {many} KiB with four times the threads");
+    // Those that find no ring, as the recorder is stopped, are counted.
+    let folder = test_env::folder();
+    let file = folder.path().join("figure");
+    let recording = memory(&["churn", "8000"]).env("MEMORY_FILE", &file).recorded_while(|command, folder| {
+        let survivor = run::survivor(command);
+        let is_recorded = || {
+            let mut entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+            entries.any(|entry| entry.path().join("events.tape").exists())
+        };
+        while !is_recorded() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        kill(survivor, Signal::SIGSTOP).expect("it is there");
+        while !std::fs::read_to_string(&file).is_ok_and(|text| !text.is_empty()) {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        kill(survivor, Signal::SIGCONT).expect("it is there");
+    });
+    let recorded: u64 = std::fs::read_to_string(&file).expect("a figure").parse().expect("a number");
+    assert!(recorded <= 48 << 10, "{recorded} KiB with a stopped recorder");
+    let report = recording.report();
+    let process = report.only("memory");
+    process.assert_accounting();
+    assert!(process.emitted_events >= 2 * 8_000, "{process:#?}");
+    torture::passed(10, "threads one after the other in less than 48 MiB", 18_000);
 }
 
 /// A small program with many threads in a control group of 100 MB is recorded completely.

@@ -5,6 +5,7 @@ use heaptape_tests::oracle::Depth;
 use heaptape_tests::target::Target;
 use heaptape_tests::{Program, Recording, handed_round, is_full, own, run, same, target, test_env, torture};
 use nix::sys::signal::{Signal, kill};
+use std::process::{Child, Command};
 use std::time::Duration;
 
 /// Runs a target that counts itself, recorded, and compares thread by thread.
@@ -52,6 +53,45 @@ fn moved_block_leaves_its_address_before_another_thread_gets_it() {
         let (own, recorded) = (own::sum(&own::read(&file)), own::recorded(&recording));
         assert_eq!(own::sum(&recorded).resizes, own.resizes);
     }
+}
+
+/// Processes that use all the time of the processors that they get, until the value is dropped.
+struct Busy(Vec<Child>);
+
+impl Busy {
+    fn new(count: usize) -> Busy {
+        let start = |_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("a shell");
+        Busy((0..count).map(start).collect())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// By default a program waits for space in its rings, however few processors the recorder gets.
+#[test]
+fn nothing_is_lost_beside_busy_processes() {
+    let (rounds, pairs, counts): (u64, &str, &[u64]) =
+        if is_full() { (20, "20000", &[1, 8, 20, 60, 200]) } else { (1, "3000", &[60, 200]) };
+    let busy = Busy::new(8);
+    for threads in counts {
+        for round in 0..rounds {
+            let program = Program::new(target::c("memory")).args(["threads", &threads.to_string(), pairs]);
+            let recording = program.recorded();
+            let report = recording.report();
+            let process = report.only("memory");
+            assert_eq!(process.lost_events, 0, "{threads} threads, recording {round}: {process:#?}");
+            recording.complete();
+        }
+    }
+    drop(busy);
+    torture::passed(11, "recordings beside eight busy processes with no lost event", rounds * counts.len() as u64);
 }
 
 /// Guards the order of timestamps: a block that is passed to another thread and freed within a few

@@ -7,6 +7,7 @@
  *                limit is set from outside
  * locks KIB      as an ordinary user with this limit on locked memory, locks all memory, then all
  *                future memory, then allocates, with 4 threads
+ * churn N        N threads one after the other, which allocate once; prints resident memory in KiB
  * threads N P    N threads that are alive at the same time, each with P pairs; prints resident
  *                memory in KiB */
 #include "own.h"
@@ -49,6 +50,15 @@ static void threads(unsigned long count) {
     pthread_barrier_wait(&meeting);
     for (unsigned long i = 0; i < count; i++) pthread_join(id[i], 0);
 }
+static void *one(void *v) { free(malloc(24)); return v; }
+static void churn(unsigned long count) {
+    pthread_t id;
+    for (unsigned long i = 0; i < count; i++) {
+        must(!pthread_create(&id, 0, one, 0), "a thread");
+        pthread_join(id, 0);
+    }
+    figure("VmRSS");
+}
 static void blocks(void) {
     int count = 0;
     for (int i = 0; i < 100; i++) {
@@ -61,7 +71,10 @@ int main(int argc, char **argv) {
     const char *how = argc > 1 ? argv[1] : "";
     unsigned long amount = !strcmp(how, "limited") ? 0 : number(argc, argv, 2, 0);
     for (int i = 0; i < 1000; i++) free(malloc(24));
-    if (!strcmp(how, "size")) {
+    if (!strcmp(how, "churn")) {
+        churn(amount);
+        say("%lu threads\n", amount);
+    } else if (!strcmp(how, "size")) {
         figure("VmSize");
     } else if (!strcmp(how, "limits")) {
         struct rlimit limit = { amount << 20, amount << 20 };

@@ -347,6 +347,9 @@ pub struct Header {
     /// r: the recorder, so that a process that waits knows whether it lives. Zeros from recorders
     /// that do not write it.
     pub recorder: Line<RecorderState>,
+    /// p: 1 if more slots are needed than ever before, of which ended threads may own some. r: 0
+    /// when it has looked for these.
+    pub slots_wanted: Line<AtomicU32>,
 }
 
 /// What a waiting process must know of its recorder.

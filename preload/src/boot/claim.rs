@@ -119,15 +119,16 @@ unsafe fn prepare(state: *mut ThreadState, control: &SlotControl, ring: Ring, sp
 fn wait_for_slot(area: &Area) -> Option<u32> {
     /// The longest sleep between two attempts, in milliseconds. Many threads may wait at once, and
     /// each attempt goes through all slots, while the recorder needs the CPU.
-    const LONGEST_SLEEP_MS: u64 = 32;
+    const LONGEST_SLEEP_MS: u64 = 8;
     let mut sleep_ms = 1;
     let header = area.header();
     let mut deadline = Deadline::new(header);
     while header.overflow.load(Relaxed) != OVERFLOW_DROP
         && header.breaker.load(Relaxed) == 0
         && Need::SLEEP.is_allowed()
-        && has_ended_owners(area)
+        && ended_owners(area, header.slots_used.0.load(Relaxed), 256) > 0
     {
+        header.slots_wanted.0.store(1, Relaxed);
         sys::sleep_ms(sleep_ms);
         sleep_ms = (2 * sleep_ms).min(LONGEST_SLEEP_MS);
         // The recorder may have freed some after the last attempt.
@@ -143,15 +144,32 @@ fn wait_for_slot(area: &Area) -> Option<u32> {
     claim(area)
 }
 
-/// Returns whether the owner of some slot has ended. It looks at a sample of the slots.
-fn has_ended_owners(area: &Area) -> bool {
-    const LOOKS: u32 = 256;
-    let slots = area.params().slots;
-    let mut looked = (0..slots).step_by((slots / LOOKS).max(1) as usize);
-    looked.any(|index| {
-        let owner = area.slot(index).map_or(0, |slot| slot.owner.0.tid.load(Acquire));
+/// Returns how many owners of the first slots have ended, in a sample of this size.
+fn ended_owners(area: &Area, slots: u32, looks: u32) -> u32 {
+    let looked = (0..slots).step_by((slots / looks).max(1) as usize).take(looks as usize);
+    let has_ended = |index: &u32| {
+        let owner = area.slot(*index).map_or(0, |slot| slot.owner.0.tid.load(Acquire));
         owner != 0 && sys::has_thread_ended(session::pid(), owner)
-    })
+    };
+    looked.filter(has_ended).count() as u32
+}
+
+/// Returns whether a slot that no thread has had yet should not be used, because the recorder is
+/// about to return others. A program that starts threads one after the other faster than a busy
+/// recorder reads their rings would get a state and a ring for each, some 50 KiB.
+#[cold]
+fn is_excessive(area: &Area, slot: u32) -> bool {
+    const MOST: u32 = 256;
+    /// Programs that don't wait lose the events of threads without a slot.
+    const MOST_DROPPING: u32 = 1024;
+    /// Number of slots between two looks.
+    const INTERVAL: u32 = 16;
+    const LOOKS: u32 = 64;
+    let is_dropping = area.header().overflow.load(Relaxed) == OVERFLOW_DROP;
+    slot >= if is_dropping { MOST_DROPPING } else { MOST }
+        && slot.is_multiple_of(INTERVAL)
+        && Need::SLEEP.is_allowed()
+        && ended_owners(area, slot, LOOKS) >= LOOKS / 4 * 3
 }
 
 /// Claims the lowest free slot and returns its index. Lock-free: a compare-and-swap on the slot's
@@ -163,6 +181,15 @@ fn claim(area: &Area) -> Option<u32> {
     for index in start..slots {
         let Some(slot) = area.slot(index) else { break };
         let owner = &slot.owner.0;
+        if index >= header.slots_used.0.load(Relaxed) {
+            // Early enough that a recorder with CPU time returns slots before one is needed.
+            if index.is_multiple_of((index.next_power_of_two() / 8).max(16)) {
+                header.slots_wanted.0.store(1, Relaxed);
+            }
+            if is_excessive(area, index) {
+                break;
+            }
+        }
         if owner.state.load(Relaxed) == SLOT_FREE
             && owner.state.compare_exchange(SLOT_FREE, SLOT_CLAIMED, AcqRel, Relaxed).is_ok()
         {
