@@ -48,6 +48,7 @@ pub mod annotations;
 mod archive;
 pub mod charts;
 mod dump;
+mod early_ends;
 mod frame;
 mod load;
 mod missing;
@@ -70,6 +71,7 @@ mod system_libraries;
 pub use archive::{Error as ArchiveError, has_names, write_archive};
 pub use charts::sparkline;
 pub use dump::{Error as DumpError, dump};
+pub use early_ends::{EarlyEnd, EarlyEnds};
 pub use load::bare::{open as open_file, unpacking};
 #[doc(hidden)]
 pub use load::tape::read as read_tape;

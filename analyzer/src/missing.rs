@@ -1,6 +1,7 @@
 //! What is missing from a recording. A truncated or damaged recording is read as far as possible,
 //! and everything that is missing is listed.
 
+use crate::early_ends::EarlyEnds;
 use crate::text::{bytes, clean, counted};
 use heaptape_formats::recording::{CRASH_REPORT, NotTraced};
 use std::collections::BTreeMap;
@@ -92,6 +93,8 @@ pub enum Missing {
         /// Offset and field at which the file ends, for messages.
         at: String,
     },
+    /// Stacks whose callers are not known, of more than one in a hundred allocations.
+    EarlyEnds(EarlyEnds),
     /// Events that contradict the recording: they refer to allocations that are not live, or
     /// allocate an index twice.
     Inconsistent {
@@ -135,7 +138,11 @@ impl Missing {
 
     /// Returns whether an unknown number of events may be missing because of this.
     pub const fn hides_more(&self) -> bool {
-        !matches!(self, Missing::Dropped { .. } | Missing::Chunk { .. } | Missing::Column { .. }) && !self.is_unseen()
+        let is_counted = matches!(
+            self,
+            Missing::Dropped { .. } | Missing::Chunk { .. } | Missing::Column { .. } | Missing::EarlyEnds(_)
+        );
+        !is_counted && !self.is_unseen()
     }
 
     /// Returns whether a program, or an allocator of it, was never seen: the recording can hold all
@@ -244,6 +251,7 @@ impl fmt::Display for Missing {
             }
             Missing::File { name, why } => write!(f, "{name}: {why}"),
             Missing::Truncated { name, at } => write!(f, "{name} is truncated at {at}"),
+            Missing::EarlyEnds(found) => found.fmt(f),
             Missing::Inconsistent { events } => write!(f, "{events} events refer to allocations that are not live"),
             Missing::Unrecorded(NotTraced { pid, exe, why }) => f.write_str(&unrecorded(exe, &[*pid], why)),
             Missing::Unseen { own_bytes, unseen_bytes } => write!(

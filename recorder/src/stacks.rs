@@ -8,7 +8,7 @@
 use crate::module_files::ModuleFiles;
 use crate::modules::Modules;
 use crate::sys::Mapping;
-use formats::tape::{self, SITE_GUESSED, SITE_SIGNAL, SITE_TRUNCATED, Site, Sites, instruction};
+use formats::tape::{self, SITE_GUESSED, SITE_LOST, SITE_SIGNAL, SITE_TRUNCATED, Site, Sites, instruction};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use wire::nodes;
@@ -54,7 +54,12 @@ struct SiteKey {
 }
 
 fn site_flags(flags: u32) -> u8 {
-    let bits = [(nodes::GUESSED, SITE_GUESSED), (nodes::TRUNCATED, SITE_TRUNCATED), (nodes::SIGNAL, SITE_SIGNAL)];
+    let bits = [
+        (nodes::GUESSED, SITE_GUESSED),
+        (nodes::TRUNCATED, SITE_TRUNCATED),
+        (nodes::SIGNAL, SITE_SIGNAL),
+        (nodes::LOST, SITE_LOST),
+    ];
     bits.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, site)| site).sum()
 }
 

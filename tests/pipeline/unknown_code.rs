@@ -52,6 +52,32 @@ fn stacks_without_tables_have_only_callers() {
     assert!(functions.iter().all(|name| callers.iter().any(|caller| name.starts_with(caller))), "{leak:#?}");
 }
 
+/// Stacks that end early are counted, with module and reason, and the recording is not complete.
+#[test]
+fn early_ends_of_stacks_are_counted() {
+    let ends = |program: Program| {
+        let recording = program.recorded().success();
+        let report: serde_json::Value =
+            serde_json::from_str(&recording.heaptape(&["report", "--json"]).text()).expect("JSON");
+        (report["processes"][0]["early_ends"].clone(), recording.heaptape(&["verify"]))
+    };
+    let made = || Program::new(target::c("unknown_code"));
+    let (found, verdict) = ends(made().args(["garbage", "50"]));
+    assert_eq!((found["allocations"].as_u64(), found["places"][0]["module"].as_str()), (Some(51), Some("")), "{found}");
+    assert_eq!(verdict.code(), 1, "{verdict}");
+    assert!(verdict.text().contains("end early: 51 in no module"), "{verdict}");
+    let (found, verdict) = ends(Program::new(without_tables()).args(["chain", "50"]));
+    let module = found["places"][0]["module"].as_str().unwrap_or_default();
+    assert!(module.ends_with("/without_tables"), "{found}");
+    assert_eq!(verdict.code(), 1, "{verdict}");
+    // Guesses that reach the entry, and the depth limit, are no early ends.
+    for program in [made().args(["frames", "50"]), Program::new(target::c("deep")).arg("900").option("--max-frames=8")]
+    {
+        let (found, verdict) = ends(program);
+        assert!(found.is_null() && verdict.code() == 0, "{found} {verdict}");
+    }
+}
+
 /// Returns how often a program called the kernel in ways that the unwinder does.
 fn calls(program: &Path, arguments: &[&str]) -> u64 {
     const OURS: [&str; 5] = ["process_vm_readv", "rt_sigprocmask", "openat", "read", "pread64"];

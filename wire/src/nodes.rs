@@ -19,6 +19,10 @@ pub const SIGNAL: u32 = 4;
 /// the node.
 pub const RETIRED: u32 = 8;
 
+/// Flag, beside [`TRUNCATED`]: the callers could not be found. With [`GUESSED`] the code has no
+/// unwind data, without it the stack could not be read. The depth limit does not set it.
+pub const LOST: u32 = 16;
+
 /// One node as stored in shared memory.
 #[derive(Debug, Default)]
 #[repr(C, align(16))]

@@ -5,6 +5,7 @@ use super::joined::Joined;
 use super::running::called;
 use super::tape::{self, Tape, TraceRange};
 use super::{Clock, Failure, bare, io_failure, profile_file, read_failure, trace_file};
+use crate::early_ends::EarlyEnds;
 use crate::event::{Bound, Event, Range, Span};
 use crate::missing::Missing;
 use crate::progress::Progress;
@@ -156,6 +157,10 @@ impl Process {
         process.events = Events::Taped { tape: file, trace };
         process.fill_from_tape();
         process.note_unhooked();
+        let early_ends = process.early_ends();
+        if early_ends.are_many() {
+            process.missing.push(Missing::EarlyEnds(early_ends));
+        }
         process.tape.stacks.set_saved(SavedNames::of(folder), process.clock.start_unix_ns);
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         if let Some(called) = called(&name, &process.about).map(str::to_string) {
@@ -377,6 +382,11 @@ impl Process {
             (None, Some((_, sites))) => sites,
             (None, None) => &[],
         }
+    }
+
+    /// Returns the stacks that end early, by the sums that the files contain.
+    pub fn early_ends(&self) -> EarlyEnds {
+        EarlyEnds::of(self.stacks(), self.known_sites())
     }
 
     /// Returns the chunks whose bytes in the trace are not what was written. A pass over the events

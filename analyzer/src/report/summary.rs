@@ -9,6 +9,7 @@ use super::query::Query;
 use super::segments::segment_notes;
 use super::{Error, Outcome, hints, json};
 use crate::annotations::{self, NamedSums};
+use crate::early_ends::EarlyEnds;
 use crate::load::{MappingSums, Process, Recording};
 use crate::missing::{self, Missing};
 use crate::progress::Progress;
@@ -101,6 +102,9 @@ pub struct ProcessSummary {
     /// How much of its memory was ever a recorded block, where that is in doubt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coverage: Option<Coverage>,
+    /// The stacks whose callers are not known; absent if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub early_ends: Option<EarlyEnds>,
     /// What is missing, as sentences.
     pub missing: Vec<String>,
     /// Whether `lost_events` counts all lost events: nothing is missing whose number of events is
@@ -339,6 +343,7 @@ pub fn summarize_process(process: &Process, sums: &Sums) -> ProcessSummary {
         mappings: process.tape.mappings.is_known().then_some(process.tape.mappings.sums),
         unseen_mappings: about.unseen_mappings.clone(),
         coverage: None,
+        early_ends: Some(process.early_ends()).filter(|found| !found.is_empty()),
         missing: missing::lines(&sums.missing),
         lost_is_exact: sums.accounting.is_exact,
     }

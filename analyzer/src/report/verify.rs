@@ -4,6 +4,7 @@
 mod text;
 
 use super::{Error, Outcome, coverage};
+use crate::early_ends::EarlyEnds;
 use crate::event::{Event, Kind, Span};
 use crate::load::tape::TraceRange;
 use crate::load::{self, Accounting, Events, Process, RecordedEvents};
@@ -125,6 +126,9 @@ pub struct CheckedProcess {
     pub unmatched: u64,
     /// Number of events that have no timestamp of their own: their time is interpolated.
     pub interpolated_times: u64,
+    /// The stacks whose callers are not known; absent if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub early_ends: Option<EarlyEnds>,
     /// Number of blocks that are live at the end.
     pub live_blocks: u64,
     /// The accounting; absent for files without one.
@@ -298,6 +302,7 @@ fn found(
     };
     CheckedProcess {
         pid: process.about.pid,
+        early_ends: Some(process.early_ends()).filter(|found| !found.is_empty()),
         folder: process.about.folder.clone(),
         complete: missing.is_empty(),
         only_sums: unmatched.is_none(),

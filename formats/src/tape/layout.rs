@@ -130,6 +130,10 @@ pub const SITE_TRUNCATED: u8 = 2;
 /// instruction, not a return address.
 pub const SITE_SIGNAL: u8 = 4;
 
+/// Flag of [`Site`], beside [`SITE_TRUNCATED`]: the callers could not be found. With
+/// [`SITE_GUESSED`] the code has no unwind data, without it the stack could not be read.
+pub const SITE_LOST: u8 = 8;
+
 /// Returns the address of the instruction of a site. It is in the call, since the return address
 /// may be in another line, function or module.
 pub const fn instruction(address: u64, flags: u8) -> u64 {

@@ -30,7 +30,7 @@ use super::{ThreadStacks, table};
 use crate::arch::registers::Registers;
 use crate::caller::Caller;
 use heaptape_wire::limits::MAX_FRAMES;
-use heaptape_wire::nodes::{GUESSED, SIGNAL, TRUNCATED};
+use heaptape_wire::nodes::{GUESSED, LOST, SIGNAL, TRUNCATED};
 
 /// The stack cache, with the space for a capture in progress.
 #[repr(C)]
@@ -65,7 +65,7 @@ struct Saved {
 
 /// The flags of a frame that describe the step from it outwards. The others describe how it was
 /// reached.
-const ONWARD: u32 = USES_BP | LIVE_BP | GUESSED | TRUNCATED;
+const ONWARD: u32 = USES_BP | LIVE_BP | GUESSED | TRUNCATED | LOST;
 
 /// Bit of [`StackCache::generation`]: the remembered stack is not the thread's own. Generations are
 /// multiples of a larger number.
@@ -338,7 +338,7 @@ fn collect<M: Memory>(stack_cache: &mut StackCache, first: Frame, memory: &mut M
             let next = base.wrapping_add_signed(rule.offset()).wrapping_sub(8);
             let distance = rule.bp_distance();
             let Some((found, saved)) = memory.pair(next, next.wrapping_sub(8 * distance), sp) else {
-                stack_cache.fresh[fresh - 1].mark(TRUNCATED);
+                stack_cache.fresh[fresh - 1].mark(walk::lost(rule));
                 return Walked { base: 0, fresh, is_sure: false };
             };
             if found == 0 {
@@ -362,7 +362,7 @@ fn collect<M: Memory>(stack_cache: &mut StackCache, first: Frame, memory: &mut M
             }
             Next::End => return Walked { base: 0, fresh, is_sure },
             Next::Unreachable => {
-                stack_cache.fresh[fresh - 1].mark(TRUNCATED);
+                stack_cache.fresh[fresh - 1].mark(walk::lost(rule));
                 return Walked { base: 0, fresh, is_sure: false };
             }
         }

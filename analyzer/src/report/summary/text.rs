@@ -92,6 +92,9 @@ pub(super) fn print(summary: &Summary, recordings: &[Recording], query: &Query, 
     for process in &summary.processes {
         let of = if summary.processes.len() > 1 { format!("{}: ", process.folder) } else { String::new() };
         print_lines(screen, &of, &process.missing)?;
+        if let Some(few) = process.early_ends.as_ref().filter(|found| !found.are_many()) {
+            screen.line(&format!("note: {of}{few}"))?;
+        }
     }
     for note in summary.notes.iter().take(MAX_NOTES) {
         screen.line(&format!("note: {note}"))?;

@@ -44,8 +44,15 @@ fn print_process(process: &CheckedProcess, screen: &mut Screen) -> io::Result<()
         }
     })?;
     match process.interpolated_times {
-        0 => Ok(()),
-        several => screen.line(&format!("{folder}: {} without a timestamp, interpolated", counted(several, "event"))),
+        0 => {}
+        several => {
+            screen.line(&format!("{folder}: {} without a timestamp, interpolated", counted(several, "event")))?
+        }
+    }
+    // Many of them are among what is missing.
+    match &process.early_ends {
+        Some(few) if !few.are_many() => screen.line(&format!("{folder}: {few}")),
+        _ => Ok(()),
     }
 }
 

@@ -72,7 +72,7 @@ impl Frame {
 }
 
 /// Mask of the flags of a node ([`heaptape_wire::nodes`]), which are in the low bits.
-pub const NODE_FLAGS: u32 = 0x0f;
+pub const NODE_FLAGS: u32 = 0x1f;
 /// Flag: the step to this frame read more than the two words that a `Frame` describes, so it is
 /// never taken from the cache.
 pub const SPECIAL: u32 = 0x100;

@@ -9,7 +9,7 @@ use super::rules::{self, Found};
 use super::{Frame, SPECIAL};
 use crate::arch::registers::{Registers, signal_frame};
 use crate::caller::Caller;
-use heaptape_wire::nodes::{GUESSED, SIGNAL, TRUNCATED};
+use heaptape_wire::nodes::{GUESSED, LOST, SIGNAL, TRUNCATED};
 
 /// The result of a step.
 pub enum Next {
@@ -151,6 +151,11 @@ fn guess(registers: Registers, is_near_end: bool, word: &mut dyn FnMut(u64) -> O
     Next::Guessed(frame, registers_of(&frame))
 }
 
+/// Returns the flags of a frame whose caller cannot be found.
+pub const fn lost(rule: Rule) -> u32 {
+    TRUNCATED | LOST | if rule.kind() == Kind::Unknown as u64 { GUESSED } else { 0 }
+}
+
 /// Returns the rule for the step from a frame.
 #[inline(always)]
 pub fn rule_of(frame: &Frame) -> Rule {
@@ -183,14 +188,18 @@ pub fn plain(first: Frame, memory: &mut impl Memory, frames: &mut [Frame]) -> us
     while let Some(target) = frames.get_mut(count) {
         *target = frame;
         count += 1;
-        match step(registers, rule_of(&frame), memory) {
+        let rule = rule_of(&frame);
+        match step(registers, rule, memory) {
             Next::Caller(next, there) => (frame, registers) = (next, there),
             Next::Guessed(next, there) => {
                 frames[count - 1].mark(GUESSED);
                 (frame, registers) = (next, there);
             }
             Next::End => return count,
-            Next::Unreachable => break,
+            Next::Unreachable => {
+                frames[count - 1].mark(lost(rule));
+                return count;
+            }
         }
     }
     if let Some(last) = frames[..count].last_mut() {
