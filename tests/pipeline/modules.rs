@@ -126,7 +126,7 @@ fn named_blocks(form: &str, ms: u64, rounds: u64, plugins: &[PathBuf]) -> BTreeM
     let recording = program.recorded().complete();
     assert_eq!(recording.outcome.text(), "0 times busy\n", "{form}");
     let mut found: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-    for leak in recording.leaks() {
+    for leak in recording.leaks_as(&["--depth", "2000", "--by", "stack"]) {
         let size = leak.bytes / leak.blocks;
         let names = leak.functions();
         let Some(own) = (1..).zip(PLUGINS).find(|(number, _)| size == number * 1001).map(|(_, name)| name) else {
