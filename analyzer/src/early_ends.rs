@@ -16,7 +16,7 @@ pub struct EarlyEnds {
     /// Number of all of them.
     pub of: u64,
     /// Where these stacks end.
-    pub places: Vec<EarlyEnd>,
+    pub modules: Vec<EarlyEnd>,
 }
 
 /// A module in which stacks end early, and why.
@@ -30,36 +30,40 @@ pub struct EarlyEnd {
     pub allocations: u64,
 }
 
-/// Maximum number of places that a sentence names.
+/// Maximum number of modules that a sentence names.
 const MAX_NAMED: usize = 3;
 
 impl EarlyEnds {
     /// Counts the stacks of a process.
     pub fn of(stacks: &Stacks, sites: &[SiteSums]) -> EarlyEnds {
-        let mut places: BTreeMap<(u32, bool), u64> = BTreeMap::new();
+        let mut modules: BTreeMap<(u32, bool), u64> = BTreeMap::new();
         let mut of = 0u64;
         for sums in sites {
             of = of.saturating_add(sums.allocs);
             let Some((_, outermost)) = stacks.stack(sums.site).last() else { continue };
             if outermost.flags & SITE_LOST != 0 {
-                let place = (outermost.module, outermost.flags & SITE_GUESSED != 0);
-                let sum = places.entry(place).or_default();
+                let entry = (outermost.module, outermost.flags & SITE_GUESSED != 0);
+                let sum = modules.entry(entry).or_default();
                 *sum = sum.saturating_add(sums.allocs);
             }
         }
-        let mut places: Vec<EarlyEnd> =
-            places.into_iter().map(|(place, sum)| EarlyEnd::at(stacks, place, sum)).collect();
-        places
+        let mut modules: Vec<EarlyEnd> =
+            modules.into_iter().map(|(entry, sum)| EarlyEnd::at(stacks, entry, sum)).collect();
+        modules
             .sort_by(|one, other| other.allocations.cmp(&one.allocations).then_with(|| one.module.cmp(&other.module)));
-        places.dedup_by(|next, kept| {
+        modules.dedup_by(|next, kept| {
             let is_same = (&next.module, next.why) == (&kept.module, kept.why);
             kept.allocations += if is_same { next.allocations } else { 0 };
             is_same
         });
-        EarlyEnds { allocations: places.iter().map(|place| place.allocations).fold(0, u64::saturating_add), of, places }
+        EarlyEnds {
+            allocations: modules.iter().map(|entry| entry.allocations).fold(0, u64::saturating_add),
+            of,
+            modules,
+        }
     }
 
-    /// Returns whether there are so many that the recording is not complete: more than one in a
+    /// Returns whether the recording is not complete because of them: they are more than one in a
     /// hundred.
     pub const fn are_many(&self) -> bool {
         self.allocations > self.of / 100
@@ -88,15 +92,15 @@ impl fmt::Display for EarlyEnds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (some, all) = (count(self.allocations), counted(self.of, "allocation"));
         write!(f, "the stacks of {some} of {all} ({}) end early: ", percent(self.allocations, self.of))?;
-        for (index, place) in self.places.iter().take(MAX_NAMED).enumerate() {
-            let name = match place.module.rsplit('/').next().unwrap_or_default() {
+        for (index, entry) in self.modules.iter().take(MAX_NAMED).enumerate() {
+            let name = match entry.module.rsplit('/').next().unwrap_or_default() {
                 "" => "no module",
                 name => name,
             };
             let comma = if index > 0 { "; " } else { "" };
-            write!(f, "{comma}{} in {name} ({})", count(place.allocations), place.why)?;
+            write!(f, "{comma}{} in {name} ({})", count(entry.allocations), entry.why)?;
         }
-        match self.places.len().saturating_sub(MAX_NAMED) {
+        match self.modules.len().saturating_sub(MAX_NAMED) {
             0 => Ok(()),
             more => write!(f, "; {more} more"),
         }
@@ -110,7 +114,7 @@ mod tests {
     use heaptape_formats::tape::SITE_TRUNCATED;
 
     #[test]
-    fn early_ends_are_counted_by_place_and_the_depth_limit_is_none() {
+    fn early_ends_are_counted_by_module_without_the_depth_limit() {
         let mut stacks = Stacks::default();
         let mut site = |parent, flags| stacks.push(Site { parent, flags, address: 0x1000, ..Site::default() });
         let (limit, whole) = (site(0, SITE_TRUNCATED | SITE_GUESSED), site(0, 0));

@@ -18,9 +18,9 @@ fn leak(recording: &Recording) -> Leak {
     leaks.remove(0)
 }
 
-/// What a frame pointer points to by chance is no frame, whatever it looks like.
+/// What a frame pointer points to by chance is no frame, even if it looks like one.
 #[test]
-fn words_that_are_no_return_addresses_are_no_frames() {
+fn values_that_are_no_return_addresses_are_no_frames() {
     for count in 1..=5 {
         let program = Program::new(target::c("unknown_code")).args(["garbage", &count.to_string()]);
         let plain = program.plain().success();
@@ -63,11 +63,15 @@ fn early_ends_of_stacks_are_counted() {
     };
     let made = || Program::new(target::c("unknown_code"));
     let (found, verdict) = ends(made().args(["garbage", "50"]));
-    assert_eq!((found["allocations"].as_u64(), found["places"][0]["module"].as_str()), (Some(51), Some("")), "{found}");
+    assert_eq!(
+        (found["allocations"].as_u64(), found["modules"][0]["module"].as_str()),
+        (Some(51), Some("")),
+        "{found}"
+    );
     assert_eq!(verdict.code(), 1, "{verdict}");
     assert!(verdict.text().contains("end early: 51 in no module"), "{verdict}");
     let (found, verdict) = ends(Program::new(without_tables()).args(["chain", "50"]));
-    let module = found["places"][0]["module"].as_str().unwrap_or_default();
+    let module = found["modules"][0]["module"].as_str().unwrap_or_default();
     assert!(module.ends_with("/without_tables"), "{found}");
     assert_eq!(verdict.code(), 1, "{verdict}");
     // Guesses that reach the entry, and the depth limit, are no early ends.

@@ -20,7 +20,7 @@ pub fn ends_with_call(bytes: &[u8; MAX_CALL]) -> bool {
 fn is_indirect_call(code: u64, length: usize) -> bool {
     let (mode, register) = (code >> 14 & 3, code >> 8 & 7);
     let has_index = mode != 3 && register == 4;
-    // A base of 5 without a displacement stands for four bytes.
+    // A base of 5 without a displacement means four bytes.
     let base = if has_index { code >> 16 & 7 } else { register };
     let displacement = match mode {
         0 if base == 5 => 4,
