@@ -80,3 +80,15 @@ fn graphs_equal_mprofs() {
         }
     }
 }
+
+/// Stacks that break off after the last compared frame are equal to longer ones, as for mprof.
+#[test]
+fn leaks_of_a_depth_are_equal_whether_or_not_their_last_frame_has_a_caller() {
+    let mut out = Vec::new();
+    mprof::view(&profile("make-breaks.mpt"), &Options::default(), &mut out).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    let leaks: Vec<&str> =
+        text.split("MEMORY LEAKS").nth(1).unwrap().lines().filter(|line| line.ends_with("xcalloc")).collect();
+    assert_eq!(leaks.len(), 1, "{leaks:?}");
+    assert!(leaks[0].contains(" 73.78 ") && leaks[0].contains("112592") && leaks[0].contains("356"), "{leaks:?}");
+}

@@ -20,13 +20,14 @@ fn groups(sites: &Sites, depth: usize) -> Vec<u32> {
         return whole_stacks(sites);
     }
     let mut shorter = vec![0; all.len()];
-    for _ in 0..depth {
+    for level in 0..depth {
         let mut numbers: HashMap<(Identity, u32), u32> = HashMap::new();
         shorter = all
             .iter()
             .enumerate()
             .map(|(index, site)| {
-                let caller = sites.caller(index).map_or(u32::MAX, |caller| shorter[caller]);
+                // mprof doesn't look beyond the last frame: whether that has a caller is all the same.
+                let caller = sites.caller(index).filter(|_| level > 0).map_or(u32::MAX, |caller| shorter[caller]);
                 let next = numbers.len() as u32;
                 *numbers.entry((sites.identity(site), caller)).or_insert(next)
             })
