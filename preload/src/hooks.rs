@@ -113,6 +113,12 @@ fn resize(block: *mut u8, size: usize, caller: Caller, ops: [Op; 2], call: impl 
     new
 }
 
+/// Implements the functions that programs rarely reallocate by. One copy serves all of them.
+#[inline(never)]
+fn resize_rarely(block: *mut u8, size: usize, caller: Caller, ops: [Op; 2], call: &dyn Fn() -> *mut u8) -> *mut u8 {
+    resize(block, size, caller, ops, call)
+}
+
 /// Reallocates a block of the bootstrap arena.
 #[cold]
 fn leave_arena(block: *mut u8, size: usize, op: Op, caller: Caller) -> *mut u8 {
@@ -142,7 +148,7 @@ pub unsafe extern "C" fn reallocarray(block: *mut u8, count: usize, size: usize,
     match count.checked_mul(size) {
         Some(bytes) => {
             let ops = [Op::REALLOCARRAY, Op::RESIZE_ARRAY];
-            resize(block, bytes, caller, ops, || mark_forwarded(caller, bytes, block, call))
+            resize_rarely(block, bytes, caller, ops, &|| mark_forwarded(caller, bytes, block, call))
         }
         None => call(),
     }

@@ -2,7 +2,7 @@
 //! `__libc_malloc` and its kin. They have next definitions of their own, since the next `malloc`
 //! may be another allocator's.
 
-use super::{alloc_rarely, free_rarely, resize};
+use super::{alloc_rarely, free_rarely, resize_rarely};
 use crate::caller::Caller;
 use crate::elf::objects;
 use crate::next;
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn libc_calloc(count: usize, size: usize, caller: Caller) 
 pub unsafe extern "C" fn libc_realloc(block: *mut u8, size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged.
     let call = || unsafe { next::__libc_realloc(block, size) };
-    if is_inner(caller) { call() } else { resize(block, size, caller, [Op::REALLOC, Op::RESIZE], call) }
+    if is_inner(caller) { call() } else { resize_rarely(block, size, caller, [Op::REALLOC, Op::RESIZE], &call) }
 }
 
 /// The body of `__libc_memalign`.
