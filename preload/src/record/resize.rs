@@ -2,10 +2,12 @@
 //! another thread can get its address; the second half allocates the new block.
 
 use super::guard::{self, CallKind};
-use super::{HookPath, defer, deferred_stack, emit_deferred, hook_path, push, sample, slow_path_state};
+use super::{
+    HookPath, defer, deferred_stack, emit_deferred, hook_path, push, record_with_stack, sample, slow_path_state,
+};
 use crate::caller::Caller;
+use crate::sampling;
 use crate::thread::{COUNTED, Deferred, Request, ThreadState};
-use crate::{sampling, stack::cache};
 use heaptape_wire::{Event, Op};
 
 /// Number of records that a second half needs.
@@ -89,10 +91,25 @@ pub fn resize_ends(resize: Resize, op: Op, old: *mut u8, new: *mut u8, size: usi
             defer(state, Event { op, stack, address, size });
             return;
         }
-        guard::begin(state, caller.sp, if op.is_event() { COUNTED } else { 0 });
-        let stack = if op == Op::RESIZE_FAILED { 0 } else { cache::capture(&raw mut (*state).stacks, caller) };
         (*state).writer.reserved = (*state).writer.reserved.saturating_sub(SECOND_HALF);
-        push(&mut *state, Event { op, stack, address, size });
+        if op == Op::RESIZE_FAILED {
+            record_failed(state, address, caller);
+        } else {
+            record_with_stack(state, op, address, size, caller);
+        }
+    }
+}
+
+/// Records that a resize has left its block as it was.
+///
+/// # Safety
+/// The state must be the calling thread's, which is not busy.
+#[cold]
+unsafe fn record_failed(state: *mut ThreadState, address: u64, caller: Caller) {
+    // SAFETY: the state is the calling thread's, as the caller ensures.
+    unsafe {
+        guard::begin(state, caller.sp, if Op::RESIZE_FAILED.is_event() { COUNTED } else { 0 });
+        push(&mut *state, Event { op: Op::RESIZE_FAILED, stack: 0, address, size: 0 });
         guard::end(state);
         if Deferred::count(&raw const (*state).deferred) != 0 {
             emit_deferred(state, caller.sp);
