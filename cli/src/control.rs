@@ -6,7 +6,7 @@ use heaptape_daemon::control;
 use heaptape_daemon::protocol::{Process, Refusal, Request, Response};
 use heaptape_formats::date::Date;
 use heaptape_formats::resident::short_name;
-use heaptape_recorder::options::Mode;
+use heaptape_recorder::session::options::Mode;
 use serde_json::Value;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

@@ -21,7 +21,7 @@ mod typos;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use heaptape_analyzer::text;
 use heaptape_formats::quantity;
-use heaptape_recorder::crash;
+use heaptape_recorder::os::crash;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -29,7 +29,7 @@ use exit::Outcome;
 
 /// Large tables are in huge pages, where the system has them.
 #[global_allocator]
-static ALLOCATOR: heaptape_recorder::huge_pages::HugePages = heaptape_recorder::huge_pages::HugePages;
+static ALLOCATOR: heaptape_recorder::os::huge_pages::HugePages = heaptape_recorder::os::huge_pages::HugePages;
 
 /// Returns what `--version` prints: the version, and the versions of libraries, recorders and
 /// recordings that it works with.

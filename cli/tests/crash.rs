@@ -25,7 +25,7 @@ fn panics(role: &str) -> (Output, String, tempfile::TempDir) {
 
 #[track_caller]
 fn is_report(text: &str, role: &str, function: &str) {
-    let cause = "cause: panic at recorder/src/crash.rs:";
+    let cause = "cause: panic at recorder/src/os/crash.rs:";
     let message = "requested by a test, with ? in the message";
     for part in [cause, message, role, "thread ", "  #0 0x", function, "end of the report\n"] {
         assert!(text.contains(part), "no {part:?} in:\n{text}");

@@ -19,14 +19,14 @@ use formats::recording::{
     DCPI_FOLDER, Exit, Kept, Mark, PROFILE, PROGRAM_PREFIX, ProcessInfo, RECORDING, Recording, STREAM, TAPE,
 };
 use formats::tape::{self, Origin, journal};
-use heaptape_recorder::access::make_folder;
-use heaptape_recorder::clock::{self, Clock};
-use heaptape_recorder::process::{self, sanitized_name};
-use heaptape_recorder::quota::Quota;
-use heaptape_recorder::replace::{Durability, replace_file};
-use heaptape_recorder::session::{Session, SessionId};
-use heaptape_recorder::store::{Callback, Stored};
-use heaptape_recorder::symbols::{Job, Saver};
+use heaptape_recorder::os::clock::{self, Clock};
+use heaptape_recorder::os::permissions::make_folder;
+use heaptape_recorder::os::replace_file::{Durability, replace_file};
+use heaptape_recorder::session::disk_quota::Quota;
+use heaptape_recorder::session::traced_process::{Session, SessionId};
+use heaptape_recorder::store::writer::{Callback, Stored};
+use heaptape_recorder::target::name_saver::{Job, Saver};
+use heaptape_recorder::target::proc::{self, sanitized_name};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -200,7 +200,7 @@ pub struct Archive {
 impl Archive {
     /// Creates the archive of a state folder. Epochs that earlier daemons left open are sealed.
     pub fn new(state: &Path, keep: Keep, disk: Arc<Disk>, saver: Option<Arc<Saver>>) -> Archive {
-        let host = process::host();
+        let host = proc::host();
         let mut left_open: Vec<PathBuf> = retention::epochs(state).into_iter().map(|found| found.dir).collect();
         left_open.retain(|dir| !seal_left_open(dir));
         Archive {

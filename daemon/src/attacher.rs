@@ -8,13 +8,13 @@
 use super::config::Rule;
 use super::control::Wake;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use heaptape_recorder::clock::Clock;
-use heaptape_recorder::crash;
-use heaptape_recorder::options::Options;
-use heaptape_recorder::process::{self, Process};
-use heaptape_recorder::recorder::RunningProcess;
-use heaptape_recorder::running_process::{self, AttachError, Stops, Target};
-use heaptape_recorder::tree;
+use heaptape_recorder::os::clock::Clock;
+use heaptape_recorder::os::crash;
+use heaptape_recorder::run::recorder::RunningProcess;
+use heaptape_recorder::run::running_process::{self, AttachError, Stops, Target};
+use heaptape_recorder::session::options::Options;
+use heaptape_recorder::target::proc::{self, Process};
+use heaptape_recorder::target::untraced;
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -285,7 +285,7 @@ fn left_process(pid: u32, left: Result<bool, AttachError>, stops: Stops) -> Left
     let remains = match left {
         Ok(true) => None,
         // It has ended.
-        _ if process::parent(pid).is_none() => None,
+        _ if proc::parent(pid).is_none() => None,
         Ok(false) => Some(running_process::STAYS_MAPPED.into()),
         Err(error) => Some(format!("{}: {error}; heaptape detach {pid} restores them", running_process::STAYS_HOOKED)),
     };
@@ -303,7 +303,7 @@ struct ProcessId {
 
 impl ProcessId {
     fn of(pid: u32) -> ProcessId {
-        ProcessId { pid, start_ticks: process::start_ticks(pid).unwrap_or(0), program: tree::program(pid) }
+        ProcessId { pid, start_ticks: proc::start_ticks(pid).unwrap_or(0), program: untraced::program(pid) }
     }
 }
 
@@ -341,20 +341,20 @@ impl History {
     /// Returns the processes that a rule with `attach=true` selects.
     fn search(&mut self, search: &Search) -> Vec<u32> {
         let own = std::process::id();
-        let (own_uid, own_program) = (nix::unistd::geteuid().as_raw(), tree::program(own));
-        let all: Vec<u32> = process::pids().collect();
+        let (own_uid, own_program) = (nix::unistd::geteuid().as_raw(), untraced::program(own));
+        let all: Vec<u32> = proc::pids().collect();
         self.0.retain(|id, _| all.contains(&id.pid));
         let now = Instant::now();
         // The first process is left alone: the kernel panics at its end.
         let others = all.into_iter().filter(|pid| *pid > 1 && *pid != own && !search.recorded.contains(pid));
         let selected = others.filter(|&pid| {
-            let name = process::name(pid);
+            let name = proc::name(pid);
             let is_wanted = search.rules.iter().find(|rule| rule.name.matches(&name)).is_some_and(|rule| rule.attach);
             is_wanted
-                && (search.serves_all || process::owner(pid) == Some(own_uid))
-                && process::age(pid).is_some_and(|age| age >= MIN_AGE)
+                && (search.serves_all || proc::owner(pid) == Some(own_uid))
+                && proc::age(pid).is_some_and(|age| age >= MIN_AGE)
                 && !Process::read(pid).exe.is_empty()
-                && tree::program(pid) != own_program
+                && untraced::program(pid) != own_program
                 && self.may_be_tried(ProcessId::of(pid), now)
         });
         selected.take(MAX_FOUND).collect()

@@ -7,9 +7,9 @@ use super::growth::LiveHistory;
 use super::protocol;
 use formats::recording::{Exit, LastMemory};
 use formats::resident::PART_NAMES;
-use heaptape_recorder::options::Mode;
-use heaptape_recorder::process::{self, ResidentMemory};
-use heaptape_recorder::session::{SHORT_LIFE, Session, StatsSnapshot};
+use heaptape_recorder::session::options::Mode;
+use heaptape_recorder::session::traced_process::{SHORT_LIFE, Session, StatsSnapshot};
+use heaptape_recorder::target::proc::{self, ResidentMemory};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -215,7 +215,7 @@ impl Client {
         let Sampling::Budget(percent) = self.choice.sampling else { return };
         let mut last = self.past.iter().rev();
         let (Some((to, now)), Some((from, then))) = (last.next(), last.next()) else { return };
-        let ticks = process::cpu_ticks(self.pid()).unwrap_or(self.ticks);
+        let ticks = proc::cpu_ticks(self.pid()).unwrap_or(self.ticks);
         // An idle program is measured by a hundredth of the elapsed time, so that its first burst
         // does not look like an overload.
         let used = ticks.saturating_sub(self.ticks) * 10_000_000;

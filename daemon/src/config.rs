@@ -4,8 +4,8 @@
 use super::address::Address;
 use formats::pattern::Pattern;
 use formats::quantity::Size;
-use heaptape_recorder::compression::Compression;
-use heaptape_recorder::options::{Mode, Options, Overflow, Window};
+use heaptape_recorder::os::compression::Compression;
+use heaptape_recorder::session::options::{Mode, Options, Overflow, Window};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fmt;

@@ -6,7 +6,7 @@
 
 use super::protocol::{self, Request, Response};
 use crossbeam_channel::{Receiver, Sender, bounded};
-use heaptape_recorder::crash;
+use heaptape_recorder::os::crash;
 use nix::sys::socket::{self, sockopt};
 use serde_json::Value;
 use std::io::{self, BufRead, BufReader, Read, Write};

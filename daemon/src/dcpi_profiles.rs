@@ -4,11 +4,11 @@
 
 use formats::dcpi::{Builder, HeaderFields};
 use formats::tape::{Module, instruction};
-use heaptape_recorder::access::make_folder;
-use heaptape_recorder::process::sanitized_name;
-use heaptape_recorder::profile_delta::ProfileDelta;
-use heaptape_recorder::replace::{Durability, replace_file};
-use heaptape_recorder::text;
+use heaptape_recorder::heap::profile_delta::ProfileDelta;
+use heaptape_recorder::os::permissions::make_folder;
+use heaptape_recorder::os::replace_file::{Durability, replace_file};
+use heaptape_recorder::target::elf_text;
+use heaptape_recorder::target::proc::sanitized_name;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
@@ -35,7 +35,8 @@ struct ModuleCounts {
 impl ModuleCounts {
     fn of(module: &Module) -> ModuleCounts {
         let mapping = module.start.wrapping_sub(module.bias)..module.end.wrapping_sub(module.bias);
-        let text = text::extent(Path::new(OsStr::from_bytes(&module.path.0)), &module.build_id.0).unwrap_or(mapping);
+        let text =
+            elf_text::extent(Path::new(OsStr::from_bytes(&module.path.0)), &module.build_id.0).unwrap_or(mapping);
         ModuleCounts { text, counts: BTreeMap::new() }
     }
 }

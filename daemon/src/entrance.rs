@@ -9,11 +9,11 @@
 use super::config::Budget;
 use super::control::Wake;
 use crossbeam_channel::Sender;
-use heaptape_recorder::attach::{Incoming, Listener, Policy, RejectReason, Request};
-use heaptape_recorder::crash;
-use heaptape_recorder::residency;
-use heaptape_recorder::static_program::Loader;
-use heaptape_recorder::sys;
+use heaptape_recorder::inject::static_program::Loader;
+use heaptape_recorder::os::crash;
+use heaptape_recorder::os::sys;
+use heaptape_recorder::pipeline::residency;
+use heaptape_recorder::session::listener::{Incoming, Listener, Policy, RejectReason, Request};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -283,7 +283,7 @@ mod tests {
     fn users_are_served_in_turn() {
         let request = |uid: u32| {
             let socket = std::fs::File::open("/dev/null").expect("a descriptor").into();
-            Request::Stream(heaptape_recorder::attach::Sender { socket, pid: 1, uid, is_stream: true })
+            Request::Stream(heaptape_recorder::session::listener::Sender { socket, pid: 1, uid, is_stream: true })
         };
         let mut queues = RequestQueues::default();
         let refused = (0..MAX_WAITING + 10).filter(|_| queues.push(7, request(7)).is_some()).count();

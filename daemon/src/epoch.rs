@@ -3,8 +3,8 @@
 
 use formats::date::Date;
 use formats::recording::is_epoch;
-use heaptape_recorder::access::make_folder;
-use heaptape_recorder::clock;
+use heaptape_recorder::os::clock;
+use heaptape_recorder::os::permissions::make_folder;
 use std::io;
 use std::path::{Path, PathBuf};
 

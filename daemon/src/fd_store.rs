@@ -7,9 +7,9 @@
 
 use super::config::Choice;
 use super::notify::Notify;
-use heaptape_recorder::crash::{self, Role};
-use heaptape_recorder::readiness;
-use heaptape_recorder::sys::{self, Mapping};
+use heaptape_recorder::os::crash::{self, Role};
+use heaptape_recorder::os::poll;
+use heaptape_recorder::os::sys::{self, Mapping};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{self, sockopt};
@@ -288,7 +288,7 @@ impl Server {
     fn serve(&mut self) -> io::Result<()> {
         loop {
             let all = std::iter::once(sys::fd(&self.listener)).chain(self.daemon.as_ref().map(sys::fd));
-            let ready = readiness::wait(all, CHECK_INTERVAL)?;
+            let ready = poll::wait(all, CHECK_INTERVAL)?;
             if ready.get(1) == Some(&true) && self.receive().is_break() {
                 return Ok(());
             }

@@ -11,7 +11,7 @@ use super::control::{self, ControlRequest, Wake, send_request};
 use super::protocol::{self, Request, Response};
 use crossbeam_channel::{Sender, bounded};
 use data_encoding::BASE64;
-use heaptape_recorder::crash;
+use heaptape_recorder::os::crash;
 use percent_encoding::percent_decode_str;
 use std::fmt;
 use std::io::{self, Read, Write};

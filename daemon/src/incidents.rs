@@ -1,7 +1,7 @@
 //! What happened to programs, for alerts: flights that were kept, and kills because memory ran out.
 
 use super::metrics::{LabeledMetric, Labels};
-use heaptape_recorder::clock;
+use heaptape_recorder::os::clock;
 use std::collections::BTreeMap;
 
 /// Maximum number of programs with rows of their own. Further ones share one, since clients can

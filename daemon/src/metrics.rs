@@ -2,8 +2,8 @@
 //! They are served over HTTP, and by `ctl metrics`.
 
 use formats::resident::{Bill, PART_NAMES};
-use heaptape_recorder::process::ResidentMemory;
-use heaptape_recorder::session::StatsSnapshot;
+use heaptape_recorder::session::traced_process::StatsSnapshot;
+use heaptape_recorder::target::proc::ResidentMemory;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 

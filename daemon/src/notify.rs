@@ -1,7 +1,7 @@
 //! Messages to and from systemd: readiness, watchdog, sockets that it holds open. The protocol is
 //! small and stable.
 
-use heaptape_recorder::sys;
+use heaptape_recorder::os::sys;
 use nix::sys::socket::{SockType, getsockopt, sockopt};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;

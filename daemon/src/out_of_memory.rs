@@ -2,8 +2,8 @@
 //! a process by SIGKILL. The kernel counts its kills by control group, and names the pids in its
 //! log.
 
-use heaptape_recorder::cgroup;
-use heaptape_recorder::clock;
+use heaptape_recorder::os::clock;
+use heaptape_recorder::target::cgroup;
 use nix::fcntl::OFlag;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};

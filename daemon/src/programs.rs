@@ -8,9 +8,9 @@ use formats::tape::field::Text;
 use formats::tape::{
     self, Account, Accounts, Code, CodeRange, Module, Record, Site, SiteSums, Sites, Summary, Totals, instruction,
 };
-use heaptape_recorder::profile::{BINS, BOUNDS, Sums as ClassSums};
-use heaptape_recorder::profile_delta::{Frame, ProfileDelta, Row};
-use heaptape_recorder::symbols::{Job, Opened};
+use heaptape_recorder::heap::profile::{BINS, BOUNDS, Sums as ClassSums};
+use heaptape_recorder::heap::profile_delta::{Frame, ProfileDelta, Row};
+use heaptape_recorder::target::name_saver::{Job, Opened};
 use rustc_hash::FxHashMap;
 use std::path::PathBuf;
 

@@ -4,7 +4,9 @@
 use super::config::{Config, PushConfig};
 use super::helper_command;
 use super::metrics::OwnMetric;
-use heaptape_recorder::{clock, crash, sys};
+use heaptape_recorder::os::clock;
+use heaptape_recorder::os::crash;
+use heaptape_recorder::os::sys;
 use serde::Deserialize;
 use std::ffi::OsString;
 use std::io;

@@ -4,9 +4,9 @@
 use super::clients::{Client, Ended, FlightEnd};
 use super::epoch::Epoch;
 use super::metrics::{ProcessCounters, Programs};
-use heaptape_recorder::options::Mode;
-use heaptape_recorder::process::ResidentMemory;
-use heaptape_recorder::session::{Session, SessionId, Stats, StatsSnapshot};
+use heaptape_recorder::session::options::Mode;
+use heaptape_recorder::session::traced_process::{Session, SessionId, Stats, StatsSnapshot};
+use heaptape_recorder::target::proc::ResidentMemory;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -6,7 +6,7 @@
 use super::config::Keep;
 use super::epoch::start_of;
 use formats::recording::{FLIGHTS, is_epoch};
-use heaptape_recorder::name_store;
+use heaptape_recorder::session::name_store;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 

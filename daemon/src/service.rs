@@ -36,22 +36,22 @@ use super::verdicts::Verdicts;
 use attaching::Attaches;
 use crossbeam_channel::{Receiver, Sender};
 use flush::PendingFlush;
-use heaptape_recorder::attach::Request;
-use heaptape_recorder::boards::Boards;
-use heaptape_recorder::clock::Clock;
-use heaptape_recorder::crash::{self, Role};
-use heaptape_recorder::drain::Command;
-use heaptape_recorder::options::Mode;
-use heaptape_recorder::patch::Planner;
-use heaptape_recorder::process::End;
-use heaptape_recorder::process_recording::ProcessCommand;
-use heaptape_recorder::readiness;
-use heaptape_recorder::session::SessionId;
-use heaptape_recorder::stages::Stages;
-use heaptape_recorder::store::Callback;
-use heaptape_recorder::symbols::{self, Saver, Side, Work};
-use heaptape_recorder::sync;
-use heaptape_recorder::sys;
+use heaptape_recorder::digest::process::ProcessCommand;
+use heaptape_recorder::inject::patch::Planner;
+use heaptape_recorder::os::clock::Clock;
+use heaptape_recorder::os::crash::{self, Role};
+use heaptape_recorder::os::poll;
+use heaptape_recorder::os::sync;
+use heaptape_recorder::os::sys;
+use heaptape_recorder::pipeline::drain::Command;
+use heaptape_recorder::pipeline::stages::Stages;
+use heaptape_recorder::session::boards::Boards;
+use heaptape_recorder::session::listener::Request;
+use heaptape_recorder::session::options::Mode;
+use heaptape_recorder::session::traced_process::SessionId;
+use heaptape_recorder::store::writer::Callback;
+use heaptape_recorder::target::name_saver::{self, Saver, Side, Work};
+use heaptape_recorder::target::proc::End;
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use std::io::{self, Read};
@@ -121,7 +121,7 @@ pub struct Service {
 pub fn run(config: Config, reread: Reread, work: Work) -> io::Result<()> {
     crash::set_role(Role::Daemon);
     // Before any thread is started, and any descriptor is opened that the helper should not have.
-    let saver = match symbols::split() {
+    let saver = match name_saver::split() {
         Ok(Side::Helper(helper)) => {
             helper.run(work);
             return Ok(());
@@ -160,7 +160,7 @@ impl Service {
         let own_files = [self.signals.as_fd(), self.wake_receiver.as_fd()];
         let processes = self.registry.clients().iter().map(|client| sys::fd(&client.process));
         let all = own_files.into_iter().chain(processes);
-        let ready = readiness::wait(all, limit)?;
+        let ready = poll::wait(all, limit)?;
         let clients = self.registry.clients().iter().zip(&ready[own_files.len()..]);
         let ended: Vec<SessionId> = clients.filter(|(_, ready)| **ready).map(|(client, _)| client.session.id).collect();
         // In small portions, so that ends and control requests do not wait.

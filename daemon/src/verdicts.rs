@@ -5,7 +5,9 @@
 use super::config::Config;
 use super::helper_command;
 use super::metrics::{LabeledMetric, Labels, OwnMetric};
-use heaptape_recorder::{clock, crash, sys};
+use heaptape_recorder::os::clock;
+use heaptape_recorder::os::crash;
+use heaptape_recorder::os::sys;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;

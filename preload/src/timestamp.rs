@@ -3,7 +3,7 @@
 //! The CPU counter (TSC) is read without a fence, which would cost 14 to 17 ns. So `rdtsc` may run
 //! ahead of the load that received a pointer, by some 300 ticks, and more where the CPU stalls. The
 //! recorder puts such events in order by what they do to the address
-//! (`recorder/src/live/queues.rs`).
+//! (`recorder/src/heap/live/queues.rs`).
 //!
 //! A timestamp costs 9 ns, half of an event. The order in the ring is the order of its events, so
 //! while a process has one thread, only each 16th event needs one. The others get theirs from a

@@ -4,8 +4,8 @@
 #![allow(missing_docs)]
 
 use heaptape_formats::recording::{RECORDING, Recording};
-use heaptape_recorder::launch::{Finished, Launch, LaunchError, record};
-use heaptape_recorder::options::Options;
+use heaptape_recorder::run::launch::{Finished, Launch, LaunchError, record};
+use heaptape_recorder::session::options::Options;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 

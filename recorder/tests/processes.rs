@@ -9,7 +9,7 @@ use common::TestRecorder;
 use common::fake::{Process, Thread, hello};
 use heaptape_formats::recording::Exit;
 use heaptape_formats::tape::Entry;
-use heaptape_recorder::options::Options;
+use heaptape_recorder::session::options::Options;
 use heaptape_wire::Op;
 use heaptape_wire::hello::{Hello, ORIGIN_FORK};
 use std::io::{BufRead, BufReader, Write};

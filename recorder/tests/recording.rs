@@ -6,8 +6,8 @@ mod common;
 use common::fake::{Process, Thread, connect, hello, say};
 use common::{Random, TestRecorder};
 use heaptape_formats::tape::{self, Codec, END_RUNNING, Entry};
-use heaptape_recorder::compression::Compression;
-use heaptape_recorder::options::{Options, Overflow};
+use heaptape_recorder::os::compression::Compression;
+use heaptape_recorder::session::options::{Options, Overflow};
 use heaptape_wire::{Op, Record};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -406,8 +406,8 @@ fn whoever_says_no_hello_is_sent_away_and_holds_nobody_up() {
     let begun = Instant::now();
     // The silent connections are closed after a second: reading returns the end of the stream.
     let mut byte = [0];
-    let (count, _) =
-        heaptape_recorder::sys::receive_with(heaptape_recorder::sys::fd(&silent[0]), &mut byte).unwrap_or((0, None));
+    let (count, _) = heaptape_recorder::os::sys::receive_with(heaptape_recorder::os::sys::fd(&silent[0]), &mut byte)
+        .unwrap_or((0, None));
     assert!(count == 0 && begun.elapsed() < Duration::from_secs(5));
     let (_, processes) = recorder.finish();
     assert_eq!(processes.last().map(|back| back.events.len()), Some(1));

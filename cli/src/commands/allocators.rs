@@ -4,7 +4,7 @@
 use anyhow::Context;
 use heaptape_analyzer::symbols::{fetch_debug_information, hexadecimal};
 use heaptape_analyzer::text;
-use heaptape_recorder::patch::{self, Description, OwnAllocator};
+use heaptape_recorder::inject::patch::{self, Description, OwnAllocator};
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;

@@ -3,7 +3,7 @@
 use super::attach::pid_of;
 use crate::Outcome;
 use anyhow::Context;
-use heaptape_recorder::running_process;
+use heaptape_recorder::run::running_process;
 
 /// Options of `heaptape detach`.
 #[derive(clap::Args)]

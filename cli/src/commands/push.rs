@@ -10,7 +10,7 @@ use heaptape_analyzer::text::{bytes, clean, counted};
 use heaptape_daemon::config::{DEFAULT_PUSH_QUEUE, PushProtocol};
 use heaptape_daemon::protocol::Request;
 use heaptape_formats::quantity::Size;
-use heaptape_recorder::options::Mode;
+use heaptape_recorder::session::options::Mode;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::PathBuf;

@@ -6,7 +6,7 @@ use crate::control::Control;
 use anyhow::{Context, anyhow};
 use heaptape_daemon::control;
 use heaptape_daemon::protocol::{Entry, Request, Response};
-use heaptape_recorder::launch::{make_dir, preload};
+use heaptape_recorder::run::launch::{make_dir, preload};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::IsTerminal;

@@ -14,7 +14,7 @@ use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use heaptape_analyzer::sparkline;
 use heaptape_analyzer::text::{Style, bytes, clean, count, counted};
 use heaptape_daemon::protocol::{Details, Entry, Process, Request, Response, Which};
-use heaptape_recorder::crash;
+use heaptape_recorder::os::crash;
 use history::History;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

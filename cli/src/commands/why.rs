@@ -5,7 +5,7 @@ use crate::Outcome;
 use crate::control::Control;
 use heaptape_daemon::config::Config;
 use heaptape_daemon::protocol::{Request, Response};
-use heaptape_recorder::process::{self, Process};
+use heaptape_recorder::target::proc::{self, Process};
 use heaptape_reports::why::{self, WhyQuery};
 use std::path::PathBuf;
 
@@ -58,7 +58,7 @@ fn written_state(control: Option<PathBuf>) -> Option<PathBuf> {
 /// Returns the resident bytes of a process that started at a clock tick of the boot with this ID;
 /// `None` if it does not run.
 fn resident_bytes(pid: u32, started: u64, boot: &str) -> Option<u64> {
-    if started == 0 || boot != process::boot_id() || Process::read(pid).start_ticks != started {
+    if started == 0 || boot != proc::boot_id() || Process::read(pid).start_ticks != started {
         return None;
     }
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;

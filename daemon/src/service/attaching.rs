@@ -6,10 +6,10 @@ use crate::config::Choice;
 use crate::control::Answer;
 use crate::protocol::{Attached, Detached, Remains, Response, Which};
 use crossbeam_channel::{Sender, bounded};
-use heaptape_recorder::options::Options;
-use heaptape_recorder::process::{self, End};
-use heaptape_recorder::session::SessionId;
-use heaptape_recorder::tree;
+use heaptape_recorder::session::options::Options;
+use heaptape_recorder::session::traced_process::SessionId;
+use heaptape_recorder::target::proc::{self, End};
+use heaptape_recorder::target::untraced;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -65,7 +65,7 @@ impl Attaches {
 
     /// Returns how many processes of a user are being attached.
     fn pending_of(&self, uid: u32) -> u64 {
-        self.pending.keys().filter(|pid| process::owner(**pid) == Some(uid)).count() as u64
+        self.pending.keys().filter(|pid| proc::owner(**pid) == Some(uid)).count() as u64
     }
 }
 
@@ -76,14 +76,14 @@ fn microseconds(time: Duration) -> u64 {
 impl Service {
     /// Begins to attach a process on request.
     pub(super) fn attach_on_request(&mut self, pid: u32, mode: Option<Choice>) -> Result<Answer, String> {
-        let choice = mode.unwrap_or_else(|| self.config.choose(&process::name(pid), requested_mode(pid).as_deref()));
+        let choice = mode.unwrap_or_else(|| self.config.choose(&proc::name(pid), requested_mode(pid).as_deref()));
         let (reply, answer) = bounded(1);
         self.begin_attach(pid, choice, Some(reply))?;
         Ok(Answer::Later(answer))
     }
 
     fn begin_attach(&mut self, pid: u32, choice: Choice, reply: Option<Sender<Response>>) -> Result<(), String> {
-        let Some(uid) = process::owner(pid) else { return Err(format!("there is no process {pid}")) };
+        let Some(uid) = proc::owner(pid) else { return Err(format!("there is no process {pid}")) };
         if !self.config.serves_all && uid != nix::unistd::geteuid().as_raw() {
             return Err(format!("process {pid} belongs to another user, whose programs this daemon does not record"));
         }
@@ -169,9 +169,9 @@ impl Service {
         let Some(PendingAttach { reply, .. }) = self.attaches.pending.remove(&pid) else { return };
         if let Some(reply) = reply {
             let _ = reply.send(Response::error(format!("process {pid} is not attached: {why}")));
-        } else if is_final && process::parent(pid).is_some() {
+        } else if is_final && proc::parent(pid).is_some() {
             // Once for each process: it is not tried again.
-            let name = process::name(pid);
+            let name = proc::name(pid);
             tracing::info!("process {pid} ({}) is not attached: {why}", name.escape_ascii());
             self.registry.count_unrecorded("attach", 1);
         }
@@ -202,7 +202,7 @@ impl Service {
     pub(super) fn check_attaches(&mut self) {
         let attached = self.registry.clients().iter().filter(|client| client.is_attached);
         let has_left =
-            attached.filter(|client| tree::program(client.pid()).is_some_and(|now| Some(now) != client.program));
+            attached.filter(|client| untraced::program(client.pid()).is_some_and(|now| Some(now) != client.program));
         let gone: Vec<SessionId> = has_left.map(|client| client.session.id).collect();
         gone.into_iter().for_each(|id| self.end(id, End::EXEC));
         let is_due = !self.attaches.is_searching && self.attaches.last_search.elapsed() >= SEARCH_INTERVAL;
@@ -219,8 +219,8 @@ impl Service {
     }
 
     fn attach_by_rule(&mut self, pid: u32) {
-        let choice = self.config.choose(&process::name(pid), requested_mode(pid).as_deref());
-        if choice.mode == heaptape_recorder::options::Mode::Off {
+        let choice = self.config.choose(&proc::name(pid), requested_mode(pid).as_deref());
+        if choice.mode == heaptape_recorder::session::options::Mode::Off {
             return;
         }
         if let Err(why) = self.begin_attach(pid, choice, None) {
@@ -241,7 +241,7 @@ impl Service {
 
 /// Returns the mode that a process requests in its environment.
 fn requested_mode(pid: u32) -> Option<String> {
-    process::variable(pid, &["HEAPTAPE_MODE"]).into_iter().next().flatten()
+    proc::variable(pid, &["HEAPTAPE_MODE"]).into_iter().next().flatten()
 }
 
 impl PendingLeave {

@@ -5,12 +5,12 @@ use super::Service;
 use super::answers::{notifier, processes};
 use crate::control::Answer;
 use crossbeam_channel::unbounded;
-use heaptape_recorder::process;
-use heaptape_recorder::process_recording::ProcessCommand;
-use heaptape_recorder::readiness;
-use heaptape_recorder::session::SessionId;
-use heaptape_recorder::store::Callback;
-use heaptape_recorder::sys;
+use heaptape_recorder::digest::process::ProcessCommand;
+use heaptape_recorder::os::poll;
+use heaptape_recorder::os::sys;
+use heaptape_recorder::session::traced_process::SessionId;
+use heaptape_recorder::store::writer::Callback;
+use heaptape_recorder::target::proc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ impl Service {
     /// Ends the recordings of all processes that have ended.
     fn end_exited(&mut self) {
         let clients = self.registry.clients();
-        let Ok(ready) = readiness::wait(clients.iter().map(|client| sys::fd(&client.process)), Duration::ZERO) else {
+        let Ok(ready) = poll::wait(clients.iter().map(|client| sys::fd(&client.process)), Duration::ZERO) else {
             return;
         };
         let ended = clients.iter().zip(ready).filter(|(_, ready)| *ready).map(|(client, _)| client.session.id);
@@ -76,7 +76,7 @@ impl Service {
     pub(super) fn end_all(&mut self, ended: &[SessionId]) {
         for id in ended {
             if let Some(client) = self.registry.client(*id) {
-                let end = process::end(client.pid(), sys::fd(&client.process));
+                let end = proc::end(client.pid(), sys::fd(&client.process));
                 self.end(*id, end);
             }
         }

@@ -9,21 +9,21 @@ use crate::fd_store::{Held, Name};
 use crate::growth::LiveHistory;
 use crossbeam_channel::bounded;
 use formats::tape::Origin;
-use heaptape_recorder::attach::Client as AttachRequest;
-use heaptape_recorder::chunk_journal;
-use heaptape_recorder::clock;
-use heaptape_recorder::code::{MAX_MAP_BYTES_SHARED, PerfMap};
-use heaptape_recorder::drain::Command;
-use heaptape_recorder::limit::Limit;
-use heaptape_recorder::module_files::ModuleFiles;
-use heaptape_recorder::options::{Mode, Options};
-use heaptape_recorder::patch::{self, Plan};
-use heaptape_recorder::process::{self, End, Process};
-use heaptape_recorder::recorder::{RunningProcess, ticks_of};
-use heaptape_recorder::release;
-use heaptape_recorder::session::{Attached, Fork, Ids, Session, SessionBuilder, SessionId};
-use heaptape_recorder::sys::{self, Mapping};
-use heaptape_recorder::tree;
+use heaptape_recorder::inject::patch::{self, Plan};
+use heaptape_recorder::os::clock;
+use heaptape_recorder::os::sys::{self, Mapping};
+use heaptape_recorder::pipeline::drain::Command;
+use heaptape_recorder::rings::ring_space;
+use heaptape_recorder::run::recorder::{RunningProcess, ticks_of};
+use heaptape_recorder::session::chunk_journal;
+use heaptape_recorder::session::event_rate::Limit;
+use heaptape_recorder::session::listener::Client as AttachRequest;
+use heaptape_recorder::session::options::{Mode, Options};
+use heaptape_recorder::session::traced_process::{Attached, Fork, Ids, Session, SessionBuilder, SessionId};
+use heaptape_recorder::target::jit_names::{MAX_MAP_BYTES_SHARED, PerfMap};
+use heaptape_recorder::target::module_files::ModuleFiles;
+use heaptape_recorder::target::proc::{self, End, Process};
+use heaptape_recorder::target::untraced;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -187,7 +187,7 @@ impl Service {
 
     /// Decides what is recorded of a new process. Returns the mode that it requested, too.
     fn admission(&mut self, request: &AttachRequest, process: &Process) -> io::Result<(Admission, Option<String>)> {
-        let mut variables = process::variable(request.pid, &["HEAPTAPE_MODE", "HEAPTAPE_LABEL"]).into_iter();
+        let mut variables = proc::variable(request.pid, &["HEAPTAPE_MODE", "HEAPTAPE_LABEL"]).into_iter();
         let (mode, label) = (variables.next().flatten(), variables.next().flatten());
         let choice = self.config.choose(&process.comm, mode.as_deref());
         let is_fork = request.hello.origin == ORIGIN_FORK;
@@ -211,7 +211,7 @@ impl Service {
     pub(super) fn admit_running(&mut self, running: RunningProcess, choice: Choice) -> io::Result<SessionId> {
         let RunningProcess { client: request, mapping, area, plan, start_tick } = running;
         let process = Process::read(request.pid);
-        let label = process::variable(request.pid, &["HEAPTAPE_LABEL"]).into_iter().next().flatten();
+        let label = proc::variable(request.pid, &["HEAPTAPE_LABEL"]).into_iter().next().flatten();
         let label = label.filter(|label| !label.is_empty());
         let mut admission = self.admission_as(choice, request.pid, request.uid, &process, label)?;
         admission.options.slots = self.slots();
@@ -226,7 +226,7 @@ impl Service {
         }
         self.start_client(admission, session, request, area, worker);
         if let Some(client) = self.registry.client_mut(id) {
-            (client.is_attached, client.program) = (true, tree::program(client.pid()));
+            (client.is_attached, client.program) = (true, untraced::program(client.pid()));
             self.successor.keep_attached(client.pid(), true);
         }
         Ok(id)
@@ -266,7 +266,7 @@ impl Service {
         process: &Process,
         label: Option<String>,
     ) -> io::Result<Admission> {
-        let (cgroup, unit) = process::control_group(pid);
+        let (cgroup, unit) = proc::control_group(pid);
         let label: String = label.or(unit).unwrap_or_default().chars().take(MAX_LABEL).collect();
         let mut options = choice.options(&self.config, &label);
         let epoch = self.epochs.of_user(uid)?;
@@ -370,7 +370,7 @@ impl Service {
             }
         };
         let carried_over = self.successor.carried_over_file(pid);
-        release::resume(&mapping, &chunk_journal::positions(&carried_over));
+        ring_space::resume(&mapping, &chunk_journal::positions(&carried_over));
         let mut process = Process::read(pid);
         if process.exe.is_empty() {
             // It has ended. What is left in its rings is recorded.
@@ -378,7 +378,7 @@ impl Service {
             process.comm = process.exe.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_vec();
             tracing::info!("process {pid} ({}) has ended meanwhile", process.comm.escape_ascii());
         }
-        let own = || process::variable(pid, &["HEAPTAPE_LABEL"]).into_iter().next().flatten();
+        let own = || proc::variable(pid, &["HEAPTAPE_LABEL"]).into_iter().next().flatten();
         let label = self.successor.label(pid).or_else(own);
         let Ok(mut admission) = self.admission_as(choice, pid, uid, &process, label) else { return };
         let folder = self.folder(&admission, pid);
@@ -393,7 +393,7 @@ impl Service {
         let worker = id as usize % self.stages.workers;
         let (ids, start_tick, saver) = (Ids { pid, hello_pid, uid }, self.clock.now(), self.saver.clone());
         let attached = Attached::taken_over(ids, process, mapping, start_tick, MAX_MAP_BYTES_SHARED, saver);
-        let began_unix_ns = process::age(pid).map_or(0, |age| clock::unix_ns().saturating_sub(age.as_nanos() as u64));
+        let began_unix_ns = proc::age(pid).map_or(0, |age| clock::unix_ns().saturating_sub(age.as_nanos() as u64));
         let session = self.session(id, attached, folder, &admission);
         let earlier = if choice.mode == Mode::Flight { self.epochs.flight_segments(uid, pid) } else { Vec::new() };
         let session = session.resumed(began_unix_ns).carried_over(carried_over).earlier(earlier);
@@ -405,7 +405,7 @@ impl Service {
         let memory = self.kernel_memory(pid);
         let mut client = admission.into_client(session, handles, hello_pid, worker, interval, memory);
         if self.successor.is_attached(pid) {
-            (client.is_attached, client.program) = (true, tree::program(pid));
+            (client.is_attached, client.program) = (true, untraced::program(pid));
         }
         self.registry.add(client);
     }

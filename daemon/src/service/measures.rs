@@ -5,7 +5,7 @@ use crate::metrics::{self, LabeledMetric, Labels, OwnMetric};
 use crate::push::Pusher;
 use crate::retention::Share;
 use crate::ship::Shipper;
-use heaptape_recorder::clock;
+use heaptape_recorder::os::clock;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Returns rows with one label.

@@ -5,9 +5,9 @@ use super::Service;
 use crate::clients::KernelMemory;
 use formats::recording::LastMemory;
 use formats::tape::END_SIGNALLED;
-use heaptape_recorder::cgroup;
-use heaptape_recorder::process::{self, End};
-use heaptape_recorder::session::SessionId;
+use heaptape_recorder::session::traced_process::SessionId;
+use heaptape_recorder::target::cgroup;
+use heaptape_recorder::target::proc::{self, End};
 use nix::libc::SIGKILL;
 
 /// Maximum number of processes whose resident memory is read in one check.
@@ -17,7 +17,7 @@ impl Service {
     /// Returns the memory of a process that is recorded from now on.
     pub(super) fn kernel_memory(&mut self, pid: u32) -> KernelMemory {
         KernelMemory {
-            resident: process::resident_memory(pid).unwrap_or_default(),
+            resident: proc::resident_memory(pid).unwrap_or_default(),
             limit_bytes: cgroup::memory_limit(pid).unwrap_or(0),
             kills_file: self.out_of_memory.watch(pid),
             groups: self.pressure.groups(pid),
@@ -31,7 +31,7 @@ impl Service {
         for index in 0..count.min(MAX_READ) {
             let client = &mut clients[(self.next_memory + index) % count];
             let pid = client.session.process.pid;
-            client.memory.resident = process::resident_memory(pid).unwrap_or(client.memory.resident);
+            client.memory.resident = proc::resident_memory(pid).unwrap_or(client.memory.resident);
         }
         self.next_memory = (self.next_memory + MAX_READ.min(count)).checked_rem(count).unwrap_or(0);
         let files = self.registry.clients().iter().filter_map(|client| client.memory.kills_file.as_deref());

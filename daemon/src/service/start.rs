@@ -21,15 +21,15 @@ use crate::streams::Streams;
 use crate::successor::Successor;
 use crate::verdicts::Verdicts;
 use crossbeam_channel::unbounded;
-use heaptape_recorder::access::make_folder;
-use heaptape_recorder::attach::{self, Listener};
-use heaptape_recorder::boards::Boards;
-use heaptape_recorder::clock::Clock;
-use heaptape_recorder::crash;
-use heaptape_recorder::patch::Planner;
-use heaptape_recorder::stages::Stages;
-use heaptape_recorder::static_program::Loader;
-use heaptape_recorder::symbols::Saver;
+use heaptape_recorder::inject::patch::Planner;
+use heaptape_recorder::inject::static_program::Loader;
+use heaptape_recorder::os::clock::Clock;
+use heaptape_recorder::os::crash;
+use heaptape_recorder::os::permissions::make_folder;
+use heaptape_recorder::pipeline::stages::Stages;
+use heaptape_recorder::session::boards::Boards;
+use heaptape_recorder::session::listener::{self, Listener};
+use heaptape_recorder::target::name_saver::Saver;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::SockType;
@@ -77,8 +77,8 @@ fn listener(config: &Config, passed: &mut Vec<(String, OwnedFd)>) -> io::Result<
 /// Creates a socket for programs or senders.
 fn own_socket(config: &Config, path: &Path, kind: SockType) -> io::Result<OwnedFd> {
     make_parent_folder(path)?;
-    control::clear(path, || Ok(attach::probe(path, kind)?))?;
-    let socket = attach::listen(path, kind)?;
+    control::clear(path, || Ok(listener::probe(path, kind)?))?;
+    let socket = listener::listen(path, kind)?;
     // Programs of all users connect here; the kernel identifies them.
     let mode = if config.serves_all { 0o666 } else { 0o600 };
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;

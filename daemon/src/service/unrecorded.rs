@@ -2,10 +2,10 @@
 //! that were not understood.
 
 use super::Service;
-use heaptape_recorder::boards::Found;
-use heaptape_recorder::drain::Command;
-use heaptape_recorder::process_recording::ProcessCommand;
-use heaptape_recorder::session::SessionId;
+use heaptape_recorder::digest::process::ProcessCommand;
+use heaptape_recorder::pipeline::drain::Command;
+use heaptape_recorder::session::boards::Found;
+use heaptape_recorder::session::traced_process::SessionId;
 use std::sync::Arc;
 
 /// Maximum number of unrecorded processes that are named at once in the log.

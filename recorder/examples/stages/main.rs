@@ -11,16 +11,16 @@
 mod recorded;
 
 use heaptape_formats::tape::{self, Codec};
-use heaptape_recorder::batch::Batch;
-use heaptape_recorder::clock::Clock;
-use heaptape_recorder::code::PerfMap;
-use heaptape_recorder::merge::{RecordQueue, merge};
-use heaptape_recorder::module_files::ModuleFiles;
-use heaptape_recorder::process_recording::ProcessRecording;
-use heaptape_recorder::session::Session;
-use heaptape_recorder::store::{Content, WriteJob};
-use heaptape_recorder::sys::Mapping;
-use heaptape_recorder::trace::Chunk;
+use heaptape_recorder::digest::process::ProcessRecording;
+use heaptape_recorder::os::clock::Clock;
+use heaptape_recorder::os::sys::Mapping;
+use heaptape_recorder::rings::batch::Batch;
+use heaptape_recorder::rings::merge::{RecordQueue, merge};
+use heaptape_recorder::session::traced_process::Session;
+use heaptape_recorder::store::trace::Chunk;
+use heaptape_recorder::store::writer::{Content, WriteJob};
+use heaptape_recorder::target::jit_names::PerfMap;
+use heaptape_recorder::target::module_files::ModuleFiles;
 use heaptape_wire::nodes::NodeValue;
 use heaptape_wire::{Event, Op, Params, Record};
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ use std::time::Duration;
 
 /// As in the command.
 #[global_allocator]
-static ALLOCATOR: heaptape_recorder::huge_pages::HugePages = heaptape_recorder::huge_pages::HugePages;
+static ALLOCATOR: heaptape_recorder::os::huge_pages::HugePages = heaptape_recorder::os::huge_pages::HugePages;
 
 /// CPU time of this thread: other programs on the machine affect it less.
 #[derive(Clone, Copy)]
@@ -239,7 +239,7 @@ fn measure(name: &str, merged: f64, batches: &[Batch], nodes: &[NodeValue], leve
         digested = digested.min(digest(false));
         journaled = journaled.min(digest(true));
     }
-    heaptape_recorder::chunk_journal::remove(&std::env::temp_dir());
+    heaptape_recorder::session::chunk_journal::remove(&std::env::temp_dir());
     let (mut stored, mut bytes) = (f64::MAX, 0);
     for _ in 0..STORE_REPEATS {
         let folder = std::env::temp_dir().join(format!("stages.{}", std::process::id()));
@@ -248,12 +248,12 @@ fn measure(name: &str, merged: f64, batches: &[Batch], nodes: &[NodeValue], leve
         let mut out = |write_job: WriteJob| sender.send(write_job).expect("room");
         let mut recording = ProcessRecording::new(session_in(folder.clone(), nodes));
         batches.iter().for_each(|batch| recording.batch(batch, &mut Chunk::default, &mut out));
-        recording.finish(heaptape_recorder::process::End::GONE, &mut Chunk::default, &mut out);
+        recording.finish(heaptape_recorder::target::proc::End::GONE, &mut Chunk::default, &mut out);
         drop(recording);
         drop(sender);
         let ((spare, _chunks), (ends, _ended)) = (crossbeam_channel::bounded(8), crossbeam_channel::unbounded());
         let begun = Instant::now();
-        heaptape_recorder::store::run(&jobs, &spare, &ends);
+        heaptape_recorder::store::writer::run(&jobs, &spare, &ends);
         stored = stored.min(ns(begun));
         let files = std::fs::read_dir(&folder).expect("a folder").flatten();
         bytes = files.filter_map(|file| file.metadata().ok()).map(|metadata| metadata.len()).sum();
@@ -281,7 +281,7 @@ fn measure_codecs(batches: &[Batch], nodes: &[NodeValue], level: Option<i32>) {
     for batch in batches {
         recording.batch(batch, &mut Chunk::default, &mut |write_job: WriteJob| chunks.extend(chunk_of(write_job)));
     }
-    recording.finish(heaptape_recorder::process::End::GONE, &mut Chunk::default, &mut |write_job| {
+    recording.finish(heaptape_recorder::target::proc::End::GONE, &mut Chunk::default, &mut |write_job| {
         chunks.extend(chunk_of(write_job))
     });
     let plain: u64 = chunks.iter().map(|chunk| chunk.commit.plain_length).sum();

@@ -1,6 +1,6 @@
 //! Plays the traced process: hello, area, rings, as the wire's comments say.
 
-use heaptape_recorder::sys::{self, Mapping};
+use heaptape_recorder::os::sys::{self, Mapping};
 use heaptape_wire::area::{CLOCK_TSC, SLOT_CLAIMED, SLOT_FREE};
 use heaptape_wire::event::DELTA_LIMIT;
 use heaptape_wire::hello::{HELLO_BYTES, Hello, REPLY_BYTES, Reply};
@@ -57,7 +57,7 @@ impl Process {
     }
 
     pub fn now(&self) -> u64 {
-        heaptape_recorder::clock::Clock::of(self.mapping.header().clock.load(Relaxed)).now()
+        heaptape_recorder::os::clock::Clock::of(self.mapping.header().clock.load(Relaxed)).now()
     }
 
     /// Appends a node.

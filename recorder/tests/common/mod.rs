@@ -6,8 +6,8 @@
 pub mod back;
 pub mod fake;
 
-use heaptape_recorder::options::Options;
-use heaptape_recorder::recorder::{Outcome, Recorder};
+use heaptape_recorder::run::recorder::{Outcome, Recorder};
+use heaptape_recorder::session::options::Options;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

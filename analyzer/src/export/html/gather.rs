@@ -337,7 +337,8 @@ impl Gathered {
             self.verdicts.len() - 1
         });
         let sum = &mut self.verdicts[index].1;
-        (sum.bytes, sum.blocks, sum.stacks) = (sum.bytes.saturating_add(bytes), sum.blocks + blocks, sum.stacks + stacks);
+        (sum.bytes, sum.blocks, sum.stacks) =
+            (sum.bytes.saturating_add(bytes), sum.blocks + blocks, sum.stacks + stacks);
     }
 
     fn bound_leaks(&mut self) {

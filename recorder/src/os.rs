@@ -1,0 +1,17 @@
+//! What the operating system gives: system calls, clocks, files, processes of our own.
+
+pub mod atomics;
+pub mod clock;
+pub mod compression;
+pub mod crash;
+#[allow(unsafe_code)]
+pub mod huge_pages;
+pub mod permissions;
+pub mod poll;
+pub mod replace_file;
+pub mod signals;
+#[allow(unsafe_code)]
+pub mod spawn;
+pub mod sync;
+#[allow(unsafe_code)]
+pub mod sys;

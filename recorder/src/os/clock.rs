@@ -1,0 +1,150 @@
+//! The recorder's clock, and the conversion of its ticks to time.
+//!
+//! The CPU's timestamp counter is used where it runs at a constant rate in all states and on all
+//! cores (`constant_tsc` and `nonstop_tsc`), otherwise nanoseconds of `CLOCK_MONOTONIC`. The rate
+//! of the counter is measured against `CLOCK_MONOTONIC_RAW` from the first anchor on, so it gets
+//! more precise during the recording. The anchors are stored in the tape.
+
+use crate::os::sys;
+use nix::time::{ClockId, clock_gettime};
+use std::time::Duration;
+use wire::area::{CLOCK_MONOTONIC, CLOCK_TSC};
+
+/// The counter from which ticks are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Clock {
+    /// One of wire's `CLOCK_` values.
+    kind: u32,
+    first: Anchor,
+}
+
+/// One point in time on all clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Anchor {
+    /// Ticks of the recorder's clock.
+    pub tick: u64,
+    /// Wall-clock time, in nanoseconds since 1970.
+    pub unix_ns: u64,
+    /// Time of `CLOCK_MONOTONIC`, in nanoseconds.
+    pub monotonic_ns: u64,
+    raw_ns: u64,
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    clock_gettime(clock).map_or(0, |time| Duration::from(time).as_nanos() as u64)
+}
+
+/// Returns the CPU time of the calling thread.
+pub fn thread_time() -> Duration {
+    Duration::from_nanos(nanoseconds(ClockId::CLOCK_THREAD_CPUTIME_ID))
+}
+
+/// Returns the time since the boot, in nanoseconds.
+pub fn monotonic_ns() -> u64 {
+    nanoseconds(ClockId::CLOCK_MONOTONIC)
+}
+
+/// Returns the wall-clock time, in nanoseconds since 1970.
+pub fn unix_ns() -> u64 {
+    nanoseconds(ClockId::CLOCK_REALTIME)
+}
+
+fn has_constant_tsc(cpuinfo: &str) -> bool {
+    let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+    cfg!(target_arch = "x86_64")
+        && ["constant_tsc", "nonstop_tsc"].iter().all(|flag| flags.split(' ').any(|f| f == *flag))
+}
+
+impl Clock {
+    /// Chooses the counter for this machine and reads the first anchor.
+    pub fn choose() -> Clock {
+        let mut start = String::new();
+        if let Ok(file) = std::fs::File::open("/proc/cpuinfo") {
+            let _ = std::io::Read::read_to_string(&mut std::io::Read::take(file, 1 << 14), &mut start);
+        }
+        Clock::of(if has_constant_tsc(&start) { CLOCK_TSC } else { CLOCK_MONOTONIC })
+    }
+
+    /// Uses the given counter: one of wire's `CLOCK_` values.
+    pub fn of(kind: u32) -> Clock {
+        let first = Anchor { tick: 0, unix_ns: 0, monotonic_ns: 0, raw_ns: 0 };
+        let clock = Clock { kind, first };
+        Clock { kind, first: clock.anchor() }
+    }
+
+    /// One of wire's `CLOCK_` values.
+    pub fn kind(&self) -> u32 {
+        self.kind
+    }
+
+    /// Returns the current tick.
+    pub fn now(&self) -> u64 {
+        if self.kind == CLOCK_TSC { sys::tsc() } else { nanoseconds(ClockId::CLOCK_MONOTONIC) }
+    }
+
+    /// Reads all clocks at one point in time: the narrowest of three tries.
+    pub fn anchor(&self) -> Anchor {
+        let tries = (0..3).map(|_| {
+            let before = self.now();
+            let raw_ns = nanoseconds(ClockId::CLOCK_MONOTONIC_RAW);
+            let after = self.now();
+            let (unix_ns, monotonic_ns) = (unix_ns(), nanoseconds(ClockId::CLOCK_MONOTONIC));
+            let tick = before + after.saturating_sub(before) / 2;
+            (after.saturating_sub(before), Anchor { tick, unix_ns, monotonic_ns, raw_ns })
+        });
+        tries.min_by_key(|(width, _)| *width).map_or(self.first, |(_, anchor)| anchor)
+    }
+
+    /// Returns the ticks of one second, measured since the first anchor. Waits until two
+    /// milliseconds have passed since then (30 ppm).
+    pub fn ticks_per_second(&self) -> u64 {
+        if self.kind != CLOCK_TSC {
+            return 1_000_000_000;
+        }
+        loop {
+            let now = self.anchor();
+            let ns = now.raw_ns.saturating_sub(self.first.raw_ns);
+            if ns >= 2_000_000 {
+                return (u128::from(now.tick - self.first.tick) * 1_000_000_000 / u128::from(ns)) as u64;
+            }
+            std::thread::sleep(Duration::from_nanos(2_000_000 - ns));
+        }
+    }
+
+    /// Returns the speed of the CPUs in MHz; 0 where the ticks do not show it.
+    pub fn megahertz(&self) -> u64 {
+        if self.kind == CLOCK_TSC { self.ticks_per_second() / 1_000_000 } else { 0 }
+    }
+
+    /// Waits until all stores that other CPUs made before the call are visible: two microseconds.
+    pub fn wait_for_stores(&self) {
+        let start = nanoseconds(ClockId::CLOCK_MONOTONIC);
+        while nanoseconds(ClockId::CLOCK_MONOTONIC).saturating_sub(start) < 2_000 {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_counters_measure_a_pause() {
+        for clock in [Clock::choose(), Clock::of(CLOCK_MONOTONIC)] {
+            let (start, start_time) = (clock.now(), std::time::Instant::now());
+            std::thread::sleep(Duration::from_millis(20));
+            let (ticks, real) = (clock.now() - start, start_time.elapsed().as_secs_f64());
+            let measured = ticks as f64 / clock.ticks_per_second() as f64;
+            assert!((measured / real - 1.0).abs() < 0.02, "{measured} s by ticks, {real} s");
+        }
+    }
+
+    #[test]
+    fn flags_are_compared_completely() {
+        let good = "processor : 0\nflags\t\t: fpu tsc constant_tsc nonstop_tsc\n";
+        assert_eq!(has_constant_tsc(good), cfg!(target_arch = "x86_64"));
+        assert!(!has_constant_tsc("flags : constant_tsc nonstop_tsc_s3\n"));
+        assert!(!has_constant_tsc(""));
+    }
+}

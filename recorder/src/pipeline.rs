@@ -1,0 +1,5 @@
+//! The threads that drain, digest and store.
+
+pub mod drain;
+pub mod residency;
+pub mod stages;

@@ -1,0 +1,175 @@
+//! A thread that takes snapshots of the pages that the recorded processes have in memory, so that
+//! a report can explain their resident memory. It stops no process, and it takes at most a 200th
+//! of a processor: after each round it waits 200 times as long as the rounds took beyond a burst.
+
+mod mappings;
+#[allow(unsafe_code)]
+mod pages;
+mod schedule;
+mod snapshot;
+
+use crate::digest::chunks::Message;
+use crate::digest::process::ProcessCommand;
+use crate::os::clock;
+use crate::session::traced_process::{Session, SessionId};
+use crate::store::division::Divider;
+use crate::store::writer::Callback;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use formats::tape::{RESIDENCY_EXIT, Residency};
+use schedule::Schedule;
+use snapshot::Attempt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+use wire::area::ACTIVATION_DORMANT;
+
+/// Minimum time between two rounds.
+const ROUND: Duration = Duration::from_millis(100);
+/// Share of a processor that the thread may take: one in this number.
+const SHARE: u32 = 200;
+/// CPU time that it may take in addition, so that short runs with many processes have snapshots.
+const BURST: Duration = Duration::from_millis(25);
+
+/// A request to the thread.
+#[derive(Debug)]
+pub enum Request {
+    /// A session begins; this worker is its digest.
+    Watch(Arc<Session>, usize),
+    /// A session has ended.
+    Forget(SessionId),
+    /// A snapshot is taken at once.
+    Take {
+        /// Session of the process.
+        id: SessionId,
+        /// Why: one of the `RESIDENCY_` numbers.
+        cause: u8,
+        /// Called when the digest has the snapshot, or when there is none.
+        then: Callback,
+    },
+    /// A process is about to end. A snapshot is taken at once, and then the socket is closed on
+    /// which it waits.
+    Exit {
+        /// Process id, as the recorder sees it.
+        pid: u32,
+        /// The socket on which the process waits.
+        socket: OwnedFd,
+    },
+}
+
+/// A process that is watched.
+#[derive(Debug)]
+struct Watched {
+    session: Arc<Session>,
+    worker: usize,
+    schedule: Schedule,
+    /// Inode of the area, once it is known.
+    area: Option<u64>,
+}
+
+/// The thread: runs until the sender of requests is gone.
+pub fn run(requests: &Receiver<Request>, workers: &[Sender<Message>]) {
+    let digests = Digests { workers, divider: Divider::default() };
+    let mut watched: Vec<Watched> = Vec::new();
+    let (mut due, mut debt, mut paid) = (Instant::now(), Duration::ZERO, Instant::now());
+    loop {
+        let request = match watched.is_empty() {
+            true => requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            false => requests.recv_deadline(due),
+        };
+        match request {
+            Ok(Request::Watch(session, worker)) => {
+                if watched.is_empty() {
+                    due = due.max(Instant::now() + schedule::FIRST_DELAY);
+                }
+                let schedule = Schedule::new(Instant::now());
+                watched.push(Watched { session, worker, schedule, area: None });
+            }
+            Ok(Request::Forget(id)) => watched.retain(|one| one.session.id != id),
+            Ok(Request::Take { id, cause, then }) => {
+                watched.iter_mut().filter(|one| one.session.id == id).for_each(|one| one.take(cause, &digests));
+                then.call();
+            }
+            Ok(Request::Exit { pid, socket }) => {
+                let is_it = |one: &&mut Watched| one.session.process.pid == pid;
+                watched.iter_mut().filter(is_it).for_each(|one| one.take(RESIDENCY_EXIT, &digests));
+                drop(socket);
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let before = clock::thread_time();
+                for one in &mut watched {
+                    one.look(&digests);
+                }
+                let took = clock::thread_time().saturating_sub(before) + digests.divider.cpu_time();
+                let now = Instant::now();
+                debt = debt.saturating_sub(now.saturating_duration_since(paid) / SHARE) + took;
+                (paid, due) = (now, now + ROUND.max(debt.saturating_sub(BURST) * SHARE));
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+impl Watched {
+    fn is_dormant(&self) -> bool {
+        self.session.mapping.header().activation.0.load(Relaxed) == ACTIVATION_DORMANT
+    }
+
+    /// Returns the size of the pages of the process in bytes.
+    fn page(&self) -> u64 {
+        u64::from(self.session.process.page_size).max(512)
+    }
+
+    /// Takes a snapshot if one is due, and sends it to the digest.
+    fn look(&mut self, digests: &Digests<'_>) {
+        if self.is_dormant() {
+            return;
+        }
+        let (pid, page) = (self.session.process.pid, self.page());
+        let resident = || snapshot::resident_bytes(pid, page);
+        if let Some(cause) = self.schedule.due(Instant::now(), &self.session.stats.now(), resident) {
+            self.take(cause, digests);
+        }
+    }
+
+    /// Takes a snapshot, and sends it to the digest. From the first one on, the process announces
+    /// its end.
+    fn take(&mut self, cause: u8, digests: &Digests<'_>) {
+        let Session { mapping, process, clock, id, .. } = &*self.session;
+        if self.is_dormant() {
+            return;
+        }
+        let header = std::ptr::from_ref(mapping.header()).addr() as u64;
+        self.area = self.area.or_else(|| snapshot::area_at(header));
+        let Some(area) = self.area else { return };
+        let (record, before) = match snapshot::take(process.pid, area, self.page(), clock, cause) {
+            Attempt::Taken(record, before) => (*record, before),
+            Attempt::Gone => return,
+            Attempt::Refused(_) if self.schedule.was_refused() => return,
+            Attempt::Refused(why) => {
+                self.schedule.refuse();
+                let record = snapshot::refused(process.pid, clock, cause, &why);
+                let before = record.resident_bytes;
+                (record, before)
+            }
+        };
+        mapping.header().announce_exit.store(u32::from(!self.schedule.was_refused()), Relaxed);
+        self.schedule.taken(Instant::now(), &record, before);
+        digests.send(self.worker, *id, record);
+    }
+}
+
+/// The digests, and the thread that divides the snapshots of processes whose events are not kept.
+struct Digests<'a> {
+    workers: &'a [Sender<Message>],
+    divider: Divider,
+}
+
+impl Digests<'_> {
+    fn send(&self, worker: usize, id: SessionId, record: Residency) {
+        if let Some(queue) = self.workers.get(worker) {
+            let command = ProcessCommand::Residency(Box::new(record), self.divider.clone());
+            let _ = queue.send(Message::Process(id, command));
+        }
+    }
+}

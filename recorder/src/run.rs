@@ -1,0 +1,7 @@
+//! `heaptape record` and `attach`: from the start of a program to the end of its recording.
+
+pub mod attach;
+pub mod launch;
+pub mod recorder;
+pub mod running_process;
+pub mod survivor;

@@ -1,0 +1,485 @@
+//! The recorder: accepts processes, follows them to their end, writes `recording.json`, runs the
+//! stages.
+
+mod admission;
+mod environment;
+mod take_over;
+mod unrecorded;
+
+use crate::inject::patch::{Plan, Planner};
+use crate::inject::static_program::{Loaded, Loader};
+use crate::os::clock::{self, Clock};
+use crate::os::replace_file::{Durability, replace_file};
+use crate::os::sync;
+use crate::os::sys;
+use crate::pipeline::drain::Command;
+use crate::pipeline::stages::Stages;
+use crate::session::boards::{Boards, Found};
+use crate::session::handover::{Handover, HandoverQueue};
+use crate::session::listener::{AdmitAll, Incoming, Listener, Request, SHORTEST_WAIT};
+use crate::session::options::Options;
+use crate::session::traced_process::{Attached, Session, SessionBuilder, SessionId};
+use crate::store::writer::Callback;
+use crate::target::name_saver::Saver;
+use crate::target::proc::{self, End, Process};
+use crate::target::untraced::{self, Change, Watch};
+use admission::PendingAttach;
+pub use admission::RunningProcess;
+use formats::recording::{Accounting, ProcessInfo, RECORDING, RESERVE, Recording};
+use formats::tape::RESIDENCY_END;
+use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+pub use take_over::KILLED;
+use take_over::{ADOPT_INTERVAL, Adopted};
+use unrecorded::RefusedStart;
+use wire::limits::ENV_SOCKET;
+
+/// Size of the reserved space in bytes: see [`RESERVE`].
+const RESERVE_BYTES: i64 = 256 << 10;
+/// Minimum time between two writes of `recording.json`, except for the last one.
+const REWRITE_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Maximum time of reading the pages of the processes that outlive the recording.
+const LAST_PAGES: Duration = Duration::from_secs(1);
+/// Interval of the checks for results while static programs are loaded.
+const LOAD_INTERVAL: Duration = Duration::from_millis(20);
+/// The time that the end waits for the search of files for allocators that are not hooked.
+const SETTLE_TIME: Duration = Duration::from_millis(100);
+/// Maximum number of ended processes whose files are still searched.
+const MAX_UNSETTLED: usize = 1024;
+
+/// A session that is running.
+#[derive(Debug)]
+struct Running {
+    session: Arc<Session>,
+    process: OwnedFd,
+    hello_pid: u32,
+    worker: usize,
+    /// Index in the processes of the recording.
+    index: usize,
+    /// The program that it executes: device and inode.
+    program: Option<(u64, u64)>,
+}
+
+/// A recorded process from which another one was started.
+#[derive(Clone, Debug)]
+struct Parent {
+    session: SessionId,
+    /// Name of its folder.
+    folder: String,
+    worker: usize,
+}
+
+/// A process that is not completely written yet.
+#[derive(Debug)]
+struct Unwritten {
+    /// Index in the processes of the recording.
+    index: usize,
+    hooks: Arc<Plan>,
+}
+
+/// A session that has ended.
+#[derive(Debug)]
+struct EndedSession {
+    pid: u32,
+    parent: Parent,
+}
+
+/// A recorder and its state.
+#[derive(Debug)]
+pub struct Recorder {
+    dir: PathBuf,
+    recording: Recording,
+    written: Option<Instant>,
+    dirty: bool,
+    clock: Clock,
+    ticks_per_second: Option<u64>,
+    options: Arc<Options>,
+    planner: Planner,
+    listener: Listener,
+    /// The variable in the environment of each process that knows the socket (`NAME=VALUE`).
+    variable: Vec<u8>,
+    pending: Vec<PendingAttach>,
+    running: Vec<Running>,
+    watch: Watch,
+    /// Pid of the process that was recorded first.
+    first_pid: Option<u32>,
+    /// Sessions that have ended recently, for children that name them as parents.
+    ended: Vec<EndedSession>,
+    boards: Boards,
+    folders: HashMap<String, u32>,
+    next: SessionId,
+    unwritten: HashMap<SessionId, Unwritten>,
+    /// Ended processes whose files are still searched.
+    unsettled: Vec<Unwritten>,
+    stages: Stages,
+    errors: Vec<String>,
+    sums: Accounting,
+    saver: Option<Arc<Saver>>,
+    handovers: HandoverQueue,
+    /// Processes of a killed recorder that do not use their areas yet.
+    adopted: Vec<Adopted>,
+    loader: Loader,
+    /// Static programs with the library in them, which have not attached yet.
+    loaded: Vec<Loaded>,
+    /// Static programs that are not loaded, and whose children are not known yet.
+    refused_starts: Vec<RefusedStart>,
+}
+
+/// The outcome of a recording.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The content of `recording.json`.
+    pub recording: Recording,
+    /// Errors of files that could not be written.
+    pub errors: Vec<String>,
+    /// Event counts of all processes.
+    pub sums: Accounting,
+    /// Pid and name of each recorded process that was still running.
+    pub still_running: Vec<(u32, String)>,
+}
+
+impl Recorder {
+    /// Starts recording into an existing folder, for programs that connect to `socket`.
+    ///
+    /// # Errors
+    /// The error of the socket, of a thread, or of `recording.json`.
+    pub fn start(dir: &Path, socket: &Path, options: Options, command: Vec<String>) -> io::Result<Recorder> {
+        let recording = Recording {
+            format: "heaptape recording".into(),
+            version: 1,
+            heaptape: env!("CARGO_PKG_VERSION").into(),
+            command,
+            cwd: std::env::current_dir().map(|cwd| cwd.to_string_lossy().into_owned()).unwrap_or_default(),
+            host: proc::host(),
+            started_unix_ns: clock::unix_ns(),
+            ..Recording::default()
+        };
+        Recorder::with(dir, socket, options, recording)
+    }
+
+    fn with(dir: &Path, socket: &Path, options: Options, recording: Recording) -> io::Result<Recorder> {
+        let listener = Listener::open_unlisted(socket)?;
+        let clock = Clock::choose();
+        let stages = Stages::start(clock)?;
+        let planner = options.planner();
+        let mut recorder = Recorder {
+            dir: dir.to_owned(),
+            loader: Loader::new(options.standalone, planner.clone()),
+            loaded: Vec::new(),
+            refused_starts: Vec::new(),
+            recording,
+            written: None,
+            dirty: true,
+            clock,
+            ticks_per_second: None,
+            planner,
+            options: Arc::new(options),
+            listener,
+            variable: [ENV_SOCKET.as_bytes(), b"=", socket.as_os_str().as_bytes()].concat(),
+            pending: Vec::new(),
+            running: Vec::new(),
+            watch: Watch::default(),
+            first_pid: None,
+            ended: Vec::new(),
+            boards: Boards::default(),
+            folders: HashMap::new(),
+            next: 1,
+            unwritten: HashMap::new(),
+            unsettled: Vec::new(),
+            stages,
+            errors: Vec::new(),
+            sums: Accounting::default(),
+            saver: None,
+            handovers: HandoverQueue::default(),
+            adopted: Vec::new(),
+        };
+        recorder.write_recording()?;
+        recorder.reserve_space();
+        Ok(recorder)
+    }
+
+    /// Reserves disk space for the end of the recording when the disk is full. Without it the
+    /// recording may end without its last records.
+    fn reserve_space(&self) {
+        let path = self.dir.join(RESERVE);
+        if let Ok(file) = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)
+            && nix::fcntl::posix_fallocate(&file, 0, RESERVE_BYTES).is_err()
+        {
+            let _ = file.set_len(0);
+        }
+    }
+
+    /// Stores the function names of the modules from here on.
+    pub fn save_names(&mut self, saver: Arc<Saver>) {
+        self.saver = Some(saver);
+    }
+
+    /// Returns what plans the hooks of allocators inside programs.
+    pub fn planner(&self) -> &Planner {
+        &self.planner
+    }
+
+    /// Returns the processes recorded so far.
+    pub fn processes(&self) -> &[ProcessInfo] {
+        &self.recording.processes
+    }
+
+    /// Returns whether a process is recorded, or about to be.
+    pub fn is_busy(&self) -> bool {
+        !self.running.is_empty() || !self.pending.is_empty() || !self.adopted.is_empty()
+    }
+
+    /// Waits for events for at most `timeout`, and handles them. `others` are descriptors of the
+    /// caller; returns which of them are readable.
+    ///
+    /// # Errors
+    /// The error of `poll`, or of `recording.json`.
+    pub fn serve(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<Vec<bool>> {
+        let is_poll = timeout.is_zero();
+        let timeout = self.watch.deadline().map_or(timeout, |deadline| deadline.min(timeout));
+        let timeout = if self.dirty { timeout.min(REWRITE_INTERVAL) } else { timeout };
+        let timeout = self.boards.deadline().map_or(timeout, |deadline| deadline.min(timeout));
+        let timeout = if self.adopted.is_empty() { timeout } else { timeout.min(ADOPT_INTERVAL) };
+        let timeout = if self.loader.is_busy() { timeout.min(LOAD_INTERVAL) } else { timeout };
+        // Something that is due and cannot be done must not make the recorder busy.
+        let timeout = if is_poll { timeout } else { timeout.max(SHORTEST_WAIT) };
+        let processes = self.running.iter().map(|running| sys::fd(&running.process));
+        let pending = self.pending.iter().map(|pending| pending.client.descriptor());
+        let ready = self.listener.wait(others.iter().copied().chain(processes).chain(pending), timeout)?;
+        let (others_ready, rest) = ready.split_at(others.len());
+        let processes_ready = &rest[..self.running.len()];
+        let process_gone: Vec<SessionId> =
+            self.running.iter().zip(processes_ready).filter(|(_, ready)| **ready).map(|(r, _)| r.session.id).collect();
+        self.handovers.send();
+        self.start_attached();
+        self.start_adopted();
+        for incoming in self.listener.incoming(&mut AdmitAll) {
+            match incoming {
+                Incoming::Request(Request::Start(client)) => self.admit(client),
+                // The recording of a program accepts no other files.
+                Incoming::Request(Request::Stream(_)) => {}
+                Incoming::Notice { from, pid, why, path, preload, attached } => {
+                    let why = self.why_untraced([from, attached], why, &preload);
+                    self.note_untraced(from, pid, why, &path);
+                }
+                Incoming::Load(follow) => self.loader.follow(follow),
+                Incoming::Exit(pid, socket) => self.stages.read_pages_at_exit(pid, socket),
+            }
+        }
+        self.note_loaded();
+        // Before the ends: a process that announced another program ends by executing it.
+        self.read_boards();
+        for id in process_gone {
+            self.process_gone(id);
+        }
+        self.check_programs();
+        self.take_stored();
+        if self.dirty && self.written.is_none_or(|written| written.elapsed() >= REWRITE_INTERVAL) {
+            self.write_recording()?;
+        }
+        Ok(others_ready.to_vec())
+    }
+
+    /// Handles the reports of processes that cannot reach the socket.
+    fn read_boards(&mut self) {
+        let running = self.running.iter().map(|running| (Arc::clone(&running.session), running.hello_pid));
+        for Found { pid, is_owner, exe, why, .. } in self.boards.read(running) {
+            if is_owner && self.running.iter().any(|running| running.session.process.pid == pid) {
+                self.watch.leaves(pid);
+            }
+            self.not_traced(pid, exe, why);
+        }
+    }
+
+    /// Checks for processes that continued with a program that is not recorded.
+    fn check_programs(&mut self) {
+        let running = self.running.iter().map(|running| (running.session.process.pid, running.program));
+        for (pid, change) in self.watch.look(running) {
+            match change {
+                Change::Stayed => {
+                    let last = self.recording.not_traced.iter().rposition(|process| process.pid == pid);
+                    last.map(|index| self.recording.not_traced.remove(index));
+                }
+                Change::Left => {
+                    if !self.knows_untraced(pid) {
+                        let exe = format!("/proc/{pid}/exe");
+                        let why = untraced::why_not(Path::new(&exe)).unwrap_or_else(|| untraced::NOT_LOADED.into());
+                        self.not_traced(pid, text(&Process::read(pid).exe), why);
+                    }
+                    self.process_ended(pid, End::EXEC);
+                }
+            }
+            self.dirty = true;
+        }
+    }
+
+    fn take_stored(&mut self) {
+        while let Ok(stored) = self.stages.stored.try_recv() {
+            self.errors.extend(stored.error);
+            self.sums.add(stored.sums);
+            self.boards.stored(stored.session);
+            if let Some(Unwritten { index, hooks }) = self.unwritten.remove(&stored.session)
+                && let Some(info) = self.recording.processes.get_mut(index)
+            {
+                info.accounting = Some(stored.sums);
+                hooks.set_events(&mut info.allocators);
+                hooks.note_unhooked(&mut info.allocators);
+                if !hooks.is_settled() && self.unsettled.len() < MAX_UNSETTLED {
+                    self.unsettled.push(Unwritten { index, hooks });
+                }
+                self.dirty = true;
+            }
+        }
+    }
+
+    /// Notes which allocators are not hooked, once the files have been searched, for processes that
+    /// ended before.
+    fn settle(&mut self) {
+        if self.unsettled.is_empty() {
+            return;
+        }
+        self.planner.finish(SETTLE_TIME);
+        for Unwritten { index, hooks } in std::mem::take(&mut self.unsettled) {
+            if let Some(info) = self.recording.processes.get_mut(index) {
+                hooks.note_unhooked(&mut info.allocators);
+            }
+        }
+    }
+
+    fn process_gone(&mut self, id: SessionId) {
+        if let Some(index) = self.running.iter().position(|running| running.session.id == id) {
+            let running = &self.running[index];
+            let end = proc::end(running.session.process.pid, sys::fd(&running.process));
+            self.end(index, end);
+        }
+    }
+
+    /// Ends the sessions of a process, whose end the caller knows.
+    pub fn process_ended(&mut self, pid: u32, end: End) {
+        while let Some(index) = self.running.iter().position(|running| running.session.process.pid == pid) {
+            self.end(index, end);
+        }
+    }
+
+    /// Reads the pages of the processes that are still running, and waits for that a short time.
+    pub fn read_pages(&self) {
+        let (done, dones) = crossbeam_channel::unbounded();
+        for running in &self.running {
+            let done = done.clone();
+            let then = Callback::new(move || drop(done));
+            self.stages.read_pages(running.session.id, RESIDENCY_END, then);
+        }
+        drop(done);
+        // All senders are gone when all pages are read.
+        let _: Result<(), _> = dones.recv_timeout(LAST_PAGES);
+    }
+
+    fn end(&mut self, index: usize, end: End) {
+        let running = self.running.swap_remove(index);
+        let left = self.watch.forget(running.session.process.pid);
+        let end = if left { End::EXEC } else { end };
+        let _ = self.stages.commands.send(Command::End(running.session.id, end));
+        if let Some(info) = self.recording.processes.get_mut(running.index) {
+            info.exit = Some(end.exit());
+            info.ended_unix_ns = Some(clock::unix_ns());
+            self.boards.keep((Arc::clone(&running.session), running.hello_pid));
+            self.handovers.push(Handover::Over(info.folder.clone()));
+            let parent = Parent { session: running.session.id, folder: info.folder.clone(), worker: running.worker };
+            self.ended.push(EndedSession { pid: running.session.process.pid, parent });
+            let old = self.ended.len().saturating_sub(64);
+            self.ended.drain(..old);
+        }
+        self.dirty = true;
+    }
+
+    fn new_id(&mut self) -> SessionId {
+        let id = self.next;
+        self.next += 1;
+        id
+    }
+
+    /// Returns the builder of a session whose folder has this name.
+    fn session(&mut self, id: SessionId, attached: Attached, folder: &str) -> SessionBuilder {
+        let ticks_per_second = self.ticks_per_second();
+        let (folder, options) = (self.dir.join(folder), Arc::clone(&self.options));
+        SessionBuilder::new(id, attached, folder, options, self.clock, ticks_per_second)
+    }
+
+    fn ticks_per_second(&mut self) -> u64 {
+        *self.ticks_per_second.get_or_insert_with(|| self.clock.ticks_per_second())
+    }
+
+    /// Starts a session, and lists its process.
+    fn begin(&mut self, running: Running, info: ProcessInfo) {
+        let session = Arc::clone(&running.session);
+        let hooks = Arc::clone(&session.hooks);
+        self.unwritten.insert(session.id, Unwritten { index: running.index, hooks });
+        let _ = self.stages.commands.send(Command::Start(session, running.worker));
+        self.running.push(running);
+        self.recording.processes.push(info);
+        self.dirty = true;
+    }
+
+    fn write_recording(&mut self) -> io::Result<()> {
+        let path = self.dir.join(RECORDING);
+        let mut bytes = serde_json::to_vec_pretty(&self.recording)?;
+        bytes.push(b'\n');
+        replace_file(&path, &bytes, None, Durability::Later)?;
+        (self.written, self.dirty) = (Some(Instant::now()), false);
+        Ok(())
+    }
+
+    /// Ends the recording: ended processes are drained, and running ones are not recorded any more.
+    /// [`sync::finish`] waits until everything is on the disk.
+    pub fn finish(mut self) -> Outcome {
+        self.loader.finish();
+        let _ = self.serve(&[], Duration::ZERO);
+        self.start_attached();
+        self.note_not_attached();
+        self.adopted.iter_mut().for_each(Adopted::expire);
+        self.start_adopted();
+        self.read_boards();
+        let unattached = self.search_unattached();
+        let has_ended = |running: &&Running| sys::is_readable(sys::fd(&running.process));
+        let ended: Vec<SessionId> = self.running.iter().filter(has_ended).map(|running| running.session.id).collect();
+        ended.into_iter().for_each(|id| self.process_gone(id));
+        self.read_pages();
+        let name = |running: &Running| {
+            let process = &running.session.process;
+            (process.pid, process.exe.lossy().rsplit('/').next().unwrap_or_default().to_owned())
+        };
+        let still_running = self.running.iter().map(name).collect();
+        while !self.running.is_empty() {
+            self.end(0, End::RUNNING);
+        }
+        self.stages.stop();
+        self.saver.iter().for_each(|saver| saver.close());
+        self.take_stored();
+        self.settle();
+        self.note_unattached(&unattached);
+        self.recording.ended_unix_ns = Some(clock::unix_ns());
+        let _ = std::fs::remove_file(self.dir.join(RESERVE));
+        if let Err(error) = self.write_recording() {
+            self.errors.push(format!("{}: {error}", self.dir.join(RECORDING).display()));
+        }
+        sync::start();
+        Outcome { recording: self.recording, errors: self.errors, sums: self.sums, still_running }
+    }
+}
+
+/// Converts nanoseconds to ticks.
+pub fn ticks_of(nanoseconds: u64, ticks_per_second: u64) -> u64 {
+    (u128::from(nanoseconds) * u128::from(ticks_per_second) / 1_000_000_000) as u64
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

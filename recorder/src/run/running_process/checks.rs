@@ -1,0 +1,145 @@
+//! What speaks against an attach, before anything is stopped.
+
+use super::memory::Memory;
+use super::threads::status_field;
+use super::{AttachError, tracer};
+use nix::unistd::Pid;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// The time for which a step of another command is waited for. The kernel ends it before.
+const OTHER_STEP: Duration = Duration::from_secs(20);
+
+/// The process, as its status names it.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity {
+    /// Process id in the process's own pid namespace.
+    pub own_pid: u32,
+    /// User id of the process.
+    pub uid: u32,
+    /// Number of bytes of address space that the process may still map.
+    pub address_space: u64,
+}
+
+/// Marks in the names of mapped files, and what they say.
+const MARKS: [(&str, &str); 6] = [
+    ("libheaptape", "it has heaptape's library already: heaptape ctl, or its recording, has its events"),
+    ("libasan", "it was built with a sanitizer, which replaces the allocator; build it without one"),
+    ("libtsan", "it was built with a sanitizer, which replaces the allocator; build it without one"),
+    ("liblsan", "it was built with a sanitizer, which replaces the allocator; build it without one"),
+    ("vgpreload", "valgrind runs it; start it without valgrind"),
+    ("librrpreload", "rr records it; start it without rr"),
+];
+
+/// Examines a process, and opens its memory.
+///
+/// # Errors
+/// Why it cannot be attached, and what helps.
+pub fn examine(pid: u32) -> Result<(Identity, Memory), AttachError> {
+    let leader = Pid::from_raw(pid as i32);
+    let field = |name| status_field(pid, leader, name);
+    let refuse = |why: &str| Err(AttachError::Unsuitable(why.into()));
+    let Some(state) = field("State") else { return Err(AttachError::NoProcess) };
+    if state.starts_with(['Z', 'X']) {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+        return refuse(match threads {
+            0 | 1 => "it has ended",
+            _ => "its main thread has ended, and only others run (pthread_exit): start it with heaptape record instead",
+        });
+    }
+    if std::fs::read_link(format!("/proc/{pid}/exe")).is_err_and(|error| error.raw_os_error() == Some(2)) {
+        return refuse("it is a thread of the kernel");
+    }
+    if pid == std::process::id() {
+        return refuse("it is this process itself");
+    }
+    let tracer = || field("TracerPid").filter(|tracer| tracer != "0");
+    let name_of = |tracer: &str| std::fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
+    // One of a command that was killed finishes its step.
+    let deadline = Instant::now() + OTHER_STEP;
+    while tracer().is_some_and(|tracer| name_of(&tracer).trim() == tracer::NAME) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    if let Some(tracer) = tracer() {
+        let name = name_of(&tracer);
+        let why = format!("{} (pid {tracer}) traces it already: end that first", name.trim());
+        return Err(AttachError::Unsuitable(why));
+    }
+    let memory = Memory::of(pid).map_err(|error| no_right(pid, &error))?;
+    match field("Seccomp").as_deref() {
+        None | Some("0") => {}
+        Some(_) => {
+            return refuse(
+                "it is in a sandbox (seccomp), which may end it for a system call of the library; \
+                 start it with heaptape record instead",
+            );
+        }
+    }
+    if field("x86_Thread_features").is_some_and(|features| features.contains("shstk")) {
+        return refuse("it has a shadow stack, which is not supported; start it with heaptape record instead");
+    }
+    check_program(pid)?;
+    let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let maps = String::from_utf8_lossy(&maps).into_owned();
+    for (mark, why) in MARKS {
+        if maps.lines().filter_map(|line| line.rsplit('/').next()).any(|name| name.starts_with(mark)) {
+            return refuse(why);
+        }
+    }
+    let last_number = |text: String| text.split_ascii_whitespace().last().and_then(|last| last.parse().ok());
+    let identity = Identity {
+        own_pid: field("NSpid").and_then(last_number).unwrap_or(pid),
+        uid: field("Uid").and_then(|ids| ids.split_ascii_whitespace().next()?.parse().ok()).unwrap_or(0),
+        address_space: address_space(pid, field("VmSize")),
+    };
+    Ok((identity, memory))
+}
+
+/// Checks the file of the program.
+fn check_program(pid: u32) -> Result<(), AttachError> {
+    /// `EI_CLASS` of 64-bit programs, and `EM_X86_64` at its offset.
+    const SUPPORTED: (u8, [u8; 2]) = (2, [62, 0]);
+    let path = format!("/proc/{pid}/exe");
+    let mut head = [0; 20];
+    let file = std::fs::File::open(&path);
+    let read = file.and_then(|file| std::os::unix::fs::FileExt::read_exact_at(&file, &mut head, 0));
+    if read.is_err() || !head.starts_with(b"\x7fELF") {
+        return Err(AttachError::Unsuitable("its program file cannot be read".into()));
+    }
+    if (head[4], [head[18], head[19]]) != SUPPORTED {
+        return Err(AttachError::Unsuitable("it is not a 64-bit program for x86-64".into()));
+    }
+    if crate::target::sanitizer::is_sanitized(Path::new(&path)) {
+        let why = "it was built with a sanitizer, which replaces the allocator; build it without one";
+        return Err(AttachError::Unsuitable(why.into()));
+    }
+    Ok(())
+}
+
+/// Returns why the memory of a process cannot be opened.
+fn no_right(pid: u32, error: &std::io::Error) -> AttachError {
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let is_ours = std::fs::metadata(format!("/proc/{pid}"))
+        .is_ok_and(|found| std::os::unix::fs::MetadataExt::uid(&found) == nix::unistd::geteuid().as_raw());
+    let why = match scope.trim() {
+        "3" => "the kernel forbids every ptrace (kernel.yama.ptrace_scope is 3) until it is started anew",
+        "1" | "2" if is_ours => {
+            "the kernel forbids ptrace of processes that are no children (kernel.yama.ptrace_scope): run this as root, \
+             or set it to 0 (sysctl kernel.yama.ptrace_scope=0)"
+        }
+        _ if is_ours => "it has other rights than this command (setuid, capabilities): run this as root",
+        _ => "it belongs to another user: run this as root",
+    };
+    AttachError::Unsuitable(format!("{why} ({error})"))
+}
+
+/// Returns the bytes of address space that a process may still map; `u64::MAX` without a limit.
+fn address_space(pid: u32, used: Option<String>) -> u64 {
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max address space"));
+    let Some(limit) = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok()) else {
+        return u64::MAX;
+    };
+    let kilobytes = used.and_then(|used| used.split_ascii_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0);
+    limit.saturating_sub(kilobytes * 1024)
+}

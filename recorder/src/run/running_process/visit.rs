@@ -1,0 +1,310 @@
+//! One thread of the process, which makes system calls for the recorder, and runs the library.
+//!
+//! While it does, a signal frame is ready by which it returns to what it did before
+//! ([`super::frame`]): on its own stack below the part that it uses, while nothing else is mapped,
+//! and later in the library's memory. So it finds its way back also if the recorder is killed at
+//! any time. All its signals are blocked meanwhile.
+
+use super::AttachError;
+use super::frame::{self, Home};
+use super::gadgets::Gadgets;
+use super::memory::Memory;
+use super::ptrace::{self as stops, EVENT_STOP, Resume, Stop, StopError};
+use super::threads;
+use crate::os::spawn;
+use nix::errno::Errno;
+use nix::libc::{self, user_regs_struct};
+use nix::sys::ptrace;
+use nix::unistd::Pid;
+use std::time::{Duration, Instant};
+use wire::standalone::ATTACHED_CALL;
+
+/// The part of a stack below the stack pointer that code may use (System V ABI).
+const RED_ZONE: u64 = 128;
+/// The longest time of a visit.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// Bytes of the library's memory after its file: a stack, and the frame.
+pub const STACK_BYTES: u64 = 128 << 10;
+/// The space for the frame at the end of that.
+const FRAME_BYTES: u64 = 64 << 10;
+/// The direction flag and the trap flag, which are off at the start of a function.
+const FLAGS_OFF: u64 = 0x400 | 0x100;
+/// The code segment of 64-bit programs.
+const LONG_MODE: u64 = 0x33;
+
+/// A thread that the recorder has stopped, and that works for it.
+#[derive(Debug)]
+pub struct Visit<'a> {
+    tid: Pid,
+    memory: &'a Memory,
+    gadgets: Gadgets,
+    home: Home,
+    deadline: Instant,
+    /// Address of the frame on its own stack.
+    frame_at: u64,
+    is_home: bool,
+    /// When it was stopped.
+    pub since: Instant,
+}
+
+impl<'a> Visit<'a> {
+    /// Stops one thread of a process: the first one that is on its own stack.
+    ///
+    /// # Errors
+    /// No thread can be stopped, or none is on its own stack.
+    pub fn begin(pid: u32, memory: &'a Memory, gadgets: Gadgets) -> Result<Visit<'a>, AttachError> {
+        let (tids, mappings) = (threads::list(pid), StackMappings::of(pid));
+        let mut last = StopError::Ended;
+        for tid in tids {
+            let since = Instant::now();
+            match stop_one(pid, tid) {
+                Ok(Some(registers)) => {
+                    let is_usable = registers.cs == LONG_MODE && mappings.hold(&registers);
+                    let visit = is_usable.then(|| Visit::of(tid, registers, memory, gadgets, since));
+                    match visit {
+                        Some(Ok(visit)) => return Ok(visit),
+                        Some(Err(error)) => {
+                            let _ = ptrace::detach(tid, None);
+                            return Err(error);
+                        }
+                        None => {
+                            let _ = ptrace::detach(tid, None);
+                            last = StopError::Late;
+                        }
+                    }
+                }
+                Ok(None) => {}
+                Err(error @ StopError::Trace(_)) => return Err(error.into()),
+                Err(error) => last = error,
+            }
+        }
+        Err(match last {
+            StopError::Late => AttachError::NoThread,
+            other => other.into(),
+        })
+    }
+
+    fn of(
+        tid: Pid,
+        registers: user_regs_struct,
+        memory: &'a Memory,
+        gadgets: Gadgets,
+        since: Instant,
+    ) -> Result<Visit<'a>, AttachError> {
+        let extended = spawn::extended_registers(tid).map_err(StopError::Trace)?;
+        let pid = tid.as_raw() as u32;
+        let refused = |error| AttachError::Refused { what: "a change of its signal mask", error };
+        let mask = spawn::mask_of(pid).map_err(refused)?;
+        let home = Home { registers, extended, mask };
+        let frame = frame::below(registers.rsp.wrapping_sub(RED_ZONE), &gadgets.restorer.to_le_bytes(), &home);
+        memory.write(frame.start, &frame.bytes).map_err(AttachError::memory)?;
+        let visit = Visit {
+            tid,
+            memory,
+            gadgets,
+            home,
+            deadline: since + TIMEOUT,
+            frame_at: frame.start,
+            is_home: false,
+            since,
+        };
+        // From here on the thread finds its own way back, with the mask that it had. The mask is
+        // changed after that: it would stay if the recorder were killed before.
+        let (rip, rsp) = (gadgets.restorer, frame.context);
+        let returning = user_regs_struct { rip, rsp, orig_rax: u64::MAX, ..registers };
+        ptrace::setregs(tid, returning).map_err(StopError::Trace)?;
+        spawn::swap_mask_of(pid, spawn::ALL_SIGNALS).map_err(refused)?;
+        Ok(visit)
+    }
+
+    /// Makes a system call.
+    ///
+    /// # Errors
+    /// The error of the call, or `ESRCH` if the process has ended.
+    pub fn call(&mut self, number: i64, arguments: [u64; 6]) -> Result<u64, Errno> {
+        let [rdi, rsi, rdx, r10, r8, r9] = arguments;
+        let own = self.home.registers;
+        ptrace::setregs(
+            self.tid,
+            user_regs_struct {
+                rip: self.gadgets.system_call,
+                rsp: self.frame_at,
+                rax: number as u64,
+                orig_rax: u64::MAX,
+                eflags: own.eflags & !FLAGS_OFF,
+                rdi,
+                rsi,
+                rdx,
+                r10,
+                r8,
+                r9,
+                ..own
+            },
+        )?;
+        for _ in ["entry", "exit"] {
+            self.system_call_stop().map_err(|_| Errno::ESRCH)?;
+        }
+        let result = ptrace::getregs(self.tid)?.rax;
+        match result as i64 {
+            error @ -4095..0 => Err(Errno::from_raw(-error as i32)),
+            _ => Ok(result),
+        }
+    }
+
+    /// Runs a function of the library until it is done. `stack` is the start of the memory for its
+    /// stack and the frame.
+    ///
+    /// # Errors
+    /// The process has ended, or the function failed in a way that it must not.
+    pub fn run(&mut self, function: u64, stack: u64) -> Result<(), AttachError> {
+        let frame = frame::below(stack + STACK_BYTES, &[], &self.home);
+        self.memory.write(frame.start, &frame.bytes).map_err(AttachError::memory)?;
+        let own = self.home.registers;
+        let registers = user_regs_struct {
+            rip: function,
+            rsp: stack + STACK_BYTES - FRAME_BYTES,
+            rbp: 0,
+            rax: 0,
+            r12: frame.context,
+            orig_rax: u64::MAX,
+            eflags: own.eflags & !FLAGS_OFF,
+            ..own
+        };
+        ptrace::setregs(self.tid, registers).map_err(StopError::Trace)?;
+        let mut is_exit = false;
+        loop {
+            self.system_call_stop()?;
+            if is_exit && ptrace::getregs(self.tid).map_err(StopError::Trace)?.orig_rax == u64::from(ATTACHED_CALL) {
+                return Ok(());
+            }
+            is_exit = !is_exit;
+        }
+    }
+
+    /// Runs the thread to the next start or end of a system call.
+    fn system_call_stop(&mut self) -> Result<(), StopError> {
+        let mut signal = 0;
+        loop {
+            stops::resume(self.tid, Resume::SystemCall, signal).map_err(StopError::Trace)?;
+            match stops::wait(self.tid, self.deadline)? {
+                Stop::Ended => return Err(StopError::Ended),
+                Stop::SystemCall => return Ok(()),
+                // A fault: the thread must not go on here.
+                Stop::Signal(libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGTRAP) => {
+                    return Err(StopError::Ended);
+                }
+                // Only SIGSTOP cannot be blocked. It stops the other threads, and this one later.
+                stop => signal = stop.signal(),
+            }
+        }
+    }
+
+    /// Lets the thread go on where it was.
+    ///
+    /// # Errors
+    /// The process has ended.
+    pub fn end(mut self) -> Result<Duration, StopError> {
+        self.go_home()?;
+        Ok(self.since.elapsed())
+    }
+
+    fn go_home(&mut self) -> Result<(), StopError> {
+        if std::mem::replace(&mut self.is_home, true) {
+            return Ok(());
+        }
+        let traced = StopError::Trace;
+        // At this stop, and at no other one, the kernel restarts the system call in which the
+        // thread was.
+        ptrace::interrupt(self.tid).map_err(traced)?;
+        let mut signal = 0;
+        loop {
+            stops::resume(self.tid, Resume::Continue, signal).map_err(traced)?;
+            match stops::wait(self.tid, self.deadline + TIMEOUT)? {
+                Stop::Ended => return Err(StopError::Ended),
+                Stop::Event { event: EVENT_STOP, .. } => break,
+                stop => signal = if stop.signal() == libc::SIGSTOP { libc::SIGSTOP } else { 0 },
+            }
+        }
+        spawn::set_extended_registers(self.tid, &self.home.extended).map_err(traced)?;
+        let mask = spawn::swap_mask_of(self.tid.as_raw() as u32, self.home.mask);
+        ptrace::setregs(self.tid, self.home.registers).map_err(traced)?;
+        ptrace::detach(self.tid, None).map_err(traced)?;
+        mask.map(drop).map_err(|_| StopError::Ended)
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        // A process that has ended has nowhere to go.
+        let _ = self.go_home();
+    }
+}
+
+/// Stops a thread in a place where it can work for the recorder: not while a signal is delivered.
+fn stop_one(pid: u32, tid: Pid) -> Result<Option<user_regs_struct>, StopError> {
+    let deadline = Instant::now() + Duration::from_secs(1);
+    if !threads::interrupt(pid, tid).map_err(StopError::Trace)? {
+        return Ok(None);
+    }
+    loop {
+        match stops::wait(tid, deadline)? {
+            Stop::Ended => return Ok(None),
+            stop @ Stop::Event { event: EVENT_STOP, .. } => {
+                let registers = ptrace::getregs(tid).map_err(StopError::Trace)?;
+                let registers = threads::restart_wait(tid, stop, registers).map_err(StopError::Trace)?;
+                return Ok(Some(registers));
+            }
+            stop => stops::resume(tid, Resume::Continue, stop.signal()).map_err(StopError::Trace)?,
+        }
+    }
+}
+
+/// The mappings that hold stacks which are known as such: of the main thread, and of threads made
+/// by libc, whose thread pointer is at the end. On any other stack there may be no space for a
+/// frame.
+struct StackMappings(Vec<std::ops::Range<u64>>, Option<std::ops::Range<u64>>);
+
+impl StackMappings {
+    fn of(pid: u32) -> StackMappings {
+        let text = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let (mut writable, mut main) = (Vec::new(), None);
+        for line in text.lines() {
+            let mut fields = line.split_ascii_whitespace();
+            let (Some(range), Some(access)) = (fields.next(), fields.next()) else { continue };
+            let Some((start, end)) = range.split_once('-') else { continue };
+            let number = |text| u64::from_str_radix(text, 16).unwrap_or(0);
+            let range = number(start)..number(end);
+            if line.ends_with("[stack]") {
+                main = Some(range.clone());
+            }
+            if access.starts_with("rw") {
+                writable.push(range);
+            }
+        }
+        StackMappings(writable, main)
+    }
+
+    fn hold(&self, registers: &user_regs_struct) -> bool {
+        /// The frame with all registers of known processors, and the red zone.
+        const NEEDED: u64 = 16 << 10;
+        let low = registers.rsp.saturating_sub(NEEDED);
+        if self.1.as_ref().is_some_and(|main| main.contains(&registers.rsp)) {
+            // The kernel enlarges it.
+            return true;
+        }
+        self.0.iter().any(|range| {
+            range.contains(&registers.rsp)
+                && range.contains(&low)
+                && range.contains(&registers.fs_base)
+                && registers.fs_base > registers.rsp
+        })
+    }
+}
+
+/// Returns the flags and the protection of memory for the library.
+pub fn library_memory() -> [u64; 2] {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    [protection as u64, flags as u64]
+}

@@ -1,0 +1,545 @@
+//! The survivor process: the recorder of `heaptape record` in a process of its own.
+//!
+//! The command itself starts the program, passes signals on and waits. The survivor process holds
+//! the events, and no signal of the terminal reaches it. When the command is killed (by a time
+//! limit, a person, a script that cleans up) nothing is lost: the survivor process records until
+//! the last recorded process has ended, and then completes the recording.
+//!
+//! The command holds the shared memory of all recorded processes. When the survivor process is
+//! killed (SIGKILL, also by a system that is out of memory), the command starts another one, which
+//! reads the rings from where the journal ends.
+
+use crate::os::crash::{self, Destination, Role};
+use crate::os::spawn;
+use crate::os::sync;
+use crate::os::sys;
+use crate::run::recorder::{KILLED, Recorder};
+use crate::session::handover::{About, CommandLink, Handover, Held};
+use crate::session::options::Options;
+use crate::target::name_saver::{self, Saver, Side, Work};
+use crate::target::proc::{self, End};
+use crate::target::untraced::{self, why_not};
+use formats::recording::{Accounting, RESERVE};
+use nix::errno::Errno;
+use nix::sys::signal::Signal;
+use nix::sys::socket::{self, MsgFlags};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Maximum length of a message, in bytes.
+const MAX_MESSAGE_LEN: usize = 64 << 10;
+/// Maximum number of errors that are reported one by one.
+const MAX_ERRORS: usize = 50;
+/// Maximum number of processes that are reported as still running.
+const MAX_STILL_RUNNING: usize = 100;
+/// How long the survivor process waits for the function names that the recording stores.
+const SYMBOLS_TIMEOUT: Duration = Duration::from_millis(100);
+/// How long no process must be recorded before a survivor process without its command ends. A
+/// process that was just forked may not have attached yet.
+const QUIET_PERIOD: Duration = Duration::from_secs(1);
+/// How long the survivor process may go on after the end of the recording, for the symbols of large
+/// files. Nobody waits for it.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(60);
+/// Interval of the checks for a program that has stopped, and for processes that have not attached
+/// yet.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Maximum number of killed survivor processes that are replaced in one recording.
+const MAX_REPLACEMENTS: u32 = 20;
+
+/// A message between the command and the survivor process.
+#[derive(Debug, Serialize, Deserialize)]
+enum Message {
+    /// From the survivor process: it records.
+    Started,
+    /// From the survivor process: it cannot record. `errno` is the system's number of the error.
+    StartFailed { errno: Option<i32>, error: String },
+    /// From the command: it stops, because the program with this pid has stopped.
+    CommandStopped { program: u32 },
+    /// From the command: it was continued.
+    CommandContinued,
+    /// From the command: the program has ended with this wait status. `unrecorded` is the reason
+    /// to report if the program was not recorded. With `wait` the recording stays open until all
+    /// recorded processes have ended.
+    ProgramEnded { pid: u32, status: i32, program: PathBuf, unrecorded: Option<String>, wait: bool },
+    /// From the command: end the recording without waiting for further processes.
+    StopWaiting,
+    /// From the command: the program could not be started.
+    ProgramNotStarted,
+    /// From the survivor process: it records this process. The descriptors of its shared area and
+    /// of the process come with the message.
+    Recording(Box<About>),
+    /// From the survivor process: the part of a process in this folder has ended.
+    PartEnded { folder: String },
+    /// From the survivor process: the recording is complete.
+    Finished(Summary),
+}
+
+/// What the survivor process reports when the recording is complete.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Summary {
+    /// Errors of files that could not be written.
+    pub errors: Vec<String>,
+    /// Event counts of all processes: emitted, recorded, lost, sampled out.
+    sums: [u64; 4],
+    /// Why the program itself is not in the recording; `None` if it is.
+    pub unrecorded: Option<String>,
+    /// Pid and name of each recorded process that was still running.
+    pub still_running: Vec<(u32, String)>,
+    /// Whether the survivor process goes on alone, to search files for the next recording.
+    goes_on: bool,
+}
+
+impl Summary {
+    /// Returns the event counts of all processes.
+    pub fn sums(&self) -> Accounting {
+        let [emitted, recorded, lost, sampled_out] = self.sums;
+        Accounting { emitted, recorded, lost, sampled_out }
+    }
+}
+
+/// The options of the recording.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Folder of the recording.
+    pub dir: PathBuf,
+    /// Path of the socket.
+    pub socket: PathBuf,
+    /// Options of the recording.
+    pub options: Options,
+    /// Command line of the program.
+    pub command: Vec<String>,
+    /// Whether the recorder is a process of its own, for a caller that has one thread; otherwise it
+    /// is a thread.
+    pub separate: bool,
+    /// Looks up the function names that a separate process stores.
+    pub work: Option<Work>,
+    /// Descriptors that are the program's. A separate process closes them.
+    pub inherited: Vec<i32>,
+    /// The program, if its symbol table is too large to be searched before its start.
+    pub missed: Option<PathBuf>,
+}
+
+/// The command's end of the channel to the survivor process.
+#[derive(Debug)]
+pub struct Survivor {
+    plan: Plan,
+    channel: OwnedFd,
+    /// Pid of the survivor process; `None` when the recorder is a thread, or has ended.
+    process: Option<u32>,
+    /// The recorded processes, for the next survivor process.
+    held: Vec<Held>,
+    /// The message of the program's end, once that was sent.
+    program_end: Option<Message>,
+    replacements: u32,
+    is_gone: bool,
+    /// Whether the survivor process goes on after the end of the recording.
+    goes_on: bool,
+}
+
+/// What a message of the survivor process means for the command.
+#[derive(Debug)]
+pub enum Progress {
+    /// The recording continues until it is ended.
+    Recording,
+    /// The recording is complete.
+    Finished(Summary),
+    /// The survivor process was killed or crashed, and was not replaced.
+    Gone,
+}
+
+/// What the survivor process has besides its recording, when it is a process of its own.
+struct SurvivorContext {
+    /// Pid of the command.
+    command_pid: Option<u32>,
+    /// The connection to the helper that looks up names.
+    saver: Option<Arc<Saver>>,
+    /// The processes of the killed survivor process that this one replaces.
+    replaced: Option<Vec<Held>>,
+}
+
+fn send(channel: &OwnedFd, message: &Message) {
+    if let Ok(bytes) = serde_json::to_vec(message) {
+        let _ = socket::send(channel.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL);
+    }
+}
+
+/// Sends what the command must know of a process. Returns false when the channel is full.
+fn send_handover(channel: &OwnedFd, handover: &Handover) -> bool {
+    let (message, files) = match handover {
+        Handover::Begun(held) => {
+            (Message::Recording(Box::new(held.about.clone())), vec![sys::fd(&held.area), sys::fd(&held.process)])
+        }
+        Handover::Over(folder) => (Message::PartEnded { folder: folder.clone() }, Vec::new()),
+    };
+    let bytes = serde_json::to_vec(&message).unwrap_or_default();
+    !matches!(sys::send_files_with(sys::fd(channel), &bytes, &files, false), Err(Errno::EAGAIN))
+}
+
+/// Waits for the next message and its descriptors; returns `None` when the peer has closed its end.
+fn receive_with_files(channel: &OwnedFd) -> Option<(Message, Vec<OwnedFd>)> {
+    let mut bytes = vec![0; MAX_MESSAGE_LEN];
+    loop {
+        match sys::receive_files(sys::fd(channel), &mut bytes) {
+            Err(Errno::EINTR) => {}
+            Ok((count, files)) if count > 0 => return Some((serde_json::from_slice(&bytes[..count]).ok()?, files)),
+            _ => return None,
+        }
+    }
+}
+
+/// Waits for the next message; returns `None` when the peer has closed its end.
+fn receive(channel: &OwnedFd) -> Option<Message> {
+    receive_with_files(channel).map(|(message, _)| message)
+}
+
+/// Starts a recorder. Returns the channel to it, and its pid if it is a separate process. With
+/// `replaced` it continues with the processes of a killed one.
+fn launch(plan: &Plan, replaced: Option<&mut Vec<Held>>) -> io::Result<(OwnedFd, Option<u32>)> {
+    let flags = socket::SockFlag::SOCK_CLOEXEC;
+    let pair = socket::socketpair(socket::AddressFamily::Unix, socket::SockType::SeqPacket, None, flags);
+    let (channel, survivor_channel) = pair.map_err(sys::io)?;
+    let mut process = None;
+    if plan.separate {
+        let command_pid = Some(std::process::id());
+        process = sys::fork().map_err(sys::io)?;
+        if process.is_none() {
+            crash::set_role(Role::Survivor);
+            crash::forward_faults(false);
+            crash::unblock_faults();
+            // A process group of its own keeps the terminal's signals away. Not a session of its
+            // own: the scheduler would put that into a group of its own (sched(7), autogroup), and
+            // on a busy machine such a group of three threads got no CPU for seconds while the
+            // program beside it waited.
+            let _ = nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0));
+            let replaced = replaced.map(std::mem::take);
+            if replaced.is_none() {
+                spawn::close_inherited(&plan.inherited, false);
+            }
+            drop(channel);
+            let saver = match plan.work.map(|work| (work, name_saver::split())) {
+                Some((work, Ok(Side::Helper(helper)))) => {
+                    drop((survivor_channel, replaced));
+                    helper.run(work);
+                    std::process::exit(0);
+                }
+                Some((_, Ok(Side::Recorder(saver)))) => Some(Arc::new(saver)),
+                Some((_, Err(_))) | None => None,
+            };
+            run(&survivor_channel, plan, SurvivorContext { command_pid, saver, replaced });
+            std::process::exit(0);
+        }
+        // The end of the survivor process is only seen when nobody else holds its end of the
+        // channel.
+        drop(survivor_channel);
+    } else {
+        let plan = plan.clone();
+        let context = SurvivorContext { command_pid: None, saver: None, replaced: None };
+        crash::spawn("recorder", move || run(&survivor_channel, &plan, context))?;
+    }
+    match receive(&channel) {
+        Some(Message::Started) => Ok((channel, process)),
+        Some(Message::StartFailed { errno: Some(errno), .. }) => Err(io::Error::from_raw_os_error(errno)),
+        Some(Message::StartFailed { errno: None, error }) => Err(io::Error::other(error)),
+        _ if process.is_some_and(is_killed_at_end) => {
+            Err(io::Error::new(io::ErrorKind::Interrupted, "the recorder was killed while it started"))
+        }
+        _ => Err(io::Error::other("the recorder ended while it started")),
+    }
+}
+
+/// Waits for the end of a survivor process.
+fn wait_for(process: u32) -> Option<WaitStatus> {
+    waitpid(Pid::from_raw(i32::try_from(process).ok()?), None).ok()
+}
+
+/// Waits for the end of a survivor process. Returns whether SIGKILL ended it.
+fn is_killed_at_end(process: u32) -> bool {
+    matches!(wait_for(process), Some(WaitStatus::Signaled(_, Signal::SIGKILL, _)))
+}
+
+impl Survivor {
+    /// Starts or resumes recording.
+    ///
+    /// # Errors
+    /// The error of the recorder, of the fork, or of the socket pair.
+    pub fn start(plan: Plan) -> io::Result<Survivor> {
+        let (channel, process) = launch(&plan, None)?;
+        let (held, program_end) = (Vec::new(), None);
+        Ok(Survivor { plan, channel, process, held, program_end, replacements: 0, is_gone: false, goes_on: false })
+    }
+
+    /// Starts another survivor process if this one was killed, and another one if that is killed
+    /// while it starts. Returns whether the recording goes on. One that crashed is not replaced:
+    /// the next one would read the same and crash, too.
+    fn replace(&mut self) -> bool {
+        if !self.process.take().is_some_and(is_killed_at_end) {
+            return false;
+        }
+        while self.replacements < MAX_REPLACEMENTS {
+            self.replacements += 1;
+            match launch(&self.plan, Some(&mut self.held)) {
+                Ok((channel, process)) => {
+                    (self.channel, self.process) = (channel, process);
+                    self.program_end.iter().for_each(|message| send(&self.channel, message));
+                    return true;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    tracing::error!("{}: cannot start another recorder: {error}", self.plan.dir.display());
+                    return false;
+                }
+            }
+        }
+        false
+    }
+
+    /// Handles one message of the survivor process, and waits for it if there is none.
+    pub fn handle_message(&mut self) -> Progress {
+        match receive_with_files(&self.channel) {
+            Some((Message::Recording(about), files)) => {
+                self.held.retain(|held| held.about.info.pid != about.info.pid);
+                if let Ok([area, process]) = <[OwnedFd; 2]>::try_from(files) {
+                    self.held.push(Held { about: *about, area, process });
+                }
+            }
+            Some((Message::PartEnded { folder }, _)) => self.held.retain(|held| held.about.info.folder != folder),
+            Some((Message::Finished(summary), _)) => {
+                self.goes_on = summary.goes_on;
+                return Progress::Finished(summary);
+            }
+            Some(_) => {}
+            None if self.replace() => {}
+            None => {
+                self.is_gone = true;
+                return Progress::Gone;
+            }
+        }
+        Progress::Recording
+    }
+
+    /// Returns how many killed survivor processes were replaced.
+    pub fn replacements(&self) -> u32 {
+        self.replacements
+    }
+
+    /// Returns the pid of the survivor process, if the recorder is not a thread.
+    pub fn pid(&self) -> Option<u32> {
+        self.process
+    }
+
+    /// Reports that the command stops because the program with this pid has stopped. The survivor
+    /// process continues the command when the program continues.
+    pub fn command_stopped(&self, program: u32) {
+        send(&self.channel, &Message::CommandStopped { program });
+    }
+
+    /// Reports that the command was continued.
+    pub fn command_continued(&self) {
+        send(&self.channel, &Message::CommandContinued);
+    }
+
+    /// Reports that the program could not be started, and waits for the recorder to end.
+    pub fn program_not_started(self) {
+        send(&self.channel, &Message::ProgramNotStarted);
+        while receive(&self.channel).is_some() {}
+    }
+
+    /// Reports that the program has ended with a wait status. `unrecorded` is the reason to report
+    /// if it was not recorded; `wait` keeps the recording open until all recorded processes have
+    /// ended.
+    pub fn program_ended(&mut self, pid: u32, status: i32, program: &Path, unrecorded: Option<String>, wait: bool) {
+        let program = program.to_owned();
+        let message = Message::ProgramEnded { pid, status, program, unrecorded, wait };
+        send(&self.channel, &message);
+        self.program_end = Some(message);
+    }
+
+    /// Stops the wait for processes that outlive the program.
+    pub fn stop_waiting(&self) {
+        send(&self.channel, &Message::StopWaiting);
+    }
+
+    /// Returns the descriptor that becomes readable when there is a message to handle; `None` when
+    /// the survivor process is gone.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        (!self.is_gone).then(|| sys::fd(&self.channel))
+    }
+}
+
+impl Drop for Survivor {
+    fn drop(&mut self) {
+        if self.goes_on {
+            while receive(&self.channel).is_some() {}
+        } else {
+            self.process.take().and_then(wait_for);
+        }
+    }
+}
+
+/// Records until the end: the body of the survivor process.
+fn run(channel: &OwnedFd, plan: &Plan, SurvivorContext { command_pid, saver, replaced }: SurvivorContext) {
+    let Plan { dir, socket, .. } = plan;
+    let started = match replaced {
+        None => Recorder::start(dir, socket, plan.options.clone(), plan.command.clone()),
+        Some(_) => Recorder::resume(dir, socket, plan.options.clone()),
+    };
+    let mut recorder = match started {
+        Ok(recorder) => recorder,
+        Err(error) => {
+            let failed = Message::StartFailed { errno: error.raw_os_error(), error: error.to_string() };
+            return send(channel, &failed);
+        }
+    };
+    saver.iter().for_each(|saver| recorder.save_names(Arc::clone(saver)));
+    let planner = recorder.planner().clone();
+    if let Some(program) = plan.missed.as_ref().and_then(|program| untraced::open_program(program)) {
+        planner.search_later(program);
+    }
+    let lock = RecordingLock::acquire(dir);
+    let crash_report = command_pid.map(|_| Destination::of(dir));
+    send(channel, &Message::Started);
+    if let Some(channel) = command_pid.and_then(|_| channel.try_clone().ok()) {
+        recorder.connect_command(CommandLink { channel, send: send_handover });
+    }
+    let is_replacement = replaced.is_some();
+    replaced.into_iter().flatten().for_each(|held| recorder.take_over(held));
+    let (mut is_alone, mut quiet_since, mut summary) = (false, Instant::now(), Summary::default());
+    let (mut serve_error, mut stopped_program, mut is_waiting) = (None, None, false);
+    loop {
+        crash::panic_if_requested();
+        let none: [BorrowedFd<'_>; 0] = [];
+        let one = [sys::fd(channel)];
+        let polls_often = stopped_program.is_some() || (is_waiting && !recorder.is_busy());
+        let timeout = if polls_often { POLL_INTERVAL } else { Duration::from_secs(1) };
+        let ready = recorder.serve(if is_alone { &none } else { &one }, timeout);
+        if let Err(error) = &ready {
+            // Any failure here (mostly a full disk) leaves the program running.
+            serve_error.get_or_insert_with(|| format!("{}: {error}", dir.display()));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        if recorder.is_busy() {
+            quiet_since = Instant::now();
+        }
+        if let Some(program) = stopped_program.filter(|_| !is_alone)
+            && !proc::is_stopped(program)
+            && let Some(command) = command_pid.filter(|command| proc::is_stopped(*command))
+        {
+            spawn::send_to(command, nix::libc::SIGCONT);
+        }
+        if is_alone {
+            if quiet_since.elapsed() >= QUIET_PERIOD {
+                break;
+            }
+            continue;
+        }
+        // A process that was just forked has not attached yet.
+        let may_attach = || quiet_since.elapsed() < QUIET_PERIOD && recorder.candidates().next().is_some();
+        if is_waiting && !recorder.is_busy() && !may_attach() {
+            break;
+        }
+        let has_message =
+            ready.map_or(true, |ready| ready.first() == Some(&true)) && sys::is_readable(sys::fd(channel));
+        if !has_message {
+            continue;
+        }
+        match receive(channel) {
+            Some(Message::CommandStopped { program }) => stopped_program = Some(program),
+            Some(Message::CommandContinued) => stopped_program = None,
+            Some(Message::ProgramEnded { pid, status, program, unrecorded, wait }) => {
+                let unrecorded = unrecorded.or_else(|| why_not(&program));
+                let unrecorded = unrecorded.or_else(|| is_replacement.then(|| KILLED.into()));
+                summary.unrecorded = note_program_end(&mut recorder, pid, status, &program, unrecorded);
+                if !wait {
+                    break;
+                }
+                (is_waiting, quiet_since) = (true, Instant::now());
+            }
+            Some(Message::ProgramNotStarted | Message::StopWaiting) => break,
+            Some(_) => {}
+            None => (is_alone, quiet_since) = (true, Instant::now()),
+        }
+    }
+    let outcome = recorder.finish();
+    drop((lock, crash_report));
+    summary.still_running = outcome.still_running.into_iter().take(MAX_STILL_RUNNING).collect();
+    summary.errors = outcome.errors.into_iter().chain(serve_error).take(MAX_ERRORS).collect();
+    summary.sums = [outcome.sums.emitted, outcome.sums.recorded, outcome.sums.lost, outcome.sums.sampled_out];
+    if is_alone {
+        // The command, which would remove the folder of the socket, is gone.
+        socket.parent().map(std::fs::remove_dir);
+    }
+    if command_pid.is_none() {
+        sync::finish();
+    }
+    summary.goes_on = command_pid.is_some() && planner.is_working();
+    let goes_on = summary.goes_on;
+    send(channel, &Message::Finished(summary));
+    // Names that take longer are written later: the helper continues alone.
+    saver.iter().for_each(|saver| saver.finish(SYMBOLS_TIMEOUT));
+    // The command makes its summary meanwhile, and ends after this process.
+    sync::finish();
+    if goes_on {
+        // It must keep neither the command waiting, nor a pipe or a file system in use.
+        let _ = socket::shutdown(channel.as_raw_fd(), socket::Shutdown::Both);
+        sys::discard_stderr();
+        let _ = std::env::set_current_dir("/");
+        sys::lower_priority(10);
+        planner.finish(SEARCH_TIMEOUT);
+    }
+}
+
+/// Notes the end of the program. Returns why it was not recorded; `None` if it was, or if the
+/// recording names the reason already.
+fn note_program_end(
+    recorder: &mut Recorder,
+    pid: u32,
+    status: i32,
+    program: &Path,
+    unrecorded: Option<String>,
+) -> Option<String> {
+    let _ = recorder.serve(&[], Duration::ZERO);
+    recorder.process_ended(pid, End::of_status(status));
+    if recorder.processes().iter().any(|info| info.pid == pid) {
+        return None;
+    }
+    let why = unrecorded.unwrap_or_else(|| untraced::NOT_LOADED.into());
+    if recorder.knows_untraced(pid) {
+        return None;
+    }
+    recorder.not_traced(pid, program.to_string_lossy().into_owned(), why.clone());
+    Some(why)
+}
+
+/// The lock that shows that a recording has a recorder. It is held on the file that reserves disk
+/// space for the end of the recording.
+#[derive(Debug)]
+struct RecordingLock {
+    _file: File,
+}
+
+impl RecordingLock {
+    fn acquire(dir: &Path) -> Option<RecordingLock> {
+        let file = File::open(dir.join(RESERVE)).ok()?;
+        file.try_lock().ok()?;
+        Some(RecordingLock { _file: file })
+    }
+}
+
+/// Waits until the recorder of a recording, if it has one, has completed the recording.
+///
+/// # Errors
+/// When the lock file exists and cannot be opened or locked.
+pub fn wait_for_end(dir: &Path) -> io::Result<()> {
+    match File::open(dir.join(RESERVE)) {
+        Ok(file) => file.lock_shared(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,326 @@
+//! The files of a process's modules, opened while they are mapped. Later they may be deleted,
+//! rebuilt, or gone with the process's container, and another file may be mapped at the address.
+//!
+//! `/proc/PID/maps` names the file of each mapping, with device and inode. What it has at a
+//! module's address is the module's file only if the module was announced before, and is still
+//! mapped afterwards. The file is opened through `map_files` where that is permitted, otherwise by
+//! its path in the process's root directory or in ours, and accepted only if it has that inode.
+
+use crate::os::clock;
+use crate::target::kept_file::{self, Version};
+use crate::target::name_saver::{FileKey, Opened, Saver};
+use formats::tape::{self, FileId};
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::{Mode, fstat, stat};
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Maximum number of bytes of `maps` that are read: 100,000 mappings.
+const MAX_MAPS_BYTES: u64 = 10 << 20;
+
+/// Code that was mapped when the process was admitted.
+#[derive(Debug)]
+struct MappedFile {
+    start: u64,
+    file: Opened,
+}
+
+/// The open files of one process.
+#[derive(Debug, Default)]
+struct OpenFiles {
+    /// What was mapped at the start: all that is left of a process that has ended already. It says
+    /// nothing about an address once a module was unmapped.
+    first: Vec<MappedFile>,
+    /// The files of announced modules, with the build-id, by the number of the module.
+    modules: HashMap<u32, (Vec<u8>, Opened)>,
+    /// Separate debug information, by build-id.
+    debug: Vec<(Vec<u8>, Opened)>,
+    /// The mappings of files, and how many modules had been announced before they were read.
+    maps: Option<(u32, Vec<Mapped>)>,
+    /// How often a file that could not be identified was loaded from a path.
+    unidentified: HashMap<Vec<u8>, u32>,
+    /// Whether the process has ended, so that nothing is opened any more.
+    is_closed: bool,
+}
+
+/// The files of one process.
+#[derive(Debug)]
+pub struct ModuleFiles {
+    pid: u32,
+    saver: Option<Arc<Saver>>,
+    /// Whether the process has another root directory, so that paths mean something else there.
+    has_other_root: bool,
+    /// When it was admitted, in nanoseconds since 1970.
+    since: u64,
+    open_files: Mutex<OpenFiles>,
+}
+
+/// A mapping of a file: a line of `/proc/PID/maps`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mapped {
+    /// Both addresses as the kernel writes them: a name in `map_files`.
+    range: String,
+    start: u64,
+    end: u64,
+    is_code: bool,
+    file: FileKey,
+    path: String,
+}
+
+impl Mapped {
+    /// Parses a line; returns `None` unless it maps a file.
+    fn read(line: &str) -> Option<Mapped> {
+        let mut fields = line.splitn(6, ' ');
+        let (range, access, _offset) = (fields.next()?, fields.next()?, fields.next()?);
+        let (device, inode, path) = (fields.next()?, fields.next()?.parse().ok()?, fields.next()?.trim_start());
+        let (start, end) = range.split_once('-')?;
+        let number = |text| u64::from_str_radix(text, 16).ok();
+        (inode != 0 && path.starts_with('/')).then_some(Mapped {
+            range: range.to_owned(),
+            start: number(start)?,
+            end: number(end)?,
+            is_code: access.as_bytes().get(2) == Some(&b'x'),
+            file: FileKey { device: device.to_owned(), inode },
+            path: path.strip_suffix(" (deleted)").unwrap_or(path).to_owned(),
+        })
+    }
+}
+
+impl ModuleFiles {
+    /// Opens the files that a live process has mapped. Without a saver nothing is opened, since
+    /// nobody needs the files.
+    pub fn of(pid: u32, saver: Option<Arc<Saver>>) -> ModuleFiles {
+        let has_other_root = saver.is_some() && !has_our_root(pid);
+        let files = ModuleFiles { pid, saver, has_other_root, since: clock::unix_ns(), open_files: Mutex::default() };
+        if files.saver.is_some() {
+            let maps = read_maps(pid);
+            let code = maps.iter().filter(|mapped| mapped.is_code);
+            let first = code.filter_map(|mapped| Some(MappedFile { start: mapped.start, file: files.open(mapped)? }));
+            files.open_files().first = first.collect();
+        }
+        files
+    }
+
+    /// Returns the connection to the helper that stores the names.
+    pub fn saver(&self) -> Option<&Arc<Saver>> {
+        self.saver.as_ref()
+    }
+
+    fn open_files(&self) -> std::sync::MutexGuard<'_, OpenFiles> {
+        self.open_files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self, mapped: &Mapped) -> Option<Opened> {
+        let process = PathBuf::from(format!("/proc/{}", self.pid));
+        let find = || {
+            let inside = process.join("root").join(mapped.path.trim_start_matches('/'));
+            let candidates = [
+                process.join("map_files").join(&mapped.range),
+                inside,
+                mapped.path.clone().into(),
+                process.join("exe"),
+            ];
+            let has_inode = |file: &OwnedFd| fstat(file).is_ok_and(|status| status.st_ino == mapped.file.inode);
+            candidates.iter().find_map(|path| open_file(path).filter(has_inode))
+        };
+        match &self.saver {
+            Some(saver) => saver.opened(&mapped.file, self.since, find),
+            None => find().map(Arc::new),
+        }
+    }
+
+    /// Opens the file of a module that was just announced, and fills in what identifies it if it
+    /// has no build-id. `announced` is the number of modules that the process had announced before
+    /// this call; `is_mapped` returns whether the module is still mapped.
+    pub fn identify(&self, module: &mut tape::Module, announced: u32, is_mapped: &dyn Fn() -> bool) {
+        let has_build_id = !module.build_id.0.is_empty();
+        if (has_build_id && self.saver.is_none()) || !module.path.0.starts_with(b"/") {
+            return;
+        }
+        let mut open_files = self.open_files();
+        if open_files.is_closed {
+            return;
+        }
+        if open_files.maps.as_ref().is_none_or(|(before, _)| *before < module.number) {
+            open_files.maps = Some((announced, read_maps(self.pid)));
+        }
+        let maps = open_files.maps.as_ref().map(|(_, maps)| &maps[..]).unwrap_or_default();
+        // Another library may lie in a gap of this one, so its first address decides.
+        let first = maps.iter().find(|mapped| (mapped.start..mapped.end).contains(&module.start));
+        let code = || maps.iter().find(|mapped| mapped.is_code && (module.start..module.end).contains(&mapped.start));
+        let mapped = first.or_else(code).cloned();
+        let file = match &mapped {
+            Some(mapped) => self.open(mapped).filter(|_| is_mapped()),
+            None if maps.is_empty() && is_mapped() => {
+                let inside = |mapped: &&MappedFile| (module.start..module.end).contains(&mapped.start);
+                open_files.first.iter().find(inside).map(|mapped| Arc::clone(&mapped.file))
+            }
+            None => None,
+        };
+        // A link to a descriptor of the process says nothing later.
+        if let (true, Some(mapped)) = (module.path.0.starts_with(b"/proc/"), &mapped)
+            && is_mapped()
+        {
+            module.path = mapped.path.as_str().into();
+        }
+        let head = module.file.0.head;
+        // A module without build-id is compared by what the process has in memory.
+        let is_its = |file: &Opened| has_build_id || head == 0 || head_of(file) == head;
+        let file = file.filter(is_its).or_else(|| self.unchanged(module).filter(|file| !has_build_id && is_its(file)));
+        let Some(file) = file else {
+            if !has_build_id {
+                let loads = open_files.unidentified.entry(module.path.0.clone()).or_default();
+                module.file.0.load = *loads;
+                *loads += 1;
+            }
+            return;
+        };
+        if !has_build_id && let Some(Version { bytes, changed: changed_unix_ns, .. }) = Version::of(&file) {
+            module.file.0 = FileId { bytes, changed_unix_ns, head, load: 0 };
+        }
+        if self.saver.is_some() {
+            open_files.modules.insert(module.number, (module.build_id.0.clone(), file));
+        }
+        if let (true, [first, rest @ ..]) = (self.has_other_root, &module.build_id.0[..]) {
+            let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
+            let root = PathBuf::from(format!("/proc/{}", self.pid)).join("root");
+            let file = open_file(&root.join(format!("usr/lib/debug/.build-id/{first:02x}/{rest}.debug")));
+            let kept = |file: OwnedFd| match kept_file::is_lent(&file) {
+                true => kept_file::copy(&file, u64::MAX),
+                false => Some(file),
+            };
+            let file = file.and_then(kept);
+            open_files.debug.extend(file.map(|file| (module.build_id.0.clone(), Arc::new(file))));
+        }
+    }
+
+    /// Returns the file at the path of a module that is not mapped any more, if it was not changed
+    /// since the process was admitted.
+    fn unchanged(&self, module: &tape::Module) -> Option<Opened> {
+        let path = std::str::from_utf8(&module.path.0).ok()?;
+        let root = PathBuf::from(format!("/proc/{}/root", self.pid));
+        let file = open_file(&root.join(path.trim_start_matches('/')))?;
+        let is_old = Version::of(&file)?.renamed <= self.since;
+        (is_old && !kept_file::is_lent(&file)).then(|| Arc::new(file))
+    }
+
+    /// Notes that a module was unmapped: what was mapped at the start may be at other addresses.
+    pub fn unmapped(&self) {
+        self.open_files().first.clear();
+    }
+
+    /// Forgets the mappings that were read for the last announcements.
+    pub fn announced(&self) {
+        self.open_files().maps = None;
+    }
+
+    /// Returns the file of a module, if it is open: its own, or that of a module with the same
+    /// build-id.
+    pub fn file(&self, module: &tape::Module) -> Option<Opened> {
+        let open_files = self.open_files();
+        let is_same = |(build_id, _): &&(Vec<u8>, Opened)| !build_id.is_empty() && *build_id == module.build_id.0;
+        let known = open_files.modules.get(&module.number).or_else(|| open_files.modules.values().find(is_same));
+        known.map(|(_, file)| Arc::clone(file))
+    }
+
+    /// Returns the separate debug information of a module, if it is open.
+    pub fn debug(&self, module: &tape::Module) -> Option<Opened> {
+        let open_files = self.open_files();
+        let (_, file) = open_files.debug.iter().find(|(build_id, _)| *build_id == module.build_id.0)?;
+        Some(Arc::clone(file))
+    }
+
+    /// Closes all files: the process has ended, and what names it is on its way. A file system that
+    /// the process has used can be unmounted from now on.
+    pub fn close(&self) {
+        *self.open_files() = OpenFiles { is_closed: true, ..OpenFiles::default() };
+    }
+}
+
+fn head_of(file: &OwnedFd) -> u32 {
+    let mut bytes = [0; 4096];
+    let read = file.try_clone().and_then(|file| std::fs::File::from(file).read_at(&mut bytes, 0));
+    tape::head(&bytes[..read.unwrap_or(0)])
+}
+
+fn read_maps(pid: u32) -> Vec<Mapped> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(format!("/proc/{pid}/maps"));
+    let _ = file.and_then(|file| file.take(MAX_MAPS_BYTES).read_to_end(&mut bytes));
+    String::from_utf8_lossy(&bytes).lines().filter_map(Mapped::read).collect()
+}
+
+/// Returns whether a process has the same root directory and mount namespace as this one.
+fn has_our_root(pid: u32) -> bool {
+    let theirs = format!("/proc/{pid}");
+    ["root", "ns/mnt"].iter().all(|name| {
+        let of = |process: &str| stat(&*format!("{process}/{name}")).map(|status| (status.st_dev, status.st_ino));
+        of(&theirs) == of("/proc/self")
+    })
+}
+
+/// Opens a regular file for reading. O_NONBLOCK: opening a pipe or a device could block.
+pub(crate) fn open_file(path: &Path) -> Option<OwnedFd> {
+    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let file = open(path, flags, Mode::empty()).ok()?;
+    let kind = fstat(&file).ok()?.st_mode & nix::libc::S_IFMT;
+    (kind == nix::libc::S_IFREG).then_some(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mapped_files_are_found_in_maps() {
+        let line = "55cd7c002000-55cd7c007000 r-xp 00002000 fd:01 1835024                    /usr/bin/my cat (deleted)";
+        let read = Mapped::read(line).unwrap_or_else(|| panic!("no line"));
+        assert_eq!((read.start, read.end, read.is_code), (0x55cd_7c00_2000, 0x55cd_7c00_7000, true));
+        assert_eq!(read.file, FileKey { device: "fd:01".into(), inode: 1_835_024 });
+        assert_eq!((&read.range[..], &read.path[..]), ("55cd7c002000-55cd7c007000", "/usr/bin/my cat"));
+        let data = Mapped::read("7f00-7f01 rw-p 00000000 fd:01 12                         /usr/lib/libc.so.6");
+        assert!(data.is_some_and(|mapped| !mapped.is_code));
+        for other in
+            ["", "7ffd-7ffe r-xp 00000000 00:00 0                          [vdso]", "7f00-7f01 r-xp 00000000 00:00 0 "]
+        {
+            assert_eq!(Mapped::read(other), None, "{other:?}");
+        }
+    }
+
+    /// The module of this test, as its own process has mapped it.
+    fn own_module(number: u32) -> tape::Module {
+        let program = std::env::current_exe().unwrap_or_else(|error| panic!("{error}"));
+        let maps = read_maps(std::process::id());
+        let first = maps.iter().find(|mapped| Path::new(&mapped.path) == program).unwrap_or_else(|| panic!("no map"));
+        let bytes = std::fs::read(&program).unwrap_or_else(|error| panic!("{error}"));
+        let file = tape::field::Added(FileId { head: tape::head(&bytes), ..FileId::default() });
+        let path = first.path.as_str().into();
+        tape::Module { number, start: first.start, end: first.end, path, file, ..tape::Module::default() }
+    }
+
+    #[test]
+    fn file_is_identified_by_what_the_process_has_in_memory() {
+        let files = ModuleFiles::of(std::process::id(), None);
+        let mut module = own_module(1);
+        files.identify(&mut module, 1, &|| true);
+        assert!(module.file.0.bytes > 0 && module.file.0.changed_unix_ns > 0, "{:?}", module.file);
+        // It was unmapped meanwhile, and the file at its path is older than the process.
+        let mut gone = own_module(2);
+        files.identify(&mut gone, 2, &|| false);
+        assert_eq!(gone.file, module.file);
+        for load in 0..3 {
+            let mut other = own_module(3 + load);
+            other.file.0.head ^= 1;
+            files.identify(&mut other, 3 + load, &|| true);
+            assert_eq!((other.file.0.bytes, other.file.0.load), (0, load), "the process has other bytes in memory");
+        }
+        files.close();
+        let mut late = own_module(9);
+        files.identify(&mut late, 9, &|| true);
+        assert_eq!(late.file.0.bytes, 0);
+    }
+}

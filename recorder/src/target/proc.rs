@@ -1,0 +1,345 @@
+//! Information about a process from `/proc`, with a limit on the bytes of each read. Data that
+//! another process controls may be anything.
+
+use crate::os::sys;
+use formats::recording::Exit;
+use formats::tape::{END_EXEC, END_EXITED, END_GONE, END_RUNNING, END_SIGNALLED};
+use rustc_hash::FxHashSet;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// Maximum length of a command line that is stored, in bytes.
+const MAX_COMMAND_LINE: u64 = 64 << 10;
+
+/// A process as it was when it attached.
+#[derive(Clone, Debug, Default)]
+pub struct Process {
+    /// Process id of the parent.
+    pub ppid: u32,
+    /// Path of the executable file.
+    pub exe: Vec<u8>,
+    /// Arguments, with the program's name first.
+    pub argv: Vec<Vec<u8>>,
+    /// Path of the working directory.
+    pub cwd: Vec<u8>,
+    /// The kernel's short name of the process (`comm`).
+    pub comm: Vec<u8>,
+    /// Start of the process in clock ticks after the boot.
+    pub start_ticks: u64,
+}
+
+fn read(path: &str, most: u64) -> Option<Vec<u8>> {
+    // Most of these files are shorter, and the kernel writes a part of them for each call.
+    let mut bytes = Vec::with_capacity(most.min(4096) as usize);
+    File::open(path).ok()?.take(most).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+fn link(path: &str) -> Vec<u8> {
+    std::fs::read_link(path).map(|path| path.into_os_string().into_vec()).unwrap_or_default()
+}
+
+fn line(mut bytes: Vec<u8>) -> Vec<u8> {
+    if bytes.last() == Some(&b'\n') {
+        bytes.pop();
+    }
+    bytes
+}
+
+/// Returns the fields of `stat` after the name, which may contain anything, even blanks and
+/// parentheses.
+fn stat(pid: u32) -> Option<Vec<String>> {
+    let bytes = read(&format!("/proc/{pid}/stat"), 4096)?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    let (_, fields) = text.rsplit_once(')')?;
+    Some(fields.split_ascii_whitespace().map(str::to_owned).collect())
+}
+
+impl Process {
+    /// Reads a process. Fields that cannot be read are empty.
+    pub fn read(pid: u32) -> Process {
+        let command = read(&format!("/proc/{pid}/cmdline"), MAX_COMMAND_LINE).unwrap_or_default();
+        let mut argv: Vec<Vec<u8>> = command.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect();
+        argv.pop_if(|last| last.is_empty());
+        Process {
+            ppid: parent(pid).unwrap_or(0),
+            exe: link(&format!("/proc/{pid}/exe")),
+            argv,
+            cwd: link(&format!("/proc/{pid}/cwd")),
+            comm: name(pid),
+            start_ticks: start_ticks(pid).unwrap_or(0),
+        }
+    }
+}
+
+/// Returns the start of a process in clock ticks after the boot. An exec does not change it.
+pub fn start_ticks(pid: u32) -> Option<u64> {
+    stat(pid)?.get(19)?.parse().ok()
+}
+
+/// Returns the ID of this boot of the machine; empty if it is not known.
+pub fn boot_id() -> &'static str {
+    static BOOT_ID: OnceLock<String> = OnceLock::new();
+    BOOT_ID.get_or_init(|| {
+        let bytes = read("/proc/sys/kernel/random/boot_id", 64).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).trim().to_owned()
+    })
+}
+
+/// Returns the host name.
+pub fn host() -> String {
+    nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// Returns the process id of the parent.
+pub fn parent(pid: u32) -> Option<u32> {
+    stat(pid)?.get(1)?.parse().ok()
+}
+
+/// Returns the kernel's short name of a process (`comm`); empty if it has ended.
+pub fn name(pid: u32) -> Vec<u8> {
+    line(read(&format!("/proc/{pid}/comm"), 64).unwrap_or_default())
+}
+
+/// Returns the effective user id of a process.
+pub fn owner(pid: u32) -> Option<u32> {
+    std::fs::metadata(format!("/proc/{pid}")).ok().map(|found| found.uid())
+}
+
+/// Returns all processes that this one can see.
+pub fn pids() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Returns the processes that were started with this variable (`NAME=VALUE`) in their environment,
+/// and their forked children.
+pub fn with_variable(variable: &[u8]) -> impl Iterator<Item = u32> {
+    const MAX_ENVIRONMENT: u64 = 4 << 20;
+    pids().filter(move |pid| {
+        let environment = read(&format!("/proc/{pid}/environ"), MAX_ENVIRONMENT).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|entry| entry == variable)
+    })
+}
+
+/// Returns the processes whose program has this name: that of its file, or the kernel's short name.
+pub fn with_name(name: &[u8]) -> Vec<u32> {
+    let is_named = |pid: &u32| {
+        let exe = link(&format!("/proc/{pid}/exe"));
+        self::name(*pid) == name || exe.rsplit(|byte| *byte == b'/').next() == Some(name)
+    };
+    pids().filter(is_named).collect()
+}
+
+/// Returns whether a signal or a debugger has stopped a process.
+pub fn is_stopped(pid: u32) -> bool {
+    stat(pid).and_then(|fields| fields.first().map(|state| matches!(state.as_str(), "T" | "t"))).unwrap_or(false)
+}
+
+/// Returns how long ago a process started; a program that it executed later is younger.
+pub fn age(pid: u32) -> Option<Duration> {
+    /// The kernel reports start times in hundredths of a second since its boot.
+    const HUNDREDTHS: f64 = 100.0;
+    let started = start_ticks(pid)? as f64 / HUNDREDTHS;
+    let uptime = read("/proc/uptime", 256)?;
+    let uptime: f64 = std::str::from_utf8(&uptime).ok()?.split(' ').next()?.parse().ok()?;
+    Duration::try_from_secs_f64((uptime - started).max(0.0)).ok()
+}
+
+/// Returns the name of a thread.
+pub fn thread_name(pid: u32, tid: u32) -> Option<Vec<u8>> {
+    read(&format!("/proc/{pid}/task/{tid}/comm"), 64).map(line)
+}
+
+/// Returns the ids of a process's threads in its own pid namespace; `None` when they are not known
+/// for sure. Calls `at_each` for each thread, since there may be many.
+pub fn threads(pid: u32, is_namespaced: bool, at_each: impl Fn()) -> Option<FxHashSet<u32>> {
+    let folder = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let mut threads = FxHashSet::default();
+    for entry in folder {
+        at_each();
+        let tid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        if !is_namespaced {
+            threads.insert(tid);
+            continue;
+        }
+        // A thread that ends between the listing and the read is not counted.
+        if let Some(status) = read(&format!("/proc/{pid}/task/{tid}/status"), 8192) {
+            let status = String::from_utf8_lossy(&status).into_owned();
+            let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+            threads.insert(ids.split_ascii_whitespace().last()?.parse().ok()?);
+        }
+    }
+    Some(threads)
+}
+
+/// How a process ended: one of the tape's `END_` numbers, and the exit code or signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// One of the `END_` numbers.
+    pub reason: u8,
+    /// Exit code or signal number.
+    pub status: u32,
+}
+
+impl End {
+    /// The process was still running.
+    pub const RUNNING: End = End { reason: END_RUNNING, status: 0 };
+    /// The process executed another program.
+    pub const EXEC: End = End { reason: END_EXEC, status: 0 };
+    /// The process has ended, in an unknown way.
+    pub const GONE: End = End { reason: END_GONE, status: 0 };
+
+    /// Converts a wait status.
+    pub fn of_status(status: i32) -> End {
+        let (code, signal) = (status >> 8 & 0xff, status & 0x7f);
+        if signal == 0 {
+            End { reason: END_EXITED, status: code as u32 }
+        } else {
+            End { reason: END_SIGNALLED, status: signal as u32 }
+        }
+    }
+
+    /// Converts the end to its form in `recording.json`.
+    pub fn exit(self) -> Exit {
+        match self.reason {
+            END_EXITED => Exit::Code(self.status),
+            END_SIGNALLED => Exit::Signal(self.status),
+            END_EXEC => Exit::Exec,
+            END_RUNNING => Exit::Running,
+            _ => Exit::Unknown,
+        }
+    }
+}
+
+/// Returns how a process has ended. The kernel keeps the status at the process's descriptor once it
+/// has been waited for (from 6.15 on), and in `/proc` until then.
+pub fn end(pid: u32, process: BorrowedFd<'_>) -> End {
+    let waited = || sys::exit_status(process);
+    let zombie = || {
+        let fields = stat(pid)?;
+        let status = fields.get(49)?.parse().ok()?;
+        (fields.first()? == "Z").then_some(status)
+    };
+    waited().or_else(zombie).or_else(waited).map_or(End::GONE, End::of_status)
+}
+
+/// Returns the values of variables in a process's environment as it was at its start.
+pub fn variable(pid: u32, names: &[&str]) -> Vec<Option<String>> {
+    let bytes = read(&format!("/proc/{pid}/environ"), 4 * MAX_COMMAND_LINE).unwrap_or_default();
+    let value = |name: &&str| {
+        bytes.split(|byte| *byte == 0).find_map(|entry| {
+            let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+            Some(String::from_utf8_lossy(value).into_owned())
+        })
+    };
+    names.iter().map(value).collect()
+}
+
+/// Returns the control group of a process, and the systemd unit that it belongs to.
+pub fn control_group(pid: u32) -> (String, Option<String>) {
+    let text = read(&format!("/proc/{pid}/cgroup"), MAX_COMMAND_LINE).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let path = text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default().to_owned();
+    let is_unit = |component: &&str| component.ends_with(".service") || component.ends_with(".scope");
+    let unit = path.rsplit('/').find(is_unit).map(str::to_owned);
+    (path, unit)
+}
+
+/// Returns the CPU time that a process has used, in clock ticks of the kernel (100 per second).
+pub fn cpu_ticks(pid: u32) -> Option<u64> {
+    let fields = stat(pid)?;
+    Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
+}
+
+/// The resident memory of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResidentMemory {
+    /// All of it, in bytes.
+    pub bytes: u64,
+    /// What is neither of a file nor shared, in bytes.
+    pub anonymous_bytes: u64,
+}
+
+/// Returns the resident memory of a process; `None` if it has ended.
+pub fn resident_memory(pid: u32) -> Option<ResidentMemory> {
+    let text = read(&format!("/proc/{pid}/statm"), 256)?;
+    let mut pages = std::str::from_utf8(&text).ok()?.split_ascii_whitespace().skip(1).map(str::parse::<u64>);
+    let (all, shared) = (pages.next()?.ok()?, pages.next()?.ok()?);
+    let bytes = |pages: u64| pages.saturating_mul(wire::area::PAGE);
+    (all > 0).then(|| ResidentMemory { bytes: bytes(all), anonymous_bytes: bytes(all.saturating_sub(shared)) })
+}
+
+/// Returns a name that is safe in a path: `[A-Za-z0-9._-]`, no dot first, at most 64 bytes.
+pub fn sanitized_name(name: &[u8]) -> String {
+    let is_allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
+    let clean = |byte: &u8| if is_allowed(byte) { char::from(*byte) } else { '_' };
+    let name: String = name.iter().take(64).map(clean).collect();
+    match name.as_bytes().first() {
+        None => "_".into(),
+        Some(b'.') => format!("_{}", &name[1..]),
+        Some(_) => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn names_become_safe_in_paths() {
+        for (name, clean) in
+            [("sqlite3", "sqlite3"), ("../../etc", "_._.._etc"), ("", "_"), ("a b\n", "a_b_"), (".x", "_x")]
+        {
+            assert_eq!(sanitized_name(name.as_bytes()), clean);
+        }
+        assert_eq!(sanitized_name(&[b'x'; 500]).len(), 64);
+    }
+
+    #[test]
+    fn process_and_its_end_are_read() {
+        let me = Process::read(std::process::id());
+        assert!(!me.exe.is_empty() && !me.argv.is_empty() && me.ppid > 0 && !me.cwd.is_empty() && !me.comm.is_empty());
+        for (script, wanted) in [
+            ("exit 7", End { reason: END_EXITED, status: 7 }),
+            ("kill -9 $$", End { reason: END_SIGNALLED, status: 9 }),
+        ] {
+            let mut child =
+                Command::new("/bin/sh").args(["-c", script]).spawn().unwrap_or_else(|error| panic!("{error}"));
+            let process = sys::process(child.id()).unwrap_or_else(|error| panic!("{error}"));
+            let mut wait = [nix::poll::PollFd::new(sys::fd(&process), nix::poll::PollFlags::POLLIN)];
+            nix::poll::poll(&mut wait, nix::poll::PollTimeout::from(5000u16)).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(end(child.id(), sys::fd(&process)), wanted, "while it is a zombie");
+            let _ = child.wait();
+            let after = end(child.id(), sys::fd(&process));
+            assert!(after == wanted || after == End::GONE, "{after:?}");
+        }
+    }
+
+    #[test]
+    fn age_of_a_process_is_read() {
+        let mut child = Command::new("/bin/sleep").arg("60").spawn().unwrap_or_else(|error| panic!("{error}"));
+        let young = age(child.id()).unwrap_or(Duration::MAX);
+        std::thread::sleep(Duration::from_millis(300));
+        let older = age(child.id()).unwrap_or(Duration::MAX);
+        let _ = child.kill();
+        let _ = child.wait();
+        assert!(young < older && older < Duration::from_secs(30), "{young:?} {older:?}");
+        assert_eq!(age(u32::MAX), None);
+    }
+
+    #[test]
+    fn threads_of_this_process_are_listed() {
+        let tid = nix::unistd::gettid().as_raw() as u32;
+        for is_namespaced in [false, true] {
+            assert!(threads(std::process::id(), is_namespaced, || ()).is_some_and(|threads| threads.contains(&tid)));
+        }
+        assert_eq!(threads(u32::MAX, false, || ()), None);
+    }
+}
