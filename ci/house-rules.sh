@@ -29,13 +29,13 @@ done <<< "$allowed"
 
 # The preload library: no_std, and these packages only.
 grep -q 'no_std' preload/src/lib.rs || fail 'the preload library must be no_std'
-git grep -nE 'extern crate alloc|use alloc::' -- preload/src wire/src && fail 'the preload library and wire know no alloc'
+git grep -nE 'extern crate alloc|use alloc::' -- preload/src preload/wire/src && fail 'the preload library and wire know no alloc'
 found=$(cargo tree --quiet -p heaptape-preload -e normal,no-proc-macro --prefix none --format '{p}' 2>/dev/null | awk '{ print $1 }' | sort -u)
 [ "$found" = "$(sed 's/#.*//; /^[[:space:]]*$/d' ci/preload-dependencies.txt | sort -u)" ] ||
   fail "the preload library's packages differ from ci/preload-dependencies.txt:"$'\n'"$found"
 
 # Every library and command crate but preload, wire and recorder forbids unsafe code.
-for lib in formats/src/lib.rs daemon/src/lib.rs analyzer/src/lib.rs reports/src/lib.rs compat/src/lib.rs cli/src/lib.rs cli/src/main.rs parquet/src/main.rs tests/src/lib.rs; do
+for lib in formats/src/lib.rs recorder/daemon/src/lib.rs analyzer/src/lib.rs analyzer/reports/src/lib.rs analyzer/compat/src/lib.rs cli/src/lib.rs cli/src/main.rs analyzer/parquet/src/main.rs tests/src/lib.rs; do
   grep -q 'forbid(unsafe_code)' "$lib" || fail "$lib forbids no unsafe code"
 done
 

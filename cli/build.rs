@@ -54,7 +54,7 @@ fn build(root: &Path, folder: &Path, features: &str, offline: bool) -> bool {
 fn main() {
     let root = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("..");
     let folder = PathBuf::from(variable("OUT_DIR")).join("preload");
-    for source in ["preload", "wire", "Cargo.toml"] {
+    for source in ["preload", "Cargo.toml"] {
         println!("cargo:rerun-if-changed={}", root.join(source).display());
     }
     empty_if_of_another_checkout(&root, &folder);

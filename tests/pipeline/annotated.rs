@@ -154,7 +154,7 @@ fn header_works_in_other_kinds_of_programs() {
     }
     let folder = test_env::folder();
     let source = folder.path().join("x.cpp");
-    let include = test_env::programs().join("../../include");
+    let include = test_env::programs().join("../../preload/include");
     let text = "#include \"heaptape.h\"\n#include <vector>\nint main() { heaptape_label_push(\"all of it\"); \
                 std::vector<char> v(1234); char *p = &v[100]; heaptape_alloc(\"mine\", p, 77); return v[0]; }\n";
     std::fs::write(&source, text).expect("a source");

@@ -1,5 +1,5 @@
 /* Reports to heaptape.h what it does; tests/pipeline/annotated.rs knows all counts. */
-#include "../../include/heaptape.h"
+#include "../../preload/include/heaptape.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 fn golden(name: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/mpatrol").join(name)).unwrap()
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/mpatrol").join(name)).unwrap()
 }
 
 #[test]

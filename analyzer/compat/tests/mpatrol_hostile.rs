@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 fn golden(name: &str) -> Vec<u8> {
-    fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/mpatrol").join(name)).unwrap()
+    fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/mpatrol").join(name)).unwrap()
 }
 
 /// A random number generator with a fixed seed.

@@ -58,11 +58,11 @@ impl Default for Options {
 /// use heaptape_compat::mprof::{self, Options};
 /// use heaptape_formats::mptl::Profile;
 ///
-/// let bytes = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/mpatrol/basic.mpt"))?;
+/// let bytes = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/mpatrol/basic.mpt"))?;
 /// let (profile, _) = Profile::read(&bytes)?;
 /// let mut text = Vec::new();
 /// mprof::view(&profile, &Options::default(), &mut text)?;
-/// assert_eq!(text, std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/mpatrol/basic.mprof.txt"))?);
+/// assert_eq!(text, std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/mpatrol/basic.mprof.txt"))?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///

@@ -90,7 +90,7 @@ fn random_profiles_are_printed_as_by_gprof() {
         eprintln!("no gprof here: nothing compared");
         return;
     }
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/gmon");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/gmon");
     std::env::set_current_dir(golden).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("gmon.out").to_str().unwrap().to_owned();

@@ -1,6 +1,6 @@
 //! The compat views of a recording show the same data as its exports and reports.
 
-#[path = "../../analyzer/tests/made/mod.rs"]
+#[path = "../../tests/made/mod.rs"]
 mod made;
 
 use heaptape_analyzer::export::{self, Options};

@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn procedures_are_found_without_their_parameters() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/gmon/exe/names64");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/gmon/exe/names64");
         let elf = Elf::parse(&path, &std::fs::read(&path).expect("the sample")).expect("an ELF file");
         let named = |name: &str| elf.procedures_named(name).iter().map(|found| found.name()).collect::<Vec<_>>();
         let full = "shop::Item::stock(shop::Item*, int)";

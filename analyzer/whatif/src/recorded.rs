@@ -195,7 +195,7 @@ mod tests {
     /// holds its block.
     #[test]
     fn operations_are_the_events() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/tape/v1/trace");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/tape/v1/trace");
         let recording = heaptape_analyzer::open(&path).expect("a recording");
         let process = &recording.processes[0];
         let mut bytes = Cursor::new(Vec::new());

@@ -4,7 +4,7 @@ use heaptape_compat::gprof::{self, Completeness, Options};
 use std::path::{Path, PathBuf};
 
 fn golden() -> PathBuf {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/gmon");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/gmon");
     // File names are printed verbatim, so all tests of this file run in the same directory.
     std::env::set_current_dir(&folder).unwrap();
     folder

@@ -10,7 +10,7 @@ const LARGE: u64 = 0x40_017a;
 const START: u64 = 0x40_019a;
 
 fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/dcpi/views").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/dcpi/views").join(name)
 }
 
 /// Compares the output with a golden text. With BLESS=1 the output becomes the golden text.

@@ -14,7 +14,7 @@ fn run(arguments: &[&str]) -> String {
 
 #[test]
 fn files_are_written() {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/gmon").canonicalize().unwrap();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/gmon").canonicalize().unwrap();
     let folder = tempfile::tempdir().unwrap();
     std::env::set_current_dir(folder.path()).unwrap();
     let path = |name: &str| golden.join(name).to_str().unwrap().to_owned();

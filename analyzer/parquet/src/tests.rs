@@ -29,7 +29,7 @@ fn is(row: &Row, name: &str, text: &str) -> bool {
 
 #[test]
 fn tables_add_up_to_the_summary() {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/mpatrol");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/mpatrol");
     let mut done = 0;
     for entry in std::fs::read_dir(golden).unwrap().flatten() {
         let Ok(recording) = open(&entry.path()) else { continue };
@@ -78,7 +78,7 @@ fn assert_sites(file: &Path, truth: &heaptape_formats::tape::Totals) {
 
 #[test]
 fn profiles_have_call_sites_and_no_events() {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/tape/v1/profile");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/tape/v1/profile");
     let recording = open(&golden).unwrap();
     let process = recording.processes.iter().find(|process| !process.has_events()).unwrap();
     let out = tempfile::tempdir().unwrap();
@@ -95,7 +95,7 @@ fn profiles_have_call_sites_and_no_events() {
 /// The segment says how many blocks are older than it; with their events they are allocations.
 #[test]
 fn blocks_of_earlier_segments_are_marked() {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/tape/v1/trace");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/tape/v1/trace");
     for carried in [0, 3] {
         let mut recording = open(&golden).unwrap();
         let partition = Partition::of(&recording, &golden);
@@ -118,7 +118,7 @@ fn blocks_of_earlier_segments_are_marked() {
 /// Two processes with the same pid and name: of two hosts of one name, or of two boots.
 #[test]
 fn files_of_processes_are_kept_apart() {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/tape/v1/trace");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/tape/v1/trace");
     let out = tempfile::tempdir().unwrap();
     let mut files = std::collections::HashSet::new();
     for boot in ["one", "two"] {

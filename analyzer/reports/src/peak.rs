@@ -112,7 +112,7 @@ fn mapped_at(query: &Query, process: &Process, symbols: &mut Symbolizer, tick: u
 /// # Examples
 ///
 /// ```
-/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/tape/v1/trace");
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/tape/v1/trace");
 /// use heaptape_analyzer::report::Query;
 /// use heaptape_analyzer::text::Style;
 /// use heaptape_reports::peak;

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/mpatrol")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/mpatrol")
 }
 
 const NAMES: [&str; 13] = [

@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-#[path = "../../analyzer/tests/misread/mod.rs"]
+#[path = "../../tests/misread/mod.rs"]
 mod misread;
 
 fn edge() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/mpatrol/edge")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/mpatrol/edge")
 }
 
 /// The result of a real tool.
