@@ -127,7 +127,7 @@ fn named_blocks(form: &str, ms: u64, rounds: u64, plugins: &[PathBuf]) -> BTreeM
     // The recorder may be reading the file at this moment; a later attempt succeeds.
     assert!(ms == 1 || recording.outcome.text() == "0 times busy\n", "{form}: {}", recording.outcome.text());
     let mut found: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-    for leak in recording.leaks_as(&["--depth", "2000", "--by", "stack"]) {
+    for leak in recording.leaks_as(&["--depth", "2000", "--by", "stack", "--top", "1000"]) {
         let size = leak.bytes / leak.blocks;
         let names = leak.functions();
         let Some(own) = (1..).zip(PLUGINS).find(|(number, _)| size == number * 1001).map(|(_, name)| name) else {

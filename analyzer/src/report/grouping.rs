@@ -49,6 +49,8 @@ pub fn group_key(symbols: &mut Symbolizer, stacks: &Stacks, site: u32, by: Group
                 for frame in symbols.frames(stacks, &site).iter() {
                     (&frame.function, &frame.file, frame.line, &frame.module).hash(&mut whole);
                     frame.line.is_none().then_some(frame.offset).hash(&mut whole);
+                    // Offsets in two builds at one path are different functions.
+                    frame.function.is_none().then(|| frame.shown_module()).hash(&mut whole);
                 }
             }
             vec![whole.finish().to_string()]

@@ -84,8 +84,8 @@ tape_record! {
         changed_unix_ns: u64,
         /// The [`head`](super::head) of the file, from the memory of the process.
         head: u32,
-        /// How many files had been loaded from the path before, if this one was unmapped before its
-        /// size and time were known. They may be different ones.
+        /// How many files had been loaded from the path before, if this one was written while the
+        /// program ran, or unmapped before its size and time were known.
         load: u32,
     }
 }

@@ -40,8 +40,8 @@ struct OpenFiles {
     debug: Vec<(Vec<u8>, Opened)>,
     /// The mappings of files, and how many modules had been announced before they were read.
     maps: Option<(u32, Vec<Mapped>)>,
-    /// How often a file that could not be identified was loaded from a path.
-    unidentified: HashMap<Vec<u8>, u32>,
+    /// How often a file that could not be identified for certain was loaded from a path.
+    uncertain: HashMap<Vec<u8>, u32>,
     /// Whether the process has ended, so that nothing is opened any more.
     is_closed: bool,
 }
@@ -170,17 +170,17 @@ impl ModuleFiles {
         // A module without build-id is compared by what the process has in memory.
         let is_its = |file: &Opened| has_build_id || head == 0 || head_of(file) == head;
         let file = file.filter(is_its).or_else(|| self.unchanged(module).filter(|file| !has_build_id && is_its(file)));
-        let Some(file) = file else {
-            if !has_build_id {
-                let loads = open_files.unidentified.entry(module.path.0.clone()).or_default();
-                module.file.0.load = *loads;
-                *loads += 1;
-            }
-            return;
-        };
-        if !has_build_id && let Some(Version { bytes, changed: changed_unix_ns, .. }) = Version::of(&file) {
+        let version = file.as_ref().and_then(|file| Version::of(file)).filter(|_| !has_build_id);
+        if let Some(Version { bytes, changed: changed_unix_ns, .. }) = version {
             module.file.0 = FileId { bytes, changed_unix_ns, head, load: 0 };
         }
+        // Files that were written within a tick of the kernel's clock have the same time.
+        if !has_build_id && version.is_none_or(|version| version.changed > self.since) {
+            let loads = open_files.uncertain.entry(module.path.0.clone()).or_default();
+            module.file.0.load = *loads;
+            *loads += 1;
+        }
+        let Some(file) = file else { return };
         if self.saver.is_some() {
             open_files.modules.insert(module.number, (module.build_id.0.clone(), file));
         }

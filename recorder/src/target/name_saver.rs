@@ -6,6 +6,7 @@
 //! the names of its own process. The recorder sends a job when a process has ended, and does not
 //! wait for it.
 
+use crate::os::clock;
 use crate::os::crash;
 use crate::os::replace_file::{Durability, replace_file};
 use crate::os::spawn;
@@ -55,6 +56,8 @@ struct Kept {
     copy_of: Option<Version>,
 }
 
+/// Files that were changed within this time of each other may have the same time, in nanoseconds.
+const COARSE_TIME: u64 = 100_000_000;
 /// Maximum number of bytes of all copies.
 const MAX_COPIES: u64 = 256 << 20;
 /// Maximum number of module files that are open at once, for all processes.
@@ -201,7 +204,12 @@ impl Saver {
         };
         let copy_of = file.is_ok().then_some(version);
         let (Ok(file) | Err(file)) = file.map(Arc::new).map_err(Arc::new);
-        opened.insert(which.clone(), Kept { file: Arc::downgrade(&file), copy_of });
+        // Within a tick of the kernel's clock, another file may get the inode and the same times.
+        if copy_of.is_some() && version.renamed.saturating_add(COARSE_TIME) > clock::unix_ns() {
+            opened.remove(which);
+        } else {
+            opened.insert(which.clone(), Kept { file: Arc::downgrade(&file), copy_of });
+        }
         Some(file)
     }
 
