@@ -69,9 +69,6 @@ for source in tests/programs/*.c tests/programs/*.cpp tests/programs/*.rs; do
   git grep -qE "\"(${name%.*}|$name)\"|/$name" -- 'tests/*.rs' 'tests/bench' 'tests/programs' ":!$source" || fail "no test uses $source"
 done
 
-# Words, comments, documentation, signatures and cycles of modules.
-cargo run --quiet -p heaptape-lints || bad=1
-
 # What the README promises is tested.
 ci/promises.sh || bad=1
 

@@ -94,7 +94,7 @@ impl ProcessFilter {
         let matches = |process: &NotTraced| {
             !self.running
                 && self.process.as_ref().is_none_or(|pid| *pid == process.pid.to_string())
-                && self.program.as_ref().is_none_or(|program| Pattern::whole(program).matches(&name(process)))
+                && self.program.as_ref().is_none_or(|program| Pattern::whole(program).matches(name(process)))
         };
         for recording in recordings {
             recording.missing.retain(|missing| match missing {

@@ -117,15 +117,33 @@ next_functions! {
     };
     // glibc's own functions, past every other allocator; another libc has none that anybody calls.
     __libc_malloc c"__libc_malloc" (size: usize) -> *mut u8, {
-        // SAFETY: the arguments are the program's, passed on unchanged, here and below.
+        // SAFETY: the arguments are the program's, passed on unchanged.
         unsafe { super::malloc(size) }
     };
-    __libc_calloc c"__libc_calloc" (count: usize, size: usize) -> *mut u8, unsafe { super::calloc(count, size) };
-    __libc_realloc c"__libc_realloc" (block: *mut u8, size: usize) -> *mut u8, unsafe { super::realloc(block, size) };
-    __libc_memalign c"__libc_memalign" (align: usize, size: usize) -> *mut u8, unsafe { super::memalign(align, size) };
-    __libc_valloc c"__libc_valloc" (size: usize) -> *mut u8, unsafe { super::valloc(size) };
-    __libc_pvalloc c"__libc_pvalloc" (size: usize) -> *mut u8, unsafe { super::pvalloc(size) };
-    __libc_free c"__libc_free" (block: *mut u8) -> (), unsafe { super::free(block) };
+    __libc_calloc c"__libc_calloc" (count: usize, size: usize) -> *mut u8, {
+        // SAFETY: the arguments are the program's, passed on unchanged.
+        unsafe { super::calloc(count, size) }
+    };
+    __libc_realloc c"__libc_realloc" (block: *mut u8, size: usize) -> *mut u8, {
+        // SAFETY: the arguments are the program's, passed on unchanged.
+        unsafe { super::realloc(block, size) }
+    };
+    __libc_memalign c"__libc_memalign" (align: usize, size: usize) -> *mut u8, {
+        // SAFETY: the arguments are the program's, passed on unchanged.
+        unsafe { super::memalign(align, size) }
+    };
+    __libc_valloc c"__libc_valloc" (size: usize) -> *mut u8, {
+        // SAFETY: the arguments are the program's, passed on unchanged.
+        unsafe { super::valloc(size) }
+    };
+    __libc_pvalloc c"__libc_pvalloc" (size: usize) -> *mut u8, {
+        // SAFETY: the arguments are the program's, passed on unchanged.
+        unsafe { super::pvalloc(size) }
+    };
+    __libc_free c"__libc_free" (block: *mut u8) -> (), {
+        // SAFETY: the arguments are the program's, passed on unchanged.
+        unsafe { super::free(block) }
+    };
     malloc_usable_size c"malloc_usable_size" (block: *mut u8) -> usize, { let _ = block; 0 };
     mlockall c"mlockall" (flags: c_int) -> c_int, { let _ = flags; sys::set_errno(libc::ENOSYS); -1 };
     dlclose c"dlclose" (handle: *mut c_void) -> c_int, { let _ = handle; -1 };

@@ -8,9 +8,9 @@
 //! ```
 //! Each stage is a thread with a bounded queue in front of it. A full queue stops the stage before
 //! it, in the end the rings, and then the program waits (or drops events and counts them).
-//! A thread beside them reads which pages of the processes are in memory ([`residency`]).
-//! [`recorder::Recorder`] is the interface: it owns the listening sockets ([`attach`]), the
-//! processes and their ends, and `recording.json`. [`launch`] runs a program with it.
+//! A thread beside them reads which pages of the processes are in memory ([`pipeline::residency`]).
+//! [`run::recorder::Recorder`] is the interface: it owns the listening sockets ([`session::listener`]), the
+//! processes and their ends, and `recording.json`. [`run::launch`] runs a program with it.
 //!
 //! Invariants: data from a client is copied, validated, then used. Every amount that a client
 //! controls is bounded. A corrupt ring is closed, and others continue. `emitted = recorded + lost +

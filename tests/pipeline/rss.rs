@@ -287,8 +287,8 @@ time.sleep(1)
     let recording = folder.path().join("recording");
     let command = heaptape_tests::test_env::command();
     let mut record = match heaptape_tests::is_root() {
-        true => Program::new("setpriv").arg("--bounding-set=-sys_ptrace,-perfmon,-sys_admin").arg(&command),
-        false => Program::new(&command),
+        true => Program::new("setpriv").arg("--bounding-set=-sys_ptrace,-perfmon,-sys_admin").arg(command),
+        false => Program::new(command),
     };
     record = record.args(["record", "-q", "-o"]).arg(&recording).args(["--", "python3", "-c", code]);
     record.plain().success();

@@ -47,7 +47,7 @@ fn script(folder: &Path, name: &str, lines: &str) -> String {
 #[test]
 fn start_script_that_replaces_the_library_is_named() {
     let folder = test_env::folder();
-    test_env::copy(target::c("small"), &folder.path().join("slow"));
+    test_env::copy(target::c("small"), folder.path().join("slow"));
     let start = |lines: &str| script(folder.path(), "start.sh", lines);
     let record = |path: &str| Program::new(path).folder(folder.path());
     let replaces = record(&start("export LD_PRELOAD=/lib/x86_64-linux-gnu/libm.so.6\n./slow; :"));
