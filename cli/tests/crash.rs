@@ -52,7 +52,7 @@ fn a_panic_of_the_command() {
     assert_eq!((output.status.signal(), &output.stdout[..]), (Some(6), &b"out\nmore\n"[..]), "{output:?}");
     // Of an inlined function, the debug information has the name without its module.
     is_report(&text, "process: the command, pid ", "record at ");
-    assert!(text.contains("/recorder/src/launch.rs:"), "{text}");
+    assert!(text.contains("/recorder/src/run/launch.rs:"), "{text}");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
         stderr.contains("the command crashed; please send its report: /") && stderr.contains("/r/crash-report.txt"),

@@ -154,7 +154,7 @@ fn musl_program_is_recorded() {
     if test_env::find("musl-gcc").is_none() {
         return; // musl-tools is not installed
     }
-    let built = Target::program("small.c").by("musl-gcc").named("small-musl").build();
+    let built = Target::program("small.c").by("musl-gcc").named("small-musl").flag("-Wl,--eh-frame-hdr").build();
     let program = Program::new(built).arg("12");
     let plain = program.plain().exits(12);
     let preloaded = program.preloaded();

@@ -117,7 +117,7 @@ fn reports_to_heaptrack_are_recorded() {
 #[test]
 fn crate_reports_as_the_header_does() {
     let folder = test_env::folder();
-    let api = test_env::programs().join("../../api");
+    let api = test_env::programs().join("../../preload/api");
     let program = folder.path().join("arena");
     let built = std::process::Command::new("cargo")
         .args(["build", "--quiet", "--example", "arena", "--manifest-path"])

@@ -212,7 +212,7 @@ fn sizes_lifetimes_and_fragmentation_of_a_million_events_equal_a_plain_replay() 
     let found = ["died", "mean", "live"].map(|field| answer[field].as_u64().expect("a number"));
     assert_eq!(found, [all[0], all[1] / all[0], live.len() as u64]);
 
-    let answer = ask_each("temporary", &folder);
+    let answer = ask(&[&["temporary", "--within", "0"], &EACH_SITE[..]].concat(), &folder)["processes"][0].clone();
     assert_eq!(rows(&answer["sites"], ["temporary", "bytes", "ended_by_resize"]), sorted(temporary.into_values()));
 
     let answer = ask_each("fragmentation", &folder);

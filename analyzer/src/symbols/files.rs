@@ -169,8 +169,12 @@ pub(super) fn search_in(
         Some((_, crc)) => checksum(candidate) == Some(*crc),
         None => false,
     };
+    // A file that was cut has its build-id and nothing else.
+    let has_names =
+        |elf: &Elf| [".debug_info", ".symtab"].iter().any(|section| elf.section_size(section) > 0);
     let existing = |candidate: &PathBuf| {
-        Elf::open(candidate).filter(|elf| fits(elf, candidate)).map(|elf| (candidate.clone(), elf))
+        let elf = Elf::open(candidate).filter(|elf| has_names(elf) && fits(elf, candidate))?;
+        Some((candidate.clone(), elf))
     };
     let first = found.files.first().map(|(own, _)| own.clone());
     let mut separate = debug_file
