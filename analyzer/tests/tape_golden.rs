@@ -175,10 +175,12 @@ fn independent_reader_counts_the_same() {
         processes.sort();
         let output = Command::new("python3").arg(&script).args(processes).output().expect("python3");
         let text = String::from_utf8(output.stdout).unwrap();
-        let found: String =
-            text.lines().filter(|line| !line.starts_with("  !")).map(|line| format!("{line}\n")).collect();
-        assert_eq!(found, expected, "{}: {}", folder.display(), String::from_utf8_lossy(&output.stderr));
-        assert_eq!(output.status.success(), !folder.ends_with("killed"), "{}: {text}", folder.display());
+        // Without a summary the time of the peak is that of an event, which we interpolate.
+        let is_killed = folder.ends_with("killed");
+        let is_compared = |line: &&str| !line.starts_with("  !") && !(is_killed && line.starts_with("  peak_tick "));
+        let lines = |text: &str| text.lines().filter(is_compared).map(|line| format!("{line}\n")).collect::<String>();
+        assert_eq!(lines(&text), lines(&expected), "{}: {}", folder.display(), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.success(), !is_killed, "{}: {text}", folder.display());
     }
 }
 

@@ -73,7 +73,9 @@ fn hooked_functions_change_no_other_register() {
     let program = program.option("--allocator").option(path.to_str().expect("a plain path"));
     let recording = program.recorded();
     heaptape_tests::same(&plain, &recording.outcome);
-    let allocator = &recording.complete().about().processes[0].allocators[0];
+    // Its code in assembly has no unwind data, so `verify` says that stacks end early.
+    recording.report().processes.iter().for_each(heaptape_tests::Process::assert_accounting);
+    let allocator = &recording.about().processes[0].allocators[0];
     assert_eq!((allocator.hooked, allocator.events), (2, 4000), "{allocator:#?}");
 }
 

@@ -24,7 +24,7 @@ fn values_that_are_no_return_addresses_are_no_frames() {
     for count in 1..=5 {
         let program = Program::new(target::c("unknown_code")).args(["garbage", &count.to_string()]);
         let plain = program.plain().success();
-        let recording = program.recorded().complete();
+        let recording = program.recorded();
         same(&plain, &recording.outcome);
         let leak = leak(&recording);
         let functions = leak.functions();
@@ -44,7 +44,7 @@ fn stacks_continue_through_code_that_keeps_frame_pointers() {
 /// Without tables and frame pointers callers may be unknown, but none is invented.
 #[test]
 fn stacks_without_tables_have_only_callers() {
-    let recording = Program::new(without_tables()).args(["chain", "3"]).recorded().complete();
+    let recording = Program::new(without_tables()).args(["chain", "3"]).recorded().success();
     let leak = leak(&recording);
     let functions = leak.functions();
     assert_eq!(functions[0], "inner", "{leak:#?}");

@@ -170,8 +170,7 @@ pub(super) fn search_in(
         None => false,
     };
     // A file that was cut has its build-id and nothing else.
-    let has_names =
-        |elf: &Elf| [".debug_info", ".symtab"].iter().any(|section| elf.section_size(section) > 0);
+    let has_names = |elf: &Elf| [".debug_info", ".symtab"].iter().any(|section| elf.section_size(section) > 0);
     let existing = |candidate: &PathBuf| {
         let elf = Elf::open(candidate).filter(|elf| has_names(elf) && fits(elf, candidate))?;
         Some((candidate.clone(), elf))

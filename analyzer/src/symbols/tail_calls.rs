@@ -9,7 +9,7 @@ use crate::frame::Frame;
 use crate::stacks::{Site, Stacks};
 use crate::system_libraries::is_system_library;
 use heaptape_formats::tape::{SITE_GUESSED, SITE_SIGNAL};
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -101,7 +101,7 @@ impl TailCalls {
         if search.visits > MOST_VISITS {
             return Vec::new();
         }
-        let mut ways = search.ways.into_iter();
+        let mut ways = std::mem::take(&mut search.ways).into_iter();
         let Some(mut common) = ways.next() else {
             // Nothing else may be between a virtual call and the callee.
             let jumps = self.of(code, called);
@@ -111,8 +111,12 @@ impl TailCalls {
             let same = common.iter().zip(&way).take_while(|(one, other)| one == other).count();
             common.truncate(same);
         }
-        // What a virtual call may lead to is not known.
-        let open = common.iter().position(|start| self.of(code, *start).contains(&Jump::Anywhere));
+        // What a virtual call, a table or another module may lead to is not known.
+        let is_open = |start: &u64| {
+            let jumps = self.of(code, *start);
+            jumps.iter().any(|jump| !matches!(jump, Jump::To(_)) && !search.is_callee(jump))
+        };
+        let open = common.iter().position(is_open);
         common.truncate(open.map_or(common.len(), |open| open + 1));
         if common.iter().any(|start| symbol_of(*start).is_none_or(is_thunk)) { Vec::new() } else { common }
     }
@@ -130,11 +134,10 @@ impl TailCalls {
     fn read(&self, code: Code, start: u64) -> Option<Vec<Jump>> {
         let function = code.functions.find(start)?;
         let inside = start..function.end;
-        let bytes = code.elf.bytes_at(start, function.end.checked_sub(start)?.min(MOST_CODE))?;
+        let length = function.end.checked_sub(start)?;
+        let bytes = code.elf.bytes_at(start, length.min(MOST_CODE))?;
         let mut decoder = Decoder::with_ip(64, &bytes, start, DecoderOptions::NONE);
         let (mut jumps, mut instruction): (Vec<Jump>, _) = (Vec::new(), Instruction::default());
-        // The register that the last instruction computed otherwise than by a load or a move.
-        let mut computed = Vec::new();
         while decoder.can_decode() && jumps.len() < MOST_JUMPS {
             decoder.decode_out(&mut instruction);
             let jump = match instruction.flow_control() {
@@ -142,26 +145,27 @@ impl TailCalls {
                     let target = instruction.near_branch_target();
                     if inside.contains(&target) { None } else { self.target(code, target) }
                 }
-                FlowControl::IndirectBranch => self.indirect(code, &instruction, &computed),
+                FlowControl::IndirectBranch => {
+                    // A `switch` looks like a call by a table of functions.
+                    Some(self.import(code, &instruction).map_or(Jump::Anywhere, Jump::Import))
+                }
                 _ => None,
             };
-            if instruction.op0_kind() == OpKind::Register {
-                let register = instruction.op0_register().full_register();
-                computed.retain(|known| *known != register);
-                if !is_plain_move(&instruction) {
-                    computed.push(register);
-                }
-            }
             if let Some(jump) = jump.filter(|jump| !jumps.contains(jump)) {
                 jumps.push(jump);
             }
+        }
+        // What was not read may lead anywhere.
+        if decoder.can_decode() || length > MOST_CODE {
+            jumps.push(Jump::Anywhere);
         }
         Some(jumps)
     }
 
     /// Returns where a direct jump goes: to a function, or through a stub of the linker.
     fn target(&self, code: Code, target: u64) -> Option<Jump> {
-        if code.functions.find(target).is_some_and(|function| function.start == target) {
+        // mold names its stubs (`malloc$plt`).
+        if code.functions.find(target).is_some_and(|function| function.start == target && !is_stub(function.symbol)) {
             return Some(Jump::To(target));
         }
         const STUB: u64 = 16;
@@ -170,20 +174,6 @@ impl TailCalls {
         let first = decoder.decode();
         let jump = if first.mnemonic() == Mnemonic::Endbr64 { decoder.decode() } else { first };
         self.import(code, &jump).map(Jump::Import)
-    }
-
-    /// Returns where an indirect jump goes, if it is none of a `switch`: those read the address from
-    /// a table by an index, or compute it.
-    fn indirect(&self, code: Code, jump: &Instruction, computed: &[Register]) -> Option<Jump> {
-        if let Some(symbol) = self.import(code, jump) {
-            return Some(Jump::Import(symbol));
-        }
-        let is_call = match jump.op0_kind() {
-            OpKind::Memory => is_of_object(jump),
-            OpKind::Register => !computed.contains(&jump.op0_register().full_register()),
-            _ => false,
-        };
-        is_call.then_some(Jump::Anywhere)
     }
 
     /// Returns the symbol of the slot through which an instruction jumps.
@@ -195,20 +185,6 @@ impl TailCalls {
         let slots = slots.get_or_insert_with(|| code.elf.imports());
         slots.get(&jump.ip_rel_memory_address()).cloned()
     }
-}
-
-/// Returns whether an instruction reads or jumps by an address in an object, such as its table of
-/// virtual functions.
-fn is_of_object(instruction: &Instruction) -> bool {
-    let base = instruction.memory_base();
-    instruction.memory_index() == Register::None && base.is_gpr64() && base != Register::RSP
-}
-
-/// Returns whether an instruction copies a register, or loads it from an object.
-fn is_plain_move(instruction: &Instruction) -> bool {
-    let from_register = instruction.op1_kind() == OpKind::Register;
-    let from_object = instruction.op1_kind() == OpKind::Memory && is_of_object(instruction);
-    instruction.mnemonic() == Mnemonic::Mov && (from_register || from_object)
 }
 
 /// An edge of the call tree: a call site of a module, and the inner one, if there is one.
@@ -301,8 +277,12 @@ impl Search<'_> {
                 self.ways.push(way.clone());
             } else if let Jump::To(next) = jump
                 && !way.contains(next)
-                && way.len() < DEEPEST
             {
+                if way.len() >= DEEPEST {
+                    // A longer way is not searched, so no other one is proven.
+                    self.visits = MOST_VISITS + 1;
+                    return;
+                }
                 way.push(*next);
                 self.from(way);
                 way.pop();
@@ -342,7 +322,13 @@ fn without_part(symbol: &[u8]) -> &[u8] {
 fn is_thunk(symbol: &[u8]) -> bool {
     const STARTS: [&[u8]; 7] =
         [b"_ZTh", b"_ZTv", b"_ZTc", b"__x86_indirect_thunk", b"__llvm_", b"__x86.get_pc_thunk", b"_dl_"];
-    STARTS.iter().any(|start| symbol.starts_with(start)) || symbol.ends_with(b"@plt")
+    STARTS.iter().any(|start| symbol.starts_with(start)) || is_stub(symbol)
+}
+
+/// Returns whether a linker made this to reach another module.
+fn is_stub(symbol: &[u8]) -> bool {
+    const ENDS: [&[u8]; 3] = [b"@plt", b"$plt", b"$pltgot"];
+    ENDS.iter().any(|end| symbol.ends_with(end))
 }
 
 #[cfg(test)]

@@ -219,6 +219,7 @@ fn adopt(area: Area, patches: Option<Patches>, pid: u32, is_child: bool) -> Opti
         patches.apply();
     }
     private::attached();
+    private::publish(area.header());
     area.header().attached.store(1, Release);
     Some(area)
 }

@@ -86,6 +86,7 @@ fn new_state(area: &Area, sp: usize) -> Option<*mut ThreadState> {
             control.owner.0.state.store(SLOT_FREE, Release);
             return None;
         };
+        private::publish(area.header());
         let state: *mut ThreadState = state.cast();
         let sample_bytes = area.header().sample_bytes.load(Relaxed);
         // SAFETY: the slot was claimed by this thread alone and its state is mapped.

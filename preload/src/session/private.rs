@@ -82,6 +82,29 @@ pub fn attached() {
     unsafe { (*ALIVE.load(Relaxed)).store(1, Release) };
 }
 
+/// Tells the recorder where this memory is. There is room for the largest ranges: each segment and
+/// each index is twice as large as the one before it.
+#[cold]
+#[inline(never)]
+pub fn publish(header: &heaptape_wire::Header) {
+    /// The most segments, which leaves room for the last indexes.
+    const SEGMENTS: usize = 5;
+    let state_bytes = crate::thread::STATE_BYTES;
+    let states = STATE_ORIGINS.iter().enumerate().rev().map(|(segment, origin)| {
+        let (origin, first) = (origin.load(Relaxed), STATES.start(segment) as usize);
+        let bytes = (STATES.start(segment + 1) as usize - first) * state_bytes;
+        (if origin == 0 { 0 } else { origin.wrapping_add(first * state_bytes) }, bytes)
+    });
+    let indexes = INDEXES.iter().enumerate().rev();
+    let indexes = indexes.map(|(log2, index)| (index.load(Relaxed) as usize, index_bytes(log2 as u32)));
+    let is_mapped = |range: &(usize, usize)| range.0 != 0;
+    let mapped = states.filter(is_mapped).take(SEGMENTS).chain(indexes.filter(is_mapped));
+    for ([to, size], (start, bytes)) in header.private.0.iter().zip(mapped) {
+        to.store(start as u64, Relaxed);
+        size.store(bytes as u64, Relaxed);
+    }
+}
+
 /// Returns the memory for the state of a slot, which has `state_bytes`, and maps it if needed.
 /// Returns `None` if there is no memory for it.
 pub fn thread_state(slot: u32, state_bytes: usize) -> Option<*mut u8> {

@@ -3,6 +3,7 @@
 use super::unwind::other::Pages;
 use crate::sys::{self, Need};
 use crate::{arch, probe, session};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The known part of a thread's own stack.
 #[derive(Clone, Copy)]
@@ -103,4 +104,38 @@ fn mapped_up_to(sp: usize, end: usize) -> usize {
         page += count * 4096;
     }
     end
+}
+
+/// Returns the address of `argc`, which the kernel has put above the first frame of the program, or
+/// 0 if it is not known. `low` to `end` is a stack, all of it mapped.
+///
+/// The list of the environment follows the arguments, so it must still be the kernel's.
+#[cold]
+pub fn program_arguments(low: u64, end: u64) -> u64 {
+    /// Not looked for yet.
+    const UNKNOWN: u64 = u64::MAX;
+    static FOUND: AtomicU64 = AtomicU64::new(UNKNOWN);
+    let found = FOUND.load(Relaxed);
+    let list = sys::environment_list();
+    if found != UNKNOWN || list < low || list >= end {
+        return if found == UNKNOWN { 0 } else { found };
+    }
+    // SAFETY: a word between `low` and `end`, all of which is mapped.
+    let word = |address: u64| unsafe { (address as *const u64).read_volatile() };
+    let mut found = 0;
+    // Null, the arguments, and their number.
+    let mut at = list & !7;
+    for count in 0..1 << 16 {
+        let next = at - 16;
+        if next < low || (count == 0 && word(at - 8) != 0) {
+            break;
+        }
+        if word(next) == count {
+            found = next;
+            break;
+        }
+        at -= 8;
+    }
+    FOUND.store(found, Relaxed);
+    found
 }

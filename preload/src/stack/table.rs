@@ -268,6 +268,7 @@ fn grow(nodes: u32, log2: u32) {
         return;
     }
     if let Some(new) = private::index(log2 + 1) {
+        session::area().inspect(|area| private::publish(area.header()));
         // The thread that claimed the last node may not have mapped it yet; `fill` ends before that
         // node.
         fill(new, log2 + 1, nodes);

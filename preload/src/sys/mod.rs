@@ -493,6 +493,11 @@ pub fn environment(name: &str) -> Option<&'static CStr> {
     None
 }
 
+/// Returns the address of the list of environment variables.
+pub fn environment_list() -> u64 {
+    environ() as u64
+}
+
 unsafe extern "C" {
     #[link_name = "environ"]
     static ENVIRON: *const *const c_char;

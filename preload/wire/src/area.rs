@@ -350,6 +350,21 @@ pub struct Header {
     /// p: 1 if more slots are needed than ever before, of which ended threads may own some. r: 0
     /// when it has looked for these.
     pub slots_wanted: Line<AtomicU32>,
+    /// p: address and size of the library's private memory, so that the recorder does not take it
+    /// for the program's; zeros if unused.
+    pub private: Line<[[AtomicU64; 2]; PRIVATE_RANGES]>,
+}
+
+/// Number of ranges of private memory that [`Header::private`] has room for.
+pub const PRIVATE_RANGES: usize = 8;
+
+impl Header {
+    /// Returns the ranges of the library's private memory: first address and first one after it.
+    /// The numbers are the client's.
+    pub fn private_ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let ranges = self.private.0.iter().map(|range| range.each_ref().map(|word| word.load(Relaxed)));
+        ranges.filter(|range| range[1] != 0).map(|[start, bytes]| (start, start.saturating_add(bytes)))
+    }
 }
 
 /// What a waiting process must know of its recorder.

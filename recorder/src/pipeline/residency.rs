@@ -142,7 +142,8 @@ impl Watched {
         let header = std::ptr::from_ref(mapping.header()).addr() as u64;
         self.area = self.area.or_else(|| snapshot::area_at(header));
         let Some(area) = self.area else { return };
-        let (record, before) = match snapshot::take(process.pid, area, self.page(), clock, cause) {
+        let own: Vec<(u64, u64)> = mapping.header().private_ranges().collect();
+        let (record, before) = match snapshot::take((process.pid, &own), area, self.page(), clock, cause) {
             Attempt::Taken(record, before) => (*record, before),
             Attempt::Gone => return,
             Attempt::Refused(_) if self.schedule.was_refused() => return,

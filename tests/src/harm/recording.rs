@@ -39,7 +39,11 @@ pub(super) fn fault(case: &Case, seen: &Observation, is_sampled: bool, folder: &
     let verify = heaptape([OsStr::new("verify"), folder.as_os_str()]);
     let text = verify.text();
     let mut remarks = text.lines().filter(|line| line.starts_with("! "));
-    let is_excused = excuses.lost && remarks.all(|line| line.contains(" dropped: its ring was full"));
+    let is_excused = remarks.all(|line| {
+        (excuses.lost && line.contains(" dropped: its ring was full"))
+            || (excuses.unrecorded && (line.contains(" not recorded") || line.contains("never held a recorded block")))
+            || is_early(line)
+    });
     if verify.code() != 0 && !(verify.code() == 1 && is_excused) {
         return Some(format!("verify: {verify}"));
     }
@@ -85,8 +89,15 @@ pub(super) fn fault(case: &Case, seen: &Observation, is_sampled: bool, folder: &
     None
 }
 
+/// Returns whether a line of `verify` is about stacks that end early: those of generated code and of
+/// programs without unwind data do.
+fn is_early(line: &str) -> bool {
+    line.contains(" end early: ")
+}
+
 /// Returns a description of what is wrong with a daemon's epochs. Events that a jump out of a hook
-/// or a full ring cost are lost and counted. Nothing else may be missing.
+/// or a full ring cost are lost and counted, and programs that could not be recorded are named.
+/// Nothing else may be missing.
 pub(super) fn epoch_fault(daemon: &Daemon) -> Option<String> {
     let epochs = daemon.epochs(&[]);
     if epochs.is_empty() {
@@ -96,7 +107,10 @@ pub(super) fn epoch_fault(daemon: &Daemon) -> Option<String> {
         let verify = heaptape([OsStr::new("verify"), epoch.as_os_str()]);
         let text = verify.text();
         let mut remarks = text.lines().filter(|line| line.starts_with("! "));
-        let is_counted = verify.code() == 1 && remarks.all(|line| line.contains(" dropped: its ring was full"));
+        let is_named = |line: &str| {
+            line.contains(" dropped: its ring was full") || line.contains(" not recorded") || is_early(line)
+        };
+        let is_counted = verify.code() == 1 && remarks.all(is_named);
         if verify.code() != 0 && !is_counted {
             return Some(format!("verify of {}: {verify}", epoch.display()));
         }

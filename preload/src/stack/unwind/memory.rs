@@ -1,5 +1,7 @@
 //! The memory of a stack, as far as it may be read.
 
+use crate::stack::bounds;
+
 /// The memory of a stack, as far as it may be read.
 pub trait Memory {
     /// Whether this is the thread's own stack, all of which may be read in any order.
@@ -11,6 +13,11 @@ pub trait Memory {
     fn guessed(&mut self, address: u64) -> Option<u64>;
     /// Returns whether a stack pointer is where a thread's first function has it.
     fn is_near_end(&self, _sp: u64) -> bool {
+        false
+    }
+    /// Returns whether a stack pointer is where the code that starts a program has it. Some libcs
+    /// describe that code by no unwind data (musl's `__libc_start_main`).
+    fn is_at_start(&self, _sp: u64) -> bool {
         false
     }
     /// Notes that the walk goes on at `sp` with what a signal handler interrupted, from the
@@ -61,6 +68,13 @@ impl Memory for OwnStack {
         // Above it are at most the thread's own variables.
         const BYTES: u64 = 4096;
         sp <= self.end && self.end - sp < BYTES
+    }
+
+    fn is_at_start(&self, sp: u64) -> bool {
+        // Two functions below `_start`. glibc's three take more, and are described.
+        const BYTES: u64 = 256;
+        let first = bounds::program_arguments(self.low, self.end);
+        sp <= first && first - sp < BYTES
     }
 
     #[inline(always)]

@@ -92,6 +92,9 @@ fn step_slowly_aligned(registers: Registers, rule: Rule, memory: &mut impl Memor
             .filter(|found| found.cfa == found.slot.wrapping_add(8) && found.slot >= registers.sp)
             .map(|found| special(found.slot, found.address, found.bp))
     } else {
+        if memory.is_at_start(registers.sp) {
+            return Next::End;
+        }
         let is_near_end = memory.is_near_end(registers.sp);
         return guess(registers, is_near_end, &mut |address| memory.guessed(address));
     };

@@ -16,12 +16,14 @@ const MAX_NAME: usize = 512;
 /// Maximum size of a range without access below the stack of a thread, in bytes.
 const MAX_GUARD: u64 = 64 << 10;
 
-/// Returns what a mapping is used for; `guard` is the end of a small range without access.
-fn kind_of(line: &Line<'_>, guard: u64) -> u8 {
+/// Returns what a mapping is used for; `guard` is the end of a small range without access, `own`
+/// the library's private memory.
+fn kind_of(line: &Line<'_>, guard: u64, own: &[(u64, u64)]) -> u8 {
     let name = line.name;
     let file = name.rsplit('/').next().unwrap_or_default();
     match name {
         _ if name.starts_with(AREA) || file.starts_with("libheaptape") => MAPPING_HEAPTAPE,
+        "" if own.iter().any(|range| (range.0..range.1).contains(&line.start)) => MAPPING_HEAPTAPE,
         "" if guard == line.start && line.has_access && !line.is_shared => MAPPING_STACK,
         "" => MAPPING_ANONYMOUS,
         "[heap]" => MAPPING_BRK,
@@ -50,13 +52,13 @@ pub struct Mappings {
 }
 
 impl Mappings {
-    /// Parses the text of `maps`.
-    pub fn parse(text: &str) -> Mappings {
+    /// Parses the text of `maps`, in a process with this private memory of the library.
+    pub fn parse(text: &str, own: &[(u64, u64)]) -> Mappings {
         let mut found = Mappings::default();
         let mut numbers: HashMap<&str, u32> = HashMap::new();
         let (mut end, mut guard) = (0, 0);
         for line in text.lines().filter_map(parse).filter(|line| line.start < 1 << 47) {
-            let kind = kind_of(&line, guard);
+            let kind = kind_of(&line, guard, own);
             if line.name.starts_with(AREA) && found.areas.last() != Some(&line.inode) {
                 found.areas.push(line.inode);
             }
@@ -136,7 +138,9 @@ not a mapping
 
     #[test]
     fn mappings_have_kinds_and_names() {
-        let found = Mappings::parse(MAPS);
+        let own = Mappings::parse(MAPS, &[(0x7f00_0000_0000, 0x7f00_0002_1000)]);
+        assert_eq!(own.mappings[2].kind, MAPPING_HEAPTAPE);
+        let found = Mappings::parse(MAPS, &[]);
         assert!(found.has_area(2027) && !found.has_area(18504) && !found.has_area(0));
         let kinds: Vec<u8> = found.mappings.iter().map(|mapping| mapping.kind).collect();
         let expected = [

@@ -79,11 +79,17 @@ pub fn area_at(address: u64) -> Option<u64> {
 ///
 /// # Errors
 /// The error of one of the files.
-fn read(pid: u32, area: u64, page: u64, clock: &Clock, snapshot: &mut Residency) -> io::Result<Option<u64>> {
+fn read(
+    (pid, own): (u32, &[(u64, u64)]),
+    area: u64,
+    page: u64,
+    clock: &Clock,
+    snapshot: &mut Residency,
+) -> io::Result<Option<u64>> {
     // Both files belong to the program that the process executes now, also after a later exec.
     let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
     let maps = maps(&pid.to_string())?;
-    let mappings = Mappings::parse(&String::from_utf8_lossy(&maps));
+    let mappings = Mappings::parse(&String::from_utf8_lossy(&maps), own);
     if !mappings.has_area(area) {
         return Ok(None);
     }
@@ -101,17 +107,18 @@ fn read(pid: u32, area: u64, page: u64, clock: &Clock, snapshot: &mut Residency)
     Ok(Some(before))
 }
 
-/// Takes a snapshot of the process that has mapped the area with this inode. If its resident memory
+/// Takes a snapshot of a process, in which the library has this private memory, and which has mapped
+/// the area with this inode. If its resident memory
 /// changes meanwhile, so that pages and sum do not agree, the snapshot is taken again.
-pub fn take(pid: u32, area: u64, page: u64, clock: &Clock, cause: u8) -> Attempt {
+pub fn take(process: (u32, &[(u64, u64)]), area: u64, page: u64, clock: &Clock, cause: u8) -> Attempt {
     let mut tries = 1;
     loop {
         let mut snapshot = Residency { cause, ..Residency::default() };
-        let before = read(pid, area, page, clock, &mut snapshot);
+        let before = read(process, area, page, clock, &mut snapshot);
         let after = snapshot.resident_bytes;
         let has_changed = |before: u64| before.abs_diff(after) > after / CHANGE;
         if tries == TRIES || !matches!(before, Ok(Some(before)) if has_changed(before)) {
-            return attempt(pid, before, snapshot);
+            return attempt(process.0, before, snapshot);
         }
         tries += 1;
     }
