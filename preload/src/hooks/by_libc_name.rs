@@ -6,25 +6,24 @@ use super::{alloc_rarely, free_rarely, resize_rarely};
 use crate::caller::Caller;
 use crate::elf::objects;
 use crate::next;
+use core::ffi::c_void;
 use core::sync::atomic::Ordering::Relaxed;
 use heaptape_wire::Op;
 
 /// Returns whether another allocator calls these functions on behalf of a call that is recorded
-/// already: one whose `malloc` was found after this library's. It may end in a jump, and then the
-/// return address is in this library.
-#[inline(always)]
-fn is_inner(caller: Caller) -> bool {
-    !next::is_glibc() && is_called_by_allocator(caller)
-}
-
+/// already: one whose functions were found after this library's. It may define some of them only,
+/// and end in a jump, and then the return address is in this library.
 #[cold]
-fn is_called_by_allocator(caller: Caller) -> bool {
+#[inline(never)]
+fn is_inner(caller: Caller) -> bool {
     // SAFETY: `caller` is the stub's.
     let from = unsafe { caller.return_address() };
     let start = |address: usize| objects::find(address).map(|object| object.start);
-    let of = start(from);
-    let malloc = next::pointers::malloc.load(Relaxed) as usize;
-    of.is_some() && (of == start(is_called_by_allocator as *const () as usize) || of == start(malloc))
+    let Some(of) = start(from) else { return false };
+    let is_of = |address: *mut c_void| start(address as usize) == Some(of);
+    let [own, libc] = [is_inner as *mut c_void, next::pointers::__libc_free.load(Relaxed)];
+    // Which of them the allocator defines doesn't matter: all define `free`.
+    is_of(own) || (is_of(next::pointers::free.load(Relaxed)) && !is_of(libc))
 }
 
 /// Implements the functions that allocate. One copy serves all of them.
