@@ -19,6 +19,9 @@ const STATES: Segments = Segments::new(1);
 /// segment is not mapped.
 static STATE_ORIGINS: [AtomicUsize; Segments::MAX] = [const { AtomicUsize::new(0) }; Segments::MAX];
 
+/// Size of the state of a thread.
+static STATE_BYTES: AtomicUsize = AtomicUsize::new(0);
+
 /// Binary logarithm of the number of entries of the first index of nodes.
 pub const FIRST_INDEX_LOG2: u32 = 13;
 /// Binary logarithm of the number of entries of the largest index, which is twice the number of
@@ -55,6 +58,7 @@ fn wiped_later(bytes: usize) -> Option<*mut u8> {
 /// Prepares the memory, for thread states of `state_bytes`: that of the parent process if
 /// `is_inherited`, which this process sees as zeros, or else new memory.
 pub fn start(is_inherited: bool, state_bytes: usize) -> bool {
+    STATE_BYTES.store(state_bytes, Relaxed);
     if is_inherited && !ALIVE.load(Relaxed).is_null() {
         return true;
     }
@@ -89,7 +93,7 @@ pub fn attached() {
 pub fn publish(header: &heaptape_wire::Header) {
     /// The most segments, which leaves room for the last indexes.
     const SEGMENTS: usize = 5;
-    let state_bytes = crate::thread::STATE_BYTES;
+    let state_bytes = STATE_BYTES.load(Relaxed);
     let states = STATE_ORIGINS.iter().enumerate().rev().map(|(segment, origin)| {
         let (origin, first) = (origin.load(Relaxed), STATES.start(segment) as usize);
         let bytes = (STATES.start(segment + 1) as usize - first) * state_bytes;
