@@ -66,7 +66,12 @@ fn calls_with_a_misaligned_stack_are_recorded() {
     let program = Program::new(target::c("misaligned"));
     let plain = program.plain().success();
     same(&plain, &program.preloaded());
-    let recording = program.recorded().complete();
+    // Its assembly moves the stack pointer and has no unwind data for that, so where its stacks end
+    // depends on the words that are there by chance.
+    let recording = program.recorded();
     same(&plain, &recording.outcome);
-    assert!(recording.report().only("misaligned").allocs >= 1 << 10);
+    let report = recording.report();
+    let process = report.only("misaligned");
+    process.assert_accounting();
+    assert!(process.allocs >= 1 << 10 && process.lost_events == 0, "{process:#?}");
 }
