@@ -21,9 +21,12 @@ if [ "${HEAPTAPE_FRESH_SEEDS:-0}" = 0 ]; then export PROPTEST_RNG_SEED=1; else s
 # The long forms read back a hundred million events: optimised.
 profile=()
 [ "${HEAPTAPE_FULL:-0}" = 0 ] || profile=(--release --profile full)
+# Many tests of the pipeline wait for a process more than they compute: one more than there are
+# processors takes two thirds of the time.
+threads=${HEAPTAPE_TEST_THREADS:-$(($(nproc) + 1))}
 # A failure of one part hides no other one.
 status=0
-cargo nextest run "${profile[@]}" "${all[@]}" --test-threads "${HEAPTAPE_TEST_THREADS:-num-cpus}" "$@" || status=$?
+cargo nextest run "${profile[@]}" "${all[@]}" --test-threads "$threads" "$@" || status=$?
 # With a name, only what has it.
 [ $# = 0 ] || exit "$status"
 cargo test --quiet --doc "${all[@]}" || status=$?
