@@ -28,6 +28,7 @@ pub fn owns(pointer: *const u8) -> bool {
 
 /// Returns `size` zeroed bytes at a multiple of `align` (a power of two), or null if the arena is
 /// full.
+#[inline(never)]
 pub fn alloc(size: usize, align: usize) -> *mut u8 {
     let align = align.clamp(HEADER, 4096);
     let base = ARENA.0.get() as usize;

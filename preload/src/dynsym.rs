@@ -370,6 +370,7 @@ impl Object {
     ///
     /// # Safety
     /// As [`Object::symbol`].
+    #[inline(never)]
     unsafe fn is_definition_of(&self, number: usize, wanted: &Wanted) -> bool {
         const HIDDEN_VERSION: u16 = 0x8000;
         // SAFETY: the object is mapped and its tables are valid, as the caller ensures.

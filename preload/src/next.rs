@@ -10,7 +10,7 @@ use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 macro_rules! next_functions {
-    ($($name:ident $symbol:literal ($($arg:ident: $kind:ty),*) -> $result:ty, $body:expr;)*) => {
+    ($($name:ident ($($arg:ident: $kind:ty),*) -> $result:ty, $body:expr;)*) => {
         $(
             #[doc = concat!("The next `", stringify!($name), "`.")]
             #[inline(always)]
@@ -30,17 +30,13 @@ macro_rules! next_functions {
                 pub static $name: AtomicPtr<c_void> = AtomicPtr::new(boot::$name as *mut c_void);
             )*
         }
+        /// The first targets: each finds all next definitions and jumps to its own.
         #[allow(non_snake_case)]
         mod boot {
-            use super::*;
             $(
-                pub unsafe extern "C" fn $name($($arg: $kind),*) -> $result {
-                    if resolve() {
-                        // SAFETY: resolved now: not this function again.
-                        return unsafe { super::$name($($arg),*) };
-                    }
-                    // SAFETY: the arguments are the program's, passed on unchanged.
-                    unsafe { missing::$name($($arg),*) }
+                #[unsafe(naked)]
+                pub unsafe extern "C" fn $name() {
+                    crate::arch::numbered_stub!(super::Number::$name as u32, super::first_call)
                 }
             )*
         }
@@ -54,111 +50,120 @@ macro_rules! next_functions {
                 }
             )*
         }
-        fn find_all() {
-            // Hashed by the compiler: LLVM needs gigabytes to fold the loops of 40 names.
-            let mut wanted = [$(const { Wanted::new($symbol) }),*];
-            dynsym::find(Scope::Next, false, &mut wanted);
-            let mut found = wanted.iter();
+        #[allow(non_camel_case_types)]
+        #[derive(Clone, Copy)]
+        enum Number {
+            $($name,)*
+        }
+        const NAMES: &[&str] = &[$(stringify!($name)),*];
+        /// The names, each with a zero at its end: a list of addresses would be relocated at each start.
+        const TEXT: &str = concat!($(stringify!($name), "\0"),*);
+        /// Returns the variable for the address of a next function, and the function's replacement if
+        /// there is none.
+        #[inline(never)]
+        fn slot(number: usize) -> Option<(&'static AtomicPtr<c_void>, *mut c_void)> {
             $(
-                let next = found.next().map_or(core::ptr::null_mut(), |wanted| wanted.found);
-                pointers::$name.store(if next.is_null() { missing::$name as *mut c_void } else { next }, Relaxed);
+                if number == Number::$name as usize {
+                    return Some((&pointers::$name, missing::$name as *mut c_void));
+                }
             )*
+            None
         }
     };
 }
 
 next_functions! {
-    free c"free" (block: *mut u8) -> (), { let _ = block; };
-    realloc c"realloc" (block: *mut u8, size: usize) -> *mut u8, move_out(block, size);
-    malloc c"malloc" (size: usize) -> *mut u8, bootstrap_arena::alloc(size, 16);
-    calloc c"calloc" (count: usize, size: usize) -> *mut u8, {
+    free (block: *mut u8) -> (), { let _ = block; };
+    realloc (block: *mut u8, size: usize) -> *mut u8, move_out(block, size);
+    malloc (size: usize) -> *mut u8, bootstrap_arena::alloc(size, 16);
+    calloc (count: usize, size: usize) -> *mut u8, {
         count.checked_mul(size).map_or(core::ptr::null_mut(), |bytes| bootstrap_arena::alloc(bytes, 16))
     };
-    reallocarray c"reallocarray" (block: *mut u8, count: usize, size: usize) -> *mut u8, {
+    reallocarray (block: *mut u8, count: usize, size: usize) -> *mut u8, {
         match count.checked_mul(size) {
             // SAFETY: the program's own arguments, with the product checked as `reallocarray` does.
             Some(bytes) => unsafe { super::realloc(block, bytes) },
             None => { sys::set_errno(libc::ENOMEM); core::ptr::null_mut() }
         }
     };
-    memalign c"memalign" (align: usize, size: usize) -> *mut u8, bootstrap_arena::alloc(size, align);
-    aligned_alloc c"aligned_alloc" (align: usize, size: usize) -> *mut u8, {
+    memalign (align: usize, size: usize) -> *mut u8, bootstrap_arena::alloc(size, align);
+    aligned_alloc (align: usize, size: usize) -> *mut u8, {
         // SAFETY: an allocator without `aligned_alloc` gets the older call of the same meaning.
         unsafe { super::memalign(align, size) }
     };
-    posix_memalign c"posix_memalign" (out: *mut *mut u8, align: usize, size: usize) -> c_int, {
+    posix_memalign (out: *mut *mut u8, align: usize, size: usize) -> c_int, {
         // SAFETY: the arguments are the program's, passed on unchanged; `out` is the program's.
         unsafe {
             let block = super::memalign(align, size);
             if block.is_null() { libc::ENOMEM } else { *out = block; 0 }
         }
     };
-    valloc c"valloc" (size: usize) -> *mut u8, {
+    valloc (size: usize) -> *mut u8, {
         // SAFETY: the size is the program's.
         unsafe { super::memalign(4096, size) }
     };
-    pvalloc c"pvalloc" (size: usize) -> *mut u8, {
+    pvalloc (size: usize) -> *mut u8, {
         // SAFETY: the size is the program's.
         unsafe { super::memalign(4096, size.next_multiple_of(4096)) }
     };
-    cfree c"cfree" (block: *mut u8) -> (), {
+    cfree (block: *mut u8) -> (), {
         // SAFETY: the block is the program's.
         unsafe { super::free(block) }
     };
-    free_sized c"free_sized" (block: *mut u8, size: usize) -> (), {
+    free_sized (block: *mut u8, size: usize) -> (), {
         let _ = size;
         // SAFETY: C23 defines it as `free` with a known size.
         unsafe { super::free(block) }
     };
-    free_aligned_sized c"free_aligned_sized" (block: *mut u8, align: usize, size: usize) -> (), {
+    free_aligned_sized (block: *mut u8, align: usize, size: usize) -> (), {
         let _ = (align, size);
         // SAFETY: C23 defines it as `free` with a known size and alignment.
         unsafe { super::free(block) }
     };
     // glibc's own functions, past every other allocator; another libc has none that anybody calls.
-    __libc_malloc c"__libc_malloc" (size: usize) -> *mut u8, {
+    __libc_malloc (size: usize) -> *mut u8, {
         // SAFETY: the arguments are the program's, passed on unchanged.
         unsafe { super::malloc(size) }
     };
-    __libc_calloc c"__libc_calloc" (count: usize, size: usize) -> *mut u8, {
+    __libc_calloc (count: usize, size: usize) -> *mut u8, {
         // SAFETY: the arguments are the program's, passed on unchanged.
         unsafe { super::calloc(count, size) }
     };
-    __libc_realloc c"__libc_realloc" (block: *mut u8, size: usize) -> *mut u8, {
+    __libc_realloc (block: *mut u8, size: usize) -> *mut u8, {
         // SAFETY: the arguments are the program's, passed on unchanged.
         unsafe { super::realloc(block, size) }
     };
-    __libc_memalign c"__libc_memalign" (align: usize, size: usize) -> *mut u8, {
+    __libc_memalign (align: usize, size: usize) -> *mut u8, {
         // SAFETY: the arguments are the program's, passed on unchanged.
         unsafe { super::memalign(align, size) }
     };
-    __libc_valloc c"__libc_valloc" (size: usize) -> *mut u8, {
+    __libc_valloc (size: usize) -> *mut u8, {
         // SAFETY: the arguments are the program's, passed on unchanged.
         unsafe { super::valloc(size) }
     };
-    __libc_pvalloc c"__libc_pvalloc" (size: usize) -> *mut u8, {
+    __libc_pvalloc (size: usize) -> *mut u8, {
         // SAFETY: the arguments are the program's, passed on unchanged.
         unsafe { super::pvalloc(size) }
     };
-    __libc_free c"__libc_free" (block: *mut u8) -> (), {
+    __libc_free (block: *mut u8) -> (), {
         // SAFETY: the arguments are the program's, passed on unchanged.
         unsafe { super::free(block) }
     };
-    malloc_usable_size c"malloc_usable_size" (block: *mut u8) -> usize, { let _ = block; 0 };
-    mlockall c"mlockall" (flags: c_int) -> c_int, { let _ = flags; sys::set_errno(libc::ENOSYS); -1 };
-    dlclose c"dlclose" (handle: *mut c_void) -> c_int, { let _ = handle; -1 };
-    fork c"fork" () -> c_int, raw_fork();
-    _Fork c"_Fork" () -> c_int, raw_fork();
-    prctl c"prctl" (option: c_int, a: u64, b: u64, c: u64, d: u64) -> c_int, {
+    malloc_usable_size (block: *mut u8) -> usize, { let _ = block; 0 };
+    mlockall (flags: c_int) -> c_int, { let _ = flags; sys::set_errno(libc::ENOSYS); -1 };
+    dlclose (handle: *mut c_void) -> c_int, { let _ = handle; -1 };
+    fork () -> c_int, raw_fork();
+    _Fork () -> c_int, raw_fork();
+    prctl (option: c_int, a: u64, b: u64, c: u64, d: u64) -> c_int, {
         let _ = (option, a, b, c, d);
         sys::set_errno(libc::ENOSYS);
         -1
     };
-    posix_spawn c"posix_spawn" (pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *const c_char, environment: *const *const c_char) -> c_int, {
+    posix_spawn (pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *const c_char, environment: *const *const c_char) -> c_int, {
         let _ = (pid, path, actions, attributes, argv, environment);
         libc::ENOSYS
     };
-    posix_spawnp c"posix_spawnp" (pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *const c_char, environment: *const *const c_char) -> c_int, {
+    posix_spawnp (pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *const c_char, environment: *const *const c_char) -> c_int, {
         let _ = (pid, path, actions, attributes, argv, environment);
         libc::ENOSYS
     };
@@ -179,6 +184,36 @@ fn move_out(block: *mut u8, size: usize) -> *mut u8 {
         unsafe { core::ptr::copy_nonoverlapping(block, new, old.min(size)) };
     }
     new
+}
+
+/// The entry of all first targets. It preserves the arguments.
+#[unsafe(naked)]
+unsafe extern "C" fn first_call() {
+    crate::arch::numbered_frame!(first_target)
+}
+
+/// Returns what the first call of a function jumps to.
+unsafe extern "C" fn first_target(_: *const usize, number: usize) -> *mut c_void {
+    let Some((next, missing)) = slot(number) else { return core::ptr::null_mut() };
+    if resolve() { next.load(Relaxed) } else { missing }
+}
+
+/// Finds all next definitions.
+#[inline(never)]
+fn find_all() {
+    let mut wanted = [const { Wanted::new(c"") }; NAMES.len()];
+    let mut left = TEXT.as_bytes();
+    for wanted in &mut wanted {
+        let Some(name) = sys::c_text(left) else { break };
+        *wanted = Wanted::new(name);
+        left = &left[name.count_bytes() + 1..];
+    }
+    dynsym::find(Scope::Next, false, &mut wanted);
+    for (number, Wanted { found, .. }) in wanted.iter().enumerate() {
+        if let Some((next, missing)) = slot(number) {
+            next.store(if found.is_null() { missing } else { *found }, Relaxed);
+        }
+    }
 }
 
 const UNRESOLVED: u32 = 0;

@@ -117,6 +117,7 @@ impl Countdown {
 
     /// Returns an exponentially distributed number with this mean. Computed in integers, because
     /// the floating-point registers belong to the program.
+    #[inline(never)]
     fn gap(&mut self) -> i64 {
         const LN_2: u128 = 0xb172_17f7;
         const LARGEST: u64 = 1 << 56;

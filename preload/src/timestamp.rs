@@ -71,6 +71,7 @@ pub fn leave_clock() -> Option<Source> {
     (SOURCE.load(Relaxed) == Source::Clock as u8).then(leave)
 }
 
+#[inline(never)]
 fn leave() -> Source {
     let source = Source::from_number(SOURCE.load(Relaxed));
     if source != Source::Sequence && session::area().is_some() {

@@ -22,8 +22,8 @@
 //! * `program_entry_stub!`: the entry of a program without a loader;
 //! * `visit_stub!`: the entries of the library in a program that runs already;
 //! * `report_stub!`: the entry of functions to which the program reports;
-//! * `exec_stub!`, `syscall_stub!`, `first_syscall_stub!`, `jump_stub!`: entries of other
-//!   functions;
+//! * `numbered_stub!`, `numbered_frame!`: entries of functions that share a body;
+//! * `syscall_stub!`, `first_syscall_stub!`, `jump_stub!`: entries of other functions;
 //! * `capture_stub!`: the entry of the unwinder's tests.
 //!
 //! The macros are bodies of naked functions. They name nothing of the rest of this crate: what they

@@ -60,6 +60,7 @@ fn note(page: u64, is_readable: bool) {
 
 /// Returns whether a page of an object can be read. If the system call for that is not allowed, the
 /// page counts as readable, since the loader mapped the object.
+#[inline(never)]
 fn is_readable(page: u64) -> bool {
     let (word, group, bit) = group_of(page);
     let known = word.load(Relaxed);

@@ -93,6 +93,7 @@ impl Scoped {
         (self.start.load(Relaxed) == start).then_some(found)
     }
 
+    #[inline(never)]
     fn fill(&self, wanted: &[Wanted], is_runtime: bool) {
         self.found.iter().zip(wanted).for_each(|(pointer, wanted)| pointer.store(wanted.found, Release));
         self.is_runtime.store(is_runtime, Release);
@@ -104,6 +105,7 @@ fn is_runtime_for(caller: u64) -> bool {
     SCOPED.iter().find_map(|row| row.look(caller, |row| row.is_runtime.load(Acquire))).unwrap_or(false)
 }
 
+#[inline(never)]
 fn next_for(which: usize, caller: usize) -> *mut c_void {
     for row in &SCOPED {
         match row.look(caller as u64, |row| row.found[which].load(Acquire)) {

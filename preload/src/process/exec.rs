@@ -11,7 +11,6 @@
 //! addresses, not this library.
 
 mod environment;
-#[cfg(feature = "standalone")]
 mod other_stack;
 mod program;
 mod sanitizer;
@@ -56,7 +55,7 @@ macro_rules! exec_functions {
                 #[unsafe(no_mangle)]
                 #[unsafe(naked)]
                 pub unsafe extern "C" fn $name() {
-                    crate::arch::exec_stub!($number, super::inspect)
+                    crate::arch::numbered_stub!($number, super::enter)
                 }
             )*
         }
@@ -78,6 +77,13 @@ exec_functions! {
     8 execveat c"execveat" At Some(3);
 }
 
+/// The entry of all these functions.
+#[cfg_attr(test, allow(dead_code))]
+#[unsafe(naked)]
+unsafe extern "C" fn enter() {
+    crate::arch::numbered_frame!(inspect_on_other_stack)
+}
+
 /// The next definitions, by the numbers of the functions.
 pub static NEXT: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(core::ptr::null_mut()) }; NAMES.len()];
 
@@ -87,17 +93,18 @@ pub mod replacements {
     /// Replaces `execve` of the program.
     #[unsafe(naked)]
     pub unsafe extern "C" fn execve() {
-        crate::arch::exec_stub!(0, super::inspect_on_other_stack)
+        crate::arch::numbered_stub!(0, super::enter)
     }
 
     /// Replaces `execveat` of the program.
     #[unsafe(naked)]
     pub unsafe extern "C" fn execveat() {
-        crate::arch::exec_stub!(8, super::inspect_on_other_stack)
+        crate::arch::numbered_stub!(8, super::enter)
     }
 }
 
 /// Finds the next definitions. Called when the library is loaded, or by an earlier call.
+#[inline(never)]
 pub fn find_next() {
     dynsym::find_next(&NAMES, &NEXT);
     for pointer in &NEXT {
@@ -114,7 +121,7 @@ extern "C" fn no_exec() -> c_int {
 }
 
 /// Does what [`inspect`] does, also where the stack is small.
-#[cfg(feature = "standalone")]
+#[cfg_attr(test, allow(dead_code))]
 unsafe extern "C" fn inspect_on_other_stack(arguments: *const usize, which: usize) -> *mut c_void {
     // SAFETY: the stub saved the arguments that `inspect` reads.
     let next = unsafe { other_stack::run(inspect, arguments, which) };
@@ -189,6 +196,7 @@ impl Inspection {
     }
 
     /// Inspects the program at a path, whose address is the program's own argument.
+    #[inline(never)]
     fn path(&mut self, path: usize, environment: Option<Strings>) {
         let mut copy = [0; MAX_NOTICE_PATH];
         let Some(path) = text(path, &mut copy) else { return };

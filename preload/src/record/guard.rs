@@ -57,6 +57,7 @@ pub unsafe fn classify(state: *mut ThreadState, sp: usize, request: Request) -> 
 ///
 /// # Safety
 /// As [`classify`].
+#[inline(never)]
 unsafe fn is_alive(state: *mut ThreadState, sp: usize, frame: usize, word: u64) -> bool {
     // SAFETY: the state is the calling thread's; the frame's word is read only where the stack is
     // known to be mapped.

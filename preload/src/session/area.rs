@@ -86,6 +86,7 @@ pub fn map(descriptor: i32, bytes: u64) -> Option<Area> {
 }
 
 /// Returns the size of the header and the first segments in bytes.
+#[inline(never)]
 const fn front_bytes(layout: &Layout) -> usize {
     let rings = match layout.segment(Table::Rings, 0) {
         Some((_, bytes)) => bytes as usize,
@@ -128,6 +129,7 @@ impl Area {
 
     /// Returns the control record of a slot, and maps it if needed. Returns `None` if there is no
     /// such slot, or no memory for it.
+    #[inline(never)]
     pub fn slot(&self, index: u32) -> Option<&'static SlotControl> {
         // SAFETY: the entry is mapped; all fields are atomics.
         self.entry(Table::Slots, index).map(|address| unsafe { &*(address as *const SlotControl) })
@@ -207,6 +209,7 @@ impl Area {
     }
 
     /// Returns address and size of a mapped segment.
+    #[inline(never)]
     fn mapped_segment(&self, table: Table, segment: usize) -> Option<(*mut u8, usize)> {
         let origin = ORIGINS[table as usize][segment].load(Acquire);
         let (_, bytes) = self.layout.segment(table, segment).filter(|_| origin != 0)?;

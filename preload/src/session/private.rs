@@ -39,6 +39,7 @@ const fn index_bytes(log2: u32) -> usize {
 }
 
 /// Maps memory of zeros that a forked child sees as zeros too.
+#[inline(never)]
 fn wiped(bytes: usize) -> Option<*mut u8> {
     let base = sys::map_private(bytes)?;
     if !sys::advise(base, bytes, libc::MADV_WIPEONFORK) {
@@ -132,6 +133,7 @@ pub fn thread_state(slot: u32, state_bytes: usize) -> Option<*mut u8> {
 
 /// Returns the index of this size, and maps it if needed. Returns `None` if there is no memory for
 /// it. The index is all zeros before its first use in this process.
+#[inline(never)]
 pub fn index(log2: u32) -> Option<*mut AtomicU64> {
     let known = INDEXES.get(log2 as usize)?;
     if known.load(Acquire).is_null() {

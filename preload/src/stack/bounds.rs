@@ -81,6 +81,7 @@ impl StackBounds {
 /// the top of the stack. The main thread has the kernel's random bytes above its first frame. The
 /// only thread of a forked child may have been either. Returns 0 if not all pages up to there are
 /// mapped; then the first event came on another stack.
+#[inline(never)]
 pub fn own_stack_end(sp: usize, tid: u32) -> usize {
     let is_main = tid == session::pid();
     let kernels = if is_main { mapped_up_to(sp, sys::auxiliary(libc::AT_RANDOM)) } else { 0 };
@@ -88,6 +89,7 @@ pub fn own_stack_end(sp: usize, tid: u32) -> usize {
 }
 
 /// Returns `end` rounded down to a word if everything from `sp` up to it can be read, else 0.
+#[inline(never)]
 fn mapped_up_to(sp: usize, end: usize) -> usize {
     /// 64 MiB, which is more than any stack uses at a thread's first event.
     const FARTHEST: usize = 64 << 20;

@@ -281,6 +281,7 @@ pub fn set_counter_off(is_off: bool) {
 
 /// Returns nanoseconds of `CLOCK_MONOTONIC`, by the vDSO (async-signal-safe, does not touch `errno`
 /// on success), or by the kernel where the vDSO's counter is disabled.
+#[inline(never)]
 pub fn monotonic_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     if counter_is_off() {
@@ -314,6 +315,7 @@ pub fn age_ns() -> u64 {
 }
 
 /// Reads the first bytes of a file. Returns nothing if it cannot be read.
+#[inline(never)]
 fn read_file<'a>(path: &CStr, bytes: &'a mut [u8]) -> &'a [u8] {
     let Some(file) = open(path) else { return &[] };
     let count = read(file, bytes);
@@ -322,6 +324,7 @@ fn read_file<'a>(path: &CStr, bytes: &'a mut [u8]) -> &'a [u8] {
 }
 
 /// Parses the number at an index among the words of a line.
+#[inline(never)]
 fn number(text: &[u8], index: usize) -> Option<u64> {
     let word = text.split(|byte| byte.is_ascii_whitespace()).nth(index)?;
     word.iter().try_fold(0u64, |value, digit| {

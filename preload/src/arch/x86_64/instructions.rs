@@ -102,7 +102,6 @@ pub unsafe fn syscall(number: i64, args: [usize; 6]) -> isize {
 /// # Safety
 /// `top` must be the end of a stack that nothing else uses, and a multiple of 16. The function must
 /// be sound to call with these arguments.
-#[cfg(feature = "standalone")]
 #[unsafe(naked)]
 pub unsafe extern "C" fn call_on_stack(
     arguments: *const usize,

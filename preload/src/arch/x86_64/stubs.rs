@@ -267,15 +267,23 @@ macro_rules! patched_frame {
     };
 }
 
-/// The entry of an exec function. It saves all argument registers, calls `inspect` with their
+/// The entry of a function that is called by its number. It sets that and jumps to `enter`, which
+/// has to be a [`numbered_frame`].
+macro_rules! numbered_stub {
+    ($number:expr, $enter:path) => {
+        core::arch::naked_asm!("endbr64", "mov r11d, {number}", "jmp {enter}", number = const $number, enter = sym $enter)
+    };
+}
+
+/// The common entry of such functions. It saves all argument registers, calls `target` with their
 /// address and the function's number, and jumps to what that returns.
-macro_rules! exec_stub {
-    ($which:literal, $inspect:path) => {
+macro_rules! numbered_frame {
+    ($target:path) => {
         core::arch::naked_asm!(
-            "endbr64", "push rax", "push r9", "push r8", "push rcx", "push rdx", "push rsi", "push rdi",
-            "mov rdi, rsp", "mov esi, {which}", "call {inspect}", "mov r11, rax",
+            "push rax", "push r9", "push r8", "push rcx", "push rdx", "push rsi", "push rdi",
+            "mov rdi, rsp", "mov esi, r11d", "call {target}", "mov r11, rax",
             "pop rdi", "pop rsi", "pop rdx", "pop rcx", "pop r8", "pop r9", "pop rax", "jmp r11",
-            which = const $which, inspect = sym $inspect)
+            target = sym $target)
     };
 }
 
@@ -400,8 +408,8 @@ macro_rules! capture_stub {
 #[cfg(test)]
 pub(crate) use capture_stub;
 pub(crate) use {
-    entry_stub, exec_stub, first_syscall_stub, jump_stub, operator_new_frame, operator_stub, patched_frame,
-    patched_stub, report_stub, syscall_stub, untraced_operator_stub, untraced_stub,
+    entry_stub, first_syscall_stub, jump_stub, numbered_frame, numbered_stub, operator_new_frame, operator_stub,
+    patched_frame, patched_stub, report_stub, syscall_stub, untraced_operator_stub, untraced_stub,
 };
 #[cfg(not(feature = "standalone"))]
 pub(crate) use {mapping_frame, mapping_stub};
