@@ -180,6 +180,8 @@ pub struct Options {
     pub version: Option<u64>,
     /// Whether to write a row for each event, for formats that otherwise have a row for each stack.
     pub each_event: bool,
+    /// Whether to write the lines of source files around the frames, for the page.
+    pub with_source: bool,
     /// Where the files are found that name frames, and which functions are allocator wrappers.
     pub origin: Origin,
 }

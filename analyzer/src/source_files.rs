@@ -8,6 +8,15 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
+/// Maximum size of a source file that is read, in bytes: SQLite in one file has 9 MB.
+const MAX_SOURCE: u64 = 16 << 20;
+/// Extensions of source files. Nothing else is read, whatever a recording names.
+#[rustfmt::skip]
+const EXTENSIONS: &[&str] = &[
+    "c", "cc", "cpp", "cxx", "c++", "h", "hh", "hpp", "hxx", "inl", "ipp", "tcc", "rs", "go", "py", "pyx", "js", "mjs", "cjs", "ts", "zig",
+    "d", "f90", "nim", "swift", "m", "mm", "cu", "v", "s", "S",
+];
+
 /// Opening a pipe or a device never waits.
 const O_NONBLOCK: i32 = 0o4000;
 
@@ -40,6 +49,14 @@ pub fn read(file: &str, sysroot: Option<&Path>, roots: &[PathBuf], most: u64) ->
     let changed = about.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     let changed_ns = changed.map_or(0, |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     Ok(SourceFile { text: String::from_utf8_lossy(&content).into_owned(), changed_ns })
+}
+
+/// Reads a file that is source by its name and was not changed since the program started: the lines
+/// of another version would be wrong.
+pub fn read_unchanged(file: &str, sysroot: Option<&Path>, started_unix_ns: u64) -> Option<SourceFile> {
+    let is_source = Path::new(file).extension().is_some_and(|end| EXTENSIONS.iter().any(|known| end == *known));
+    let found = is_source.then(|| read(file, sysroot, &[], MAX_SOURCE).ok()).flatten();
+    found.filter(|found| found.changed_ns <= started_unix_ns)
 }
 
 /// Returns the paths at which a source file may be: below the folders, with as much of its own path

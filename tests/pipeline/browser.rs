@@ -47,8 +47,8 @@ fn range_on_the_timeline_filters_the_page() {
     let names = functions(&mut browser);
     assert!(["early", "late", "keeps"].iter().all(|name| names.iter().any(|own| own == name)), "{names:?}");
     let accounting = browser.text("document.getElementById('ledger').textContent").replace(',', "");
-    assert!(accounting.contains(&format!("{} events emitted", process.emitted_events)), "{accounting}");
-    assert!(accounting.contains("0 lost") && accounting.contains("Nothing is missing"), "{accounting}");
+    let complete_text = format!("Nothing is missing: {} events emitted all recorded", process.emitted_events);
+    assert!(accounting.contains(&complete_text), "{accounting}");
 
     browser.drag("#timeline canvas", (0.06, 0.3), (0.35, 0.3));
     let names = functions(&mut browser);
@@ -129,7 +129,7 @@ fn pages_are_drawn_on_every_screen() {
     let rows = "[...document.querySelectorAll('#sites tbody tr')].map((row) => row.textContent)";
     let rows: Vec<String> = serde_json::from_value(browser.value(rows)).expect("rows");
     let late = rows.iter().find(|row| row.contains("late")).expect("what changed");
-    assert!(late.contains('▲') && late.contains("100 %"), "{rows:?}");
+    assert!(late.contains('▲') && late.contains("100.0%"), "{rows:?}");
     assert!(rows.iter().any(|row| row.contains("keeps") && !row.contains('▲')), "{rows:?}");
     // One card for a function of each recording, or one for each stack: `keeps` frees nothing, and
     // `late` only at the end.
@@ -356,5 +356,144 @@ fn controls_have_names_and_phones_show_whole_rows() {
         }
     }
     assert!(unnamed.is_empty() && named > 30, "{named} {unnamed:#?}");
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+/// A page begins with what `heaptape leaks` says first, and with links to the evidence.
+#[test]
+fn page_leads_with_the_answer() {
+    if !Browser::is_there() {
+        return;
+    }
+    let program = target::Target::program("service.cpp").flag("-std=c++20").build();
+    let recording = Program::new(program).recorded().complete();
+    let file = recording.directory.path().join("page.html");
+    let outcome =
+        recording.heaptape(&["export", "--to", "html", "--with-source", "-o", file.to_str().expect("a path")]);
+    assert_eq!(outcome.code(), 0, "{outcome}");
+    let leaks = recording.heaptape(&["leaks"]).success().text();
+    let mut browser = opened(&file, "#stacked=resident", DESK);
+
+    // The same words in the same units, before anything else.
+    let lines = browser.value("[...document.querySelectorAll('#findings .headline')].map((line) => line.textContent)");
+    let lines: Vec<String> = serde_json::from_value(lines).expect("lines");
+    assert!(!lines.is_empty() && leaks.lines().zip(&lines).all(|(said, line)| said == line), "{lines:?} {leaks}");
+    let below = browser.value(
+        "document.getElementById('findings').getBoundingClientRect().bottom < document.getElementById('timeline').getBoundingClientRect().top && document.getElementById('findings').getBoundingClientRect().bottom < innerHeight",
+    );
+    assert_eq!(below, true, "the answer is above the timeline and on the first screen");
+    let found = browser.value("[...document.querySelectorAll('#findings li')].map((line) => line.textContent)");
+    let found: Vec<String> = serde_json::from_value(found).expect("findings");
+    assert!(found.len() == 3 && found[0].contains("shop::") && found[0].contains("service.cpp:"), "{found:?}");
+    let amount = leaks.lines().find(|line| line.starts_with("1. ")).expect("a leak");
+    assert!(
+        amount.contains(found[0].trim_start_matches(|c: char| !c.is_ascii_digit()).split(" in ").next().unwrap_or("?")),
+        "{found:?} {leaks}"
+    );
+
+    // A link goes to the card with the evidence.
+    browser.value("document.querySelector('#findings a').click()");
+    browser.drawn();
+    browser.drawn();
+    let card = browser.text("document.activeElement.textContent");
+    assert!(card.contains("shop::") && card.contains("never freed") || card.contains("live at the end"), "{card}");
+    assert!(!card.contains("0x"), "no address of a process that is gone: {card}");
+
+    // The source of a line.
+    assert_eq!(browser.value("document.querySelectorAll('.leak .source').length"), 0);
+    browser.value("document.querySelector('.leak button.where').click()");
+    let source = browser.text("document.querySelector('.leak .source').textContent");
+    let marked = browser.text("document.querySelector('.leak .source mark').textContent");
+    assert!(source.lines().count() >= 5 && source.contains(&marked) && marked.trim().len() > 5, "{source}");
+
+    // The resident view has a title, an axis up to its top, and marks for its snapshots.
+    let title = browser.text("document.getElementById('timeline-title').textContent");
+    let legend = browser.text("document.querySelector('#timeline .legend').textContent");
+    assert!(title == "Resident memory over the run" && legend.contains("of the pages"), "{title} {legend}");
+
+    // One peak: the figure, the sum of the flame graph, and the mark of the timeline.
+    browser.value(LABELS);
+    browser.press("#timeline [data-value=total]", (0.5, 0.5));
+    let peak = browser.text("document.querySelector('.figure-value').textContent");
+    let all = browser.text("document.querySelector('#measure-about b').textContent");
+    let drawn = labels(&mut browser);
+    assert!(peak == all && drawn.iter().any(|label| *label == format!("peak {peak}")), "{peak} {all} {drawn:?}");
+
+    // Sizes in the bars.
+    browser.value("document.activeElement.blur()");
+    browser.key("i");
+    browser.key("i");
+    let drawn = labels(&mut browser);
+    assert!(drawn.iter().any(|label| label.starts_with("main") && label.ends_with("iB")), "{drawn:?}");
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+/// A function is merged into its callers or left out, a stack is copied, and the flame graph is a
+/// table on request.
+#[test]
+fn functions_are_merged_left_out_and_listed() {
+    if !Browser::is_there() {
+        return;
+    }
+    let program = target::Target::program("shop.cpp").flag("-std=c++20").build();
+    let recording = Program::new(program).recorded().complete();
+    let file = exported(&recording);
+    let mut browser = opened(&file, "#show=bytes&program=true", DESK);
+    let listed = "document.querySelector('#flame table.top-down')?.textContent ?? ''";
+    assert_eq!(browser.text(listed), "");
+    browser.key("l");
+    let rows = browser.text(listed);
+    assert!(rows.contains("main") && rows.contains("shop.cpp:") && rows.contains("iB"), "{rows}");
+    let lines = "document.querySelectorAll('#flame table.top-down tbody tr').length";
+    let before = browser.value(lines).as_u64();
+    browser.value("document.querySelector('#flame table.top-down [aria-expanded=true]').click()");
+    assert!(browser.value(lines).as_u64() < before, "a line closes");
+    browser.key("l");
+
+    // Zoomed to a function, it can be copied, merged and left out.
+    browser.value("navigator.clipboard.writeText = (text) => { window.copiedText = text; return Promise.resolve(); }");
+    browser.value("document.querySelector('#flame canvas').focus()");
+    let mut name = String::new();
+    for _ in 0..12 {
+        browser.key("ArrowDown");
+        name = browser.text("document.getElementById('tip').textContent");
+        if name.contains("shop::") {
+            break;
+        }
+    }
+    assert!(name.contains("shop::"), "{name}");
+    browser.key("Enter");
+    let crumb = browser.text("document.querySelector('.crumbs b').textContent");
+    let press = |browser: &mut Browser, title: &str| {
+        browser.value(&format!("[...document.querySelectorAll('.crumbs button')].find((button) => button.textContent === {title:?}).click()"));
+        browser.drawn();
+    };
+    press(&mut browser, "copy the stack");
+    let copied = browser.text("window.copiedText");
+    assert!(
+        copied.lines().next().is_some_and(|line| line.contains(crumb.split('<').next().unwrap_or("?"))),
+        "{copied}"
+    );
+    assert!(copied.contains("shop.cpp:"), "{copied}");
+    let total = browser.text("document.querySelector('#measure-about b').textContent");
+    press(&mut browser, "merge into the caller");
+    assert!(browser.text("document.querySelector('.crumbs').textContent").contains("merged: "));
+    assert_eq!(browser.text("document.querySelector('#measure-about b').textContent"), total, "nothing is lost");
+    browser.value("document.querySelector('.hidden-function').click()");
+    browser.drawn();
+    browser.value("document.querySelector('#flame canvas').focus()");
+    for _ in 0..12 {
+        browser.key("ArrowDown");
+        if browser.text("document.getElementById('tip').textContent").contains(&crumb) {
+            break;
+        }
+    }
+    browser.key("Enter");
+    press(&mut browser, "leave out");
+    assert_ne!(browser.text("document.querySelector('#measure-about b').textContent"), total, "its stacks are gone");
+    assert!(browser.text("location.hash").contains("without="));
+    browser.value("document.activeElement.blur()");
+    browser.key("0");
+    assert_eq!(browser.text("document.querySelector('#measure-about b').textContent"), total);
     assert_eq!(browser.complaints, [""; 0]);
 }

@@ -14,6 +14,7 @@ mod names;
 mod pack;
 mod read;
 mod rows;
+mod source;
 #[cfg(test)]
 mod tests;
 
@@ -22,7 +23,7 @@ pub use read::{Held, read};
 use super::{Error, Exporter, Needs, Out, Shape, Source, Totals};
 use crate::event::Range;
 use crate::export::Impossible;
-use crate::load::Recording;
+use crate::load::{Process, Recording};
 use crate::missing::{self, Missing};
 use crate::model::verdict::Verdict;
 use crate::report::summary::Numbers;
@@ -31,6 +32,7 @@ use gather::{Gathered, command, gather};
 use names::Names;
 use pack::Columns;
 use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::path::PathBuf;
 
@@ -46,10 +48,12 @@ const SCRIPTS: &[&str] = &[
     include_str!("html/state.js"),
     include_str!("html/canvas.js"),
     include_str!("html/header.js"),
+    include_str!("html/findings.js"),
     include_str!("html/stacked.js"),
     include_str!("html/timeline.js"),
     include_str!("html/tree.js"),
     include_str!("html/flame.js"),
+    include_str!("html/topdown.js"),
     include_str!("html/callers.js"),
     include_str!("html/table.js"),
     include_str!("html/leaks.js"),
@@ -148,8 +152,9 @@ fn page(source: &mut Source<'_>) -> Result<(Page, Packed), Error> {
     }
     let range: Range = source.range();
     let selected = source.processes.clone();
-    let Gathered { axis, mut processes, mut parts, lines, mut leaks, verdicts, grown_bytes, more_leaks, kept, missing } =
-        gather(recordings, &selected, &range, &mut source.symbols, &source.progress);
+    let gathered = gather(recordings, &selected, &range, &mut source.symbols, &source.progress);
+    let Gathered { axis, mut processes, mut parts, lines, mut leaks, verdicts, .. } = gathered;
+    let Gathered { grown_bytes, more_leaks, kept, missing, headline, .. } = gathered;
     source.found(&missing);
     let (mut names, mut columns) = (Names::default(), Columns::default());
     let symbols = &mut source.symbols;
@@ -170,6 +175,10 @@ fn page(source: &mut Source<'_>) -> Result<(Page, Packed), Error> {
     columns.put("line.live_blocks", points().map(|point| point.live_blocks));
     columns.put("line.allocs", points().map(|point| point.allocs));
     parts.iter().for_each(|part| processes[part.process].folded += part.folded);
+    let sources = match source.options.with_source {
+        true => source::read(&names, symbols.sysroot(), started(&selected)),
+        false => BTreeMap::new(),
+    };
     let about = (0..).zip(recordings).map(|(number, recording)| about(number, recording, &processes)).collect();
     let page = Page {
         version: data::VERSION,
@@ -177,15 +186,22 @@ fn page(source: &mut Source<'_>) -> Result<(Page, Packed), Error> {
         axis,
         recordings: about,
         processes,
+        headline: headline.map(|headline| headline.lines(symbols)).unwrap_or_default(),
         leaks,
         verdicts: sorted(verdicts),
         grown_bytes,
         more_leaks,
         kept,
+        sources,
         notes: symbols.notes().into_iter().take(10).collect(),
         columns: std::mem::take(&mut columns.index),
     };
     Ok((page, Packed { strings: names.strings().map_err(unwritten)?, columns: columns.packed() }))
+}
+
+/// Returns when the first of the processes started, in nanoseconds since 1970.
+fn started(processes: &[&Process]) -> u64 {
+    processes.iter().map(|process| process.about.started_unix_ns).min().unwrap_or(0).max(1)
 }
 
 /// Returns the sums by verdict, worst first.

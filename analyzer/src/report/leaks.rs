@@ -8,6 +8,7 @@ mod candidates;
 mod crossings;
 mod entries;
 mod evidence;
+mod headline;
 mod judged;
 mod source;
 mod suppressed;
@@ -16,6 +17,7 @@ mod totals;
 
 use crate::sort::SortRows;
 pub(crate) use candidates::{Candidates, axis};
+pub(crate) use headline::Headline;
 use judged::sum_by_function;
 pub(crate) use judged::{JudgedLeak, judge_leaks};
 
@@ -208,6 +210,20 @@ pub struct LeakReport<'a> {
     pub rules: Rules,
 }
 
+impl LeakReport<'_> {
+    /// Sorts everything worst first, and sums up the leaks.
+    fn sort(&mut self) {
+        self.leaks.sort_rows_by_key(Leak::order);
+        self.freed_at_exit.sort_rows_by_key(Leak::order);
+        self.crossed.sort_rows_by_key(CrossedBlocks::order);
+        for leak in self.leaks.iter().filter(|leak| leak.kept.is_none()) {
+            self.total.bytes = self.total.bytes.saturating_add(leak.bytes);
+            self.total.blocks += leak.blocks;
+            self.total.stacks += leak.sites;
+        }
+    }
+}
+
 /// Serializes leaks one by one. Their stacks are named as they are written, so that there is never
 /// more than one in memory.
 struct LeakList<'a>(&'a [Leak<'a>], &'a RefCell<Symbolizer>);
@@ -321,14 +337,7 @@ pub fn find_in<'a>(
         describe(&candidates, query, options, symbols, &mut found);
         found.missing.push((process, missing));
     }
-    found.leaks.sort_rows_by_key(Leak::order);
-    found.freed_at_exit.sort_rows_by_key(Leak::order);
-    found.crossed.sort_rows_by_key(CrossedBlocks::order);
-    for leak in found.leaks.iter().filter(|leak| leak.kept.is_none()) {
-        found.total.bytes = found.total.bytes.saturating_add(leak.bytes);
-        found.total.blocks += leak.blocks;
-        found.total.stacks += leak.sites;
-    }
+    found.sort();
     Ok(found)
 }
 

@@ -64,6 +64,10 @@ pub struct ExportArgs {
     /// mtrc: write function, file and line of each event
     #[arg(long)]
     names: bool,
+    /// html: write the source lines around the program's frames into the page, from files that have
+    /// not changed since
+    #[arg(long)]
+    with_source: bool,
     /// mtrc: write addresses and thread numbers that the real 64-bit mptrace shows correctly
     #[arg(long = "for", value_name = "TOOL", value_parser = ["mptrace"])]
     tool: Option<String>,
@@ -89,6 +93,7 @@ impl ExportArgs {
             flavour: self.flavour,
             version: self.version_word,
             each_event: self.each_event,
+            with_source: self.with_source,
             origin: self.names_of.origin(),
         }
     }

@@ -13,7 +13,7 @@ function drawCallers() {
   view.list = h("datalist", { id: "functions" });
   view.body = h("div", {});
   fill(section, h("div", { class: "head" }, h("h2", { id: "callers-title" }, "Callers and callees"), view.input, view.list), view.body);
-  whenChosen((changed) => { if (["measure", "process", "thread", "from", "to", "baseFrom", "baseTo", "program", "focus"].some((name) => changed.has(name))) paintCallers(view); });
+  whenChosen((changed) => { if (["measure", "process", "thread", "from", "to", "baseFrom", "baseTo", "program", "focus", "merged", "without"].some((name) => changed.has(name))) paintCallers(view); });
   paintCallers(view);
 }
 

@@ -5,6 +5,7 @@ use crate::report::leaks::Evidence;
 use crate::report::summary::{Numbers, ProcessSummary};
 use heaptape_formats::recording::NotTraced;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// Version of this structure. It always fits the script of the page.
 pub(super) const VERSION: u32 = 1;
@@ -22,6 +23,8 @@ pub(super) struct Page {
     pub recordings: Vec<About>,
     /// The processes of all recordings.
     pub processes: Vec<PageProcess>,
+    /// The first lines of `heaptape leaks`; none of a comparison.
+    pub headline: Vec<String>,
     /// The most important leaks, and what was freed only at exit.
     pub leaks: Vec<Leak>,
     /// Sums of all of these by verdict, worst first, as `heaptape leaks` has them.
@@ -34,6 +37,9 @@ pub(super) struct Page {
     pub kept: (u64, u64),
     /// Messages on files that are needed for names and are missing.
     pub notes: Vec<String>,
+    /// Lines of source files by path, if asked for: number of the first line, and the lines.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub sources: BTreeMap<String, Vec<(u32, Vec<String>)>>,
     /// Name and length of each packed column.
     pub columns: Vec<(&'static str, usize)>,
 }

@@ -17,10 +17,14 @@ function drawFlame() {
       choice("program", true, "Hide libraries", "Without allocator wrappers, containers and runtime libraries")),
     h("div", { class: "choice sized", role: "group", "aria-label": "Width of bars" },
       choice("sized", "after", "Sized by after"), choice("sized", "before", "before"), choice("sized", "change", "change")));
+  const shape = h("div", { class: "choice", role: "group", "aria-label": "Form" }, choice("listed", false, "Graph", "Bars as wide as what is below them"), choice("listed", true, "Table", "The same as a table to open line by line"));
+  options.append(shape);
   const crumbs = h("nav", { class: "crumbs", "aria-label": "Zoom" });
   const legend = h("div", { class: "legend", "aria-label": "Colors" });
   const none = h("p", { class: "none", hidden: true });
-  fill(section, h("div", { class: "head" }, h("h2", { id: "flame-title" }, "Flame graph"), options), crumbs, h("div", { class: "plot flame-plot" }, canvas), none, legend);
+  const body = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Functions from the top down" });
+  view.topDown = { body, lines: LINES, opened: new Set(), closed: new Set(), more: false };
+  fill(section, h("div", { class: "head" }, h("h2", { id: "flame-title" }, "Flame graph"), options), crumbs, h("div", { class: "plot flame-plot" }, canvas), body, none, legend);
   Object.assign(view, { crumbs, legend, none, options });
   const rebuild = () => {
     const path = view.zoom?.path.slice(1).map((node) => node.called) ?? [];
@@ -37,8 +41,8 @@ function drawFlame() {
   };
   whenChosen((changed) => {
     if (changed.has("inverted") || changed.has("program")) view.zoom = null;
-    if (["measure", "process", "thread", "from", "to", "baseFrom", "baseTo", "inverted", "program", "sized"].some((name) => changed.has(name))) rebuild();
-    else if (changed.has("search") || changed.has("theme")) paintFlame(view);
+    if (["measure", "process", "thread", "from", "to", "baseFrom", "baseTo", "inverted", "program", "sized", "merged", "without"].some((name) => changed.has(name))) rebuild();
+    else if (changed.has("search") || changed.has("listed") || changed.has("theme")) paintFlame(view);
   });
   whenWidthChanges(canvas.parentElement, () => paintFlame(view));
   rebuild();
@@ -96,7 +100,15 @@ function libraryColour(module, dark) {
   return `oklch(${light.toFixed(3)} 0.014 ${Math.round((grain(module + "/") + 1) * 180)})`;
 }
 
-function barLabel(node) {
+/** The name of a bar, and its size where there is space for both. */
+function barLabel(node, pen, width) {
+  const name = barName(node);
+  if (comparing() || node.called < 0) return name;
+  const sized = `${name}  ${measure().unit(node.a)}`;
+  return pen.measureText(sized).width <= width ? sized : name;
+}
+
+function barName(node) {
   const name = node.called < 0 ? `all: ${measure().unit(node.a)}` : node.short;
   if (!comparing()) return name;
   if (node.b === 0 && node.a > 0) return `+ ${name} (new)`;
@@ -136,7 +148,9 @@ function paintFlame(view) {
   const width = Math.max(canvas.parentElement.clientWidth, 100);
   const rows = layOut(view, width);
   const empty = rows === 0;
-  canvas.parentElement.hidden = empty;
+  canvas.parentElement.hidden = empty || state.listed;
+  view.topDown.body.hidden = empty || !state.listed;
+  if (!empty && state.listed) paintTopDown(view);
   view.none.hidden = !empty;
   view.none.textContent = `There is nothing to show: ${measure().title.toLowerCase()} is 0${hasRange() ? " in this range" : ""}.`;
   const pen = size(canvas, width, Math.max(rows, 1) * BAR + 1);
@@ -161,7 +175,7 @@ function paintFlame(view) {
     if (bar.width > 22) {
       pen.fillStyle = colours.text;
       pen.textAlign = "left";
-      pen.fillText(clip(pen, barLabel(node), bar.width - 9), x + 4, y + BAR / 2);
+      pen.fillText(clip(pen, barLabel(node, pen, bar.width - 9), bar.width - 9), x + 4, y + BAR / 2);
     }
     pen.globalAlpha = 1;
     // What a matching frame calls is counted with it.
@@ -191,6 +205,10 @@ function sayFlame(view) {
     zoomed && shown.map((node, at) => [at > 0 && h("i", {}, "›"), node === null ? "…" : crumb(node, node === view.zoom)]),
     zoomed && h("button", { type: "button", class: "plain", onclick: () => zoomTo(view, view.root) }, "zoom out"),
     zoomed && h("button", { type: "button", class: "plain", onclick: () => showCallers(view.zoom.name) }, "callers and callees"),
+    zoomed && copyButton(() => pathText(view.zoom), "copy the stack"),
+    zoomed && h("button", { type: "button", class: "plain", title: "Counts it as its caller, here and below", onclick: () => hide(view, "merged") }, "merge into the caller"),
+    zoomed && h("button", { type: "button", class: "plain", title: "Leaves out all stacks with this function, here and below; the timeline still has them", onclick: () => hide(view, "without") }, "leave out"),
+    NAMES.flatMap((kind) => state[kind].map((name) => h("button", { type: "button", class: "hidden-function", title: `${name}: click to show it again`, onclick: () => choose({ [kind]: state[kind].filter((one) => one !== name) }) }, `${kind === "merged" ? "merged: " : "left out: "}`, h("bdi", {}, shortOf(name)), " ✕"))),
     view.matched !== null && h("span", { class: "matched" }, `“${state.search}” matches ${measure().unit(view.matched)}, ${percent(view.matched, view.zoom.weight)}`),
     view.matched === 0 && searchHint(state.search) && h("span", { class: "muted" }, searchHint(state.search)));
   view.options.querySelector(".sized").hidden = !comparing();
@@ -210,6 +228,23 @@ function sayFlame(view) {
   }
 }
 
+/** Merges the function that is zoomed to into its callers, or leaves out its stacks. */
+function hide(view, kind) {
+  const name = view.zoom.name;
+  view.zoom = view.zoom.parent ?? view.zoom;
+  choose({ [kind]: [...state[kind], name] });
+}
+
+function shortOf(name) {
+  return functions.short[functions.name.indexOf(name)] ?? name;
+}
+
+/** The functions from a bar outwards, innermost first, as text. */
+function pathText(node) {
+  const path = node.path.slice(1).map((one) => [one.name, one.where].filter(Boolean).join(" "));
+  return (state.inverted ? path : path.reverse()).join("\n");
+}
+
 function zoomTo(view, node) {
   view.zoom = node;
   view.focus = node;
@@ -226,7 +261,7 @@ function ofNode(node) {
 }
 
 /** Maximum number of characters of a name in a tooltip. */
-const LONGEST = 400;
+const LONGEST = 200;
 
 /** A name without its middle, if it is very long. */
 function clamped(name) {
@@ -236,17 +271,18 @@ function clamped(name) {
 function tipOf(view, node) {
   const unit = measure().unit;
   // The numbers come before what may be long.
-  const lines = [["strong", node.short]];
-  if (comparing()) lines.push(["", `${unit(node.b)} before, ${unit(node.a)} after`], [node.a > node.b ? "more" : "less", `${signed(node.a - node.b, unit)}${node.b > 0 ? ` (${percent(node.a - node.b, node.b)})` : ""}`]);
+  const lines = [];
+  if (comparing()) lines.push(["", `${unit(node.b)} before, ${unit(node.a)} after`], [`strong ${node.a > node.b ? "more" : "less"}`, `${signed(node.a - node.b, unit)}${node.b > 0 ? ` (${percent(node.a - node.b, node.b)})` : ""}`]);
   else {
-    lines.push(["", `${unit(node.a)}, ${percent(node.a, view.root.a)} of all${view.zoom !== view.root ? `, ${percent(node.a, view.zoom.a)} of what is shown` : ""}`]);
+    lines.push(["strong", `${unit(node.a)}, ${percent(node.a, view.root.a)} of all${view.zoom !== view.root ? `, ${percent(node.a, view.zoom.a)} of what is shown` : ""}`]);
     if (ofNode(node) !== "") lines.push(["", ofNode(node)]);
     const self = node.a - node.children.reduce((sum, child) => sum + child.a, 0);
     if (node.called >= 0 && !state.inverted) lines.push(["muted", node.children.length === 0 ? "all of it in its own calls" : `${unit(Math.max(0, self))} in its own calls, ${unit(node.a - Math.max(0, self))} in what it calls`]);
   }
+  lines.push(["strong", clamped(node.short)]);
   const where = node.called < 0 ? "" : node.where;
   if (node.module !== "" || where !== "") lines.push(["muted", [where, node.module].filter(Boolean).join(" · ")]);
-  if (node.name !== node.short) lines.push(["muted", clamped(node.name)]);
+  if (node.name !== node.short) lines.push(["muted whole-name", clamped(node.name)]);
   return lines;
 }
 

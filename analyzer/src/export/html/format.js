@@ -48,20 +48,16 @@ function short(number) {
   return scaled.toFixed(Math.abs(scaled) < 9.995 ? 2 : Math.abs(scaled) < 99.95 ? 1 : 0) + " " + ["", "k", "M", "G", "T", "P"][power];
 }
 
-/** Nanoseconds for people. */
+/** Nanoseconds for people, as the reports of the command line have them. */
 function duration(nanos) {
-  if (nanos < 1e3) return `${Math.round(nanos)} ns`;
-  if (nanos < 1e6) return `${figures(nanos / 1e3)} µs`;
-  if (nanos < 999.5e6) return `${figures(nanos / 1e6)} ms`;
-  if (nanos < 60e9) return `${figures(nanos / 1e9)} s`;
+  if (nanos < 999.5) return `${Math.round(nanos)} ns`;
+  if (nanos < 999999.5) return `${(nanos / 1e3).toFixed(3)} us`;
+  if (nanos < 999999500) return `${(nanos / 1e6).toFixed(3)} ms`;
+  if (nanos < 60e9) return `${(nanos / 1e9).toFixed(3)} s`;
   const seconds = Math.floor(nanos / 1e9);
   const two = (value) => String(value).padStart(2, "0");
   if (seconds < 3600) return `${Math.floor(seconds / 60)}m${two(seconds % 60)}s`;
   return `${Math.floor(seconds / 3600)}h${two(Math.floor(seconds / 60) % 60)}m`;
-}
-
-function figures(value) {
-  return value.toFixed(value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
 }
 
 /** A number of an axis: without figures that say nothing. */
@@ -76,8 +72,7 @@ function position(units) {
 
 function percent(part, whole) {
   if (!(whole > 0)) return "–";
-  const share = part * 100 / whole;
-  return `${share.toFixed(Math.abs(share) < 10 ? 1 : 0)} %`;
+  return `${(part * 100 / whole).toFixed(1)}%`;
 }
 
 function signed(number, shown) {
@@ -109,7 +104,7 @@ function matcher(search) {
 /** A round step of an axis, so that about `ticks` of them fit: 1, 2 or 5 times a power of ten; for bytes a power of two. */
 function niceStep(length, ticks, binary) {
   const rough = length / Math.max(ticks, 1);
-  if (binary) return 2 ** Math.ceil(Math.log2(Math.max(rough * 0.999, 1)));
+  if (binary) return 2 ** Math.round(Math.log2(Math.max(rough, 1)));
   const power = 10 ** Math.floor(Math.log10(Math.max(rough, 1e-9)));
   const figure = [1, 2, 5, 10].find((figure) => figure * power >= rough * 0.999) ?? 10;
   return figure * power;

@@ -19,8 +19,9 @@ use crate::progress::Progress;
 use crate::replay::replay;
 use crate::report::bills::{self, OverTime};
 use crate::report::grouping::GroupBy;
-use crate::report::leaks::{self, Candidates, Evidence, JudgedLeak, Rules, judge_leaks};
+use crate::report::leaks::{self, Candidates, Evidence, Headline, JudgedLeak, Rules, judge_leaks};
 use crate::report::mapped;
+use crate::report::query::needs_frees;
 use crate::report::summary;
 use crate::sort::SortRows;
 use crate::sums::{self, Sums};
@@ -53,8 +54,8 @@ const SHIFT: u32 = 2;
 const COMMAND: usize = 2000;
 
 /// What a page shows of all processes.
-#[derive(Debug, Default)]
-pub(super) struct Gathered {
+#[derive(Default)]
+pub(super) struct Gathered<'a> {
     /// The axis that the processes share.
     pub axis: data::Axis,
     /// The processes of all recordings.
@@ -76,6 +77,8 @@ pub(super) struct Gathered {
     pub kept: (u64, u64),
     /// What was found missing during the passes.
     pub missing: Vec<Missing>,
+    /// What `heaptape leaks` says first, unless a profile does not count frees.
+    pub headline: Option<Headline<'a>>,
 }
 
 /// Returns the command line, truncated if it is long.
@@ -142,25 +145,26 @@ fn scales(processes: &[(usize, &Process)]) -> (data::Axis, Vec<Scale>) {
 }
 
 /// Reads all processes, each in one pass.
-pub(super) fn gather(
+pub(super) fn gather<'a>(
     recordings: &[Recording],
-    processes: &[&Process],
+    processes: &[&'a Process],
     range: &Range,
     symbols: &mut Symbolizer,
     progress: &Progress,
-) -> Gathered {
+) -> Gathered<'a> {
     let of = |process: &Process| {
         let mine = |recording: &Recording| recording.processes.iter().any(|own| std::ptr::eq(own, process));
         recordings.iter().position(mine).unwrap_or(0)
     };
-    let processes: Vec<(usize, &Process)> = processes.iter().map(|process| (of(process), *process)).collect();
+    let processes: Vec<(usize, &'a Process)> = processes.iter().map(|process| (of(process), *process)).collect();
     let parent = |process: usize, site: u32| processes[process].1.stacks().site(site).parent;
     let bound = |parts: &mut Vec<Part>, stacks: usize, cells: usize| {
         let of: Vec<usize> = parts.iter().map(|part| part.process).collect();
         bound(parts, stacks, cells, |part, site| parent(of[part], site));
     };
     let (axis, scales) = scales(&processes);
-    let mut gathered = Gathered { axis, ..Gathered::default() };
+    let headline = (recordings.len() == 1).then(Headline::default);
+    let mut gathered = Gathered { axis, headline, ..Gathered::default() };
     gathered.axis.partial = !range.is_all();
     for (&(recording, process), scale) in processes.iter().zip(scales) {
         let shift = gathered.parts.last().map_or(SHIFT, |part| part.shift);
@@ -185,11 +189,11 @@ pub(super) fn gather(
     gathered
 }
 
-impl Gathered {
+impl<'a> Gathered<'a> {
     fn events(
         &mut self,
         recording: usize,
-        process: &Process,
+        process: &'a Process,
         scale: Scale,
         range: &Range,
         shift: u32,
@@ -216,7 +220,7 @@ impl Gathered {
         missing.extend(outcome.missing.iter().cloned());
 
         let candidates = Candidates::from_events(process, span, Span::ALL, survivors, &outcome.live, &missing);
-        self.leaks(&candidates, symbols);
+        self.leaks(&candidates, &missing, symbols);
 
         self.parts.extend(parts(
             self.processes.len(),
@@ -266,7 +270,7 @@ impl Gathered {
     }
 
     /// Adds a process of which only sums are known.
-    fn profile(&mut self, recording: usize, process: &Process, (symbols, progress): (&mut Symbolizer, &Progress)) {
+    fn profile(&mut self, recording: usize, process: &'a Process, (symbols, progress): (&mut Symbolizer, &Progress)) {
         let sums = sums::sums(process, progress);
         let rows = sums.sites.iter().map(|row| Row {
             site: row.site,
@@ -285,7 +289,10 @@ impl Gathered {
         });
         let mut rows: Vec<Row> = rows.collect();
         rows.sort_rows_by_key(|row| row.site);
-        self.leaks(&Candidates::from_sums(process, &sums), symbols);
+        if needs_frees(&sums, process).is_err() {
+            self.headline = None;
+        }
+        self.leaks(&Candidates::from_sums(process, &sums), &sums.missing, symbols);
         self.missing.extend(sums.missing.iter().filter(|one| !process.missing.contains(one)).cloned());
         let mut shown = about(recording, process, &sums);
         shown.has_peak = sums.has_peak;
@@ -299,7 +306,10 @@ impl Gathered {
     }
 
     /// Adds the leaks of a process, judged as `heaptape leaks` judges them.
-    fn leaks(&mut self, candidates: &Candidates, symbols: &mut Symbolizer) {
+    fn leaks(&mut self, candidates: &Candidates<'a>, missing: &[Missing], symbols: &mut Symbolizer) {
+        if let Some(headline) = &mut self.headline {
+            headline.add(candidates, missing, symbols);
+        }
         let mut rules = own_rules(candidates.process, symbols);
         let judged = judge_leaks(candidates, Some(GroupBy::Stack), &mut rules, symbols);
         if let Some((bytes, blocks)) = rules.kept {

@@ -4,7 +4,8 @@ function drawHeader() {
   const [before, after] = page.recordings;
   const about = document.getElementById("about");
   document.getElementById("what").textContent = COMPARING() ? "comparison" : "heap recording";
-  fill(about, COMPARING() ? [describe(before, "before"), describe(after, "after")] : describe(before, null), figuresOf());
+  fill(about, COMPARING() ? [describe(before, "before"), describe(after, "after")] : describe(before, null));
+  fill(document.getElementById("figures"), figuresOf());
   drawLedger();
   drawFoot();
 }
@@ -49,7 +50,7 @@ function figuresOf() {
   const several = page.processes.length > 1 && !COMPARING();
   return h("div", { class: "figures" },
     figure("Peak", (one) => one.peak, bytes, (one) => !several ? `${counted(one.peak_blocks, "block")} at most`
-      : one.joint ? `of all processes together; ${bytes(one.peak_bytes)} of the largest` : "of the largest process"),
+      : one.joint ? "of all processes together" : "of the largest process"),
     figure("Live at the end", (one) => one.live_bytes, bytes, (one) => `${counted(one.live_blocks, "block")} ${ended ? "never freed" : "still live"}`),
     figure("Allocated", (one) => one.bytes_allocated, bytes, (one) => `${bytes(one.bytes_allocated / Math.max(one.allocs + one.resizes, 1))} on average`),
     figure("Allocations", (one) => one.allocs, count, (one) => `${counted(one.resizes, "resize")}, ${counted(one.frees, "free")}`));
@@ -82,9 +83,15 @@ function drawLedger() {
   const whole = problems.length === 0 && lost === 0;
   ledger.className = whole ? "whole" : "gaps";
   const shown = problems.slice(0, 6);
+  if (whole) {
+    const exact = sums.length === 1 && page.recordings[0].totals;
+    fill(ledger, h("p", {}, "✓ Nothing is missing: ", exact && exact.sampled_out_events === 0 && exact.unknown_frees === 0 && exact.inherited_blocks === 0
+      ? `${count(exact.emitted_events)} events emitted, all recorded` : sums.map((sum) => [...sum.childNodes])));
+    return;
+  }
   fill(ledger,
     h("div", { class: "ledger-head" },
-      h("strong", {}, whole ? "✓ Nothing is missing" : lost > 0 ? `! ${counted(lost, "event")} lost` : "! Something is missing"),
+      h("strong", {}, lost > 0 ? `! ${counted(lost, "event")} lost` : "! Something is missing"),
       h("div", { class: "ledger-sums" }, sums)),
     shown.length > 0 && h("ul", {}, shown.map((one) => h("li", {}, h("bdi", {}, one)))),
     problems.length > shown.length && h("details", {}, h("summary", {}, `${count(problems.length - shown.length)} more`), h("ul", {}, problems.slice(shown.length).map((one) => h("li", {}, h("bdi", {}, one))))));
@@ -114,14 +121,14 @@ function drawToolbar() {
   fill(document.getElementById("toolbar"),
     h("label", {}, h("span", {}, "Show"), what),
     page.processes.length > (COMPARING() ? 2 : 1) && h("label", {}, h("span", {}, "of"), who),
-    h("label", { id: "threads-label", hidden: true }, h("span", {}, "by"), which),
+    h("label", { id: "threads-label", hidden: true }, h("span", {}, "thread"), which),
     search, range, base, about);
   const update = () => {
     what.value = state.measure;
     who.value = String(state.process);
     const threads = threadNames();
     document.getElementById("threads-label").hidden = threads.length < 2 && state.thread === "all";
-    fill(which, h("option", { value: "all" }, `all ${threads.length} threads`), [...new Set([...threads, ...(state.thread === "all" ? [] : [state.thread])])].map((name) => h("option", { value: name }, name)));
+    fill(which, h("option", { value: "all" }, `all ${threads.length}`), [...new Set([...threads, ...(state.thread === "all" ? [] : [state.thread])])].map((name) => h("option", { value: name }, name)));
     which.value = state.thread;
     if (search.value !== state.search) search.value = state.search;
     range.hidden = !hasRange();
@@ -134,8 +141,8 @@ function drawToolbar() {
     const { before, after } = sides(state.measure);
     const total = before === null ? [add(after)] : [add(before), add(after)];
     const shown = measure().unit;
-    fill(about, h("b", {}, comparing() ? `${shown(total[0])} → ${shown(total[1])}` : shown(total[0])), " ", measure().about[hasRange() ? 1 : 0],
-      rangeSums().shrunk < 0 && state.measure === "growth" ? `; where less is alive than before (${bytes(rangeSums().shrunk)}) is only in the table` : "");
+    fill(about, h("b", {}, comparing() ? `${shown(total[0])} → ${shown(total[1])}` : shown(total[0])), " ", measure().about[hasRange() ? 1 : 0]);
+    about.title = rangeSums().shrunk < 0 && state.measure === "growth" ? `What shrank, by ${bytes(-rangeSums().shrunk)}, is only in the table` : "";
   };
   whenChosen(update);
   update();

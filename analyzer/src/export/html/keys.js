@@ -37,11 +37,12 @@ function drawKeys(nextTheme) {
     ["1 … 7", `show ${MEASURES.map((one) => one.title.toLowerCase()).join(", ")}`],
     ["i", "invert the flame graph: callers first, or the allocating function first"],
     ["p", "hide libraries, or show all frames"],
+    ["l", "the flame graph as a table to open line by line, and back"],
     ["s", "the timeline in total, by functions, by modules, by threads"],
-    ["0", "the whole run, all processes and threads, no search"],
+    ["0", "the whole run, all processes, threads and functions, no search"],
     ["t", "colors: as the system, light, dark"],
     ["Timeline", "drag a range; drag its edges; shift-drag moves it; ← → move it, with shift its end, with ctrl far; Esc: the whole run"],
-    ["Flame graph", "click a frame to zoom; arrows go from frame to frame, Enter zooms in, Backspace out, Esc shows all"],
+    ["Flame graph", "click a frame to zoom; arrows go from frame to frame, Enter zooms in, Backspace out, Esc shows all; of the frame that you zoomed to you can copy the stack, merge it into its caller, or leave it out"],
     ["?", "this page"],
   ];
   const terms = [
@@ -64,8 +65,9 @@ function drawKeys(nextTheme) {
     else if (event.key === "t") nextTheme();
     else if (event.key === "i") choose({ inverted: !state.inverted });
     else if (event.key === "s") choose({ stacked: stackedKinds()[(stackedKinds().findIndex((kind) => kind.id === state.stacked) + 1) % stackedKinds().length].id });
+    else if (event.key === "l") choose({ listed: !state.listed });
     else if (event.key === "p") choose({ program: !state.program });
-    else if (event.key === "0") choose({ from: 0, to: page.axis.slots, baseFrom: 0, baseTo: 0, process: "all", thread: "all", search: "" });
+    else if (event.key === "0") choose({ from: 0, to: page.axis.slots, baseFrom: 0, baseTo: 0, process: "all", thread: "all", search: "", merged: [], without: [] });
     else if (MEASURES[at] !== undefined) choose({ measure: MEASURES[at].id });
     else return;
     event.preventDefault();

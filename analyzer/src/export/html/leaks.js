@@ -19,11 +19,24 @@ const VERDICTS = {
 const SERIOUS = ["growing", "probably-growing", "slow"];
 const AT_EXIT = "freed-at-exit";
 
+let leaksView = null;
+
+/** Shows the card of a leak, whatever was chosen. */
+function showLeak(leak) {
+  const at = leakGroups(page.leaks, false).findIndex((group) => group.includes(leak));
+  Object.assign(leaksView, { verdict: null, byStack: false, shown: Math.max(CARDS, at + 1) });
+  choose({ process: "all", search: "" });
+  requestAnimationFrame(() => {
+    paintLeaks(leaksView);
+    const card = leaksView.cards.children[at];
+    card?.scrollIntoView({ behavior: "auto", block: "center" });
+    card?.focus({ preventScroll: true });
+  });
+}
+
 function drawLeaks() {
-  // It has a chip of its own.
-  for (const leak of page.leaks) if (leak.probably_growing) leak.verdict = "probably-growing";
   const section = document.getElementById("leaks");
-  const view = { section, verdict: null, shown: CARDS, byStack: false };
+  const view = leaksView = { section, verdict: null, shown: CARDS, byStack: false };
   view.chips = h("div", { class: "choice", role: "group", "aria-label": "Verdicts" });
   view.kinds = h("div", { class: "choice", role: "group", "aria-label": "Cards" }, [[false, "by function"], [true, "by stack"]].map(([byStack, title]) =>
     h("button", { type: "button", "data-stack": String(byStack), onclick: () => { view.byStack = byStack; view.shown = CARDS; paintLeaks(view); } }, title)));
@@ -48,7 +61,7 @@ function paintLeaks(view) {
   const chip = (verdict, title, hint) => h("button", { type: "button", title: hint, "aria-pressed": String(view.verdict === verdict), onclick: () => { view.verdict = verdict; view.shown = CARDS; paintLeaks(view); } }, title);
   fill(view.chips, kinds.size > 1 && [chip(null, "all"), [...kinds].map(([verdict, kind]) => chip(verdict, `${kind.title} ${bytes(kind.bytes)}`, VERDICTS[verdict]))]);
   const [stacks, blocks, more] = page.more_leaks;
-  fill(view.about, shown.length === 0 ? (state.search ? `No leak matches “${state.search}”. ${searchHint(state.search)}` : "Everything was freed.") : "By weight: what grows comes before what is merely large.",
+  fill(view.about, shown.length === 0 ? (state.search ? `No leak matches “${state.search}”. ${searchHint(state.search)}` : "Everything was freed.") : "What grows comes first, then the largest.",
     stacks > 0 && ` ${counted(stacks, "smaller stack")} with ${bytes(more)} in ${counted(blocks, "block")} are only in the table above.`,
     page.kept[1] > 0 && ` ${bytes(page.kept[0])} in ${counted(page.kept[1], "block")} that the runtime keeps on purpose are not listed.`);
   const cards = leakGroups(shown.filter((leak) => view.verdict === null || leak.verdict === view.verdict), view.byStack);
@@ -86,7 +99,7 @@ function leakCard(leaks, number, total) {
   const stackOf_ = (one) => [
     leaks.length > 1 && h("p", {}, bytes(amountOf(one)), !atExit && ` in ${counted(one.blocks, "block")}`, one.verdict !== leak.verdict && `, ${one.title}`),
     stackLines(one.node)];
-  const few = () => stackOfProgram(leak.node, 4);
+  const few = () => stackOfProgram(leaks, 4);
   const body = h("div", { class: "leak-stack" }, few());
   const closed = leaks.length > 1 ? `all ${leaks.length} stacks` : `all ${stackOf(leak.node).length} frames`;
   const all = h("button", { type: "button", class: "plain", "aria-expanded": "false", onclick: () => {
@@ -96,19 +109,19 @@ function leakCard(leaks, number, total) {
     fill(body, open ? few() : leaks.map(stackOf_));
   } }, closed);
   const find = h("button", { type: "button", class: "plain", onclick: () => {
-    choose({ measure: "left", search: own?.function ?? "" });
+    choose({ measure: "left", search: own?.function ?? "", listed: false });
     document.getElementById("flame").scrollIntoView({ behavior: "auto" });
   } }, "show in flame graph");
+  const copy = copyButton(() => leaks.map((one) => stackText(one.node)).join("\n\n"), leaks.length > 1 ? "copy the stacks" : "copy the stack");
   const whole = leaks.length === 1 ? leak.evidence?.live_bytes : summed(leaks);
-  return h("article", { class: "card leak", "aria-label": `Leak ${number}: ${bytes(all_bytes)} in ${own?.short ?? "an unknown function"}, ${leak.title}` },
+  return h("article", { class: "card leak", tabindex: "-1", "aria-label": `Leak ${number}: ${bytes(all_bytes)} in ${own?.short ?? "an unknown function"}, ${leak.title}` },
     h("div", { class: "leak-head" },
       h("span", { class: "leak-number" }, String(number)),
       h("h3", {}, bytes(all_bytes), h("span", { class: "muted" }, atExit ? " at most, and freed only when the program ended" : ` in ${counted(all_blocks, "block")}`, leaks.length > 1 && ` from ${leaks.length} stacks`)),
       h("span", { class: `verdict ${SERIOUS.includes(leak.verdict) ? "serious" : ""}`, title: VERDICTS[leak.verdict] }, leak.title)),
     whole && sparkline(whole),
-    leaks.length > 1 && !atExit && h("p", { class: "key" }, `${percent(all_bytes, total)} of all bytes live at the end. Of the first stack, ${bytes(leak.bytes)}:`),
-    h("ul", { class: "evidence" }, evidenceOf(leak, total, process).map((line_) => h("li", {}, line_))),
-    body, h("div", { class: "leak-more" }, all, find));
+    h("ul", { class: "evidence" }, evidenceOf(leak, leaks.length > 1 && !atExit ? all_bytes : leak.bytes, total, process, leaks.length).map((line_) => h("li", {}, line_))),
+    body, h("div", { class: "leak-more" }, all, find, copy));
 }
 
 /** The live bytes of several leaks over the run, if all have them on the same points. */
@@ -118,27 +131,30 @@ function summed(leaks) {
   return lines[0].map((_, at) => lines.reduce((sum, one) => sum + one[at], 0));
 }
 
-/** The innermost frames that are blamed. */
-function stackOfProgram(node, most) {
-  const shown = blamedNodes(node, most).map(frameOf);
-  return h("ol", {}, shown.map((frame) => h("li", {}, named(frame.short, frame.function),
-    frame.file ? h("span", { class: "where", title: frame.file }, h("bdi", {}, `${baseName(frame.file)}:${frame.line}`)) : frame.module && h("span", { class: "where" }, h("bdi", {}, baseName(frame.module))))));
+/** The innermost frames that are blamed for the first of some leaks; the lines of the first frame are those of all. */
+function stackOfProgram(leaks, most) {
+  const shown = blamedNodes(leaks[0].node, most).map(frameOf);
+  const firsts = leaks.map((leak) => blamedNodes(leak.node, 1)[0]).filter((node) => node !== undefined).map((node) => table["node.frame"][node]);
+  const lines = leaks.length > 1 ? sourceLines(firsts) : "";
+  return h("ol", {}, shown.map((frame, at) => h("li", {}, named(frame.short, frame.function), at === 0 && lines !== "" ? placeOf(frame, lines) : placeOf(frame))));
 }
 
-function evidenceOf(leak, total, process) {
+/** The evidence of a leak that is shown for `stacks` with `all` bytes. */
+function evidenceOf(leak, all, total, process, stacks) {
   const found = [];
   const several = page.processes.length > 1;
-  if (leak.verdict !== AT_EXIT) found.push(`${percent(leak.bytes, total)} of all bytes live at the end${several ? `, in ${COMPARING() ? (process.recording === 0 ? "before: " : "after: ") : ""}${process.name} (pid ${process.pid})` : ""}`);
+  if (leak.verdict !== AT_EXIT) found.push(`${percent(all, total)} of all bytes live at the end${several ? `, in ${COMPARING() ? (process.recording === 0 ? "before: " : "after: ") : ""}${process.name} (pid ${process.pid})` : ""}`);
   const why = leak.evidence;
   if (!why) {
     found.push("The recording has only sums, without order and times, so there is no more evidence.");
     return found;
   }
+  if (stacks > 1) found.push(`The largest of the ${stacks} stacks${leak.verdict === AT_EXIT ? "" : ` has ${bytes(leak.bytes)}`}:`);
   const when = (moment_) => (moment_.time_ns !== null ? duration(moment_.time_ns) : `event ${count(moment_.event ?? 0)}`);
   const life = (value) => (why.unit === "ns" ? duration(value) : counted(value, "event"));
   // Sums that were sampled repeatedly have no sizes and no lifetimes.
   const sizes = why.smallest === null ? "" : leak.blocks === 1 ? `, ${bytes(why.smallest)}` : why.smallest === why.largest ? `; ${bytes(why.smallest)} each` : `; ${bytes(why.smallest)} to ${bytes(why.largest)}`;
-  found.push(leak.blocks === 1 ? `Allocated ${when(why.first)} after the start${sizes}` : `Allocated ${when(why.first)} to ${when(why.last)} after the start${sizes}`);
+  if (leak.verdict !== AT_EXIT) found.push(leak.blocks === 1 ? `Allocated ${when(why.first)} after the start${sizes}` : `Allocated ${when(why.first)} to ${when(why.last)} after the start${sizes}`);
   if (why.bytes_per_second >= 1 && SERIOUS.includes(leak.verdict)) found.push(`Grows by ${bytes(why.bytes_per_second)} a second`);
   if (why.freed > 0) found.push(`${count(why.freed)} of ${counted(why.allocs, "allocation")} here were freed${why.mean_life === null ? "" : `, after ${life(why.mean_life)} on average, ${life(why.longest_life ?? 0)} at most`}`);
   else if (why.allocs === 1) found.push("The only allocation here");
@@ -149,7 +165,6 @@ function evidenceOf(leak, total, process) {
     if (process.threads.length > 1) found.push(h("span", {}, "By ", h("bdi", {}, names.join(", "))));
   }
   if (why.most_bytes > amountOf(leak)) found.push(`${bytes(why.most_bytes)} alive at once at most`);
-  if (why.examples.length > 0) found.push(`For example at ${why.examples.slice(0, 2).map(([address]) => address).join(", ")}`);
   if (why.missing_events) found.push(`${counted(why.missing_events, "event")} missing from the recording`);
   return found;
 }

@@ -7,6 +7,7 @@ use crate::short_name::short_name;
 use crate::stacks::Stacks;
 use crate::symbols::{Frame, Symbolizer};
 use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// Maximum number of frames of a stack that are kept, from the innermost outwards.
@@ -206,6 +207,15 @@ impl Names {
     pub(super) fn strings(&self) -> serde_json::Result<String> {
         let strings: Vec<&str> = self.strings.iter().map(|string| &**string).collect();
         Ok(packed(&serde_json::to_vec(&strings)?))
+    }
+
+    /// Returns the source lines of the program's own frames, by file.
+    pub(super) fn program_lines(&self) -> BTreeMap<&str, BTreeSet<u32>> {
+        let mut found: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
+        for frame in self.frames.iter().filter(|frame| frame.flags & PROGRAM != 0 && frame.line > 0) {
+            found.entry(&self.strings[frame.file as usize]).or_default().insert(frame.line);
+        }
+        found
     }
 
     /// Appends the tables of frames and nodes to the columns.

@@ -37,7 +37,7 @@ function paintThreads(view) {
     threadNames().length > 1 && h("p", { class: "key" }, "Click a thread to see its memory alone; threads of the same name count together."),
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of threads" }, h("table", {},
       h("thead", {}, h("tr", {}, ["Thread", several && "Process", times && "When"].filter(Boolean).map((title) => h("th", { scope: "col" }, title)),
-        ["Allocated", "Allocations", "Resizes", "Frees", "of others", "Live", "Lost"].map((title) => h("th", { scope: "col", class: "number" }, title)))),
+        [["Allocated"], ["Allocations"], ["Resizes"], ["Frees"], ["Of others", "Frees of blocks that another thread allocated"], ["Live", "Of its blocks, at the end"], ["Lost", "Events dropped for want of space"]].map(([title, about]) => h("th", { scope: "col", class: "number", title: about }, title)))),
       h("tbody", {}, rows.slice(0, view.shown).map((thread) => h("tr", { class: `pick ${state.thread === groupOfThread(thread) ? "chosen" : ""}`, onclick: () => choose({ thread: state.thread === groupOfThread(thread) ? "all" : groupOfThread(thread) }) },
         h("th", { scope: "row" }, h("button", { type: "button", class: "row", "aria-pressed": String(state.thread === groupOfThread(thread)) }, h("bdi", {}, thread.name || `thread ${thread.number}`)), thread.tid !== null && h("span", { class: "of" }, `tid ${thread.tid}`)),
         several && h("td", {}, h("bdi", {}, thread.process.name), h("span", { class: "of" }, `${thread.process.pid}`)),
@@ -96,7 +96,7 @@ function paintProcesses(view) {
     h("p", { class: "key" }, "Click a process to see it alone."),
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of processes" }, h("table", {},
       h("thead", {}, h("tr", {}, ["Program", times && "When"].filter(Boolean).map((title) => h("th", { scope: "col" }, title)),
-        ["Events", "Lost", "Allocated", "Peak", "Live"].map((title) => h("th", { scope: "col", class: "number" }, title)), h("th", { scope: "col" }, "End"))),
+        [["Events"], ["Lost"], ["Allocated"], ["Own peak", "Of this process alone, at its own time"], ["Live", "At its end"]].map(([title, about]) => h("th", { scope: "col", class: "number", title: about }, title)), h("th", { scope: "col" }, "End"))),
       h("tbody", {}, rows.slice(0, 1000).map(row)))),
     rows.length > 1000 && h("p", { class: "key" }, `${counted(rows.length - 1000, "process")} more.`));
 }

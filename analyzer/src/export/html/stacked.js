@@ -4,7 +4,7 @@ const STACKED = [
   { id: "total", title: "Total", about: "All live bytes" },
   { id: "function", title: "Functions", about: "Live bytes by the innermost function of the program" },
   { id: "module", title: "Modules", about: "Live bytes by the module of that function" },
-  { id: "resident", title: "Resident", about: "The resident memory by what it is used for, at the snapshots of the pages; the line is the live bytes, the dashed line what the program mapped itself" },
+  { id: "resident", title: "Resident", about: "The resident memory by what it is used for, at the snapshots of the pages" },
   { id: "threads", title: "Threads", about: "Live bytes by the thread that allocated them" },
 ];
 /** Areas that are distinguished; the others are one. */
@@ -40,6 +40,23 @@ function paintMapped(pen, colour, x, y) {
   pen.setLineDash([2, 3]);
   pen.stroke(path);
   pen.setLineDash([]);
+}
+
+/** The most that is resident, or was mapped by the program itself. */
+const residentPeak = () => mappedLine().reduce((a, b) => Math.max(a, b), areasPeak());
+
+/** The times of the snapshots of the shown processes, as marks at the foot of the plot. */
+function paintSnapshots(pen, colour, x, bottom) {
+  pen.fillStyle = colour;
+  for (const process of shownProcesses()) {
+    for (const { at } of process.residents) {
+      pen.beginPath();
+      pen.moveTo(x(at) - 4, bottom + 7);
+      pen.lineTo(x(at) + 4, bottom + 7);
+      pen.lineTo(x(at), bottom);
+      pen.fill();
+    }
+  }
 }
 
 /** Bytes of each part at the end of each slot: those of the last snapshot before, of each process while it ran. */
@@ -124,11 +141,13 @@ function paintAreas(pen, dark, slotX, y) {
 
 /** What the colors mean. A name shows its function's callers and callees, or that thread alone. */
 function areaLegend(dark) {
-  return areas().map((area, at) => {
+  const snapshots = shownProcesses().reduce((sum, process) => sum + process.residents.length, 0);
+  const about = state.stacked === "resident" && h("span", { class: "muted" }, `▲ ${counted(snapshots, "snapshot")} of the pages; between them the last one stands. The line is the live bytes${mappedLine().length > 0 ? ", the dashed one what the program mapped itself" : ""}.`);
+  return [areas().map((area, at) => {
     const press = state.stacked === "function" ? () => showCallers(area.full) : state.stacked === "threads" ? () => choose({ thread: state.thread === area.full ? "all" : area.full }) : null;
     const act = area.full !== "" && press !== null;
     return h(act ? "button" : "span", { type: act && "button", class: "module", title: area.full, onclick: act && press }, h("span", { class: "swatch-box", style: { background: areaColour(at, dark) } }), h("bdi", {}, area.short));
-  });
+  }), about];
 }
 
 /** Lines of the tip: the largest areas in a slot. */

@@ -9,7 +9,7 @@ const MEASURES = [
   { id: "allocs", title: "Allocations", of: ["bytes"], unit: count, about: ["calls that allocated or resized", "calls in the range that allocated or resized"] },
   { id: "temporary", title: "Temporary", of: ["temporary_bytes"], unit: count, about: ["blocks freed with no event of their thread between", "such blocks freed in the range"] },
   { id: "left", title: "Never freed", of: ["left_blocks", "block"], unit: bytes, about: ["allocated and never freed", "allocated in the range and not freed by the end of the recording"] },
-  { id: "growth", title: "Growth", of: ["blocks", "live block"], unit: bytes, about: ["live at the end", "what live bytes grew by from the start of the range to its end"] },
+  { id: "growth", title: "Growth", of: ["blocks", "live block"], unit: bytes, about: ["live at the end", "more live at the end of the range than at its start"] },
 ];
 
 const state = {
@@ -24,6 +24,11 @@ const state = {
   search: "",
   inverted: false,
   program: false,
+  /** The flame graph as a table. */
+  listed: false,
+  /** Functions that are merged into their callers, and those whose stacks are left out. */
+  merged: [],
+  without: [],
   sized: "after",
   group: "site",
   /** What the timeline is stacked by: nothing, functions, modules or threads. */
@@ -49,7 +54,7 @@ function choose(change) {
     requestAnimationFrame(() => {
       const all = pending;
       pending = null;
-      if (["from", "to", "baseFrom", "baseTo", "process", "thread"].some((name) => all.has(name))) sums = base = rowsShown = null;
+      if (["from", "to", "baseFrom", "baseTo", "process", "thread", "without"].some((name) => all.has(name))) sums = base = rowsShown = null;
       for (const listener of listeners) listener(all);
       remember();
     });
@@ -60,6 +65,8 @@ function choose(change) {
 /** What most people want first; not every profile knows its peak. */
 const usualMeasure = () => (hasPeak() ? "peak" : "live");
 const hasPeak = () => page.processes.some((process) => process.has_peak);
+/** The names of functions in the address: one a line. */
+const NAMES = ["merged", "without"];
 const measure = () => MEASURES.find((one) => one.id === state.measure);
 const hasRange = () => state.from > 0 || state.to < page.axis.slots;
 const hasEvents = () => page.processes.some((process) => process.has_events);
@@ -87,8 +94,21 @@ function shownRows() {
   const groups = page.processes.map((process) => process.groups.map((group) => group.name));
   const [process, threads] = [table["row.process"], table["row.threads"]];
   const alone = state.thread !== "all";
-  rowsShown = Uint8Array.from(process, (number, row) => Number(isShown(number) && (!alone || groups[number][threads[row]] === state.thread)));
+  const left = leftOut();
+  rowsShown = Uint8Array.from(process, (number, row) => Number(isShown(number) && (!alone || groups[number][threads[row]] === state.thread) && !left(table["row.node"][row])));
   return rowsShown;
+}
+
+/** Whether a stack has one of the functions that are left out. */
+function leftOut() {
+  if (state.without.length === 0) return () => false;
+  const { of, name } = functionTable();
+  const gone = name.map((one) => state.without.includes(one));
+  const [parent, frame] = [table["node.parent"], table["node.frame"]];
+  // Callers have smaller numbers.
+  const has = new Uint8Array(parent.length);
+  for (let node = 1; node < has.length; node++) has[node] = has[parent[node]] || Number(gone[of[frame[node]]]);
+  return (node) => has[node] === 1;
 }
 
 function shownProcesses() {
@@ -278,6 +298,8 @@ function remember() {
   add("search", state.search, "");
   add("inverted", state.inverted, false);
   add("program", state.program, false);
+  add("listed", state.listed, false);
+  for (const name of NAMES) add(name, state[name].join("\n"), "");
   add("sized", state.sized, "after");
   add("group", state.group, "site");
   add("stacked", state.stacked, "total");
@@ -310,7 +332,8 @@ function recall() {
     if (name === "stacked" && stackedKinds().some((kind) => kind.id === value)) state.stacked = value;
     if (name === "function") state.focus = value;
     if (name === "search") state.search = value;
-    if (name === "inverted" || name === "program") state[name] = value === "true";
+    if (NAMES.includes(name)) state[name] = value.split("\n").filter(Boolean);
+    if (["inverted", "program", "listed"].includes(name)) state[name] = value === "true";
     if (name === "sized" && ["after", "before", "change"].includes(value)) state.sized = value;
     if (name === "group" && GROUPS.some((group) => group.id === value)) state.group = value;
   }

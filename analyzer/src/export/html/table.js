@@ -16,11 +16,11 @@ const COLUMNS = [
   { id: "allocs", title: "Allocations", unit: count },
   { id: "live", title: "Live", unit: bytes },
   { id: "blocks", title: "Live blocks", unit: count },
-  { id: "peak", title: "At peak", unit: bytes },
+  { id: "peak", title: "At peak", about: "Live at the peak of the whole program", unit: bytes },
   { id: "growth", title: "Growth", unit: (value) => signed(value, bytes), range: true },
   { id: "left", title: "Never freed", unit: bytes, range: true },
-  { id: "temporary", title: "Temporary", unit: count },
-  { id: "life", title: "Mean life", unit: (value) => (value < 0 ? "–" : position(value)), whole: true },
+  { id: "temporary", title: "Temporary", about: "Blocks freed with no event of their thread between: they could live on the stack", unit: count },
+  { id: "life", title: "Mean life", about: "How long its blocks lived that were freed, on average", unit: (value) => (value < 0 ? "–" : position(value)), whole: true },
 ];
 
 const groupings = {};
@@ -166,7 +166,7 @@ function paintTable(view) {
   const heads = tableHeads(columns);
   fill(view.about, comparing() ? `${measure().title}, ${counted(rows.length, "row")}. ` : `${counted(rows.length, "row")}: `, GROUPS.find((group) => group.id === state.group).about, ". Click a row for its stacks.");
   const order = (id) => (key === id ? (view.down ? "descending" : "ascending") : "none");
-  const head = ({ id, title }) => h("th", { scope: "col", class: id === "name" ? "place" : "number", "aria-sort": order(id) },
+  const head = ({ id, title, about }) => h("th", { scope: "col", title: about, class: id === "name" ? "place" : "number", "aria-sort": order(id) },
     h("button", { type: "button", onclick: () => sortBy(view, id, key) }, title, h("span", { class: "arrow", "aria-hidden": "true" }, key === id ? (view.down ? " ↓" : " ↑") : "")));
   const sorted = heads.find((one) => one.id === key && !one.changes);
   const greatest = Math.max(1, ...rows.slice(0, view.shown).map((group) => Math.max(0, sorted?.of(group) ?? 0)));
@@ -187,6 +187,7 @@ function paintTable(view) {
       h("td", { class: "place" }, h("button", { type: "button", class: "row", "data-group": group, "aria-expanded": String(open) },
         h("span", { class: "fold", "aria-hidden": "true" }, open ? "▾" : "▸"), named(first, firstFull, "first"),
         callers.map((name, at) => [h("i", {}, " ← "), named(name, callersFull[at])]),
+        state.group !== "module" && h("span", { class: "where" }, h("bdi", {}, linesOf(grouped, group))),
         state.group !== "module" && grouped.module[group] && h("span", { class: "of" }, h("bdi", {}, grouped.module[group])))),
       heads.map(cell(group)));
     return open ? [line_, h("tr", { class: "stacks" }, h("td", { colspan: heads.length + 1 }, stacksOf(grouped.rows[group], firstFull, grouped.called[group])))] : [line_];
@@ -195,6 +196,12 @@ function paintTable(view) {
     h("table", { class: "sites" }, h("thead", {}, h("tr", {}, head({ id: "name", title: "Call site" }), heads.map(head))), h("tbody", {}, body)),
     rows.length === 0 && h("p", { class: "none" }, state.search ? `Nothing matches “${state.search}”. ${searchHint(state.search)}` : "Nothing was allocated here."),
     rows.length > view.shown && h("button", { type: "button", class: "plain more-rows", onclick: () => { view.shown += 5 * PAGE; paintTable(view); } }, `show ${count(Math.min(5 * PAGE, rows.length - view.shown))} more of ${count(rows.length - view.shown)}`));
+}
+
+/** File and lines of the function that a group is named by. */
+function linesOf(grouped, group) {
+  grouped.lines ??= [];
+  return (grouped.lines[group] ??= sourceLines([...new Set(grouped.rows[group].map((row) => table["node.frame"][blamedNodes(table["row.node"][row], 1)[0] ?? table["row.node"][row]]))]));
 }
 
 /** Saves all rows of the table as they are sorted and searched. */
@@ -233,17 +240,76 @@ function stacksOf(rows, name, called) {
     const title = [`${unit(one.value)}${own.length > 1 ? `, ${percent(one.value, total)} of the row` : ""}`,
       one.process.groups.length > 1 && (one.threads.length > 4 ? `${one.threads.length} threads` : one.threads.join(", ")),
       page.processes.length > 1 && `${COMPARING() ? (one.process.recording === 0 ? "before, " : "after, ") : ""}${one.process.name} (pid ${one.process.pid})`].filter(Boolean).join(" · ");
-    return h("div", { class: "stack" }, h("p", {}, title), stackLines(one.node));
+    return h("div", { class: "stack" }, h("p", {}, title, " ", copyButton(() => stackText(one.node), "copy")), stackLines(one.node));
   }), own.length > STACKS && h("p", { class: "muted" }, `and ${counted(own.length - STACKS, "stack")} more; group by stack to see them`));
   return [list, called >= 0 && h("p", { class: "leak-more" }, h("button", { type: "button", class: "plain", onclick: () => showCallers(name) }, "callers and callees"))];
+}
+
+/** A stack as text, innermost first. */
+function stackText(node) {
+  return stackOf(node).map((frame) => [frame.function, frame.file ? `${frame.file}${frame.line ? `:${frame.line}` : ""}` : frame.module && `(${baseName(frame.module)})`].filter(Boolean).join(" ")).join("\n");
+}
+
+/** Where a frame is: file and line, or its module. With the source in the page, a button that shows it. */
+function placeOf(frame, lines = "") {
+  if (!frame.file) return frame.module && h("span", { class: "where", title: frame.module }, h("bdi", {}, baseName(frame.module)));
+  const place = h("bdi", {}, lines || `${baseName(frame.file)}${frame.line ? `:${frame.line}` : ""}`);
+  if (sourceAround(frame) === null) return h("span", { class: "where", title: frame.file }, place);
+  return h("button", { type: "button", class: "where plain", title: `${frame.file}: show the source`, "aria-expanded": "false", onclick: (event) => {
+    const button = event.currentTarget, item = button.closest("li, p, td");
+    const open = item.querySelector(".source");
+    button.setAttribute("aria-expanded", String(open === null));
+    if (open) open.remove(); else item.append(sourceOf(frame));
+    event.stopPropagation();
+  } }, place);
+}
+
+/** Lines of the source around a frame: the number of the first, and the lines; null if they are not in the page. */
+function sourceAround(frame) {
+  const pieces = page.sources?.[frame.file] ?? [];
+  return pieces.find(([first, lines]) => first <= frame.line && frame.line < first + lines.length) ?? null;
+}
+
+const SOURCE_AROUND = 4;
+
+function sourceOf(frame) {
+  const [first, lines] = sourceAround(frame);
+  const from = Math.max(first, frame.line - SOURCE_AROUND);
+  return h("pre", { class: "source" }, lines.slice(from - first, frame.line + SOURCE_AROUND + 1 - first).map((text_, at) =>
+    h(from + at === frame.line ? "mark" : "span", {}, `${String(from + at).padStart(6)}  ${text_}\n`)));
+}
+
+/** A button that copies a text. */
+function copyButton(text_, title) {
+  const button = h("button", { type: "button", class: "plain", onclick: async () => {
+    const done = await copied(text_());
+    button.textContent = done ? "copied" : "this browser does not copy";
+    setTimeout(() => { button.textContent = title; }, 2000);
+  } }, title);
+  return button;
+}
+
+async function copied(text_) {
+  try {
+    await navigator.clipboard.writeText(text_);
+    return true;
+  } catch {
+    // Some browsers refuse that to files.
+    const area = h("textarea", { class: "unseen", "aria-hidden": "true", tabindex: "-1" });
+    area.value = text_;
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    return done;
+  }
 }
 
 /** A stack, innermost first; frames that are not the program's are dim. */
 function stackLines(node, most = Infinity) {
   const frames = stackOf(node);
   return h("ol", {}, frames.slice(0, most).map((frame) => h("li", { class: frame.flags & (PROGRAM | MADE_UP) ? "" : "dim" },
-    named(frame.short, frame.function),
-    frame.file ? h("span", { class: "where", title: frame.file }, h("bdi", {}, `${baseName(frame.file)}${frame.line ? `:${frame.line}` : ""}`)) : frame.module && h("span", { class: "where", title: frame.module }, h("bdi", {}, baseName(frame.module))),
+    named(frame.short, frame.function), placeOf(frame),
     Boolean(frame.flags & INLINED) && h("span", { class: "where" }, "inlined"),
     Boolean(frame.flags & TAIL_CALL) && h("span", { class: "where" }, "tail call"))),
     frames.length > most && h("li", { class: "dim" }, `… ${counted(frames.length - most, "outer frame")}`));

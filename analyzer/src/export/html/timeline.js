@@ -15,8 +15,9 @@ function drawTimeline() {
   const key = h("p", { class: "key" });
   const kinds = h("div", { class: "choice", role: "group", "aria-label": "Timeline by" }, stackedKinds().map((kind) => h("button", { type: "button", "data-value": kind.id, title: kind.about, onclick: () => choose({ stacked: kind.id }) }, kind.title)));
   const legend = h("div", { class: "legend", "aria-label": "Colors of the timeline" });
-  fill(section, h("div", { class: "head" }, h("h2", { id: "timeline-title" }, "Live bytes over the run"), key, !COMPARING() && kinds), h("div", { class: "plot" }, canvas), legend);
-  const view = { canvas, key, kinds, legend, left: 0, width: 1, drag: null };
+  const title = h("h2", { id: "timeline-title" });
+  fill(section, h("div", { class: "head" }, title, key, !COMPARING() && kinds), h("div", { class: "plot" }, canvas), legend);
+  const view = { canvas, title, key, kinds, legend, left: 0, width: 1, drag: null };
   whenWidthChanges(canvas.parentElement, () => paintTimeline(view));
   whenChosen((changed) => { if (["from", "to", "baseFrom", "baseTo", "process", "thread", "stacked", "theme"].some((name) => changed.has(name))) paintTimeline(view); });
   listenToTimeline(view);
@@ -65,14 +66,16 @@ function paintTimeline(view) {
   const most = series.map((one) => (alone ? one.most : one.live));
   const stacked = state.stacked !== "total" && !COMPARING();
   const bySnapshot = stacked && state.stacked === "resident";
-  const resident = bySnapshot ? mappedLine().reduce((a, b) => Math.max(a, b), areasPeak()) : 0;
-  const peak = Math.max(1, resident, ...most.map((line) => line.reduce((a, b) => Math.max(a, b), 0)));
-  const y = (value) => bottom - value / (peak * 1.06) * plot;
+  const peak = Math.max(1, bySnapshot ? residentPeak() : 0, ...most.map((line) => line.reduce((a, b) => Math.max(a, b), 0)));
+  const step = niceStep(peak, plot / 40, true);
+  // The axis ends with a step above everything.
+  const highest = Math.ceil(peak * 1.04 / step) * step;
+  const y = (value) => bottom - value / highest * plot;
+  view.title.textContent = bySnapshot ? "Resident memory over the run" : "Live bytes over the run";
 
   pen.font = `11px ${colours.sans}`;
   pen.textBaseline = "middle";
-  const step = niceStep(peak, plot / 40, true);
-  for (let value = 0; value <= peak * 1.06; value += step) {
+  for (let value = 0; value <= highest; value += step) {
     const at = Math.round(y(value)) + 0.5;
     line(pen, colours.line, left, at, width - right, at);
     pen.fillStyle = colours.muted;
@@ -112,14 +115,17 @@ function paintTimeline(view) {
     pen.stroke(edge);
     pen.setLineDash([]);
   });
-  if (bySnapshot) paintMapped(pen, colours.text, (share) => left + share * view.width, y);
+  if (bySnapshot) {
+    paintMapped(pen, colours.text, (share) => left + share * view.width, y);
+    paintSnapshots(pen, colours.text, x, bottom);
+  }
   paintRates(pen, colours, series, sliceX, bottom + 8, rates);
-  paintPeak(pen, colours, x, y, most, width - right);
+  if (!bySnapshot) paintPeak(pen, colours, x, y, most, width - right);
   paintTracks(pen, colours, tracks, x, bottom + 8 + rates + 22, left);
   paintRange(pen, colours, view, top, height);
   sayRange(view, peak);
   for (const button of view.kinds.children) button.setAttribute("aria-pressed", String(button.dataset.value === state.stacked));
-  fill(view.legend, stacked ? areaLegend(colours.dark) : tracks.length > 0 && h("span", { class: "muted" }, shownProcesses().length > 1 ? "Below: when each process ran; a mark is the start of a thread." : "Below: when each thread allocated, from its first event to its last."), markLegend());
+  fill(view.legend, stacked ? areaLegend(colours.dark) : tracks.length > 0 && h("span", { class: "muted" }, shownProcesses().length > 1 ? "The bars show when each process ran; a mark in one is the start of a thread." : "The bars show when each thread allocated, from its first event to its last."), markLegend());
 }
 
 /** Slices of the axis up to the end of a recording's last shown process. */

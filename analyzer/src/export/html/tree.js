@@ -1,7 +1,7 @@
 // Stacks as a tree of functions, callers first or inverted. A node has the values of the two recordings (`a` is the one that is
 // shown, `b` the one before) and makes its children on request: only what is drawn is made.
 
-let merged = { false: null, true: null };
+let merged = {};
 
 /** Number, name and module of each function: what frames of the same function and module share. */
 let functions = null;
@@ -46,7 +46,7 @@ function functionTable() {
   return functions;
 }
 
-/** Source lines of frames: `server.cpp:30, 31, 80`. */
+/** Source lines of frames, as the reports have them: `server.cpp:30,31,80`. */
 function sourceLines(frames) {
   const files = new Map();
   for (const frame of frames) {
@@ -58,22 +58,26 @@ function sourceLines(frames) {
   return [...files].slice(0, 2).map(([file, lines]) => {
     const all = [...lines].sort((a, b) => a - b);
     const more = all.length > 5 ? ` and ${all.length - 5} lines more` : "";
-    return baseName(strings[file]) + (all.length > 0 ? `:${all.slice(0, 5).join(", ")}${more}` : "");
+    return baseName(strings[file]) + (all.length > 0 ? `:${all.slice(0, 5).join(",")}${more}` : "");
   }).join("; ");
 }
 
-/** Nodes of the same function under the same caller become one; with `program`, frames of libraries are passed over. */
+/** Nodes of the same function under the same caller become one. Frames of libraries are passed over with `program`, and those of functions that
+ *  the reader merged into their callers. */
 function mergedNodes(program) {
-  if (merged[program] !== null) return merged[program];
+  const wanted = state.merged.join("\n");
+  if (merged.of !== wanted) merged = { of: wanted };
+  if (merged[program] !== undefined) return merged[program];
   const { of, flags, name } = functionTable();
   const nodes = table["node.frame"].length;
+  const passed = name.map((one, at) => state.merged.includes(one) || program && !(flags[at] & (PROGRAM | MADE_UP)));
   const into = new Int32Array(nodes);
   const known = new Map();
   const [parent, called] = [[0], [-1]];
   for (let node = 1; node < nodes; node++) {
     const above = into[table["node.parent"][node]];
     const function_ = of[table["node.frame"][node]];
-    if (program && !(flags[function_] & (PROGRAM | MADE_UP))) {
+    if (passed[function_]) {
       into[node] = above;
       continue;
     }

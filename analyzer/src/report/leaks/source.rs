@@ -2,21 +2,12 @@
 
 use super::entries::Entry;
 use crate::report::frames::{SourceLines, call_site};
-use crate::source_files::{SourceFile, read};
+use crate::source_files::{SourceFile, read_unchanged};
 use crate::symbols::Symbolizer;
 use std::path::Path;
 
 /// Maximum number of lines of an entry.
 const MAX_LINES: usize = 3;
-/// Maximum size of a source file that is read, in bytes: SQLite in one file has 9 MB.
-const MAX_SOURCE: u64 = 16 << 20;
-/// Extensions of source files. Nothing else is read, whatever a recording names.
-#[rustfmt::skip]
-const EXTENSIONS: &[&str] = &[
-    "c", "cc", "cpp", "cxx", "c++", "h", "hh", "hpp", "hxx", "inl", "ipp", "tcc", "rs", "go", "py", "pyx", "js", "mjs", "cjs", "ts", "zig",
-    "d", "f90", "nim", "swift", "m", "mm", "cu", "v", "s", "S",
-];
-
 /// Returns the source lines of an entry as text, with their numbers; none where the file is not
 /// there, or was changed since the program ran.
 pub(super) fn lines(entry: &Entry, symbols: &mut Symbolizer) -> Vec<String> {
@@ -34,9 +25,7 @@ fn text_of(wanted: &SourceLines, sysroot: Option<&Path>, started_unix_ns: u64) -
     let mut known: Option<(&str, Option<SourceFile>)> = None;
     for (file, number) in wanted.iter().take(MAX_LINES) {
         if known.as_ref().is_none_or(|(path, _)| *path != file) {
-            let is_source = Path::new(file).extension().is_some_and(|end| EXTENSIONS.iter().any(|known| end == *known));
-            let found = is_source.then(|| read(file, sysroot, &[], MAX_SOURCE).ok()).flatten();
-            known = Some((file, found.filter(|found| found.changed_ns <= started_unix_ns)));
+            known = Some((file, read_unchanged(file, sysroot, started_unix_ns)));
         }
         let Some((_, Some(source))) = &known else { continue };
         let line = source.text.lines().nth((number as usize).saturating_sub(1)).map(str::trim);

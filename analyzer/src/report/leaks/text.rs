@@ -85,7 +85,7 @@ pub(super) fn print(
 
 /// Returns the first line: how much was never freed, and what to look at first. What does not fit
 /// is in lines of its own.
-fn headline(found: &LeakReport, totals: &[VerdictTotal], symbols: &mut Symbolizer) -> Vec<String> {
+pub(super) fn headline(found: &LeakReport, totals: &[VerdictTotal], symbols: &mut Symbolizer) -> Vec<String> {
     let LeakReport { leaks, freed_at_exit, total, missing, .. } = found;
     let truncated = missing.iter().any(|(_, missing)| missing.contains(&Missing::NoEnd));
     let runs = missing.iter().any(|(process, _)| process.about.exit == Some(Exit::Running));
