@@ -105,8 +105,7 @@ impl Drop for FullScreen {
 }
 
 fn enter() -> io::Result<()> {
-    // The modes are saved before they change.
-    crash::restore_terminal(&LEAVE);
+    crash::restore_terminal(leave);
     terminal::enable_raw_mode()?;
     IS_ACTIVE.store(true, SeqCst);
     execute!(stdout(), EnterAlternateScreen, DisableLineWrap, Hide)?;
@@ -120,6 +119,5 @@ fn leave() {
         let mut out = stdout();
         let _ = out.write_all(LEAVE.as_bytes()).and_then(|()| out.flush());
         let _ = terminal::disable_raw_mode();
-        crash::keep_terminal();
     }
 }

@@ -121,9 +121,6 @@ fn parse(args: Vec<OsString>) -> clap::ArgMatches {
 
 /// Runs the command with the arguments of the process, and returns its exit status.
 pub fn main() -> ExitCode {
-    if crash::run_if_requested() {
-        return ExitCode::SUCCESS;
-    }
     crash::install();
     let args = commands::with_long_options(std::env::args_os());
     let result = if commands::is_list_request(&args) {

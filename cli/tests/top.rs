@@ -196,16 +196,6 @@ fn top_draws_keys_and_sizes_and_leaves_the_terminal_as_found() {
         assert_eq!(top.ends().signal(), Some(signal as i32), "{signal}");
     }
 
-    // A crash is reported on the restored terminal.
-    for signal in [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGABRT] {
-        let mut top = start();
-        top.signal(signal);
-        assert_eq!(top.ends().signal(), Some(signal as i32), "{signal}");
-        top.shows("end of the report");
-        let drawn = top.drawn();
-        assert!(drawn.find(LEAVE) < drawn.find("heaptape crash report"), "reported on the screen of top: {drawn:?}");
-    }
-
     // While it is stopped, the terminal belongs to the shell.
     let mut top = start();
     top.press("\x1a");

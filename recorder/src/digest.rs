@@ -1,4 +1,4 @@
 //! Applies events to the heap and makes chunks of them.
 
-pub mod chunks;
+pub(crate) mod chunks;
 pub mod process;

@@ -1,10 +1,10 @@
 //! What is live and who allocated it: tables, sites, profiles, history.
 
-pub mod annotations;
-pub mod history;
-pub mod index;
-pub mod journal;
-pub mod live;
+pub(crate) mod annotations;
+pub(crate) mod history;
+pub(crate) mod index;
+pub(crate) mod journal;
+pub(crate) mod live;
 pub mod profile;
 pub mod profile_delta;
-pub mod stacks;
+pub(crate) mod stacks;

@@ -1,6 +1,6 @@
 //! What the operating system gives: system calls, clocks, files, processes of our own.
 
-pub mod atomics;
+pub(crate) mod atomics;
 pub mod clock;
 pub mod compression;
 pub mod crash;
@@ -9,9 +9,9 @@ pub mod huge_pages;
 pub mod permissions;
 pub mod poll;
 pub mod replace_file;
-pub mod signals;
+pub(crate) mod signals;
 #[allow(unsafe_code)]
-pub mod spawn;
+pub(crate) mod spawn;
 pub mod sync;
 #[allow(unsafe_code)]
 pub mod sys;

@@ -1,7 +1,7 @@
 //! The rings of the threads of one process, and the order of their events.
 
 pub mod batch;
-pub mod heartbeat;
+pub(crate) mod heartbeat;
 pub mod merge;
 pub mod ring_space;
-pub mod slots;
+pub(crate) mod slots;

@@ -4,4 +4,4 @@ pub mod attach;
 pub mod launch;
 pub mod recorder;
 pub mod running_process;
-pub mod survivor;
+pub(crate) mod survivor;

@@ -1,6 +1,6 @@
 //! Files: chunks, traces and tapes, and what they are made of.
 
-pub mod division;
-pub mod files;
+pub(crate) mod division;
+pub(crate) mod files;
 pub mod trace;
 pub mod writer;

@@ -3,12 +3,12 @@
 pub mod cgroup;
 pub mod elf_text;
 pub mod jit_names;
-pub mod kept_file;
-pub mod maps;
+pub(crate) mod kept_file;
+pub(crate) mod maps;
 pub mod module_files;
-pub mod modules;
+pub(crate) mod modules;
 pub mod name_saver;
 pub mod proc;
-pub mod sanitizer;
+pub(crate) mod sanitizer;
 pub mod untraced;
-pub mod vdso;
+pub(crate) mod vdso;

@@ -233,7 +233,7 @@ impl Streams {
             let _ = ends.send((uid, receive::receive(&job)));
             let _ = wake.as_ref().write(&[1]);
         };
-        let thread = crash::spawn_in(std::thread::Builder::new().name(STREAM.into()).stack_size(STACK_BYTES), take);
+        let thread = std::thread::Builder::new().name(STREAM.into()).stack_size(STACK_BYTES).spawn(take);
         thread.map_err(|error| error.to_string())?;
         let (socket, since) = (Some(Arc::clone(socket)), Instant::now());
         self.incoming.push(Incoming { id, uid, name, process_info, socket, progress, since });

@@ -212,11 +212,6 @@ impl Live {
         (self.inherited_blocks, self.inherited_bytes)
     }
 
-    /// Returns the number of allocation indexes that were assigned.
-    pub fn allocations(&self) -> u64 {
-        self.next_index
-    }
-
     /// Returns the live blocks of this process, without those whose resize is open.
     pub fn index(&self) -> &Index {
         &self.index

@@ -1,32 +1,23 @@
-//! Crash reports: the panic or signal that ended the process, its location, and the call stack, in
-//! a file of each recording that the process writes, and on standard error. Only processes of
-//! heaptape itself write one: the library in a recorded program installs no handler.
+//! Reports of panics: where it happened, and the call stack, in a file of each recording that the
+//! process has open, and on standard error.
 //!
-//! A report is written in two steps, so that a second crash loses nothing. The crashed process
-//! writes addresses, each with its module and its offset there, using static memory and system
-//! calls only ([`handler`], [`report`]). When that is on the disk, this program is started again
-//! and adds the functions' names ([`names`]): an intact process may allocate and read debug
-//! information. Then the process ends by the same signal as without a report, with its core dump.
+//! A fatal signal (a fault in C code, a full stack) has no report of ours: the process ends by it
+//! with its core dump, e.g. for `coredumpctl gdb`. No handler runs in a process whose memory we
+//! can't trust.
 
-#[allow(unsafe_code)]
-mod handler;
-mod names;
-mod report;
-#[allow(unsafe_code)]
-mod terminal;
-
-pub use handler::{disarm, forward_faults, unblock_faults};
-pub use names::run_if_requested;
-pub use terminal::{keep_terminal, restore_terminal};
-
+use backtrace::Backtrace;
 use formats::recording::CRASH_REPORT;
+use nix::libc;
+use std::fmt::Write as _;
 use std::fs::File;
-use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
+use std::panic::PanicHookInfo;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread::{Builder, JoinHandle};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The role of a process of heaptape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,79 +56,135 @@ pub fn set_role(role: Role) {
     ROLE.store(ROLES.iter().position(|known| *known == role).unwrap_or(0), Relaxed);
 }
 
-/// Makes panics and fatal signals of this process write a report. Must be called once, by the
-/// `main` of the command: this program is started again for the names.
+/// Makes panics of this process write a report.
 pub fn install() {
-    std::panic::set_hook(Box::new(handler::panicked));
-    handler::install();
-    handler::use_signal_stack().keep();
+    std::panic::set_hook(Box::new(panicked));
 }
 
-/// Starts a thread whose fatal signals are handled on a stack that is large enough, even when the
-/// thread's own is full.
+/// Leaves panics unreported: for a helper process that reads hostile files, where a panic costs
+/// only the names of one process.
+pub fn disarm() {
+    std::panic::set_hook(Box::new(|_| {}));
+}
+
+/// Starts a thread with a name, which a report shows.
 ///
 /// # Errors
 /// When there can be no other thread.
 pub fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
-    spawn_in(Builder::new().name(name.into()), body)
+    Builder::new().name(name.into()).spawn(body)
 }
 
-/// Starts a thread with the properties of `builder`, whose fatal signals are handled on a stack of
-/// their own.
-///
-/// # Errors
-/// When there can be no other thread.
-pub fn spawn_in<T: Send + 'static>(
-    builder: Builder,
-    body: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<JoinHandle<T>> {
-    builder.spawn(move || {
-        let _stack = handler::use_signal_stack();
-        body()
-    })
-}
+/// The folders that receive a report.
+static DESTINATIONS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Maximum number of folders that receive a report.
-const MAX_DESTINATIONS: usize = 16;
-/// Descriptors of the folders that receive a report; -1 for none.
-static DESTINATIONS: [AtomicI32; MAX_DESTINATIONS] = [const { AtomicI32::new(-1) }; MAX_DESTINATIONS];
-
-/// A recording that receives the report of a crash as long as this value lives.
+/// A recording that receives the report of a panic as long as this value lives.
 #[derive(Debug)]
-pub struct Destination {
-    folder: Option<File>,
-}
+pub struct Destination(PathBuf);
 
 impl Destination {
-    /// Registers the folder of a recording. If that is not possible, the report is only written to
-    /// standard error.
+    /// Registers the folder of a recording.
     pub fn of(dir: &Path) -> Destination {
-        let flags = nix::libc::O_DIRECTORY | nix::libc::O_CLOEXEC;
-        let folder = File::options().read(true).custom_flags(flags).open(dir).ok();
-        let folder = folder.filter(|folder| {
-            let number = folder.as_raw_fd();
-            DESTINATIONS.iter().any(|slot| slot.compare_exchange(-1, number, Relaxed, Relaxed).is_ok())
-        });
-        Destination { folder }
+        let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+        if let Ok(mut known) = DESTINATIONS.lock() {
+            known.push(dir.clone());
+        }
+        Destination(dir)
     }
 }
 
 impl Drop for Destination {
     fn drop(&mut self) {
-        if let Some(folder) = &self.folder {
-            let number = folder.as_raw_fd();
-            let _ = DESTINATIONS.iter().any(|slot| slot.compare_exchange(number, -1, Relaxed, Relaxed).is_ok());
+        if let Ok(mut known) = DESTINATIONS.lock()
+            && let Some(at) = known.iter().position(|dir| *dir == self.0)
+        {
+            known.swap_remove(at);
         }
     }
-}
-
-fn destinations() -> impl Iterator<Item = RawFd> {
-    DESTINATIONS.iter().map(|slot| slot.load(Relaxed)).filter(|number| *number >= 0)
 }
 
 /// Returns the path of the crash report of a recording, if it has one.
 pub fn report_of(dir: &Path) -> Option<PathBuf> {
     Some(dir.join(CRASH_REPORT)).filter(|path| path.is_file())
+}
+
+/// What restores the terminal before a report is printed.
+static TERMINAL: Mutex<Option<fn()>> = Mutex::new(None);
+
+/// Calls `restore` before the report of a panic is printed: a full-screen program would otherwise
+/// leave the report on a screen that vanishes, and the shell a terminal without echo.
+pub fn restore_terminal(restore: fn()) {
+    if let Ok(mut terminal) = TERMINAL.lock() {
+        *terminal = Some(restore);
+    }
+}
+
+/// The panic hook. The process aborts when it returns.
+fn panicked(panic: &PanicHookInfo<'_>) {
+    static IS_REPORTED: AtomicBool = AtomicBool::new(false);
+    if IS_REPORTED.swap(true, Relaxed) {
+        return;
+    }
+    // This thread may have panicked while it held one of our locks, so none is waited for.
+    if let Some(restore) = TERMINAL.try_lock().ok().and_then(|terminal| *terminal) {
+        restore();
+    }
+    let text = report(panic);
+    let folders = DESTINATIONS.try_lock().map(|known| known.clone()).unwrap_or_default();
+    let files: Vec<PathBuf> = folders.iter().filter_map(|dir| append(dir, &text).ok()).collect();
+    let mut stderr = io::stderr().lock();
+    let _ = match files.first() {
+        Some(file) if Role::now() == Role::Command => {
+            writeln!(stderr, "heaptape: {} crashed; please send its report: {}", Role::now().text(), file.display())
+        }
+        // The command that started this recorder prints where the report is.
+        Some(_) if Role::now() != Role::Daemon => Ok(()),
+        _ => stderr.write_all(text.as_bytes()),
+    };
+}
+
+fn report(panic: &PanicHookInfo<'_>) -> String {
+    let build = if cfg!(debug_assertions) { "debug" } else { "release" };
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let mut text = format!("heaptape crash report\nversion: {} ({build} build)", env!("CARGO_PKG_VERSION"));
+    if let Ok(system) = nix::sys::utsname::uname() {
+        for field in [system.sysname(), system.release(), system.machine()] {
+            let _ = write!(text, ", {}", field.display());
+        }
+    }
+    let thread = std::thread::current();
+    let _ = writeln!(
+        text,
+        "\ntime: {seconds} seconds since 1970\nprocess: {}, pid {}, thread {}",
+        Role::now().text(),
+        std::process::id(),
+        thread.name().unwrap_or("without a name"),
+    );
+    let message = panic.payload_as_str().unwrap_or("no message").replace(char::is_control, "?");
+    let _ = panic.location().map(|location| writeln!(text, "cause: panic at {location}: {message}"));
+    text += "stack, innermost frame first:\n";
+    for (number, frame) in Backtrace::new().frames().iter().enumerate() {
+        let _ = write!(text, "  #{number} {:p}", frame.ip());
+        // Several functions where code was inlined, innermost first.
+        for symbol in frame.symbols() {
+            let _ = symbol.name().map(|name| write!(text, " {name:#}"));
+            if let (Some(file), Some(line)) = (symbol.filename(), symbol.lineno()) {
+                let _ = write!(text, " at {}:{line}", file.display());
+            }
+        }
+        text.push('\n');
+    }
+    text += "end of the report\n";
+    text
+}
+
+/// Adds a report to the file of a folder.
+fn append(dir: &Path, text: &str) -> io::Result<PathBuf> {
+    let path = dir.join(CRASH_REPORT);
+    let mut file = File::options().append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW).open(&path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_data()?;
+    Ok(path)
 }
 
 /// Panics if `HEAPTAPE_TEST_PANIC` names a file that contains the role's name: for tests, in debug
@@ -148,22 +195,5 @@ pub fn panic_if_requested() {
         && std::fs::read_to_string(path).is_ok_and(|text| text == format!("{:?}", Role::now()))
     {
         panic!("requested by a test, with \x1b in the message");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn destinations_are_registered_and_removed() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let before = destinations().count();
-        let many: Vec<Destination> = (0..MAX_DESTINATIONS + 3).map(|_| Destination::of(folder.path())).collect();
-        assert_eq!(destinations().count(), MAX_DESTINATIONS, "more are left out");
-        drop(many);
-        assert_eq!(destinations().count(), before);
-        let missing = Destination::of(&folder.path().join("none"));
-        assert!(missing.folder.is_none() && destinations().count() == before);
     }
 }

@@ -6,7 +6,6 @@
 //! process of the same group, which blocks all signals and does nothing, is the witness: a signal
 //! that is pending there too was sent to the group.
 
-use crate::os::crash;
 use crate::os::spawn::{self, Mask};
 use crate::os::sys;
 use nix::libc;
@@ -86,10 +85,7 @@ impl Signals {
     /// The error of `signalfd4`.
     pub fn block_all() -> io::Result<Signals> {
         let mask = spawn::swap_mask(spawn::ALL_SIGNALS);
-        // The handler of this process must receive its faults. It leaves those that another process
-        // sent pending.
-        crash::forward_faults(true);
-        crash::unblock_faults();
+        // A fault of this process ends it all the same: the kernel doesn't keep such a signal pending.
         let ignores_child = spawn::is_ignored(libc::SIGCHLD);
         spawn::set_ignored(libc::SIGCHLD, false);
         let file = spawn::signal_file(spawn::ALL_SIGNALS)?;
@@ -152,7 +148,6 @@ impl Signals {
         // Every signal that came before the newest witness was started has been read.
         let old = self.witnesses.len().saturating_sub(1);
         self.witnesses.drain(..old).for_each(end);
-        crash::unblock_faults();
     }
 
     /// Notes that the program has ended: nothing is forwarded from now on. The witnesses end
@@ -210,7 +205,6 @@ fn end(witness: u32) {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        crash::forward_faults(false);
         while self.read().is_some() {}
         self.witnesses.drain(..).for_each(end);
         // The program's file size limit must not end the command while it writes its summary.

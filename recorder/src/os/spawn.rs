@@ -62,20 +62,9 @@ pub fn set_ignored(signal: c_int, ignored: bool) {
     unsafe { libc::signal(signal, handler) };
 }
 
-/// The signals by which a fault of a process ends it with a core dump, with their names.
-pub const FATAL_SIGNALS: [(c_int, &str); 5] = [
-    (libc::SIGSEGV, "SIGSEGV"),
-    (libc::SIGBUS, "SIGBUS"),
-    (libc::SIGILL, "SIGILL"),
-    (libc::SIGFPE, "SIGFPE"),
-    (libc::SIGABRT, "SIGABRT"),
-];
-
-/// Resets the fatal signals to their default where they are handled. May be called after a fork in
-/// a process with threads.
-pub fn reset_fatal_signals() {
-    let handled = FATAL_SIGNALS.iter().filter(|(signal, _)| !is_ignored(*signal));
-    handled.for_each(|(signal, _)| set_ignored(*signal, false));
+/// Returns the signals by which a fault ends a process with a core dump.
+pub fn fatal_signals() -> Mask {
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT].map(bit).iter().sum()
 }
 
 /// Replaces the signal mask of the calling thread and returns the old one. It covers all 64
@@ -226,7 +215,6 @@ pub fn idle_child() -> io::Result<u32> {
     match Errno::result(unsafe { libc::fork() })? {
         0 => {
             swap_mask(ALL_SIGNALS);
-            reset_fatal_signals();
             end_with_parent(parent);
             // SAFETY: these calls change nothing but the child's own descriptors; they come before
             // the wait, so that no pipe stays open.
@@ -440,7 +428,6 @@ impl HeldChild {
         if child != 0 {
             return Ok(HeldChild { pid: Errno::result(child)? as u32, channel: Some(channel) });
         }
-        reset_fatal_signals();
         swap_mask(ALL_SIGNALS);
         end_with_parent(parent);
         attributes.start_timers();

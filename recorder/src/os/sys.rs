@@ -1,4 +1,4 @@
-//! The unsafe code of this crate apart from [`crate::os::spawn`] and the crash handler, in owned types
+//! The unsafe code of this crate apart from [`crate::os::spawn`], in owned types
 //! and functions that cannot be misused: the memory of a shared area, the transfer of descriptors,
 //! the identity of a peer, the CPU's timestamp counter, the wake-up of a writer, prefetches.
 

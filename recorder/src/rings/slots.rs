@@ -207,11 +207,6 @@ impl Slots {
         self.frontier
     }
 
-    /// Returns the number of threads seen so far.
-    pub fn threads(&self) -> u32 {
-        self.threads
-    }
-
     /// Returns whether a slot can be returned to the process as soon as its records are processed.
     pub fn has_leaving(&self) -> bool {
         self.slots.iter().any(|slot| slot.leaving)

@@ -311,16 +311,18 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
             summary.unrecorded
         }
         None => {
-            let why = crash::report_of(&dir).map_or_else(
-                || format!("{}: the recorder was killed: the recording is truncated", dir.display()),
-                |report| {
-                    format!(
-                        "the recorder crashed: the recording is truncated; please send its report: {}",
-                        report.display()
-                    )
-                },
-            );
-            outcome.errors.push(why);
+            outcome.errors.push(match (crash::report_of(&dir), survivor.crash()) {
+                (Some(report), _) => format!(
+                    "the recorder crashed: the recording is truncated; please send its report: {}",
+                    report.display()
+                ),
+                (None, Some(signal)) => format!(
+                    "{}: the recorder crashed ({signal}): the recording is truncated; a core dump, where the system \
+                     keeps them (coredumpctl), shows the cause",
+                    dir.display()
+                ),
+                (None, None) => format!("{}: the recorder was killed: the recording is truncated", dir.display()),
+            });
             None
         }
     };

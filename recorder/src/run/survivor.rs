@@ -138,6 +138,7 @@ pub struct Survivor {
     /// The message of the program's end, once that was sent.
     program_end: Option<Message>,
     replacements: u32,
+    crash: Option<Signal>,
     is_gone: bool,
     /// Whether the survivor process goes on after the end of the recording.
     goes_on: bool,
@@ -211,8 +212,8 @@ fn launch(plan: &Plan, replaced: Option<&mut Vec<Held>>) -> io::Result<(OwnedFd,
         process = sys::fork().map_err(sys::io)?;
         if process.is_none() {
             crash::set_role(Role::Survivor);
-            crash::forward_faults(false);
-            crash::unblock_faults();
+            // `kill -ABRT` of a recorder that hangs makes a core dump.
+            spawn::swap_mask(spawn::ALL_SIGNALS & !spawn::fatal_signals());
             // A process group of its own keeps the terminal's signals away. Not a session of its
             // own: the scheduler would put that into a group of its own (sched(7), autogroup), and
             // on a busy machine such a group of three threads got no CPU for seconds while the
@@ -247,7 +248,7 @@ fn launch(plan: &Plan, replaced: Option<&mut Vec<Held>>) -> io::Result<(OwnedFd,
         Some(Message::Started) => Ok((channel, process)),
         Some(Message::StartFailed { errno: Some(errno), .. }) => Err(io::Error::from_raw_os_error(errno)),
         Some(Message::StartFailed { errno: None, error }) => Err(io::Error::other(error)),
-        _ if process.is_some_and(is_killed_at_end) => {
+        _ if matches!(process.and_then(wait_for), Some(WaitStatus::Signaled(_, Signal::SIGKILL, _))) => {
             Err(io::Error::new(io::ErrorKind::Interrupted, "the recorder was killed while it started"))
         }
         _ => Err(io::Error::other("the recorder ended while it started")),
@@ -259,11 +260,6 @@ fn wait_for(process: u32) -> Option<WaitStatus> {
     waitpid(Pid::from_raw(i32::try_from(process).ok()?), None).ok()
 }
 
-/// Waits for the end of a survivor process. Returns whether SIGKILL ended it.
-fn is_killed_at_end(process: u32) -> bool {
-    matches!(wait_for(process), Some(WaitStatus::Signaled(_, Signal::SIGKILL, _)))
-}
-
 impl Survivor {
     /// Starts or resumes recording.
     ///
@@ -272,15 +268,30 @@ impl Survivor {
     pub fn start(plan: Plan) -> io::Result<Survivor> {
         let (channel, process) = launch(&plan, None)?;
         let (held, program_end) = (Vec::new(), None);
-        Ok(Survivor { plan, channel, process, held, program_end, replacements: 0, is_gone: false, goes_on: false })
+        Ok(Survivor {
+            plan,
+            channel,
+            process,
+            held,
+            program_end,
+            replacements: 0,
+            crash: None,
+            is_gone: false,
+            goes_on: false,
+        })
     }
 
     /// Starts another survivor process if this one was killed, and another one if that is killed
     /// while it starts. Returns whether the recording goes on. One that crashed is not replaced:
     /// the next one would read the same and crash, too.
     fn replace(&mut self) -> bool {
-        if !self.process.take().is_some_and(is_killed_at_end) {
-            return false;
+        match self.process.take().and_then(wait_for) {
+            Some(WaitStatus::Signaled(_, Signal::SIGKILL, _)) => {}
+            Some(WaitStatus::Signaled(_, signal, _)) => {
+                self.crash = Some(signal);
+                return false;
+            }
+            _ => return false,
         }
         while self.replacements < MAX_REPLACEMENTS {
             self.replacements += 1;
@@ -322,6 +333,11 @@ impl Survivor {
             }
         }
         Progress::Recording
+    }
+
+    /// Returns the signal that ended the survivor process, if that was no kill.
+    pub fn crash(&self) -> Option<Signal> {
+        self.crash
     }
 
     /// Returns how many killed survivor processes were replaced.

@@ -1,5 +1,18 @@
 //! The mappings of a process, as the kernel lists them in `/proc/PID/maps`.
 
+use std::io::Read;
+
+/// Maximum number of bytes of `maps` that are read: 200,000 mappings.
+pub const MAX_BYTES: u64 = 20 << 20;
+
+/// Returns the bytes of the `maps` of a process; none if it has ended.
+pub fn read(pid: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(format!("/proc/{pid}/maps"));
+    let _ = file.and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
+    bytes
+}
+
 /// A mapping as the kernel lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
@@ -7,16 +20,50 @@ pub struct Line<'a> {
     pub start: u64,
     /// First address after the mapping.
     pub end: u64,
-    /// Whether the memory may be read or written.
-    pub has_access: bool,
-    /// Whether other processes share the memory.
-    pub is_shared: bool,
+    /// Both addresses as the kernel writes them: a name in `map_files`.
+    pub range: &'a str,
+    /// E.g. `r-xp`.
+    access: &'a str,
     /// Offset in the file; 0 if there is none.
     pub offset: u64,
+    /// Device of the file, e.g. `fd:01`.
+    pub device: &'a str,
     /// Inode of the file; 0 if there is none.
     pub inode: u64,
     /// Path, or the kernel's name in brackets; empty if there is none.
     pub name: &'a str,
+}
+
+impl<'a> Line<'a> {
+    /// Returns whether the memory may be read or written.
+    pub fn has_access(&self) -> bool {
+        !self.access.starts_with("---")
+    }
+
+    /// Returns whether the memory may be read and written.
+    pub fn is_writable(&self) -> bool {
+        self.access.starts_with("rw")
+    }
+
+    /// Returns whether the memory may be executed.
+    pub fn is_executable(&self) -> bool {
+        self.access.get(2..3) == Some("x")
+    }
+
+    /// Returns whether the memory is code that nobody changes: read and executed, not written.
+    pub fn is_code(&self) -> bool {
+        self.access == "r-xp"
+    }
+
+    /// Returns whether other processes share the memory.
+    pub fn is_shared(&self) -> bool {
+        self.access.ends_with('s')
+    }
+
+    /// Returns the name without the note that the file was removed.
+    pub fn path(&self) -> &'a str {
+        self.name.strip_suffix(" (deleted)").unwrap_or(self.name)
+    }
 }
 
 /// Parses a line of `maps`. Returns `None` if it is not a mapping.
@@ -27,10 +74,10 @@ pub fn parse(line: &str) -> Option<Line<'_>> {
     let (start, end) = range.split_once('-')?;
     let (start, end) = (number(start)?, number(end)?);
     let offset = fields.next().and_then(number).unwrap_or(0);
-    let inode = fields.nth(1).and_then(|inode| inode.parse().ok()).unwrap_or(0);
+    let device = fields.next().unwrap_or_default();
+    let inode = fields.next().and_then(|inode| inode.parse().ok()).unwrap_or(0);
     let name = fields.next().unwrap_or_default().trim_start();
-    let (has_access, is_shared) = (!access.starts_with("---"), access.ends_with('s'));
-    (start < end).then_some(Line { start, end, has_access, is_shared, offset, inode, name })
+    (start < end).then_some(Line { start, end, range, access, offset, device, inode, name })
 }
 
 /// A mapping with the name that the kernel shows.

@@ -8,6 +8,7 @@
 
 use crate::os::clock;
 use crate::target::kept_file::{self, Version};
+use crate::target::maps;
 use crate::target::name_saver::{FileKey, Opened, Saver};
 use formats::tape::{self, FileId};
 use nix::fcntl::{OFlag, open};
@@ -17,9 +18,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// Maximum number of bytes of `maps` that are read: 100,000 mappings.
-const MAX_MAPS_BYTES: u64 = 10 << 20;
 
 /// Code that was mapped when the process was admitted.
 #[derive(Debug)]
@@ -73,18 +71,14 @@ struct Mapped {
 impl Mapped {
     /// Parses a line; returns `None` unless it maps a file.
     fn read(line: &str) -> Option<Mapped> {
-        let mut fields = line.splitn(6, ' ');
-        let (range, access, _offset) = (fields.next()?, fields.next()?, fields.next()?);
-        let (device, inode, path) = (fields.next()?, fields.next()?.parse().ok()?, fields.next()?.trim_start());
-        let (start, end) = range.split_once('-')?;
-        let number = |text| u64::from_str_radix(text, 16).ok();
-        (inode != 0 && path.starts_with('/')).then_some(Mapped {
-            range: range.to_owned(),
-            start: number(start)?,
-            end: number(end)?,
-            is_code: access.as_bytes().get(2) == Some(&b'x'),
-            file: FileKey { device: device.to_owned(), inode },
-            path: path.strip_suffix(" (deleted)").unwrap_or(path).to_owned(),
+        let line = maps::parse(line)?;
+        (line.inode != 0 && line.name.starts_with('/')).then(|| Mapped {
+            range: line.range.to_owned(),
+            start: line.start,
+            end: line.end,
+            is_code: line.is_executable(),
+            file: FileKey { device: line.device.to_owned(), inode: line.inode },
+            path: line.path().to_owned(),
         })
     }
 }
@@ -247,11 +241,7 @@ fn head_of(file: &OwnedFd) -> u32 {
 }
 
 fn read_maps(pid: u32) -> Vec<Mapped> {
-    use std::io::Read;
-    let mut bytes = Vec::new();
-    let file = std::fs::File::open(format!("/proc/{pid}/maps"));
-    let _ = file.and_then(|file| file.take(MAX_MAPS_BYTES).read_to_end(&mut bytes));
-    String::from_utf8_lossy(&bytes).lines().filter_map(Mapped::read).collect()
+    String::from_utf8_lossy(&maps::read(pid)).lines().filter_map(Mapped::read).collect()
 }
 
 /// Returns whether a process has the same root directory and mount namespace as this one.

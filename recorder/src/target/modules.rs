@@ -2,10 +2,10 @@
 //! which it is valid.
 
 use crate::os::sys::Mapping;
+use crate::target::maps;
 use crate::target::module_files::ModuleFiles;
 use formats::tape::field::Added;
 use formats::tape::{self, FileId, Module, ModuleGone};
-use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use wire::limits;
@@ -147,19 +147,14 @@ impl Modules {
 
 /// Returns the path of the file that is mapped at an address of a process, while that lives.
 fn path_at(pid: u32, address: u64) -> Option<Vec<u8>> {
-    /// The lines of 100,000 mappings.
-    const MAX_BYTES: u64 = 10 << 20;
-    let mut text = Vec::new();
-    let file = std::fs::File::open(format!("/proc/{pid}/maps")).ok()?;
-    file.take(MAX_BYTES).read_to_end(&mut text).ok()?;
+    let text = maps::read(pid);
     text.split(|byte| *byte == b'\n').find_map(|line| mapped_path(line, address)).map(<[u8]>::to_vec)
 }
 
 /// Returns the path in a line of `maps`, if the line is about an address.
 fn mapped_path(line: &[u8], address: u64) -> Option<&[u8]> {
-    let fields = std::str::from_utf8(line.get(..line.iter().position(|byte| *byte == b'/')?)?).ok()?;
-    let (start, end) = fields.split_ascii_whitespace().next()?.split_once('-')?;
-    let number = |text| u64::from_str_radix(text, 16).ok();
-    let path = &line[fields.len()..];
-    (number(start)?..number(end)?).contains(&address).then(|| path.strip_suffix(b" (deleted)").unwrap_or(path))
+    // A path may have bytes that are no UTF-8; what stands before it is ASCII.
+    let (fields, path) = line.split_at_checked(line.iter().position(|byte| *byte == b'/')?)?;
+    let mapping = maps::parse(std::str::from_utf8(fields).ok()?)?;
+    (mapping.start..mapping.end).contains(&address).then(|| path.strip_suffix(b" (deleted)").unwrap_or(path))
 }

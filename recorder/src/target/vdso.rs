@@ -1,6 +1,7 @@
 //! Function names of the vDSO, the code that the kernel maps into every program.
 
 use crate::target::jit_names::NamedRange;
+use crate::target::maps;
 use formats::perf_map::UnnamedAddresses;
 use formats::tape::CodeRange;
 use object::read::elf::ElfFile64;
@@ -38,12 +39,11 @@ fn functions() -> &'static [Function] {
 
 /// Returns the bytes of the vDSO that is mapped into this process.
 fn mapped_vdso() -> Option<Vec<u8>> {
-    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-    let (range, _) = maps.lines().find(|line| line.ends_with("[vdso]"))?.split_once(' ')?;
-    let (start, end) = range.split_once('-')?;
-    let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
-    let mut bytes = vec![0; usize::try_from(end.checked_sub(start)?).ok()?];
-    File::open("/proc/self/mem").ok()?.read_exact_at(&mut bytes, start).ok()?;
+    let text = maps::read(std::process::id());
+    let text = String::from_utf8_lossy(&text);
+    let vdso = text.lines().filter_map(maps::parse).find(|mapping| mapping.name == "[vdso]")?;
+    let mut bytes = vec![0; usize::try_from(vdso.end - vdso.start).ok()?];
+    File::open("/proc/self/mem").ok()?.read_exact_at(&mut bytes, vdso.start).ok()?;
     Some(bytes)
 }
 

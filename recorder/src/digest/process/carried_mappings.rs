@@ -4,7 +4,7 @@
 
 use super::ProcessRecording;
 use crate::os::replace_file::{Durability, replace_file};
-use crate::target::maps::{NamedRange, named_ranges};
+use crate::target::maps::{self, NamedRange, named_ranges};
 use formats::tape::codec::checksum;
 use formats::tape::{MAPPING_EVENT_MAP, MAPPING_FLAG_CARRIED, MAPPING_FLAG_INHERITED, MappingEvent};
 use std::collections::HashMap;
@@ -80,7 +80,7 @@ impl ProcessRecording {
         let read = std::fs::read(&path);
         let _ = std::fs::remove_file(&path);
         let pid = self.session.process.pid;
-        let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+        let maps = maps::read(pid);
         let Some(known) = read.ok().and_then(|bytes| parse(&bytes, blocks, &String::from_utf8_lossy(&maps))) else {
             return false;
         };

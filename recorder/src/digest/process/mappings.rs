@@ -4,7 +4,7 @@
 use super::ProcessRecording;
 use crate::heap::live::Call;
 use crate::os::clock;
-use crate::target::maps::{NamedRange, named_ranges};
+use crate::target::maps::{self, NamedRange, named_ranges};
 use formats::tape::field::{Added, Text};
 use formats::tape::{
     self, MAPPING_EVENT_ADVISE, MAPPING_EVENT_FAILED, MAPPING_EVENT_MAP, MAPPING_EVENT_MOVE, MAPPING_EVENT_MOVED,
@@ -133,7 +133,7 @@ impl Mappings {
         let may_read = self.next_read.is_none_or(|next| next <= Instant::now());
         let text = (may_read && self.events.iter().any(is_named)).then(|| {
             let begin = clock::thread_time();
-            let text = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+            let text = maps::read(pid);
             let took = clock::thread_time().saturating_sub(begin);
             self.next_read = Some(Instant::now() + (took * SHARE).max(MIN_INTERVAL));
             String::from_utf8_lossy(&text).into_owned()

@@ -1,10 +1,8 @@
 //! The mappings of a process: the files whose code is mapped, and free address ranges near to it.
 
-use std::io::Read;
+use crate::target::maps;
 use wire::area::PAGE;
 
-/// Maximum number of bytes of `maps` that are read: 100,000 mappings.
-const MAX_BYTES: u64 = 10 << 20;
 /// The lowest address that programs may map (`vm.mmap_min_addr`).
 const MIN_ADDRESS: u64 = 1 << 16;
 /// The distance between code and hooked functions that a jump of 32 bits surely bridges.
@@ -43,31 +41,17 @@ pub struct Maps {
 impl Maps {
     /// Reads the mappings of a process.
     pub fn of(pid: u32) -> Maps {
-        let mut bytes = Vec::new();
-        let file = std::fs::File::open(format!("/proc/{pid}/maps"));
-        let _ = file.and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
-        Maps::parse(&String::from_utf8_lossy(&bytes))
+        Maps::parse(&String::from_utf8_lossy(&maps::read(pid)))
     }
 
     /// Parses the text of `maps`.
     pub fn parse(text: &str) -> Maps {
         let mut maps = Maps::default();
-        for line in text.lines() {
-            let mut fields = line.splitn(6, ' ');
-            let (Some(range), Some(access), Some(offset)) = (fields.next(), fields.next(), fields.next()) else {
-                continue;
-            };
-            let number = |text: &str| u64::from_str_radix(text, 16).ok();
-            let Some((start, end)) = range.split_once('-').and_then(|(start, end)| number(start).zip(number(end)))
-            else {
-                continue;
-            };
+        for line in text.lines().filter_map(maps::parse) {
+            let maps::Line { start, end, offset, inode, .. } = line;
             maps.used.push((start, end));
-            let inode = fields.nth(1).and_then(|inode| inode.parse().ok()).unwrap_or(0);
-            let path = fields.next().unwrap_or_default().trim_start();
-            let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-            if let (true, Some(offset)) = (access == "r-xp" && inode != 0, number(offset)) {
-                let (path, range) = (path.to_owned(), range.to_owned());
+            if line.is_code() && inode != 0 {
+                let (path, range) = (line.path().to_owned(), line.range.to_owned());
                 maps.code.push(CodeMapping { start, end, offset, inode, path, range });
             }
         }

@@ -24,7 +24,7 @@ fn kind_of(line: &Line<'_>, guard: u64, own: &[(u64, u64)]) -> u8 {
     match name {
         _ if name.starts_with(AREA) || file.starts_with("libheaptape") => MAPPING_HEAPTAPE,
         "" if own.iter().any(|range| (range.0..range.1).contains(&line.start)) => MAPPING_HEAPTAPE,
-        "" if guard == line.start && line.has_access && !line.is_shared => MAPPING_STACK,
+        "" if guard == line.start && line.has_access() && !line.is_shared() => MAPPING_STACK,
         "" => MAPPING_ANONYMOUS,
         "[heap]" => MAPPING_BRK,
         _ if name.starts_with("[stack") || name.starts_with("[anon:stack_and_tls") => MAPPING_STACK,
@@ -62,7 +62,7 @@ impl Mappings {
             if line.name.starts_with(AREA) && found.areas.last() != Some(&line.inode) {
                 found.areas.push(line.inode);
             }
-            let is_guard = line.name.is_empty() && !line.has_access && line.end - line.start <= MAX_GUARD;
+            let is_guard = line.name.is_empty() && !line.has_access() && line.end - line.start <= MAX_GUARD;
             guard = if is_guard { line.end } else { 0 };
             let name = match line.name {
                 "" => 0,

@@ -3,14 +3,13 @@
 use super::mappings::{self, Mappings};
 use super::pages;
 use crate::os::clock::Clock;
+use crate::target::maps;
 use formats::tape::field::Text;
 use formats::tape::{PageRuns, Residency};
 use nix::libc;
 use std::fs::File;
 use std::io::{self, Read};
 
-/// Maximum number of bytes of `maps` that are read: about 200,000 mappings.
-const MAX_MAPS: u64 = 20 << 20;
 /// Maximum number of bytes of `status` that are read.
 const MAX_STATUS: u64 = 16 << 10;
 /// Number of times that the pages are read if the resident memory changes meanwhile.
@@ -63,15 +62,15 @@ fn add_status(pid: u32, snapshot: &mut Residency) -> io::Result<()> {
 ///
 /// # Errors
 /// The error of the file.
-fn maps(process: &str) -> io::Result<Vec<u8>> {
+fn read_maps(process: &str) -> io::Result<Vec<u8>> {
     let mut maps = Vec::new();
-    File::open(format!("/proc/{process}/maps"))?.take(MAX_MAPS).read_to_end(&mut maps)?;
+    File::open(format!("/proc/{process}/maps"))?.take(maps::MAX_BYTES).read_to_end(&mut maps)?;
     Ok(maps)
 }
 
 /// Returns the inode of the area that this process has mapped at an address.
 pub fn area_at(address: u64) -> Option<u64> {
-    mappings::area_at(&String::from_utf8_lossy(&maps("self").ok()?), address)
+    mappings::area_at(&String::from_utf8_lossy(&read_maps("self").ok()?), address)
 }
 
 /// Reads maps, pages and sums. Returns the resident memory in bytes right before the pages were
@@ -88,12 +87,12 @@ fn read(
 ) -> io::Result<Option<u64>> {
     // Both files belong to the program that the process executes now, also after a later exec.
     let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
-    let maps = maps(&pid.to_string())?;
+    let maps = read_maps(&pid.to_string())?;
     let mappings = Mappings::parse(&String::from_utf8_lossy(&maps), own);
     if !mappings.has_area(area) {
         return Ok(None);
     }
-    if maps.len() as u64 == MAX_MAPS {
+    if maps.len() as u64 == maps::MAX_BYTES {
         snapshot.lacks = "the process has too many mappings".into();
     }
     let mut runs = PageRuns::default();

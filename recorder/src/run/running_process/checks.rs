@@ -3,6 +3,7 @@
 use super::memory::Memory;
 use super::threads::status_field;
 use super::{AttachError, tracer};
+use crate::target::maps;
 use nix::unistd::Pid;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -79,10 +80,10 @@ pub fn examine(pid: u32) -> Result<(Identity, Memory), AttachError> {
         return refuse("it has a shadow stack, which is not supported; start it with heaptape record instead");
     }
     check_program(pid)?;
-    let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let maps = String::from_utf8_lossy(&maps).into_owned();
+    let text = maps::read(pid);
+    let text = String::from_utf8_lossy(&text);
     for (mark, why) in MARKS {
-        if maps.lines().filter_map(|line| line.rsplit('/').next()).any(|name| name.starts_with(mark)) {
+        if text.lines().filter_map(|line| line.rsplit('/').next()).any(|name| name.starts_with(mark)) {
             return refuse(why);
         }
     }

@@ -12,6 +12,7 @@ use super::memory::Memory;
 use super::ptrace::{self as stops, EVENT_STOP, Resume, Stop, StopError};
 use super::threads;
 use crate::os::spawn;
+use crate::target::maps;
 use nix::errno::Errno;
 use nix::libc::{self, user_regs_struct};
 use nix::sys::ptrace;
@@ -266,19 +267,15 @@ struct StackMappings(Vec<std::ops::Range<u64>>, Option<std::ops::Range<u64>>);
 
 impl StackMappings {
     fn of(pid: u32) -> StackMappings {
-        let text = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text).into_owned();
+        let text = maps::read(pid);
+        let text = String::from_utf8_lossy(&text);
         let (mut writable, mut main) = (Vec::new(), None);
-        for line in text.lines() {
-            let mut fields = line.split_ascii_whitespace();
-            let (Some(range), Some(access)) = (fields.next(), fields.next()) else { continue };
-            let Some((start, end)) = range.split_once('-') else { continue };
-            let number = |text| u64::from_str_radix(text, 16).unwrap_or(0);
-            let range = number(start)..number(end);
-            if line.ends_with("[stack]") {
+        for mapping in text.lines().filter_map(maps::parse) {
+            let range = mapping.start..mapping.end;
+            if mapping.name == "[stack]" {
                 main = Some(range.clone());
             }
-            if access.starts_with("rw") {
+            if mapping.is_writable() {
                 writable.push(range);
             }
         }
