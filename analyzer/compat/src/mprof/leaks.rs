@@ -136,3 +136,6 @@ pub(super) fn print(sites: &Sites, options: &Options, totals: &Totals, out: &mut
     }
     writeln!(out, "  {:width$}  {:other_width$}  total", allocated.get(counts), allocated.get(!counts))
 }
+
+#[cfg(test)]
+mod tests;
