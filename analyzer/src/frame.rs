@@ -31,7 +31,14 @@ pub struct Frame {
 impl Frame {
     /// Returns the file name of the module.
     pub fn module_name(&self) -> &str {
-        self.module.rsplit('/').next().unwrap_or_default()
+        let path = &*self.module;
+        // A library from `memfd_create` that was closed before the recorder could look, or has no name.
+        let is_descriptor = path.starts_with("/proc/") && path.contains("/fd/");
+        match path.rsplit('/').next().unwrap_or_default() {
+            _ if is_descriptor => "memfd",
+            "memfd:" => "memfd",
+            name => name,
+        }
     }
 
     /// Returns the file name for reports. That of a program is the name by which it was called.
@@ -127,6 +134,17 @@ pub struct FunctionSymbol<'a> {
     pub end: u64,
     /// The symbol, which may be mangled.
     pub symbol: &'a [u8],
+}
+
+/// Where a call or a jump goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Jump {
+    /// To the start of a function of the module.
+    To(u64),
+    /// To a function that the loader finds by its symbol.
+    Import(Rc<[u8]>),
+    /// To a function that only the run decides, such as a virtual one.
+    Anywhere,
 }
 
 /// Maximum number of frames that one address expands to.

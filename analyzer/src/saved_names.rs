@@ -1,17 +1,19 @@
 //! The names that a recording keeps of its modules (`symbols.tape`), for the case that their files
 //! are missing or have been rebuilt.
 
-use crate::frame::{FunctionSymbol, MOST_INLINED, SourceFrame};
+use crate::frame::{FunctionSymbol, Jump, MOST_INLINED, SourceFrame};
 use heaptape_formats::recording::{NAMES, SYMBOLS, SYMBOLS_LOCK, build_id_folder};
 use heaptape_formats::regular;
 use heaptape_formats::tape::field::Text;
 use heaptape_formats::tape::{
-    FileId, LINES_READ, LINES_UNREAD, Record, Step, Stream, SymbolFrame, SymbolTable, Symbols,
+    FileId, LINES_READ, LINES_UNREAD, Record, Step, Stream, SymbolFrame, SymbolTable, SymbolTarget, SymbolTargets,
+    Symbols,
 };
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -22,6 +24,8 @@ const MOST_TABLES: u64 = 256 << 20;
 const MOST_TEXT: usize = 64 << 10;
 /// Maximum number of names of one function.
 const MOST_FOLDED: usize = 256;
+/// Maximum number of jumps of one function.
+const MOST_JUMPS: usize = 64;
 /// How long a reader without another source waits for names that are being written.
 const WAIT: Duration = Duration::from_secs(20);
 
@@ -183,6 +187,9 @@ pub struct SavedTable {
     /// Texts of further functions at the start of one, which have the same code.
     folded: FxHashMap<u64, Vec<u32>>,
     lines: FxHashMap<u64, Vec<SymbolFrame>>,
+    calls: FxHashMap<u64, Rc<[Jump]>>,
+    jumps: FxHashMap<u64, Rc<[Jump]>>,
+    exports: FxHashMap<Vec<u8>, u64>,
     /// Link-time addresses of the code of the module.
     pub code: Option<Range<u64>>,
     /// Text that its `__lsan_default_suppressions` returns.
@@ -225,6 +232,14 @@ impl SavedTable {
                 }
             }
         }
+        for target in &table.exports.0 {
+            let symbol = self.text(moved(target.symbol)).map(<[u8]>::to_vec);
+            self.exports.extend(symbol.map(|symbol| (symbol, target.address)));
+        }
+        let calls = self.targets(&table.calls.0, moved);
+        self.calls.extend(calls);
+        let jumps = self.targets(&table.jumps.0, moved);
+        self.jumps.extend(jumps);
         if symbols.lines != LINES_READ {
             return;
         }
@@ -236,6 +251,40 @@ impl SavedTable {
             }
             self.lines.insert(at, address.frames);
         }
+    }
+
+    /// Returns where calls or jumps go, by the address of each. `moved` returns the number of a text
+    /// of their table in this one.
+    fn targets(&self, rows: &[SymbolTargets], moved: impl Fn(u32) -> u32) -> Vec<(u64, Rc<[Jump]>)> {
+        let (mut at, mut found) = (0_u64, Vec::new());
+        let mut symbols: FxHashMap<u32, Rc<[u8]>> = FxHashMap::default();
+        for row in rows {
+            at = at.wrapping_add(row.from);
+            let jump = |target: &SymbolTarget| match (self.text(moved(target.symbol)), target.address) {
+                (Some(symbol), _) => {
+                    Jump::Import(symbols.entry(target.symbol).or_insert_with(|| symbol.into()).clone())
+                }
+                (None, 0) => Jump::Anywhere,
+                (None, address) => Jump::To(address),
+            };
+            found.push((at, row.targets.iter().take(MOST_JUMPS).map(jump).collect()));
+        }
+        found
+    }
+
+    /// Returns where the call at an address goes, if the function there may have left by a jump.
+    pub fn called(&self, address: u64) -> Option<Jump> {
+        self.calls.get(&address)?.first().cloned()
+    }
+
+    /// Returns the jumps by which the function at `start` leaves.
+    pub fn jumps(&self, start: u64) -> Option<Rc<[Jump]>> {
+        self.jumps.get(&start).cloned()
+    }
+
+    /// Returns the link-time start of a function that other modules called.
+    pub fn export(&self, symbol: &[u8]) -> Option<u64> {
+        self.exports.get(symbol).copied()
     }
 
     fn text(&self, number: u32) -> Option<&[u8]> {

@@ -16,12 +16,14 @@ mod demangle;
 mod dwarf;
 mod elf;
 mod files;
+mod jumps;
 mod lacks;
 mod lines;
 mod minidebug;
 mod object_file;
 mod returned_text;
 mod save;
+mod saved_jumps;
 mod scopes;
 mod section;
 mod tail_calls;
@@ -42,6 +44,7 @@ use elf::{Elf, Functions};
 pub use files::{Origin, hexadecimal};
 use files::{Search, search};
 use heaptape_formats::tape::instruction;
+use jumps::Jumps;
 use lacks::Lacks;
 pub use lacks::unshown;
 pub use lines::{Lines, SourceLine};
@@ -53,7 +56,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
-use tail_calls::{Edge, TailCalls};
+use tail_calls::Edge;
 
 /// The form of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,9 +113,11 @@ struct Live {
     files: Vec<(PathBuf, Elf)>,
     /// Whether the first file is the module's own.
     own: bool,
+    /// Whether one of the files has a whole symbol table.
+    has_symbols: bool,
     functions: Functions,
     debug: Option<Option<Debug>>,
-    tail_calls: TailCalls,
+    jumps: Jumps,
 }
 
 /// Finds the names of addresses, and caches them.
@@ -439,8 +444,9 @@ impl Symbolizer {
             Detail::Quick if is_wrapper => return Vec::new(),
             Detail::Quick => 64 << 20,
         };
+        let module = self.objects[object].path.clone();
         let Live { files, debug, .. } = self.live(object);
-        let read = || files.iter().find_map(|(path, elf)| Debug::read(elf, path, most));
+        let read = || files.iter().find_map(|(path, elf)| Debug::read(elf, path, &module, most));
         if let Some(debug) = debug.get_or_insert_with(read) {
             return debug.find(address);
         }
@@ -468,7 +474,8 @@ impl Symbolizer {
             }
             let functions = functions(&files);
             object.lacks.why = why;
-            object.live = Some(Live { files, own, functions, debug: None, tail_calls: TailCalls::default() });
+            let has_symbols = files.iter().any(|(_, elf)| elf.section_size(".symtab") > 0);
+            object.live = Some(Live { files, own, has_symbols, functions, debug: None, jumps: Jumps::default() });
             notes.into_iter().for_each(|note| self.note(note));
         }
         self.objects[number].live.get_or_insert_with(Live::default)

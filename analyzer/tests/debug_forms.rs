@@ -2,8 +2,10 @@
 //! functions and lines, which the symbolizer must find in each form. Where a part of the debug
 //! information is missing, it must say so, and pair no function with a line of another one.
 
-use heaptape_analyzer::symbols::{Detail, Frame, Origin, Symbolizer};
+use heaptape_analyzer::symbols::{Detail, Frame, Origin, Symbolizer, save};
 use heaptape_analyzer::{Module, Site, Stacks};
+use heaptape_formats::tape::SymbolQuery;
+use heaptape_formats::tape::field::Text;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
@@ -267,6 +269,55 @@ fn missing_part_is_named_and_gives_no_wrong_line() {
             let path = folder.join(missing).display().to_string();
             let expected = format!("part of the debug information of {} is missing: {path}", program.display());
             assert!(notes.iter().any(|note| note.starts_with(&expected)), "{name}: {notes:?}");
+        }
+    }
+}
+
+/// The helper of a recorder has descriptors of the files. Links that are relative to a file mean its
+/// folder, not that of the descriptor.
+#[test]
+fn saved_names_follow_links_that_are_relative_to_a_file() {
+    let (_folder, folder) = folder();
+    let forms: [(&str, &[&str], &str); 3] = [
+        (
+            "dwz",
+            &["g++", "dwz"],
+            "mkdir sub && g++ FLAGS -o sub/PROGRAM && cp sub/PROGRAM other && dwz -r -m common.dwz sub/PROGRAM other",
+        ),
+        (
+            "packed",
+            &["g++", "dwp"],
+            "g++ -gdwarf-4 -gsplit-dwarf FLAGS -o PROGRAM && dwp -e PROGRAM && rm PROGRAM-*.dwo",
+        ),
+        ("moved", &["g++"], "mkdir m && cp *.cpp m && cd m && g++ -gsplit-dwarf FLAGS -o PROGRAM && cd .. && mv m n"),
+    ];
+    for (name, tools, commands) in forms {
+        if !make(&folder, tools, &commands.replace("FLAGS", FLAGS).replace("PROGRAM", name)) {
+            continue;
+        }
+        let program = ["", "sub", "n"].map(|part| folder.join(part).join(name)).into_iter().find(|path| path.is_file());
+        let program = program.unwrap();
+        for call in calls(&program) {
+            let file = std::fs::File::open(&program).unwrap();
+            let link = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file)));
+            let query = SymbolQuery {
+                path: program.to_str().unwrap().into(),
+                build_id: Text(BUILD_ID.to_vec()),
+                file: 1,
+                addresses: vec![call.address - call.bias - 1],
+                ..SymbolQuery::default()
+            };
+            let mut kept = Vec::new();
+            save(&[(&[query], &[link])], &mut |_, bytes| kept = bytes.to_vec());
+            let mut text = Vec::new();
+            heaptape_formats::tape::dump(&kept[..], &mut text).unwrap();
+            let text = String::from_utf8(text).unwrap();
+            for (function, line) in [&call.inner, &call.outer] {
+                let plain = function.rsplit("::").next().unwrap();
+                let is_named = |row: &str| row.contains(plain) && row.contains(&format!(":{line}"));
+                assert!(text.lines().any(|row| row.contains("address ") && is_named(row)), "{name}: {call:?}: {text}");
+            }
+            assert!(!text.contains("missing"), "{name}: {text}");
         }
     }
 }

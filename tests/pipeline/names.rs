@@ -87,6 +87,23 @@ fn removed_cpp_program_keeps_its_inlined_functions() {
     assert!(output.contains("containers.cpp:") && output.contains("\"inlined\": true"), "{output}");
 }
 
+/// The code of the program proves tail calls. What is needed of it is kept.
+#[test]
+fn removed_program_keeps_its_tail_calls() {
+    let directory = test_env::folder();
+    let library = Target::library("jumps_to_pool_library.c")
+        .flag("-foptimize-sibling-calls")
+        .flag("-Wl,--unresolved-symbols=ignore-all")
+        .build();
+    let target = || Target::program("jumps_to_pool.cpp").flag("-rdynamic").with(&library);
+    let other = target().flag("-O0").build();
+    let output = is_the_same_without(&copy(directory.path(), target().flag("-foptimize-sibling-calls")), &other);
+    for name in ["make_widget", "make_part", "operator new", "std::allocator<char> >::_M_create"] {
+        assert!(output.contains(&format!("{name}\",")), "{name}: {output}");
+    }
+    assert!(output.contains("title_page jumps_to_pool.cpp:") && output.contains("\"tail_call\": true"), "{output}");
+}
+
 #[test]
 fn removed_rust_program_keeps_its_names() {
     let directory = test_env::folder();

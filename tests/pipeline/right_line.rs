@@ -109,6 +109,49 @@ fn functions_that_end_in_a_jump_are_in_stacks() {
     assert!(fs::metadata(&page).is_ok_and(|page| page.len() > 0));
 }
 
+/// An `operator new` that jumps into its pool is in no stack. What libstdc++ and a library of the
+/// program call by its name is.
+#[test]
+fn allocation_functions_that_jump_into_their_pool_hide_it() {
+    let target = || Target::program("jumps_to_pool.cpp").flag("-foptimize-sibling-calls").flag("-rdynamic");
+    let library = Target::library("jumps_to_pool_library.c")
+        .flag("-foptimize-sibling-calls")
+        .flag("-Wl,--unresolved-symbols=ignore-all")
+        .build();
+    for flags in [&["-g"][..], &["-fno-plt"], &["-Wl,-z,now"], &["-fcf-protection=full", "-no-pie"]] {
+        let target = flags.iter().fold(target(), |target, flag| target.flag(*flag));
+        let recording = Program::new(target.with(&library).build()).recorded().success().complete();
+        let sites = json(&recording, &["sites", "--by", "stack"]);
+        let mut found: Vec<(String, Vec<String>)> = Vec::new();
+        for row in sites["processes"][0]["sites"].as_array().expect("rows") {
+            let frames = row["stack"].as_array().expect("a stack");
+            let names = frames.iter().map(|frame| {
+                let is_tail = frame["tail_call"] == true;
+                assert!(!is_tail || frame["line"].is_null(), "no line is made up: {frame}");
+                format!("{}{}", frame["function"].as_str().expect("a name"), if is_tail { "*" } else { "" })
+            });
+            let names: Vec<String> = names.take_while(|name| name != "main").collect();
+            if names.first().is_some_and(|name| name == "arena::grow") {
+                found.push((blamed(&Value::from(vec![row.clone()])).concat(), names));
+            }
+        }
+        found.sort();
+        // `std::string`'s own functions, of which the inner one jumped.
+        let of_string = [">::_M_create*", ">::_M_mutate"];
+        let title = found.iter().find(|(blamed, _)| blamed == "title_page").expect("what libstdc++ allocates");
+        assert_eq!(title.1[..3], ["arena::grow", "arena::take", "operator new*"], "{flags:?}");
+        let ends = title.1[3..5].iter().zip(of_string).all(|(name, end)| name.ends_with(end));
+        assert!(ends, "{flags:?}: {title:?}");
+        let widget = found.iter().find(|(blamed, _)| blamed == "make_widget").expect("the own factory");
+        assert_eq!(widget.1[1..], ["arena::take", "operator new*", "make_widget*", "open_window"], "{flags:?}");
+        // Nothing of the library has a frame, so the recording doesn't know it.
+        let part = found.iter().find(|(_, names)| names.contains(&"order_part".into())).expect("the library's factory");
+        assert_eq!(part.1[1..], ["arena::take", "make_part*", "order_part"], "{flags:?}");
+        assert_eq!(part.0, "arena::grow", "called as a function of its own");
+        assert_eq!(found.len(), 3, "{found:?}");
+    }
+}
+
 #[test]
 fn a_leak_through_a_library_is_one_entry_with_the_call_in_the_program() {
     let recording = wrong_lines(&["library"]);

@@ -137,20 +137,23 @@ pub const FLOOR_SHARE: f64 = 0.01;
 /// stacks is judged by the sum of all of them.
 #[derive(Clone, Debug)]
 pub struct Growth<K> {
-    bytes: FxHashMap<K, u64>,
+    /// The growing bytes, and the seconds from the start to the last of them.
+    of: FxHashMap<K, (u64, f64)>,
 }
 
 impl<K: Hash + Eq> Default for Growth<K> {
     fn default() -> Self {
-        Growth { bytes: FxHashMap::default() }
+        Growth { of: FxHashMap::default() }
     }
 }
 
 impl<K: Hash + Eq> Growth<K> {
-    /// Adds survivors with a verdict.
-    pub fn add(&mut self, of: K, verdict: Verdict, bytes: u64) {
+    /// Adds survivors with a verdict. `last_seconds` is from the start to the last of them, or 0 if
+    /// it is unknown.
+    pub fn add(&mut self, of: K, verdict: Verdict, bytes: u64, last_seconds: f64) {
+        let (sum, last) = self.of.entry(of).or_default();
+        *last = last.max(last_seconds);
         if verdict == Verdict::Growing {
-            let sum = self.bytes.entry(of).or_default();
             *sum = sum.saturating_add(bytes);
         }
     }
@@ -159,8 +162,10 @@ impl<K: Hash + Eq> Growth<K> {
     /// run is below the floor: then growth is probable. Growth below the floor becomes
     /// [`Verdict::TooLittle`].
     pub fn settle(&self, run: &Run, of: &K, verdict: Verdict) -> (Verdict, bool) {
-        let is_short = run.active_seconds > 0.0 && run.active_seconds < FLOOR_SECONDS;
-        let bytes = self.bytes.get(of).copied().unwrap_or(0);
+        let (bytes, last_seconds) = self.of.get(of).copied().unwrap_or_default();
+        // Growth that ended after half a second was short, however long the program waited then.
+        let grew_seconds = if last_seconds > 0.0 { last_seconds } else { run.active_seconds };
+        let is_short = run.active_seconds > 0.0 && grew_seconds < FLOOR_SECONDS;
         let is_small = bytes < FLOOR_BYTES && (bytes as f64) < FLOOR_SHARE * run.peak_bytes as f64;
         match verdict {
             // What a run below a tenth of a second keeps is mostly its start.
@@ -456,8 +461,8 @@ mod tests {
             hidden_until: 0,
         };
         let mut growth = Growth::default();
-        (0..stacks).for_each(|_| growth.add("leak", verdict, bytes / stacks));
-        growth.add("other", Verdict::Growing, 1 << 30);
+        (0..stacks).for_each(|_| growth.add("leak", verdict, bytes / stacks, 0.0));
+        growth.add("other", Verdict::Growing, 1 << 30, 0.0);
         let (settled, is_probable) = growth.settle(&run, &"leak", verdict);
         // Growth is probable in a run that is too short for more.
         let is_short = active_seconds > 0.0 && active_seconds < FLOOR_SECONDS;
@@ -495,6 +500,28 @@ mod tests {
             assert!(!is_freed_at_exit(&history(at(from))), "{from}");
         }
         assert!(is_freed_at_exit(&history(std::array::from_fn(|slice| (slice as u64 + 1) << 16))));
+    }
+
+    #[test]
+    fn growth_is_short_if_it_ended_early_in_a_longer_run() {
+        let axis = Axis { by_tick: true, start: 0, end: 100 };
+        let (seconds, active_seconds, peak_bytes) = (1.3, 1.2, 1 << 20);
+        let run = Run { axis, end: 100, seconds, active_seconds, allocs: 900, peak_bytes, hidden: 0, hidden_until: 0 };
+        let mut growth = Growth::default();
+        for (function, verdict, last) in [
+            ("start", Verdict::Growing, 0.9),
+            ("run", Verdict::Growing, 1.1),
+            ("both", Verdict::Growing, 0.2),
+            ("both", Verdict::Growing, 1.2),
+            ("few", Verdict::Slow, 0.9),
+        ] {
+            growth.add(function, verdict, 512 << 10, last);
+        }
+        let settled = |function, verdict| growth.settle(&run, &function, verdict);
+        assert_eq!(settled("start", Verdict::Growing), (Verdict::TooLittle, true));
+        assert_eq!(settled("run", Verdict::Growing), (Verdict::Growing, false));
+        assert_eq!(settled("both", Verdict::Growing), (Verdict::Growing, false));
+        assert_eq!(settled("few", Verdict::Slow), (Verdict::TooLittle, false));
     }
 
     #[test]

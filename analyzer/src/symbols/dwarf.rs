@@ -7,6 +7,7 @@ use super::scopes::{Scopes, Slice, is_cpp};
 use crate::frame::{MOST_INLINED, SourceFrame};
 use addr2line::{Context, LookupContinuation, LookupResult, SplitDwarfLoad};
 use gimli::{Dwarf, DwarfPackage, EndianArcSlice, RunTimeEndian, UnitRef};
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -28,12 +29,15 @@ pub(super) struct Debug {
 const MOST_SPLIT: u64 = 2 << 30;
 
 impl Debug {
-    /// Reads the debug sections of a file, with at most `most` bytes of `.debug_info`.
-    pub(super) fn read(elf: &Elf, path: &Path, most: u64) -> Option<Debug> {
+    /// Reads the debug sections of a file, with at most `most` bytes of `.debug_info`. `module` is the
+    /// path of the module, beside which further files are if the file was opened by another process.
+    pub(super) fn read(elf: &Elf, path: &Path, module: &str, most: u64) -> Option<Debug> {
         let size = elf.section_size(".debug_info");
         if size == 0 || size > most {
             return None;
         }
+        let real = real_path(path, module);
+        let path = &*real;
         let mut missing = BTreeSet::new();
         let mut dwarf = Dwarf::load(|id| load(elf, id.name())).ok()?;
         if let Some((link, build_id)) = elf.alternative_link() {
@@ -187,6 +191,18 @@ fn load(elf: &Elf, name: &str) -> Result<Slice, gimli::Error> {
 
 fn endian(elf: &Elf) -> RunTimeEndian {
     if elf.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big }
+}
+
+/// Returns the path of a file of which only a descriptor is known, as links of the file mean it. What
+/// was copied into memory was at the path of its module.
+fn real_path<'a>(path: &'a Path, module: &'a str) -> Cow<'a, Path> {
+    if !path.starts_with("/proc/self/fd") {
+        return path.into();
+    }
+    let found = std::fs::read_link(path)
+        .ok()
+        .filter(|real| real.is_absolute() && !real.as_os_str().as_encoded_bytes().starts_with(b"/memfd:"));
+    found.filter(|real| real.parent().is_some_and(Path::is_dir)).map_or_else(|| Path::new(module).into(), Into::into)
 }
 
 /// Returns the path of a link that may be relative to the file that contains it.

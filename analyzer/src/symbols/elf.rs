@@ -297,6 +297,20 @@ impl Elf {
         Some(Functions { rows, names, folded })
     }
 
+    /// Returns the link-time addresses of the functions that other modules may call, by symbol.
+    pub(super) fn exports(&self) -> FxHashMap<Rc<[u8]>, u64> {
+        let found = || {
+            let (endian, sections) = self.sections()?;
+            let (symbols, names) = self.symbols(endian, &sections, elf::SHT_DYNSYM)?;
+            let named = |symbol| {
+                let (function, _) = function(endian, symbol)?;
+                Some((Rc::from(until_nul(names.get(function.name as usize..)?)), function.start))
+            };
+            Some(symbols.iter().filter_map(named).collect())
+        };
+        found().unwrap_or_default()
+    }
+
     /// Returns the symbols of the functions and objects whose addresses the loader writes into the
     /// file's memory, by the link-time address of each.
     pub(super) fn imports(&self) -> FxHashMap<u64, Rc<[u8]>> {

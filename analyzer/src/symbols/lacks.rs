@@ -62,8 +62,12 @@ fn line(object: &Object) -> Option<String> {
     };
     let found = match why {
         None => {
-            let help = "install its debug symbols, or use --debuginfod";
-            return Some(format!("no symbols for some functions of {path} ({identity}): the file is stripped; {help}"));
+            let found = match object.live.as_ref().is_some_and(|live| live.has_symbols) {
+                // Signal handlers return through `__restore_rt`, coroutines begin in `__start_context`.
+                true => "its symbol table does not have them, as is usual for hand-written assembly",
+                false => "the file is stripped; install its debug symbols, or use --debuginfod",
+            };
+            return Some(format!("no symbols for some functions of {path} ({identity}): {found}"));
         }
         Some(Why::Unreadable) => "the file is gone or cannot be read".to_string(),
         Some(Why::Another(other)) if other.is_empty() => {

@@ -8,8 +8,12 @@
 use super::dwarf::Debug;
 use super::elf::{Elf, Functions};
 use super::files::{Search, search_in};
+use super::jumps::{Code, Jumps};
+use super::saved_jumps::{self, Place};
+use super::tail_calls::is_own;
 use super::{DEFAULT_SUPPRESSIONS, Origin, functions};
 use crate::frame::{FunctionSymbol, SourceFrame};
+use crate::program_frames::Roles;
 use crate::stacks::Module;
 use crate::symbols::returned_text::returned_text;
 use heaptape_formats::tape::field::Added;
@@ -43,7 +47,10 @@ struct Key {
 /// Files of a module, which are read once for all processes with this module.
 struct Known {
     files: Vec<(PathBuf, Elf)>,
+    /// Whether the first file is the module's own.
+    own: bool,
     functions: Functions,
+    jumps: Jumps,
     of: Symbols,
     debug: Option<Debug>,
 }
@@ -73,10 +80,17 @@ pub fn save(processes: &[(&[SymbolQuery], &[PathBuf])], emit: &mut dyn FnMut(usi
                 let some = query.addresses.chunks(ADDRESSES).map(|addresses| module.table(addresses));
                 let all = if query.addresses.is_empty() { module.all_functions() } else { Vec::new() };
                 for table in some.chain(all) {
-                    let missing = module.debug.iter().flat_map(Debug::missing);
-                    let missing = Added(missing.take(MOST_MISSING).map(|file| file.as_str().into()).collect());
-                    if let Ok(symbols) = table.pack(Symbols { missing, ..module.of.clone() }) {
-                        writer.record(&Record::Symbols(symbols), &mut bytes);
+                    module.write(&table, &mut writer, &mut bytes);
+                }
+            }
+            if round == LINES_READ || !has_lines {
+                let modules: Vec<&Known> =
+                    (0..queries.len()).filter_map(|index| known.get(key_of.get(&(number, index))?)).collect();
+                let places: Vec<Place> =
+                    modules.iter().zip(queries.iter()).map(|(module, query)| module.place(query)).collect();
+                for (module, table) in modules.iter().zip(saved_jumps::tables(&places)) {
+                    if table != SymbolTable::default() {
+                        module.write(&table, &mut writer, &mut bytes);
                     }
                 }
             }
@@ -115,8 +129,8 @@ impl Known {
     fn find(query: &SymbolQuery, given: &[PathBuf]) -> Known {
         let path = query.path.lossy();
         let module = module(query);
-        let (own, debug) = (file(given, query.file), file(given, query.debug_file));
-        let Search { files, .. } = search_in(&path, &module, &Origin::default(), None, own, debug);
+        let (given_file, debug) = (file(given, query.file), file(given, query.debug_file));
+        let Search { files, own, .. } = search_in(&path, &module, &Origin::default(), None, given_file, debug);
         let elf = files.first().map(|(_, elf)| elf);
         let (file_bytes, checksum) = elf.and_then(Elf::fingerprint).unwrap_or_default();
         let code = elf.and_then(Elf::code).unwrap_or_default();
@@ -134,12 +148,32 @@ impl Known {
             file: Added(query.identity.clone()),
             ..Symbols::default()
         };
-        Known { functions: functions(&files), files, of, debug: None }
+        Known { functions: functions(&files), files, own, jumps: Jumps::default(), of, debug: None }
+    }
+
+    /// Adds the record of a table.
+    fn write(&self, table: &SymbolTable, writer: &mut Writer, bytes: &mut Vec<u8>) {
+        let missing = self.debug.iter().flat_map(Debug::missing);
+        let missing = Added(missing.take(MOST_MISSING).map(|file| file.as_str().into()).collect());
+        if let Ok(symbols) = table.pack(Symbols { missing, ..self.of.clone() }) {
+            writer.record(&Record::Symbols(symbols), bytes);
+        }
+    }
+
+    /// Returns where tail calls of the module are searched.
+    fn place<'a>(&'a self, query: &'a SymbolQuery) -> Place<'a> {
+        let elf = self.files.first().map(|(_, elf)| elf).filter(|_| self.own);
+        Place {
+            code: elf.map(|elf| Code { elf, functions: &self.functions, jumps: &self.jumps }),
+            is_own: is_own(&query.path.lossy(), &Roles::default()),
+            addresses: &query.addresses,
+        }
     }
 
     fn read_lines(&mut self) {
         if self.of.lines == LINES_UNREAD {
-            self.debug = self.files.iter().find_map(|(path, elf)| Debug::read(elf, path, MOST_DEBUG));
+            self.debug =
+                self.files.iter().find_map(|(path, elf)| Debug::read(elf, path, &self.of.path.lossy(), MOST_DEBUG));
             self.of.lines = if self.debug.is_some() { LINES_READ } else { LINES_NONE };
         }
     }
@@ -197,13 +231,13 @@ impl Known {
 
 /// A table of texts, each of which is stored once.
 #[derive(Default)]
-struct Texts {
-    all: Vec<Vec<u8>>,
+pub(super) struct Texts {
+    pub all: Vec<Vec<u8>>,
     known: FxHashMap<Vec<u8>, u32>,
 }
 
 impl Texts {
-    fn number(&mut self, text: &[u8]) -> u32 {
+    pub(super) fn number(&mut self, text: &[u8]) -> u32 {
         if let Some(number) = self.known.get(text) {
             return *number;
         }

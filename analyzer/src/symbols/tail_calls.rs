@@ -2,50 +2,40 @@
 //! such a function was called is proven by the code. The call before a return address goes to one
 //! function, the next inner frame belongs to another one, and there are jumps that lead from the
 //! first to the second. As in gdb, only what all such ways have in common is inserted.
+//!
+//! Ways lead from module to module: libstdc++'s `std::string` jumps to the program's `operator new`,
+//! which jumps to its pool. Ways inside the system's libraries are not searched.
 
-use super::elf::{Elf, Functions};
-use super::{Detail, Symbolizer, demangle, link_address, module_of};
-use crate::frame::Frame;
+use super::jumps::{Code, is_stub};
+use super::{Detail, Object, Symbolizer, demangle, link_address, module_of};
+use crate::frame::{Frame, Jump};
+use crate::program_frames::Roles;
 use crate::stacks::{Site, Stacks};
 use crate::system_libraries::is_system_library;
 use heaptape_formats::tape::{SITE_GUESSED, SITE_SIGNAL};
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
-use rustc_hash::FxHashMap;
-use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Maximum number of bytes of a function that are decoded.
-const MOST_CODE: u64 = 64 << 10;
-/// Maximum number of different jumps of a function that are followed.
-const MOST_JUMPS: usize = 32;
 /// Maximum number of functions on one way.
 const DEEPEST: usize = 8;
 /// Maximum number of functions that are visited in the search of all ways.
 const MOST_VISITS: usize = 256;
+/// Maximum number of modules with a function of one symbol that are followed.
+const MOST_DEFINITIONS: usize = 4;
 
 /// Maximum size of a file whose functions are searched for jumps only, in bytes.
 const MOST_FILE: u64 = 256 << 20;
 /// The same for the summary after a recording, which must be fast.
 const MOST_FILE_QUICK: u64 = 16 << 20;
 
-/// The function that was called at last, and has the next inner frame.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Callee {
-    /// Its link-time address, if it is in the same module.
-    pub start: Option<u64>,
-    /// Its symbol. `None` for the function whose call was recorded, which has no frame.
-    pub symbol: Option<Vec<u8>>,
-}
+/// A function: the index of its object, and its link-time start.
+type Node = (usize, u64);
 
-/// Where a function goes by a jump.
+/// The function that was called at last, and has the next inner frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Jump {
-    /// To the start of a function of the module.
-    To(u64),
-    /// To a function that the loader finds by its symbol.
-    Import(Rc<[u8]>),
-    /// To a function that only the run decides, such as a virtual one.
-    Anywhere,
+struct Callee {
+    /// `None` for the function whose call was recorded, which has no frame.
+    node: Option<Node>,
+    symbol: Option<Vec<u8>>,
 }
 
 /// Symbols of functions whose calls are recorded, without those of C++.
@@ -56,136 +46,6 @@ const RECORDED: &[&str] = &[
 ];
 /// Starts of the symbols of `operator new` and `operator delete`.
 const RECORDED_STARTS: [&str; 4] = ["_Znw", "_Zna", "_Zdl", "_Zda"];
-
-/// The jumps of the functions of one module.
-#[derive(Default)]
-pub(super) struct TailCalls {
-    jumps: RefCell<FxHashMap<u64, Rc<[Jump]>>>,
-    /// Symbols by the address of the slot that the loader fills with their address.
-    slots: RefCell<Option<FxHashMap<u64, Rc<[u8]>>>>,
-}
-
-/// The file in which functions and their code are.
-#[derive(Clone, Copy)]
-pub(super) struct Code<'a> {
-    pub elf: &'a Elf,
-    pub functions: &'a Functions,
-}
-
-/// Returns the function that the instruction before a return address calls directly.
-pub(super) fn called_function(code: Code, return_address: u64) -> Option<u64> {
-    const LENGTH: u64 = 5;
-    if code.elf.is_aarch64() {
-        return None;
-    }
-    let bytes = code.elf.bytes_at(return_address.checked_sub(LENGTH)?, LENGTH)?;
-    let (0xe8, distance) = (*bytes.first()?, bytes.get(1..5)?.try_into().ok()?) else { return None };
-    let target = return_address.wrapping_add_signed(i32::from_le_bytes(distance).into());
-    code.functions.find(target).filter(|function| function.start == target).map(|function| function.start)
-}
-
-impl TailCalls {
-    /// Returns the starts of the functions from the called one to the last before the callee,
-    /// outermost first; none if the call went there directly, or if the way is not proven.
-    pub(super) fn way(&self, code: Code, called: u64, callee: &Callee) -> Vec<u64> {
-        let symbol_of = |start: u64| code.functions.find(start).map(|function| function.symbol);
-        let Some(first) = symbol_of(called) else { return Vec::new() };
-        // A function and its parts are the same function.
-        let is_callee = callee.start == Some(called)
-            || callee.symbol.as_deref().is_some_and(|symbol| without_part(symbol) == without_part(first));
-        if is_callee || is_thunk(first) {
-            return Vec::new();
-        }
-        let mut search = Search { all: self, code, callee, ways: Vec::new(), visits: 0 };
-        search.from(&mut vec![called]);
-        if search.visits > MOST_VISITS {
-            return Vec::new();
-        }
-        let mut ways = std::mem::take(&mut search.ways).into_iter();
-        let Some(mut common) = ways.next() else {
-            // Nothing else may be between a virtual call and the callee.
-            let jumps = self.of(code, called);
-            return if jumps.contains(&Jump::Anywhere) { vec![called] } else { Vec::new() };
-        };
-        for way in ways {
-            let same = common.iter().zip(&way).take_while(|(one, other)| one == other).count();
-            common.truncate(same);
-        }
-        // What a virtual call, a table or another module may lead to is not known.
-        let is_open = |start: &u64| {
-            let jumps = self.of(code, *start);
-            jumps.iter().any(|jump| !matches!(jump, Jump::To(_)) && !search.is_callee(jump))
-        };
-        let open = common.iter().position(is_open);
-        common.truncate(open.map_or(common.len(), |open| open + 1));
-        if common.iter().any(|start| symbol_of(*start).is_none_or(is_thunk)) { Vec::new() } else { common }
-    }
-
-    /// Returns the jumps by which a function leaves to others.
-    fn of(&self, code: Code, start: u64) -> Rc<[Jump]> {
-        if let Some(known) = self.jumps.borrow().get(&start) {
-            return known.clone();
-        }
-        let jumps: Rc<[Jump]> = self.read(code, start).unwrap_or_default().into();
-        self.jumps.borrow_mut().insert(start, jumps.clone());
-        jumps
-    }
-
-    fn read(&self, code: Code, start: u64) -> Option<Vec<Jump>> {
-        let function = code.functions.find(start)?;
-        let inside = start..function.end;
-        let length = function.end.checked_sub(start)?;
-        let bytes = code.elf.bytes_at(start, length.min(MOST_CODE))?;
-        let mut decoder = Decoder::with_ip(64, &bytes, start, DecoderOptions::NONE);
-        let (mut jumps, mut instruction): (Vec<Jump>, _) = (Vec::new(), Instruction::default());
-        while decoder.can_decode() && jumps.len() < MOST_JUMPS {
-            decoder.decode_out(&mut instruction);
-            let jump = match instruction.flow_control() {
-                FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
-                    let target = instruction.near_branch_target();
-                    if inside.contains(&target) { None } else { self.target(code, target) }
-                }
-                FlowControl::IndirectBranch => {
-                    // A `switch` looks like a call by a table of functions.
-                    Some(self.import(code, &instruction).map_or(Jump::Anywhere, Jump::Import))
-                }
-                _ => None,
-            };
-            if let Some(jump) = jump.filter(|jump| !jumps.contains(jump)) {
-                jumps.push(jump);
-            }
-        }
-        // What was not read may lead anywhere.
-        if decoder.can_decode() || length > MOST_CODE {
-            jumps.push(Jump::Anywhere);
-        }
-        Some(jumps)
-    }
-
-    /// Returns where a direct jump goes: to a function, or through a stub of the linker.
-    fn target(&self, code: Code, target: u64) -> Option<Jump> {
-        // mold names its stubs (`malloc$plt`).
-        if code.functions.find(target).is_some_and(|function| function.start == target && !is_stub(function.symbol)) {
-            return Some(Jump::To(target));
-        }
-        const STUB: u64 = 16;
-        let bytes = code.elf.bytes_at(target, STUB)?;
-        let mut decoder = Decoder::with_ip(64, &bytes, target, DecoderOptions::NONE);
-        let first = decoder.decode();
-        let jump = if first.mnemonic() == Mnemonic::Endbr64 { decoder.decode() } else { first };
-        self.import(code, &jump).map(Jump::Import)
-    }
-
-    /// Returns the symbol of the slot through which an instruction jumps.
-    fn import(&self, code: Code, jump: &Instruction) -> Option<Rc<[u8]>> {
-        if jump.flow_control() != FlowControl::IndirectBranch || !jump.is_ip_rel_memory_operand() {
-            return None;
-        }
-        let mut slots = self.slots.borrow_mut();
-        let slots = slots.get_or_insert_with(|| code.elf.imports());
-        slots.get(&jump.ip_rel_memory_address()).cloned()
-    }
-}
 
 /// An edge of the call tree: a call site of a module, and the inner one, if there is one.
 pub(super) type Edge = ((usize, u64), Option<(usize, u64)>);
@@ -214,105 +74,235 @@ impl Symbolizer {
         if let Some(known) = self.tails.get(&edge) {
             return known.clone();
         }
-        let found = self.search_tails(stacks, outer, edge).unwrap_or_default();
+        let found = self.search_tails(stacks, edge).unwrap_or_default();
         self.tails.insert(edge, found.clone());
         found
     }
 
-    fn search_tails(&mut self, stacks: &Stacks, outer: &Site, edge: Edge) -> Option<Rc<[Frame]>> {
-        let ((object, _), inner) = edge;
-        let path = self.objects[object].path.clone();
-        let whole = Frame { module: path.clone(), ..Frame::default() };
-        if is_system_library(&path) || self.roles.is_wrapper_module(&whole) || !self.has_code(object) {
+    fn search_tails(&mut self, stacks: &Stacks, edge: Edge) -> Option<Rc<[Frame]>> {
+        let ((object, address), inner) = edge;
+        let is_inner_own = inner.is_some_and(|(inner, _)| self.is_own(inner));
+        if !self.is_own(object) && !is_inner_own {
             return None;
         }
         let callee = match inner {
-            None => Callee { start: None, symbol: None },
-            Some((inner_object, address)) => {
-                let function = self.find(inner_object, address)?;
-                let (start, symbol) = (function.start, function.symbol.to_vec());
-                Callee { start: (inner_object == object).then_some(start), symbol: Some(symbol) }
+            None => Callee { node: None, symbol: None },
+            Some((inner, address)) => {
+                let function = self.find(inner, address)?;
+                Callee { node: Some((inner, function.start)), symbol: Some(function.symbol.to_vec()) }
             }
         };
-        let bias = module_of(stacks, outer)?.bias;
-        let live = self.live(object);
-        let (_, elf) = live.files.first().filter(|_| live.own)?;
-        let code = Code { elf, functions: &live.functions };
-        let called = called_function(code, outer.address.wrapping_sub(bias))?;
-        let way = live.tail_calls.way(code, called, &callee);
-        let named = |start: u64| live.functions.find(start).map(|function| demangle(function.symbol));
-        let way: Vec<(u64, Option<String>)> = way.into_iter().map(|start| (start, named(start))).collect();
-        let called = self.objects[object].module.called.clone();
-        let frame = |(offset, function)| {
-            let (module, called) = (path.clone(), called.clone());
+        let called = self.called(object, address)?;
+        if matches!(&called, Jump::Import(symbol) if callee.is_symbol(symbol)) {
+            return None;
+        }
+        let starts = self.leads_to(stacks, object, &called);
+        let way = starts.into_iter().map(|node| self.way(stacks, node, &callee)).find(|way| !way.is_empty());
+        let frame = |(object, offset): Node| {
+            let function = self.symbol_at((object, offset)).map(demangle);
+            let of = &self.objects[object];
+            let (module, called) = (of.path.clone(), of.module.called.clone());
             self.with_role(Frame { function, module, called, offset, tail_call: true, ..Frame::default() })
         };
-        Some(way.into_iter().rev().map(frame).collect())
+        match (way, called) {
+            (Some(way), _) => Some(way.into_iter().rev().map(frame).collect()),
+            // The recording has only modules with frames. One of which all functions left by jumps
+            // is not known, but the call says what was called.
+            (None, Jump::Import(symbol)) if is_inner_own && !self.is_defined(stacks, &symbol) => {
+                let frame = Frame { function: Some(demangle(&symbol)), tail_call: true, ..Frame::default() };
+                Some(Rc::from([self.with_role(frame)]))
+            }
+            (None, _) => None,
+        }
     }
 
-    /// Returns whether the file of a module was read already, or is there and not too large.
-    fn has_code(&self, object: usize) -> bool {
-        let object = &self.objects[object];
+    /// Returns the functions from the called one to the last before the callee, outermost first;
+    /// none if the call went there directly, or if the way is not proven.
+    fn way(&mut self, stacks: &Stacks, called: Node, callee: &Callee) -> Vec<Node> {
+        let Some(first) = self.symbol_at(called) else { return Vec::new() };
+        // A function and its parts are the same function.
+        let is_callee = callee.node == Some(called)
+            || callee.symbol.as_deref().is_some_and(|symbol| without_part(symbol) == without_part(first));
+        if is_callee || is_thunk(first) {
+            return Vec::new();
+        }
+        let mut search = Search { symbols: self, stacks, callee, ways: Vec::new(), visits: 0 };
+        search.from(&mut vec![called]);
+        if search.visits > MOST_VISITS {
+            return Vec::new();
+        }
+        let mut ways = std::mem::take(&mut search.ways).into_iter();
+        let Some(mut common) = ways.next() else {
+            // Nothing else may be between a virtual call and the callee.
+            let is_virtual = self.is_own(called.0) && self.jumps(called).contains(&Jump::Anywhere);
+            return if is_virtual { vec![called] } else { Vec::new() };
+        };
+        for way in ways {
+            let same = common.iter().zip(&way).take_while(|(one, other)| one == other).count();
+            common.truncate(same);
+        }
+        // What a virtual call, a table or a library of the system may lead to is not known.
+        let open = common.iter().position(|node| search.is_open(*node));
+        common.truncate(open.map_or(common.len(), |open| open + 1));
+        let is_left_out = |node: &Node| self.symbol_at(*node).is_none_or(is_thunk);
+        if common.iter().any(is_left_out) { Vec::new() } else { common }
+    }
+
+    fn is_own(&self, object: usize) -> bool {
+        is_own(&self.objects[object].path, &self.roles)
+    }
+
+    /// Returns where the call at an address goes.
+    fn called(&mut self, object: usize, address: u64) -> Option<Jump> {
+        let saved = self.objects[object].saved.called(address);
+        saved.or_else(|| self.code_of(object)?.called(address.wrapping_add(1)))
+    }
+
+    /// Returns the jumps by which a function leaves to others.
+    fn jumps(&mut self, (object, start): Node) -> Rc<[Jump]> {
+        let saved = self.objects[object].saved.jumps(start);
+        saved.or_else(|| Some(self.code_of(object)?.jumps_of(start))).unwrap_or_default()
+    }
+
+    /// Returns the functions to which a call or jump of a module may lead, as far as they are known:
+    /// of symbols, those of the program and its libraries, or else its own.
+    fn leads_to(&mut self, stacks: &Stacks, object: usize, jump: &Jump) -> Vec<Node> {
+        let symbol = match jump {
+            Jump::To(start) => return vec![(object, *start)],
+            Jump::Anywhere => return Vec::new(),
+            Jump::Import(symbol) => symbol,
+        };
+        let mut found = Vec::new();
+        for module in &stacks.modules {
+            let object = self.object(module);
+            if self.is_own(object) && found.len() < MOST_DEFINITIONS {
+                let node = self.export(object, symbol).map(|start| (object, start));
+                found.extend(node.filter(|node| !found.contains(node)));
+            }
+        }
+        if found.is_empty() {
+            found.extend(self.export(object, symbol).map(|start| (object, start)));
+        }
+        found
+    }
+
+    fn export(&mut self, object: usize, symbol: &[u8]) -> Option<u64> {
+        let saved = self.objects[object].saved.export(symbol);
+        saved.or_else(|| self.code_of(object)?.export(symbol))
+    }
+
+    /// Returns whether a module with frames has a function with this symbol.
+    fn is_defined(&mut self, stacks: &Stacks, symbol: &[u8]) -> bool {
+        stacks.modules.iter().any(|module| {
+            let object = self.object(module);
+            self.export(object, symbol).is_some()
+        })
+    }
+
+    /// Returns the symbol of the function that starts at a place.
+    fn symbol_at(&self, (object, start): Node) -> Option<&[u8]> {
+        let Object { saved, live, .. } = &self.objects[object];
+        let function = saved.find(start).or_else(|| live.as_ref()?.functions.find(start));
+        function.filter(|function| function.start == start).map(|function| function.symbol)
+    }
+
+    /// Returns the code of a module, if its file is there and not too large.
+    fn code_of(&mut self, object: usize) -> Option<Code<'_>> {
         let most = if self.detail == Detail::Quick { MOST_FILE_QUICK } else { MOST_FILE };
-        object.live.is_some() || std::fs::metadata(&*object.path).is_ok_and(|file| file.is_file() && file.len() <= most)
+        let Object { path, live, .. } = &self.objects[object];
+        let is_small = || std::fs::metadata(&**path).is_ok_and(|file| file.is_file() && file.len() <= most);
+        if live.is_none() && !is_small() {
+            return None;
+        }
+        let live = self.live(object);
+        let (_, elf) = live.files.first().filter(|_| live.own)?;
+        Some(Code { elf, functions: &live.functions, jumps: &live.jumps })
+    }
+}
+
+impl Callee {
+    /// Returns whether the callee is a function with this symbol, or a recorded one is.
+    fn is_symbol(&self, symbol: &[u8]) -> bool {
+        match &self.symbol {
+            Some(callee) => callee == symbol,
+            None => is_recorded(symbol),
+        }
     }
 }
 
 /// The search of all ways to a callee.
 struct Search<'a> {
-    all: &'a TailCalls,
-    code: Code<'a>,
+    symbols: &'a mut Symbolizer,
+    stacks: &'a Stacks,
     callee: &'a Callee,
-    ways: Vec<Vec<u64>>,
+    ways: Vec<Vec<Node>>,
     visits: usize,
 }
 
 impl Search<'_> {
     /// Follows the jumps of the last function on a way.
-    fn from(&mut self, way: &mut Vec<u64>) {
+    fn from(&mut self, way: &mut Vec<Node>) {
         self.visits += 1;
         let Some(&last) = way.last().filter(|_| self.visits <= MOST_VISITS) else { return };
-        for jump in self.all.of(self.code, last).iter() {
-            if self.is_callee(jump) {
+        for jump in self.symbols.jumps(last).iter() {
+            let next = self.symbols.leads_to(self.stacks, last.0, jump);
+            if self.is_callee(jump, &next) {
                 self.ways.push(way.clone());
-            } else if let Jump::To(next) = jump
-                && !way.contains(next)
-            {
+                continue;
+            }
+            for next in next {
+                if way.contains(&next) {
+                    continue;
+                }
                 if way.len() >= DEEPEST {
                     // A longer way is not searched, so no other one is proven.
                     self.visits = MOST_VISITS + 1;
                     return;
                 }
-                way.push(*next);
+                way.push(next);
                 self.from(way);
                 way.pop();
             }
         }
     }
 
-    fn is_callee(&self, jump: &Jump) -> bool {
-        match (jump, &self.callee.symbol) {
-            (Jump::To(start), Some(_)) => self.callee.start == Some(*start),
-            (Jump::Import(symbol), Some(callee)) => **symbol == **callee,
-            (Jump::Import(symbol), None) => is_recorded(symbol),
-            // A static program has the function itself.
-            (Jump::To(start), None) => {
-                self.code.functions.find(*start).is_some_and(|function| is_recorded(function.symbol))
+    /// Returns whether a jump, which leads to `next`, goes to the callee.
+    fn is_callee(&self, jump: &Jump, next: &[Node]) -> bool {
+        let is_symbol = match jump {
+            Jump::Import(symbol) => self.callee.is_symbol(symbol),
+            // A static program has the recorded function itself.
+            Jump::To(_) if self.callee.symbol.is_none() => {
+                next.iter().any(|node| self.symbols.symbol_at(*node).is_some_and(is_recorded))
             }
-            (Jump::Anywhere, _) => false,
-        }
+            Jump::To(_) | Jump::Anywhere => false,
+        };
+        is_symbol || self.callee.node.is_some_and(|callee| next.contains(&callee))
+    }
+
+    /// Returns whether a function has a jump that leads to functions that are not known.
+    fn is_open(&mut self, node: Node) -> bool {
+        self.symbols.jumps(node).iter().any(|jump| {
+            let next = self.symbols.leads_to(self.stacks, node.0, jump);
+            next.is_empty() && !self.is_callee(jump, &next)
+        })
     }
 }
 
+/// Returns whether functions of a module may be inserted: it is the program, or came with it.
+pub(super) fn is_own(path: &str, roles: &Roles) -> bool {
+    let whole = Frame { module: path.into(), ..Frame::default() };
+    !is_system_library(path) && !roles.is_wrapper_module(&whole)
+}
+
 /// Returns whether calls of the function with this symbol are recorded.
-fn is_recorded(symbol: &[u8]) -> bool {
+pub(super) fn is_recorded(symbol: &[u8]) -> bool {
     let symbol = symbol.strip_prefix(b"__libc_").or_else(|| symbol.strip_prefix(b"__")).unwrap_or(symbol);
     let is_operator = RECORDED_STARTS.iter().any(|start| symbol.starts_with(start.as_bytes()));
     is_operator || RECORDED.iter().any(|known| known.as_bytes() == symbol)
 }
 
 /// Returns a symbol without what the compiler adds for a part of the function.
-fn without_part(symbol: &[u8]) -> &[u8] {
+pub(super) fn without_part(symbol: &[u8]) -> &[u8] {
     const PARTS: [&[u8]; 6] = [b".cold", b".part.", b".isra.", b".constprop.", b".llvm.", b".lto_priv."];
     let end = PARTS.iter().filter_map(|part| symbol.windows(part.len()).position(|bytes| bytes == *part)).min();
     &symbol[..end.unwrap_or(symbol.len())]
@@ -323,12 +313,6 @@ fn is_thunk(symbol: &[u8]) -> bool {
     const STARTS: [&[u8]; 7] =
         [b"_ZTh", b"_ZTv", b"_ZTc", b"__x86_indirect_thunk", b"__llvm_", b"__x86.get_pc_thunk", b"_dl_"];
     STARTS.iter().any(|start| symbol.starts_with(start)) || is_stub(symbol)
-}
-
-/// Returns whether a linker made this to reach another module.
-fn is_stub(symbol: &[u8]) -> bool {
-    const ENDS: [&[u8]; 3] = [b"@plt", b"$plt", b"$pltgot"];
-    ENDS.iter().any(|end| symbol.ends_with(end))
 }
 
 #[cfg(test)]

@@ -379,6 +379,22 @@ fn symbols(of: &Symbols) -> String {
             let _ = write!(text, " {} {}:{line}", named(*symbol), named(*file));
         }
     }
+    let goes = |target: &SymbolTarget| match target {
+        SymbolTarget { symbol: 0, address: 0 } => "anywhere".into(),
+        SymbolTarget { symbol: 0, address } => format!("{address:#x}"),
+        SymbolTarget { symbol, .. } => named(*symbol),
+    };
+    for (what, rows) in [("call", &table.calls.0), ("jumps", &table.jumps.0)] {
+        at = 0;
+        for SymbolTargets { from, targets } in rows.iter().take(SYMBOL_ROWS) {
+            at = at.wrapping_add(*from);
+            let to: Vec<String> = targets.iter().take(SYMBOL_FRAMES).map(goes).collect();
+            let _ = write!(text, "\n  {what} {at:#x} -> {}", to.join(", "));
+        }
+    }
+    for SymbolTarget { symbol, address } in table.exports.0.iter().take(SYMBOL_ROWS) {
+        let _ = write!(text, "\n  export {} {address:#x}", named(*symbol));
+    }
     for (what, rows) in [("functions", table.functions.len()), ("addresses", table.addresses.len())] {
         if rows > SYMBOL_ROWS {
             let _ = write!(text, "\n  {} more {what}", rows - SYMBOL_ROWS);

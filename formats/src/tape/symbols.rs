@@ -89,6 +89,28 @@ tape_record! {
 }
 
 tape_record! {
+    /// Where a call or a jump goes: to the function with this symbol, which the loader finds, to one
+    /// at an address of the module, or, if both are 0, to one that only the run decides.
+    SymbolTarget {
+        /// Number of the text with the symbol; 0 is none.
+        symbol: u32,
+        /// Link-time start of the function.
+        address: u64,
+    }
+}
+
+tape_record! {
+    /// Where a call site or a function goes.
+    SymbolTargets {
+        /// Link-time address of the call site or start of the function, as the difference from the
+        /// one before it in the table.
+        from: u64,
+        /// Where the call, or the jumps by which the function ends, go.
+        targets: Vec<SymbolTarget>,
+    }
+}
+
+tape_record! {
     /// Functions and addresses of a module, both in ascending order.
     SymbolTable {
         /// Names of symbols and files, each once.
@@ -97,6 +119,12 @@ tape_record! {
         functions: Vec<SymbolFunction>,
         /// Addresses of call sites, with their frames from the debug information.
         addresses: Vec<SymbolAddress>,
+        /// Call sites of functions that may have left by a jump, and where each goes.
+        calls: Added<Vec<SymbolTargets>>,
+        /// Functions that leave by jumps, and where these go.
+        jumps: Added<Vec<SymbolTargets>>,
+        /// Functions that other modules of the process may have called or jumped to.
+        exports: Added<Vec<SymbolTarget>>,
     }
 }
 
@@ -186,6 +214,15 @@ mod tests {
                 address: 0x1140,
                 frames: vec![SymbolFrame { symbol: 1, file: 2, line: 7 }],
             }],
+            calls: Added(vec![SymbolTargets {
+                from: 0x1140,
+                targets: vec![SymbolTarget { symbol: 0, address: 0x1139 }],
+            }]),
+            jumps: Added(vec![SymbolTargets {
+                from: 0x1139,
+                targets: vec![SymbolTarget { symbol: 1, address: 0 }, SymbolTarget::default()],
+            }]),
+            exports: Added(vec![SymbolTarget { symbol: 1, address: 0x1139 }]),
         };
         let of = Symbols { path: "/bin/x".into(), lines: LINES_READ, ..Symbols::default() };
         let packed = table.pack(of).unwrap_or_else(|error| panic!("{error}"));

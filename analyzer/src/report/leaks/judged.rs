@@ -167,7 +167,7 @@ fn settle_verdicts(candidates: &Candidates, leaks: &mut [JudgedLeak], symbols: &
         let stacks = candidates.process.stacks();
         let function = rises.then(|| group_key(symbols, stacks, leak.site, GroupBy::Function));
         if let Some(function) = &function {
-            growth.add(function.clone(), leak.verdict, leak.bytes);
+            growth.add(function.clone(), leak.verdict, leak.bytes, last_seconds(candidates, leak));
         }
         functions.push(function);
     }
@@ -182,12 +182,29 @@ fn settle_verdicts(candidates: &Candidates, leaks: &mut [JudgedLeak], symbols: &
     inherit_verdicts(candidates, leaks, symbols);
 }
 
-/// Returns whether all blocks of a leak were allocated within a slice of the run, by their times.
+/// Minimum time over which the blocks of a leak were allocated, in nanoseconds: what a program
+/// allocates within some milliseconds is a step of its work, however many events it has.
+const BURST_NS: u64 = 10_000_000;
+
+/// Returns whether all blocks of a leak were allocated at one time, by their times: in two slices of
+/// the run, or in some milliseconds.
 fn is_burst_in_time(candidates: &Candidates, leak: &JudgedLeak) -> bool {
     let process = candidates.process;
     let run = process.tape.last_tick.saturating_sub(process.clock.start_tick);
     let times = leak.basis.as_ref().map(|basis| (basis.survivors.first.0, basis.survivors.last.0));
-    process.has_times() && times.is_some_and(|(first, last)| last.saturating_sub(first) < run / SLICES as u64)
+    process.has_times()
+        && times.is_some_and(|(first, last)| {
+            let length = last.saturating_sub(first);
+            length < run / (SLICES as u64 / 2) || process.clock.span_nanos(length) < BURST_NS
+        })
+}
+
+/// Returns the seconds from the start to the last block of a leak that was kept, or 0 if they are
+/// unknown.
+fn last_seconds(candidates: &Candidates, leak: &JudgedLeak) -> f64 {
+    let process = candidates.process;
+    let last = leak.basis.as_ref().map(|basis| basis.survivors.last.0).filter(|_| process.has_times());
+    last.map_or(0.0, |last| process.clock.nanos(last) as f64 / 1e9)
 }
 
 /// A call that leaks have in common: of the blamed line, or of its caller. Without a line it is the
