@@ -2,7 +2,9 @@
 
 use crate::unpack;
 use heaptape_formats::tape::FILE_MAGIC;
-use heaptape_formats::{Format, dcpi, dhat, gmon, heap_text, heaptrack, massif, mptl, mtrc, pprof, regular, tape};
+use heaptape_formats::{
+    Format, dcpi, dhat, gmon, heap_text, heaptrack, leak_log, massif, mptl, mtrc, pprof, regular, tape,
+};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
@@ -51,6 +53,7 @@ pub fn dump(path: &Path, out: &mut dyn Write) -> Result<Option<String>, Error> {
         Some(Format::Dhat) => dhat::dump(bytes, out)?,
         Some(Format::Massif) => massif::dump(bytes, out)?,
         Some(Format::HeapText) => heap_text::dump(bytes, out)?,
+        Some(Format::LeakLog) => leak_log::dump(bytes, out)?,
         Some(Format::Recording) => out.write_all(bytes)?,
         None => return Err(Error::UnknownFormat(opened.name)),
     }

@@ -8,6 +8,7 @@ mod dhat;
 mod frame_text;
 mod heap_text;
 mod heaptrack;
+mod leak_log;
 mod link_bias;
 mod massif;
 mod pprof;
@@ -25,11 +26,12 @@ type ReadResult = Result<(Imported, Ending), Error>;
 type ReadFn = fn(&[u8]) -> ReadResult;
 
 /// The formats that are read at once. heaptrack's format is read as a stream.
-const READERS: [(Format, ReadFn); 4] = [
+const READERS: [(Format, ReadFn); 5] = [
     (Format::Pprof, pprof::read),
     (Format::Dhat, dhat::read),
     (Format::Massif, massif::read),
     (Format::HeapText, heap_text::read),
+    (Format::LeakLog, leak_log::read),
 ];
 
 /// Returns whether files of a format can be imported.
@@ -56,6 +58,11 @@ pub struct Imported {
     pub duration_ns: u64,
     /// Start time in nanoseconds since 1970.
     pub started_unix_ns: u64,
+    /// Rules of LSan that the file has for its own leaks.
+    pub suppressions: Vec<String>,
+    /// What the reader of a report must know of the numbers: what they are estimated from, or leave
+    /// out.
+    pub notes: Vec<String>,
 }
 
 /// Imports heaptrack's format, which is read as a stream.

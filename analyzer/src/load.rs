@@ -36,7 +36,7 @@ use archive::{Unpacked, is_archive, unpack};
 use heaptape_formats::recording::{self, CRASH_REPORT, PROFILE, RECORDING, TAPE, TRACE};
 use heaptape_formats::tape::journal::has_tape;
 use heaptape_formats::tape::{Codec, FILE_MAGIC, Source};
-use heaptape_formats::{Error, Format, ReadError, regular, sniff};
+use heaptape_formats::{Error, Format, ReadError, foreign, regular, sniff};
 use running::is_written_now;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -68,9 +68,13 @@ pub enum Failure {
     Unpack(#[from] crate::unpack::Error),
     /// The file has no known format.
     #[error(
-        "{0}: not a recording or a file of a known format (archive, MTRC, MPTL, tape, pprof, heap profile of jemalloc or gperftools, heaptrack, DHAT, Massif)"
+        "{0}: not a recording or a file of a known format (archive, MTRC, MPTL, tape, pprof, heap profile of jemalloc or gperftools, heaptrack, DHAT, Massif, \
+         leak report of LeakSanitizer, memcheck, mtrace or memleak)"
     )]
     UnknownFormat(String),
+    /// The file is of a tool that is known and not read.
+    #[error("{0}: {1}")]
+    Foreign(String, String),
     /// The folder is not a recording.
     #[error("{0}: not a recording: it contains neither {RECORDING} nor the folder of a process")]
     NotARecording(String),
@@ -214,7 +218,11 @@ pub fn open_separately(path: &Path) -> Result<Recording, Failure> {
         Some(format) if import::is_supported(format) => return single_process(path, imported::open(path, format)?),
         _ => {}
     }
-    Err(Failure::UnknownFormat(path.display().to_string()))
+    let name = path.display().to_string();
+    Err(match foreign::advice(&plain) {
+        Some(advice) => Failure::Foreign(name, advice),
+        None => Failure::UnknownFormat(name),
+    })
 }
 
 fn single_process(path: &Path, process: Process) -> Result<Recording, Failure> {

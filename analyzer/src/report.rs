@@ -127,6 +127,9 @@ pub fn print_missing(screen: &mut Screen, of: &str, missing: &[Missing]) -> io::
 /// # Errors
 /// When the screen cannot be written.
 pub fn print_state(screen: &mut Screen, of: &str, process: &Process) -> io::Result<()> {
+    for note in &process.import_notes {
+        screen.line(&format!("{of}{note}"))?;
+    }
     if process.is_being_written() {
         screen.line(&format!("{of}still running: the recording has its events up to now"))?;
     }

@@ -20,17 +20,28 @@ pub enum Compression {
     Zstd,
     /// LZ4 with any number of frames.
     Lz4,
+    /// bzip2.
+    Bzip2,
+    /// xz.
+    Xz,
     /// heaptape's columns of a trace, with any number of frames ([`Codec::Columns`]).
     Columns,
 }
 
 impl Compression {
+    /// Number of bytes that tell a compression format.
+    pub(crate) const MAGIC: u64 = 8;
+
     /// Detects the compression by the first bytes of a file.
     pub fn detect(bytes: &[u8]) -> Option<Compression> {
         match bytes {
             [0x1f, 0x8b, 0x08, ..] => Some(Compression::Gzip),
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Compression::Zstd),
             [0x04, 0x22, 0x4d, 0x18, ..] => Some(Compression::Lz4),
+            // A block follows the digit of its size at once; an empty file has the mark of the end.
+            [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, 0x59, ..] => Some(Compression::Bzip2),
+            [b'B', b'Z', b'h', b'1'..=b'9', 0x17, 0x72, 0x45, ..] => Some(Compression::Bzip2),
+            [0xfd, b'7', b'z', b'X', b'Z', 0x00, ..] => Some(Compression::Xz),
             bytes if bytes.starts_with(&COLUMNS_MAGIC) => Some(Compression::Columns),
             _ => None,
         }
@@ -42,6 +53,8 @@ impl Compression {
             Compression::Gzip => "gzip",
             Compression::Zstd => "zstd",
             Compression::Lz4 => "lz4",
+            Compression::Bzip2 => "bzip2",
+            Compression::Xz => "xz",
             Compression::Columns => "columns",
         }
     }
@@ -203,11 +216,56 @@ fn decode(compression: Compression, compressed: &[u8], limit: u64) -> (Vec<u8>, 
         Compression::Zstd => zstd::stream::read::Decoder::with_buffer(compressed)
             .and_then(|decoder| decoder.take(max_len).read_to_end(&mut out)),
         Compression::Lz4 => decode_lz4(compressed, max_len, &mut out),
+        Compression::Bzip2 => bzip2_rs::DecoderReader::new(compressed).take(max_len).read_to_end(&mut out),
+        Compression::Xz => decode_xz(compressed, max_len, &mut out),
         Compression::Columns => {
             Codec::Columns.reader(compressed).and_then(|decoder| decoder.take(max_len).read_to_end(&mut out))
         }
     };
     (out, result.err())
+}
+
+/// Decodes one stream, into at most `max_len` bytes.
+fn decode_xz(mut compressed: &[u8], max_len: u64, out: &mut Vec<u8>) -> io::Result<usize> {
+    let mut bounded = Bounded { out, left: max_len };
+    match lzma_rs::xz_decompress(&mut compressed, &mut bounded) {
+        Ok(()) => Ok(bounded.out.len()),
+        // The caller knows from the length that the limit was reached.
+        Err(_) if bounded.left == 0 => Ok(bounded.out.len()),
+        Err(lzma_rs::error::Error::IoError(error)) => Err(error),
+        Err(error) => Err(io::Error::new(io::ErrorKind::InvalidData, format!("{error:?}"))),
+    }
+}
+
+/// Returns a reader of the content of one xz stream, which is decoded at once.
+pub(crate) fn xz_reader(mut compressed: impl Read) -> io::Result<Box<dyn Read>> {
+    let (mut bytes, mut out) = (Vec::new(), Vec::new());
+    compressed.read_to_end(&mut bytes)?;
+    let damage = decode_xz(&bytes, Limit::DEFAULT.allowed(bytes.len() as u64), &mut out).err();
+    match damage {
+        Some(error) if out.is_empty() => Err(error),
+        // What comes before the damage is read.
+        _ => Ok(Box::new(io::Cursor::new(out))),
+    }
+}
+
+/// A writer that fails at a limit.
+struct Bounded<'a> {
+    out: &'a mut Vec<u8>,
+    left: u64,
+}
+
+impl io::Write for Bounded<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let kept = bytes.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        self.out.extend_from_slice(&bytes[..kept]);
+        self.left -= kept as u64;
+        Ok(kept)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Decodes all frames. The decoder stops after each frame, so each frame gets a new one.

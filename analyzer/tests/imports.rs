@@ -9,12 +9,17 @@ use std::path::Path;
 /// All files are of the same program. It keeps 1,001 bytes, allocates 0 to 99 bytes a hundred
 /// times, and reallocates 5,000 bytes to 9,000. The Go program keeps 50 blocks of 1,000 bytes
 /// (1,024 with the allocator's padding).
-const FILES: [(&str, Format); 5] = [
+const FILES: [(&str, Format); 10] = [
     ("go-heap.pb", Format::Pprof),
     ("heaptrack.txt", Format::Heaptrack),
     ("valgrind-dhat.json", Format::Dhat),
     ("valgrind-massif.out", Format::Massif),
     ("go-debug1.heap", Format::HeapText),
+    ("leaks-asan.log", Format::LeakLog),
+    ("memcheck.txt", Format::LeakLog),
+    ("memcheck.xml", Format::LeakLog),
+    ("mtrace.log", Format::LeakLog),
+    ("memleak.txt", Format::LeakLog),
 ];
 
 fn golden(name: &str) -> Vec<u8> {
@@ -93,6 +98,108 @@ fn text_heap_profiles_have_the_sums_of_the_tools() {
     assert_eq!(short.argv, ["/home/cppbench_server_main"], "the short form of mapped files");
     let unnamed = import_complete("jemalloc.heap", Format::HeapText);
     assert!(unnamed.argv.is_empty(), "it names its libraries, but not itself: {:?}", unnamed.argv);
+}
+
+/// The program of the leak reports keeps 4,000 bytes, loses ten blocks of 70 bytes and one of 16
+/// (with one of 1,000 that the compiler left out), frees 50 of 100 to 149, and reallocates 10 bytes
+/// to 5,000.
+#[test]
+fn leak_reports_have_the_sums_of_the_tools() {
+    let live = |imported: &Imported| (imported.totals.live_blocks, imported.totals.live_bytes);
+    let most = |row: &heaptape_formats::tape::SiteSums| row.bytes - row.freed_bytes;
+    for name in ["leaks-asan.log", "leaks-stripped.log", "leaks-lsan.log"] {
+        let imported = import_complete(name, Format::LeakLog);
+        assert_eq!(live(&imported), (11, 716), "{name}");
+        assert_eq!(names(&imported, most)[..2], ["malloc", "remember"], "{name}");
+        assert!(imported.notes[0].starts_with("LeakSanitizer: the report has only what was lost"), "{name}");
+        assert_eq!(imported.notes[1], "LeakSanitizer says: Direct 716 B in 11 blocks", "{name}");
+        assert!(imported.pid > 0 && !imported.has_peak, "{name}");
+    }
+    for name in ["memcheck.txt", "memcheck.xml", "memcheck-default.txt"] {
+        let imported = import_complete(name, Format::LeakLog);
+        assert_eq!(live(&imported), (12, 4716), "{name}");
+        let is_text = name.ends_with(".txt");
+        let calls = if is_text { (64, 52, 15_951) } else { (12, 0, 4716) };
+        let totals = &imported.totals;
+        assert_eq!((totals.allocs, totals.frees, totals.bytes_allocated), calls, "{name}");
+        assert_eq!(imported.argv, ["./shop"], "{name}");
+        if name == "memcheck-default.txt" {
+            assert_eq!(names(&imported, most), ["(not listed in the report)"]);
+            let notes = &imported.notes[1..];
+            assert_eq!(notes[0], "memcheck says: definitely lost 716 B in 11 blocks");
+            assert!(notes[1].starts_with("3.91 KiB in 1 block are in its sums only: run valgrind with "), "{notes:?}");
+        } else {
+            assert_eq!(names(&imported, most), ["malloc", "remember", "main"], "{name}");
+            let kinds = "memcheck says: definitely lost 716 B in 11 blocks, still reachable 3.91 KiB in 1 block";
+            assert_eq!(imported.notes[1..], [kinds], "{name}");
+        }
+    }
+    // By the tool `mtrace`: the same blocks, and each call.
+    let mtrace = import_complete("mtrace.log", Format::LeakLog);
+    assert_eq!(live(&mtrace), (12, 4716));
+    let freed: u64 = (100..150).sum();
+    assert_eq!((mtrace.totals.allocs, mtrace.totals.bytes_allocated), (64, 4716 + freed + 10 + 5000));
+    assert_eq!((mtrace.totals.frees, mtrace.totals.unknown_frees), (52, 0));
+    assert_eq!(mtrace.totals.peak_bytes, 4716 + 5000);
+    let memleak = import_complete("memleak.txt", Format::LeakLog);
+    assert_eq!((live(&memleak), memleak.pid), ((11, 716), 5193));
+    assert_eq!(names(&memleak, most), ["remember(unsigned long)", "main"]);
+    assert_eq!(memleak.notes[1], "2 intervals: the last one is read");
+}
+
+#[test]
+fn names_of_leak_reports_are_read_in_each_form() {
+    let report = |frames: &str| {
+        let text = format!(
+            "==7==ERROR: LeakSanitizer: detected memory leaks\n\nIndirect leak of 8 byte(s) in 1 object(s) allocated from:\n{frames}\n\nSUMMARY: x"
+        );
+        let (log, _) = heaptape_formats::leak_log::read(text.as_bytes()).unwrap();
+        assert_eq!(log.leaks[0].kind, "Indirect");
+        log.leaks[0].stack.clone()
+    };
+    for (frame, function, file, line, module, offset) in [
+        (
+            "#0 0x10 in operator new(unsigned long) ../../../src/asan_new_delete.cpp:95",
+            "operator new(unsigned long)",
+            "../../../src/asan_new_delete.cpp",
+            95,
+            "",
+            None,
+        ),
+        (
+            "#1 0x10 in std::vector<int, std::allocator<int> >::push(int const&) /usr/include/c++/12/v.h:7:3",
+            "std::vector<int, std::allocator<int> >::push(int const&)",
+            "/usr/include/c++/12/v.h",
+            7,
+            "",
+            None,
+        ),
+        ("#2 0x10 in main shop.c:12", "main", "shop.c", 12, "", None),
+        ("#3 0x10 in load (/srv/my shop/bin+0x1f) (BuildId: 0aff)", "load", "", 0, "/srv/my shop/bin", Some(0x20)),
+        ("#4 0x10  (/srv/shop+0x2f)", "", "", 0, "/srv/shop", Some(0x30)),
+        ("#5 0x10 in _start (/srv/shop+0x3f)", "_start", "", 0, "/srv/shop", Some(0x40)),
+        ("#6 0x10  (<unknown module>)", "", "", 0, "", None),
+    ] {
+        let [found] = &report(&format!("    {frame}"))[..] else { panic!("{frame}") };
+        let names = (&*found.function, &*found.file, found.line, &*found.module, found.offset);
+        assert_eq!(names, (function, file, line, module, offset), "{frame}");
+        assert_eq!(found.address, 0x11, "{frame}");
+    }
+}
+
+/// Sums of samples are estimates, which reports say.
+#[test]
+fn sampled_text_profiles_say_that_they_are() {
+    for (name, mean) in [
+        ("jemalloc.heap", Some("4.00 KiB")),
+        ("gperftools.heap", None),
+        ("gperftools-sampled.heap", Some("512 KiB")),
+        ("java.heap", Some("512 KiB")),
+    ] {
+        let imported = import_complete(name, Format::HeapText);
+        let note = |mean| format!("sampled, a block for each {mean} allocated: bytes and blocks are estimates");
+        assert_eq!(imported.notes, mean.map(note).into_iter().collect::<Vec<_>>(), "{name}");
+    }
 }
 
 #[test]

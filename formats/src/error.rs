@@ -27,6 +27,8 @@ pub enum Format {
     Massif,
     /// Text heap profile of jemalloc, gperftools, Go or Java.
     HeapText,
+    /// Leak report of LeakSanitizer, memcheck, `mtrace` or `memleak`.
+    LeakLog,
 }
 
 impl Format {
@@ -44,6 +46,7 @@ impl Format {
             Format::Dhat => "DHAT",
             Format::Massif => "massif",
             Format::HeapText => "heap profile",
+            Format::LeakLog => "leak report",
         }
     }
 }

@@ -3,7 +3,7 @@
 
 pub use crate::prefix::Match;
 use crate::prefix::begins_with;
-use crate::{Abi, Format, dcpi, dhat, heap_text, heaptrack, massif, pprof, tape};
+use crate::{Abi, Format, dcpi, dhat, heap_text, heaptrack, leak_log, massif, pprof, tape};
 
 /// Result of the detection by all formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub enum Detection {
 type Detector = fn(&[u8]) -> Match;
 
 /// The list of formats: a new format is one line here. The order matters only among weak matches.
-const FORMATS: [(Format, Detector); 11] = [
+const FORMATS: [(Format, Detector); 12] = [
     (Format::Tape, |bytes| begins_with(bytes, &tape::FILE_MAGIC)),
     (Format::Mtrc, |bytes| begins_with(bytes, b"MTRC")),
     (Format::Mptl, |bytes| begins_with(bytes, b"MPTL")),
@@ -30,6 +30,7 @@ const FORMATS: [(Format, Detector); 11] = [
     (Format::Heaptrack, heaptrack::sniff),
     (Format::Massif, massif::sniff),
     (Format::HeapText, heap_text::sniff),
+    (Format::LeakLog, leak_log::sniff),
     (Format::Dcpi, dcpi::sniff),
     (Format::Recording, recording),
     (Format::Pprof, pprof::sniff),
@@ -77,7 +78,8 @@ pub fn sniff(prefix: &[u8]) -> Detection {
 pub fn format(bytes: &[u8]) -> Option<Format> {
     match sniff(bytes) {
         Detection::Known(format) | Detection::Weak(format) => Some(format),
-        Detection::Unknown | Detection::NeedMore => None,
+        // A program may have printed something before its leak report.
+        Detection::Unknown | Detection::NeedMore => leak_log::find(bytes).map(|_| Format::LeakLog),
     }
 }
 
@@ -162,6 +164,12 @@ mod tests {
         assert_eq!(settled(b"heap profile:  1: 2 [ 1: 2] @ heapprofile\n"), Detection::Known(Format::HeapText));
         assert_eq!(settled(b"heap_v2/524288\n"), Detection::Known(Format::HeapText));
         assert_eq!(settled(b"--- heapz 1 ---\n"), Detection::Known(Format::HeapText));
+        assert_eq!(settled(b"= Start\n@ ./t:[0x1] + 0x2 0x3\n"), Detection::Known(Format::LeakLog));
+        assert_eq!(settled(b"==5594== Memcheck, a memory error detector\n"), Detection::Known(Format::LeakLog));
+        let sanitizer = b"\n=================\n==412==ERROR: LeakSanitizer: detected memory leaks\n";
+        assert_eq!(settled(sanitizer), Detection::Known(Format::LeakLog));
+        assert_eq!(settled(b"<?xml version=\"1.0\"?>\n\n<valgrindoutput>\n"), Detection::Known(Format::LeakLog));
+        assert_eq!(format(&[b"hello\n", &sanitizer[..]].concat()), Some(Format::LeakLog));
         let pprof = [&b"\x0a\x04\x08\x01\x10\x02"[..], b"\x0a\x04\x08\x03\x10\x04", &[0x32; 20]].concat();
         assert_eq!(settled(&pprof), Detection::Weak(Format::Pprof));
         let written = crate::recording::Recording { format: "heaptape recording".into(), ..Default::default() };

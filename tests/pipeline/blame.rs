@@ -314,6 +314,28 @@ fn recording_python_without_pymalloc_is_recommended() {
     assert_eq!(small("snake", "-DARENAS"), [0, 0]);
 }
 
+/// Names of Python's functions need an option, which one note states, with the command.
+#[test]
+fn recording_names_of_python_functions_is_explained_once() {
+    let notes = |recording: &Recording| {
+        let of = |command: &str| {
+            let text = recording.heaptape(&[command]).text();
+            let notes = text.lines().filter(|line| line.contains("Python") && line.contains(" -X perf "));
+            notes.map(str::to_string).collect::<Vec<_>>()
+        };
+        let [leaks, report] = ["leaks", "report"].map(of);
+        assert_eq!(leaks, report);
+        leaks
+    };
+    let script = "kept = [bytearray(1000) for number in range(2000)]";
+    let python = || Program::new("/usr/bin/python3").args(["-c", script]);
+    let recording = python().recorded().success();
+    let [note] = &notes(&recording)[..] else { panic!("one note: {:?}", notes(&recording)) };
+    assert!(note.starts_with("note: Python"), "{note}");
+    assert!(note.contains(": heaptape record -- ") && note.ends_with(&format!(" -X perf -c {script}")), "{note}");
+    assert!(notes(&Program::new(Target::program("own_pool.cpp").build()).recorded().success()).is_empty());
+}
+
 /// A program that is started by a symbolic link has the name of the link, as with busybox or
 /// redis-server.
 #[test]

@@ -50,7 +50,8 @@ pub fn wrong_format_hint(format: Format) -> String {
         | Format::Heaptrack
         | Format::Dhat
         | Format::Massif
-        | Format::HeapText => "report",
+        | Format::HeapText
+        | Format::LeakLog => "report",
     };
     format!("the file's format is {format}; `heaptape {command}` shows it")
 }

@@ -3,6 +3,10 @@
 use super::frame_text::parse;
 use super::{ReadResult, Sites, split_command};
 use heaptape_formats::dhat::File;
+use heaptape_formats::{Error, Format, Kind};
+
+/// Modes in which blocks of the heap are counted. Files of the first version name none.
+const HEAP_MODES: [&str; 3] = ["heap", "rust-heap", ""];
 
 /// Parses a DHAT file.
 ///
@@ -10,6 +14,14 @@ use heaptape_formats::dhat::File;
 /// Returns an error if the bytes are not a DHAT file.
 pub(super) fn read(bytes: &[u8]) -> ReadResult {
     let (file, ending) = File::read(bytes)?;
+    if !HEAP_MODES.contains(&&*file.mode) {
+        let (mode, verb) = (file.mode.escape_default(), file.verb.to_lowercase());
+        let what = format!(
+            "not a heap profile: mode {mode} counts what was {}; run DHAT without --mode",
+            verb.escape_default()
+        );
+        return Err(Error { format: Format::Dhat, offset: 0, field: "mode", kind: Kind::Text(what) });
+    }
     let mut sites = Sites::default();
     let frames: Vec<_> = file.ftbl.iter().map(|text| parse(text)).collect();
     for point in &file.pps {

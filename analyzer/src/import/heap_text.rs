@@ -43,8 +43,16 @@ pub(super) fn read(bytes: &[u8]) -> ReadResult {
         sums.frees = sums.frees.saturating_add(allocs - live.blocks);
     }
     let mut imported = sites.finish(false);
+    if mean > 1 {
+        imported.notes.push(sampled(mean));
+    }
     imported.argv = tables.program.filter(|path| !path.is_empty()).into_iter().collect();
     Ok((imported, ending))
+}
+
+/// Returns what a profile of samples says of itself.
+fn sampled(mean: u64) -> String {
+    format!("sampled, a block for each {} allocated: bytes and blocks are estimates", crate::text::bytes(mean))
 }
 
 /// Takes the names of the frames of the sample before `next`, innermost first.

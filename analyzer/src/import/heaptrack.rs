@@ -34,6 +34,7 @@ pub(super) fn read(from: impl BufRead) -> Result<(Imported, Ending), ReadError> 
     let (mut totals, mut sites, mut peak) = (Totals::default(), CallSites::default(), Peak::within(Span::ALL));
     let (mut argv, mut time, mut number) = (Vec::new(), 0u64, 0);
     let mut unknown = 0u64;
+    let mut suppressions = Vec::new();
     while let Some(line) = reader.next()? {
         match line {
             Line::Command(text) => argv = split_command(&String::from_utf8_lossy(&text)),
@@ -65,6 +66,7 @@ pub(super) fn read(from: impl BufRead) -> Result<(Imported, Ending), ReadError> 
                 (&mut totals, &mut sites, &mut peak).free(&event, Some(block));
                 number += 1;
             }
+            Line::Suppression(text) => suppressions.push(String::from_utf8_lossy(&text).into_owned()),
             Line::Version { .. } | Line::System { .. } | Line::Attached | Line::Resident(_) | Line::Other(_) => {}
         }
     }
@@ -80,6 +82,7 @@ pub(super) fn read(from: impl BufRead) -> Result<(Imported, Ending), ReadError> 
         sums: rows,
         totals,
         has_peak: true,
+        suppressions,
         argv,
         duration_ns: time,
         ..Imported::default()

@@ -12,9 +12,10 @@ use heaptape_formats::massif::{Reader, Snapshot, TreeKind};
 pub(super) fn read(bytes: &[u8]) -> ReadResult {
     let mut reader = Reader::new(bytes)?;
     let (mut peak, mut last): (Option<Snapshot>, Option<Snapshot>) = (None, None);
-    let mut max_heap = 0;
+    let (mut max_heap, mut max_stacks) = (0, 0);
     while let Some(snapshot) = reader.next()? {
         max_heap = max_heap.max(snapshot.heap);
+        max_stacks = max_stacks.max(snapshot.stacks);
         let is_peak = match (&peak, snapshot.kind) {
             (_, TreeKind::Empty) => false,
             (Some(before), TreeKind::Detailed) => before.kind != TreeKind::Peak && snapshot.heap > before.heap,
@@ -48,6 +49,16 @@ pub(super) fn read(bytes: &[u8]) -> ReadResult {
     }
     let mut imported = sites.finish(peak.is_some());
     imported.totals.peak_bytes = imported.totals.peak_bytes.max(max_heap);
+    if reader.head().desc.contains("--pages-as-heap=yes") {
+        let what = "massif counted pages (--pages-as-heap=yes): bytes are those of all mapped memory, code and stacks included";
+        imported.notes.push(what.into());
+    }
+    if max_stacks > 0 {
+        let most = crate::text::bytes(max_stacks);
+        imported
+            .notes
+            .push(format!("massif measured stacks, too (--stacks=yes), {most} at most: they are not in these bytes"));
+    }
     imported.argv = split_command(&reader.head().cmd);
     if reader.head().time_unit == "ms" {
         imported.duration_ns = time.saturating_mul(1_000_000);

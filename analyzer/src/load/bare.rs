@@ -128,7 +128,7 @@ pub fn open(path: &Path) -> std::io::Result<Box<dyn Read>> {
 /// Returns an error if the first bytes cannot be read.
 pub fn unpacking(mut from: Box<dyn Read>) -> std::io::Result<Box<dyn Read>> {
     let mut start = Vec::new();
-    from.by_ref().take(4).read_to_end(&mut start)?;
+    from.by_ref().take(Compression::MAGIC).read_to_end(&mut start)?;
     let compression = Compression::detect(&start);
     let complete = std::io::Cursor::new(start).chain(from);
     match compression {
@@ -136,6 +136,8 @@ pub fn unpacking(mut from: Box<dyn Read>) -> std::io::Result<Box<dyn Read>> {
         Some(Compression::Gzip) => Ok(Box::new(flate2::read::MultiGzDecoder::new(std::io::BufReader::new(complete)))),
         Some(Compression::Zstd) => Codec::Zstd.reader(complete),
         Some(Compression::Lz4) => Codec::Lz4.reader(complete),
+        Some(Compression::Bzip2) => Ok(Box::new(bzip2_rs::DecoderReader::new(complete))),
+        Some(Compression::Xz) => crate::unpack::xz_reader(complete),
         Some(Compression::Columns) => Codec::Columns.reader(complete),
     }
 }

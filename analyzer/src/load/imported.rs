@@ -38,6 +38,8 @@ fn process(imported: Imported, path: &Path, ending: Ending, damage: Option<Strin
     process.clock = Clock { ticks_per_second, start_tick: 0, start_unix_ns: imported.started_unix_ns };
     process.tape.last_tick = imported.duration_ns;
     process.tape.stacks = imported.stacks;
+    process.import_notes = imported.notes;
+    process.import_suppressions = imported.suppressions;
     process.sums = Some((imported.totals, imported.sums));
     let truncated_at = match (ending, damage) {
         (_, Some(damage)) => Some(damage),

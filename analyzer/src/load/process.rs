@@ -72,6 +72,10 @@ pub struct Process {
     /// Folders of earlier segments that are not included, because they are in another mode. Their
     /// live blocks are in the first segment that is included.
     pub left_out: Vec<String>,
+    /// What the numbers of another tool's file are estimated from, or leave out.
+    pub import_notes: Vec<String>,
+    /// Rules of LSan that another tool's file has for its own leaks.
+    pub import_suppressions: Vec<String>,
 }
 
 /// A tape with the events that only the journal has.
@@ -188,6 +192,8 @@ impl Process {
             missing: Vec::new(),
             segments: Vec::new(),
             left_out: Vec::new(),
+            import_notes: Vec::new(),
+            import_suppressions: Vec::new(),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use crate::load::Process;
 use crate::program_frames::is_cpython;
-use crate::stacks::{Site, Stacks};
+use crate::stacks::{Named, Site, Stacks};
 use crate::symbols::{Symbolizer, link_address, module_of};
 use heaptape_formats::tape::SiteSums;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -33,13 +33,56 @@ const NODE_BYTES: [u64; 2] = [262_144, 131_072];
 /// of node.
 const MAX_CALL_DISTANCE: u64 = 4096;
 
-/// Returns a hint on how to record this program better, if there is one. `rows` are the known sums
-/// of its sites.
-pub(super) fn find(process: &Process, rows: &[SiteSums], symbols: &mut Symbolizer) -> Option<String> {
+/// Returns hints on how to record this program better. `rows` are the known sums of its sites.
+pub(super) fn find(process: &Process, rows: &[SiteSums], symbols: &mut Symbolizer) -> Vec<String> {
     let stacks = process.stacks();
     let is_used = has_function(stacks, symbols) || has_nodes(stacks, rows);
-    is_used.then(|| PYMALLOC_HINT.to_string())
+    let pymalloc = is_used.then(|| PYMALLOC_HINT.to_string());
+    pymalloc.into_iter().chain(python_names(process)).collect()
 }
+
+/// The first minor version of Python 3 with `-X perf`.
+const FIRST_WITH_PERF: u32 = 12;
+
+/// Returns how to record the names of Python's functions, if stacks pass through CPython and have
+/// none of them.
+fn python_names(process: &Process) -> Option<String> {
+    let stacks = process.stacks();
+    let name = stacks.modules.iter().map(|module| module_name(&module.path)).find(|name| is_cpython(name))?;
+    // The perf map of CPython has `py::NAME:FILE`.
+    let is_python = |named: &Named| named.function.starts_with(b"py::") || named.file.ends_with(b".py");
+    if stacks.named.iter().any(is_python) {
+        return None;
+    }
+    let digits =
+        |text: &str| text.split(|letter: char| !letter.is_ascii_digit()).next().and_then(|text| text.parse().ok());
+    let minor: Option<u32> = name.split_once("python3.").and_then(|(_, rest)| digits(rest));
+    let words = &process.about.argv;
+    let own = words.split_first().filter(|(first, _)| is_cpython(first.rsplit('/').next().unwrap_or_default()));
+    let command = match own {
+        Some((first, rest)) => {
+            let is_old = minor.is_some_and(|minor| minor < FIRST_WITH_PERF);
+            let python = if is_old { "python3.12" } else { first };
+            [&["heaptape record --", python, "-X perf"][..], &rest.iter().map(|word| &**word).collect::<Vec<_>>()]
+                .concat()
+                .join(" ")
+        }
+        None if words.is_empty() => "PYTHONPERFSUPPORT=1 heaptape record -- PROGRAM".into(),
+        None => format!("PYTHONPERFSUPPORT=1 heaptape record -- {}", words.join(" ")),
+    };
+    let why = match minor {
+        Some(minor) if minor < FIRST_WITH_PERF => {
+            format!("Python 3.{minor} cannot name its functions, Python 3.12 can")
+        }
+        _ => "Python's functions have no names without -X perf".into(),
+    };
+    let shown: String = command.chars().take(LONGEST_COMMAND).collect();
+    let more = if shown.len() < command.len() { "…" } else { "" };
+    Some(format!("{why}: {shown}{more}"))
+}
+
+/// Maximum number of letters of a command in a hint.
+const LONGEST_COMMAND: usize = 120;
 
 /// Returns the file name of a module path.
 fn module_name(path: &[u8]) -> std::borrow::Cow<'_, str> {

@@ -466,7 +466,9 @@ pub fn summarize(recordings: &[Recording], mut symbols: Symbolizer, progress: &P
     };
     summary.notes = recordings.iter().filter_map(Recording::crash_note).collect();
     summary.notes.extend(all.iter().flat_map(|(process, _)| segment_notes(process)));
-    summary.notes.extend(all.iter().find_map(|(process, sums)| hints::find(process, &sums.sites, &mut symbols)));
+    let mut hints = all.iter().map(|(process, sums)| hints::find(process, &sums.sites, &mut symbols));
+    summary.notes.extend(hints.find(|hints| !hints.is_empty()).unwrap_or_default());
+    summary.notes.extend(all.iter().flat_map(|(process, _)| process.import_notes.iter().cloned()));
     summary.notes.extend(symbols.take_notes());
     summary
 }

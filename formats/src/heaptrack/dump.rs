@@ -47,6 +47,7 @@ pub fn dump(from: impl BufRead, out: &mut dyn Write) -> io::Result<()> {
             Line::Free(info) => writeln!(out, "free {info}")?,
             Line::Milliseconds(time) => writeln!(out, "time {time} ms")?,
             Line::Resident(pages) => writeln!(out, "resident {pages}")?,
+            Line::Suppression(text) => writeln!(out, "suppression \"{}\"", text.escape_ascii())?,
             Line::Other(text) => writeln!(out, "other \"{}\"", text.escape_ascii())?,
         }
     }

@@ -15,6 +15,7 @@
 //! - 1                  the free of one
 //! c 12                 milliseconds since the start
 //! R 3b3                pages of resident memory
+//! S leak:pattern       a rule of LSan, as the program's `__lsan_default_suppressions` returns it
 //! # text               for people
 //! ```
 
@@ -95,7 +96,9 @@ pub enum Line {
     Milliseconds(u64),
     /// Record `R`: pages of resident memory.
     Resident(u64),
-    /// Any other line: comments, suppressions.
+    /// Record `S`: a rule of LSan for leaks that the program does not count, `leak:PATTERN`.
+    Suppression(Vec<u8>),
+    /// Any other line, such as a comment.
     Other(Vec<u8>),
 }
 
@@ -135,6 +138,11 @@ pub fn put(out: &mut Vec<u8>, line: &Line) {
         Line::Free(info) => writeln!(out, "- {info:x}"),
         Line::Milliseconds(time) => writeln!(out, "c {time:x}"),
         Line::Resident(pages) => writeln!(out, "R {pages:x}"),
+        Line::Suppression(text) => {
+            out.extend_from_slice(b"S ");
+            out.extend_from_slice(text);
+            writeln!(out)
+        }
         Line::Other(text) => {
             out.extend_from_slice(text);
             writeln!(out)

@@ -142,6 +142,7 @@ impl<R: BufRead> Reader<R> {
             b'X' => Some(Line::Command(rest.to_vec())),
             b'I' => number().zip(number()).map(|(page_size, pages)| Line::System { page_size, pages }),
             b'A' => Some(Line::Attached),
+            b'S' => Some(Line::Suppression(rest.to_vec())),
             b's' => Some(Line::Text(rest.to_vec())),
             b'i' => number().map(|address| {
                 let module = number().unwrap_or(0);

@@ -9,7 +9,9 @@ use heaptape_analyzer::{convert, import, unpack};
 use heaptape_compat::{mleak, mprof, mptrace};
 use heaptape_formats::perf_map::{Line, UnnamedAddresses};
 use heaptape_formats::tape::journal;
-use heaptape_formats::{Ending, Format, dcpi, dhat, gmon, heap_text, heaptrack, massif, mptl, mtrc, pprof, tape};
+use heaptape_formats::{
+    Ending, Format, dcpi, dhat, gmon, heap_text, heaptrack, leak_log, massif, mptl, mtrc, pprof, tape,
+};
 use heaptape_tests::test_env;
 use nix::time::ClockId;
 use std::fs;
@@ -178,6 +180,7 @@ const READERS: [(&str, &[&str], Reader); 11] = [
             Format::Heaptrack => heaptrack::dump(bytes, sink),
             Format::Dhat => dhat::dump(bytes, sink),
             Format::HeapText => heap_text::dump(bytes, sink),
+            Format::LeakLog => leak_log::dump(bytes, sink),
             _ => massif::dump(bytes, sink),
         });
     }),
@@ -218,7 +221,7 @@ const READERS: [(&str, &[&str], Reader); 11] = [
 ];
 
 /// The readers of one format.
-const FORMATS: [(Format, &str); 10] = [
+const FORMATS: [(Format, &str); 11] = [
     (Format::Mtrc, "mtrc"),
     (Format::Mptl, "mptl"),
     (Format::Gmon, "gmon"),
@@ -229,6 +232,7 @@ const FORMATS: [(Format, &str); 10] = [
     (Format::Dhat, "import"),
     (Format::Massif, "import"),
     (Format::HeapText, "import"),
+    (Format::LeakLog, "import"),
 ];
 
 /// Seconds that all readers together are fed when nothing else is said.
@@ -481,6 +485,7 @@ fn mappings() -> tape::Mappings {
 /// Names of a module, not packed, so that changes of their bytes reach the reader of the table.
 fn symbols() -> tape::Symbols {
     use tape::field::Field;
+    let goes = |from, address| tape::SymbolTargets { from, targets: vec![tape::SymbolTarget { symbol: 0, address }] };
     let table = tape::SymbolTable {
         texts: vec!["main".into(), "/src/main.c".into()],
         functions: vec![tape::SymbolFunction { start: 0x1000, length: 64, symbol: 1 }],
@@ -488,6 +493,9 @@ fn symbols() -> tape::Symbols {
             address: 0x1010,
             frames: vec![tape::SymbolFrame { symbol: 1, file: 2, line: 7 }],
         }],
+        calls: tape::field::Added(vec![goes(0x1010, 0x1000)]),
+        jumps: tape::field::Added(vec![goes(0x1000, 0)]),
+        exports: tape::field::Added(vec![tape::SymbolTarget { symbol: 1, address: 0x1000 }]),
     };
     let mut plain = Vec::new();
     table.put(&mut plain);

@@ -63,9 +63,15 @@ impl Rules {
         Ok(rules)
     }
 
-    /// Adds the rules of the process's own modules: the text of their
+    /// Adds the rules of an imported file, and those of the process's own modules: the text of their
     /// `__lsan_default_suppressions`.
     pub fn add_own(&mut self, process: &Process, symbols: &mut Symbolizer) {
+        if !process.import_suppressions.is_empty() {
+            match read(&format!("{}: its own rules", process.about.folder), &process.import_suppressions.join("\n")) {
+                Ok(rules) => self.rules.extend(rules),
+                Err(error) => self.notes.push(error.to_string()),
+            }
+        }
         for module in &process.stacks().modules {
             let path = String::from_utf8_lossy(&module.path).into_owned();
             if self.programs.contains(&path) {
