@@ -255,3 +255,40 @@ fn profiles_of_other_events_are_rejected_by_name() {
     let error = import::from_bytes(Format::Pprof, &bytes).unwrap_err().to_string();
     assert!(error.contains("cpu") && error.contains("not a heap profile"), "{error}");
 }
+
+fn replaced(name: &str, from: &str, to: &str) -> Vec<u8> {
+    let text = String::from_utf8(golden(name)).unwrap();
+    assert!(text.contains(from), "{name}: {from}");
+    text.replacen(from, to, 1).into_bytes()
+}
+
+#[test]
+fn modes_of_dhat_that_count_no_heap_are_refused_by_name() {
+    for (mode, verb) in [("copy", "Copied"), ("ad-hoc", "Occurred")] {
+        let other = format!("\"mode\":\"{mode}\",\"verb\":\"{verb}\"");
+        let bytes = replaced("valgrind-dhat.json", "\"mode\":\"heap\",\"verb\":\"Allocated\"", &other);
+        let error = import::from_bytes(Format::Dhat, &bytes).unwrap_err().to_string();
+        let expected = format!("mode {mode} counts what was {}; run DHAT without --mode", verb.to_lowercase());
+        assert!(error.contains(&expected), "{error}");
+    }
+}
+
+#[test]
+fn options_of_massif_that_count_other_memory_are_said() {
+    assert!(import_complete("valgrind-massif.out", Format::Massif).notes.is_empty());
+    let pages = replaced("valgrind-massif.out", "desc: ", "desc: --pages-as-heap=yes ");
+    let (pages, _) = import::from_bytes(Format::Massif, &pages).unwrap();
+    assert!(pages.notes.iter().any(|note| note.starts_with("massif counted pages (--pages-as-heap=yes)")));
+    let stacks = replaced("valgrind-massif.out", "mem_stacks_B=0", "mem_stacks_B=2048");
+    let (stacks, _) = import::from_bytes(Format::Massif, &stacks).unwrap();
+    let expected = "massif measured stacks, too (--stacks=yes), 2.00 KiB at most: they are not in these bytes";
+    assert_eq!(stacks.notes, [expected]);
+}
+
+#[test]
+fn suppressions_of_heaptrack_are_those_of_the_file() {
+    assert!(import_complete("heaptrack.txt", Format::Heaptrack).suppressions.is_empty());
+    let bytes = [&golden("heaptrack.txt")[..], b"S leak:leaf\nS leak:^std::*\n"].concat();
+    let (imported, _) = import::from_bytes(Format::Heaptrack, &bytes).unwrap();
+    assert_eq!(imported.suppressions, ["leak:leaf", "leak:^std::*"]);
+}

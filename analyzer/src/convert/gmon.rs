@@ -9,8 +9,16 @@ use heaptape_formats::Abi;
 use heaptape_formats::gmon::{self, Form, Hints, Union};
 use std::collections::BTreeMap;
 
-/// Returns the sum of all files, and the flavour and form of the first one.
-fn read(files: &[OpenedFile], converted: &mut Converted) -> Result<(Union, Abi, Form), Error> {
+/// The flavour and the form of a file, and the bytes of its header that mean nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Head {
+    flavour: Abi,
+    form: Form,
+    spare: [u8; 12],
+}
+
+/// Returns the sum of all files, and the head of the first one.
+fn read(files: &[OpenedFile], converted: &mut Converted) -> Result<(Union, Head), Error> {
     let mut union = Union::default();
     let mut first = None;
     for file in files {
@@ -20,13 +28,12 @@ fn read(files: &[OpenedFile], converted: &mut Converted) -> Result<(Union, Abi, 
         );
         converted.notes.extend(gmon.notes.iter().map(|note| format!("{}: {note}", file.name)));
         union.add(&gmon).map_err(format_error(file))?;
-        first.get_or_insert((gmon.abi, gmon.form));
+        first.get_or_insert(Head { flavour: gmon.abi, form: gmon.form, spare: gmon.spare });
     }
     for sum in &union.sums {
         converted.totals.add("samples", sum.bins.iter().map(|&bin| u128::from(bin)).sum());
     }
-    let (flavour, form) = first.unwrap_or((Abi::LE64, Form::Magic));
-    Ok((union, flavour, form))
+    Ok((union, first.unwrap_or(Head { flavour: Abi::LE64, form: Form::Magic, spare: [0; 12] })))
 }
 
 /// Sums the files, and changes form and flavour if requested.
@@ -36,9 +43,9 @@ fn read(files: &[OpenedFile], converted: &mut Converted) -> Result<(Union, Abi, 
 /// represent their data.
 pub(super) fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
     let mut converted = Converted::default();
-    let (union, flavour, form) = read(files, &mut converted)?;
-    let target_form = options.form.unwrap_or(if form == Form::LdProfile { Form::Magic } else { form });
-    let flavour = options.export.flavour.unwrap_or(flavour);
+    let (union, head) = read(files, &mut converted)?;
+    let target_form = options.form.unwrap_or(if head.form == Form::LdProfile { Form::Magic } else { head.form });
+    let flavour = options.export.flavour.unwrap_or(head.flavour);
     if flavour.word_size == 4 && is_wide(&union) {
         return Err(Impossible::WideAddresses.into());
     }
@@ -53,7 +60,10 @@ pub(super) fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<
         export::object_table::fits(std::iter::empty(), union.arcs.iter().map(|arc| arc.count))
             .map_err(|error| Error::Format(format!("{} form", target_form.name()), error))?;
     }
-    let written = union.to_gmon(target_form, flavour).and_then(|gmon| gmon::write(&gmon));
+    // A file that stays what it is keeps what MinGW leaves in the header from its stack.
+    let spare =
+        if files.len() == 1 && head == (Head { flavour, form: target_form, ..head }) { head.spare } else { [0; 12] };
+    let written = union.to_gmon(target_form, flavour).and_then(|gmon| gmon::write(&gmon::Gmon { spare, ..gmon }));
     let bytes = written.map_err(|error| Error::Format(format!("{} form", target_form.name()), error))?;
     converted.files.push(("gmon.out".into(), bytes));
     Ok(converted)
@@ -71,7 +81,7 @@ fn is_wide(union: &Union) -> bool {
 /// Returns an error if a file cannot be read, or if there is no histogram.
 pub(super) fn to_dcpi(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
     let mut converted = Converted::default();
-    let (union, ..) = read(files, &mut converted)?;
+    let (union, _) = read(files, &mut converted)?;
     let Some(unit) = union.unit else {
         return Err(Impossible::NoHistogram.into());
     };
@@ -107,4 +117,44 @@ pub(super) fn to_dcpi(files: &[OpenedFile], options: &ConvertOptions) -> Result<
         converted.notes.push(format!("{} counts of basic blocks cannot be represented in DCPI", union.blocks.len()));
     }
     Ok(converted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn converted(bytes: &[u8], options: &ConvertOptions) -> Vec<u8> {
+        let unpacked = crate::unpack::unpack("gmon.out".into(), bytes.to_vec(), crate::unpack::Limit::DEFAULT);
+        let files = [unpacked.expect("a file")];
+        to_gmon(&files, options).expect("it converts").files.remove(0).1
+    }
+
+    #[test]
+    fn one_file_keeps_the_spare_bytes_of_its_header() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/gmon");
+        let files = ["bsd", "real", "hand"].map(|name| std::fs::read_dir(folder.join(name)).expect("golden files"));
+        let files = files.into_iter().flatten().flatten().map(|entry| entry.path());
+        let mut kept = [0; 2];
+        for path in files.filter(|path| path.is_file()) {
+            let bytes = std::fs::read(&path).expect("a file");
+            let Ok(gmon) = gmon::read(&bytes, Hints::default()) else { continue };
+            let (form, whole) = (gmon.form, gmon.truncation().is_none());
+            let at = match form {
+                Form::Magic => 8,
+                Form::Bsd44 => 2 * usize::from(gmon.abi.word_size) + 12,
+                _ => continue,
+            };
+            let plain = converted(&bytes, &ConvertOptions::default());
+            if !whole || plain[..at + 12] != bytes[..at + 12] {
+                continue;
+            }
+            let mut spare = bytes.clone();
+            spare[at..at + 12].copy_from_slice(b"left by MinG");
+            let same = converted(&spare, &ConvertOptions::default());
+            assert_eq!(same[at..at + 12], spare[at..at + 12], "{}", path.display());
+            assert_eq!((&same[..at], &same[at + 12..]), (&plain[..at], &plain[at + 12..]), "{}", path.display());
+            kept[usize::from(form == Form::Bsd44)] += 1;
+        }
+        assert!(kept.iter().all(|files| *files > 0), "{kept:?}");
+    }
 }
