@@ -20,8 +20,8 @@
 //! ```
 //! ```text
 //! [11:16:33] Top 10 stacks with outstanding allocations:        memleak, once an interval
-//! 	80 bytes in 5 allocations from stack
-//! 		0x000055d0c1a6a1b6 remember+0x6d [shop]
+//!     80 bytes in 5 allocations from stack
+//!         0x000055d0c1a6a1b6 remember+0x6d [shop]
 //! ```
 
 use crate::prefix::{Match, begins_with};
