@@ -2,7 +2,8 @@
 //! for `--help`) and `run`, and a line here. A report that has only the options of all reports
 //! needs no file: its line ends with the default of `--top`, and the function of the report has its
 //! name. Help, completions and manual pages are made from the list. The groups are those of
-//! `heaptape --help`.
+//! `heaptape help all`. `daemon` and `compat` are groups of commands themselves, in files of these
+//! names.
 
 use crate::Outcome;
 use std::ffi::OsString;
@@ -10,14 +11,32 @@ use std::ffi::OsString;
 pub use dcpiprof::with_long_options;
 pub use thresholds::{is_list_request, print_metrics};
 
+pub mod aliases;
 mod allocators;
-mod common;
+pub mod common;
+mod ctl;
+mod dcpicat;
+mod dcpidiff;
+mod dcpilist;
+mod dcpiprof;
+mod env;
+mod epochs;
 pub mod examples;
 mod frames;
+mod gprof;
 mod live;
 mod mappings;
+mod mleak;
+mod mprof;
+mod mptrace;
+mod newest;
+mod push;
 mod record_live;
+mod replace;
+mod send;
+mod ship;
 mod since;
+mod start;
 mod thresholds;
 mod verdicts;
 
@@ -38,7 +57,7 @@ macro_rules! commands {
         #[derive(clap::Subcommand)]
         pub enum Subcommand { $($($(#[$meta])* $variant(commands!(@args $name $($rows)?))),*),* }
 
-        /// The groups of subcommands with their names, in the order of `--help`. A name has `_` for
+        /// The groups of subcommands with their names, in the order of `heaptape help all`. A name has `_` for
         /// `-`.
         pub const GROUPS: &[(&str, &[&str])] = &[$(($group, &[$(stringify!($name)),*])),*];
 
@@ -59,37 +78,41 @@ macro_rules! commands {
 }
 
 commands! {
-    "Record" {
+    "Every day" {
         /// Run a program and record its heap allocations
         record Record,
         /// Record a process that runs already, and leave it as it was
         attach Attach,
-        /// Restore a process whose `heaptape attach` was killed
-        detach Detach,
-        /// Write the trace (MTRC) of a process to standard output, while it runs or afterwards
-        stream Stream,
-        /// Print the path of the preload library
-        library Library,
-        /// Copy the symbols of a recording into it, or write it to one file
-        pack Pack,
-    }
-    "Questions" {
-        /// Summarize a recording on one screen
-        report Report,
         /// List blocks that were never freed, by call site, with a verdict
         leaks Leaks,
         /// List the call sites of the live bytes at the peak
         peak Peak,
         /// List call sites by allocated bytes
         sites Sites,
+        /// Compare two runs, builds, points in time or processes
+        diff Diff,
+        /// Show live bytes and blocks over the run
+        timeline Timeline,
+        /// Show what the resident memory consists of, and which blocks keep free memory in use
+        rss Rss,
+        /// Show a recording as a page in the browser
+        open Open,
+        /// Show live heaps, allocation rates and growth of the daemon's processes
+        top Top,
+    }
+    "Look closer" {
+        /// Summarize a recording on one screen
+        report Report,
+        /// Show what became of a program: how it ended, what grew, since when
+        why Why,
         /// List the functions that call a function, by what is allocated below the calls
         callers Callers,
         /// List the functions that a function calls, by what they allocate for it
         callees Callees,
         /// Show the source of a function, with what each line allocates
         source Source,
-        /// Show live bytes and blocks over the run
-        timeline Timeline,
+        /// Show which blocks contained an address, who allocated and who freed them
+        address Address,
         /// Show what each thread allocated and freed
         threads Threads 40,
         /// Show the distribution of block sizes
@@ -104,64 +127,32 @@ commands! {
         free_sites FreeSites 20,
         /// Show heap fragmentation, and call sites whose blocks hold nearly empty pages
         fragmentation Fragmentation 20,
-        /// Show what the resident memory consists of, and which blocks keep free memory in use
-        rss Rss,
-        /// Show which blocks contained an address, who allocated and who freed them
-        address Address,
         /// Replay a recording under other allocators, and compare the memory that they take
         whatif Whatif,
-        /// Compare two runs, builds, points in time or processes
-        diff Diff,
         /// Check a recording: status 0 complete, 1 readable with something missing, 2 unreadable
         verify Verify,
     }
-    "Export" {
+    "Files" {
         /// Write a recording in the formats of other tools
         export Export,
         /// Convert files from one format to another
         convert Convert,
         /// Print a file of any known format as text, one record per line
         dump Dump,
+        /// Copy the symbols of a recording into it, or write it to one file
+        pack Pack,
+        /// Write the trace (MTRC) of a process to standard output, while it runs or afterwards
+        stream Stream,
     }
-    "Daemon" {
-        /// Record all programs that preload the library, for months
+    "Around it" {
+        /// Record the services of a machine for months: start, list, show, mode, epochs and so on
         daemon Daemon,
-        /// Query and control the daemon
-        ctl Ctl,
-        /// Show live heaps, allocation rates and growth of the daemon's processes
-        top Top,
-        /// List the daemon's epochs, as paths for other commands
-        epochs Epochs,
-        /// Ship the tables of sealed epochs to one place for many hosts
-        ship Ship,
-        /// Push profiles of the daemon's programs to Pyroscope or an OTLP server
-        push Push,
-        /// Show what became of a program: how it ended, what grew, since when
-        why Why,
-        /// Print the environment that makes the daemon record a service
-        env Env,
-        /// Send a trace (MTRC) or a profile (MPTL) to the daemon
-        send Send,
-    }
-    "Compatible tools" {
-        /// Show a profile (MPTL) as mprof does
-        mprof Mprof,
-        /// Show a trace (MTRC) as mptrace does
-        mptrace Mptrace,
-        /// Show the unfreed allocations of an mpatrol log, as mleak does
-        mleak Mleak,
-        /// Show gmon.out files as GNU gprof does
-        gprof Gprof,
-        /// Show a profile by procedure or image, as DCPI's dcpiprof does
-        dcpiprof Dcpiprof,
-        /// List a procedure with its samples, as DCPI's dcpilist does
-        dcpilist Dcpilist,
-        /// Print DCPI profiles as text, as dcpicat does
-        dcpicat Dcpicat,
-        /// Compare two sets of profiles, as DCPI's dcpidiff does
-        dcpidiff Dcpidiff,
-    }
-    "Help" {
+        /// Views like those of mpatrol, gprof and DCPI
+        compat Compat,
+        /// Restore a process whose `heaptape attach` was killed
+        detach Detach,
+        /// Print the path of the preload library
+        library Library,
         /// Show or write the manual pages
         man Man,
         /// Print completions for a shell

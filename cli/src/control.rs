@@ -60,7 +60,7 @@ impl Control {
 pub fn no_answer(path: &Path, option: &str, error: &std::io::Error) -> anyhow::Error {
     let advice = match error.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-            format!("start one with `heaptape daemon`, or name the socket of a running one with {option} PATH")
+            format!("start one with `heaptape daemon start`, or name the socket of a running one with {option} PATH")
         }
         ErrorKind::PermissionDenied => {
             format!("run this as root or as the daemon's user, or name the socket of another daemon with {option} PATH")

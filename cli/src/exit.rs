@@ -1,4 +1,5 @@
-//! The list of exit statuses. `--help`, the manual pages and `docs/exit-status.md` show [`TABLE`].
+//! The list of exit statuses. `heaptape help status`, a manual page and
+//! `docs/exit-status.md` show [`TABLE`].
 
 use std::process::ExitCode;
 
@@ -72,11 +73,11 @@ impl Outcome {
     }
 }
 
-/// Columns of the table that `--help` prints: those of a small terminal, where lines that are
+/// Columns of the table that `heaptape help status` prints: those of a small terminal, where lines that are
 /// longer would be wrapped again.
 const WIDTH: usize = 79;
 
-/// Returns the table as text for `--help`.
+/// Returns the table as text.
 pub fn help() -> String {
     let mut text = "Exit status:".to_string();
     for (status, meaning) in TABLE {

@@ -12,6 +12,7 @@ mod commands;
 mod control;
 mod exit;
 mod full_screen;
+mod help;
 mod library;
 mod live;
 mod log;
@@ -20,7 +21,6 @@ mod typos;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 use heaptape_analyzer::text;
-use heaptape_formats::quantity;
 use heaptape_recorder::os::crash;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -47,65 +47,27 @@ fn versions() -> &'static str {
 
 /// A tape recorder for the heap.
 #[derive(Parser)]
-#[command(name = "heaptape", version, long_version = versions(), about, max_term_width = 110, arg_required_else_help = true)]
+#[command(name = "heaptape", version, long_version = versions(), about, max_term_width = 110)]
 struct Cli {
     #[command(subcommand)]
     subcommand: commands::Subcommand,
 }
 
-/// Returns all subcommands with their options, and examples on top of their help. The command line
-/// is parsed by it; help, manual pages and completions are made from it.
+/// Returns all subcommands with their options and help. The command line is parsed by it; help,
+/// manual pages and completions are made from it.
 fn command() -> clap::Command {
-    let statuses = exit::help();
-    let command = Cli::command().mut_subcommands(|subcommand| {
-        let examples = commands::examples::of(subcommand.get_name());
-        let after = subcommand.get_after_help().map(|text| format!("{text}\n\n")).unwrap_or_default();
-        // The short help of a command stays on one screen.
-        subcommand.help_template(format!("{ABOUT}\n{examples}\n\n{ARGUMENTS}")).after_long_help(after + &statuses)
-    });
-    let groups = groups(&command);
-    command
-        .help_template(format!(
-            "{{name}} {{version}}: {{about}}\n\n{EXAMPLES}\n\n{{usage-heading}} {{usage}}\n\n{groups}\nOptions:\n{{options}}{{after-help}}"
-        ))
-        .after_help(format!("{}\n\n{}", quantity::HELP, statuses))
-}
-
-/// What the help of a command says before its examples.
-const ABOUT: &str = "{before-help}{about-with-newline}";
-/// What the help of a command says after its examples.
-const ARGUMENTS: &str = "{usage-heading} {usage}\n\n{all-args}{after-help}";
-
-/// The examples on top of the help.
-const EXAMPLES: &str = "\
-Examples:
-  heaptape record -- ls -lR /usr        record a program, and print a summary
-  heaptape leaks heaptape.ls.4711       list what it never freed, worst first";
-
-/// Returns the groups of subcommands as text.
-fn groups(command: &clap::Command) -> String {
-    let mut text = String::new();
-    let width = text::Style::of_stdout().width;
-    for (group, names) in commands::GROUPS {
-        text += &format!("{group}:\n");
-        for name in names.iter().map(|name| name.replace('_', "-")) {
-            let about = command.find_subcommand(&name).and_then(clap::Command::get_about);
-            let line = format!("  {name:14} {}", about.map(ToString::to_string).unwrap_or_default());
-            text += &text::wrapped(&line, width);
-            text.push('\n');
-        }
-        text.push('\n');
-    }
-    text.trim_end().to_string() + "\n"
+    help::complete(Cli::command())
 }
 
 /// Parses the command line. Exits on help and on errors, as clap does.
 fn parse(args: Vec<OsString>) -> clap::ArgMatches {
     let typed: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
     command().try_get_matches_from(args).unwrap_or_else(|error| {
-        let commands: Vec<String> =
-            command().get_subcommands().map(|subcommand| subcommand.get_name().to_owned()).collect();
-        match typos::explain(&error, &commands, &typed) {
+        let all = command();
+        let group = typed.get(1).filter(|name| help::GROUPS.contains(&name.as_str()));
+        let known = group.and_then(|name| all.find_subcommand(name)).unwrap_or(&all).get_subcommands();
+        let commands: Vec<String> = known.map(|subcommand| subcommand.get_name().to_owned()).collect();
+        match typos::explain(&error, group.map(String::as_str), &commands, &typed) {
             Some(message) => {
                 eprintln!("heaptape: {message}");
                 std::process::exit(2)
@@ -122,7 +84,16 @@ fn parse(args: Vec<OsString>) -> clap::ArgMatches {
 /// Runs the command with the arguments of the process, and returns its exit status.
 pub fn main() -> ExitCode {
     crash::install();
-    let args = commands::with_long_options(std::env::args_os());
+    let args = commands::aliases::current(std::env::args_os().collect());
+    let args = commands::with_long_options(args.into_iter());
+    if args.len() < 2 {
+        eprintln!("{}", help::first().trim_end());
+        return Outcome::NoAnswer.report();
+    }
+    if let Some(page) = help::page(&args) {
+        println!("{}", page.trim_end());
+        return ExitCode::SUCCESS;
+    }
     let result = if commands::is_list_request(&args) {
         commands::print_metrics()
     } else if let Some(record) = commands::parse_record(&args) {

@@ -1,6 +1,10 @@
 //! Suggestions for mistyped commands and options.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use heaptape_analyzer::is_recording;
+use heaptape_recorder::run::launch::open_program;
+use std::ffi::OsStr;
+use std::path::Path;
 
 /// Command names of other tools, each with the command that does the same here.
 const SYNONYMS: &[(&str, &str)] = &[
@@ -17,16 +21,18 @@ const SYNONYMS: &[(&str, &str)] = &[
     ("top-sites", "sites"),
     ("compare", "diff"),
     ("check", "verify"),
-    ("flamegraph", "export"),
-    ("html", "export"),
-    ("attach", "daemon"),
+    ("flamegraph", "open"),
+    ("html", "open"),
+    ("page", "open"),
+    ("view", "open"),
 ];
 
 /// Maximum edit distance between a mistyped command and its suggestion.
 const MAX_EDITS: usize = 2;
 
 /// Returns the message for an unknown command or option. Other errors have a message of clap's.
-pub fn explain(error: &clap::Error, commands: &[String], args: &[String]) -> Option<String> {
+/// `commands` are those of the group, if the command line names one.
+pub fn explain(error: &clap::Error, group: Option<&str>, commands: &[String], args: &[String]) -> Option<String> {
     let context = |kind: ContextKind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
         _ => None,
@@ -35,15 +41,27 @@ pub fn explain(error: &clap::Error, commands: &[String], args: &[String]) -> Opt
         ErrorKind::InvalidSubcommand => {
             let typed = context(ContextKind::InvalidSubcommand)?;
             let hint = match suggest(&typed, commands) {
+                Some(name) if group.is_some() => format!("; did you mean {name}?"),
+                None if group.is_some() => format!("; heaptape {} -h lists all", group.unwrap_or_default()),
+                _ if !typed.starts_with('-') && is_recording(Path::new(&typed)) => {
+                    format!("; it's a recording: heaptape leaks {typed}, or heaptape open {typed}")
+                }
+                _ if typed.contains('/') && Path::new(&typed).is_file() => {
+                    format!("; to record a program: heaptape record -- {typed}")
+                }
                 Some("record") => "; to record a program: heaptape record -- PROG ARGS".to_owned(),
                 Some(name) => format!("; did you mean {name}?"),
-                None => "; heaptape --help lists all".to_owned(),
+                None if open_program(OsStr::new(&typed)).is_some() => {
+                    format!("; to record the program {typed}: heaptape record -- {typed}")
+                }
+                None => "; heaptape help all lists all".to_owned(),
             };
             Some(format!("unknown command '{typed}'{hint}"))
         }
         ErrorKind::UnknownArgument => {
             let typed = context(ContextKind::InvalidArg).filter(|typed| typed.starts_with('-'))?;
-            let command = args.get(1).filter(|arg| commands.contains(arg)).map_or("", String::as_str);
+            let is_known = |arg: &&String| group.is_some() || commands.contains(arg);
+            let command = args.get(1).filter(is_known).map_or("", String::as_str);
             let near = match error.get(ContextKind::SuggestedArg) {
                 Some(ContextValue::String(name)) => format!("; did you mean {name}?"),
                 _ if command == "record" => {

@@ -100,9 +100,13 @@ fn mistyped_commands_get_a_suggestion() {
         ("leeks", "did you mean leaks?"),
         ("recrod", "heaptape record -- PROG"),
         ("compare", "did you mean diff?"),
-        ("quite-other", "heaptape --help"),
+        ("quite-other", "heaptape help all"),
+        ("daemon lst", "did you mean list?"),
+        ("daemon quite-other", "heaptape daemon -h lists all"),
+        ("compat mproff", "did you mean mprof?"),
+        ("ctl stauts", "did you mean status?"),
     ] {
-        let outcome = heaptape([command]);
+        let outcome = heaptape(command.split(' '));
         assert_eq!(outcome.code(), 2, "{outcome}");
         assert!(outcome.error().contains(wanted) && outcome.error().lines().count() == 1, "{command}: {outcome}");
     }

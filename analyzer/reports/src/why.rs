@@ -34,6 +34,8 @@ const FRAMES: usize = 3;
 
 /// The question: which program, and where its recordings are.
 pub struct WhyQuery<'a> {
+    /// The recording, if the question is about one and not about what a daemon keeps.
+    pub recording: Option<PathBuf>,
     /// State folder of the daemon.
     pub state: PathBuf,
     /// Id of the user whose processes are searched; `None` for all.
@@ -45,6 +47,13 @@ pub struct WhyQuery<'a> {
     /// Returns the resident bytes of a process that runs on this machine: of this pid, started at
     /// this clock tick of the boot with this ID.
     pub resident: &'a dyn Fn(u32, u64, &str) -> Option<u64>,
+}
+
+impl<'a> WhyQuery<'a> {
+    /// Creates an empty question.
+    pub fn new(resident: &'a dyn Fn(u32, u64, &str) -> Option<u64>) -> WhyQuery<'a> {
+        WhyQuery { recording: None, state: PathBuf::new(), user: None, which: String::new(), json: false, resident }
+    }
 }
 
 /// A call site that grew.
@@ -157,6 +166,9 @@ pub fn run(query: &WhyQuery<'_>, out: &mut dyn Write, style: Style) -> Result<Ou
 
 /// Returns the folders of the processes that the question is about.
 fn find(query: &WhyQuery<'_>) -> Result<Vec<PathBuf>, Error> {
+    if let Some(recording) = &query.recording {
+        return Ok(vec![recording.clone()]);
+    }
     let which = &query.which;
     let base = EpochQuery { user: query.user, ..EpochQuery::default() };
     let queries = match which.parse::<u32>() {

@@ -90,9 +90,9 @@ pub enum Impossible {
     /// The output is several files, so it needs the name of a folder.
     #[error("{0} writes several files here: -o must name a folder")]
     NoFolder(String),
-    /// A terminal would interpret the bytes of the format.
-    #[error("{0} is binary, and standard output is a terminal: name a file with -o")]
-    BinaryOnTerminal(String),
+    /// A terminal would interpret the bytes of the format, or fill up with a page.
+    #[error("{0} is not for a terminal, and standard output is one: name a file with -o")]
+    OnTerminal(String),
     /// The output is several files, and its path is that of a file.
     #[error("{format} writes several files here, and {} is not a folder", .path.display())]
     NotAFolder {

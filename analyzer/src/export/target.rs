@@ -47,21 +47,28 @@ impl Target {
             Some(path) if several && path.exists() && !path.is_dir() => {
                 Err(Impossible::NotAFolder { format: format.to_owned(), path: path.to_path_buf() }.into())
             }
-            Some(path) if path == Path::new("-") => Ok(Target::Stdout),
+            None if several => Ok(Target::Folder(PathBuf::from(format!("{}.{format}", stem(paths))))),
             Some(path) if several => Ok(Target::Folder(path.to_path_buf())),
+            None if is_unreadable(format) => Err(Impossible::OnTerminal(format.to_owned()).into()),
+            None => Ok(Target::Stdout),
+            Some(path) if path == Path::new("-") && is_unreadable(format) => {
+                Err(Impossible::OnTerminal(format.to_owned()).into())
+            }
+            Some(path) if path == Path::new("-") => Ok(Target::Stdout),
             Some(path) if path.is_dir() => Ok(Target::File(path.join(format!("{}.{extension}", stem(paths))))),
             Some(path) => Ok(Target::File(path.to_path_buf())),
-            None if several => Ok(Target::Folder(PathBuf::from(format!("{}.{format}", stem(paths))))),
-            None if BINARY.contains(&format) && io::stdout().is_terminal() => {
-                Err(Impossible::BinaryOnTerminal(format.to_owned()).into())
-            }
-            None => Ok(Target::Stdout),
         }
     }
 }
 
-/// Formats that are not text.
-const BINARY: [&str; 6] = ["gmon", "heaptrack", "mptl", "mtrc", "perfetto", "pprof"];
+/// Formats that nobody reads in a terminal: binary ones, and pages and pictures for a browser.
+const NOT_FOR_PEOPLE: [&str; 10] =
+    ["dcpi", "gmon", "heaptrack", "html", "mptl", "mtrc", "parquet", "perfetto", "pprof", "svg"];
+
+/// Returns whether a format would go to a terminal that can't show it.
+fn is_unreadable(format: &str) -> bool {
+    NOT_FOR_PEOPLE.contains(&format) && io::stdout().is_terminal()
+}
 
 /// Returns the name of the input, for the names of files.
 fn stem(paths: &[PathBuf]) -> String {

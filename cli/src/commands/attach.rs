@@ -36,6 +36,9 @@ pub struct Args {
     /// Folder of the recording [default: heaptape.NAME.PID]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
+    /// Replace the recording DIR
+    #[arg(short, long)]
+    force: bool,
     /// End the recording after this time
     #[arg(long = "for", value_name = "TIME")]
     time: Option<Time>,
@@ -43,24 +46,24 @@ pub struct Args {
     #[arg(long)]
     dry_run: bool,
     /// Drop events when a ring is full, and count them as lost, instead of waiting
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     drop: bool,
     /// Record the call stacks of frees as well
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     free_stacks: bool,
     /// Sample one block per this many bytes (such as 512KiB) instead of recording all
     #[arg(long, value_name = "SIZE")]
     sample: Option<Size>,
     /// Label to store in the recording
-    #[arg(long, value_name = "TEXT", default_value = "")]
+    #[arg(hide_short_help = true, long, value_name = "TEXT", default_value = "")]
     label: String,
     /// Record also an allocator whose functions have this prefix (PREFIXmalloc, PREFIXfree and so
     /// on), or which FILE describes (docs/allocators.md). Common allocators are known
-    #[arg(long, value_name = "PREFIX|FILE", value_parser = super::allocators::name)]
+    #[arg(hide_short_help = true, long, value_name = "PREFIX|FILE", value_parser = super::allocators::name)]
     allocator: Vec<String>,
     /// If the program has no symbols, fetch them from the servers in DEBUGINFOD_URLS, with
     /// elfutils' debuginfod-find, to find allocators inside it
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     debuginfod: bool,
     /// The process: its pid, or the name of its program
     #[arg(value_name = "PID|NAME")]
@@ -116,6 +119,9 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let (stop, stopping) = UnixStream::pair().context("cannot make a socket")?;
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         pipe::register(signal, stopping.try_clone()?).context("cannot handle signals")?;
+    }
+    if let Some(dir) = &args.output {
+        super::replace::make_place(dir, args.force)?;
     }
     let dir = make_dir(args.output.as_deref(), OsStr::from_bytes(&process.comm), pid)?;
     let attachment = Attachment::begin(target, &dir, &options).inspect_err(|_| drop(std::fs::remove_dir_all(&dir)));

@@ -1,6 +1,6 @@
 //! The options that all reports share, and the exit statuses of their results.
 
-use super::live;
+use super::{live, newest};
 use crate::Outcome;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use heaptape_analyzer::ProcessFilter;
@@ -12,12 +12,16 @@ use heaptape_formats::quantity::{self, Size};
 use std::io::Write;
 use std::path::PathBuf;
 
+/// Heading of the filters in the help.
+pub const FILTERS: &str = "Filters";
+
 /// Options of all reports.
 #[derive(clap::Args)]
 pub struct Common {
     /// Recordings, folders of processes, or single files: MTRC, MPTL, tape, pprof, heaptrack, DHAT,
-    /// Massif, heap profiles of jemalloc and gperftools
-    #[arg(required_unless_present = "live", value_name = "DIR|FILE")]
+    /// Massif, heap profiles of jemalloc and gperftools [default: the newest recording in
+    /// this folder]
+    #[arg(value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
     /// Recordings of the processes that the daemon serves now: those of this name (* and ? are
     /// wildcards), pid or label. The daemon writes what it knows first
@@ -55,7 +59,7 @@ pub struct Common {
     by: Option<GroupBy>,
     #[command(flatten)]
     names: Names,
-    #[command(flatten, next_help_heading = "Filters")]
+    #[command(flatten, next_help_heading = FILTERS)]
     only: Only,
 }
 
@@ -65,6 +69,9 @@ impl Common {
     /// # Errors
     /// The name is a file, and a recording is none.
     pub fn ensure_function_first(&self, name: &str) -> anyhow::Result<()> {
+        if self.paths.is_empty() && self.live.is_none() && std::path::Path::new(name).is_dir() {
+            anyhow::bail!("{name} is a folder: the function comes first, as in 'main {name}'");
+        }
         let missing = self.paths.iter().find(|path| !path.exists());
         if let Some(missing) = missing.filter(|_| std::path::Path::new(name).exists()) {
             anyhow::bail!(
@@ -270,7 +277,7 @@ impl Common {
         } = self;
         let paths = match live {
             Some(which) => live::folders(&which, control)?,
-            None => paths,
+            None => newest::or_newest(paths)?,
         };
         let mut marks = between.into_iter().map(Bound::Mark);
         let (from, to) = (marks.next().or(from), marks.next().or(until));

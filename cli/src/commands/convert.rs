@@ -15,11 +15,11 @@ pub struct Args {
     #[command(flatten)]
     how: ExportArgs,
     /// gmon: variant of the format
-    #[arg(long, value_name = "FORM", value_parser = ["magic", "bsd", "4.4bsd"])]
+    #[arg(hide_short_help = true, long, value_name = "FORM", value_parser = ["magic", "bsd", "4.4bsd"])]
     form: Option<String>,
     /// dcpi: bytes between successive counts, for input files that do not name it and for the
     /// output
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(hide_short_help = true, long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=4096))]
     stride: Option<u32>,
     /// Files of one format, which are summed; compressed or not; - is standard input
     #[arg(required = true, value_name = "FILE")]

@@ -1,5 +1,5 @@
-//! `heaptape ctl`: queries and controls the daemon. Each request returns when it has been carried
-//! out.
+//! `heaptape daemon status`, `list`, `show` and so on: queries and controls the daemon. Each request
+//! returns when it has been carried out.
 
 use super::attach::pid_of;
 use super::frames::Frames;
@@ -18,23 +18,21 @@ use std::cmp::Reverse;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Options of `heaptape ctl`.
+/// The daemon that is asked.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct Asked {
     /// Control socket of the daemon [default: control in $HEAPTAPE_DIR, else in /run/heaptape for
     /// root and in $XDG_RUNTIME_DIR/heaptape for others]
-    #[arg(long, value_name = "PATH", global = true)]
+    #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
     /// Print JSON instead of text
-    #[arg(long, global = true)]
+    #[arg(long)]
     json: bool,
-    #[command(subcommand)]
-    command: Command,
 }
 
 /// Columns by which the list is sorted.
 #[derive(Clone, Copy, clap::ValueEnum)]
-enum Sort {
+pub enum Sort {
     /// Live bytes
     Live,
     /// Allocations per second
@@ -49,7 +47,7 @@ enum Sort {
 
 /// Periods over which growth is shown.
 #[derive(Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Period {
+pub enum Period {
     /// The last minute
     #[default]
     Minute,
@@ -76,10 +74,14 @@ impl Period {
     }
 }
 
+/// What the daemon is asked.
 #[derive(clap::Subcommand)]
-enum Command {
+pub enum Command {
     /// Show the state of the daemon: processes, events, memory, disk, budgets that were hit
-    Status,
+    Status {
+        #[command(flatten)]
+        asked: Asked,
+    },
     /// List the recorded processes and incoming streams
     List {
         /// Pid, name or label (* and ? are wildcards) [default: all]
@@ -93,6 +95,8 @@ enum Command {
         /// Period of the column GROWTH
         #[arg(long, value_name = "PERIOD", value_enum, default_value = "minute")]
         growth: Period,
+        #[command(flatten)]
+        asked: Asked,
     },
     /// Show one process and its call sites by live bytes
     Show {
@@ -101,6 +105,8 @@ enum Command {
         /// Maximum number of call sites
         #[arg(long = "top", alias = "sites", value_name = "N", default_value_t = 20)]
         sites: u64,
+        #[command(flatten)]
+        asked: Asked,
     },
     /// Change what is recorded of running processes
     ///
@@ -114,17 +120,22 @@ enum Command {
         which: String,
         /// New mode, such as trace, profile:512KiB, profile:2% or trace,overflow=wait:2s
         mode: Choice,
+        #[command(flatten)]
+        asked: Asked,
     },
-    /// Write snapshots of processes with their resident pages (`heaptape rss`), and save the events
-    /// of flight recorders
+    /// Write snapshots of processes to disk, and keep what flight recorders hold
+    ///
+    /// A snapshot has the resident pages, for `heaptape rss`.
     Snapshot {
         /// Pid, name or label (* and ? are wildcards), or all
         #[arg(default_value = "all")]
         which: String,
+        #[command(flatten)]
+        asked: Asked,
     },
     /// Record a process that runs already and was started without the library
     ///
-    /// It is recorded like the others, until it ends, or until `ctl detach` leaves it as it was.
+    /// It is recorded like the others, until it ends, or until `heaptape daemon detach` leaves it as it was.
     Attach {
         /// Pid of the process, or the name of its program
         #[arg(value_name = "PID|NAME")]
@@ -132,79 +143,122 @@ enum Command {
         /// What is recorded, such as trace or profile:2% [default: that of its rule]
         #[arg(long)]
         mode: Option<Choice>,
+        #[command(flatten)]
+        asked: Asked,
     },
     /// Leave attached processes as they were
     Detach {
         /// Pid, name or label (* and ? are wildcards), or all
         which: String,
+        #[command(flatten)]
+        asked: Asked,
     },
     /// End the current epoch, which is a folder of recordings, and start the next one
-    Epoch,
-    /// Set a mark, such as deploy-42: `heaptape diff --since deploy-42 NAME` compares with the
-    /// state at this time
+    Epoch {
+        #[command(flatten)]
+        asked: Asked,
+    },
+    /// Set a mark, such as deploy-42, for `heaptape diff --since deploy-42 NAME`
     Mark {
         /// Name of the mark
         name: String,
+        #[command(flatten)]
+        asked: Asked,
     },
     /// Start new traces of processes in mode trace, within the epoch
     Rotate {
         /// Pid, name or label (* and ? are wildcards), or all
         #[arg(default_value = "all")]
         which: String,
+        #[command(flatten)]
+        asked: Asked,
     },
     /// Write all recorded events and sums to disk
-    Flush,
+    Flush {
+        #[command(flatten)]
+        asked: Asked,
+    },
     /// Print the metrics in the format of Prometheus
-    Metrics,
-    /// Read the configuration again, and show what changed; rules apply to programs that start
-    /// from now on
-    Reload,
+    Metrics {
+        #[command(flatten)]
+        asked: Asked,
+    },
+    /// Read the configuration again, and show what changed
+    ///
+    /// Rules apply to programs that start from now on.
+    Reload {
+        #[command(flatten)]
+        asked: Asked,
+    },
     /// Stop the daemon
-    Stop,
+    Stop {
+        #[command(flatten)]
+        asked: Asked,
+    },
 }
 
 impl Command {
+    fn asked(&self) -> &Asked {
+        match self {
+            Command::Status { asked }
+            | Command::List { asked, .. }
+            | Command::Show { asked, .. }
+            | Command::Mode { asked, .. }
+            | Command::Snapshot { asked, .. }
+            | Command::Attach { asked, .. }
+            | Command::Detach { asked, .. }
+            | Command::Epoch { asked }
+            | Command::Mark { asked, .. }
+            | Command::Rotate { asked, .. }
+            | Command::Flush { asked }
+            | Command::Metrics { asked }
+            | Command::Reload { asked }
+            | Command::Stop { asked } => asked,
+        }
+    }
+
     fn request(&self) -> anyhow::Result<Request> {
         let which = |which: &str| Which(which.to_owned());
         Ok(match self {
-            Command::Status => Request::Status,
+            Command::Status { .. } => Request::Status,
             Command::List { .. } => Request::List,
-            Command::Show { which: name, sites } => Request::Show { which: which(name), sites: *sites },
-            Command::Mode { which: name, mode } => Request::Mode { which: which(name), mode: *mode },
-            Command::Snapshot { which: name } => Request::Snapshot { which: which(name), leaves_flights: false },
-            Command::Attach { process, mode } => Request::Attach { pid: pid_of(process)?, mode: *mode },
-            Command::Detach { which: name } => Request::Detach { which: which(name) },
-            Command::Epoch => Request::Epoch,
-            Command::Mark { name } => Request::Mark { name: name.clone() },
-            Command::Rotate { which: name } => Request::Rotate { which: which(name) },
-            Command::Flush => Request::Flush,
-            Command::Metrics => Request::Metrics,
-            Command::Reload => Request::Reload,
-            Command::Stop => Request::Stop,
+            Command::Show { which: name, sites, .. } => Request::Show { which: which(name), sites: *sites },
+            Command::Mode { which: name, mode, .. } => Request::Mode { which: which(name), mode: *mode },
+            Command::Snapshot { which: name, .. } => Request::Snapshot { which: which(name), leaves_flights: false },
+            Command::Attach { process, mode, .. } => Request::Attach { pid: pid_of(process)?, mode: *mode },
+            Command::Detach { which: name, .. } => Request::Detach { which: which(name) },
+            Command::Epoch { .. } => Request::Epoch,
+            Command::Mark { name, .. } => Request::Mark { name: name.clone() },
+            Command::Rotate { which: name, .. } => Request::Rotate { which: which(name) },
+            Command::Flush { .. } => Request::Flush,
+            Command::Metrics { .. } => Request::Metrics,
+            Command::Reload { .. } => Request::Reload,
+            Command::Stop { .. } => Request::Stop,
         })
     }
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
-    let (control, request) = (Control::at(args.control), args.command.request()?);
+pub fn run(command: Command) -> anyhow::Result<Outcome> {
+    let asked = command.asked();
+    let (control, request) = (Control::at(asked.control.clone()), command.request()?);
     let mut answer = control.json(&request)?;
-    if let Command::List { which, label, sort, growth } = &args.command {
+    if let Command::List { which, label, sort, growth, .. } = &command {
         let is_narrowed = which.is_some() || label.is_some();
         select(&mut answer, which.as_deref(), label.as_deref(), *sort, *growth);
         if is_narrowed && answer.as_array().is_some_and(Vec::is_empty) {
-            if args.json {
+            if asked.json {
                 println!("[]");
             }
             eprintln!("heaptape: no recorded process matches");
             return Ok(Outcome::NoAnswer);
         }
     }
-    let period = match &args.command {
+    let period = match &command {
         Command::List { growth, .. } => *growth,
         _ => Period::default(),
     };
     let mut out = terminal::stdout();
-    if args.json && request != Request::Metrics {
+    if asked.json && request != Request::Metrics {
         json::print(&mut out, &answer)?;
     } else {
         print(&request, &control.read(&request, answer)?, period, &mut out)?;
@@ -361,7 +415,10 @@ const COLUMNS: [Column; 12] = [
 
 fn list(entries: &[Entry], period: Period, out: &mut dyn Write) -> std::io::Result<()> {
     if entries.is_empty() {
-        return writeln!(out, "no processes; programs are recorded that start in the environment of `heaptape env`");
+        return writeln!(
+            out,
+            "no processes; programs are recorded that start in the environment of `heaptape daemon env`"
+        );
     }
     let none = String::new;
     let cells = entries.iter().map(|entry| match entry {

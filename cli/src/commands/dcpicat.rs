@@ -1,4 +1,4 @@
-//! `heaptape dcpicat`: prints DCPI profiles as text, as DCPI's dcpicat does.
+//! `heaptape compat dcpicat`: prints DCPI profiles as text, as DCPI's dcpicat does.
 
 use super::dcpiprof::{Source, outcome};
 use crate::{Outcome, terminal};
@@ -6,7 +6,7 @@ use heaptape_compat::dcpi::cat;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Options of `heaptape dcpicat`.
+/// Options of `heaptape compat dcpicat`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Recordings, profiles, directories of profiles; - is standard input

@@ -1,4 +1,4 @@
-//! `heaptape dcpidiff`: compares the counts of two sets of profiles, as DCPI's dcpidiff does.
+//! `heaptape compat dcpidiff`: compares the counts of two sets of profiles, as DCPI's dcpidiff does.
 
 use super::dcpiprof::{Source, outcome, per_cent};
 use crate::{Outcome, terminal};
@@ -7,7 +7,7 @@ use heaptape_compat::dcpi::diff;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Options of `heaptape dcpidiff`.
+/// Options of `heaptape compat dcpidiff`.
 #[derive(clap::Args)]
 pub struct Args {
     /// `[PROCEDURE] FIRST SECOND`, or `[PROCEDURE]` if --first and --second name the sets

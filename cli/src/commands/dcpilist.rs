@@ -1,4 +1,4 @@
-//! `heaptape dcpilist`: lists a procedure with its samples, as DCPI's dcpilist does.
+//! `heaptape compat dcpilist`: lists a procedure with its samples, as DCPI's dcpilist does.
 
 use super::dcpiprof::{Source, outcome};
 use crate::{Outcome, terminal};
@@ -6,7 +6,7 @@ use heaptape_compat::dcpi::list;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Options of `heaptape dcpilist`.
+/// Options of `heaptape compat dcpilist`.
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("form").args(["best", "source_lines", "asm", "both"])))]
 pub struct Args {

@@ -1,4 +1,4 @@
-//! `heaptape dcpiprof`: shows a profile by procedure or image, as DCPI's dcpiprof does. The options
+//! `heaptape compat dcpiprof`: shows a profile by procedure or image, as DCPI's dcpiprof does. The options
 //! that all four DCPI commands share are here as well.
 
 use crate::{Outcome, terminal};
@@ -54,7 +54,7 @@ pub fn outcome(sets: &[&Set]) -> Outcome {
     if sets.iter().all(|set| set.faults.is_empty()) { Outcome::Done } else { Outcome::Partial }
 }
 
-/// Options of `heaptape dcpiprof`.
+/// Options of `heaptape compat dcpiprof`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Recordings, profiles, directories of profiles, ELF files; - is standard input
@@ -143,7 +143,8 @@ pub fn with_long_options(arguments: impl Iterator<Item = OsString>) -> Vec<OsStr
         "events",
     ];
     let arguments: Vec<OsString> = arguments.collect();
-    let is_dcpi = arguments.get(1).and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("dcpi"));
+    let name = arguments.iter().skip(1).find(|name| *name != "compat");
+    let is_dcpi = name.and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("dcpi"));
     if !is_dcpi {
         return arguments;
     }

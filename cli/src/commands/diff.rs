@@ -2,7 +2,7 @@
 
 use super::common::{Names, Only, Strict, print};
 use super::leaks::Suppress;
-use super::since;
+use super::{newest, since};
 use super::thresholds::Thresholds;
 use crate::Outcome;
 use anyhow::bail;
@@ -44,18 +44,19 @@ enum Normalise {
     Two processes of one: heaptape diff --process-a 4711 --process-b 4712 DIR DIR.")]
 pub struct Args {
     /// Old run: a recording, the folder of a process, or a file of any format that can be read;
-    /// with --since the name, pid or label of a program that the daemon serves
+    /// with --since the name, pid or label of a program that the daemon serves [default: the two
+    /// newest recordings in this folder]
     #[arg(value_name = "A")]
-    a: PathBuf,
+    a: Option<PathBuf>,
     /// New run; without it, two points in time of A are compared
     #[arg(value_name = "B")]
     b: Option<PathBuf>,
     /// Compare a program that the daemon serves with its state at a time (24h ago), or at a mark of
-    /// `heaptape ctl mark`
+    /// `heaptape daemon mark`
     #[arg(long, value_name = "TIME|MARK", conflicts_with_all = ["b", "from", "process_a", "process_b", "program", "program_a", "program_b"])]
     since: Option<String>,
     /// Control socket of the daemon, for --since
-    #[arg(long, value_name = "PATH", requires = "since")]
+    #[arg(hide_short_help = true, long, value_name = "PATH", requires = "since")]
     control: Option<PathBuf>,
     /// Print JSON instead of text
     #[arg(long)]
@@ -74,49 +75,49 @@ pub struct Args {
     )]
     until: Option<Bound>,
     /// State of A at this point in time
-    #[arg(long, value_name = "WHEN", allow_hyphen_values = true, requires = "b")]
+    #[arg(hide_short_help = true, long, value_name = "WHEN", allow_hyphen_values = true, requires = "b")]
     at_a: Option<Bound>,
     /// State of B at this point in time
-    #[arg(long, value_name = "WHEN", allow_hyphen_values = true, requires = "b")]
+    #[arg(hide_short_help = true, long, value_name = "WHEN", allow_hyphen_values = true, requires = "b")]
     at_b: Option<Bound>,
     /// Only this process of A: its pid, or its folder
-    #[arg(long, value_name = "PID|FOLDER")]
+    #[arg(hide_short_help = true, long, value_name = "PID|FOLDER")]
     process_a: Option<String>,
     /// Only this process of B
-    #[arg(long, value_name = "PID|FOLDER")]
+    #[arg(hide_short_help = true, long, value_name = "PID|FOLDER")]
     process_b: Option<String>,
     /// Only processes of this program (* and ? are wildcards)
     #[arg(long, value_name = "NAME", conflicts_with_all = ["program_a", "program_b"])]
     program: Option<String>,
     /// Only processes of this program in A
-    #[arg(long, value_name = "NAME")]
+    #[arg(hide_short_help = true, long, value_name = "NAME")]
     program_a: Option<String>,
     /// Only processes of this program in B
-    #[arg(long, value_name = "NAME")]
+    #[arg(hide_short_help = true, long, value_name = "NAME")]
     program_b: Option<String>,
     #[command(flatten)]
     strict: Strict,
     /// Another run of A: differences between runs of A are noise; may be repeated
-    #[arg(long, value_name = "DIR|FILE")]
+    #[arg(hide_short_help = true, long, value_name = "DIR|FILE")]
     again_a: Vec<PathBuf>,
     /// Another run of B
-    #[arg(long, value_name = "DIR|FILE")]
+    #[arg(hide_short_help = true, long, value_name = "DIR|FILE")]
     again_b: Vec<PathBuf>,
     /// Match call sites by the names of the N innermost program frames
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=512))]
     depth: u16,
     /// Scale B to make the sides comparable
-    #[arg(long, value_name = "BY", value_enum, conflicts_with = "per")]
+    #[arg(hide_short_help = true, long, value_name = "BY", value_enum, conflicts_with = "per")]
     normalise: Option<Normalise>,
     /// Divide each side by its units of work: --per 1000,1500 for the requests of A and B; one
     /// number is for both
-    #[arg(long, value_name = "N", value_delimiter = ',', num_args = 1)]
+    #[arg(hide_short_help = true, long, value_name = "N", value_delimiter = ',', num_args = 1)]
     per: Vec<f64>,
     /// Ignore changes of a call site below this percentage of the site
-    #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
+    #[arg(hide_short_help = true, long, value_name = "PERCENT", default_value_t = 1.0)]
     noise: f64,
     /// Ignore changes below this percentage of the total
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.1)]
+    #[arg(hide_short_help = true, long, value_name = "PERCENT", default_value_t = 0.1)]
     min_share: f64,
     /// Order of the changes
     #[arg(long, value_enum, default_value = "live")]
@@ -155,16 +156,23 @@ fn runs(
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let (mut at_a, mut at_b) = (args.at_a, args.at_b);
+    let (named, b) = match (args.a, args.b, &args.since) {
+        (Some(a), b, _) => (a, b),
+        (None, _, Some(_)) => bail!("--since compares a program that the daemon serves: name it"),
+        (None, _, None) if args.from.is_some() => (newest::or_newest(Vec::new())?.remove(0), None),
+        (None, ..) => newest::two().map(|(a, b)| (a, Some(b)))?,
+    };
     let sides = match &args.since {
-        Some(since) => Some(since::find(&args.a.to_string_lossy(), since, args.control)?),
+        Some(since) => Some(since::find(&named.to_string_lossy(), since, args.control)?),
         None => None,
     };
-    let b = match (&sides, &args.b) {
+    let within_one = b.is_none() && sides.is_none();
+    let b = match (&sides, b) {
         (Some(sides), _) => sides.new.clone(),
-        (None, Some(b)) => b.clone(),
+        (None, Some(b)) => b,
         (None, None) if args.from.is_some() => {
             (at_a, at_b) = (args.from, args.until);
-            args.a.clone()
+            named.clone()
         }
         (None, None) => bail!("only one run: name another one, or two points in time of it (--from, --until)"),
     };
@@ -189,7 +197,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
             Sort::Allocs => Order::Allocs,
             Sort::Relative => Order::Relative,
         },
-        within_one: args.b.is_none() && sides.is_none(),
+        within_one,
         noise: args.noise / 100.0,
         min_share: args.min_share / 100.0,
         top: args.top,
@@ -197,12 +205,12 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         origin: args.names.origin(),
     };
     let filter = args.only.filter();
-    let named = |process: Option<String>, program: Option<String>| {
+    let of = |process: Option<String>, program: Option<String>| {
         let program = program.or_else(|| args.program.clone());
         ProcessFilter { process, program, ..ProcessFilter::default() }
     };
-    let (mut of_a, mut of_b) = (named(args.process_a, args.program_a), named(args.process_b, args.program_b));
-    let mut a = args.a;
+    let (mut of_a, mut of_b) = (of(args.process_a, args.program_a), of(args.process_b, args.program_b));
+    let mut a = named;
     let mut earlier = None;
     if let Some(sides) = sides {
         earlier = Some((sides.before_old, sides.before_new));

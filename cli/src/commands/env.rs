@@ -1,10 +1,10 @@
-//! `heaptape env`: prints the environment that makes the daemon record a service.
+//! `heaptape daemon env`: prints the environment that makes the daemon record a service.
 
 use crate::{Outcome, library};
 use heaptape_daemon::config::{Choice, Config};
 use std::path::PathBuf;
 
-/// Options of `heaptape env`.
+/// Options of `heaptape daemon env`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Socket of the daemon for programs

@@ -1,5 +1,5 @@
-//! `heaptape epochs`: lists the daemon's epochs, as paths for other commands:
-//! `heaptape leaks $(heaptape epochs --program redis-server)`.
+//! `heaptape daemon epochs`: lists the daemon's epochs, as paths for other commands:
+//! `heaptape leaks $(heaptape daemon epochs --program redis-server)`.
 
 use crate::Outcome;
 use anyhow::anyhow;
@@ -8,7 +8,7 @@ use heaptape_daemon::config::Config;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Options of `heaptape epochs`.
+/// Options of `heaptape daemon epochs`.
 #[derive(clap::Args)]
 pub struct Args {
     /// State folder of the daemon
@@ -63,7 +63,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     if found.is_empty() {
         let what = if is_narrowed { "no epoch or process matches" } else { "no epochs yet" };
         let advice = if is_of_processes {
-            "; a process is listed from its first snapshot on, which `heaptape ctl snapshot` writes"
+            "; a process is listed from its first snapshot on, which `heaptape daemon snapshot` writes"
         } else {
             ""
         };

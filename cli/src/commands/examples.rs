@@ -29,49 +29,91 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     (
         "daemon",
         &[
+            ("heaptape daemon start", "record all programs that preload the library"),
+            ("heaptape daemon env --label web", "environment that makes it record a service"),
+            ("heaptape daemon list", "what it records"),
+            ("heaptape daemon mark deploy-42", "keep the state of now, for heaptape diff --since deploy-42 NAME"),
+        ],
+    ),
+    (
+        "daemon start",
+        &[
             (
-                "heaptape daemon --mode profile",
+                "heaptape daemon start --mode profile",
                 "keep the live blocks and the sums of all programs that preload the library",
             ),
             (
-                "heaptape daemon --program redis-server=trace --keep-bytes 10GiB",
+                "heaptape daemon start --program redis-server=trace --keep-bytes 10GiB",
                 "record every event of one program, with bounded disk space",
             ),
         ],
     ),
+    ("daemon status", &[("heaptape daemon status", "state of the daemon")]),
+    ("daemon list", &[("heaptape daemon list --sort growth", "what it records, by what grew in the last minute")]),
+    ("daemon show", &[("heaptape daemon show 4711", "one process with its call sites")]),
+    ("daemon mode", &[("heaptape daemon mode redis-server trace", "record every event of it from now on")]),
     (
-        "ctl",
+        "daemon snapshot",
+        &[("heaptape daemon snapshot", "write a snapshot of all processes, and return when it is on disk")],
+    ),
+    (
+        "daemon attach",
+        &[("heaptape daemon attach redis-server", "record a server that runs already; daemon detach leaves it")],
+    ),
+    ("daemon detach", &[("heaptape daemon detach redis-server", "leave it as it was")]),
+    ("daemon epoch", &[("heaptape daemon epoch", "end this epoch, and start the next one")]),
+    (
+        "daemon mark",
+        &[("heaptape daemon mark deploy-42", "keep the state of now, for heaptape diff --since deploy-42 NAME")],
+    ),
+    ("daemon rotate", &[("heaptape daemon rotate redis-server", "start a new trace of it")]),
+    ("daemon flush", &[("heaptape daemon flush", "write all that is known to disk")]),
+    ("daemon metrics", &[("heaptape daemon metrics", "print the metrics")]),
+    ("daemon reload", &[("heaptape daemon reload", "read the configuration again")]),
+    ("daemon stop", &[("heaptape daemon stop", "stop the daemon")]),
+    (
+        "open",
         &[
-            ("heaptape ctl status", "state of the daemon"),
-            ("heaptape ctl show 4711", "one process with its call sites"),
-            ("heaptape ctl attach redis-server", "record a server that runs already; ctl detach leaves it"),
-            ("heaptape ctl mark deploy-42", "keep the state of this time, for heaptape diff --since deploy-42 NAME"),
-            ("heaptape ctl mode redis-server trace", "record every event of it from now on"),
-            ("heaptape ctl snapshot", "write a snapshot of all processes, and return when it is on disk"),
+            ("heaptape open", "the newest recording in this folder, in the browser"),
+            ("heaptape open run1 run2", "what changed between two"),
+            ("heaptape open --print -o page.html run1", "write the page to a file"),
         ],
     ),
     (
-        "ship",
+        "compat",
         &[
-            ("heaptape ship --to /mnt/fleet/tables", "write the tables of all epochs that are not there yet"),
-            ("heaptape ship --to s3://tables/fleet --state /var/lib/heaptape", "the same to object storage"),
+            ("heaptape compat mprof run1", "show the profile as mpatrol's mprof does"),
+            ("heaptape compat gprof -b ./program gmon.out", "show a profile of gprof as GNU gprof does"),
         ],
     ),
     (
-        "push",
+        "daemon ship",
         &[
-            ("heaptape push --to https://pyroscope.example", "push what all programs allocated since the last push"),
+            ("heaptape daemon ship --to /mnt/fleet/tables", "write the tables of all epochs that are not there yet"),
+            ("heaptape daemon ship --to s3://tables/fleet --state /var/lib/heaptape", "the same to object storage"),
+        ],
+    ),
+    (
+        "daemon push",
+        &[
             (
-                "heaptape push --to http://127.0.0.1:4318 --protocol otlp --live redis-server",
+                "heaptape daemon push --to https://pyroscope.example",
+                "push what all programs allocated since the last push",
+            ),
+            (
+                "heaptape daemon push --to http://127.0.0.1:4318 --protocol otlp --live redis-server",
                 "the same of one program to an OpenTelemetry collector",
             ),
         ],
     ),
     (
-        "send",
+        "daemon send",
         &[
-            ("heaptape send mpatrol.trace", "store a trace of the real mpatrol in the current epoch"),
-            ("heaptape send --socket /run/heaptape/socket -", "read standard input, send it to the system's daemon"),
+            ("heaptape daemon send mpatrol.trace", "store a trace of the real mpatrol in the current epoch"),
+            (
+                "heaptape daemon send --socket /run/heaptape/socket -",
+                "read standard input, send it to the system's daemon",
+            ),
         ],
     ),
     (
@@ -99,25 +141,30 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     (
-        "env",
+        "daemon env",
         &[
-            ("heaptape env --label web", "environment for a systemd drop-in"),
-            ("heaptape env --socket /run/heaptape/socket", "environment for the system's daemon"),
+            ("heaptape daemon env --label web", "environment for a systemd drop-in"),
+            ("heaptape daemon env --socket /run/heaptape/socket", "environment for the system's daemon"),
         ],
     ),
     (
-        "epochs",
+        "daemon epochs",
         &[
-            ("heaptape epochs --last 2", "paths of the last two epochs"),
-            ("heaptape epochs --last 1 --program redis-server", "processes of one program in the last epoch"),
+            ("heaptape daemon epochs --last 2", "paths of the last two epochs"),
+            ("heaptape daemon epochs --last 1 --program redis-server", "processes of one program in the last epoch"),
         ],
     ),
     (
         "why",
         &[
-            ("heaptape why redis-server", "whether it is alive or how it ended, what grew and since when"),
+            ("heaptape why heaptape.shop.4711", "how it ended, what grew and since when"),
+            ("heaptape why redis-server", "the same of a program that the daemon records or recorded"),
             ("heaptape why 4711 --state /var/lib/heaptape", "the same of a process, without a running daemon"),
         ],
+    ),
+    (
+        "daemon why",
+        &[("heaptape daemon why redis-server", "whether it is alive or how it ended, what grew and since when")],
     ),
     (
         "report",
@@ -131,7 +178,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     (
         "leaks",
         &[
-            ("heaptape leaks heaptape.ls.4711", "list what was never freed, with a verdict"),
+            ("heaptape leaks", "list what was never freed in the newest recording, with a verdict"),
             ("heaptape leaks --live redis-server", "the same of a program that the daemon serves"),
             ("heaptape leaks --from -1m heaptape.ls.4711", "list what the last minute allocated and never freed"),
             ("heaptape leaks --mappings only heaptape.ls.4711", "list what it mapped itself and never unmapped"),
@@ -296,30 +343,30 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
             ("heaptape verify trace.mtrc", "check one file"),
         ],
     ),
-    ("dcpiprof", &[("heaptape dcpiprof -i run1", "show allocated bytes by program and library")]),
+    ("compat dcpiprof", &[("heaptape compat dcpiprof -i run1", "show allocated bytes by program and library")]),
     (
-        "dcpilist",
-        &[("heaptape dcpilist main run1", "list the instructions of a function with the bytes they allocated")],
+        "compat dcpilist",
+        &[("heaptape compat dcpilist main run1", "list the instructions of a function with the bytes they allocated")],
     ),
-    ("dcpicat", &[("heaptape dcpicat program.dcpi", "print a profile as text")]),
-    ("dcpidiff", &[("heaptape dcpidiff run1 run2", "compare by procedure")]),
+    ("compat dcpicat", &[("heaptape compat dcpicat program.dcpi", "print a profile as text")]),
+    ("compat dcpidiff", &[("heaptape compat dcpidiff run1 run2", "compare by procedure")]),
     ("library", &[("heaptape library", "print the path for LD_PRELOAD")]),
-    ("gprof", &[("heaptape gprof -b ./program gmon.out", "print flat profile and call graph")]),
+    ("compat gprof", &[("heaptape compat gprof -b ./program gmon.out", "print flat profile and call graph")]),
     (
-        "mleak",
+        "compat mleak",
         &[
-            ("heaptape mleak mpatrol.log", "show unfreed allocations of a log"),
-            ("heaptape mleak run1", "the same of a recording"),
+            ("heaptape compat mleak mpatrol.log", "show unfreed allocations of a log"),
+            ("heaptape compat mleak run1", "the same of a recording"),
         ],
     ),
     (
-        "mprof",
+        "compat mprof",
         &[
-            ("heaptape mprof -v run1", "print tables and call graph"),
-            ("heaptape mprof mpatrol.out", "show a profile of the real mpatrol"),
+            ("heaptape compat mprof -v run1", "print tables and call graph"),
+            ("heaptape compat mprof mpatrol.out", "show a profile of the real mpatrol"),
         ],
     ),
-    ("mptrace", &[("heaptape mptrace -v run1", "print every event and the sums")]),
+    ("compat mptrace", &[("heaptape compat mptrace -v run1", "print every event and the sums")]),
     (
         "man",
         &[
@@ -330,10 +377,11 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ("completions", &[("heaptape completions bash", "print completions for /etc/bash_completion.d/heaptape")]),
 ];
 
-/// Returns the examples of a command as text for its help; empty if it has none.
-pub fn of(command: &str) -> String {
+/// Returns the first examples of a command as text for its help; empty if it has none. The name of a
+/// command in a group has the group in front: `daemon list`.
+pub fn of(command: &str, most: usize) -> String {
     let Some((_, examples)) = EXAMPLES.iter().find(|(known, _)| *known == command) else { return String::new() };
-    let lines = examples.iter().map(|(line, what)| format!("  {line}\n      {what}"));
+    let lines = examples.iter().take(most).map(|(line, what)| format!("  {line}\n      {what}"));
     format!("Examples:\n{}", lines.collect::<Vec<_>>().join("\n"))
 }
 
@@ -343,16 +391,19 @@ mod tests {
 
     #[test]
     fn each_command_has_examples_that_parse() {
-        let command = crate::command();
-        for subcommand in command.get_subcommands() {
-            let name = subcommand.get_name();
-            let examples = EXAMPLES.iter().find(|(known, _)| *known == name);
-            let (_, examples) = examples.unwrap_or_else(|| panic!("{name} has no example in commands/examples.rs"));
-            for (line, _) in *examples {
-                assert!(line.starts_with(&format!("heaptape {name}")), "{line}");
-                let parsed = crate::command().try_get_matches_from(line.split_whitespace());
-                assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+        fn check(command: &clap::Command, group: &str) {
+            for subcommand in command.get_subcommands().filter(|subcommand| subcommand.get_name() != "help") {
+                let name = format!("{group}{}", subcommand.get_name());
+                let examples = EXAMPLES.iter().find(|(known, _)| *known == name);
+                let (_, examples) = examples.unwrap_or_else(|| panic!("{name} has no example in commands/examples.rs"));
+                for (line, _) in *examples {
+                    assert!(line.starts_with(&format!("heaptape {name}")), "{line}");
+                    let parsed = crate::command().try_get_matches_from(line.split_whitespace());
+                    assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+                }
+                check(subcommand, &format!("{name} "));
             }
         }
+        check(&crate::command(), "");
     }
 }

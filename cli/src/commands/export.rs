@@ -1,32 +1,33 @@
 //! `heaptape export`: writes a recording in the formats of other tools.
 
-use super::live;
+use super::{live, newest};
 use crate::Outcome;
 use anyhow::anyhow;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use heaptape_analyzer::event::{Bound, Range};
 use heaptape_analyzer::export::{self, EXPORTERS, Measure, Options, Written};
 use heaptape_formats::{Abi, mtrc};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Options of `heaptape export`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Format to write
+    /// Format to write [default: what the name of OUT says, such as html for page.html]
     #[arg(long, alias = "to", value_name = "FORMAT", value_parser = exporters())]
-    format: String,
+    format: Option<String>,
     #[command(flatten)]
     how: ExportArgs,
     /// Recordings, folders of processes, or single files: MTRC, MPTL, tape, pprof, heaptrack, DHAT,
-    /// Massif, heap profiles of jemalloc and gperftools
-    #[arg(required_unless_present = "live", value_name = "DIR|FILE")]
+    /// Massif, heap profiles of jemalloc and gperftools [default: the newest recording in
+    /// this folder]
+    #[arg(value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
     /// Export processes that the daemon serves now: their name (* and ? are wildcards), pid or
     /// label
     #[arg(long, value_name = "NAME|PID|LABEL", conflicts_with = "paths")]
     live: Option<String>,
     /// Control socket of the daemon, for --live
-    #[arg(long, value_name = "PATH", requires = "live")]
+    #[arg(hide_short_help = true, long, value_name = "PATH", requires = "live")]
     control: Option<PathBuf>,
 }
 
@@ -56,26 +57,26 @@ pub struct ExportArgs {
     #[arg(long, value_name = "MEASURE", value_delimiter = ',', value_parser = measures())]
     what: Vec<Measure>,
     /// gmon: attribute allocations inside libraries to the callers in the program as well
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     through: bool,
     /// csv, json: write a row for each event instead of each call site
     #[arg(long = "events")]
     each_event: bool,
     /// mtrc: write function, file and line of each event
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     names: bool,
     /// html: write the source lines around the program's frames into the page, from files that have
     /// not changed since
     #[arg(long)]
     with_source: bool,
     /// mtrc: write addresses and thread numbers that the real 64-bit mptrace shows correctly
-    #[arg(long = "for", value_name = "TOOL", value_parser = ["mptrace"])]
+    #[arg(hide_short_help = true, long = "for", value_name = "TOOL", value_parser = ["mptrace"])]
     tool: Option<String>,
     /// Byte order and word size of the files
-    #[arg(long, value_name = "FLAVOUR", ignore_case = true, value_parser = flavours())]
+    #[arg(hide_short_help = true, long, value_name = "FLAVOUR", ignore_case = true, value_parser = flavours())]
     pub flavour: Option<Abi>,
     /// mtrc, mptl: version number of mpatrol to write, such as 10501
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(..mtrc::layout::FIRST_TOO_NEW))]
+    #[arg(hide_short_help = true, long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(..mtrc::layout::FIRST_TOO_NEW))]
     version_word: Option<u64>,
 }
 
@@ -119,14 +120,41 @@ fn flavours() -> impl TypedValueParser<Value = Abi> {
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
-    let exporter = export::exporter(&args.format).ok_or_else(|| anyhow!("unknown format '{}'", args.format))?;
+    let format = match &args.format {
+        Some(format) => format,
+        None => args.how.output.as_deref().and_then(format_of).ok_or_else(no_format)?,
+    };
+    let exporter = export::exporter(format).ok_or_else(|| anyhow!("unknown format '{format}'"))?;
     let options = args.how.options();
     let paths = match args.live {
         Some(which) => live::folders(&which, args.control)?,
-        None => args.paths,
+        None => newest::or_newest(args.paths)?,
     };
     let written = export::run(exporter, &paths, &options, args.how.output.as_deref(), args.how.verify)?;
     Ok(print_result(&written))
+}
+
+/// File names that have only one format, by their ends.
+const ENDINGS: [(&str, &str); 8] = [
+    (".html", "html"),
+    (".svg", "svg"),
+    (".csv", "csv"),
+    (".pb.gz", "pprof"),
+    (".collapsed", "collapsed"),
+    (".folded", "collapsed"),
+    (".speedscope.json", "speedscope"),
+    (".pftrace", "perfetto"),
+];
+
+/// Returns the format that the name of a file says.
+fn format_of(out: &Path) -> Option<&'static str> {
+    let name = out.file_name()?.to_str()?;
+    ENDINGS.iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, format)| *format)
+}
+
+fn no_format() -> anyhow::Error {
+    let names: Vec<&str> = EXPORTERS.iter().map(|one| one.name()).collect();
+    anyhow!("choose a format: heaptape export --format FORMAT -o OUT DIR, with one of {}", names.join(", "))
 }
 
 /// Prints the written files, notes, what is missing, and the results of `--verify`.
@@ -134,6 +162,11 @@ pub fn print_result(written: &Written) -> Outcome {
     for file in &written.files {
         eprintln!("{}", file.display());
     }
+    print_notes(written)
+}
+
+/// Prints notes, what is missing, and the results of `--verify`.
+pub fn print_notes(written: &Written) -> Outcome {
     for note in &written.notes {
         eprintln!("heaptape: {note}");
     }

@@ -1,4 +1,4 @@
-//! `heaptape gprof`: shows gmon.out files, with the options of GNU gprof.
+//! `heaptape compat gprof`: shows gmon.out files, with the options of GNU gprof.
 
 use super::examples;
 use crate::{Outcome, terminal};
@@ -18,7 +18,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let options = Options::parse(&args.args).map_err(|text| anyhow::anyhow!("{text}\n{}", gprof::options::help()))?;
     let mut out = terminal::stdout();
     if options.help {
-        writeln!(out, "{}\n", examples::of("gprof"))?;
+        writeln!(out, "{}\n", examples::of("compat gprof", usize::MAX))?;
     }
     let whole = gprof::run(&options, &mut out, &mut terminal::stderr()).map_err(|error| match error {
         Failure::Io(error) => anyhow::Error::new(error),

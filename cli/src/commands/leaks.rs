@@ -25,7 +25,7 @@ pub struct Args {
     common: Common,
     /// Merge stacks with the same N innermost program frames, without wrappers and containers; 0
     /// merges equal stacks only
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 0)]
     depth: usize,
     /// Frames of each stack to print; all includes wrappers and the interpreter's own [default: 8]
     #[arg(long, value_name = "N|all", value_parser = frames)]
@@ -37,7 +37,7 @@ pub struct Args {
     #[command(flatten)]
     suppress: Suppress,
     /// Print suppressions for the leaks instead
-    #[arg(long, value_name = "DIALECT", value_enum, num_args = 0..=1, default_missing_value = "lsan", require_equals = true)]
+    #[arg(hide_short_help = true, long, value_name = "DIALECT", value_enum, num_args = 0..=1, default_missing_value = "lsan", require_equals = true)]
     gen_suppressions: Option<Dialect>,
     #[command(flatten)]
     mappings: MappingOptions,
@@ -53,7 +53,7 @@ pub struct Suppress {
     pub suppressions: Vec<PathBuf>,
     /// Report also what the C and C++ runtimes keep on purpose, and ignore
     /// __lsan_default_suppressions of the program
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub no_built_in: bool,
 }
 

@@ -71,7 +71,7 @@ pub fn chosen(which: &str, control: &Control) -> anyhow::Result<(PathBuf, Vec<Pr
 
 /// Returns the error for processes that the daemon does not serve.
 pub fn unknown(which: &str) -> anyhow::Error {
-    anyhow!("the daemon serves no process with the name, pid or label '{which}'; `heaptape ctl list` lists all")
+    anyhow!("the daemon serves no process with the name, pid or label '{which}'; `heaptape daemon list` lists all")
 }
 
 fn choose<'a>(served: &'a [Process], which: &str) -> Vec<&'a Process> {

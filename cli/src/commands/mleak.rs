@@ -1,4 +1,4 @@
-//! `heaptape mleak`: shows unfreed allocations as mpatrol's mleak does.
+//! `heaptape compat mleak`: shows unfreed allocations as mpatrol's mleak does.
 
 use crate::{Outcome, terminal};
 use heaptape_analyzer::is_recording;

@@ -1,4 +1,4 @@
-//! `heaptape mprof`: shows a profile as mpatrol's mprof does.
+//! `heaptape compat mprof`: shows a profile as mpatrol's mprof does.
 
 use crate::{Outcome, terminal};
 use anyhow::Context;

@@ -1,4 +1,4 @@
-//! `heaptape mptrace`: shows a trace as mpatrol's mptrace does.
+//! `heaptape compat mptrace`: shows a trace as mpatrol's mptrace does.
 
 use crate::{Outcome, terminal};
 use anyhow::Context;

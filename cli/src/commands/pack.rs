@@ -1,6 +1,7 @@
 //! `heaptape pack`: copies the symbols of a recording into it, or writes the recording to one file.
 
 use super::common::Names;
+use super::newest;
 use crate::Outcome;
 use anyhow::Context;
 use heaptape_analyzer::text::{bytes, counted};
@@ -10,8 +11,8 @@ use std::path::{Path, PathBuf};
 /// Options of `heaptape pack`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Recordings to pack
-    #[arg(required = true, value_name = "DIR")]
+    /// Recordings to pack [default: the newest one in this folder]
+    #[arg(value_name = "DIR")]
     folders: Vec<PathBuf>,
     /// Write the recording to this file, which all commands read as they read the directory
     #[arg(long, value_name = "FILE.heaptape")]
@@ -20,7 +21,8 @@ pub struct Args {
     names: Names,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub fn run(mut args: Args) -> anyhow::Result<Outcome> {
+    args.folders = newest::or_newest(args.folders)?;
     if let (Some(to), [folder]) = (&args.to, &args.folders[..]) {
         // Old and interrupted recordings may have no names of their own.
         let is_complete = has_names(folder)? || copy_symbols(folder, &args.names)?;

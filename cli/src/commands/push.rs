@@ -1,4 +1,4 @@
-//! `heaptape push`: pushes profiles of the programs that the daemon serves to a server.
+//! `heaptape daemon push`: pushes profiles of the programs that the daemon serves to a server.
 //! `heaptape-parquet` does the work.
 
 use super::live;
@@ -16,7 +16,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Options of `heaptape push`.
+/// Options of `heaptape daemon push`.
 #[derive(clap::Args)]
 #[command(
     after_help = "Each push has what the programs allocated since the last push to this server, and what they hold now. What the server does \

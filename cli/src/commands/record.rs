@@ -1,6 +1,6 @@
 //! `heaptape record`: runs a program and records its heap.
 
-use super::{allocators, record_live};
+use super::{allocators, record_live, replace};
 use crate::live::Live;
 use crate::{Outcome, library, log};
 use anyhow::Context;
@@ -15,7 +15,8 @@ use heaptape_recorder::os::crash;
 use heaptape_recorder::run::launch::{Finished, Launch, open_program, record, resume};
 use heaptape_recorder::session::options::{self, Options, RING_SIZES, STACKS_CALLER, STACKS_FULL, is_ring};
 use heaptape_recorder::target::untraced::remedy;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -57,30 +58,33 @@ pub struct Args {
     /// to standard output, and sends the program's output to standard error
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
+    /// Replace the recording DIR
+    #[arg(short, long)]
+    force: bool,
     /// What a thread does when its ring is full
-    #[arg(long, value_enum, default_value = "wait")]
+    #[arg(hide_short_help = true, long, value_enum, default_value = "wait")]
     overflow: Overflow,
     /// Frames of each stack to record
-    #[arg(long, value_enum, default_value = "full")]
+    #[arg(hide_short_help = true, long, value_enum, default_value = "full")]
     stacks: Stacks,
     /// Maximum number of frames of a stack
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1024))]
     max_frames: u32,
     /// Record the call stacks of frees as well
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     free_stacks: bool,
     /// Sample one block per this many bytes (such as 512KiB) instead of recording all
     #[arg(long, value_name = "SIZE")]
     sample: Option<Size>,
     /// Size of the ring of each thread, a power of two; by default that of the first thread is 2MiB
-    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = ring)]
+    #[arg(hide_short_help = true, long, value_name = "SIZE", default_value = "1MiB", value_parser = ring)]
     ring: u64,
     /// Compression of a trace above 1 MiB: columns, which takes the least space and time; or
     /// mpatrol's MTRC as plain, lz4, zstd, or zstd with a level (zstd:3)
-    #[arg(long, value_name = "CODEC", default_value_t = Compression::COLUMNS)]
+    #[arg(hide_short_help = true, long, value_name = "CODEC", default_value_t = Compression::COLUMNS)]
     compress: Compression,
     /// Label to store in the recording
-    #[arg(long, value_name = "TEXT", default_value = "")]
+    #[arg(hide_short_help = true, long, value_name = "TEXT", default_value = "")]
     label: String,
     /// Do not record child processes
     #[arg(long)]
@@ -90,7 +94,7 @@ pub struct Args {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Vec<Pattern>,
     /// Do not record child processes with these program names
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[arg(hide_short_help = true, long, value_name = "NAMES", value_delimiter = ',')]
     skip: Vec<Pattern>,
     /// Show the live call sites in the terminal while PROG runs, as top does. Its output goes to
     /// DIR/output.txt, and it has no standard input
@@ -102,22 +106,22 @@ pub struct Args {
     /// Record also an allocator inside the program whose functions have this prefix (PREFIXmalloc,
     /// PREFIXfree and so on), or which FILE describes (docs/allocators.md). Common allocators are
     /// known
-    #[arg(long, value_name = "PREFIX|FILE", value_parser = allocators::name)]
+    #[arg(hide_short_help = true, long, value_name = "PREFIX|FILE", value_parser = allocators::name)]
     allocator: Vec<String>,
     /// Preload also this library into the program, and not into heaptape: an allocator in a library
     /// that the program opens later, such as a module of Python, is hooked if it is there from the
     /// start. May be repeated
-    #[arg(long, value_name = "LIBRARY", value_parser = preloaded)]
+    #[arg(hide_short_help = true, long, value_name = "LIBRARY", value_parser = preloaded)]
     preload: Vec<PathBuf>,
     /// If PROG has no symbols, fetch them from the servers in DEBUGINFOD_URLS before it starts,
     /// with elfutils' debuginfod-find, to find allocators inside it
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     debuginfod: bool,
     /// Wait until all recorded processes have exited, also those that outlive PROG
     #[arg(long)]
     wait: bool,
     /// Wait for the end of a recording whose `heaptape record` was killed, and print its summary
-    #[arg(long, value_name = "DIR", conflicts_with = "command")]
+    #[arg(hide_short_help = true, long, value_name = "DIR", conflicts_with = "command")]
     resume: Option<PathBuf>,
     /// Program to run, with its arguments
     #[arg(required_unless_present = "resume", trailing_var_arg = true, value_name = "PROG")]
@@ -159,6 +163,17 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     log::start(tracing::Level::WARN, Style::of_stderr().color);
     if let Some(dir) = &args.resume {
         return wait_for_end(dir, args.quiet);
+    }
+    if let (Some(dir), Some(program)) = (args.output.as_ref().filter(|dir| dir.as_os_str() != "-"), args.command.first())
+    {
+        // A recording isn't given up for a program that can't run.
+        if args.force && dir.exists() && !can_run(program) {
+            let (program, dir) = (Path::new(program), dir.display());
+            eprintln!("heaptape: {} cannot be run, so {dir} is kept", program.display());
+            let is_there = program.components().count() > 1 && program.exists();
+            return Ok(Outcome::Status(if is_there { 126 } else { 127 }));
+        }
+        replace::make_place(dir, args.force)?;
     }
     if args.live {
         return run_live(args);
@@ -375,6 +390,12 @@ fn still_running(finished: &Finished) {
     }
     let names = names.join(", ");
     eprintln!("still running, and no longer recorded: {names}; record --wait waits until they exit");
+}
+
+/// Returns whether a program is a file that may be executed.
+fn can_run(program: &OsStr) -> bool {
+    let about = open_program(program).and_then(|file| file.metadata().ok());
+    about.is_some_and(|about| about.is_file() && about.mode() & 0o111 != 0)
 }
 
 /// Returns the options of `record` among the program's arguments, if no `--` separates the two.

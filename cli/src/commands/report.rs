@@ -2,7 +2,7 @@
 
 use super::common::{Folding, Names, ProcessArgs, Strict, print};
 use super::leaks::Suppress;
-use super::live;
+use super::{live, newest};
 use super::mappings::MappingOptions;
 use super::thresholds::Thresholds;
 use crate::Outcome;
@@ -13,8 +13,9 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 pub struct Args {
     /// Recordings, folders of processes, or single files: MTRC, MPTL, tape, pprof, heaptrack, DHAT,
-    /// Massif, heap profiles of jemalloc and gperftools
-    #[arg(required_unless_present = "live", value_name = "DIR|FILE")]
+    /// Massif, heap profiles of jemalloc and gperftools [default: the newest recording in
+    /// this folder]
+    #[arg(value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
     /// Recordings of the processes that the daemon serves now: those of this name (* and ? are
     /// wildcards), pid or label. The daemon writes what it knows first
@@ -46,7 +47,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let (origin, processes) = (args.names.origin(), args.folding.of(&args.processes));
     let paths = match args.live {
         Some(which) => live::folders(&which, args.control)?,
-        None => args.paths,
+        None => newest::or_newest(args.paths)?,
     };
     let mappings = args.mappings.filter();
     let query = Query { paths, json: args.json, processes, origin, mappings, ..Query::default() };

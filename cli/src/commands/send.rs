@@ -1,4 +1,4 @@
-//! `heaptape send`: sends a trace or a profile to the daemon, which stores it in the current epoch.
+//! `heaptape daemon send`: sends a trace or a profile to the daemon, which stores it in the current epoch.
 
 use crate::Outcome;
 use crate::control::no_answer;
@@ -9,7 +9,7 @@ use heaptape_formats::recording::{RECORDING, Recording};
 use std::io::{Read, stdin};
 use std::path::{Path, PathBuf};
 
-/// Options of `heaptape send`.
+/// Options of `heaptape daemon send`.
 #[derive(clap::Args)]
 #[command(
     after_help = "The exit status is 1 when only a part was stored, and 2 when nothing was. HEAPTAPE_LABEL in the environment is the label. \

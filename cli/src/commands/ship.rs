@@ -1,4 +1,4 @@
-//! `heaptape ship`: ships the tables of sealed epochs to one place for many hosts.
+//! `heaptape daemon ship`: ships the tables of sealed epochs to one place for many hosts.
 //! `heaptape-parquet` does the work.
 
 use crate::Outcome;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Options of `heaptape ship`.
+/// Options of `heaptape daemon ship`.
 #[derive(clap::Args)]
 #[command(
     after_help = "Each sealed epoch is shipped once, under names that no other epoch and no other host has; a second run continues where \

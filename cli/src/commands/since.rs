@@ -44,7 +44,7 @@ pub fn find(which: &str, since: &str, control: Option<PathBuf>) -> anyhow::Resul
     control.ask(&Request::Flush)?;
     let Some((old, ended)) = epochs::ending_nearest(&user, wanted)? else {
         bail!(
-            "no epoch has ended, so there is nothing to compare with; `heaptape ctl mark NAME` and `heaptape ctl epoch` end one"
+            "no epoch has ended, so there is nothing to compare with; `heaptape daemon mark NAME` and `heaptape daemon epoch` end one"
         )
     };
     let new = epochs::newest(&user)?.filter(|new| *new != old);

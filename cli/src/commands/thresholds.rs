@@ -19,17 +19,17 @@ pub struct Thresholds {
     #[arg(long, value_name = "CONDITION")]
     fail_if: Vec<Expression>,
     /// Exit status when a condition holds
-    #[arg(long, value_name = "STATUS", default_value_t = FAILED, value_parser = clap::value_parser!(u8).range(1..))]
+    #[arg(long, hide_short_help = true, value_name = "STATUS", default_value_t = FAILED, value_parser = clap::value_parser!(u8).range(1..))]
     fail_code: u8,
     /// Write the results as JUnit XML
-    #[arg(long, value_name = "FILE", requires = "fail_if")]
+    #[arg(long, hide_short_help = true, value_name = "FILE", requires = "fail_if")]
     junit: Option<PathBuf>,
     /// Write the results as SARIF
-    #[arg(long, value_name = "FILE", requires = "fail_if")]
+    #[arg(long, hide_short_help = true, value_name = "FILE", requires = "fail_if")]
     sarif: Option<PathBuf>,
     /// With --sarif: write the paths of source files below this folder relative to it, as code
     /// scanning needs them
-    #[arg(long, value_name = "DIR", requires = "sarif")]
+    #[arg(long, hide_short_help = true, value_name = "DIR", requires = "sarif")]
     source_root: Option<PathBuf>,
 }
 

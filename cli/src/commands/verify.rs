@@ -2,6 +2,7 @@
 //! 2: unreadable.
 
 use super::common::print;
+use super::newest;
 use crate::Outcome;
 use heaptape_analyzer::report::verify::{self, Checked};
 use heaptape_analyzer::report::{self, Error, json};
@@ -13,15 +14,16 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args)]
 #[command(after_help = "Of several recordings, the exit status is that of the worst one.")]
 pub struct Args {
-    /// Recordings, folders of processes, or files
-    #[arg(required = true, value_name = "DIR|FILE")]
+    /// Recordings, folders of processes, or files [default: the newest recording in this folder]
+    #[arg(value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub fn run(mut args: Args) -> anyhow::Result<Outcome> {
+    args.paths = newest::or_newest(args.paths)?;
     if args.json {
         return answer(&args.paths);
     }

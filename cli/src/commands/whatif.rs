@@ -1,6 +1,7 @@
 //! `heaptape whatif`: replays the allocations of a recorded process under other allocators.
 
 use super::common::ProcessArgs;
+use super::newest;
 use crate::Outcome;
 use anyhow::Context;
 use heaptape_analyzer::report::resident::recorded_heap;
@@ -22,8 +23,8 @@ except for what the program did not write of blocks from 64 KiB on, as the snaps
 and tcmalloc the variables that begin with MIMALLOC_ and TCMALLOC_ (purge_delay=0)."
 )]
 pub struct Args {
-    /// Recordings, or folders of processes
-    #[arg(required = true, value_name = "DIR")]
+    /// Recordings, or folders of processes [default: the newest recording in this folder]
+    #[arg(value_name = "DIR")]
     paths: Vec<PathBuf>,
     /// Allocators: glibc, jemalloc, mimalloc, tcmalloc, each with its settings after a colon
     /// (glibc:arena_max=2:tcache_count=0), or the path of a library [default: all that are
@@ -60,7 +61,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         missing.iter().for_each(|missing| eprintln!("heaptape: {missing}"));
         allocators = found;
     }
-    let recordings = open_all(&args.paths)?;
+    let recordings = open_all(&newest::or_newest(args.paths)?)?;
     let chosen = args.processes.processes().select(&recordings)?;
     let process = *chosen.iter().max_by_key(|process| events(process)).context("nothing was recorded")?;
     if chosen.len() > 1 {

@@ -1,20 +1,23 @@
 //! `heaptape why`: what became of a program, on one screen.
 
 use super::common::print;
+use super::newest;
 use crate::Outcome;
 use crate::control::Control;
+use heaptape_analyzer::is_recording;
 use heaptape_daemon::config::Config;
 use heaptape_daemon::protocol::{Request, Response};
 use heaptape_recorder::target::proc::{self, Process};
 use heaptape_reports::why::{self, WhyQuery};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Options of `heaptape why`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Pid, name of a program (* and ? are wildcards), or label
-    #[arg(value_name = "NAME|PID|LABEL")]
-    which: String,
+    /// Recording; or pid, name (* and ? are wildcards) or label of a program that the daemon
+    /// recorded [default: the newest recording in this folder]
+    #[arg(value_name = "DIR|NAME|PID|LABEL")]
+    which: Option<String>,
     /// State folder of the daemon, by default that of the daemon that answers
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
@@ -32,6 +35,15 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let Args { which, state, control, mut user, json } = args;
+    let is_named = state.is_some() || control.is_some();
+    let which = match which {
+        Some(which) => which,
+        None => newest::or_newest(Vec::new())?.remove(0).display().to_string(),
+    };
+    if !is_named && is_recording(Path::new(&which)) {
+        let query = WhyQuery { recording: Some(which.into()), json, ..WhyQuery::new(&resident_bytes) };
+        return print(false, |out, style| why::run(&query, out, style));
+    }
     // A state folder that is named may be that of another daemon.
     let running = if state.is_none() || control.is_some() { written_state(control) } else { None };
     let state = state.or(running).unwrap_or_else(|| Config::default().state);
@@ -42,7 +54,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         Err(_) if user.is_none() => user = Some(nix::unistd::geteuid().as_raw()),
         _ => {}
     }
-    let query = WhyQuery { state, user, which, json, resident: &resident_bytes };
+    let query = WhyQuery { state, user, which, json, ..WhyQuery::new(&resident_bytes) };
     print(false, |out, style| why::run(&query, out, style))
 }
 

@@ -50,6 +50,10 @@ fn refusals_name_the_cause() {
         other.args(["--reuid", "65534", "--clear-groups", "--", env!("CARGO_BIN_EXE_heaptape"), "attach"]);
         other.args(["--dry-run", &pid]);
         refused(other, "it belongs to another user: run this as root");
+        let mut powerless = Command::new("setpriv");
+        powerless.args(["--bounding-set", "-sys_ptrace", "--", env!("CARGO_BIN_EXE_heaptape"), "attach"]);
+        powerless.args(["--dry-run", &pid]);
+        refused(powerless, "root has no CAP_SYS_PTRACE here");
     }
     ends(running);
 }

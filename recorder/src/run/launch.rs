@@ -7,6 +7,7 @@ use crate::os::signals::Signals;
 use crate::os::spawn::{self, ExecAttributes, HeldChild, Program};
 use crate::os::sys;
 use crate::run::recorder::Outcome;
+pub use crate::run::survivor::has_recorder;
 use crate::run::survivor::{Plan, Progress, Survivor};
 use crate::session::options::Options;
 use crate::session::socket_dir::{SocketDir, SocketDirError};

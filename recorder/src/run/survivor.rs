@@ -548,6 +548,12 @@ impl RecordingLock {
     }
 }
 
+/// Returns whether a recording has a recorder now.
+pub fn has_recorder(dir: &Path) -> bool {
+    let file = File::open(dir.join(RESERVE));
+    file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(std::fs::TryLockError::WouldBlock)))
+}
+
 /// Waits until the recorder of a recording, if it has one, has completed the recording.
 ///
 /// # Errors

@@ -170,7 +170,7 @@ fn processes(view: &View, frame: &mut Frame<'_>, area: Rect) {
     if shown.is_empty() {
         let why = match view.filter.is_empty() {
             true => {
-                "No process is recorded. A program is, if it starts with LD_PRELOAD and HEAPTAPE_SOCKET: heaptape env"
+                "No process is recorded. A program is, if it starts with LD_PRELOAD and HEAPTAPE_SOCKET: heaptape daemon env"
             }
             false => "No process matches the filter. / and Esc end it.",
         };

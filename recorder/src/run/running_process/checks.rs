@@ -128,10 +128,24 @@ fn no_right(pid: u32, error: &std::io::Error) -> AttachError {
             "the kernel forbids ptrace of processes that are no children (kernel.yama.ptrace_scope): run this as root, \
              or set it to 0 (sysctl kernel.yama.ptrace_scope=0)"
         }
+        _ if nix::unistd::geteuid().is_root() => forbidden_to_root(),
         _ if is_ours => "it has other rights than this command (setuid, capabilities): run this as root",
         _ => "it belongs to another user: run this as root",
     };
     AttachError::Unsuitable(format!("{why} ({error})"))
+}
+
+/// Returns why root may not trace a process.
+fn forbidden_to_root() -> &'static str {
+    const CAP_SYS_PTRACE: u32 = 19;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
+    if effective.is_some_and(|set| set & 1 << CAP_SYS_PTRACE == 0) {
+        "root has no CAP_SYS_PTRACE here, as in most containers: give it that capability, or attach from the host"
+    } else {
+        "the kernel forbids it to root as well: it is of another user namespace (attach from the host), or a security \
+         module protects it"
+    }
 }
 
 /// Returns the bytes of address space that a process may still map; `u64::MAX` without a limit.
