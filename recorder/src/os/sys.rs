@@ -3,9 +3,9 @@
 //! the identity of a peer, the CPU's timestamp counter, the wake-up of a writer, prefetches.
 
 use crate::os::atomics::Releases;
-use nix::sys::{memfd, mman, socket};
+use nix::sys::{mman, socket};
 use nix::{errno::Errno, fcntl, libc, unistd};
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::io::{self, IoSlice, Write};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -17,7 +17,7 @@ use wire::ring::Ring;
 use wire::{Area, Header, Layout, SlotControl, nodes};
 
 /// Returns whether a file has an extended attribute.
-pub fn has_attribute(path: &std::path::Path, name: &std::ffi::CStr) -> bool {
+pub fn has_attribute(path: &std::path::Path, name: &CStr) -> bool {
     use std::os::unix::ffi::OsStrExt;
     let Ok(path) = std::ffi::CString::new(path.as_os_str().as_bytes()) else { return false };
     // SAFETY: both texts end with a zero; nothing is written without a buffer.
@@ -46,8 +46,7 @@ impl Mapping {
     /// # Errors
     /// The error of the file, its seals, or the mapping.
     pub fn create(params: Params) -> nix::Result<(Mapping, OwnedFd)> {
-        let flags = memfd::MFdFlags::MFD_CLOEXEC | memfd::MFdFlags::MFD_ALLOW_SEALING;
-        let file = memfd::memfd_create(c"heaptape", flags)?;
+        let file = new_memory_file(c"heaptape", libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)?;
         Ok((Mapping::create_in(&file, params)?, file))
     }
 
@@ -285,12 +284,24 @@ fn receive_in(socket: BorrowedFd<'_>, bytes: &mut [u8], mut space: Vec<u8>) -> n
     Ok((message.bytes, received))
 }
 
+/// Creates an empty file in memory. glibc has a function for the system call only since 2.27, and
+/// the command must start with 2.17.
+///
+/// # Errors
+/// That of `memfd_create`.
+pub fn new_memory_file(name: &CStr, flags: u32) -> nix::Result<OwnedFd> {
+    // SAFETY: the name ends with a zero byte; the call writes no memory.
+    let fd = Errno::result(unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) })?;
+    // SAFETY: the kernel has just made the descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
 /// Creates a file in memory that contains these bytes.
 ///
 /// # Errors
 /// The error of the file.
 pub fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
-    let file = memfd::memfd_create(c"heaptape", memfd::MFdFlags::MFD_CLOEXEC)?;
+    let file = new_memory_file(c"heaptape", libc::MFD_CLOEXEC)?;
     std::fs::File::from(file.try_clone()?).write_all(bytes)?;
     Ok(file)
 }

@@ -8,9 +8,9 @@
 
 use super::names::Names;
 use super::symbols::{self, ElfFile, Fault, Symbol};
+use crate::os::sys;
 use crate::target::module_files::open_file;
 use nix::libc;
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::fstat;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -219,7 +219,7 @@ fn unpacked(file: &File, elf: &ElfFile, deadline: Instant) -> Result<Option<File
     if lzma_rs::xz_decompress(&mut BufReader::new(&packed[..]), &mut unpacked).is_err() {
         return Ok(None);
     }
-    let Ok(memory) = memfd_create(c"symbols", MFdFlags::MFD_CLOEXEC) else { return Ok(None) };
+    let Ok(memory) = sys::new_memory_file(c"symbols", libc::MFD_CLOEXEC) else { return Ok(None) };
     let memory = File::from(memory);
     Ok(memory.write_all_at(&unpacked, 0).is_ok().then_some(memory))
 }
