@@ -138,8 +138,10 @@ pub fn restartable(registers: user_regs_struct) -> user_regs_struct {
     user_regs_struct { rax: RESTART as u64, ..registers }
 }
 
-/// System calls that report an interruption by a stop, although no signal was handled.
-const INTERRUPTED: [i64; 8] = [
+/// System calls that report an interruption by a stop, although no signal was handled (signal(7)).
+/// Those from `read` on do so on sockets with a timeout (`SO_RCVTIMEO`, `SO_SNDTIMEO`), which begins
+/// again.
+const INTERRUPTED: [i64; 21] = [
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
     libc::SYS_epoll_pwait2,
@@ -148,6 +150,19 @@ const INTERRUPTED: [i64; 8] = [
     libc::SYS_rt_sigtimedwait,
     libc::SYS_io_getevents,
     libc::SYS_io_uring_enter,
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_connect,
 ];
 
 /// Returns whether a stop made a system call of the thread report an interruption.
@@ -200,8 +215,8 @@ mod tests {
         let done = restarted(user_regs_struct { rax: 5, orig_rax: 0, ..registers() });
         assert_eq!((done.rax, done.rip), (5, 0x40_1000));
         let epoll = user_regs_struct { rax: -4i64 as u64, orig_rax: libc::SYS_epoll_wait as u64, ..registers() };
-        let read = user_regs_struct { rax: -4i64 as u64, orig_rax: libc::SYS_read as u64, ..registers() };
-        assert_eq!((was_interrupted(&epoll), was_interrupted(&read)), (true, false));
+        let close = user_regs_struct { rax: -4i64 as u64, orig_rax: libc::SYS_close as u64, ..registers() };
+        assert_eq!((was_interrupted(&epoll), was_interrupted(&close)), (true, false));
         let again = restarted(restartable(epoll));
         assert_eq!((again.rax as i64, again.rip), (libc::SYS_epoll_wait, 0x40_0ffe));
     }
