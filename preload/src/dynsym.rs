@@ -366,23 +366,28 @@ impl Object {
     }
 
     /// Returns whether a symbol is the wanted one, and is defined, global and of the default
-    /// version.
+    /// version. One of another version is kept in `hidden`: it counts if there is no default one, as
+    /// for the loader. glibc's libc_malloc_debug has nothing but `malloc@GLIBC_2.2.5`.
     ///
     /// # Safety
     /// As [`Object::symbol`].
     #[inline(never)]
-    unsafe fn is_definition_of(&self, number: usize, wanted: &Wanted) -> bool {
+    unsafe fn is_definition_of(&self, number: usize, wanted: &Wanted, hidden: &mut Option<usize>) -> bool {
         const HIDDEN_VERSION: u16 = 0x8000;
         // SAFETY: the object is mapped and its tables are valid, as the caller ensures.
         unsafe {
             let symbol = &*self.symbols.add(number);
             let (kind, bind) = (symbol.st_info & 0xf, symbol.st_info >> 4);
-            symbol.st_shndx != 0
+            let is_definition = symbol.st_shndx != 0
                 && symbol.st_value != 0
                 && matches!(kind, 0..=2 | STT_GNU_IFUNC)
                 && matches!(bind, 1 | 2 | STB_GNU_UNIQUE)
-                && (self.versions.is_null() || *self.versions.add(number) & HIDDEN_VERSION == 0)
-                && self.is_named(symbol, wanted.name)
+                && self.is_named(symbol, wanted.name);
+            let is_default = self.versions.is_null() || *self.versions.add(number) & HIDDEN_VERSION == 0;
+            if is_definition && !is_default {
+                hidden.get_or_insert(number);
+            }
+            is_definition && is_default
         }
     }
 
@@ -408,13 +413,14 @@ impl Object {
             if number < first {
                 return None;
             }
+            let mut hidden = None;
             loop {
                 let link = *chain.add((number - first) as usize);
-                if link | 1 == hash | 1 && self.is_definition_of(number as usize, wanted) {
+                if link | 1 == hash | 1 && self.is_definition_of(number as usize, wanted, &mut hidden) {
                     return Some(number as usize);
                 }
                 if link & 1 != 0 {
-                    return None;
+                    return hidden;
                 }
                 number += 1;
             }
@@ -439,16 +445,17 @@ impl Object {
             }
             let (bucket, chain) = (table.add(2), table.add(2 + buckets as usize));
             let mut number = *bucket.add((wanted.old_hash() % buckets) as usize);
+            let mut hidden = None;
             for _ in 0..symbols {
                 if number == 0 || number >= symbols {
-                    return None;
+                    break;
                 }
-                if self.is_definition_of(number as usize, wanted) {
+                if self.is_definition_of(number as usize, wanted, &mut hidden) {
                     return Some(number as usize);
                 }
                 number = *chain.add(number as usize);
             }
-            None
+            hidden
         }
     }
 }
