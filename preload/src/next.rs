@@ -55,7 +55,6 @@ macro_rules! next_functions {
         enum Number {
             $($name,)*
         }
-        const NAMES: &[&str] = &[$(stringify!($name)),*];
         /// The names, each with a zero at its end: a list of addresses would be relocated at each start.
         const TEXT: &str = concat!($(stringify!($name), "\0"),*);
         /// Returns the variable for the address of a next function, and the function's replacement if
@@ -201,17 +200,21 @@ unsafe extern "C" fn first_target(_: *const usize, number: usize) -> *mut c_void
 /// Finds all next definitions.
 #[inline(never)]
 fn find_all() {
-    let mut wanted = [const { Wanted::new(c"") }; NAMES.len()];
-    let mut left = TEXT.as_bytes();
-    for wanted in &mut wanted {
-        let Some(name) = sys::c_text(left) else { break };
-        *wanted = Wanted::new(name);
-        left = &left[name.count_bytes() + 1..];
-    }
-    dynsym::find(Scope::Next, false, &mut wanted);
-    for (number, Wanted { found, .. }) in wanted.iter().enumerate() {
-        if let Some((next, missing)) = slot(number) {
-            next.store(if found.is_null() { missing } else { *found }, Relaxed);
+    let (mut left, mut number) = (TEXT.as_bytes(), 0);
+    while !left.is_empty() {
+        let mut wanted = [const { Wanted::new(c"") }; dynsym::MOST];
+        // The compiler would unroll these loops.
+        for wanted in core::hint::black_box(&mut wanted[..]) {
+            let Some(name) = sys::c_text(left) else { break };
+            *wanted = Wanted::new(name);
+            left = &left[name.count_bytes() + 1..];
+        }
+        dynsym::find(Scope::Next, false, &mut wanted);
+        for Wanted { found, .. } in core::hint::black_box(&wanted[..]) {
+            if let Some((next, missing)) = slot(number) {
+                next.store(if found.is_null() { missing } else { *found }, Relaxed);
+            }
+            number += 1;
         }
     }
 }

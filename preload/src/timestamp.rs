@@ -19,7 +19,8 @@ use crate::arch::counter;
 use crate::session;
 use crate::sys::{self, Need};
 use core::sync::atomic::{
-    AtomicPtr, AtomicU8, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+    Ordering::SeqCst,
 };
 
 /// The source of timestamps.
@@ -94,12 +95,20 @@ pub fn return_to(source: Source) {
     SOURCE.store(source as u8, Relaxed);
 }
 
+static HAS_LIBC_FLAG: AtomicBool = AtomicBool::new(false);
+
 /// Sets the address of libc's flag for a process with one thread (glibc 2.32 and later:
 /// `__libc_single_threaded`). Without it every event gets a timestamp.
 pub fn watch_threads(flag: *mut u8) {
     if !flag.is_null() {
+        HAS_LIBC_FLAG.store(true, Relaxed);
         SINGLE.store(flag, Relaxed);
     }
+}
+
+/// Returns whether the libc has such a flag: it is glibc 2.32 or later.
+pub fn has_libc_flag() -> bool {
+    HAS_LIBC_FLAG.load(Relaxed)
 }
 
 /// Returns whether the process has one thread.
@@ -167,7 +176,8 @@ impl Credit {
     }
 }
 
-/// Returns nanoseconds of `CLOCK_MONOTONIC`, or `None` where reading it may kill the process.
+/// Returns nanoseconds of the kernel's `CLOCK_MONOTONIC`, or `None` where reading it may kill the
+/// process.
 pub fn monotonic_ns() -> Option<u64> {
-    Need::TIME.is_allowed().then(sys::monotonic_ns)
+    Need::TIME.is_allowed().then(sys::kernel_ns)
 }

@@ -89,6 +89,7 @@ mod semantics;
 mod signals;
 mod speedscope;
 mod stacks;
+mod starts;
 mod static_programs;
 mod streams;
 mod threads;

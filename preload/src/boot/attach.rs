@@ -10,12 +10,12 @@ use crate::thread::STATE_BYTES;
 use crate::{arch, dynsym, next, timestamp};
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use heaptape_wire::area::CLOCK_TSC;
 use heaptape_wire::hello::{
     ACCEPTED, Hello, ORIGIN_FORK, ORIGIN_START, REFUSED_FULL, REPLY_BYTES, Reply, UntracedReason,
 };
-use heaptape_wire::limits::{ATTACH_MS, ENV_ATTACH_MS, ENV_SOCKET, MAX_ATTACH_MS};
+use heaptape_wire::limits::{ATTACH_MS, ENV_ATTACH_MS, ENV_FILTERS, ENV_SOCKET, MAX_ATTACH_MS};
 use heaptape_wire::{Header, WIRE_MINOR};
 
 /// Whether this process, or the one that it was forked from, could not reach the recorder. Programs
@@ -38,7 +38,17 @@ static TIMEOUT_MS: AtomicU64 = AtomicU64::new(ATTACH_MS);
 
 /// Returns the shared area of the session, and attaches if that has not been tried in this process.
 pub fn area() -> Option<Area> {
-    session::area_or_attach(environment_is_ready, attach)
+    if session::is_new() {
+        if !environment_is_ready() {
+            return None;
+        }
+        // Even the number of the process may be what a filter kills for.
+        if sys::environment(ENV_SOCKET).is_some() && !may_attach() {
+            sys::forbid(Need::EVERYTHING);
+            session::close();
+        }
+    }
+    session::area_or_attach(attach)
 }
 
 /// Returns whether the environment can be read and every function called. That is not so while the
@@ -59,10 +69,15 @@ pub fn use_new_memory() {
 /// Returns the path of the socket, if this process or the one that it was forked from has a
 /// session, or could not reach the recorder.
 pub fn socket_path() -> Option<&'static CStr> {
-    let is_known = session::is_live() || IS_UNREACHABLE.load(Acquire);
     // SAFETY: the path was written before LIVE and before IS_UNREACHABLE, and is not written again.
     let (path, _) = unsafe { &*PATH.0.get() };
-    (is_known && Need::INSPECT.is_allowed()).then(|| sys::c_text(path)).flatten()
+    (watches_starts() && Need::INSPECT.is_allowed()).then(|| sys::c_text(path)).flatten()
+}
+
+/// Returns whether the programs that this process starts are inspected: it has a session, or the one
+/// that it was forked from has, or it could not reach the recorder.
+pub fn watches_starts() -> bool {
+    session::is_live() || IS_UNREACHABLE.load(Acquire)
 }
 
 /// Returns whether this process, or the one that it was forked from, has given up its attach. Then
@@ -88,6 +103,8 @@ fn note_unreachable(pid: u32, why: UntracedReason) {
 /// this process. The recorder writes the jumps of the patches.
 #[cfg(feature = "standalone")]
 pub fn adopt_area(descriptor: i32, bytes: u64) {
+    // The recorder attaches to no process in a sandbox.
+    sys::permit(Need::PEEK);
     let attach = |pid, _| {
         let area = session::map(descriptor, bytes);
         if let Some(patches) = area.as_ref().and_then(|area| patch::map(area, descriptor)) {
@@ -95,7 +112,7 @@ pub fn adopt_area(descriptor: i32, bytes: u64) {
         }
         adopt(area?, None, pid, false)
     };
-    let _ = session::area_or_attach(|| true, attach);
+    let _ = session::area_or_attach(attach);
     sys::close(descriptor);
 }
 
@@ -117,15 +134,18 @@ fn attach(pid: u32, is_child: bool) -> Option<Area> {
         // A zero follows.
         path.get_mut(..value.len()).filter(|_| value.len() < 109)?.copy_from_slice(value);
         *length = value.len();
-        if let Some(wanted) = sys::environment(ENV_ATTACH_MS) {
-            let wanted = wanted.to_bytes().iter().take(6).fold(0, |value, digit| {
-                if digit.is_ascii_digit() { value * 10 + u64::from(digit - b'0') } else { value }
-            });
+        let wanted = sys::environment(ENV_ATTACH_MS).and_then(|wanted| sys::number(wanted.to_bytes(), 0));
+        if let Some(wanted) = wanted {
             TIMEOUT_MS.store(wanted.min(MAX_ATTACH_MS), Relaxed);
         }
     }
     let path = path.get(..*length).filter(|path| !path.is_empty())?;
-    inspect_process();
+    if is_child && sys::has_filter() {
+        sys::forbid(Need::PEEK);
+    }
+    if sys::has_no_counter() {
+        timestamp::leave_counter();
+    }
     let unseen = is_child && FORK_TICK.load(Relaxed) == 0;
     let hello = Hello {
         pid,
@@ -174,7 +194,7 @@ fn connect(socket: i32, path: &[u8], deadline: u64) -> Result<(), UntracedReason
             0 => return Ok(()),
             // The recorder's queue is full, and may have space a moment later.
             error if error == -libc::EAGAIN as isize => {
-                if sys::monotonic_ns() >= deadline {
+                if sys::kernel_ns() >= deadline {
                     return Err(UntracedReason::Busy);
                 }
                 sys::sleep_ms(1);
@@ -184,16 +204,38 @@ fn connect(socket: i32, path: &[u8], deadline: u64) -> Result<(), UntracedReason
     }
 }
 
-/// Checks whether the program was started inside a sandbox or without the CPU counter (TSC). The
-/// filter of such a sandbox is not known. It allows what libraries commonly do, or the program
-/// would not have got here, but perhaps not what debuggers do.
-fn inspect_process() {
-    if sys::has_filter() {
-        sys::forbid(Need::PEEK);
-    }
-    if sys::has_no_counter() {
-        timestamp::leave_counter();
-    }
+/// Number of filters that apply to this process, as far as this library has seen; with
+/// [`NEW_FILTERS`] if one was installed since the start of the program.
+static FILTERS: AtomicU32 = AtomicU32::new(0);
+const NEW_FILTERS: u32 = 1 << 31;
+
+/// Notes that the program has installed a filter, which was evaluated.
+pub fn has_new_filter() {
+    let count = FILTERS.load(Relaxed) & !NEW_FILTERS;
+    FILTERS.store((count + 1) | NEW_FILTERS, Relaxed);
+}
+
+/// Returns the number of filters if programs that this process starts do not know it yet.
+pub fn new_filters() -> Option<u32> {
+    let filters = FILTERS.load(Relaxed);
+    (filters & NEW_FILTERS != 0).then_some(filters & !NEW_FILTERS)
+}
+
+/// Returns whether the filters that the program was started with are known to allow an attach: it
+/// was told so over the exec, or they are those of a whole container, in which programs do all that
+/// libraries commonly do. Of a filter that the program's parent has installed, nothing is known.
+fn may_attach() -> bool {
+    let own = sys::filters(c"/proc/self/status");
+    let Some(own) = own.filter(|own| *own > 0) else {
+        if own.is_some() || !sys::has_filter() {
+            sys::permit(Need::PEEK);
+        }
+        return true;
+    };
+    // Perhaps they do not allow what debuggers do, which stays forbidden.
+    FILTERS.store(own, Relaxed);
+    let known = sys::environment(ENV_FILTERS).and_then(|known| sys::number(known.to_bytes(), 0)).unwrap_or(0);
+    known >= u64::from(own) || sys::filters(c"/proc/1/status") == Some(own)
 }
 
 /// Starts to use an area.
@@ -226,13 +268,13 @@ fn adopt(area: Area, patches: Option<Patches>, pid: u32, is_child: bool) -> Opti
 
 /// Returns the end of the time that a program waits for the recorder, if the wait begins now.
 pub fn deadline() -> u64 {
-    sys::monotonic_ns() + TIMEOUT_MS.load(Relaxed) * 1_000_000
+    sys::kernel_ns() + TIMEOUT_MS.load(Relaxed) * 1_000_000
 }
 
 /// Waits for an answer of the recorder until the deadline, and returns whether there is one. A
 /// recorder that is stopped gets [`ATTACH_MS`] of that time.
 pub fn wait_for_answer(socket: i32, deadline: u64) -> bool {
-    let left = || deadline.saturating_sub(sys::monotonic_ns()) / 1_000_000;
+    let left = || deadline.saturating_sub(sys::kernel_ns()) / 1_000_000;
     // A signal may interrupt the wait. The deadline holds all the same.
     while !sys::wait_readable(socket, left().min(ATTACH_MS)) {
         if left() == 0 || sys::peer_is_stopped(socket) {

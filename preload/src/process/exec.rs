@@ -5,25 +5,33 @@
 //! requested this to the exec.
 //!
 //! The exec functions are entered by stubs that save all argument registers, inspect the program,
-//! and jump to the next definition. So their arguments are never touched, even those of variadic
-//! functions. The code here may run in a child of `vfork`: it makes raw system calls and changes no
+//! and jump to the next definition. So their arguments are passed on as they are, even those of
+//! variadic functions. The code here may run in a child of `vfork`: it makes raw system calls and changes no
 //! state. What the program passes is copied in a way that cannot fault: the kernel checks bad
-//! addresses, not this library.
+//! addresses, not this library. It works on memory of its own, since the stack may be small
+//! ([`workspace`]).
+//!
+//! A program that must not load this library gets an environment that does not name it. Then the
+//! stub calls the function of the same kind that takes an environment.
 
 mod environment;
-mod other_stack;
+mod folders;
 mod program;
 mod sanitizer;
+mod spawn;
+mod workspace;
+
+pub use spawn::{posix_spawn, posix_spawnp};
 
 use crate::boot::attach;
 use crate::dynsym;
 use crate::session::{self, Area, board};
 use crate::sys::Need;
 use crate::thread::descriptor_thread;
-use crate::{next, probe, sys};
-use core::ffi::{CStr, c_char, c_int, c_void};
+use crate::{probe, sys};
+use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
-use environment::{Strings, misses_library, text, without_library};
+use environment::{Strings, changed, misses_library, text};
 use heaptape_wire::hello::{
     HELLO_BYTES, Hello, LOAD_FOLLOWS, LOAD_NOT_PERMITTED, LoadRequest, MAX_NOTICE_PATH, Notice, ORIGIN_EXIT,
     UntracedReason,
@@ -81,7 +89,7 @@ exec_functions! {
 #[cfg_attr(test, allow(dead_code))]
 #[unsafe(naked)]
 unsafe extern "C" fn enter() {
-    crate::arch::numbered_frame!(inspect_on_other_stack)
+    crate::arch::numbered_frame!(starting)
 }
 
 /// The next definitions, by the numbers of the functions.
@@ -120,14 +128,6 @@ extern "C" fn no_exec() -> c_int {
     -1
 }
 
-/// Does what [`inspect`] does, also where the stack is small.
-#[cfg_attr(test, allow(dead_code))]
-unsafe extern "C" fn inspect_on_other_stack(arguments: *const usize, which: usize) -> *mut c_void {
-    // SAFETY: the stub saved the arguments that `inspect` reads.
-    let next = unsafe { other_stack::run(inspect, arguments, which) };
-    if next.is_null() { next_of(which) } else { next }
-}
-
 /// Returns the next definition of an exec function.
 #[inline(never)]
 fn next_of(which: usize) -> *mut c_void {
@@ -140,22 +140,46 @@ fn next_of(which: usize) -> *mut c_void {
     if next.is_null() { no_exec as *mut c_void } else { next }
 }
 
-/// Inspects the program that an exec function is about to start, and returns the function's next
-/// definition.
+/// A start of a program by an exec function.
+struct Start {
+    /// The arguments that the stub saved: six registers, `rax`, the return address, and what is on
+    /// the stack of a variadic call.
+    arguments: *mut usize,
+    /// The number of the exec function, and of the one that is called in its place.
+    which: usize,
+}
+
+/// Inspects the program that an exec function is about to start, and returns the next definition to
+/// call.
 #[cfg_attr(test, allow(dead_code))]
-unsafe extern "C" fn inspect(arguments: *const usize, which: usize) -> *mut c_void {
+unsafe extern "C" fn starting(arguments: *mut usize, which: usize) -> *mut c_void {
+    let mut start = Start { arguments, which };
+    if attach::watches_starts()
+        && let Some(workspace) = workspace::claim_stack()
+    {
+        // SAFETY: the memory was claimed for a stack, and `start` lives until the call has returned.
+        unsafe { workspace.run(inspect, (&raw mut start).cast()) };
+        workspace.release();
+    }
+    next_of(start.which)
+}
+
+/// Inspects the program of a [`Start`]. If it must not load this library, it changes the arguments.
+unsafe extern "C" fn inspect(start: *mut c_void) {
+    // SAFETY: `starting` passes its own structure.
+    let start = unsafe { &mut *start.cast::<Start>() };
     // SAFETY: the stub saved six arguments.
-    let argument = |index: usize| unsafe { *arguments.add(index) };
-    if let Some(socket) = attach::socket_path() {
-        let (argument_kind, environment) = KINDS[which];
-        let environment = match environment {
-            None => Some(sys::environ()),
-            Some(usize::MAX) => None,
-            Some(index) => Some(argument(index) as Strings),
-        };
-        let mut inspection = Inspection::new(socket);
+    let argument = |index: usize| unsafe { *start.arguments.add(index) };
+    let (argument_kind, environment) = KINDS[start.which];
+    let environment = match environment {
+        None => Some(sys::environ()),
+        Some(usize::MAX) => None,
+        Some(index) => Some(argument(index) as Strings),
+    };
+    let mut inspection = Inspection::new();
+    if Need::INSPECT.is_allowed() {
         let thread = sys::tid();
-        descriptor_thread::run(|| {
+        descriptor_thread::run(true, |_| {
             match argument_kind {
                 ProgramArgument::Path => inspection.path(argument(0), environment),
                 ProgramArgument::Name => inspection.name(argument(0), environment),
@@ -173,12 +197,70 @@ unsafe extern "C" fn inspect(arguments: *const usize, which: usize) -> *mut c_vo
             }
             inspection.report(0, LoadRequest::Exec, thread);
         });
-        if inspection.must_leave_library() {
-            // SAFETY: the arguments that the stub saved.
-            unsafe { start_without_library(arguments, which, &inspection) };
+    } else {
+        let path = usize::from(argument_kind == ProgramArgument::At);
+        let path = if argument_kind == ProgramArgument::Descriptor { 0 } else { argument(path) };
+        inspection.in_sandbox(path, environment);
+        inspection.post(0);
+    }
+    if let Some(filters) = inspection.change() {
+        // SAFETY: the arguments that the stub saved.
+        unsafe { change_environment(start, filters) };
+    }
+}
+
+/// Makes the start one with another environment ([`environment::changed`]). The lists are there until
+/// this thread starts another program, or its parent does after a `vfork`.
+///
+/// # Safety
+/// The arguments must be those that the stub saved.
+#[inline(never)]
+unsafe fn change_environment(start: &mut Start, filters: Option<u32>) {
+    /// The functions with an environment, by the argument that it is.
+    const EXECVE: usize = 0;
+    const EXECVPE: usize = 5;
+    // SAFETY: the saved registers, and after them what is on the stack of a variadic call.
+    let argument = |index: usize| unsafe { *start.arguments.add(index) };
+    let (argument_kind, environment) = KINDS[start.which];
+    let index = environment.filter(|index| *index != usize::MAX).unwrap_or(2);
+    let mut environment = if environment == Some(index) { argument(index) as Strings } else { sys::environ() };
+    let is_variadic = matches!(NAMES[start.which].to_bytes(), b"execl" | b"execle" | b"execlp");
+    let mut count = 0;
+    if is_variadic {
+        while argument(variadic(count)) != 0 {
+            count += 1;
+        }
+        if NAMES[start.which] == c"execle" {
+            environment = argument(variadic(count + 1)) as Strings;
         }
     }
-    next_of(which)
+    let other = match argument_kind {
+        ProgramArgument::Path => EXECVE,
+        ProgramArgument::Name => EXECVPE,
+        ProgramArgument::Descriptor | ProgramArgument::At => start.which,
+    };
+    if next_of(other) == no_exec as *mut c_void {
+        return;
+    }
+    let Some((workspace, [list, variables])) = changed(count, &|index| argument(variadic(index)), environment, filters)
+    else {
+        return;
+    };
+    workspace.leave();
+    // SAFETY: as above: these are registers that the stub loads again.
+    unsafe {
+        if is_variadic {
+            *start.arguments.add(1) = list as usize;
+        }
+        *start.arguments.add(index) = variables as usize;
+    }
+    start.which = other;
+}
+
+/// Returns the index of a variadic argument among what the stub saved: five registers, then the
+/// stack after `rax` and the return address.
+const fn variadic(index: usize) -> usize {
+    if index < 5 { index + 1 } else { index + 3 }
 }
 
 /// The result of inspecting a program.
@@ -187,12 +269,20 @@ struct Inspection {
     reason: Option<UntracedReason>,
     /// The program's path and the value of another `LD_PRELOAD`, each of which ends with a 0.
     texts: [u8; MAX_NOTICE_PATH],
-    socket: &'static CStr,
 }
 
 impl Inspection {
-    fn new(socket: &'static CStr) -> Inspection {
-        Inspection { reason: None, texts: [0; MAX_NOTICE_PATH], socket }
+    const fn new() -> Inspection {
+        Inspection { reason: None, texts: [0; MAX_NOTICE_PATH] }
+    }
+
+    /// Takes a program for one that would load the library, where a sandbox does not let this
+    /// process find out.
+    fn in_sandbox(&mut self, path: usize, environment: Option<Strings>) {
+        let mut copy = [0; MAX_NOTICE_PATH];
+        let path = text(path, &mut copy).map_or(&b""[..], CStr::to_bytes);
+        self.texts[..path.len()].copy_from_slice(path);
+        self.reason = misses_library(environment, &mut self.texts[path.len() + 1..]).or(Some(UntracedReason::Sandbox));
     }
 
     /// Inspects the program at a path, whose address is the program's own argument.
@@ -212,7 +302,9 @@ impl Inspection {
         self.reason = file.untraced_reason();
         if self.reason.is_none_or(|reason| reason == UntracedReason::Static) {
             let missing = misses_library(environment, &mut self.texts[length + 1..]);
-            self.reason = missing.or_else(|| unreachable(self.socket)).or(self.reason);
+            // The program inherits the sandbox.
+            let sandbox = || (!Need::ATTACH.is_allowed()).then_some(UntracedReason::Sandbox);
+            self.reason = missing.or_else(unreachable).or(self.reason).or_else(sandbox);
         }
         true
     }
@@ -254,15 +346,27 @@ impl Inspection {
         }
     }
 
-    /// Returns whether the program must be started without this library: its sanitizer has to be
-    /// loaded first, or the loader would complain that there is no such file.
+    /// Returns how the environment of the program must be changed, if so: `None` inside to leave this
+    /// library out. Its sanitizer has to be loaded first, the loader would complain that there is no
+    /// such file, or that it is a 64-bit one, or the sandbox may kill the program for the attach. Or
+    /// the number of filters that are known to allow it.
     #[inline(never)]
-    fn must_leave_library(&self) -> bool {
+    fn change(&self) -> Option<Option<u32>> {
         match self.reason {
-            Some(UntracedReason::Sanitizer) => true,
-            Some(UntracedReason::Unreachable) => !library_is_there(),
-            _ => false,
+            Some(UntracedReason::Sanitizer | UntracedReason::ThirtyTwoBit | UntracedReason::Sandbox) => Some(None),
+            Some(UntracedReason::Unreachable) => (!library_is_there()).then_some(None),
+            _ => attach::new_filters().map(Some),
         }
+    }
+
+    /// Posts the program of the process `pid` (0: this one) on the board.
+    fn post(&self, pid: u32) {
+        let Some(reason) = self.reason else { return };
+        // One of the two needs includes the call; without it, this process is the session's or a
+        // child of that one.
+        let own = || if Need::PEEK.is_allowed() || Need::INSPECT.is_allowed() { sys::pid() } else { session::pid() };
+        let end = self.texts.iter().position(|byte| *byte == 0).unwrap_or(0);
+        board::post(if pid == 0 { own() } else { pid }, reason, &self.texts[..end]);
     }
 
     /// Returns whether the recorder may load its library into the program.
@@ -282,71 +386,43 @@ impl Inspection {
         let notice = Notice { pid, reason, load, thread };
         let mut answer = 0;
         for permits in [false, true] {
-            answer = notify(notice, &self.texts, self.socket, permits);
+            answer = self.notify(notice, permits);
             if answer != LOAD_NOT_PERMITTED || !Need::PEEK.is_allowed() {
                 break;
             }
         }
         answer == LOAD_FOLLOWS
     }
-}
 
-/// Number of strings of a list that there is space for on the stack.
-const ENTRIES: usize = 1024;
-
-/// Replaces this program by one that must not load this library, with an environment that does not
-/// name it. If that fails, the caller's own exec fails in the same way. Nothing is
-/// allocated, since the memory may be that of the parent, which continues after a `vfork`.
-///
-/// # Safety
-/// `arguments` must be those of the exec function with the number `which`, as its stub saved them.
-#[inline(never)]
-unsafe fn start_without_library(arguments: *const usize, which: usize, inspection: &Inspection) {
-    // SAFETY: the saved registers, and after them what is on the stack of a variadic call.
-    let argument = |index: usize| unsafe { *arguments.add(index) };
-    let (argument_kind, environment) = KINDS[which];
-    let (mut list, mut variables) = ([core::ptr::null(); ENTRIES], [core::ptr::null(); ENTRIES]);
-    let mut environment = environment.map_or(sys::environ(), |index| argument(index.min(6)) as Strings);
-    let argv = match NAMES[which].to_bytes() {
-        b"execl" | b"execle" | b"execlp" => {
-            // Five registers, then the stack after `rax` and the return address.
-            let mut rest = (1..6).chain(8..).map(argument);
-            for slot in &mut list {
-                *slot = rest.next().unwrap_or(0) as *const c_char;
-                if slot.is_null() {
-                    break;
-                }
-            }
-            if list.last().is_none_or(|last| !last.is_null()) {
-                return;
-            }
-            if NAMES[which] == c"execle" {
-                environment = rest.next().unwrap_or(0) as Strings;
-            }
-            list.as_ptr()
+    /// Notifies the recorder, by the board if the socket cannot be reached. Waits for an answer only
+    /// if the notice is a request. Returns the answer, or 0 if there is none. The recorder may trace
+    /// this process first if `permits`.
+    fn notify(&self, notice: Notice, permits: bool) -> u8 {
+        let mut message = [0; HELLO_BYTES + MAX_NOTICE_PATH];
+        message[..HELLO_BYTES].copy_from_slice(&notice.encode());
+        message[HELLO_BYTES..].copy_from_slice(&self.texts);
+        let end_from = |from: usize| {
+            self.texts[from..].iter().position(|byte| *byte == 0).map_or(MAX_NOTICE_PATH, |end| from + end)
+        };
+        let path = end_from(0);
+        let length = if notice.reason == UntracedReason::Replaced { end_from(path + 1) } else { path };
+        let waits = notice.load != LoadRequest::No;
+        let answer =
+            attach::socket_path().and_then(|socket| send(socket, &message[..HELLO_BYTES + length], waits, permits));
+        if answer.is_none() {
+            self.post(notice.pid);
         }
-        _ if argument_kind == ProgramArgument::At => argument(2) as Strings,
-        _ => argument(1) as Strings,
-    };
-    let mut text = [0; 4096];
-    let Some(variables) = without_library(environment, &mut variables, &mut text) else { return };
-    let here = libc::AT_FDCWD;
-    let (folder, path, flags) = match argument_kind {
-        ProgramArgument::Path => (here, argument(0) as *const c_char, 0),
-        ProgramArgument::Name => (here, inspection.texts.as_ptr().cast(), 0),
-        ProgramArgument::Descriptor => (argument(0) as i32, c"".as_ptr(), libc::AT_EMPTY_PATH),
-        ProgramArgument::At => (argument(0) as i32, argument(1) as *const c_char, argument(4) as i32),
-    };
-    // SAFETY: both lists end in a null pointer, or are the program's own.
-    unsafe { sys::execveat(folder, path, [argv, variables], flags) };
+        answer.unwrap_or(0)
+    }
 }
 
 /// Returns the reason if a program that starts here will not find the recorder's socket or the
 /// library. The names are those of this process's root and mount namespace, which the program gets
 /// too.
-fn unreachable(socket: &CStr) -> Option<UntracedReason> {
+fn unreachable() -> Option<UntracedReason> {
     let is_socket = |file: &libc::stat| file.st_mode & libc::S_IFMT == libc::S_IFSOCK;
-    let is_there = sys::status(socket).as_ref().is_some_and(is_socket) && library_is_there();
+    let socket = attach::socket_path().and_then(sys::status);
+    let is_there = socket.as_ref().is_some_and(is_socket) && library_is_there();
     (!is_there).then_some(UntracedReason::Unreachable)
 }
 
@@ -354,24 +430,6 @@ fn unreachable(socket: &CStr) -> Option<UntracedReason> {
 fn library_is_there() -> bool {
     let library = dynsym::own_name().filter(|name| name.to_bytes().first() == Some(&b'/'));
     library.is_none_or(|library| sys::status(library).is_some())
-}
-
-/// Notifies the recorder, by the board if the socket cannot be reached. Waits for an answer only if
-/// the notice is a request. Returns the answer, or 0 if there is none. The recorder may trace this
-/// process first if `permits`.
-fn notify(notice: Notice, texts: &[u8; MAX_NOTICE_PATH], socket_path: &CStr, permits: bool) -> u8 {
-    let mut message = [0; HELLO_BYTES + MAX_NOTICE_PATH];
-    message[..HELLO_BYTES].copy_from_slice(&notice.encode());
-    message[HELLO_BYTES..].copy_from_slice(texts);
-    let end_from = |from: usize| texts[from..].iter().position(|byte| *byte == 0).map_or(texts.len(), |end| from + end);
-    let path = end_from(0);
-    let length = if notice.reason == UntracedReason::Replaced { end_from(path + 1) } else { path };
-    let waits = notice.load != LoadRequest::No;
-    let answer = send(socket_path, &message[..HELLO_BYTES + length], waits, permits);
-    if answer.is_none() {
-        board::post(if notice.pid == 0 { sys::pid() } else { notice.pid }, notice.reason, &texts[..path]);
-    }
-    answer.unwrap_or(0)
 }
 
 /// Notifies the recorder that this child, which was just forked, is not recorded, because the
@@ -418,93 +476,8 @@ pub fn announce_exit() {
         && let Some(socket) = attach::socket_path()
     {
         let message = Hello { origin: ORIGIN_EXIT, ..Hello::default() }.encode();
-        descriptor_thread::run(|| {
+        descriptor_thread::run(false, |_| {
             send(socket, &message, true, false);
         });
     }
-}
-
-type Spawn = unsafe fn(*mut c_int, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int;
-
-/// Calls `start` with the environment, without this library where that is possible.
-#[inline(never)]
-fn with_other_environment(environment: Strings, start: impl FnOnce(Strings) -> c_int) -> c_int {
-    let (mut variables, mut text) = ([core::ptr::null(); ENTRIES], [0; 4096]);
-    start(without_library(environment, &mut variables, &mut text).unwrap_or(environment))
-}
-
-/// Starts a program by `next`, and notifies the recorder if it will not be recorded.
-///
-/// # Safety
-/// All arguments must be the program's own.
-unsafe fn spawning(
-    by_name: bool,
-    next: Spawn,
-    pid: *mut c_int,
-    path: *const c_char,
-    options: [*const c_void; 2],
-    lists: [Strings; 2],
-) -> c_int {
-    let mut child = 0;
-    let mut inspection = attach::socket_path().map(Inspection::new);
-    let mut is_followed = false;
-    if let Some(inspection) = &mut inspection {
-        let thread = sys::tid();
-        descriptor_thread::run(|| {
-            match by_name {
-                true => inspection.name(path as usize, Some(lists[1])),
-                false => inspection.path(path as usize, Some(lists[1])),
-            }
-            if inspection.is_loadable() {
-                is_followed = inspection.report(0, LoadRequest::Spawn, thread);
-            }
-        });
-    }
-    // SAFETY: the arguments are the program's own, as the caller ensures; where the program wants
-    // no number, it goes into a variable of ours.
-    unsafe {
-        let number = if pid.is_null() { &raw mut child } else { pid };
-        let start = |environment| next(number, path, options[0], options[1], lists[0], environment);
-        let result = match inspection.as_ref().is_some_and(Inspection::must_leave_library) {
-            true => with_other_environment(lists[1], start),
-            false => start(lists[1]),
-        };
-        // The child is running already, so its pid is known and is reported.
-        if result == 0
-            && !is_followed
-            && let Some(inspection) = inspection.filter(|inspection| inspection.reason.is_some())
-        {
-            let child = *number as u32;
-            descriptor_thread::run(|| {
-                inspection.report(child, LoadRequest::No, 0);
-            });
-        }
-        result
-    }
-}
-
-/// The body of `posix_spawn`.
-pub unsafe extern "C" fn posix_spawn(
-    pid: *mut c_int,
-    path: *const c_char,
-    actions: *const c_void,
-    attributes: *const c_void,
-    argv: Strings,
-    environment: Strings,
-) -> c_int {
-    // SAFETY: the arguments are the program's, passed on unchanged.
-    unsafe { spawning(false, next::posix_spawn, pid, path, [actions, attributes], [argv, environment]) }
-}
-
-/// The body of `posix_spawnp`.
-pub unsafe extern "C" fn posix_spawnp(
-    pid: *mut c_int,
-    name: *const c_char,
-    actions: *const c_void,
-    attributes: *const c_void,
-    argv: Strings,
-    environment: Strings,
-) -> c_int {
-    // SAFETY: the arguments are the program's, passed on unchanged.
-    unsafe { spawning(true, next::posix_spawnp, pid, name, [actions, attributes], [argv, environment]) }
 }

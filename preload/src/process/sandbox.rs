@@ -9,6 +9,7 @@
 mod filter;
 
 use super::fork::{self, Arguments, NextCall};
+use crate::boot::attach;
 use crate::dynsym::{self, Scope, Wanted};
 use crate::stack::table;
 use crate::sys::{self, Need};
@@ -31,7 +32,7 @@ const fn any(number: i64) -> Call {
 const OPENED: Option<u64> = Some((libc::PROT_READ | libc::PROT_WRITE) as u64);
 
 /// The system calls after the attach, and the needs that they serve.
-const CALLS: [(Need, Call); 29] = [
+const CALLS: [(Need, Call); 31] = [
     (Need::PROBE.and(Need::THREAD).and(Need::ATTACH).and(Need::INSPECT), any(libc::SYS_rt_sigprocmask)),
     (
         Need::MAP_MORE.and(Need::THREAD).and(Need::MAP).and(Need::ATTACH).and(Need::INSPECT),
@@ -42,7 +43,7 @@ const CALLS: [(Need, Call); 29] = [
     (Need::UNLOCK, any(libc::SYS_munlock)),
     (Need::INSPECT, any(libc::SYS_clone)),
     (Need::MAP_MORE.and(Need::THREAD).and(Need::MAP).and(Need::ATTACH), any(libc::SYS_madvise)),
-    (Need::THREAD.and(Need::ATTACH), any(libc::SYS_gettid)),
+    (Need::THREAD.and(Need::ATTACH).and(Need::INSPECT), any(libc::SYS_gettid)),
     (Need::ATTACH.and(Need::PEEK).and(Need::INSPECT), any(libc::SYS_getpid)),
     (Need::SLEEP, known(libc::SYS_futex, [None, Some(libc::FUTEX_WAIT as u64), None, None, None, None])),
     (Need::SLEEP.and(Need::ATTACH), any(libc::SYS_nanosleep)),
@@ -56,9 +57,11 @@ const CALLS: [(Need, Call); 29] = [
     (Need::ATTACH, any(libc::SYS_poll)),
     (Need::ATTACH, any(libc::SYS_getsockopt)),
     (Need::ATTACH, any(libc::SYS_prlimit64)),
+    (Need::ATTACH, any(libc::SYS_prctl)),
     (Need::ATTACH.and(Need::INSPECT), any(libc::SYS_openat)),
     (Need::ATTACH.and(Need::INSPECT), any(libc::SYS_read)),
     (Need::ATTACH.and(Need::INSPECT), any(libc::SYS_close)),
+    (Need::INSPECT, any(libc::SYS_pread64)),
     (Need::INSPECT, any(libc::SYS_newfstatat)),
     (Need::INSPECT, any(libc::SYS_geteuid)),
     (Need::INSPECT, any(libc::SYS_getegid)),
@@ -105,6 +108,9 @@ enum Change {
     Strict,
     /// The CPU counter (TSC) is disabled.
     NoCounter,
+    /// System calls from other code than the program's libc raise a signal (Syscall User Dispatch):
+    /// Wine and others handle them themselves.
+    Dispatch,
 }
 
 /// Returns the change that `prctl` makes with these arguments.
@@ -112,10 +118,14 @@ fn change_by_prctl(option: u64, first: u64, second: u64) -> Option<Change> {
     const MODE_STRICT: u64 = libc::SECCOMP_MODE_STRICT as u64;
     const MODE_FILTER: u64 = libc::SECCOMP_MODE_FILTER as u64;
     const NO_COUNTER: u64 = libc::PR_TSC_SIGSEGV as u64;
+    /// `PR_SET_SYSCALL_USER_DISPATCH` and `PR_SYS_DISPATCH_ON` of `<linux/prctl.h>`.
+    const DISPATCH: c_int = 59;
+    const ON: u64 = 1;
     match (option as c_int, first) {
         (libc::PR_SET_SECCOMP, MODE_STRICT) => Some(Change::Strict),
         (libc::PR_SET_SECCOMP, MODE_FILTER) => Some(Change::Filter(second as usize)),
         (libc::PR_SET_TSC, NO_COUNTER) => Some(Change::NoCounter),
+        (DISPATCH, ON) => Some(Change::Dispatch),
         _ => None,
     }
 }
@@ -128,7 +138,7 @@ fn changing(change: Change, call: NextCall, arguments: &Arguments) -> c_long {
     let before = sys::forbidden();
     let forbidden = match change {
         Change::Filter(program) => forbidden_by(Filter::at(program)),
-        Change::Strict => Need::EVERYTHING,
+        Change::Strict | Change::Dispatch => Need::EVERYTHING,
         Change::NoCounter => Need::NONE,
     };
     if before == Need::NONE && forbidden != Need::NONE {
@@ -140,14 +150,16 @@ fn changing(change: Change, call: NextCall, arguments: &Arguments) -> c_long {
     }
     let clock = match change {
         Change::NoCounter | Change::Strict => Some(timestamp::leave_counter()),
-        Change::Filter(_) if Need::TIME.is_in(forbidden) => timestamp::leave_clock(),
-        Change::Filter(_) => None,
+        Change::Filter(_) | Change::Dispatch if Need::TIME.is_in(forbidden) => timestamp::leave_clock(),
+        Change::Filter(_) | Change::Dispatch => None,
     };
     sys::forbid(forbidden);
     let result = call(arguments);
     if result < 0 {
         sys::restore(before);
         clock.into_iter().for_each(timestamp::return_to);
+    } else if matches!(change, Change::Filter(_)) {
+        attach::has_new_filter();
     }
     result
 }

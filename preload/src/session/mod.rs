@@ -50,9 +50,8 @@ pub fn parents_area() -> Option<Area> {
 }
 
 /// Returns the area of the session, and creates the session if that has not been tried in this
-/// process. `is_ready` returns whether a process without one can attach already. `attach` does so,
-/// by the pid and whether the process was forked from one with a session.
-pub fn area_or_attach(is_ready: impl Fn() -> bool, attach: impl FnOnce(u32, bool) -> Option<Area>) -> Option<Area> {
+/// process. `attach` does so, by the pid and whether the process was forked from one with a session.
+pub fn area_or_attach(attach: impl FnOnce(u32, bool) -> Option<Area>) -> Option<Area> {
     loop {
         let state = STATE.load(Acquire);
         let (pid, tid) = match state {
@@ -69,9 +68,6 @@ pub fn area_or_attach(is_ready: impl Fn() -> bool, attach: impl FnOnce(u32, bool
                 return None;
             }
             continue;
-        }
-        if state == NEW && !is_ready() {
-            return None;
         }
         if STATE.compare_exchange(state, attaching(pid, tid), Acquire, Relaxed).is_err() {
             continue;
@@ -129,6 +125,11 @@ pub fn begin(pid: u32, is_forked: bool, frees_have_stacks: bool) {
 /// Returns whether there is a session, of this process or of the one that it was forked from.
 pub fn is_live() -> bool {
     STATE.load(Acquire) == LIVE
+}
+
+/// Returns whether nothing has been tried yet.
+pub fn is_new() -> bool {
+    STATE.load(Acquire) == NEW
 }
 
 /// Returns whether the process is untraced for good.

@@ -3,7 +3,7 @@
 
 mod permissions;
 
-pub use permissions::{Need, forbid, forbidden, restore};
+pub use permissions::{Need, forbid, forbidden, permit, restore};
 
 use crate::arch;
 use core::ffi::{CStr, c_char};
@@ -168,6 +168,17 @@ pub fn has_filter() -> bool {
     call!(SYS_prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) > 0
 }
 
+/// Returns how many seccomp filters apply to a process, `/proc/PID/status`, or `None` if that cannot
+/// be read. Unlike prctl(2) this needs no call that the loader has not made too.
+pub fn filters(status: &CStr) -> Option<u32> {
+    let mut text = [0; 4096];
+    let mut lines = read_file(status, &mut text).split(|byte| *byte == b'\n');
+    // Since Linux 5.9 there is a count. Before, one filter is as good as many.
+    let wanted = |line: &[u8]| line.starts_with(b"Seccomp").then(|| number(line, 1));
+    let mode = lines.find_map(wanted)??;
+    lines.find_map(wanted).flatten().or(Some(mode)).map(|count| count as u32)
+}
+
 /// Returns whether reading the CPU counter (TSC) raises a signal.
 pub fn has_no_counter() -> bool {
     let mut state = 0i32;
@@ -283,13 +294,21 @@ pub fn set_counter_off(is_off: bool) {
 /// on success), or by the kernel where the vDSO's counter is disabled.
 #[inline(never)]
 pub fn monotonic_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     if counter_is_off() {
-        call!(SYS_clock_gettime, libc::CLOCK_MONOTONIC, &raw mut time);
-    } else {
-        // SAFETY: the pointer names a timespec of ours.
-        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+        return kernel_ns();
     }
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer names a timespec of ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
+}
+
+/// Returns nanoseconds of `CLOCK_MONOTONIC` by the kernel. Waits are bounded by it: a library such as
+/// libfaketime may let the clock of libc stand still.
+#[inline(never)]
+pub fn kernel_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    call!(SYS_clock_gettime, libc::CLOCK_MONOTONIC, &raw mut time);
     (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
 
@@ -325,7 +344,7 @@ fn read_file<'a>(path: &CStr, bytes: &'a mut [u8]) -> &'a [u8] {
 
 /// Parses the number at an index among the words of a line.
 #[inline(never)]
-fn number(text: &[u8], index: usize) -> Option<u64> {
+pub fn number(text: &[u8], index: usize) -> Option<u64> {
     let word = text.split(|byte| byte.is_ascii_whitespace()).nth(index)?;
     word.iter().try_fold(0u64, |value, digit| {
         digit.is_ascii_digit().then(|| value.wrapping_mul(10).wrapping_add(u64::from(digit - b'0')))
@@ -357,6 +376,16 @@ pub fn status(path: &CStr) -> Option<libc::stat> {
     // SAFETY: all-zero is a valid stat.
     let mut status: libc::stat = unsafe { core::mem::zeroed() };
     (call!(SYS_newfstatat, libc::AT_FDCWD, path.as_ptr(), &raw mut status, 0) == 0).then_some(status)
+}
+
+/// Changes the working folder to a path. Returns whether that is possible.
+pub fn change_folder(path: usize) -> bool {
+    call!(SYS_chdir, path) == 0
+}
+
+/// Changes the working folder to the one of a descriptor. Returns whether that is possible.
+pub fn change_folder_to(descriptor: i32) -> bool {
+    call!(SYS_fchdir, descriptor) == 0
 }
 
 /// Returns the effective user and group.
@@ -455,14 +484,6 @@ pub fn read(descriptor: i32, bytes: &mut [u8]) -> usize {
 #[inline(never)]
 pub fn read_at(descriptor: i32, bytes: &mut [u8], offset: u64) -> usize {
     call!(SYS_pread64, descriptor, bytes.as_mut_ptr(), bytes.len(), offset).max(0) as usize
-}
-
-/// Replaces this program by another one. Returns only if that fails.
-///
-/// # Safety
-/// The lists must end with a null pointer. The kernel checks the addresses.
-pub unsafe fn execveat(folder: i32, path: *const c_char, lists: [*const *const c_char; 2], flags: i32) {
-    call!(SYS_execveat, folder, path, lists[0], lists[1], flags);
 }
 
 /// Returns an entry of the auxiliary vector, or 0 if there is none.

@@ -50,8 +50,9 @@ impl Need {
     }
 }
 
-/// Needs whose calls may kill the process. Children inherit them.
-static FORBIDDEN: AtomicU32 = AtomicU32::new(0);
+/// Needs whose calls may kill the process. Children inherit them. Until [`permit`] the program may have
+/// been started in a sandbox that forbids what debuggers do.
+static FORBIDDEN: AtomicU32 = AtomicU32::new(if cfg!(test) { 0 } else { Need::PEEK.0 });
 
 /// Returns the needs whose calls may kill the process.
 #[inline(always)]
@@ -62,6 +63,11 @@ pub fn forbidden() -> Need {
 /// Adds needs whose calls may kill the process from now on.
 pub fn forbid(needs: Need) {
     FORBIDDEN.fetch_or(needs.0, Relaxed);
+}
+
+/// Permits needs of a program that was started without a sandbox.
+pub fn permit(needs: Need) {
+    FORBIDDEN.fetch_and(!needs.0, Relaxed);
 }
 
 /// Sets the forbidden needs to what they were, because the program's filter was refused.

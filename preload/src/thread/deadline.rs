@@ -116,7 +116,7 @@ fn recorder_state(header: &Header) -> TaskState {
     let (thread, start) = (header.recorder.0.thread.load(Relaxed), header.recorder.0.start.load(Relaxed));
     let mut state = TaskState::Unknown;
     if thread != 0 && Need::INSPECT.is_allowed() {
-        descriptor_thread::run(|| state = sys::state_of(thread, start));
+        descriptor_thread::run(false, |_| state = sys::state_of(thread, start));
     }
     state
 }

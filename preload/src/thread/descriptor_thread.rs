@@ -1,6 +1,8 @@
-//! Work that opens descriptors, in a process with other threads. These must not see the
-//! descriptors, as a number that `dup` does not return to them, or one that they close. So the work
-//! is done by a helper thread with its own descriptor table, while the calling thread waits.
+//! Work that opens descriptors, which nobody else must see: other threads as a number that `dup` does
+//! not return to them, or one that they close. And when a process closes any descriptor of a file,
+//! the kernel drops the locks that the process has on that file (fcntl(2), `F_SETLK`). So the work is
+//! done by a helper thread with its own descriptor table and its own working folder, while the
+//! calling thread waits.
 
 use crate::{arch, session, sys, timestamp};
 use core::ffi::c_void;
@@ -8,50 +10,77 @@ use core::ffi::c_void;
 /// Size of the helper's stack in bytes.
 const STACK: usize = 64 << 10;
 
-/// Runs `body` where no other thread sees its descriptors. Does not run it if that is not possible.
-pub fn run<F: FnMut()>(mut body: F) {
-    // SAFETY: `call` gets the address of the closure whose type it is made for, which lives until
-    // the helper has ended.
-    unsafe { run_function(call::<F>, (&raw mut body).cast()) };
+/// Work, and whether it runs in a helper.
+#[repr(C)]
+struct Work<F> {
+    is_apart: bool,
+    body: F,
 }
 
-/// Calls the closure at an address.
+/// Runs `body` where no other thread sees its descriptors, with whether that is in a helper. Does
+/// not run it if that is not possible. With `keeps_locks` it may open any file.
+pub fn run<F: FnMut(bool)>(keeps_locks: bool, body: F) {
+    let mut work = Work { is_apart: false, body };
+    // SAFETY: `call` gets the address of the work whose type it is made for, which lives until the
+    // helper has ended.
+    unsafe { run_function(call::<F>, (&raw mut work).cast(), keeps_locks) };
+}
+
+/// Does the work at an address.
 ///
 /// # Safety
-/// The address must be that of a closure of this type, which nothing else uses.
-unsafe extern "C" fn call<F: FnMut()>(body: *mut c_void) {
-    // SAFETY: `run` passes the address of such a closure, and waits.
-    unsafe { (*body.cast::<F>())() }
+/// The address must be that of work of this type, which nothing else uses.
+unsafe extern "C" fn call<F: FnMut(bool)>(work: *mut c_void) {
+    // SAFETY: `run` passes the address of such work, and waits.
+    let work = unsafe { &mut *work.cast::<Work<F>>() };
+    (work.body)(work.is_apart);
 }
 
-/// Calls a function with an argument where no other thread sees its descriptors. A trait object
-/// would be simpler, and is larger by a table and a copy of each closure.
+/// Calls a function with the address of work where no other thread sees its descriptors. A trait
+/// object would be simpler, and is larger by a table and a copy of each closure.
 ///
 /// # Safety
 /// The function must be sound to call with this argument.
 #[inline(never)]
-unsafe fn run_function(function: unsafe extern "C" fn(*mut c_void), argument: *mut c_void) {
-    // The child of a `vfork` in a process with a session has one thread, and its descriptor table
-    // is its own. Without a session, nothing shows whether the process is such a child.
-    let is_alone = || session::area().is_some() && sys::pid() != session::pid();
-    if timestamp::is_single_threaded() || is_alone() {
+unsafe fn run_function(function: unsafe extern "C" fn(*mut c_void), work: *mut c_void, keeps_locks: bool) {
+    // A child of a process with a session that has no session itself: of `vfork`, with its own
+    // table, or of `fork`, which inherits no locks. Without a session, nothing shows whether the
+    // process is such a child.
+    let is_child = || session::is_live() && sys::pid() != session::pid();
+    let is_alone = || is_child() && (session::area().is_some() || timestamp::is_single_threaded());
+    if is_alone() || (!keeps_locks && timestamp::is_single_threaded()) {
         // SAFETY: the caller ensures that the call is sound.
-        return unsafe { function(argument) };
+        return unsafe { function(work) };
     }
     let Some(stack) = sys::map_private(STACK) else { return };
+    // SAFETY: the flag is the first field of each kind of work.
+    unsafe { work.cast::<bool>().write(true) };
+    let mut task = Task { function, work };
     // The helper must not handle a signal of the process.
     let signals = sys::hold_signals();
     // SAFETY: the helper has the stack for itself, and ends before this call goes on.
-    unsafe { arch::run_in_clone(FLAGS, stack.wrapping_add(STACK), function, argument) };
+    unsafe { arch::run_in_clone(FLAGS, stack.wrapping_add(STACK), begin, (&raw mut task).cast()) };
     sys::release_signals(signals);
     sys::unmap(stack, STACK);
 }
 
-/// What the helper shares with the process: everything but the descriptors. `CLONE_VFORK` suspends
-/// the calling thread meanwhile.
-const FLAGS: i32 = libc::CLONE_VM
-    | libc::CLONE_FS
-    | libc::CLONE_SIGHAND
-    | libc::CLONE_THREAD
-    | libc::CLONE_SYSVSEM
-    | libc::CLONE_VFORK;
+/// What the helper does.
+struct Task {
+    function: unsafe extern "C" fn(*mut c_void),
+    work: *mut c_void,
+}
+
+/// Begins the helper's work. A process without a free descriptor has one here: that of its copy of
+/// the standard input.
+unsafe extern "C" fn begin(task: *mut c_void) {
+    sys::close(0);
+    // SAFETY: `run_function` passes its own task.
+    unsafe {
+        let Task { function, work } = &*task.cast::<Task>();
+        function(*work);
+    }
+}
+
+/// What the helper shares with the process: everything but the descriptors and the working folder.
+/// `CLONE_VFORK` suspends the calling thread meanwhile.
+const FLAGS: i32 = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM | libc::CLONE_VFORK;

@@ -34,6 +34,7 @@ pub mod nodes;
 pub mod patches;
 pub mod ring;
 #[cfg(not(loom))]
+pub mod sanitizer;
 pub mod segments;
 #[cfg(not(loom))]
 pub mod standalone;

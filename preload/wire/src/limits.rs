@@ -11,6 +11,10 @@ pub const ATTACH_MS: u64 = 50;
 /// Environment variable that replaces [`ATTACH_MS`]. It lengthens the wait for a recorder that is
 /// busy; the wait for one that is stopped or gone stays [`ATTACH_MS`].
 pub const ENV_ATTACH_MS: &str = "HEAPTAPE_ATTACH_MS";
+/// Environment variable with the number of seccomp filters that are known to allow an attach: those
+/// of `heaptape record`, and those that the program's parent has installed and this library has
+/// evaluated. A program with more filters runs without the library's calls.
+pub const ENV_FILTERS: &str = "HEAPTAPE_FILTERS";
 /// Timeout of an attach to `heaptape record`, in milliseconds. On a machine at
 /// full load the recorder may be scheduled late, and a program has one chance to attach, at its
 /// start.

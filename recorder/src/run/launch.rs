@@ -25,7 +25,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use wire::limits::{ENV_ATTACH_MS, ENV_SOCKET, RECORD_ATTACH_MS};
+use wire::hello::UntracedReason;
+use wire::limits::{ENV_ATTACH_MS, ENV_FILTERS, ENV_SOCKET, RECORD_ATTACH_MS};
 
 /// What to run, and how to record it.
 #[derive(Debug)]
@@ -154,6 +155,31 @@ pub fn preload(library: &Path, further: &[PathBuf]) -> OsString {
     value
 }
 
+/// Returns why a program has to be started without the library, if so.
+fn why_unsuited(launch: &Launch) -> Option<&'static str> {
+    let path = find(&launch.program);
+    if sanitizer::is_sanitized(&path) {
+        return Some("it was built with a sanitizer, which must be loaded first; build it without one to record it");
+    }
+    let preloaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    let is_runtime =
+        |libraries: &OsStr| wire::sanitizer::libraries(libraries.as_bytes()).any(wire::sanitizer::is_runtime);
+    if is_runtime(&preloaded) || launch.preloads.iter().any(|path| is_runtime(path.as_os_str())) {
+        return Some("LD_PRELOAD names a run-time library that must be loaded first: leave that out to record it");
+    }
+    // Its loader would complain about a 64-bit library.
+    let is_small = untraced::why_not(&path).is_some_and(|why| why == UntracedReason::ThirtyTwoBit.text());
+    is_small.then_some(UntracedReason::ThirtyTwoBit.text())
+}
+
+/// Returns how many seccomp filters apply to this process.
+fn seccomp_filters() -> Option<u32> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    // Linux 5.9 counts them.
+    value("Seccomp_filters:").or_else(|| value("Seccomp:"))
+}
+
 /// Returns how long a program waits for its attach, in milliseconds.
 fn default_attach_ms(options: &Options) -> u64 {
     RECORD_ATTACH_MS + options.search_limit.map_or(0, |limit| limit.as_millis() as u64)
@@ -174,9 +200,9 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
         )
     };
     let unrecorded = Program::new(&launch.program, &launch.arguments).map_err(|error| program_error(&error))?;
-    let sanitized = sanitizer::is_sanitized(&find(&launch.program));
+    let unsuited = why_unsuited(&launch);
     let mut program = unrecorded.clone();
-    if !sanitized {
+    if unsuited.is_none() {
         let attach_ms =
             std::env::var_os(ENV_ATTACH_MS).unwrap_or_else(|| default_attach_ms(&launch.options).to_string().into());
         let variables = [
@@ -184,7 +210,9 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
             (ENV_SOCKET, sockets.socket().as_os_str().to_owned()),
             (ENV_ATTACH_MS, attach_ms),
         ];
-        for (name, value) in variables {
+        // The program has at least the filters of this command, which has not been harmed by them.
+        let filters = seccomp_filters().filter(|count| *count > 0).map(|count| (ENV_FILTERS, count.to_string().into()));
+        for (name, value) in variables.into_iter().chain(filters) {
             program.set(name, &value).map_err(|error| program_error(&error))?;
         }
     }
@@ -275,9 +303,8 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
     };
     let end = End::of_status(status);
     signals.program_ended();
-    let why = sanitized
-        .then(|| "it was built with a sanitizer, which must be loaded first; build it without one to record it".into())
-        .or_else(|| not_loaded.map(|why| format!("it is statically linked, and {why}")));
+    let why =
+        unsuited.map(str::to_owned).or_else(|| not_loaded.map(|why| format!("it is statically linked, and {why}")));
     survivor.program_ended(pid, status, &find(&launch.program), why, launch.wait);
     let summary = loop {
         let Some(channel) = survivor.descriptor() else { break None };

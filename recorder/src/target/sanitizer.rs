@@ -8,7 +8,7 @@ use object::elf::FileHeader64;
 use object::read::elf::{FileHeader, SectionHeader};
 use object::{Endianness, ReadCache, ReadRef};
 
-const INIT_FUNCTIONS: [&[u8]; 4] = [b"__asan_init", b"__tsan_init", b"__msan_init", b"__hwasan_init"];
+const INIT_FUNCTIONS: [&[u8]; 5] = [b"__asan_init", b"__tsan_init", b"__lsan_init", b"__msan_init", b"__hwasan_init"];
 
 /// Returns whether a sanitizer's init function is among the names that the program's file has for
 /// the dynamic linker. Elsewhere the name proves nothing: a compiler has it among its strings.

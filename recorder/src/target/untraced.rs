@@ -18,8 +18,9 @@ use std::time::{Duration, Instant};
 /// Interval of the checks. A program that changed is checked once more before it counts: its hello
 /// may not have arrived yet.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// Delay of the check after a process announced that it continues with another program.
-const ANNOUNCED_DELAY: Duration = Duration::from_millis(20);
+/// Delay of the check after a process announced that it continues with another program. On a machine
+/// at full load it may get there late.
+const ANNOUNCED_DELAY: Duration = Duration::from_millis(100);
 /// Maximum number of generations that are searched for a known ancestor.
 const GENERATIONS: usize = 32;
 

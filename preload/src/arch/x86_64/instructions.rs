@@ -97,24 +97,23 @@ pub unsafe fn syscall(number: i64, args: [usize; 6]) -> isize {
     result
 }
 
-/// Calls `function` with two arguments on the stack that ends at `top`, and returns its result.
+/// Calls `function` with an argument on the stack that ends at `top`.
 ///
 /// # Safety
 /// `top` must be the end of a stack that nothing else uses, and a multiple of 16. The function must
-/// be sound to call with these arguments.
+/// be sound to call with this argument.
 #[unsafe(naked)]
 pub unsafe extern "C" fn call_on_stack(
-    arguments: *const usize,
-    which: usize,
-    function: unsafe extern "C" fn(*const usize, usize) -> *mut c_void,
+    argument: *mut c_void,
+    function: unsafe extern "C" fn(*mut c_void),
     top: *mut u8,
-) -> *mut c_void {
+) {
     core::arch::naked_asm!(
         "endbr64",
         "push rbp",
         "mov rbp, rsp",
-        "mov rsp, rcx",
-        "call rdx",
+        "mov rsp, rdx",
+        "call rsi",
         "mov rsp, rbp",
         "pop rbp",
         "ret",

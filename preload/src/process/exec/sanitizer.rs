@@ -7,8 +7,10 @@ use crate::elf::header::{self, number_in};
 /// The end of the name of each init function. It is found by skipping, so that most bytes are not
 /// read.
 const END: &[u8; 9] = b"san_init\0";
-/// The starts of the names: AddressSanitizer, ThreadSanitizer, MemorySanitizer, HWAddressSanitizer.
-const STARTS: [&[u8]; 4] = [b"\0__a", b"\0__t", b"\0__m", b"\0__hwa"];
+/// The starts of the names: AddressSanitizer, ThreadSanitizer, LeakSanitizer, MemorySanitizer,
+/// HWAddressSanitizer. LeakSanitizer would run, but its suppressions would not: it follows frame
+/// pointers, and the hooks keep none.
+const STARTS: [&[u8]; 5] = [b"\0__a", b"\0__t", b"\0__l", b"\0__m", b"\0__hwa"];
 /// The most bytes of names that are read.
 const MAX_NAME_BYTES: u64 = 256 << 10;
 /// Number of bytes that are read at once. The caller's stack may be small.
@@ -98,7 +100,8 @@ mod tests {
             (b"\0__asan_init\0", true),
             (b"\0__msan_init\0", true),
             (b"\0x\0__hwasan_init\0", true),
-            (b"\0__ubsan_init\0__lsan_init\0", false),
+            (b"\0x\0__lsan_init\0", true),
+            (b"\0__ubsan_init\0", false),
             (b"\0__tsan_init_x\0my__tsan_init\0__tsan_ini", false),
             (b"", false),
             (b"san_init\0", false),
