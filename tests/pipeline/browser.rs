@@ -497,3 +497,32 @@ fn functions_are_merged_left_out_and_listed() {
     assert_eq!(browser.text("document.querySelector('#measure-about b').textContent"), total);
     assert_eq!(browser.complaints, [""; 0]);
 }
+
+/// Runs of an interpreter's own frames are one line of the flame graph, as in the text of `leaks`.
+#[test]
+fn frames_of_an_interpreter_are_folded_where_libraries_are_hidden() {
+    if !Browser::is_there() {
+        return;
+    }
+    let library = target::Target::library("keeps_for_python.c").build();
+    let script = format!(
+        "import ctypes\nkeep = ctypes.CDLL({:?}).keep_rows\nfor number in range(500): keep(4000)\n",
+        library.display().to_string()
+    );
+    let recording = Program::new("/usr/bin/python3").args(["-c", &script]).recorded().success();
+    let file = exported(&recording);
+    let rows = |browser: &mut Browser| {
+        browser.key("l");
+        // The caller of the library, and what is above it.
+        let text = "[...document.querySelectorAll('#flame table.top-down tbody tr')].map((row) => row.textContent)";
+        let rows: Vec<String> = serde_json::from_value(browser.value(text)).expect("rows");
+        let at = rows.iter().position(|row| row.contains("keep_rows"));
+        at.map_or(rows.clone(), |at| rows[..=at].to_vec())
+    };
+    let folded = rows(&mut opened(&file, "#show=bytes&program=true", DESK));
+    assert!(folded.last().is_some_and(|row| row.contains("keep_rows")), "{folded:?}");
+    assert!(folded.len() <= 3 && folded.iter().any(|row| row.contains("… frames of python3")), "{folded:?}");
+    let whole = rows(&mut opened(&file, "#show=bytes&program=false", DESK));
+    assert!(whole.len() > 5 && !whole.iter().any(|row| row.contains("frames of")), "{whole:?}");
+    assert!(whole.iter().any(|row| row.contains("Py") || row.contains("python3")), "{whole:?}");
+}

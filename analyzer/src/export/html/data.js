@@ -12,7 +12,7 @@ const COMPARING = () => page.recordings.length === 2;
 /** Bits of a frame's flags. */
 const PROGRAM = 1, INLINED = 2, OUTERMOST = 4, MADE_UP = 8;
 /** Bit offset of a role's rank in the flags, its bits, the first rank of generated code, and that which is blamed only where a stack has no other. */
-const RANK = 4, RANKS = 7, NAMELESS = 5, WRAPPER = 6;
+const RANK = 4, RANKS = 7, INTERPRETER = 4, NAMELESS = 5, WRAPPER = 6;
 /** Flag of an allocation function, and the frames outside of the blamed ones among which one is looked for. */
 const ALLOCATOR = 1 << 7, BEHIND = 16;
 /** Flag of a function that left by a jump to that of the next inner frame. */

@@ -43,6 +43,7 @@ function functionTable() {
     functions.of[frame] = number;
     functions.frames[number].push(frame);
   }
+  addFolds();
   return functions;
 }
 
@@ -62,6 +63,34 @@ function sourceLines(frames) {
   }).join("; ");
 }
 
+/** Adds a function for each interpreter, which stands for a run of its own frames. */
+function addFolds() {
+  functions.fold = new Map();
+  for (const [at, flags] of [...functions.flags].entries()) {
+    const module = functions.module[at];
+    if (((flags >> RANK) & RANKS) !== INTERPRETER || functions.fold.has(module)) continue;
+    functions.fold.set(module, functions.name.length);
+    functions.name.push(`… frames of ${module}`);
+    functions.short.push(`… frames of ${module}`);
+    functions.frames.push([]);
+    functions.module.push(module);
+    functions.flags.push(flags);
+  }
+}
+
+/** Which nodes are an interpreter's own frames with code of the program inside of them: the text of `leaks` folds these. */
+function foldedNodes() {
+  const { of, flags } = functionTable();
+  const [frame, caller] = [table["node.frame"], table["node.parent"]];
+  const [inside, folded] = [new Uint8Array(frame.length), new Uint8Array(frame.length)];
+  for (let node = frame.length - 1; node > 0; node--) {
+    const own = flags[of[frame[node]]], rank = (own >> RANK) & RANKS;
+    if (rank === INTERPRETER && inside[node]) folded[node] = 1;
+    if (inside[node] || (rank < INTERPRETER && !(own & MADE_UP))) inside[caller[node]] = 1;
+  }
+  return folded;
+}
+
 /** Nodes of the same function under the same caller become one. Frames of libraries are passed over with `program`, and those of functions that
  *  the reader merged into their callers. */
 function mergedNodes(program) {
@@ -72,12 +101,16 @@ function mergedNodes(program) {
   const nodes = table["node.frame"].length;
   const passed = name.map((one, at) => state.merged.includes(one) || program && !(flags[at] & (PROGRAM | MADE_UP)));
   const into = new Int32Array(nodes);
+  const folded = program ? foldedNodes() : [];
+  // Extensions of an interpreter, such as _ctypes, are in the run of their caller.
+  const isFold = new Set(functions.fold.values());
   const known = new Map();
   const [parent, called] = [[0], [-1]];
   for (let node = 1; node < nodes; node++) {
     const above = into[table["node.parent"][node]];
-    const function_ = of[table["node.frame"][node]];
-    if (passed[function_]) {
+    const own = of[table["node.frame"][node]];
+    const function_ = folded[node] ? functions.fold.get(functions.module[own]) : own;
+    if (passed[function_] || folded[node] && isFold.has(called[above])) {
       into[node] = above;
       continue;
     }
