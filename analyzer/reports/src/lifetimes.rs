@@ -123,6 +123,6 @@ impl Report for LifetimesReport {
             .iter()
             .map(|row| vec![count(row.freed), time(row.mean), time(row.longest), row.site.label.clone()])
             .collect();
-        screen.table(&["freed", "mean", "longest", "allocated at"], &rows)
+        screen.table(&["freed", "lived on average", "at most", "allocated at"], &rows)
     }
 }

@@ -100,7 +100,11 @@ impl Report for ThreadsReport {
                 ]
             })
             .collect();
-        let head = ["thread", "allocated", "allocs", "resizes", "frees", "of others", "live", "lost", "name"];
-        screen.table(&head, &rows)
+        let head = ["thread", "allocated", "allocs", "resizes", "frees", "cross-thread", "live", "lost", "name"];
+        screen.table(&head, &rows)?;
+        match self.threads.iter().any(|row| row.frees_of_others > 0) {
+            true => screen.line("cross-thread: frees of blocks that another thread allocated; live: what the thread allocated and nobody freed"),
+            false => Ok(()),
+        }
     }
 }

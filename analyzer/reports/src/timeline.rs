@@ -311,9 +311,8 @@ impl Report for TimelineReport {
         let resident: Vec<u64> = self.slices.iter().map(|row| row.resident_bytes.unwrap_or(0)).collect();
         let most_resident = resident.iter().copied().max().unwrap_or(0);
         let most_mapped = self.slices.iter().filter_map(|row| row.mapped_bytes).max().unwrap_or(0);
-        // What the columns before the bar take.
-        let columns = if most_resident > 0 { 74 } else { 64 } + if most_mapped > 0 { 10 } else { 0 };
-        let width = style.width.saturating_sub(columns).max(10);
+        let mut columns = Columns { rss: most_resident > 0, mapped: most_mapped > 0, ..Columns::ALL };
+        let width = columns.fit(style.width);
         if most_resident > 0
             && let Some(line) = charts::sparkline(style, &resident, style.width.saturating_sub(24))
         {
@@ -326,14 +325,15 @@ impl Report for TimelineReport {
                 let at = row.start();
                 // The bar shows the live bytes at the end of the slice, and their maximum in it.
                 let drawn = charts::bars(style, row.live_bytes, row.most_bytes(), most, width);
-                let resident = (most_resident > 0).then(|| row.resident_bytes.map(bytes).unwrap_or_default());
-                let mapped = (most_mapped > 0).then(|| row.mapped_bytes.map(bytes).unwrap_or_default());
-                let (live, blocks) = (bytes(row.live_bytes), count(row.live_blocks));
-                let numbers = match &row.events {
-                    Some(events) => vec![live, bytes(events.most_bytes), blocks, count(events.allocs), drawn],
-                    None => vec![live, blocks, drawn],
-                };
-                std::iter::once(at).chain(resident).chain(mapped).chain(numbers).collect()
+                let resident = columns.rss.then(|| row.resident_bytes.map(bytes).unwrap_or_default());
+                let mapped = columns.mapped.then(|| row.mapped_bytes.map(bytes).unwrap_or_default());
+                let blocks = columns.blocks.then(|| count(row.live_blocks));
+                let events = row.events.as_ref();
+                let most = events.filter(|_| columns.most).map(|events| bytes(events.most_bytes));
+                let allocations = events.filter(|_| columns.allocations).map(|events| count(events.allocs));
+                let live = [bytes(row.live_bytes)];
+                let first = std::iter::once(at).chain(resident).chain(mapped).chain(live);
+                first.chain(most).chain(blocks).chain(allocations).chain([drawn]).collect()
             })
             .collect();
         let legend = charts::legend(style, "live", "most", width);
@@ -341,8 +341,7 @@ impl Report for TimelineReport {
             true => &["from", "rss", "mapped", "live", "most", "blocks", "allocations", &legend],
             false => &["at", "rss", "mapped", "live", "blocks", ""],
         };
-        let is_shown = |name: &str| (name != "rss" || most_resident > 0) && (name != "mapped" || most_mapped > 0);
-        let head: Vec<&str> = head.iter().copied().filter(|name| is_shown(name)).collect();
+        let head: Vec<&str> = head.iter().copied().filter(|name| columns.has(name)).collect();
         screen.table(&head, &rows)?;
         self.print_parts(screen)?;
         let rows: Vec<Vec<String>> = self
@@ -370,6 +369,57 @@ impl Report for TimelineReport {
             })
             .collect();
         screen.table(&["most", "at the end", "over the run", "of"], &rows)
+    }
+}
+
+/// The optional columns of the timeline.
+struct Columns {
+    rss: bool,
+    mapped: bool,
+    most: bool,
+    blocks: bool,
+    allocations: bool,
+}
+
+/// Smallest width of the bars, in characters.
+const BAR: usize = 10;
+
+impl Columns {
+    const ALL: Columns = Columns { rss: true, mapped: true, most: true, blocks: true, allocations: true };
+
+    /// Leaves out columns, the least important first, until there is space for bars in a terminal of
+    /// this width. Returns the width of the bars.
+    fn fit(&mut self, width: usize) -> usize {
+        for round in 0..5 {
+            if self.width() + BAR <= width {
+                break;
+            }
+            match round {
+                0 => self.most = false,
+                1 => self.blocks = false,
+                2 => self.allocations = false,
+                3 => self.mapped = false,
+                _ => self.rss = false,
+            }
+        }
+        width.saturating_sub(self.width()).max(BAR)
+    }
+
+    /// Returns the width of all columns before the bar.
+    fn width(&self) -> usize {
+        let optional = [(self.rss, 10), (self.mapped, 10), (self.most, 10), (self.blocks, 11), (self.allocations, 13)];
+        30 + optional.iter().filter(|(is_shown, _)| *is_shown).map(|(_, width)| width).sum::<usize>()
+    }
+
+    fn has(&self, name: &str) -> bool {
+        match name {
+            "rss" => self.rss,
+            "mapped" => self.mapped,
+            "most" => self.most,
+            "blocks" => self.blocks,
+            "allocations" => self.allocations,
+            _ => true,
+        }
     }
 }
 

@@ -245,7 +245,7 @@ impl Sites {
         if self.pinned.is_empty() {
             return Ok(());
         }
-        screen.line("pinned: free memory on pages that these blocks are on")?;
+        screen.line("pinned: free memory that stays resident because these blocks are on its pages")?;
         let row = |row: &PinnedRow| {
             let age = match (row.youngest_age_ns, row.oldest_age_ns) {
                 (Some(youngest), Some(oldest)) => format!("{} to {}", duration(youngest), duration(oldest)),
@@ -256,7 +256,10 @@ impl Sites {
             sizes.into_iter().chain([count(row.blocks), bytes(row.pool_would_free_bytes), age, label]).collect()
         };
         let rows: Vec<Vec<String>> = self.pinned.iter().map(row).collect();
-        screen.table(&["pinned", "by", "blocks", "a pool frees", "age", "allocated at"], &rows)?;
+        screen.table(
+            &["free memory", "kept by", "in blocks", "a pool would return", "their age", "allocated at"],
+            &rows,
+        )?;
         let is_shown = |bytes: u64, of: u64| bytes.saturating_mul(MIN_SHARE) >= of;
         let held = self.pinned.first().map_or(0, |row| row.pinned_bytes);
         let mut rows: Vec<Vec<String>> = Vec::new();
@@ -270,8 +273,8 @@ impl Sites {
         if rows.is_empty() {
             return Ok(());
         }
-        screen.line("freed blocks that were in this memory when its pages were fullest")?;
-        screen.table(&["bytes", "lived", "pinned by", "allocated at"], &rows)
+        screen.line("what was in this memory before, when it was fullest")?;
+        screen.table(&["bytes", "lived", "kept by", "allocated at"], &rows)
     }
 
     /// Prints which live blocks were never written.

@@ -2,6 +2,7 @@
 //! call sites of one process.
 
 mod history;
+mod merged;
 mod screen;
 
 use super::frames::Frames;
@@ -13,7 +14,7 @@ use anyhow::Context;
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use heaptape_analyzer::sparkline;
 use heaptape_analyzer::text::{Style, bytes, clean, count, counted};
-use heaptape_daemon::protocol::{Details, Entry, Process, Request, Response, Which};
+use heaptape_daemon::protocol::{CallSite, Details, Entry, Process, Request, Response, Which};
 use heaptape_recorder::os::crash;
 use history::History;
 use nix::sys::signal::{Signal, kill};
@@ -316,8 +317,11 @@ impl View {
         if self.has(pid) {
             let request = Request::Show { which: Which(pid.to_string()), sites: MAX_SITES };
             match control.ask(&request) {
-                Ok(Response::Show(details)) => {
-                    self.history.add(Instant::now(), &details.call_sites, MAX_SITES);
+                Ok(Response::Show(mut details)) => {
+                    let is_complete = (details.call_sites.len() as u64) < MAX_SITES;
+                    let label = |site: &CallSite| self.frames.named(pid, site, FRAMES).join(" < ");
+                    details.call_sites = merged::merge(std::mem::take(&mut details.call_sites), label);
+                    self.history.add(Instant::now(), &details.call_sites, if is_complete { u64::MAX } else { 0 });
                     self.details = Some(*details);
                 }
                 Ok(_) => return Err(control.unexpected("the answer is no process")),
