@@ -28,7 +28,10 @@ function findings() {
   const leaks = leakGroups(page.leaks, false).map(leakFinding);
   const worst = leaks.filter((one) => one.rank === 0);
   const rest = leaks.filter((one) => one.rank === 1 && one.bytes >= LARGE_BYTES);
-  return [...worst, ...atExit(leaks), pinned(), temporary(), ...rest, holder()].filter(Boolean);
+  const found = [...worst, ...atExit(leaks), pinned(), temporary(), ...rest].filter(Boolean);
+  // Who holds the peak is no news if it leaks.
+  const most = holder();
+  return most === null || found.some((one) => one.full === most.full) ? found : [...found, most];
 }
 
 function leakFinding(group) {
