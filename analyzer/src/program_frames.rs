@@ -90,6 +90,29 @@ const FILE_STARTS: &[&str] = &["/rustc/", "/rust/deps/"];
 const NODE_FILE: &str = "node:";
 const PYTHON_FILE: &str = "<frozen ";
 
+/// Crates of executors of asynchronous and parallel Rust, with the name to show. Between `main` and a
+/// task there are often thirty of their frames.
+#[rustfmt::skip]
+const EXECUTORS: &[(&str, &str)] = &[
+    ("tokio", "tokio"), ("futures-util", "futures"), ("futures-executor", "futures"), ("async-std", "async-std"), ("async-executor", "async-executor"),
+    ("async-task", "async-task"), ("smol", "smol"), ("actix-rt", "actix"), ("rayon-core", "rayon"), ("rayon", "rayon"),
+];
+
+/// Returns the executor that a function belongs to: by its name, `tokio::runtime::…`, or by its file,
+/// since with line tables alone (`debug = "line-tables-only"`) an inlined function has no path.
+fn executor(function: &str, file: Option<&str>) -> Option<&'static str> {
+    let inner = function.trim_start_matches(['<', '&', '*', '[', '(']).trim_start_matches("mut ");
+    let crate_name = inner.split_once("::").map(|(name, _)| name.replace('_', "-"));
+    // In Cargo's registry: …/tokio-1.48.0/src/runtime/mod.rs.
+    let folders = || file.into_iter().flat_map(|file| file.split('/'));
+    let is_version =
+        |rest: &str| rest.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    let is_of = |name: &str| {
+        crate_name.as_deref() == Some(name) || folders().any(|folder| folder.strip_prefix(name).is_some_and(is_version))
+    };
+    EXECUTORS.iter().find(|(name, _)| is_of(name)).map(|(_, shown)| *shown)
+}
+
 /// Prefixes of the names of V8's functions, in its symbols and its perf map.
 const V8: &[&str] = &["v8::", "Builtins_", "Builtin:", "BytecodeHandler:", "Handler:", "Stub:", "RegExp:"];
 
@@ -246,8 +269,11 @@ fn interpreter(frame: &Frame) -> Option<&'static str> {
     if module == "node" || module == "nodejs" || module.starts_with("libnode.so") || has_file(NODE_FILE) {
         return Some("Node.js");
     }
-    let v8 = |function: &str| V8.iter().any(|start| function.starts_with(start));
-    frame.function.as_deref().is_some_and(v8).then_some("V8")
+    let function = frame.function.as_deref()?;
+    if V8.iter().any(|start| function.starts_with(start)) {
+        return Some("V8");
+    }
+    executor(function, frame.file.as_deref())
 }
 
 /// Determines the roles of frames, with the wrappers that the user names (`--wrapper NAME`).
@@ -388,6 +414,12 @@ mod tests {
             (Some("allocUnsafeSlow"), "", Some("node:buffer"), node),
             (Some("remember"), "", Some("/srv/leak.js"), Role::Program),
             (Some("v8::internal::Heap::Allocate"), "/opt/app", None, Role::Interpreter("V8")),
+            (Some("tokio::runtime::task::core::Cell<T,S>::new"), "/bin/x", None, Role::Interpreter("tokio")),
+            (Some("<tokio::task::local::RunUntil<T> as Poll>::poll"), "/bin/x", None, Role::Interpreter("tokio")),
+            (Some("rayon_core::registry::WorkerThread::wait_until"), "/bin/x", None, Role::Interpreter("rayon")),
+            (Some("with_budget"), "/bin/x", Some("/r/tokio-1.48.0/src/task/coop/mod.rs"), Role::Interpreter("tokio")),
+            (Some("tokio_shop::serve"), "/bin/x", None, Role::Program),
+            (Some("serve"), "/bin/x", Some("/srv/tokio-shop/src/main.rs"), Role::Program),
         ] {
             assert_eq!(role(function, module, file), expected, "{function:?} {module} {file:?}");
         }

@@ -3,7 +3,7 @@
 
 use super::elf::Elf;
 use super::files::{self, package};
-use super::scopes::{Scopes, Slice, is_cpp};
+use super::scopes::{Scopes, Slice, has_scopes};
 use crate::frame::{MOST_INLINED, SourceFrame};
 use addr2line::{Context, LookupContinuation, LookupResult, SplitDwarfLoad};
 use gimli::{Dwarf, DwarfPackage, EndianArcSlice, RunTimeEndian, UnitRef};
@@ -141,11 +141,11 @@ impl Debug {
     }
 }
 
-/// Returns whether this may be the name of a C++ function without its scopes. The language of a
+/// Returns whether this may be the name of a C++ or Rust function without its scopes. The language of a
 /// split unit is not known here, and the link-time optimizer writes that of C.
 fn is_bare(function: Option<&addr2line::FunctionName<Slice>>, symbol: Option<&str>) -> bool {
     let language = function.and_then(|function| function.language);
-    let is_other = language.is_some_and(|language| !is_cpp(language) && !OPTIMIZER.contains(&language));
+    let is_other = language.is_some_and(|language| !has_scopes(language) && !OPTIMIZER.contains(&language));
     !is_other && symbol.is_some_and(|symbol| !symbol.starts_with("_Z") && !symbol.starts_with("_R"))
 }
 

@@ -1,6 +1,6 @@
-//! Full names of C++ functions for which the compiler generated no symbol: lambdas, and templates
-//! of local types. DWARF has their plain name; the namespaces, classes and functions around their
-//! entry complete it.
+//! Full names of C++ and Rust functions for which the compiler generated no symbol: lambdas,
+//! templates of local types, async functions, inlined generic ones. DWARF has their plain name; the
+//! namespaces, classes and functions around their entry complete it.
 
 use gimli::{
     AttributeValue, DebugInfoOffset, Dwarf, DwarfFileType, EndianArcSlice, Reader, RunTimeEndian, Unit, UnitHeader,
@@ -63,7 +63,7 @@ impl KnownUnit<'_> {
 /// The scopes of units, which are read when a name in the unit first needs them.
 #[derive(Debug, Default)]
 pub(super) struct Scopes {
-    /// Scopes by unit; `None` if the unit is not of C++.
+    /// Scopes by unit; `None` if the unit is of another language.
     units: RefCell<FxHashMap<Key, Option<Rc<[Scope]>>>>,
     /// Headers of the file's own units, and of the shared ones, in order.
     headers: [OnceCell<Vec<UnitHeader<Slice>>>; 2],
@@ -73,7 +73,7 @@ pub(super) struct Scopes {
 
 impl Scopes {
     /// Returns the full name of the function whose entry is at `offset`: `shop::Cache<int>::get`.
-    /// `None` if the file does not contain it, or if the function is not of C++.
+    /// `None` if the file does not contain it, or if the function is of another language.
     pub(super) fn name(&self, unit: UnitRef<'_, Slice>, offset: UnitOffset<usize>) -> Option<String> {
         let sections = match (unit.dwarf.file_type, unit.dwo_id) {
             (DwarfFileType::Dwo, Some(id)) => Sections::Split(id.0),
@@ -165,7 +165,7 @@ impl Scopes {
         let scopes = match known {
             Some(scopes) => scopes,
             None => {
-                let scopes = if is_of_cpp(within.unit) { Some(read(within.unit)?.into()) } else { None };
+                let scopes = if is_scoped(within.unit) { Some(read(within.unit)?.into()) } else { None };
                 self.units.borrow_mut().insert(key, scopes.clone());
                 scopes
             }
@@ -181,8 +181,8 @@ impl Scopes {
     }
 }
 
-/// Returns whether a language is C++.
-pub(super) fn is_cpp(language: gimli::DwLang) -> bool {
+/// Returns whether names of a language have scopes: C++ and Rust.
+pub(super) fn has_scopes(language: gimli::DwLang) -> bool {
     matches!(
         language,
         gimli::DW_LANG_C_plus_plus
@@ -191,14 +191,15 @@ pub(super) fn is_cpp(language: gimli::DwLang) -> bool {
             | gimli::DW_LANG_C_plus_plus_14
             | gimli::DW_LANG_C_plus_plus_17
             | gimli::DW_LANG_C_plus_plus_20
+            | gimli::DW_LANG_Rust
     )
 }
 
-/// Returns whether a unit is of C++. What dwz has taken from several units may have no language.
-fn is_of_cpp(unit: UnitRef<'_, Slice>) -> bool {
+/// Returns whether names of a unit have scopes. What dwz has taken from several units may have no language.
+fn is_scoped(unit: UnitRef<'_, Slice>) -> bool {
     let Ok(entry) = unit.entry(unit.header.root_offset()) else { return false };
     match entry.attr_value(gimli::DW_AT_language) {
-        Some(AttributeValue::Language(language)) => is_cpp(language),
+        Some(AttributeValue::Language(language)) => has_scopes(language),
         _ => true,
     }
 }
