@@ -118,7 +118,7 @@ pub fn find(state: &Path, query: &EpochQuery) -> io::Result<Vec<PathBuf>> {
 /// Returns the folders of the selected processes that have events, oldest first.
 ///
 /// # Errors
-/// Those of [`find`].
+/// Returns an error when the daemon's state cannot be read.
 pub fn traces(state: &Path, query: &EpochQuery) -> io::Result<Vec<PathBuf>> {
     let mut found = find(state, query)?;
     found.retain(|folder| load::trace_file(folder).is_some() || has_journal(folder));

@@ -1,6 +1,6 @@
 //! Finds the segments of one process. A process that the daemon records through several epochs,
 //! modes or restarts has a folder for each segment. All segments of a process have the same host,
-//! boot, process ID and start; that of a program begins with a first segment.
+//! boot, process ID and start. After an exec comes a `SEGMENT_FIRST`.
 
 use super::{Events, Process};
 use crate::sort::SortRows;

@@ -194,7 +194,8 @@ impl ProcessRecording {
         }
         self.process_calls(batch.many_threads);
         self.write_mappings();
-        // A call that waits is not in the journal.
+        // Apply what can no longer be reordered, so that it reaches the journal now: a SIGKILL would
+        // lose calls that still wait.
         self.settle(batch.limit);
         self.divide_until(batch.limit, out);
         self.open_modules();

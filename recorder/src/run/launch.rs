@@ -274,7 +274,7 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
         let _ = std::fs::remove_dir_all(&dir);
         return Err(program_error(&error));
     }
-    // Later than needed, while the program runs.
+    // Deferred until the program runs, so that cleanup doesn't delay its start.
     sockets.remove_stale();
     let _crash_report = Destination::of(&dir);
     let status = loop {

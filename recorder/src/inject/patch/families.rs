@@ -102,8 +102,8 @@ pub const PREFIXES: &[(&str, &str)] = &[
     ("sn_", "snmalloc"),
 ];
 
-/// Functions of glibc's allocator that call its other ones for what is no request of the program:
-/// when a thread ends, the blocks in its cache, which are free already, are freed once more.
+/// glibc functions whose inner `free` calls are not events. At the end of a thread glibc returns the
+/// tcache to the arenas by calling `free` on blocks that the program has freed already.
 pub const GLIBC_INTERNAL: &[(&str, Shape)] = &[("__malloc_arena_thread_freeres", INTERNAL)];
 
 /// A function that is no event, and neither are its calls.

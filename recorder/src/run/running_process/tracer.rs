@@ -1,7 +1,6 @@
-//! The process that traces. It shares the memory and the descriptors of this one, and is another
-//! process for the kernel. So a kill of the command does not end it: it finishes its step, and a
-//! thread that it has stopped goes on as if nothing had happened. At its end the kernel lets all
-//! threads go at once that it has stopped.
+//! A helper process that makes all ptrace calls. It shares our memory and descriptor table, but has
+//! its own pid: if the command is SIGKILLed, the helper finishes its step, and a thread that it has
+//! stopped goes on as if nothing had happened. When it exits, the kernel resumes all its tracees.
 //!
 //! This is what `posix_spawn` does: `clone` with `CLONE_VM` and `CLONE_VFORK`. The thread that has
 //! started it is suspended until it ends, so that it uses the thread-local variables of that thread
@@ -27,8 +26,8 @@ use std::ptr::NonNull;
 pub const NAME: &str = "heaptape tracer";
 /// Size of the stack in bytes.
 const STACK_BYTES: usize = 1 << 20;
-/// The time after which the kernel ends it in any case: if this process is killed while
-/// another thread of it holds the lock of an allocator, it would wait for that for ever.
+/// If the command dies while one of its threads holds malloc's lock, the helper would block on that
+/// lock forever. The kernel ends it after this time.
 const TIMEOUT: TimeSpec = TimeSpec::new(15, 0);
 
 /// The memory of its stack, with a page below it that is not accessible.
@@ -69,7 +68,7 @@ struct Call<F, T> {
 /// and a kill of this process does not end it.
 ///
 /// # Errors
-/// That of `body`, or why there is no such process.
+/// The error of `body`, or why the helper could not be started.
 pub fn traced<T: Send>(body: impl FnOnce() -> Result<T, AttachError> + Send) -> Result<T, AttachError> {
     std::thread::scope(|scope| {
         let name = std::thread::Builder::new().name(NAME.into());
