@@ -413,9 +413,12 @@ fn page_leads_with_the_answer() {
 
     // One peak: the figure, the sum of the flame graph, and the mark of the timeline.
     browser.value(LABELS);
-    browser.press("#timeline [data-value=total]", (0.5, 0.5));
+    // The page may still be scrolling to the card.
+    browser.value("document.querySelector('#timeline [data-value=total]').click()");
     let peak = browser.text("document.querySelector('.figure-value').textContent");
     let all = browser.text("document.querySelector('#measure-about b').textContent");
+    browser.drawn();
+    browser.drawn();
     let drawn = labels(&mut browser);
     assert!(peak == all && drawn.iter().any(|label| *label == format!("peak {peak}")), "{peak} {all} {drawn:?}");
 
@@ -423,6 +426,8 @@ fn page_leads_with_the_answer() {
     browser.value("document.activeElement.blur()");
     browser.key("i");
     browser.key("i");
+    browser.drawn();
+    browser.drawn();
     let drawn = labels(&mut browser);
     assert!(drawn.iter().any(|label| label.starts_with("main") && label.ends_with("iB")), "{drawn:?}");
     assert_eq!(browser.complaints, [""; 0]);
