@@ -66,12 +66,15 @@ function sourceLines(frames) {
 /** Adds a function for each interpreter, which stands for a run of its own frames. */
 function addFolds() {
   functions.fold = new Map();
+  // An executor of async Rust is in the program's own file.
+  const programs = new Set(functions.module.filter((_, at) => ((functions.flags[at] >> RANK) & RANKS) === 0 && functions.flags[at] & PROGRAM));
+  const title = (module) => `… frames of ${programs.has(module) ? "the runtime" : module}`;
   for (const [at, flags] of [...functions.flags].entries()) {
     const module = functions.module[at];
     if (((flags >> RANK) & RANKS) !== INTERPRETER || functions.fold.has(module)) continue;
     functions.fold.set(module, functions.name.length);
-    functions.name.push(`… frames of ${module}`);
-    functions.short.push(`… frames of ${module}`);
+    functions.name.push(title(module));
+    functions.short.push(title(module));
     functions.frames.push([]);
     functions.module.push(module);
     functions.flags.push(flags);
