@@ -21,7 +21,7 @@ mod typos;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 use heaptape_analyzer::text;
-use heaptape_recorder::os::crash;
+use heaptape_recorder::os::{confine, crash};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -83,6 +83,8 @@ fn parse(args: Vec<OsString>) -> clap::ArgMatches {
 
 /// Runs the command with the arguments of the process, and returns its exit status.
 pub fn main() -> ExitCode {
+    // Before there is any other thread.
+    confine::confine_if_requested();
     crash::install();
     let args = commands::aliases::current(std::env::args_os().collect());
     let args = commands::with_long_options(args.into_iter());

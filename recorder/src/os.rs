@@ -3,6 +3,7 @@
 pub(crate) mod atomics;
 pub mod clock;
 pub mod compression;
+pub mod confine;
 pub mod crash;
 #[allow(unsafe_code)]
 pub mod huge_pages;

@@ -9,6 +9,7 @@ mod finish;
 mod growth;
 mod heap;
 mod inheritance;
+mod losses;
 mod mappings;
 mod open_chunk;
 mod output;
@@ -37,9 +38,10 @@ use crate::session::traced_process::{Session, SessionId};
 use crate::store::trace::Chunk;
 use crate::store::writer::{Callback, Content, WriteJob};
 use formats::recording::Accounting;
-use formats::tape::{self, Account, Accounts, Mark, Note, Record as TapeRecord};
+use formats::tape::{self, Account, Accounts, Loss, Mark, Note, Record as TapeRecord};
 use growth::Growth;
 use heap::Heap;
+use losses::Losses;
 use output::Output;
 use plain_events::PlainReader;
 use sample_weights::RecordFilter;
@@ -87,6 +89,8 @@ pub struct ProcessRecording {
     residency: residency::Kept,
     /// The memory that the program has mapped.
     mappings: mappings::Mappings,
+    /// The losses of the segment, for files that are written as a whole.
+    losses: Losses,
     last_tick: u64,
     /// Whether the process was handed over to the next daemon, which counts all later events.
     is_handed_over: bool,
@@ -119,6 +123,7 @@ impl ProcessRecording {
             marks_seen: 0,
             residency: residency::Kept::default(),
             mappings: mappings::Mappings::default(),
+            losses: Losses::default(),
             last_tick: process.start_tick,
             is_handed_over: false,
             session,
@@ -312,13 +317,24 @@ impl ProcessRecording {
 
     #[cold]
     fn end_gap(&mut self, thread: u32, to_tick: u64) {
-        self.output.records().extend(self.threads.end_gap(thread, to_tick).map(TapeRecord::Loss));
+        let loss = self.threads.end_gap(thread, to_tick);
+        self.add_loss(loss);
+    }
+
+    /// Adds a loss to the tape, or to the losses of its thread.
+    fn add_loss(&mut self, loss: Option<Loss>) {
+        let Some(loss) = loss else { return };
+        if self.output.has_events() {
+            return self.output.push(TapeRecord::Loss(loss));
+        }
+        self.losses.add(loss);
     }
 
     /// Reports the drops that no record in the ring will report, since the thread has ended or has
     /// no ring.
     fn report_drops(&mut self, thread: u32, to_tick: u64) {
-        self.output.records().extend(self.threads.report_drops(thread, to_tick).map(TapeRecord::Loss));
+        let loss = self.threads.report_drops(thread, to_tick);
+        self.add_loss(loss);
     }
 
     /// Applies the calls read so far to the live blocks, the profile and the trace.

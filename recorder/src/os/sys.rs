@@ -421,6 +421,17 @@ pub fn close_all_except(file: BorrowedFd<'_>) {
     }
 }
 
+/// Gives up all capabilities of this thread, for good: see capset(2).
+///
+/// # Errors
+/// The error of `capset`.
+pub fn drop_capabilities() -> nix::Result<()> {
+    const VERSION_3: u32 = 0x2008_0522;
+    let (header, none) = ([VERSION_3, 0], [[0u32; 3]; 2]);
+    // SAFETY: the kernel reads a header of two words and, in this version, two sets of three.
+    Errno::result(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) }).map(drop)
+}
+
 /// Sets the nice value of this process, so that others get the CPU first.
 pub fn lower_priority(nice: i32) {
     // SAFETY: the call takes integers only; 0 is the caller. A failure changes nothing.

@@ -82,6 +82,8 @@ struct ListeningSocket {
     path: Option<PathBuf>,
     is_stream: bool,
     timeout: Duration,
+    /// Whether its file was removed and could not be made again.
+    is_lost: bool,
 }
 
 /// A connection that has not sent its first message.
@@ -220,8 +222,38 @@ impl Listener {
         let is_stream = socket::getsockopt(&socket, socket::sockopt::SockType).map_err(sys::io)? == SockType::Stream;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, self.listeners.len() as u64);
         self.epoll.add(&socket, event).map_err(sys::io)?;
-        self.listeners.push(ListeningSocket { socket, path, is_stream, timeout });
+        self.listeners.push(ListeningSocket { socket, path, is_stream, timeout, is_lost: false });
         Ok(())
+    }
+
+    /// Listens again where the file of a socket was removed: without it no program finds the
+    /// recorder, and nobody is told. Returns these paths, each with the error of `reopen`; one that
+    /// failed is returned only once.
+    pub fn restore_removed(
+        &mut self,
+        reopen: impl Fn(&Path, SockType) -> io::Result<OwnedFd>,
+    ) -> Vec<(PathBuf, io::Result<()>)> {
+        let is_gone = |path: &PathBuf| {
+            std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
+        let mut restored = Vec::new();
+        for (index, listener) in self.listeners.iter_mut().enumerate() {
+            let Some(path) = listener.path.clone().filter(is_gone) else {
+                listener.is_lost = false;
+                continue;
+            };
+            let kind = if listener.is_stream { SockType::Stream } else { SockType::SeqPacket };
+            let opened = reopen(&path, kind).and_then(|socket| {
+                self.epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, index as u64)).map_err(sys::io)?;
+                listener.socket = socket;
+                Ok(())
+            });
+            let is_first = !std::mem::replace(&mut listener.is_lost, opened.is_err());
+            if opened.is_ok() || is_first {
+                restored.push((path, opened));
+            }
+        }
+        restored
     }
 
     /// Returns whether a socket was passed in by another process.

@@ -7,6 +7,7 @@
 //! wait for it.
 
 use crate::os::clock;
+use crate::os::confine;
 use crate::os::crash;
 use crate::os::replace_file::{Durability, replace_file};
 use crate::os::spawn;
@@ -409,6 +410,7 @@ fn execute_in_child(batch: &[Received], work: Work, recorder: Option<BorrowedFd<
             for (resource, limit) in limits {
                 let _ = setrlimit(resource, limit, limit);
             }
+            confine::drop_rights();
             execute(batch, work, recorder);
             std::process::exit(0);
         }

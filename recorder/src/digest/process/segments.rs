@@ -288,6 +288,7 @@ impl ProcessRecording {
         records.extend(self.mapped_now());
         self.write_clock();
         records.append(self.output.records());
+        records.extend(self.losses.all().map(TapeRecord::Loss));
         let is_over = end.is_some_and(|end| end != End::RUNNING);
         records.push(if is_over { self.accounts_record() } else { self.accounts_record_so_far() });
         records.push(self.summary());
@@ -382,6 +383,11 @@ impl ProcessRecording {
             self.segments.earlier.add(sums);
         }
         self.threads.start_segment(keeps_counting);
+        if keeps_counting {
+            self.losses.forget_threads(&self.threads.numbers());
+        } else {
+            self.losses = super::losses::Losses::default();
+        }
         if old.mode == Mode::Flight && new.mode != Mode::Flight {
             for folder in self.segments.take_folders(self.session.folder.clone()) {
                 out(WriteJob::Remove(folder));

@@ -24,7 +24,10 @@ pub struct Identity {
 
 /// Marks in the names of mapped files, and what they say.
 const MARKS: [(&str, &str); 6] = [
-    ("libheaptape", "it has heaptape's library already: heaptape ctl, or its recording, has its events"),
+    (
+        "libheaptape",
+        "it has heaptape's library already: it is recorded, or was by a recorder that is gone (then start it again)",
+    ),
     ("libasan", "it was built with a sanitizer, which replaces the allocator; build it without one"),
     ("libtsan", "it was built with a sanitizer, which replaces the allocator; build it without one"),
     ("liblsan", "it was built with a sanitizer, which replaces the allocator; build it without one"),
@@ -130,7 +133,12 @@ fn no_right(pid: u32, error: &std::io::Error) -> AttachError {
         }
         _ if nix::unistd::geteuid().is_root() => forbidden_to_root(),
         _ if is_ours => "it has other rights than this command (setuid, capabilities): run this as root",
-        _ => "it belongs to another user: run this as root",
+        _ => match missing_right(&std::fs::read_to_string("/proc/self/status").unwrap_or_default()) {
+            Some(missing) => {
+                return AttachError::Unsuitable(format!("it belongs to another user: {missing} is missing ({error})"));
+            }
+            None => "it belongs to another user: run this as root",
+        },
     };
     AttachError::Unsuitable(format!("{why} ({error})"))
 }
@@ -148,6 +156,18 @@ fn forbidden_to_root() -> &'static str {
     }
 }
 
+/// Returns the capability that a process with this `/proc/PID/status` lacks to write to the memory of
+/// other users' processes, if it has the other one: with neither, it is no service that was given
+/// rights on purpose. `/proc/PID/mem` is a file of the process's user, so it takes CAP_DAC_OVERRIDE,
+/// too.
+fn missing_right(status: &str) -> Option<&'static str> {
+    const RIGHTS: [(u32, &str); 2] = [(1, "CAP_DAC_OVERRIDE"), (19, "CAP_SYS_PTRACE")];
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    let effective = u64::from_str_radix(effective.trim(), 16).ok()?;
+    let missing: Vec<_> = RIGHTS.iter().filter(|(number, _)| effective >> number & 1 == 0).collect();
+    if let [(_, name)] = missing[..] { Some(name) } else { None }
+}
+
 /// Returns the bytes of address space that a process may still map; `u64::MAX` without a limit.
 fn address_space(pid: u32, used: Option<String>) -> u64 {
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
@@ -157,4 +177,18 @@ fn address_space(pid: u32, used: Option<String>) -> u64 {
     };
     let kilobytes = used.and_then(|used| used.split_ascii_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0);
     limit.saturating_sub(kilobytes * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_missing_capability_is_named() {
+        let missing = |effective: &str| missing_right(&format!("Name:\tx\nCapEff:\t{effective}\nSeccomp:\t0\n"));
+        // CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, as in the packaged unit.
+        assert_eq!(missing("0000000000080004"), Some("CAP_DAC_OVERRIDE"));
+        assert_eq!(missing("0000000000000002"), Some("CAP_SYS_PTRACE"));
+        assert_eq!((missing("0000000000000000"), missing("0000000000080002")), (None, None));
+    }
 }
