@@ -29,6 +29,12 @@ use std::path::PathBuf;
 const MAX_SITES: usize = 5;
 /// Maximum number of parts of the resident memory.
 const MAX_PARTS: usize = 5;
+/// Maximum number of running processes that are compared by their growth: those that hold most.
+const MAX_COMPARED: usize = 8;
+/// Maximum number of further processes in the text.
+const MAX_OTHERS: usize = 8;
+/// How often the recordings are read again when processes among them were merged meanwhile.
+const MAX_TRIES: usize = 20;
 /// Number of innermost program frames of a call site.
 const FRAMES: usize = 3;
 
@@ -64,6 +70,9 @@ struct Growth {
     blocks: u64,
     bytes_per_second: Option<f64>,
     since_unix_ns: Option<u64>,
+    /// Time from which on it is judged, where events were lost before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    judged_since_unix_ns: Option<u64>,
     /// Names of the innermost program frames.
     functions: Vec<String>,
     #[serde(skip)]
@@ -112,6 +121,25 @@ struct Answer {
     processes: Vec<ProcessAnswer>,
     /// Pids of further processes of the program that run.
     others: Vec<u32>,
+    /// The same, with what the text says of them.
+    #[serde(skip)]
+    running: Vec<Other>,
+}
+
+/// A further process that runs.
+#[derive(Debug)]
+struct Other {
+    pid: u32,
+    program: String,
+    live_bytes: u64,
+}
+
+impl ProcessAnswer {
+    /// Returns the growth of the call sites that grow, in bytes per second.
+    fn growth_rate(&self) -> u64 {
+        let rates = self.grew.iter().filter(|growth| growth.since_unix_ns.is_some());
+        rates.filter_map(|growth| growth.bytes_per_second).fold(0.0, |sum: f64, rate| sum + rate.max(0.0)) as u64
+    }
 }
 
 /// Returns when a process began, and when it or its recording ended, in nanoseconds since 1970.
@@ -128,8 +156,27 @@ fn times(process: &Process) -> (u64, u64) {
 /// Returns an error when the state folder or a recording cannot be read, when no process matches,
 /// or when `out` fails.
 pub fn run(query: &WhyQuery<'_>, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    let paths = find(query)?;
-    let recordings = heaptape_analyzer::open_all(&paths)?;
+    let mut tries = 0;
+    let answer = loop {
+        let paths = find(query)?;
+        match answer(query, &paths) {
+            // A short process has become part of the sums of its program meanwhile.
+            Err(_) if tries < MAX_TRIES && paths.iter().any(|path| !path.exists()) => tries += 1,
+            answered => break answered?,
+        }
+    };
+    let missing = answer.processes.iter().map(|process| process.missing.len()).sum();
+    if query.json {
+        json::print(out, &answer)?;
+    } else {
+        print(&answer, &mut Screen::new(out, style))?;
+    }
+    Ok(Outcome::of(missing))
+}
+
+/// Answers from the recordings of the processes that match.
+fn answer(query: &WhyQuery<'_>, paths: &[PathBuf]) -> Result<Answer, Error> {
+    let recordings = heaptape_analyzer::open_all(paths)?;
     let mut all: Vec<&Process> = recordings.iter().flat_map(|recording| &recording.processes).collect();
     all.sort_rows_by_key(|process| std::cmp::Reverse(times(process).1));
     let boot = |process: &Process| process.tape.segment.as_ref().map(|segment| segment.boot.lossy().into_owned());
@@ -144,24 +191,36 @@ pub fn run(query: &WhyQuery<'_>, out: &mut dyn Write, style: Style) -> Result<Ou
     let mut known = HashSet::new();
     alive.retain(|process| known.insert(process.about.pid));
     let dead = all.iter().find(is_bad).copied();
-    // The one that runs and the last one that ended badly; else the last one that ended.
-    let mut chosen: Vec<&Process> = alive.first().copied().into_iter().chain(dead).collect();
-    if chosen.is_empty() {
-        chosen.extend(all.first());
-    }
     let mut symbols = Query::default().symbolizer();
-    let mut answer = Answer { processes: Vec::new(), others: Vec::new() };
-    answer.others = alive.iter().skip(1).map(|process| process.about.pid).collect();
-    for process in chosen {
+    // Of those that run, the one that grows most, else the one that holds most: a service may have
+    // a wrapper, or workers, that are of no interest.
+    alive.sort_rows_by_key(|process| std::cmp::Reverse(live_bytes(process)));
+    let mut first: Option<ProcessAnswer> = None;
+    for process in alive.iter().take(MAX_COMPARED) {
+        let described = describe(process, &recordings, resident(process), &mut symbols)?;
+        if first.as_ref().is_none_or(|first| described.growth_rate() > first.growth_rate()) {
+            first = Some(described);
+        }
+    }
+    // That one and the last one that ended badly; else the last one that ended.
+    let ended = dead.or(all.first().copied().filter(|_| first.is_none()));
+    let chosen = first.as_ref().map(|first| first.pid);
+    let others = alive.iter().filter(|process| Some(process.about.pid) != chosen);
+    let others: Vec<Other> = others
+        .map(|process| Other { pid: process.about.pid, program: process.name(), live_bytes: live_bytes(process) })
+        .collect();
+    let mut answer =
+        Answer { processes: Vec::new(), others: others.iter().map(|other| other.pid).collect(), running: others };
+    answer.processes.extend(first);
+    if let Some(process) = ended {
         answer.processes.push(describe(process, &recordings, resident(process), &mut symbols)?);
     }
-    let missing = answer.processes.iter().map(|process| process.missing.len()).sum();
-    if query.json {
-        json::print(out, &answer)?;
-    } else {
-        print(&answer, &mut Screen::new(out, style))?;
-    }
-    Ok(Outcome::of(missing))
+    Ok(answer)
+}
+
+/// Returns the live bytes of a process, as far as they are known without reading its events.
+fn live_bytes(process: &Process) -> u64 {
+    process.tape.summary.as_ref().map_or(0, |summary| summary.totals.live_bytes)
 }
 
 /// Returns the folders of the processes that the question is about.
@@ -249,7 +308,9 @@ fn growth(process: &Process, symbols: &mut Symbolizer) -> Result<Vec<Growth>, Er
         let mut lines = SourceLines::default();
         lines.add(&site.frame);
         let since = |evidence: &Evidence| evidence.first.time_ns.map(|nanos| start.saturating_add(nanos));
+        let judged = |evidence: &Evidence| Some(start.saturating_add(evidence.judged_since.as_ref()?.time_ns?));
         Growth {
+            judged_since_unix_ns: leak.evidence.as_ref().and_then(judged),
             verdict: leak.verdict,
             bytes: leak.bytes,
             blocks: leak.blocks,
@@ -274,9 +335,12 @@ fn print(answer: &Answer, screen: &mut Screen) -> io::Result<()> {
         }
         print_process(process, screen)?;
     }
-    if !answer.others.is_empty() {
-        let pids: Vec<String> = answer.others.iter().map(ToString::to_string).collect();
-        screen.line(&format!("also running: {} (heaptape why PID)", pids.join(", ")))?;
+    if !answer.running.is_empty() {
+        let one = |other: &Other| format!("{} {} ({})", other.pid, other.program, bytes(other.live_bytes));
+        let mut shown: Vec<String> = answer.running.iter().take(MAX_OTHERS).map(one).collect();
+        let more = answer.running.len().saturating_sub(MAX_OTHERS);
+        shown.extend((more > 0).then(|| format!("{more} more")));
+        screen.line(&format!("also running: {} (heaptape why PID)", shown.join(", ")))?;
     }
     Ok(())
 }
@@ -316,6 +380,9 @@ fn print_process(process: &ProcessAnswer, screen: &mut Screen) -> io::Result<()>
     let rows: Vec<Vec<String>> = process.grew.iter().map(row).collect();
     if !rows.is_empty() {
         screen.table(&["bytes", "blocks", "growth", "since", "verdict", "call site"], &rows)?;
+    }
+    if let Some(since) = process.grew.iter().find_map(|growth| growth.judged_since_unix_ns) {
+        screen.line(&format!("growth is judged since {}: events were lost before", date(since)))?;
     }
     for Kept { unix_ns, why } in &process.flights {
         screen.line(&format!("flight kept at {}: {why}", date(*unix_ns)))?;

@@ -24,6 +24,18 @@ pub fn run_of(snapshots: &tape::History, totals: &Totals, end: u64, rate: u64, h
     is_enough.then_some(Run { axis, end, seconds, active_seconds: seconds, allocs, peak_bytes, hidden, hidden_until })
 }
 
+/// Returns the part of a run since its last loss of events, at `loss`, at `rate` ticks per second:
+/// a free that was lost only keeps blocks that are older. It begins with the first snapshot after
+/// the loss. Returns `None` if there are too few snapshots since then.
+pub fn since_loss(run: &Run, snapshots: &tape::History, loss: u64, rate: u64) -> Option<Run> {
+    let start = *snapshots.ticks.iter().find(|&&tick| tick >= loss)?;
+    let later = snapshots.ticks.iter().filter(|&&tick| tick > start).count();
+    let seconds = run.axis.end.checked_sub(start)? as f64 / rate.max(1) as f64;
+    let is_enough = seconds >= MIN_SECONDS && later >= SLICES / 2 && start > run.axis.start;
+    let axis = Axis { start, ..run.axis };
+    is_enough.then_some(Run { axis, seconds, active_seconds: seconds, hidden: 0, hidden_until: 0, ..*run })
+}
+
 /// Returns a value at `tick` by linear interpolation between the snapshots around it. The value is
 /// 0 at the start and `now` at the end.
 fn between(ticks: &[u64], values: &[u64], tick: u64, start: u64, (end, now): (u64, u64)) -> u64 {
@@ -51,7 +63,8 @@ pub fn rise_error(run: &Run, ticks: &[u64], errors: &SiteErrors, has_frees: bool
 }
 
 /// Returns the evidence of a site from its snapshots. Between snapshots, values are interpolated.
-/// Where their number rises, blocks are allocated. `errors` are those of a sampled site.
+/// Where their number rises, blocks are allocated. `errors` are those of a sampled site. What was
+/// live at the start of the run does not count.
 pub fn evidence_of(
     run: &Run,
     snapshots: &tape::History,
@@ -74,6 +87,12 @@ pub fn evidence_of(
         }
     };
     let held: [(u64, u64); SLICES] = std::array::from_fn(at);
+    let at_start = |values: &[u64], now: u64| {
+        between(&snapshots.ticks, values, run.axis.start, run.axis.start, (run.axis.end, now))
+    };
+    let before = (at_start(&site.blocks, live_blocks), at_start(&site.bytes, live_bytes));
+    let held = held.map(|(blocks, bytes)| (blocks.saturating_sub(before.0), bytes.saturating_sub(before.1)));
+    let [.., (live_blocks, live_bytes)] = held;
     let mut survivors = Survivors { blocks: live_blocks, bytes: live_bytes, ..Survivors::default() };
     // From the last slice to the first: the oldest n survivors were allocated when n blocks became
     // live for the last time.
@@ -174,6 +193,37 @@ mod tests {
         assert_eq!(verdict(|second| 10 * second, 0, 1000), Verdict::Uncertain);
         // One free in a hundred is lost, so as many blocks seem to be live.
         assert_eq!(verdict(|second| 40 + second, 10_000, 100), Verdict::Uncertain);
+    }
+
+    /// Judges what happened since events were lost at this second, of 100.
+    fn since(loss: u64, held: impl Fn(u64) -> u64, frees: u64) -> Option<Verdict> {
+        let ticks: Vec<u64> = (4..=96).step_by(4).collect();
+        let blocks: Vec<u64> = ticks.iter().map(|&tick| held(tick)).collect();
+        let bytes = blocks.iter().map(|blocks| blocks * 100).collect();
+        let sites = vec![SiteHistory { site: 1, blocks, bytes }];
+        let snapshots = tape::History { ticks, sites, ..Default::default() };
+        let live = held(100);
+        let allocs = live + frees;
+        let now =
+            SiteSums { site: 1, allocs, frees, bytes: allocs * 100, freed_bytes: frees * 100, ..SiteSums::default() };
+        let totals = Totals { allocs, peak_bytes: live * 100, ..Totals::default() };
+        let run = run_of(&snapshots, &totals, 100, 1, 7958).expect("the run is long enough");
+        let (history, survivors) = evidence_of(&run, &snapshots, &snapshots.sites[0], &now, None);
+        assert_eq!(judge_snapshots(&run, &history, &survivors), Verdict::Uncertain);
+        let run = since_loss(&run, &snapshots, loss, 1)?;
+        let (history, survivors) = evidence_of(&run, &snapshots, &snapshots.sites[0], &now, None);
+        Some(judge_snapshots(&run, &history, &survivors))
+    }
+
+    #[test]
+    fn growth_since_the_last_loss_is_judged() {
+        assert_eq!(since(20, |second| 10 * second, 5000), Some(Verdict::Growing));
+        assert_eq!(since(20, |second| 4000 + second, 0), Some(Verdict::Growing), "beside what was there before");
+        // The lost frees make a step at the loss, and nothing after it.
+        assert_eq!(since(20, |second| if second < 20 { 50 } else { 500 }, 5000), Some(Verdict::Uncertain));
+        assert_eq!(since(20, |second| 500 + second % 20, 5000), Some(Verdict::Uncertain));
+        assert_eq!(since(20, |second| second.min(50) * 10, 5000), Some(Verdict::Uncertain));
+        assert_eq!(since(97, |second| 10 * second, 5000), None, "there are too few snapshots since then");
     }
 
     /// Judges a site of a sampled profile: 100 seconds, blocks of 100 bytes, with this number of

@@ -34,7 +34,7 @@ use super::{Error, Outcome, json, print_missing};
 use crate::event::Span;
 use crate::load::{Process, Recording};
 use crate::missing::{self, Missing};
-use crate::model::leaks::{History, Leaks, Survivors};
+use crate::model::leaks::{History, Leaks};
 use crate::model::verdict::{Run, Verdict, is_freed_at_exit, is_kept_to_exit};
 use crate::progress::Progress;
 use crate::sums::sums;
@@ -598,7 +598,7 @@ fn find_freed_at_exit<'a>(
         let grown = together(&history).max(greatest);
         largest = largest.max(grown);
         let history = History { peak_bytes: grown, ..history };
-        let evidence = candidates.evidence(site, &Basis { history, survivors: Survivors::default() }, symbols);
+        let evidence = candidates.evidence(site, &Basis { history, ..Basis::default() }, symbols);
         let verdict = Verdict::FreedAtExit;
         found.freed_at_exit.push(Leak {
             process,

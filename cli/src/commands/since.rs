@@ -6,6 +6,7 @@ use crate::control::Control;
 use anyhow::{anyhow, bail};
 use heaptape_analyzer::ProcessFilter;
 use heaptape_analyzer::epochs::{self, EpochQuery};
+use heaptape_analyzer::text::clean;
 use heaptape_daemon::protocol::Request;
 use heaptape_formats::date::Date;
 use heaptape_formats::quantity::Time;
@@ -47,6 +48,15 @@ pub fn find(which: &str, since: &str, control: Option<PathBuf>) -> anyhow::Resul
             "no epoch has ended, so there is nothing to compare with; `heaptape daemon mark NAME` and `heaptape daemon epoch` end one"
         )
     };
+    if let Some(process) = chosen.iter().find(|process| process.live_since_unix_ns.is_some_and(|since| since > ended)) {
+        // Both sides would be sums of different things: what it allocated before is on one of them.
+        let known = Date::from_unix(process.live_since_unix_ns.unwrap_or(0) / 1_000_000_000);
+        let name = clean(&process.name);
+        bail!(
+            "what {name} ({}) holds is known since {known} only (the daemon was killed, or the mode changed), and the epoch to compare with ended before; name a later time, or set a mark now",
+            process.pid
+        );
+    }
     let new = epochs::newest(&user)?.filter(|new| *new != old);
     let new = new.ok_or_else(|| anyhow!("no epoch has begun since then"))?;
     let process = which.parse::<u32>().ok().map(|pid| pid.to_string());

@@ -5,6 +5,7 @@ use super::newest;
 use crate::Outcome;
 use crate::control::Control;
 use heaptape_analyzer::is_recording;
+use heaptape_analyzer::report::{Error, Unanswerable};
 use heaptape_daemon::config::Config;
 use heaptape_daemon::protocol::{Request, Response};
 use heaptape_recorder::target::proc::{self, Process};
@@ -54,8 +55,20 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         Err(_) if user.is_none() => user = Some(nix::unistd::geteuid().as_raw()),
         _ => {}
     }
-    let query = WhyQuery { state, user, which, json, ..WhyQuery::new(&resident_bytes) };
-    print(false, |out, style| why::run(&query, out, style))
+    let ask = |which: String| {
+        let query = WhyQuery { state: state.clone(), user, which, json, ..WhyQuery::new(&resident_bytes) };
+        print(false, |out, style| why::run(&query, out, style))
+    };
+    // A program that has renamed itself since its start is recorded by its first name.
+    let named = proc::with_name(which.as_bytes());
+    let answered = ask(which);
+    let is_unknown = |error: &anyhow::Error| {
+        matches!(error.downcast_ref(), Some(Error::Unanswerable(Unanswerable::UnknownProcess { .. })))
+    };
+    match (answered, named.first()) {
+        (Err(error), Some(pid)) if is_unknown(&error) => ask(pid.to_string()).map_err(|_| error),
+        (answered, _) => answered,
+    }
 }
 
 /// Makes the daemon write what it knows. Returns its state folder if it answers.

@@ -67,6 +67,10 @@ pub struct Evidence {
     /// Number of events that are missing from the recording; a free of a survivor may be among
     /// them.
     pub missing_events: Option<u64>,
+    /// The time from which on the site is judged, where events were lost before. Growth is that
+    /// since then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub judged_since: Option<PointInTime>,
     /// The verdict that a longer run, or more bytes, would lead to; present where there is too
     /// little of either.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -211,6 +215,7 @@ pub(super) fn evidence(
         allocs_by_slice: survivors.allocs_by_slice,
         freed_at,
         missing_events: (run.hidden > 0 && run.hidden < u64::MAX).then_some(run.hidden),
+        judged_since: None,
         trend: None,
     }
 }

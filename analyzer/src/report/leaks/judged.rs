@@ -108,8 +108,7 @@ impl JudgedLeak {
         }
         self.sites += 1;
         if let (Some(own), Some(other)) = (&mut self.basis, basis) {
-            own.survivors.merge(&other.survivors);
-            own.history.merge(&other.history);
+            own.merge(other);
             (self.blocks, self.bytes) = (own.survivors.blocks, own.survivors.bytes);
         } else {
             (self.blocks, self.bytes) = (self.blocks.saturating_add(blocks), self.bytes.saturating_add(bytes));

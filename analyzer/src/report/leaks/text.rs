@@ -398,6 +398,9 @@ fn explain(leak: &Leak, evidence: &Evidence, screen: &mut Screen) -> io::Result<
         let threads = threads(leak, evidence);
         screen.line(&format!("    {allocated}{sizes}{example}{threads}"))?;
     }
+    if let Some(since) = &evidence.judged_since {
+        screen.line(&format!("    judged since {}: events were lost before", since.text()))?;
+    }
     if (leak.blocks > 2 || leak.verdict == Verdict::FreedAtExit)
         && let Some(line) = sparkline(screen.style, &evidence.live_bytes, SLICES)
     {
