@@ -1,4 +1,6 @@
 //! Puts hooks into programs: jumps into allocators, the library into static programs.
 
+pub(crate) mod frames;
 pub mod patch;
+mod search_tables;
 pub mod static_program;

@@ -10,6 +10,7 @@ mod object;
 pub mod objects;
 mod program;
 mod program_headers;
+pub mod search_tables;
 pub mod tables;
 
 pub use build_id::build_id;

@@ -50,24 +50,28 @@ pub fn store(program: &Program) {
     IS_KNOWN.store(true, Release);
 }
 
-fn runs() -> impl Iterator<Item = (u64, u64)> {
-    RUNS.iter().map(|[start, end]| (start.load(Relaxed), end.load(Relaxed)))
+/// Returns the range of a list that holds an address. It is not inlined, since the compiler unrolls
+/// the loop.
+#[inline(never)]
+fn range_in(list: &[[AtomicU64; 2]; MAX_RUNS], address: u64) -> Option<(u64, u64)> {
+    let mut ranges = list.iter().map(|[start, end]| (start.load(Relaxed), end.load(Relaxed)));
+    ranges.find(|(start, end)| (*start..*end).contains(&address))
 }
 
 /// Returns the run of segments that holds an address: its first address and the first one after it.
 pub fn run_of(address: u64) -> Option<(u64, u64)> {
-    runs().find(|(start, end)| (*start..*end).contains(&address))
+    range_in(&RUNS, address)
 }
 
 /// Returns whether an address is in the program's code.
 pub fn is_code(address: u64) -> bool {
-    CODE.iter().any(|[start, end]| (start.load(Relaxed)..end.load(Relaxed)).contains(&address))
+    range_in(&CODE, address).is_some()
 }
 
 /// Returns the program's lowest address and the first one after it.
 #[inline(never)]
 pub fn bounds() -> (u64, u64) {
-    (RUNS[0][0].load(Relaxed), runs().fold(0, |last, (_, end)| last.max(end)))
+    (RUNS[0][0].load(Relaxed), RUNS.iter().fold(0, |last, [_, end]| last.max(end.load(Relaxed))))
 }
 
 /// Returns the load bias.

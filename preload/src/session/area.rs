@@ -21,6 +21,15 @@ use heaptape_wire::{Header, Layout, Node, Params, Record, SlotControl, WIRE_VERS
 /// process lives.
 static ORIGINS: [[AtomicUsize; Segments::MAX]; 4] = [const { [const { AtomicUsize::new(0) }; Segments::MAX] }; 4];
 
+/// The search tables that came with the area of this process, or of the one that it was forked
+/// from: the first address and the first one after them. They stay mapped.
+static SEARCH_TABLES: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// Returns where the recorder's search tables are mapped; zeros if there are none.
+pub fn search_tables() -> [u64; 2] {
+    [0, 1].map(|index| SEARCH_TABLES[index].load(Relaxed) as u64)
+}
+
 /// The area of the session. It can be copied, since it owns nothing.
 #[derive(Clone, Copy)]
 pub struct Area {
@@ -72,6 +81,13 @@ pub fn map(descriptor: i32, bytes: u64) -> Option<Area> {
         sys::unmap(front, mapped);
         return None;
     };
+    let tables = area.header().search_bytes.load(Relaxed) as usize;
+    if tables != 0
+        && let Some(at) = sys::map_file(core::ptr::null_mut(), tables, descriptor, bytes)
+    {
+        SEARCH_TABLES[0].store(at as usize, Relaxed);
+        SEARCH_TABLES[1].store(at as usize + tables, Relaxed);
+    }
     // A child maps its own area, but keeps the page with the activation, which its thread-local
     // variable may point to. A core dump does not need the area. Mappings of later segments inherit
     // both.
@@ -252,6 +268,10 @@ impl Area {
                     sys::unmap(at.wrapping_sub(PAGE as usize), bytes + PAGE as usize);
                 }
             }
+        }
+        let [start, end] = [0, 1].map(|index| SEARCH_TABLES[index].swap(0, Relaxed));
+        if start != 0 {
+            sys::unmap(start as *mut u8, end - start);
         }
         self.give_up();
     }

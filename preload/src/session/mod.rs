@@ -5,7 +5,7 @@ mod area;
 pub mod board;
 pub mod private;
 
-pub use area::{Area, map, node};
+pub use area::{Area, map, node, search_tables};
 
 use crate::sys::{self, Need};
 use core::cell::UnsafeCell;

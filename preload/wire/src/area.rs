@@ -313,6 +313,10 @@ pub struct Header {
     pub slots_used: Line<AtomicU32>,
     /// p, r: a hint that no slot below this index is free.
     pub slot_hint: AtomicU32,
+    /// p: number of children that were forked.
+    pub forks: AtomicU32,
+    /// p: page faults of the children that the process had waited for when it called `exit`.
+    pub child_faults: AtomicU64,
     /// p: number of events of threads that had no slot.
     pub dropped_without_slot: AtomicU64,
     /// p: number of nodes claimed, including node 0. It may exceed `nodes` when the table is full.
@@ -330,6 +334,9 @@ pub struct Header {
     /// p: 1 if the program, or a library that was preloaded before, has a `malloc` of its own,
     /// which is called instead. Written before `attached`.
     pub own_malloc: AtomicU32,
+    /// R: size of the [`crate::search_tables`] after the area in bytes; 0 if there are none.
+    /// Libraries before minor version 7 ignore it.
+    pub search_bytes: AtomicU32,
     /// p, in builds with `--cfg heaptape_verify` only: number of captures that were compared with a
     /// full walk, and number of those that differed.
     pub verified: [AtomicU64; 2],

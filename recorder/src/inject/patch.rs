@@ -27,7 +27,8 @@ pub use description::{DescribedFunction, Description, DescriptionError, OwnAlloc
 pub use jump::{Jump, MovedInstruction};
 pub use separate::build_id_without_symbols;
 
-use crate::os::sys::Mapping;
+use crate::inject::search_tables::{self, Known, ObjectTable};
+use crate::os::sys::{self, Mapping};
 use crate::target::module_files::open_file;
 use file::{FileFunction, FileFunctions, Reach, Role};
 use formats::recording::{Allocator, ProcessInfo, RAN_ALREADY, Refused};
@@ -37,6 +38,7 @@ use nix::sys::stat::fstat;
 use search::Search;
 use std::fs::File;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -85,6 +87,7 @@ pub const LONG_BUDGET: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub struct Planner {
     search: Search,
+    tables: Known,
     /// The time that the search of files may take, instead of what the caller allows.
     limit: Option<Duration>,
 }
@@ -123,6 +126,8 @@ pub struct Plan {
     allocators: Vec<Allocator>,
     patches: Vec<PlannedPatch>,
     runs: Vec<PlannedRun>,
+    /// Search tables for objects without one.
+    tables: Vec<ObjectTable>,
     /// Bytes of code in all runs.
     code_bytes: usize,
     /// Addresses of functions below which mapped memory is an allocator's.
@@ -138,7 +143,7 @@ pub struct Plan {
 impl Planner {
     /// Creates a planner for all known allocators, and those that the user names.
     pub fn new(own: &[OwnAllocator]) -> Planner {
-        Planner { search: Search::new(Names::shared(own)), limit: None }
+        Planner { search: Search::new(Names::shared(own)), tables: Known::default(), limit: None }
     }
 
     /// Stores the symbols of large files in a folder, and uses what is stored there.
@@ -211,6 +216,7 @@ impl Planner {
             }
             let is_program = mapping.inode == program_inode;
             let Some(file) = open_mapped(&process, mapping, is_program) else { continue };
+            plan.tables.extend(self.tables.of(&file, mapping));
             let bytes = file.metadata().map_or(0, |status| status.len());
             modules.push(Module { mapping: mapping.clone(), is_program, bytes, file: Some(file), found: None });
         }
@@ -287,7 +293,7 @@ pub(crate) fn open_mapped(process: &Path, mapping: &CodeMapping, is_program: boo
     let inside = process.join("root").join(mapping.path.trim_start_matches('/'));
     let program = is_program.then(|| process.join("exe"));
     let candidates = program.into_iter().chain([process.join("map_files").join(&mapping.range), inside]);
-    let is_same = |file: &std::os::fd::OwnedFd| fstat(file).is_ok_and(|status| status.st_ino == mapping.inode);
+    let is_same = |file: &OwnedFd| fstat(file).is_ok_and(|status| status.st_ino == mapping.inode);
     candidates.filter_map(|path| open_file(&path)).find(is_same).map(File::from)
 }
 
@@ -496,6 +502,7 @@ impl Plan {
             allocators: self.allocators.clone(),
             patches: self.patches.clone(),
             runs: self.runs.clone(),
+            tables: self.tables.clone(),
             code_bytes: self.code_bytes,
             growth: self.growth.clone(),
             unseen_mappings: self.unseen_mappings,
@@ -509,8 +516,14 @@ impl Plan {
         self.runs.iter().map(|run| run.address..run.address + (run.code.len() as u64).next_multiple_of(PAGE))
     }
 
-    /// Writes the plan into the area of the process, which has not received it yet.
-    pub fn write(&self, mapping: &Mapping) {
+    /// Writes the plan into the area of the process, which has not received it yet. `file` is the
+    /// area's.
+    pub fn write(&self, mapping: &Mapping, file: &OwnedFd) {
+        let tables = search_tables::encode(&self.tables);
+        // Without memory for them, stacks end in these objects, and are counted.
+        if !tables.is_empty() && sys::append(file, mapping.bytes(), &tables).is_ok() {
+            mapping.header().search_bytes.store(tables.len() as u32, Relaxed);
+        }
         let table = mapping.patches();
         let mut offset = 0;
         for (target, run) in table.runs.iter().zip(&self.runs) {

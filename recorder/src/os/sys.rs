@@ -40,8 +40,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Creates a zeroed area: a sealed, sparse file in memory. Returns the descriptor that the
-    /// client is to map.
+    /// Creates a zeroed area: a sparse file in memory that cannot shrink. Returns the descriptor
+    /// that the client is to map, once it is sealed ([`seal`]).
     ///
     /// # Errors
     /// The error of the file, its seals, or the mapping.
@@ -57,8 +57,7 @@ impl Mapping {
     pub fn create_in(file: &OwnedFd, params: Params) -> nix::Result<Mapping> {
         let total = Layout::new(params).total;
         unistd::ftruncate(file, i64::try_from(total).map_err(|_| Errno::EFBIG)?)?;
-        let seals = fcntl::SealFlag::F_SEAL_SHRINK | fcntl::SealFlag::F_SEAL_GROW | fcntl::SealFlag::F_SEAL_SEAL;
-        fcntl::fcntl(file, fcntl::FcntlArg::F_ADD_SEALS(seals))?;
+        fcntl::fcntl(file, fcntl::FcntlArg::F_ADD_SEALS(fcntl::SealFlag::F_SEAL_SHRINK))?;
         Mapping::of(file, params)
     }
 
@@ -95,12 +94,13 @@ impl Mapping {
     /// Maps the area in `file`, which was created with `params`.
     ///
     /// # Errors
-    /// `EINVAL` when the file has another size, otherwise the error of the mapping.
+    /// `EINVAL` when the file is shorter, otherwise the error of the mapping.
     pub fn of(file: &OwnedFd, params: Params) -> nix::Result<Mapping> {
         let total = Layout::new(params).total;
         let size = nix::sys::stat::fstat(file)?.st_size;
         let length = usize::try_from(total).ok().and_then(NonZeroUsize::new).ok_or(Errno::ENOMEM)?;
-        if u64::try_from(size) != Ok(total) {
+        // Search tables may follow.
+        if u64::try_from(size).is_ok_and(|size| size < total) {
             return Err(Errno::EINVAL);
         }
         let access = mman::ProtFlags::PROT_READ | mman::ProtFlags::PROT_WRITE;
@@ -199,6 +199,21 @@ impl Drop for Mapping {
         // dropped before it.
         let _ = unsafe { mman::munmap(self.base, self.bytes() as usize) };
     }
+}
+
+/// Appends bytes to the file of an area of this size.
+///
+/// # Errors
+/// The error of the file.
+pub fn append(file: &OwnedFd, size: u64, bytes: &[u8]) -> io::Result<()> {
+    use std::os::unix::fs::FileExt;
+    std::fs::File::from(file.try_clone()?).write_all_at(bytes, size)
+}
+
+/// Seals the file of an area before the process gets it: from now on nobody can change its size.
+pub fn seal(file: &OwnedFd) {
+    let seals = fcntl::SealFlag::F_SEAL_GROW | fcntl::SealFlag::F_SEAL_SEAL;
+    let _ = fcntl::fcntl(file, fcntl::FcntlArg::F_ADD_SEALS(seals));
 }
 
 /// Sends one message, with a descriptor if one is given.

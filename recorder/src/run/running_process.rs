@@ -34,7 +34,7 @@ use crate::inject::patch::maps::Maps;
 use crate::inject::patch::{ENTRY_BYTES, Jump, OwnAllocator, Plan, Planner};
 use crate::inject::static_program::{Image, ImageError};
 use crate::os::clock::Clock;
-use crate::os::sys::Mapping;
+use crate::os::sys::{self, Mapping};
 use crate::run::recorder::RunningProcess;
 use crate::session::listener::Client;
 use crate::session::options::Options;
@@ -374,7 +374,8 @@ impl Target {
         };
         let client = Client::running(self.pid, self.identity.uid, hello)?;
         let mapping = client.area_in(&area, options, clock)?;
-        self.plan.write(&mapping);
+        self.plan.write(&mapping, &area);
+        sys::seal(&area);
         Ok(Entered { client, mapping, area, library: 0..0, stop: Duration::ZERO })
     }
 

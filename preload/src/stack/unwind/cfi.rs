@@ -7,8 +7,8 @@
 use super::dwarf::*;
 use super::rule::{Kind, Rule};
 use crate::arch::registers::{BP, RA, SP};
-use crate::elf::Object;
 use crate::elf::tables::{DW_EH_PE_DIRECT, DW_EH_PE_FORMAT, DW_EH_PE_TABLE, Tables};
+use crate::elf::{Object, search_tables};
 
 /// A range of bytes in the tables. It is small, like all of [`Row`], because this code runs on
 /// stacks of 2 KiB.
@@ -174,27 +174,37 @@ pub fn row(object: &Object, address: u64) -> Option<Row> {
     Some(machine.row)
 }
 
-/// Finds the frame description of an address, by binary search in the header's table of (first
-/// address, description). Like [`read_cie`] it is not inlined, since its frame must be gone when
-/// the instructions are run.
-#[inline(never)]
-fn find_fde(object: &Object, address: u64) -> Option<u64> {
+/// Returns a reader of the sorted table in an object's header, the base of its numbers, and the
+/// number of its rows.
+fn header_rows(object: &Object) -> Option<(Tables, u64, u64)> {
     let header = object.unwind_header;
     let mut tables = Tables::of_header(object, header);
-    if header == 0 || tables.byte()? != 1 {
+    if tables.byte()? != 1 {
         return None;
     }
     let (frame, count, table) = (tables.byte()?, tables.byte()?, tables.byte()?);
     tables.pointer(frame, header)?;
     let count = tables.pointer(count, header)?;
-    if table != DW_EH_PE_TABLE || count == 0 {
+    (table == DW_EH_PE_TABLE).then_some((tables, header, count))
+}
+
+/// Finds the frame description of an address, by binary search in the object's table of (first
+/// address, description), or in the recorder's if the linker made none. Like [`read_cie`] it is not
+/// inlined, since its frame must be gone when the instructions are run.
+#[inline(never)]
+fn find_fde(object: &Object, address: u64) -> Option<u64> {
+    let (rows, base, count) = match object.unwind_header {
+        0 => search_tables::rows(object).map(|(rows, count)| (rows, object.bounds().0, count))?,
+        _ => header_rows(object)?,
+    };
+    if count == 0 {
         return None;
     }
-    let rows = tables.at;
     let entry = |index: u64| {
-        let mut tables = Tables::of_header(object, rows.checked_add(index.checked_mul(8)?)?);
-        let first = header.wrapping_add(tables.signed(4)? as u64);
-        Some((first, header.wrapping_add(tables.signed(4)? as u64)))
+        let mut tables = rows;
+        tables.at = tables.at.checked_add(index.checked_mul(8)?)?;
+        let first = base.wrapping_add(tables.signed(4)? as u64);
+        Some((first, base.wrapping_add(tables.signed(4)? as u64)))
     };
     let (mut low, mut high) = (0, count);
     while high - low > 1 {
@@ -206,6 +216,11 @@ fn find_fde(object: &Object, address: u64) -> Option<u64> {
         }
     }
     entry(low).filter(|(first, _)| *first <= address).map(|(_, fde)| fde)
+}
+
+/// Returns whether an address is the first of a described function.
+pub fn is_first(object: &Object, address: u64) -> bool {
+    find_fde(object, address) != find_fde(object, address.wrapping_sub(1))
 }
 
 #[inline(never)]

@@ -164,7 +164,7 @@ impl Service {
         let id = self.registry.new_id();
         let worker = parent.as_ref().map_or(id as usize % self.stages.workers, |parent| parent.worker);
         let hooks = self.hooks(&request, parent.as_ref());
-        hooks.write(&mapping);
+        hooks.write(&mapping, &area);
         let attached = self.attached(&request, process, mapping, start_tick, parent.as_ref());
         let carried_over = self.successor.carried_over_file(request.pid);
         let session = self.session(id, attached, folder, &admission);

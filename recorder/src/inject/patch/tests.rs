@@ -207,8 +207,8 @@ fn a_plan_hooks_what_it_wrote() {
         [0x10ff, 0x1100, 0x113f, 0x1140, 0x117f, 0x1180].map(|address| plan.is_growth(0x5555_0000_0000 + address));
     assert_eq!(is_growth, [false, true, true, false, true, false]);
     let params = wire::Params { ring_bytes: 4096, first_ring_shift: 0, slots: 1, nodes: 1024 };
-    let (area, _file) = Mapping::create(params).unwrap_or_else(|error| panic!("{error}"));
-    plan.write(&area);
+    let (area, file) = Mapping::create(params).unwrap_or_else(|error| panic!("{error}"));
+    plan.write(&area, &file);
     assert_eq!(area.header().patches.load(Relaxed), 1);
     let patch = &area.patches().patches[0];
     let (run, target) = (&area.patches().runs[0], patch.target.load(Relaxed));

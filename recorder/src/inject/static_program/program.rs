@@ -1,23 +1,19 @@
 //! The file of a static program: whether the standalone library can be loaded into it, and where
 //! its unwind tables are.
 
-use super::unwind_header::{self, Description};
+use super::unwind_header;
+use crate::inject::frames::{self, Description, read_array};
 use crate::inject::patch::Planner;
 use crate::inject::patch::symbols;
 use crate::target::untraced;
-use object::elf::{self, FileHeader64, ProgramHeader64, SectionHeader64};
+use object::elf::{self, FileHeader64, ProgramHeader64};
 use object::endian::LittleEndian;
-use object::pod::{Pod, slice_from_all_bytes};
 use std::fs::File;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use wire::area::PAGE;
 
 const ORDER: LittleEndian = LittleEndian;
-/// Maximum number of segments, or sections, that are read.
-const MAX_HEADERS: usize = 4096;
-/// Maximum size of `.eh_frame` in bytes.
-const MAX_FRAMES: u64 = 64 << 20;
 
 /// The unwind tables of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,12 +90,6 @@ fn has_capabilities(path: &Path) -> bool {
     crate::os::sys::has_attribute(path, c"security.capability")
 }
 
-fn read_array<T: Pod>(file: &File, offset: u64, count: usize) -> Option<Vec<T>> {
-    let mut bytes = vec![0; count.min(MAX_HEADERS) * size_of::<T>()];
-    file.read_exact_at(&mut bytes, offset).ok()?;
-    slice_from_all_bytes::<T>(&bytes).ok().map(<[T]>::to_vec)
-}
-
 /// Reads the headers of a static program; `None` for any other file.
 fn read(file: &File) -> Option<StaticProgram> {
     let head = read_array::<FileHeader64<LittleEndian>>(file, 0, 1)?;
@@ -133,36 +123,9 @@ fn read(file: &File) -> Option<StaticProgram> {
         return None;
     }
     if program.unwind == Unwind::Descriptions(Vec::new()) {
-        program.unwind = Unwind::Descriptions(frames(file, head).unwrap_or_default());
+        program.unwind = Unwind::Descriptions(frames::of_file(file, head).unwrap_or_default());
     }
     Some(program)
-}
-
-/// Returns the frame descriptions of the section `.eh_frame`, or of one that begins like it, since
-/// objcopy may have renamed it.
-fn frames(file: &File, head: &FileHeader64<LittleEndian>) -> Option<Vec<Description>> {
-    let sections: Vec<SectionHeader64<LittleEndian>> =
-        read_array(file, head.e_shoff.get(ORDER), usize::from(head.e_shnum.get(ORDER)))?;
-    let names = sections.get(usize::from(head.e_shstrndx.get(ORDER).0))?.sh_offset.get(ORDER);
-    let starts_with = |at: u64, is_start: &dyn Fn(&[u8; 10]) -> bool| {
-        let mut start = [0; 10];
-        file.read_exact_at(&mut start, at).is_ok() && is_start(&start)
-    };
-    let is_named = |section: &&SectionHeader64<LittleEndian>| {
-        let at = names.checked_add(u64::from(section.sh_name.get(ORDER)));
-        at.is_some_and(|at| starts_with(at, &|name| name == b".eh_frame\0"))
-    };
-    let is_alike = |section: &&SectionHeader64<LittleEndian>| {
-        let is_data = section.sh_type.get(ORDER) == elf::SHT_PROGBITS
-            && section.sh_flags.get(ORDER).0 & (elf::SHF_ALLOC.0 | elf::SHF_EXECINSTR.0) == elf::SHF_ALLOC.0;
-        // A common entry: its length, the id 0, the version 1, and the augmentation `z…`.
-        is_data && starts_with(section.sh_offset.get(ORDER), &|bytes| bytes[4..] == [0, 0, 0, 0, 1, b'z'])
-    };
-    let section = sections.iter().find(is_named).or_else(|| sections.iter().find(is_alike))?;
-    let bytes = Some(section.sh_size.get(ORDER)).filter(|bytes| *bytes <= MAX_FRAMES)?;
-    let mut frames = vec![0; bytes as usize];
-    file.read_exact_at(&mut frames, section.sh_offset.get(ORDER)).ok()?;
-    Some(unwind_header::descriptions(&frames, section.sh_addr.get(ORDER)))
 }
 
 impl StaticProgram {

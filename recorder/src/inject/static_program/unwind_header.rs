@@ -2,43 +2,11 @@
 //! dynamic programs and for `-static-pie`, not for `-static`. The library finds a frame description
 //! by a binary search in it (Linux Standard Base, section 10.6.2).
 
-use gimli::{BaseAddresses, CieOrFde, EhFrame, LittleEndian, UnwindSection};
+use crate::inject::frames::Description;
 
-/// Maximum number of frame descriptions.
-const MAX_ENTRIES: usize = 1 << 20;
 /// Version and encodings: the section's address relative to its own place, four bytes, signed; the
 /// number of entries, four bytes; the entries relative to the header, four bytes, signed.
 const START: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
-
-/// A frame description: addresses before relocation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Description {
-    /// The first address that it describes.
-    pub first: u64,
-    /// The address of the description.
-    pub address: u64,
-}
-
-/// Returns the descriptions in `.eh_frame`, by their first addresses. It ends at the first one that
-/// is not valid.
-pub fn descriptions(section: &[u8], address: u64) -> Vec<Description> {
-    let frames = EhFrame::new(section, LittleEndian);
-    let bases = BaseAddresses::default().set_eh_frame(address);
-    let mut entries = frames.entries(&bases);
-    let mut found = Vec::new();
-    while let Ok(Some(entry)) = entries.next() {
-        let CieOrFde::Fde(description) = entry else { continue };
-        let Ok(description) = description.parse(EhFrame::cie_from_offset) else { continue };
-        let start = address.wrapping_add(description.offset() as u64);
-        found.push(Description { first: description.initial_address(), address: start });
-        if found.len() >= MAX_ENTRIES {
-            break;
-        }
-    }
-    found.sort_unstable();
-    found.dedup_by_key(|description| description.first);
-    found
-}
 
 /// Returns the size of the table of these descriptions in bytes.
 pub fn bytes(descriptions: &[Description]) -> u64 {
@@ -73,13 +41,5 @@ mod tests {
         assert_eq!((&table[..4], number(8), table.len()), (&START[..], 1, 20), "the far one is left out");
         assert_eq!((number(12), number(16)), (0x1_1000, 0x1_5000));
         assert_eq!(bytes(&descriptions), 28);
-    }
-
-    /// Bytes that are no descriptions end the search.
-    #[test]
-    fn invalid_frames_have_no_descriptions() {
-        for section in [&[][..], &[0xff; 64], &[4, 0, 0, 0, 9, 9, 9, 9]] {
-            assert_eq!(descriptions(section, 0x1000), []);
-        }
     }
 }

@@ -108,6 +108,7 @@ impl Client {
 
     /// Sends the area to the client. Returns false when the client is gone.
     pub fn accept(&self, mapping: &Mapping, file: &OwnedFd) -> bool {
+        sys::seal(file);
         let minor = self.hello.agreed();
         let reply = Reply { status: wire::hello::ACCEPTED, minor, area_bytes: mapping.bytes() };
         sys::send_with(sys::fd(&self.socket), &reply.encode(), Some(sys::fd(file))).is_ok()
