@@ -75,6 +75,7 @@ extern "C" fn rust_eh_personality() {}
 #[cfg(not(any(test, feature = "standalone")))]
 #[ctor::ctor(unsafe)]
 fn start() {
+    stack::note_main_thread();
     next::resolve();
     process::exec::find_next();
     hooks::mappings::find_next();

@@ -126,8 +126,8 @@ pub const SITE_GUESSED: u8 = 1;
 /// Flag of [`Site`]: the stack has further callers and was truncated here, because of the depth
 /// limit, or because the stack could not be read.
 pub const SITE_TRUNCATED: u8 = 2;
-/// Flag of [`Site`]: a signal interrupted the code at this address. It is the address of an
-/// instruction, not a return address.
+/// Flag of [`Site`]: the address is that of an instruction, not a return address: a signal
+/// interrupted the code there, or the frame was made by hand and returns to the start of a function.
 pub const SITE_SIGNAL: u8 = 4;
 
 /// Flag of [`Site`], beside [`SITE_TRUNCATED`]: the callers could not be found. With

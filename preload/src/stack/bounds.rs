@@ -3,7 +3,15 @@
 use super::unwind::other::Pages;
 use crate::sys::{self, Need};
 use crate::{arch, probe, session};
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// The thread pointer of the main thread; 0 if it is not known.
+static MAIN_THREAD: AtomicUsize = AtomicUsize::new(0);
+
+/// Notes that the calling thread is the main one.
+pub fn note_main_thread() {
+    MAIN_THREAD.store(arch::thread_pointer(), Relaxed);
+}
 
 /// The known part of a thread's own stack.
 #[derive(Clone, Copy)]
@@ -85,7 +93,10 @@ impl StackBounds {
 pub fn own_stack_end(sp: usize, tid: u32) -> usize {
     let is_main = tid == session::pid();
     let kernels = if is_main { mapped_up_to(sp, sys::auxiliary(libc::AT_RANDOM)) } else { 0 };
-    if kernels == 0 && (!is_main || session::is_forked()) { mapped_up_to(sp, arch::thread_pointer()) } else { kernels }
+    // The child of a main thread has the kernel's stack too. Its thread pointer is beside the libraries,
+    // and so may be the alternate stack of a handler that forked, with nothing unmapped between.
+    let was_other = || session::is_forked() && arch::thread_pointer() != MAIN_THREAD.load(Relaxed);
+    if kernels == 0 && (!is_main || was_other()) { mapped_up_to(sp, arch::thread_pointer()) } else { kernels }
 }
 
 /// Returns `end` rounded down to a word if everything from `sp` up to it can be read, else 0.

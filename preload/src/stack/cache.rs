@@ -348,7 +348,14 @@ fn collect<M: Memory>(stack_cache: &mut StackCache, first: Frame, memory: &mut M
             (slot, address, step_info, sp) = (next, found, distance, next + 8);
             continue;
         }
-        let lookup = if (step_info >> 32) as u32 & SIGNAL != 0 { address } else { address.wrapping_sub(1) };
+        let is_signal = (step_info >> 32) as u32 & SIGNAL != 0;
+        // A word that is no address has no rule, so it comes here.
+        if fresh > 1 && !is_signal && walk::is_no_address(address) {
+            fresh -= 1;
+            stack_cache.fresh[fresh - 1].mark(TRUNCATED | LOST);
+            return Walked { base: 0, fresh, is_sure: false };
+        }
+        let lookup = if is_signal { address } else { address.wrapping_sub(1) };
         match walk::step(Registers { lookup, sp, bp }, rule, memory) {
             Next::Caller(frame, there) => {
                 Frame { slot, address, bp, step_info } = frame;
@@ -360,7 +367,10 @@ fn collect<M: Memory>(stack_cache: &mut StackCache, first: Frame, memory: &mut M
                 Frame { slot, address, bp, step_info } = frame;
                 sp = there.sp;
             }
-            Next::End => return Walked { base: 0, fresh, is_sure },
+            Next::End => {
+                stack_cache.fresh[fresh - 1].mark(walk::ending(rule));
+                return Walked { base: 0, fresh, is_sure };
+            }
             Next::Unreachable => {
                 stack_cache.fresh[fresh - 1].mark(walk::lost(rule));
                 return Walked { base: 0, fresh, is_sure: false };

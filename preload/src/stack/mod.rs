@@ -10,9 +10,9 @@ mod path_cache;
 pub mod table;
 pub mod unwind;
 
-pub use bounds::StackBounds;
 #[cfg(test)]
 pub use bounds::own_stack_end;
+pub use bounds::{StackBounds, note_main_thread};
 
 use cache::StackCache;
 use unwind::Frames;

@@ -47,6 +47,9 @@ impl Rule {
     pub const UNKNOWN: Rule = Rule(Kind::Unknown as u64);
     /// The outermost frame.
     pub const END: Rule = Rule(Kind::End as u64);
+    /// The outermost frame, made by hand: its address is the start of a function, to which no call
+    /// returns. Such a frame has no offset, so one tells it from other ends.
+    pub const HAND_MADE: Rule = Rule(Kind::End as u64 | 1 << 4).checked(true);
 
     /// Returns the rule with the mark whether a return can go to the address.
     pub const fn checked(self, is_target: bool) -> Rule {
@@ -73,6 +76,10 @@ impl Rule {
     #[inline(always)]
     pub const fn kind(self) -> u64 {
         self.0 & 15
+    }
+    /// Returns whether the frame is [`Rule::HAND_MADE`].
+    pub const fn is_hand_made(self) -> bool {
+        self.0 & 31 == Rule::HAND_MADE.0 & 31
     }
     /// Returns whether the kind is one of the two that nearly all code has: CFA from the
     /// stack pointer or from the frame pointer.

@@ -87,12 +87,12 @@ pub fn at_instruction(lookup: u64) -> Rule {
     })
 }
 
-/// Returns whether an address is the first of a described function while the byte before it belongs
-/// to none. No call returns there, so the frame was made by hand and is the outermost
-/// (`makecontext`).
+/// Returns whether an address is the first of a described function. Unless a call is before it, no
+/// call returns there: the frame was made by hand and is the outermost (`makecontext`, or what libco
+/// puts below the function that a coroutine runs).
 #[inline(never)]
 fn begins_a_function(address: u64) -> bool {
-    sys::aligned(|| objects::find(address as usize).is_some_and(|object| cfi::compile(&object, address).is_some()))
+    sys::aligned(|| objects::find(address as usize).is_some_and(|object| cfi::is_first(&object, address)))
 }
 
 /// Returns whether an address is in the first instructions of the program, which nothing has
@@ -115,8 +115,11 @@ static HAS_GENERATED: AtomicBool = AtomicBool::new(false);
 /// Returns the rule of an address without unwind data.
 #[inline(never)]
 fn undescribed(address: u64) -> Rule {
-    if begins_a_function(address) || is_in_entry(address) {
+    if is_in_entry(address) {
         return Rule::END.checked(true);
+    }
+    if begins_a_function(address) {
+        return Rule::HAND_MADE;
     }
     match objects::find(address.wrapping_sub(1) as usize) {
         Some(object) if is_after_call(&object, address) => Rule::UNKNOWN.checked(true),
@@ -154,6 +157,8 @@ fn compile(address: u64) -> Rule {
     let mut rule = at_instruction(address.wrapping_sub(1));
     if rule.kind() == Kind::Unknown as u64 && address >> 47 == 0 {
         rule = undescribed(address);
+    } else if rule.is_usual() && !is_after_call_in_object(address) && begins_a_function(address) {
+        rule = Rule::HAND_MADE;
     }
     keep(address, rule, before);
     rule

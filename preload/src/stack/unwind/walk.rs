@@ -154,6 +154,18 @@ fn guess(registers: Registers, is_near_end: bool, word: &mut dyn FnMut(u64) -> O
     Next::Guessed(frame, registers_of(&frame))
 }
 
+/// Returns whether a word of the stack is no address of the program, so that no call returns there.
+#[inline(always)]
+pub const fn is_no_address(word: u64) -> bool {
+    const LOWEST: u64 = 4096;
+    word.wrapping_sub(LOWEST) >= (1 << 47) - LOWEST
+}
+
+/// Returns the flags of the outermost frame.
+pub const fn ending(rule: Rule) -> u32 {
+    if rule.is_hand_made() { SIGNAL } else { 0 }
+}
+
 /// Returns the flags of a frame whose caller cannot be found.
 pub const fn lost(rule: Rule) -> u32 {
     TRUNCATED | LOST | if rule.kind() == Kind::Unknown as u64 { GUESSED } else { 0 }
@@ -192,13 +204,21 @@ pub fn plain(first: Frame, memory: &mut impl Memory, frames: &mut [Frame]) -> us
         *target = frame;
         count += 1;
         let rule = rule_of(&frame);
+        if count > 1 && frame.flags() & SIGNAL == 0 && is_no_address(frame.address) {
+            count -= 1;
+            frames[count - 1].mark(TRUNCATED | LOST);
+            return count;
+        }
         match step(registers, rule, memory) {
             Next::Caller(next, there) => (frame, registers) = (next, there),
             Next::Guessed(next, there) => {
                 frames[count - 1].mark(GUESSED);
                 (frame, registers) = (next, there);
             }
-            Next::End => return count,
+            Next::End => {
+                frames[count - 1].mark(ending(rule));
+                return count;
+            }
             Next::Unreachable => {
                 frames[count - 1].mark(lost(rule));
                 return count;
