@@ -52,6 +52,16 @@ fn stacks_without_tables_have_only_callers() {
     assert!(functions.iter().all(|name| callers.iter().any(|caller| name.starts_with(caller))), "{leak:#?}");
 }
 
+/// A frame pointer that two functions leave alone leads from the innermost one to the caller of the
+/// outermost. The innermost is not shown as called from there.
+#[test]
+fn functions_that_a_guess_leaves_out_are_shown_as_a_gap() {
+    let recording = Program::new(without_tables()).args(["skip", "3"]).recorded().success();
+    let leak = leak(&recording);
+    let functions = leak.functions();
+    assert_eq!(functions[..3], ["inner", "[skipped frames]", "main"], "{leak:#?}");
+}
+
 /// Stacks that end early are counted, with module and reason, and the recording is not complete.
 #[test]
 fn early_ends_of_stacks_are_counted() {

@@ -3,8 +3,10 @@
  * chain     three functions call each other; the program is built without unwind tables
  * garbage   made code has a frame pointer that points to other words each time: to an address of
  *           the heap, of the stack, of data, of a function's start, to nothing
- * frames    made code keeps frame pointers */
+ * frames    made code keeps frame pointers
+ * skip      as chain, and only the outermost of the three keeps a frame pointer */
 #include "own.h"
+#include <alloca.h>
 
 NOINLINE static void *inner(size_t size) {
     void *p = malloc(size);
@@ -17,6 +19,15 @@ NOINLINE static void *middle(size_t size) {
     return p;
 }
 NOINLINE static void *outer(size_t size) {
+    void *p = middle(size);
+    KEEP_FRAME();
+    return p;
+}
+
+/* A frame of a size that is not known needs a frame pointer. */
+NOINLINE static void *keeps_pointer(size_t size) {
+    volatile char *room = alloca(size % 100 + 1);
+    room[0] = 1;
     void *p = middle(size);
     KEEP_FRAME();
     return p;
@@ -40,7 +51,8 @@ int main(int argc, char **argv) {
     unsigned long count = number(argc, argv, 2, 1);
     must(count > 0, "a count");
     static uintptr_t data[64];
-    made *function = strcmp(how, "chain") ? make(!strcmp(how, "frames")) : 0;
+    int skips = !strcmp(how, "skip");
+    made *function = skips || !strcmp(how, "chain") ? 0 : make(!strcmp(how, "frames"));
     char *heap = malloc(1 << 20);
     for (unsigned long i = 0; i <= count; i++) {
         uintptr_t words[2] = { (uintptr_t)&words, 0 };
@@ -52,7 +64,7 @@ int main(int argc, char **argv) {
         default: words[1] = i * 4099; break;
         }
         __asm__ volatile("" ::"r"(words) : "memory");
-        void *p = function ? function(809, (uintptr_t)words) : outer(809);
+        void *p = function ? function(809, (uintptr_t)words) : skips ? keeps_pointer(809) : outer(809);
         if (i < count) free(p);
     }
     say("done\n");

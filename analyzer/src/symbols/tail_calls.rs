@@ -8,7 +8,7 @@
 
 use super::jumps::{Code, is_stub};
 use super::{Detail, Object, Symbolizer, demangle, link_address, module_of};
-use crate::frame::{Frame, Jump};
+use crate::frame::{Frame, Jump, Role};
 use crate::program_frames::Roles;
 use crate::stacks::{Site, Stacks};
 use crate::system_libraries::is_system_library;
@@ -26,6 +26,10 @@ const MOST_DEFINITIONS: usize = 4;
 const MOST_FILE: u64 = 256 << 20;
 /// The same for the summary after a recording, which must be fast.
 const MOST_FILE_QUICK: u64 = 16 << 20;
+
+/// What stands for the functions between two frames whose code has no unwind data, where one did not
+/// call the other.
+const SKIPPED: &str = "[skipped frames]";
 
 /// A function: the index of its object, and its link-time start.
 type Node = (usize, u64);
@@ -47,17 +51,20 @@ const RECORDED: &[&str] = &[
 /// Starts of the symbols of `operator new` and `operator delete`.
 const RECORDED_STARTS: [&str; 4] = ["_Znw", "_Zna", "_Zdl", "_Zda"];
 
-/// An edge of the call tree: a call site of a module, and the inner one, if there is one.
-pub(super) type Edge = ((usize, u64), Option<(usize, u64)>);
+/// An edge of the call tree: a call site of a module, the inner one, if there is one, and whether the
+/// step between them was a guess.
+pub(super) type Edge = ((usize, u64), Option<(usize, u64)>, bool);
 
 impl Symbolizer {
     /// Returns the functions between a site and the next inner one of its stack, or between the
     /// innermost site and the recorded function, that left by a jump: innermost first, without
     /// lines. It is empty unless that is proven.
+    ///
+    /// Where the step between them was a guess, it may leave out functions that called as usual. If
+    /// the code proves that, [`SKIPPED`] is returned: what is shown as a call must be one.
     pub fn tail_frames(&mut self, stacks: &Stacks, outer: &Site, inner: Option<&Site>) -> Rc<[Frame]> {
-        // A guessed step may leave out a function that called as usual.
         let is_guessed = inner.is_some_and(|inner| inner.flags & SITE_GUESSED != 0);
-        let is_call = outer.flags & SITE_SIGNAL == 0 && outer.address != 0 && !is_guessed;
+        let is_call = outer.flags & SITE_SIGNAL == 0 && outer.address != 0;
         let place = |symbols: &mut Symbolizer, site: &Site| {
             let module = module_of(stacks, site)?;
             Some((symbols.object(module), link_address(module, site)))
@@ -70,7 +77,7 @@ impl Symbolizer {
                 None => return Rc::default(),
             },
         };
-        let edge = (place_of_outer, place_of_inner);
+        let edge = (place_of_outer, place_of_inner, is_guessed);
         if let Some(known) = self.tails.get(&edge) {
             return known.clone();
         }
@@ -80,7 +87,7 @@ impl Symbolizer {
     }
 
     fn search_tails(&mut self, stacks: &Stacks, edge: Edge) -> Option<Rc<[Frame]>> {
-        let ((object, address), inner) = edge;
+        let ((object, address), inner, is_guessed) = edge;
         let is_inner_own = inner.is_some_and(|(inner, _)| self.is_own(inner));
         if !self.is_own(object) && !is_inner_own {
             return None;
@@ -93,6 +100,11 @@ impl Symbolizer {
             }
         };
         let called = self.called(object, address)?;
+        if is_guessed {
+            let Jump::To(start) = called else { return None };
+            let skipped = Frame { function: Some(SKIPPED.to_owned()), role: Role::Nameless, ..Frame::default() };
+            return self.is_refuted(stacks, (object, start), &callee).then(|| Rc::from([skipped]));
+        }
         if matches!(&called, Jump::Import(symbol) if callee.is_symbol(symbol)) {
             return None;
         }
@@ -116,17 +128,33 @@ impl Symbolizer {
         }
     }
 
-    /// Returns the functions from the called one to the last before the callee, outermost first;
-    /// none if the call went there directly, or if the way is not proven.
-    fn way(&mut self, stacks: &Stacks, called: Node, callee: &Callee) -> Vec<Node> {
-        let Some(first) = self.symbol_at(called) else { return Vec::new() };
+    /// Returns whether a called function is one of the program, and not the callee.
+    fn is_other(&self, called: Node, callee: &Callee) -> bool {
+        let Some(first) = self.symbol_at(called) else { return false };
         // A function and its parts are the same function.
         let is_callee = callee.node == Some(called)
             || callee.symbol.as_deref().is_some_and(|symbol| without_part(symbol) == without_part(first));
-        if is_callee || is_thunk(first) {
+        !is_callee && !is_thunk(first)
+    }
+
+    /// Returns whether the code proves that a call of one function does not lead to the callee without
+    /// other calls between.
+    fn is_refuted(&mut self, stacks: &Stacks, called: Node, callee: &Callee) -> bool {
+        if !self.is_other(called, callee) {
+            return false;
+        }
+        let mut search = Search { symbols: self, stacks, callee, ways: Vec::new(), visits: 0, meets_unknown: false };
+        search.from(&mut vec![called]);
+        search.ways.is_empty() && !search.meets_unknown && search.visits <= MOST_VISITS
+    }
+
+    /// Returns the functions from the called one to the last before the callee, outermost first;
+    /// none if the call went there directly, or if the way is not proven.
+    fn way(&mut self, stacks: &Stacks, called: Node, callee: &Callee) -> Vec<Node> {
+        if !self.is_other(called, callee) {
             return Vec::new();
         }
-        let mut search = Search { symbols: self, stacks, callee, ways: Vec::new(), visits: 0 };
+        let mut search = Search { symbols: self, stacks, callee, ways: Vec::new(), visits: 0, meets_unknown: false };
         search.from(&mut vec![called]);
         if search.visits > MOST_VISITS {
             return Vec::new();
@@ -237,6 +265,8 @@ struct Search<'a> {
     callee: &'a Callee,
     ways: Vec<Vec<Node>>,
     visits: usize,
+    /// Whether it came to code that is not searched, or to a jump whose goal is not known.
+    meets_unknown: bool,
 }
 
 impl Search<'_> {
@@ -244,12 +274,14 @@ impl Search<'_> {
     fn from(&mut self, way: &mut Vec<Node>) {
         self.visits += 1;
         let Some(&last) = way.last().filter(|_| self.visits <= MOST_VISITS) else { return };
+        self.meets_unknown |= !self.symbols.is_own(last.0);
         for jump in self.symbols.jumps(last).iter() {
             let next = self.symbols.leads_to(self.stacks, last.0, jump);
             if self.is_callee(jump, &next) {
                 self.ways.push(way.clone());
                 continue;
             }
+            self.meets_unknown |= next.is_empty();
             for next in next {
                 if way.contains(&next) {
                     continue;
