@@ -284,7 +284,7 @@ fn directory(path: &Path) -> Result<Recording, Failure> {
     if is_written_now {
         processes.iter_mut().for_each(Process::note_running);
     }
-    let unrecorded = about.iter().flat_map(|about| &about.not_traced).filter(|process| process.may_have_allocated());
+    let unrecorded = about.iter().flat_map(|about| &about.not_traced);
     missing.extend(unrecorded.cloned().map(Missing::Unrecorded));
     if about.is_none() && processes.is_empty() {
         return Err(Failure::NotARecording(path.display().to_string()));

@@ -173,6 +173,8 @@ fn unrecorded(exe: &str, pids: &[u32], why: &str) -> String {
     let some: Vec<String> = pids.iter().take(MAX_PIDS).map(u32::to_string).collect();
     let (some, more) = (some.join(", "), if pids.len() > MAX_PIDS { ", …" } else { "" });
     clean(&match pids.len() {
+        // It ended before anybody saw its number.
+        1 if pids == [0] => format!("{name} was not recorded: {why}"),
         1 => format!("{name} (pid {some}) was not recorded: {why}"),
         count => format!("{count} processes of {name} (pids {some}{more}) were not recorded: {why}"),
     })

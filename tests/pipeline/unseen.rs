@@ -134,3 +134,37 @@ fn calls_by_the_names_of_libc_are_recorded_once() {
     };
     assert_eq!(counts(&small.clone().option("--preload").option(&between)), counts(&small));
 }
+
+/// A program with an environment of its own, started by what the library does not see, is named by
+/// what it is while it runs, and by who started it if it was too short for that.
+#[test]
+fn program_that_no_library_starts_is_named() {
+    let program = |how: &str, command: &str| Program::new(target::c("starts_unseen")).args([how, command]);
+    let named = |recording: &Recording| -> Vec<(String, String)> {
+        recording.about().not_traced.into_iter().map(|one| (one.exe, one.why)).collect()
+    };
+    for how in ["raw", "go", "system", "popen"] {
+        let plain = program(how, "true").plain().success();
+        let short = program(how, "true").recorded();
+        same(&plain, &short.outcome);
+        let found = named(&short);
+        assert!(found.len() == 1 && found[0].1.contains("ran a program that was not seen"), "{how}: {found:?}");
+        misses(&short, "a process was not recorded: starts_unseen (pid");
+
+        let long = program(how, "sleep 2; true").recorded().success();
+        let found = named(&long);
+        let is_named = |(exe, why): &(String, String)| {
+            exe.ends_with("sleep") && (why.contains("LD_PRELOAD was removed") || why.contains("was started by"))
+        };
+        assert!(found.iter().any(is_named), "{how}: {found:?}");
+        assert!(
+            !found.iter().any(|(exe, _)| exe.is_empty()),
+            "{how}: one that was found is not reported again: {found:?}"
+        );
+        long.heaptape(&["verify"]).exits(1);
+    }
+    // What attaches, or allocates nothing and executes nothing, is not missing.
+    for command in ["true; true", "(:); echo x | cat >/dev/null; exec true"] {
+        misses_nothing(&Program::shell(command).recorded().success());
+    }
+}

@@ -25,7 +25,7 @@ pub use spawn::{posix_spawn, posix_spawnp};
 
 use crate::boot::attach;
 use crate::dynsym;
-use crate::session::{self, Area, board};
+use crate::session::{self, board};
 use crate::sys::Need;
 use crate::thread::descriptor_thread;
 use crate::{probe, sys};
@@ -470,9 +470,9 @@ fn send(socket_path: &CStr, message: &[u8], waits: bool, permits: bool) -> Optio
 /// recorder has read which pages are in memory. It runs when the program calls `exit`, or returns
 /// from `main`; other ends are not announced.
 pub fn announce_exit() {
-    let wants = |area: &Area| area.header().announce_exit.load(Relaxed) != 0;
-    if session::area().as_ref().is_some_and(wants)
-        && Need::ATTACH.is_allowed()
+    let Some(area) = session::area().filter(|_| Need::ATTACH.is_allowed()) else { return };
+    area.header().child_faults.store(sys::child_faults(), Relaxed);
+    if area.header().announce_exit.load(Relaxed) != 0
         && let Some(socket) = attach::socket_path()
     {
         let message = Hello { origin: ORIGIN_EXIT, ..Hello::default() }.encode();

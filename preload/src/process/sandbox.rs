@@ -21,22 +21,20 @@ use filter::{Call, Filter};
 /// The next definition of `syscall`.
 pub static NEXT_SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(first_syscall as *mut c_void);
 
-const fn known(number: i64, arguments: [Option<u64>; 6]) -> Call {
-    Call { number, arguments }
+const fn known(number: i64, index: u8, value: i32) -> Call {
+    Call { number: number as u32, known: Some((index, value as u32)) }
 }
 
 const fn any(number: i64) -> Call {
-    known(number, [None; 6])
+    Call { number: number as u32, known: None }
 }
 
-const OPENED: Option<u64> = Some((libc::PROT_READ | libc::PROT_WRITE) as u64);
-
 /// The system calls after the attach, and the needs that they serve.
-const CALLS: [(Need, Call); 31] = [
+const CALLS: [(Need, Call); 32] = [
     (Need::PROBE.and(Need::THREAD).and(Need::ATTACH).and(Need::INSPECT), any(libc::SYS_rt_sigprocmask)),
     (
         Need::MAP_MORE.and(Need::THREAD).and(Need::MAP).and(Need::ATTACH).and(Need::INSPECT),
-        known(libc::SYS_mmap, [None, None, OPENED, None, None, None]),
+        known(libc::SYS_mmap, 2, libc::PROT_READ | libc::PROT_WRITE),
     ),
     (Need::MAP_MORE.and(Need::THREAD).and(Need::ATTACH), any(libc::SYS_mremap)),
     (Need::MAP_MORE.and(Need::THREAD).and(Need::MAP).and(Need::ATTACH).and(Need::INSPECT), any(libc::SYS_munmap)),
@@ -45,7 +43,7 @@ const CALLS: [(Need, Call); 31] = [
     (Need::MAP_MORE.and(Need::THREAD).and(Need::MAP).and(Need::ATTACH), any(libc::SYS_madvise)),
     (Need::THREAD.and(Need::ATTACH).and(Need::INSPECT), any(libc::SYS_gettid)),
     (Need::ATTACH.and(Need::PEEK).and(Need::INSPECT), any(libc::SYS_getpid)),
-    (Need::SLEEP, known(libc::SYS_futex, [None, Some(libc::FUTEX_WAIT as u64), None, None, None, None])),
+    (Need::SLEEP, known(libc::SYS_futex, 1, libc::FUTEX_WAIT)),
     (Need::SLEEP.and(Need::ATTACH), any(libc::SYS_nanosleep)),
     (Need::SLEEP, any(libc::SYS_tgkill)),
     (Need::PEEK, any(libc::SYS_process_vm_readv)),
@@ -58,6 +56,7 @@ const CALLS: [(Need, Call); 31] = [
     (Need::ATTACH, any(libc::SYS_getsockopt)),
     (Need::ATTACH, any(libc::SYS_prlimit64)),
     (Need::ATTACH, any(libc::SYS_prctl)),
+    (Need::ATTACH, any(libc::SYS_getrusage)),
     (Need::ATTACH.and(Need::INSPECT), any(libc::SYS_openat)),
     (Need::ATTACH.and(Need::INSPECT), any(libc::SYS_read)),
     (Need::ATTACH.and(Need::INSPECT), any(libc::SYS_close)),

@@ -12,8 +12,7 @@ use crate::run::survivor::{Plan, Progress, Survivor};
 use crate::session::options::Options;
 use crate::session::socket_dir::{SocketDir, SocketDirError};
 use crate::target::name_saver::Work;
-use crate::target::proc::End;
-use crate::target::proc::sanitized_name;
+use crate::target::proc::{self, End, sanitized_name};
 use crate::target::sanitizer;
 use crate::target::untraced;
 use formats::recording::{Accounting, Exit, RECORDING, Recording};
@@ -277,6 +276,7 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
     // Deferred until the program runs, so that cleanup doesn't delay its start.
     sockets.remove_stale();
     let _crash_report = Destination::of(&dir);
+    let mut child_faults = 0;
     let status = loop {
         crash::panic_if_requested();
         let watched = [signals.descriptor(), sys::fd(&process)];
@@ -285,6 +285,10 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
             survivor.handle_message();
         }
         signals.forward(sys::fd(&process), pid, survivor.pid());
+        // The kernel forgets it once the program is waited for.
+        if sys::is_readable(sys::fd(&process)) {
+            child_faults = proc::child_faults(pid).unwrap_or(child_faults);
+        }
         match spawn::child_status(pid) {
             Ok(None) => {}
             Ok(Some(status)) if WIFSTOPPED(status) => {
@@ -305,7 +309,7 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
     signals.program_ended();
     let why =
         unsuited.map(str::to_owned).or_else(|| not_loaded.map(|why| format!("it is statically linked, and {why}")));
-    survivor.program_ended(pid, status, &find(&launch.program), why, launch.wait);
+    survivor.program_ended(pid, (status, child_faults), &find(&launch.program), why, launch.wait);
     let summary = loop {
         let Some(channel) = survivor.descriptor() else { break None };
         sys::wait_readable(&[signals.descriptor(), channel]);

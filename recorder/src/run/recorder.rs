@@ -2,6 +2,7 @@
 //! stages.
 
 mod admission;
+mod descendants;
 mod environment;
 mod take_over;
 mod unrecorded;
@@ -25,6 +26,7 @@ use crate::target::proc::{self, End, Process};
 use crate::target::untraced::{self, Change, Watch};
 use admission::PendingAttach;
 pub use admission::RunningProcess;
+use descendants::Descendants;
 use formats::recording::{Accounting, ProcessInfo, RECORDING, RESERVE, Recording};
 use formats::tape::RESIDENCY_END;
 use std::collections::HashMap;
@@ -66,6 +68,8 @@ struct Running {
     index: usize,
     /// The program that it executes: device and inode.
     program: Option<(u64, u64)>,
+    /// Page faults of its children before it attached.
+    child_faults: u64,
 }
 
 /// A recorded process from which another one was started.
@@ -109,6 +113,7 @@ pub struct Recorder {
     pending: Vec<PendingAttach>,
     running: Vec<Running>,
     watch: Watch,
+    descendants: Descendants,
     /// Pid of the process that was recorded first.
     first_pid: Option<u32>,
     /// Sessions that have ended recently, for children that name them as parents.
@@ -187,6 +192,7 @@ impl Recorder {
             pending: Vec::new(),
             running: Vec::new(),
             watch: Watch::default(),
+            descendants: Descendants::default(),
             first_pid: None,
             ended: Vec::new(),
             boards: Boards::default(),
@@ -267,6 +273,7 @@ impl Recorder {
                 // The recording of a program accepts no other files.
                 Incoming::Request(Request::Stream(_)) => {}
                 Incoming::Notice { from, pid, why, path, preload, attached } => {
+                    self.descendants.know_child_of([from, attached]);
                     let why = self.why_untraced([from, attached], why, &preload);
                     self.note_untraced(from, pid, why, &path);
                 }
@@ -281,6 +288,7 @@ impl Recorder {
             self.process_gone(id);
         }
         self.check_programs();
+        self.check_descendants();
         self.take_stored();
         if self.dirty && self.written.is_none_or(|written| written.elapsed() >= REWRITE_INTERVAL) {
             self.write_recording()?;
@@ -386,6 +394,7 @@ impl Recorder {
         let running = self.running.swap_remove(index);
         let left = self.watch.forget(running.session.process.pid);
         let end = if left { End::EXEC } else { end };
+        self.note_children(&running);
         let _ = self.stages.commands.send(Command::End(running.session.id, end));
         if let Some(info) = self.recording.processes.get_mut(running.index) {
             info.exit = Some(end.exit());
@@ -447,6 +456,7 @@ impl Recorder {
         self.adopted.iter_mut().for_each(Adopted::expire);
         self.start_adopted();
         self.read_boards();
+        self.search_descendants();
         let unattached = self.search_unattached();
         let has_ended = |running: &&Running| sys::is_readable(sys::fd(&running.process));
         let ended: Vec<SessionId> = self.running.iter().filter(has_ended).map(|running| running.session.id).collect();
@@ -465,6 +475,7 @@ impl Recorder {
         self.take_stored();
         self.settle();
         self.note_unattached(&unattached);
+        self.note_unseen_children();
         self.recording.ended_unix_ns = Some(clock::unix_ns());
         let _ = std::fs::remove_file(self.dir.join(RESERVE));
         if let Err(error) = self.write_recording() {

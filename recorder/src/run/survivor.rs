@@ -67,7 +67,7 @@ enum Message {
     /// From the command: the program has ended with this wait status. `unrecorded` is the reason
     /// to report if the program was not recorded. With `wait` the recording stays open until all
     /// recorded processes have ended.
-    ProgramEnded { pid: u32, status: i32, program: PathBuf, unrecorded: Option<String>, wait: bool },
+    ProgramEnded { pid: u32, end: (i32, u64), program: PathBuf, unrecorded: Option<String>, wait: bool },
     /// From the command: end the recording without waiting for further processes.
     StopWaiting,
     /// From the command: the program could not be started.
@@ -367,12 +367,13 @@ impl Survivor {
         while receive(&self.channel).is_some() {}
     }
 
-    /// Reports that the program has ended with a wait status. `unrecorded` is the reason to report
+    /// Reports that the program has ended, with its wait status and the page faults of its children that
+    /// it had waited for. `unrecorded` is the reason to report
     /// if it was not recorded; `wait` keeps the recording open until all recorded processes have
     /// ended.
-    pub fn program_ended(&mut self, pid: u32, status: i32, program: &Path, unrecorded: Option<String>, wait: bool) {
+    pub fn program_ended(&mut self, pid: u32, end: (i32, u64), program: &Path, unrecorded: Option<String>, wait: bool) {
         let program = program.to_owned();
-        let message = Message::ProgramEnded { pid, status, program, unrecorded, wait };
+        let message = Message::ProgramEnded { pid, end, program, unrecorded, wait };
         send(&self.channel, &message);
         self.program_end = Some(message);
     }
@@ -468,10 +469,11 @@ fn run(channel: &OwnedFd, plan: &Plan, SurvivorContext { command_pid, saver, rep
         match receive(channel) {
             Some(Message::CommandStopped { program }) => stopped_program = Some(program),
             Some(Message::CommandContinued) => stopped_program = None,
-            Some(Message::ProgramEnded { pid, status, program, unrecorded, wait }) => {
+            Some(Message::ProgramEnded { pid, end: (status, child_faults), program, unrecorded, wait }) => {
                 let unrecorded = unrecorded.or_else(|| why_not(&program));
                 let unrecorded = unrecorded.or_else(|| is_replacement.then(|| KILLED.into()));
                 summary.unrecorded = note_program_end(&mut recorder, pid, status, &program, unrecorded);
+                recorder.note_child_faults(pid, child_faults);
                 if !wait {
                     break;
                 }

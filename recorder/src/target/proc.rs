@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// Maximum length of a command line that is stored, in bytes.
 const MAX_COMMAND_LINE: u64 = 64 << 10;
+/// Maximum size of an environment that is read, in bytes.
+const MAX_ENVIRONMENT: u64 = 4 << 20;
 
 /// A process as it was when it attached.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +33,8 @@ pub struct Process {
     pub comm: Vec<u8>,
     /// Start of the process in clock ticks after the boot.
     pub start_ticks: u64,
+    /// Page faults of the children that it has waited for.
+    pub child_faults: u64,
 }
 
 fn read(path: &str, most: u64) -> Option<Vec<u8>> {
@@ -73,6 +77,7 @@ impl Process {
             cwd: link(&format!("/proc/{pid}/cwd")),
             comm: name(pid),
             start_ticks: start_ticks(pid).unwrap_or(0),
+            child_faults: child_faults(pid).unwrap_or(0),
         }
     }
 }
@@ -101,6 +106,42 @@ pub fn parent(pid: u32) -> Option<u32> {
     stat(pid)?.get(1)?.parse().ok()
 }
 
+/// The parent of a process, and when the process started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kin {
+    /// Process id of the parent.
+    pub parent: u32,
+    /// Start of the process in clock ticks after the boot.
+    pub start_ticks: u64,
+}
+
+/// Returns the parent of a process, and when the process started.
+pub fn kin(pid: u32) -> Option<Kin> {
+    let fields = stat(pid)?;
+    Some(Kin { parent: fields.get(1)?.parse().ok()?, start_ticks: fields.get(19)?.parse().ok()? })
+}
+
+/// Returns the page faults of the children that a process has waited for, and of what these waited
+/// for.
+pub fn child_faults(pid: u32) -> Option<u64> {
+    let fields = stat(pid)?;
+    Some(fields.get(8)?.parse::<u64>().ok()? + fields.get(10)?.parse::<u64>().ok()?)
+}
+
+/// Returns the variables that a process was started with; none if they cannot be read.
+pub fn environment(pid: u32) -> Vec<Vec<u8>> {
+    let bytes = read(&format!("/proc/{pid}/environ"), MAX_ENVIRONMENT).unwrap_or_default();
+    bytes.split(|byte| *byte == 0).filter(|entry| !entry.is_empty()).map(<[u8]>::to_vec).collect()
+}
+
+/// Returns whether a file whose name contains this text is mapped in a process; `None` if that cannot
+/// be read.
+pub fn has_mapped(pid: u32, name: &str) -> Option<bool> {
+    const MAX_MAPS: u64 = 10 << 20;
+    let maps = read(&format!("/proc/{pid}/maps"), MAX_MAPS).filter(|maps| !maps.is_empty())?;
+    Some(maps.windows(name.len()).any(|part| part == name.as_bytes()))
+}
+
 /// Returns the kernel's short name of a process (`comm`); empty if it has ended.
 pub fn name(pid: u32) -> Vec<u8> {
     line(read(&format!("/proc/{pid}/comm"), 64).unwrap_or_default())
@@ -120,7 +161,6 @@ pub fn pids() -> impl Iterator<Item = u32> {
 /// Returns the processes that were started with this variable (`NAME=VALUE`) in their environment,
 /// and their forked children.
 pub fn with_variable(variable: &[u8]) -> impl Iterator<Item = u32> {
-    const MAX_ENVIRONMENT: u64 = 4 << 20;
     pids().filter(move |pid| {
         let environment = read(&format!("/proc/{pid}/environ"), MAX_ENVIRONMENT).unwrap_or_default();
         environment.split(|byte| *byte == 0).any(|entry| entry == variable)

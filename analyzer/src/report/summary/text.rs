@@ -73,9 +73,6 @@ pub(super) fn print(summary: &Summary, recordings: &[Recording], query: &Query, 
         numbers(summary, screen)?;
     }
     rankings(&summary.top, screen)?;
-    let had_not_allocated = summary.not_traced.iter().filter(|process| !process.may_have_allocated());
-    let had_not_allocated: Vec<_> = had_not_allocated.cloned().map(Missing::Unrecorded).collect();
-    print_missing(screen, "", &had_not_allocated)?;
     allocators(summary, screen)?;
     coverage(summary, screen)?;
     for process in &summary.processes {

@@ -6,12 +6,12 @@
 
 use crate::{arch, probe};
 
-/// A system call with those of its arguments that are known.
+/// A system call with the argument that is known.
 pub struct Call {
     /// The number of the system call.
-    pub number: i64,
-    /// The arguments; `None` where the value differs from call to call.
-    pub arguments: [Option<u64>; 6],
+    pub number: u32,
+    /// The index and value of the argument; `None` if all differ from call to call.
+    pub known: Option<(u8, u32)>,
 }
 
 /// The location of a filter's instructions.
@@ -88,11 +88,11 @@ impl Filter {
 /// Returns a 32-bit word of `struct seccomp_data`, or `None` if it is not known.
 fn word(call: &Call, offset: u32) -> Option<u32> {
     match offset {
-        0 => Some(call.number as u32),
+        0 => Some(call.number),
         4 => Some(arch::AUDIT_ARCHITECTURE),
         16..=60 if offset.is_multiple_of(4) => {
-            let argument = call.arguments[(offset as usize - 16) / 8]?;
-            Some(if offset.is_multiple_of(8) { argument as u32 } else { (argument >> 32) as u32 })
+            let (_, value) = call.known.filter(|(index, _)| u32::from(*index) == (offset - 16) / 8)?;
+            Some(if offset.is_multiple_of(8) { value } else { 0 })
         }
         _ => None,
     }
@@ -192,15 +192,15 @@ mod tests {
         instructions.iter().flat_map(bytes).collect()
     }
 
-    fn allows(instructions: &[(u16, u8, u8, u32)], number: i64, arguments: [Option<u64>; 6]) -> bool {
+    fn allows(instructions: &[(u16, u8, u8, u32)], number: u32, known: Option<(u8, u32)>) -> bool {
         let bytes = filter(instructions);
-        Filter { instructions: bytes.as_ptr() as usize, count: instructions.len() }.allows(&Call { number, arguments })
+        Filter { instructions: bytes.as_ptr() as usize, count: instructions.len() }.allows(&Call { number, known })
     }
 
     #[test]
     fn lists_of_numbers() {
         let list = [(0x20, 0, 0, 0), (0x15, 1, 0, 1), (0x15, 0, 1, 9), (6, 0, 0, 0x7fff_0000), (6, 0, 0, 0x8000_0000)];
-        let unknown = [None; 6];
+        let unknown = None;
         assert!(allows(&list, 1, unknown) && allows(&list, 9, unknown));
         assert!(!allows(&list, 2, unknown) && !allows(&list, 0, unknown));
         // An error instead of the call is not the call.
@@ -214,11 +214,11 @@ mod tests {
     fn arguments_that_are_known_and_not() {
         // The third argument masked by 4 must be 0.
         let rights = [(0x20, 0, 0, 32), (0x54, 0, 0, 4), (0x15, 0, 1, 0), (6, 0, 0, 0x7fff_0000), (6, 0, 0, 0)];
-        let with = |rights| [None, None, rights, None, None, None];
+        let with = |rights: Option<u32>| rights.map(|rights| (2, rights));
         assert!(allows(&rights, 10, with(Some(3))));
         assert!(!allows(&rights, 10, with(Some(7))) && !allows(&rights, 10, with(None)));
         // The instruction pointer is not known.
-        assert!(!allows(&[(0x20, 0, 0, 8), (0x15, 0, 0, 1), (6, 0, 0, 0x7fff_0000)], 10, [None; 6]));
+        assert!(!allows(&[(0x20, 0, 0, 8), (0x15, 0, 0, 1), (6, 0, 0, 0x7fff_0000)], 10, None));
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
             chain.extend([(0x15, 0, 1, number), (6, 0, 0, 0x7fff_0000)]);
         }
         chain.push((6, 0, 0, 0));
-        assert!(allows(&chain, 0, [None; 6]) && allows(&chain, 149, [None; 6]) && !allows(&chain, 150, [None; 6]));
+        assert!(allows(&chain, 0, None) && allows(&chain, 149, None) && !allows(&chain, 150, None));
         assert!(Filter::at(8).is_none());
     }
 }

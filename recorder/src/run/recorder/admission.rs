@@ -98,6 +98,7 @@ impl Recorder {
     pub(super) fn admit(&mut self, mut client: Client) {
         self.attaches(client.pid);
         let (process, program) = (Process::read(client.pid), untraced::program(client.pid));
+        self.descendants.know_child_of([process.ppid, 0]);
         // The launched program is always recorded; a program that it executes later is selected by
         // name, like children.
         let is_launched = self.first_pid.is_none();
@@ -143,7 +144,7 @@ impl Recorder {
             started_unix_ns: clock::unix_ns(),
             ..ProcessInfo::default()
         };
-        let plan = self.plan(&client, process.ppid, &mapping);
+        let plan = self.plan(&client, process.ppid, &mapping, &file);
         // Before the process has the area: what it publishes survives this recorder.
         self.hand_over(&client, info, &file);
         if client.accept(&mapping, &file) {
@@ -159,7 +160,7 @@ impl Recorder {
 
     /// Plans the hooks of allocators inside the program of a new process, and writes them into its
     /// area. A forked child has those of its parent.
-    fn plan(&self, client: &Client, ppid: u32, mapping: &Mapping) -> Plan {
+    fn plan(&self, client: &Client, ppid: u32, mapping: &Mapping, file: &OwnedFd) -> Plan {
         if client.hello.origin == ORIGIN_FORK {
             let parent = self.parent(client, ppid);
             let is_parent = |info: &&ProcessInfo| parent.as_ref().is_some_and(|parent| parent.folder == info.folder);
@@ -174,7 +175,7 @@ impl Recorder {
         // While the first process waits, no other one does.
         let budget = if self.is_busy() { patch::MEDIUM_BUDGET } else { patch::LONG_BUDGET };
         let plan = self.planner.plan(client.pid, budget);
-        plan.write(mapping);
+        plan.write(mapping, file);
         plan
     }
 
@@ -236,12 +237,13 @@ impl Recorder {
             tick: hello.fork_tick,
         });
         let (hello_pid, uid, page_size) = (hello.pid, client.uid, hello.page_size);
+        let child_faults = process.child_faults;
         let attached = Attached { pid, hello_pid, uid, origin, page_size, start_tick, process, mapping, code, files };
         let session = self.session(id, attached, &folder).forked(fork).hooks(plan).build();
         let info = ProcessInfo { parent: parent.map(|parent| parent.folder), ..session.info() };
         self.hand_over(&client, info.clone(), &area);
         let index = self.recording.processes.len();
-        self.begin(Running { session, process: client.process, hello_pid, worker, index, program }, info);
+        self.begin(Running { session, process: client.process, hello_pid, worker, index, program, child_faults }, info);
     }
 
     /// Returns how a process began. Every process that knows the socket of a command's recorder got

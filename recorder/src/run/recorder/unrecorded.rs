@@ -1,5 +1,6 @@
 //! Processes that run without being recorded, and why.
 
+use super::descendants::LIBRARY;
 use super::{Recorder, environment, text};
 use crate::inject::static_program::NOT_PERMITTED;
 use crate::os::crash;
@@ -11,6 +12,7 @@ use crate::target::proc::{self, Process};
 use crate::target::untraced;
 use crossbeam_channel::{Receiver, bounded};
 use formats::recording::{HAD_NOT_ALLOCATED, NotTraced};
+use std::path::Path;
 use wire::hello::UntracedReason;
 
 /// Maximum number of processes that are listed as not recorded.
@@ -31,6 +33,17 @@ pub(super) struct RefusedStart {
     from: u32,
     path: Vec<u8>,
     why: String,
+}
+
+/// Returns why a process is not recorded that knows the socket and has not attached until the end.
+fn why_unattached(pid: u32) -> String {
+    match proc::has_mapped(pid, LIBRARY) {
+        Some(false) => {
+            let why = untraced::why_not(Path::new(&format!("/proc/{pid}/exe")));
+            why.unwrap_or_else(|| untraced::NOT_LOADED.into())
+        }
+        _ => HAD_NOT_ALLOCATED.into(),
+    }
 }
 
 impl Recorder {
@@ -78,7 +91,7 @@ impl Recorder {
             let process = Process::read(pid);
             let has_ended = process.start_ticks == 0;
             if !has_ended && !self.knows_untraced(pid) && self.is_selected(&process) {
-                let why = self.unrecorded_ancestor(pid).unwrap_or_else(|| HAD_NOT_ALLOCATED.into());
+                let why = self.unrecorded_ancestor(pid).unwrap_or_else(|| why_unattached(pid));
                 self.not_traced(pid, text(&process.exe), why);
             }
         }
@@ -86,7 +99,7 @@ impl Recorder {
 
     /// Returns why a process is not recorded whose ancestor is not: nothing of heaptape is active
     /// in a process that such a one forks, and it may start others without the library.
-    fn unrecorded_ancestor(&self, pid: u32) -> Option<String> {
+    pub(super) fn unrecorded_ancestor(&self, pid: u32) -> Option<String> {
         let unrecorded = |pid: u32| self.recording.not_traced.iter().find(|known| known.pid == pid);
         let known = untraced::ancestors(pid).find_map(unrecorded).filter(|known| known.may_have_allocated())?;
         let name = known.exe.rsplit('/').next().unwrap_or_default();
@@ -137,7 +150,8 @@ impl Recorder {
         if pid == 0 {
             self.leaves(from);
         }
-        if pid == 0 || !self.names_child(from, pid, path) {
+        let is_named = self.descendants.has_named(if pid == 0 { from } else { pid });
+        if !is_named && (pid == 0 || !self.names_child(from, pid, path)) {
             self.not_traced(if pid == 0 { from } else { pid }, text(path), why);
         }
     }
@@ -169,6 +183,7 @@ impl Recorder {
     /// other ones until they attach.
     pub(super) fn note_loaded(&mut self) {
         while let Some(loaded) = self.loader.next() {
+            self.descendants.know_child_of([loaded.from, proc::parent(loaded.pid).unwrap_or(0)]);
             // A process may have permitted it and tried again.
             let is_first_try = |known: &NotTraced| known.pid == loaded.from && known.why.ends_with(NOT_PERMITTED);
             self.recording.not_traced.retain(|known| !is_first_try(known));
