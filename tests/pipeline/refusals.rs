@@ -184,3 +184,22 @@ fn missing_arguments_exit_with_2() {
     assert_eq!(heaptape(["leaks", "/dev/null"]).code(), 2);
     assert_eq!(heaptape(["no-such-word"]).code(), 2);
 }
+
+/// A process whose main thread has ended runs on, and is refused for that reason.
+#[test]
+fn process_without_its_main_thread_is_refused_for_that() {
+    let program = Target::program("leader_ends.c").flag("-pthread").build();
+    let mut child =
+        std::process::Command::new(program).stdout(std::process::Stdio::piped()).spawn().expect("it starts");
+    let state = || fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
+    heaptape_tests::wait::until("its main thread has ended", || state().contains(") Z "));
+    let folder = test_env::folder();
+    let options = ["attach", "--for", "100ms", "-o"].map(OsStr::new);
+    let pid = child.id().to_string();
+    let destination = folder.path().join("r");
+    let outcome = heaptape(options.into_iter().chain([destination.as_os_str(), pid.as_ref()])).exits(2);
+    assert!(outcome.error().contains("its main thread has ended, and only others run"), "{outcome}");
+    assert!(child.try_wait().expect("its state").is_none(), "it runs on");
+    child.kill().expect("it ends");
+    child.wait().expect("it has ended");
+}
