@@ -27,7 +27,7 @@ const MOST_FOLDED: usize = 256;
 /// Maximum number of jumps of one function.
 const MOST_JUMPS: usize = 64;
 /// How long a reader without another source waits for names that are being written.
-const WAIT: Duration = Duration::from_secs(20);
+pub(crate) const WAIT: Duration = Duration::from_secs(20);
 
 /// What distinguishes the modules of a process.
 #[derive(Clone, Copy, Debug)]
@@ -94,22 +94,22 @@ impl SavedNames {
         self.number
     }
 
-    /// Returns the tables of a module. If `waits` is set, this waits for names that are being
-    /// written.
-    pub fn tables(&self, module: ModuleName<'_>, waits: bool) -> Vec<Symbols> {
-        let mut tables = self.own_tables(module, waits);
-        tables.extend(self.others.iter().flat_map(|other| other.own_tables(module, waits)));
+    /// Returns the tables of a module. This waits at most so long for names that are being written.
+    pub fn tables(&self, module: ModuleName<'_>, wait: Duration) -> Vec<Symbols> {
+        let mut tables = self.own_tables(module, wait);
+        tables.extend(self.others.iter().flat_map(|other| other.own_tables(module, wait)));
         tables
     }
 
-    fn own_tables(&self, module: ModuleName<'_>, waits: bool) -> Vec<Symbols> {
+    fn own_tables(&self, module: ModuleName<'_>, wait: Duration) -> Vec<Symbols> {
+        let waits = !wait.is_zero();
         if self.read.get().is_none() && is_locked(&self.folder) {
-            if !waits {
-                return of_module(&read(&self.folder).modules, module);
-            }
             let wanted = Instant::now();
-            while is_locked(&self.folder) && wanted.elapsed() < WAIT {
+            while is_locked(&self.folder) && wanted.elapsed() < wait {
                 std::thread::sleep(Duration::from_millis(5));
+            }
+            if wait < WAIT && is_locked(&self.folder) {
+                return of_module(&read(&self.folder).modules, module);
             }
         }
         let own = of_module(&self.read.get_or_init(|| read(&self.folder)).modules, module);

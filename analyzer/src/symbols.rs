@@ -35,7 +35,7 @@ pub use demangle::demangle;
 pub use crate::frame::Frame;
 use crate::frame::{FunctionSymbol, Role, SourceFrame};
 use crate::program_frames::Roles;
-use crate::saved_names::SavedTable;
+use crate::saved_names::{SavedTable, WAIT};
 use crate::short_name::NameLength;
 use crate::stacks::{Module, Site, Stacks};
 pub use debuginfod::fetch as fetch_debug_information;
@@ -56,6 +56,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 use tail_calls::Edge;
 
 /// The form of a name.
@@ -103,6 +104,8 @@ struct Object {
     saved: SavedTable,
     /// The files of the module, once they were searched.
     live: Option<Live>,
+    /// Whether names that the recorder still saves were waited for.
+    is_awaited: bool,
     lacks: Lacks,
 }
 
@@ -378,7 +381,7 @@ impl Symbolizer {
         if let Some(&known) = self.by_module.get(&key) {
             return known;
         }
-        let tables = module.saved.as_ref().map(|saved| saved.tables(module.name(), false));
+        let tables = module.saved.as_ref().map(|saved| saved.tables(module.name(), Duration::ZERO));
         let tables = tables.unwrap_or_default();
         if let (true, Some(table)) = (identity.is_empty(), tables.first()) {
             identity.extend([table.file_bytes.to_le_bytes(), u64::from(table.checksum).to_le_bytes()].concat());
@@ -390,7 +393,15 @@ impl Symbolizer {
             let is_other_build = |other: &Object| other.path == path && other.module.called == module.called;
             let build = self.objects.iter().any(is_other_build).then(|| named_build(module).into());
             let (saved, lacks) = (SavedTable::default(), Lacks::default());
-            self.objects.push(Object { path, module: module.clone(), build, saved, live: None, lacks });
+            self.objects.push(Object {
+                path,
+                module: module.clone(),
+                build,
+                saved,
+                live: None,
+                is_awaited: false,
+                lacks,
+            });
         }
         tables.iter().for_each(|table| self.objects[object].saved.add(table));
         self.by_module.insert(key, object);
@@ -410,10 +421,30 @@ impl Symbolizer {
     /// Returns the function at a link-time address.
     fn find(&mut self, object: usize, address: u64) -> Option<FunctionSymbol<'_>> {
         if self.objects[object].saved.find(address).is_none() {
+            self.await_names(object);
+        }
+        if self.objects[object].saved.find(address).is_none() {
             self.live(object);
         }
         let Object { saved, live, .. } = &self.objects[object];
         saved.find(address).or_else(|| live.as_ref()?.functions.find(address))
+    }
+
+    /// Waits a moment for names that the recorder is saving, once for each module: to read a large file
+    /// here too takes as much CPU time again (node: 25 ms), and the command ends after the recorder
+    /// anyway.
+    fn await_names(&mut self, object: usize) {
+        const LARGE: u64 = 8 << 20;
+        const A_MOMENT: Duration = Duration::from_millis(300);
+        let Object { path, module, live, saved, is_awaited, .. } = &mut self.objects[object];
+        if self.detail != Detail::Quick || live.is_some() || std::mem::replace(is_awaited, true) {
+            return;
+        }
+        if let Some(names) = &module.saved
+            && std::fs::metadata(&**path).is_ok_and(|file| file.len() >= LARGE)
+        {
+            names.tables(module.name(), A_MOMENT).iter().for_each(|table| saved.add(table));
+        }
     }
 
     /// Returns the names of other functions whose code is that of the function at `start`.
@@ -469,7 +500,7 @@ impl Symbolizer {
             if files.is_empty()
                 && let Some(saved) = &object.module.saved
             {
-                let tables = saved.tables(object.module.name(), true);
+                let tables = saved.tables(object.module.name(), WAIT);
                 tables.iter().for_each(|table| object.saved.add(table));
             }
             let functions = functions(&files);

@@ -19,7 +19,9 @@ pub(super) fn unpacked(format: CompressionFormat, data: &[u8], size: u64) -> Opt
     match format {
         CompressionFormat::None => Some(data.to_vec()),
         CompressionFormat::Zlib => {
-            let mut bytes = Vec::new();
+            // What a hostile header promises costs addresses only, and not many.
+            const USUAL_RATIO: u64 = 16;
+            let mut bytes = Vec::with_capacity(usize::try_from(size.min(USUAL_RATIO * data.len() as u64)).ok()?);
             ZlibDecoder::new(data).take(size).read_to_end(&mut bytes).ok()?;
             Some(bytes)
         }
