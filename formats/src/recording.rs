@@ -304,7 +304,7 @@ pub const HAD_NOT_ALLOCATED: &str =
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NotTraced {
-    /// Process ID of the unrecorded process.
+    /// Process ID of the unrecorded process; 0 if it had ended before anybody saw it.
     pub pid: u32,
     /// Path of the executable file.
     pub exe: String,
