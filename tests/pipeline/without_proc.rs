@@ -22,11 +22,15 @@ fn programs_without_proc_are_recorded_whole() {
     let built = |name: &str, flag: &str| Target::program("known_stacks.c").flag(flag).named(name).build();
     for program in [built("known_stacks_static", "-static"), built("known_stacks_dynamic", "-O1")] {
         let name = program.file_name().and_then(|name| name.to_str()).expect("a name");
-        // glibc itself allocates to read `/proc`.
+        // glibc itself allocates to read `/proc`, and keeps 3,104 bytes if there is none.
         let counts = |recording: &Recording| {
             let process = recording.report().only(name).clone();
-            let mut leaks: Vec<u64> =
-                recording.leaks().iter().map(|leak| leak.bytes).filter(|bytes| bytes / 1000 == 3).collect();
+            let mut leaks: Vec<u64> = recording
+                .leaks()
+                .iter()
+                .map(|leak| leak.bytes)
+                .filter(|bytes| bytes / 1000 == 3 && bytes % 2 == 1)
+                .collect();
             leaks.sort_unstable();
             (process.frees, leaks)
         };

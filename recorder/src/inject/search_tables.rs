@@ -24,9 +24,12 @@ type Rows = Vec<[u32; 2]>;
 /// The identity of a file: device, inode, size, and time of the last change.
 type Key = (u64, u64, i64, i64, i64);
 
+/// The rows of files, the file that was read last first.
+type KnownFiles = VecDeque<(Key, Arc<Rows>)>;
+
 /// The files without a table, and their rows.
 #[derive(Clone, Debug, Default)]
-pub struct Known(Arc<Mutex<VecDeque<(Key, Arc<Rows>)>>>);
+pub struct Known(Arc<Mutex<KnownFiles>>);
 
 /// The table of an object in a process.
 #[derive(Clone, Debug)]

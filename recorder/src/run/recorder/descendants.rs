@@ -137,7 +137,7 @@ impl Recorder {
         let exe = format!("/proc/{pid}/exe");
         let preload = variables.iter().find_map(|one| one.strip_prefix(b"LD_PRELOAD="));
         let names_library = |preload: &[u8]| preload.windows(LIBRARY.len()).any(|part| part == LIBRARY.as_bytes());
-        let knows_socket = variables.iter().any(|one| *one == self.variable);
+        let knows_socket = variables.contains(&self.variable);
         let why = match preload.filter(|value| !value.is_empty()) {
             Some(value) if names_library(value) && knows_socket => return Unseen::Loads,
             Some(value) if names_library(value) => (UntracedReason::Socket, &b""[..]),
