@@ -1,7 +1,7 @@
 //! The connection of `ctl` and `top` to the daemon, and how they show its processes.
 
 use heaptape_analyzer::text::{bytes, clean};
-use heaptape_daemon::config::{Choice, Config};
+use heaptape_daemon::config::{self, Choice};
 use heaptape_daemon::control;
 use heaptape_daemon::protocol::{Process, Refusal, Request, Response};
 use heaptape_formats::date::Date;
@@ -17,7 +17,7 @@ pub struct Control(PathBuf);
 impl Control {
     /// Returns the socket at a path, by default that of the user's own daemon.
     pub fn at(path: Option<PathBuf>) -> Control {
-        Control(path.unwrap_or_else(|| Config::default().control))
+        Control(path.unwrap_or_else(config::control_to_ask))
     }
 
     /// Sends a request and returns the JSON of the answer.
@@ -27,7 +27,11 @@ impl Control {
     pub fn json(&self, request: &Request) -> anyhow::Result<Value> {
         let answer = control::ask(&self.0, request).map_err(|error| no_answer(&self.0, "--control", &error))?;
         match serde_json::from_value(answer.clone()) {
-            Ok(Refusal { error }) => anyhow::bail!("the daemon at {}: {}", self.0.display(), clean(&error)),
+            Ok(Refusal { error }) => {
+                // That of a configuration file has several lines.
+                let lines: Vec<_> = error.lines().map(|line| clean(line).into_owned()).collect();
+                anyhow::bail!("the daemon at {}: {}", self.0.display(), lines.join("\n"))
+            }
             Err(_) => Ok(answer),
         }
     }

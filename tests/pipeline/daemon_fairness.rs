@@ -5,6 +5,7 @@ use heaptape_tests::daemon::Running;
 use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, is_full, is_root, target, test_env, torture};
 use heaptape_wire::hello::Hello;
+use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -173,6 +174,50 @@ fn stored(daemon: &Daemon, user: &str) -> u64 {
     text.split_whitespace().next().and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
 }
 
+/// The daemon takes too much memory: the user whose processes take most loses first, also if the
+/// largest single process is another user's. All come back when there is room.
+#[test]
+fn memory_is_taken_from_the_user_who_takes_most() {
+    if !is_root() {
+        eprintln!("not root: other users are not tried");
+        return;
+    }
+    let folder = test_env::folder();
+    let file = folder.path().join("daemon.toml");
+    let limit = |memory: &str| std::fs::write(&file, format!("memory = \"{memory}\"\n")).expect("the file");
+    limit("2GiB");
+    let daemon = Daemon::start(&["--config", file.to_str().expect("a path")]);
+    open_to_all(&daemon);
+    let (of_root, of_others) = ("leaks_slowly", "full_cache");
+    let large = daemon.spawn(&target::c(of_root), &["1000000", "0"], None);
+    let blocks = |name: &str| daemon.list(name).iter().filter_map(|one| one["live_blocks"].as_u64()).min().unwrap_or(0);
+    until("it has many blocks", || blocks(of_root) > 60_000);
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(large.0.id() as i32), nix::sys::signal::Signal::SIGSTOP)
+        .expect("it runs");
+    let small: Vec<_> =
+        (0..4).map(|_| as_other(&daemon, folder.path(), &target::c(of_others), &["40000", "0"], "profile")).collect();
+    until("all of them have some", || daemon.list(of_others).len() == 4 && blocks(of_others) > 39_000);
+    assert!(blocks(of_root) > blocks(of_others), "{}", daemon.ctl(&["list"]));
+    limit("1MiB");
+    daemon.query(&["reload"]);
+    let held = || -> Vec<u64> {
+        let Value::Array(all) = daemon.query(&["list"]) else { panic!("a list was expected") };
+        all.iter().filter(|one| one["held"] == "memory").filter_map(|one| one["uid"].as_u64()).collect()
+    };
+    until("one is held down", || !held().is_empty());
+    limit("2GiB");
+    daemon.query(&["reload"]);
+    let first = held();
+    assert!(first.iter().filter(|uid| **uid == 0).count() < first.len().min(4), "{first:?}\n{}", daemon.log());
+    let line = daemon.log().lines().find(|line| line.contains("budget of memory")).map(str::to_owned);
+    assert!(line.as_ref().is_some_and(|line| line.contains(of_others)), "{line:?}");
+    until("all come back", || held().is_empty());
+    assert!(daemon.log().contains("there is room again"), "{}", daemon.log());
+    let list = daemon.ctl(&["list"]);
+    assert!(!list.text().contains(" off "), "{list}");
+    drop((large, small));
+}
+
 /// A user who writes as much as he can keeps to his share while it is written, loses his own
 /// events, and takes nothing from others.
 #[test]
@@ -215,7 +260,7 @@ fn disk_share_limits_only_its_user() {
     assert!(daemon.log().contains(&format!("user {OTHER}: the share of {share} bytes")), "{}", daemon.log());
     // Others keep their epochs, and go on.
     let one = &daemon.list("leaks_slowly")[0];
-    assert_eq!((&one["mode"], &one["held"]), (&"trace".into(), &serde_json::Value::Null), "{one}");
+    assert_eq!((&one["mode"], &one["held"]), (&"trace".into(), &Value::Null), "{one}");
     assert!(own.iter().all(|epoch| epoch.is_dir()), "{}", daemon.log());
     flood.0.kill().expect("it runs");
     drop((flood, writer));

@@ -16,6 +16,7 @@ use tempfile::TempDir;
 pub struct Daemon {
     child: Child,
     directory: TempDir,
+    control: PathBuf,
     options: Vec<String>,
 }
 
@@ -45,10 +46,21 @@ impl Daemon {
         Daemon::start_with(directory, options)
     }
 
+    /// Starts a daemon with its control socket at this path.
+    pub fn start_controlled_at(control: &Path, options: &[&str]) -> Daemon {
+        let path = control.to_str().expect("text");
+        Daemon::start_at(test_env::folder(), control.to_owned(), &[options, &["--control", path]].concat())
+    }
+
     fn start_with(directory: TempDir, options: &[&str]) -> Daemon {
+        let control = directory.path().join("run/control");
+        Daemon::start_at(directory, control, options)
+    }
+
+    fn start_at(directory: TempDir, control: PathBuf, options: &[&str]) -> Daemon {
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
         let child = spawn(directory.path(), &options);
-        let daemon = Daemon { child, directory, options };
+        let daemon = Daemon { child, directory, control, options };
         daemon.ready();
         daemon
     }
@@ -111,7 +123,7 @@ impl Daemon {
 
     /// Returns the path of the control socket.
     pub fn control(&self) -> PathBuf {
-        self.directory.path().join("run/control")
+        self.control.clone()
     }
 
     /// Runs `heaptape ctl` with these arguments.

@@ -8,10 +8,11 @@ use crate::table::{self, Column};
 use crate::{Outcome, terminal};
 use heaptape_analyzer::report::json;
 use heaptape_analyzer::text::{bytes, clean, count, counted};
-use heaptape_daemon::config::Choice;
+use heaptape_daemon::config::{self, Choice};
 use heaptape_daemon::protocol::{
-    Attached, Detached, Details, Entry, Identity, Process, Reloaded, Request, Response, Status, Which,
+    Attached, Detached, Details, Entry, Identity, Late, Process, Reloaded, Request, Response, Status, Which,
 };
+use heaptape_formats::date::Date;
 use heaptape_formats::pattern::Pattern;
 use serde_json::Value;
 use std::cmp::Reverse;
@@ -21,8 +22,8 @@ use std::path::PathBuf;
 /// The daemon that is asked.
 #[derive(clap::Args)]
 pub struct Asked {
-    /// Control socket of the daemon [default: control in $HEAPTAPE_DIR, else in /run/heaptape for
-    /// root and in $XDG_RUNTIME_DIR/heaptape for others]
+    /// Control socket of the daemon [default: control in $HEAPTAPE_DIR, else in
+    /// /run/heaptape-control for root and in $XDG_RUNTIME_DIR/heaptape for others]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
     /// Print JSON instead of text
@@ -239,6 +240,7 @@ impl Command {
 }
 
 pub fn run(command: Command) -> anyhow::Result<Outcome> {
+    config::check_own_folder().map_err(anyhow::Error::msg)?;
     let asked = command.asked();
     let (control, request) = (Control::at(asked.control.clone()), command.request()?);
     let mut answer = control.json(&request)?;
@@ -258,13 +260,18 @@ pub fn run(command: Command) -> anyhow::Result<Outcome> {
         _ => Period::default(),
     };
     let mut out = terminal::stdout();
+    let response = control.read(&request, answer.clone())?;
+    let errors = response.errors();
     if asked.json && request != Request::Metrics {
         json::print(&mut out, &answer)?;
-    } else {
-        print(&request, &control.read(&request, answer)?, period, &mut out)?;
+    } else if errors.is_empty() {
+        print(&request, &response, period, &mut out)?;
     }
     out.flush()?;
-    Ok(Outcome::Done)
+    for error in errors {
+        eprintln!("heaptape: the daemon could not write everything: {}", clean(error));
+    }
+    Ok(if errors.is_empty() { Outcome::Done } else { Outcome::NoAnswer })
 }
 
 /// Keeps the entries of a list that match, in the order of a column.
@@ -391,6 +398,19 @@ fn status(status: &Status, out: &mut dyn Write) -> std::io::Result<()> {
             bytes(own("stream_bytes_total")),
             own("streams_refused_total")
         )?;
+    }
+    if let Some(error) = &status.write_error {
+        writeln!(out, "disk       cannot be written: {}", clean(error))?;
+    }
+    for late in &status.late {
+        let Late { pid, uid, name, unix_ns, reason } = late;
+        let why = match reason.as_str() {
+            "orphaned" => "the daemon that recorded it ended without passing it on",
+            _ => "the daemon answered too late",
+        };
+        let when = Date::from_unix(unix_ns / 1_000_000_000);
+        let name = clean(name);
+        writeln!(out, "unrecorded {name} ({pid}) of user {uid}: {why} ({when}); restart it")?;
     }
     for (what, times) in &status.budgets_hit {
         writeln!(out, "budget     {} was hit {}", clean(what), counted(*times, "time"))?;

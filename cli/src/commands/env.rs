@@ -1,7 +1,7 @@
 //! `heaptape daemon env`: prints the environment that makes the daemon record a service.
 
 use crate::{Outcome, library};
-use heaptape_daemon::config::{Choice, Config};
+use heaptape_daemon::config::{self, Choice, Config};
 use std::path::PathBuf;
 
 /// Options of `heaptape daemon env`.
@@ -25,7 +25,11 @@ pub struct Args {
     shell: bool,
 }
 
+/// How long a service waits for a daemon that is busy, in milliseconds.
+const SERVICE_ATTACH_MS: u64 = 2000;
+
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    config::check_own_folder().map_err(anyhow::Error::msg)?;
     let socket = args.socket.unwrap_or_else(|| Config::default().socket);
     let library = args.library.map_or_else(library::path, Ok)?;
     let mut variables =
@@ -38,6 +42,9 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         }
         return Ok(Outcome::Done);
     }
+    // Many services start at once when the machine does, and one that no longer waits runs unrecorded
+    // for its whole life. The wait for a daemon that is not there stays as it is.
+    variables.push(("HEAPTAPE_ATTACH_MS", SERVICE_ATTACH_MS.to_string()));
     println!("# systemctl edit SERVICE, then restart it");
     println!("[Service]");
     for (name, value) in &variables {

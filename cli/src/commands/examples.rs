@@ -291,7 +291,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         "top",
         &[
             ("heaptape top", "show the daemon's processes live"),
-            ("heaptape top --control /run/heaptape/control", "those of the system's daemon"),
+            ("heaptape top --control /run/heaptape-control/control", "those of the system's daemon"),
         ],
     ),
     (

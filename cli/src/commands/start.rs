@@ -19,6 +19,9 @@ use std::time::Duration;
 /// Minimum time between two pushes.
 const MIN_PUSH_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Minimum length of an epoch.
+const MIN_EPOCH: Duration = Duration::from_secs(1);
+
 /// Minimum time between two judgements of the programs.
 const MIN_VERDICT_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two judgements, if there are metrics.
@@ -276,6 +279,8 @@ impl Args {
                 self.$name.or(file.$name)
             };
         }
+        let epoch = setting!(epoch).map_or(defaults.epoch, |time: Time| time.0);
+        anyhow::ensure!(epoch >= MIN_EPOCH, "invalid epoch of {epoch:?}: must be at least {MIN_EPOCH:?}");
         let ring = setting!(ring).map_or(defaults.ring, |ring: Size| ring.0);
         anyhow::ensure!(is_ring(ring), "invalid ring size '{ring}': {RING_SIZES}");
         let mut window = defaults.window;
@@ -314,7 +319,7 @@ impl Args {
             ring,
             compression: setting!(compress).unwrap_or(defaults.compression),
             snapshot: setting!(snapshot).map_or(defaults.snapshot, |time| time.0),
-            epoch: setting!(epoch).map_or(defaults.epoch, |time| time.0),
+            epoch,
             keep_age: setting!(keep_age).map_or(defaults.keep_age, |time| time.0),
             keep_bytes: setting!(keep_bytes).map_or(defaults.keep_bytes, |bytes| bytes.0),
             user_keep_bytes: setting!(user_keep_bytes).map(|bytes| bytes.0),
@@ -354,6 +359,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     if args.print_verdicts {
         return verdicts::print(args.control);
     }
+    check_own_folder().map_err(anyhow::Error::msg)?;
     let config = args.clone().merged()?;
     log::start(tracing::Level::INFO, false);
     if args.stop_at_end_of_input {

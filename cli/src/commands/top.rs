@@ -47,8 +47,8 @@ enum Sort {
     bytes); / filters by name, p pauses, ? explains the keys, q quits."
 )]
 pub struct Args {
-    /// Control socket of the daemon [default: control in $HEAPTAPE_DIR, else in /run/heaptape for
-    /// root and in $XDG_RUNTIME_DIR/heaptape for others]
+    /// Control socket of the daemon [default: control in $HEAPTAPE_DIR, else in
+    /// /run/heaptape-control for root and in $XDG_RUNTIME_DIR/heaptape for others]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
     /// Start with the call sites of this process

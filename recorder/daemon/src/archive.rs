@@ -7,14 +7,16 @@
 //! killed daemon left open is sealed as it is by the next one.
 
 use super::clients::Ended;
+use super::clock_jumps::{ClockJumps, since_boot};
 use super::config::Keep;
 use super::dcpi_profiles::{DcpiProfiles, Host};
+use super::disk::Disk;
 use super::epoch::Epoch;
 use super::left_open::{recording_of, seal_left_open};
 use super::marks;
 use super::programs::Program;
 use super::retention::{self, Limit, Share, Sizes};
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError};
 use formats::recording::{
     DCPI_FOLDER, Exit, Kept, Mark, PROFILE, PROGRAM_PREFIX, ProcessInfo, RECORDING, Recording, STREAM, TAPE,
 };
@@ -27,11 +29,11 @@ use heaptape_recorder::session::traced_process::{Session, SessionId};
 use heaptape_recorder::store::writer::{Callback, Stored};
 use heaptape_recorder::target::name_saver::{Job, Saver};
 use heaptape_recorder::target::proc::{self, sanitized_name};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Interval of writing new data.
@@ -82,87 +84,6 @@ pub enum ArchiveCommand {
     Keep(Keep),
 }
 
-/// State of the disk, which the archive publishes for other threads.
-#[derive(Debug, Default)]
-pub struct Disk {
-    /// Number of bytes of all epochs.
-    pub bytes: AtomicU64,
-    /// Number of epochs on disk.
-    pub epochs: AtomicU64,
-    /// Number of errors of writing.
-    pub errors: AtomicU64,
-    /// Number of free bytes of the file system, for this user.
-    pub free: AtomicU64,
-    /// When the epochs were last written without an error, in seconds since 1970.
-    pub written: AtomicU64,
-    /// Quota of each user.
-    quotas: Mutex<HashMap<u32, Arc<Quota>>>,
-    /// What the last sweep found, and what all of them removed.
-    retained: Mutex<Retained>,
-    /// Gets a message when an epoch was sealed.
-    sealed: OnceLock<Sender<()>>,
-}
-
-/// What is kept for each user, and what was not kept.
-#[derive(Clone, Debug, Default)]
-pub struct Retained {
-    /// Share of each user.
-    pub shares: BTreeMap<u32, Share>,
-    /// Number of epochs that were removed, by the limit that they exceeded.
-    pub removed: BTreeMap<Limit, u64>,
-    /// Maximum number of bytes of all epochs because of the space that stays free, if that is less
-    /// than otherwise.
-    bytes: Option<u64>,
-}
-
-impl Disk {
-    fn quotas(&self) -> MutexGuard<'_, HashMap<u32, Arc<Quota>>> {
-        self.quotas.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the quota of a user, which is an equal share until it is measured.
-    pub fn quota(&self, uid: u32, keep: Keep) -> Arc<Quota> {
-        let bytes = self.retained().bytes.map_or(keep.bytes, |bytes| bytes.min(keep.bytes));
-        let mut quotas = self.quotas();
-        let others = quotas.len();
-        let first = || Arc::new(Quota::new(Keep { bytes, ..keep }.first(others)));
-        Arc::clone(quotas.entry(uid).or_insert_with(first))
-    }
-
-    /// Returns what is kept for each user, and what was not kept.
-    pub fn retained(&self) -> MutexGuard<'_, Retained> {
-        self.retained.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the receiver of a message for each sealed epoch; messages for several may be one.
-    pub fn sealed(&self) -> Receiver<()> {
-        let (sender, sealed) = bounded(1);
-        // The first receiver remains the only one.
-        let _ = self.sealed.set(sender);
-        sealed
-    }
-
-    /// Returns the setting that limits the bytes of a user.
-    pub fn limit_of(&self, uid: u32) -> Limit {
-        self.retained().shares.get(&uid).map_or(Limit::Bytes, |share| share.of)
-    }
-
-    /// Returns whether the share of a user is used up by data that must be kept.
-    pub fn is_full(&self, uid: u32) -> bool {
-        self.quotas().get(&uid).is_some_and(|quota| quota.is_full())
-    }
-
-    /// Returns the numbers of writes that were refused since the last call because of a user's
-    /// share.
-    pub fn hits(&self) -> Vec<(u32, u64)> {
-        self.quotas().iter().map(|(uid, quota)| (*uid, quota.hits())).filter(|(_, hits)| *hits > 0).collect()
-    }
-
-    fn is_low(&self) -> bool {
-        self.quotas().values().any(|quota| quota.is_low())
-    }
-}
-
 /// An epoch that is not sealed.
 #[derive(Debug)]
 struct OpenEpoch {
@@ -195,6 +116,7 @@ pub struct Archive {
     left_open: Vec<PathBuf>,
     saver: Option<Arc<Saver>>,
     sizes: Sizes,
+    clock_jumps: ClockJumps,
 }
 
 impl Archive {
@@ -213,6 +135,7 @@ impl Archive {
             unsealed: VecDeque::new(),
             left_open,
             sizes: Sizes::new(),
+            clock_jumps: ClockJumps::default(),
             saver,
         }
     }
@@ -285,7 +208,7 @@ impl Archive {
                     let moved = std::fs::rename(&folder, epoch.dir.join(&process.folder));
                     // No session has this number: the folder does not change any more.
                     moved.is_ok().then(|| open.processes.push((0, process)));
-                    log_error(&errors, moved);
+                    errors.note_result(&folder, moved);
                 }
                 self.write_all();
                 then.call();
@@ -299,7 +222,7 @@ impl Archive {
                 then.call();
             }
             ArchiveCommand::Mark(mark, then) => {
-                log_error(&self.disk, marks::add(&self.state, mark));
+                self.disk.note_result(&self.state, marks::add(&self.state, mark));
                 then.call();
             }
             ArchiveCommand::Keep(keep) => {
@@ -319,19 +242,23 @@ impl Archive {
 
     fn write_last(&mut self) {
         if let Some(open) = self.open.last() {
-            log_error(&self.disk, open.write_recording(&self.host, None));
+            self.disk.note_result(&open.epoch.dir, open.write_recording(&self.host, None));
         }
     }
 
     fn write_all(&mut self) {
         let errors = self.disk.errors.load(Relaxed);
         for open in &mut self.open {
-            log_error(&self.disk, open.write(&self.host));
+            let result = open.write(&self.host);
+            if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+                self.disk.note_gone(&open.epoch.dir);
+            }
+            self.disk.note_result(&open.epoch.dir, result);
             open.save_names(self.saver.as_deref(), false);
         }
         self.seal_rest();
         if self.disk.errors.load(Relaxed) == errors {
-            self.disk.written.store(clock::unix_ns() / 1_000_000_000, Relaxed);
+            self.disk.note_success();
         }
     }
 
@@ -344,16 +271,17 @@ impl Archive {
         let result = open.seal(&self.host, &self.clock);
         open.save_names(self.saver.as_deref(), true);
         let is_removed = result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        if let Err(error) = &result {
+            self.disk.note_error(&open.epoch.dir, error);
+        }
         if result.is_err() && !is_removed {
             self.unsealed.push_back(open);
             if self.unsealed.len() > MAX_UNSEALED {
                 self.unsealed.pop_front();
             }
         } else {
-            // A full channel has the message already.
-            let _ = self.disk.sealed.get().map(|sealed| sealed.try_send(()));
+            self.disk.note_sealed();
         }
-        log_error(&self.disk, result);
     }
 
     /// Attempts again to seal the epochs that could not be written.
@@ -369,13 +297,16 @@ impl Archive {
         let open: Vec<&Path> = self.open.iter().map(|open| open.epoch.dir.as_path()).collect();
         let before: Vec<(u32, Arc<Quota>, u64)> =
             self.disk.quotas().iter().map(|(uid, quota)| (*uid, Arc::clone(quota), quota.written())).collect();
-        let now = clock::unix_ns() / 1_000_000_000;
+        let now = clock::unix_ns();
+        let is_believable = self.clock_jumps.is_believable(since_boot(), Duration::from_nanos(now));
+        let (now, age) = (now / 1_000_000_000, if is_believable { self.keep.age } else { Duration::MAX });
+        let aged = Keep { age, ..self.keep };
         let free = || {
             let file_system = nix::sys::statvfs::statvfs(&self.state).ok()?;
             Some(file_system.blocks_available() * file_system.fragment_size())
         };
         // Without the number, the free space limits nothing.
-        let found = retention::sweep(&self.state, self.keep, free().unwrap_or(u64::MAX), &open, now, &mut self.sizes);
+        let found = retention::sweep(&self.state, aged, free().unwrap_or(u64::MAX), &open, now, &mut self.sizes);
         let free = free();
         self.disk.free.store(free.unwrap_or(0), Relaxed);
         self.disk.bytes.store(found.bytes, Relaxed);
@@ -401,13 +332,6 @@ impl Archive {
                 );
             }
         }
-    }
-}
-
-fn log_error(disk: &Disk, result: io::Result<()>) {
-    if let Err(error) = result {
-        tracing::error!("an epoch cannot be written: {error}");
-        disk.errors.fetch_add(1, Relaxed);
     }
 }
 

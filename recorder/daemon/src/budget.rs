@@ -2,9 +2,9 @@
 //! of one user may send. Each time a limit is reached, that is logged, counted, and shown at the
 //! process that it concerns.
 
-use super::archive::Disk;
-use super::clients::Client;
+use super::clients::{Client, Reduced};
 use super::config::{Budget, Choice, Sampling};
+use super::disk::Disk;
 use super::registry::Registry;
 use super::retention::Limit;
 use heaptape_recorder::session::event_rate::UserLimit;
@@ -18,6 +18,16 @@ use std::time::{Duration, Instant};
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Number of successive checks above the CPU budget after which a process is reduced.
 const MAX_BUSY_CHECKS: u32 = 5;
+/// Number of successive checks with room for more after which a reduced process comes back.
+const CHECKS_WITH_ROOM: u32 = 10;
+/// The pause after a reduction until the process may come back. It doubles with each reduction.
+const COME_BACK_PAUSE: Duration = Duration::from_secs(30);
+/// How often it doubles: to 32 minutes.
+const MAX_DOUBLINGS: u32 = 6;
+/// Name of the limit of the daemon's memory.
+const MEMORY: &str = "memory";
+/// Name of the limit of the daemon's CPU time.
+const CPU: &str = "cpu";
 /// Name of the limit of the events of a user.
 pub const EVENTS: &str = "events";
 /// What is kept of a process that costs too much CPU time.
@@ -54,6 +64,7 @@ pub struct Budgets {
     /// CPU usage at the last check, in percent of one CPU.
     cpu_percent: f64,
     checks_over_budget: u32,
+    checks_with_room: u32,
     /// The limits of the events of each user.
     user_limits: HashMap<u32, Arc<UserLimit>>,
 }
@@ -134,17 +145,21 @@ impl Budgets {
         self.checks_over_budget = if is_over { self.checks_over_budget + 1 } else { 0 };
     }
 
-    /// Returns the process that takes most memory, when the daemon takes too much.
+    /// Returns the process that takes most memory of the user whose processes take most, when the
+    /// daemon takes too much.
     pub fn over_memory(&self, registry: &Registry) -> Option<Reduction> {
         if self.memory <= self.limits.memory {
             return None;
         }
         let id = client_with_most(registry, |client| client.now().memory)?;
-        let why = format!("{} bytes are resident: the process that takes most is not recorded any more", self.memory);
-        Some(Reduction { id, choice: OFF_CHOICE, what: "memory", why })
+        let why = format!(
+            "{} bytes are resident: of the user who takes most, the process that takes most is not recorded any more",
+            self.memory
+        );
+        Some(Reduction { id, choice: OFF_CHOICE, what: MEMORY, why })
     }
 
-    /// Returns the process whose events are most work, when the daemon has used too much CPU time
+    /// Returns the process whose events are most work, of the user whose events are, when the daemon has used too much CPU time
     /// for a while.
     pub fn over_cpu(&mut self, registry: &Registry) -> Option<Reduction> {
         if self.checks_over_budget < MAX_BUSY_CHECKS {
@@ -156,7 +171,28 @@ impl Budgets {
         let choice = if registry.client(id).is_some_and(is_reduced) { OFF_CHOICE } else { CHEAP_CHOICE };
         let why =
             format!("{:.0} % of a CPU: the mode of the process that sends most becomes {choice}", self.cpu_percent);
-        Some(Reduction { id, choice, what: "cpu", why })
+        Some(Reduction { id, choice, what: CPU, why })
+    }
+
+    /// Returns a process that memory and CPU time are enough for again, with what is kept of it from
+    /// now on: of the user whose processes take least.
+    pub fn come_back(&mut self, registry: &Registry) -> Option<(SessionId, Choice)> {
+        let has_room = self.memory < self.limits.memory / 4 * 3 && self.cpu_percent < self.limits.cpu as f64 / 2.0;
+        self.checks_with_room = if has_room { self.checks_with_room + 1 } else { 0 };
+        if self.checks_with_room < CHECKS_WITH_ROOM {
+            return None;
+        }
+        let taken = by_user(registry, |client| client.now().memory);
+        let now = Instant::now();
+        let waits = |client: &&Client| {
+            client.held.is_some_and(|what| [MEMORY, CPU].contains(&what))
+                && client.reduced.is_some_and(|reduced| reduced.until <= now)
+        };
+        let waiting = registry.clients().iter().filter(waits);
+        let next = waiting.min_by_key(|client| taken.get(&client.uid).copied().unwrap_or(0))?;
+        // One after another: what each takes must show first.
+        self.checks_with_room = 0;
+        Some((next.session.id, next.reduced?.before))
     }
 
     /// Returns the processes whose events cannot be stored any more, since the share of their user
@@ -222,8 +258,38 @@ impl Budgets {
     }
 }
 
+/// Notes that a process was reduced because of a limit. The pause until it may come back gets
+/// longer each time.
+pub fn note_reduction(client: &mut Client, what: &str) {
+    if ![MEMORY, CPU].contains(&what) {
+        return;
+    }
+    let earlier = client.reduced;
+    let is_again = earlier.is_some_and(|earlier| earlier.before != client.choice);
+    let (before, times) = match earlier {
+        // The second step of the same reduction.
+        Some(Reduced { before, times, .. }) if is_again => (before, times),
+        _ => (client.choice, earlier.map_or(0, |earlier| earlier.times) + 1),
+    };
+    let pause = COME_BACK_PAUSE * 2u32.pow((times - 1).min(MAX_DOUBLINGS));
+    client.reduced = Some(Reduced { before, times, until: Instant::now() + pause });
+}
+
+/// Returns the sum of a weight over the recorded processes of each user.
+fn by_user(registry: &Registry, weight: impl Fn(&Client) -> u64) -> HashMap<u32, u64> {
+    let mut users: HashMap<u32, u64> = HashMap::new();
+    for client in registry.clients().iter().filter(|client| client.choice.mode != Mode::Off) {
+        let sum = users.entry(client.uid).or_default();
+        *sum = sum.saturating_add(weight(client));
+    }
+    users
+}
+
+/// Returns the process with most, of the user who has most: a user with many small processes takes
+/// nothing away from one with a large one.
 fn client_with_most(registry: &Registry, weight: impl Fn(&Client) -> u64) -> Option<SessionId> {
-    let recorded = registry.clients().iter().filter(|client| client.choice.mode != Mode::Off);
+    let (largest, _) = by_user(registry, &weight).into_iter().max_by_key(|&(uid, sum)| (sum, uid))?;
+    let recorded = registry.clients().iter().filter(|client| client.choice.mode != Mode::Off && client.uid == largest);
     recorded.max_by_key(|client| weight(client)).map(|client| client.session.id)
 }
 

@@ -70,6 +70,8 @@ pub struct Client {
     pub kept: Option<Instant>,
     /// The limit because of which its mode was reduced, if any.
     pub held: Option<&'static str>,
+    /// How a limit of memory or CPU time reduced it; it may come back.
+    pub reduced: Option<Reduced>,
     /// How often its rings were not read because of the budget of events, in the last full second.
     pub earlier_hits: u64,
     /// Memory of the process as the kernel counts it.
@@ -78,6 +80,17 @@ pub struct Client {
     pub is_attached: bool,
     /// The program that an attached process executes: device and inode.
     pub program: Option<(u64, u64)>,
+}
+
+/// How a limit of memory or CPU time reduced a process.
+#[derive(Clone, Copy, Debug)]
+pub struct Reduced {
+    /// What was kept of the process before.
+    pub before: Choice,
+    /// How often it was reduced.
+    pub times: u32,
+    /// When it may come back, if there is room.
+    pub until: Instant,
 }
 
 /// The memory of a process as the kernel counts it.

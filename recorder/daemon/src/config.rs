@@ -9,7 +9,7 @@ use heaptape_recorder::session::options::{Mode, Options, Overflow, Window};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -411,7 +411,7 @@ impl Default for Config {
         Config {
             socket: run.join("socket"),
             stream_socket: run.join("streams"),
-            control: run.join("control"),
+            control: control(&run),
             state: state_folder(is_root, |name| std::env::var_os(name)),
             metrics: None,
             metrics_token: None,
@@ -444,6 +444,20 @@ impl Default for Config {
 /// The folder of a daemon of one's own, with its sockets and its state.
 const OWN_FOLDER: &str = "HEAPTAPE_DIR";
 
+/// Checks the variable that names the folder of a daemon of one's own. A relative path would silently
+/// mean the system's daemon.
+///
+/// # Errors
+/// A message about a relative path.
+pub fn check_own_folder() -> Result<(), String> {
+    match std::env::var_os(OWN_FOLDER).map(PathBuf::from) {
+        Some(folder) if !folder.is_absolute() => {
+            Err(format!("invalid {OWN_FOLDER} '{}': must be an absolute path", folder.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn absolute(variable: &impl Fn(&str) -> Option<OsString>, name: &str) -> Option<PathBuf> {
     variable(name).map(PathBuf::from).filter(|folder| folder.is_absolute())
 }
@@ -453,12 +467,31 @@ fn run_folder(is_root: bool, variable: impl Fn(&str) -> Option<OsString>) -> Pat
         return own;
     }
     if is_root {
-        return "/run/heaptape".into();
+        return SYSTEM_FOLDER.into();
     }
     match absolute(&variable, "XDG_RUNTIME_DIR") {
         Some(folder) => folder.join("heaptape"),
         None => PathBuf::from(format!("/tmp/heaptape-{}-run", nix::unistd::geteuid())),
     }
+}
+
+/// The folder of the system's sockets for programs, which containers mount.
+const SYSTEM_FOLDER: &str = "/run/heaptape";
+/// The folder of the system's control socket, which nobody mounts.
+const SYSTEM_CONTROL: &str = "/run/heaptape-control";
+
+/// Returns the path of the control socket of a daemon whose sockets are in this folder.
+fn control(run: &Path) -> PathBuf {
+    let folder = if run == Path::new(SYSTEM_FOLDER) { Path::new(SYSTEM_CONTROL) } else { run };
+    folder.join("control")
+}
+
+/// Returns the control socket that commands ask by default. A daemon that runs since before an
+/// upgrade may have it beside the programs' socket.
+pub fn control_to_ask() -> PathBuf {
+    let now = Config::default().control;
+    let before = Path::new(SYSTEM_FOLDER).join("control");
+    if now.starts_with(SYSTEM_CONTROL) && !now.exists() && before.exists() { before } else { now }
 }
 
 fn state_folder(is_root: bool, variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
@@ -552,6 +585,8 @@ mod tests {
         assert_eq!(state_folder(true, own), PathBuf::from("/var/lib/heaptape"));
         let run = |name: &str| (name == "XDG_RUNTIME_DIR").then(|| OsString::from("/run/user/7"));
         assert_eq!(run_folder(false, run), PathBuf::from("/run/user/7/heaptape"));
+        let controls = ["/run/heaptape", "/srv/h"].map(|run| control(Path::new(run)));
+        assert_eq!(controls, ["/run/heaptape-control/control", "/srv/h/control"].map(PathBuf::from));
         let dir = |name: &str| (name == OWN_FOLDER).then(|| OsString::from("/srv/h"));
         assert_eq!(
             [run_folder(true, dir), state_folder(false, dir)],

@@ -1,19 +1,21 @@
 //! The control socket: one line of JSON in each direction, whose content is in `protocol.rs`. Only
-//! root and the daemon's own user are answered.
+//! root and the daemon's own user are answered, and only in the daemon's namespaces (`peer.rs`).
 //!
 //! Each client has a thread of its own, so that waiting for a disk delays nobody else. The thread
 //! of the service only starts what was requested.
 
+use super::disk::Disk;
+use super::log_limit::LogLimit;
+use super::peer::Peer;
 use super::protocol::{self, Request, Response};
 use crossbeam_channel::{Receiver, Sender, bounded};
-use heaptape_recorder::os::crash;
-use nix::sys::socket::{self, sockopt};
+use heaptape_recorder::os::{crash, poll};
 use serde_json::Value;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -43,10 +45,31 @@ pub enum Answer {
     Now(Response),
     /// The answer is complete once this number of completions have been received.
     When(Receiver<()>, usize, Response),
+    /// So is this one; it also names what could not be written meanwhile.
+    Written(Receiver<()>, usize, Response, WriteCheck),
     /// The answer will be received from this channel.
     Later(Receiver<Response>),
     /// The request is refused for this reason.
     Refused(String),
+}
+
+/// The errors of writing from a point in time on.
+#[derive(Debug)]
+pub struct WriteCheck {
+    disk: Arc<Disk>,
+    errors: u64,
+}
+
+impl WriteCheck {
+    /// Begins now.
+    pub fn begin(disk: &Arc<Disk>) -> WriteCheck {
+        WriteCheck { disk: Arc::clone(disk), errors: disk.errors.load(Relaxed) }
+    }
+
+    /// Returns the last error since then.
+    fn error(&self) -> Option<String> {
+        (self.disk.errors.load(Relaxed) != self.errors).then(|| self.disk.last_error())
+    }
 }
 
 /// The socket that wakes the thread of the service.
@@ -61,15 +84,10 @@ pub fn send_request(requests: &Sender<ControlRequest>, wake: &Wake, request: Req
     let _ = wake.as_ref().write(&[1]);
     match answer.recv_timeout(EXECUTION_TIMEOUT) {
         Ok(Answer::Now(response)) => response,
-        Ok(Answer::When(done, count, response)) => {
-            for _ in 0..count {
-                if done.recv_timeout(EXECUTION_TIMEOUT).is_err() {
-                    return Response::error(
-                        "the request was not completed within a minute, or a process ended meanwhile",
-                    );
-                }
-            }
-            response
+        Ok(Answer::When(done, count, response)) => completed(&done, count).unwrap_or(response),
+        Ok(Answer::Written(done, count, response, check)) => {
+            let response = completed(&done, count).unwrap_or(response);
+            check.error().into_iter().fold(response, Response::with_error)
         }
         Ok(Answer::Later(response)) => {
             response.recv_timeout(EXECUTION_TIMEOUT).unwrap_or_else(|_| Response::error("the process has ended"))
@@ -77,6 +95,13 @@ pub fn send_request(requests: &Sender<ControlRequest>, wake: &Wake, request: Req
         Ok(Answer::Refused(why)) => Response::error(why),
         Err(_) => Response::error("the daemon did not answer"),
     }
+}
+
+/// Waits for this number of completions. Returns the error if they do not come.
+fn completed(done: &Receiver<()>, count: usize) -> Option<Response> {
+    let is_done = (0..count).all(|_| done.recv_timeout(EXECUTION_TIMEOUT).is_ok());
+    let why = "the request was not completed within a minute, or a process ended meanwhile";
+    (!is_done).then(|| Response::error(why))
 }
 
 /// Listens at a path. The socket of a daemon that has ended is replaced.
@@ -110,22 +135,63 @@ pub fn clear(path: &Path, connect: impl Fn() -> io::Result<()>) -> io::Result<()
     }
 }
 
+/// Time between two looks whether the file of the socket is still there.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The control socket.
+#[derive(Debug)]
+pub struct Controller {
+    /// The listening socket.
+    pub listener: UnixListener,
+    /// Path of its file; `None` if another process made it.
+    pub path: Option<PathBuf>,
+}
+
+impl Controller {
+    /// Waits for the next client. A file that is gone is made again: without it nobody could ask
+    /// why.
+    fn accept(&mut self) -> io::Result<UnixStream> {
+        loop {
+            if poll::wait(std::iter::once(self.listener.as_fd()), LOOK)? == [true] {
+                return self.listener.accept().map(|(stream, _)| stream);
+            }
+            let gone = self.path.as_ref().filter(|path| is_gone(path));
+            if let Some(listener) = gone.and_then(|path| listen(path, 0o600).ok()) {
+                tracing::error!(
+                    "{}: the control socket was removed, and is made again",
+                    self.path.iter().map(|path| path.display().to_string()).collect::<String>()
+                );
+                self.listener = listener;
+            }
+        }
+    }
+}
+
+/// Returns whether there is no file at a path.
+pub fn is_gone(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
 /// The thread of the control socket, which serves clients until the service is gone. `busy` counts
 /// the connections.
-pub fn run(listener: UnixListener, requests: Sender<ControlRequest>, wake: Wake, busy: Arc<AtomicUsize>) {
+pub fn run(mut controller: Controller, requests: Sender<ControlRequest>, wake: Wake, busy: Arc<AtomicUsize>) {
     let own = nix::unistd::geteuid().as_raw();
-    for stream in listener.incoming() {
-        let Ok(stream) = stream else {
+    let mut log = LogLimit::default();
+    loop {
+        let Ok(stream) = controller.accept() else {
             std::thread::sleep(Duration::from_millis(20));
             continue;
         };
-        let peer = socket::getsockopt(&stream, sockopt::PeerCredentials).map(|peer| peer.uid());
-        if !peer.is_ok_and(|uid| uid == 0 || uid == own) {
-            tracing::warn!(
-                "user {} may not control this daemon",
-                peer.map_or_else(|_| "?".into(), |uid| uid.to_string())
-            );
-            let _ = answer(&stream, &Response::error("only root and the daemon's own user may control this daemon"));
+        // It has ended, or is in a namespace that has no number for it here.
+        let Ok(peer) = Peer::of(&stream) else {
+            let _ = answer(&stream, &Response::error("the daemon cannot see the calling process"));
+            continue;
+        };
+        if let Some(why) = peer.refusal(own) {
+            if let Some(more) = log.permits("control", peer.uid, 1) {
+                tracing::warn!("a process of user {} may not control this daemon: {why}{more}", peer.uid);
+            }
+            let _ = answer(&stream, &Response::error(why));
             continue;
         }
         if busy.fetch_add(1, Relaxed) >= MAX_CONNECTIONS {
@@ -135,7 +201,7 @@ pub fn run(listener: UnixListener, requests: Sender<ControlRequest>, wake: Wake,
         }
         let (requests, wake, done) = (requests.clone(), Arc::clone(&wake), Arc::clone(&busy));
         let serve = move || {
-            serve(&stream, &requests, &wake);
+            serve(&stream, &peer, &requests, &wake);
             done.fetch_sub(1, Relaxed);
         };
         if crash::spawn("ctl", serve).is_err() {
@@ -144,7 +210,7 @@ pub fn run(listener: UnixListener, requests: Sender<ControlRequest>, wake: Wake,
     }
 }
 
-fn serve(stream: &UnixStream, requests: &Sender<ControlRequest>, wake: &Wake) {
+fn serve(stream: &UnixStream, peer: &Peer, requests: &Sender<ControlRequest>, wake: &Wake) {
     let _ = stream.set_read_timeout(Some(IO_TIMEOUT));
     let mut reader = BufReader::new(stream);
     loop {
@@ -154,7 +220,10 @@ fn serve(stream: &UnixStream, requests: &Sender<ControlRequest>, wake: &Wake) {
             _ => return,
         }
         let response = match Request::read(&line) {
-            Ok(request) => send_request(requests, wake, request),
+            Ok(request) => match peer.refusal_of(&request) {
+                None => send_request(requests, wake, request),
+                Some(why) => Response::error(why),
+            },
             Err(why) => Response::error(why),
         };
         if answer(stream, &response).is_err() {

@@ -14,9 +14,12 @@ use heaptape_recorder::os::crash;
 use heaptape_recorder::os::sys;
 use heaptape_recorder::pipeline::residency;
 use heaptape_recorder::session::listener::{Incoming, Listener, Policy, RejectReason, Request};
+use nix::sys::socket::SockType;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -34,7 +37,12 @@ struct RequestQueues {
     order: VecDeque<u32>,
     /// Number of refused connections and starts, by budget and user.
     refused: BTreeMap<(&'static str, u32), u64>,
+    /// Number of sockets whose files were removed.
+    removed_sockets: u64,
 }
+
+/// Makes the socket at a path again.
+pub type Reopen = Box<dyn Fn(&Path, SockType) -> io::Result<OwnedFd> + Send>;
 
 impl RequestQueues {
     /// Queues a request. Returns the request when its user has too many.
@@ -133,6 +141,7 @@ impl Entrance {
     /// The error of the socket pair, or of the thread.
     pub fn open(
         listener: Listener,
+        reopen: Reopen,
         budget: Budget,
         loader: Loader,
         wake: Wake,
@@ -140,7 +149,7 @@ impl Entrance {
     ) -> io::Result<Entrance> {
         let queues = Arc::new(Mutex::new(RequestQueues::default()));
         let (stop_sender, stop_receiver) = UnixStream::pair()?;
-        let outputs = Outputs { loader, queues: Arc::clone(&queues), wake, pages };
+        let outputs = Outputs { reopen, loader, queues: Arc::clone(&queues), wake, pages };
         let thread = crash::spawn("entrance", move || run(listener, budget, &outputs, stop_receiver))?;
         Ok(Entrance { queues, stop_sender, thread: Some(thread) })
     }
@@ -158,6 +167,11 @@ impl Entrance {
     /// Returns the number of requests that were refused since the last call, by budget and user.
     pub fn refused(&self) -> BTreeMap<(&'static str, u32), u64> {
         std::mem::take(&mut locked(&self.queues).refused)
+    }
+
+    /// Returns the number of sockets whose files were removed, and that were made again.
+    pub fn removed_sockets(&self) -> u64 {
+        locked(&self.queues).removed_sockets
     }
 
     /// Stops accepting connections, and refuses the waiting ones. Sockets that this process created
@@ -203,6 +217,7 @@ impl Policy for UserBudgets {
 
 /// What receives the messages of the clients.
 struct Outputs {
+    reopen: Reopen,
     loader: Loader,
     queues: Arc<Mutex<RequestQueues>>,
     wake: Wake,
@@ -210,7 +225,8 @@ struct Outputs {
 }
 
 fn run(mut listener: Listener, budget: Budget, outputs: &Outputs, mut stop_receiver: UnixStream) {
-    let Outputs { loader, queues, wake, pages } = outputs;
+    let Outputs { reopen, loader, queues, wake, pages } = outputs;
+    let mut last_look = Instant::now();
     sys::prefer_thread();
     let mut budgets = UserBudgets {
         connections: TokenBuckets::new(budget.connections, 1),
@@ -222,6 +238,16 @@ fn run(mut listener: Listener, budget: Budget, outputs: &Outputs, mut stop_recei
         if ready.is_ok_and(|ready| ready == [true]) {
             let _ = stop_receiver.read(&mut [0]);
             return;
+        }
+        if last_look.elapsed() >= MAX_CHECK_INTERVAL {
+            last_look = Instant::now();
+            for (path, result) in listener.restore_removed(reopen) {
+                locked(queues).removed_sockets += 1;
+                match result {
+                    Ok(()) => tracing::error!("{}: the socket was removed, and is made again", path.display()),
+                    Err(error) => tracing::error!("{}: the socket was removed: {error}", path.display()),
+                }
+            }
         }
         let (mut too_many, mut is_new) = (Vec::new(), false);
         let incoming = listener.incoming(&mut budgets);

@@ -1,10 +1,13 @@
 //! The epochs of all users: the current one of each, and those that have ended and are not
 //! completely written. Their files belong to the thread of the archive, which gets commands.
 
-use super::archive::{Archive, ArchiveCommand, Disk, KeptFlight};
+use super::archive::{Archive, ArchiveCommand, KeptFlight};
 use super::clients::Ended;
 use super::config::{Config, Keep};
+use super::control;
+use super::disk::Disk;
 use super::epoch::Epoch;
+use super::folders::make_state_folder;
 use crossbeam_channel::{Sender, unbounded};
 use formats::recording::{FLIGHTS, Kept, Mark, ProcessInfo};
 use heaptape_recorder::os::crash::{self, Destination};
@@ -64,12 +67,18 @@ pub struct Counters {
     pub errors: u64,
     /// Number of epochs that have ended.
     pub ended: u64,
+    /// Number of attempts to start an epoch that failed.
+    pub failed: u64,
 }
+
+/// Time between two attempts to end an epoch, while the next one cannot be made.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The epochs of all users.
 #[derive(Debug)]
 pub struct Epochs {
     state: PathBuf,
+    serves_all: bool,
     keep: Keep,
     length: Duration,
     current: HashMap<u32, CurrentEpoch>,
@@ -94,6 +103,7 @@ impl Epochs {
         let archive_thread = crash::spawn("archive", move || archive.run(&commands))?;
         Ok(Epochs {
             state,
+            serves_all: config.serves_all,
             keep,
             length: config.epoch,
             current: HashMap::new(),
@@ -120,6 +130,14 @@ impl Epochs {
         if let Some(current) = self.current.get(&uid) {
             return Ok(Arc::clone(&current.epoch));
         }
+        self.begin(uid).inspect_err(|_| self.counters.failed += 1)
+    }
+
+    /// Starts an epoch of a user.
+    fn begin(&mut self, uid: u32) -> io::Result<Arc<Epoch>> {
+        if control::is_gone(&self.state) {
+            make_state_folder(&self.state, self.serves_all)?;
+        }
         let own = nix::unistd::geteuid().as_raw();
         let epoch = Arc::new(Epoch::begin(&self.state, uid, (uid != own).then_some(uid))?);
         self.send(ArchiveCommand::Begin(Arc::clone(&epoch)));
@@ -143,7 +161,10 @@ impl Epochs {
     /// Returns the users whose current epoch is over.
     pub fn expired(&self) -> Vec<u32> {
         let now = Instant::now();
-        self.current.iter().filter(|(_, current)| current.until <= now).map(|(uid, _)| *uid).collect()
+        // One whose folder was removed cannot be written any more.
+        let gone = self.disk.gone();
+        let is_over = |current: &CurrentEpoch| current.until <= now || gone.contains(&current.epoch.dir);
+        self.current.iter().filter(|(_, current)| is_over(current)).map(|(uid, _)| *uid).collect()
     }
 
     /// Returns whether epochs have ended that are not completely written.
@@ -157,7 +178,7 @@ impl Epochs {
     }
 
     /// Returns the state of the disk.
-    pub fn disk(&self) -> &Disk {
+    pub fn disk(&self) -> &Arc<Disk> {
         &self.disk
     }
 
@@ -254,11 +275,27 @@ impl Epochs {
         self.send(ArchiveCommand::Mark(mark, on_done));
     }
 
-    /// Ends the current epoch of a user, and returns it. [`Epochs::close`] completes that.
-    pub fn take_current(&mut self, uid: u32) -> Option<Arc<Epoch>> {
-        let ended = self.current.remove(&uid)?;
+    /// Ends the current epoch of a user, if there is one, and returns it. With `goes_on` the next
+    /// one is started, and returned, too. [`Epochs::close`] completes the end.
+    ///
+    /// # Errors
+    /// The error of the next epoch's folder. The current epoch stays, and expires again soon.
+    #[expect(clippy::type_complexity, reason = "two epochs, of which each may be missing")]
+    pub fn renew(&mut self, uid: u32, goes_on: bool) -> io::Result<Option<(Arc<Epoch>, Option<Arc<Epoch>>)>> {
+        let Some(old) = self.current.get(&uid).map(|current| Arc::clone(&current.epoch)) else { return Ok(None) };
+        let new = if goes_on {
+            let begun = self.begin(uid);
+            if begun.is_err() {
+                self.counters.failed += 1;
+                self.current.entry(uid).and_modify(|current| current.until = Instant::now() + RETRY_INTERVAL);
+            }
+            Some(begun?)
+        } else {
+            self.current.remove(&uid);
+            None
+        };
         self.counters.ended += 1;
-        Some(ended.epoch)
+        Ok(Some((old, new)))
     }
 
     /// Seals an ended epoch as soon as these processes are completely written.

@@ -1,5 +1,6 @@
 //! Runs a command of heaptape in a process of its own, which prints its result as JSON.
 
+use heaptape_recorder::os::confine;
 use serde::de::DeserializeOwned;
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
@@ -8,6 +9,14 @@ use std::process::{Command, Stdio};
 pub fn command(arguments: &[OsString]) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.args(arguments).env_remove("LD_PRELOAD").stdin(Stdio::null());
+    command
+}
+
+/// Returns the command with these arguments, confined: it reads files of programs, which may contain
+/// anything.
+pub fn confined(arguments: &[OsString]) -> Command {
+    let mut command = command(arguments);
+    command.env(confine::VARIABLE, "1");
     command
 }
 

@@ -2,26 +2,31 @@
 //! programs for `go tool pprof` and servers that scrape such profiles. Requests are limited in size
 //! and time.
 //!
-//! Metrics are served on loopback without a token, as they were before there was one. Everything
-//! else needs the token, or the Unix socket, which only the daemon's own user can reach: the call
-//! stacks of all users' programs are not for everybody on the machine.
+//! On loopback there are metrics without a token, without labels, functions and the names of other
+//! users' programs. Everything else needs the token, or the Unix socket, which only the daemon's own
+//! user can reach: what other users run, and where it allocates, is not for everybody on the
+//! machine.
+//!
+//! Each connection has a thread. A client that is silent delays nobody, and of too many connections
+//! the oldest silent one is closed.
 
 use super::address::Address;
 use super::control::{self, ControlRequest, Wake, send_request};
 use super::protocol::{self, Request, Response};
 use crossbeam_channel::{Sender, bounded};
 use data_encoding::BASE64;
-use heaptape_recorder::os::crash;
+use heaptape_recorder::os::{confine, crash};
 use percent_encoding::percent_decode_str;
+use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use subtle::ConstantTimeEq;
 
@@ -36,6 +41,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const PROFILE_TIMEOUT: Duration = Duration::from_secs(180);
 /// Maximum size of a profile, in bytes.
 const MAX_PROFILE_BYTES: u64 = 64 << 20;
+/// Maximum number of connections at once.
+const MAX_CONNECTIONS: usize = 64;
 /// Maximum number of profiles that are made at once.
 const MAX_PROFILES: usize = 2;
 /// Minimum length of a token, in bytes.
@@ -59,8 +66,7 @@ impl Token {
     /// When the file cannot be read, when all users can read it, or when the token is too short.
     pub fn read(path: &Path) -> io::Result<Token> {
         let named = |why: String| io::Error::new(io::ErrorKind::InvalidInput, format!("{}: {why}", path.display()));
-        let mode = std::fs::metadata(path).map_err(|error| named(error.to_string()))?.permissions().mode();
-        if mode & 0o007 != 0 {
+        if is_open_to_all(path).map_err(|error| named(error.to_string()))? {
             return Err(named("all users can access this token; chmod 600 it".into()));
         }
         let text = std::fs::read_to_string(path).map_err(|error| named(error.to_string()))?;
@@ -75,6 +81,19 @@ impl Token {
     /// was sent.
     fn is(&self, sent: &[u8]) -> bool {
         self.0.ct_eq(sent).into()
+    }
+}
+
+/// Returns whether all users can access a file.
+fn is_open_to_all(path: &Path) -> io::Result<bool> {
+    Ok(std::fs::metadata(path)?.permissions().mode() & 0o007 != 0)
+}
+
+/// Warns of a token for another server that all users can read. It may have been so for long, so the
+/// daemon starts all the same.
+pub fn warn_of_open_token(path: Option<&Path>) {
+    if let Some(path) = path.filter(|path| is_open_to_all(path).unwrap_or(false)) {
+        tracing::warn!("{}: all users can access this token; chmod 600 it", path.display());
     }
 }
 
@@ -94,8 +113,73 @@ enum Socket {
 }
 
 /// A connection of any kind.
-trait Stream: Read + Write + Send {}
-impl<T: Read + Write + Send> Stream for T {}
+trait Stream: Read + Write + Send + Sync {
+    /// Sets the longest time that one read takes.
+    fn limit_read(&self, time: Duration) -> io::Result<()>;
+    /// Ends what waits for this connection.
+    fn hang_up(&self);
+    /// Returns another handle of it.
+    fn other(&self) -> io::Result<Box<dyn Stream>>;
+}
+
+macro_rules! stream {
+    ($kind:ty) => {
+        impl Stream for $kind {
+            fn limit_read(&self, time: Duration) -> io::Result<()> {
+                self.set_read_timeout(Some(time))
+            }
+
+            fn hang_up(&self) {
+                let _ = self.shutdown(Shutdown::Both);
+            }
+
+            fn other(&self) -> io::Result<Box<dyn Stream>> {
+                Ok(Box::new(self.try_clone()?))
+            }
+        }
+    };
+}
+stream!(TcpStream);
+stream!(UnixStream);
+
+/// The connections that are served.
+#[derive(Default)]
+struct Connections {
+    /// Those whose request has not arrived, oldest first, each with its number.
+    silent: VecDeque<(u64, Box<dyn Stream>)>,
+    count: usize,
+    last: u64,
+}
+
+/// The connections, which their threads share.
+type Shared = Arc<Mutex<Connections>>;
+
+fn locked(connections: &Shared) -> MutexGuard<'_, Connections> {
+    connections.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Connections {
+    /// Adds a connection, for which the oldest silent one may have to go. Returns its number;
+    /// `None` if all are busy.
+    fn add(&mut self, stream: &dyn Stream) -> Option<u64> {
+        if self.count >= MAX_CONNECTIONS {
+            // Its thread ends when it notices, so it does not count any more.
+            let (_, oldest) = self.silent.pop_front()?;
+            oldest.hang_up();
+            self.count -= 1;
+        }
+        self.last += 1;
+        self.silent.push_back((self.last, stream.other().ok()?));
+        self.count += 1;
+        Some(self.last)
+    }
+
+    /// Notes that the request of a connection has arrived. Returns false if it was hung up.
+    fn speaks(&mut self, number: u64) -> bool {
+        let known = self.silent.iter().position(|(silent, _)| *silent == number);
+        known.and_then(|known| self.silent.remove(known)).is_some()
+    }
+}
 
 impl Server {
     /// Listens at an address. Without a token it must be loopback or a Unix socket.
@@ -116,15 +200,33 @@ impl Server {
         Ok(Server { socket, token, control: control.to_owned() })
     }
 
-    /// Serves one request after another; profiles are made by threads of their own.
+    /// Serves each connection in a thread of its own.
     pub fn run(self, requests: Sender<ControlRequest>, wake: Wake) {
         let server = Arc::new(self);
-        let profiles = Arc::new(AtomicUsize::new(0));
+        let (connections, profiles) = (Shared::default(), Arc::new(AtomicUsize::new(0)));
         loop {
-            let stream = server.accept();
-            match stream {
-                Ok(stream) => drop(server.serve(stream, &requests, &wake, &profiles)),
-                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            let Ok(mut stream) = server.accept() else {
+                std::thread::sleep(Duration::from_millis(20));
+                continue;
+            };
+            // All of them are being answered, which is soon over.
+            let Some(number) = locked(&connections).add(&*stream) else { continue };
+            let (server, requests, wake) = (Arc::clone(&server), requests.clone(), Arc::clone(&wake));
+            let (shared, profiles) = (Arc::clone(&connections), Arc::clone(&profiles));
+            let serve = move || {
+                let request = read_request(&mut stream);
+                if !locked(&shared).speaks(number) {
+                    return;
+                }
+                if let Ok(Some(request)) = request {
+                    let _ = server.serve(stream, request, &requests, &wake, &profiles);
+                }
+                locked(&shared).count -= 1;
+            };
+            if crash::spawn("http", serve).is_err() {
+                let mut connections = locked(&connections);
+                connections.speaks(number);
+                connections.count -= 1;
             }
         }
     }
@@ -133,13 +235,11 @@ impl Server {
         match &self.socket {
             Socket::Tcp(listener) => {
                 let stream: TcpStream = listener.accept()?.0;
-                stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
                 stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
                 Ok(Box::new(stream))
             }
             Socket::Unix(listener) => {
                 let stream: UnixStream = listener.accept()?.0;
-                stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
                 stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
                 Ok(Box::new(stream))
             }
@@ -147,13 +247,13 @@ impl Server {
     }
 
     fn serve(
-        self: &Arc<Server>,
+        &self,
         mut stream: Box<dyn Stream>,
+        request: HttpRequest,
         requests: &Sender<ControlRequest>,
         wake: &Wake,
-        profiles: &Arc<AtomicUsize>,
+        profiles: &AtomicUsize,
     ) -> io::Result<()> {
-        let Some(request) = read_request(&mut stream)? else { return Ok(()) };
         let is_permitted = match &self.token {
             Some(token) => request.secret().is_some_and(|sent| token.is(&sent)),
             None => true,
@@ -164,7 +264,9 @@ impl Server {
         }
         let question = match request.path.as_str() {
             "/" | "/metrics" => {
-                let (status, body) = match send_request(requests, wake, Request::Metrics) {
+                let is_public = self.token.is_none() && matches!(self.socket, Socket::Tcp(_));
+                let metrics = if is_public { Request::PublicMetrics } else { Request::Metrics };
+                let (status, body) = match send_request(requests, wake, metrics) {
                     Response::Metrics(text) => ("200 OK", text),
                     other => {
                         ("503 Service Unavailable", String::from_utf8_lossy(&protocol::line(&other)?).into_owned())
@@ -190,20 +292,12 @@ impl Server {
             profiles.fetch_sub(1, Relaxed);
             return answer(&mut stream, "503 Service Unavailable", TEXT, b"other profiles are being made\n");
         }
-        let (server, running) = (Arc::clone(self), Arc::clone(profiles));
-        let make = move || {
-            let made = server.profile(&program, question);
-            running.fetch_sub(1, Relaxed);
-            let _ = match made {
-                Ok(profile) => answer(&mut stream, "200 OK", "application/octet-stream", &profile),
-                Err(why) => answer(&mut stream, "404 Not Found", TEXT, why.as_bytes()),
-            };
-        };
-        let spawned = crash::spawn("profile", make).map(drop);
-        if spawned.is_err() {
-            profiles.fetch_sub(1, Relaxed);
+        let made = self.profile(&program, question);
+        profiles.fetch_sub(1, Relaxed);
+        match made {
+            Ok(profile) => answer(&mut stream, "200 OK", "application/octet-stream", &profile),
+            Err(why) => answer(&mut stream, "404 Not Found", TEXT, why.as_bytes()),
         }
-        spawned
     }
 
     /// Returns the profile of a program as pprof reads it. Another process makes it: names are read
@@ -212,6 +306,7 @@ impl Server {
         let mut command = Command::new("/proc/self/exe");
         command.args(["export", "--format", "pprof", "--output", "-", "--what", shown]);
         command.arg(format!("--live={program}")).arg("--control").arg(&self.control);
+        command.env(confine::VARIABLE, "1");
         command.env_remove("LD_PRELOAD").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| error.to_string())?;
         let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) else { return Err("no output".into()) };
@@ -264,6 +359,9 @@ fn read_request(stream: &mut Box<dyn Stream>) -> io::Result<Option<HttpRequest>>
     let (mut request, start_time) = (Vec::new(), Instant::now());
     loop {
         let mut block = [0; 512];
+        // The whole request must be there in this time, however it is split.
+        let left = REQUEST_TIMEOUT.saturating_sub(start_time.elapsed());
+        stream.limit_read(left.max(Duration::from_millis(1)))?;
         let count = stream.read(&mut block)?;
         request.extend_from_slice(&block[..count]);
         match HttpRequest::parse(&request) {

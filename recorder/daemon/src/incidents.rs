@@ -1,11 +1,10 @@
 //! What happened to programs, for alerts: flights that were kept, and kills because memory ran out.
 
+use super::fair_map::FairMap;
 use super::metrics::{LabeledMetric, Labels};
 use heaptape_recorder::os::clock;
-use std::collections::BTreeMap;
 
-/// Maximum number of programs with rows of their own. Further ones share one, since clients can
-/// choose any names.
+/// Maximum number of programs with rows of their own.
 const MAX_PROGRAMS: usize = 500;
 
 /// A program by name and label.
@@ -16,21 +15,28 @@ struct Program {
 }
 
 /// What happened to each program, as counts and times.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Incidents {
     /// Number of flight recordings that were kept.
     kept_flights: u64,
     /// When a flight was last kept, in seconds since 1970, by program and cause.
-    flights: BTreeMap<(Program, &'static str), f64>,
+    flights: FairMap<(Program, &'static str), f64>,
     /// Number of kills because memory ran out.
-    kills: BTreeMap<Program, u64>,
+    kills: FairMap<Program, u64>,
+    /// Those of programs that had to make room.
+    other_kills: u64,
+}
+
+impl Default for Incidents {
+    fn default() -> Self {
+        let (flights, kills) = (FairMap::new(MAX_PROGRAMS), FairMap::new(MAX_PROGRAMS));
+        Incidents { kept_flights: 0, flights, kills, other_kills: 0 }
+    }
 }
 
 impl Program {
-    fn of(name: &str, label: &str, is_known: impl Fn(&Program) -> bool, count: usize) -> Program {
-        let program = Program { name: name.to_owned(), label: label.to_owned() };
-        let is_own = count < MAX_PROGRAMS || is_known(&program);
-        if is_own { program } else { Program { name: "other".into(), label: String::new() } }
+    fn of(name: &str, label: &str) -> Program {
+        Program { name: name.to_owned(), label: label.to_owned() }
     }
 
     fn labels(&self) -> Labels {
@@ -39,19 +45,18 @@ impl Program {
 }
 
 impl Incidents {
-    /// Notes that the flight of a program was kept for a cause: `trigger`, `pressure`, `signal`,
-    /// `request` or `exit`.
-    pub fn flight_kept(&mut self, name: &str, label: &str, cause: &'static str) {
+    /// Notes that the flight of a user's program was kept for a cause: `trigger`, `pressure`,
+    /// `signal`, `request` or `exit`.
+    pub fn flight_kept(&mut self, uid: u32, name: &str, label: &str, cause: &'static str) {
         self.kept_flights += 1;
-        let is_known = |program: &Program| self.flights.contains_key(&(program.clone(), cause));
-        let program = Program::of(name, label, is_known, self.flights.len());
-        self.flights.insert((program, cause), clock::unix_ns() as f64 / 1e9);
+        *self.flights.entry((Program::of(name, label), cause), uid).0 = clock::unix_ns() as f64 / 1e9;
     }
 
-    /// Notes that the kernel killed a process of a program because memory ran out.
-    pub fn out_of_memory(&mut self, name: &str, label: &str) {
-        let program = Program::of(name, label, |program| self.kills.contains_key(program), self.kills.len());
-        *self.kills.entry(program).or_default() += 1;
+    /// Notes that the kernel killed a process of a user's program because memory ran out.
+    pub fn out_of_memory(&mut self, uid: u32, name: &str, label: &str) {
+        let (count, displaced) = self.kills.entry(Program::of(name, label), uid);
+        *count += 1;
+        self.other_kills += displaced.unwrap_or(0);
     }
 
     /// Returns the number of flight recordings that were kept.
@@ -61,12 +66,13 @@ impl Incidents {
 
     /// Returns the metrics by program.
     pub fn metrics(&self) -> [LabeledMetric; 2] {
-        let flights = self.flights.iter().map(|((program, cause), time)| {
+        let flights = self.flights.iter().map(|((program, cause), _, time)| {
             let mut labels = program.labels();
             labels.push(("cause", (*cause).to_owned()));
             (labels, *time)
         });
-        let kills = self.kills.iter().map(|(program, count)| (program.labels(), *count as f64));
+        let kills = self.kills.iter().map(|(program, _, count)| (program.labels(), *count as f64));
+        let others = (self.other_kills > 0).then(|| (Program::of("other", "").labels(), self.other_kills as f64));
         [
             LabeledMetric::gauge(
                 "flight_kept_timestamp_seconds",
@@ -76,7 +82,7 @@ impl Incidents {
             LabeledMetric::counter(
                 "program_out_of_memory_kills_total",
                 "Processes that the kernel killed because memory ran out",
-                kills.collect(),
+                kills.chain(others).collect(),
             ),
         ]
     }

@@ -1,14 +1,15 @@
 //! Metrics as Prometheus text: the heap of each program, and the resources of the daemon itself.
 //! They are served over HTTP, and by `ctl metrics`.
 
+use super::fair_map::FairMap;
 use formats::resident::{Bill, PART_NAMES};
 use heaptape_recorder::session::traced_process::StatsSnapshot;
 use heaptape_recorder::target::proc::ResidentMemory;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Maximum number of programs with metrics of their own. Further ones are summed under one name,
-/// since clients can choose any names.
+/// Maximum number of programs that run, and of those that have ended, with metrics of their own.
+/// Further ones are summed under one name, since clients can choose any names.
 const MAX_PROGRAMS: usize = 500;
 
 /// Describes a metric for Prometheus.
@@ -85,6 +86,8 @@ impl LabeledMetric {
 /// The counters of one process, with the program that they are added to.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessCounters<'a> {
+    /// User id of the process.
+    pub uid: u32,
     /// Name of the program.
     pub name: &'a str,
     /// Label of the program.
@@ -100,6 +103,17 @@ pub struct ProcessCounters<'a> {
     /// The resident memory at the last snapshot of its pages by use, if it is known.
     pub divided: Option<Bill>,
 }
+
+impl<'a> ProcessCounters<'a> {
+    /// Returns the counters without what is not for everybody on the machine: the label, and the
+    /// name of a program of another user than `own`.
+    pub fn anonymous(self, own: u32) -> ProcessCounters<'a> {
+        ProcessCounters { name: if self.uid == own { self.name } else { OTHER }, label: "", ..self }
+    }
+}
+
+/// Name of programs that have no metrics of their own.
+const OTHER: &str = "other";
 
 /// Escapes the value of a label: backslash, quote and newline are escaped, other control characters
 /// are replaced.
@@ -117,7 +131,7 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sum {
     processes: u64,
     live_bytes: u64,
@@ -139,46 +153,98 @@ struct Sum {
     parts: [u64; PART_NAMES.len()],
 }
 
-/// Metrics by name and label of a program. Programs beyond [`MAX_PROGRAMS`] share one name.
-#[derive(Debug, Default)]
-pub struct Programs(BTreeMap<(String, String), Sum>);
-
-impl Programs {
-    fn of(&mut self, name: &str, label: &str) -> &mut Sum {
-        let key = (name.to_owned(), label.to_owned());
-        let known = self.0.len() < MAX_PROGRAMS || self.0.contains_key(&key);
-        self.0.entry(if known { key } else { ("other".into(), String::new()) }).or_default()
+impl Sum {
+    /// Adds the counters of a process. One that has ended holds no memory any more.
+    fn add(&mut self, process: ProcessCounters<'_>) {
+        let ProcessCounters { now, runs, resident, limit_bytes, divided, .. } = process;
+        let held = |value: u64| if runs { value } else { 0 };
+        let divided = divided.filter(|_| runs);
+        self.merge(&Sum {
+            processes: u64::from(runs),
+            live_bytes: held(now.live_bytes),
+            live_blocks: held(now.live_blocks),
+            allocs: now.allocs,
+            bytes: now.bytes,
+            lost: now.lost,
+            sampled_out: now.sampled_out,
+            growing: held(now.growing),
+            mapped: held(now.mapped),
+            reserved: held(now.reserved),
+            resident_bytes: held(resident.bytes),
+            anonymous_bytes: held(resident.anonymous_bytes),
+            limit_bytes: held(limit_bytes),
+            divided: u64::from(divided.is_some()),
+            parts: divided.map(|bill| bill.parts()).unwrap_or_default(),
+        });
     }
 
-    /// Adds the counters of a process. One that has ended holds no memory any more.
-    pub fn add(&mut self, process: ProcessCounters<'_>) {
-        let ProcessCounters { name, label, now, runs, resident, limit_bytes, divided } = process;
-        let sum = self.of(name, label);
-        sum.processes += u64::from(runs);
-        let held = |value: u64| if runs { value } else { 0 };
+    fn merge(&mut self, more: &Sum) {
         for (sum, more) in [
-            (&mut sum.live_bytes, held(now.live_bytes)),
-            (&mut sum.live_blocks, held(now.live_blocks)),
-            (&mut sum.allocs, now.allocs),
-            (&mut sum.bytes, now.bytes),
-            (&mut sum.lost, now.lost),
-            (&mut sum.sampled_out, now.sampled_out),
-            (&mut sum.growing, held(now.growing)),
-            (&mut sum.mapped, held(now.mapped)),
-            (&mut sum.reserved, held(now.reserved)),
-            (&mut sum.resident_bytes, held(resident.bytes)),
-            (&mut sum.anonymous_bytes, held(resident.anonymous_bytes)),
+            (&mut self.processes, more.processes),
+            (&mut self.live_bytes, more.live_bytes),
+            (&mut self.live_blocks, more.live_blocks),
+            (&mut self.allocs, more.allocs),
+            (&mut self.bytes, more.bytes),
+            (&mut self.lost, more.lost),
+            (&mut self.sampled_out, more.sampled_out),
+            (&mut self.growing, more.growing),
+            (&mut self.mapped, more.mapped),
+            (&mut self.reserved, more.reserved),
+            (&mut self.resident_bytes, more.resident_bytes),
+            (&mut self.anonymous_bytes, more.anonymous_bytes),
+            (&mut self.divided, more.divided),
         ] {
             *sum = sum.saturating_add(more);
         }
-        if let Some(bill) = divided.filter(|_| runs) {
-            sum.divided += 1;
-            for (sum, more) in sum.parts.iter_mut().zip(bill.parts()) {
-                *sum = sum.saturating_add(more);
+        for (sum, more) in self.parts.iter_mut().zip(more.parts) {
+            *sum = sum.saturating_add(more);
+        }
+        let limits = [self.limit_bytes, more.limit_bytes];
+        self.limit_bytes = limits.into_iter().filter(|limit| *limit > 0).min().unwrap_or(0);
+    }
+}
+
+/// Metrics by name and label of a program. Of more than [`MAX_PROGRAMS`], some share one name.
+#[derive(Debug)]
+pub struct Programs {
+    rows: FairMap<(String, String), Sum>,
+    other: Sum,
+}
+
+impl Default for Programs {
+    fn default() -> Self {
+        Programs { rows: FairMap::new(MAX_PROGRAMS), other: Sum::default() }
+    }
+}
+
+impl Programs {
+    /// Adds the counters of a process.
+    pub fn add(&mut self, process: ProcessCounters<'_>) {
+        let key = (process.name.to_owned(), process.label.to_owned());
+        let (sum, displaced) = self.rows.entry(key, process.uid);
+        sum.add(process);
+        displaced.iter().for_each(|displaced| self.other.merge(displaced));
+    }
+
+    /// Returns the metrics without labels, and without the names of other users' programs.
+    pub fn anonymous(&self, own: u32) -> Programs {
+        let mut anonymous = Programs { other: self.other, ..Programs::default() };
+        for ((name, _), uid, sum) in self.rows.iter() {
+            if uid == own {
+                anonymous.rows.entry((name.clone(), String::new()), uid).0.merge(sum);
+            } else {
+                anonymous.other.merge(sum);
             }
         }
-        let limits = [sum.limit_bytes, held(limit_bytes)];
-        sum.limit_bytes = limits.into_iter().filter(|limit| *limit > 0).min().unwrap_or(0);
+        anonymous
+    }
+
+    /// Adds the rows to those of a table.
+    fn add_to(&self, table: &mut BTreeMap<(String, String), Sum>) {
+        self.rows.iter().for_each(|(key, _, sum)| table.entry(key.clone()).or_default().merge(sum));
+        if self.other != Sum::default() {
+            table.entry((OTHER.into(), String::new())).or_default().merge(&self.other);
+        }
     }
 }
 
@@ -248,9 +314,13 @@ pub fn text<'a>(
     own: &[OwnMetric],
     labeled: &[LabeledMetric],
 ) -> String {
-    let mut all = Programs(past.0.clone());
-    processes.for_each(|process| all.add(process));
-    let programs = &all.0;
+    // What runs has rows of its own, however many programs have ended.
+    let mut current = Programs::default();
+    processes.for_each(|process| current.add(process));
+    let mut programs = BTreeMap::new();
+    current.add_to(&mut programs);
+    past.add_to(&mut programs);
+    let programs = &programs;
     let mut out = String::new();
     for ProgramMetric { description: Description { name, kind, help }, value } in PROGRAM_METRICS {
         let _ = write!(out, "# HELP heaptape_program_{name} {help}\n# TYPE heaptape_program_{name} {kind}\n");
@@ -274,6 +344,7 @@ mod tests {
     #[test]
     fn parts_of_resident_memory_are_added_where_they_are_known() {
         let process = |divided, runs| ProcessCounters {
+            uid: 0,
             name: "a",
             label: "",
             now: StatsSnapshot::default(),
@@ -292,6 +363,54 @@ mod tests {
         }
         let unknown = text(&Programs::default(), [process(None, true)].into_iter(), &[], &[]);
         assert!(!unknown.contains("part="), "{unknown}");
+    }
+
+    fn counters<'a>(uid: u32, name: &'a str, label: &'a str, runs: bool) -> ProcessCounters<'a> {
+        let now = StatsSnapshot { allocs: 1, live_bytes: 5, ..StatsSnapshot::default() };
+        ProcessCounters {
+            uid,
+            name,
+            label,
+            now,
+            runs,
+            resident: ResidentMemory::default(),
+            limit_bytes: 0,
+            divided: None,
+        }
+    }
+
+    #[test]
+    fn programs_of_a_user_who_makes_up_labels_displace_no_others() {
+        let labels: Vec<String> = (0..3000).map(|number| format!("junk{number:04}")).collect();
+        let mut past = Programs::default();
+        past.add(counters(0, "cron", "", false));
+        labels.iter().for_each(|label| past.add(counters(7, "true", label, false)));
+        let running = labels.iter().take(700).map(|label| counters(7, "sleep", label, true));
+        let shown = text(&past, running.chain([counters(0, "shop", "shop.service", true)]), &[], &[]);
+        for line in [
+            "heaptape_program_live_bytes{program=\"shop\",label=\"shop.service\"} 5\n",
+            "heaptape_program_allocations_total{program=\"cron\",label=\"\"} 1\n",
+            "heaptape_program_processes{program=\"sleep\",label=\"junk0699\"} 1\n",
+        ] {
+            assert!(shown.contains(line), "{line}");
+        }
+        let allocs = shown.lines().filter(|line| line.starts_with("heaptape_program_allocations_total"));
+        let allocs: Vec<u64> = allocs.filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect();
+        assert_eq!((allocs.len(), allocs.iter().sum()), (2 * MAX_PROGRAMS + 1, 3702), "nothing is lost");
+    }
+
+    #[test]
+    fn metrics_for_everybody_have_no_labels_and_no_programs_of_others() {
+        let mut past = Programs::default();
+        past.add(counters(7, "secret", "project", false));
+        past.add(counters(5, "mine", "project", false));
+        let running = [counters(7, "deploy", "x", true), counters(5, "mine", "y", true)];
+        let shown = text(&past.anonymous(5), running.map(|one| one.anonymous(5)).into_iter(), &[], &[]);
+        assert!(shown.contains("heaptape_program_allocations_total{program=\"mine\",label=\"\"} 2\n"), "{shown}");
+        assert!(shown.contains("heaptape_program_allocations_total{program=\"other\",label=\"\"} 2\n"), "{shown}");
+        for word in ["secret", "project", "deploy", "\"x\"", "\"y\""] {
+            assert!(!shown.contains(word), "{word}: {shown}");
+        }
     }
 
     #[test]

@@ -81,6 +81,9 @@ pub enum Request {
     Flush,
     /// The metrics in the format of Prometheus.
     Metrics,
+    /// Those of them that everybody on the machine may read. It does not come from a socket.
+    #[serde(skip)]
+    PublicMetrics,
     /// The configuration is read again.
     Reload,
     /// The end of the daemon.
@@ -191,7 +194,7 @@ impl Response {
             Request::Status => serde_json::from_value(answer).map(Response::Status),
             Request::List => serde_json::from_value(answer).map(Response::List),
             Request::Show { .. } => serde_json::from_value(answer).map(Response::Show),
-            Request::Metrics => serde_json::from_value(answer).map(Response::Metrics),
+            Request::Metrics | Request::PublicMetrics => serde_json::from_value(answer).map(Response::Metrics),
             Request::Mode { .. } => serde_json::from_value(answer).map(Response::Mode),
             Request::Snapshot { .. } | Request::Flush | Request::Rotate { .. } => {
                 serde_json::from_value(answer).map(Response::Processes)
@@ -201,6 +204,26 @@ impl Response {
             Request::Epoch | Request::Mark { .. } => serde_json::from_value(answer).map(Response::Epochs),
             Request::Reload => serde_json::from_value(answer).map(Response::Reloaded),
             Request::Stop => serde_json::from_value(answer).map(Response::Stopped),
+        }
+    }
+
+    /// Returns the answer with an error of writing, if it is about something that was written.
+    pub fn with_error(mut self, error: String) -> Response {
+        match &mut self {
+            Response::Processes(Processes { errors, .. }) | Response::Epochs(Epochs { errors, .. }) => {
+                errors.push(error);
+                self
+            }
+            Response::Error(_) => self,
+            _ => Response::error(error),
+        }
+    }
+
+    /// Returns what could not be written.
+    pub fn errors(&self) -> &[String] {
+        match self {
+            Response::Processes(Processes { errors, .. }) | Response::Epochs(Epochs { errors, .. }) => errors,
+            _ => &[],
         }
     }
 
@@ -218,10 +241,13 @@ pub struct Refusal {
 }
 
 /// The number of processes of which something was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Processes {
     /// Number of processes that were written.
     pub processes: u64,
+    /// What could not be written.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<String>,
 }
 
 /// The result of a change of mode.
@@ -272,10 +298,13 @@ pub struct Remains {
 }
 
 /// The number of epochs that were ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Epochs {
     /// Number of epochs, one for each user.
     pub epochs: u64,
+    /// Which epochs go on, and what could not be written.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<String>,
 }
 
 /// What changed when the configuration was read again: sentences by key.
@@ -316,6 +345,29 @@ pub struct Status {
     pub budgets_hit: BTreeMap<String, u64>,
     /// The daemon's own metrics by name.
     pub own: BTreeMap<String, f64>,
+    /// Why the daemon cannot write at the moment; missing while it can.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write_error: Option<String>,
+    /// Processes that run unrecorded: they no longer waited for the daemon's answer, or were recorded
+    /// by a daemon that left nothing to this one. The last ones.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub late: Vec<Late>,
+}
+
+/// A process that runs unrecorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Late {
+    /// Id of the process.
+    pub pid: u32,
+    /// Id of its user.
+    pub uid: u32,
+    /// Name of the process (`comm`).
+    pub name: String,
+    /// When the daemon found that, in nanoseconds since 1970.
+    pub unix_ns: u64,
+    /// Why: `late`, or `orphaned` by the end of the daemon that recorded it.
+    pub reason: String,
 }
 
 /// An entry of the answer to [`Request::List`].

@@ -3,6 +3,7 @@
 
 use super::config::{Config, PushConfig};
 use super::helper_command;
+use super::http;
 use super::metrics::OwnMetric;
 use heaptape_recorder::os::clock;
 use heaptape_recorder::os::crash;
@@ -67,6 +68,7 @@ impl Pusher {
     /// The error of the thread.
     pub fn start(config: &Config) -> io::Result<Option<Pusher>> {
         let Some(to) = &config.push.to else { return Ok(None) };
+        http::warn_of_open_token(config.push.token.as_deref());
         let (arguments, interval) = (arguments(&config.push, to, config), config.push.interval);
         let counts = Arc::new(Counts::default());
         let own = Arc::clone(&counts);

@@ -27,6 +27,8 @@ pub struct EndingProcess {
     stats: Arc<Stats>,
     /// Name of the process.
     pub name: String,
+    /// User id of the process.
+    pub uid: u32,
 }
 
 /// Counts since the start of the daemon.
@@ -51,6 +53,20 @@ impl Counters {
         self.sampled_out += now.sampled_out;
     }
 }
+
+/// The reasons for which processes run unrecorded.
+const REASONS: [&str; 10] = [
+    "attach",
+    "clients",
+    "connections",
+    "descriptors",
+    "error",
+    "late",
+    "orphaned",
+    "other-user",
+    "starts",
+    "unreachable",
+];
 
 /// The processes of the daemon.
 #[derive(Debug, Default)]
@@ -96,7 +112,10 @@ impl Registry {
 
     /// Returns how many processes run unrecorded, by reason.
     pub fn unrecorded(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.unrecorded.iter().map(|(reason, count)| (*reason, *count))
+        // A series that begins with its first count would never rise for Prometheus.
+        let mut all: BTreeMap<&'static str, u64> = REASONS.into_iter().map(|reason| (reason, 0)).collect();
+        all.extend(&self.unrecorded);
+        all.into_iter()
     }
 
     /// Returns the recorded processes, in no particular order.
@@ -145,9 +164,9 @@ impl Registry {
     /// Removes a process that is recorded no more. Until it is written it counts as ending.
     pub fn end(&mut self, id: SessionId, ended: Ended, keeps: FlightEnd) -> Option<Arc<Session>> {
         let index = self.clients.iter().position(|client| client.session.id == id)?;
-        let Client { epoch, label, session, name, .. } = self.clients.swap_remove(index);
+        let Client { epoch, label, session, name, uid, .. } = self.clients.swap_remove(index);
         let (segment, stats) = (session.folder.clone(), Arc::clone(&session.stats));
-        self.ending.insert(id, EndingProcess { epoch, label, ended, keeps, segment, stats, name });
+        self.ending.insert(id, EndingProcess { epoch, label, ended, keeps, segment, stats, name, uid });
         Some(session)
     }
 
@@ -178,6 +197,7 @@ impl Registry {
         let now = ending.stats.now();
         self.counters.add(&now);
         self.past.add(ProcessCounters {
+            uid: ending.uid,
             name: &ending.name,
             label: &ending.label,
             now,
@@ -206,6 +226,7 @@ impl Registry {
     /// Returns the current counters of the processes that are not written.
     pub fn current(&self) -> impl Iterator<Item = ProcessCounters<'_>> {
         let running = self.clients.iter().map(|client| ProcessCounters {
+            uid: client.uid,
             name: &client.name,
             label: &client.label,
             now: client.now(),
@@ -215,6 +236,7 @@ impl Registry {
             divided: client.session.stats.divided(),
         });
         let ending = self.ending.values().map(|ending| ProcessCounters {
+            uid: ending.uid,
             name: &ending.name,
             label: &ending.label,
             now: ending.stats.now(),

@@ -16,14 +16,17 @@ mod rotation;
 mod start;
 mod unrecorded;
 
-use super::budget::{Budgets, Reduction};
+use super::budget::{self, Budgets, Reduction};
 use super::clients::LOOK;
 use super::config::{Choice, Config};
 use super::control::ControlRequest;
 use super::entrance::Entrance;
 use super::epochs::Epochs;
 use super::incidents::Incidents;
+use super::late::LateStarts;
+use super::log_limit::LogLimit;
 use super::notify::{self, Notify};
+use super::orphans::Orphans;
 use super::out_of_memory::OutOfMemory;
 use super::pressure::Pressure;
 use super::push::Pusher;
@@ -94,6 +97,10 @@ pub struct Service {
     boards: Boards,
     /// What happened to programs, for the metrics.
     incidents: Incidents,
+    /// Processes that no longer waited for an answer.
+    late: LateStarts,
+    orphans: Orphans,
+    log: LogLimit,
     started: Instant,
     last_check: Instant,
     clock: Clock,
@@ -246,10 +253,14 @@ impl Service {
             self.budgets.hit_by(what, uid, count);
         }
         self.read_boards(None);
+        self.name_orphans();
         self.measure_memory();
         self.keep_budgets();
         self.check_attaches();
-        self.epochs.expired().into_iter().for_each(|uid| self.rotate(uid, Callback::new(|| {})));
+        for uid in self.epochs.expired() {
+            // An error is in the log; the next attempt is a second away.
+            let _ = self.rotate(uid, Callback::new(|| {}));
+        }
     }
 
     /// Checks all limits. Called once a second.
@@ -262,6 +273,9 @@ impl Service {
         if let Some(reduction) = self.budgets.over_cpu(&self.registry) {
             self.reduce(reduction);
         }
+        if let Some((id, choice)) = self.budgets.come_back(&self.registry) {
+            self.restore(id, choice);
+        }
         let reductions = self.budgets.over_disk(&self.registry, self.epochs.disk());
         reductions.into_iter().for_each(|reduction| self.reduce(reduction));
     }
@@ -271,11 +285,21 @@ impl Service {
         let Reduction { id, choice, what, why } = reduction;
         if let Some(client) = self.registry.client_mut(id) {
             client.held = Some(what);
+            budget::note_reduction(client, what);
             let choice = Choice { overflow: client.choice.overflow, ..choice };
             let why = format!("{why}; {} ({})", client.name.escape_debug(), client.pid());
             self.budgets.hit(what, &why);
             self.change(id, choice, Callback::new(|| {}));
         }
+    }
+
+    /// Records a process again as it was recorded before a limit reduced it.
+    fn restore(&mut self, id: SessionId, choice: Choice) {
+        let Some(client) = self.registry.client_mut(id) else { return };
+        client.held = None;
+        let (name, pid) = (client.name.escape_debug().to_string(), client.pid());
+        tracing::info!("there is room again: the mode of {name} ({pid}) becomes {choice}");
+        self.change(id, choice, Callback::new(|| {}));
     }
 
     /// Sends a command to the drain.

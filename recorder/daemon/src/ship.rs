@@ -3,6 +3,7 @@
 
 use super::config::Config;
 use super::helper_command;
+use super::http;
 use super::metrics::OwnMetric;
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use heaptape_recorder::os::clock;
@@ -58,6 +59,7 @@ impl Shipper {
     /// The error of the thread.
     pub fn start(config: &Config, sealed: impl FnOnce() -> Receiver<()>) -> io::Result<Option<Shipper>> {
         let Some(to) = &config.ship_to else { return Ok(None) };
+        http::warn_of_open_token(config.ship_token.as_deref());
         let mut arguments = vec!["ship".into(), "--json".into(), "--to".into(), to.into()];
         arguments.extend(["--state".into(), config.state.clone().into_os_string()]);
         if let Some(file) = &config.ship_token {

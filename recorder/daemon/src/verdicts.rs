@@ -131,7 +131,7 @@ impl Verdicts {
             let mut next = Instant::now() + interval;
             loop {
                 std::thread::sleep(next.saturating_duration_since(Instant::now()));
-                if let Some(error) = judge(&own, &mut helper_command::command(&arguments))
+                if let Some(error) = judge(&own, &mut helper_command::confined(&arguments))
                     && logged.is_none_or(|last| last.elapsed() >= LOG_INTERVAL)
                 {
                     logged = Some(Instant::now());

@@ -2,7 +2,7 @@
 
 use super::Service;
 use crate::config::Choice;
-use crate::control::Answer;
+use crate::control::{Answer, WriteCheck};
 use crate::protocol::{
     CallSite, Changed, Details, Entry, Epochs, Frame, Identity, Process, Processes, Request, Response, Status, Stopped,
     Which,
@@ -42,6 +42,7 @@ impl Service {
             Request::Status => Ok(Answer::Now(Response::Status(Box::new(self.status())))),
             Request::List => Ok(Answer::Now(Response::List(self.list()))),
             Request::Metrics => Ok(Answer::Now(Response::Metrics(self.metrics()))),
+            Request::PublicMetrics => Ok(Answer::Now(Response::Metrics(self.public_metrics()))),
             Request::Show { which, sites } => self.show(which, *sites),
             Request::Mode { which, mode } => self.selected(which).map(|ids| self.mode(&ids, *mode)),
             Request::Snapshot { which, leaves_flights } => {
@@ -71,9 +72,11 @@ impl Service {
     /// Ends the epochs of all users.
     fn end_epochs(&mut self) -> Answer {
         let (done, dones) = unbounded();
+        let check = WriteCheck::begin(self.epochs.disk());
         let users = self.epochs.users().len();
-        self.rotate_all(&mut |_| notifier(&done));
-        Answer::When(dones, users, Response::Epochs(Epochs { epochs: users as u64 }))
+        let errors = self.rotate_all(&mut |_| notifier(&done));
+        let ended = users - errors.len();
+        Answer::Written(dones, ended, Response::Epochs(Epochs { epochs: ended as u64, errors }), check)
     }
 
     /// Sets a mark: the epochs of all users end, so that the state at this time is kept.
@@ -88,10 +91,12 @@ impl Service {
         let mark = Mark { name: name.to_owned(), unix_ns: clock::unix_ns() };
         tracing::info!("mark {name}: the epochs of all users end");
         let (done, dones) = unbounded();
+        let check = WriteCheck::begin(self.epochs.disk());
         let users = self.epochs.users().len();
-        self.rotate_all(&mut |_| notifier(&done));
+        let errors = self.rotate_all(&mut |_| notifier(&done));
+        let ended = users - errors.len();
         self.epochs.mark(mark, notifier(&done));
-        Ok(Answer::When(dones, users + 1, Response::Epochs(Epochs { epochs: users as u64 })))
+        Ok(Answer::Written(dones, ended + 1, Response::Epochs(Epochs { epochs: ended as u64, errors }), check))
     }
 
     /// Returns the processes that a request selects.
@@ -112,7 +117,7 @@ impl Service {
         for id in ids {
             self.change(*id, choice, notifier(&done));
             if let Some(client) = self.registry.client_mut(*id) {
-                client.held = None;
+                (client.held, client.reduced) = (None, None);
             }
         }
         let changed = Changed { processes: ids.len() as u64, mode: choice.to_string() };
@@ -123,6 +128,7 @@ impl Service {
     /// are.
     fn snapshot(&mut self, ids: &[SessionId], leaves_flights: bool) -> Answer {
         let (done, dones) = unbounded();
+        let check = WriteCheck::begin(self.epochs.disk());
         let flights = if leaves_flights { Vec::new() } else { self.registry.flights() };
         for id in ids {
             if flights.contains(id) {
@@ -137,7 +143,7 @@ impl Service {
             }
         }
         self.epochs.flush(notifier(&done));
-        Answer::When(dones, ids.len() + 1, processes(ids.len()))
+        Answer::Written(dones, ids.len() + 1, processes(ids.len()), check)
     }
 
     /// Starts new files for the events of these processes, within the epoch.
@@ -186,13 +192,15 @@ impl Service {
             modes: modes.into_iter().map(|(mode, count)| (mode.name().to_owned(), count as u64)).collect(),
             budgets_hit: self.budgets.hits().map(|(what, count)| (what.to_owned(), count)).collect(),
             own: self.own_metrics().into_iter().map(|metric| (metric.name().to_owned(), metric.value())).collect(),
+            write_error: self.epochs.disk().current_error(),
+            late: self.late.running().cloned().collect(),
         }
     }
 }
 
 /// Returns the answer with a number of processes.
 pub(super) fn processes(count: usize) -> Response {
-    Response::Processes(Processes { processes: count as u64 })
+    Response::Processes(Processes { processes: count as u64, errors: Vec::new() })
 }
 
 fn details(process: Process, view: &View) -> Details {

@@ -3,7 +3,7 @@
 
 use super::Service;
 use super::answers::{notifier, processes};
-use crate::control::Answer;
+use crate::control::{Answer, WriteCheck};
 use crossbeam_channel::unbounded;
 use heaptape_recorder::digest::process::ProcessCommand;
 use heaptape_recorder::os::poll;
@@ -42,6 +42,7 @@ impl Service {
         self.end_exited();
         let ids = self.registry.select(|_| true);
         let (done, dones) = unbounded();
+        let check = WriteCheck::begin(self.epochs.disk());
         let at_last = Arc::new(AtLast(Mutex::new(Some(self.epochs.flusher(notifier(&done))))));
         for id in &ids {
             // A process that ends meanwhile drops its callback.
@@ -50,7 +51,7 @@ impl Service {
         }
         self.flushes.push(PendingFlush { waits_for: self.registry.ending_ids(), _at_last: at_last });
         self.complete_flushes();
-        Answer::When(dones, 1, processes(ids.len()))
+        Answer::Written(dones, 1, processes(ids.len()), check)
     }
 
     /// Completes the flushes whose ended processes are handed to the archive.

@@ -90,6 +90,7 @@ impl Admission {
             ticks: 0,
             kept: None,
             held: None,
+            reduced: None,
             earlier_hits: 0,
             memory,
             is_attached: false,
@@ -113,6 +114,16 @@ impl ForkParent {
     }
 }
 
+/// What became of a request.
+enum Started {
+    Accepted,
+    /// The program no longer waited, and runs unrecorded.
+    Late,
+}
+
+/// Maximum number of lines in a minute about one user's programs that run unrecorded.
+const MAX_LOGGED: u32 = 16;
+
 impl Service {
     /// Records a process that requests it, or refuses that.
     pub(super) fn admit(&mut self, request: AttachRequest) {
@@ -126,6 +137,10 @@ impl Service {
         for id in self.registry.select(|client| client.pid() == request.pid) {
             self.end(id, End::EXEC);
         }
+        // Those behind it wait for us, so nothing is done for a program that has gone on.
+        if request.has_disconnected() {
+            return self.count_late(request.pid, uid);
+        }
         let of_user = self.registry.select(|client| client.uid == uid).len() as u64;
         if of_user >= self.config.budget.clients {
             self.budgets
@@ -133,10 +148,17 @@ impl Service {
             self.registry.count_refused("clients", 1);
             return request.refuse(REFUSED_FULL);
         }
+        let pid = request.pid;
         match self.attach(request) {
-            Ok(()) => self.registry.count_accepted(),
+            Ok(Started::Accepted) => {
+                self.late.forget(pid);
+                self.registry.count_accepted();
+            }
+            Ok(Started::Late) => self.count_late(pid, uid),
             Err((request, error)) => {
-                tracing::warn!("process {} runs unrecorded: {error}", request.pid);
+                if let Some(more) = self.log.permits("refused", uid, MAX_LOGGED) {
+                    tracing::warn!("process {pid} runs unrecorded: {error}{more}");
+                }
                 if sys::is_out_of_descriptors(&error) {
                     self.budgets.hit_by("descriptors", uid, 1);
                 }
@@ -148,7 +170,7 @@ impl Service {
     }
 
     /// Starts the recording of a process. Returns the request if that is not possible.
-    fn attach(&mut self, mut request: AttachRequest) -> Result<(), (AttachRequest, io::Error)> {
+    fn attach(&mut self, mut request: AttachRequest) -> Result<Started, (AttachRequest, io::Error)> {
         let start_tick = self.clock.now();
         let process = Process::read(request.pid);
         let (admission, mode) = match self.admission(&request, &process) {
@@ -177,12 +199,24 @@ impl Service {
             session.mapping.header().activation.0.store(wire::area::ACTIVATION_DORMANT, Relaxed);
         }
         if !request.accept(&session.mapping, &area) {
-            return Ok(());
+            return Ok(Started::Late);
         }
         let (pid, choice) = (request.pid, admission.choice);
         self.start_client(admission, session, request, area, worker);
         self.note_unknown_mode(id, pid, mode, choice);
-        Ok(())
+        Ok(Started::Accepted)
+    }
+
+    /// Counts a program that runs unrecorded since it no longer waited for the answer, and names it.
+    fn count_late(&mut self, pid: u32, uid: u32) {
+        let name = self.late.add(pid, uid, "late");
+        self.registry.count_refused("late", 1);
+        if let Some(more) = self.log.permits("late", uid, MAX_LOGGED) {
+            let name = name.escape_debug();
+            tracing::warn!(
+                "process {pid} ({name}) runs unrecorded: it no longer waited for the daemon, which was busy (HEAPTAPE_ATTACH_MS){more}"
+            );
+        }
     }
 
     /// Decides what is recorded of a new process. Returns the mode that it requested, too.
@@ -347,11 +381,14 @@ impl Service {
     }
 
     /// Notes that the mode which a process requested is none.
-    fn note_unknown_mode(&self, id: SessionId, pid: u32, mode: Option<String>, choice: Choice) {
+    fn note_unknown_mode(&mut self, id: SessionId, pid: u32, mode: Option<String>, choice: Choice) {
         if let Some(mode) = mode.filter(|mode| self.config.asks_programs && mode.parse::<Choice>().is_err()) {
             let mode: String = mode.escape_debug().take(100).collect();
             let text = format!("HEAPTAPE_MODE is ignored: '{mode}' is no mode; its mode is {choice}");
-            tracing::warn!("process {pid}: {text}");
+            let uid = self.registry.client(id).map_or(0, |client| client.uid);
+            if let Some(more) = self.log.permits("mode", uid, 1) {
+                tracing::warn!("process {pid}: {text}{more}");
+            }
             self.note(id, text);
         }
     }

@@ -19,6 +19,16 @@ impl Service {
         metrics::text(self.registry.past(), self.registry.current(), &self.own_metrics(), &self.labeled_metrics())
     }
 
+    /// Returns the metrics that everybody on the machine may read: without labels, functions, and
+    /// the names of other users' programs.
+    pub(super) fn public_metrics(&self) -> String {
+        let own = nix::unistd::geteuid().as_raw();
+        let past = self.registry.past().anonymous(own);
+        let current = self.registry.current().map(|process| process.anonymous(own));
+        metrics::text(&past, current, &self.own_metrics(), &self.common_metrics())
+    }
+
+    /// Returns the metrics by program and by user, and those of everybody.
     fn labeled_metrics(&self) -> Vec<LabeledMetric> {
         let held = self.registry.clients().iter().filter_map(|client| {
             let labels = [("program", client.name.clone()), ("label", client.label.clone())];
@@ -31,8 +41,22 @@ impl Service {
         });
         // Processes of one program and label share a row.
         let held: std::collections::BTreeSet<Labels> = held.collect();
+        let mut all = self.common_metrics();
+        all.push(LabeledMetric::gauge(
+            "program_held",
+            "Programs that a limit reduces",
+            held.into_iter().map(|labels| (labels, 1.0)).collect(),
+        ));
+        all.extend(self.incidents.metrics());
+        all.extend(self.disk_metrics());
+        all.extend(self.verdicts.labeled());
+        all
+    }
+
+    /// Returns the metrics with labels that say nothing of programs.
+    fn common_metrics(&self) -> Vec<LabeledMetric> {
         let build = vec![("version", env!("CARGO_PKG_VERSION").into()), ("wire", wire::WIRE_VERSION.to_string())];
-        let mut all = vec![
+        vec![
             LabeledMetric::gauge("build_info", "Version of the daemon", vec![(build, 1.0)]),
             LabeledMetric::counter(
                 "budget_hits_by_name_total",
@@ -44,16 +68,7 @@ impl Service {
                 "Processes that run unrecorded",
                 by("reason", self.registry.unrecorded()),
             ),
-            LabeledMetric::gauge(
-                "program_held",
-                "Programs that a limit reduces",
-                held.into_iter().map(|labels| (labels, 1.0)).collect(),
-            ),
-        ];
-        all.extend(self.incidents.metrics());
-        all.extend(self.disk_metrics());
-        all.extend(self.verdicts.labeled());
-        all
+        ]
     }
 
     /// Returns the metrics of the limits of what is kept on disk.
@@ -110,6 +125,22 @@ impl Service {
                 self.incidents.kept_flights() as f64,
             ),
             OwnMetric::counter("epochs_ended_total", "Epochs that were ended", epochs.ended as f64),
+            OwnMetric::counter("epochs_failed_total", "Attempts to start an epoch that failed", epochs.failed as f64),
+            OwnMetric::gauge(
+                "write_failing",
+                "Whether the last attempt to write the epochs failed",
+                f64::from(u8::from(disk.current_error().is_some())),
+            ),
+            OwnMetric::gauge(
+                "late_processes",
+                "Running processes that are not recorded because the daemon answered too late, of the last ones",
+                self.late.running().count() as f64,
+            ),
+            OwnMetric::counter(
+                "removed_sockets_total",
+                "Sockets for programs whose files were removed, and made again",
+                self.entrance.removed_sockets() as f64,
+            ),
             OwnMetric::counter(
                 "epochs_removed_total",
                 "Epochs that were removed",

@@ -13,6 +13,9 @@ use nix::libc::SIGKILL;
 /// Maximum number of processes whose resident memory is read in one check.
 const MAX_READ: usize = 256;
 
+/// Maximum number of lines in a minute about one user's programs that the kernel killed.
+const MAX_LOGGED: u32 = 16;
+
 impl Service {
     /// Returns the memory of a process that is recorded from now on.
     pub(super) fn kernel_memory(&mut self, pid: u32) -> KernelMemory {
@@ -48,9 +51,11 @@ impl Service {
         {
             last.out_of_memory = true;
             last.resident_bytes = resident.unwrap_or(last.resident_bytes);
-            self.incidents.out_of_memory(&client.name, &client.label);
-            let name = client.name.escape_debug();
-            tracing::warn!("process {} ({name}): the kernel killed it because memory ran out", client.pid());
+            self.incidents.out_of_memory(client.uid, &client.name, &client.label);
+            if let Some(more) = self.log.permits("memory", client.uid, MAX_LOGGED) {
+                let (pid, name) = (client.pid(), client.name.escape_debug());
+                tracing::warn!("process {pid} ({name}): the kernel killed it because memory ran out{more}");
+            }
         }
         Some(last).filter(|last| *last != LastMemory::default())
     }

@@ -19,6 +19,9 @@ use heaptape_recorder::store::writer::{Callback, Stored};
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Maximum number of lines in a minute about one user's flight recordings.
+const MAX_LOGGED: u32 = 16;
+
 /// Returns the note that a flight recording is kept now.
 fn kept_now(why: &str) -> Kept {
     Kept { unix_ns: clock::unix_ns(), why: why.to_owned() }
@@ -60,8 +63,11 @@ impl Service {
             let (name, label) = ending.map(|ending| (ending.name, ending.label)).unwrap_or_default();
             let (mut folders, symbols) = (stored.segments.clone(), stored.symbols.take());
             let kept = if keeps == FlightEnd::All {
-                self.incidents.flight_kept(&name, &label, "exit");
-                tracing::info!("the flight recording of a process that exited is kept in {}", epoch.dir.display());
+                self.incidents.flight_kept(epoch.uid, &name, &label, "exit");
+                if let Some(more) = self.log.permits("flight", epoch.uid, MAX_LOGGED) {
+                    let (name, dir) = (name.escape_debug(), epoch.dir.display());
+                    tracing::info!("the flight recording of {name}, which has ended, is kept in {dir}{more}");
+                }
                 Some(kept_now(&ended.cause()))
             } else {
                 folders.drain(..folders.len() - 1).for_each(|folder| remove_segment(&folder));
@@ -76,24 +82,35 @@ impl Service {
         }
     }
 
-    /// Ends the epochs of all users; `on_done` is called for each of them.
-    pub(super) fn rotate_all(&mut self, on_done: &mut dyn FnMut(u32) -> Callback) {
-        for uid in self.epochs.users() {
-            let on_done = on_done(uid);
-            self.rotate(uid, on_done);
-        }
+    /// Ends the epochs of all users; `on_done` is called for each of them. Returns why those of
+    /// some users go on; for them it is dropped.
+    pub(super) fn rotate_all(&mut self, on_done: &mut dyn FnMut(u32) -> Callback) -> Vec<String> {
+        let users = self.epochs.users();
+        users.into_iter().filter_map(|uid| self.rotate(uid, on_done(uid)).err()).collect()
     }
 
     /// Ends the epoch of a user. The next one starts with the processes that run.
-    pub(super) fn rotate(&mut self, uid: u32, on_done: Callback) {
-        let Some(old) = self.epochs.take_current(uid) else { return on_done.call() };
-        let mut pending = self.registry.ending_in(&old);
+    ///
+    /// # Errors
+    /// Why there is no next one, e.g. a full disk. The old one goes on then, so that nothing is
+    /// written to an epoch that is closed, and a second later there is another attempt.
+    pub(super) fn rotate(&mut self, uid: u32, on_done: Callback) -> Result<(), String> {
         let running = self.registry.select(|client| client.uid == uid);
-        let new = if running.is_empty() {
-            None
-        } else {
-            self.epochs.of_user(uid).map_err(|error| tracing::error!("no new epoch: {error}")).ok()
+        let (old, new) = match self.epochs.renew(uid, !running.is_empty()) {
+            Ok(Some(renewed)) => renewed,
+            Ok(None) => {
+                on_done.call();
+                return Ok(());
+            }
+            Err(error) => {
+                let why = format!("user {uid}: no new epoch can be made, the current one goes on: {error}");
+                if let Some(more) = self.log.permits("epoch", uid, 1) {
+                    tracing::error!("{why}{more}");
+                }
+                return Err(why);
+            }
         };
+        let mut pending = self.registry.ending_in(&old);
         if let Some(new) = new {
             for id in running {
                 let segment = self.registry.client(id).map(|client| client.session.folder.clone());
@@ -103,6 +120,7 @@ impl Service {
             }
         }
         self.epochs.close(old, pending, on_done);
+        Ok(())
     }
 
     /// Continues a process in another epoch. Returns whether that starts a segment.
@@ -156,8 +174,11 @@ impl Service {
     pub(super) fn keep_flight(&mut self, id: SessionId, cause: &'static str, why: &str, on_done: Callback) {
         let Some(client) = self.registry.client_mut(id) else { return on_done.call() };
         client.kept = Some(Instant::now());
-        self.incidents.flight_kept(&client.name, &client.label, cause);
-        tracing::info!("the flight recording of {} ({}) is kept: {why}", client.name.escape_debug(), client.pid());
+        self.incidents.flight_kept(client.uid, &client.name, &client.label, cause);
+        if let Some(more) = self.log.permits("flight", client.uid, MAX_LOGGED) {
+            let (name, pid) = (client.name.escape_debug(), client.pid());
+            tracing::info!("the flight recording of {name} ({pid}) is kept: {why}{more}");
+        }
         let adopt = self.epochs.adopter(&client.epoch, id, kept_now(why), on_done);
         let (reply, folders) = bounded(1);
         // The reply is sent by the stage that has written the files.

@@ -5,12 +5,16 @@ use super::attaching::Attaches;
 use crate::attacher::Attacher;
 use crate::budget::Budgets;
 use crate::config::Config;
-use crate::control::{self, Wake};
+use crate::control::{self, Controller, Wake};
 use crate::entrance::Entrance;
 use crate::epochs::Epochs;
+use crate::folders::{close_folder_of, make_parent_folder, make_state_folder, open_folder_of};
 use crate::http::{Server, Token};
 use crate::incidents::Incidents;
+use crate::late::LateStarts;
+use crate::log_limit::LogLimit;
 use crate::notify::{self, Notify};
+use crate::orphans::Orphans;
 use crate::out_of_memory::OutOfMemory;
 use crate::pressure::Pressure;
 use crate::push::Pusher;
@@ -25,7 +29,6 @@ use heaptape_recorder::inject::patch::Planner;
 use heaptape_recorder::inject::static_program::Loader;
 use heaptape_recorder::os::clock::Clock;
 use heaptape_recorder::os::crash;
-use heaptape_recorder::os::permissions::make_folder;
 use heaptape_recorder::pipeline::stages::Stages;
 use heaptape_recorder::session::boards::Boards;
 use heaptape_recorder::session::listener::{self, Listener};
@@ -36,7 +39,7 @@ use nix::sys::socket::SockType;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -44,14 +47,6 @@ use std::time::{Duration, Instant};
 
 /// Folder of the symbols that were found in large programs, in the state folder.
 const FOUND_SYMBOLS: &str = "symbols";
-
-fn make_parent_folder(path: &Path) -> io::Result<()> {
-    let Some(folder) = path.parent() else { return Ok(()) };
-    if let Some(above) = folder.parent() {
-        std::fs::create_dir_all(above)?;
-    }
-    make_folder(folder, None)
-}
 
 /// How long a connection to the programs' socket may be silent; the library never is.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(1);
@@ -82,20 +77,8 @@ fn own_socket(config: &Config, path: &Path, kind: SockType) -> io::Result<OwnedF
     // Programs of all users connect here; the kernel identifies them.
     let mode = if config.serves_all { 0o666 } else { 0o600 };
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
-    if config.serves_all {
-        add_permissions(path.parent().unwrap_or(Path::new("/")), 0o055)?;
-    }
+    open_folder_of(path, config)?;
     Ok(socket)
-}
-
-/// Adds permissions to those of a folder. It may be one that others use, as `/tmp` is: what they
-/// may do is not taken away.
-fn add_permissions(folder: &Path, wanted: u32) -> io::Result<()> {
-    let mode = std::fs::metadata(folder)?.permissions().mode();
-    if mode & wanted == wanted {
-        return Ok(());
-    }
-    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(mode & 0o7777 | wanted))
 }
 
 /// Blocks the signals that the service reads from the returned descriptor.
@@ -108,26 +91,15 @@ fn signals() -> io::Result<SignalFd> {
     Ok(SignalFd::with_flags(&held, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
 }
 
-/// Creates the folder of the epochs.
-fn make_state_folder(config: &Config) -> io::Result<()> {
-    if let Some(above) = config.state.parent() {
-        std::fs::create_dir_all(above)?;
-    }
-    make_folder(&config.state, None)?;
-    if config.serves_all {
-        // The folders of the users are closed to all others.
-        add_permissions(&config.state, 0o011)?;
-    }
-    Ok(())
-}
-
 /// Returns the socket of `ctl`: that of systemd, or a new one.
-fn controller(config: &Config, passed: &mut Vec<(String, OwnedFd)>) -> io::Result<UnixListener> {
+fn controller(config: &Config, passed: &mut Vec<(String, OwnedFd)>) -> io::Result<Controller> {
     match passed.iter().position(|(name, _)| name == "control") {
-        Some(index) => Ok(control::passed(passed.swap_remove(index).1)),
+        Some(index) => Ok(Controller { listener: control::passed(passed.swap_remove(index).1), path: None }),
         None => {
             make_parent_folder(&config.control)?;
-            control::listen(&config.control, 0o600)
+            let listener = control::listen(&config.control, 0o600)?;
+            close_folder_of(&config.control, config);
+            Ok(Controller { listener, path: Some(config.control.clone()) })
         }
     }
 }
@@ -145,7 +117,7 @@ impl Service {
     pub(super) fn start(config: Config, reread: Reread, saver: Option<Arc<Saver>>) -> io::Result<Service> {
         let signals = signals()?;
         let mut passed = notify::sockets();
-        make_state_folder(&config)?;
+        make_state_folder(&config.state, config.serves_all)?;
         let controller = controller(&config, &mut passed)?;
         let listener = listener(&config, &mut passed)?;
         let (successor, held) = Successor::find(&config, passed)?;
@@ -157,7 +129,12 @@ impl Service {
         let (wake_receiver, wake) = wake_pair()?;
         let planner = Planner::new(&[]).stored_in(Some(&config.state.join(FOUND_SYMBOLS)));
         let loader = Loader::new(config.standalone, planner.clone());
-        let entrance = Entrance::open(listener, config.budget, loader, Arc::clone(&wake), stages.pages())?;
+        let reopen = {
+            let config = config.clone();
+            move |path: &Path, kind| own_socket(&config, path, kind)
+        };
+        let entrance =
+            Entrance::open(listener, Box::new(reopen), config.budget, loader, Arc::clone(&wake), stages.pages())?;
         let attacher = Attacher::start(config.standalone, clock, Arc::clone(&wake))?;
         let (request_sender, requests) = unbounded();
         let open_connections = Arc::new(AtomicUsize::new(0));
@@ -187,6 +164,9 @@ impl Service {
             verdicts,
             boards: Boards::default(),
             incidents: Incidents::default(),
+            late: LateStarts::default(),
+            orphans: Orphans::search(&config, held.iter().map(|held| held.name.pid).collect())?,
+            log: LogLimit::default(),
             started: Instant::now(),
             last_check: Instant::now(),
             clock,
@@ -212,23 +192,5 @@ impl Service {
         }
         service.successor.remove_files_except(&pids)?;
         Ok(service)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn folders_of_others_keep_their_permissions() {
-        let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
-        for (before, wanted, after) in
-            [(0o1777, 0o055, 0o1777), (0o700, 0o055, 0o755), (0o700, 0o011, 0o711), (0o755, 0o011, 0o755)]
-        {
-            let set = std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(before));
-            set.and_then(|()| add_permissions(folder.path(), wanted)).unwrap_or_else(|error| panic!("{error}"));
-            let mode = std::fs::metadata(folder.path()).map(|of| of.permissions().mode() & 0o7777);
-            assert_eq!(mode.ok(), Some(after), "{before:o} and {wanted:o}");
-        }
     }
 }

@@ -8,8 +8,8 @@ use heaptape_recorder::session::boards::Found;
 use heaptape_recorder::session::traced_process::SessionId;
 use std::sync::Arc;
 
-/// Maximum number of unrecorded processes that are named at once in the log.
-const MAX_LOGGED: usize = 16;
+/// Maximum number of unrecorded processes of one user that are named in the log in a minute.
+const MAX_LOGGED: u32 = 16;
 
 impl Service {
     /// Names the processes that have reported, on the board of this process or of all of them, that
@@ -19,13 +19,32 @@ impl Service {
         let clients = self.registry.clients().iter();
         let chosen = clients.filter(|client| only.is_none_or(|id| client.session.id == id));
         let owners: Vec<_> = chosen.map(|client| (Arc::clone(&client.session), client.hello_pid)).collect();
-        for (number, found) in self.boards.read(owners.into_iter()).into_iter().enumerate() {
+        for found in self.boards.read(owners.into_iter()) {
             let Found { session, pid, exe, why, .. } = found;
             self.registry.count_unrecorded("unreachable", 1);
-            if number < MAX_LOGGED {
-                tracing::warn!("process {pid} ({}) runs unrecorded: {why}", exe.escape_debug());
+            let uid = self.registry.client(session).map_or(0, |client| client.uid);
+            if let Some(more) = self.log.permits("unreachable", uid, MAX_LOGGED) {
+                tracing::warn!("process {pid} ({}) runs unrecorded: {why}{more}", exe.escape_debug());
             }
             self.note(session, format!("process {pid} ({exe}) was not recorded: {why}"));
+        }
+    }
+
+    /// Names the processes that an earlier daemon recorded and did not pass on.
+    pub(super) fn name_orphans(&mut self) {
+        while let Some((pid, uid)) = self.orphans.next() {
+            // It may have executed another program, and attached to this daemon, since it was found.
+            if self.registry.client_of(pid).is_some() {
+                continue;
+            }
+            let name = self.late.add(pid, uid, "orphaned");
+            self.registry.count_unrecorded("orphaned", 1);
+            if let Some(more) = self.log.permits("orphaned", uid, MAX_LOGGED) {
+                let name = name.escape_debug();
+                tracing::warn!(
+                    "process {pid} ({name}) runs unrecorded: an earlier daemon recorded it and did not pass it on; restart it{more}"
+                );
+            }
         }
     }
 
