@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn growth_since_the_last_loss_is_judged() {
         assert_eq!(since(20, |second| 10 * second, 5000), Some(Verdict::Growing));
-        assert_eq!(since(20, |second| 4000 + second, 0), Some(Verdict::Growing), "beside what was there before");
+        assert_eq!(since(20, |second| 4000 + second, 0), Some(Verdict::Slow), "beside what was there before");
         // The lost frees make a step at the loss, and nothing after it.
         assert_eq!(since(20, |second| if second < 20 { 50 } else { 500 }, 5000), Some(Verdict::Uncertain));
         assert_eq!(since(20, |second| 500 + second % 20, 5000), Some(Verdict::Uncertain));
