@@ -66,12 +66,12 @@ function pinned() {
   return { kind: "pinned", size: bytes(held), what: `of free memory (${percent(held, all)} of what is resident) stays in use because live blocks are on its pages`, to: "timeline", go: () => { choose({ stacked: "resident" }); goTo("timeline"); } };
 }
 
-/** The function with the most of some row's column. */
-function largest(column) {
+/** The function with the most of some numbers of rows. */
+function largest(values_) {
   const grouped = grouping("function");
   const sums_ = new Float64Array(grouped.title.length);
   let all = 0;
-  table[column].forEach((value, row) => { sums_[grouped.of[row]] += value; all += value; });
+  values_.forEach((value, row) => { sums_[grouped.of[row]] += value; all += value; });
   let best = 0;
   sums_.forEach((value, group) => { if (value > sums_[best]) best = group; });
   if (!(sums_[best] > 0)) return null;
@@ -81,7 +81,7 @@ function largest(column) {
 
 /** Blocks that could live on the stack. */
 function temporary() {
-  const most = hasEvents() ? largest("row.temporary") : null;
+  const most = hasEvents() ? largest(table["row.temporary"]) : null;
   const allocs = table["row.allocs"].reduce((sum, value) => sum + value, 0);
   if (most === null || most.value < MANY_BLOCKS || most.value < allocs * LARGE_SHARE) return null;
   return { ...most, kind: "temporary", size: count(most.value), what: `blocks (${percent(most.value, allocs)} of all allocations) were freed right after they were allocated:`, to: "sites", go: () => { choose({ measure: "temporary", group: "function" }); goTo("sites"); } };
@@ -89,7 +89,7 @@ function temporary() {
 
 /** Who holds most at the peak: there is always that to say. */
 function holder() {
-  const most = hasPeak() ? largest("row.peak_bytes") : null;
+  const most = hasPeak() ? largest(sumsOf(0, page.axis.slots).peak) : null;
   if (most === null) return null;
   return { ...most, kind: "at the peak", size: bytes(most.value), what: `(${percent(most.value, most.all)}) held by`, to: "callers", go: () => { choose({ measure: "peak", program: false }); showCallers(most.full); } };
 }

@@ -85,8 +85,8 @@ function drawLedger() {
   const shown = problems.slice(0, 6);
   if (whole) {
     const exact = sums.length === 1 && page.recordings[0].totals;
-    fill(ledger, h("p", {}, "✓ Nothing is missing: ", exact && exact.sampled_out_events === 0 && exact.unknown_frees === 0 && exact.inherited_blocks === 0
-      ? `${count(exact.emitted_events)} events emitted, all recorded` : sums.map((sum) => [...sum.childNodes])));
+    const isPlain = exact && exact.sampled_out_events === 0 && exact.unknown_frees === 0 && exact.inherited_blocks === 0;
+    fill(ledger, h("div", { class: "ledger-head" }, isPlain ? `✓ Nothing is missing: ${count(exact.emitted_events)} events emitted, all recorded` : ["✓ Nothing is missing", sums]));
     return;
   }
   fill(ledger,
