@@ -169,9 +169,6 @@ pub fn open(path: &Path) -> Result<Recording, Failure> {
 /// Opens several recordings, folders or files. A process that has folders in several of them is in
 /// the last one only, with all its segments. Segments of a flight recording that a daemon has
 /// removed since they were listed are left out.
-///
-/// # Errors
-/// Those of [`open`], and an error if all paths were removed.
 pub fn open_all(paths: &[PathBuf]) -> Result<Vec<Recording>, Failure> {
     let mut recordings = Vec::with_capacity(paths.len());
     for path in paths {
@@ -185,9 +182,6 @@ pub fn open_all(paths: &[PathBuf]) -> Result<Vec<Recording>, Failure> {
 }
 
 /// Opens a recording, the folder of a process, or a file, with a process for each folder.
-///
-/// # Errors
-/// Those of [`open`].
 pub fn open_separately(path: &Path) -> Result<Recording, Failure> {
     let about = std::fs::metadata(path).map_err(|error| io_failure(path, error))?;
     if about.is_dir() {

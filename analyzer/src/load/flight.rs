@@ -23,9 +23,6 @@ pub(super) fn is_open(folder: &Path) -> bool {
 
 /// Opens a path with `open`. Returns `None` for the segment of a flight recording that was removed
 /// since it was listed; one that was moved to an epoch is opened there.
-///
-/// # Errors
-/// Those of `open`.
 pub(super) fn open_if_there(
     path: &Path,
     open: impl Fn(&Path) -> Result<Recording, Failure>,

@@ -312,9 +312,6 @@ pub fn find<'a>(
 }
 
 /// Finds the leaks of processes.
-///
-/// # Errors
-/// Those of [`find`].
 pub fn find_in<'a>(
     processes: Vec<&'a Process>,
     query: &Query,

@@ -129,18 +129,12 @@ pub struct Writer<W: Write + Seek> {
 
 impl<W: Write + Seek> Writer<W> {
     /// Begins a file of operations.
-    ///
-    /// # Errors
-    /// Those of writing to `out`.
     pub fn new(mut out: W) -> io::Result<Writer<W>> {
         out.write_all(&[0; HEADER_BYTES])?;
         Ok(Writer { out, header: Header::default(), last_operations: Vec::new() })
     }
 
     /// Appends an operation to the file.
-    ///
-    /// # Errors
-    /// Those of writing.
     pub fn push(&mut self, operation: Operation) -> io::Result<()> {
         let thread = usize::from(operation.thread);
         if self.last_operations.len() <= thread {
@@ -153,9 +147,6 @@ impl<W: Write + Seek> Writer<W> {
     }
 
     /// Ends the file and returns what was counted.
-    ///
-    /// # Errors
-    /// Those of writing.
     pub fn finish(mut self) -> io::Result<Header> {
         for last in &self.last_operations {
             self.out.write_all(&last.to_le_bytes())?;

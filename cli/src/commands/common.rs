@@ -241,9 +241,6 @@ impl Common {
     }
 
     /// Prints a report with these options. `rows` is the default of `--top`.
-    ///
-    /// # Errors
-    /// Those of the report, and of writing.
     pub fn print(
         self,
         rows: usize,
@@ -308,9 +305,6 @@ impl Only {
 }
 
 /// Prints a report on standard output, and returns how the command ends.
-///
-/// # Errors
-/// Those of the report, and of writing.
 pub fn print(
     strict: bool,
     run: impl FnOnce(&mut dyn Write, Style) -> Result<report::Outcome, Error>,

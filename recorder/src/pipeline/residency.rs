@@ -31,6 +31,27 @@ const SHARE: u32 = 200;
 /// CPU time that it may take in addition, so that short runs with many processes have snapshots.
 const BURST: Duration = Duration::from_millis(25);
 
+/// Holds the thread to its share of a processor.
+struct CpuBudget {
+    /// CPU time that was taken and is not yet paid for by waiting.
+    debt: Duration,
+    since: Instant,
+}
+
+impl CpuBudget {
+    fn new(now: Instant) -> CpuBudget {
+        CpuBudget { debt: Duration::ZERO, since: now }
+    }
+
+    /// Notes a round that took this CPU time. Returns when the next one may begin.
+    fn charge(&mut self, took: Duration, now: Instant) -> Instant {
+        let paid = now.saturating_duration_since(self.since) / SHARE;
+        self.debt = self.debt.saturating_sub(paid) + took;
+        self.since = now;
+        now + ROUND.max(self.debt.saturating_sub(BURST) * SHARE)
+    }
+}
+
 /// A request to the thread.
 #[derive(Debug)]
 pub enum Request {
@@ -71,7 +92,8 @@ struct Watched {
 pub fn run(requests: &Receiver<Request>, workers: &[Sender<Message>]) {
     let digests = Digests { workers, divider: Divider::default() };
     let mut watched: Vec<Watched> = Vec::new();
-    let (mut due, mut debt, mut paid) = (Instant::now(), Duration::ZERO, Instant::now());
+    let mut due = Instant::now();
+    let mut budget = CpuBudget::new(due);
     loop {
         let request = match watched.is_empty() {
             true => requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -91,8 +113,8 @@ pub fn run(requests: &Receiver<Request>, workers: &[Sender<Message>]) {
                 then.call();
             }
             Ok(Request::Exit { pid, socket }) => {
-                let is_it = |one: &&mut Watched| one.session.process.pid == pid;
-                watched.iter_mut().filter(is_it).for_each(|one| one.take(RESIDENCY_EXIT, &digests));
+                let ending = watched.iter_mut().filter(|one| one.session.process.pid == pid);
+                ending.for_each(|one| one.take(RESIDENCY_EXIT, &digests));
                 drop(socket);
             }
             Err(RecvTimeoutError::Timeout) => {
@@ -101,9 +123,7 @@ pub fn run(requests: &Receiver<Request>, workers: &[Sender<Message>]) {
                     one.look(&digests);
                 }
                 let took = clock::thread_time().saturating_sub(before) + digests.divider.cpu_time();
-                let now = Instant::now();
-                debt = debt.saturating_sub(now.saturating_duration_since(paid) / SHARE) + took;
-                (paid, due) = (now, now + ROUND.max(debt.saturating_sub(BURST) * SHARE));
+                due = budget.charge(took, Instant::now());
             }
             Err(RecvTimeoutError::Disconnected) => return,
         }
@@ -172,5 +192,21 @@ impl Digests<'_> {
             let command = ProcessCommand::Residency(Box::new(record), self.divider.clone());
             let _ = queue.send(Message::Process(id, command));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_take_their_share_and_a_burst() {
+        let start = Instant::now();
+        let mut budget = CpuBudget::new(start);
+        assert_eq!(budget.charge(BURST, start), start + ROUND, "a burst costs no wait");
+        let next = budget.charge(Duration::from_millis(10), start);
+        assert_eq!(next, start + Duration::from_millis(10) * SHARE);
+        // Whoever waits has paid.
+        assert_eq!(budget.charge(Duration::ZERO, next), next + ROUND);
     }
 }
