@@ -278,7 +278,7 @@ fn errors_name_the_socket_and_say_what_to_do() {
         ];
         for (arguments, option) in asks {
             let output = heaptape(arguments).exits(2);
-            for part in [path, "no daemon answers at ", "start one with `heaptape daemon`", option] {
+            for part in [path, "no daemon answers at ", "start one with `heaptape daemon start`", option] {
                 assert!(output.error().contains(part), "{arguments:?}: {part}: {output}");
             }
         }
