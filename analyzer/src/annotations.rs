@@ -64,7 +64,6 @@ pub struct NamedSums {
     pub bytes: u64,
     /// Number of blocks that are live at the end.
     pub live_blocks: u64,
-    /// Bytes of the live blocks.
     pub live_bytes: u64,
 }
 

@@ -26,12 +26,7 @@ pub enum Error {
     NotADirectory(String),
     /// A file cannot be read or written.
     #[error("{path}")]
-    Io {
-        /// Path of the file.
-        path: String,
-        /// The error of the system.
-        source: io::Error,
-    },
+    Io { path: String, source: io::Error },
 }
 
 fn failed(path: &Path) -> impl FnOnce(io::Error) -> Error + use<> {

@@ -27,10 +27,8 @@ use heaptape_formats::{Ending, Format};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Options of a conversion.
 #[derive(Clone, Debug, Default)]
 pub struct ConvertOptions {
-    /// Options shared with exports.
     pub export: Options,
     /// The form of a gmon.out file; that of the source if `None`.
     pub form: Option<Form>,

@@ -4,7 +4,6 @@ use heaptape_formats::quantity::{self, Time};
 use heaptape_formats::tape::Entry;
 use std::str::FromStr;
 
-/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A block was allocated.
@@ -25,7 +24,6 @@ pub enum Kind {
 /// An event with its data from the trace and the tape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// The kind of the event.
     pub kind: Kind,
     /// The function that was called, as a `tape::Entry` number, or 0 if it is unknown.
     pub entry: u8,
@@ -35,7 +33,6 @@ pub struct Event {
     pub site: u32,
     /// Number of allocations, reallocations and frees before the event in its process.
     pub number: u64,
-    /// Index of the allocation.
     pub index: u64,
     /// Address of the block for `Alloc` and `Resize`, the unknown address for `Unmatched`, 0 for
     /// `Free`.
@@ -199,7 +196,6 @@ pub struct Span {
     pub first: u64,
     /// First event number after the span.
     pub end: u64,
-    /// First tick in the span.
     pub first_tick: u64,
     /// First tick after the span.
     pub end_tick: u64,

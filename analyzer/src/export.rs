@@ -69,7 +69,6 @@ exporters! {
     html,
 }
 
-/// Returns the exporter of a name.
 pub fn exporter(name: &str) -> Option<&'static dyn Exporter> {
     EXPORTERS.iter().copied().find(|exporter| exporter.name() == name)
 }
@@ -81,7 +80,6 @@ pub enum Shape {
     One,
     /// One file for each process; a folder of them when there are several.
     OnePerProcess,
-    /// A folder of files.
     Folder,
 }
 
@@ -159,12 +157,10 @@ pub enum Error {
     Impossible(#[from] Impossible),
 }
 
-/// Options of an export.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Time range of the run; `None` for the whole run.
     pub range: Option<Range>,
-    /// Which processes are selected.
     pub processes: ProcessFilter,
     /// Measures to export; empty for the default of the exporter.
     pub what: Vec<Measure>,
@@ -194,7 +190,6 @@ pub struct Source<'a> {
     pub recordings: &'a [Recording],
     /// The content of `recording.json`, if there is one.
     pub about: Option<&'a heaptape_formats::recording::Recording>,
-    /// Options of the export.
     pub options: &'a Options,
     /// The symbolizer, which names addresses.
     pub symbols: Symbolizer,
@@ -280,7 +275,6 @@ pub struct Written {
     pub files: Vec<PathBuf>,
     /// What the format could not hold, and other notes.
     pub notes: Vec<String>,
-    /// What is missing from the recording.
     pub missing: Vec<Missing>,
     /// The comparisons of sums, if verification was requested.
     pub verdicts: Vec<verify::Verdict>,

@@ -192,7 +192,6 @@ struct Follower {
     /// The open trace files.
     traces: Vec<(Codec, File)>,
     decoder: Decoder,
-    /// Number of the next chunk.
     next_chunk: u32,
     /// Whether any bytes were written.
     has_written: bool,

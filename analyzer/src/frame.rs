@@ -125,7 +125,6 @@ pub struct SourceFrame {
     pub line: Option<u32>,
 }
 
-/// A function of a symbol table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FunctionSymbol<'a> {
     /// Link-time address of the first byte.

@@ -20,7 +20,6 @@ use heaptape_formats::{Ending, Error, Format, ReadError};
 use rustc_hash::FxHashMap;
 use std::io::BufRead;
 
-/// The result of a reader.
 type ReadResult = Result<(Imported, Ending), Error>;
 /// A reader of a complete file in memory.
 type ReadFn = fn(&[u8]) -> ReadResult;
@@ -44,7 +43,6 @@ pub fn is_supported(format: Format) -> bool {
 pub struct Imported {
     /// The call sites of the file.
     pub stacks: Stacks,
-    /// The sums of each site.
     pub sums: Vec<SiteSums>,
     /// The totals over all sites.
     pub totals: Totals,
@@ -128,7 +126,6 @@ impl Sites {
         *self.known.entry(site).or_insert_with(|| stacks.push(site))
     }
 
-    /// Returns the sums of a site.
     fn sums(&mut self, site: u32) -> &mut SiteSums {
         self.sums.entry(site).or_insert_with(|| SiteSums { site, ..SiteSums::default() })
     }

@@ -49,20 +49,10 @@ const SNIFF_LENGTH: u64 = 4096;
 pub enum Failure {
     /// The path cannot be read.
     #[error("{path}")]
-    Io {
-        /// Path of the file.
-        path: String,
-        /// The error of the system.
-        source: io::Error,
-    },
+    Io { path: String, source: io::Error },
     /// The file has a known format and cannot be parsed.
     #[error("{path}")]
-    Format {
-        /// Path of the file.
-        path: String,
-        /// The error of the parser.
-        source: Error,
-    },
+    Format { path: String, source: Error },
     /// The file cannot be unpacked.
     #[error(transparent)]
     Unpack(#[from] crate::unpack::Error),
@@ -81,14 +71,12 @@ pub enum Failure {
     /// The folder of a process has neither a readable tape nor a trace or profile.
     #[error("{path}: {TAPE}")]
     NoTape {
-        /// Path of the folder.
         path: String,
         /// Why the tape cannot be read.
         source: TapeError,
     },
 }
 
-/// A recording with its processes.
 #[derive(Debug)]
 pub struct Recording {
     /// The path that was opened.

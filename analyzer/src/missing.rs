@@ -23,20 +23,16 @@ pub enum Missing {
     },
     /// A chunk that cannot be decoded. The number of its events is known, their content is not.
     Chunk {
-        /// Number of the chunk.
         number: u32,
         /// Number of events in the chunk.
         events: u64,
-        /// Tick of its first event.
         first_tick: u64,
-        /// Tick of its last event.
         last_tick: u64,
         /// Description of the error.
         why: String,
     },
     /// A column of a chunk that cannot be decoded. The events of the chunk lack its values.
     Column {
-        /// Number of the chunk.
         number: u32,
         /// Name of the column, for messages.
         what: &'static str,
@@ -81,14 +77,12 @@ pub enum Missing {
     },
     /// A file of the recording that does not exist or cannot be read.
     File {
-        /// Name of the file.
         name: String,
         /// Description of the error.
         why: String,
     },
     /// A file without its end mark.
     Truncated {
-        /// Name of the file.
         name: String,
         /// Offset and field at which the file ends, for messages.
         at: String,
@@ -114,7 +108,6 @@ pub enum Missing {
     },
     /// The `malloc` that the program calls is its own, and could not be hooked.
     Unhooked {
-        /// Name of the allocator.
         allocator: String,
         /// Why its functions were not hooked.
         why: String,

@@ -13,7 +13,6 @@ use std::path::{Component, Path, PathBuf};
 /// The result of [`pack`].
 #[derive(Debug, Default)]
 pub struct Packed {
-    /// Paths of the copies.
     pub files: Vec<PathBuf>,
     /// Total size of the copies in bytes.
     pub bytes: u64,
@@ -29,12 +28,7 @@ pub enum Error {
     Load(#[from] Failure),
     /// A file cannot be copied.
     #[error("{path}")]
-    Io {
-        /// Path of the file.
-        path: String,
-        /// The error of the system.
-        source: io::Error,
-    },
+    Io { path: String, source: io::Error },
     /// The recording is not a directory, so no files can be added.
     #[error("{0}: not a directory; only the directory of a recording can be packed")]
     NotADirectory(String),

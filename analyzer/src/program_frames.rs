@@ -296,7 +296,6 @@ impl Roles {
             || self.wrappers.iter().any(|pattern| pattern.matches(module))
     }
 
-    /// Returns the role of a frame.
     pub fn of(&self, frame: &Frame) -> Role {
         let by_name = self.by_name(frame.function.as_deref());
         if self.is_wrapper_module(frame) {

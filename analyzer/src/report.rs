@@ -60,7 +60,6 @@ pub enum Error {
     /// No process of one side of a comparison is selected.
     #[error("{}", .path.display())]
     SelectSide {
-        /// Path of the recording.
         path: std::path::PathBuf,
         /// Why no process is selected.
         source: crate::processes::SelectError,
@@ -73,12 +72,7 @@ pub enum Error {
     Filter(#[from] FilterError),
     /// A file of suppressions cannot be read.
     #[error("{path}")]
-    Open {
-        /// Path of the file.
-        path: String,
-        /// The error of the system.
-        source: io::Error,
-    },
+    Open { path: String, source: io::Error },
     /// A file of suppressions has a syntax error.
     #[error(transparent)]
     Suppressions(#[from] crate::suppress::Error),

@@ -32,7 +32,6 @@ pub(crate) const WAIT: Duration = Duration::from_secs(20);
 /// What distinguishes the modules of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct ModuleName<'a> {
-    /// Path of its file.
     pub path: &'a [u8],
     /// Build-id, or empty if it has none.
     pub build_id: &'a [u8],

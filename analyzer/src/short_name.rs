@@ -12,7 +12,6 @@ pub enum NameLength {
     /// At most about [`LONG`] characters, but never without the function's own name.
     #[default]
     Short,
-    /// In full.
     Full,
 }
 

@@ -10,7 +10,6 @@ pub trait SortRows<T> {
     /// Sorts rows by comparing two of them.
     fn sort_rows_by(&mut self, compare: impl Fn(&T, &T) -> Ordering);
 
-    /// Sorts rows by a key.
     fn sort_rows_by_key<K: Ord>(&mut self, key: impl Fn(&T) -> K);
 }
 

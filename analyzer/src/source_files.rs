@@ -20,7 +20,6 @@ const EXTENSIONS: &[&str] = &[
 /// Opening a pipe or a device never waits.
 const O_NONBLOCK: i32 = 0o4000;
 
-/// The text of a source file.
 pub struct SourceFile {
     /// The content, which may be anything.
     pub text: String,

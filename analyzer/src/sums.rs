@@ -14,7 +14,6 @@ use heaptape_formats::tape::{self, Inherited, SiteSums};
 /// Totals and sums by site, from which most reports begin.
 #[derive(Clone, Debug, Default)]
 pub struct Sums {
-    /// Totals of the process.
     pub totals: tape::Totals,
     /// One row for each site with allocations.
     pub sites: Vec<SiteSums>,
@@ -43,7 +42,6 @@ pub fn sums_of_new_process(process: &Process, progress: &Progress) -> Sums {
     }
 }
 
-/// Returns sums from a ready summary.
 fn from_summary(process: &Process, ready: tape::Summary, damage: Vec<Missing>) -> Sums {
     let tape::Summary { totals, sites } = ready;
     let missing = [process.missing.clone(), damage].concat();

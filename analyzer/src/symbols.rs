@@ -204,7 +204,6 @@ impl Symbolizer {
         &self.roles
     }
 
-    /// Returns the frame with its role.
     fn with_role(&self, frame: Frame) -> Frame {
         let role = self.roles.of(&frame);
         Frame { role, ..frame }

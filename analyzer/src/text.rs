@@ -104,7 +104,6 @@ impl Color {
 /// The output of a text report.
 pub struct Screen<'a> {
     out: &'a mut dyn Write,
-    /// The style of the text.
     pub style: Style,
     /// Whether names in tables are printed in full.
     full_names: bool,

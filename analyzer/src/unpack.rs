@@ -22,7 +22,6 @@ pub enum Compression {
     Lz4,
     /// bzip2.
     Bzip2,
-    /// xz.
     Xz,
     /// heaptape's columns of a trace, with any number of frames ([`Codec::Columns`]).
     Columns,
@@ -74,7 +73,6 @@ impl Limit {
     /// ratio of traces is 3 to 30. That of a file of zeros is 1,000 with gzip and at least 10,000
     /// with zstd.
     pub const DEFAULT: Limit = Limit { floor: 256 << 20, ratio: 200 };
-    /// No limit.
     pub const UNLIMITED: Limit = Limit { floor: u64::MAX, ratio: 0 };
 
     const fn allowed(self, compressed: u64) -> u64 {
@@ -102,13 +100,7 @@ pub struct OpenedFile {
 pub enum Error {
     /// The file cannot be read.
     #[error("{name}")]
-    Io {
-        /// Name of the file.
-        name: String,
-        /// The error of the system.
-        source: io::Error,
-    },
-    /// The path is a directory.
+    Io { name: String, source: io::Error },
     #[error("{0} is a directory; a file was expected")]
     Directory(PathBuf),
     /// The content exceeds the limit.
@@ -118,23 +110,19 @@ pub enum Error {
         compression.name()
     )]
     TooLarge {
-        /// Name of the file.
         name: String,
         /// The compression format of the file.
         compression: Compression,
         /// Number of compressed bytes.
         compressed: u64,
-        /// The limit in bytes.
         limit: u64,
     },
     /// Nothing could be decompressed.
     #[error("{name}: nothing can be decompressed: damaged {}", compression.name())]
     Damaged {
-        /// Name of the file.
         name: String,
         /// The compression format of the file.
         compression: Compression,
-        /// The error of the decoder.
         source: io::Error,
     },
 }

@@ -4,6 +4,7 @@
 //! of the input. A truncated file is an [`Ending`], not an error. `layout.rs` of each folder is the
 //! only description of the format's bytes.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod abi;
 pub mod cursor;

@@ -9,14 +9,12 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 pub const BYTES: usize = 64 << 10;
 const HEADER: usize = 16;
 
-/// The memory of the arena.
 #[repr(C, align(4096))]
 pub struct Arena(UnsafeCell<[u8; BYTES]>);
 // SAFETY: bytes are handed out once each by the atomic index below; the arena itself never reads or
 // writes a block.
 unsafe impl Sync for Arena {}
 
-/// The one arena of the process.
 pub static ARENA: Arena = Arena(UnsafeCell::new([0; BYTES]));
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 

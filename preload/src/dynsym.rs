@@ -229,7 +229,6 @@ unsafe fn dynamic_section(info: &libc::dl_phdr_info) -> Option<*const [u64; 2]> 
 /// Offset of `r_state` in the loader's `struct r_debug`.
 const R_STATE: usize = 24;
 
-/// The tables of an object.
 struct Object {
     base: u64,
     symbols: *const libc::Elf64_Sym,

@@ -285,11 +285,9 @@ macro_rules! operators {
         pub const OPERATORS: [&CStr; [$($name),*].len()] = [$($name),*];
         /// Exported stubs of the C++ operators.
         #[cfg(not(any(test, feature = "standalone")))]
-        #[allow(missing_docs)]
         pub mod exported_operators {
             $(crate::hooks::entry::operator_stub!($symbol, $index, $shape);)*
         }
-        /// The op that each operator is recorded as.
         const OPERATOR_OPS: [Op; OPERATORS.len()] = [$(Op::$op),*];
     };
 }

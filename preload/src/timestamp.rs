@@ -23,7 +23,6 @@ use core::sync::atomic::{
     Ordering::SeqCst,
 };
 
-/// The source of timestamps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Source {

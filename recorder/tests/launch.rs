@@ -1,8 +1,6 @@
 //! Tests of `record` as a shell sees it: exit statuses, folders, errors. The library that is
 //! preloaded here does nothing, so no process attaches.
 
-#![allow(missing_docs)]
-
 use heaptape_formats::recording::{RECORDING, Recording};
 use heaptape_recorder::run::launch::{Finished, Launch, LaunchError, record};
 use heaptape_recorder::session::options::Options;

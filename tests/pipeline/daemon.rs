@@ -163,7 +163,6 @@ fn flight_recording_is_kept_under_memory_pressure() {
     drop(running);
 }
 
-/// A flight recording that is saved on request goes on.
 #[test]
 fn flight_recording_is_kept_on_request_and_goes_on() {
     let mut daemon = Daemon::start(&["--mode", "flight", "--flight-live", "50KiB"]);

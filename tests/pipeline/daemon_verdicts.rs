@@ -23,7 +23,6 @@ fn json(output: &Outcome) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output}"))
 }
 
-/// Starts a program with a label.
 fn labelled(daemon: &Daemon, program: &str, arguments: &[&str], label: &str) -> Running {
     let mut command = daemon.command(&target::c(program));
     Running(command.args(arguments).env("HEAPTAPE_LABEL", label).spawn().expect("it starts"))

@@ -23,7 +23,6 @@ enum Response {
 
 struct Server {
     address: SocketAddr,
-    /// Requested paths.
     requested: Arc<Mutex<Vec<String>>>,
 }
 

@@ -134,7 +134,6 @@ fn sigkill_of_the_survivor_process_loses_nothing() {
     torture::passed(4, "SIGKILLs of the recorder with an unharmed program and no lost event", rounds as u64);
 }
 
-/// A stopped recorder delays a program for a bounded time.
 #[test]
 fn stopped_recorder_delays_the_program_by_a_bounded_time() {
     let folder = test_env::folder();

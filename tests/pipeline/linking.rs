@@ -10,7 +10,6 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
-/// What is linked.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Pie,

@@ -135,7 +135,6 @@ fn signals_that_kill_the_command_kill_the_program() {
     }
 }
 
-/// A signal of the program to its parent reaches the parent of the command.
 #[test]
 fn signal_to_the_parent_reaches_the_parent_of_the_command() {
     let line = "trap 'echo got it' USR1; \"$@\"; echo $?";

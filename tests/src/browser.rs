@@ -16,7 +16,6 @@ use tempfile::TempDir;
 /// Time limit of a browser in seconds. After it the browser is killed.
 const TIME_LIMIT: &str = "120";
 
-/// A page in a browser.
 pub struct Browser {
     child: Child,
     to: File,
@@ -187,7 +186,6 @@ impl Browser {
         self.drawn();
     }
 
-    /// Clicks a point of an element.
     pub fn press(&mut self, element: &str, point: (f64, f64)) {
         self.drag(element, point, point);
     }

@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
-/// A running daemon.
 pub struct Daemon {
     child: Child,
     directory: TempDir,
@@ -46,7 +45,6 @@ impl Daemon {
         Daemon::start_with(directory, options)
     }
 
-    /// Starts a daemon with its control socket at this path.
     pub fn start_controlled_at(control: &Path, options: &[&str]) -> Daemon {
         let path = control.to_str().expect("text");
         Daemon::start_at(test_env::folder(), control.to_owned(), &[options, &["--control", path]].concat())
@@ -161,7 +159,6 @@ impl Daemon {
         command
     }
 
-    /// Runs a program to its end.
     pub fn run(&self, program: &Path, arguments: &[&str]) -> Outcome {
         let mut command = self.command(program);
         command.args(arguments);

@@ -13,7 +13,6 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-/// Events of a chunk.
 const CHUNK: usize = 20_000;
 
 /// One call, as the program made it.

@@ -4,7 +4,6 @@
 use crate::{Process, Program, Recording, Report, Target, test_env};
 use std::path::{Path, PathBuf};
 
-/// Counts of one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Process ID.
@@ -15,7 +14,6 @@ pub struct Counts {
     pub allocs: u64,
     /// Number of reallocations.
     pub resizes: u64,
-    /// Number of frees.
     pub frees: u64,
     /// Sum of the requested bytes.
     pub bytes: u64,
@@ -29,7 +27,6 @@ pub struct Counts {
     pub peak_blocks: u64,
     /// Number of blocks of the parent that are not freed.
     pub inherited_blocks: u64,
-    /// Bytes of the inherited blocks.
     pub inherited_bytes: u64,
     /// Number of frees of unknown blocks.
     pub unknown_frees: u64,
@@ -108,7 +105,6 @@ pub enum Depth {
     /// Events, live blocks, inherited blocks; for programs with threads, whose order two observers
     /// may see differently.
     Live,
-    /// The peak as well.
     Peak,
 }
 

@@ -16,7 +16,6 @@ pub struct Thread {
     pub allocs: u64,
     /// Number of reallocations.
     pub resizes: u64,
-    /// Number of frees.
     pub frees: u64,
     /// Sum of the requested bytes.
     pub bytes: u64,
@@ -69,7 +68,6 @@ pub fn read(path: &Path) -> Vec<Thread> {
         .collect()
 }
 
-/// Returns the sum of all threads.
 pub fn sum(threads: &[Thread]) -> Thread {
     threads.iter().fold(Thread::default(), |sum, thread| Thread {
         allocs: sum.allocs + thread.allocs,

@@ -19,17 +19,14 @@ use std::process::Command;
 pub struct PlainEvent {
     /// Tag of the record in the trace.
     pub tag: u8,
-    /// Allocation index.
     pub index: u64,
     /// Address of the block; 0 for frees.
     pub address: u64,
     /// Size of the block in bytes; 0 for frees.
     pub size: u64,
-    /// Number of the thread.
     pub thread: u64,
     /// Site number; 0 for frees, unless their stacks were recorded.
     pub site: u32,
-    /// Tick of the event.
     pub tick: u64,
 }
 

@@ -13,7 +13,6 @@ use tempfile::TempDir;
 pub struct Recording {
     /// Result of the command.
     pub outcome: Outcome,
-    /// Folder of the recording.
     pub folder: PathBuf,
     /// Temporary directory that holds the recording, removed with the value.
     pub directory: TempDir,
@@ -22,11 +21,9 @@ pub struct Recording {
 /// Answer of `heaptape report --json`.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Report {
-    /// Processes of the recording.
     pub processes: Vec<Process>,
 }
 
-/// One process of a report.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Process {
     /// Process ID.
@@ -51,7 +48,6 @@ pub struct Process {
     pub allocs: u64,
     /// Number of reallocations.
     pub resizes: u64,
-    /// Number of frees.
     pub frees: u64,
     /// Requested bytes of allocations and resizes.
     pub bytes_allocated: u64,
@@ -75,7 +71,6 @@ pub struct Process {
     /// Number of blocks of the parent that were not freed.
     #[serde(default)]
     pub inherited_blocks: u64,
-    /// Bytes of the inherited blocks.
     #[serde(default)]
     pub inherited_bytes: u64,
     /// Number of frees of unknown blocks.
@@ -134,13 +129,11 @@ pub struct Leak {
     pub bytes: u64,
     /// Number of blocks that were never freed.
     pub blocks: u64,
-    /// Verdict of the command.
     pub verdict: String,
     /// Frames of the call stack, innermost first.
     pub stack: Vec<Frame>,
 }
 
-/// One frame of a stack.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Frame {
     /// Function, if it is known.

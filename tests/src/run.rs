@@ -21,7 +21,6 @@ fn longest() -> Duration {
 /// Result of a program.
 #[derive(Clone)]
 pub struct Outcome {
-    /// Exit status of the program.
     pub status: ExitStatus,
     /// Bytes of standard output.
     pub stdout: Vec<u8>,
@@ -108,13 +107,11 @@ impl Program {
         Program::new("sh").arg("-c").arg(line)
     }
 
-    /// Adds an argument.
     pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Program {
         self.arguments.push(argument.as_ref().to_owned());
         self
     }
 
-    /// Adds arguments.
     pub fn args(mut self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Program {
         self.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
         self

@@ -69,7 +69,6 @@ impl Target {
         self
     }
 
-    /// Sets the compiler.
     pub fn by(mut self, compiler: &str) -> Target {
         compiler.clone_into(&mut self.compiler);
         self

@@ -20,7 +20,6 @@ pub enum Schedule {
 
 use Schedule::{Both, Long, Quick};
 
-/// A row of the suite.
 pub struct Row {
     /// Number, which never changes.
     pub number: u32,
@@ -34,7 +33,6 @@ const fn row(number: u32, name: &'static str, schedule: Schedule) -> Row {
     Row { number, name, schedule }
 }
 
-/// All rows.
 pub const ROWS: &[Row] = &[
     row(1, "ordinary programs: same output and exit status, nothing lost", Both),
     row(2, "large programs: Java, Node, Ruby, PHP, PostgreSQL, redis, nginx, a browser, sudo, a sandbox", Long),

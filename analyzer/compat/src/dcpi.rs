@@ -20,7 +20,6 @@ pub use set::{Event, Image, Inputs, Set};
 use heaptape_analyzer::unpack;
 use std::io;
 
-/// The error of a view.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A named file could not be opened.
@@ -28,10 +27,7 @@ pub enum Error {
     Open(#[from] unpack::Error),
     /// No file could be read.
     #[error("no DCPI profile could be read{}", .faults.iter().map(|fault| format!("\n  {fault}")).collect::<String>())]
-    NoProfile {
-        /// The fault of each file.
-        faults: Vec<String>,
-    },
+    NoProfile { faults: Vec<String> },
     /// The requested event is not in the files.
     #[error("no samples of event {wanted}; there are {present}")]
     NoEvent {
@@ -67,5 +63,4 @@ pub enum Error {
     Write(#[from] io::Error),
 }
 
-/// The result of a view.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -34,20 +34,10 @@ use view::{Names, View};
 pub enum Failure {
     /// The executable cannot be read.
     #[error("{path}")]
-    Executable {
-        /// Path of the executable.
-        path: String,
-        /// The error of the system.
-        source: std::io::Error,
-    },
+    Executable { path: String, source: std::io::Error },
     /// The executable is a damaged ELF file, or none.
     #[error("{path}{}", if matches!(.source, ObjectError::Damaged(_)) { ": not an ELF file that can be read" } else { "" })]
-    Object {
-        /// Path of the executable.
-        path: String,
-        /// What is wrong with it.
-        source: ObjectError,
-    },
+    Object { path: String, source: ObjectError },
     /// The executable has no symbols.
     #[error("file `{0}' has no symbols")]
     NoSymbols(String),
@@ -60,17 +50,14 @@ pub enum Failure {
     /// A profile cannot be parsed, or does not fit the others.
     #[error("{path}{hint}")]
     Profile {
-        /// Path of the profile.
         path: String,
         /// What the profile seems to be, or nothing.
         hint: String,
-        /// The error of the parser.
         source: heaptape_formats::Error,
     },
     /// A recording cannot be read, or has no tables of the executable.
     #[error("{path}")]
     Recording {
-        /// Path of the recording.
         path: String,
         /// Why there are no tables.
         source: export::Error,
@@ -103,7 +90,6 @@ pub enum Completeness {
 
 type Result<T> = std::result::Result<T, Failure>;
 
-/// Returns the error of a profile.
 fn profile_failure(path: &str, source: heaptape_formats::Error) -> Failure {
     Failure::Profile { path: path.to_owned(), hint: String::new(), source }
 }

@@ -105,7 +105,6 @@ impl Search {
 /// Amounts below a function, by the function next to it; `None` for the end of the stack.
 type ByNeighbor = FxHashMap<Option<usize>, Amounts>;
 
-/// The calls of all functions.
 #[derive(Default)]
 struct Calls {
     total: FxHashMap<usize, Amounts>,
@@ -161,7 +160,6 @@ pub fn run(query: &Query, name: &str, which: Neighbors, out: &mut dyn Write, sty
     Ok(outcome)
 }
 
-/// Returns the report on one function.
 fn report(functions: &Functions, calls: &Calls, index: usize, which: Neighbors) -> FunctionReport {
     let function = &functions.all[index];
     let end = if which == Neighbors::Callers { NOBODY } else { ITSELF };

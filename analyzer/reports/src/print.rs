@@ -92,7 +92,6 @@ fn add_missing(missing: &mut Vec<Missing>, of_process: &[Missing]) {
 /// What a report is about. Nothing here depends on the kind of report, so that it is compiled once.
 struct Selected<'a> {
     recordings: &'a [Recording],
-    /// Processes with a report each.
     processes: Vec<&'a Process>,
     /// Processes that are only counted, in text.
     folded: Vec<&'a Process>,

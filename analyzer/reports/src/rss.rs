@@ -98,7 +98,6 @@ struct RssReport {
     anonymous_bytes: u64,
     file_bytes: u64,
     shared_bytes: u64,
-    /// Sum of the parts.
     sum_bytes: u64,
     parts: Vec<Part>,
     /// The allocator whose size classes the slack is computed with.

@@ -31,7 +31,6 @@ pub struct DiffRequest {
     pub a: Vec<DiffInput>,
     /// Runs of the new side.
     pub b: Vec<DiffInput>,
-    /// Options of the comparison.
     pub options: diff::Options,
 }
 
@@ -50,13 +49,11 @@ pub struct Culprit {
     pub stack: Vec<String>,
 }
 
-/// Result of one condition.
 #[derive(Clone, Debug, Serialize)]
 pub struct ThresholdResult {
     /// The condition as it was written.
     #[serde(rename = "gate")]
     pub threshold: String,
-    /// Name of the metric.
     #[serde(skip)]
     pub metric: &'static str,
     /// Operator and value of the condition, such as `> 0`.
@@ -72,7 +69,6 @@ pub struct ThresholdResult {
     pub culprits: Vec<Culprit>,
 }
 
-/// Results of all conditions.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ThresholdResults {
     /// Result of each condition, in the order of the command line.

@@ -56,7 +56,6 @@ impl UnknownBlocks {
         }
     }
 
-    /// Prints it, a line each.
     pub(super) fn print(&self, screen: &mut Screen) -> io::Result<()> {
         let date = |unix_ns: u64| Date::from_unix(unix_ns / 1_000_000_000);
         if let Some(why) = &self.not_divided {

@@ -79,7 +79,6 @@ struct Growth {
     text: String,
 }
 
-/// What became of a process.
 #[derive(Debug, Serialize)]
 struct ProcessAnswer {
     pid: u32,
@@ -327,7 +326,6 @@ fn date(unix_ns: u64) -> Date {
     Date::from_unix(unix_ns / 1_000_000_000)
 }
 
-/// Prints the answer as text.
 fn print(answer: &Answer, screen: &mut Screen) -> io::Result<()> {
     for (number, process) in answer.processes.iter().enumerate() {
         if number > 0 {

@@ -139,7 +139,6 @@ pub(super) fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<
 /// # Errors
 /// Returns an error if a file cannot be read, if MPTL lacks the measure, or if all counts are 0.
 pub(super) fn to_dcpi(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
-    /// The measures of a profile.
     const ALL_MEASURES: [Measure; 6] = [
         Measure::AllocBytes,
         Measure::AllocCount,

@@ -121,7 +121,6 @@ struct Function {
     calls: BTreeMap<(u32, u32), Vec<u64>>,
 }
 
-/// The name of a function with its location.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct FunctionName<'a> {
     module: &'a str,

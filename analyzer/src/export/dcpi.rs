@@ -87,7 +87,6 @@ pub struct Profile {
     pub object: Object,
     /// Name for the file.
     pub label: String,
-    /// Measure that it counts.
     pub measure: Measure,
     /// Content of the file, with the scale of its counts.
     pub built: Built,

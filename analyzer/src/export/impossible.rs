@@ -34,7 +34,6 @@ pub enum Impossible {
     /// No object of the recording is the requested one.
     #[error("nothing was allocated in {}; there are {}", .object.display(), .others.join(", "))]
     UnknownObject {
-        /// Path of the requested object.
         object: PathBuf,
         /// Paths of the objects in the recording.
         others: Vec<String>,
@@ -51,7 +50,6 @@ pub enum Impossible {
     /// The file has no histogram.
     #[error("there is no histogram, which DCPI requires")]
     NoHistogram,
-    /// All histograms of the file are empty.
     #[error("the histograms are empty")]
     EmptyHistograms,
     /// The layout of this version of DCPI's files is unknown.
@@ -95,12 +93,7 @@ pub enum Impossible {
     OnTerminal(String),
     /// The output is several files, and its path is that of a file.
     #[error("{format} writes several files here, and {} is not a folder", .path.display())]
-    NotAFolder {
-        /// Name of the format.
-        format: String,
-        /// Path of the file.
-        path: PathBuf,
-    },
+    NotAFolder { format: String, path: PathBuf },
     /// The program that writes the format is not installed.
     #[error(
         "{0} is neither beside heaptape nor in the search path: the packages have it, and cargo build --release -p {0} makes it"
@@ -109,7 +102,6 @@ pub enum Impossible {
     /// The program that writes the format failed.
     #[error("{program}: {status}")]
     HelperFailed {
-        /// Name of the program.
         program: &'static str,
         /// How the program ended.
         status: ExitStatus,
@@ -120,7 +112,6 @@ pub enum Impossible {
     /// A written file was read back as another format.
     #[error("{name} was read back as {found}")]
     ReadBackAs {
-        /// Name of the file.
         name: String,
         /// Name of the format that was found.
         found: &'static str,
@@ -137,7 +128,6 @@ pub enum Impossible {
     /// There is no conversion between these formats.
     #[error("{from} cannot be converted to {to}")]
     NoConversion {
-        /// Format of the files.
         from: Format,
         /// Name of the requested format.
         to: String,
@@ -151,7 +141,6 @@ pub enum Impossible {
     /// A trace of mpatrol has no call stacks.
     #[error("{}: a trace has no addresses of callers, which {to} requires", .path.display())]
     NoCallers {
-        /// Path of the trace.
         path: PathBuf,
         /// Name of the requested format.
         to: String,
@@ -161,18 +150,11 @@ pub enum Impossible {
     SeveralTraces,
     /// The files are read at arbitrary offsets, which standard input does not have.
     #[error("{name}: {format} cannot be read from standard input; name the file")]
-    NotSeekable {
-        /// Name of the file.
-        name: String,
-        /// Format of the file.
-        format: Format,
-    },
+    NotSeekable { name: String, format: Format },
     /// The files have several formats.
     #[error("{name}: {format}, but other files are {other}; only files of the same format can be summed")]
     OtherFormat {
-        /// Name of the file.
         name: String,
-        /// Format of the file.
         format: Format,
         /// Format of the files before it.
         other: Format,

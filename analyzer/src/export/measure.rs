@@ -10,7 +10,6 @@ macro_rules! measures {
     ($($variant:ident $name:literal $help:literal ($row:ident, $ended:ident) $value:expr;)*) => {
         /// A quantity that is counted at call sites.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[allow(missing_docs)]
         pub enum Measure { $($variant),* }
 
         impl Measure {

@@ -20,7 +20,6 @@ pub(super) struct TrackPoint {
 /// A kind of memory over time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MemoryTrack {
-    /// What the bytes are.
     pub(super) name: &'static str,
     /// The points by time. The bytes are the same from each one to the next.
     pub(super) points: Vec<TrackPoint>,

@@ -28,7 +28,6 @@ impl Table {
         self.samples.is_empty()
     }
 
-    /// Counts an amount at a frame.
     pub fn sample(&mut self, frame: &Frame, amount: u64) {
         if amount == 0 {
             return;

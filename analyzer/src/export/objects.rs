@@ -55,10 +55,8 @@ pub struct Frame {
     pub end: u64,
 }
 
-/// The objects of all processes.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
-    /// The objects, each once.
     pub list: Vec<Object>,
     /// Indexes of the objects by build id, or by path without one.
     known: FxHashMap<Vec<u8>, usize>,

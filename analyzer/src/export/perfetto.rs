@@ -262,7 +262,6 @@ struct Interned {
     fresh: InternedData,
 }
 
-/// A table of texts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Table {
     Functions,
@@ -313,7 +312,6 @@ impl Interned {
         iid
     }
 
-    /// Returns the stack of a site.
     fn stack(&mut self, process: &Process, symbols: &mut Symbolizer, site: u32) -> u64 {
         if let Some(&known) = self.sites.get(&site) {
             return known;

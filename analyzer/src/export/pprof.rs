@@ -101,7 +101,6 @@ struct ProcessTables<'a> {
     process: &'a Process,
     /// Location of each site.
     locations: Vec<Option<u64>>,
-    /// Labels of each thread.
     labels: FxHashMap<u32, Vec<Label>>,
 }
 
@@ -112,7 +111,6 @@ struct Profile {
     /// Mappings by build id, or by path without one: identifier, and first known address.
     mappings: FxHashMap<Vec<u8>, Mapping>,
     functions: FxHashMap<(String, String), u64>,
-    /// Locations by mapping and offset in it.
     locations_by_offset: FxHashMap<(u64, u64), u64>,
     /// Locations of frames without an address, by their names.
     named: FxHashMap<Rc<[Frame]>, u64>,

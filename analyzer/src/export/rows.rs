@@ -12,13 +12,10 @@ use rustc_hash::FxHashMap;
 /// as many.
 const KEPT: usize = 1 << 18;
 
-/// A row for a stack with its sums.
 pub(super) struct StackRow<'a> {
-    /// Name of the process.
     pub process: &'a str,
     /// Id of the process.
     pub pid: u32,
-    /// Number of the site.
     pub site: u32,
     /// Values of the requested measures.
     pub values: &'a [u64],
@@ -28,13 +25,10 @@ pub(super) struct StackRow<'a> {
     pub stack: &'a str,
 }
 
-/// A row for an event.
 pub(super) struct EventRow<'a> {
-    /// Name of the process.
     pub process: &'a str,
     /// Id of the process.
     pub pid: u32,
-    /// The event of the row.
     pub event: &'a Event,
     /// `alloc`, `resize`, `free` or `unmatched`.
     pub kind: &'static str,

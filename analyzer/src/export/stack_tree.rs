@@ -53,7 +53,6 @@ impl Gathering {
         Gathering { through, ..Gathering::default() }
     }
 
-    /// Adds the amounts at the sites of a tree.
     pub(crate) fn add(&mut self, tree: &Tree, amounts: impl Iterator<Item = (u32, u64)>) {
         let mut by_object: BTreeMap<usize, Vec<(u32, u64)>> = BTreeMap::new();
         let mut all = Vec::new();

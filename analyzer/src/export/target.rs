@@ -9,12 +9,10 @@ use std::path::{Path, PathBuf};
 /// Size in bytes of the write buffer.
 const BUFFER: usize = 256 * 1024;
 
-/// The target of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The standard output of heaptape.
     Stdout,
-    /// A file with this path.
     File(PathBuf),
     /// A folder, which is created if it does not exist.
     Folder(PathBuf),

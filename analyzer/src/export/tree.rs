@@ -51,25 +51,20 @@ type Known = (Rc<[Frame]>, Box<[u32]>);
 /// An amount that is added to a tree.
 #[derive(Clone, Copy, Debug)]
 pub struct Amount {
-    /// Site at which it is counted.
     pub site: u32,
-    /// Index of the column.
     pub column: usize,
     /// Number of bytes, blocks or events.
     pub amount: u64,
 }
 
-/// A tree of stacks.
 #[derive(Debug)]
 pub struct Tree {
     identity: Identity,
     /// The nodes. Callers come before their callees; the first node is the root.
     pub nodes: Vec<Node>,
-    /// The frames, each once.
     pub frames: Vec<Frame>,
     /// For each column, the sum at each node itself, without its callees.
     pub columns: Vec<Vec<u64>>,
-    /// Depth of each node.
     depths: Vec<u16>,
     children: FxHashMap<(u32, u32), u32>,
     known: FxHashMap<Frame, u32>,
@@ -93,7 +88,6 @@ impl Tree {
         }
     }
 
-    /// Adds sums of a process.
     pub fn add(&mut self, symbols: &mut Symbolizer, process: &Process, sums: &[Amount]) {
         let nodes = self.sites(symbols, process, sums.iter().map(|sum| sum.site));
         for &Amount { site, column, amount } in sums {

@@ -19,9 +19,7 @@ pub struct Totals(BTreeMap<String, u128>);
 /// The comparison of one sum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Name of the sum.
     pub name: String,
-    /// Sum of the source.
     pub source: u128,
     /// Sum of the written files.
     pub held: u128,
@@ -60,7 +58,6 @@ pub fn compare(source: &Totals, held: &Totals) -> Vec<Verdict> {
 }
 
 impl Totals {
-    /// Adds an amount to a sum.
     pub fn add(&mut self, name: &str, amount: u128) {
         match self.0.get_mut(name) {
             Some(sum) => *sum += amount,

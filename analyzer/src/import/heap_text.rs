@@ -75,7 +75,6 @@ fn named_site(frames: Vec<Name>, sites: &mut Sites) -> u32 {
     frames.into_iter().rev().fold(0, |parent, name| sites.named(parent, name.address, named(name)))
 }
 
-/// The tables of the file.
 #[derive(Default)]
 struct Tables {
     /// Number of each module, by the start of its mapping.

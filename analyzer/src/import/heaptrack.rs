@@ -101,7 +101,6 @@ fn event(kind: Kind, block: &Block, number: u64, tick: u64) -> Event {
 struct Tables {
     texts: Vec<Vec<u8>>,
     addresses: Vec<AddressEntry>,
-    /// The site of each stack.
     stacks: Vec<u32>,
     /// A block with size and site, and the number of live blocks like it.
     infos: Vec<(Block, u64)>,

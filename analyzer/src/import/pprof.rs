@@ -78,7 +78,6 @@ pub(super) fn read(bytes: &[u8]) -> ReadResult {
     Ok((imported, ending))
 }
 
-/// The tables of the file.
 #[derive(Default)]
 struct Tables {
     types: Vec<i64>,
@@ -155,7 +154,6 @@ impl Tables {
         u32::try_from(label.number).ok()
     }
 
-    /// Returns the site of a sample.
     fn site(&self, sample: &Sample, sites: &mut Sites) -> u32 {
         let mut site = 0;
         for id in sample.location.iter().rev() {

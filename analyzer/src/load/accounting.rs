@@ -54,7 +54,6 @@ impl RecordedEvents {
     }
 }
 
-/// The accounting of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Accounting {
     /// The accounts of all threads, sorted by number. The number is 0 if threads are unknown.
@@ -141,7 +140,6 @@ impl Accounting {
         self.all
     }
 
-    /// Returns the account of a thread.
     pub fn thread(&self, number: u32) -> Option<&Account> {
         self.threads.iter().find(|account| account.thread == number)
     }

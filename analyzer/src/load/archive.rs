@@ -37,7 +37,6 @@ pub(crate) fn is_archive_file(path: &Path) -> bool {
 /// An archive that was unpacked. Its files are removed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Unpacked {
-    /// The folder of the recording.
     pub(crate) recording: PathBuf,
     _folder: TempDir,
 }

@@ -181,7 +181,6 @@ pub(crate) struct ProfileSums {
     pub stacks: Stacks,
     /// The totals over all sites.
     pub totals: Totals,
-    /// The sums of each site.
     pub sums: Vec<SiteSums>,
     /// Whether the profile is complete.
     pub ending: Ending,

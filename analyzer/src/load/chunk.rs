@@ -19,9 +19,7 @@ const MAX_LIKELY_EVENTS: usize = 1 << 18;
 /// Properties of the recording that decoding a chunk depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkContext {
-    /// The header of the trace.
     pub header: mtrc::Header,
-    /// Number of ticks in a second.
     pub ticks_per_second: u64,
     /// Whether frees have sites.
     pub free_sites: bool,
@@ -341,7 +339,6 @@ struct Columns<'a> {
     highest_site: u64,
 }
 
-/// A reader of the values of a column.
 struct ColumnReader<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -529,7 +526,6 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Decompresses a column of a chunk.
 fn unpack_column(unpacker: &mut Unpacker, column: &Column, bytes: &mut Vec<u8>) -> Result<(), ChunkError> {
     if u64::from(column.plain_length) > MAX_PLAIN_LENGTH {
         return Err(ChunkError::ColumnTooLong(column.plain_length));

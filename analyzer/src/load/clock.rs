@@ -5,7 +5,6 @@
 pub struct Clock {
     /// Number of ticks in a second; 0 if the events have no times.
     pub ticks_per_second: u64,
-    /// Tick at which the process started.
     pub start_tick: u64,
     /// Wall-clock time of the start in nanoseconds since 1970.
     pub start_unix_ns: u64,

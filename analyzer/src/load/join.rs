@@ -238,7 +238,6 @@ fn join_mappings(segments: &[Segment]) -> TapeMappings {
     joined
 }
 
-/// Joins segments with events.
 fn with_events(segments: Vec<Process>) -> Process {
     let Some(mut joined) = base(&segments) else { return Process::nothing() };
     let (mut merged, mut accounts, mut list) = (Merged::default(), BTreeMap::new(), Vec::new());

@@ -201,7 +201,6 @@ impl Pass {
         joined
     }
 
-    /// Translates an event of a segment.
     fn step(&mut self, segment: &Segment, event: &Event) {
         let thread = segment.threads.get(&event.thread).copied().unwrap_or(event.thread);
         let mut event = Event { site: segment.site(event.site), thread, ..*event };

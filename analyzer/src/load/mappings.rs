@@ -45,21 +45,17 @@ pub struct MappingSums {
     pub allocator_returned_bytes: u64,
 }
 
-/// The mappings of a tape.
 #[derive(Clone, Debug, Default)]
 pub struct TapeMappings {
     /// Offsets of the records in the tape.
     pub offsets: Vec<u64>,
     /// Names of mapped files; the first has number 1.
     pub names: Vec<Text>,
-    /// What is mapped at the end.
     pub ranges: MappedRanges,
-    /// Sums of all records.
     pub sums: MappingSums,
 }
 
 impl TapeMappings {
-    /// Adds a record of the tape.
     pub(super) fn add(&mut self, offset: u64, record: &Mappings) {
         self.offsets.push(offset);
         for (index, name) in (record.first_name.max(1) as usize - 1..MAX_NAMES).zip(&record.names) {

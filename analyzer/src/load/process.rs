@@ -49,20 +49,17 @@ pub enum Events {
     None,
 }
 
-/// A process of a recording.
 #[derive(Debug)]
 pub struct Process {
     /// Entry of the process in `recording.json`, completed from the tape.
     pub about: recording::ProcessInfo,
     /// Folder of the process, or the single file that was opened.
     pub path: PathBuf,
-    /// Clock of the events.
     pub clock: Clock,
     /// Content of the tape; empty if there is none.
     pub tape: Tape,
     /// Sums of a profile, if there is no tape.
     pub sums: Option<(Totals, Vec<SiteSums>)>,
-    /// Source of the events.
     pub events: Events,
     /// What is missing, as far as it was detected when the process was opened.
     pub missing: Vec<Missing>,

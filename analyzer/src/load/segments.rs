@@ -16,7 +16,6 @@ const SAME_START_NS: u64 = 1_000_000_000;
 /// How a segment begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Begins {
-    /// It is the first one of its program.
     First,
     /// It lists all blocks that were live.
     Carried,
@@ -47,9 +46,7 @@ struct Located {
 /// A process in a list of recordings.
 #[derive(Clone, Copy)]
 pub(super) struct Index {
-    /// Number of the recording.
     pub recording: usize,
-    /// Number of the process in it.
     pub process: usize,
 }
 

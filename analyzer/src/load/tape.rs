@@ -36,17 +36,14 @@ pub enum TraceRange {
         before: u64,
         /// Number of bytes, or `u64::MAX` for all up to the end of the file.
         length: u64,
-        /// Codec of the bytes.
         codec: Codec,
         /// Tick of the last event before them.
         tick: u64,
     },
 }
 
-/// The content of a tape.
 #[derive(Debug, Default)]
 pub struct Tape {
-    /// The record of the process.
     pub process: Process,
     /// The record of the segment; `None` if the recorder did not write it.
     pub segment: Option<Segment>,
@@ -64,7 +61,6 @@ pub struct Tape {
     pub losses: Vec<Loss>,
     /// The latest summary, if any.
     pub summary: Option<Summary>,
-    /// The positions of all summaries.
     pub summaries: Vec<SummaryPosition>,
     /// Whether the latest summary includes every chunk.
     pub summary_is_last: bool,
@@ -74,7 +70,6 @@ pub struct Tape {
     pub history_errors: Vec<SiteErrors>,
     /// The end record, if there is one.
     pub end: Option<End>,
-    /// The notes of the recorder.
     pub notes: Vec<Note>,
     /// The marks of the program, in their order.
     pub marks: Vec<Mark>,
@@ -116,7 +111,6 @@ impl PageSnapshot {
     }
 }
 
-/// The position of a summary in a tape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SummaryPosition {
     /// Offset of the record in the tape.

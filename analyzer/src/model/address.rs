@@ -30,7 +30,6 @@ pub struct Moment {
     pub site: u32,
 }
 
-/// The end of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
     /// The event that ended the block.
@@ -45,7 +44,6 @@ pub struct End {
 /// A block that contained the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Address of the block.
     pub address: u64,
     /// Size of the block in bytes.
     pub size: u64,

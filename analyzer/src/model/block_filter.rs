@@ -65,7 +65,6 @@ impl BlockFilter {
 /// A model that passes the events of matching blocks on to another model. The model is not a type
 /// parameter, so that the replay of filtered events is compiled once and not for each report.
 pub struct Filtered<'a> {
-    /// The filter for blocks.
     pub filter: &'a BlockFilter,
     /// The model that receives the events.
     pub model: &'a mut dyn Model,

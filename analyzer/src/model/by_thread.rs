@@ -13,9 +13,7 @@ pub const GROUPS: usize = 32;
 /// Threads that are one entry of a filter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
-    /// Name of the threads.
     pub name: String,
-    /// Numbers of the threads.
     pub threads: Vec<u32>,
 }
 
@@ -94,7 +92,6 @@ impl Numbers {
 pub struct ByThread<M> {
     /// The model that receives the numbers of pairs.
     pub model: M,
-    /// The numbers of pairs.
     pub numbers: Numbers,
 }
 

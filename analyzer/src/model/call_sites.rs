@@ -6,7 +6,6 @@ use crate::event::Event;
 use crate::model::Model;
 use heaptape_formats::tape::SiteSums;
 
-/// The sums of one site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     /// Number of allocations and reallocations.

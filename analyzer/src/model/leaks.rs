@@ -29,7 +29,6 @@ pub const fn lifetime_bound(class: usize) -> u64 {
 pub struct Axis {
     /// Whether the unit is a tick. Otherwise it is an event.
     pub by_tick: bool,
-    /// Start of the run.
     pub start: u64,
     /// End of the last slice. Later events, such as frees at exit, count to the last slice.
     pub end: u64,
@@ -83,7 +82,6 @@ pub struct History {
 pub struct Example {
     /// Number of events before its allocation.
     pub number: u64,
-    /// Address of the block.
     pub address: u64,
     /// Size of the block in bytes.
     pub size: u64,
@@ -153,11 +151,9 @@ struct Series {
 /// How often blocks of a site were freed at another site. Sorts by site, then most frequent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct FreeSite {
-    /// The site of the allocation.
     site: u32,
     /// Total number of frees.
     count: Reverse<u64>,
-    /// The site of the frees.
     freed_at: u32,
 }
 

@@ -65,7 +65,6 @@ struct Page {
     reserved: u64,
     /// Index of the first block of the page's group in [`Frames`].
     group_start: u32,
-    /// Kind of the group.
     kind: u8,
     /// Number of live blocks at which the page is shrunk or removed, or `None` for the newest page.
     shrink_at: Option<u8>,
@@ -82,7 +81,6 @@ impl Page {
     }
 }
 
-/// The set of live blocks.
 #[derive(Debug)]
 pub struct LiveSet {
     pages: Vec<Page>,
@@ -180,7 +178,6 @@ impl LiveSet {
         Some(block)
     }
 
-    /// Returns the block with an index.
     #[inline]
     pub fn get_mut(&mut self, index: u64) -> Option<&mut Block> {
         let (number, offset) = Self::split(index);

@@ -24,7 +24,6 @@ pub struct HeldPages {
 }
 
 impl HeldPages {
-    /// Adds a page by its number.
     pub fn add(&mut self, page: u64, site: u32) {
         if self.seen.is_multiple_of(self.between + 1) {
             if self.pages.len() == MAX_PAGES {
@@ -57,7 +56,6 @@ pub struct Neighbor {
 /// The freed blocks of a site that were on the pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Freed {
-    /// Number of the blocks.
     pub blocks: u64,
     /// Sum of their lifetimes in ticks.
     pub ticks: u64,

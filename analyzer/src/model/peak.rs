@@ -46,14 +46,12 @@ pub struct Peak {
     mapped_at_peak: u64,
     /// The changes of `mapped` that are still to come, the next one last.
     changes: Vec<(u64, u64)>,
-    /// Tick of the next change.
     next_change: u64,
 }
 
 /// The share of a site in the peak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Number of the site.
     pub site: u32,
     /// Live blocks and bytes of the site at the peak of all sites.
     pub at_peak: Held,

@@ -28,7 +28,6 @@ pub(super) struct Phase {
 }
 
 impl Phase {
-    /// Starts with a value.
     pub(super) fn begin(&mut self, value: u64, at: Position) {
         *self = Phase { most: value, lows: vec![Low { value, at }], from: None, until: None };
     }

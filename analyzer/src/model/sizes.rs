@@ -42,7 +42,6 @@ impl Default for Sizes {
     }
 }
 
-/// Returns the class of a size.
 pub const fn class(size: u64) -> usize {
     (64 - size.leading_zeros()) as usize
 }

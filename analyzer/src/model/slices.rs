@@ -54,7 +54,6 @@ impl Sums {
 pub struct Cell {
     /// Number of the site. In a table of several processes sites may be renumbered.
     pub site: u32,
-    /// Number of the slot.
     pub slot: u32,
     /// The sums of the site in the slot.
     pub sums: Sums,
@@ -112,7 +111,6 @@ impl Axis {
 pub struct Point {
     /// Number of live bytes at its end.
     pub live_bytes: u64,
-    /// Peak of the live bytes in it.
     pub peak_bytes: u64,
     /// Number of live blocks at its end.
     pub live_blocks: u64,

@@ -24,9 +24,7 @@ pub struct Row {
     pub live_bytes: u64,
     /// Number of frees of blocks that another thread allocated.
     pub frees_of_others: u64,
-    /// Tick of its first event.
     pub first_tick: u64,
-    /// Tick of its last event.
     pub last_tick: u64,
 }
 

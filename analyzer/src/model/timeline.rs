@@ -6,7 +6,6 @@ use crate::event::{Event, Kind, Position};
 use crate::model::Model;
 use heaptape_formats::tape::SiteSums;
 
-/// The numbers of one slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slice {
     /// Number of live blocks at its end.
@@ -19,7 +18,6 @@ pub struct Slice {
     pub allocs: u64,
     /// Number of bytes allocated in it.
     pub bytes: u64,
-    /// Number of frees in it.
     pub frees: u64,
 }
 

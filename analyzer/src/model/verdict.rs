@@ -34,7 +34,6 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// All verdicts, worst first.
     pub const WORST_FIRST: [Verdict; 10] = [
         Verdict::Growing,
         Verdict::Slow,

@@ -30,13 +30,11 @@ pub(super) fn system(address_bytes: u8, what: &str, address: u64, size: u64, out
 
 /// A row of the table: one event of a block.
 pub(super) struct Row<'a> {
-    /// Number of the event.
     pub event: u64,
     /// Name of the operation.
     pub what: &'a str,
     /// Allocation index of the block.
     pub index: u64,
-    /// Address of the block.
     pub address: u64,
     /// Size of the block in bytes.
     pub size: u64,

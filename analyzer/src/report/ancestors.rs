@@ -19,7 +19,6 @@ const MAX_ANCESTORS: usize = 8;
 /// A process from which a child has blocks.
 #[derive(Debug)]
 pub struct Ancestor {
-    /// The process with its recording.
     pub process: Process,
     /// The number of its first call site in a list that has the sites of the child, and then those
     /// of each ancestor.

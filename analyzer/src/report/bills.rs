@@ -36,7 +36,6 @@ const MAX_BLOCKS: usize = 16 << 20;
 pub struct Part {
     /// Name of the part in JSON.
     pub name: &'static str,
-    /// Bytes of the part.
     pub bytes: u64,
     /// What the part is, for people.
     #[serde(skip)]
@@ -197,7 +196,6 @@ pub fn of_division(division: &Division) -> Option<Joined> {
 /// The memory of a process at one of its snapshots.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// Tick of the snapshot.
     pub tick: u64,
     /// The memory by use.
     pub bill: Bill,

@@ -34,7 +34,6 @@ pub enum FilterError {
     /// No stack passes through a function that matches.
     #[error("no stack passes through a function {}{}", clean(&.0.pattern), clean(&.0.hint))]
     NoFunction(NoMatch),
-    /// No module that matches allocates.
     #[error("no module {} allocates{}", clean(&.0.pattern), clean(&.0.hint))]
     NoModule(NoMatch),
     /// No thread had a label that matches.

@@ -12,7 +12,6 @@ use std::collections::BTreeSet;
 /// Maximum number of frames of a stack that are read; deeper ones are never blamed.
 const MAX_FRAMES: usize = 512;
 
-/// A frame in JSON.
 #[derive(Clone, Debug, Serialize)]
 pub struct FrameJson {
     /// Name of the function, or `module+0xoffset`.
@@ -95,7 +94,6 @@ pub struct CallSite {
     pub library: Option<Frame>,
 }
 
-/// The blamed frames of a stack.
 pub struct BlamedFrames {
     /// The frames with the numbers of their sites, innermost first.
     pub frames: Vec<(u32, Frame)>,

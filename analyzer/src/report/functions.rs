@@ -22,14 +22,11 @@ pub struct Amounts {
     pub bytes: u64,
     /// Number of allocations and reallocations.
     pub allocs: u64,
-    /// Bytes that are still live.
     pub live_bytes: u64,
-    /// Blocks that are still live.
     pub live_blocks: u64,
 }
 
 impl Amounts {
-    /// Adds the amounts of other stacks.
     pub fn add(&mut self, other: Amounts) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.allocs = self.allocs.saturating_add(other.allocs);
@@ -64,15 +61,12 @@ impl Function {
 /// A frame of a stack.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
-    /// Index of the function.
     pub function: usize,
     /// Line in the source file of the function; 0 if it is unknown.
     pub line: u32,
-    /// The role of the frame.
     pub role: Role,
 }
 
-/// A stack with what it allocated.
 pub struct Stack {
     /// The frames, innermost first.
     pub steps: Vec<Step>,
@@ -82,7 +76,6 @@ pub struct Stack {
     pub amounts: Amounts,
 }
 
-/// The functions of a process.
 #[derive(Default)]
 pub struct Functions {
     /// The functions, in order of appearance.
@@ -153,7 +146,6 @@ pub fn for_each_stack(
     functions
 }
 
-/// What a function allocates.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FunctionSums {
     /// With what the functions that it calls allocate.

@@ -77,7 +77,6 @@ pub struct Leak<'a> {
     lines: SourceLines,
 }
 
-/// Words for what probably grows.
 pub(crate) const PROBABLY_GROWING: &str = "probably growing (the run was short)";
 /// Weight of a byte of what probably grows.
 pub(crate) const PROBABLE_WEIGHT: u64 = Verdict::Growing.weight();
@@ -268,7 +267,6 @@ pub struct Options {
     pub frames: Option<usize>,
     /// Maximum number of leaks in the report; `None` for a few in text, and for all in JSON.
     pub top: Option<usize>,
-    /// Paths of the files of suppressions.
     pub suppressions: Vec<PathBuf>,
     /// Whether text also lists rows that are not leaks by their verdict, such as bounded caches.
     pub all: bool,

@@ -37,16 +37,13 @@ pub struct MappedBytes {
 }
 
 impl MappedBytes {
-    /// Returns the bytes of ranges.
     const fn of(ranges: &MappedRanges) -> MappedBytes {
         MappedBytes { used: ranges.used_bytes(), reserved: ranges.reserved_bytes() }
     }
 }
 
-/// A row of a process.
 #[derive(Clone, Debug, Serialize)]
 pub struct OfProcess<T> {
-    /// Process ID of the process.
     pub process: u32,
     /// What the row says about it.
     #[serde(flatten)]

@@ -36,7 +36,6 @@ pub struct Query {
     pub range: Range,
     /// Maximum number of rows of a table.
     pub top: usize,
-    /// Which processes are selected.
     pub processes: ProcessFilter,
     /// Which blocks are selected.
     pub filter: Filter,
@@ -173,7 +172,6 @@ pub struct ProcessHeader {
     pub sample_bytes: u64,
     /// Whether nothing is missing from the recording of the process.
     pub complete: bool,
-    /// What is missing, as sentences.
     pub missing: Vec<String>,
     /// Why calls that map memory are not recorded; absent if they are.
     #[serde(skip_serializing_if = "String::is_empty")]

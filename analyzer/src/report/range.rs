@@ -18,7 +18,6 @@ pub enum RangeError {
     /// No process has the mark.
     #[error("no mark '{}' in the recording{}", clean(name), clean(hint))]
     NoMark {
-        /// Name of the mark.
         name: String,
         /// End of the message: similar names, or that there are none.
         hint: String,
@@ -108,7 +107,6 @@ impl Range {
     }
 }
 
-/// Checks that a process has a mark.
 fn check_mark(name: &str, processes: &[&&Process]) -> Result<(), RangeError> {
     if processes.iter().any(|process| process.mark(name, 0).is_some()) {
         return Ok(());

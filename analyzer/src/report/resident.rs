@@ -61,7 +61,6 @@ pub fn find(process: &Process, snapshot: &Residency, progress: &Progress) -> Res
 /// free memory that once was a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RecordedHeap {
-    /// The allocator of the process.
     pub allocator: &'static str,
     /// The snapshot with the most memory, in bytes.
     pub peak_bytes: u64,

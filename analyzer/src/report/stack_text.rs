@@ -12,7 +12,6 @@ use crate::text::counted;
 /// multiple of it.
 const SCRIPT_FRAMES: usize = 4;
 
-/// One line of a stack.
 struct Line {
     text: String,
     /// Number of frames that the line represents.

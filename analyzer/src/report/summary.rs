@@ -48,7 +48,6 @@ pub struct ProcessSummary {
     /// Name of the program, which may be that of a link to the executable.
     #[serde(skip)]
     pub name: String,
-    /// Folder in the recording.
     pub folder: String,
     /// `start`, `fork`, `exec` or `attach`.
     pub origin: String,
@@ -68,7 +67,6 @@ pub struct ProcessSummary {
     /// Allocators inside the program, found by their symbols.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allocators: Vec<Allocator>,
-    /// Heaps that the program names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub heaps: Vec<NamedSums>,
     /// Labels that the program sets.
@@ -105,7 +103,6 @@ pub struct ProcessSummary {
     /// The stacks whose callers are not known; absent if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub early_ends: Option<EarlyEnds>,
-    /// What is missing, as sentences.
     pub missing: Vec<String>,
     /// Whether `lost_events` counts all lost events: nothing is missing whose number of events is
     /// unknown.
@@ -232,7 +229,6 @@ pub struct Rankings {
 /// The JSON of `heaptape report`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Summary {
-    /// All processes of the recordings.
     pub processes: Vec<ProcessSummary>,
     /// Numbers of all processes together.
     pub totals: Numbers,

@@ -76,10 +76,5 @@ pub enum Unanswerable {
     NoSecondSide,
     /// The recording holds only sums, which do not include the metric of a condition.
     #[error("{condition}: {metric} cannot be measured: the recording holds only sums, which do not include it")]
-    NotMeasurable {
-        /// Text of the condition.
-        condition: String,
-        /// Name of the metric.
-        metric: String,
-    },
+    NotMeasurable { condition: String, metric: String },
 }

@@ -84,7 +84,6 @@ pub struct Checked {
     pub path: String,
     /// Whether nothing is missing and nothing is wrong.
     pub complete: bool,
-    /// All processes of the recording.
     pub processes: Vec<CheckedProcess>,
     /// What is missing from the recording as a whole, as sentences.
     pub missing: Vec<String>,
@@ -105,7 +104,6 @@ impl Checked {
     }
 }
 
-/// What the check of a process found.
 #[derive(Debug, Serialize)]
 pub struct CheckedProcess {
     /// Id of the process; 0 if it is not known.
@@ -120,7 +118,6 @@ pub struct CheckedProcess {
     pub allocs: u64,
     /// Number of reallocations in all.
     pub resizes: u64,
-    /// Number of frees in all.
     pub frees: u64,
     /// Number of events about blocks that are not known.
     pub unmatched: u64,
@@ -146,18 +143,15 @@ pub struct CheckedAccounting {
     pub all: Counts,
     /// Whether the number of lost events is exact. If not, more may be lost.
     pub lost_is_exact: bool,
-    /// The counts of each thread.
     pub threads: Vec<CheckedThread>,
 }
 
-/// The accounting of a thread.
 #[derive(Debug, Serialize)]
 pub struct CheckedThread {
     /// Number of the thread in the process, from 1; 0 for events of no known thread.
     pub number: u32,
     /// Name of the thread; empty if it is not known.
     pub name: String,
-    /// The counts of the thread.
     #[serde(flatten)]
     pub counts: Counts,
 }
@@ -232,7 +226,6 @@ pub fn check(path: &Path) -> Result<Checked, Error> {
     })
 }
 
-/// Checks one process of a recording.
 fn verify(process: &Process, progress: &Progress) -> CheckedProcess {
     let (mut totals, mut sites, mut peak) = (Totals::default(), CallSites::default(), Peak::within(Span::ALL));
     let mut checks = Checks::default();

@@ -11,7 +11,6 @@ pub(super) const NAME_BUDGET: usize = 16;
 
 /// A symbol that may name code.
 pub struct BinutilsSymbol {
-    /// Address of the symbol.
     pub address: u64,
     /// Name of the symbol as the linker sees it.
     pub name: String,

@@ -19,7 +19,6 @@ pub(super) struct Debug {
     scopes: Scopes,
     /// Package of split units.
     package: Option<DwarfPackage<Slice>>,
-    /// Folder of the file.
     folder: PathBuf,
     /// Files with parts of the debug information that were needed and are missing.
     missing: RefCell<BTreeSet<String>>,
@@ -83,7 +82,6 @@ impl Debug {
         found.map(Arc::new)
     }
 
-    /// Returns the unit of an address.
     fn unit_of(&self, address: u64) -> Option<UnitRef<'_, Slice>> {
         let mut lookup = self.context.find_dwarf_and_unit(address);
         loop {

@@ -34,9 +34,7 @@ pub struct Origin {
     pub silent: Arc<AtomicBool>,
 }
 
-/// The result of a search.
 pub(super) struct Search {
-    /// Paths and opened files.
     pub files: Vec<(PathBuf, Elf)>,
     /// Whether the first is the module's own file.
     pub own: bool,
@@ -46,7 +44,6 @@ pub(super) struct Search {
     pub notes: Vec<String>,
 }
 
-/// Returns a path below a root.
 fn below(root: &Path, path: &Path) -> PathBuf {
     // Paths of a recording may contain `..`. Nothing outside of the root is read for them.
     let inside = path.components().filter_map(|part| match part {

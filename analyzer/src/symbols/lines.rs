@@ -12,7 +12,6 @@ pub struct Lines {
     name_budget: Cell<usize>,
 }
 
-/// A line of a source file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SourceLine {
     /// Path of the source file, including the compilation directory.
@@ -26,7 +25,6 @@ pub struct SourceLine {
 pub struct LineStart {
     /// Address of the first instruction.
     pub address: u64,
-    /// Source line of the instructions.
     pub line: SourceLine,
 }
 
@@ -40,7 +38,6 @@ impl Lines {
         Lines { context, name_budget: Cell::new(name_budget) }
     }
 
-    /// Returns the source line of an address.
     pub fn at(&self, address: u64) -> Option<SourceLine> {
         source_line(&self.context.find_location(address).ok()??)
     }

@@ -24,7 +24,6 @@ pub enum Machine {
     Aarch64,
 }
 
-/// A section with instructions.
 #[derive(Clone, Debug)]
 pub struct TextSection {
     /// Address of the first byte.

@@ -109,7 +109,6 @@ fn key(query: &SymbolQuery, files: &[PathBuf]) -> Key {
     Key { identity: module.identity(), path: module.path, file }
 }
 
-/// Returns the module of a query.
 fn module(query: &SymbolQuery) -> Module {
     let SymbolQuery { path, build_id, identity, since_unix_ns, .. } = query;
     Module {

@@ -26,7 +26,6 @@ pub(super) struct Place<'a> {
     pub addresses: &'a [u64],
 }
 
-/// What is kept of one module.
 #[derive(Clone, Default)]
 struct Kept {
     calls: BTreeMap<u64, Jump>,

@@ -46,7 +46,6 @@ enum Sections {
 /// A unit: its sections, and its offset in `.debug_info`, which is 0 for most split units.
 type Key = (Sections, usize);
 
-/// A unit, with what is known of it.
 #[derive(Clone, Copy)]
 struct KnownUnit<'a> {
     sections: Sections,

@@ -18,7 +18,6 @@ const FOLDERS: [&str; 7] = [
 /// A setting, or a variable of the environment: its name and its value.
 type Setting = (String, String);
 
-/// What is known of an allocator.
 struct Known {
     name: &'static str,
     /// First characters of the file names of its library, best first; none for the C library's own.
@@ -60,7 +59,6 @@ fn prefixed(prefix: &str, settings: &[Setting]) -> Vec<Setting> {
     settings.iter().map(|(name, value)| (format!("{prefix}{}", name.to_uppercase()), value.clone())).collect()
 }
 
-/// An allocator with its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocator {
     /// The text that it was parsed from.
@@ -80,7 +78,6 @@ pub enum AllocatorError {
     /// No library of the allocator is installed.
     #[error("{name} is not installed (package {package})")]
     NotInstalled {
-        /// Name of the allocator.
         name: &'static str,
         /// Package of Debian and Ubuntu.
         package: &'static str,

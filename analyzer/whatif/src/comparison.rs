@@ -24,11 +24,9 @@ pub struct Comparison {
     pub folder: String,
     /// Whether nothing is missing from the recording of the process.
     pub complete: bool,
-    /// What is missing, as sentences.
     pub missing: Vec<String>,
     /// The largest sum of the sizes of all live blocks, in bytes.
     pub live_peak_bytes: u64,
-    /// That sum at the end.
     pub live_end_bytes: u64,
     /// Bytes of blocks that are live at the end of which the snapshots of the pages show that the
     /// program did not write to them. The replay does not either.

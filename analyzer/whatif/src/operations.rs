@@ -8,7 +8,6 @@ use std::io::{self, Seek, SeekFrom, Write};
 
 /// Bytes of the header: magic, number of operations, number of slots, number of threads, unused.
 pub const HEADER_BYTES: usize = 32;
-/// Bytes of an operation.
 pub const OPERATION_BYTES: usize = 16;
 const MAGIC: &[u8; 8] = b"HTPLAY\0\x02";
 

@@ -61,7 +61,6 @@ struct Player {
     header: Header,
     /// The last operation of each thread.
     last_operations: Vec<u64>,
-    /// The block of each slot.
     blocks: Vec<AtomicPtr<u8>>,
     /// Number of the thread whose turn it is, or [`ENDED`].
     turn: AtomicUsize,

@@ -36,7 +36,6 @@ pub enum Unplayable {
 pub struct LiveBytes {
     /// The largest sum of the sizes of all live blocks.
     pub peak: u64,
-    /// That sum at the end.
     pub end: u64,
     /// Bytes of blocks that are live at the end and are not written, since the program did not
     /// write to them either.

@@ -26,11 +26,9 @@ const OUTPUT: &str = "output.txt";
 pub struct Plan {
     /// The program: a path, or a name to find in PATH.
     pub program: OsString,
-    /// Arguments of the program.
     pub arguments: Vec<OsString>,
     /// Folder of the recording; by default `heaptape.PROG.PID` in the working directory.
     pub dir: Option<PathBuf>,
-    /// Path of the library.
     pub library: PathBuf,
     /// Mode of the daemon: `trace`, or `trace:SIZE` for samples.
     pub mode: String,
@@ -38,7 +36,6 @@ pub struct Plan {
     pub ring: u64,
 }
 
-/// A recording that is complete.
 pub struct Recorded {
     /// Folder of the recording.
     pub dir: PathBuf,

@@ -11,6 +11,7 @@
 //! let _label = heaptape_api::label(c"request");
 //! heaptape_api::mark(c"loaded");
 //! ```
+#![warn(missing_docs)]
 #![no_std]
 
 use core::ffi::{CStr, c_char, c_void};

@@ -18,7 +18,6 @@ use heaptape_wire::patches::{
 
 const PAGE_BYTES: usize = PAGE as usize;
 
-/// The patches of this process.
 pub struct Patches {
     table: &'static PatchTable,
     count: usize,

@@ -13,7 +13,6 @@ macro_rules! exports {
     ($($name:ident $count:tt $full:ident $sampled:ident;)*) => {
         /// The stubs with the exported names.
         #[cfg(not(any(test, feature = "standalone")))]
-        #[allow(missing_docs)]
         pub mod exported {
             $(
                 #[unsafe(no_mangle)]
@@ -124,7 +123,6 @@ pub unsafe extern "C" fn new_without_next(size: usize) -> *mut u8 {
 
 /// The export that needs nothing of its caller's state.
 #[cfg(not(any(test, feature = "standalone")))]
-#[allow(missing_docs)]
 pub mod plain {
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn malloc_usable_size(block: *mut u8) -> usize {

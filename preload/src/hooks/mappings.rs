@@ -20,7 +20,6 @@ macro_rules! mapping_functions {
         const NAMES: [&CStr; [$($symbol),*].len()] = [$($symbol),*];
         /// Functions with the exported names.
         #[cfg(not(test))]
-        #[allow(missing_docs)]
         pub mod exported {
             $(
                 #[unsafe(no_mangle)]

@@ -67,9 +67,7 @@ pub unsafe extern "C" fn report_free(block: *mut u8, caller: Caller) {
     }
 }
 
-/// The exported names.
 #[cfg(not(any(test, feature = "standalone")))]
-#[allow(missing_docs)]
 pub mod exported_reports {
     #[unsafe(no_mangle)]
     #[unsafe(naked)]

@@ -45,7 +45,6 @@ enum ProgramArgument {
     Path,
     /// By a name that is searched in `PATH`.
     Name,
-    /// By a file descriptor.
     Descriptor,
     /// By a directory's descriptor and a path, with flags after the environment.
     At,
@@ -57,7 +56,6 @@ macro_rules! exec_functions {
         const KINDS: [(ProgramArgument, Option<usize>); NAMES.len()] = [$((ProgramArgument::$argument_kind, $environment)),*];
         /// Functions with the exported names.
         #[cfg(not(any(test, feature = "standalone")))]
-        #[allow(missing_docs)]
         pub mod exported {
             $(
                 #[unsafe(no_mangle)]

@@ -1,5 +1,4 @@
 //! The exported names of the functions that need nothing of their caller's state.
-#![allow(missing_docs)]
 
 use core::ffi::{c_char, c_int, c_void};
 

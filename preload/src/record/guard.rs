@@ -12,7 +12,6 @@ use crate::sys::Need;
 use crate::thread::{Activation, BUSY, COUNTED, FORWARDING, Forwarded, Request, ThreadState};
 use core::sync::atomic::{Ordering::Acquire, Ordering::Release, Ordering::SeqCst, compiler_fence};
 
-/// The kind of a call of a hook.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum CallKind {
     /// A regular event of its own.

@@ -32,7 +32,6 @@ use ring_space::ensure_capacity;
 
 /// The most records of one event: gap, sampling interval, timestamp, prefix, event.
 const MAX_EVENT_RECORDS: u64 = 5;
-/// The path that a hook takes.
 enum HookPath {
     /// The fast path, with the thread's state, whose activation is [`READY`].
     Fast(*mut ThreadState),

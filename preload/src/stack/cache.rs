@@ -268,7 +268,6 @@ unsafe fn node_by_path(stack_cache: &mut StackCache, first: &Frame) -> Option<u3
     Some(node)
 }
 
-/// The result of a walk.
 struct Walked {
     /// Number of the outermost remembered frames that are still valid.
     base: usize,

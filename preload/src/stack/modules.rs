@@ -12,7 +12,6 @@ use heaptape_wire::nodes::WRITTEN;
 /// when an object is unmapped.
 static KNOWN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
-/// Forgets all known objects.
 #[cold]
 #[inline(never)]
 fn forget_known() {

@@ -79,7 +79,6 @@ pub struct Path {
     nodes: [u32; LENGTH],
 }
 
-/// The cache of one thread.
 #[repr(C)]
 pub struct PathCache {
     /// Whether something is stored. A cache that was never used is not touched, since that would

@@ -28,7 +28,6 @@ static INDEX: AtomicU64 = AtomicU64::new(0);
 static GROWING: AtomicBool = AtomicBool::new(false);
 static SETTINGS: AtomicU32 = AtomicU32::new(MAX_FRAMES as u32);
 
-/// The settings of captures.
 #[derive(Clone, Copy)]
 pub struct Settings {
     /// The most frames of a stack.

@@ -279,7 +279,6 @@ pub fn has_thread_ended(pid: u32, tid: u32) -> bool {
     call!(SYS_tgkill, pid, tid, 0) == -i64::from(libc::ESRCH) as isize
 }
 
-/// Sleeps for a number of milliseconds.
 pub fn sleep_ms(milliseconds: u64) {
     let time =
         libc::timespec { tv_sec: (milliseconds / 1000) as i64, tv_nsec: (milliseconds % 1000 * 1_000_000) as i64 };

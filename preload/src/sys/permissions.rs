@@ -8,7 +8,6 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 pub struct Need(u32);
 
 impl Need {
-    /// Nothing.
     pub const NONE: Need = Need(0);
     /// Checking whether memory can be read.
     pub const PROBE: Need = Need(1);
@@ -30,7 +29,6 @@ impl Need {
     pub const INSPECT: Need = Need(256);
     /// Unlocking memory of this library in a program that locks its own.
     pub const UNLOCK: Need = Need(512);
-    /// All of them.
     pub const EVERYTHING: Need = Need(1023);
 
     /// Returns the needs of both sets.

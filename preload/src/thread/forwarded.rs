@@ -29,7 +29,6 @@ impl Request {
 pub struct Forwarded {
     /// The stack pointer of the hook that forwards the call.
     pub sp: usize,
-    /// What the call requests.
     pub request: Request,
     /// The return address at `sp`, which is there until the forwarded call ends.
     pub return_address: u64,

@@ -29,7 +29,6 @@ pub struct ThreadState {
     pub activation: Activation,
     /// The writing end of the thread's ring.
     pub writer: RingWriter,
-    /// The hook that is running.
     pub running: RunningHook,
     /// The bytes to the next sampling point.
     pub countdown: Countdown,
@@ -39,7 +38,6 @@ pub struct ThreadState {
     pub labels: u32,
     /// Which of the deferred events are in use.
     pub deferred: Deferred,
-    /// The stacks of this thread.
     pub stacks: ThreadStacks,
     /// The deferred events, in the order in which they happened.
     pub deferred_events: DeferredEvents,
@@ -88,7 +86,6 @@ pub fn get() -> *mut ThreadState {
     arch::thread_state().cast()
 }
 
-/// Sets the thread's state.
 pub fn set(state: *mut ThreadState) {
     arch::set_thread_state(state.cast());
 }

@@ -21,9 +21,7 @@ pub struct RingWriter {
     pub until_timestamp: u32,
     /// What pays for timestamps beyond each 16th.
     pub credit: Credit,
-    /// The control record of the slot.
     pub control: *const SlotControl,
-    /// The ring of the slot.
     pub ring: Ring,
     /// The next position in the ring.
     pub head: u64,

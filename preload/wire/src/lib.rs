@@ -13,6 +13,7 @@
 //! what the lower one has, which the reply names.
 //!
 //! With `--cfg loom` the crate has events and the ring alone, for `tests/ring.rs`.
+#![warn(missing_docs)]
 #![cfg_attr(not(loom), no_std)]
 
 #[cfg(not(loom))]

@@ -10,7 +10,6 @@ use std::str::FromStr;
 pub enum Address {
     /// An address and port of TCP.
     Tcp(SocketAddr),
-    /// The path of a Unix socket.
     Unix(PathBuf),
 }
 

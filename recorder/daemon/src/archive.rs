@@ -61,7 +61,6 @@ pub struct KeptFlight {
     pub ended: Ended,
 }
 
-/// A command to the archive.
 #[derive(Debug)]
 pub enum ArchiveCommand {
     /// An epoch has started.

@@ -53,7 +53,6 @@ enum Command {
 /// A search for processes that run without the library.
 #[derive(Debug)]
 pub struct Search {
-    /// The rules of the daemon.
     pub rules: Vec<Rule>,
     /// Whether processes of other users are attached.
     pub serves_all: bool,
@@ -75,7 +74,6 @@ pub enum Outcome {
         /// Whether it is not tried again by its rule.
         is_final: bool,
     },
-    /// A process was left.
     Left(LeftProcess),
     /// The processes that rules select and that were not tried in vain.
     Found(Vec<u32>),
@@ -84,7 +82,6 @@ pub enum Outcome {
 /// A process that was attached.
 #[derive(Debug)]
 pub struct NewProcess {
-    /// The process with its area.
     pub running: RunningProcess,
     /// Number of functions that were hooked.
     pub functions: usize,
@@ -92,7 +89,6 @@ pub struct NewProcess {
     pub stops: Stops,
 }
 
-/// A process that was left.
 #[derive(Clone, Debug)]
 pub struct LeftProcess {
     /// Id of the process.
@@ -307,7 +303,6 @@ impl ProcessId {
     }
 }
 
-/// The tries with one process.
 #[derive(Clone, Copy, Debug)]
 struct Tries {
     count: u32,

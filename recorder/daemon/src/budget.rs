@@ -39,7 +39,6 @@ const OFF_CHOICE: Choice = Choice { mode: Mode::Off, sampling: Sampling::All, ov
 /// A process whose mode is to change to one that costs less.
 #[derive(Debug)]
 pub struct Reduction {
-    /// Session of the process.
     pub id: SessionId,
     /// What is kept of it from now on. What it does when a ring is full stays.
     pub choice: Choice,
@@ -65,7 +64,6 @@ pub struct Budgets {
     cpu_percent: f64,
     checks_over_budget: u32,
     checks_with_room: u32,
-    /// The limits of the events of each user.
     user_limits: HashMap<u32, Arc<UserLimit>>,
 }
 

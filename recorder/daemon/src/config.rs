@@ -16,15 +16,12 @@ use std::time::Duration;
 /// The configuration of the daemon.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Path of the socket for programs.
     pub socket: PathBuf,
     /// Path of the stream socket for traces and profiles.
     pub stream_socket: PathBuf,
-    /// Path of the control socket.
     pub control: PathBuf,
     /// Folder of the epochs.
     pub state: PathBuf,
-    /// Address at which metrics are served.
     pub metrics: Option<Address>,
     /// File with the token that requests for metrics must have.
     pub metrics_token: Option<PathBuf>,
@@ -45,7 +42,6 @@ pub struct Config {
     pub compression: Compression,
     /// Time between a profile's snapshots.
     pub snapshot: Duration,
-    /// Length of an epoch.
     pub epoch: Duration,
     /// Maximum age of an epoch.
     pub keep_age: Duration,
@@ -80,7 +76,6 @@ pub struct Config {
 /// What is kept of the programs with a name: `NAME=MODE[:SAMPLING][,overflow=OVERFLOW][,attach=BOOL]`.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Pattern of the name.
     pub name: Pattern,
     /// What is kept of them.
     pub choice: Choice,
@@ -124,9 +119,7 @@ pub const DEFAULT_PUSH_QUEUE: u64 = 64 << 20;
 pub struct PushConfig {
     /// URL of the server, if there is one.
     pub to: Option<String>,
-    /// Protocol of the server.
     pub protocol: PushProtocol,
-    /// File with the token.
     pub token: Option<PathBuf>,
     /// Time between two pushes.
     pub interval: Duration,

@@ -32,13 +32,10 @@ const EXECUTION_TIMEOUT: Duration = Duration::from_secs(60);
 /// A request, with the channel for its answer.
 #[derive(Debug)]
 pub struct ControlRequest {
-    /// What the client requested.
     pub request: Request,
-    /// The channel for the answer.
     pub reply: Sender<Answer>,
 }
 
-/// The answer to a request.
 #[derive(Debug)]
 pub enum Answer {
     /// The answer is complete.
@@ -61,7 +58,6 @@ pub struct WriteCheck {
 }
 
 impl WriteCheck {
-    /// Begins now.
     pub fn begin(disk: &Arc<Disk>) -> WriteCheck {
         WriteCheck { disk: Arc::clone(disk), errors: disk.errors.load(Relaxed) }
     }
@@ -141,7 +137,6 @@ const LOOK: Duration = Duration::from_secs(1);
 /// The control socket.
 #[derive(Debug)]
 pub struct Controller {
-    /// The listening socket.
     pub listener: UnixListener,
     /// Path of its file; `None` if another process made it.
     pub path: Option<PathBuf>,

@@ -23,7 +23,6 @@ const EVENTS: [&str; 8] =
 /// is reported.
 const MAX_ADDRESSES: usize = 1 << 20;
 
-/// The counts of one module.
 #[derive(Debug)]
 struct ModuleCounts {
     /// Link-time addresses of the module's code, or of its mapping where its file cannot be read.

@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The state of the disk.
 #[derive(Debug, Default)]
 pub struct Disk {
     /// Number of bytes of all epochs.
@@ -26,7 +25,6 @@ pub struct Disk {
     pub free: AtomicU64,
     /// When the epochs were last written without an error, in seconds since 1970.
     pub written: AtomicU64,
-    /// Quota of each user.
     quotas: Mutex<HashMap<u32, Arc<Quota>>>,
     /// What the last sweep found, and what all of them removed.
     retained: Mutex<Retained>,
@@ -49,7 +47,6 @@ struct Failure {
 /// What is kept for each user, and what was not kept.
 #[derive(Clone, Debug, Default)]
 pub struct Retained {
-    /// Share of each user.
     pub shares: BTreeMap<u32, Share>,
     /// Number of epochs that were removed, by the limit that they exceeded.
     pub removed: BTreeMap<Limit, u64>,

@@ -13,7 +13,6 @@ const MINUTE_DIGITS: usize = 12;
 /// Maximum number of epochs that start in the same minute.
 const MAX_PER_MINUTE: u32 = 9999;
 
-/// An epoch of one user.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Epoch {
     /// User id of the owner of the recorded processes.

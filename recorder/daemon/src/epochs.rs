@@ -74,7 +74,6 @@ pub struct Counters {
 /// Time between two attempts to end an epoch, while the next one cannot be made.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The epochs of all users.
 #[derive(Debug)]
 pub struct Epochs {
     state: PathBuf,

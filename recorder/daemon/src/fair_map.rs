@@ -12,7 +12,6 @@ struct Entry<V> {
     used: u64,
 }
 
-/// The map.
 #[derive(Clone, Debug)]
 pub struct FairMap<K, V> {
     entries: BTreeMap<K, Entry<V>>,

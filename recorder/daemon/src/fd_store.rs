@@ -117,16 +117,13 @@ pub struct Held {
     pub name: Name,
     /// Descriptor of the memory area.
     pub area: OwnedFd,
-    /// Descriptor of the process.
     pub process: OwnedFd,
 }
 
-/// The connection to the fd store.
 #[derive(Debug)]
 pub enum FdStore {
     /// The descriptor store of systemd.
     Store(Notify),
-    /// The process of heaptape.
     Process(OwnedFd),
     /// There is no store.
     Nobody,
@@ -229,7 +226,6 @@ fn start(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Requests all processes in the store.
 fn request_all(fd_store: &OwnedFd) -> io::Result<Vec<Held>> {
     Message::List.send(fd_store, &[])?;
     let mut all = Vec::new();

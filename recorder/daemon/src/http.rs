@@ -142,7 +142,6 @@ macro_rules! stream {
 stream!(TcpStream);
 stream!(UnixStream);
 
-/// The connections that are served.
 #[derive(Default)]
 struct Connections {
     /// Those whose request has not arrived, oldest first, each with its number.
@@ -344,7 +343,6 @@ fn answer(stream: &mut Box<dyn Stream>, status: &str, kind: &str, body: &[u8]) -
     stream.write_all(body)
 }
 
-/// What a client requested.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct HttpRequest {
     path: String,

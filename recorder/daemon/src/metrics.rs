@@ -88,15 +88,12 @@ impl LabeledMetric {
 pub struct ProcessCounters<'a> {
     /// User id of the process.
     pub uid: u32,
-    /// Name of the program.
     pub name: &'a str,
-    /// Label of the program.
     pub label: &'a str,
     /// Counters of the process at this point in time.
     pub now: StatsSnapshot,
     /// Whether the process runs.
     pub runs: bool,
-    /// Resident memory of the process.
     pub resident: ResidentMemory,
     /// Memory limit of its control groups in bytes; 0 if there is none.
     pub limit_bytes: u64,
@@ -218,7 +215,6 @@ impl Default for Programs {
 }
 
 impl Programs {
-    /// Adds the counters of a process.
     pub fn add(&mut self, process: ProcessCounters<'_>) {
         let key = (process.name.to_owned(), process.label.to_owned());
         let (sum, displaced) = self.rows.entry(key, process.uid);
@@ -248,7 +244,6 @@ impl Programs {
     }
 }
 
-/// A metric of each program.
 struct ProgramMetric {
     description: Description,
     value: fn(&Sum) -> u64,
@@ -264,7 +259,6 @@ impl ProgramMetric {
     }
 }
 
-/// The metrics of each program.
 const PROGRAM_METRICS: [ProgramMetric; 13] = [
     ProgramMetric::gauge("processes", "Processes served", |sum| sum.processes),
     ProgramMetric::gauge("live_bytes", "Bytes allocated and not freed", |sum| sum.live_bytes),

@@ -14,7 +14,6 @@ const MAX_PARENTS: usize = 16;
 /// Counters of `memory.events.local` that show pressure: a limit was reached.
 const COUNTERS: [&str; 3] = ["high", "max", "oom"];
 
-/// What a group reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Report {
     /// The counters in [`COUNTERS`].
@@ -46,7 +45,6 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A group that is watched.
 #[derive(Debug, Default)]
 struct Group {
     last: Report,

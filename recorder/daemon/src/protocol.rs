@@ -16,7 +16,6 @@ const COMMANDS: [&str; 14] = [
     "reload", "stop",
 ];
 
-/// A request to the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "word", rename_all = "lowercase")]
 pub enum Request {
@@ -67,10 +66,7 @@ pub enum Request {
     /// The end of the epochs of all users.
     Epoch,
     /// A named point in time, at which the epochs of all users end.
-    Mark {
-        /// Name of the mark.
-        name: String,
-    },
+    Mark { name: String },
     /// New files for the events of processes, within the epoch.
     Rotate {
         /// Which processes are meant.
@@ -111,7 +107,6 @@ impl Default for Which {
 pub struct Identity<'a> {
     /// Id of the process.
     pub pid: u32,
-    /// Name of the program.
     pub name: &'a str,
     /// Label of the process, empty if it has none.
     pub label: &'a str,
@@ -259,7 +254,6 @@ pub struct Changed {
     pub mode: String,
 }
 
-/// A process that is attached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attached {
     /// Id of the process.
@@ -268,7 +262,6 @@ pub struct Attached {
     pub name: String,
     /// What is kept of it, with its sampling.
     pub mode: String,
-    /// Folder to which it is written.
     pub folder: String,
     /// Number of functions that were hooked.
     pub functions: u64,
@@ -293,7 +286,6 @@ pub struct Detached {
 pub struct Remains {
     /// Id of the process.
     pub pid: u32,
-    /// What remains in it, and why.
     pub why: String,
 }
 
@@ -327,7 +319,6 @@ pub struct Stopped {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
-    /// Version of the daemon.
     pub version: String,
     /// Process id of the daemon.
     pub pid: u32,
@@ -376,7 +367,6 @@ pub struct Late {
 pub enum Entry {
     /// A trace or profile that is being received.
     Stream(Stream),
-    /// A process that is recorded.
     Process(Box<Process>),
 }
 
@@ -387,9 +377,7 @@ pub struct Stream {
     pub pid: u32,
     /// User id of the sender.
     pub uid: u32,
-    /// Name of the program.
     pub name: String,
-    /// Label of the program.
     pub label: String,
     /// Path of the program.
     pub exe: String,
@@ -405,7 +393,6 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// A process that is recorded.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Process {
@@ -425,9 +412,7 @@ pub struct Process {
     /// its own nor that of the process. Older daemons do not send it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub called: String,
-    /// Folder to which it is written.
     pub folder: String,
-    /// Mode, with its sampling.
     pub mode: String,
     /// What a thread does when its ring is full.
     pub overflow: String,
@@ -502,7 +487,6 @@ pub struct Details {
     pub call_sites: Vec<CallSite>,
 }
 
-/// A call site of a process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CallSite {
@@ -519,7 +503,6 @@ pub struct CallSite {
     /// Growth of the live bytes since the last check, one minute ago at most. It is `None` before
     /// the first check.
     pub growth: Option<i64>,
-    /// Seconds of that growth.
     pub growth_seconds: u64,
     /// Call stack, innermost frame first.
     pub stack: Vec<Frame>,
@@ -533,7 +516,6 @@ pub struct Frame {
     pub code: Option<String>,
     /// Return address of the frame.
     pub address: u64,
-    /// Path of the module.
     pub module: Option<String>,
     /// Build-id of the module, in hexadecimal digits.
     pub build_id: Option<String>,

@@ -43,7 +43,6 @@ struct Pushed {
     error: Option<String>,
 }
 
-/// The thread that pushes.
 #[derive(Debug)]
 pub struct Pusher {
     counts: Arc<Counts>,

@@ -43,7 +43,6 @@ pub struct FileInfo {
     /// The program that the file describes: a name or a path.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Label of the program.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub label: String,
 }
@@ -60,7 +59,6 @@ impl FileInfo {
     }
 }
 
-/// Limits of one stream.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Maximum size, in bytes.
@@ -95,7 +93,6 @@ pub struct Job {
     pub folder: PathBuf,
     /// User who may read the folder, besides the daemon's own user.
     pub reader: Option<u32>,
-    /// Limits of the stream.
     pub limits: Limits,
     /// The state of the stream that other threads can see.
     pub progress: Arc<Progress>,

@@ -16,7 +16,6 @@ use std::sync::Arc;
 pub struct EndingProcess {
     /// Epoch in which the process ended.
     pub epoch: Arc<Epoch>,
-    /// Label of the process.
     pub label: String,
     /// How the process ended.
     pub ended: Ended,
@@ -25,7 +24,6 @@ pub struct EndingProcess {
     /// Folder of its last segment.
     segment: PathBuf,
     stats: Arc<Stats>,
-    /// Name of the process.
     pub name: String,
     /// User id of the process.
     pub uid: u32,
@@ -170,7 +168,6 @@ impl Registry {
         Some(session)
     }
 
-    /// Returns a process that is ending.
     pub fn ending(&self, id: SessionId) -> Option<&EndingProcess> {
         self.ending.get(&id)
     }

@@ -32,7 +32,6 @@ impl Debug for Reread {
 /// A setting that differs between two configurations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Key of the setting.
     pub key: &'static str,
     /// The change as text: the old value and the new one.
     pub text: String,

@@ -16,11 +16,8 @@ pub const MIN_EPOCHS: usize = 3;
 /// A limit because of which epochs are removed or events are not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Limit {
-    /// The age of an epoch.
     Age,
-    /// The bytes of all epochs.
     Bytes,
-    /// The bytes of the epochs of one user.
     UserBytes,
     /// The free bytes of the file system.
     Free,
@@ -108,7 +105,6 @@ impl Keep {
 pub struct Found {
     /// User id of the owner.
     pub uid: u32,
-    /// Path of the folder.
     pub dir: PathBuf,
 }
 

@@ -82,7 +82,6 @@ pub struct Counters {
     pub bytes: u64,
 }
 
-/// All streams of the daemon.
 #[derive(Debug)]
 pub struct Streams {
     /// Folder of the streams that are being received.

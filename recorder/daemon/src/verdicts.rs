@@ -70,9 +70,7 @@ pub struct Judged {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JudgedProgram {
-    /// Name of the program.
     pub program: String,
-    /// Label of the program.
     pub label: String,
     /// Live bytes by verdict.
     pub verdicts: BTreeMap<String, u64>,
@@ -90,11 +88,9 @@ pub struct JudgedSite {
     pub stack: i64,
     /// Name of the innermost function of the program.
     pub function: String,
-    /// Number of live bytes.
     pub live_bytes: u64,
 }
 
-/// What is known of all programs.
 #[derive(Debug, Default)]
 struct Known {
     judged: Judged,

@@ -26,24 +26,18 @@ const ENDED_TIME: Duration = Duration::from_secs(10);
 /// A message from the drain. The messages of one session arrive in order.
 #[derive(Debug)]
 pub enum Message {
-    /// A session of a process starts.
     Start(Arc<Session>),
     /// The child inherits the blocks that its parent had at the tick (0: now). All of the parent's
     /// events up to that tick were sent before.
     Inherit {
-        /// Session of the child.
         child: SessionId,
-        /// Session of the parent.
         parent: SessionId,
-        /// Tick of the fork.
         tick: u64,
     },
     /// The current blocks of the parent, undone up to the tick, are kept for a child that will
     /// inherit them.
     PrepareFork {
-        /// Session of the parent.
         parent: SessionId,
-        /// Tick of the fork.
         tick: u64,
     },
     /// A new thread, or the name of a known one: number, tid, name, tick.
@@ -56,7 +50,6 @@ pub enum Message {
     ThreadEnded(SessionId, u32, EventCounts),
     /// A note for the readers of the recording.
     Note(SessionId, String),
-    /// A command for the recording of a process.
     Process(SessionId, ProcessCommand),
     /// The process is handed over to the next daemon.
     Leave(SessionId),
@@ -64,16 +57,13 @@ pub enum Message {
     End(SessionId, End),
 }
 
-/// The queues of the stage.
 #[derive(Debug)]
 pub struct Queues {
-    /// Messages from the drain.
     pub messages: Receiver<Message>,
     /// Emptied batches, returned to the drain.
     pub batches: Sender<Batch>,
     /// Counter of the records that the drain has sent.
     pub in_flight: InFlight,
-    /// Write jobs for the store.
     pub write_jobs: Sender<WriteJob>,
     /// Emptied chunks, returned by the store.
     pub chunks: Receiver<Chunk>,

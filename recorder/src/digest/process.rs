@@ -65,7 +65,6 @@ fn weight_of(size: u64, mean: u64) -> u64 {
     (size.max(1) as f64 / -(-gaps).exp_m1()).round() as u64
 }
 
-/// The recording of one process, in the digest.
 #[derive(Debug)]
 pub struct ProcessRecording {
     session: Arc<Session>,
@@ -97,7 +96,6 @@ pub struct ProcessRecording {
 }
 
 impl ProcessRecording {
-    /// Starts the recording of a session.
     pub fn new(session: Arc<Session>) -> ProcessRecording {
         let (process, options) = (&session.process, &session.options);
         session.mapping.releases().keep_events(options.mode.has_events());
@@ -404,7 +402,6 @@ impl ProcessRecording {
         self.schedule.summary_written();
     }
 
-    /// Updates the event counts of a thread.
     pub fn counts(&mut self, thread: u32, counts: EventCounts) {
         self.threads.set_counts(thread, counts);
         if thread == 0 {
@@ -413,7 +410,6 @@ impl ProcessRecording {
         }
     }
 
-    /// Notes the end of a thread.
     pub fn thread_ended(&mut self, thread: u32, counts: EventCounts) {
         self.counts(thread, counts);
         self.threads.count_unpublished(thread);

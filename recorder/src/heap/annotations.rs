@@ -24,7 +24,6 @@ const OTHER_TEXT: &[u8] = b"(others)";
 /// Bit of the address under which a pool's block is kept while parts of it are blocks, too.
 const POOL_BIT: u64 = 1 << 62;
 
-/// A reported block that is live.
 #[derive(Clone, Copy, Debug)]
 struct ReportedBlock {
     /// Number of the text with its heap; 0 for none.
@@ -49,7 +48,6 @@ struct ThreadAnnotations {
 /// Something that changes the live blocks, to be applied after all calls before it.
 #[derive(Clone, Copy, Debug)]
 pub enum Pending {
-    /// A call of the program.
     Call(Call),
     /// A free, if the block at the address has this site.
     FreeOf(Call, u32),
@@ -57,7 +55,6 @@ pub enum Pending {
     Pool(Call),
 }
 
-/// The annotations of a process.
 #[derive(Debug, Default)]
 pub struct Annotations {
     threads: FxHashMap<u32, ThreadAnnotations>,
@@ -94,7 +91,6 @@ impl Annotations {
         if self.threads.is_empty() { 0 } else { self.threads.get(&thread).map_or(0, |thread| thread.label_site) }
     }
 
-    /// Sets the site of the innermost label of a thread.
     pub fn set_label_site(&mut self, thread: u32, site: u32) {
         self.thread(thread).label_site = site;
     }

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 const MAX_POINTS: usize = 16;
 /// Minimum number of points for a history.
 const MIN_POINTS: usize = 8;
-/// Interval of the first points.
 const FIRST_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of sites in a point, 16 bytes each: the first ones with live blocks.
 const MAX_SITES: usize = 1 << 16;

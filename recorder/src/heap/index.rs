@@ -75,7 +75,6 @@ fn random_multiplier() -> u64 {
     0x9e37_79b9_7f4a_7c15 ^ (RandomState::new().hash_one(0u8) & 0xffff_fffe)
 }
 
-/// Returns the region of an address.
 #[inline(always)]
 fn region(address: u64) -> u64 {
     address >> REGION_LOG2
@@ -133,7 +132,6 @@ impl Index {
         self.runs.pages()
     }
 
-    /// Returns the block at an address.
     pub fn get(&self, address: u64) -> Option<Block> {
         let found = self.runs.get(self.set_of(address), address);
         if self.others.is_empty() { found } else { found.or_else(|| self.others.get(&address).copied()) }
@@ -161,7 +159,6 @@ impl Index {
         self.insert_carefully(address, block)
     }
 
-    /// Removes the block at an address.
     pub fn remove(&mut self, address: u64) -> Option<Block> {
         self.remove_at(self.location(address), address)
     }

@@ -22,11 +22,9 @@ use wire::Op;
 pub struct Call {
     /// The operation that was called.
     pub op: Op,
-    /// Number of the thread.
     pub thread: u32,
     /// Number of the site; 0 for none.
     pub site: u32,
-    /// Address of the block.
     pub address: u64,
     /// Requested size in bytes.
     pub size: u64,
@@ -61,7 +59,6 @@ pub enum Kind {
 /// One record of the trace that is not the usual effect of its call.
 #[derive(Clone, Copy, Debug)]
 pub struct Effect {
-    /// Kind of the record.
     pub kind: Kind,
     /// Number of the C function: an [`Entry`].
     pub entry: u8,
@@ -76,9 +73,7 @@ pub struct Effect {
 /// A live block that has a new index.
 #[derive(Clone, Copy, Debug)]
 pub struct Renumbered {
-    /// Address of the block.
     pub address: u64,
-    /// The index that it had.
     pub old_index: u64,
     /// The block with its new index.
     pub block: Block,

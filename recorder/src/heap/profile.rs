@@ -31,7 +31,6 @@ pub struct Sums {
     pub bytes: u64,
     /// Number of these blocks that were freed.
     pub frees: u64,
-    /// Number of bytes freed.
     pub freed_bytes: u64,
 }
 
@@ -45,21 +44,17 @@ pub struct Amount {
     pub bytes: u64,
 }
 
-/// A block as it is counted at its site.
 #[derive(Clone, Copy, Debug)]
 pub struct CountedBlock {
     /// Site that allocated the block.
     pub site: u32,
     /// Size of the block in bytes.
     pub size: u64,
-    /// The amount that it counts for.
     pub amount: Amount,
 }
 
-/// The live blocks of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SiteLive {
-    /// Number of the site.
     pub site: u32,
     /// Number of live blocks.
     pub blocks: u64,
@@ -97,7 +92,6 @@ struct SiteCounters {
 
 const _: () = assert!(size_of::<SiteCounters>() == 64);
 
-/// The profile of one process.
 #[derive(Debug)]
 pub struct Profile {
     sites: Vec<SiteCounters>,
@@ -139,7 +133,6 @@ impl Profile {
         }
     }
 
-    /// Prefetches the counters of a site.
     #[inline(always)]
     pub fn prefetch(&self, site: u32) {
         if let Some(counters) = self.sites.get(site as usize) {

@@ -47,7 +47,6 @@ pub struct Delta {
     pub bytes: u64,
     /// Number of frees of blocks that were allocated at the site.
     pub frees: u64,
-    /// Number of bytes freed.
     pub freed_bytes: u64,
 }
 
@@ -64,7 +63,6 @@ pub struct ProfileDelta {
     pub frames: Vec<Frame>,
     /// Sums of the sites; `sums.site` is a position in `frames`, counted from 1.
     pub rows: Vec<Row>,
-    /// Totals of the process.
     pub totals: Totals,
     /// Number of blocks by size.
     pub bins: Bins,
@@ -87,7 +85,6 @@ pub struct Contributor<'a> {
     pub files: &'a ModuleFiles,
     /// Counters of each call site.
     pub profile: &'a Profile,
-    /// Totals of the process.
     pub totals: Totals,
     /// Accounting of the events of the process.
     pub account: Accounting,

@@ -22,7 +22,6 @@ const MAX_ENTRIES: usize = 1 << 20;
 pub struct Description {
     /// The first address that it describes.
     pub first: u64,
-    /// The address of the description.
     pub address: u64,
 }
 

@@ -56,7 +56,6 @@ pub const ENTRY_BYTES: u64 = 18;
 /// The first instruction of a trampoline: `mov r11, [rsp - 8]`. The entry has stored r11 there. A
 /// caller that knows the function may keep a value in it.
 const RESTORE: [u8; 5] = [0x4c, 0x8b, 0x5c, 0x24, 0xf8];
-/// The index of no allocator.
 const NO_ALLOCATOR: usize = usize::MAX;
 /// Maximum number of reasons that are kept for an allocator.
 const MAX_REFUSED: usize = 20;
@@ -128,7 +127,6 @@ pub struct Plan {
     runs: Vec<PlannedRun>,
     /// Search tables for objects without one.
     tables: Vec<ObjectTable>,
-    /// Bytes of code in all runs.
     code_bytes: usize,
     /// Addresses of functions below which mapped memory is an allocator's.
     growth: Vec<Range<u64>>,
@@ -288,7 +286,6 @@ impl Planner {
     }
 }
 
-/// Opens the file of a mapping.
 pub(crate) fn open_mapped(process: &Path, mapping: &CodeMapping, is_program: bool) -> Option<File> {
     let inside = process.join("root").join(mapping.path.trim_start_matches('/'));
     let program = is_program.then(|| process.join("exe"));
@@ -305,7 +302,6 @@ impl Plan {
         });
     }
 
-    /// Sets the number of events of each allocator.
     pub fn set_events(&self, allocators: &mut [Allocator]) {
         for allocator in allocators {
             let seen = self.seen.get(usize::from(allocator.number));
@@ -373,7 +369,6 @@ impl Plan {
         }
     }
 
-    /// Adds the functions of a module.
     fn add(&mut self, functions: &FileFunctions, mapping: &CodeMapping, is_program: bool, maps: &mut Maps) {
         let is_mapped = |segment: &&symbols::CodeSegment| segment.offset / PAGE * PAGE == mapping.offset;
         let Some(segment) = functions.code.iter().find(is_mapped) else { return };

@@ -31,7 +31,6 @@ type KnownFiles = VecDeque<(Key, Arc<Rows>)>;
 #[derive(Clone, Debug, Default)]
 pub struct Known(Arc<Mutex<KnownFiles>>);
 
-/// The table of an object in a process.
 #[derive(Clone, Debug)]
 pub struct ObjectTable {
     /// The lowest address of the object.

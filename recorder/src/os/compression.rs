@@ -10,7 +10,6 @@ use std::str::FromStr;
 /// 4.1; LZ4 31 for 10.0 and 24 for 7.5.
 const LEVEL: i32 = 1;
 
-/// A compression with its level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compression {
     /// The codec of the chunks of a large trace.

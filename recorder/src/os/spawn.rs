@@ -182,7 +182,6 @@ pub fn stop(signal: c_int) {
     swap_mask(ALL_SIGNALS);
 }
 
-/// Returns the bit of a signal in a mask.
 pub fn bit(signal: c_int) -> Mask {
     if (1..=64).contains(&signal) { 1 << (signal - 1) } else { 0 }
 }

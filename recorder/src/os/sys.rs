@@ -145,7 +145,6 @@ impl Mapping {
         self.header().own_malloc.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns the table of patches.
     pub fn patches(&self) -> &wire::patches::PatchTable {
         self.area.patches()
     }

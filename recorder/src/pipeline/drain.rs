@@ -49,12 +49,10 @@ const INHERITANCE_TIMEOUT: Duration = Duration::from_millis(1200);
 /// Interval at which the digest receives the counts of the control records.
 const COUNTS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A command to the drain.
 #[derive(Debug)]
 pub enum Command {
     /// A session starts; this worker is its digest.
     Start(Arc<Session>, usize),
-    /// A session ends in this way.
     End(SessionId, End),
     /// A child was forked at this tick by a call that the library did not see. The current blocks
     /// of its parent, undone up to the tick, are kept for it. The sender is notified when that is

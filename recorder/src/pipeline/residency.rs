@@ -52,7 +52,6 @@ impl CpuBudget {
     }
 }
 
-/// A request to the thread.
 #[derive(Debug)]
 pub enum Request {
     /// A session begins; this worker is its digest.
@@ -61,7 +60,6 @@ pub enum Request {
     Forget(SessionId),
     /// A snapshot is taken at once.
     Take {
-        /// Session of the process.
         id: SessionId,
         /// Why: one of the `RESIDENCY_` numbers.
         cause: u8,
@@ -78,7 +76,6 @@ pub enum Request {
     },
 }
 
-/// A process that is watched.
 #[derive(Debug)]
 struct Watched {
     session: Arc<Session>,

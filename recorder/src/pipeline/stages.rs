@@ -25,7 +25,6 @@ const WRITE_JOBS: usize = 4;
 pub struct Stages {
     /// Number of digests, each with its store.
     pub workers: usize,
-    /// Sender of commands to the drain.
     pub commands: Sender<Command>,
     /// Receiver of what the stores have written.
     pub stored: Receiver<Stored>,

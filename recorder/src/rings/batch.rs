@@ -25,7 +25,6 @@ pub struct Run {
 pub struct Batch {
     /// The records of all runs, in order.
     pub records: Vec<Record>,
-    /// The runs, in order.
     pub runs: Vec<Run>,
     /// No event of the batch happened before this tick: its rings were read until then, and were
     /// empty. Most events of a program with one thread have no timestamp of their own, and the last
@@ -110,7 +109,6 @@ pub enum Step {
     Unknown,
 }
 
-/// The running timestamp of a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunningTimestamp {
     /// The timestamp of the last event, as the thread computes it.
@@ -143,7 +141,6 @@ const KINDS: [u8; 64] = {
 };
 
 impl RunningTimestamp {
-    /// Steps over one record.
     #[inline(always)]
     pub fn step(&mut self, record: Record) -> Step {
         match KINDS[(record.head & 63) as usize] {

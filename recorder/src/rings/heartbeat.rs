@@ -37,7 +37,6 @@ impl Heart {
         Heart { clock, in_flight, thread, areas: Vec::new(), last: Cell::new(Instant::now()) }
     }
 
-    /// Adds the area of a process.
     pub fn add(&mut self, id: SessionId, area: Arc<Mapping>) {
         let (recorder, (thread, start)) = (&area.header().recorder.0, self.thread);
         recorder.start.store(start, Relaxed);

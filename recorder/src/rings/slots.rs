@@ -35,7 +35,6 @@ const SHORT_PENDING_TIMEOUT: Duration = Duration::from_millis(50);
 /// Number of empty rings that are read between two checks of the clock.
 const EMPTY_RINGS_PER_BEAT: usize = 256;
 
-/// One slot of a thread.
 #[derive(Debug)]
 struct Slot {
     reader: Reader,

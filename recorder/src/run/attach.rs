@@ -27,7 +27,6 @@ pub enum AttachmentError {
     Recorder {
         /// Folder of the recording.
         path: PathBuf,
-        /// The error of the system.
         error: io::Error,
     },
     /// There is no folder for its socket.

@@ -32,11 +32,9 @@ use wire::limits::{ENV_ATTACH_MS, ENV_FILTERS, ENV_SOCKET, RECORD_ATTACH_MS};
 pub struct Launch {
     /// The program: a path, or a name to find in PATH.
     pub program: OsString,
-    /// Arguments of the program.
     pub arguments: Vec<OsString>,
     /// Folder of the recording; by default `heaptape.PROG.PID` in the working directory.
     pub dir: Option<PathBuf>,
-    /// Path of the preload library.
     pub library: PathBuf,
     /// Further libraries that are preloaded into the program, after that.
     pub preloads: Vec<PathBuf>,

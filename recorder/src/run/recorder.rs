@@ -57,7 +57,6 @@ const SETTLE_TIME: Duration = Duration::from_millis(100);
 /// Maximum number of ended processes whose files are still searched.
 const MAX_UNSETTLED: usize = 1024;
 
-/// A session that is running.
 #[derive(Debug)]
 struct Running {
     session: Arc<Session>,
@@ -76,7 +75,6 @@ struct Running {
 #[derive(Clone, Debug)]
 struct Parent {
     session: SessionId,
-    /// Name of its folder.
     folder: String,
     worker: usize,
 }
@@ -89,14 +87,12 @@ struct Unwritten {
     hooks: Arc<Plan>,
 }
 
-/// A session that has ended.
 #[derive(Debug)]
 struct EndedSession {
     pid: u32,
     parent: Parent,
 }
 
-/// A recorder and its state.
 #[derive(Debug)]
 pub struct Recorder {
     dir: PathBuf,
@@ -138,7 +134,6 @@ pub struct Recorder {
     refused_starts: Vec<RefusedStart>,
 }
 
-/// The outcome of a recording.
 #[derive(Debug)]
 pub struct Outcome {
     /// The content of `recording.json`.
@@ -486,7 +481,6 @@ impl Recorder {
     }
 }
 
-/// Converts nanoseconds to ticks.
 pub fn ticks_of(nanoseconds: u64, ticks_per_second: u64) -> u64 {
     (u128::from(nanoseconds) * u128::from(ticks_per_second) / 1_000_000_000) as u64
 }

@@ -94,7 +94,6 @@ pub enum AttachError {
     Refused {
         /// What the kernel refused.
         what: &'static str,
-        /// The error of the call.
         error: io::Error,
     },
     /// The library did not begin to record.
@@ -138,7 +137,6 @@ pub struct Stops {
     pub one: Duration,
     /// The longest time in which all threads were stopped.
     pub all: Duration,
-    /// The number of threads.
     pub threads: usize,
 }
 

@@ -59,15 +59,25 @@ enum Message {
     /// From the survivor process: it records.
     Started,
     /// From the survivor process: it cannot record. `errno` is the system's number of the error.
-    StartFailed { errno: Option<i32>, error: String },
+    StartFailed {
+        errno: Option<i32>,
+        error: String,
+    },
     /// From the command: it stops, because the program with this pid has stopped.
-    CommandStopped { program: u32 },
-    /// From the command: it was continued.
+    CommandStopped {
+        program: u32,
+    },
     CommandContinued,
     /// From the command: the program has ended with this wait status. `unrecorded` is the reason
     /// to report if the program was not recorded. With `wait` the recording stays open until all
     /// recorded processes have ended.
-    ProgramEnded { pid: u32, end: (i32, u64), program: PathBuf, unrecorded: Option<String>, wait: bool },
+    ProgramEnded {
+        pid: u32,
+        end: (i32, u64),
+        program: PathBuf,
+        unrecorded: Option<String>,
+        wait: bool,
+    },
     /// From the command: end the recording without waiting for further processes.
     StopWaiting,
     /// From the command: the program could not be started.
@@ -76,7 +86,9 @@ enum Message {
     /// of the process come with the message.
     Recording(Box<About>),
     /// From the survivor process: the part of a process in this folder has ended.
-    PartEnded { folder: String },
+    PartEnded {
+        folder: String,
+    },
     /// From the survivor process: the recording is complete.
     Finished(Summary),
 }
@@ -109,9 +121,7 @@ impl Summary {
 pub struct Plan {
     /// Folder of the recording.
     pub dir: PathBuf,
-    /// Path of the socket.
     pub socket: PathBuf,
-    /// Options of the recording.
     pub options: Options,
     /// Command line of the program.
     pub command: Vec<String>,
@@ -157,7 +167,6 @@ pub enum Progress {
 
 /// What the survivor process has besides its recording, when it is a process of its own.
 struct SurvivorContext {
-    /// Pid of the command.
     command_pid: Option<u32>,
     /// The connection to the helper that looks up names.
     saver: Option<Arc<Saver>>,

@@ -13,12 +13,10 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The journal of one process.
 #[derive(Debug)]
 pub struct ChunkJournal {
     folder: PathBuf,
     reader: Option<u32>,
-    /// The file of the open chunk.
     file: Option<OpenFile>,
     /// The open chunk, and its entries so far.
     chunk: u32,
@@ -32,7 +30,6 @@ pub struct ChunkJournal {
     quota: Option<Arc<Quota>>,
 }
 
-/// The file of the open chunk.
 #[derive(Debug)]
 struct OpenFile {
     file: File,

@@ -43,7 +43,6 @@ impl Bucket {
     }
 }
 
-/// The bucket of a user.
 #[derive(Debug)]
 pub struct UserLimit {
     /// Number of records per second of all processes.

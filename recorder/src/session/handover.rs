@@ -20,11 +20,9 @@ pub struct About {
 /// A recorded process with its descriptors.
 #[derive(Debug)]
 pub struct Held {
-    /// Which process it is.
     pub about: About,
     /// Descriptor of its shared memory.
     pub area: OwnedFd,
-    /// Descriptor of the process.
     pub process: OwnedFd,
 }
 
@@ -37,10 +35,8 @@ pub enum Handover {
     Over(String),
 }
 
-/// The connection to the command.
 #[derive(Debug)]
 pub struct CommandLink {
-    /// Channel to the command.
     pub channel: OwnedFd,
     /// Sends a handover. Returns false when the channel is full.
     pub send: fn(&OwnedFd, &Handover) -> bool,
@@ -54,7 +50,6 @@ pub struct HandoverQueue {
 }
 
 impl HandoverQueue {
-    /// Sets the connection to the command.
     pub fn connect(&mut self, link: CommandLink) {
         self.link = Some(link);
     }

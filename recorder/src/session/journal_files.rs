@@ -15,7 +15,6 @@ use std::sync::atomic::{
 /// Marks a file that is being removed.
 const IN_REMOVAL: u32 = u32::MAX;
 
-/// The files of the journal of one process.
 #[derive(Debug, Default)]
 pub struct JournalFiles {
     /// Number of the last chunk whose file is not needed any more.

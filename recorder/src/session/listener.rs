@@ -109,7 +109,6 @@ pub struct Sender {
     pub is_stream: bool,
 }
 
-/// A request of a client.
 #[derive(Debug)]
 pub enum Request {
     /// The client requests to be recorded.
@@ -351,7 +350,6 @@ impl Listener {
         }
     }
 
-    /// Removes a silent connection.
     fn remove_silent(&mut self, key: u64) -> Option<Connection> {
         let connection = self.silent.remove(&key)?;
         // Closing the socket would remove it too, unless its descriptor was duplicated.

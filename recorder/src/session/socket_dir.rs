@@ -42,7 +42,6 @@ pub enum SocketDirError {
     Path {
         /// Path of the file or folder.
         path: PathBuf,
-        /// The error of the system.
         #[source]
         error: io::Error,
     },
@@ -99,7 +98,6 @@ impl SocketDir {
         self.folder.parent().into_iter().for_each(|directory| remove_stale(directory, &self.folder));
     }
 
-    /// Returns the path of the socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }

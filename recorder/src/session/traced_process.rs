@@ -26,7 +26,6 @@ pub type SessionId = u32;
 /// A process that is recorded.
 #[derive(Debug)]
 pub struct Session {
-    /// Number of the session.
     pub id: SessionId,
     /// Shared memory area of the process.
     pub mapping: Arc<Mapping>,
@@ -34,7 +33,6 @@ pub struct Session {
     pub process: tape::Process,
     /// Folder of the recording of the process.
     pub folder: PathBuf,
-    /// Clock of the recorder.
     pub clock: Clock,
     /// How the process is recorded.
     pub options: Arc<Options>,
@@ -65,14 +63,12 @@ pub struct Session {
     pub hooks: Arc<Plan>,
     /// Path of the library whose `malloc` the process calls, once it was looked up.
     pub malloc: Arc<OnceLock<String>>,
-    /// The files of the journal of this segment.
     pub journal_files: JournalFiles,
 }
 
 /// The fork from which a process comes.
 #[derive(Clone, Debug)]
 pub struct Fork {
-    /// Session of the parent.
     pub parent: SessionId,
     /// Name of the folder of the parent.
     pub folder: String,

@@ -32,11 +32,8 @@ pub struct Blocks {
 /// A snapshot whose memory is to be divided.
 #[derive(Debug)]
 pub struct Job {
-    /// The session of the process.
     pub session: Arc<Session>,
-    /// The snapshot of its pages.
     pub snapshot: Arc<Residency>,
-    /// The blocks at that time.
     pub blocks: Blocks,
     /// Tick from which on the freed blocks are known; 0 if all of them are.
     pub freed_since_tick: u64,

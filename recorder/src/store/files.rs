@@ -32,9 +32,7 @@ const SMALL_COLUMN: usize = 64;
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {error}")]
 pub struct Failure {
-    /// Path of the file.
     pub path: PathBuf,
-    /// Error of the operation.
     pub error: io::Error,
 }
 

@@ -14,7 +14,6 @@ use formats::tape::{
 /// A chunk of the trace, which can be decoded alone, before it is compressed.
 #[derive(Debug, Default)]
 pub struct Chunk {
-    /// Number of the chunk.
     pub number: u32,
     /// The commit record of the chunk. Its offsets and columns are filled in when it is stored.
     pub commit: tape::Chunk,
@@ -61,7 +60,6 @@ pub struct Trace {
     free_sites: bool,
     /// Tick of the last event, to which deltas are relative.
     last_tick: u64,
-    /// Tick of the last unmatched free.
     last_unmatched_tick: u64,
     /// Bytes of the columns that are in the journal.
     journaled: [usize; PARTS],

@@ -39,7 +39,6 @@ const LONGEST_DIVISION: Duration = Duration::from_secs(3);
 pub enum WriteJob {
     /// Writes to the files of a process.
     Write {
-        /// Session of the process.
         session: Arc<Session>,
         /// The data to write.
         content: Content,
@@ -94,7 +93,6 @@ impl Content {
 /// The end of a segment, which may be the end of its process.
 #[derive(Debug)]
 pub struct SegmentEnd {
-    /// Session of the process.
     pub session: Arc<Session>,
     /// The last data of the segment. A process without files has none.
     pub content: Option<Content>,
@@ -136,7 +134,6 @@ impl std::fmt::Debug for Callback {
 /// A process or segment that is completely written, or whose files failed.
 #[derive(Debug)]
 pub struct Stored {
-    /// Session of the process.
     pub session: SessionId,
     /// The error, with the path of the file.
     pub error: Option<String>,
@@ -146,7 +143,6 @@ pub struct Stored {
     pub segment: PathBuf,
     /// The same folder, if something was written to it.
     pub folder: Option<PathBuf>,
-    /// The allocators of the process.
     pub allocators: KnownAllocators,
     /// What the process contributes to sums that are kept elsewhere.
     pub profile_delta: Option<Box<ProfileDelta>>,

@@ -35,10 +35,8 @@ const MAX_GENERATIONS: u8 = 8;
 /// process is counted in hundredths of a second.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(1);
 
-/// A named range of code.
 #[derive(Clone, Debug)]
 pub struct NamedRange {
-    /// The range and its name.
     pub range: CodeRange,
     /// Addresses of the sites' instructions in the range.
     pub instructions: Vec<u64>,

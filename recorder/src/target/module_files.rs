@@ -26,7 +26,6 @@ struct MappedFile {
     file: Opened,
 }
 
-/// The open files of one process.
 #[derive(Debug, Default)]
 struct OpenFiles {
     /// What was mapped at the start: all that is left of a process that has ended already. It says
@@ -44,7 +43,6 @@ struct OpenFiles {
     is_closed: bool,
 }
 
-/// The files of one process.
 #[derive(Debug)]
 pub struct ModuleFiles {
     pid: u32,

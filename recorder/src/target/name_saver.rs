@@ -45,7 +45,6 @@ pub type Opened = Arc<OwnedFd>;
 pub struct FileKey {
     /// Major and minor number of the device.
     pub device: String,
-    /// Number of the inode.
     pub inode: u64,
 }
 
@@ -87,7 +86,6 @@ tape_record! {
         reader: Option<u32>,
         /// Number of folders that receive the names.
         folders: u32,
-        /// The queries of the process.
         queries: Vec<SymbolQuery>,
     }
 }
@@ -99,7 +97,6 @@ pub struct Job {
     pub folders: Vec<PathBuf>,
     /// User who may read the names, besides their owner.
     pub reader: Option<u32>,
-    /// The queries of the process.
     pub queries: Vec<SymbolQuery>,
     /// The open files; queries refer to them by number, from 1.
     pub files: Vec<Opened>,

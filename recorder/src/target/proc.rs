@@ -191,7 +191,6 @@ pub fn age(pid: u32) -> Option<Duration> {
     Duration::try_from_secs_f64((uptime - started).max(0.0)).ok()
 }
 
-/// Returns the name of a thread.
 pub fn thread_name(pid: u32, tid: u32) -> Option<Vec<u8>> {
     read(&format!("/proc/{pid}/task/{tid}/comm"), 64).map(line)
 }
@@ -297,10 +296,8 @@ pub fn cpu_ticks(pid: u32) -> Option<u64> {
     Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
 }
 
-/// The resident memory of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResidentMemory {
-    /// All of it, in bytes.
     pub bytes: u64,
     /// What is neither of a file nor shared, in bytes.
     pub anonymous_bytes: u64,

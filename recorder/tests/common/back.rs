@@ -1,5 +1,5 @@
 //! Reads an image back through formats: every event with its columns, and the tape's other records.
-#![allow(dead_code, missing_docs)]
+#![allow(dead_code)]
 
 use heaptape_formats::mtrc::{self, Record as Mtrc};
 use heaptape_formats::tape::{

@@ -1,7 +1,7 @@
 //! A recorder in a folder of its own, a client that plays the traced process, and a reader of what
 //! was recorded.
 
-#![allow(dead_code, missing_docs)]
+#![allow(dead_code)]
 
 pub mod back;
 pub mod fake;

@@ -220,7 +220,6 @@ const READERS: [(&str, &[&str], Reader); 11] = [
     }),
 ];
 
-/// The readers of one format.
 const FORMATS: [(Format, &str); 11] = [
     (Format::Mtrc, "mtrc"),
     (Format::Mptl, "mptl"),

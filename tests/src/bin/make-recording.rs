@@ -17,7 +17,6 @@ use std::path::Path;
 const CHUNK: u64 = 100_000;
 /// Stacks: a tree in which each site has up to sixteen callees.
 const SITES: u32 = 100_000;
-/// Sites of a record.
 const SITES_AT_ONCE: u32 = 10_000;
 /// Events between summaries, as the recorder writes them for this number of sites.
 const SUMMARY: u64 = 64 * SITES as u64;
@@ -38,7 +37,6 @@ impl Random {
     }
 }
 
-/// A chunk in the making.
 #[derive(Default)]
 struct Chunk {
     plain: Vec<u8>,

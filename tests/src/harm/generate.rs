@@ -77,7 +77,6 @@ struct Generator {
 /// Signals that the steps block, ignore and send.
 const SIGNALS: [i64; 8] = [1, 10, 12, 13, 15, 17, 28, 40];
 
-/// Returns the case of a seed.
 pub fn generate(seed: u64) -> Case {
     let mut random = Random(seed);
     let is_signal_safe = random.chance(20);

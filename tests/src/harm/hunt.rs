@@ -20,7 +20,6 @@ const SHRINK_TIME: Duration = Duration::from_secs(60);
 
 /// A case whose runs differ.
 pub struct Found {
-    /// The seed of the case.
     pub seed: u64,
     /// How its program is linked.
     pub linkage: Linkage,
@@ -45,7 +44,6 @@ impl fmt::Display for Found {
 /// Counts and differences of a hunt.
 #[derive(Default)]
 pub struct Summary {
-    /// Number of cases.
     pub cases: u64,
     /// Number of runs with the library.
     pub runs: u64,
@@ -65,7 +63,6 @@ impl fmt::Display for Summary {
     }
 }
 
-/// A hunt with its runner.
 pub struct Hunt {
     bench: Bench,
     linkage: Linkage,

@@ -15,10 +15,8 @@ const MUSL: &str = "musl-gcc";
 /// How the programs of a hunt are linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Linkage {
-    /// Name of the programs.
     pub name: &'static str,
     compiler: &'static str,
-    /// Flags of the compiler.
     flags: &'static [&'static str],
     /// The file of an allocator in the distribution's folder.
     library: Option<&'static str>,
@@ -74,7 +72,6 @@ impl Linkage {
         !(case.is_signal_safe || loads || switches)
     }
 
-    /// Links a program.
     pub fn link(&self, target: Target) -> Target {
         let target = target.named(self.name).by(self.compiler);
         let target = self.flags.iter().fold(target, |target, flag| target.flag(*flag));

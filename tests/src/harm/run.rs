@@ -63,7 +63,6 @@ pub struct Counts {
     pub allocs: u64,
     /// Number of reallocations.
     pub resizes: u64,
-    /// Number of frees.
     pub frees: u64,
 }
 
@@ -192,7 +191,6 @@ impl Bench {
         command
     }
 
-    /// Runs a case in one kind of run.
     pub fn run(&self, case: &Case, way: &Way) -> Observation {
         let path = |name: &str| self.folder.path().join(name);
         remove_recording(&self.recording());

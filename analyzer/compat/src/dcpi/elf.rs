@@ -87,7 +87,6 @@ impl Elf {
         all(&|procedure| procedure.name().strip_prefix(name).is_some_and(|parameters| parameters.starts_with('(')))
     }
 
-    /// Returns the source line of an address.
     pub fn source_line(&self, address: u64) -> Option<SourceLine> {
         self.lines.as_ref()?.at(address)
     }

@@ -17,7 +17,6 @@ pub(super) const NO_SYMBOLS: &str = "(no symbols)";
 pub struct Options {
     /// Prints one line per image instead of per procedure.
     pub by_image: bool,
-    /// The event to sort by.
     pub sort: Option<String>,
     /// Stops when the lines sum up to this percentage of the event to sort by.
     pub keep: Option<f64>,
@@ -35,7 +34,6 @@ struct Entry {
     image: String,
     /// First address, size in bytes, and identity of the image.
     full: [String; 3],
-    /// One count for each event.
     counts: Vec<u64>,
 }
 

@@ -18,7 +18,6 @@ use std::rc::Rc;
 /// Maximum depth to which the directories of a profile database are searched.
 const DATABASE_DEPTH: usize = 8;
 
-/// The inputs of a set.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs {
     /// Profiles, directories of profiles, recordings, and ELF files. Their kind is detected from
@@ -37,7 +36,6 @@ pub struct Inputs {
 /// An event that was counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Name of the event.
     pub name: String,
     /// The periods (events per sample) in the files of this event.
     pub periods: BTreeSet<u64>,
@@ -51,9 +49,7 @@ pub struct Event {
 /// An executable or library with its samples.
 #[derive(Default)]
 pub struct Image {
-    /// The identity in the headers.
     pub identity: String,
-    /// The path in the headers.
     pub path: Option<String>,
     /// Address of the first byte of the text.
     pub tstart: u64,
@@ -61,7 +57,6 @@ pub struct Image {
     pub tsize: u64,
     /// The epochs in the headers, verbatim.
     pub epochs: BTreeSet<String>,
-    /// The platforms in the headers.
     pub platforms: BTreeSet<String>,
     /// The values of the header field `label`.
     pub labels: BTreeSet<String>,

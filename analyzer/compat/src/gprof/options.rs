@@ -128,7 +128,6 @@ pub struct Styles {
 
 /// The symbol specifications of each option.
 #[derive(Clone, Debug, Default)]
-#[allow(missing_docs)]
 pub struct Names {
     pub flat: Vec<String>,
     pub no_flat: Vec<String>,
@@ -146,7 +145,6 @@ pub struct Names {
 
 /// The command line of gprof.
 #[derive(Clone, Debug)]
-#[allow(missing_docs)]
 pub struct Options {
     /// Listings that options enable.
     pub enabled: Styles,

@@ -8,7 +8,6 @@ use heaptape_formats::gmon::{Sum, Union};
 /// Size of a unit in bytes.
 const UNIT: u64 = 2;
 
-/// The samples of each symbol.
 #[derive(Debug, Default)]
 pub(super) struct Samples {
     /// Samples of each symbol.

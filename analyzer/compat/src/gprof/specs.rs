@@ -62,7 +62,6 @@ struct Pattern<'a> {
 enum Target<'a> {
     /// All symbols of the files.
     All,
-    /// The symbols of a line.
     Line(u32),
     /// A function by its linker's or demangled name.
     Function(&'a str),

@@ -57,7 +57,6 @@ impl Files<'_> {
 }
 
 impl Table {
-    /// Creates a table of functions.
     pub(super) fn functions(image: &Image, rules: Rules) -> Table {
         Table::read(image, rules, false)
     }

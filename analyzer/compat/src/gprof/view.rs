@@ -23,7 +23,6 @@ pub(super) struct View<'a> {
     pub union: Union,
     /// Number of samples per unit of the dimension.
     pub rate: f64,
-    /// The samples of each symbol.
     pub samples: Samples,
     /// The call graph of the profile.
     pub graph: Graph,

@@ -17,7 +17,6 @@ pub(super) struct Vertex<'a> {
     pub below: Vec<usize>,
 }
 
-/// One end of an edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum End {
     /// A function, by its index in [`Graph::vertices`].
@@ -29,7 +28,6 @@ pub(super) enum End {
 /// A call from one function to another, and everything that was allocated through it.
 #[derive(Debug)]
 pub(super) struct Edge {
-    /// End at the calling function.
     pub caller: End,
     /// End at the called function.
     pub callee: End,

@@ -12,7 +12,6 @@ use std::fmt;
 pub(super) enum Identity {
     /// The number of the function's symbol.
     Function(u64),
-    /// The address of the frame.
     Address(u64),
 }
 
@@ -28,7 +27,6 @@ impl Identity {
 
 /// The sites of a profile, sorted by address; sites of equal addresses keep the order of the file.
 pub(super) struct Sites<'a> {
-    /// The profile of the sites.
     pub profile: &'a Profile,
     /// Indexes of the sites in sorted order.
     pub order: Vec<usize>,

@@ -19,7 +19,6 @@ pub enum Unit {
 pub struct Metric {
     /// Name of the metric in expressions.
     pub name: &'static str,
-    /// Unit of its values.
     pub unit: Unit,
     /// Explanation for the help text.
     pub meaning: &'static str,
@@ -91,7 +90,6 @@ pub struct Expression {
     pub text: String,
     /// Name of the metric, one of [`METRICS`].
     pub metric: &'static str,
-    /// Unit of the limit.
     pub unit: Unit,
     operator: Operator,
     value: f64,
@@ -145,7 +143,6 @@ pub enum ExpressionError {
     NotANumber {
         /// The value as it was written.
         value: String,
-        /// Name of the metric.
         metric: &'static str,
     },
     /// The value is not a size.
@@ -153,7 +150,6 @@ pub enum ExpressionError {
     NotASize {
         /// The value as it was written.
         value: String,
-        /// Name of the metric.
         metric: &'static str,
         /// Why it is not a size. The message contains it.
         error: quantity::Error,

@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 /// Version of this structure. It always fits the script of the page.
 pub(super) const VERSION: u32 = 1;
 
-/// The JSON of a page.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Page {
     /// The version of the structure: [`VERSION`].
@@ -21,7 +20,6 @@ pub(super) struct Page {
     pub axis: Axis,
     /// The recording, or the two that are compared.
     pub recordings: Vec<About>,
-    /// The processes of all recordings.
     pub processes: Vec<PageProcess>,
     /// The first lines of `heaptape leaks`; none of a comparison.
     pub headline: Vec<String>,
@@ -88,10 +86,8 @@ pub(super) struct About {
     pub more_not_traced: usize,
 }
 
-/// A process as the page describes it.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct PageProcess {
-    /// Index of the recording.
     pub recording: usize,
     /// The process as in `report --json`.
     #[serde(flatten)]
@@ -140,7 +136,6 @@ pub(super) struct PageProcess {
 pub(super) struct Mark {
     /// Position on the axis.
     pub at: f64,
-    /// Name of the mark.
     pub name: String,
 }
 
@@ -191,26 +186,21 @@ pub(super) struct Lives {
 /// Threads that are one entry of the filter.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct ThreadGroup {
-    /// Name of the threads.
     pub name: String,
-    /// Numbers of the threads.
     pub threads: Vec<u32>,
 }
 
-/// A thread of a process.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Thread {
     /// Number of the thread in the recording.
     pub number: u32,
     /// Thread id of the kernel.
     pub tid: Option<u32>,
-    /// Name of the thread.
     pub name: String,
     /// Number of its allocations.
     pub allocs: u64,
     /// Number of its reallocations.
     pub resizes: u64,
-    /// Number of its frees.
     pub frees: u64,
     /// Number of its frees of blocks that other threads allocated.
     pub frees_of_others: u64,
@@ -229,7 +219,6 @@ pub(super) struct Thread {
 /// A gap in the events of a thread.
 #[derive(Debug, Serialize)]
 pub(super) struct Loss {
-    /// Number of the thread.
     pub thread: u32,
     /// Number of lost events.
     pub events: u64,
@@ -271,9 +260,7 @@ pub(super) struct VerdictSum {
 /// Blocks of a stack that were never freed.
 #[derive(Debug, Serialize)]
 pub(super) struct Leak {
-    /// Index of the process.
     pub process: usize,
-    /// Node of its stack.
     pub node: u32,
     /// Site of the innermost frame of the stack.
     #[serde(skip)]

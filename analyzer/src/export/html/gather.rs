@@ -58,7 +58,6 @@ const COMMAND: usize = 2000;
 pub(super) struct Gathered<'a> {
     /// The axis that the processes share.
     pub axis: data::Axis,
-    /// The processes of all recordings.
     pub processes: Vec<data::PageProcess>,
     /// The rows of each group of threads of each process.
     pub parts: Vec<Part>,
@@ -66,7 +65,6 @@ pub(super) struct Gathered<'a> {
     pub lines: Vec<Vec<Point>>,
     /// The most important leaks, and what was freed only at exit.
     pub leaks: Vec<Leak>,
-    /// Sums of all leaks by verdict.
     pub verdicts: Vec<(Verdict, data::VerdictSum)>,
     /// Bytes to which all grew together that was freed only at exit, of each process.
     pub grown_bytes: u64,
@@ -117,7 +115,6 @@ impl Scale {
     }
 }
 
-/// Returns the scale of each process, and the axis.
 fn scales(processes: &[(usize, &Process)]) -> (data::Axis, Vec<Scale>) {
     let with_events = || processes.iter().filter(|(_, process)| process.has_events());
     let by_tick = with_events().all(|(_, process)| process.has_times());

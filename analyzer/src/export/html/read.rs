@@ -11,9 +11,7 @@ const MOST: u64 = 512 << 20;
 /// The content of a page.
 #[derive(Debug, Default)]
 pub struct Held {
-    /// The JSON of the page.
     pub page: serde_json::Value,
-    /// The table of strings.
     pub strings: Vec<String>,
     /// The packed columns by name.
     pub columns: BTreeMap<String, Vec<u64>>,

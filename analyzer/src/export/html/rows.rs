@@ -54,13 +54,10 @@ impl Row {
 /// The rows of a group of threads of a process by site, and their cells.
 #[derive(Debug, Default)]
 pub(super) struct Part {
-    /// Index of the process.
     pub process: usize,
     /// Index of the group of threads in the process.
     pub group: u32,
-    /// The rows by site.
     pub rows: Vec<Row>,
-    /// The cells of the rows.
     pub cells: Vec<Cell>,
     /// Width of their slots in slices, as a power of two.
     pub shift: u32,

@@ -13,7 +13,6 @@ pub(super) struct SitePair {
     pub functions: Vec<String>,
     /// Source file of the site.
     pub file: Option<String>,
-    /// Line in the file.
     pub line: Option<u32>,
     /// Number of source lines in the pair, of the side that has more; 0 if none is known.
     pub lines: usize,

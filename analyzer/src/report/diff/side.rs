@@ -23,7 +23,6 @@ pub struct DiffInput {
     pub path: PathBuf,
     /// Folders of earlier segments of its processes, whose events count, too.
     pub earlier: Vec<PathBuf>,
-    /// Which processes are selected.
     pub processes: ProcessFilter,
     /// Point in time up to which events count; `None` for the end.
     pub until: Option<Bound>,
@@ -31,16 +30,13 @@ pub struct DiffInput {
     pub filter: Filter,
 }
 
-/// Sums of a site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     /// Number of allocations and reallocations.
     pub allocs: u64,
     /// Number of bytes that these allocated.
     pub bytes: u64,
-    /// Number of blocks that are live.
     pub live_blocks: u64,
-    /// Number of bytes that are live.
     pub live_bytes: u64,
 }
 
@@ -65,7 +61,6 @@ pub(super) type Line = Option<(String, u32)>;
 /// Sums of one source line of a function.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LineSums {
-    /// Sums of the line.
     pub sums: Sums,
     /// Path of the source file.
     pub file: Option<String>,
@@ -285,7 +280,6 @@ struct SiteKey {
     line: Option<u32>,
 }
 
-/// Returns what a site is matched by.
 fn named(stacks: &Stacks, site: u32, known: &NameMatcher, depth: usize, symbols: &mut Symbolizer) -> SiteKey {
     let frames = blamed_frames(symbols, stacks, site, depth, |symbols, frame| known.role(symbols, frame)).frames;
     let Some((_, first)) = frames.first() else {

@@ -150,7 +150,6 @@ impl Crossed {
     }
 }
 
-/// Adds to the row with this text, or appends a row.
 fn add_row(rows: &mut Vec<(String, Crossed)>, text: String, crossed: Crossed) {
     match rows.iter_mut().find(|row| row.0 == text) {
         Some(row) => row.1.add(crossed),

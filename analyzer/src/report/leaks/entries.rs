@@ -65,7 +65,6 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// The entries of a report.
 pub(super) struct Entries<'a> {
     /// The entries that are listed, worst first.
     pub listed: Vec<Entry<'a>>,

@@ -11,7 +11,6 @@ use crate::report::query::PointInTime;
 use crate::symbols::Symbolizer;
 use serde::Serialize;
 
-/// The evidence of a verdict.
 #[derive(Clone, Debug, Serialize)]
 pub struct Evidence {
     /// Time of the allocation of the oldest survivor.

@@ -29,7 +29,6 @@ impl<'a> Headline<'a> {
         self.found.missing.push((candidates.process, missing.to_vec()));
     }
 
-    /// Returns the lines.
     pub(crate) fn lines(mut self, symbols: &mut Symbolizer) -> Vec<String> {
         self.found.sort();
         self.found.leaks.retain(|leak| leak.kept.is_none());

@@ -121,7 +121,6 @@ impl Rules {
         Some(what)
     }
 
-    /// Returns what each rule suppressed.
     pub fn suppressed(&self) -> Vec<RuleEffect> {
         let row = |rule: &Rule| RuleEffect {
             rule: rule.text.clone(),

@@ -13,7 +13,6 @@ use std::io;
 pub(super) struct VerdictTotal<'a> {
     /// Name of the verdict, or of what released the blocks.
     pub name: &'static str,
-    /// Color of the name.
     pub color: Color,
     /// Whether the leaks are listed only on demand.
     pub is_harmless: bool,
@@ -31,7 +30,6 @@ pub(super) const PROBABLE: &str = "probably growing";
 const RELEASED_BY_EXEC: &str = "released by exec";
 /// Width of the names, in columns.
 const NAME_WIDTH: usize = 25;
-/// Width of the amounts, in columns.
 const AMOUNT_WIDTH: usize = 28;
 
 /// Returns the totals by verdict, worst first. Verdicts without leaks are left out.
@@ -61,7 +59,6 @@ pub(super) fn by_verdict<'a>(found: &'a LeakReport<'a>) -> Vec<VerdictTotal<'a>>
     totals.filter(|total| !total.leaks.is_empty()).collect()
 }
 
-/// Returns the color of a verdict.
 pub(super) const fn color(verdict: Verdict) -> Color {
     match verdict {
         Verdict::Growing => Color::Red,

@@ -48,7 +48,6 @@ fn subject(summary: &Summary, recordings: &[Recording]) -> String {
     names.join(", ")
 }
 
-/// Prints the summary as text.
 pub(super) fn print(summary: &Summary, recordings: &[Recording], query: &Query, screen: &mut Screen) -> io::Result<()> {
     match &summary.processes[..] {
         [] => screen.heading("no process was recorded")?,
@@ -302,7 +301,6 @@ fn lost(events: u64, is_exact: bool) -> String {
     }
 }
 
-/// Prints the table of processes.
 fn processes_table(
     summaries: &[ProcessSummary],
     recordings: &[Recording],

@@ -9,7 +9,6 @@ use std::io;
 /// Maximum number of threads that are printed one by one.
 const MAX_THREADS: usize = 20;
 
-/// Prints the check of a recording.
 pub(super) fn print(checked: &Checked, screen: &mut Screen) -> io::Result<()> {
     for process in &checked.processes {
         print_process(process, screen)?;

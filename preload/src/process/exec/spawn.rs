@@ -12,7 +12,6 @@ use heaptape_wire::hello::LoadRequest;
 
 type Spawn = unsafe fn(*mut c_int, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int;
 
-/// A start of a program.
 struct Start {
     by_name: bool,
     path: *const c_char,

@@ -53,7 +53,6 @@ impl Workspace {
         Some(workspace)
     }
 
-    /// Takes a workspace with this user.
     #[inline(never)]
     fn take(user: usize, bytes: usize) -> Option<&'static Workspace> {
         let busy = arch::thread_pointer() | 1;
@@ -117,7 +116,6 @@ impl Workspace {
     }
 }
 
-/// Claims the memory for a stack.
 pub fn claim_stack() -> Option<&'static Workspace> {
     Workspace::claim(STACK)
 }

@@ -33,7 +33,6 @@ impl Span {
 pub enum Cfa {
     /// The value of a register plus an offset.
     Register(u8, i32),
-    /// The value of an expression.
     Expression(Span),
 }
 
@@ -55,7 +54,6 @@ pub enum Saved {
 /// The row of the unwind table that applies to an address.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// The rule of the CFA.
     pub cfa: Cfa,
     /// Where the caller's frame pointer is.
     pub bp: Saved,
@@ -280,7 +278,6 @@ fn read_cie(object: &Object, at: u64) -> Option<Cie> {
     Some(cie)
 }
 
-/// The row at the start of a function.
 const START: Row = Row { cfa: Cfa::Register(SP, 8), bp: Saved::Same, ra: Saved::AtCfa(-8), signal: false };
 
 /// The most nested `DW_CFA_remember_state`. Compilers write one.

@@ -1,5 +1,4 @@
 //! Numbers of DWARF: operations of expressions, and call-frame instructions.
-#![allow(missing_docs)]
 
 // Operations of expressions (DWARF 4, section 7.7.1).
 pub const DW_OP_ADDR: u8 = 0x03;

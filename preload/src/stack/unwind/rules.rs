@@ -189,7 +189,6 @@ fn keep(address: u64, rule: Rule, before: Option<u32>) {
 /// What an address is that a guess has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// An address to which a call returns.
     ReturnAddress,
     /// Generated code without a call before it. Interpreters push such return addresses.
     GeneratedCode,

@@ -13,7 +13,6 @@ use heaptape_wire::nodes::{GUESSED, LOST, SIGNAL, TRUNCATED};
 
 /// The result of a step.
 pub enum Next {
-    /// The caller, and its registers.
     Caller(Frame, Registers),
     /// The caller, found by a guess.
     Guessed(Frame, Registers),

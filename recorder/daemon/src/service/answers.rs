@@ -69,7 +69,6 @@ impl Service {
         processes.chain(self.streams.describe().map(Entry::Stream)).collect()
     }
 
-    /// Ends the epochs of all users.
     fn end_epochs(&mut self) -> Answer {
         let (done, dones) = unbounded();
         let check = WriteCheck::begin(self.epochs.disk());

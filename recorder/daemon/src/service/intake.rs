@@ -107,7 +107,6 @@ struct ForkParent {
 }
 
 impl ForkParent {
-    /// Returns the fork at this tick.
     fn fork(self, tick: u64) -> Fork {
         let folder = self.session.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Fork { parent: self.session.id, folder, tick }

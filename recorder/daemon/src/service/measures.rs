@@ -8,7 +8,6 @@ use crate::ship::Shipper;
 use heaptape_recorder::os::clock;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Returns rows with one label.
 fn by<'a>(label: &'static str, rows: impl Iterator<Item = (&'a str, u64)>) -> Vec<(Labels, f64)> {
     rows.map(|(value, count)| (vec![(label, value.to_owned())], count as f64)).collect()
 }

@@ -13,7 +13,6 @@ pub struct Counts {
     pub frees: u64,
     /// Number of bytes allocated.
     pub bytes: u64,
-    /// Accounting of the events.
     pub accounting: Accounting,
 }
 

@@ -20,15 +20,12 @@ const MAX_INHERITANCES: usize = 16;
 /// A live block that the next segment starts with.
 #[derive(Debug)]
 pub struct CarriedBlock {
-    /// Address of the block.
     pub address: u64,
     /// The block with its new index.
     pub block: Block,
-    /// The amount that it counts for.
     pub amount: Amount,
 }
 
-/// The heap of a process.
 #[derive(Debug)]
 pub struct Heap {
     live: Live,

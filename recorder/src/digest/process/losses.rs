@@ -4,7 +4,6 @@
 use formats::tape::Loss;
 use std::collections::BTreeMap;
 
-/// The losses by thread.
 #[derive(Debug, Default)]
 pub struct Losses(BTreeMap<u32, Loss>);
 

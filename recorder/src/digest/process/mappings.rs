@@ -37,7 +37,6 @@ pub struct Inherited {
     names: Vec<Text>,
 }
 
-/// The mappings of a process.
 #[derive(Debug, Default)]
 pub(super) struct Mappings {
     ranges: MappedRanges,
@@ -81,7 +80,6 @@ fn is_libc(path: &[u8]) -> bool {
 }
 
 impl Mappings {
-    /// Counts the call of an allocator.
     fn count(&mut self, call: Call) {
         let first = match call.op {
             Op::MAP | Op::BREAK => 0,
@@ -196,7 +194,6 @@ impl Mappings {
         }
     }
 
-    /// Returns what is mapped.
     pub(super) const fn ranges(&self) -> &MappedRanges {
         &self.ranges
     }

@@ -28,7 +28,6 @@ struct Journaled {
 /// The state of a recording that an entry of the journal contains besides the open chunk.
 #[derive(Debug)]
 pub struct EntryState<'a> {
-    /// Session of the process.
     pub session: &'a Session,
     /// Call sites of the process.
     pub stacks: &'a Stacks,
@@ -38,7 +37,6 @@ pub struct EntryState<'a> {
     pub accounts: Vec<Account>,
 }
 
-/// The output of a segment.
 #[derive(Debug)]
 pub struct Output {
     trace: Trace,

@@ -32,7 +32,6 @@ const SETS: Sets = {
 /// The state of a thread while its usual records are read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlainReader {
-    /// Number of the thread.
     pub thread: u32,
     /// No event happened after this tick.
     pub limit: u64,

@@ -52,7 +52,6 @@ impl Schedule {
         (self.needs_summary, self.needs_profile) = (true, true);
     }
 
-    /// Notes that the chunk has events.
     pub fn chunk_has_events(&mut self) {
         self.chunk_since.get_or_insert_with(Instant::now);
     }

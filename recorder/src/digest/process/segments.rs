@@ -40,7 +40,6 @@ fn is_unremarkable(lived: Duration, end_reason: u8, begins: u8) -> bool {
         && begins == tape::SEGMENT_FIRST
 }
 
-/// A command to the recording of one process.
 #[derive(Debug)]
 pub enum ProcessCommand {
     /// The segment ends, and the process continues in another folder, or in another mode. The
@@ -59,7 +58,6 @@ pub enum ProcessCommand {
     Residency(Box<Residency>, Divider),
 }
 
-/// The segments of a process.
 #[derive(Debug)]
 pub(super) struct Segments {
     /// Blocks that were inherited from the parent.

@@ -6,7 +6,6 @@ use crate::rings::slots::EventCounts;
 use formats::tape::{self, Account, Loss};
 use std::collections::BTreeMap;
 
-/// A thread of the process.
 #[derive(Clone, Debug, Default)]
 struct Thread {
     recorded: u64,
@@ -91,7 +90,6 @@ impl Thread {
 pub struct ReadState {
     /// Whether a gap is open.
     pub has_gap: bool,
-    /// Tick of the last event.
     pub last_tick: u64,
 }
 
@@ -139,7 +137,6 @@ impl Threads {
         self.threads.keys().copied().collect()
     }
 
-    /// Sets the identity of a thread.
     pub fn identify(&mut self, identity: tape::Thread) {
         let number = identity.number;
         self.thread(number).identity = Some(identity);

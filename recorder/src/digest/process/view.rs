@@ -9,11 +9,8 @@ use formats::tape::{self, Record as TapeRecord, SiteSums};
 /// A call site with its stack, for a live view.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ViewSite {
-    /// Number of the site.
     pub site: u32,
-    /// Number of live bytes.
     pub live_bytes: u64,
-    /// Number of live blocks.
     pub live_blocks: u64,
     /// Number of blocks allocated since the attach.
     pub allocs: u64,
@@ -41,7 +38,6 @@ pub struct ViewFrame {
 pub struct View {
     /// The sites with the most live bytes.
     pub sites: Vec<ViewSite>,
-    /// The modules of the frames.
     pub modules: Vec<tape::Module>,
 }
 

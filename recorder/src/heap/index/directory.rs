@@ -108,7 +108,6 @@ impl Directory {
         self.numbers[(key.hash >> 1 >> (63 - self.depth)) as usize] as usize
     }
 
-    /// Returns the run of a region.
     #[inline(always)]
     pub fn get(&self, region: u64) -> Option<Run> {
         let key = self.key(region);
@@ -125,7 +124,6 @@ impl Directory {
         None
     }
 
-    /// Changes the run of a region.
     pub fn replace(&mut self, region: u64, run: Run) {
         let key = self.key(region);
         let number = self.number(key);

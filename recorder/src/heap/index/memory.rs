@@ -72,7 +72,6 @@ pub struct Memory {
     pages: Vec<Arc<HugePage>>,
 }
 
-/// The owned memory of one slab.
 #[derive(Debug)]
 pub struct SlabMemory {
     slab: NonNull<Slab>,
@@ -86,7 +85,6 @@ unsafe impl Send for SlabMemory {}
 unsafe impl Sync for SlabMemory {}
 
 impl Memory {
-    /// Allocates an empty slab.
     pub fn empty(&mut self) -> SlabMemory {
         if self.small < SMALL {
             self.small += 1;
@@ -120,7 +118,6 @@ impl Memory {
         self.pages.len()
     }
 
-    /// Allocates a copy of a slab.
     pub fn copy(&mut self, other: &Slab) -> SlabMemory {
         let mut copy = self.empty();
         copy.copy_from(other);

@@ -68,7 +68,6 @@ impl Runs {
         }
     }
 
-    /// Prefetches the memory of a set.
     #[inline(always)]
     pub fn prefetch(&self, set: u32) {
         if let Some(set) = self.set(set) {
@@ -76,7 +75,6 @@ impl Runs {
         }
     }
 
-    /// Returns the block at an address.
     pub fn get(&self, set: u32, address: u64) -> Option<Block> {
         self.set(set)?.get(address)
     }
@@ -87,7 +85,6 @@ impl Runs {
         self.set_mut(set).map_or(Inserted::Full, |set| set.insert(address, block))
     }
 
-    /// Removes the block at an address.
     #[inline(always)]
     pub fn remove(&mut self, set: u32, address: u64) -> Option<Block> {
         // The block is searched for before a shared slab is copied: a child frees many blocks that
@@ -140,7 +137,6 @@ impl Runs {
         first
     }
 
-    /// Makes a run free again.
     pub fn free_again(&mut self, run: Run) {
         self.free[run.log2 as usize].push(run.first);
     }

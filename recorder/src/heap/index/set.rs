@@ -68,7 +68,6 @@ impl Set {
         }
     }
 
-    /// Returns the block at an address.
     #[inline(always)]
     pub fn get(&self, address: u64) -> Option<Block> {
         find(self.tags, tag(address)).map(|cell| self.block(cell))
@@ -122,7 +121,6 @@ impl Set {
     }
 }
 
-/// What an insertion did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inserted {
     /// The address was free.

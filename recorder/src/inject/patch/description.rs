@@ -34,16 +34,13 @@ pub enum OwnAllocator {
     Described(Description),
 }
 
-/// A description of an allocator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Description {
     /// Name of the allocator in reports.
     pub name: String,
-    /// The functions that it has.
     pub functions: Vec<DescribedFunction>,
 }
 
-/// A function of an allocator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DescribedFunction {
     /// Name in the symbol table.

@@ -228,7 +228,6 @@ pub const SNMALLOC: &[(&str, Shape)] = &[
 /// Name of the allocator of functions without a prefix, if no mark says which one it is.
 pub const OWN_MALLOC: &str = "malloc of the program";
 
-/// The same, of a library.
 pub const LIBRARY_MALLOC: &str = "malloc of the library";
 
 /// In place of an allocator's name: the function changes the process.

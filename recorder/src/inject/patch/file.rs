@@ -41,12 +41,9 @@ pub struct Role {
     pub reach: Reach,
 }
 
-/// A function of an allocator in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFunction {
-    /// The names, which are aliases.
     pub names: Vec<String>,
-    /// Name of the allocator.
     pub allocator: String,
     /// What the function does.
     pub shape: Shape,
@@ -61,7 +58,6 @@ pub struct FileFunction {
 /// What is known about a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileFunctions {
-    /// The functions by address.
     pub functions: Vec<FileFunction>,
     /// Executable segments of the file.
     pub code: Vec<symbols::CodeSegment>,
@@ -113,10 +109,8 @@ impl FileFunctions {
     }
 }
 
-/// The symbols of a file.
 #[derive(Debug)]
 pub struct Symbols {
-    /// The file with the symbols.
     pub elf: ElfFile,
     /// Whether neither the file nor another one had all of them.
     pub is_stripped: bool,

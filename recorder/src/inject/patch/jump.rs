@@ -16,7 +16,6 @@ pub struct MovedInstruction {
 pub struct Jump<'plan> {
     /// Names of the function.
     pub name: &'plan str,
-    /// Address of the jump.
     pub address: u64,
     /// Address that it leads to.
     pub target: u64,
@@ -27,7 +26,6 @@ pub struct Jump<'plan> {
 }
 
 impl Jump<'_> {
-    /// Returns the bytes of the jump.
     pub fn bytes(&self) -> [u8; JUMP_BYTES] {
         let distance = self.target.wrapping_sub(self.address + JUMP_BYTES as u64) as u32;
         let [a, b, c, d] = distance.to_le_bytes();

@@ -21,7 +21,6 @@ pub struct CodeMapping {
     pub end: u64,
     /// Offset of the first byte in the file.
     pub offset: u64,
-    /// Inode of the file.
     pub inode: u64,
     /// Path of the file, as the process sees it.
     pub path: String,

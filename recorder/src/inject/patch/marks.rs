@@ -28,7 +28,6 @@ pub fn allocators(file: &File, constants: &[Section]) -> Vec<&'static str> {
     search.found
 }
 
-/// The state of a search.
 struct Search {
     missing: Vec<(Finder<'static>, &'static str)>,
     found: Vec<&'static str>,

@@ -9,10 +9,8 @@ use rustc_hash::FxHashMap;
 use std::sync::{Arc, OnceLock};
 use wire::patches::{self, Action, NO_ARGUMENT};
 
-/// What a name means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meaning {
-    /// Name of the allocator.
     pub allocator: String,
     /// What the function does; `None` for a name that only says which allocator it is.
     pub shape: Option<Shape>,
@@ -23,7 +21,6 @@ pub struct Meaning {
     pub is_growth: bool,
 }
 
-/// The names that are searched for.
 #[derive(Clone, Debug)]
 pub struct Names {
     meanings: FxHashMap<Vec<u8>, Meaning>,
@@ -110,7 +107,6 @@ impl Names {
         self.meanings.entry(name.into_bytes()).or_insert(meaning);
     }
 
-    /// Returns the meaning of a name.
     pub fn meaning(&self, name: &[u8]) -> Option<&Meaning> {
         self.meanings.get(name)
     }

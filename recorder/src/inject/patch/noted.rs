@@ -19,7 +19,6 @@ struct Noted {
 /// A function that is to be hooked.
 #[derive(Debug, Serialize, Deserialize)]
 struct Function {
-    /// Index of its allocator.
     allocator: usize,
     name: String,
 }

@@ -27,7 +27,6 @@ const SEARCH_TIMEOUT: Duration = Duration::from_secs(60);
 /// milliseconds.
 const STORED_BYTES: u64 = 1 << 20;
 
-/// The identity of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileKey {
     device: u64,
@@ -42,7 +41,6 @@ type Known = FxHashMap<FileKey, Arc<FileFunctions>>;
 /// What is done while no program waits for it.
 #[derive(Debug)]
 enum Job {
-    /// Searches a file for its functions.
     Search(File, FileKey),
     /// Searches the constants of a file for allocators without symbols.
     Nameless(File, Vec<Section>, Arc<FileFunctions>),

@@ -97,7 +97,6 @@ fn no_fault(found: Result<ElfFile, Fault>) -> Result<ElfFile, Fault> {
     }
 }
 
-/// Opens a regular file.
 fn regular(path: &Path) -> Option<File> {
     let file = open_file(path)?;
     fstat(&file).is_ok_and(|status| status.st_mode & libc::S_IFMT == libc::S_IFREG).then(|| File::from(file))

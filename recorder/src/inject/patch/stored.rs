@@ -20,7 +20,6 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Version of the entries.
 const VERSION: u32 = 1;
 /// Maximum size of an entry in bytes: a thousand functions.
 const MAX_ENTRY_BYTES: u64 = 256 << 10;
@@ -45,7 +44,6 @@ pub struct Stored {
     names: u64,
 }
 
-/// The identity of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct Identity {
     /// Build-id in hexadecimal digits.

@@ -45,11 +45,9 @@ pub struct Symbol {
 /// A segment that is mapped with the right to execute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeSegment {
-    /// Offset in the file.
     pub offset: u64,
     /// Address of its first byte before relocation.
     pub address: u64,
-    /// Bytes in the file.
     pub bytes: u64,
 }
 
@@ -85,10 +83,8 @@ pub struct ElfFile {
     pub constants: Vec<Section>,
 }
 
-/// A section of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// Offset in the file.
     pub offset: u64,
     /// Size of the section in bytes.
     pub bytes: u64,

@@ -29,7 +29,6 @@ const FINISH_TIMEOUT: Duration = Duration::from_millis(100);
 /// A process that is about to start a static program, and waits for the answer.
 #[derive(Debug)]
 pub struct Follow {
-    /// The socket for the answer.
     pub socket: OwnedFd,
     /// Descriptor that becomes readable when the process ends.
     pub process: OwnedFd,
@@ -63,7 +62,6 @@ pub struct Loaded {
 /// Follows processes, with a thread for each.
 #[derive(Debug)]
 pub struct Loader {
-    /// The file of the library.
     library: &'static [u8],
     /// The library, once it is needed; `None` if there is none, or if it is not valid.
     image: OnceLock<Option<Arc<Image>>>,

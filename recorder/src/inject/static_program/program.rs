@@ -27,7 +27,6 @@ enum Unwind {
 /// A static program into which the library can be loaded.
 #[derive(Clone, Debug)]
 pub struct StaticProgram {
-    /// Inode of the file.
     pub inode: u64,
     /// Address of the first page of the file before relocation.
     pub start: u64,
@@ -37,7 +36,6 @@ pub struct StaticProgram {
     unwind: Unwind,
 }
 
-/// A segment that is executed.
 #[derive(Clone, Copy, Debug)]
 struct CodeSegment {
     offset: u64,

@@ -39,7 +39,6 @@ pub enum LoadError {
     Refused {
         /// What the kernel refused.
         what: &'static str,
-        /// The error of the call.
         error: io::Error,
     },
     /// The process is not as expected.
@@ -65,7 +64,6 @@ const EVENT_STOP: i32 = 128;
 #[derive(Debug)]
 pub struct Tracee {
     pid: Pid,
-    /// The process of the thread.
     process: Pid,
     /// Whether the thread may get the number of its process, which it does when it executes a
     /// program and is not the first thread.

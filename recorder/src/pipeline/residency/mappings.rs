@@ -42,7 +42,6 @@ fn kind_of(line: &Line<'_>, guard: u64, own: &[(u64, u64)]) -> u8 {
     }
 }
 
-/// The mappings of a process.
 #[derive(Debug, Default)]
 pub struct Mappings {
     names: Vec<Text>,

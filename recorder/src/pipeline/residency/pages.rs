@@ -53,7 +53,6 @@ struct Range {
     categories: u64,
 }
 
-/// Returns the run of a range.
 fn run_of(range: &Range, page: u64) -> PageRun {
     let is = |category: u64| range.categories & category != 0;
     let kind = match () {

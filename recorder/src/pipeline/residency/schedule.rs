@@ -26,7 +26,6 @@ struct Seen {
     frees: u64,
 }
 
-/// The schedule of one process.
 #[derive(Debug)]
 pub struct Schedule {
     started: Instant,

@@ -46,15 +46,12 @@ pub(super) struct PendingAttach {
 /// A process that ran before it was attached, and uses its area now.
 #[derive(Debug)]
 pub struct RunningProcess {
-    /// The process as a client.
     pub client: Client,
     /// The shared memory area of the process.
     pub mapping: Mapping,
-    /// The descriptor of the area.
     pub area: OwnedFd,
     /// The functions that were hooked.
     pub plan: Plan,
-    /// Tick of the attach.
     pub start_tick: u64,
 }
 

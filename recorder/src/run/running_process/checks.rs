@@ -99,7 +99,6 @@ pub fn examine(pid: u32) -> Result<(Identity, Memory), AttachError> {
     Ok((identity, memory))
 }
 
-/// Checks the file of the program.
 fn check_program(pid: u32) -> Result<(), AttachError> {
     /// `EI_CLASS` of 64-bit programs, and `EM_X86_64` at its offset.
     const SUPPORTED: (u8, [u8; 2]) = (2, [62, 0]);

@@ -12,7 +12,6 @@ use nix::libc::{self, user_regs_struct};
 const CONTEXT_BYTES: u64 = 320;
 /// Offset of the general registers in the context.
 const REGISTERS: usize = 40;
-/// Offset of the segment registers.
 const SEGMENTS: usize = REGISTERS + 18 * 8;
 /// Offset of the address of the extended registers.
 const EXTENDED: usize = 224;
@@ -42,14 +41,12 @@ pub struct Home {
     pub mask: Mask,
 }
 
-/// A frame at an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// Address of the first byte.
     pub start: u64,
     /// Address of the context: the stack pointer at `rt_sigreturn`.
     pub context: u64,
-    /// The bytes from the start on.
     pub bytes: Vec<u8>,
 }
 

@@ -16,7 +16,6 @@ const INTERRUPTED_STACK: usize = 8 + 40 + 15 * 8;
 /// The most stacks of one thread: that of a handler, and the interrupted ones.
 const MAX_STACKS: usize = 8;
 
-/// The memory of a process.
 #[derive(Debug)]
 pub struct Memory {
     file: File,

@@ -43,7 +43,6 @@ pub enum Stop {
     Event {
         /// The signal: SIGTRAP, or the one that has stopped the process.
         signal: c_int,
-        /// Number of the event.
         event: c_int,
     },
     /// A signal is about to be delivered.

@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 /// The longest time for which a thread that did not stop in time is waited for. The others run.
 const STRAGGLER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A thread that is stopped.
 #[derive(Clone, Copy, Debug)]
 pub struct StoppedThread {
     /// Id of the thread.
@@ -41,7 +40,6 @@ pub struct LateInKernel {
 #[derive(Debug)]
 pub struct StoppedThreads {
     pid: u32,
-    /// The threads that were stopped.
     pub threads: Vec<StoppedThread>,
     /// The threads whose stop was requested, and that have not stopped yet.
     stopping: Vec<Pid>,

@@ -24,7 +24,6 @@ use std::ptr::NonNull;
 
 /// Name of the threads and processes that trace.
 pub const NAME: &str = "heaptape tracer";
-/// Size of the stack in bytes.
 const STACK_BYTES: usize = 1 << 20;
 /// If the command dies while one of its threads holds malloc's lock, the helper would block on that
 /// lock forever. The kernel ends it after this time.

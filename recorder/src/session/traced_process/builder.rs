@@ -30,7 +30,6 @@ pub struct Attached {
     pub origin: Origin,
     /// Size of its memory pages in bytes.
     pub page_size: u32,
-    /// Tick of the attach.
     pub start_tick: u64,
     /// Information about the process from `/proc`.
     pub process: Process,
@@ -42,7 +41,6 @@ pub struct Attached {
     pub files: ModuleFiles,
 }
 
-/// The ids of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Ids {
     /// Process id in the recorder's pid namespace.

@@ -6,7 +6,6 @@ use formats::tape::{Packer, Record, Writer};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Interval of the attempts.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of segments that wait, as on a disk that stays full for days.
 const MAX_SEGMENTS: usize = 4096;
