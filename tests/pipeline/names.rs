@@ -154,7 +154,10 @@ fn removed_stripped_program_and_debug_file_keep_their_names() {
 fn program_that_deletes_itself_keeps_its_names() {
     let directory = test_env::folder();
     let program = copy(directory.path(), Target::program("leaks/shop.c"));
-    let script = format!("{0} & child=$!; rm {0}; wait $child", program.display());
+    let script = format!(
+        "{0} & child=$!; until [ /proc/$child/exe -ef {0} ]; do :; done; rm {0}; wait $child",
+        program.display()
+    );
     let recording = Program::shell(&script).recorded().success();
     let answer = ask(&["leaks"], &[&recording.folder]);
     assert!(answer.text().contains("load_order shop.c:"), "{answer}");

@@ -104,7 +104,7 @@ fn note_unreachable(pid: u32, why: UntracedReason) {
 #[cfg(feature = "standalone")]
 pub fn adopt_area(descriptor: i32, bytes: u64) {
     // The recorder attaches to no process in a sandbox.
-    sys::permit(Need::PEEK);
+    sys::permit(Need::PEEK.and(Need::LATER));
     let attach = |pid, _| {
         let area = session::map(descriptor, bytes);
         if let Some(patches) = area.as_ref().and_then(|area| patch::map(area, descriptor)) {
@@ -225,6 +225,7 @@ pub fn new_filters() -> Option<u32> {
 /// was told so over the exec, or they are those of a whole container, in which programs do all that
 /// libraries commonly do. Of a filter that the program's parent has installed, nothing is known.
 fn may_attach() -> bool {
+    sys::permit(Need::LATER);
     let own = sys::filters(c"/proc/self/status");
     let Some(own) = own.filter(|own| *own > 0) else {
         if own.is_some() || !sys::has_filter() {

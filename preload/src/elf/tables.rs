@@ -58,13 +58,13 @@ fn note(page: u64, is_readable: bool) {
     let _ = word.compare_exchange(old, new, Relaxed, Relaxed);
 }
 
-/// Returns whether a page of an object can be read. If the system call for that is not allowed, the
-/// page counts as readable, since the loader mapped the object.
+/// Returns whether a page of an object can be read. If the system call for that is not allowed, or
+/// the program has not begun, the page counts as readable, since the loader mapped the object.
 #[inline(never)]
 fn is_readable(page: u64) -> bool {
     let (word, group, bit) = group_of(page);
     let known = word.load(Relaxed);
-    if (known >> GROUP == group >> GROUP && known & bit != 0) || !Need::PROBE.is_allowed() {
+    if (known >> GROUP == group >> GROUP && known & bit != 0) || !Need::PROBE.and(Need::LATER).is_allowed() {
         return true;
     }
     // Tables span many pages, so those after this one are checked at once.

@@ -152,6 +152,7 @@ struct Start {
 #[cfg_attr(test, allow(dead_code))]
 unsafe extern "C" fn starting(arguments: *mut usize, which: usize) -> *mut c_void {
     let mut start = Start { arguments, which };
+    session::note_child();
     if attach::watches_starts()
         && let Some(workspace) = workspace::claim_stack()
     {

@@ -53,9 +53,7 @@ pub fn forking(call: NextCall, arguments: &Arguments) -> c_long {
     }
     let result = call(arguments);
     if result != 0 {
-        if let Some(area) = session::area() {
-            area.header().forks.fetch_add(1, Relaxed);
-        }
+        session::note_child();
         // A fork that this library does not see must not use this time.
         attach::FORK_TICK.store(0, Relaxed);
         // The parent's events from here on must not seem to be before the fork, so its next event

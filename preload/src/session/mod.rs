@@ -127,6 +127,14 @@ pub fn is_live() -> bool {
     STATE.load(Acquire) == LIVE
 }
 
+/// Notes that the process makes a child, or a child of `vfork` starts a program, in a way that this
+/// library sees. Without one, the recorder takes children that used memory for unseen programs.
+pub fn note_child() {
+    if let Some(area) = area() {
+        area.header().forks.fetch_add(1, Relaxed);
+    }
+}
+
 /// Returns whether nothing has been tried yet.
 pub fn is_new() -> bool {
     STATE.load(Acquire) == NEW

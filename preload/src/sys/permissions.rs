@@ -30,6 +30,8 @@ impl Need {
     /// Unlocking memory of this library in a program that locks its own.
     pub const UNLOCK: Need = Need(512);
     pub const EVERYTHING: Need = Need(1023);
+    /// Whatever can wait until it is known in which sandbox the program was started.
+    pub const LATER: Need = Need(1024);
 
     /// Returns the needs of both sets.
     pub const fn and(self, other: Need) -> Need {
@@ -50,7 +52,7 @@ impl Need {
 
 /// Needs whose calls may kill the process. Children inherit them. Until [`permit`] the program may have
 /// been started in a sandbox that forbids what debuggers do.
-static FORBIDDEN: AtomicU32 = AtomicU32::new(if cfg!(test) { 0 } else { Need::PEEK.0 });
+static FORBIDDEN: AtomicU32 = AtomicU32::new(if cfg!(test) { 0 } else { Need::PEEK.0 | Need::LATER.0 });
 
 /// Returns the needs whose calls may kill the process.
 #[inline(always)]

@@ -4,9 +4,9 @@ use super::environment::{Strings, changed};
 use super::workspace::{self, Workspace};
 use super::{Inspection, folders};
 use crate::boot::attach;
-use crate::next;
 use crate::sys::{self, Need};
 use crate::thread::descriptor_thread;
+use crate::{next, session};
 use core::ffi::{c_char, c_int, c_void};
 use heaptape_wire::hello::LoadRequest;
 
@@ -40,6 +40,7 @@ unsafe fn spawning(
     options: [*const c_void; 2],
     lists: [Strings; 2],
 ) -> c_int {
+    session::note_child();
     let [actions, attributes] = options;
     let [argv, environment] = lists;
     // SAFETY: the arguments are the program's own, as the caller ensures.

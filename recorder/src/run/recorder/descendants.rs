@@ -24,11 +24,12 @@ const MOST_TIME: u32 = 200;
 const GENERATIONS: usize = 32;
 /// Maximum number of processes whose children are known to be seen.
 const MAX_STARTERS: usize = 1 << 16;
-/// The least page faults of a program. A child that fails to execute one has fewer.
-const PROGRAM_FAULTS: u64 = 16;
+/// The least page faults of children that ran a program: a dynamic one has a hundred. A child of
+/// `vfork` that starts none has a few, e.g. for the pages that it is the first to touch.
+const PROGRAM_FAULTS: u64 = 64;
 
 /// Why a recording lacks a process of which nothing else is known.
-const NOT_SEEN: &str = "ran a program that was not seen: a direct system call started it, or its environment \
+const NOT_SEEN: &str = "may have run a program that was not seen: a direct system call started it, or its environment \
                         was changed before system() or popen()";
 
 /// What is known of the children of recorded processes.
