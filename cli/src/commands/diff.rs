@@ -2,8 +2,8 @@
 
 use super::common::{Names, Only, Strict, print};
 use super::leaks::Suppress;
-use super::{newest, since};
 use super::thresholds::Thresholds;
+use super::{newest, since};
 use crate::Outcome;
 use anyhow::bail;
 use clap::ValueEnum;

@@ -94,7 +94,8 @@ fn folder() -> anyhow::Result<PathBuf> {
 fn remove_oldest(folder: &Path) {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let pages = entries.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "html"));
-    let mut pages: Vec<_> = pages.filter_map(|page| Some((page.metadata().ok()?.modified().ok()?, page.path()))).collect();
+    let mut pages: Vec<_> =
+        pages.filter_map(|page| Some((page.metadata().ok()?.modified().ok()?, page.path()))).collect();
     pages.sort();
     let excess = (pages.len() + 1).saturating_sub(MAX_PAGES);
     for (_, page) in pages.iter().take(excess) {

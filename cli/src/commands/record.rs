@@ -164,7 +164,8 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     if let Some(dir) = &args.resume {
         return wait_for_end(dir, args.quiet);
     }
-    if let (Some(dir), Some(program)) = (args.output.as_ref().filter(|dir| dir.as_os_str() != "-"), args.command.first())
+    if let (Some(dir), Some(program)) =
+        (args.output.as_ref().filter(|dir| dir.as_os_str() != "-"), args.command.first())
     {
         // A recording isn't given up for a program that can't run.
         if args.force && dir.exists() && !can_run(program) {

@@ -2,9 +2,9 @@
 
 use super::common::{Folding, Names, ProcessArgs, Strict, print};
 use super::leaks::Suppress;
-use super::{live, newest};
 use super::mappings::MappingOptions;
 use super::thresholds::Thresholds;
+use super::{live, newest};
 use crate::Outcome;
 use heaptape_analyzer::report::{Query, summary};
 use std::path::PathBuf;
