@@ -96,6 +96,22 @@ fn force_replaces_a_recording_and_nothing_else() {
         assert!(record(&["-f", "-o", other], "true", 2).contains("is no recording"), "{other}");
     }
     assert!(desk.path().join("thesis/chapter").exists() && desk.path().join("link").is_symlink());
+    // The name of one file makes no recording, and what a user has put into one stays.
+    for about in ["hello", "{}"] {
+        fs::write(desk.path().join("thesis/recording.json"), about).expect("a file");
+        record(&["-f", "-o", "thesis"], "true", 2);
+    }
+    let process = fs::read_dir(desk.path().join("run")).expect("a recording").flatten().map(|entry| entry.path());
+    let process = process.into_iter().find(|path| path.is_dir()).expect("a process");
+    for folder in [desk.path().join("run"), process] {
+        let notes = folder.join("notes.txt");
+        fs::write(&notes, "words").expect("a file");
+        assert!(record(&["-f", "-o", "run"], "true", 2).contains("notes.txt is in run and not of the recording"));
+        fs::remove_file(&notes).expect("it is there");
+    }
+    fs::create_dir_all(desk.path().join("run/more/sub")).expect("folders");
+    record(&["-f", "-o", "run"], "true", 2);
+    assert!(desk.path().join("thesis/chapter").exists() && desk.path().join("run/more/sub").exists());
 }
 
 #[test]

@@ -171,3 +171,22 @@ fn program_that_no_library_starts_is_named() {
         misses_nothing(&Program::shell(command).recorded().success());
     }
 }
+
+/// Children that run no program, and starts that the library sees, are no unseen programs: also if the
+/// process allocates nothing before.
+#[test]
+fn children_that_start_nothing_are_no_unseen_programs() {
+    for how in ["forks", "vforks", "fails"] {
+        let recording = Program::new(target::c("childless")).arg(how).recorded().success();
+        assert_eq!(recording.about().not_traced.len(), 0, "{how}: {:?}", recording.about().not_traced);
+        recording.complete();
+    }
+}
+
+/// `execle` has its environment behind its arguments.
+#[test]
+fn program_of_execle_without_the_library_is_named() {
+    let recording = Program::new(target::c("childless")).arg("execle").recorded().success();
+    let found: Vec<_> = recording.about().not_traced.into_iter().map(|one| (one.exe, one.why)).collect();
+    assert!(found.len() == 1 && found[0].1.contains("LD_PRELOAD was removed"), "{found:?}");
+}

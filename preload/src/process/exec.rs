@@ -69,8 +69,7 @@ macro_rules! exec_functions {
 }
 
 // Number, name, how the program is passed, and the index of the environment among the arguments
-// (none: the process's own; for `execle` it follows a variable number of arguments and is not
-// inspected).
+// (none: the process's own; for `execle` it follows a variable number of arguments).
 exec_functions! {
     0 execve c"execve" Path Some(2);
     1 execv c"execv" Path None;
@@ -172,7 +171,7 @@ unsafe extern "C" fn inspect(start: *mut c_void) {
     let (argument_kind, environment) = KINDS[start.which];
     let environment = match environment {
         None => Some(sys::environ()),
-        Some(usize::MAX) => None,
+        Some(usize::MAX) => Some(argument(variadic(count_variadic(&argument) + 1)) as Strings),
         Some(index) => Some(argument(index) as Strings),
     };
     let mut inspection = Inspection::new();
@@ -226,9 +225,7 @@ unsafe fn change_environment(start: &mut Start, filters: Option<u32>) {
     let is_variadic = matches!(NAMES[start.which].to_bytes(), b"execl" | b"execle" | b"execlp");
     let mut count = 0;
     if is_variadic {
-        while argument(variadic(count)) != 0 {
-            count += 1;
-        }
+        count = count_variadic(&argument);
         if NAMES[start.which] == c"execle" {
             environment = argument(variadic(count + 1)) as Strings;
         }
@@ -254,6 +251,15 @@ unsafe fn change_environment(start: &mut Start, filters: Option<u32>) {
         *start.arguments.add(index) = variables as usize;
     }
     start.which = other;
+}
+
+/// Returns the number of variadic arguments before the null pointer that ends them.
+fn count_variadic(argument: &dyn Fn(usize) -> usize) -> usize {
+    let mut count = 0;
+    while argument(variadic(count)) != 0 {
+        count += 1;
+    }
+    count
 }
 
 /// Returns the index of a variadic argument among what the stub saved: five registers, then the

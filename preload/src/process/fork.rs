@@ -32,6 +32,7 @@ pub fn forking(call: NextCall, arguments: &Arguments) -> c_long {
     let state = thread::get();
     if session::area().is_none() || !thread::is_traced(state) {
         let result = call(arguments);
+        session::note_fork(result == 0);
         if result == 0 && attach::has_given_up() {
             sys::keeping_errno(exec::note_forked);
         }
@@ -52,8 +53,8 @@ pub fn forking(call: NextCall, arguments: &Arguments) -> c_long {
         mark_forking(state, true);
     }
     let result = call(arguments);
+    session::note_fork(result == 0);
     if result != 0 {
-        session::note_child();
         // A fork that this library does not see must not use this time.
         attach::FORK_TICK.store(0, Relaxed);
         // The parent's events from here on must not seem to be before the fork, so its next event

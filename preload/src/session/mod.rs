@@ -24,6 +24,8 @@ static STATE: AtomicU64 = AtomicU64::new(NEW);
 /// again.
 static IS_ABANDONED: AtomicBool = AtomicBool::new(false);
 static PID: AtomicU32 = AtomicU32::new(0);
+/// Whether this process has made a child.
+static HAS_CHILD: AtomicBool = AtomicBool::new(false);
 static IS_FORKED: AtomicBool = AtomicBool::new(false);
 static FREE_STACKS: AtomicBool = AtomicBool::new(false);
 /// Number of events that happened while another thread was creating the session. They are added to
@@ -130,8 +132,25 @@ pub fn is_live() -> bool {
 /// Notes that the process makes a child, or a child of `vfork` starts a program, in a way that this
 /// library sees. Without one, the recorder takes children that used memory for unseen programs.
 pub fn note_child() {
+    HAS_CHILD.store(true, Relaxed);
     if let Some(area) = area() {
-        area.header().forks.fetch_add(1, Relaxed);
+        note_earlier_child(area.header());
+    }
+}
+
+/// Notes a fork, in the parent or in the child, which has no children yet.
+pub fn note_fork(is_child: bool) {
+    if is_child {
+        HAS_CHILD.store(false, Relaxed);
+    } else {
+        note_child();
+    }
+}
+
+/// Tells the recorder of a child that the process made before it attached.
+pub fn note_earlier_child(header: &heaptape_wire::Header) {
+    if HAS_CHILD.load(Relaxed) {
+        header.forks.store(1, Relaxed);
     }
 }
 

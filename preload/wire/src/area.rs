@@ -313,7 +313,8 @@ pub struct Header {
     pub slots_used: Line<AtomicU32>,
     /// p, r: a hint that no slot below this index is free.
     pub slot_hint: AtomicU32,
-    /// p: number of calls that make children, or start programs in them.
+    /// p: 1 once the process has made a child, or started a program in one, by a call that the library
+    /// sees.
     pub forks: AtomicU32,
     /// p: page faults of the children that the process had waited for when it called `exit`.
     pub child_faults: AtomicU64,
