@@ -154,8 +154,9 @@ fn removed_stripped_program_and_debug_file_keep_their_names() {
 fn program_that_deletes_itself_keeps_its_names() {
     let directory = test_env::folder();
     let program = copy(directory.path(), Target::program("leaks/shop.c"));
+    // The child is the shell until it executes the program, and has no file once it has ended.
     let script = format!(
-        "{0} & child=$!; until [ /proc/$child/exe -ef {0} ]; do :; done; rm {0}; wait $child",
+        "{0} & child=$!; while [ /proc/$child/exe -ef /proc/$$/exe ]; do :; done; rm {0}; wait $child",
         program.display()
     );
     let recording = Program::shell(&script).recorded().success();
