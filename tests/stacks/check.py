@@ -157,10 +157,11 @@ def main():
         rows.append((program.name, counts, places))
         sys.stdout.flush()
         if not os.environ.get("STACKS_KEEP"):
-            shutil.rmtree(folder)
+            # Names may still be written.
+            shutil.rmtree(folder, ignore_errors=True)
     write(rows, skipped, notes, is_quick or names)
     if not os.environ.get("STACKS_KEEP"):
-        shutil.rmtree(top)
+        shutil.rmtree(top, ignore_errors=True)
     sys.exit(1 if has_failed else 0)
 
 
