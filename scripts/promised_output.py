@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares printed lines with promised ones, for scripts/newcomer and scripts/guides.
 
-A number stands for any number, also where the noun after it is singular, a bar of # and - at the end of a line for any bar, a unit of bytes or time for any other, a line of "…" for any number of lines, and "…" within a line for
+A number stands for any number, also where the noun after it is singular, a bar of # and - for any bar, a unit of bytes or time for any other, a line of "…" for any number of lines, and "…" within a line for
 any text. White space is folded. Run by itself, this module tests itself.
 """
 
@@ -11,8 +11,8 @@ import sys
 
 ANY = "…"
 NUMBER = re.compile(r"0x[0-9a-f]+|\d[\d,.]*")
-# A bar at the end of a row, as long as the value that it shows.
-BAR = re.compile(r"\s[#-]+$")
+# A bar in a row, as long as the value that it shows.
+BAR = re.compile(r"(?<=\s)[#-]+(?=\s|$)")
 # The noun after a number, which may be singular.
 PLURAL = re.compile(r"(# (?:live )?[a-z]+)s\b")
 UNIT = re.compile(r"# ?(?:[KMGT]?i?B|ns|us|µs|ms|s|min|h)\b")
@@ -20,7 +20,7 @@ UNIT = re.compile(r"# ?(?:[KMGT]?i?B|ns|us|µs|ms|s|min|h)\b")
 
 def shape(line):
     """A line without what differs from one machine or run to the next."""
-    return PLURAL.sub(r"\1", UNIT.sub("#", NUMBER.sub("#", BAR.sub(" |", " ".join(line.split())))))
+    return PLURAL.sub(r"\1", UNIT.sub("#", NUMBER.sub("#", BAR.sub("|", " ".join(line.split())))))
 
 
 def matches(promised, printed):
@@ -44,6 +44,7 @@ def first_difference(promised, printed):
     '(the end, not: error)'
     >>> first_difference(["in …, by 3"], ["in here, by 4"])
     >>> first_difference(["3 KiB ###--"], ["4 MiB #"])
+    >>> first_difference(["3 KiB  5%  ### files"], ["4 MiB 6% ## files"])
     >>> first_difference(["1 resize, 3 live blocks"], ["2 resizes, 1 live block"])
     """
     promised, printed = [shape(line) for line in promised], [shape(line) for line in printed]
