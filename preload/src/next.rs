@@ -169,8 +169,7 @@ next_functions! {
 }
 
 fn raw_fork() -> c_int {
-    // SAFETY: fork without arguments; only a libc without the function comes here.
-    unsafe { crate::arch::syscall(libc::SYS_fork, [0; 6]) as c_int }
+    crate::arch::fork() as c_int
 }
 
 /// Implements `realloc` of a block in the bootstrap arena, by a new block with the old bytes.

@@ -3,7 +3,8 @@
 //!
 //! * `thread_state`, `set_thread_state`, `operator_caller`, `set_operator_caller`: two thread-local
 //!   words, read and written without a call; in the standalone library, the first one by a table;
-//! * `thread_pointer`: the address that libc keeps for each thread;
+//! * `thread_pointer`: the address that libc keeps for each thread; in the standalone library
+//!   `thread_register`, and where the thread's number is near to it;
 //! * `signal_atomic_add`, `signal_atomic_and`, `signal_atomic_or`, `signal_atomic_increment`: a
 //!   change of a word that a signal handler of the same thread cannot divide;
 //! * `store_four`: stores four words that are copied later as two halves;
@@ -11,6 +12,7 @@
 //! * `syscall` and `AUDIT_ARCHITECTURE`: system calls, and the number of their table in seccomp
 //!   filters;
 //! * `FUNCTION_RELOCATIONS`: relocations of words that hold a function's address;
+//! * `poll`, `POLL`, `fork`, `FORK`: two system calls that not all processors have;
 //! * `run_in_clone`: runs a function in a new thread without libc's help;
 //! * `is_under_valgrind`: whether valgrind runs the process;
 //! * `registers`: what the unwinder follows, by DWARF numbers, and the kernel's signal frame;
@@ -29,6 +31,17 @@
 //! The macros are bodies of naked functions. They name nothing of the rest of this crate: what they
 //! call is passed to them.
 
+#[cfg(feature = "standalone")]
+mod thread_table;
+#[cfg(feature = "standalone")]
+pub use thread_table::*;
+
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "aarch64")]
+pub(crate) use aarch64::stubs::*;
+#[cfg(target_arch = "aarch64")]
+pub use aarch64::*;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 #[cfg(target_arch = "x86_64")]

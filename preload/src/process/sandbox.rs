@@ -13,7 +13,7 @@ use crate::boot::attach;
 use crate::dynsym::{self, Scope, Wanted};
 use crate::stack::table;
 use crate::sys::{self, Need};
-use crate::{next, probe, sampling, thread, timestamp};
+use crate::{arch, next, probe, sampling, thread, timestamp};
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use filter::{Call, Filter};
@@ -52,7 +52,7 @@ const CALLS: [(Need, Call); 32] = [
     (Need::ATTACH.and(Need::INSPECT), any(libc::SYS_connect)),
     (Need::ATTACH.and(Need::INSPECT), any(libc::SYS_sendto)),
     (Need::ATTACH, any(libc::SYS_recvmsg)),
-    (Need::ATTACH, any(libc::SYS_poll)),
+    (Need::ATTACH, any(arch::POLL)),
     (Need::ATTACH, any(libc::SYS_getsockopt)),
     (Need::ATTACH, any(libc::SYS_prlimit64)),
     (Need::ATTACH, any(libc::SYS_prctl)),
@@ -237,7 +237,7 @@ fn forks(number: i64, first: usize, second: usize) -> bool {
     const STACK: usize = 5;
     let copies = |flags: u64, stack: u64| flags & libc::CLONE_VM as u64 == 0 && stack == 0;
     match number {
-        libc::SYS_fork => true,
+        number if arch::FORK == Some(number) => true,
         libc::SYS_clone => copies(first as u64, second as u64),
         libc::SYS_clone3 => {
             let mut fields = [0u8; 48];

@@ -27,7 +27,7 @@ pub unsafe fn annotate(op: Op, address: u64, size: u64, text: *const c_char, cal
         while !text.is_null() && at < MAX_TEXT && *text.add(at) != 0 {
             let mut bytes = [0; size_of::<u128>()];
             for (byte, index) in bytes.iter_mut().zip(at..at + TEXT_BYTES) {
-                *byte = *text.add(index) as u8;
+                *byte = text.cast::<u8>().add(index).read();
                 if *byte == 0 {
                     break;
                 }

@@ -25,9 +25,9 @@ use super::table::Descent;
 use super::unwind::memory::{Memory, OwnStack};
 use super::unwind::other::{OtherStack, Pages};
 use super::unwind::walk::{self, Next};
-use super::unwind::{Frame, Frames, LIVE_BP, NODE_FLAGS, SPECIAL, USES_BP, rules};
+use super::unwind::{DETACHED, Frame, Frames, LIVE_BP, NODE_FLAGS, SPECIAL, USES_BP, rules};
 use super::{ThreadStacks, table};
-use crate::arch::registers::Registers;
+use crate::arch::registers::{RETURN_ADDRESS, Registers, packed};
 use crate::caller::Caller;
 use heaptape_wire::limits::MAX_FRAMES;
 use heaptape_wire::nodes::{GUESSED, LOST, SIGNAL, TRUNCATED};
@@ -131,11 +131,11 @@ impl StackCache {
         // Four at a time, with one branch for four words.
         let (fours, rest) = outer.as_chunks::<4>();
         for four in fours.iter().rev() {
-            if four.iter().fold(0, |bits, frame| bits | differs(frame.slot, frame.address)) != 0 {
+            if four.iter().fold(0, |bits, frame| bits | differs(frame.slot, frame.address)) & RETURN_ADDRESS != 0 {
                 return false;
             }
         }
-        let bits = rest.iter().fold(0, |bits, frame| bits | differs(frame.slot, frame.address));
+        let bits = rest.iter().fold(0, |bits, frame| bits | differs(frame.slot, frame.address)) & RETURN_ADDRESS;
         saved.iter().fold(bits, |bits, saved| bits | differs(saved.address, saved.value)) == 0
     }
 
@@ -287,7 +287,7 @@ struct Walked {
 fn collect<M: Memory>(stack_cache: &mut StackCache, first: Frame, memory: &mut M, max_frames: usize) -> Walked {
     let mut is_sure = true;
     let Frame { mut slot, mut address, mut bp, mut step_info } = first;
-    let mut sp = slot + 8;
+    let mut sp = first.sp();
     let mut known = (stack_cache.count as usize).min(MAX_FRAMES);
     let mut fresh = 0;
     loop {
@@ -297,7 +297,7 @@ fn collect<M: Memory>(stack_cache: &mut StackCache, first: Frame, memory: &mut M
         if known > 0 && stack_cache.frames[known - 1].slot == slot && memory.may_join() && {
             let old = &stack_cache.frames[known - 1];
             let same_bp = old.bp == bp || old.flags() & LIVE_BP == 0;
-            old.address == address && same_bp && (old.step_info | step_info) >> 32 & u64::from(SIGNAL) == 0
+            old.address == address && same_bp && (old.step_info | step_info) >> 32 & u64::from(SIGNAL | DETACHED) == 0
         } {
             // From now on this step leads here, so the words that it read are those that must be
             // read again.
@@ -317,9 +317,9 @@ fn collect<M: Memory>(stack_cache: &mut StackCache, first: Frame, memory: &mut M
                 fresh += 1;
             }
             known = confirmed;
+            sp = stack_cache.frames[confirmed].sp();
             Frame { slot, address, bp, step_info } = stack_cache.frames[confirmed];
             step_info &= !(u64::from(ONWARD) << 32);
-            sp = slot + 8;
         }
         let rule =
             if step_info >> 32 & u64::from(SIGNAL) == 0 { rules::of(address) } else { rules::at_instruction(address) };
@@ -334,17 +334,19 @@ fn collect<M: Memory>(stack_cache: &mut StackCache, first: Frame, memory: &mut M
         }
         if rule.is_usual() {
             let base = if rule.is_from_sp() { sp } else { bp };
-            let next = base.wrapping_add_signed(rule.offset()).wrapping_sub(8);
+            let next = base.wrapping_add_signed(rule.offset()).wrapping_sub(8 + 8 * rule.gap());
             let distance = rule.bp_distance();
             let Some((found, saved)) = memory.pair(next, next.wrapping_sub(8 * distance), sp) else {
                 stack_cache.fresh[fresh - 1].mark(walk::lost(rule));
                 return Walked { base: 0, fresh, is_sure: false };
             };
+            let found = found & RETURN_ADDRESS;
             if found == 0 {
                 return Walked { base: 0, fresh, is_sure };
             }
             bp = if distance == 0 { bp } else { saved };
-            (slot, address, step_info, sp) = (next, found, distance, next + 8);
+            step_info = packed::step(distance, rule.gap());
+            (slot, address, sp) = (next, found, packed::sp(next, step_info));
             continue;
         }
         let is_signal = (step_info >> 32) as u32 & SIGNAL != 0;
@@ -354,8 +356,11 @@ fn collect<M: Memory>(stack_cache: &mut StackCache, first: Frame, memory: &mut M
             stack_cache.fresh[fresh - 1].mark(TRUNCATED | LOST);
             return Walked { base: 0, fresh, is_sure: false };
         }
-        let lookup = if is_signal { address } else { address.wrapping_sub(1) };
-        match walk::step(Registers { lookup, sp, bp }, rule, memory) {
+        let registers = match is_signal {
+            true => Registers::interrupted(address, slot, sp, bp),
+            false => Registers::returned(address, sp, bp),
+        };
+        match walk::step(registers, rule, memory) {
             Next::Caller(frame, there) => {
                 Frame { slot, address, bp, step_info } = frame;
                 sp = there.sp;
@@ -398,7 +403,7 @@ fn confirm(frames: &mut [Frame]) -> usize {
         };
         bp = if distance == 0 { bp } else { saved };
         let other_bp = bp != frame.bp && frame.flags() & LIVE_BP != 0;
-        if address != frame.address || other_bp || frame.flags() & SPECIAL != 0 {
+        if address & RETURN_ADDRESS != frame.address || other_bp || frame.flags() & SPECIAL != 0 {
             break;
         }
         frame.bp = bp;

@@ -12,6 +12,7 @@
 //! hash comes a second time, so that a stack that is seen once costs one word.
 
 use super::unwind::{Frame, LIVE_BP, NODE_FLAGS, SPECIAL, USES_BP};
+use crate::arch::registers::RETURN_ADDRESS;
 
 /// Number of frames of a path, including the one that joins it to the stack cache.
 pub const LENGTH: usize = 12;
@@ -45,7 +46,7 @@ struct Shape {
 }
 
 /// Flag in [`Path::distances`], above any number of words.
-const DEPENDS: u8 = 128;
+const DEPENDS: u16 = 1 << 15;
 
 /// The words that one walk read.
 #[repr(C, align(64))]
@@ -66,9 +67,9 @@ pub struct Path {
     /// Number of saved frame pointers that the walk depended on. Unused entries up to the next
     /// multiple of four repeat the first frame.
     saved: u32,
-    /// How each frame was reached: [`Frame::bp_distance`], and [`DEPENDS`] if that word is one of
+    /// How each frame was reached: the low half of [`Frame::step_info`], and [`DEPENDS`] if that word is one of
     /// the saved ones.
-    distances: [u8; LENGTH],
+    distances: [u16; LENGTH],
     /// One bit for each frame whose outward step uses the frame pointer.
     uses_bp: u32,
     /// The location of each return address, in bytes from `sp`.
@@ -132,7 +133,7 @@ impl Path {
         // of the same stack; everything from the hook to the stack's end is mapped.
         unsafe {
             for (offset, address) in self.offsets.iter().zip(&self.addresses) {
-                difference |= read_word(self.sp, *offset) ^ address;
+                difference |= (read_word(self.sp, *offset) ^ address) & RETURN_ADDRESS;
             }
             let mut index = 0;
             while index < (self.saved as usize).min(LENGTH) {
@@ -214,7 +215,7 @@ impl Path {
             let offset = (frame.slot - first.slot) as u32;
             (self.offsets[index], self.addresses[index], self.nodes[index]) = (offset, frame.address, *node);
             let distance = frame.bp_distance();
-            self.distances[index] = distance as u8;
+            self.distances[index] = frame.step_info as u16;
             if distance != 0 && frame.flags() & LIVE_BP != 0 {
                 self.distances[index] |= DEPENDS;
                 let saved = self.saved as usize;

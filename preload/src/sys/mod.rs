@@ -264,7 +264,7 @@ pub fn receive(descriptor: i32, bytes: &mut [u8]) -> (isize, Option<i32>) {
 /// Waits until the descriptor can be read, for at most `milliseconds`. Returns whether it can.
 pub fn wait_readable(descriptor: i32, milliseconds: u64) -> bool {
     let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
-    call!(SYS_poll, &raw mut poll, 1, milliseconds) == 1
+    arch::poll(&mut poll, milliseconds) == 1
 }
 
 /// Waits while the word holds `expected`, for at most `milliseconds`. Another process may wake it.

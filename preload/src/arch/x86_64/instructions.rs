@@ -1,5 +1,6 @@
 //! Single instructions, and short runs of them, that Rust has no word for.
 
+use super::POLL;
 use core::arch::asm;
 use core::arch::x86_64::{__m128i, _mm_set_epi64x, _mm_store_si128};
 use core::ffi::c_void;
@@ -95,6 +96,18 @@ pub unsafe fn syscall(number: i64, args: [usize; 6]) -> isize {
             in("r10") args[3], in("r8") args[4], in("r9") args[5], lateout("rcx") _, lateout("r11") _, options(nostack));
     }
     result
+}
+
+/// Waits until a descriptor is ready, for at most `milliseconds`. Returns the result of [`POLL`].
+pub fn poll(poll: &mut libc::pollfd, milliseconds: u64) -> isize {
+    // SAFETY: the kernel reads and writes one entry.
+    unsafe { syscall(POLL, [&raw mut *poll as usize, 1, milliseconds as usize, 0, 0, 0]) }
+}
+
+/// Copies the process.
+pub fn fork() -> isize {
+    // SAFETY: without arguments; only a libc without the function comes here.
+    unsafe { syscall(libc::SYS_fork, [0; 6]) }
 }
 
 /// Calls `function` with an argument on the stack that ends at `top`.

@@ -6,7 +6,7 @@
 
 use super::dwarf::*;
 use super::rule::{Kind, Rule};
-use crate::arch::registers::{BP, RA, SP};
+use crate::arch::registers::{BP, RA, SP, START_CFA, START_RA};
 use crate::elf::tables::{DW_EH_PE_DIRECT, DW_EH_PE_FORMAT, DW_EH_PE_TABLE, Tables};
 use crate::elf::{Object, search_tables};
 
@@ -82,18 +82,21 @@ pub fn compile(object: &Object, address: u64) -> Option<Rule> {
     if row.ra == Saved::Undefined {
         return Some(Rule(Kind::End as u64));
     }
-    if row.ra != Saved::AtCfa(-8) {
-        return Some(expression);
-    }
+    let gap = match row.ra {
+        Saved::AtCfa(offset @ ..=-8) if offset % 8 == 0 => u64::from(offset.unsigned_abs()) / 8 - 1,
+        _ => return Some(expression),
+    };
     let bp_distance = match row.bp {
         Saved::Same | Saved::Undefined => Some(0),
-        // Counted in words below the return address, which is at CFA - 8.
-        Saved::AtCfa(offset) if offset <= -16 && offset % 8 == 0 => Some(u64::from(offset.unsigned_abs()) / 8 - 1),
+        // Counted in words below the return address.
+        Saved::AtCfa(offset @ ..=-16) if offset % 8 == 0 => {
+            (u64::from(offset.unsigned_abs()) / 8 - 1).checked_sub(gap).filter(|distance| *distance != 0)
+        }
         _ => None,
     };
     let rule = match (row.cfa, bp_distance) {
-        (Cfa::Register(SP, offset), Some(distance)) => Rule::new(Kind::FromSp, offset.into(), distance),
-        (Cfa::Register(BP, offset), Some(distance)) => Rule::new(Kind::FromBp, offset.into(), distance),
+        (Cfa::Register(SP, offset), Some(distance)) => Rule::with_gap(Kind::FromSp, offset.into(), distance, gap),
+        (Cfa::Register(BP, offset), Some(distance)) => Rule::with_gap(Kind::FromBp, offset.into(), distance, gap),
         (Cfa::Expression(span), _) => special(object, span, row.bp),
         _ => None,
     };
@@ -278,7 +281,15 @@ fn read_cie(object: &Object, at: u64) -> Option<Cie> {
     Some(cie)
 }
 
-const START: Row = Row { cfa: Cfa::Register(SP, 8), bp: Saved::Same, ra: Saved::AtCfa(-8), signal: false };
+const START: Row = Row {
+    cfa: Cfa::Register(SP, START_CFA),
+    bp: Saved::Same,
+    ra: match START_RA {
+        Some(offset) => Saved::AtCfa(offset),
+        None => Saved::Same,
+    },
+    signal: false,
+};
 
 /// The most nested `DW_CFA_remember_state`. Compilers write one.
 const DEPTH: usize = 3;

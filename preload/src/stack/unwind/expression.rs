@@ -33,6 +33,7 @@ pub fn step(registers: Registers, word: &mut dyn FnMut(u64) -> Option<u64>) -> O
         Cfa::Expression(span) => evaluate(&object, span, registers, None, word)?,
     };
     let mut address_of = |saved: Saved| match saved {
+        Saved::Same => registers.link(),
         Saved::AtCfa(offset) => Some(cfa.wrapping_add_signed(offset.into())),
         Saved::AtExpression(span) => evaluate(&object, span, registers, Some(cfa), word),
         _ => None,

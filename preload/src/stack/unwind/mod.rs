@@ -21,6 +21,7 @@ mod tests;
 pub mod walk;
 
 use crate::arch;
+use crate::arch::registers::packed;
 use heaptape_wire::limits::MAX_FRAMES;
 
 /// One frame of a captured stack.
@@ -36,7 +37,8 @@ pub struct Frame {
     /// depends on it ([`LIVE_BP`]).
     pub bp: u64,
     /// Low half: how many words below `slot` the step to this frame read the frame pointer; 0 if
-    /// the step left it unchanged. High half: the flags below.
+    /// the step left it unchanged; and the words between `slot` and the CFA ([`packed`]). High half:
+    /// the flags below.
     pub step_info: u64,
 }
 
@@ -51,7 +53,12 @@ impl Frame {
     /// Returns how many words below `slot` the frame pointer was read; 0 if it was not.
     #[inline(always)]
     pub const fn bp_distance(&self) -> u64 {
-        self.step_info & 0xffff_ffff
+        self.step_info & ((1 << packed::DISTANCE_BITS) - 1)
+    }
+    /// Returns the stack pointer after the return: the caller's.
+    #[inline(always)]
+    pub const fn sp(&self) -> u64 {
+        packed::sp(self.slot, self.step_info)
     }
     /// Returns the flags of the frame.
     #[inline(always)]
@@ -76,6 +83,10 @@ pub const NODE_FLAGS: u32 = 0x1f;
 /// Flag: the step to this frame read more than the two words that a `Frame` describes, so it is
 /// never taken from the cache.
 pub const SPECIAL: u32 = 0x100;
+
+/// Flag: the return address was in a register of the kernel's signal frame, whose location tells
+/// nothing of the caller's stack pointer. The walk goes on only with what the step to this frame found.
+pub const DETACHED: u32 = 0x800;
 
 /// Flag: the step from this frame depends on its frame pointer.
 pub const USES_BP: u32 = 0x200;

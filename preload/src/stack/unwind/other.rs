@@ -18,6 +18,7 @@
 //! that it interrupted shows that this stack is there.
 
 use super::memory::Memory;
+use crate::arch::registers::ADDRESS_BITS;
 use crate::probe;
 
 const PAGE: u64 = 4096;
@@ -138,7 +139,7 @@ impl Memory for OtherStack<'_> {
 
     #[inline(always)]
     fn word(&mut self, address: u64) -> Option<u64> {
-        if address & 7 != 0 || address < PAGE || address >> 47 != 0 {
+        if address & 7 != 0 || address < PAGE || address >> ADDRESS_BITS != 0 {
             return None;
         }
         if address < self.last.low || address >= self.last.end {

@@ -1,11 +1,13 @@
 //! A rule: how to step from a frame to its caller, as one 64-bit word.
 //!
 //! ```text
-//! bits 0..4 kind | 4..20 offset / 8, signed | 20..27 saved frame pointer | 27..30 marks
-//!     | 32..64 tag
+//! bits 0..4 kind | 4..27, 30..32 numbers | 27..30 marks | 32..64 tag
 //! ```
-//! The location of the saved frame pointer is in words below the return address; 0 means that it
-//! was not saved. The tag is that of the rule table ([`super::rules`]).
+//! The numbers are the offset, the location of the saved frame pointer in words below the return
+//! address (0 if it was not saved), and the number of words between the return address and the CFA,
+//! as [`packed`] has them. The tag is that of the rule table ([`super::rules`]).
+
+use crate::arch::registers::packed;
 
 /// How to compute the CFA (the stack pointer before the call) from the registers of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,10 +69,15 @@ impl Rule {
     pub const fn is_generated(self) -> bool {
         self.0 & GENERATED != 0
     }
-    /// Packs a rule. Returns `None` if a number does not fit.
+    /// Packs a rule whose return address is the last word below the CFA. Returns `None` if a number
+    /// does not fit.
     pub fn new(kind: Kind, offset: i64, bp_distance: u64) -> Option<Rule> {
-        let distance = i16::try_from(offset / 8).ok().filter(|_| offset % 8 == 0)?;
-        (bp_distance < 128).then_some(Rule(kind as u64 | u64::from(distance as u16) << 4 | bp_distance << 20))
+        Rule::with_gap(kind, offset, bp_distance, 0)
+    }
+    /// Packs a rule with `gap` words between the return address and the CFA. Returns `None` if a
+    /// number does not fit.
+    pub fn with_gap(kind: Kind, offset: i64, bp_distance: u64, gap: u64) -> Option<Rule> {
+        packed::pack(offset, bp_distance, gap).map(|numbers| Rule(kind as u64 | numbers))
     }
     /// Returns the number of the [`Kind`].
     #[inline(always)]
@@ -100,12 +107,17 @@ impl Rule {
     /// Returns the offset in bytes.
     #[inline(always)]
     pub const fn offset(self) -> i64 {
-        (self.0 >> 4) as u16 as i16 as i64 * 8
+        packed::offset(self.0)
     }
     /// Returns how many words below the return address the frame pointer was saved; 0 if it
     /// is the caller's.
     #[inline(always)]
     pub const fn bp_distance(self) -> u64 {
-        self.0 >> 20 & 127
+        packed::distance(self.0)
+    }
+    /// Returns the number of words between the return address and the CFA.
+    #[inline(always)]
+    pub const fn gap(self) -> u64 {
+        packed::gap(self.0)
     }
 }

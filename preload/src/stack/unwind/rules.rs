@@ -14,7 +14,7 @@
 use super::cfi;
 use super::code;
 use super::rule::{Kind, Rule};
-use crate::arch::registers::trampoline;
+use crate::arch::registers::{ADDRESS_BITS, CODE_ALIGNMENT, is_signal_return, trampoline};
 use crate::arch::{self, MAX_CALL, ends_with_call};
 use crate::elf::{self, Object, objects};
 use crate::probe;
@@ -47,7 +47,8 @@ pub fn generation() -> Option<u32> {
 /// Returns the index of the first entry of an address's set, and its tag.
 #[inline(always)]
 const fn set_and_tag(address: u64) -> (usize, u64) {
-    ((address & (SETS as u64 - 1)) as usize * 2, address >> 15)
+    let address = address >> CODE_ALIGNMENT;
+    ((address & (SETS as u64 - 1)) as usize * 2, address >> SETS.trailing_zeros())
 }
 
 /// Returns the rule for the step to the caller of a return address.
@@ -74,7 +75,7 @@ fn known(address: u64) -> Option<Rule> {
 /// Returns the rule of an instruction, without storing it in the table.
 #[inline(never)]
 pub fn at_instruction(lookup: u64) -> Rule {
-    if lookup >> 47 != 0 {
+    if lookup >> ADDRESS_BITS != 0 {
         return Rule::UNKNOWN;
     }
     sys::aligned(|| {
@@ -112,11 +113,21 @@ fn is_after_call(object: &Object, address: u64) -> bool {
 /// Whether the table has rules of generated code.
 static HAS_GENERATED: AtomicBool = AtomicBool::new(false);
 
+/// Returns whether a signal handler returns to an address, as its code shows.
+fn is_at_signal_return(address: u64) -> bool {
+    let mut code = [0; 8];
+    let read = |code: &mut [u8]| probe::copy_from(address as usize, code) == code.len();
+    arch::registers::IS_SIGNAL_RETURN_BARE && read(&mut code) && is_signal_return(code)
+}
+
 /// Returns the rule of an address without unwind data.
 #[inline(never)]
 fn undescribed(address: u64) -> Rule {
     if is_in_entry(address) {
         return Rule::END.checked(true);
+    }
+    if is_at_signal_return(address) {
+        return Rule(Kind::Signal as u64).checked(true);
     }
     if begins_a_function(address) {
         return Rule::HAND_MADE;
@@ -131,22 +142,24 @@ fn undescribed(address: u64) -> Rule {
 
 /// Returns the rule of an address in no object. Reading its code takes a system call.
 fn generated(address: u64) -> Rule {
-    // From the longest call before the address to the end of a trampoline.
-    let mut code = [0; MAX_CALL + trampoline::CODE.len() - trampoline::RETURN as usize];
-    let in_page = (address & 4095).min(MAX_CALL as u64) as usize;
+    const RETURN: usize = trampoline::RETURN as usize;
+    /// Bytes before the address that are read: the longest call, or the start of a trampoline.
+    const BEFORE: usize = if MAX_CALL > RETURN { MAX_CALL } else { RETURN };
+    let mut code = [0; BEFORE + trampoline::CODE.len() - RETURN];
+    let in_page = (address & 4095).min(BEFORE as u64) as usize;
     let mut read = |before: usize| {
-        let bytes = &mut code[MAX_CALL - before..];
+        let bytes = &mut code[BEFORE - before..];
         let wanted = bytes.len().min(before + 4096 - (address as usize & 4095));
         probe::peek(address.wrapping_sub(before as u64) as usize, &mut bytes[..wanted]) == wanted
     };
     // The page before may be another one, which cannot be read.
-    let is_read = read(MAX_CALL) || (in_page != 0 && in_page < MAX_CALL && read(in_page));
+    let is_read = read(BEFORE) || (in_page != 0 && in_page < BEFORE && read(in_page));
     if !is_read {
         return Rule::UNKNOWN.checked(!Need::PEEK.is_allowed());
     }
-    match Rule::new(Kind::FromSp, trampoline::CFA, 0) {
-        Some(rule) if code[MAX_CALL - trampoline::RETURN as usize..] == trampoline::CODE => rule.checked(true),
-        _ => Rule::UNKNOWN.checked(code.first_chunk().is_some_and(ends_with_call)),
+    match Rule::new(Kind::FromSp, trampoline::CFA, trampoline::BP_DISTANCE) {
+        Some(rule) if code[BEFORE - RETURN..] == trampoline::CODE => rule.checked(true),
+        _ => Rule::UNKNOWN.checked(code[BEFORE - MAX_CALL..].first_chunk().is_some_and(ends_with_call)),
     }
 }
 
@@ -155,7 +168,7 @@ fn generated(address: u64) -> Rule {
 fn compile(address: u64) -> Rule {
     let before = generation();
     let mut rule = at_instruction(address.wrapping_sub(1));
-    if rule.kind() == Kind::Unknown as u64 && address >> 47 == 0 {
+    if rule.kind() == Kind::Unknown as u64 && address >> ADDRESS_BITS == 0 {
         rule = undescribed(address);
     } else if rule.is_usual() && !is_after_call_in_object(address) && begins_a_function(address) {
         rule = Rule::HAND_MADE;
@@ -166,7 +179,7 @@ fn compile(address: u64) -> Rule {
 
 /// Stores a rule in the table that was compiled in generation `before`.
 fn keep(address: u64, rule: Rule, before: Option<u32>) {
-    if before.is_none() || address >> 47 != 0 {
+    if before.is_none() || address >> ADDRESS_BITS != 0 {
         return;
     }
     if rule.is_generated() {
@@ -201,7 +214,7 @@ pub enum Found {
 /// Returns what an address is that a guess has found.
 #[inline(never)]
 pub fn look(address: u64) -> Found {
-    if address < 4096 || address >> 47 != 0 {
+    if address < 4096 || address >> ADDRESS_BITS != 0 {
         return Found::Nothing;
     }
     let rule = match known(address) {

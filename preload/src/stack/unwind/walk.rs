@@ -6,8 +6,8 @@ use super::expression;
 use super::memory::Memory;
 use super::rule::{Kind, Rule};
 use super::rules::{self, Found};
-use super::{Frame, SPECIAL};
-use crate::arch::registers::{Registers, signal_frame};
+use super::{DETACHED, Frame, SPECIAL};
+use crate::arch::registers::{ADDRESS_BITS, RETURN_ADDRESS, Registers, packed, signal_frame};
 use crate::caller::Caller;
 use heaptape_wire::nodes::{GUESSED, LOST, SIGNAL, TRUNCATED};
 
@@ -25,14 +25,14 @@ pub enum Next {
 /// Returns the registers in the calling frame, after the return.
 #[inline(always)]
 pub const fn registers_of(frame: &Frame) -> Registers {
-    Registers { lookup: frame.address.wrapping_sub(1), sp: frame.slot + 8, bp: frame.bp }
+    Registers::returned(frame.address, frame.sp(), frame.bp)
 }
 
 /// Returns the first frame of a hook.
 #[inline(always)]
 pub fn first(caller: Caller) -> Frame {
     // SAFETY: the hook has not returned.
-    let address = unsafe { caller.return_address() } as u64;
+    let address = unsafe { caller.return_address() } as u64 & RETURN_ADDRESS;
     Frame { slot: caller.sp as u64, address, bp: caller.bp as u64, step_info: 0 }
 }
 
@@ -44,7 +44,7 @@ pub fn step(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Next 
         return step_slowly(registers, rule, memory);
     }
     let base = if kind == Kind::FromSp as u64 { registers.sp } else { registers.bp };
-    let slot = base.wrapping_add_signed(rule.offset()).wrapping_sub(8);
+    let slot = base.wrapping_add_signed(rule.offset()).wrapping_sub(8 + 8 * rule.gap());
     let distance = rule.bp_distance();
     // Without a saved frame pointer the slot itself is read a second time, which is cheaper than a
     // branch that cannot be predicted.
@@ -54,10 +54,12 @@ pub fn step(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Next 
     if slot < registers.sp {
         return Next::Unreachable;
     }
+    let address = address & RETURN_ADDRESS;
     if address == 0 {
         return Next::End;
     }
-    let frame = Frame { slot, address, bp: if distance == 0 { registers.bp } else { saved }, step_info: distance };
+    let bp = if distance == 0 { registers.bp } else { saved };
+    let frame = Frame { slot, address, bp, step_info: packed::step(distance, rule.gap()) };
     Next::Caller(frame, registers_of(&frame))
 }
 
@@ -70,7 +72,12 @@ fn step_slowly(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Ne
 #[inline(always)]
 fn step_slowly_aligned(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Next {
     let kind = rule.kind();
-    let special = |slot: u64, address: u64, bp: u64| Frame { slot, address, bp, step_info: u64::from(SPECIAL) << 32 };
+    let special = |slot: u64, address: u64, bp: u64| Frame {
+        slot,
+        address: address & RETURN_ADDRESS,
+        bp,
+        step_info: u64::from(SPECIAL) << 32,
+    };
     let found = if kind == Kind::End as u64 {
         return Next::End;
     } else if kind == Kind::Signal as u64 {
@@ -87,9 +94,22 @@ fn step_slowly_aligned(registers: Registers, rule: Rule, memory: &mut impl Memor
             Some(special(slot, memory.word(slot)?, bp))
         })()
     } else if kind == Kind::Expression as u64 {
-        expression::step(registers, &mut |address| memory.word(address))
-            .filter(|found| found.cfa == found.slot.wrapping_add(8) && found.slot >= registers.sp)
-            .map(|found| special(found.slot, found.address, found.bp))
+        let found = expression::step(registers, &mut |address| memory.word(address));
+        return found.map_or(Next::Unreachable, |found| {
+            let is_outside = found.slot >= registers.sp && packed::is_gap(found.cfa, found.slot);
+            let mut frame = special(found.slot, found.address, found.bp);
+            if registers.link() == Some(found.slot) && found.cfa >= registers.sp {
+                frame.mark(DETACHED);
+            } else if is_outside {
+                frame.step_info |= packed::step(0, packed::gap_of(found.cfa, found.slot));
+            } else {
+                return Next::Unreachable;
+            }
+            match frame.address {
+                0 => Next::End,
+                address => Next::Caller(frame, Registers::returned(address, found.cfa, found.bp)),
+            }
+        });
     } else {
         if memory.is_at_start(registers.sp) {
             return Next::End;
@@ -114,7 +134,7 @@ fn signal_step(registers: Registers, memory: &mut impl Memory) -> Option<Next> {
     let stack_bytes = memory.word(registers.sp + signal_frame::STACK_BYTES)?;
     memory.interrupted(sp, registers.sp.wrapping_sub(stack) < stack_bytes);
     let frame = Frame { slot, address, bp, step_info: u64::from(SPECIAL | SIGNAL) << 32 };
-    Some(if address == 0 { Next::End } else { Next::Caller(frame, Registers { lookup: address, sp, bp }) })
+    Some(if address == 0 { Next::End } else { Next::Caller(frame, Registers::interrupted(address, slot, sp, bp)) })
 }
 
 /// The frame pointer of a frame that was found by a guess, and whose caller keeps none (0): it is
@@ -139,6 +159,7 @@ fn guess(registers: Registers, is_near_end: bool, word: &mut dyn FnMut(u64) -> O
     let (Some(address), Some(bp)) = (word(slot), word(registers.bp)) else {
         return Next::Unreachable;
     };
+    let address = address & RETURN_ADDRESS;
     let is_found = match rules::look(address) {
         Found::ReturnAddress => true,
         Found::GeneratedCode => bp > registers.bp && bp - registers.bp < FARTHEST,
@@ -157,7 +178,7 @@ fn guess(registers: Registers, is_near_end: bool, word: &mut dyn FnMut(u64) -> O
 #[inline(always)]
 pub const fn is_no_address(word: u64) -> bool {
     const LOWEST: u64 = 4096;
-    word.wrapping_sub(LOWEST) >= (1 << 47) - LOWEST
+    word.wrapping_sub(LOWEST) >= (1 << ADDRESS_BITS) - LOWEST
 }
 
 /// Returns the flags of the outermost frame.

@@ -1,13 +1,13 @@
 //! The states of the threads of a program without a loader, which has no thread-local variables for
-//! this library. They are in a table, by the thread pointer (`fs:0`), which is the thread's own
-//! address in glibc and in musl. A hit costs 0.1 ns more than a thread-local variable.
+//! this library. They are in a table, by the thread pointer, which is the thread's own address in
+//! glibc and in musl. A hit costs 0.1 ns more than a thread-local variable.
 //!
 //! A new thread may get the thread pointer of one that has ended. So the entry also holds the
 //! number of the thread, as libc keeps it near to the thread pointer. Where that is not found, such
 //! a thread continues the state of the other one.
 
 use super::syscall;
-use core::arch::asm;
+use super::thread_register::{self, NUMBER_OFFSETS};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -36,8 +36,6 @@ static NUMBER_OFFSET: AtomicUsize = AtomicUsize::new(UNKNOWN);
 const UNKNOWN: usize = usize::MAX;
 /// There is no number. The first word is the thread pointer, which is as good as any constant.
 const NO_NUMBER: usize = 0;
-/// Where libcs keep the number: musl 1.2, musl 1.1, glibc (`struct pthread`).
-const NUMBER_OFFSETS: [usize; 3] = [48, 56, 720];
 
 /// A thread, as the table knows it.
 #[derive(Clone, Copy)]
@@ -56,28 +54,24 @@ fn this_thread() -> Thread {
             return Thread { pointer: NO_THREAD_POINTER, tid: 0 };
         }
     }
-    let (pointer, tid);
     // SAFETY: the program has set a thread pointer, and its libc sets one for each thread that it
     // starts. Four bytes at this offset could be read.
     unsafe {
-        asm!("mov {0}, qword ptr fs:[0]", "mov {1:e}, dword ptr fs:[{2}]", out(reg) pointer, out(reg) tid,
-            in(reg) offset, options(nostack, readonly, preserves_flags));
+        let pointer = thread_register::get();
+        Thread { pointer, tid: (pointer.wrapping_add(offset) as *const u32).read_volatile() }
     }
-    Thread { pointer, tid }
 }
 
 /// Finds where the number of the calling thread is; [`UNKNOWN`] if it has no thread pointer yet.
 #[cold]
 fn find_number() -> usize {
-    const ARCH_GET_FS: usize = 0x1003;
-    let mut pointer = 0usize;
-    // SAFETY: the kernel writes one word to the variable; the other calls change nothing. The
-    // kernel copies the eight bytes of a signal set before it rejects the unknown request.
+    let pointer = thread_register::ask();
+    if pointer == 0 {
+        return UNKNOWN;
+    }
+    // SAFETY: the calls change nothing. The kernel copies the eight bytes of a signal set before it
+    // rejects the unknown request.
     let (tid, is_readable) = unsafe {
-        syscall(libc::SYS_arch_prctl, [ARCH_GET_FS, &raw mut pointer as usize, 0, 0, 0, 0]);
-        if pointer == 0 {
-            return UNKNOWN;
-        }
         let is_readable = |offset: usize| {
             let address = pointer.wrapping_add(offset);
             syscall(libc::SYS_rt_sigprocmask, [usize::MAX, address, 0, 8, 0, 0]) == -(libc::EINVAL as isize)

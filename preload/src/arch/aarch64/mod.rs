@@ -1,0 +1,28 @@
+//! The AArch64 implementation of the interface that [`crate::arch`] states.
+
+mod calls;
+mod instructions;
+pub mod registers;
+pub mod stubs;
+#[cfg(not(feature = "standalone"))]
+mod thread_local;
+#[cfg(feature = "standalone")]
+pub mod thread_register;
+
+pub use calls::*;
+pub use instructions::*;
+#[cfg(not(feature = "standalone"))]
+pub use thread_local::*;
+
+/// The name of this processor's system calls in `struct seccomp_data`: `AUDIT_ARCH_AARCH64`
+/// (`<linux/audit.h>`).
+pub const AUDIT_ARCHITECTURE: u32 = 0xc000_00b7;
+
+/// The kinds of relocations of words that hold the address of a function of another object:
+/// `R_AARCH64_GLOB_DAT` and `R_AARCH64_JUMP_SLOT` (ELF for the Arm 64-bit Architecture, 5.7.12).
+pub const FUNCTION_RELOCATIONS: [u32; 2] = [1025, 1026];
+
+/// The system call that waits for a descriptor.
+pub const POLL: i64 = libc::SYS_ppoll;
+/// The system call that copies the process and has no arguments: there is none.
+pub const FORK: Option<i64> = None;

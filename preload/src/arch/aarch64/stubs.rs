@@ -1,0 +1,319 @@
+//! The bodies of exported functions: naked functions that add the caller's stack pointer and frame
+//! pointer to the arguments and go on.
+//!
+//! A call leaves the return address in a register (x30) here, while the rest of the library expects
+//! it in memory, in the word below the caller's stack pointer. So a stub stores the frame pointer
+//! and the return address there, calls the body, and returns. `hint 34` (`bti c`) allows calls and
+//! jumps to it where branches are checked; it has no effect elsewhere.
+
+/// A function that stores x29 and x30 below the caller's stack pointer, runs `line`s, and returns.
+/// The word at sp + 8 is the return address then.
+macro_rules! framed {
+    ([$($line:expr),* $(,)?], $($operand:tt)*) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            "hint 34",
+            "stp x29, x30, [sp, #-16]!",
+            ".cfi_def_cfa_offset 16",
+            ".cfi_offset x29, -16",
+            ".cfi_offset x30, -8",
+            $($line,)*
+            "ldp x29, x30, [sp], #16",
+            ".cfi_def_cfa_offset 0",
+            ".cfi_restore x29",
+            ".cfi_restore x30",
+            "ret",
+            ".cfi_endproc",
+            $($operand)*)
+    };
+}
+
+/// The entry of a function whose body has this number of arguments before the two added ones. It
+/// calls what `target` points to.
+macro_rules! entry_stub {
+    (1, $target:path) => { crate::arch::entry_stub!("add x1, sp, #8", "mov x2, x29", $target) };
+    (2, $target:path) => { crate::arch::entry_stub!("add x2, sp, #8", "mov x3, x29", $target) };
+    (3, $target:path) => { crate::arch::entry_stub!("add x3, sp, #8", "mov x4, x29", $target) };
+    ($sp:literal, $bp:literal, $target:path) => {
+        crate::arch::framed!([$sp, $bp, "adrp x16, {target}", "ldr x16, [x16, :lo12:{target}]", "blr x16"], target = sym $target)
+    };
+}
+
+/// The entry of a function to which the program reports, whose body has this number of arguments
+/// before the two added ones.
+macro_rules! report_stub {
+    (1, $body:path) => { crate::arch::framed!(["add x1, sp, #8", "mov x2, x29", "bl {body}"], body = sym $body) };
+    (2, $body:path) => { crate::arch::framed!(["add x2, sp, #8", "mov x3, x29", "bl {body}"], body = sym $body) };
+    (3, $body:path) => { crate::arch::framed!(["add x3, sp, #8", "mov x4, x29", "bl {body}"], body = sym $body) };
+}
+
+/// The instructions of the untraced mode. They jump to where `next` points, unless that is null,
+/// the thread's activation is not `untraced`, or the first argument is in the `arena`: then to
+/// `full`. The next function ignores further arguments that a stub has set.
+macro_rules! untraced_stub {
+    ($operands:tt) => {
+        crate::arch::untraced_stub!(["adrp x16, {next}", "ldr x16, [x16, :lo12:{next}]"], $operands)
+    };
+    ([$($load_next:literal),*], ($($operand:tt)*)) => {
+        core::arch::naked_asm!(
+            "hint 36",
+            "mrs x17, tpidr_el0",
+            "adrp x16, :gottprel:heaptape_thread_state",
+            "ldr x16, [x16, :gottprel_lo12:heaptape_thread_state]",
+            "ldr x16, [x17, x16]",
+            "cbz x16, 2f",
+            "ldrb w16, [x16]",
+            "cmp w16, {untraced}",
+            "b.ne 2f",
+            "adrp x16, {arena}",
+            "add x16, x16, :lo12:{arena}",
+            "sub x17, x0, x16",
+            "mov x16, {arena_bytes}",
+            "cmp x17, x16",
+            "b.lo 2f",
+            $($load_next,)*
+            "cbz x16, 2f",
+            "br x16",
+            "2:",
+            "b {full}",
+            $($operand)*
+        )
+    };
+}
+
+/// The same for the C++ operators: `next` is a table, and the operator's number the index.
+macro_rules! untraced_operator_stub {
+    ($operands:tt) => {
+        crate::arch::untraced_stub!(
+            ["adrp x16, {next}", "add x16, x16, :lo12:{next}", "ldr x16, [x16, x3, lsl #3]"],
+            $operands
+        )
+    };
+}
+
+/// The entry of a C++ operator, which has up to three arguments. It adds its number and the two
+/// registers, and calls what `target` points to.
+macro_rules! operator_stub {
+    ($which:literal, $target:path) => {
+        crate::arch::framed!(
+            ["mov x3, {which}", "add x4, sp, #8", "mov x5, x29", "adrp x16, {target}", "ldr x16, [x16, :lo12:{target}]", "blr x16"],
+            which = const $which, target = sym $target)
+    };
+}
+
+/// The full mode of an `operator new`. It calls the function that `direct` points to, with the
+/// size, the number and the two registers, and returns what that returns, unless it is null. Then
+/// it calls `begins`, the function that this returns, and `ends`. That function may throw: the
+/// frame is described to the unwinder and has no landing pad.
+macro_rules! operator_new_frame {
+    ($direct:path, $begins:path, $ends:path) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            "hint 34",
+            "stp x29, x30, [sp, #-64]!",
+            ".cfi_def_cfa_offset 64",
+            ".cfi_offset x29, -64",
+            ".cfi_offset x30, -56",
+            "stp x0, x1, [sp, #16]",
+            "stp x2, x3, [sp, #32]",
+            "stp x4, x5, [sp, #48]",
+            "mov x1, x3",
+            "mov x2, x4",
+            "mov x3, x5",
+            "adrp x16, {direct}",
+            "ldr x16, [x16, :lo12:{direct}]",
+            "blr x16",
+            "cbnz x0, 2f",
+            "ldr x0, [sp, #16]",
+            "ldp x1, x2, [sp, #40]",
+            "ldr x3, [sp, #24]",
+            "bl {begins}",
+            "mov x16, x0",
+            "ldp x0, x1, [sp, #16]",
+            "ldr x2, [sp, #32]",
+            "blr x16",
+            "ldr x1, [sp, #16]",
+            "ldp x2, x3, [sp, #40]",
+            "ldr x4, [sp, #56]",
+            "bl {ends}",
+            "2:",
+            "ldp x29, x30, [sp], #64",
+            ".cfi_def_cfa_offset 0",
+            ".cfi_restore x29",
+            ".cfi_restore x30",
+            "ret",
+            ".cfi_endproc",
+            direct = sym $direct, begins = sym $begins, ends = sym $ends)
+    };
+}
+
+/// The entry of a function that is hooked by a jump in its first bytes. The recorder writes no such
+/// jumps on this processor, so that nothing comes here.
+macro_rules! patched_stub {
+    ($begins:path, $ends:path, $frame_bytes:expr, $untraced:expr) => {
+        core::arch::naked_asm!("brk 1", "b {begins}", "b {ends}", "/* {bytes} {untraced} */",
+            begins = sym $begins, ends = sym $ends, bytes = const $frame_bytes, untraced = const $untraced)
+    };
+}
+
+/// The entry of a function that is called by its number. It sets that and jumps to `enter`, which
+/// has to be a [`numbered_frame`].
+macro_rules! numbered_stub {
+    ($number:expr, $enter:path) => {
+        core::arch::naked_asm!("hint 34", "mov w16, {number}", "b {enter}", number = const $number, enter = sym $enter)
+    };
+}
+
+/// The common entry of such functions. It saves all argument registers, calls `target` with their
+/// address and the function's number, and jumps to what that returns.
+macro_rules! numbered_frame {
+    ($target:path) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            "stp x29, x30, [sp, #-96]!",
+            ".cfi_def_cfa_offset 96",
+            ".cfi_offset x29, -96",
+            ".cfi_offset x30, -88",
+            "stp x0, x1, [sp, #16]", "stp x2, x3, [sp, #32]", "stp x4, x5, [sp, #48]", "stp x6, x7, [sp, #64]",
+            "str x8, [sp, #80]",
+            "add x0, sp, #16", "mov w1, w16", "bl {target}", "mov x16, x0",
+            "ldp x0, x1, [sp, #16]", "ldp x2, x3, [sp, #32]", "ldp x4, x5, [sp, #48]", "ldp x6, x7, [sp, #64]",
+            "ldr x8, [sp, #80]",
+            "ldp x29, x30, [sp], #96",
+            ".cfi_def_cfa_offset 0",
+            ".cfi_restore x29",
+            ".cfi_restore x30",
+            "br x16",
+            ".cfi_endproc",
+            target = sym $target)
+    };
+}
+
+/// The entry of a function that maps memory. It sets the function's number and jumps to `enter`.
+#[cfg(not(feature = "standalone"))]
+macro_rules! mapping_stub {
+    ($which:literal, $enter:path) => {
+        core::arch::naked_asm!("hint 34", "mov w16, {which}", "b {enter}", which = const $which, enter = sym $enter)
+    };
+}
+
+/// The common entry of these functions. It saves all argument registers, calls `call` with their
+/// address, the function's number and the two registers of the caller, and returns its result.
+#[cfg(not(feature = "standalone"))]
+macro_rules! mapping_frame {
+    ($call:path) => {
+        crate::arch::framed!(
+            ["sub sp, sp, #48", ".cfi_adjust_cfa_offset 48",
+             "stp x0, x1, [sp]", "stp x2, x3, [sp, #16]", "stp x4, x5, [sp, #32]",
+             "mov x0, sp", "mov w1, w16", "add x2, sp, #56", "mov x3, x29", "bl {call}",
+             "add sp, sp, #48", ".cfi_adjust_cfa_offset -48"],
+            call = sym $call)
+    };
+}
+
+/// The entry of `syscall`. For the system calls that may be handled it calls `watched` with the
+/// saved arguments, and returns if that has made the call. All others it passes on unchanged, to
+/// where `next` points.
+macro_rules! syscall_stub {
+    ($watched:path, $next:path) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            "hint 34",
+            "cmp w0, {clone}", "b.eq 3f",
+            "cmp w0, {prctl}", "b.eq 3f",
+            "cmp w0, {seccomp}", "b.eq 3f",
+            "cmp w0, {clone3}", "b.eq 3f",
+            "2:",
+            "adrp x16, {next}", "ldr x16, [x16, :lo12:{next}]",
+            "br x16",
+            "3:",
+            "stp x29, x30, [sp, #-80]!",
+            ".cfi_def_cfa_offset 80",
+            ".cfi_offset x29, -80",
+            ".cfi_offset x30, -72",
+            "stp xzr, x0, [sp, #16]", "stp x1, x2, [sp, #32]", "stp x3, x4, [sp, #48]", "stp x5, x6, [sp, #64]",
+            "add x0, sp, #16",
+            "bl {watched}",
+            "mov w17, w0",
+            "ldp x16, x0, [sp, #16]", "ldp x1, x2, [sp, #32]", "ldp x3, x4, [sp, #48]", "ldp x5, x6, [sp, #64]",
+            "ldp x29, x30, [sp], #80",
+            ".cfi_def_cfa_offset 0",
+            ".cfi_restore x29",
+            ".cfi_restore x30",
+            "cbz w17, 2b",
+            "mov x0, x16",
+            "ret",
+            ".cfi_endproc",
+            clone = const libc::SYS_clone, prctl = const libc::SYS_prctl, seccomp = const libc::SYS_seccomp,
+            clone3 = const libc::SYS_clone3, next = sym $next, watched = sym $watched)
+    };
+}
+
+/// The first target of `syscall`: calls `resolve` and jumps to where `next` points then. All seven
+/// arguments are preserved.
+macro_rules! first_syscall_stub {
+    ($resolve:path, $next:path) => {
+        core::arch::naked_asm!(
+            "hint 36",
+            "stp x29, x30, [sp, #-80]!",
+            "stp x0, x1, [sp, #16]", "stp x2, x3, [sp, #32]", "stp x4, x5, [sp, #48]", "str x6, [sp, #64]",
+            "bl {resolve}",
+            "ldp x0, x1, [sp, #16]", "ldp x2, x3, [sp, #32]", "ldp x4, x5, [sp, #48]", "ldr x6, [sp, #64]",
+            "ldp x29, x30, [sp], #80",
+            "adrp x16, {next}", "ldr x16, [x16, :lo12:{next}]", "br x16",
+            resolve = sym $resolve, next = sym $next)
+    };
+}
+
+/// The first instructions of a program without a loader. It calls `start` with the stack pointer,
+/// and jumps to the address that this returns. The program gets its registers as the kernel set
+/// them, but for x16, which has no meaning there.
+#[cfg(feature = "standalone")]
+macro_rules! program_entry_stub {
+    ($start:path) => {
+        core::arch::naked_asm!(
+            "mov x29, xzr", "mov x30, xzr", "mov x0, sp", "bl {start}", "mov x16, x0",
+            "mov x0, xzr", "mov x1, xzr", "mov x2, xzr", "mov x3, xzr", "mov x4, xzr", "mov x5, xzr", "mov x6, xzr",
+            "mov x7, xzr", "mov x8, xzr", "mov x17, xzr", "mov x30, xzr", "br x16",
+            start = sym $start)
+    };
+}
+
+/// An entry of the library in a program that runs already. It calls `body` with its own argument,
+/// makes the system call `done`, and returns by the signal frame at x20 to what the thread did
+/// before, with all its registers.
+#[cfg(feature = "standalone")]
+macro_rules! visit_stub {
+    ($body:path, $done:expr) => {
+        core::arch::naked_asm!(
+            "bl {body}", "mov w8, {done}", "svc 0", "mov sp, x20", "mov w8, {back}", "svc 0", "brk 1",
+            body = sym $body, done = const $done, back = const libc::SYS_rt_sigreturn)
+    };
+}
+
+/// An entry that only jumps to its body.
+macro_rules! jump_stub {
+    ($body:path) => {
+        core::arch::naked_asm!("hint 34", "b {body}", body = sym $body)
+    };
+}
+
+/// An entry for tests of the unwinder: calls `body` with the caller's stack pointer and frame
+/// pointer.
+#[cfg(test)]
+macro_rules! capture_stub {
+    ($body:path) => {
+        crate::arch::framed!(["add x0, sp, #8", "mov x1, x29", "bl {body}"], body = sym $body)
+    };
+}
+
+#[cfg(test)]
+pub(crate) use capture_stub;
+pub(crate) use {
+    entry_stub, first_syscall_stub, framed, jump_stub, numbered_frame, numbered_stub, operator_new_frame,
+    operator_stub, patched_stub, report_stub, syscall_stub, untraced_operator_stub, untraced_stub,
+};
+#[cfg(not(feature = "standalone"))]
+pub(crate) use {mapping_frame, mapping_stub};
+#[cfg(feature = "standalone")]
+pub(crate) use {program_entry_stub, visit_stub};
