@@ -33,7 +33,7 @@ use crate::import;
 use crate::missing::Missing;
 use crate::text;
 use archive::{Unpacked, is_archive, unpack};
-use heaptape_formats::recording::{self, CRASH_REPORT, PROFILE, RECORDING, TAPE, TRACE};
+use heaptape_formats::recording::{self, CRASH_REPORT, Exit, PROFILE, RECORDING, TAPE, TRACE};
 use heaptape_formats::tape::journal::has_tape;
 use heaptape_formats::tape::{Codec, FILE_MAGIC, Source};
 use heaptape_formats::{Error, Format, ReadError, foreign, regular, sniff};
@@ -268,6 +268,11 @@ fn directory(path: &Path) -> Result<Recording, Failure> {
     }
     let unrecorded = about.iter().flat_map(|about| &about.not_traced);
     missing.extend(unrecorded.cloned().map(Missing::Unrecorded));
+    // What runs on after `attach`, or in another epoch of the daemon, is meant to.
+    if about.as_ref().is_some_and(|about| !about.command.is_empty() && about.ended_unix_ns.is_some()) {
+        let runs_on = processes.iter().map(|process| &process.about).filter(|one| one.exit == Some(Exit::Running));
+        missing.extend(runs_on.map(|one| Missing::Outlived { pid: one.pid, exe: one.exe.clone() }));
+    }
     if about.is_none() && processes.is_empty() {
         return Err(Failure::NotARecording(path.display().to_string()));
     }

@@ -98,6 +98,12 @@ pub enum Missing {
     /// A process of the tree that ran without being recorded. What it allocated is not known, nor
     /// which processes it started.
     Unrecorded(NotTraced),
+    /// The end of a process of the tree that still ran when the recording ended.
+    Outlived {
+        pid: u32,
+        /// Path of its program.
+        exe: String,
+    },
     /// Memory of a process that neither a recorded block nor a recorded mapping explains: it is
     /// that of an allocator that was not seen.
     Unseen {
@@ -138,10 +144,13 @@ impl Missing {
         !is_counted && !self.is_unseen()
     }
 
-    /// Returns whether a program, or an allocator of it, was never seen: the recording can hold all
+    /// Returns whether a program, the end of it, or an allocator of it, was never seen: the recording can hold all
     /// of its events and still know nothing of what was allocated.
     pub const fn is_unseen(&self) -> bool {
-        matches!(self, Missing::Unrecorded(_) | Missing::Unseen { .. } | Missing::Unhooked { .. })
+        matches!(
+            self,
+            Missing::Unrecorded(_) | Missing::Outlived { .. } | Missing::Unseen { .. } | Missing::Unhooked { .. }
+        )
     }
 
     /// Returns the first and last tick of the period in which events are missing, if it is known.
@@ -249,6 +258,12 @@ impl fmt::Display for Missing {
             Missing::EarlyEnds(found) => found.fmt(f),
             Missing::Inconsistent { events } => write!(f, "{events} events refer to allocations that are not live"),
             Missing::Unrecorded(NotTraced { pid, exe, why }) => f.write_str(&unrecorded(exe, &[*pid], why)),
+            Missing::Outlived { pid, exe } => write!(
+                f,
+                "{} (pid {pid}) still ran when the recording ended: what it did after that is not known \
+                 (record --wait waits for it)",
+                clean(exe.rsplit('/').next().unwrap_or_default())
+            ),
             Missing::Unseen { own_bytes, unseen_bytes } => write!(
                 f,
                 "{} of {} of its memory never held a recorded block: it has an allocator that was not seen \

@@ -90,15 +90,15 @@ impl ProcessFilter {
         if self.is_all() {
             return;
         }
-        let name = |process: &NotTraced| process.exe.rsplit('/').next().unwrap_or_default().to_owned();
-        let matches = |process: &NotTraced| {
-            !self.running
-                && self.process.as_ref().is_none_or(|pid| *pid == process.pid.to_string())
-                && self.program.as_ref().is_none_or(|program| Pattern::whole(program).matches(name(process)))
+        let matches = |pid: u32, exe: &str| {
+            let name = || exe.rsplit('/').next().unwrap_or_default().to_owned();
+            self.process.as_ref().is_none_or(|wanted| *wanted == pid.to_string())
+                && self.program.as_ref().is_none_or(|program| Pattern::whole(program).matches(name()))
         };
         for recording in recordings {
             recording.missing.retain(|missing| match missing {
-                Missing::Unrecorded(process) => matches(process),
+                Missing::Unrecorded(process) => !self.running && matches(process.pid, &process.exe),
+                Missing::Outlived { pid, exe } => matches(*pid, exe),
                 _ => true,
             });
         }
