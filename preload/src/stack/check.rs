@@ -12,7 +12,7 @@ use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use heaptape_wire::limits::MAX_FRAMES;
-use heaptape_wire::nodes::{GUESSED, SIGNAL, TRUNCATED};
+use heaptape_wire::nodes::{GUESSED, LOST, SIGNAL, TRUNCATED};
 
 const BACKTRACE_EACH: u64 = 101;
 
@@ -67,14 +67,16 @@ unsafe fn by_walk(stacks: *mut ThreadStacks, caller: Caller, node: u32, frames: 
     };
     let mut number = node;
     let mut same = true;
-    for frame in &frames[..count] {
+    for (index, frame) in frames[..count].iter().enumerate() {
         let value = table::value(number);
         let flags = frame.flags() & NODE_FLAGS;
         same &= value.address == frame.address && (value.flags & (GUESSED | SIGNAL)) == flags & (GUESSED | SIGNAL);
         number = value.parent;
         if value.flags & TRUNCATED != 0 || flags & TRUNCATED != 0 {
-            // Both must be truncated by the depth limit, but not at the same frame.
-            same &= count == table::settings().max_frames || (flags & TRUNCATED != 0 && number == 0);
+            // Both are truncated by the depth limit, but not at the same frame. Or only the capture
+            // is, at half of the limit or more: the stack was deeper a moment ago.
+            let was_deeper = value.flags & LOST == 0 && number == 0 && index + 1 >= frames.len() / 2;
+            same &= count == frames.len() || was_deeper || (flags & TRUNCATED != 0 && number == 0);
             number = 0;
             break;
         }
