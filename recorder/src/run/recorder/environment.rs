@@ -22,13 +22,30 @@ pub(super) fn culprit(command: &[String]) -> String {
     let name = command.first().map(|name| base_name(name).trim_start_matches('-')).unwrap_or_default();
     let is_version = |rest: &str| rest.chars().all(|c| c.is_ascii_digit() || c == '.');
     let is_interpreter = INTERPRETERS.iter().any(|known| name.strip_prefix(known).is_some_and(is_version));
-    let argument = command.iter().skip(1).find(|argument| !argument.starts_with('-') || argument.as_str() == "-c");
-    match argument.filter(|_| is_interpreter).map(String::as_str) {
-        _ if name.is_empty() => String::new(),
-        Some(script) if !command.iter().any(|argument| argument == "-c") => format!(" in {}", base_name(script)),
+    if name.is_empty() || !is_interpreter {
+        return if name.is_empty() { String::new() } else { format!(" by {name}") };
+    }
+    let mut arguments = command.iter().skip(1).map(String::as_str);
+    match arguments.find(|argument| !argument.starts_with('-') || takes_code(argument)) {
+        Some(script) if is_file_name(script) => format!(" in {}", base_name(script)),
         Some(_) => format!(" in a command of {name}"),
         None => format!(" by {name}"),
     }
+}
+
+/// Returns whether an option of an interpreter is followed by program text: `-c` of shells and Python,
+/// `-e` and `-E` of Perl, Ruby, Lua and node, `-r` of PHP, also behind others (`-lne`).
+fn takes_code(option: &str) -> bool {
+    match option.strip_prefix("--") {
+        Some(long) => matches!(long, "eval" | "print" | "run"),
+        None => option.len() <= 5 && option.ends_with(['c', 'e', 'E', 'r', 'p']),
+    }
+}
+
+/// Returns whether an argument looks like the path of a script, as program text hardly does.
+fn is_file_name(argument: &str) -> bool {
+    let is_usual = |c: char| c.is_alphanumeric() || "/._-+@=,:~%".contains(c);
+    !argument.starts_with('-') && !base_name(argument).is_empty() && argument.chars().all(is_usual)
 }
 
 /// Returns why a program is not recorded whose `LD_PRELOAD` has another value.
@@ -57,6 +74,15 @@ mod tests {
             ("-bash", " by bash"),
             ("sh -c run", " in a command of sh"),
             ("bash -x -c run", " in a command of bash"),
+            ("bash -lc run", " in a command of bash"),
+            ("perl -e system('env/x');", " in a command of perl"),
+            ("perl -lne print", " in a command of perl"),
+            ("perl -w ./bin/job.pl", " in job.pl"),
+            ("ruby -e `x`", " in a command of ruby"),
+            ("node --eval x", " in a command of node"),
+            ("php -r exec('/bin/x');", " in a command of php"),
+            ("python3 a(b)/);", " in a command of python3"),
+            ("python3 dir/", " in a command of python3"),
             ("python3.11 -u serve.py", " in serve.py"),
             ("/usr/bin/env LD_PRELOAD=libjemalloc.so.2 ./prog", " by env"),
             ("shellcheck x", " by shellcheck"),
