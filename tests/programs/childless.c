@@ -1,9 +1,22 @@
-/* Children of several kinds: `forks`, `vforks` and `fails` start no program; `execle` starts one with an
+/* Children of several kinds: `forks`, `vforks` and `fails` start no program, `vtouches` and `clones`
+ * neither, and use 256 new pages; `renames` changes its name; `execle` starts a program with an
  * environment of its own. The program itself allocates nothing. */
 #define _GNU_SOURCE
+#include <sched.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+static char pages[20][256 << 12], stack[1 << 16];
+
+static int touch(void *area)
+{
+    for (int at = 0; at < 256; at++)
+        ((volatile char *)area)[at << 12] = 1;
+    return 0;
+}
 
 int main(int count, char **args)
 {
@@ -18,11 +31,21 @@ int main(int count, char **args)
         wait(0);
         return 0;
     }
+    if (!strcmp(args[1], "renames")) {
+        prctl(PR_SET_NAME, "other");
+        _exit(0);
+    }
     for (int i = 0; i < 20; i++) {
+        if (!strcmp(args[1], "clones")) {
+            waitpid(clone(touch, stack + sizeof stack, SIGCHLD, pages[i]), 0, 0);
+            continue;
+        }
         pid_t child = !strcmp(args[1], "forks") ? fork() : vfork();
         if (!child) {
             if (!strcmp(args[1], "fails"))
                 execv("/no/such/program", none);
+            if (!strcmp(args[1], "vtouches"))
+                touch(pages[i]);
             _exit(0);
         }
         waitpid(child, 0, 0);

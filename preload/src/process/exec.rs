@@ -34,7 +34,7 @@ use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use environment::{Strings, changed, misses_library, text};
 use heaptape_wire::hello::{
     HELLO_BYTES, Hello, LOAD_FOLLOWS, LOAD_NOT_PERMITTED, LoadRequest, MAX_NOTICE_PATH, Notice, ORIGIN_EXIT,
-    UntracedReason,
+    UNKNOWN_CHILD, UntracedReason,
 };
 use program::File;
 
@@ -48,6 +48,12 @@ enum ProgramArgument {
     Descriptor,
     /// By a directory's descriptor and a path, with flags after the environment.
     At,
+    /// It is the shell, which a child of this process runs with the process's own environment.
+    Shell,
+    /// There is none: the function makes a child that shares this process's memory, or may do so.
+    Child,
+    /// There is none: the process ends.
+    End,
 }
 
 macro_rules! exec_functions {
@@ -80,6 +86,12 @@ exec_functions! {
     6 execlp c"execlp" Name None;
     7 fexecve c"fexecve" Descriptor Some(2);
     8 execveat c"execveat" At Some(3);
+    9 system c"system" Shell None;
+    10 popen c"popen" Shell None;
+    11 vfork c"vfork" Child None;
+    12 clone c"clone" Child None;
+    13 _exit c"_exit" End None;
+    14 _Exit c"_Exit" End None;
 }
 
 /// The entry of all these functions.
@@ -111,13 +123,18 @@ pub mod replacements {
 /// Finds the next definitions. Called when the library is loaded, or by an earlier call.
 #[inline(never)]
 pub fn find_next() {
-    dynsym::find_next(&NAMES, &NEXT);
+    for (names, targets) in NAMES.chunks(dynsym::MOST).zip(NEXT.chunks(dynsym::MOST)) {
+        dynsym::find_next(names, targets);
+    }
     for pointer in &NEXT {
         if pointer.load(Relaxed).is_null() {
             pointer.store(no_exec as *mut c_void, Relaxed);
         }
     }
 }
+
+/// The program of `system` and `popen`.
+const SHELL: &CStr = c"/bin/sh";
 
 /// Replaces a function that the libc does not have.
 extern "C" fn no_exec() -> c_int {
@@ -151,8 +168,28 @@ struct Start {
 #[cfg_attr(test, allow(dead_code))]
 unsafe extern "C" fn starting(arguments: *mut usize, which: usize) -> *mut c_void {
     let mut start = Start { arguments, which };
-    session::note_child();
-    if attach::watches_starts()
+    let watches = match KINDS[which].0 {
+        ProgramArgument::Shell => true,
+        ProgramArgument::Child => {
+            // SAFETY: the stub saved six arguments.
+            let flags = unsafe { *arguments.add(2) };
+            // A thread is no child.
+            if NAMES[which] != c"clone" || flags & libc::CLONE_THREAD as usize == 0 {
+                session::note_child();
+            }
+            false
+        }
+        ProgramArgument::End => {
+            tell_end();
+            false
+        }
+        _ => {
+            session::note_child();
+            true
+        }
+    };
+    if watches
+        && attach::watches_starts()
         && let Some(workspace) = workspace::claim_stack()
     {
         // SAFETY: the memory was claimed for a stack, and `start` lives until the call has returned.
@@ -169,6 +206,7 @@ unsafe extern "C" fn inspect(start: *mut c_void) {
     // SAFETY: the stub saved six arguments.
     let argument = |index: usize| unsafe { *start.arguments.add(index) };
     let (argument_kind, environment) = KINDS[start.which];
+    let is_shell = argument_kind == ProgramArgument::Shell;
     let environment = match environment {
         None => Some(sys::environ()),
         Some(usize::MAX) => Some(argument(variadic(count_variadic(&argument) + 1)) as Strings),
@@ -192,14 +230,25 @@ unsafe extern "C" fn inspect(start: *mut c_void) {
                         inspection.path(path, environment);
                     }
                 }
+                _ => inspection.path(SHELL.as_ptr() as usize, environment),
             }
-            inspection.report(0, LoadRequest::Exec, thread);
+            match is_shell {
+                true => inspection.report(UNKNOWN_CHILD, LoadRequest::No, 0),
+                false => inspection.report(0, LoadRequest::Exec, thread),
+            };
         });
     } else {
-        let path = usize::from(argument_kind == ProgramArgument::At);
-        let path = if argument_kind == ProgramArgument::Descriptor { 0 } else { argument(path) };
+        let path = match argument_kind {
+            ProgramArgument::Descriptor => 0,
+            ProgramArgument::At => argument(1),
+            ProgramArgument::Shell => SHELL.as_ptr() as usize,
+            _ => argument(0),
+        };
         inspection.in_sandbox(path, environment);
-        inspection.post(0);
+        inspection.post(if is_shell { UNKNOWN_CHILD } else { 0 });
+    }
+    if is_shell {
+        return;
     }
     if let Some(filters) = inspection.change() {
         // SAFETY: the arguments that the stub saved.
@@ -233,7 +282,7 @@ unsafe fn change_environment(start: &mut Start, filters: Option<u32>) {
     let other = match argument_kind {
         ProgramArgument::Path => EXECVE,
         ProgramArgument::Name => EXECVPE,
-        ProgramArgument::Descriptor | ProgramArgument::At => start.which,
+        _ => start.which,
     };
     if next_of(other) == no_exec as *mut c_void {
         return;
@@ -471,12 +520,22 @@ fn send(socket_path: &CStr, message: &[u8], waits: bool, permits: bool) -> Optio
     is_connected.then_some(answer[0])
 }
 
+/// Tells the recorder that the process ends by `_exit`. A child of `vfork` does so too, in memory
+/// that is its parent's.
+fn tell_end() {
+    if let Some(area) = session::area().filter(|_| Need::ATTACH.is_allowed())
+        && sys::pid() == session::pid()
+    {
+        area.header().child_faults.store(sys::child_faults() + 1, Relaxed);
+    }
+}
+
 /// Announces the end of the process to a recorder that has requested it, and waits until the
 /// recorder has read which pages are in memory. It runs when the program calls `exit`, or returns
 /// from `main`; other ends are not announced.
 pub fn announce_exit() {
     let Some(area) = session::area().filter(|_| Need::ATTACH.is_allowed()) else { return };
-    area.header().child_faults.store(sys::child_faults(), Relaxed);
+    area.header().child_faults.store(sys::child_faults() + 1, Relaxed);
     if area.header().announce_exit.load(Relaxed) != 0
         && let Some(socket) = attach::socket_path()
     {

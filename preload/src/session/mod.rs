@@ -10,6 +10,7 @@ pub use area::{Area, map, node, search_tables};
 use crate::sys::{self, Need};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use heaptape_wire::area::{MADE_CHILD, TELLS_END};
 
 const NEW: u64 = 0;
 const LIVE: u64 = 1;
@@ -149,9 +150,8 @@ pub fn note_fork(is_child: bool) {
 
 /// Tells the recorder of a child that the process made before it attached.
 pub fn note_earlier_child(header: &heaptape_wire::Header) {
-    if HAS_CHILD.load(Relaxed) {
-        header.forks.store(1, Relaxed);
-    }
+    let tells_end = if cfg!(feature = "standalone") { 0 } else { TELLS_END };
+    header.signs.fetch_or(if HAS_CHILD.load(Relaxed) { MADE_CHILD } else { 0 } | tells_end, Relaxed);
 }
 
 /// Returns whether nothing has been tried yet.

@@ -8,7 +8,7 @@ use crate::os::spawn::{self, ExecAttributes, HeldChild, Program};
 use crate::os::sys;
 use crate::run::recorder::Outcome;
 pub use crate::run::survivor::has_recorder;
-use crate::run::survivor::{Plan, Progress, Survivor};
+use crate::run::survivor::{Plan, ProgramEnd, Progress, Survivor};
 use crate::session::options::Options;
 use crate::session::socket_dir::{SocketDir, SocketDirError};
 use crate::target::name_saver::Work;
@@ -17,7 +17,7 @@ use crate::target::sanitizer;
 use crate::target::untraced;
 use formats::recording::{Accounting, Exit, RECORDING, Recording};
 use formats::tape::END_SIGNALLED;
-use nix::libc::{EAGAIN, WIFSTOPPED, WSTOPSIG};
+use nix::libc::{EAGAIN, WIFEXITED, WIFSTOPPED, WSTOPSIG};
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -274,7 +274,7 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
     // Deferred until the program runs, so that cleanup doesn't delay its start.
     sockets.remove_stale();
     let _crash_report = Destination::of(&dir);
-    let mut child_faults = 0;
+    let mut last = ProgramEnd::default();
     let status = loop {
         crash::panic_if_requested();
         let watched = [signals.descriptor(), sys::fd(&process)];
@@ -285,7 +285,8 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
         signals.forward(sys::fd(&process), pid, survivor.pid());
         // The kernel forgets it once the program is waited for.
         if sys::is_readable(sys::fd(&process)) {
-            child_faults = proc::child_faults(pid).unwrap_or(child_faults);
+            last.child_faults = proc::child_faults(pid).unwrap_or(last.child_faults);
+            last.name = proc::name(pid);
         }
         match spawn::child_status(pid) {
             Ok(None) => {}
@@ -307,7 +308,8 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
     signals.program_ended();
     let why =
         unsuited.map(str::to_owned).or_else(|| not_loaded.map(|why| format!("it is statically linked, and {why}")));
-    survivor.program_ended(pid, (status, child_faults), &find(&launch.program), why, launch.wait);
+    (last.status, last.name) = (status, if WIFEXITED(status) { last.name } else { Vec::new() });
+    survivor.program_ended(pid, last, &find(&launch.program), why, launch.wait);
     let summary = loop {
         let Some(channel) = survivor.descriptor() else { break None };
         sys::wait_readable(&[signals.descriptor(), channel]);

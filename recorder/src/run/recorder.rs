@@ -69,6 +69,8 @@ struct Running {
     program: Option<(u64, u64)>,
     /// Page faults of its children before it attached.
     child_faults: u64,
+    /// The kernel's name of it then.
+    comm: Vec<u8>,
 }
 
 /// A recorded process from which another one was started.
@@ -390,6 +392,7 @@ impl Recorder {
         let left = self.watch.forget(running.session.process.pid);
         let end = if left { End::EXEC } else { end };
         self.note_children(&running);
+        self.note_silent_exit(&running, end);
         let _ = self.stages.commands.send(Command::End(running.session.id, end));
         if let Some(info) = self.recording.processes.get_mut(running.index) {
             info.exit = Some(end.exit());

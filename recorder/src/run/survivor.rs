@@ -53,6 +53,17 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum number of killed survivor processes that are replaced in one recording.
 const MAX_REPLACEMENTS: u32 = 20;
 
+/// What the command knows of the end of the program.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct ProgramEnd {
+    /// Wait status.
+    pub status: i32,
+    /// Page faults of its children that it had waited for.
+    pub child_faults: u64,
+    /// The kernel's name of it (`comm`) at the end, if it exited.
+    pub name: Vec<u8>,
+}
+
 /// A message between the command and the survivor process.
 #[derive(Debug, Serialize, Deserialize)]
 enum Message {
@@ -73,7 +84,7 @@ enum Message {
     /// recorded processes have ended.
     ProgramEnded {
         pid: u32,
-        end: (i32, u64),
+        end: ProgramEnd,
         program: PathBuf,
         unrecorded: Option<String>,
         wait: bool,
@@ -376,11 +387,9 @@ impl Survivor {
         while receive(&self.channel).is_some() {}
     }
 
-    /// Reports that the program has ended, with its wait status and the page faults of its children that
-    /// it had waited for. `unrecorded` is the reason to report
-    /// if it was not recorded; `wait` keeps the recording open until all recorded processes have
-    /// ended.
-    pub fn program_ended(&mut self, pid: u32, end: (i32, u64), program: &Path, unrecorded: Option<String>, wait: bool) {
+    /// Reports that the program has ended. `unrecorded` is the reason to report if it was not recorded;
+    /// `wait` keeps the recording open until all recorded processes have ended.
+    pub fn program_ended(&mut self, pid: u32, end: ProgramEnd, program: &Path, unrecorded: Option<String>, wait: bool) {
         let program = program.to_owned();
         let message = Message::ProgramEnded { pid, end, program, unrecorded, wait };
         send(&self.channel, &message);
@@ -478,11 +487,12 @@ fn run(channel: &OwnedFd, plan: &Plan, SurvivorContext { command_pid, saver, rep
         match receive(channel) {
             Some(Message::CommandStopped { program }) => stopped_program = Some(program),
             Some(Message::CommandContinued) => stopped_program = None,
-            Some(Message::ProgramEnded { pid, end: (status, child_faults), program, unrecorded, wait }) => {
+            Some(Message::ProgramEnded { pid, end, program, unrecorded, wait }) => {
+                let ProgramEnd { status, child_faults, name } = end;
                 let unrecorded = unrecorded.or_else(|| why_not(&program));
                 let unrecorded = unrecorded.or_else(|| is_replacement.then(|| KILLED.into()));
                 summary.unrecorded = note_program_end(&mut recorder, pid, status, &program, unrecorded);
-                recorder.note_child_faults(pid, child_faults);
+                recorder.note_last_words(pid, child_faults, name);
                 if !wait {
                     break;
                 }

@@ -5,7 +5,7 @@ use crate::os::sys::Mapping;
 use crate::session::traced_process::{Session, SessionId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use wire::hello::UntracedReason;
+use wire::hello::{UNKNOWN_CHILD, UntracedReason};
 
 /// Maximum number of ended sessions whose boards are still read: children that share a board may
 /// outlive its process.
@@ -30,7 +30,7 @@ pub struct Boards {
 pub struct Found {
     /// Session whose board the process shares.
     pub session: SessionId,
-    /// Process id in the recorder's pid namespace.
+    /// Process id in the recorder's pid namespace; 0 if it is a child that was about to start.
     pub pid: u32,
     /// Whether it is the process of the session, which continues with another program.
     pub is_owner: bool,
@@ -77,7 +77,11 @@ impl Boards {
                 let is_owner = posted.pid == own_pid;
                 all.push(Found {
                     session: session.id,
-                    pid: if is_owner { process.pid } else { posted.pid },
+                    pid: match posted.pid {
+                        UNKNOWN_CHILD => 0,
+                        _ if is_owner => process.pid,
+                        pid => pid,
+                    },
                     is_owner,
                     exe: match posted.path() {
                         b"" => exe(),

@@ -234,13 +234,14 @@ impl Recorder {
             tick: hello.fork_tick,
         });
         let (hello_pid, uid, page_size) = (hello.pid, client.uid, hello.page_size);
-        let child_faults = process.child_faults;
+        let (child_faults, comm) = (process.child_faults, process.comm.clone());
         let attached = Attached { pid, hello_pid, uid, origin, page_size, start_tick, process, mapping, code, files };
         let session = self.session(id, attached, &folder).forked(fork).hooks(plan).build();
         let info = ProcessInfo { parent: parent.map(|parent| parent.folder), ..session.info() };
         self.hand_over(&client, info.clone(), &area);
         let index = self.recording.processes.len();
-        self.begin(Running { session, process: client.process, hello_pid, worker, index, program, child_faults }, info);
+        let process = client.process;
+        self.begin(Running { session, process, hello_pid, worker, index, program, child_faults, comm }, info);
     }
 
     /// Returns how a process began. Every process that knows the socket of a command's recorder got

@@ -8,12 +8,15 @@
 //! waited for: if none of its children is known, it had one that was too short to be found.
 
 use super::{Recorder, Running, text};
-use crate::target::proc::{self, Process};
+use crate::target::proc::{self, End, Process};
 use crate::target::untraced;
+use formats::recording::NotTraced;
+use formats::tape::{END_EXITED, END_GONE};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
+use wire::area::{MADE_CHILD, TELLS_END};
 use wire::hello::UntracedReason;
 
 /// Shortest interval of the searches.
@@ -32,6 +35,9 @@ const PROGRAM_FAULTS: u64 = 64;
 const NOT_SEEN: &str = "may have run a program that was not seen: a direct system call started it, or its environment \
                         was changed before system() or popen()";
 
+/// Why a recording lacks a program that was too short to be found.
+const REPLACED: &str = "a direct system call seems to have started it, in place of";
+
 /// What is known of the children of recorded processes.
 #[derive(Debug, Default)]
 pub(super) struct Descendants {
@@ -45,6 +51,11 @@ pub(super) struct Descendants {
     starters: HashSet<u32>,
     /// Ended processes that had children.
     parents: Vec<ChildFaults>,
+    /// Processes that exited without `exit` or `_exit`.
+    silent: Vec<SilentExit>,
+    /// Starts of programs in children whose numbers are not known yet: by which process, and the
+    /// program's path.
+    announced: Vec<(u32, Vec<u8>)>,
 }
 
 /// The page faults of the children of an ended process that it had waited for.
@@ -59,11 +70,29 @@ struct ChildFaults {
     faults: u64,
 }
 
+/// A process that exited without a call of `exit` or `_exit` that the library saw: it made the system
+/// call itself, as Go does, or another program did.
+#[derive(Debug)]
+struct SilentExit {
+    pid: u32,
+    /// The kernel's name of the process when it attached: that of its program.
+    began: Vec<u8>,
+    /// Its last name; empty if nobody knows it.
+    ended: Vec<u8>,
+}
+
 impl Descendants {
     /// Notes that a child of these processes attached, or was reported.
     pub(super) fn know_child_of(&mut self, starters: [u32; 2]) {
         if self.starters.len() < MAX_STARTERS {
             self.starters.extend(starters);
+        }
+    }
+
+    /// Notes that a process is about to start an unrecorded program in a child.
+    pub(super) fn announce(&mut self, from: u32, path: &[u8]) {
+        if self.announced.len() < MAX_STARTERS {
+            self.announced.push((from, path.to_vec()));
         }
     }
 
@@ -122,10 +151,26 @@ impl Recorder {
                     });
                     self.descendants.named.insert(pid);
                     self.descendants.know_child_of([kin.parent, 0]);
-                    self.not_traced(pid, text(&Process::read(pid).exe), why);
+                    let exe = text(&Process::read(pid).exe);
+                    if !self.names_announced(kin.parent, pid, &exe) {
+                        self.not_traced(pid, exe, why);
+                    }
                 }
             }
         }
+    }
+
+    /// Notes the number of a child, and the program that it runs by now, if its parent has announced
+    /// it. Returns whether it has.
+    fn names_announced(&mut self, parent: u32, pid: u32, exe: &str) -> bool {
+        let announced = &mut self.descendants.announced;
+        let Some(index) = announced.iter().position(|(from, _)| *from == parent) else { return false };
+        let path = text(&announced.swap_remove(index).1);
+        let is_it = |known: &&mut NotTraced| known.pid == 0 && known.exe == path;
+        let Some(known) = self.recording.not_traced.iter_mut().rev().find(is_it) else { return false };
+        (known.pid, known.exe) = (pid, exe.to_owned());
+        self.dirty = true;
+        true
     }
 
     /// Returns why nothing is known of a process, if it runs without the library.
@@ -154,11 +199,11 @@ impl Recorder {
         let pid = running.session.process.pid;
         let header = running.session.mapping.header();
         // It told when it called `exit`. Otherwise the kernel may still know.
-        let told = Some(header.child_faults.load(Relaxed)).filter(|told| *told != 0);
+        let told = header.child_faults.load(Relaxed).checked_sub(1);
         let all = told.or_else(|| proc::child_faults(pid)).unwrap_or(0);
         let (before, faults) = (running.child_faults, all.saturating_sub(running.child_faults));
         // A forked child that allocates nothing is not missing, and nothing tells of it.
-        let has_forked = header.forks.load(Relaxed) != 0;
+        let has_forked = header.signs.load(Relaxed) & MADE_CHILD != 0;
         let may_be_told = self.first_pid == Some(pid);
         if !has_forked && (faults >= PROGRAM_FAULTS || may_be_told) && self.descendants.parents.len() < MAX_STARTERS {
             let name = text(&running.session.process.exe.0);
@@ -166,9 +211,28 @@ impl Recorder {
         }
     }
 
-    /// Notes how many page faults the children had that an ended process had waited for, as the command
-    /// has read it before it waited for that process.
-    pub fn note_child_faults(&mut self, pid: u32, all: u64) {
+    /// Notes a process that may have continued with another program, by a system call that nobody saw:
+    /// a program that is short is gone before [`Recorder::check_programs`] looks.
+    pub(super) fn note_silent_exit(&mut self, running: &Running, end: End) {
+        let header = running.session.mapping.header();
+        let is_silent = header.signs.load(Relaxed) & TELLS_END != 0 && header.child_faults.load(Relaxed) == 0;
+        let (process, silent) = (&running.session.process, &mut self.descendants.silent);
+        if is_silent && matches!(end.reason, END_EXITED | END_GONE) && silent.len() < MAX_STARTERS {
+            let (pid, ended) = (process.pid, proc::name(process.pid));
+            // Where the end is not known, only the command can tell.
+            let ended = if end.reason == END_EXITED { ended } else { Vec::new() };
+            silent.push(SilentExit { pid, began: running.comm.clone(), ended });
+        }
+    }
+
+    /// Notes what the command has read of an ended process before it waited for that: how many page
+    /// faults the children had that the process had waited for, and its name if it exited.
+    pub fn note_last_words(&mut self, pid: u32, all: u64, name: Vec<u8>) {
+        if let Some(silent) = self.descendants.silent.iter_mut().rev().find(|silent| silent.pid == pid)
+            && silent.ended.is_empty()
+        {
+            silent.ended = name;
+        }
         if let Some(parent) = self.descendants.parents.iter_mut().rev().find(|parent| parent.pid == pid) {
             parent.faults = parent.faults.max(all.saturating_sub(parent.before));
         }
@@ -177,6 +241,11 @@ impl Recorder {
     /// Names the programs that processes ran and that nobody has seen, at the end: whatever these
     /// started has attached by then, or was reported.
     pub(super) fn note_unseen_children(&mut self) {
+        for SilentExit { pid, began, ended } in std::mem::take(&mut self.descendants.silent) {
+            if !ended.is_empty() && ended != began && !self.knows_untraced(pid) {
+                self.not_traced(pid, text(&ended), format!("{REPLACED} {}", text(&began)));
+            }
+        }
         for ChildFaults { pid, name, faults, .. } in std::mem::take(&mut self.descendants.parents) {
             let starters = &self.descendants.starters;
             let is_known = starters.contains(&pid)

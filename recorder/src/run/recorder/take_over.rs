@@ -135,7 +135,7 @@ impl Recorder {
             argv: info.argv.iter().map(|argument| argument.clone().into_bytes()).collect(),
             ..Process::read(pid)
         };
-        let (id, child_faults) = (self.new_id(), process.child_faults);
+        let (id, child_faults, comm) = (self.new_id(), process.child_faults, process.comm.clone());
         let (ids, start_tick, saver) = (Ids { pid, hello_pid, uid }, self.clock.now(), self.saver.clone());
         let attached = Attached::taken_over(ids, process, mapping, start_tick, jit_names::MAX_MAP_BYTES, saver);
         let session = self.session(id, attached, &folder).resumed(began_unix_ns);
@@ -154,10 +154,8 @@ impl Recorder {
             self.handovers.push(Handover::Begun(Box::new(Held { about, area, process })));
         }
         let (worker, index) = (id as usize % self.stages.workers, self.recording.processes.len());
-        self.begin(
-            Running { session, process: end, hello_pid, worker, index, program: untraced::program(pid), child_faults },
-            process_info,
-        );
+        let (process, program) = (end, untraced::program(pid));
+        self.begin(Running { session, process, hello_pid, worker, index, program, child_faults, comm }, process_info);
     }
 
     /// Returns whether a program is selected, by the name of its file or of its script.

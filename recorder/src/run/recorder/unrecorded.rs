@@ -13,7 +13,7 @@ use crate::target::untraced;
 use crossbeam_channel::{Receiver, bounded};
 use formats::recording::{HAD_NOT_ALLOCATED, NotTraced};
 use std::path::Path;
-use wire::hello::UntracedReason;
+use wire::hello::{UNKNOWN_CHILD, UntracedReason};
 
 /// Maximum number of processes that are listed as not recorded.
 const MAX_NOT_TRACED: usize = 10_000;
@@ -147,6 +147,10 @@ impl Recorder {
 
     /// Notes a program that will not be recorded, as the library in a process reported.
     pub(super) fn note_untraced(&mut self, from: u32, pid: u32, why: String, path: &[u8]) {
+        if pid == UNKNOWN_CHILD {
+            self.descendants.announce(from, path);
+            return self.not_traced(0, text(path), why);
+        }
         if pid == 0 {
             self.leaves(from);
         }
