@@ -52,9 +52,12 @@ pub fn replace_file(
     fill: impl FnOnce(&mut File) -> io::Result<()>,
 ) -> io::Result<File> {
     let temporary = temporary(path, writers);
+    let create = || OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&temporary);
     // A file that an earlier attempt left may have other permissions, or be a link.
-    let _ = std::fs::remove_file(&temporary);
-    let mut file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&temporary)?;
+    let mut file = create().or_else(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => std::fs::remove_file(&temporary).and_then(|()| create()),
+        _ => Err(error),
+    })?;
     let replaced = fill(&mut file).and_then(|()| {
         if durability == Durability::BeforeRename {
             file.sync_data()?;

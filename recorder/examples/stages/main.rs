@@ -239,7 +239,8 @@ fn measure(name: &str, merged: f64, batches: &[Batch], nodes: &[NodeValue], leve
         digested = digested.min(digest(false));
         journaled = journaled.min(digest(true));
     }
-    heaptape_recorder::session::chunk_journal::remove(&std::env::temp_dir());
+    let journal = tape::journal::path;
+    (0..tape::journal::FILES).for_each(|number| drop(std::fs::remove_file(journal(&std::env::temp_dir(), number))));
     let (mut stored, mut bytes) = (f64::MAX, 0);
     for _ in 0..STORE_REPEATS {
         let folder = std::env::temp_dir().join(format!("stages.{}", std::process::id()));

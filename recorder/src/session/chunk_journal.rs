@@ -6,7 +6,7 @@ use crate::os::permissions::{let_read, make_folder};
 use crate::session::disk_quota::Quota;
 use crate::session::journal_files::JournalFiles;
 use crate::session::traced_process::Session;
-use formats::tape::journal::{self, Entry, FILES, PARTS, Position};
+use formats::tape::journal::{self, Entry, PARTS, Position};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -37,11 +37,6 @@ struct OpenFile {
     end: u64,
     /// Length of the file, with entries of an earlier chunk.
     length: u64,
-}
-
-/// Removes the journal of a process whose tape has its end.
-pub fn remove(folder: &Path) {
-    (0..FILES).map(|number| journal::path(folder, number)).for_each(|path| drop(std::fs::remove_file(path)));
 }
 
 /// Returns the path of the link to the folder of a process's journal, beside the file in which its

@@ -66,6 +66,14 @@ impl JournalFiles {
         found
     }
 
+    /// Removes all files: the tape of the process has its end.
+    pub fn remove(&self, folder: &Path) {
+        let held = |(number, held): (usize, &AtomicU32)| (held.load(Acquire) != 0).then_some(number);
+        for number in self.chunks.iter().enumerate().filter_map(held) {
+            let _ = std::fs::remove_file(journal::path(folder, number));
+        }
+    }
+
     /// Replaces the events of a chunk that could not be stored by the number of lost events, for
     /// the case that the recorder is killed before the tape has it. `losses` are those of all
     /// chunks that were given up since the last write.

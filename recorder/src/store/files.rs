@@ -51,8 +51,8 @@ struct AppendFile {
 impl AppendFile {
     /// Creates a new file. A file that an earlier attempt left is removed.
     fn create(path: PathBuf, reader: Option<u32>) -> Result<AppendFile, Failure> {
-        let _ = std::fs::remove_file(&path);
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
+        let create = || OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
+        let file = create().or_else(|_| std::fs::remove_file(&path).and_then(|()| create()));
         let file = with_path(&path, file)?;
         with_path(&path, let_read(&file, reader))?;
         Ok(AppendFile { path, file, length: 0 })

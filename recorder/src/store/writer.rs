@@ -12,7 +12,6 @@ mod unfinished;
 
 use crate::heap::profile_delta::ProfileDelta;
 use crate::os::permissions::remove_segment;
-use crate::session::chunk_journal;
 use crate::session::traced_process::{KnownAllocators, Session, SessionId};
 use crate::store::division::Pending;
 use crate::store::files::{Failure, Files};
@@ -22,7 +21,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use formats::recording::{Accounting, RESERVE};
 use formats::tape::{Accounts, Division, Loss, Note, Packer, Record};
 use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -347,7 +346,7 @@ impl Output {
                     files.profile_beside_events(bytes)?;
                     *profile = None;
                 }
-                write_state(files, records, &self.dropped, &self.session.folder)
+                write_state(files, records, &self.dropped, &self.session)
             }
             Content::Snapshot { profile, .. } => files.profile(profile),
         }
@@ -381,7 +380,7 @@ fn write_state(
     files: &mut Files,
     records: &mut Vec<Record>,
     dropped: &BTreeMap<u32, u64>,
-    folder: &Path,
+    session: &Session,
 ) -> Result<(), Failure> {
     let is_end = records.iter().any(|record| matches!(record, Record::End(_)));
     if is_end {
@@ -398,7 +397,7 @@ fn write_state(
     });
     records.drain(..written);
     if is_end && result.is_ok() {
-        chunk_journal::remove(folder);
+        session.journal_files.remove(&session.folder);
     }
     result
 }

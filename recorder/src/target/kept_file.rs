@@ -16,7 +16,7 @@ const MAX_COPY: u64 = 128 << 20;
 
 /// Size and times of a file: when its content changed, and when it or its name did, in nanoseconds
 /// since 1970.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Version {
     /// Size of the file in bytes.
     pub bytes: u64,

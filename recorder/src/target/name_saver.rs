@@ -6,6 +6,8 @@
 //! the names of its own process. The recorder sends a job when a process has ended, and does not
 //! wait for it.
 
+mod answers;
+
 use crate::os::clock;
 use crate::os::confine;
 use crate::os::crash;
@@ -13,6 +15,7 @@ use crate::os::replace_file::{Durability, replace_file};
 use crate::os::spawn;
 use crate::os::sys;
 use crate::target::kept_file::{self, Version};
+use answers::Answers;
 use formats::recording::{SYMBOLS, SYMBOLS_LOCK};
 use formats::tape::field::Field;
 use formats::tape::{Module, SymbolQuery};
@@ -295,11 +298,38 @@ fn serialize(job: Job) -> io::Result<Message> {
 /// A job as the helper receives it.
 #[derive(Debug)]
 struct Received {
-    request: OwnedFd,
+    request: Request,
     /// Each folder with its lock file.
     folders: Vec<(OwnedFd, OwnedFd)>,
     files: Vec<OwnedFd>,
 }
+
+impl Received {
+    /// Writes the first names of its process.
+    fn write(&self, bytes: &[u8]) {
+        for (folder, _lock) in &self.folders {
+            let path = path_of(folder).join(SYMBOLS);
+            let _ = replace_file(&path, bytes, self.request.reader, Durability::BeforeRename);
+        }
+    }
+
+    /// Writes further names of its process, and lines.
+    fn overwrite(&self, bytes: &[u8]) {
+        for (folder, _lock) in &self.folders {
+            let _ = overwrite_file(&path_of(folder).join(SYMBOLS), bytes);
+        }
+    }
+
+    /// Readers need not wait any longer.
+    fn unlock(&self) {
+        for (folder, _lock) in &self.folders {
+            let _ = std::fs::remove_file(path_of(folder).join(SYMBOLS_LOCK));
+        }
+    }
+}
+
+/// Jobs with the same question: its answer is for all of them. Not empty.
+type Group = Vec<Received>;
 
 /// The helper's connection to the recorder.
 #[derive(Debug)]
@@ -319,10 +349,10 @@ impl Helper {
         // A signal that ends the recorder must not prevent the names of what was recorded.
         let _ = SigSet::all().thread_block();
         sys::lower_priority(10);
-        let mut is_closed = false;
+        let (mut is_closed, mut answers) = (false, Answers::default());
         while !is_closed {
-            let (mut batch, mut first_arrival) = (Vec::new(), None);
-            let files = |batch: &[Received]| batch.iter().map(|job: &Received| job.files.len() + 8).sum::<usize>();
+            let (mut batch, mut first_arrival): (Vec<Group>, _) = (Vec::new(), None);
+            let files = |batch: &[Group]| batch.iter().flatten().map(|job| job.files.len() + 8).sum::<usize>();
             while batch.len() < BATCH_JOBS && files(&batch) < BATCH_FILES {
                 let wait =
                     first_arrival.map(|first_arrival: Instant| BATCH_WINDOW.saturating_sub(first_arrival.elapsed()));
@@ -330,24 +360,29 @@ impl Helper {
                     break;
                 }
                 match self.receive() {
-                    Some(job) => batch.extend(job),
+                    Some(Some(job)) => {
+                        if let Some(job) = answers.answer(job) {
+                            Answers::add(&mut batch, job);
+                            first_arrival.get_or_insert_with(Instant::now);
+                        }
+                    }
+                    Some(None) => {}
                     None => {
                         is_closed = true;
                         break;
                     }
                 }
-                first_arrival.get_or_insert_with(Instant::now);
             }
             let last = is_closed.then(|| sys::fd(&self.channel));
-            if !execute_in_child(&batch, work, last) && batch.len() > 1 {
+            if execute_in_child(&batch, work, last) {
+                batch.iter().for_each(|group| answers.keep(group));
+            } else if batch.len() > 1 {
                 // One of the jobs is hostile. It must not cost the others their names.
-                for job in &batch {
-                    execute_in_child(std::slice::from_ref(job), work, None);
+                for group in &batch {
+                    execute_in_child(std::slice::from_ref(group), work, None);
                 }
             }
-            for (folder, _lock) in batch.iter().flat_map(|job| &job.folders) {
-                let _ = std::fs::remove_file(path_of(folder).join(SYMBOLS_LOCK));
-            }
+            batch.iter().flatten().for_each(Received::unlock);
         }
     }
 
@@ -372,6 +407,8 @@ impl Helper {
             Some((request, folders))
         };
         let Some((request, folders)) = parse() else { return Some(None) };
+        let request = std::fs::read(path_of(&request)).unwrap_or_default();
+        let request = Request::get(&mut Cursor::new(Format::Tape, &request), "request").unwrap_or_default();
         Some(Some(Received { request, folders, files: files.collect() }))
     }
 }
@@ -384,7 +421,7 @@ fn path_of(folder: &OwnedFd) -> PathBuf {
 /// Executes a batch in a child process; returns false when that did not exit normally. Of the last
 /// batch the recorder is notified when each process has the names of its functions; line numbers
 /// take longer.
-fn execute_in_child(batch: &[Received], work: Work, recorder: Option<BorrowedFd<'_>>) -> bool {
+fn execute_in_child(batch: &[Group], work: Work, recorder: Option<BorrowedFd<'_>>) -> bool {
     if batch.is_empty() {
         return true;
     }
@@ -425,26 +462,20 @@ fn overwrite_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Looks up the names of a batch and writes them. Notifies the recorder when each process has
 /// names.
-fn execute(batch: &[Received], work: Work, mut recorder: Option<BorrowedFd<'_>>) {
-    let read = |job: &Received| -> Option<Request> {
-        let bytes = std::fs::read(path_of(&job.request)).ok()?;
-        Request::get(&mut Cursor::new(Format::Tape, &bytes), "request").ok()
-    };
-    let requests: Vec<(Request, Vec<PathBuf>)> =
-        batch.iter().map(|job| (read(job).unwrap_or_default(), job.files.iter().map(path_of).collect())).collect();
+fn execute(batch: &[Group], work: Work, mut recorder: Option<BorrowedFd<'_>>) {
+    let asked: Vec<(&Received, Vec<PathBuf>)> = batch
+        .iter()
+        .filter_map(|group| group.first())
+        .map(|job| (job, job.files.iter().map(path_of).collect()))
+        .collect();
     let processes: Vec<(&[SymbolQuery], &[PathBuf])> =
-        requests.iter().map(|(request, files)| (&request.queries[..], &files[..])).collect();
+        asked.iter().map(|(job, files)| (&job.request.queries[..], &files[..])).collect();
     let mut unnamed: HashSet<usize> = (0..batch.len()).collect();
     work(&processes, &mut |number, bytes| {
-        let (Some(job), Some((request, _))) = (batch.get(number), requests.get(number)) else { return };
-        let is_first = unnamed.remove(&number);
-        for (folder, _lock) in &job.folders {
-            let path = path_of(folder).join(SYMBOLS);
-            let _ = if is_first {
-                replace_file(&path, bytes, request.reader, Durability::BeforeRename).map(drop)
-            } else {
-                overwrite_file(&path, bytes)
-            };
+        let Some(group) = batch.get(number) else { return };
+        match unnamed.remove(&number) {
+            true => group.iter().for_each(|job| job.write(bytes)),
+            false => group.iter().for_each(|job| job.overwrite(bytes)),
         }
         if let Some(recorder) = recorder.take_if(|_| unnamed.is_empty()) {
             let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;

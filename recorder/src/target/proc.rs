@@ -70,21 +70,32 @@ impl Process {
         let command = read(&format!("/proc/{pid}/cmdline"), MAX_COMMAND_LINE).unwrap_or_default();
         let mut argv: Vec<Vec<u8>> = command.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect();
         argv.pop_if(|last| last.is_empty());
+        let fields = stat(pid).unwrap_or_default();
         Process {
-            ppid: parent(pid).unwrap_or(0),
+            ppid: number(&fields, PARENT).unwrap_or(0) as u32,
             exe: link(&format!("/proc/{pid}/exe")),
             argv,
             cwd: link(&format!("/proc/{pid}/cwd")),
             comm: name(pid),
-            start_ticks: start_ticks(pid).unwrap_or(0),
-            child_faults: child_faults(pid).unwrap_or(0),
+            start_ticks: number(&fields, START_TICKS).unwrap_or(0),
+            child_faults: faults_of_children(&fields).unwrap_or(0),
         }
     }
 }
 
+/// Indexes of fields in what [`stat`] returns: proc_pid_stat(5) has them from 3 on.
+const PARENT: usize = 1;
+const CHILD_MINOR_FAULTS: usize = 8;
+const CHILD_MAJOR_FAULTS: usize = 10;
+const START_TICKS: usize = 19;
+
+fn number(fields: &[String], index: usize) -> Option<u64> {
+    fields.get(index)?.parse().ok()
+}
+
 /// Returns the start of a process in clock ticks after the boot. An exec does not change it.
 pub fn start_ticks(pid: u32) -> Option<u64> {
-    stat(pid)?.get(19)?.parse().ok()
+    number(&stat(pid)?, START_TICKS)
 }
 
 /// Returns the ID of this boot of the machine; empty if it is not known.
@@ -103,7 +114,7 @@ pub fn host() -> String {
 
 /// Returns the process id of the parent.
 pub fn parent(pid: u32) -> Option<u32> {
-    stat(pid)?.get(1)?.parse().ok()
+    stat(pid)?.get(PARENT)?.parse().ok()
 }
 
 /// The parent of a process, and when the process started.
@@ -118,14 +129,17 @@ pub struct Kin {
 /// Returns the parent of a process, and when the process started.
 pub fn kin(pid: u32) -> Option<Kin> {
     let fields = stat(pid)?;
-    Some(Kin { parent: fields.get(1)?.parse().ok()?, start_ticks: fields.get(19)?.parse().ok()? })
+    Some(Kin { parent: fields.get(PARENT)?.parse().ok()?, start_ticks: number(&fields, START_TICKS)? })
 }
 
 /// Returns the page faults of the children that a process has waited for, and of what these waited
 /// for.
 pub fn child_faults(pid: u32) -> Option<u64> {
-    let fields = stat(pid)?;
-    Some(fields.get(8)?.parse::<u64>().ok()? + fields.get(10)?.parse::<u64>().ok()?)
+    faults_of_children(&stat(pid)?)
+}
+
+fn faults_of_children(fields: &[String]) -> Option<u64> {
+    Some(number(fields, CHILD_MINOR_FAULTS)? + number(fields, CHILD_MAJOR_FAULTS)?)
 }
 
 /// Returns the variables that a process was started with; none if they cannot be read.
