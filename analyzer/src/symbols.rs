@@ -45,8 +45,8 @@ pub use files::{Origin, hexadecimal};
 use files::{Search, search};
 use heaptape_formats::tape::instruction;
 use jumps::Jumps;
-use lacks::Lacks;
 pub use lacks::unshown;
+use lacks::{Lacks, Note};
 pub use lines::{Lines, SourceLine};
 pub use object_file::{FunctionRange, Machine, ObjectError, ObjectFile, TextSection};
 use returned_text::returned_text;
@@ -154,7 +154,7 @@ struct ModuleKey {
 impl Drop for Symbolizer {
     fn drop(&mut self) {
         if !self.is_shown {
-            lacks::keep(self.notes());
+            lacks::keep(self.lacks());
         }
     }
 }
@@ -217,10 +217,15 @@ impl Symbolizer {
 
     /// Returns notes about missing names: the modules, the reason, and what would help.
     pub fn notes(&self) -> Vec<String> {
+        lacks::lines(&self.lacks())
+    }
+
+    fn lacks(&self) -> Vec<Note> {
         let damage = self.objects.iter().filter_map(|object| object.module.saved.as_ref()?.damage());
-        let mut notes: Vec<String> = damage.chain(lacks::lines(&self.objects)).collect();
-        notes.extend(self.notes.iter().cloned());
+        let mut notes: Vec<Note> = damage.map(Note::Text).collect();
         notes.dedup();
+        notes.extend(lacks::notes(&self.objects));
+        notes.extend(self.notes.iter().cloned().map(Note::Text));
         notes
     }
 

@@ -217,6 +217,50 @@ fn forget(recording: &Recording) {
     files.iter().for_each(|file| fs::remove_file(file).expect("they go"));
 }
 
+/// What lacks names is said once for all files, below the answer: in every command of each day.
+#[test]
+fn files_without_names_are_one_note_below_the_answer() {
+    let directory = test_env::folder();
+    let script = ["bread", "milk", "eggs"].map(|name| {
+        let program = directory.path().join(name);
+        test_env::copy(
+            Target::program("leaks/shop.c").flag(format!("-Wl,--build-id=0x{}", hex(name))).build(),
+            &program,
+        );
+        tool("strip", &[program.as_os_str()]);
+        program.display().to_string()
+    });
+    let script = script.join("; ");
+    let recording = Program::new("/bin/sh").args(["-c", &format!("{script}; {script}")]).recorded().complete();
+    forget(&recording);
+    let folder = recording.folder.as_os_str();
+    let asked = |question: &str| {
+        let words = format!("\"$0\" {question} --all-processes \"$1\" 2>&1");
+        let output = Command::new("/bin/sh").arg("-c").arg(words).arg(test_env::command()).arg(folder).output();
+        String::from_utf8(output.expect("the shell").stdout).expect("text")
+    };
+    for question in ["leaks", "peak", "sites", "threads", "lifetimes", "open --print", "timeline", "report"] {
+        let output = asked(question);
+        let notes: Vec<&str> = output.lines().filter(|line| line.contains("no symbols")).collect();
+        assert!(notes.len() <= 1, "{question}: {output}");
+        let end = if question == "report" { 2 } else { 1 };
+        let last: Vec<&str> = output.lines().rev().take(end).collect();
+        assert!(notes.is_empty() || last.contains(&notes[0]), "{question}: {output}");
+        if matches!(question, "leaks" | "peak" | "sites" | "report") {
+            for part in ["stripped files (", "bread", "milk", "eggs", "--debuginfod"] {
+                assert!(notes.iter().any(|note| note.contains(part)), "{question}: {part}: {output}");
+            }
+        }
+    }
+    // The reason for no answer is the only line, too.
+    let output = asked("rss --process sh");
+    assert!(output.lines().filter(|line| line.contains("no snapshot")).count() <= 1, "{output}");
+}
+
+fn hex(name: &str) -> String {
+    name.bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
 #[test]
 fn missing_symbols_are_reported() {
     let directory = test_env::folder();

@@ -7,6 +7,7 @@ use crate::stacks::{Named, Site, Stacks};
 use crate::symbols::{Symbolizer, link_address, module_of};
 use heaptape_formats::tape::SiteSums;
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::borrow::Cow;
 
 /// Hint on pymalloc, which takes memory by `mmap` and divides it among objects.
 const PYMALLOC_HINT: &str =
@@ -59,33 +60,39 @@ fn python_names(process: &Process) -> Option<String> {
     let minor: Option<u32> = name.split_once("python3.").and_then(|(_, rest)| digits(rest));
     let words = &process.about.argv;
     let own = words.split_first().filter(|(first, _)| is_cpython(first.rsplit('/').next().unwrap_or_default()));
-    let command = match own {
-        Some((first, rest)) => {
-            let is_old = minor.is_some_and(|minor| minor < FIRST_WITH_PERF);
-            let python = if is_old { "python3.12" } else { first };
-            [&["heaptape record --", python, "-X perf"][..], &rest.iter().map(|word| &**word).collect::<Vec<_>>()]
-                .concat()
-                .join(" ")
-        }
-        None if words.is_empty() => "PYTHONPERFSUPPORT=1 heaptape record -- PROGRAM".into(),
-        None => format!("PYTHONPERFSUPPORT=1 heaptape record -- {}", words.join(" ")),
+    let is_old = minor.is_some_and(|minor| minor < FIRST_WITH_PERF);
+    let (start, rest) = match own {
+        Some((_, rest)) if is_old => ("heaptape record -- python3.12 -X perf".to_string(), rest),
+        Some((first, rest)) => (format!("heaptape record -- {} -X perf", shell_word(first)), rest),
+        None if words.is_empty() => ("PYTHONPERFSUPPORT=1 heaptape record -- PROGRAM".into(), &[][..]),
+        None => ("PYTHONPERFSUPPORT=1 heaptape record --".into(), &words[..]),
     };
+    let command = rest.iter().fold(start.clone(), |command, word| format!("{command} {}", shell_word(word)));
+    let is_short = command.chars().count() <= LONGEST_COMMAND && !command.contains(char::is_control);
+    let command = if is_short { command } else { format!("{start} …") };
     let why = match minor {
-        Some(minor) if minor < FIRST_WITH_PERF => {
+        Some(minor) if is_old => {
             format!("Python 3.{minor} cannot name its functions, Python 3.12 can")
         }
         _ => "Python's functions have no names without -X perf".into(),
     };
-    let shown: String = command.chars().take(LONGEST_COMMAND).collect();
-    let more = if shown.len() < command.len() { "…" } else { "" };
-    Some(format!("{why}: {shown}{more}"))
+    Some(format!("{why}: {command}"))
 }
 
-/// Maximum number of letters of a command in a hint.
+/// Maximum number of letters of a command in a hint. Half of a command would be of no use.
 const LONGEST_COMMAND: usize = 120;
 
+/// Returns a word as a shell wants it typed.
+fn shell_word(word: &str) -> Cow<'_, str> {
+    let is_plain = |letter: char| letter.is_alphanumeric() || "%+,-./:=@_".contains(letter);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => Cow::Borrowed(word),
+        false => Cow::Owned(format!("'{}'", word.replace('\'', "'\\''"))),
+    }
+}
+
 /// Returns the file name of a module path.
-fn module_name(path: &[u8]) -> std::borrow::Cow<'_, str> {
+fn module_name(path: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(path.rsplit(|&byte| byte == b'/').next().unwrap_or_default())
 }
 
@@ -122,4 +129,17 @@ fn has_nodes(stacks: &Stacks, rows: &[SiteSums]) -> bool {
     calls
         .into_values()
         .any(|calls| matches!(calls, [Some(middle), Some(bottom)] if middle.abs_diff(bottom) < MAX_CALL_DISTANCE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shell_word;
+
+    #[test]
+    fn words_are_typed_as_the_shell_wants_them() {
+        assert_eq!(shell_word("app.py"), "app.py");
+        assert_eq!(shell_word("print(1)"), "'print(1)'");
+        assert_eq!(shell_word("it's"), r"'it'\''s'");
+        assert_eq!(shell_word(""), "''");
+    }
 }

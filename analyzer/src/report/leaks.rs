@@ -414,6 +414,9 @@ pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) 
         }
         let processes = selected(&found);
         query.processes.note(&processes).iter().try_for_each(|note| screen.line(note))?;
+        if query.mappings.has_blocks() {
+            text::print_hints(&found, &mut symbols, &mut screen)?;
+        }
     }
     Ok(Outcome::of(missing_count))
 }

@@ -78,7 +78,11 @@ pub(super) fn print(
     }
     let own_malloc: Vec<_> = found.missing.iter().filter(|(process, _)| process.about.own_malloc).collect();
     let own_malloc: Vec<_> = own_malloc.iter().map(|(process, _)| (process.name(), process.about.pid)).collect();
-    print_own_malloc(screen, own_malloc.iter().map(|(name, pid)| (name.as_ref(), *pid)))?;
+    print_own_malloc(screen, own_malloc.iter().map(|(name, pid)| (name.as_ref(), *pid)))
+}
+
+/// Prints how to record more than what was seen, which comes last.
+pub(super) fn print_hints(found: &LeakReport, symbols: &mut Symbolizer, screen: &mut Screen) -> io::Result<()> {
     let hints = |(process, _): &(&Process, _)| hints::find(process, process.known_sites(), symbols);
     let hints = found.missing.iter().map(hints).find(|hints| !hints.is_empty()).unwrap_or_default();
     hints.iter().try_for_each(|hint| screen.line(&format!("note: {hint}")))
