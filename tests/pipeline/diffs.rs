@@ -86,17 +86,17 @@ fn points_in_time_and_processes_can_be_compared() {
     // Each round is two allocations and two frees, one of them kept each hundredth time.
     let allocs = order["delta"]["allocs"].as_f64().expect("a number");
     assert!((2490.0..=2520.0).contains(&allocs), "{allocs}");
-    let program = Program::new(Target::program("leaks/labelled.c").build()).arg("childs");
+    let program = Program::new(Target::program("leaks/labelled.c").build()).arg("children");
     let forked = program.recorded();
     let report = forked.report();
-    let childs: Vec<String> = report
+    let children: Vec<String> = report
         .processes
         .iter()
         .filter(|one| one.ppid == report.processes[0].pid)
         .map(|one| one.pid.to_string())
         .collect();
-    assert_eq!(childs.len(), 2);
-    let arguments = ["--json", "--process-a", &childs[0], "--process-b", &childs[1]];
+    assert_eq!(children.len(), 2);
+    let arguments = ["--json", "--process-a", &children[0], "--process-b", &children[1]];
     let output = diff(&arguments, &[&forked.folder, &forked.folder]);
     assert_eq!(changes(&output), Vec::<Value>::new(), "two children that do the same: {output}");
 }

@@ -23,7 +23,7 @@ const LABELLED: &[LabelledRow] = &[
     ("late", "late", "one-time", 600), ("pool", "pool", "one-time", 360), ("reset_arena", "reset_arena", "one-time", 8),
     ("array", "array", "container-growth", 1), ("buffer", "buffer", "container-growth", 1), ("column", "column", "container-growth", 12),
     ("session", "session", "freed-at-exit", 0), ("request", "request", "young-at-end", 2), ("batch", "batch", "young-at-end", 32),
-    ("tidy", "tidy", "", 0), ("childs", "childs", "growing", 1600),
+    ("tidy", "tidy", "", 0), ("children", "children", "growing", 1600),
 ];
 
 /// The same modes at full speed, where times have no meaning.
@@ -183,7 +183,7 @@ fn readme_threshold_passes_sound_programs_and_fails_leaks() {
         assert_eq!(output.code(), 0, "{output}");
     }
     let labelled = Target::program("leaks/labelled.c").build();
-    for mode in ["linear", "copied_text", "half_freed", "arena_chunk", "childs"] {
+    for mode in ["linear", "copied_text", "half_freed", "arena_chunk", "children"] {
         let output = Program::new(&labelled).args([mode, "long"]).recorded().heaptape(&threshold);
         assert_eq!(output.code(), 1, "{mode}: {output}");
         assert!(output.text().contains(&format!(": {mode} ")), "{output}");
@@ -198,7 +198,7 @@ fn verdicts_from_sums_match_the_label_or_are_uncertain() {
     let program = Target::program("leaks/labelled.c").build();
     let start = |mode: &str| daemon.spawn(&program, &[mode, "slow"], None);
     // Programs that last longer would leave the others idle for half of their time.
-    let lasting = LABELLED.iter().filter(|(mode, ..)| *mode != "childs");
+    let lasting = LABELLED.iter().filter(|(mode, ..)| *mode != "children");
     let running: Vec<_> = lasting.map(|(mode, ..)| (mode, start(mode))).collect();
     let is_idle = |one: &Value| one["seconds"].as_u64() > Some(8) && one["allocs_a_second"] == 0;
     let done = |all: Vec<Value>| all.len() > 20 && all.iter().all(is_idle);
@@ -289,7 +289,7 @@ fn evidence_has_ages_lifetimes_and_free_sites() {
 
 #[test]
 fn inherited_blocks_are_reported_and_are_not_leaks_of_the_child() {
-    let recording = Program::new(Target::program("leaks/labelled.c").build()).arg("childs").recorded();
+    let recording = Program::new(Target::program("leaks/labelled.c").build()).arg("children").recorded();
     let output = recording.heaptape(&["leaks", "--json"]);
     let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let processes = answer["processes"].as_array().expect("a list");

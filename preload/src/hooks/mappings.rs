@@ -68,7 +68,7 @@ const NUMBERS: [i64; BRK] = [
     libc::SYS_mprotect,
 ];
 
-/// The advices that return memory: `MADV_DONTNEED`, `MADV_FREE`, `MADV_REMOVE`, and
+/// The kinds of advice that return memory: `MADV_DONTNEED`, `MADV_FREE`, `MADV_REMOVE`, and
 /// `MADV_DONTNEED_LOCKED`. One bit for each number.
 const RETURNING: u64 = 1 << libc::MADV_DONTNEED | 1 << libc::MADV_FREE | 1 << libc::MADV_REMOVE | 1 << 24;
 

@@ -249,13 +249,13 @@ static void run_tidy(void) {
 
 /* Children that inherit blocks of their parent and leak blocks of their own. */
 SITE static void parents(void) { kept = malloc(32); }
-SITE static void childs(void) { kept = malloc(64); }
+SITE static void children(void) { kept = malloc(64); }
 static void run_fork(void) {
     for (int i = 0; i < 600; i++) parents();
     for (int child = 0; child < 2; child++) {
         pid_t pid = fork();
         if (pid == 0) {
-            for (int i = 0; i < STEPS; i++) { for (int k = 0; k < 4; k++) childs(); step(); }
+            for (int i = 0; i < STEPS; i++) { for (int k = 0; k < 4; k++) children(); step(); }
             _exit(0);
         }
         if (pid > 0) waitpid(pid, NULL, 0);
@@ -268,7 +268,7 @@ static const struct { const char *name; void (*run)(void); } modes[] = {
     {"backlog", run_backlog}, {"entry", run_cache}, {"mixed_entry", run_mixed_cache}, {"lost_entry", run_behind_cache},
     {"table", run_table}, {"setup", run_setup}, {"burst", run_burst}, {"plugin", run_plugin}, {"late", run_late}, {"pool", run_pool},
     {"reset_arena", run_reset_arena}, {"array", run_array}, {"buffer", run_buffer}, {"column", run_columns}, {"session", run_exit},
-    {"request", run_killed}, {"batch", run_batch}, {"tidy", run_tidy}, {"childs", run_fork},
+    {"request", run_killed}, {"batch", run_batch}, {"tidy", run_tidy}, {"children", run_fork},
 };
 
 int main(int argc, char **argv) {
