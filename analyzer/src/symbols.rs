@@ -7,15 +7,16 @@
 //! file with another build-id than the recorded one is not used. An address without name is shown
 //! as `module+0xoffset`.
 
-mod binutils_names;
 mod binutils_symbols;
 mod bounded_name;
 mod code_name;
+mod coff_symbols;
 mod debuginfod;
 mod demangle;
 mod dwarf;
 mod elf;
 mod files;
+mod itanium;
 mod jumps;
 mod lacks;
 mod lines;
@@ -44,6 +45,7 @@ use elf::{Elf, Functions};
 pub use files::{Origin, hexadecimal};
 use files::{Search, search};
 use heaptape_formats::tape::instruction;
+use itanium::Spelling;
 use jumps::Jumps;
 pub use lacks::unshown;
 use lacks::{Lacks, Note};
@@ -64,15 +66,18 @@ use tail_calls::Edge;
 pub enum Style {
     /// The form of the reports: the full name of the function without its parameters.
     Full,
-    /// The form of the binutils: with parameters and return type, as gprof prints it.
+    /// The form of the binutils: with parameters and return type, as nm and gprof print it.
     Binutils,
+    /// The form of c++filt, which also writes out abbreviations such as `std::string`.
+    Filter,
 }
 
 /// Returns the demangled name of a symbol in a style.
 pub fn demangle_in(style: Style, symbol: &str) -> String {
     match style {
         Style::Full => demangle(symbol.as_bytes()),
-        Style::Binutils => binutils_names::demangle(symbol),
+        Style::Binutils => demangle::as_binutils(symbol, Spelling::Listing),
+        Style::Filter => demangle::as_binutils(symbol, Spelling::Filter),
     }
 }
 

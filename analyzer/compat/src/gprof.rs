@@ -35,8 +35,8 @@ pub enum Failure {
     /// The executable cannot be read.
     #[error("{path}")]
     Executable { path: String, source: std::io::Error },
-    /// The executable is a damaged ELF file, or none.
-    #[error("{path}{}", if matches!(.source, ObjectError::Damaged(_)) { ": not an ELF file that can be read" } else { "" })]
+    /// The executable is a damaged program file, or none.
+    #[error("{path}{}", if matches!(.source, ObjectError::Damaged(_)) { ": not a program that can be read" } else { "" })]
     Object { path: String, source: ObjectError },
     /// The executable has no symbols.
     #[error("file `{0}' has no symbols")]
@@ -121,7 +121,8 @@ pub fn run(options: &Options, out: &mut dyn Write, err: &mut dyn Write) -> Resul
     }
     let rules = Rules { no_static: options.no_static, only_functions: options.only_functions };
     let table = if options.lines { Table::lines(&image, rules) } else { Table::functions(&image, rules) };
-    let mut input = Input { completeness: Completeness::Complete, union: Union::default(), has_blocks: false };
+    let mut input =
+        Input { completeness: Completeness::Complete, union: Union::default(), has_blocks: false, has_graph: false };
     for path in &options.profiles {
         input.read(path, &image, options, out, err)?;
     }
@@ -133,6 +134,8 @@ struct Input {
     completeness: Completeness,
     union: Union,
     has_blocks: bool,
+    /// Whether there is a call graph, if only an empty one as in a BSD file without arcs.
+    has_graph: bool,
 }
 
 impl Input {
@@ -179,6 +182,7 @@ impl Input {
         if options.info {
             info(path, &read, out)?;
         }
+        self.has_graph |= matches!(read.form, Form::Bsd | Form::Bsd44);
         self.union.add(&read).map_err(|error| profile_failure(path, error))
     }
 
@@ -230,9 +234,9 @@ fn list(
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> Result<Completeness> {
-    let Input { completeness, union, has_blocks } = input;
+    let Input { completeness, union, has_blocks, has_graph } = input;
     let has_histogram = union.unit.is_some();
-    let has_arcs = !union.arcs.is_empty();
+    let has_arcs = has_graph || !union.arcs.is_empty();
     let mut styles = options.enabled;
     if styles == Default::default() && !options.info && !options.sum {
         styles.flat = has_histogram && !options.explicit.flat;
@@ -271,8 +275,18 @@ fn list(
     let (source, no_source) = (select(&names.source), select(&names.no_source));
     let (exec, no_exec) = (select(&names.counts), select(&names.no_counts));
     let rate = union.rate();
-    let view =
-        View { options, table, union, rate: f64::from(rate), samples, graph, flat, no_flat, names: Names::default() };
+    let view = View {
+        options,
+        table,
+        union,
+        has_arcs,
+        rate: f64::from(rate),
+        samples,
+        graph,
+        flat,
+        no_flat,
+        names: Names::default(),
+    };
     let mut pages = PageBreaks { is_first: !options.info };
     if styles.graph && options.traditional {
         pages.next(out)?;

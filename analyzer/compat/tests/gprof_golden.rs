@@ -118,7 +118,7 @@ fn missing_data_is_reported() {
     assert_eq!(message(&["-q", "exe/calls64", "hand/hist-only.gmon"]), "gmon.out file is missing call-graph data");
     assert!(message(&["exe/none", "hand/hist-only.gmon"]).starts_with("exe/none: "));
     assert!(message(&["exe/calls64", "hand/none.gmon"]).starts_with("hand/none.gmon: "));
-    assert!(message(&["README.md", "hand/hist-only.gmon"]).contains("not an ELF file"));
+    assert!(message(&["README.md", "hand/hist-only.gmon"]).contains("not a program"));
     let mixed = message(&["exe/calls64", "hand/bytes.gmon", "real/calls64.gmon"]);
     assert!(
         mixed.contains("dimen: dimension unit changed between histogram records, from 'bytes' to 'seconds'"),

@@ -79,7 +79,7 @@ pub(super) fn read<E: FileHeader<Endian = Endianness>>(
 /// After an accepted suffix, gprof 2.40 continues past the end of the name into the next string of
 /// the table. So whether `f.constprop.0` counts depends on the next string. The numbers are equal
 /// to gprof's only if this is repeated here.
-fn is_function_name<'a>(offset: u32, string: impl Fn(u32) -> &'a [u8]) -> bool {
+pub(super) fn is_function_name<'a>(offset: u32, string: impl Fn(u32) -> &'a [u8]) -> bool {
     let mut start = offset;
     loop {
         let name = string(start);

@@ -1,15 +1,13 @@
 //! Demangling of C++ and Rust symbols, in bounded time and memory for any symbol.
 
 use super::bounded_name::BoundedName;
+use super::itanium::{self, Spelling};
 use std::fmt::Write;
 
 /// Maximum length of a symbol that is demangled.
 const LONGEST_SYMBOL: usize = 4096;
 /// Maximum length of a demangled name.
 const LONGEST_NAME: usize = 16 * 1024;
-/// Maximum depth of nesting; deeper names are not demangled. 96 frames of the demangler need less
-/// than 100 KB of stack.
-const DEEPEST: u32 = 96;
 /// Suffixes that compilers append to the names of split parts and clones of a function.
 const CLONES: &[&str] = &[".cold", ".part", ".constprop", ".isra", ".lto_priv", ".localalias", ".llvm"];
 
@@ -46,15 +44,16 @@ fn rust(symbol: &str) -> Option<String> {
 }
 
 fn cpp(symbol: &str) -> Option<String> {
-    if !symbol.starts_with("_Z") && !symbol.starts_with("___Z") {
-        return None;
+    itanium::demangle(symbol, Spelling::Short, LONGEST_NAME)
+}
+
+/// Returns the demangled name with parameters and return type, or the symbol if it is not mangled.
+pub(super) fn as_binutils(symbol: &str, spelling: Spelling) -> String {
+    const LONGEST: usize = 1 << 16;
+    if let Ok(rust) = rustc_demangle::try_demangle(symbol) {
+        return format!("{rust:#}");
     }
-    let parse = cpp_demangle::ParseOptions::default().recursion_limit(DEEPEST);
-    let symbol = cpp_demangle::BorrowedSymbol::with_tail_and_options(symbol.as_bytes(), &parse).ok()?.0;
-    let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type().recursion_limit(DEEPEST);
-    let mut out = BoundedName::new(LONGEST_NAME);
-    symbol.structured_demangle(&mut out, &options).ok()?;
-    Some(out.into_text())
+    itanium::demangle(symbol, spelling, LONGEST).unwrap_or_else(|| symbol.to_owned())
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
-//! ELF files in memory, of any class and byte order, as the binutils read them: for the views that
-//! print what gprof and DCPI print.
+//! ELF files of any class and byte order, and Windows programs, in memory as the binutils read them:
+//! for the views that print what gprof and DCPI print.
 
 use super::binutils_symbols::{self, BinutilsSymbol, NAME_BUDGET};
+use super::coff_symbols;
 use super::lines::Lines;
 use super::section::unpacked;
 use gimli::{EndianArcSlice, RunTimeEndian};
@@ -9,7 +10,7 @@ use heaptape_formats::Abi;
 use object::{Architecture, File, Object, ObjectSection, ObjectSymbol, SectionFlags, SymbolKind};
 use std::ops::Range;
 
-/// An ELF file in memory.
+/// An ELF or PE file in memory.
 pub struct ObjectFile<'data> {
     file: File<'data>,
     length: usize,
@@ -48,12 +49,12 @@ pub struct FunctionRange {
 /// The error of a file that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
-    /// The bytes are not an ELF file, or it is damaged.
+    /// The bytes are neither an ELF nor a PE file, or it is damaged.
     #[error(transparent)]
     Damaged(#[from] object::Error),
     /// The bytes are an object file of another format.
-    #[error("not an ELF file")]
-    NotElf,
+    #[error("neither an ELF file nor a Windows program")]
+    Unknown,
     /// The names of the symbols overlap, so that they are much longer than the file.
     #[error("its symbols' names overlap to more than {NAME_BUDGET} times the file")]
     Names,
@@ -92,8 +93,12 @@ impl<'data> ObjectFile<'data> {
 
     /// Returns the address range of `.text`; empty if there is none.
     pub fn text(&self) -> Range<u64> {
-        let section = self.file.section_by_name(".text");
-        section.map_or(0..0, |text| text.address()..text.address().saturating_add(text.size()))
+        let Some(text) = self.file.section_by_name(".text") else { return 0..0 };
+        // On disk, the sections of a Windows program are filled up with zeros, and in memory with
+        // nothing. The binutils use the smaller size.
+        let stored = text.file_range().map_or(0, |(_, size)| size);
+        let size = if matches!(self.file, File::Pe32(_) | File::Pe64(_)) { stored } else { text.size() };
+        text.address()..text.address().saturating_add(size)
     }
 
     /// Returns the bytes of `.text`.
@@ -112,15 +117,22 @@ impl<'data> ObjectFile<'data> {
     /// Returns the symbols that gprof regards as functions, in the order of the symbol table.
     ///
     /// # Errors
-    /// Returns [`ObjectError::NotElf`] for another format, and [`ObjectError::Names`] if the names
+    /// Returns [`ObjectError::Unknown`] for another format, and [`ObjectError::Names`] if the names
     /// are much longer than the file.
     pub fn binutils_symbols(&self) -> Result<Vec<BinutilsSymbol>, ObjectError> {
         let found = match &self.file {
             File::Elf32(file) => binutils_symbols::read(file, self.length),
             File::Elf64(file) => binutils_symbols::read(file, self.length),
-            _ => return Err(ObjectError::NotElf),
+            File::Pe32(file) => coff_symbols::read(file, self.length),
+            File::Pe64(file) => coff_symbols::read(file, self.length),
+            _ => return Err(ObjectError::Unknown),
         };
         found.ok_or(ObjectError::Names)
+    }
+
+    /// Returns whether the linker's names begin with an underscore that the source does not have.
+    pub fn has_underscores(&self) -> bool {
+        matches!(&self.file, File::Pe32(file) if coff_symbols::has_underscores(file))
     }
 
     /// Returns the functions sorted by address, without overlaps. Of several functions at an

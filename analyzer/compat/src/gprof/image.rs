@@ -15,6 +15,8 @@ pub(super) struct Image {
     pub text: Range<u64>,
     /// Function symbols in the order of the symbol table.
     pub symbols: Vec<BinutilsSymbol>,
+    /// Whether names begin with an underscore that the source does not have.
+    pub has_underscores: bool,
     lines: Option<Lines>,
     code: Option<Code>,
 }
@@ -37,10 +39,10 @@ pub(super) struct Location {
 }
 
 impl Image {
-    /// Parses the bytes of an ELF file.
+    /// Parses the bytes of an ELF or PE file.
     ///
     /// # Errors
-    /// Returns an error if the bytes are not a readable ELF file, or if the names of its symbols
+    /// Returns an error if the bytes are not a readable program, or if the names of its symbols
     /// are too long.
     pub(super) fn read(bytes: &[u8]) -> Result<Image, ObjectError> {
         let file = ObjectFile::parse(bytes)?;
@@ -51,7 +53,8 @@ impl Image {
         let code = file.text_bytes().zip(file.machine());
         let code = code.map(|(bytes, machine)| Code { machine, bytes: bytes.to_vec() });
         let build_id = file.build_id().ok().flatten();
-        Ok(Image { abi: file.abi(), build_id, text: file.text(), symbols, lines: file.lines(), code })
+        let has_underscores = file.has_underscores();
+        Ok(Image { abi: file.abi(), build_id, text: file.text(), symbols, has_underscores, lines: file.lines(), code })
     }
 
     /// Returns the targets of the direct calls between two addresses, including the last one. All

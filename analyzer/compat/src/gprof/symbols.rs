@@ -30,6 +30,9 @@ pub(super) struct Table {
     pub symbols: Vec<Symbol>,
     /// Paths of source files, in the order of their first appearance.
     pub files: Vec<String>,
+    /// Whether names begin with an underscore that the source does not have. gprof leaves it out
+    /// where it demangles, and nowhere else.
+    pub has_underscores: bool,
 }
 
 /// The symbols to omit.
@@ -89,7 +92,7 @@ impl Table {
             all.extend(symbols.into_iter().map(|symbol| Symbol { last: 0, ..symbol }));
             symbols = finish(all, &image.text);
         }
-        Table { symbols, files: paths }
+        Table { symbols, files: paths, has_underscores: image.has_underscores }
     }
 
     /// Returns the index of the symbol that contains an address.

@@ -21,6 +21,8 @@ pub(super) struct View<'a> {
     pub table: Table,
     /// The sum of the profiles.
     pub union: Union,
+    /// Whether there is a call graph, if only an empty one.
+    pub has_arcs: bool,
     /// Number of samples per unit of the dimension.
     pub rate: f64,
     pub samples: Samples,
@@ -115,7 +117,8 @@ impl View<'_> {
     fn bare_name(&self, index: usize) -> String {
         let name = &self.table.symbols[index].name;
         let demangled = self.options.demangle && !self.options.traditional;
-        if demangled { self.names.get(index, name).to_string() } else { name.clone() }
+        let source_name = name.strip_prefix('_').filter(|_| self.table.has_underscores).unwrap_or(name);
+        if demangled { self.names.get(index, source_name).to_string() } else { name.clone() }
     }
 
     /// Returns the name with cycle and index. The index is in parentheses if the symbol has no
@@ -126,7 +129,7 @@ impl View<'_> {
         if node.cycle != 0 {
             name += &format!(" <cycle {}>", node.cycle);
         }
-        if node.index != 0 && !self.union.arcs.is_empty() {
+        if node.index != 0 && self.has_arcs {
             name += &if node.shown { format!(" [{}]", node.index) } else { format!(" ({})", node.index) };
         }
         name
