@@ -9,6 +9,7 @@ pub mod crash;
 pub mod huge_pages;
 pub mod permissions;
 pub mod poll;
+pub(crate) mod registers;
 pub mod replace_file;
 pub(crate) mod signals;
 #[allow(unsafe_code)]

@@ -9,9 +9,10 @@
 use super::image::{Image, ImageError};
 use super::program::{HeaderNeed, StaticProgram};
 use crate::inject::patch::maps::Maps;
+use crate::os::registers::{getregs, setregs, user_regs_struct};
 use crate::os::spawn;
 use nix::errno::Errno;
-use nix::libc::{self, user_regs_struct};
+use nix::libc;
 use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
@@ -134,7 +135,7 @@ impl Tracee {
                 WaitStatus::PtraceEvent(_, _, EVENT_STOP) => return Err(LoadError::Stopped),
                 WaitStatus::Stopped(_, signal) => ptrace::syscall(self.pid, signal)?,
                 WaitStatus::PtraceSyscall(_) => {
-                    let registers = ptrace::getregs(self.pid)?;
+                    let registers = getregs(self.pid)?;
                     let is_exec = [libc::SYS_execve, libc::SYS_execveat].contains(&(registers.orig_rax as i64));
                     // This is the value at the entry of every call.
                     let is_entry = registers.rax as i64 == -i64::from(libc::ENOSYS);
@@ -200,7 +201,7 @@ impl Tracee {
             let entry = Memory::of(self.pid).and_then(|memory| self.map(program, image, registers, &memory));
             let rip = *entry.as_ref().unwrap_or(&registers.rip);
             // No system call is to be restarted.
-            ptrace::setregs(self.pid, user_regs_struct { rip, orig_rax: u64::MAX, ..registers })?;
+            setregs(self.pid, user_regs_struct { rip, orig_rax: u64::MAX, ..registers })?;
             entry.map(|_| ())
         });
         self.swap_mask(mask)?;
@@ -253,7 +254,7 @@ impl Tracee {
         ptrace::cont(self.pid, None)?;
         loop {
             match self.wait()? {
-                WaitStatus::PtraceEvent(_, _, EVENT_STOP) => return Ok(ptrace::getregs(self.pid)?),
+                WaitStatus::PtraceEvent(_, _, EVENT_STOP) => return Ok(getregs(self.pid)?),
                 other => {
                     self.note_stop(&other);
                     ptrace::cont(self.pid, None)?;
@@ -272,10 +273,7 @@ impl Tracee {
     fn call(&mut self, at: u64, number: i64, arguments: [u64; 6], registers: user_regs_struct) -> Result<u64, Errno> {
         let [rdi, rsi, rdx, r10, r8, r9] = arguments;
         let (rax, orig_rax) = (number as u64, u64::MAX);
-        ptrace::setregs(
-            self.pid,
-            user_regs_struct { rip: at, rax, orig_rax, rdi, rsi, rdx, r10, r8, r9, ..registers },
-        )?;
+        setregs(self.pid, user_regs_struct { rip: at, rax, orig_rax, rdi, rsi, rdx, r10, r8, r9, ..registers })?;
         for _ in ["entry", "exit"] {
             loop {
                 ptrace::syscall(self.pid, None)?;
@@ -286,7 +284,7 @@ impl Tracee {
                 }
             }
         }
-        let result = ptrace::getregs(self.pid)?.rax;
+        let result = getregs(self.pid)?.rax;
         match result as i64 {
             error @ -4095..0 => Err(Errno::from_raw(-error as i32)),
             _ => Ok(result),

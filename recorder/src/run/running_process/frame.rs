@@ -5,8 +5,9 @@
 //! The layout is that of Linux for x86-64: `struct ucontext` with its `sigcontext`
 //! (`asm/ucontext.h`, `asm/sigcontext.h`), and the state as `xsave` stores it.
 
+use crate::os::registers::user_regs_struct;
 use crate::os::spawn::Mask;
-use nix::libc::{self, user_regs_struct};
+use nix::libc;
 
 /// Size of the part before the extended registers: `struct ucontext` (304 bytes), aligned.
 const CONTEXT_BYTES: u64 = 320;
@@ -138,7 +139,8 @@ pub fn restartable(registers: user_regs_struct) -> user_regs_struct {
 /// System calls that report an interruption by a stop, although no signal was handled (signal(7)).
 /// Those from `read` on do so on sockets with a timeout (`SO_RCVTIMEO`, `SO_SNDTIMEO`), which begins
 /// again.
-const INTERRUPTED: [i64; 21] = [
+const INTERRUPTED: &[i64] = &[
+    #[cfg(target_arch = "x86_64")]
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
     libc::SYS_epoll_pwait2,
@@ -167,7 +169,7 @@ pub fn was_interrupted(registers: &user_regs_struct) -> bool {
     registers.rax as i64 == -i64::from(libc::EINTR) && INTERRUPTED.contains(&(registers.orig_rax as i64))
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
 

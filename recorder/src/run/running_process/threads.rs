@@ -8,8 +8,8 @@
 use super::frame;
 use super::memory::Memory;
 use super::ptrace::{self, Resume, Stop, StopError};
+use crate::os::registers::{getregs, setregs, user_regs_struct};
 use nix::errno::Errno;
-use nix::libc::user_regs_struct;
 use nix::sys::ptrace::Options;
 use nix::unistd::Pid;
 use std::time::{Duration, Instant};
@@ -165,7 +165,7 @@ impl StoppedThreads {
             return Ok(());
         }
         // At once: the wait of a thread is then as it was, also if the others do not stop.
-        let registers = nix::sys::ptrace::getregs(tid).and_then(|registers| restart_wait(tid, stop, registers));
+        let registers = getregs(tid).and_then(|registers| restart_wait(tid, stop, registers));
         match registers {
             Ok(registers) => self.threads.push(StoppedThread { tid, registers, stop }),
             Err(Errno::ESRCH) => {}
@@ -212,7 +212,7 @@ impl StoppedThreads {
         for thread in &mut self.threads {
             if let Some(rip) = new(thread.registers.rip) {
                 thread.registers = user_regs_struct { rip, ..thread.registers };
-                match nix::sys::ptrace::setregs(thread.tid, thread.registers) {
+                match setregs(thread.tid, thread.registers) {
                     Ok(()) | Err(Errno::ESRCH) => {}
                     Err(error) => return Err(StopError::Trace(error)),
                 }
@@ -244,6 +244,6 @@ pub fn restart_wait(tid: Pid, stop: Stop, registers: user_regs_struct) -> Result
         return Ok(registers);
     }
     let registers = frame::restartable(registers);
-    nix::sys::ptrace::setregs(tid, registers)?;
+    setregs(tid, registers)?;
     Ok(registers)
 }

@@ -11,10 +11,11 @@ use super::gadgets::Gadgets;
 use super::memory::Memory;
 use super::ptrace::{self as stops, EVENT_STOP, Resume, Stop, StopError};
 use super::threads;
+use crate::os::registers::{getregs, setregs, user_regs_struct};
 use crate::os::spawn;
 use crate::target::maps;
 use nix::errno::Errno;
-use nix::libc::{self, user_regs_struct};
+use nix::libc;
 use nix::sys::ptrace;
 use nix::unistd::Pid;
 use std::time::{Duration, Instant};
@@ -113,7 +114,7 @@ impl<'a> Visit<'a> {
         // changed after that: it would stay if the recorder were killed before.
         let (rip, rsp) = (gadgets.restorer, frame.context);
         let returning = user_regs_struct { rip, rsp, orig_rax: u64::MAX, ..registers };
-        ptrace::setregs(tid, returning).map_err(StopError::Trace)?;
+        setregs(tid, returning).map_err(StopError::Trace)?;
         spawn::swap_mask_of(pid, spawn::ALL_SIGNALS).map_err(refused)?;
         Ok(visit)
     }
@@ -125,7 +126,7 @@ impl<'a> Visit<'a> {
     pub fn call(&mut self, number: i64, arguments: [u64; 6]) -> Result<u64, Errno> {
         let [rdi, rsi, rdx, r10, r8, r9] = arguments;
         let own = self.home.registers;
-        ptrace::setregs(
+        setregs(
             self.tid,
             user_regs_struct {
                 rip: self.gadgets.system_call,
@@ -145,7 +146,7 @@ impl<'a> Visit<'a> {
         for _ in ["entry", "exit"] {
             self.system_call_stop().map_err(|_| Errno::ESRCH)?;
         }
-        let result = ptrace::getregs(self.tid)?.rax;
+        let result = getregs(self.tid)?.rax;
         match result as i64 {
             error @ -4095..0 => Err(Errno::from_raw(-error as i32)),
             _ => Ok(result),
@@ -171,11 +172,11 @@ impl<'a> Visit<'a> {
             eflags: own.eflags & !FLAGS_OFF,
             ..own
         };
-        ptrace::setregs(self.tid, registers).map_err(StopError::Trace)?;
+        setregs(self.tid, registers).map_err(StopError::Trace)?;
         let mut is_exit = false;
         loop {
             self.system_call_stop()?;
-            if is_exit && ptrace::getregs(self.tid).map_err(StopError::Trace)?.orig_rax == u64::from(ATTACHED_CALL) {
+            if is_exit && getregs(self.tid).map_err(StopError::Trace)?.orig_rax == u64::from(ATTACHED_CALL) {
                 return Ok(());
             }
             is_exit = !is_exit;
@@ -228,7 +229,7 @@ impl<'a> Visit<'a> {
         }
         spawn::set_extended_registers(self.tid, &self.home.extended).map_err(traced)?;
         let mask = spawn::swap_mask_of(self.tid.as_raw() as u32, self.home.mask);
-        ptrace::setregs(self.tid, self.home.registers).map_err(traced)?;
+        setregs(self.tid, self.home.registers).map_err(traced)?;
         ptrace::detach(self.tid, None).map_err(traced)?;
         mask.map(drop).map_err(|_| StopError::Ended)
     }
@@ -251,7 +252,7 @@ fn stop_one(pid: u32, tid: Pid) -> Result<Option<user_regs_struct>, StopError> {
         match stops::wait(tid, deadline)? {
             Stop::Ended => return Ok(None),
             stop @ Stop::Event { event: EVENT_STOP, .. } => {
-                let registers = ptrace::getregs(tid).map_err(StopError::Trace)?;
+                let registers = getregs(tid).map_err(StopError::Trace)?;
                 let registers = threads::restart_wait(tid, stop, registers).map_err(StopError::Trace)?;
                 return Ok(Some(registers));
             }
