@@ -2,9 +2,11 @@
 //! it. Models do not depend on files.
 
 pub mod address;
+pub mod axis;
 pub mod block_filter;
 pub mod by_thread;
 pub mod call_sites;
+pub mod climb;
 pub mod covered;
 pub mod crossings;
 pub mod fragments;

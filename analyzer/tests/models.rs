@@ -4,8 +4,9 @@
 mod made;
 
 use heaptape_analyzer::event::{Bound, Range, Span};
+use heaptape_analyzer::model::axis::Axis;
 use heaptape_analyzer::model::call_sites::CallSites;
-use heaptape_analyzer::model::leaks::{Axis, Leaks, SLICES};
+use heaptape_analyzer::model::leaks::{Leaks, SLICES};
 use heaptape_analyzer::model::lifetimes::Lifetimes;
 use heaptape_analyzer::model::peak::Peak;
 use heaptape_analyzer::model::sizes::{Sizes, class};
@@ -193,7 +194,7 @@ proptest! {
         let from = heaptape_analyzer::event::Position { number: 0, tick: start };
         let to = heaptape_analyzer::event::Position { number: u64::MAX, tick: end + 1 };
         let mut timeline = Timeline::new(from, to, true, slices);
-        let mut leaks = Leaks::new(Axis { by_tick: true, start, end }, false);
+        let mut leaks = Leaks::new(Axis::plain(true, start, end), false);
         let outcome = replay(process, Span::ALL, &progress(), &mut (&mut timeline, &mut leaks));
         timeline.finish();
         let survivors = leaks.survivors(&outcome.live, Span::ALL);

@@ -172,21 +172,21 @@ fn verdicts_of_plain_cases() {
 /// When more events are lost than a stack has survivors, their frees may be among them.
 #[test]
 fn losses_make_verdicts_uncertain() {
-    let losses = vec![tape::Loss { thread: 1, events: 25, from_tick: 1_000_000, to_tick: 9_000_000_000 }];
+    let losses = vec![tape::Loss { thread: 1, events: 6, from_tick: 1_000_000, to_tick: 9_000_000_000 }];
     let (_dir, path) = made::recording(&steps(), &Options { chunk_events: 100, losses, ..Options::default() });
     let (_, run) = &questions()[1];
     let value = json(run, &query(&path, true));
     for leak in value["leaks"].as_array().unwrap() {
         // Blocks that were allocated after the gap cannot have been freed in it.
         let first = leak["evidence"]["first"]["time_ns"].as_u64().unwrap();
-        let uncertain = leak["blocks"].as_u64().unwrap() <= 25 && first < 9_000_000_000 - 100;
+        let uncertain = leak["blocks"].as_u64().unwrap() <= 6 && first < 9_000_000_000 - 100;
         assert_eq!(leak["verdict"] == "uncertain", uncertain, "{leak}");
     }
     assert_eq!(value["processes"][0]["complete"], false);
     let mut out = Vec::new();
     assert_eq!(verify::run(&path, &mut out, Style::PLAIN).unwrap(), Outcome::Incomplete);
     let (_, run) = &questions()[0];
-    assert_eq!(json(run, &query(&path, true))["totals"]["lost_events"], 25);
+    assert_eq!(json(run, &query(&path, true))["totals"]["lost_events"], 6);
 }
 
 #[test]

@@ -24,15 +24,15 @@ fn entries(output: &str) -> Vec<&str> {
 fn stacks_of_one_function_are_one_entry_with_names_of_threads() {
     let target = Target::program("named_threads.c").flag("-O1").flag("-pthread");
     let recording = Program::new(target.build()).recorded().success().complete();
-    let output = text(&recording, &[]);
-    let total = "  kept, too little to tell  293 KiB in 2,000 blocks      keep named_threads.c:";
+    let output = text(&recording, &["--all"]);
+    let total = "  one-time                  293 KiB in 2,000 blocks      keep named_threads.c:";
     assert!(output.lines().nth(1).is_some_and(|line| line.starts_with(total)), "{output}");
     let found = entries(&output);
     assert_eq!(found.len(), 1, "{output}");
-    assert!(found[0].starts_with("1. kept, too little to tell: 293 KiB in 2,000 blocks"), "{output}");
+    assert!(found[0].starts_with("1. one-time: 293 KiB in 2,000 blocks"), "{output}");
     assert!(found[0].ends_with(", from 2 stacks"), "{output}");
     assert!(output.contains(", by threads reader, writer\n"), "{output}");
-    assert_eq!(entries(&text(&recording, &["--by", "stack"])).len(), 2);
+    assert_eq!(entries(&text(&recording, &["--all", "--by", "stack"])).len(), 2);
     // In JSON each stack is a leak of its own.
     let kept = leaks(&recording).into_iter().filter(|leak| leak["kept_on_purpose"].is_null());
     assert_eq!(kept.map(|leak| leak["bytes"].as_u64()).collect::<Vec<_>>(), [Some(200_000), Some(100_000)]);

@@ -109,7 +109,11 @@ fn judge(program: &Path, row: &LabelledRow, pace: Pace, wrong: &mut Vec<String>)
         Pace::Paced => {}
         Pace::Long => run = run.arg("long"),
     }
-    let recording: Recording = run.recorded();
+    // The work of some milliseconds may be stalled for longer by other processes. Then it looks like
+    // two bursts, which is what the times say: only a run at full speed has the label.
+    let recording: Recording = std::iter::repeat_with(|| run.recorded())
+        .find(|recording| pace != Pace::Quick || duration_ns(recording) < 12_000_000)
+        .expect("an endless iterator");
     let found = verdicts(&recording.folder, pace);
     let own: Vec<_> = found.iter().filter(|(name, ..)| name == function).collect();
     let right = match verdict {
@@ -135,6 +139,13 @@ fn judge(program: &Path, row: &LabelledRow, pace: Pace, wrong: &mut Vec<String>)
         }
     }
     all_lost
+}
+
+/// Returns how long the program ran.
+fn duration_ns(recording: &Recording) -> u64 {
+    let output = recording.heaptape(&["report", "--json"]);
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    answer["processes"][0]["duration_ns"].as_u64().expect("a number")
 }
 
 /// Returns whether a row is of the start of the program.

@@ -54,6 +54,7 @@ mod jumps;
 mod kill_target;
 mod kills_lose_nothing;
 mod late_starts;
+mod leak_shapes;
 mod leak_text;
 mod leak_verdicts;
 mod limits;

@@ -25,6 +25,20 @@ impl Process {
         self.allocation_by_rank(wanted)
     }
 
+    /// Returns the position of the event with a number. Returns `None` if there is no tape, if the
+    /// event is in no readable chunk, or if the process has several segments.
+    pub fn event_at(&self, number: u64) -> Option<Position> {
+        let Events::Taped { tape, trace: Some(trace) } = &self.events else { return None };
+        let range = self.tape.ranges.iter().find(|range| match range {
+            TraceRange::Committed { before, chunk, .. } => {
+                (*before..before.saturating_add(chunk.events)).contains(&number)
+            }
+            TraceRange::Salvage { .. } => false,
+        })?;
+        let decoded = Decoder::default().decode(tape, trace, &self.chunk_context(trace), range, Vec::new());
+        decoded.events.iter().find(|event| event.number >= number).map(|event| event.position())
+    }
+
     /// Returns the index of the last allocation, which is also their number.
     pub(super) fn last_allocation(&self) -> Option<u64> {
         let found = self.tape.ranges.iter().rev().find_map(|range| committed(range).filter(|chunk| chunk.1 > 0));

@@ -2,6 +2,7 @@
 //! survivors (the blocks that are live at the end) were allocated, how long other blocks of the
 //! site lived, and where those were freed.
 
+use super::axis::{Axis, Slicing};
 use super::live_set::{Block, LiveSet};
 use super::row;
 use crate::event::{Event, Kind, Position, Span, ticks_off};
@@ -22,16 +23,6 @@ pub const LIFETIME_CLASSES: usize = 16;
 /// Returns the exclusive upper bound of a lifetime class, in the unit of the run's [`Axis`].
 pub const fn lifetime_bound(class: usize) -> u64 {
     if class + 1 < LIFETIME_CLASSES { 1 << (9 + 3 * class) } else { u64::MAX }
-}
-
-/// The axis on which a run is measured: time, or event numbers if these are more significant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Axis {
-    /// Whether the unit is a tick. Otherwise it is an event.
-    pub by_tick: bool,
-    pub start: u64,
-    /// End of the last slice. Later events, such as frees at exit, count to the last slice.
-    pub end: u64,
 }
 
 /// The history of a site over the run.
@@ -72,6 +63,10 @@ pub struct History {
     pub lifetimes: [u32; LIFETIME_CLASSES],
     /// Number of live bytes at the end of each slice.
     pub series: [u64; SLICES],
+    /// The least number of live bytes in each slice: what is not given back between two uses.
+    pub least: [u64; SLICES],
+    /// Number of blocks that were freed before the exit.
+    pub freed_early: u64,
     /// Standard error of the rise of the live bytes in the second half of the run, if they are
     /// estimates.
     pub rise_error: Option<u64>,
@@ -106,6 +101,8 @@ pub struct Survivors {
     pub resized: u64,
     /// Number of blocks by the slice of their allocation.
     pub allocs_by_slice: [u64; SLICES],
+    /// The same for blocks that are older than any freed block of their site became.
+    pub old_by_slice: [u64; SLICES],
     /// The lowest numbers of threads that allocated them.
     pub threads: Vec<u32>,
     /// The oldest of the blocks.
@@ -132,10 +129,14 @@ struct Row {
     implied: u32,
     /// Number of slices of the series that are complete.
     filled: u8,
+    /// Number of blocks that were freed before the exit, up to the maximum of the type.
+    freed_early: u16,
+    /// The least number of live bytes since the last complete slice.
+    least_bytes: u64,
     lifetime_sum: u64,
     longest_lifetime: u64,
-    replaced: u64,
-    resized: u64,
+    replaced: u32,
+    resized: u32,
     /// Lifetime classes modulo 65,536. [`Leaks::overflows`] has the rest.
     lifetimes: [u16; LIFETIME_CLASSES],
 }
@@ -144,6 +145,7 @@ struct Row {
 #[derive(Clone, Debug, Default)]
 struct Series {
     live_bytes: [u64; SLICES],
+    least_bytes: [u64; SLICES],
     half_blocks: u64,
     carried_bytes: u64,
 }
@@ -162,10 +164,14 @@ struct FreeSite {
 pub struct Leaks {
     axis: Axis,
     width: u64,
-    /// The slice of the latest event, with its start and end.
+    /// The slice of the latest event, with the positions of its start and end.
     slice: usize,
     slice_start: u64,
     slice_end: u64,
+    /// When slices began, up to the latest one that has events, and the time of its latest event.
+    starts: [u64; SLICES + 1],
+    latest: usize,
+    now: u64,
     free_sites: bool,
     /// Rows by site number.
     rows: Vec<Row>,
@@ -182,13 +188,15 @@ pub struct Leaks {
 impl Leaks {
     /// Creates a model for a run on an axis.
     pub fn new(axis: Axis, free_sites: bool) -> Self {
-        let width = (axis.end.saturating_sub(axis.start) / SLICES as u64).saturating_add(1);
         Leaks {
             axis,
-            width,
+            width: axis.slice_width(),
             slice: 0,
             slice_start: 0,
             slice_end: 0,
+            starts: [axis.start; SLICES + 1],
+            latest: 0,
+            now: axis.start,
             free_sites,
             rows: Vec::new(),
             series: Vec::new(),
@@ -198,30 +206,57 @@ impl Leaks {
         }
     }
 
-    /// Returns the slice of a time. It is likely the same as for the previous event.
+    /// Returns the slice of an event. It is likely the same as for the previous event.
     #[inline]
-    fn current_slice(&mut self, at: u64) -> usize {
+    fn current_slice(&mut self, event: &Event) -> usize {
+        let at = self.axis.position(event.tick, event.number);
         if at < self.slice_start || at >= self.slice_end {
             self.slice = self.slice(at);
-            let start = |slice: usize| self.axis.start.saturating_add(self.width.saturating_mul(slice as u64));
-            self.slice_start = if self.slice == 0 { 0 } else { start(self.slice) };
+            self.begin_slices(event);
+            let start = |slice: usize| self.width.saturating_mul(slice as u64);
+            self.slice_start = start(self.slice);
             self.slice_end = if self.slice == SLICES - 1 { u64::MAX } else { start(self.slice + 1) };
         }
+        self.now = self.axis.unit(event.tick, event.number);
         self.slice
     }
 
-    /// Returns the slice of a time on the axis.
+    /// Notes when the slices up to the current one began. `event` is its first.
+    #[cold]
+    fn begin_slices(&mut self, event: &Event) {
+        let now = self.axis.unit(event.tick, event.number).max(self.now);
+        for slice in self.latest + 1..=self.slice {
+            let start = self.width.saturating_mul(slice as u64);
+            // No event was between the previous one and the start.
+            let past = self.axis.position(self.now, event.number);
+            self.starts[slice] = self.now.saturating_add(start.saturating_sub(past)).clamp(self.now, now);
+        }
+        self.latest = self.latest.max(self.slice);
+    }
+
+    /// Returns the slice of a position on the axis.
     fn slice(&self, at: u64) -> usize {
-        let slice = at.saturating_sub(self.axis.start) / self.width;
-        usize::try_from(slice).map_or(SLICES - 1, |slice| slice.min(SLICES - 1))
+        usize::try_from(at / self.width).map_or(SLICES - 1, |slice| slice.min(SLICES - 1))
+    }
+
+    /// Returns when the slices began. Without events, they are as long as each other.
+    pub fn slicing(&self) -> Slicing {
+        let mut starts = self.starts;
+        let from = starts[self.latest];
+        let rest = (SLICES - self.latest) as u64;
+        for (after, start) in (1u64..).zip(&mut starts[self.latest + 1..]) {
+            let share = u128::from(self.axis.end.saturating_sub(from)) * u128::from(after);
+            *start = from.saturating_add((share / u128::from(rest)) as u64);
+        }
+        Slicing::new(starts)
     }
 
     const fn time_of(&self, event: &Event) -> u64 {
-        if self.axis.by_tick { event.tick } else { event.number }
+        self.axis.unit(event.tick, event.number)
     }
 
     const fn allocation_time(&self, block: &Block) -> u64 {
-        if self.axis.by_tick { block.tick } else { block.number }
+        self.axis.unit(block.tick, block.number)
     }
 
     #[inline]
@@ -235,7 +270,7 @@ impl Leaks {
 
     #[inline]
     fn add(&mut self, event: &Event, block: &Block) {
-        let slice = self.current_slice(self.time_of(event));
+        let slice = self.current_slice(event);
         let row = self.row(block.site, slice);
         row.allocs += 1;
         row.bytes = row.bytes.saturating_add(block.size);
@@ -253,23 +288,28 @@ impl Leaks {
 
     #[inline]
     fn remove(&mut self, event: &Event, old: &Block) {
-        let slice = self.current_slice(self.time_of(event));
+        let slice = self.current_slice(event);
         let age = self.time_of(event).saturating_sub(self.allocation_time(old));
         // Below what an interpolated time is off by, only the longest possible lifetime is known.
         let error = if self.axis.by_tick { ticks_off([event.tick_error, old.tick_error]) } else { 0 };
         let most = if error > age { age.saturating_add(error) } else { age };
+        let is_early = self.time_of(event) < self.axis.exit;
         let row = self.row(old.site, slice);
         row.live_blocks = row.live_blocks.saturating_sub(1);
         row.live_bytes = row.live_bytes.saturating_sub(old.size);
+        if event.kind != Kind::Resize {
+            row.least_bytes = row.least_bytes.min(row.live_bytes);
+            row.freed_early = row.freed_early.saturating_add(u16::from(is_early));
+        }
         if event.is_implied() {
             let resized = event.kind == Kind::Resize;
-            row.resized += u64::from(resized);
+            row.resized = row.resized.saturating_add(u32::from(resized));
             row.implied = row.implied.saturating_add(u32::from(!resized));
             return;
         }
         row.lifetime_sum = row.lifetime_sum.saturating_add(age);
         row.longest_lifetime = row.longest_lifetime.max(age);
-        row.replaced += u64::from(row.newest > old.size);
+        row.replaced = row.replaced.saturating_add(u32::from(row.newest > old.size));
         row.newest = 0;
         let class = (u64::BITS - most.leading_zeros()).saturating_sub(7) as usize / 3;
         let class = class.min(LIFETIME_CLASSES - 1);
@@ -303,15 +343,17 @@ impl Leaks {
             peak_bytes: row.peak_bytes,
             peak_blocks: row.peak_blocks.into(),
             largest: row.largest,
-            freed: frees.saturating_sub(row.resized).saturating_sub(row.implied.into()),
+            freed: frees.saturating_sub(row.resized.into()).saturating_sub(row.implied.into()),
             lifetime_sum: row.lifetime_sum,
             longest_lifetime: row.longest_lifetime,
-            replaced: row.replaced,
-            resized: row.resized,
+            replaced: row.replaced.into(),
+            resized: row.resized.into(),
             half_blocks: series.half_blocks,
             carried_bytes: series.carried_bytes,
             lifetimes,
             series: series.live_bytes,
+            least: series.least_bytes,
+            freed_early: row.freed_early.into(),
         }
     }
 
@@ -333,9 +375,11 @@ impl Leaks {
             if !span.contains(Position { number: block.number, tick: block.tick }) {
                 continue;
             }
-            let slice = self.slice(self.allocation_time(&block));
+            let slice = self.slice(self.axis.position(block.tick, block.number));
+            let age = self.axis.end.saturating_sub(self.allocation_time(&block));
+            let longest = self.rows.get(block.site as usize).map_or(0, |row| row.longest_lifetime);
             let row = sites.entry((block.site, block.inherited)).or_default();
-            row.add(&block, slice);
+            row.add(&block, slice, age > longest);
         }
         sites
     }
@@ -372,9 +416,9 @@ impl History {
             .iter_mut()
             .zip(other.lifetimes)
             .for_each(|(sum, lifetimes)| *sum = sum.saturating_add(lifetimes));
-        for (sum, bytes) in self.series.iter_mut().zip(other.series) {
-            *sum = sum.saturating_add(bytes);
-        }
+        self.freed_early += other.freed_early;
+        let of_slices = self.series.iter_mut().zip(other.series).chain(self.least.iter_mut().zip(other.least));
+        of_slices.for_each(|(sum, bytes)| *sum = sum.saturating_add(bytes));
         let errors = [self.rise_error, other.rise_error].map(|error| error.map(|error| error as f64));
         self.rise_error = match errors {
             [None, None] => None,
@@ -388,6 +432,11 @@ impl Row {
     fn fill(&mut self, until: usize, series: &mut Series) {
         let from = usize::from(self.filled).min(until);
         series.live_bytes[from..until].fill(self.live_bytes);
+        series.least_bytes[from..until].fill(self.live_bytes);
+        if from < until {
+            series.least_bytes[from] = self.least_bytes.min(self.live_bytes);
+            self.least_bytes = self.live_bytes;
+        }
         if from < SLICES / 2 && until >= SLICES / 2 {
             series.half_blocks = self.live_blocks.into();
         }
@@ -410,11 +459,12 @@ impl Survivors {
         self.largest = self.largest.max(other.largest);
         self.resized += other.resized;
         self.allocs_by_slice.iter_mut().zip(other.allocs_by_slice).for_each(|(sum, allocs)| *sum += allocs);
+        self.old_by_slice.iter_mut().zip(other.old_by_slice).for_each(|(sum, allocs)| *sum += allocs);
         other.threads.iter().for_each(|thread| keep_smallest(&mut self.threads, *thread));
         other.examples.iter().for_each(|example| keep_smallest(&mut self.examples, *example));
     }
 
-    fn add(&mut self, block: &Block, slice: usize) {
+    fn add(&mut self, block: &Block, slice: usize, is_old: bool) {
         let allocated = (block.tick, block.number);
         if self.blocks == 0 {
             (self.first, self.last, self.smallest, self.inherited) =
@@ -428,6 +478,7 @@ impl Survivors {
         self.largest = self.largest.max(block.size);
         self.resized += u64::from(block.resizes > 0);
         self.allocs_by_slice[slice] += 1;
+        self.old_by_slice[slice] += u64::from(is_old);
         keep_smallest(&mut self.threads, block.thread);
         let &Block { number, address, size, .. } = block;
         keep_smallest(&mut self.examples, Example { number, address, size });

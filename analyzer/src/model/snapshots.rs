@@ -1,7 +1,8 @@
 //! Evidence for the leak report from snapshots: the live blocks and bytes of sites at regular
 //! points in time, for processes that were recorded without events. Lifetimes are not known.
 
-use super::leaks::{Axis, History, SLICES, Survivors};
+use super::axis::{Axis, Slicing};
+use super::leaks::{History, SLICES, Survivors};
 use super::verdict::Run;
 use heaptape_formats::tape::{self, SiteErrors, SiteHistory, SiteSums, Totals};
 
@@ -18,10 +19,12 @@ pub fn run_of(snapshots: &tape::History, totals: &Totals, end: u64, rate: u64, h
     let start = first.saturating_sub(second.saturating_sub(first));
     let seconds = end.checked_sub(start)? as f64 / rate.max(1) as f64;
     let is_enough = seconds >= MIN_SECONDS && snapshots.ticks.is_sorted() && snapshots.ticks.len() >= SLICES / 2;
-    let axis = Axis { by_tick: true, start, end };
+    let axis = Axis::plain(true, start, end);
+    let slicing = Slicing::even(&axis);
     let allocs = totals.allocs.saturating_add(totals.resizes);
     let (peak_bytes, hidden_until) = (totals.peak_bytes, u64::MAX);
-    is_enough.then_some(Run { axis, end, seconds, active_seconds: seconds, allocs, peak_bytes, hidden, hidden_until })
+    let active_seconds = seconds;
+    is_enough.then_some(Run { axis, slicing, end, seconds, active_seconds, allocs, peak_bytes, hidden, hidden_until })
 }
 
 /// Returns the part of a run since its last loss of events, at `loss`, at `rate` ticks per second:
@@ -33,7 +36,8 @@ pub fn since_loss(run: &Run, snapshots: &tape::History, loss: u64, rate: u64) ->
     let seconds = run.axis.end.checked_sub(start)? as f64 / rate.max(1) as f64;
     let is_enough = seconds >= MIN_SECONDS && later >= SLICES / 2 && start > run.axis.start;
     let axis = Axis { start, ..run.axis };
-    is_enough.then_some(Run { axis, seconds, active_seconds: seconds, hidden: 0, hidden_until: 0, ..*run })
+    let slicing = Slicing::even(&axis);
+    is_enough.then_some(Run { axis, slicing, seconds, active_seconds: seconds, hidden: 0, hidden_until: 0, ..*run })
 }
 
 /// Returns a value at `tick` by linear interpolation between the snapshots around it. The value is
@@ -107,6 +111,11 @@ pub fn evidence_of(
     survivors.first = at_slice(survivors.allocs_by_slice.iter().position(|&allocs| allocs > 0), &start_of);
     survivors.last = at_slice(survivors.allocs_by_slice.iter().rposition(|&allocs| allocs > 0), &end_of);
     let series = held.map(|(_, bytes)| bytes);
+    // Between two snapshots there may have been fewer.
+    let least = std::array::from_fn(|slice| if slice == 0 { 0 } else { series[slice - 1].min(series[slice]) });
+    if frees == 0 {
+        survivors.old_by_slice = survivors.allocs_by_slice;
+    }
     let history = History {
         allocs,
         bytes: now.bytes,
@@ -118,6 +127,7 @@ pub fn evidence_of(
         peak_blocks: held.iter().map(|(blocks, _)| *blocks).max().unwrap_or(0),
         half_blocks: held[SLICES / 2 - 1].0,
         series,
+        least,
         rise_error: errors.map(|errors| rise_error(run, &snapshots.ticks, errors, frees > 0)),
         ..History::default()
     };

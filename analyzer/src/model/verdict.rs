@@ -2,7 +2,9 @@
 //! apply. If events are missing, a survivor may be a block whose free is missing. Then a verdict
 //! holds only if it would be the same without as many survivors as events are missing.
 
-use super::leaks::{Axis, History, SLICES, Survivors};
+use super::axis::{Axis, Slicing};
+use super::climb::climb;
+use super::leaks::{History, SLICES, Survivors};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::hash::Hash;
@@ -87,6 +89,8 @@ impl Verdict {
 pub struct Run {
     /// The axis on which the run is measured.
     pub axis: Axis,
+    /// When its slices began.
+    pub slicing: Slicing,
     /// End of the run, in the unit of the axis.
     pub end: u64,
     /// Length of the run in seconds, or 0 if it is unknown.
@@ -105,7 +109,7 @@ pub struct Run {
 }
 
 /// Minimum number of survivors for growth. Fewer are slow growth.
-const MIN_GROWTH_BLOCKS: u64 = 8;
+pub(super) const MIN_GROWTH_BLOCKS: u64 = 8;
 /// Growth by less than this share of a site's allocations is slow, if the survivors have less than
 /// [`LIGHT_SHARE`] of the peak.
 const SMALL_SHARE: f64 = 0.02;
@@ -117,11 +121,10 @@ const LIGHT_SHARE: f64 = 0.05;
 const MIN_POOL_BLOCKS: u64 = 4;
 /// Number of standard errors by which the live bytes of a sampled site must rise for growth.
 const MIN_STANDARD_ERRORS: u64 = 3;
-/// Of survivors that were allocated at one time, at least this share was: 7/8. It is the same for
-/// the rise of live bytes.
-const BURST: (u64, u64) = (7, 8);
 /// Number of slices of a quarter of the run.
-const QUARTER_SLICES: usize = SLICES / 4;
+pub(super) const QUARTER_SLICES: usize = SLICES / 4;
+/// Number of slices at the end of the run through which a full cache is full.
+const FULL_SLICES: usize = SLICES * 3 / 8;
 
 /// Minimum length of a run for growth, in seconds. In a shorter run growth is too little to tell,
 /// because every program allocates at its start what it keeps.
@@ -167,10 +170,8 @@ impl<K: Hash + Eq> Growth<K> {
         let is_short = run.active_seconds > 0.0 && grew_seconds < FLOOR_SECONDS;
         let is_small = bytes < FLOOR_BYTES && (bytes as f64) < FLOOR_SHARE * run.peak_bytes as f64;
         match verdict {
-            // What a run below a tenth of a second keeps is mostly its start.
-            Verdict::Growing if is_short || is_small => {
-                (Verdict::TooLittle, !is_small && (run.axis.by_tick || bytes >= FLOOR_BYTES))
-            }
+            // What a short run keeps is mostly its start: 1 % of its peak is not much.
+            Verdict::Growing if is_short || is_small => (Verdict::TooLittle, is_short && bytes >= FLOOR_BYTES),
             // Slow growth is small by definition, so only the length of the run counts.
             Verdict::Slow if is_short => (Verdict::TooLittle, false),
             verdict => (verdict, false),
@@ -219,8 +220,7 @@ fn without_missing(run: &Run, history: &History, survivors: &Survivors, youngest
     let (mut history, mut rest) = (history.clone(), survivors.clone());
     let size = survivors.bytes / survivors.blocks.max(1);
     let mut hidden = run.hidden.min(survivors.blocks);
-    let width = run.axis.end.saturating_sub(run.axis.start) / SLICES as u64;
-    let start_of = |slice: usize| run.axis.start + width * slice as u64;
+    let start_of = |slice: usize| run.slicing.start(slice);
     for at in 0..SLICES {
         let slice = if youngest { SLICES - 1 - at } else { at };
         if start_of(slice) > run.hidden_until {
@@ -229,9 +229,10 @@ fn without_missing(run: &Run, history: &History, survivors: &Survivors, youngest
         let removed = hidden.min(rest.allocs_by_slice[slice]);
         hidden -= removed;
         rest.allocs_by_slice[slice] -= removed;
+        rest.old_by_slice[slice] = rest.old_by_slice[slice].saturating_sub(removed);
         rest.blocks -= removed;
         rest.bytes = rest.bytes.saturating_sub(removed * size);
-        for live in &mut history.series[slice..] {
+        for live in history.series[slice..].iter_mut().chain(&mut history.least[slice..]) {
             *live = live.saturating_sub(removed * size);
         }
         if slice < SLICES / 2 {
@@ -256,41 +257,40 @@ fn shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
     if is_container(history, survivors) {
         return Verdict::ContainerGrowth;
     }
-    let (first, last) = match run.axis.by_tick {
-        true => (survivors.first.0, survivors.last.0),
-        false => (survivors.first.1, survivors.last.1),
-    };
-    let length = run.axis.end.saturating_sub(run.axis.start).max(1) as f64;
-    let share = |at: u64| at.saturating_sub(run.axis.start) as f64 / length;
     let growth = |blocks: u64| if is_slow(run, history, survivors, blocks) { Verdict::Slow } else { Verdict::Growing };
-    let is_burst = is_burst(survivors);
-    if history.freed > MIN_POOL_BLOCKS && history.freed >= survivors.blocks {
-        let (outliers, spread) = outliers(run, history, survivors);
-        if outliers > 2 && spread {
-            return growth(outliers);
+    let is_young = is_young(run, history, survivors);
+    // A queue that is never emptied has young blocks only, and still grows. One that is emptied now
+    // and then does not.
+    let climb = climb(&history.least, run).filter(|climb| survivors.blocks > 2 && !(is_young && climb.came_down));
+    if let Some(climb) = climb {
+        if history.freed == 0 {
+            return growth(survivors.blocks);
+        }
+        if survivors.blocks >= MIN_GROWTH_BLOCKS && survivors.blocks > history.half_blocks {
+            return growth(climb.of_blocks(survivors.blocks));
+        }
+    }
+    if history.freed > MIN_POOL_BLOCKS {
+        let old = old_blocks(run, history, survivors);
+        if old > 2 && history.freed >= survivors.blocks {
+            return growth(old);
         }
         if is_plateau(history, survivors) {
             return Verdict::BoundedCache;
-        }
-        if rises(history) && survivors.blocks >= MIN_GROWTH_BLOCKS && !is_burst {
-            return growth(survivors.blocks);
         }
     }
     if is_full_from_before(history) {
         return Verdict::BoundedCache;
     }
-    // Twice the longest lifetime, because the end of a run is often slower than the rest.
-    let young = history.longest_lifetime.saturating_mul(2) >= run.end.saturating_sub(first);
-    if history.freed > 0 && young && share(first) > 0.5 {
-        let backlog = rises(history) && survivors.blocks >= MIN_GROWTH_BLOCKS && !is_burst;
-        return if backlog { growth(survivors.blocks) } else { Verdict::YoungAtEnd };
-    }
-    let slices = survivors.allocs_by_slice.iter().filter(|&&allocs| allocs > 0).count();
-    let rising = history.series[SLICES - 1] > history.series[SLICES / 2] && survivors.blocks > 2;
-    if rising && !is_burst && slices > 2 && share(last) - share(first) > 0.2 && share(last) > 0.7 {
-        return growth(survivors.blocks);
-    }
-    Verdict::OneTime
+    let is_late = survivors.allocs_by_slice[..SLICES / 2].iter().all(|&allocs| allocs == 0);
+    if is_young && is_late { Verdict::YoungAtEnd } else { Verdict::OneTime }
+}
+
+/// Returns whether all survivors are younger than blocks of the site become: up to twice the longest
+/// lifetime, because the end of a run is often slower than the rest.
+fn is_young(run: &Run, history: &History, survivors: &Survivors) -> bool {
+    let first = run.axis.unit(survivors.first.0, survivors.first.1);
+    history.freed > 0 && history.longest_lifetime.saturating_mul(2) >= run.end.saturating_sub(first)
 }
 
 /// Returns the verdict on evidence from snapshots, which has no lifetimes. A site that frees blocks
@@ -319,16 +319,6 @@ fn snapshot_shape(run: &Run, history: &History, survivors: &Survivors) -> Verdic
     if is_slow(run, history, survivors, survivors.blocks) { Verdict::Slow } else { Verdict::Growing }
 }
 
-/// Returns whether nearly all survivors were allocated at one time, as by the import of a module:
-/// in one slice, or in two next to each other, since the time may be at the end of a slice. That
-/// never is growth, and has no rate.
-pub fn is_burst(survivors: &Survivors) -> bool {
-    let slices = &survivors.allocs_by_slice;
-    let together = slices.windows(2).map(|pair| pair[0].saturating_add(pair[1])).max().unwrap_or(0);
-    let all = slices.iter().fold(0u64, |sum, allocs| sum.saturating_add(*allocs));
-    all > 0 && u128::from(together) * u128::from(BURST.1) >= u128::from(all) * u128::from(BURST.0)
-}
-
 /// Returns whether growth by a number of blocks is slow: it is small in number, as a share of the
 /// allocations, or per second.
 fn is_slow(run: &Run, history: &History, survivors: &Survivors, blocks: u64) -> bool {
@@ -341,25 +331,27 @@ fn is_slow(run: &Run, history: &History, survivors: &Survivors, blocks: u64) -> 
     blocks < MIN_GROWTH_BLOCKS || (rare && light)
 }
 
-/// Returns the number of survivors that are older, by at least a slice, than any freed block of the
-/// site became. Also returns whether they were allocated throughout the run. The popular entries of
-/// a cache, which are never replaced, are from its start only.
-fn outliers(run: &Run, history: &History, survivors: &Survivors) -> (u64, bool) {
-    let width = (run.axis.end.saturating_sub(run.axis.start) / SLICES as u64).saturating_add(1);
-    let old_enough = run.axis.end.saturating_sub(run.axis.start).saturating_sub(history.longest_lifetime) / width;
+/// Returns the number of survivors that are older than any freed block of their site became, or 0 if
+/// they are not from the whole run up to its end, as far as blocks of its end can be that old. The
+/// popular entries of a cache, which are never replaced, are from its start only.
+fn old_blocks(run: &Run, history: &History, survivors: &Survivors) -> u64 {
+    let width = run.axis.length() / SLICES as u64 + 1;
+    let old_enough = run.axis.length().saturating_sub(history.longest_lifetime) / width;
     let eligible = usize::try_from(old_enough).map_or(SLICES, |slices| slices.saturating_sub(1).min(SLICES));
-    let allocs_by_slice = &survivors.allocs_by_slice[..eligible];
-    let held = allocs_by_slice.iter().filter(|&&allocs| allocs > 0).count();
-    let late = allocs_by_slice[eligible / 2..].iter().any(|&allocs| allocs > 0);
-    (allocs_by_slice.iter().sum(), held > 2 && held * 3 >= eligible && late)
+    let old = &survivors.old_by_slice[..eligible];
+    let held = old.iter().filter(|&&allocs| allocs > 0).count();
+    let is_late = old[eligible * 3 / 4..].iter().any(|&allocs| allocs > 0);
+    if held > 2 && held * 3 >= eligible && is_late { old.iter().sum() } else { 0 }
 }
 
-/// Returns whether live bytes stay within a tenth of their maximum through the second half of the
-/// run, while blocks are still allocated.
+/// Returns whether live bytes stay within a tenth of their maximum through the last
+/// [`FULL_SLICES`], while blocks are still allocated.
 fn is_plateau(history: &History, survivors: &Survivors) -> bool {
-    let half = &history.series[SLICES / 2 - 1..];
-    let (least, most) = (half.iter().min().copied().unwrap_or(0), half.iter().max().copied().unwrap_or(0));
-    let flat = least > 0 && least >= most - most / 10;
+    let full = &history.series[SLICES - FULL_SLICES..];
+    let (least, most) = (full.iter().min().copied().unwrap_or(0), full.iter().max().copied().unwrap_or(0));
+    // A wave may have the same height at the end of each slice.
+    let is_kept = history.least[SLICES - FULL_SLICES..SLICES - 1].iter().all(|&least| least >= most / 2);
+    let flat = least > 0 && least >= most - most / 10 && is_kept;
     flat && survivors.blocks >= MIN_POOL_BLOCKS
         && survivors.allocs_by_slice[SLICES / 2..].iter().any(|&allocs| allocs > 0)
 }
@@ -391,55 +383,6 @@ fn is_container(history: &History, survivors: &Survivors) -> bool {
     (resized || replaced) && same_number && survivors.largest == history.largest
 }
 
-/// Returns whether a site without survivors freed its blocks only at the end of the run: all of
-/// them were live at the same time, in the last quarter.
-pub fn is_kept_to_exit(history: &History) -> bool {
-    let kept = history.bytes - history.bytes / 10;
-    history.live_blocks == 0
-        && history.freed > 0
-        && history.peak_bytes >= kept
-        && fullest(history).1 >= SLICES - QUARTER_SLICES
-}
-
-/// Returns whether sites whose blocks were kept to the exit grew through the run: more bytes were
-/// live at the end than in the middle.
-pub fn is_freed_at_exit(history: &History) -> bool {
-    let (most, at) = fullest(history);
-    let rose = history.freed >= MIN_GROWTH_BLOCKS && at >= SLICES - QUARTER_SLICES;
-    rose && history.series[at / 2] <= most - most / 4 && !rises_at_once(history)
-}
-
-/// Returns whether nearly all live bytes came at one time, as by the load of a file.
-fn rises_at_once(history: &History) -> bool {
-    let most = u128::from(fullest(history).0);
-    let before = |at: usize| at.checked_sub(2).map_or(0, |at| history.series[at]);
-    let step = (0..SLICES).map(|at| history.series[at].saturating_sub(before(at))).max().unwrap_or(0);
-    u128::from(step) * u128::from(BURST.1) >= most * u128::from(BURST.0)
-}
-
-/// Returns the maximum of the live bytes at the ends of slices, and the last slice that has it.
-fn fullest(history: &History) -> (u64, usize) {
-    history.series.iter().zip(0..).fold((0, 0), |most, (&live, at)| most.max((live, at)))
-}
-
-/// Returns the growth of a site in bytes per unit of the axis, by least squares over the live bytes
-/// at the ends of the slices.
-pub fn slope(run: &Run, history: &History) -> f64 {
-    let width = run.axis.end.saturating_sub(run.axis.start) as f64 / SLICES as f64;
-    if width <= 0.0 {
-        return 0.0;
-    }
-    let mean_x = (SLICES as f64 + 1.0) / 2.0;
-    let mean_y = history.series.iter().map(|&bytes| bytes as f64).sum::<f64>() / SLICES as f64;
-    let (mut over, mut under) = (0.0, 0.0);
-    for (slice, &bytes) in history.series.iter().enumerate() {
-        let x = slice as f64 + 1.0 - mean_x;
-        over += x * (bytes as f64 - mean_y);
-        under += x * x;
-    }
-    over / under / width
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -447,9 +390,10 @@ mod tests {
     /// Returns the verdict on growth by `bytes` over a number of stacks of one function, in a run
     /// of a number of seconds.
     fn final_verdict(verdict: Verdict, bytes: u64, stacks: u64, active_seconds: f64) -> Verdict {
-        let axis = Axis { by_tick: true, start: 0, end: 100 };
+        let axis = Axis::plain(true, 0, 100);
         let run = Run {
             axis,
+            slicing: Slicing::even(&axis),
             end: 100,
             // The end of the process was noticed late.
             seconds: active_seconds * 3.0,
@@ -465,47 +409,27 @@ mod tests {
         let (settled, is_probable) = growth.settle(&run, &"leak", verdict);
         // Growth is probable in a run that is too short for more.
         let is_short = active_seconds > 0.0 && active_seconds < FLOOR_SECONDS;
-        let is_enough = bytes >= FLOOR_BYTES || bytes as f64 >= FLOOR_SHARE * run.peak_bytes as f64;
-        assert_eq!(is_probable, verdict == Verdict::Growing && is_short && is_enough, "{bytes} in {active_seconds} s");
+        let is_expected = verdict == Verdict::Growing && is_short && bytes >= FLOOR_BYTES;
+        assert_eq!(is_probable, is_expected, "{bytes} in {active_seconds} s");
         settled
-    }
-
-    /// Returns survivors with numbers of blocks by slice.
-    fn survivors_of(allocs_by_slice: [u64; SLICES]) -> Survivors {
-        Survivors { blocks: allocs_by_slice.iter().sum(), allocs_by_slice, ..Survivors::default() }
-    }
-
-    #[test]
-    fn what_was_allocated_at_one_time_is_a_burst() {
-        let slices = |of: &[(usize, u64)]| {
-            let mut slices = [0; SLICES];
-            of.iter().for_each(|&(slice, blocks)| slices[slice] = blocks);
-            slices
-        };
-        for burst in [&[(9, 211)][..], &[(9, 100), (10, 111)], &[(0, 3), (9, 60), (10, 60), (15, 2)], &[(3, 1)]] {
-            assert!(is_burst(&survivors_of(slices(burst))), "{burst:?}");
-        }
-        for steady in [&[(9, 100), (11, 111)][..], &[(0, 10), (9, 60)], &[(13, 10), (14, 20), (15, 40)]] {
-            assert!(!is_burst(&survivors_of(slices(steady))), "{steady:?}");
-        }
-        assert!(!is_burst(&survivors_of([4; SLICES])) && !is_burst(&Survivors::default()));
-    }
-
-    #[test]
-    fn what_was_loaded_at_once_did_not_grow() {
-        let history = |series: [u64; SLICES]| History { freed: 100, series, ..History::default() };
-        let at = |from: usize| std::array::from_fn(|slice| if slice >= from { 1 << 20 } else { 0 });
-        for from in 9..SLICES {
-            assert!(!is_freed_at_exit(&history(at(from))), "{from}");
-        }
-        assert!(is_freed_at_exit(&history(std::array::from_fn(|slice| (slice as u64 + 1) << 16))));
     }
 
     #[test]
     fn growth_is_short_if_it_ended_early_in_a_longer_run() {
-        let axis = Axis { by_tick: true, start: 0, end: 100 };
+        let axis = Axis::plain(true, 0, 100);
+        let slicing = Slicing::even(&axis);
         let (seconds, active_seconds, peak_bytes) = (1.3, 1.2, 1 << 20);
-        let run = Run { axis, end: 100, seconds, active_seconds, allocs: 900, peak_bytes, hidden: 0, hidden_until: 0 };
+        let run = Run {
+            axis,
+            slicing,
+            end: 100,
+            seconds,
+            active_seconds,
+            allocs: 900,
+            peak_bytes,
+            hidden: 0,
+            hidden_until: 0,
+        };
         let mut growth = Growth::default();
         for (function, verdict, last) in [
             ("start", Verdict::Growing, 0.9),

@@ -4,6 +4,7 @@
 //! [`judged`] names the stacks, leaves out what is suppressed, and judges. The page of the HTML
 //! export uses the same two.
 
+mod axis;
 mod candidates;
 mod crossings;
 mod entries;
@@ -16,7 +17,8 @@ mod text;
 mod totals;
 
 use crate::sort::SortRows;
-pub(crate) use candidates::{Candidates, axis};
+pub(crate) use axis::axis;
+pub(crate) use candidates::Candidates;
 pub(crate) use headline::Headline;
 use judged::sum_by_function;
 pub(crate) use judged::{JudgedLeak, judge_leaks};
@@ -34,8 +36,9 @@ use super::{Error, Outcome, json, print_missing};
 use crate::event::Span;
 use crate::load::{Process, Recording};
 use crate::missing::{self, Missing};
+use crate::model::climb::{is_freed_at_exit, is_kept_to_exit};
 use crate::model::leaks::{History, Leaks};
-use crate::model::verdict::{Run, Verdict, is_freed_at_exit, is_kept_to_exit};
+use crate::model::verdict::{Run, Verdict};
 use crate::progress::Progress;
 use crate::sums::sums;
 use crate::suppress::{Dialect, generate};
@@ -588,7 +591,7 @@ fn find_freed_at_exit<'a>(
     // The sum at one point in time: several sites may have had their peaks at different times.
     let together = |history: &History| history.series.iter().copied().max().unwrap_or(0);
     for ExitGroup { site, greatest, sites, history, lines } in groups.into_values() {
-        if !is_freed_at_exit(&history) {
+        if !is_freed_at_exit(run, &history) {
             continue;
         }
         all.merge(&history);

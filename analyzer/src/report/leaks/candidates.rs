@@ -1,11 +1,12 @@
 //! The first phase of the leak report: the numbers of each call site with blocks that were never
 //! freed. Nothing is named here.
 
+use super::axis::axis;
 use super::evidence::{self, Evidence};
 use crate::event::Span;
 use crate::load::Process;
 use crate::missing::Missing;
-use crate::model::leaks::{Axis, History, Leaks, Survivors};
+use crate::model::leaks::{History, Leaks, Survivors};
 use crate::model::live_set::LiveSet;
 use crate::model::snapshots;
 use crate::model::verdict::{Run, Verdict, judge, judge_snapshots};
@@ -181,10 +182,4 @@ fn last_loss(process: &Process, lost: u64) -> Option<u64> {
     let losses = &process.tape.losses;
     let known = losses.iter().fold(0u64, |sum, loss| sum.saturating_add(loss.events));
     losses.iter().map(|loss| loss.to_tick).max().filter(|_| known >= lost)
-}
-
-/// Returns the axis by which the run of a process is measured, up to the end of a span. The model
-/// of [`Candidates::from_events`] must use it.
-pub(crate) fn axis(process: &Process, span: Span) -> Axis {
-    evidence::axis(process, span)
 }

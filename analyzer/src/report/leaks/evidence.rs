@@ -4,8 +4,10 @@
 use crate::event::Span;
 use crate::load::Process;
 use crate::missing::Missing;
-use crate::model::leaks::{Axis, History, LIFETIME_CLASSES, Leaks, SLICES, Survivors, lifetime_bound};
-use crate::model::verdict::{Run, Verdict, is_burst, slope};
+use crate::model::axis::Axis;
+use crate::model::climb::{is_burst, slope};
+use crate::model::leaks::{History, LIFETIME_CLASSES, Leaks, SLICES, Survivors, lifetime_bound};
+use crate::model::verdict::{Run, Verdict};
 use crate::report::call_site;
 use crate::report::query::PointInTime;
 use crate::symbols::Symbolizer;
@@ -23,7 +25,7 @@ pub struct Evidence {
     /// Standard error of `bytes_per_second`, if the bytes are estimates of a sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_per_second_error: Option<f64>,
-    /// Unit of lifetimes and ages: `ns`, or `events` without times and in short runs.
+    /// Unit of lifetimes and ages: `ns`, or `events` without times.
     pub unit: &'static str,
     /// Number of allocations and reallocations of the site.
     pub allocs: u64,
@@ -95,54 +97,6 @@ pub struct FreedAt {
     pub functions: Vec<String>,
 }
 
-/// A run shorter than this is measured in events, because its time is mostly that of the start and
-/// of the scheduler.
-const SHORT_NS: u64 = 100_000_000;
-/// A run shorter than this is also measured in events when its allocations do not fill a quarter of
-/// its time, because the rest may be a single stall.
-const STALLED_NS: u64 = 400_000_000;
-
-/// Returns the axis by which the run of a process is measured, up to the end of a span.
-pub(super) fn axis(process: &Process, span: Span) -> Axis {
-    let (mut start, mut end) = (process.clock.start_tick, process.tape.last_tick.min(span.end_tick));
-    if is_measured_by_time(process, end) && span.end == u64::MAX {
-        // The time before the first allocation and after the last one does not show that nothing
-        // grows, unless it is most of the run. Neither does a long teardown at the end.
-        let half = start + end.saturating_sub(start) / 2;
-        if let Some(last) = process.allocation_at(100).filter(|last| last.tick < end) {
-            let frees = process.tape.events.saturating_sub(last.number + 1);
-            let live = process.tape.summary.as_ref().map_or(u64::MAX, |summary| summary.totals.live_blocks);
-            let taken_down = frees > 0 && frees >= live.saturating_add(frees) / 4;
-            // A short run that was busy for long enough: its end may have been noticed late.
-            let whole = process.clock.nanos(end);
-            let busy = whole < 1_000_000_000 && process.clock.nanos(last.tick) >= SHORT_NS;
-            end = if taken_down || busy || last.tick >= half { last.tick } else { end };
-        }
-        if let Some(first) = process.allocation_at(0).filter(|first| first.tick <= half && first.tick < end) {
-            start = first.tick;
-        }
-        return Axis { by_tick: true, start, end };
-    }
-    let events = match process.tape.events {
-        0 => u64::MAX,
-        events => events,
-    };
-    let last = process.allocation_at(99).map_or(events, |last| last.number + 1);
-    Axis { by_tick: false, start: 0, end: last.min(span.end) }
-}
-
-/// Returns whether time measures the run better than events do.
-fn is_measured_by_time(process: &Process, end: u64) -> bool {
-    if !process.has_times() || process.clock.nanos(end) < SHORT_NS {
-        return false;
-    }
-    let filled = || match (process.allocation_at(1), process.allocation_at(99)) {
-        (Some(from), Some(to)) => process.clock.span_nanos(to.tick.saturating_sub(from.tick)),
-        _ => u64::MAX,
-    };
-    process.clock.nanos(end) >= STALLED_NS || filled() >= process.clock.nanos(end) / 4
-}
-
 /// Returns what the run as a whole contributes to the verdict on every site.
 pub(super) fn run_of(process: &Process, axis: Axis, span: Span, model: &Leaks, missing: &[Missing]) -> Run {
     let end_tick = process.tape.last_tick.min(span.end_tick);
@@ -161,7 +115,8 @@ pub(super) fn run_of(process: &Process, axis: Axis, span: Span, model: &Leaks, m
         live.iter_mut().zip(history.series).for_each(|(sum, bytes)| *sum = sum.saturating_add(bytes));
     }
     let peak_bytes = live.into_iter().max().unwrap_or(0);
-    let mut run = Run { axis, end, seconds, active_seconds, allocs, peak_bytes, hidden: 0, hidden_until: 0 };
+    let slicing = model.slicing();
+    let mut run = Run { axis, slicing, end, seconds, active_seconds, allocs, peak_bytes, hidden: 0, hidden_until: 0 };
     for one in missing.iter().filter(|one| one.hides_events()) {
         let events = match one {
             Missing::Dropped { events, .. } | Missing::Chunk { events, .. } => *events,
@@ -173,6 +128,9 @@ pub(super) fn run_of(process: &Process, axis: Axis, span: Span, model: &Leaks, m
     }
     run
 }
+
+/// Minimum length of a run for a rate, in seconds.
+const MIN_RATE_SECONDS: f64 = 0.1;
 
 /// Returns the evidence of a site.
 pub(super) fn evidence(
@@ -194,7 +152,7 @@ pub(super) fn evidence(
         first: PointInTime::at(process, first.0, Some(first.1)),
         last: PointInTime::at(process, last.0, Some(last.1)),
         bytes_per_second_error: history.rise_error.map(|error| error as f64 / (run.seconds / 2.0).max(0.001)),
-        bytes_per_second: (by_tick && !is_burst(survivors))
+        bytes_per_second: (by_tick && run.active_seconds >= MIN_RATE_SECONDS && !is_burst(survivors))
             .then(|| slope(run, history) * process.clock.ticks_per_second as f64),
         unit: if by_tick { "ns" } else { "events" },
         allocs: history.allocs,

@@ -3,7 +3,7 @@
 
 use super::Rules;
 use super::candidates::{Basis, Candidates};
-use crate::model::leaks::SLICES;
+use crate::model::climb::change;
 use crate::model::verdict::{Growth, Verdict};
 use crate::report::frames::{SourceLines, blamed_frames, call_site};
 use crate::report::grouping::{GroupBy, group_key};
@@ -37,6 +37,8 @@ pub(crate) struct JudgedLeak {
     greatest: u64,
 }
 
+/// Blocks take the place of others if there are as many bytes of these, but for this fraction: 1/8.
+const REPLACED: u64 = 8;
 /// Leaks have as many blocks as each other if their numbers differ by less than this fraction: 1/10.
 const SAME_NUMBER: u64 = 10;
 
@@ -159,6 +161,7 @@ pub(super) fn sum_by_function(
 /// and then those of their siblings.
 fn settle_verdicts(candidates: &Candidates, leaks: &mut [JudgedLeak], symbols: &mut Symbolizer) {
     let Some(run) = &candidates.run else { return };
+    settle_replaced(candidates, leaks, symbols);
     let mut growth = Growth::default();
     let mut functions: Vec<Option<Vec<String>>> = Vec::new();
     for leak in leaks.iter() {
@@ -175,27 +178,37 @@ fn settle_verdicts(candidates: &Candidates, leaks: &mut [JudgedLeak], symbols: &
         let (settled, is_probable) = growth.settle(run, &function, leak.verdict);
         leak.trend = (settled != leak.verdict).then_some(leak.verdict);
         leak.verdict = settled;
-        // A short run is measured in events: what is allocated at one time has many of them.
-        leak.is_probable = is_probable && !is_burst_in_time(candidates, leak);
+        leak.is_probable = is_probable;
     }
     inherit_verdicts(candidates, leaks, symbols);
 }
 
-/// Minimum time over which the blocks of a leak were allocated, in nanoseconds: what a program
-/// allocates within some milliseconds is a step of its work, however many events it has.
-const BURST_NS: u64 = 10_000_000;
-
-/// Returns whether all blocks of a leak were allocated at one time, by their times: in two slices of
-/// the run, or in some milliseconds.
-fn is_burst_in_time(candidates: &Candidates, leak: &JudgedLeak) -> bool {
-    let process = candidates.process;
-    let run = process.tape.last_tick.saturating_sub(process.clock.start_tick);
-    let times = leak.basis.as_ref().map(|basis| (basis.survivors.first.0, basis.survivors.last.0));
-    process.has_times()
-        && times.is_some_and(|(first, last)| {
-            let length = last.saturating_sub(first);
-            length < run / (SLICES as u64 / 2) || process.clock.span_nanos(length) < BURST_NS
-        })
+/// Corrects the verdict on growth where blocks of a line only take the place of others of that line,
+/// as in a table that one caller fills and another one updates: one stack gets more, the other one
+/// fewer, and the table stays as it is.
+fn settle_replaced(candidates: &Candidates, leaks: &mut [JudgedLeak], symbols: &mut Symbolizer) {
+    let Some(model) = &candidates.model else { return };
+    if !leaks.iter().any(|leak| matches!(leak.verdict, Verdict::Growing | Verdict::Slow)) {
+        return;
+    }
+    let stacks = candidates.process.stacks();
+    let mut lines: FxHashMap<Vec<String>, (u64, u64)> = FxHashMap::default();
+    for (site, history) in model.histories() {
+        let (more, fewer) = change(&history);
+        if more > 0 || fewer > 0 {
+            let sum = lines.entry(group_key(symbols, stacks, site, GroupBy::Line)).or_default();
+            *sum = (sum.0.saturating_add(more), sum.1.saturating_add(fewer));
+        }
+    }
+    lines.retain(|_, (more, fewer)| *fewer > 0 && more.abs_diff(*fewer) <= *more / REPLACED);
+    for leak in leaks.iter_mut().filter(|_| !lines.is_empty()) {
+        let Some((more, fewer)) = leak.basis.as_ref().map(|basis| change(&basis.history)) else { continue };
+        let grows = matches!(leak.verdict, Verdict::Growing | Verdict::Slow) && more > 0;
+        let shrinks = leak.verdict == Verdict::OneTime && fewer > 0;
+        if (grows || shrinks) && lines.contains_key(&group_key(symbols, stacks, leak.site, GroupBy::Line)) {
+            leak.verdict = Verdict::BoundedCache;
+        }
+    }
 }
 
 /// Returns the seconds from the start to the last block of a leak that was kept, or 0 if they are
