@@ -254,3 +254,9 @@ fn stopped_recorder_is_not_awaited_for_ever_with_a_frozen_clock() {
     });
     same(&plain, &recording.outcome);
 }
+
+/// A program waits for a recorder that is busy with others: it has only this chance to be recorded.
+#[test]
+fn programs_that_start_all_at_once_are_recorded() {
+    heaptape_tests::all_at_once::all_are_recorded(30, 4);
+}

@@ -6,6 +6,7 @@
 //! release, once in each run.
 #![forbid(unsafe_code)]
 
+pub mod all_at_once;
 pub mod browser;
 pub mod cgroup;
 pub mod conditions;

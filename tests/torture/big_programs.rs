@@ -112,3 +112,9 @@ fn live_bytes_of_redis_match_its_own_figures() {
     assert!((left - own_left).abs() < own_grown / 20.0, "after all went: {own_left} by its own, {left} by ours");
     torture::passed(18, "servers whose own counts match the daemon's", 1);
 }
+
+/// What a build with many jobs, or the start of a machine, does.
+#[test]
+fn programs_that_start_all_at_once_on_a_busy_machine_are_recorded() {
+    heaptape_tests::all_at_once::all_are_recorded(250, 20);
+}

@@ -15,12 +15,14 @@ pub const ENV_ATTACH_MS: &str = "HEAPTAPE_ATTACH_MS";
 /// of `heaptape record`, and those that the program's parent has installed and this library has
 /// evaluated. A program with more filters runs without the library's calls.
 pub const ENV_FILTERS: &str = "HEAPTAPE_FILTERS";
-/// Timeout of an attach to `heaptape record`, in milliseconds. On a machine at
-/// full load the recorder may be scheduled late, and a program has one chance to attach, at its
-/// start.
-pub const RECORD_ATTACH_MS: u64 = 2_000;
-/// Maximum value of [`ENV_ATTACH_MS`].
-pub const MAX_ATTACH_MS: u64 = 10_000;
+/// Timeout of an attach to `heaptape record`, in milliseconds. A program has one chance to attach,
+/// at its start, and waits as long as the recorder lives: when 250 programs start at once on a busy
+/// machine, the last one's turn comes after 5 s. This bound is for a recorder that lives and makes no
+/// progress, as on a disk that hangs.
+pub const RECORD_ATTACH_MS: u64 = 30_000;
+/// Maximum value of [`ENV_ATTACH_MS`]: [`RECORD_ATTACH_MS`] and as much again for a search of files
+/// that the user has given more time.
+pub const MAX_ATTACH_MS: u64 = 60_000;
 /// Default size of the ring of each of the first threads, in bytes: 65,536 records. Measured: with
 /// 64 KiB threads stall; with several threads 1 to 16 MiB perform alike.
 pub const RING_BYTES: u64 = 1 << 20;

@@ -76,8 +76,8 @@ const TOO_LARGE: &str = "its symbol table is too large to be searched while the 
 /// The time that the search of files may take under the daemon, whose processes give up their
 /// attach after 50 ms by default.
 pub const SHORT_BUDGET: Duration = Duration::from_millis(20);
-/// The time that it may take under `heaptape record`, whose processes wait for two seconds, while
-/// other processes may want to attach.
+/// The time that it may take under `heaptape record`, whose processes wait as long as it lives. Other
+/// processes may want to attach meanwhile.
 pub const MEDIUM_BUDGET: Duration = Duration::from_millis(250);
 /// The time that it may take while no other process is recorded.
 pub const LONG_BUDGET: Duration = Duration::from_secs(1);
