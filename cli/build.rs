@@ -54,6 +54,9 @@ fn build(root: &Path, folder: &Path, features: &str, offline: bool) -> bool {
 fn main() {
     let root = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("..");
     let folder = PathBuf::from(variable("OUT_DIR")).join("preload");
+    // Not every linker adds one unasked (Zig's does not), and without it nobody finds the symbols:
+    // dh_strip makes no -dbgsym package.
+    println!("cargo:rustc-link-arg-bins=-Wl,--build-id=sha1");
     for source in ["preload", "Cargo.toml"] {
         println!("cargo:rerun-if-changed={}", root.join(source).display());
     }

@@ -73,8 +73,8 @@ pub fn replay(process: &Process, span: Span, progress: &Progress, models: &mut i
 
 /// Models whose replay is compiled in this crate.
 ///
-/// [`replay`] is compiled by the crate that calls it, with the optimization of that crate. This
-/// trait is for crates that are compiled without optimization: its function is no slower there.
+/// [`replay`] is generic, so each crate that calls it compiles it again; this trait's function is
+/// compiled once, here.
 pub trait Replay: Model {
     /// Replays the events of a span, see [`replay_from`].
     fn replay_from(

@@ -4,8 +4,7 @@
 //! DCPI tools. Each view is a function over the tables of its file format, so it shows a file of
 //! the original tool and a recording alike.
 //!
-//! This crate is compiled without optimization, since a view runs once over tables that are short.
-//! Loops over events are in the analyzer, as is [`mptrace`].
+//! A view runs once over tables that are short. Loops over events are in the analyzer, as is [`mptrace`].
 #![forbid(unsafe_code)]
 #![warn(unreachable_pub)]
 

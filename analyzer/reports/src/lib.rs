@@ -1,7 +1,7 @@
 //! Reports on one subject each, as text for people and as JSON for scripts: one file for each. The
 //! analyzer computes what they print.
 //!
-//! This crate is compiled without optimization. So nothing in it runs for each event: models, their
+//! Nothing in it runs for each event: models, their
 //! replay ([`heaptape_analyzer::Replay`]), and the grouping and naming of call sites are functions
 //! of the analyzer that are not generic.
 #![forbid(unsafe_code)]
