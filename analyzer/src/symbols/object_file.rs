@@ -55,6 +55,9 @@ pub enum ObjectError {
     /// The bytes are an object file of another format.
     #[error("neither an ELF file nor a Windows program")]
     Unknown,
+    /// A Windows program where only ELF files are of use.
+    #[error("a Windows program")]
+    Windows,
     /// The names of the symbols overlap, so that they are much longer than the file.
     #[error("its symbols' names overlap to more than {NAME_BUDGET} times the file")]
     Names,
@@ -67,6 +70,16 @@ impl<'data> ObjectFile<'data> {
     /// Returns [`ObjectError::Damaged`] if the bytes are not a readable object file.
     pub fn parse(bytes: &'data [u8]) -> Result<ObjectFile<'data>, ObjectError> {
         Ok(ObjectFile { file: File::parse(bytes)?, length: bytes.len() })
+    }
+
+    /// Parses the bytes of an ELF file.
+    ///
+    /// # Errors
+    /// Returns [`ObjectError::Windows`] for a Windows program, and [`ObjectError::Damaged`] if the
+    /// bytes are not a readable object file.
+    pub fn parse_elf(bytes: &'data [u8]) -> Result<ObjectFile<'data>, ObjectError> {
+        let parsed = ObjectFile::parse(bytes)?;
+        if matches!(parsed.file, File::Elf32(_) | File::Elf64(_)) { Ok(parsed) } else { Err(ObjectError::Windows) }
     }
 
     /// Returns the byte order and pointer size of the target.

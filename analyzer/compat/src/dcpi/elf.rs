@@ -40,7 +40,7 @@ impl Elf {
     /// # Errors
     /// Returns an error if the bytes are not a readable ELF file.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<Elf, ObjectError> {
-        let file = ObjectFile::parse(bytes)?;
+        let file = ObjectFile::parse_elf(bytes)?;
         let text_sections = file.text_sections();
         let procedure =
             |function: FunctionRange| Procedure { symbol: function.symbol, start: function.start, end: function.end };
