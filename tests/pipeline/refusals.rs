@@ -4,6 +4,7 @@ use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Outcome, Program, Target, is_root, target, test_env};
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -183,6 +184,32 @@ fn missing_arguments_exit_with_2() {
     assert_eq!(heaptape(["verify", "/nonexistent/recording"]).code(), 2);
     assert_eq!(heaptape(["leaks", "/dev/null"]).code(), 2);
     assert_eq!(heaptape(["no-such-word"]).code(), 2);
+}
+
+/// What shares the memory of a process is not stopped with it, and what handles its system calls itself
+/// would be ended by those of the library: both are refused, and go on.
+#[test]
+fn processes_that_an_attach_would_harm_are_refused() {
+    let program = Target::program("stands_apart.c").build();
+    for (how, why) in [("shares", "shares its memory"), ("dispatches", "handles its system calls itself")] {
+        let piped = std::process::Stdio::piped;
+        let mut child = std::process::Command::new(&program);
+        let mut child = child.arg(how).stdin(piped()).stdout(piped()).spawn().expect("it starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        match lines.next().expect("a line").expect("text").as_str() {
+            "ready" => {}
+            _ => continue, // A kernel without it.
+        }
+        let folder = test_env::folder();
+        let options = ["attach", "--for", "100ms", "-o"].map(OsStr::new);
+        let (pid, destination) = (child.id().to_string(), folder.path().join("r"));
+        let outcome = heaptape(options.into_iter().chain([destination.as_os_str(), pid.as_ref()])).exits(2);
+        assert!(outcome.error().contains(why), "{how}: {outcome}");
+        assert!(child.try_wait().expect("its state").is_none(), "{how}: it runs on");
+        drop(child.stdin.take());
+        assert_eq!(lines.next().expect("a line").expect("text"), "done", "{how}");
+        assert!(child.wait().expect("it ends").success(), "{how}");
+    }
 }
 
 /// A process whose main thread has ended runs on, and is refused for that reason.

@@ -435,6 +435,15 @@ pub fn close_all_except(file: BorrowedFd<'_>) {
     }
 }
 
+/// Returns whether two processes have the same memory, as after a `clone` with `CLONE_VM`; `None` if the
+/// kernel does not say: see kcmp(2).
+pub fn share_memory(pids: [u32; 2]) -> Option<bool> {
+    const KCMP_VM: i32 = 1;
+    // SAFETY: the call takes integers only.
+    let result = unsafe { libc::syscall(libc::SYS_kcmp, pids[0] as i32, pids[1] as i32, KCMP_VM, 0, 0) };
+    Errno::result(result).ok().map(|order| order == 0)
+}
+
 /// Gives up all capabilities of this thread, for good: see capset(2).
 ///
 /// # Errors

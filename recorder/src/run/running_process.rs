@@ -520,7 +520,8 @@ impl Target {
             let (inside, stop) = traced(|| self.still_inside(&is_ours))?;
             self.inside = inside;
             self.stops.one = self.stops.one.max(stop);
-            if self.inside.is_empty() {
+            // What shares the memory is not stopped, and may be in the library.
+            if self.inside.is_empty() && checks::sharer(self.pid).is_none() {
                 let stop = traced(|| self.unmap(&library))?;
                 self.stops.one = self.stops.one.max(stop);
                 self.library = None;

@@ -1,9 +1,10 @@
 //! What speaks against an attach, before anything is stopped.
 
 use super::memory::Memory;
-use super::threads::status_field;
+use super::threads::{self, status_field};
 use super::{AttachError, tracer};
-use crate::target::maps;
+use crate::os::sys;
+use crate::target::{maps, proc};
 use nix::unistd::Pid;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -82,6 +83,12 @@ pub fn examine(pid: u32) -> Result<(Identity, Memory), AttachError> {
     if field("x86_Thread_features").is_some_and(|features| features.contains("shstk")) {
         return refuse("it has a shadow stack, which is not supported; start it with heaptape record instead");
     }
+    if let Some(other) = waited_for_sharer(pid) {
+        return Err(AttachError::Unsuitable(format!(
+            "process {other} shares its memory (clone with CLONE_VM) and is not stopped with it: attach when that one \
+             has ended, or start it with heaptape record instead"
+        )));
+    }
     check_program(pid)?;
     let text = maps::read(pid);
     let text = String::from_utf8_lossy(&text);
@@ -97,6 +104,38 @@ pub fn examine(pid: u32) -> Result<(Identity, Memory), AttachError> {
         address_space: address_space(pid, field("VmSize")),
     };
     Ok((identity, memory))
+}
+
+/// Returns a process that shares the memory of another one and runs beside it. A child of `vfork` does
+/// not: its parent's thread waits in the kernel meanwhile, as that of `posix_spawn` does.
+pub fn sharer(pid: u32) -> Option<u32> {
+    let size = |pid: u32| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+        text.split_ascii_whitespace().next().map(str::to_owned)
+    };
+    let own = size(pid)?;
+    let waits = |pid: u32| threads::list(pid).into_iter().any(|tid| threads::is_in_kernel(pid, tid));
+    proc::pids().find(|other| {
+        let may_share = *other != pid && size(*other).as_ref() == Some(&own);
+        may_share
+            && sys::share_memory([pid, *other]) == Some(true)
+            && !waits(pid)
+            && !proc::parent(*other).is_some_and(waits)
+    })
+}
+
+/// Waits a moment for the end of what shares the memory of a process: most such children execute a
+/// program soon.
+fn waited_for_sharer(pid: u32) -> Option<u32> {
+    const LONGEST: Duration = Duration::from_millis(500);
+    let since = Instant::now();
+    loop {
+        let found = sharer(pid)?;
+        if since.elapsed() > LONGEST {
+            return Some(found);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 fn check_program(pid: u32) -> Result<(), AttachError> {

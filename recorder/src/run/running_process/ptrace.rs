@@ -27,6 +27,12 @@ pub enum StopError {
     /// A thread did not stop in time.
     #[error("a thread does not stop (it waits in the kernel, or for a child of vfork)")]
     Late,
+    /// A thread has its system calls dispatched to the program (Syscall User Dispatch).
+    #[error(
+        "it handles its system calls itself (Syscall User Dispatch, as Wine does), which would end it for those of \
+         the library; start it with heaptape record instead"
+    )]
+    Dispatched,
     /// The process has ended.
     #[error("it has ended")]
     Ended,
@@ -47,6 +53,20 @@ pub enum Stop {
     },
     /// A signal is about to be delivered.
     Signal(c_int),
+}
+
+/// Returns whether a stopped thread has system calls dispatched to the program: see
+/// `Documentation/admin-guide/syscall-user-dispatch.rst` of the kernel, from 6.4 on.
+pub fn is_dispatched(tid: Pid) -> bool {
+    const GET_SYSCALL_USER_DISPATCH_CONFIG: c_uint = 0x4211;
+    // `struct ptrace_sud_config`: mode, address of the selector, start and length of the text that may.
+    let mut config = [0u64; 4];
+    let size = size_of_val(&config);
+    // SAFETY: the request writes as many bytes as the third argument says, the size of `config`.
+    let result = unsafe {
+        libc::ptrace(GET_SYSCALL_USER_DISPATCH_CONFIG as _, tid.as_raw(), size as *mut c_void, config.as_mut_ptr())
+    };
+    result == 0 && config[0] != 0
 }
 
 impl Stop {

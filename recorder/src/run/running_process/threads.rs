@@ -164,6 +164,12 @@ impl StoppedThreads {
         if stop == Stop::Ended {
             return Ok(());
         }
+        if ptrace::is_dispatched(tid) {
+            self.stopping.push(tid);
+            let _ = ptrace::resume(tid, Resume::Detach, stop.signal());
+            self.stopping.pop();
+            return Err(StopError::Dispatched);
+        }
         // At once: the wait of a thread is then as it was, also if the others do not stop.
         let registers = getregs(tid).and_then(|registers| restart_wait(tid, stop, registers));
         match registers {

@@ -60,6 +60,10 @@ impl<'a> Visit<'a> {
         for tid in tids {
             let since = Instant::now();
             match stop_one(pid, tid) {
+                Ok(Some(_)) if stops::is_dispatched(tid) => {
+                    let _ = ptrace::detach(tid, None);
+                    return Err(StopError::Dispatched.into());
+                }
                 Ok(Some(registers)) => {
                     let is_usable = registers.cs == LONG_MODE && mappings.hold(&registers);
                     let visit = is_usable.then(|| Visit::of(tid, registers, memory, gadgets, since));
