@@ -212,6 +212,28 @@ fn processes_that_an_attach_would_harm_are_refused() {
     }
 }
 
+/// Attach and detach stop all threads, and no system call in which one waits reports an interruption:
+/// not those with a time limit either, which the kernel does not begin again after a stop.
+#[test]
+fn no_call_is_interrupted_by_an_attach() {
+    let piped = std::process::Stdio::piped;
+    let program = Target::program("waits_in_calls.c").flag("-pthread").build();
+    let mut child = std::process::Command::new(program).stdin(piped()).stdout(piped()).spawn().expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    assert_eq!(lines.next().expect("a line").expect("text"), "ready");
+    for round in 0..3 {
+        let folder = test_env::folder();
+        let options = ["attach", "--for", "50ms", "-o"].map(OsStr::new);
+        let (pid, destination) = (child.id().to_string(), folder.path().join("r"));
+        let outcome = heaptape(options.into_iter().chain([destination.as_os_str(), pid.as_ref()]));
+        assert_eq!(outcome.code(), 0, "round {round}: {outcome}");
+    }
+    drop(child.stdin.take());
+    let rest: Vec<String> = lines.map(|line| line.expect("text")).collect();
+    assert_eq!(rest, ["27 calls"]);
+    assert!(child.wait().expect("it ends").success());
+}
+
 /// A process whose main thread has ended runs on, and is refused for that reason.
 #[test]
 fn process_without_its_main_thread_is_refused_for_that() {
