@@ -24,6 +24,30 @@ fn known_stacks_need_no_system_call() {
     torture::passed(63, "kinds of stack that no thread owns, without a system call", 3);
 }
 
+/// The first call of each function that heaptape intercepts, on the stack of a new thread and on one
+/// that no thread knows, takes at most 2.5 KiB more than without it, and 4 KiB in all.
+#[test]
+fn calls_take_a_bounded_part_of_the_callers_stack() {
+    const MORE: usize = 2_560;
+    const ALL: usize = 4_096;
+    // Bound at the start: the loader's search at a first call takes 3 KiB.
+    let program = Target::program("stack_need.cpp").flag("-pthread").flag("-Wl,-z,now").build();
+    for how in ["thread", "other"] {
+        let program = Program::new(&program).arg(how);
+        let needs = |text: String| -> Vec<(String, usize)> {
+            let line =
+                |line: &str| line.split_once(' ').map(|(name, bytes)| (name.to_owned(), bytes.parse().expect("bytes")));
+            text.lines().map(|text| line(text).expect("a name and bytes")).collect()
+        };
+        let plain = needs(program.plain().success().text());
+        let recorded = needs(program.recorded().success().outcome.text());
+        assert_eq!((plain.len(), recorded.len()), (32, 32), "{plain:?} {recorded:?}");
+        for ((name, plain), (_, recorded)) in plain.into_iter().zip(recorded) {
+            assert!(recorded <= ALL && recorded <= plain + MORE, "{how}, {name}: {plain} bytes, {recorded} recorded");
+        }
+    }
+}
+
 #[test]
 fn stacks_of_coroutines_forked_threads_and_split_stacks_are_complete() {
     for (how, depth, outermost) in [("coroutine", 11, "coroutine"), ("forked", 11, "forks"), ("split", 202, "main")] {

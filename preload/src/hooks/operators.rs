@@ -14,6 +14,7 @@
 use super::{FIRST_DELETE, OPERATORS as NAMES, is_plain_form};
 use crate::dynsym::{self, Scope, Wanted, cpp_runtime, scope};
 use crate::elf::{Object, objects};
+use crate::process::exec::workspace;
 use crate::{arch, sys};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -121,7 +122,12 @@ fn next_for(which: usize, caller: usize) -> *mut c_void {
 
 #[cold]
 fn find(which: usize, caller: usize) -> *mut c_void {
-    sys::aligned(|| find_aligned(which, caller))
+    sys::aligned(|| {
+        let mut found = core::ptr::null_mut();
+        // The lists of a search take 10 KiB.
+        workspace::apart(&mut || found = find_aligned(which, caller));
+        found
+    })
 }
 
 #[inline(always)]

@@ -19,7 +19,7 @@ mod folders;
 mod program;
 mod sanitizer;
 mod spawn;
-mod workspace;
+pub mod workspace;
 
 pub use spawn::{posix_spawn, posix_spawnp};
 

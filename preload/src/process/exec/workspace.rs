@@ -116,6 +116,20 @@ impl Workspace {
     }
 }
 
+/// Calls `body` on memory of its own, since the caller's stack may be that of a small coroutine; on the
+/// caller's stack only if there is no other memory.
+#[inline(never)]
+pub fn apart(mut body: &mut dyn FnMut()) {
+    unsafe extern "C" fn call(body: *mut c_void) {
+        // SAFETY: `apart` passes its own argument.
+        unsafe { (*body.cast::<&mut dyn FnMut()>())() };
+    }
+    let Some(workspace) = claim_stack() else { return body() };
+    // SAFETY: the memory was claimed for a stack, and the argument lives until the call has returned.
+    unsafe { workspace.run(call, (&raw mut body).cast()) };
+    workspace.release();
+}
+
 pub fn claim_stack() -> Option<&'static Workspace> {
     Workspace::claim(STACK)
 }
