@@ -67,12 +67,14 @@ pub mod stack_ids;
 mod stacks;
 mod sums;
 mod system_libraries;
+mod types;
 
 pub use archive::{Error as ArchiveError, has_names, write_archive};
 pub use charts::sparkline;
 pub use dump::{Error as DumpError, dump};
 pub use early_ends::{EarlyEnd, EarlyEnds};
 pub use load::bare::{open as open_file, unpacking};
+pub use load::references::ReferenceSnapshot;
 #[doc(hidden)]
 pub use load::tape::read as read_tape;
 pub use load::tape::{PageSnapshot, Tape, TraceRange};

@@ -14,6 +14,7 @@ mod join;
 mod joined;
 pub(crate) mod mappings;
 mod process;
+pub(crate) mod references;
 mod residency;
 mod running;
 mod segments;

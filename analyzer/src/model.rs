@@ -17,6 +17,7 @@ pub mod live_set;
 pub mod neighbors;
 pub mod peak;
 mod phase;
+pub mod references;
 pub mod resizes;
 pub mod sizes;
 pub mod slices;

@@ -11,6 +11,7 @@ mod binutils_symbols;
 mod bounded_name;
 mod code_name;
 mod coff_symbols;
+mod data;
 mod debuginfod;
 mod demangle;
 mod dwarf;
@@ -31,6 +32,7 @@ mod tail_calls;
 
 pub use binutils_symbols::BinutilsSymbol;
 pub use code_name::code_name;
+pub use data::DataSymbol;
 pub use demangle::demangle;
 
 pub use crate::frame::Frame;
@@ -41,7 +43,7 @@ use crate::short_name::NameLength;
 use crate::stacks::{Module, Site, Stacks};
 pub use debuginfod::fetch as fetch_debug_information;
 use dwarf::Debug;
-use elf::{Elf, Functions};
+use elf::{Elf, Functions, Objects};
 pub use files::{Origin, hexadecimal};
 use files::{Search, search};
 use heaptape_formats::tape::instruction;
@@ -124,6 +126,8 @@ struct Live {
     /// Whether one of the files has a whole symbol table.
     has_symbols: bool,
     functions: Functions,
+    /// Global variables and vtables, once they were read.
+    data: Option<Objects>,
     debug: Option<Option<Debug>>,
     jumps: Jumps,
 }
@@ -515,7 +519,8 @@ impl Symbolizer {
             let functions = functions(&files);
             object.lacks.why = why;
             let has_symbols = files.iter().any(|(_, elf)| elf.section_size(".symtab") > 0);
-            object.live = Some(Live { files, own, has_symbols, functions, debug: None, jumps: Jumps::default() });
+            object.live =
+                Some(Live { files, own, has_symbols, functions, data: None, debug: None, jumps: Jumps::default() });
             notes.into_iter().for_each(|note| self.note(note));
         }
         self.objects[number].live.get_or_insert_with(Live::default)

@@ -111,6 +111,8 @@ commands! {
         callees Callees,
         /// Show the source of a function, with what each line allocates
         source Source,
+        /// Show who holds the blocks that are live at the end, and which of them nobody holds
+        holds Holds,
         /// Show which blocks contained an address, who allocated and who freed them
         address Address,
         /// Show what each thread allocated and freed

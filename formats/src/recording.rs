@@ -6,7 +6,7 @@
 //!   recording.json
 //!   sysroot/               files of modules below their own paths, when the recording was packed
 //!   4711.sqlite3/          pid and program; `.2`, `.3` … if both occur again (exec, pid reuse)
-//!     trace.mtrc[.zst|.lz4]   profile.mptl[.zst]   events.tape   symbols.tape
+//!     trace.mtrc[.zst|.lz4]   profile.mptl[.zst]   events.tape   symbols.tape   references.tape
 //!     events.journal.N       while it is recorded, and when the recorder was killed
 //! ```
 //!
@@ -57,6 +57,8 @@ pub const JOURNAL: &str = "events.journal";
 /// Name of the file with the symbols that a recording keeps of its modules: a tape of
 /// [`crate::tape::Symbols`].
 pub const SYMBOLS: &str = "symbols.tape";
+/// Name of the file that tells which block holds which: a tape of [`crate::tape::References`].
+pub const REFERENCES: &str = "references.tape";
 /// Name of the folder beside the epochs of a user that has the symbols of programs and libraries by
 /// build-id: in a folder for each, the file [`SYMBOLS`].
 pub const NAMES: &str = "names";

@@ -82,6 +82,7 @@ fn start() {
     process::sandbox::find_next();
     mode::switch_by(hooks::choose_targets);
     let _ = boot::attach::area();
+    process::exit::prepare();
 }
 
 /// Runs when the process ends by `exit`, after the destructors of the program.
@@ -92,5 +93,5 @@ static AT_EXIT: extern "C" fn() = at_exit;
 
 #[cfg(not(any(test, feature = "standalone")))]
 extern "C" fn at_exit() {
-    process::exec::announce_exit();
+    process::exit::announce_exit();
 }

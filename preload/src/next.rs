@@ -243,6 +243,15 @@ pub fn resolve() -> bool {
     }
 }
 
+/// Does something during which libc's `calloc` returns memory of the bootstrap arena, which is never
+/// freed and no event.
+#[cfg(not(any(test, feature = "standalone")))]
+pub fn calloc_from_arena(body: impl FnOnce()) {
+    let next = pointers::calloc.swap(missing::calloc as *mut c_void, Relaxed);
+    body();
+    pointers::calloc.store(next, Relaxed);
+}
+
 /// Returns whether the next definitions are known.
 pub fn is_resolved() -> bool {
     STATE.load(Acquire) == RESOLVED

@@ -29,6 +29,7 @@ pub mod heap;
 pub mod inject;
 pub mod os;
 pub mod pipeline;
+pub mod references;
 pub mod rings;
 pub mod run;
 pub mod session;

@@ -46,6 +46,7 @@ mod gaps;
 mod github_action;
 mod hand_made_stacks;
 mod harm;
+mod holds;
 mod hooks_each_function;
 mod hostile;
 mod inside;

@@ -11,6 +11,7 @@ pub mod address;
 pub mod callers;
 pub mod fragmentation;
 pub mod free_sites;
+pub mod holds;
 pub mod inclusive;
 pub mod lifetimes;
 pub mod peak;

@@ -218,8 +218,13 @@ impl Tape {
             Record::History(history) => self.history = history,
             Record::HistoryErrors(errors) => self.history_errors = errors.sites,
             Record::Code(code) => self.code.extend(code.ranges),
-            // Only `symbols.tape` has them.
-            Record::Symbols(_) => {}
+            // They have files of their own.
+            Record::Symbols(_)
+            | Record::References(_)
+            | Record::ReferenceBlocks(_)
+            | Record::ReferenceEdges(_)
+            | Record::ReferenceRoots(_)
+            | Record::ReferencesEnd(_) => {}
         }
     }
 

@@ -57,6 +57,13 @@ pub enum Unanswerable {
         "no snapshot of the pages of a process is in the recording: it ended too early, or an older heaptape recorded it"
     )]
     NoPages,
+    /// Which block holds which was not read, or not as far as the question goes.
+    #[error("{why}: {remedy}")]
+    NoReferences {
+        why: String,
+        /// What helps.
+        remedy: String,
+    },
     /// The question is about all blocks, and a filter selects some of them.
     #[error("rss explains the memory of all blocks: it takes no filters of blocks")]
     AllBlocks,

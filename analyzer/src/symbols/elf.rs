@@ -104,6 +104,34 @@ impl Functions {
     }
 }
 
+/// Global variables, vtables and other data, ordered by address.
+#[derive(Debug, Default)]
+pub(super) struct Objects {
+    rows: Vec<Function>,
+    names: Vec<u8>,
+}
+
+impl Objects {
+    /// Returns the start and the symbol of what a link-time address is in.
+    pub(super) fn find(&self, address: u64) -> Option<(u64, &[u8])> {
+        let after = self.rows.partition_point(|row| row.start <= address);
+        let row = self.rows.get(after.checked_sub(1)?)?;
+        (address < row.end).then_some((row.start, until_nul(self.names.get(row.name as usize..)?)))
+    }
+
+    /// Returns the data of both.
+    #[must_use]
+    pub(super) fn with(mut self, other: Objects) -> Objects {
+        let shift = self.names.len() as u32;
+        self.names.extend_from_slice(&other.names);
+        let moved = |row: Function| row.name.checked_add(shift).map(|name| Function { name, ..row });
+        self.rows.extend(other.rows.into_iter().filter_map(moved));
+        self.rows.sort_by_key(|row| row.start);
+        self.rows.dedup_by_key(|row| row.start);
+        self
+    }
+}
+
 /// Maximum number of symbols of one address that are compared.
 const MOST_FOLDED: usize = 64;
 
@@ -295,6 +323,30 @@ impl Elf {
             }
         }
         Some(Functions { rows, names, folded })
+    }
+
+    /// Returns the global variables and vtables of both symbol tables.
+    pub(super) fn objects(&self) -> Objects {
+        let read = |kind| self.read_objects(kind).unwrap_or_default();
+        read(elf::SHT_SYMTAB).with(read(elf::SHT_DYNSYM))
+    }
+
+    fn read_objects(&self, kind: elf::SectionType) -> Option<Objects> {
+        let (endian, sections) = self.sections()?;
+        let (symbols, names) = self.symbols(endian, &sections, kind)?;
+        let is_data = |symbol: &&Sym64<Endianness>| {
+            symbol.st_type() == elf::STT_OBJECT && symbol.st_shndx(endian) != elf::SHN_UNDEF
+        };
+        let row = |symbol: &Sym64<Endianness>| {
+            let start = symbol.st_value(endian);
+            let end = start.saturating_add(symbol.st_size(endian).max(1));
+            (Function { start, end, name: symbol.st_name(endian) }, symbol.st_bind() == elf::STB_LOCAL)
+        };
+        let mut rows: Vec<(Function, bool)> = symbols.iter().filter(is_data).map(row).collect();
+        // Of several names of one address: the global one, and the larger one.
+        rows.sort_by_key(|(row, is_local)| (row.start, *is_local, std::cmp::Reverse(row.end)));
+        rows.dedup_by_key(|(row, _)| row.start);
+        Some(Objects { rows: rows.into_iter().map(|(row, _)| row).collect(), names: names.to_vec() })
     }
 
     /// Returns the link-time addresses of the functions that other modules may call, by symbol.

@@ -117,6 +117,14 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     (
+        "holds",
+        &[
+            ("heaptape record --references ./server && heaptape holds", "who holds what is live at the end"),
+            ("heaptape holds --of open_session", "how the blocks of one function, or of one type, are held"),
+            ("heaptape holds --cycles", "shared_ptr and Rc cycles that nothing else holds"),
+        ],
+    ),
+    (
         "rss",
         &[
             ("heaptape rss heaptape.redis-server.4711", "what the resident memory consisted of at the end"),

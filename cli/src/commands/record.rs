@@ -70,6 +70,9 @@ pub struct Args {
     /// Maximum number of frames of a stack
     #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1024))]
     max_frames: u32,
+    /// When the program ends, read which block holds which, for `heaptape holds`
+    #[arg(long)]
+    references: bool,
     /// Record the call stacks of frees as well
     #[arg(hide_short_help = true, long)]
     free_stacks: bool,
@@ -282,6 +285,7 @@ fn launch(args: Args, live: Option<&Live>) -> anyhow::Result<Launch> {
             skip: args.skip,
             allocators: allocators::read(&args.allocator)?,
             found_symbols: library::symbols_folder(),
+            references: args.references,
             search_limit: search_limit()?,
             preload: Some(library),
             standalone: library::STANDALONE,

@@ -66,8 +66,9 @@ impl Allocator {
 
     /// Returns the allocator whose `malloc` a process calls, by the path of its library. Where that
     /// is empty, it is the one that the name of a mapped file shows.
-    pub fn of_process<'a>(malloc: &'a str, mapped: impl Iterator<Item = Cow<'a, str>>) -> Allocator {
-        let names: Vec<Cow<'_, str>> = if malloc.is_empty() { mapped.collect() } else { vec![malloc.into()] };
+    pub fn of_process<'a>(malloc: &str, mapped: impl Iterator<Item = Cow<'a, str>>) -> Allocator {
+        let names: Vec<Cow<'_, str>> =
+            if malloc.is_empty() { mapped.collect() } else { vec![malloc.to_owned().into()] };
         let found = names.iter().find_map(|name| Allocator::of_name(file_name(name)));
         let is_glibc = names.iter().any(|name| is_glibc(name));
         found.unwrap_or(if is_glibc { Allocator::Glibc } else { Allocator::Unknown })

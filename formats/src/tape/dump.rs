@@ -5,6 +5,7 @@ use super::division::*;
 use super::field::Text;
 use super::layout::*;
 use super::mappings::*;
+use super::references::*;
 use super::residency::*;
 use super::symbols::*;
 use super::{Source, Step, Stream};
@@ -184,6 +185,16 @@ fn line(record: &Record) -> String {
         Record::Residency(r) => text = residency(r),
         Record::Mappings(r) => text = mappings(r),
         Record::Division(r) => text = division(r),
+        Record::References(r) => text = references(r),
+        Record::ReferenceBlocks(r) => text = format!("blocks of references {}+{}", r.first, r.count),
+        Record::ReferenceEdges(r) => text = format!("references of blocks, {} bytes", r.plain_length),
+        Record::ReferenceRoots(r) => text = format!("references of regions, {} bytes", r.plain_length),
+        Record::ReferencesEnd(r) => {
+            text = format!(
+                "end of references tick {} lacks {:?} blocks {} bytes {} edges {} root edges {} read {} cpu ns {}",
+                r.end_tick, r.lacks, r.blocks, r.bytes, r.edges, r.root_edges, r.read_bytes, r.cpu_ns
+            );
+        }
         Record::Segment(r) => {
             let begins = begins(r.begins);
             text = format!(
@@ -220,6 +231,19 @@ fn mappings(of: &Mappings) -> String {
             text,
             "\n  tick {tick} thread {thread} {kind} {address:#x}+{size:#x} site {site} flags {flags:#x} name {name}"
         );
+    }
+    text
+}
+
+fn references(of: &References) -> String {
+    let References { tick, pid, cause, threads, stopped, .. } = of;
+    let cause = residency_cause(*cause);
+    let mut text = format!("references tick {tick} pid {pid} cause {cause} threads {threads} stopped {stopped}");
+    for (number, name) in (1..).zip(&of.names) {
+        let _ = write!(text, "\n  name {number} {name:?}");
+    }
+    for RootRegion { start, length, kind, name, thread } in &of.regions {
+        let _ = write!(text, "\n  region {start:#x}+{length:#x} kind {kind} name {name} thread {thread}");
     }
     text
 }

@@ -26,6 +26,7 @@
 //! * `report_stub!`: the entry of functions to which the program reports;
 //! * `numbered_stub!`, `numbered_frame!`: entries of functions that share a body;
 //! * `syscall_stub!`, `first_syscall_stub!`, `jump_stub!`: entries of other functions;
+//! * `saved_frame!`: the entry of a function that keeps its caller's registers on the stack;
 //! * `capture_stub!`: the entry of the unwinder's tests.
 //!
 //! The macros are bodies of naked functions. They name nothing of the rest of this crate: what they

@@ -33,8 +33,7 @@ use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use environment::{Strings, changed, misses_library, text};
 use heaptape_wire::hello::{
-    HELLO_BYTES, Hello, LOAD_FOLLOWS, LOAD_NOT_PERMITTED, LoadRequest, MAX_NOTICE_PATH, Notice, ORIGIN_EXIT,
-    UNKNOWN_CHILD, UntracedReason,
+    HELLO_BYTES, LOAD_FOLLOWS, LOAD_NOT_PERMITTED, LoadRequest, MAX_NOTICE_PATH, Notice, UNKNOWN_CHILD, UntracedReason,
 };
 use program::File;
 
@@ -460,9 +459,9 @@ impl Inspection {
         };
         let path = end_from(0);
         let length = if notice.reason == UntracedReason::Replaced { end_from(path + 1) } else { path };
-        let waits = notice.load != LoadRequest::No;
+        let deadline = if notice.load == LoadRequest::No { 0 } else { attach::deadline() };
         let answer =
-            attach::socket_path().and_then(|socket| send(socket, &message[..HELLO_BYTES + length], waits, permits));
+            attach::socket_path().and_then(|socket| send(socket, &message[..HELLO_BYTES + length], deadline, permits));
         if answer.is_none() {
             self.post(notice.pid);
         }
@@ -497,13 +496,13 @@ pub fn note_forked() {
     message[..HELLO_BYTES].copy_from_slice(&notice.encode());
     sys::read_link(c"/proc/self/exe", &mut message[HELLO_BYTES..HELLO_BYTES + MAX_PATH - 1]);
     let length = message[HELLO_BYTES..].iter().position(|byte| *byte == 0).unwrap_or(0);
-    send(socket, &message[..HELLO_BYTES + length], false, false);
+    send(socket, &message[..HELLO_BYTES + length], 0, false);
 }
 
-/// Sends a message to the recorder, and waits for an answer if `waits`. Returns the answer, 0 if
-/// there is none, or `None` if the recorder cannot be reached.
+/// Sends a message to the recorder, and waits for an answer until the deadline, if that is not 0.
+/// Returns the answer, 0 if there is none, or `None` if the recorder cannot be reached.
 #[inline(never)]
-fn send(socket_path: &CStr, message: &[u8], waits: bool, permits: bool) -> Option<u8> {
+pub(super) fn send(socket_path: &CStr, message: &[u8], deadline: u64, permits: bool) -> Option<u8> {
     let socket = sys::socket()?;
     let mut answer = [0];
     let is_connected = sys::connect(socket, socket_path.to_bytes()) == 0;
@@ -512,7 +511,7 @@ fn send(socket_path: &CStr, message: &[u8], waits: bool, permits: bool) -> Optio
             sys::permit_tracer(socket);
         }
         sys::send(socket, message);
-        if waits && attach::wait_for_answer(socket, attach::deadline()) {
+        if deadline != 0 && attach::wait_for_answer(socket, deadline) {
             sys::read(socket, &mut answer);
         }
     }
@@ -527,21 +526,5 @@ fn tell_end() {
         && sys::pid() == session::pid()
     {
         area.header().child_faults.store(sys::child_faults() + 1, Relaxed);
-    }
-}
-
-/// Announces the end of the process to a recorder that has requested it, and waits until the
-/// recorder has read which pages are in memory. It runs when the program calls `exit`, or returns
-/// from `main`; other ends are not announced.
-pub fn announce_exit() {
-    let Some(area) = session::area().filter(|_| Need::ATTACH.is_allowed()) else { return };
-    area.header().child_faults.store(sys::child_faults() + 1, Relaxed);
-    if area.header().announce_exit.load(Relaxed) != 0
-        && let Some(socket) = attach::socket_path()
-    {
-        let message = Hello { origin: ORIGIN_EXIT, ..Hello::default() }.encode();
-        descriptor_thread::run(false, |_| {
-            send(socket, &message, true, false);
-        });
     }
 }

@@ -3,6 +3,8 @@
 
 pub mod exec;
 #[cfg(not(any(test, feature = "standalone")))]
+pub mod exit;
+#[cfg(not(any(test, feature = "standalone")))]
 mod exports;
 pub mod fork;
 pub mod memory_lock;

@@ -303,8 +303,8 @@ pub struct Header {
     /// R: the value of [`Params::first_ring_shift`]; 0 for libraries before minor version
     /// [`crate::MINOR_FIRST_RING`].
     pub first_ring_shift: AtomicU32,
-    /// r: whether the process announces its end ([`crate::hello::ORIGIN_EXIT`]). Libraries before
-    /// minor version 4 ignore it.
+    /// r: which ends the process announces: a sum of the `ANNOUNCE_` values. Libraries before minor
+    /// version 4 ignore it, and those before 8 announce [`crate::hello::ORIGIN_EXIT`] only.
     pub announce_exit: AtomicU32,
     /// r: which calls that map memory are recorded: 0 for none, or a `RECORD_` value of
     /// [`crate::mapping`]. Libraries before minor version 5 ignore it.
@@ -394,6 +394,12 @@ pub struct RecorderState {
     /// Changes whenever the recorder has finished records that it had read.
     pub progress: AtomicU64,
 }
+
+/// Value of [`Header::announce_exit`]: [`crate::hello::ORIGIN_EXIT`], for a snapshot of the pages.
+pub const ANNOUNCE_PAGES: u32 = 1;
+/// Value of [`Header::announce_exit`]: [`crate::hello::ORIGIN_BEFORE_EXIT`], for the references. A
+/// process that could not send it announces [`crate::hello::ORIGIN_EXIT`].
+pub const ANNOUNCE_REFERENCES: u32 = 2;
 
 /// State of a slot that no thread owns.
 pub const SLOT_FREE: u32 = 0;

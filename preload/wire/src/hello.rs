@@ -24,6 +24,15 @@ pub const ORIGIN_NOTICE: u32 = 2;
 /// a process whose header has [`crate::Header::announce_exit`] sends it.
 pub const ORIGIN_EXIT: u32 = 3;
 
+/// The message is not a hello: the process has called `exit`, or returned from `main`, and waits
+/// until the recorder has read which block holds which. No destructor of a global object has run
+/// yet. Only a process whose header has [`crate::area::ANNOUNCE_REFERENCES`] sends it.
+pub const ORIGIN_BEFORE_EXIT: u32 = 4;
+
+/// How long a process waits after [`ORIGIN_BEFORE_EXIT`], in milliseconds. It goes on at once if
+/// the recorder is gone.
+pub const REFERENCES_MS: u64 = 30_000;
+
 /// Maximum length of the texts after a [`Notice`], in bytes: the path of the program and, after a
 /// zero, the value of `LD_PRELOAD` where that was replaced. A longer value is cut.
 pub const MAX_NOTICE_PATH: usize = 1024;
@@ -256,12 +265,15 @@ impl Hello {
 
     /// Decodes a hello. Returns `None` for anything that is not a hello of this version.
     pub fn decode(bytes: &[u8]) -> Option<Hello> {
-        Hello::decode_any(bytes).filter(|hello| !matches!(hello.origin, ORIGIN_NOTICE | ORIGIN_EXIT))
+        Hello::decode_any(bytes)
+            .filter(|hello| !matches!(hello.origin, ORIGIN_NOTICE | ORIGIN_EXIT | ORIGIN_BEFORE_EXIT))
     }
 
-    /// Returns whether a message announces the end of its sender ([`ORIGIN_EXIT`]).
-    pub fn is_exit(bytes: &[u8]) -> bool {
-        Hello::decode_any(bytes).is_some_and(|hello| hello.origin == ORIGIN_EXIT)
+    /// Returns which end of its sender a message announces: [`ORIGIN_EXIT`] or
+    /// [`ORIGIN_BEFORE_EXIT`].
+    pub fn exit(bytes: &[u8]) -> Option<u32> {
+        let origin = Hello::decode_any(bytes)?.origin;
+        matches!(origin, ORIGIN_EXIT | ORIGIN_BEFORE_EXIT).then_some(origin)
     }
 
     fn decode_any(bytes: &[u8]) -> Option<Hello> {
@@ -318,11 +330,13 @@ mod tests {
             let message = [&notice.encode()[..], b"/bin/x"].concat();
             assert_eq!((reason as u32, Notice::decode(&message)), (number, Some(notice)));
             assert_eq!((Hello::decode(&notice.encode()), Notice::decode(&message[..63])), (None, None));
-            assert!(!Hello::is_exit(&notice.encode()) && !Hello::is_exit(&hello.encode()));
+            assert_eq!((Hello::exit(&notice.encode()), Hello::exit(&hello.encode())), (None, None));
         }
-        let exit = Hello { origin: ORIGIN_EXIT, ..hello }.encode();
-        assert!(Hello::is_exit(&exit) && !Hello::is_exit(&exit[..63]));
-        assert_eq!((Hello::decode(&exit), Notice::decode(&exit)), (None, None));
+        for origin in [ORIGIN_EXIT, ORIGIN_BEFORE_EXIT] {
+            let exit = Hello { origin, ..hello }.encode();
+            assert_eq!((Hello::exit(&exit), Hello::exit(&exit[..63])), (Some(origin), None));
+            assert_eq!((Hello::decode(&exit), Notice::decode(&exit)), (None, None));
+        }
         let reply = Reply { status: 2, minor: 1, area_bytes: 1 << 33 };
         assert_eq!(Reply::decode(&reply.encode()), Some(reply));
         let mut other = hello.encode();

@@ -262,7 +262,7 @@ fn run(mut listener: Listener, budget: Budget, outputs: &Outputs, mut stop_recei
                     tracing::debug!("process {pid} runs unrecorded: {}", why.text());
                 }
                 Incoming::Load(follow) => loader.follow(follow),
-                Incoming::Exit(pid, socket) => {
+                Incoming::Exit { pid, socket, .. } => {
                     let _ = pages.send(residency::Request::Exit { pid, socket });
                 }
             }

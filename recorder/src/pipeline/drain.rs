@@ -46,6 +46,9 @@ const MAX_REAP_INTERVAL: Duration = Duration::from_secs(1);
 const DORMANT_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum delay of the end of a forked child by its parent's rings.
 const INHERITANCE_TIMEOUT: Duration = Duration::from_millis(1200);
+/// Maximum number of passes until the rings of a process that waits are empty: other processes
+/// fill theirs meanwhile.
+const MAX_SETTLING_PASSES: usize = 1000;
 /// Interval at which the digest receives the counts of the control records.
 const COUNTS_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -63,6 +66,9 @@ pub enum Command {
     /// A command for the recording of a process, executed after all records that were drained
     /// before.
     Process(SessionId, ProcessCommand),
+    /// The same, once all records that its threads have published are drained. They do not run
+    /// meanwhile, or the process waits.
+    ProcessSettled(SessionId, ProcessCommand),
 }
 
 /// The rings of one session, and what is due for them.
@@ -154,6 +160,10 @@ pub fn run(
                 }
                 Command::Leave(id) => drain.end(id, End::RUNNING, false),
                 Command::Process(id, process_command) => drain.forward_command(id, process_command),
+                Command::ProcessSettled(id, process_command) => {
+                    drain.settle();
+                    drain.forward_command(id, process_command);
+                }
             }
             command = commands.try_recv().ok();
             pause = BUSY_INTERVAL;
@@ -280,6 +290,20 @@ impl Drain {
             (pause + pause / 4).clamp(BUSY_INTERVAL, unhurried)
         } else {
             (pause + pause / 4).clamp(BUSY_INTERVAL, idle)
+        }
+    }
+
+    /// Reads the rings until they have nothing more of a process that waits. Calls that are near
+    /// each other in time are in order only when a later pass has found nothing new.
+    fn settle(&mut self) {
+        for _ in 0..MAX_SETTLING_PASSES {
+            if !self.pass(BUSY_INTERVAL).is_zero() {
+                break;
+            }
+        }
+        for _ in 0..2 {
+            std::thread::sleep(BUSY_INTERVAL);
+            self.pass(BUSY_INTERVAL);
         }
     }
 

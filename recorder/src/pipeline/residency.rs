@@ -171,7 +171,7 @@ impl Watched {
                 (record, before)
             }
         };
-        mapping.header().announce_exit.store(u32::from(!self.schedule.was_refused()), Relaxed);
+        self.session.announce_exit(!self.schedule.was_refused());
         self.schedule.taken(Instant::now(), &record, before);
         digests.send(self.worker, *id, record);
     }

@@ -4,6 +4,7 @@
 mod admission;
 mod descendants;
 mod environment;
+mod references;
 mod take_over;
 mod unrecorded;
 
@@ -71,6 +72,8 @@ struct Running {
     child_faults: u64,
     /// The kernel's name of it then.
     comm: Vec<u8>,
+    /// Whether its references were read, so that it was before its end once.
+    has_references: bool,
 }
 
 /// A recorded process from which another one was started.
@@ -275,7 +278,7 @@ impl Recorder {
                     self.note_untraced(from, pid, why, &path);
                 }
                 Incoming::Load(follow) => self.loader.follow(follow),
-                Incoming::Exit(pid, socket) => self.stages.read_pages_at_exit(pid, socket),
+                Incoming::Exit { pid, is_before, socket } => self.about_to_exit(pid, is_before, socket),
             }
         }
         self.note_loaded();

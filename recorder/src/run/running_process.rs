@@ -25,7 +25,7 @@ mod memory;
 mod ptrace;
 mod purpose;
 mod steps;
-mod threads;
+pub(super) mod threads;
 #[allow(unsafe_code)]
 mod tracer;
 mod visit;

@@ -30,7 +30,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use wire::WIRE_MINOR;
-use wire::hello::{HELLO_BYTES, Hello, LoadRequest, MAX_NOTICE_PATH, Notice, REFUSED_FULL, Reply, UntracedReason};
+use wire::hello::{
+    HELLO_BYTES, Hello, LoadRequest, MAX_NOTICE_PATH, Notice, ORIGIN_BEFORE_EXIT, REFUSED_FULL, Reply, UntracedReason,
+};
 
 /// Connections that the kernel queues until they are accepted. They are accepted within
 /// microseconds, and the next program waits for all of them, so a longer queue would only help a
@@ -139,7 +141,12 @@ pub enum Incoming {
         attached: u32,
     },
     /// The process with this pid is about to end, and waits until the socket is closed.
-    Exit(u32, OwnedFd),
+    Exit {
+        pid: u32,
+        /// Whether no destructor of a global object has run yet.
+        is_before: bool,
+        socket: OwnedFd,
+    },
     /// A client requests that a static program is recorded, which it is about to start.
     Load(Follow),
 }
@@ -495,8 +502,9 @@ impl Connection {
                 attached: notice.thread,
             });
         }
-        if Hello::is_exit(bytes) {
-            return Some(Incoming::Exit(pid, self.socket));
+        if let Some(origin) = Hello::exit(bytes) {
+            let is_before = origin == ORIGIN_BEFORE_EXIT;
+            return Some(Incoming::Exit { pid, is_before, socket: self.socket });
         }
         let Some(hello) = Hello::decode(bytes) else {
             // The program did not cause this: its standard error does not show it.

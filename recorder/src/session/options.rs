@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use wire::MINOR_FIRST_RING;
-use wire::area::{Header, OVERFLOW_BOUNDED, OVERFLOW_DROP, OVERFLOW_WAIT};
+use wire::area::{ANNOUNCE_PAGES, ANNOUNCE_REFERENCES, Header, OVERFLOW_BOUNDED, OVERFLOW_DROP, OVERFLOW_WAIT};
 use wire::area::{Layout, Params};
 pub use wire::area::{STACKS_CALLER, STACKS_FULL};
 use wire::limits;
@@ -57,6 +57,8 @@ pub struct Options {
     pub folds: bool,
     /// Further allocators inside programs.
     pub allocators: Vec<OwnAllocator>,
+    /// Whether it is read at the end of a process which block holds which.
+    pub references: bool,
     /// Folder in which the symbols of large files are stored, so that they are searched once.
     pub found_symbols: Option<PathBuf>,
     /// How long the start of a program may wait for the search of its symbols, instead of the
@@ -205,6 +207,7 @@ impl Default for Options {
             window: Window::default(),
             folds: false,
             allocators: Vec::new(),
+            references: false,
             found_symbols: None,
             search_limit: None,
             preload: None,
@@ -225,6 +228,12 @@ pub fn is_ring(bytes: u64) -> bool {
 }
 
 impl Options {
+    /// Returns which ends a process announces: a sum of wire's `ANNOUNCE_` values.
+    pub fn announcements(&self, has_pages: bool) -> u32 {
+        let is_exact = self.mode == Mode::Trace && self.sample_bytes == 0;
+        u32::from(has_pages) * ANNOUNCE_PAGES + u32::from(self.references && is_exact) * ANNOUNCE_REFERENCES
+    }
+
     /// Returns a planner of the hooks of allocators inside programs.
     pub fn planner(&self) -> Planner {
         let planner = Planner::new(&self.allocators);

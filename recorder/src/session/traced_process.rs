@@ -102,6 +102,12 @@ impl KnownAllocators {
 pub const SHORT_LIFE: Duration = Duration::from_secs(60);
 
 impl Session {
+    /// Tells the process which ends it announces: for the references if they are wanted, and with
+    /// `has_pages` for a last snapshot of its pages.
+    pub fn announce_exit(&self, has_pages: bool) {
+        self.mapping.header().announce_exit.store(self.options.announcements(has_pages), Relaxed);
+    }
+
     /// Returns for how long the process has been recorded.
     pub fn lived(&self) -> Duration {
         let ticks = self.clock.now().saturating_sub(self.process.start_tick);

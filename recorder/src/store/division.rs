@@ -14,6 +14,7 @@ use formats::resident::{self, Allocator, Covered, Ranges};
 use formats::tape::field::Text;
 use formats::tape::{Division, Residency};
 use live_blocks::LiveBlocks;
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::Duration;
@@ -139,15 +140,15 @@ fn run(jobs: &Receiver<Task>, cpu_ns: &AtomicU64) {
     }
 }
 
-/// Returns the allocator that serves most calls of a process: the tape of a process whose events
+/// Returns the allocator that serves most calls of a process, which has mapped files of these names: the tape of a process whose events
 /// are not kept does not tell which one served a block.
-fn allocator_of(session: &Session, snapshot: &Residency) -> Allocator {
+pub(crate) fn allocator_of<'a>(session: &Session, mapped: impl Iterator<Item = Cow<'a, str>>) -> Allocator {
     let known = session.allocators();
     let all = session.stats.now();
     let inside = known.inside.iter().max_by_key(|one| one.events).filter(|one| one.events > all.allocs);
     match inside {
         Some(inside) => Allocator::of_inside(&inside.name, &inside.module),
-        None => Allocator::of_process(&known.malloc, snapshot.names.iter().map(Text::lossy)),
+        None => Allocator::of_process(&known.malloc, mapped),
     }
 }
 
@@ -169,7 +170,7 @@ fn divide(job: &mut Job) -> Division {
         }
     };
     let page = u64::from(session.process.page_size).max(512);
-    let allocator = allocator_of(session, snapshot);
+    let allocator = allocator_of(session, snapshot.names.iter().map(Text::lossy));
     let mut source = LiveBlocks::new(&blocks.indexes);
     division.allocator = allocator.number();
     (division.blocks, division.inherited_blocks, division.inherited_bytes) =

@@ -108,6 +108,11 @@ pub fn read(folder: &Path) -> Back {
                 | Record::Residency(_)
                 | Record::Division(_)
                 | Record::Mappings(_)
+                | Record::References(_)
+                | Record::ReferenceBlocks(_)
+                | Record::ReferenceEdges(_)
+                | Record::ReferenceRoots(_)
+                | Record::ReferencesEnd(_)
                 | Record::Mark(_) => {}
             },
             Step::End(ending) => {

@@ -317,3 +317,32 @@ pub(crate) use {
 pub(crate) use {mapping_frame, mapping_stub};
 #[cfg(feature = "standalone")]
 pub(crate) use {program_entry_stub, visit_stub};
+
+/// The entry of a function without arguments: it keeps the registers that belong to the caller on
+/// the stack while `body` runs.
+#[cfg(not(any(test, feature = "standalone")))]
+macro_rules! saved_frame {
+    ($body:path) => {
+        core::arch::naked_asm!(
+            "hint 34",
+            "stp x29, x30, [sp, #-96]!",
+            "stp x19, x20, [sp, #16]",
+            "stp x21, x22, [sp, #32]",
+            "stp x23, x24, [sp, #48]",
+            "stp x25, x26, [sp, #64]",
+            "stp x27, x28, [sp, #80]",
+            "bl {body}",
+            "ldp x19, x20, [sp, #16]",
+            "ldp x21, x22, [sp, #32]",
+            "ldp x23, x24, [sp, #48]",
+            "ldp x25, x26, [sp, #64]",
+            "ldp x27, x28, [sp, #80]",
+            "ldp x29, x30, [sp], #96",
+            "ret",
+            body = sym $body
+        )
+    };
+}
+
+#[cfg(not(any(test, feature = "standalone")))]
+pub(crate) use saved_frame;

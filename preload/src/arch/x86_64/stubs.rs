@@ -16,6 +16,34 @@ macro_rules! entry_stub {
     };
 }
 
+/// The entry of a function without arguments: it keeps the registers that belong to the caller on
+/// the stack while `body` runs.
+#[cfg(not(any(test, feature = "standalone")))]
+macro_rules! saved_frame {
+    ($body:path) => {
+        core::arch::naked_asm!(
+            "endbr64",
+            "push rbx",
+            "push rbp",
+            "push r12",
+            "push r13",
+            "push r14",
+            "push r15",
+            "sub rsp, 8",
+            "call {body}",
+            "add rsp, 8",
+            "pop r15",
+            "pop r14",
+            "pop r13",
+            "pop r12",
+            "pop rbp",
+            "pop rbx",
+            "ret",
+            body = sym $body
+        )
+    };
+}
+
 /// The entry of a function to which the program reports, whose body has this number of arguments
 /// before the two added ones.
 macro_rules! report_stub {
@@ -407,6 +435,9 @@ macro_rules! capture_stub {
 
 #[cfg(test)]
 pub(crate) use capture_stub;
+
+#[cfg(not(any(test, feature = "standalone")))]
+pub(crate) use saved_frame;
 pub(crate) use {
     entry_stub, first_syscall_stub, jump_stub, numbered_frame, numbered_stub, operator_new_frame, operator_stub,
     patched_frame, patched_stub, report_stub, syscall_stub, untraced_operator_stub, untraced_stub,

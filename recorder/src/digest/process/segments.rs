@@ -9,7 +9,7 @@ use super::heap::CarriedBlock;
 use super::output::Output;
 use super::view::View;
 use crate::heap::index::Block;
-use crate::heap::live::Call;
+use crate::heap::live::{BlocksAt, Call};
 use crate::heap::profile_delta::{Contributor, ProfileDelta};
 use crate::session::options::{Mode, Options};
 use crate::session::traced_process::{SHORT_LIFE, Session, StatsSnapshot};
@@ -50,6 +50,8 @@ pub enum ProcessCommand {
     /// The flight recording is kept: the reply contains the folders of its segments, oldest first,
     /// once they are written, and the names to look up for them.
     KeepFlight(Sender<(Vec<PathBuf>, Option<Box<Job>>)>),
+    /// The live blocks of now are requested; there are none if blocks are sampled.
+    LiveBlocks(Sender<Option<BlocksAt>>),
     /// The call sites are requested, with a maximum number of them.
     View(usize, Sender<View>),
     /// A note for the readers of the recording.
@@ -154,6 +156,10 @@ impl ProcessRecording {
                     }
                     None => drop(reply.send(Default::default())),
                 }
+            }
+            ProcessCommand::LiveBlocks(reply) => {
+                let blocks = (!self.heap.is_sampled()).then(|| self.heap.blocks_at(u64::MAX));
+                drop(reply.send(blocks));
             }
             ProcessCommand::View(max_sites, reply) => drop(reply.send(self.view(max_sites))),
             ProcessCommand::Note(text) => self.note(text),

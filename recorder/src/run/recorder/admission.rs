@@ -241,7 +241,10 @@ impl Recorder {
         self.hand_over(&client, info.clone(), &area);
         let index = self.recording.processes.len();
         let process = client.process;
-        self.begin(Running { session, process, hello_pid, worker, index, program, child_faults, comm }, info);
+        let has_references = false;
+        let running =
+            Running { session, process, hello_pid, worker, index, program, child_faults, comm, has_references };
+        self.begin(running, info);
     }
 
     /// Returns how a process began. Every process that knows the socket of a command's recorder got

@@ -154,8 +154,10 @@ impl Recorder {
             self.handovers.push(Handover::Begun(Box::new(Held { about, area, process })));
         }
         let (worker, index) = (id as usize % self.stages.workers, self.recording.processes.len());
-        let (process, program) = (end, untraced::program(pid));
-        self.begin(Running { session, process, hello_pid, worker, index, program, child_faults, comm }, process_info);
+        let (process, program, has_references) = (end, untraced::program(pid), false);
+        let running =
+            Running { session, process, hello_pid, worker, index, program, child_faults, comm, has_references };
+        self.begin(running, process_info);
     }
 
     /// Returns whether a program is selected, by the name of its file or of its script.

@@ -148,6 +148,14 @@ pub fn wait(tid: Pid, deadline: Instant) -> Result<Stop, StopError> {
     }
 }
 
+/// Returns why a thread has stopped, if it has.
+///
+/// # Errors
+/// It is not traced.
+pub fn look(tid: Pid) -> Result<Option<Stop>, StopError> {
+    wait_once(tid, libc::WNOHANG)
+}
+
 /// Returns `None` if the thread has not stopped, or a signal has ended the wait.
 fn wait_once(tid: Pid, flags: c_int) -> Result<Option<Stop>, StopError> {
     let mut status = 0;

@@ -87,6 +87,27 @@ fn is_ended(pid: u32, tid: Pid) -> bool {
     status_field(pid, tid, "State").is_none_or(|state| state.starts_with(['Z', 'X']))
 }
 
+/// Stops a thread until the calling thread ends. Returns its registers, or `None` if it has not
+/// stopped in time, as one that waits for a child of vfork. A system call that the stop interrupts is
+/// begun again.
+pub fn stop_briefly(pid: u32, tid: Pid, limit: Duration) -> Option<user_regs_struct> {
+    if is_in_kernel(pid, tid) || !interrupt(pid, tid).ok()? {
+        return None;
+    }
+    let deadline = Instant::now() + limit;
+    loop {
+        match ptrace::look(tid) {
+            Ok(Some(Stop::Ended)) | Err(_) => return None,
+            Ok(Some(stop)) => {
+                let registers = nix::sys::ptrace::getregs(tid).ok()?;
+                return restart_wait(tid, stop, registers).ok();
+            }
+            Ok(None) if Instant::now() >= deadline => return None,
+            Ok(None) => std::thread::sleep(Duration::from_micros(20)),
+        }
+    }
+}
+
 impl StoppedThreads {
     /// Returns the threads of a process, of which none is stopped yet.
     pub fn of(pid: u32) -> StoppedThreads {

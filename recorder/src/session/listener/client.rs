@@ -126,6 +126,7 @@ fn prepare(mapping: &Mapping, params: Params, options: &Options, clock: Clock) {
     header.nodes.store(params.nodes, Relaxed);
     header.stacks.store(options.stacks, Relaxed);
     options.overflow.set(header);
+    header.announce_exit.store(options.announcements(false), Relaxed);
     header.free_stacks.store(options.free_stacks.into(), Relaxed);
     header.max_frames.store(options.max_frames.min(limits::MAX_FRAMES as u32), Relaxed);
     header.sample_bytes.store(options.sample_bytes, Relaxed);

@@ -1,0 +1,410 @@
+//! `heaptape holds`: who holds the blocks that are live when a program ends, and which of them nobody
+//! holds.
+
+use crate::print::{Report, print_reports};
+use heaptape_analyzer::Process;
+use heaptape_analyzer::report::Unanswerable;
+use heaptape_analyzer::report::frames::{FrameJson, stack_json};
+use heaptape_analyzer::report::holders::{Amount, Holders};
+use heaptape_analyzer::report::lost::{self, Confidence, Lost, LostGroup};
+use heaptape_analyzer::report::query::Query;
+use heaptape_analyzer::report::stack_text::text_stack;
+use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::symbols::Symbolizer;
+use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, percent};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+/// Frames of a stack in text.
+const FRAMES: usize = 4;
+/// Ways in which the blocks of one call site are held that are shown in text.
+const PATHS: usize = 2;
+
+/// What is shown.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Only blocks of this function or type, or the one at this address.
+    pub of: Option<String>,
+    /// Only lost blocks.
+    pub lost: bool,
+    /// Only cycles.
+    pub cycles: bool,
+    /// Group what is held by type instead of by call site.
+    pub by_type: bool,
+}
+
+#[derive(Serialize)]
+struct RootRow {
+    name: String,
+    kind: &'static str,
+    module: String,
+    blocks: u64,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct PathRow {
+    blocks: u64,
+    bytes: u64,
+    /// From the blocks to what holds them; the last one is the root.
+    steps: Vec<String>,
+    /// Address of a block that is held so.
+    example: String,
+}
+
+/// The held blocks of one call site, or of one type.
+#[derive(Serialize)]
+struct HeldRow {
+    label: String,
+    /// Type, if it is known, or `block of` a function.
+    what: String,
+    blocks: u64,
+    bytes: u64,
+    /// Number of different ways in which they are held.
+    ways: u64,
+    paths: Vec<PathRow>,
+    stack: Vec<FrameJson>,
+}
+
+#[derive(Serialize)]
+struct LostRow {
+    what: String,
+    is_cycle: bool,
+    confidence: &'static str,
+    /// Why it is called so.
+    sign: String,
+    times: u64,
+    blocks: u64,
+    bytes: u64,
+    example: String,
+    label: String,
+    stack: Vec<FrameJson>,
+    #[serde(skip)]
+    lines: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct HoldsReport {
+    blocks: u64,
+    bytes: u64,
+    held_blocks: u64,
+    held_bytes: u64,
+    lost_blocks: u64,
+    lost_bytes: u64,
+    cycle_blocks: u64,
+    cycle_bytes: u64,
+    /// Bytes of blocks whose type is known.
+    typed_bytes: u64,
+    references: u64,
+    /// Why no block is called lost: references may be missing. Empty if none are.
+    lacks: String,
+    roots: Vec<RootRow>,
+    held: Vec<HeldRow>,
+    lost: Vec<LostRow>,
+    #[serde(skip)]
+    top: usize,
+    #[serde(skip)]
+    options: Options,
+    /// What the next command is about.
+    #[serde(skip)]
+    path: String,
+}
+
+/// The answer for a process; `None` if there is none.
+#[derive(Serialize)]
+struct Answer {
+    holds: Option<HoldsReport>,
+}
+
+impl Report for Answer {
+    fn print(&self, screen: &mut Screen) -> io::Result<()> {
+        match &self.holds {
+            Some(report) => report.print(screen),
+            None => screen.line(NOT_RECORDED),
+        }
+    }
+
+    fn lacks(&self) -> Option<&'static str> {
+        self.holds.is_none().then_some("did not record which block holds which")
+    }
+}
+
+/// Why there is no answer.
+const NOT_RECORDED: &str = "it was not recorded which block holds which";
+
+/// Runs `heaptape holds`.
+///
+/// # Errors
+/// [`Error::Unanswerable`] when no selected process has references, or nothing is of what was asked
+/// for. Other errors are those of reading recordings and of writing to `out`.
+pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    let mut is_there = false;
+    let outcome = print_reports(query, out, style, false, |process, symbols, _| {
+        let holds = report(process, symbols, query, options)?;
+        is_there |= holds.is_some();
+        Ok((Answer { holds }, Vec::new()))
+    })?;
+    if is_there {
+        return Ok(outcome);
+    }
+    let remedy = "record with --references, and let the program end by exit or by the return of main";
+    Err(unanswerable(NOT_RECORDED, remedy))
+}
+
+fn unanswerable(why: &str, remedy: &str) -> Error {
+    Unanswerable::NoReferences { why: why.into(), remedy: remedy.into() }.into()
+}
+
+fn report(
+    process: &Process,
+    symbols: &mut Symbolizer,
+    query: &Query,
+    options: &Options,
+) -> Result<Option<HoldsReport>, Error> {
+    let holders = match Holders::of(process, symbols) {
+        Ok(Some(holders)) => holders,
+        Ok(None) => return Ok(None),
+        Err(why) => return Err(unanswerable(&why, "record the program again with --references")),
+    };
+    let graph = &holders.snapshot.graph;
+    let lost = lost::find(&holders);
+    let mut all = Amount::default();
+    graph.blocks.iter().for_each(|block| all.add(block));
+    let mut held = Amount::default();
+    let mut typed_bytes = 0;
+    for (number, block) in (0..).zip(&graph.blocks) {
+        if holders.is_held(number) {
+            held.add(block);
+        }
+        if holders.label(number).is_type {
+            typed_bytes += block.size;
+        }
+    }
+    let chosen = chosen(&holders, options)?;
+    let mut roots: Vec<RootRow> = holders
+        .groups
+        .iter()
+        .filter(|group| group.held.blocks > 0)
+        .map(|group| RootRow {
+            name: group.name.clone(),
+            kind: group.kind,
+            module: group.module.clone(),
+            blocks: group.held.blocks,
+            bytes: group.held.bytes,
+        })
+        .collect();
+    roots.sort_by(|a, b| (b.bytes, &a.name).cmp(&(a.bytes, &b.name)));
+    let held_rows =
+        if options.lost || options.cycles { Vec::new() } else { held_rows(&holders, symbols, &chosen, query, options) };
+    let rows = lost_rows(&holders, symbols, &lost, &chosen, query, options);
+    Ok(Some(HoldsReport {
+        blocks: all.blocks,
+        bytes: all.bytes,
+        held_blocks: held.blocks,
+        held_bytes: held.bytes,
+        lost_blocks: lost.amount.blocks,
+        lost_bytes: lost.amount.bytes,
+        cycle_blocks: lost.in_cycles.blocks,
+        cycle_bytes: lost.in_cycles.bytes,
+        typed_bytes,
+        references: (graph.reference_count() + graph.roots.len()) as u64,
+        lacks: lost.lacks,
+        roots,
+        held: held_rows,
+        lost: rows,
+        top: query.top,
+        options: options.clone(),
+        path: process.path.parent().unwrap_or(&process.path).display().to_string(),
+    }))
+}
+
+/// Returns the blocks that the question is about; `None` for all.
+///
+/// # Errors
+/// There are none.
+fn chosen(holders: &Holders<'_>, options: &Options) -> Result<Option<Vec<u32>>, Error> {
+    let Some(of) = &options.of else { return Ok(None) };
+    let address = of.strip_prefix("0x").and_then(|hex| u64::from_str_radix(hex, 16).ok());
+    let found: Vec<u32> = match address {
+        Some(address) => holders.snapshot.graph.at(address).into_iter().collect(),
+        None => {
+            let count = holders.snapshot.graph.blocks.len() as u32;
+            (0..count).filter(|block| holders.matches(*block, of)).collect()
+        }
+    };
+    if found.is_empty() {
+        let why = format!("no live block is of '{of}'");
+        return Err(unanswerable(
+            &why,
+            "heaptape holds without --of lists functions and types; an address begins with 0x",
+        ));
+    }
+    Ok(Some(found))
+}
+
+/// Returns the held blocks by call site or type, those with the most bytes first.
+fn held_rows(
+    holders: &Holders<'_>,
+    symbols: &mut Symbolizer,
+    chosen: &Option<Vec<u32>>,
+    query: &Query,
+    options: &Options,
+) -> Vec<HeldRow> {
+    let graph = &holders.snapshot.graph;
+    let all = || 0..graph.blocks.len() as u32;
+    let blocks: Box<dyn Iterator<Item = u32>> = match chosen {
+        Some(chosen) => Box::new(chosen.iter().copied()),
+        None => Box::new(all()),
+    };
+    let mut groups: HashMap<&str, (Amount, Vec<u32>)> = HashMap::new();
+    for block in blocks.filter(|block| holders.is_held(*block)) {
+        let live = &graph.blocks[block as usize];
+        let key = if options.by_type { &*holders.label(block).text } else { holders.site_line(live.site) };
+        let group = groups.entry(key).or_default();
+        group.0.add(live);
+        group.1.push(block);
+    }
+    let mut groups: Vec<(&str, (Amount, Vec<u32>))> = groups.into_iter().collect();
+    groups.sort_by(|a, b| (b.1.0.bytes, a.0).cmp(&(a.1.0.bytes, b.0)));
+    let rows = groups.into_iter().take(query.top).map(|(label, (amount, blocks))| {
+        let paths = holders.paths(blocks.iter().copied());
+        let example = paths.first().map_or(blocks[0], |path| path.example);
+        let site = graph.blocks[example as usize].site;
+        HeldRow {
+            label: label.to_owned(),
+            what: holders.label(example).text.clone(),
+            blocks: amount.blocks,
+            bytes: amount.bytes,
+            ways: paths.len() as u64,
+            paths: paths
+                .into_iter()
+                .take(query.top)
+                .map(|path| PathRow {
+                    blocks: path.amount.blocks,
+                    bytes: path.amount.bytes,
+                    steps: path.steps,
+                    example: format!("{:#x}", graph.blocks[path.example as usize].address),
+                })
+                .collect(),
+            stack: stack_json(symbols, holders.process().stacks(), site),
+        }
+    });
+    rows.collect()
+}
+
+fn lost_rows(
+    holders: &Holders<'_>,
+    symbols: &mut Symbolizer,
+    lost: &Lost,
+    chosen: &Option<Vec<u32>>,
+    query: &Query,
+    options: &Options,
+) -> Vec<LostRow> {
+    let graph = &holders.snapshot.graph;
+    let stacks = holders.process().stacks();
+    let is_shown = |group: &&LostGroup| {
+        (!options.cycles || group.is_cycle)
+            && (!options.lost || !group.is_cycle)
+            && chosen.as_ref().is_none_or(|chosen| chosen.binary_search(&group.example).is_ok())
+    };
+    let rows = lost.groups.iter().filter(is_shown).take(query.top).map(|group| LostRow {
+        what: group.text.clone(),
+        is_cycle: group.is_cycle,
+        confidence: group.confidence.word(),
+        sign: group.sign.clone(),
+        times: group.times,
+        blocks: group.amount.blocks,
+        bytes: group.amount.bytes,
+        example: format!("{:#x}", graph.blocks[group.example as usize].address),
+        label: holders.site_line(group.site).to_owned(),
+        stack: stack_json(symbols, stacks, group.site),
+        lines: text_stack(symbols, stacks, group.site, FRAMES).0,
+    });
+    rows.collect()
+}
+
+impl HoldsReport {
+    /// Returns the answer in one sentence.
+    fn headline(&self) -> String {
+        let all = format!("{} live in {} at the end", bytes(self.bytes), counted(self.blocks, "block"));
+        if !self.lacks.is_empty() {
+            return format!(
+                "{all}: {} held; what is not is not judged, since {}",
+                percent(self.held_bytes, self.bytes),
+                self.lacks
+            );
+        }
+        let lost_bytes = self.lost_bytes - self.cycle_bytes;
+        let lost = match (self.lost_blocks - self.cycle_blocks, self.cycle_blocks) {
+            (0, 0) => "none lost".to_owned(),
+            (_, 0) => format!("{} lost", bytes(lost_bytes)),
+            (0, _) => format!("{} in cycles that nothing else holds", bytes(self.cycle_bytes)),
+            _ => format!("{} lost, {} in cycles that nothing else holds", bytes(lost_bytes), bytes(self.cycle_bytes)),
+        };
+        let by = self.roots.first().map(|root| format!(", most by {}", root.name)).unwrap_or_default();
+        format!("{all}: {} held{by}; {lost}", percent(self.held_bytes, self.bytes))
+    }
+
+    fn print_lost(&self, screen: &mut Screen) -> io::Result<()> {
+        for row in &self.lost {
+            let kind = if row.is_cycle { "cycle" } else { "lost" };
+            let times = if row.times == 1 { String::new() } else { format!("{} times ", count(row.times)) };
+            screen.line(&format!("  {kind}, {}: {times}{}", row.confidence, row.what))?;
+            screen.line(&format!("    {} in {}; {}", bytes(row.bytes), counted(row.blocks, "block"), row.sign))?;
+            for line in &row.lines {
+                screen.line(&format!("      {line}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Report for HoldsReport {
+    fn print(&self, screen: &mut Screen) -> io::Result<()> {
+        screen.line(&self.headline())?;
+        let is_all = !self.options.lost && !self.options.cycles && self.options.of.is_none();
+        if is_all {
+            let rows: Vec<Vec<String>> = self
+                .roots
+                .iter()
+                .take(self.top)
+                .map(|row| vec![bytes(row.bytes), count(row.blocks), row.name.clone()])
+                .collect();
+            screen.heading("Held by")?;
+            screen.table(&["bytes", "blocks", "nearest root"], &rows)?;
+        }
+        if !self.held.is_empty() {
+            screen.heading("What is held, and how")?;
+        }
+        for row in &self.held {
+            screen.line(&format!("  {} in {}: {}", bytes(row.bytes), counted(row.blocks, "block"), row.label))?;
+            for path in row.paths.iter().take(PATHS) {
+                if row.ways > 1 {
+                    screen.line(&format!("    {} of them:", count(path.blocks)))?;
+                }
+                for (number, step) in path.steps.iter().enumerate() {
+                    let arrow = if number == 0 { "" } else { "<- " };
+                    screen.line(&format!("      {arrow}{step}"))?;
+                }
+            }
+            if row.ways > PATHS as u64 {
+                screen.line(&format!("    and in {} other ways", count(row.ways - PATHS as u64)))?;
+            }
+        }
+        if !self.lost.is_empty() {
+            screen.heading("Held by nothing")?;
+            self.print_lost(screen)?;
+        } else if self.options.lost || self.options.cycles {
+            screen.line(if self.options.cycles { "no cycle holds itself" } else { "no block is lost" })?;
+        }
+        let typed = percent(self.typed_bytes, self.bytes);
+        screen.line(&format!("types are known for {typed} of the bytes; {} references", count(self.references)))?;
+        if self.lost.iter().any(|row| row.confidence == Confidence::Possible.word()) {
+            screen.line("possible: a program may hide a pointer, e.g. by XOR or in unused bits")?;
+        }
+        let next =
+            if is_all { "one of them: heaptape holds --of FUNCTION|TYPE|0xADDRESS" } else { "all: heaptape holds" };
+        screen.line(&format!("{next} {}", self.path))
+    }
+}

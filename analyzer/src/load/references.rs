@@ -1,0 +1,152 @@
+//! Which block holds which, from the file beside the tape.
+
+use super::Process;
+use crate::model::references::Graph;
+use heaptape_formats::recording::REFERENCES;
+use heaptape_formats::tape::{Record, ReferenceBlock, References, ReferencesEnd, Step, Stream};
+use heaptape_formats::{Ending, regular};
+use std::io::ErrorKind;
+use std::path::Path;
+
+/// Maximum number of blocks and of references that are read: 2 GiB.
+const MOST_BLOCKS: usize = 1 << 25;
+const MOST_EDGES: usize = 1 << 26;
+
+/// The references of a process at one point in time.
+#[derive(Debug, Default)]
+pub struct ReferenceSnapshot {
+    pub head: References,
+    pub graph: Graph,
+    /// What was found; `None` if the file was cut.
+    pub end: Option<ReferencesEnd>,
+    /// What is missing from the file, as the end of a sentence; empty if nothing is.
+    pub damage: String,
+}
+
+impl ReferenceSnapshot {
+    /// Returns why blocks cannot be called lost, or `None` if all references are there.
+    pub fn lacks(&self) -> Option<String> {
+        let lacks = self.end.as_ref().map(|end| end.lacks.lossy().into_owned()).unwrap_or_default();
+        let both: Vec<&str> = [&*lacks, &*self.damage].into_iter().filter(|text| !text.is_empty()).collect();
+        (!both.is_empty()).then(|| both.join("; "))
+    }
+}
+
+impl Process {
+    /// Reads which block holds which at the end of the process, or returns `None` if that was not
+    /// recorded.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is no tape.
+    pub fn references(&self) -> Result<Option<ReferenceSnapshot>, String> {
+        let path = self.path.join(REFERENCES);
+        read(&path).map_err(|error| format!("{}: {error}", path.display()))
+    }
+}
+
+/// What was read so far.
+#[derive(Default)]
+struct Reading {
+    head: Option<References>,
+    blocks: Vec<ReferenceBlock>,
+    edges: Vec<heaptape_formats::tape::Edge>,
+    roots: Vec<heaptape_formats::tape::Edge>,
+    end: Option<ReferencesEnd>,
+    damage: Option<String>,
+}
+
+impl Reading {
+    fn damaged(&mut self, why: impl ToString) {
+        self.damage.get_or_insert_with(|| why.to_string());
+    }
+
+    fn add(&mut self, record: Record) {
+        let result = match record {
+            Record::References(head) => {
+                self.head.get_or_insert(head);
+                Ok(())
+            }
+            Record::ReferenceBlocks(record) => {
+                let count = self.blocks.len();
+                let last = self.blocks.last().map(|block| block.address);
+                let result = record.each(|block| {
+                    if self.blocks.len() < MOST_BLOCKS {
+                        self.blocks.push(block);
+                    }
+                });
+                // The numbers of edges would be those of other blocks.
+                let is_next = record.first == count as u64;
+                let is_later = last.is_none_or(|last| self.blocks.get(count).is_none_or(|next| next.address > last));
+                if result.is_err() || !is_next || !is_later {
+                    self.blocks.truncate(count);
+                    self.damaged(format!("blocks from number {count} on are missing"));
+                }
+                result
+            }
+            Record::ReferenceEdges(record) => record.each(|edge| {
+                if self.edges.len() < MOST_EDGES {
+                    self.edges.push(edge);
+                }
+            }),
+            Record::ReferenceRoots(record) => record.each(|edge| {
+                if self.roots.len() < MOST_EDGES {
+                    self.roots.push(edge);
+                }
+            }),
+            Record::ReferencesEnd(end) => {
+                self.end = Some(end);
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        if let Err(error) = result {
+            self.damaged(error);
+        }
+    }
+
+    fn finish(mut self) -> Result<ReferenceSnapshot, String> {
+        let Some(head) = self.head.take() else {
+            return Err(self.damage.unwrap_or_else(|| "it has no first record".into()));
+        };
+        let found = (self.blocks.len() as u64, self.edges.len() as u64, self.roots.len() as u64);
+        match &self.end {
+            None => self.damaged("the file was cut"),
+            Some(end) if (end.blocks, end.edges, end.root_edges) != found => {
+                self.damaged("some references are missing from the file");
+            }
+            Some(_) => {}
+        }
+        let (graph, bad) = Graph::new(self.blocks, head.regions.clone(), self.edges, self.roots.into_iter());
+        if bad > 0 {
+            self.damage.get_or_insert_with(|| format!("{bad} references of the file lead nowhere"));
+        }
+        Ok(ReferenceSnapshot { head, graph, end: self.end, damage: self.damage.unwrap_or_default() })
+    }
+}
+
+fn read(path: &Path) -> Result<Option<ReferenceSnapshot>, String> {
+    let file = match regular::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
+    let mut stream = Stream::new(&file).map_err(|error| error.to_string())?;
+    let mut reading = Reading::default();
+    loop {
+        match stream.step() {
+            Ok(Step::Record(_, record)) => reading.add(record),
+            Ok(Step::Unknown(..)) => {}
+            Ok(Step::Damage(_, _, error)) => reading.damaged(error),
+            Ok(Step::End(Ending::Complete)) => break,
+            Ok(Step::End(Ending::Truncated { offset, field })) => {
+                reading.damaged(format!("cut at offset {offset} ({field})"));
+                break;
+            }
+            Err(error) => {
+                reading.damaged(error);
+                break;
+            }
+        }
+    }
+    reading.finish().map(Some)
+}

@@ -1,0 +1,257 @@
+//! Live blocks that nothing outside of blocks leads to: lost ones, and cycles that hold themselves.
+//!
+//! That no pointer was found is one sign. A program may hide a pointer (XOR, compression, tags in the
+//! high bits), so a second sign is needed before we call a block lost: it is old, or many of its site
+//! are alike. A cycle is proven if its counts of references are those that its own blocks have.
+
+use super::holders::{Amount, Counts, Holders};
+use crate::load::tape::TraceRange;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
+
+/// Number of lost blocks of one site from which on they are no chance.
+const MANY: u64 = 10;
+/// Share of the run after which a block is old: one in this number.
+const OLD: u64 = 20;
+/// Number of blocks of a cycle that are listed.
+const MAX_LISTED: usize = 64;
+
+/// How sure it is that blocks are lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Confidence {
+    /// Nothing else but the missing pointer says so.
+    Possible,
+    /// A second sign agrees.
+    Likely,
+    /// The counts of references of a cycle are all its own.
+    Proven,
+}
+
+impl Confidence {
+    /// Returns the word of reports.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Confidence::Possible => "possible",
+            Confidence::Likely => "likely",
+            Confidence::Proven => "proven",
+        }
+    }
+}
+
+/// Lost blocks that are alike.
+#[derive(Clone, Debug)]
+pub struct LostGroup {
+    /// What they are, e.g. `Order`, or `2 Child, 1 Parent` for a cycle.
+    pub text: String,
+    /// Whether the blocks hold each other.
+    pub is_cycle: bool,
+    /// How often there are such blocks.
+    pub times: u64,
+    /// Those blocks, with all that only they hold.
+    pub amount: Amount,
+    pub confidence: Confidence,
+    /// Why, as the end of a sentence.
+    pub sign: String,
+    /// Call site of the first one, and the number of one such block.
+    pub site: u32,
+    pub example: u32,
+}
+
+/// What is lost.
+#[derive(Debug, Default)]
+pub struct Lost {
+    pub groups: Vec<LostGroup>,
+    /// All of it.
+    pub amount: Amount,
+    /// The part of it that cycles hold.
+    pub in_cycles: Amount,
+    /// Why nothing is judged: references are missing. Empty if none are.
+    pub lacks: String,
+}
+
+/// What holds itself, or is held by nothing, with all that only it holds.
+struct Head {
+    blocks: Vec<u32>,
+    is_cycle: bool,
+    is_proven: bool,
+    amount: Amount,
+}
+
+/// Finds what is lost.
+pub fn find(holders: &Holders<'_>) -> Lost {
+    let graph = &holders.snapshot.graph;
+    let lost: Vec<u32> = (0..graph.blocks.len() as u32).filter(|block| !holders.is_held(*block)).collect();
+    let mut found = Lost::default();
+    if let Some(lacks) = holders.snapshot.lacks() {
+        found.lacks = lacks;
+        return found;
+    }
+    let heads = heads(holders, &lost);
+    for head in &heads {
+        found.amount.join(head.amount);
+        if head.is_cycle {
+            found.in_cycles.join(head.amount);
+        }
+    }
+    found.groups = groups(holders, heads);
+    found
+}
+
+/// Finds the groups of lost blocks that no other lost block refers to, and assigns what they lead to.
+fn heads(holders: &Holders<'_>, lost: &[u32]) -> Vec<Head> {
+    let graph = &holders.snapshot.graph;
+    let components = graph.components(lost);
+    let mut component_of: FxHashMap<u32, u32> = FxHashMap::default();
+    for (number, component) in (0..).zip(&components) {
+        component_of.extend(component.iter().map(|block| (*block, number)));
+    }
+    let mut is_held = vec![false; components.len()];
+    // References to the start of a block: a copy of a shared_ptr or an Rc has one to its counts.
+    let mut starts: FxHashMap<u32, u64> = FxHashMap::default();
+    for &block in lost {
+        for reference in graph.references(block) {
+            let Some(&target) = component_of.get(&reference.target) else { continue };
+            if reference.inside == 0 {
+                *starts.entry(reference.target).or_default() += 1;
+            }
+            is_held[target as usize] |= component_of[&block] != target;
+        }
+    }
+    let mut taken: FxHashSet<u32> = FxHashSet::default();
+    let mut heads = Vec::new();
+    // Later components refer to earlier ones.
+    for (number, component) in components.into_iter().enumerate().rev() {
+        if is_held[number] {
+            continue;
+        }
+        let proof = proof(holders, &component, &starts);
+        let is_cycle = component.len() > 1 || proof == Some(true);
+        let mut amount = Amount::default();
+        let mut next = component.clone();
+        taken.extend(&component);
+        while let Some(block) = next.pop() {
+            amount.add(&graph.blocks[block as usize]);
+            for reference in graph.references(block) {
+                if component_of.contains_key(&reference.target) && taken.insert(reference.target) {
+                    next.push(reference.target);
+                }
+            }
+        }
+        heads.push(Head { blocks: component, is_cycle, is_proven: proof == Some(true) && is_cycle, amount });
+    }
+    heads
+}
+
+/// Returns whether all references that the counts in a component tell of are in lost blocks, or
+/// `None` if it has no counts.
+fn proof(holders: &Holders<'_>, component: &[u32], starts: &FxHashMap<u32, u64>) -> Option<bool> {
+    let mut found = None;
+    for &block in component {
+        let (strong, weak) = holders.snapshot.graph.blocks[block as usize].first.counts;
+        let (strong, weak) = (u64::from(strong), u64::from(weak));
+        // All strong references together are one weak one.
+        let expected = match holders.label(block).counts {
+            Counts::Libstdcxx | Counts::Rust if strong > 0 => strong + weak.saturating_sub(1),
+            Counts::Libcxx => strong + 1,
+            _ => continue,
+        };
+        let is_own = starts.get(&block).copied().unwrap_or(0) == expected;
+        found = Some(found.unwrap_or(true) && is_own);
+    }
+    found
+}
+
+/// Merges what is alike.
+fn groups(holders: &Holders<'_>, heads: Vec<Head>) -> Vec<LostGroup> {
+    let graph = &holders.snapshot.graph;
+    let ages = Ages::of(holders);
+    let mut merged: FxHashMap<(bool, bool, String, u32), (LostGroup, u64)> = FxHashMap::default();
+    for head in heads {
+        let mut kinds: BTreeMap<&str, u64> = BTreeMap::new();
+        for &block in head.blocks.iter().take(MAX_LISTED) {
+            *kinds.entry(&holders.label(block).text).or_default() += 1;
+        }
+        let listed: Vec<String> = kinds.iter().map(|(text, count)| format!("{count} {text}")).collect();
+        let first = head.blocks.iter().copied().min().unwrap_or_default();
+        let mut text = if head.blocks.len() == 1 { holders.label(first).text.clone() } else { listed.join(", ") };
+        if head.blocks.len() > MAX_LISTED {
+            text = format!("{} blocks, among them {text}", head.blocks.len());
+        }
+        // A cycle has several sites, and each of its blocks may be the first one.
+        let site = graph.blocks[first as usize].site;
+        let key_site = if head.is_cycle { 0 } else { site };
+        let age = head.blocks.iter().map(|block| ages.share(graph.blocks[*block as usize].index)).max().unwrap_or(0);
+        let new = LostGroup {
+            text: text.clone(),
+            is_cycle: head.is_cycle,
+            times: 0,
+            amount: Amount::default(),
+            confidence: if head.is_proven { Confidence::Proven } else { Confidence::Possible },
+            sign: String::new(),
+            site,
+            example: first,
+        };
+        let entry = merged.entry((head.is_cycle, head.is_proven, text, key_site)).or_insert((new, 0));
+        entry.0.times += 1;
+        entry.0.amount.join(head.amount);
+        entry.1 = entry.1.max(age);
+    }
+    let mut groups: Vec<LostGroup> = merged.into_values().map(|(group, age)| judged(group, age)).collect();
+    groups.sort_by(|a, b| (b.amount.bytes, &a.text, a.site).cmp(&(a.amount.bytes, &b.text, b.site)));
+    groups
+}
+
+/// Adds the second sign to a group whose oldest block is so old, in thousandths of the run.
+fn judged(mut group: LostGroup, age: u64) -> LostGroup {
+    let is_old = age >= 1000 / OLD;
+    group.sign = match () {
+        () if group.confidence == Confidence::Proven => "their counts of references are those of the cycle".into(),
+        () if group.times >= MANY => format!("no pointer to them, and {} are alike", group.times),
+        () if is_old => "no pointer to it, and the program ran on since".into(),
+        () => "no pointer to it, and no second sign: it is young and alone".into(),
+    };
+    if group.confidence != Confidence::Proven && (is_old || group.times >= MANY) {
+        group.confidence = Confidence::Likely;
+    }
+    group
+}
+
+/// How old blocks are.
+struct Ages {
+    /// First allocation index, number of allocations, and the ticks of each chunk.
+    chunks: Vec<(u64, u64, u64, u64)>,
+    from: u64,
+    to: u64,
+}
+
+impl Ages {
+    fn of(holders: &Holders<'_>) -> Ages {
+        let chunk = |range: &TraceRange| match range {
+            TraceRange::Committed { chunk, .. } => {
+                Some((chunk.first_index, chunk.allocations, chunk.first_tick, chunk.last_tick))
+            }
+            TraceRange::Salvage { .. } => None,
+        };
+        let tape = &holders.process().tape;
+        Ages {
+            chunks: tape.ranges.iter().filter_map(chunk).collect(),
+            from: tape.process.start_tick,
+            to: holders.snapshot.head.tick,
+        }
+    }
+
+    /// Returns the age of a block in thousandths of the run until the snapshot, by its allocation
+    /// index.
+    fn share(&self, index: u64) -> u64 {
+        let after = self.chunks.partition_point(|chunk| chunk.0 <= index);
+        let Some(&(first, count, from, to)) = after.checked_sub(1).and_then(|at| self.chunks.get(at)) else {
+            return 0;
+        };
+        if index == 0 || self.to <= self.from {
+            return 0;
+        }
+        let within = u128::from(to.saturating_sub(from)) * u128::from((index - first).min(count));
+        let tick = from + (within / u128::from(count.max(1))) as u64;
+        (u128::from(self.to.saturating_sub(tick)) * 1000 / u128::from(self.to - self.from)) as u64
+    }
+}

@@ -1,0 +1,280 @@
+//! Types of blocks: from template arguments in the names of the functions that allocated them, and
+//! from the names of vtables. A library changes the names of its functions with its versions: the
+//! rules are one table, and tests have names of two versions of each library.
+
+/// A function whose template argument is the type of the blocks that it allocates.
+struct Rule {
+    /// What the name has, up to the argument.
+    before: &'static str,
+    /// What follows after the arguments; empty for anything.
+    after: &'static str,
+    /// What the block is, with `{}` for the argument.
+    phrase: &'static str,
+}
+
+const fn rule(before: &'static str, after: &'static str, phrase: &'static str) -> Rule {
+    Rule { before, after, phrase }
+}
+
+/// Of the frames of a stack, innermost first, the first one that matches counts; of the rules the
+/// first one.
+const FUNCTIONS: &[Rule] = &[
+    // libstdc++ (12: `__new_allocator`, before: `__gnu_cxx::new_allocator`) and libc++.
+    rule("std::__new_allocator<", ">::allocate", "{}"),
+    rule("__gnu_cxx::new_allocator<", ">::allocate", "{}"),
+    rule("std::allocator<", ">::allocate", "{}"),
+    rule("std::__1::allocator<", ">::allocate", "{}"),
+    rule("std::allocator_traits<std::allocator<", "", "{}"),
+    rule("std::__1::allocator_traits<std::__1::allocator<", "", "{}"),
+    rule("std::make_unique<", "", "{}"),
+    rule("std::__1::make_unique<", "", "{}"),
+    rule("std::make_shared<", "", "{} of make_shared"),
+    rule("std::allocate_shared<", "", "{} of make_shared"),
+    rule("std::__1::allocate_shared<", "", "{} of make_shared"),
+    rule("std::vector<", ">::", "{}[] of vector"),
+    rule("std::_Vector_base<", ">::", "{}[] of vector"),
+    rule("std::__1::vector<", ">::", "{}[] of vector"),
+    // Rust, as v0 and as legacy names with arguments.
+    rule("alloc::boxed::Box<", ">::new", "{}"),
+    rule("<alloc::boxed::Box<", ">", "{}"),
+    rule("alloc::rc::Rc<", ">", "Rc<{}>"),
+    rule("alloc::sync::Arc<", ">", "Arc<{}>"),
+    rule("hashbrown::raw::RawTable<", ">", "table of HashMap<{}>"),
+    rule("alloc::raw_vec::RawVec<", ">", "{}[] of Vec"),
+    rule("alloc::vec::Vec<", ">", "{}[] of Vec"),
+    rule("alloc::collections::vec_deque::VecDeque<", ">", "{}[] of VecDeque"),
+    rule("alloc::collections::btree::node::NodeRef<", ">", "node of BTreeMap"),
+];
+
+/// Functions that allocate texts, without an argument that says so.
+const TEXTS: &[(&str, &str)] = &[
+    ("basic_string<char", "text of std::string"),
+    ("std::string::_M_", "text of std::string"),
+    ("std::string::_Rep", "text of std::string"),
+    ("alloc::string::String", "text of String"),
+    ("alloc::str::", "text of str"),
+];
+
+/// Classes of the C++ libraries whose first argument is what the program stores.
+const CLASSES: &[(&str, &str)] = &[
+    ("std::_Sp_counted_ptr_inplace<", "{} of make_shared"),
+    ("std::_Sp_counted_deleter<", "counts of shared_ptr<{}>"),
+    ("std::_Sp_counted_ptr<", "counts of shared_ptr<{}>"),
+    ("std::__1::__shared_ptr_emplace<", "{} of make_shared"),
+    ("std::__1::__shared_ptr_pointer<", "counts of shared_ptr<{}>"),
+    ("std::_Rb_tree_node<", "tree node of {}"),
+    ("std::__1::__tree_node<", "tree node of {}"),
+    ("std::__detail::_Hash_node<", "hash node of {}"),
+    ("std::__1::__hash_node<", "hash node of {}"),
+    ("std::_List_node<", "list node of {}"),
+    ("std::__1::__list_node<", "list node of {}"),
+    ("std::_Fwd_list_node<", "list node of {}"),
+];
+
+/// Returns the arguments that begin at the start of a text, up to the bracket that closes them, and
+/// what follows after it.
+fn arguments(text: &str) -> Option<(&str, &str)> {
+    let mut depth = 1u32;
+    let mut before = ' ';
+    for (at, character) in text.char_indices() {
+        match character {
+            '<' | '(' | '[' | '{' => depth += 1,
+            // `->` closes nothing.
+            '>' if before == '-' => {}
+            '>' | ')' | ']' | '}' => {
+                depth -= 1;
+                if depth == 0 {
+                    return Some((&text[..at], &text[at..]));
+                }
+            }
+            _ => {}
+        }
+        before = character;
+    }
+    None
+}
+
+/// Returns the first of some arguments.
+fn first(arguments: &str) -> &str {
+    let mut depth = 0i32;
+    for (at, character) in arguments.char_indices() {
+        match character {
+            '<' | '(' | '[' | '{' => depth += 1,
+            '>' | ')' | ']' | '}' => depth -= 1,
+            ',' if depth == 0 => return arguments[..at].trim(),
+            _ => {}
+        }
+    }
+    arguments.trim()
+}
+
+/// Returns whether the argument is a type, and not the name of a parameter (`T`), for which legacy
+/// names of Rust have no type.
+fn is_type(argument: &str) -> bool {
+    let is_parameter = argument.chars().count() == 1 && argument.chars().all(char::is_uppercase);
+    !argument.is_empty() && !is_parameter && argument != "_"
+}
+
+/// Returns what a class of a library stores, in words; any other class is its own name.
+pub(crate) fn phrase_of_class(class: &str) -> String {
+    if class.contains("_Hash_node_base*") {
+        return "buckets of a hash table".into();
+    }
+    for (name, phrase) in CLASSES {
+        if let Some(rest) = class.strip_prefix(name)
+            && let Some((found, _)) = arguments(rest)
+            && is_type(first(found))
+        {
+            let stored = first(found).trim_end_matches('*').trim();
+            return phrase.replace("{}", &shown(stored));
+        }
+    }
+    shown(class)
+}
+
+/// Returns a type without what only the library knows.
+fn shown(class: &str) -> String {
+    let class = class.replace("std::__cxx11::", "std::").replace("std::__1::", "std::").replace("[abi:cxx11]", "");
+    let mut class = class.replace("> >", ">>");
+    for text in [
+        "std::basic_string<char, std::char_traits<char>, std::allocator<char>>",
+        "std::basic_string<char, std::char_traits<char>, std::allocator<char> >",
+    ] {
+        class = class.replace(text, "std::string");
+    }
+    without_defaults(&class)
+}
+
+/// Removes the arguments of containers that are nearly always the default.
+fn without_defaults(class: &str) -> String {
+    let mut out = class.to_owned();
+    for default in [", std::allocator<", ", std::default_delete<", ", std::less<", ", std::hash<", ", std::equal_to<"] {
+        while let Some(at) = out.find(default) {
+            let Some((argument, _)) = arguments(&out[at + default.len()..]) else { break };
+            let end = at + default.len() + argument.len() + 1;
+            out.replace_range(at..end, "");
+        }
+    }
+    out.replace(", (__gnu_cxx::_Lock_policy)2", "")
+}
+
+/// Returns the type of the blocks of a call stack, from the names of its innermost functions, inlined
+/// ones included.
+pub(crate) fn type_of_stack<'a>(functions: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    /// Frames of the library between the allocation and the function that names the type.
+    const MOST: usize = 14;
+    let functions: Vec<&str> = functions.into_iter().take(MOST).collect();
+    for (position, function) in functions.iter().enumerate() {
+        let found = FUNCTIONS.iter().find_map(|rule| matched(rule, function));
+        if let Some((argument, phrase)) = found {
+            let class = phrase_of_class(argument);
+            let is_plain = phrase == "{}" && class == shown(argument);
+            let rest = &functions[position..];
+            let of_text = rest.iter().take(4).any(|outer| outer.contains("basic_string<")) && argument == "char";
+            return Some(match () {
+                () if of_text => "text of std::string".into(),
+                () if is_plain && rest.iter().take(5).any(|outer| is_vector(outer)) => format!("{class}[] of vector"),
+                () if is_plain && rest.iter().take(6).any(|outer| outer.starts_with("std::deque<")) => {
+                    format!("{class}[] of deque")
+                }
+                () => phrase.replace("{}", &class),
+            });
+        }
+        if let Some((_, phrase)) = TEXTS.iter().find(|(name, _)| function.contains(name)) {
+            return Some((*phrase).into());
+        }
+    }
+    None
+}
+
+fn is_vector(function: &str) -> bool {
+    ["std::_Vector_base<", "std::vector<", "std::__1::vector<", "std::__1::__split_buffer<"]
+        .iter()
+        .any(|name| function.starts_with(name))
+}
+
+/// Returns the argument and the phrase if a rule matches.
+fn matched<'a>(rule: &Rule, function: &'a str) -> Option<(&'a str, &'static str)> {
+    let at = function.find(rule.before)?;
+    let is_start =
+        function[..at].chars().next_back().is_none_or(|last| !(last.is_alphanumeric() || "_:".contains(last)));
+    let (found, rest) = arguments(&function[at + rule.before.len()..]).filter(|_| is_start)?;
+    let argument = first(found);
+    (is_type(argument) && rest.starts_with(rule.after)).then_some((argument, rule.phrase))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(functions: &[&str]) -> String {
+        type_of_stack(functions.iter().copied()).unwrap_or_default()
+    }
+
+    #[test]
+    fn libstdcxx_names_its_types() {
+        for allocator in ["std::__new_allocator", "__gnu_cxx::new_allocator"] {
+            let allocate = |class: &str| format!("{allocator}<{class}>::allocate(unsigned long, void const*)");
+            let one = |class: &str| of(&["operator new(unsigned long)", &allocate(class)]);
+            assert_eq!(one("Order"), "Order");
+            assert_eq!(
+                one("std::_Rb_tree_node<std::pair<int const, Order> >"),
+                "tree node of std::pair<int const, Order>"
+            );
+            assert_eq!(
+                one("std::_Sp_counted_ptr_inplace<Session, std::allocator<Session>, (__gnu_cxx::_Lock_policy)2> "),
+                "Session of make_shared"
+            );
+            assert_eq!(one("std::__detail::_Hash_node_base*"), "buckets of a hash table");
+            assert_eq!(
+                one("std::__detail::_Hash_node<std::pair<unsigned long const, std::shared_ptr<Session> >, false> "),
+                "hash node of std::pair<unsigned long const, std::shared_ptr<Session>>"
+            );
+            let vector = "std::_Vector_base<Order*, std::allocator<Order*> >::_M_allocate(unsigned long)";
+            assert_eq!(of(&[&allocate("Order*"), vector]), "Order*[] of vector");
+            let string = "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >::_M_create(unsigned long&, unsigned long)";
+            assert_eq!(of(&[&allocate("char"), string]), "text of std::string");
+        }
+        assert_eq!(of(&["std::make_unique<Order>()"]), "Order");
+        assert_eq!(of(&["std::make_shared<Session, int&>(int&)"]), "Session of make_shared");
+    }
+
+    #[test]
+    fn libcxx_names_its_types() {
+        let allocate =
+            "std::__1::allocator<std::__1::__list_node<Order, void*>>::allocate[abi:ne180100](unsigned long)";
+        assert_eq!(of(&["operator new(unsigned long)", allocate]), "list node of Order");
+        assert_eq!(of(&["std::__1::make_unique<Order, 0>()"]), "Order");
+    }
+
+    #[test]
+    fn rust_names_its_types() {
+        assert_eq!(of(&["alloc::alloc::exchange_malloc", "<alloc::boxed::Box<shop::Order>>::new"]), "shop::Order");
+        assert_eq!(of(&["alloc::rc::Rc<shop::Node>::new"]), "Rc<shop::Node>");
+        assert_eq!(of(&["<alloc::raw_vec::RawVec<shop::Order>>::grow_one"]), "shop::Order[] of Vec");
+        assert_eq!(of(&["alloc::boxed::Box<T>::new", "shop::main"]), "", "a parameter is no type");
+        assert_eq!(of(&["<alloc::string::String as core::clone::Clone>::clone"]), "text of String");
+    }
+
+    #[test]
+    fn other_names_have_none() {
+        for name in ["main", "my::make_unique<Order>()", "std::make_unique<", "operator new(unsigned long)", "<<<>"] {
+            assert_eq!(of(&[name]), "", "{name}");
+        }
+    }
+
+    #[test]
+    fn classes_of_libraries_are_what_they_store() {
+        assert_eq!(
+            phrase_of_class("std::_Sp_counted_ptr<Session*, (__gnu_cxx::_Lock_policy)2>"),
+            "counts of shared_ptr<Session>"
+        );
+        assert_eq!(
+            phrase_of_class(
+                "std::vector<std::unique_ptr<Order, std::default_delete<Order> >, std::allocator<std::unique_ptr<Order, std::default_delete<Order> > > >"
+            ),
+            "std::vector<std::unique_ptr<Order>>"
+        );
+        assert_eq!(phrase_of_class("Shape"), "Shape");
+    }
+}

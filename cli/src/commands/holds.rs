@@ -1,0 +1,32 @@
+//! `heaptape holds`: who holds the blocks that are live at the end.
+
+use super::common::{Common, print};
+use crate::Outcome;
+use heaptape_reports::holds::{self, Options};
+
+/// Options of `heaptape holds`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only blocks allocated by this function, of this type, or at this address (0x…)
+    #[arg(long, value_name = "FUNCTION|TYPE|ADDRESS")]
+    of: Option<String>,
+    /// Only blocks that nothing holds
+    #[arg(long, conflicts_with = "cycles")]
+    lost: bool,
+    /// Only blocks that hold each other, and that nothing else holds
+    #[arg(long)]
+    cycles: bool,
+    /// Group held blocks by type instead of by call site
+    #[arg(long)]
+    types: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let Args { of, lost, cycles, types, common } = args;
+    let options = Options { of, lost, cycles, by_type: types };
+    let strict = common.strict();
+    let query = common.query(5)?;
+    print(strict, |out, style| holds::run(&query, &options, out, style))
+}

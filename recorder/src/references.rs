@@ -1,0 +1,133 @@
+//! Which block of a process holds which: at its end, while it waits for us, we read its live blocks,
+//! its data, stacks and registers, and note each word that is the address of a live block or of a
+//! place in one. Contents are not stored, but for the words that show a type
+//! ([`FirstWords`](formats::tape::FirstWords)).
+
+mod blocks;
+mod memory;
+mod regions;
+mod search;
+
+use crate::heap::live::BlocksAt;
+use crate::os::clock;
+use crate::os::permissions::let_read;
+use crate::session::traced_process::Session;
+use crate::store::division::allocator_of;
+use crate::target::maps;
+use blocks::BlockTable;
+use formats::recording::REFERENCES;
+use formats::resident::Allocator;
+use formats::tape::field::Text;
+use formats::tape::{Record, References, ReferencesEnd, Writer};
+use memory::Memory;
+pub use regions::StoppedThread;
+use regions::{Found, Regions};
+use search::Search;
+use std::fs::OpenOptions;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::time::{Duration, Instant};
+
+/// Maximum number of blocks: those of more take more memory than we want to use in a recorder.
+const MAX_BLOCKS: u64 = 1 << 25;
+/// How long the process may be held.
+pub const TIME_LIMIT: Duration = Duration::from_secs(20);
+
+/// What is read, and from whom.
+#[derive(Debug)]
+pub struct Snapshot<'a> {
+    pub session: &'a Session,
+    /// The live blocks of the time at which the process waits.
+    pub blocks: BlocksAt,
+    /// Its threads that do not run meanwhile.
+    pub threads: &'a [StoppedThread],
+    /// Number of all of its threads.
+    pub thread_count: u32,
+    /// Why: one of the `RESIDENCY_` numbers.
+    pub cause: u8,
+    /// When the process began to wait.
+    pub since: Instant,
+}
+
+/// The file that is written.
+struct Output {
+    file: BufWriter<std::fs::File>,
+    writer: Writer,
+    bytes: Vec<u8>,
+}
+
+impl Output {
+    fn put(&mut self, record: &Record) -> io::Result<()> {
+        self.bytes.clear();
+        self.writer.record(record, &mut self.bytes);
+        self.file.write_all(&self.bytes)
+    }
+}
+
+/// Reads the references of a process, and writes them beside its tape.
+///
+/// # Errors
+/// The memory of the process cannot be read, or the file cannot be written.
+pub fn take(snapshot: Snapshot<'_>) -> io::Result<()> {
+    let Snapshot { session, blocks, threads, thread_count, cause, since } = snapshot;
+    let cpu = clock::thread_time();
+    let tick = session.clock.now();
+    let memory = Memory::of(session.process.pid, u64::from(session.process.page_size));
+    memory.probe(session)?;
+    let text = maps::read(session.process.pid);
+    let text = String::from_utf8_lossy(&text);
+    let names = text.lines().filter_map(maps::parse).map(|line| line.name.into());
+    let allocator = allocator_of(session, names);
+    let count: u64 = blocks.indexes.iter().map(crate::heap::index::Index::len).sum();
+    let mut lacks = Vec::new();
+    if count > MAX_BLOCKS {
+        lacks.push(format!("{count} live blocks are more than {MAX_BLOCKS}"));
+    }
+    let table = BlockTable::new(&blocks.indexes, allocator, MAX_BLOCKS as usize);
+    drop(blocks);
+    let own: Vec<(u64, u64)> = session.mapping.header().private_ranges().collect();
+    let regions = Regions { own: &own, threads, allocator, memory: &memory };
+    let Found { regions, names, files, .. } = regions.find(&text, &table);
+    if threads.len() < thread_count as usize {
+        lacks.push(format!("{} of {thread_count} threads ran on meanwhile", thread_count as usize - threads.len()));
+    }
+    let stopped = threads.len() as u32;
+    let path = session.folder.join(REFERENCES);
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    let_read(&file, session.options.reader)?;
+    let mut out = Output { file: BufWriter::new(file), writer: Writer::default(), bytes: Vec::new() };
+    Writer::file_header(&mut out.bytes);
+    out.file.write_all(&out.bytes)?;
+    let head = References { tick, pid: session.process.pid, cause, threads: thread_count, stopped, names, regions };
+    out.put(&Record::References(head.clone()))?;
+    let is_glibc = |name: &&(u32, &Text)| {
+        let name = name.1.lossy();
+        let file = name.rsplit('/').next().unwrap_or_default();
+        allocator == Allocator::Glibc && (file.starts_with("libc.so.") || file.starts_with("libc-2."))
+    };
+    let libc = (1..).zip(&head.names).find(|name| is_glibc(&name)).map(|(number, _)| number);
+    let mut search = Search::new(&table, &memory, &files, libc, since + TIME_LIMIT);
+    search.roots(&head.regions, threads, &mut |record| out.put(&record))?;
+    search.blocks(&mut |record| out.put(&record))?;
+    let found = search.found;
+    lacks.extend(found.lacks());
+    let end = ReferencesEnd {
+        end_tick: session.clock.now(),
+        lacks: Text::from(lacks.join("; ")),
+        blocks: table.len() as u64,
+        bytes: table.bytes(),
+        edges: found.edges,
+        root_edges: found.root_edges,
+        read_bytes: found.read_bytes,
+        cpu_ns: clock::thread_time().saturating_sub(cpu).as_nanos() as u64,
+    };
+    tracing::debug!(
+        "{} references of {} blocks in {:?}, {:?} of CPU time",
+        end.edges + end.root_edges,
+        end.blocks,
+        since.elapsed(),
+        Duration::from_nanos(end.cpu_ns)
+    );
+    out.put(&Record::ReferencesEnd(end))?;
+    out.file.flush()
+}

@@ -1,0 +1,90 @@
+//! The memory of the process: by `process_vm_readv`, and only the pages that are there.
+
+use crate::session::traced_process::Session;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::os::unix::fs::FileExt;
+
+/// Bits of an entry of `/proc/PID/pagemap`: the page is in memory, or swapped out.
+const IS_THERE: u64 = 3 << 62;
+
+#[derive(Debug)]
+pub struct Memory {
+    pid: Pid,
+    page: u64,
+    pagemap: Option<File>,
+}
+
+impl Memory {
+    pub fn of(pid: u32, page: u64) -> Memory {
+        let pagemap = File::open(format!("/proc/{pid}/pagemap")).ok();
+        Memory { pid: Pid::from_raw(pid.cast_signed()), page: page.max(512), pagemap }
+    }
+
+    /// Checks that the memory may be read, by the first word of the area that both sides share.
+    ///
+    /// # Errors
+    /// That of the kernel, e.g. EPERM where the process may not be traced.
+    pub fn probe(&self, session: &Session) -> io::Result<()> {
+        let Some((start, _)) = session.mapping.header().private_ranges().next() else { return Ok(()) };
+        match self.read_some(start, &mut [0; 8]) {
+            Err(error) if error.raw_os_error() != Some(nix::libc::EFAULT) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn read_some(&self, at: u64, out: &mut [u8]) -> io::Result<usize> {
+        let remote = RemoteIoVec { base: at as usize, len: out.len() };
+        Ok(process_vm_readv(self.pid, &mut [IoSliceMut::new(out)], &[remote])?)
+    }
+
+    /// Reads the pages of a range that are there. The others are zeros. Returns the number of bytes
+    /// that were read.
+    pub fn read(&self, at: u64, out: &mut [u8]) -> u64 {
+        let (mut done, mut read) = (0, 0);
+        for (start, end) in self.runs(at, at + out.len() as u64) {
+            let (start, end) = ((start - at) as usize, (end - at) as usize);
+            out[done..start].fill(0);
+            done = start;
+            while done < end {
+                match self.read_some(at + done as u64, &mut out[done..end]) {
+                    Ok(count @ 1..) => (done, read) = (done + count, read + count as u64),
+                    // A page that cannot be read, e.g. of a file that was truncated.
+                    _ => {
+                        let next = (at + done as u64) / self.page * self.page + self.page;
+                        let next = ((next - at) as usize).min(end);
+                        out[done..next].fill(0);
+                        done = next;
+                    }
+                }
+            }
+        }
+        out[done..].fill(0);
+        read
+    }
+
+    /// Returns the parts of a range that are in memory or swapped out. All of it, if that is not
+    /// known.
+    fn runs(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        let (first, last) = (start / self.page, end.div_ceil(self.page));
+        let mut entries = vec![0; 8 * (last - first) as usize];
+        let Some(pagemap) = &self.pagemap else { return vec![(start, end)] };
+        if pagemap.read_exact_at(&mut entries, 8 * first).is_err() {
+            return vec![(start, end)];
+        }
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for (number, entry) in (first..).zip(entries.as_chunks::<8>().0) {
+            if u64::from_le_bytes(*entry) & IS_THERE == 0 {
+                continue;
+            }
+            let (from, to) = ((number * self.page).max(start), ((number + 1) * self.page).min(end));
+            match runs.last_mut() {
+                Some(run) if run.1 == from => run.1 = to,
+                _ => runs.push((from, to)),
+            }
+        }
+        runs
+    }
+}

@@ -1,0 +1,242 @@
+//! Where a program keeps references besides its blocks: data of modules, thread-local data, stacks,
+//! registers, and memory that it maps itself. What belongs to heaptape, to the kernel or to the
+//! allocator is left out, and so is the part of a stack that is not in use.
+
+use super::blocks::BlockTable;
+use super::memory::Memory;
+use crate::target::maps::{Line, parse};
+use formats::resident::Allocator;
+use formats::tape::field::Text;
+use formats::tape::{ROOT_DATA, ROOT_MAPPING, ROOT_REGISTERS, ROOT_STACK, ROOT_THREAD_LOCAL, RootRegion};
+use std::collections::HashMap;
+
+/// Size and alignment of a range of an arena of glibc.
+const ARENA: u64 = 64 << 20;
+/// Bytes below the stack pointer that a function may use without moving it (System V ABI, 3.2.2).
+const RED_ZONE: u64 = 128;
+/// Bytes from the thread pointer on that glibc's `struct pthread` takes, with some to spare.
+const THREAD_DESCRIPTOR: u64 = 4096;
+/// Most bytes of thread-local data of one module.
+const MAX_TLS: u64 = 1 << 20;
+/// Maximum number of names, and of bytes of each.
+const MAX_NAMES: usize = 4096;
+const MAX_NAME: usize = 512;
+/// The page of x86-64.
+const PAGE: u64 = 4096;
+
+/// A thread that does not run.
+#[derive(Clone, Debug, Default)]
+pub struct StoppedThread {
+    pub tid: u32,
+    pub stack_pointer: u64,
+    /// Base of the thread-local data; 0 if it is not known.
+    pub thread_pointer: u64,
+    /// General registers; empty if they are not known.
+    pub registers: Vec<u64>,
+}
+
+/// What is known of the process.
+#[derive(Debug)]
+pub struct Regions<'a> {
+    /// Private memory of the library.
+    pub own: &'a [(u64, u64)],
+    pub threads: &'a [StoppedThread],
+    pub allocator: Allocator,
+    pub memory: &'a Memory,
+}
+
+#[derive(Debug, Default)]
+pub struct Found {
+    pub regions: Vec<RootRegion>,
+    pub names: Vec<Text>,
+    /// Mappings of files, in which vtables may be.
+    pub files: Vec<(u64, u64)>,
+    /// Bytes of thread-local data below the thread pointer, of all modules.
+    thread_local: u64,
+}
+
+impl Found {
+    fn add(&mut self, (start, end): (u64, u64), kind: u8, name: u32, thread: u32) {
+        if start < end {
+            self.regions.push(RootRegion { start, length: end - start, kind, name, thread });
+        }
+    }
+}
+
+/// Returns what is left of a range without others, which may overlap.
+fn without(range: (u64, u64), mut taken: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    taken.sort_unstable();
+    let (mut left, mut at) = (Vec::new(), range.0);
+    for (start, end) in taken {
+        if start > at {
+            left.push((at, start.min(range.1)));
+        }
+        at = at.max(end);
+        if at >= range.1 {
+            return left;
+        }
+    }
+    left.push((at, range.1));
+    left
+}
+
+impl Regions<'_> {
+    /// Finds the regions by the text of `maps`.
+    pub fn find(&self, text: &str, table: &BlockTable) -> Found {
+        let mut found = Found::default();
+        let mut numbers: HashMap<&str, u32> = HashMap::new();
+        let mut before: Option<(u64, u32)> = None;
+        for line in text.lines().filter_map(parse).filter(|line| line.start < 1 << 47) {
+            let is_ours = line.name.starts_with("/memfd:heaptape")
+                || line.name.rsplit('/').next().is_some_and(|file| file.starts_with("libheaptape"));
+            let is_kernels = matches!(line.name, "[vdso]" | "[vvar]" | "[vvar_vclock]" | "[vsyscall]");
+            let is_file = line.name.starts_with('/') && !is_shared_memory(line.name);
+            if is_file && !is_ours {
+                found.files.push((line.start, line.end));
+                if line.offset == 0 {
+                    found.thread_local += self.thread_local(line.start);
+                }
+            }
+            let module = before.take();
+            if is_ours {
+                // Its zeros follow its data.
+                before = Some((line.end, u32::MAX));
+                continue;
+            }
+            if is_kernels || !line.has_access() {
+                continue;
+            }
+            if is_file {
+                if !line.is_writable() || line.is_shared() {
+                    continue;
+                }
+                let name = number_of(line.path(), &mut numbers, &mut found.names);
+                found.add((line.start, line.end), ROOT_DATA, name, 0);
+                before = Some((line.end, name));
+                continue;
+            }
+            let zeros = module.filter(|module| module.0 == line.start && line.name.is_empty());
+            if zeros.is_some_and(|zeros| zeros.1 == u32::MAX) {
+                continue;
+            }
+            self.anonymous(&line, zeros.map(|zeros| zeros.1), table, &mut found, &mut numbers);
+        }
+        for thread in self.threads.iter().filter(|thread| !thread.registers.is_empty()) {
+            found.add((0, 8 * thread.registers.len() as u64), ROOT_REGISTERS, 0, thread.tid);
+        }
+        // In order of certainty: the nearest root of a block is the first one that leads to it.
+        found.regions.sort_by_key(|region| (region.kind, region.start));
+        found
+    }
+
+    /// Returns the size of the thread-local data of a module whose ELF header is at an address.
+    fn thread_local(&self, at: u64) -> u64 {
+        const PT_TLS: u32 = 7;
+        const HEADER: usize = 56;
+        let mut page = [0; PAGE as usize];
+        self.memory.read(at, &mut page);
+        let word = |at: usize| {
+            page.get(at..at.saturating_add(8)).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
+        };
+        let count = page.get(56..58).map_or(0, |bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
+        if !page.starts_with(b"\x7fELF\x02") {
+            return 0;
+        }
+        let first = word(32) as usize;
+        let headers = (0..usize::from(count)).map(|number| first.saturating_add(number * HEADER));
+        let tls = headers.filter(|at| *at < page.len() && word(*at) as u32 == PT_TLS);
+        let size = |at: usize| word(at.saturating_add(40)).saturating_add(word(at.saturating_add(48)));
+        tls.map(size).sum::<u64>().min(MAX_TLS)
+    }
+
+    /// Adds the parts of memory without a file: stacks, thread-local data, and what is neither a
+    /// block nor the allocator's.
+    fn anonymous<'a>(
+        &self,
+        line: &Line<'a>,
+        module: Option<u32>,
+        table: &BlockTable,
+        found: &mut Found,
+        numbers: &mut HashMap<&'a str, u32>,
+    ) {
+        let range = (line.start, line.end);
+        let mut taken = self.own.to_vec();
+        let within = |address: u64| (line.start..line.end).contains(&address);
+        for thread in self.threads {
+            let (sp, tp) = (thread.stack_pointer, thread.thread_pointer);
+            let is_stack = within(sp) && table.within(line.start, line.end).is_empty();
+            let mut top = line.end;
+            if tp != 0 && within(tp) {
+                let start = tp.saturating_sub(found.thread_local).max(line.start);
+                let start = if is_stack && sp < tp { start.max(sp) } else { start };
+                let end = tp.saturating_add(THREAD_DESCRIPTOR).min(line.end);
+                found.add((start, end), ROOT_THREAD_LOCAL, 0, thread.tid);
+                taken.push((start, end));
+                top = top.min(start.max(sp));
+            }
+            if is_stack {
+                let low = (sp.saturating_sub(RED_ZONE) & !7).max(line.start);
+                found.add((low, top), ROOT_STACK, 0, thread.tid);
+                // Nothing below it is in use, and nothing else is in the mapping.
+                taken.push((line.start, line.end));
+            }
+        }
+        let name = match module {
+            Some(name) => name,
+            None => number_of(line.name, numbers, &mut found.names),
+        };
+        let kind = if module.is_some() { ROOT_DATA } else { ROOT_MAPPING };
+        self.take_blocks(line, table, &mut taken);
+        for part in without(range, taken) {
+            found.add(part, kind, name, 0);
+        }
+    }
+
+    /// Adds what the allocator has of a mapping.
+    fn take_blocks(&self, line: &Line<'_>, table: &BlockTable, taken: &mut Vec<(u64, u64)>) {
+        let blocks = table.within(line.start, line.end);
+        if line.name == "[heap]" || line.name.contains("malloc arena") {
+            return taken.push((line.start, line.end));
+        }
+        for block in blocks {
+            let end = block.address.saturating_add(block.size.max(1));
+            if self.allocator == Allocator::Glibc {
+                if Allocator::is_mapped_by_glibc(block.address, block.size) {
+                    taken.push((block.address - 16, end.next_multiple_of(PAGE)));
+                } else {
+                    let arena = block.address / ARENA * ARENA;
+                    if taken.last() != Some(&(arena, arena + ARENA)) {
+                        taken.push((arena, arena + ARENA));
+                    }
+                }
+            } else {
+                // Pages with blocks have no data of the program.
+                let pages = (block.address / PAGE * PAGE, end.next_multiple_of(PAGE));
+                match taken.last_mut() {
+                    Some(last) if last.1 >= pages.0 && last.0 <= pages.0 => last.1 = last.1.max(pages.1),
+                    _ => taken.push(pages),
+                }
+            }
+        }
+    }
+}
+
+fn is_shared_memory(name: &str) -> bool {
+    ["/memfd:", "/dev/zero", "/dev/shm/", "/SYSV", "/anon_hugepage"].iter().any(|prefix| name.starts_with(prefix))
+}
+
+fn number_of<'a>(name: &'a str, numbers: &mut HashMap<&'a str, u32>, names: &mut Vec<Text>) -> u32 {
+    if name.is_empty() {
+        return 0;
+    }
+    if let Some(number) = numbers.get(name) {
+        return *number;
+    }
+    if names.len() >= MAX_NAMES {
+        return 0;
+    }
+    names.push(Text(name.as_bytes()[..name.len().min(MAX_NAME)].to_vec()));
+    let number = names.len() as u32;
+    numbers.insert(name, number);
+    number
+}

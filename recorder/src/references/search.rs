@@ -1,0 +1,281 @@
+//! Finds the words that are addresses of blocks.
+
+use super::blocks::BlockTable;
+use super::memory::Memory;
+use super::regions::StoppedThread;
+use formats::tape::{
+    BlockPacker, Edge, EdgePacker, FirstWords, MAX_COUNT, ROOT_DATA, ROOT_REGISTERS, Record, ReferenceBlock, RootRegion,
+};
+use std::io;
+use std::time::Instant;
+
+/// Number of bytes that are read at once.
+const WINDOW: usize = 1 << 20;
+/// Free memory between two blocks that is read with them: less costs another system call.
+const MAX_GAP: u64 = 16 << 10;
+
+/// Writes a record.
+type Put<'a> = &'a mut dyn FnMut(Record) -> io::Result<()>;
+
+/// What was found.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    pub edges: u64,
+    pub root_edges: u64,
+    pub read_bytes: u64,
+    /// Bytes that were not searched for want of time.
+    pub unread_bytes: u64,
+}
+
+impl Counts {
+    /// Returns why references may be missing.
+    pub fn lacks(&self) -> Option<String> {
+        (self.unread_bytes > 0).then(|| format!("{} bytes were not searched for want of time", self.unread_bytes))
+    }
+}
+
+#[derive(Debug)]
+pub struct Search<'a> {
+    table: &'a BlockTable,
+    memory: &'a Memory,
+    files: &'a [(u64, u64)],
+    /// Number of the name of the libc whose `malloc` has the blocks.
+    libc: Option<u32>,
+    deadline: Instant,
+    buffer: Vec<u8>,
+    span: usize,
+    pub found: Counts,
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word))
+}
+
+impl<'a> Search<'a> {
+    /// Prepares a search. `libc` is the number of the name of glibc if the blocks are those of its
+    /// `malloc`.
+    pub fn new(
+        table: &'a BlockTable,
+        memory: &'a Memory,
+        files: &'a [(u64, u64)],
+        libc: Option<u32>,
+        deadline: Instant,
+    ) -> Search<'a> {
+        Search { table, memory, files, libc, deadline, buffer: vec![0; WINDOW], span: 0, found: Counts::default() }
+    }
+
+    /// Searches the regions outside of blocks.
+    ///
+    /// # Errors
+    /// The error of `put`.
+    pub fn roots(&mut self, regions: &[RootRegion], threads: &[StoppedThread], put: Put<'_>) -> io::Result<()> {
+        let mut packer = EdgePacker::default();
+        for (number, region) in (0..).zip(regions) {
+            if region.kind == ROOT_REGISTERS {
+                let registers = threads.iter().find(|thread| thread.tid == region.thread);
+                for (word, value) in (0..).zip(registers.into_iter().flat_map(|thread| &thread.registers)) {
+                    if let Some((target, inside)) = self.target(*value) {
+                        packer.push(Edge { source: number, offset: 8 * word, target, inside });
+                        self.found.root_edges += 1;
+                    }
+                }
+                continue;
+            }
+            let is_libc = region.kind == ROOT_DATA && Some(region.name) == self.libc;
+            let mut at = region.start.next_multiple_of(8);
+            let end = region.start.saturating_add(region.length);
+            while at + 8 <= end {
+                let length = ((end - at) & !7).min(WINDOW as u64) as usize;
+                if !self.read(at, length) {
+                    break;
+                }
+                let buffer = std::mem::take(&mut self.buffer);
+                let mut is_full = false;
+                for (word, value) in (0..).zip(words(&buffer[..length])) {
+                    if value != 0
+                        && let Some((target, inside)) = self.target(value)
+                        && !(is_libc && self.is_chunk(target, inside))
+                    {
+                        let offset = (at - region.start.next_multiple_of(8)) + 8 * word;
+                        is_full |= packer.push(Edge { source: number, offset, target, inside });
+                        self.found.root_edges += 1;
+                    }
+                }
+                self.buffer = buffer;
+                if is_full && let Some(record) = packer.take_roots()? {
+                    put(Record::ReferenceRoots(record))?;
+                }
+                at += length as u64;
+            }
+        }
+        match packer.take_roots()? {
+            Some(record) => put(Record::ReferenceRoots(record)),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns whether a word of libc's data is the address of a chunk of glibc's main arena: a chunk
+    /// begins 16 bytes before its block, in the last usable word of the block before it.
+    fn is_chunk(&self, block: u64, inside: u64) -> bool {
+        let start = self.address(block as usize);
+        inside > 0 && start + inside + 8 == self.table.end(block as usize)
+    }
+
+    /// Fills the buffer. Returns false if there is no time left.
+    fn read(&mut self, at: u64, length: usize) -> bool {
+        if Instant::now() >= self.deadline {
+            self.found.unread_bytes += length as u64;
+            return false;
+        }
+        self.found.read_bytes += self.memory.read(at, &mut self.buffer[..length]);
+        true
+    }
+
+    #[inline]
+    fn target(&mut self, word: u64) -> Option<(u64, u64)> {
+        let number = self.table.find(word, &mut self.span)?;
+        Some((number as u64, word - self.table.get(number)?.address))
+    }
+
+    /// Searches the blocks.
+    ///
+    /// # Errors
+    /// The error of `put`.
+    pub fn blocks(&mut self, put: Put<'_>) -> io::Result<()> {
+        let (mut blocks, mut edges) = (BlockPacker::default(), EdgePacker::default());
+        let mut first = 0;
+        while first < self.table.len() {
+            let (start, next) = self.window(first);
+            let last_end = self.table.end(next - 1);
+            if last_end - start <= WINDOW as u64 {
+                let length = (last_end - start) as usize;
+                let is_read = self.read(start, length);
+                let buffer = std::mem::take(&mut self.buffer);
+                for number in first..next {
+                    let (from, to) = (self.address(number), self.table.end(number));
+                    let bytes = if is_read { &buffer[(from - start) as usize..(to - start) as usize] } else { &[] };
+                    if blocks.push(&self.described(number, bytes)) {
+                        put_all(blocks.take()?.map(Record::ReferenceBlocks), put)?;
+                    }
+                    self.edges_of(number, from, 0, bytes, &mut edges, put)?;
+                }
+                self.buffer = buffer;
+            } else {
+                self.large_block(first, &mut blocks, &mut edges, put)?;
+            }
+            first = next;
+        }
+        put_all(blocks.take()?.map(Record::ReferenceBlocks), put)?;
+        put_all(edges.take_edges()?.map(Record::ReferenceEdges), put)
+    }
+
+    fn address(&self, number: usize) -> u64 {
+        self.table.get(number).map_or(0, |block| block.address)
+    }
+
+    /// Returns the start of a window, and the number of the first block after it: blocks near each
+    /// other are read at once. A block that is too large for a window has one alone.
+    fn window(&self, first: usize) -> (u64, usize) {
+        let start = self.address(first);
+        let (mut end, mut next) = (self.table.end(first), first + 1);
+        while next < self.table.len() {
+            let (from, to) = (self.address(next), self.table.end(next));
+            if from - end.min(from) > MAX_GAP || to - start > WINDOW as u64 {
+                break;
+            }
+            (end, next) = (to, next + 1);
+        }
+        (start, next)
+    }
+
+    fn large_block(
+        &mut self,
+        number: usize,
+        blocks: &mut BlockPacker,
+        edges: &mut EdgePacker,
+        put: Put<'_>,
+    ) -> io::Result<()> {
+        let (start, end) = (self.address(number), self.table.end(number));
+        let (mut at, mut is_described) = (start, false);
+        while at < end {
+            // Words are aligned: so is each window but the first one.
+            let length = (end - at).min(WINDOW as u64 - at % 8) as usize;
+            let is_read = self.read(at, length);
+            let buffer = std::mem::take(&mut self.buffer);
+            let bytes = if is_read { &buffer[..length] } else { &[] };
+            if !std::mem::replace(&mut is_described, true) && blocks.push(&self.described(number, bytes)) {
+                put_all(blocks.take()?.map(Record::ReferenceBlocks), put)?;
+            }
+            self.edges_of(number, at, at - start, bytes, edges, put)?;
+            self.buffer = buffer;
+            at += length as u64;
+        }
+        Ok(())
+    }
+
+    /// Adds the edges of some bytes of a block, which begin at `at`, `offset` bytes after its start.
+    fn edges_of(
+        &mut self,
+        number: usize,
+        at: u64,
+        offset: u64,
+        bytes: &[u8],
+        edges: &mut EdgePacker,
+        put: Put<'_>,
+    ) -> io::Result<()> {
+        let skipped = (at.next_multiple_of(8) - at) as usize;
+        for (word, value) in (0..).zip(words(bytes.get(skipped..).unwrap_or_default())) {
+            // Most words are small numbers or text.
+            if value < 4096 || value >> 47 != 0 {
+                continue;
+            }
+            let Some((target, inside)) = self.target(value) else { continue };
+            if target == number as u64 {
+                continue;
+            }
+            self.found.edges += 1;
+            // Offsets are multiples of 8: those of a block that is not aligned begin at its first word.
+            let offset = (offset / 8 + word) * 8;
+            if edges.push(Edge { source: number as u64, offset, target, inside }) {
+                put_all(edges.take_edges()?.map(Record::ReferenceEdges), put)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns what is stored of a block.
+    fn described(&self, number: usize, bytes: &[u8]) -> ReferenceBlock {
+        let Some(block) = self.table.get(number) else { return ReferenceBlock::default() };
+        let mut first = words(bytes);
+        let (first, second) = (first.next().unwrap_or(0), first.next().unwrap_or(0));
+        ReferenceBlock {
+            address: block.address,
+            size: block.size,
+            usable: self.table.end(number) - block.address,
+            site: block.site,
+            index: block.index,
+            first: self.first_words(first, second),
+        }
+    }
+
+    fn first_words(&self, first: u64, second: u64) -> FirstWords {
+        let is_small = |word: u64| (1..=MAX_COUNT).contains(&word);
+        let after = self.files.partition_point(|file| file.0 <= first);
+        let is_in_file = after > 0 && first < self.files[after - 1].1;
+        let halves = (second & 0xffff_ffff, second >> 32);
+        match is_in_file {
+            true if second != 0 && halves.0 <= MAX_COUNT && halves.1 <= MAX_COUNT => {
+                FirstWords { pointer: first, counts: (halves.0 as u16, halves.1 as u16) }
+            }
+            true => FirstWords { pointer: first, counts: (0, 0) },
+            false if is_small(first) && is_small(second) => {
+                FirstWords { pointer: 0, counts: (first as u16, second as u16) }
+            }
+            false => FirstWords::default(),
+        }
+    }
+}
+
+fn put_all(record: Option<Record>, put: Put<'_>) -> io::Result<()> {
+    record.map_or(Ok(()), put)
+}
