@@ -5,6 +5,7 @@
 use super::Recorder;
 use crate::digest::process::ProcessCommand;
 use crate::os::crash;
+use crate::os::registers::user_regs_struct;
 use crate::pipeline::drain::Command;
 use crate::pipeline::residency;
 use crate::references::{Snapshot, StoppedThread, take};
@@ -12,7 +13,7 @@ use crate::run::running_process::threads;
 use crate::session::traced_process::{Session, SessionId};
 use crossbeam_channel::{Sender, bounded};
 use formats::tape::RESIDENCY_EXIT;
-use nix::libc::user_regs_struct;
+
 use nix::unistd::Pid;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

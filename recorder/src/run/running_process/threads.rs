@@ -99,7 +99,7 @@ pub fn stop_briefly(pid: u32, tid: Pid, limit: Duration) -> Option<user_regs_str
         match ptrace::look(tid) {
             Ok(Some(Stop::Ended)) | Err(_) => return None,
             Ok(Some(stop)) => {
-                let registers = nix::sys::ptrace::getregs(tid).ok()?;
+                let registers = getregs(tid).ok()?;
                 return restart_wait(tid, stop, registers).ok();
             }
             Ok(None) if Instant::now() >= deadline => return None,
