@@ -131,6 +131,16 @@ fn mptrace_reads_plain_traces_of_any_size() {
 }
 
 #[test]
+fn plain_trace_is_written_on_request() {
+    let recording = Program::new(target::c("threads")).args(["4", "60000"]).option("--mtrc").recorded().success();
+    let trace = recording.files("trace.mtrc").into_iter().next().expect("a trace");
+    assert_eq!(trace.file_name(), Some(OsStr::new("trace.mtrc")));
+    let bytes = fs::read(&trace).expect("the trace");
+    assert!(bytes.len() > 2 << 20, "{} bytes: smaller ones are plain without the option", bytes.len());
+    assert!(Mptrace::read(&bytes).allocated > 60_000);
+}
+
+#[test]
 fn exports_refuse_versions_that_no_tool_reads() {
     let recording = Program::new("true").recorded().success();
     let directory = test_env::folder();

@@ -119,7 +119,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     (
         "holds",
         &[
-            ("heaptape record --references ./server && heaptape holds", "who holds what is live at the end"),
+            ("heaptape holds run", "who holds what was live at the end, after record --references -o run"),
             ("heaptape holds --of open_session", "how the blocks of one function, or of one type, are held"),
             ("heaptape holds --cycles", "shared_ptr and Rc cycles that nothing else holds"),
         ],

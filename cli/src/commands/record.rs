@@ -86,6 +86,10 @@ pub struct Args {
     /// mpatrol's MTRC as plain, lz4, zstd, or zstd with a level (zstd:3)
     #[arg(hide_short_help = true, long, value_name = "CODEC", default_value_t = Compression::COLUMNS)]
     compress: Compression,
+    /// Write mpatrol's plain MTRC while recording, whatever its size, for mptrace: the same as
+    /// --compress plain
+    #[arg(hide_short_help = true, long, conflicts_with = "compress")]
+    mtrc: bool,
     /// Label to store in the recording
     #[arg(hide_short_help = true, long, value_name = "TEXT", default_value = "")]
     label: String,
@@ -132,12 +136,13 @@ pub struct Args {
 }
 
 /// Options that `--live` does not have: a daemon records then.
-const LIVE_CONFLICTS: [&str; 13] = [
+const LIVE_CONFLICTS: [&str; 14] = [
     "overflow",
     "stacks",
     "max_frames",
     "free_stacks",
     "compress",
+    "mtrc",
     "label",
     "no_children",
     "only",
@@ -278,7 +283,7 @@ fn launch(args: Args, live: Option<&Live>) -> anyhow::Result<Launch> {
             free_stacks: args.free_stacks,
             sample_bytes: args.sample.map_or(0, |Size(bytes)| bytes),
             ring_bytes: args.ring,
-            compression: args.compress,
+            compression: if args.mtrc { Compression::PLAIN } else { args.compress },
             label: args.label,
             children: !args.no_children,
             only: args.only,

@@ -21,6 +21,8 @@ pub struct Compression {
 impl Compression {
     /// MTRC as other tools read it once it is decompressed.
     pub const ZSTD: Compression = Compression { codec: Codec::Zstd, level: LEVEL };
+    /// MTRC as other tools read it, also while it grows.
+    pub const PLAIN: Compression = Compression { codec: Codec::Plain, level: 0 };
     /// Half of the space, for heaptape alone.
     pub const COLUMNS: Compression = Compression { codec: Codec::Columns, level: LEVEL };
 }
