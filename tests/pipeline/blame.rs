@@ -332,7 +332,7 @@ fn recording_names_of_python_functions_is_explained_once() {
     let recording = python().recorded().success();
     let [note] = &notes(&recording)[..] else { panic!("one note: {:?}", notes(&recording)) };
     assert!(note.starts_with("note: Python"), "{note}");
-    assert!(note.contains(": heaptape record -- ") && note.ends_with(&format!(" -X perf -c {script}")), "{note}");
+    assert!(note.contains(": heaptape record -- ") && note.ends_with(&format!(" -X perf -c '{script}'")), "{note}");
     assert!(notes(&Program::new(Target::program("own_pool.cpp").build()).recorded().success()).is_empty());
 }
 

@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn addresses_lead_to_the_blocks_that_they_are_in() {
-        let mut blocks: Vec<(u64, u64)> = (0..5000u64).map(|n| (0x10_0000 + 48 * n + n % 3 * 8, 1 + n % 40)).collect();
+        let mut blocks: Vec<(u64, u64)> = (0..5000u64).map(|n| (0x10_0000 + 64 * n + n % 3 * 8, 1 + n % 40)).collect();
         blocks.extend([(0x7f00_0000_0000, 3 << 30), (0x7fff_0000_0000, 0), (0x5000_0000, 5)]);
         let table = table(&blocks);
         blocks.sort_unstable();
