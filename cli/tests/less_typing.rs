@@ -89,6 +89,8 @@ fn force_replaces_a_recording_and_nothing_else() {
     record(&["-f", "-o", "run"], "true", 0);
     assert_ne!(about(), before);
     record(&["--force", "-o", "new"], "true", 0);
+    record(&["--force", "--references", "-o", "new"], "true", 0);
+    record(&["--force", "-o", "new"], "true", 0);
     fs::create_dir(desk.path().join("thesis")).expect("a folder");
     fs::write(desk.path().join("thesis/chapter"), "words").expect("a file");
     std::os::unix::fs::symlink("run", desk.path().join("link")).expect("a link");

@@ -128,3 +128,12 @@ fn a_cut_file_calls_nothing_lost() {
     assert_ne!(report["lacks"], "", "{report:#}");
     assert_eq!(report["lost_blocks"], 0, "{report:#}");
 }
+
+/// A stop makes a waiting thread look again at what it waits for, which may be in the frame of `main`.
+#[test]
+fn threads_that_wait_on_the_frame_of_main_are_left_alone() {
+    let program = Target::program("waits_on_main.c").flag("-pthread").build();
+    let recording = Program::new(program).option("--references").recorded().success();
+    let report = holds(&recording, &[]);
+    assert_eq!(report["lost_blocks"], 0, "that thread may hold anything: {report:#}");
+}

@@ -11,10 +11,12 @@ use crate::pipeline::residency;
 use crate::references::{Snapshot, StoppedThread, take};
 use crate::run::running_process::threads;
 use crate::session::traced_process::{Session, SessionId};
+use crate::target::maps;
 use crossbeam_channel::{Sender, bounded};
 use formats::tape::RESIDENCY_EXIT;
 
 use nix::unistd::Pid;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -101,6 +103,7 @@ fn live_blocks(commands: &Sender<Command>, id: SessionId) -> Option<crate::heap:
 fn stop(pid: u32) -> (Vec<StoppedThread>, u32) {
     let mut known: Vec<Pid> = Vec::new();
     let mut stopped = Vec::new();
+    let main_stack = main_stack(pid);
     // Threads that run may make others meanwhile.
     loop {
         let new: Vec<Pid> = threads::list(pid).into_iter().filter(|tid| !known.contains(tid)).collect();
@@ -110,6 +113,9 @@ fn stop(pid: u32) -> (Vec<StoppedThread>, u32) {
         for tid in new {
             known.push(tid);
             let number = tid.as_raw().cast_unsigned();
+            if number != pid && waits_on(pid, number, &main_stack) {
+                continue;
+            }
             if let Some(registers) = threads::stop_briefly(pid, tid, STOP_LIMIT) {
                 stopped.push(thread(number, &registers));
             } else if let Some(stack_pointer) = waiting_at(pid, number) {
@@ -117,6 +123,27 @@ fn stop(pid: u32) -> (Vec<StoppedThread>, u32) {
             }
         }
     }
+}
+
+/// Returns the range of the main thread's stack; an empty one if it is not known.
+fn main_stack(pid: u32) -> Range<u64> {
+    let text = maps::read(pid);
+    let text = String::from_utf8_lossy(&text);
+    let stack = text.lines().filter_map(maps::parse).find(|line| line.name == "[stack]");
+    stack.map_or(0..0, |line| line.start..line.end)
+}
+
+/// Returns whether a thread waits in a system call that was given an address in a range (proc(5),
+/// `syscall`). A stop makes the kernel begin the call again, and it looks at that memory once more.
+/// `main` may have returned, and other functions have its frame by now: glibc ends a program whose
+/// barrier holds anything else.
+fn waits_on(pid: u32, tid: u32, range: &Range<u64>) -> bool {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
+    // The number of the call, six arguments, the stack pointer, the instruction.
+    let arguments = text.split_whitespace().skip(1).take(6);
+    arguments
+        .filter_map(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok())
+        .any(|word| range.contains(&word))
 }
 
 fn thread(tid: u32, own: &user_regs_struct) -> StoppedThread {
