@@ -109,9 +109,11 @@ pub fn add_written<'a>(round: &mut u64, bytes: usize, files: impl Iterator<Item 
     }
 }
 
-/// Returns whether the data of a round is on the disk, or is being written to it.
-pub fn was_taken(round: u64) -> bool {
-    pending().round > round
+/// Does something while nobody begins to write the data of a round to the disk. Returns `None`, and
+/// does nothing, if that data is on the disk already, or is being written to it.
+pub fn unless_taken<T>(round: u64, act: impl FnOnce() -> T) -> Option<T> {
+    let pending = pending();
+    (pending.round <= round).then(act)
 }
 
 /// Starts to write all pending data to the disk.
@@ -183,6 +185,17 @@ mod tests {
         pending.add(&mut round, 1, files.iter());
         pending.since = pending.since.map(|since| since - MAX_DELAY);
         assert_eq!((pending.delay(), pending.files.len()), (Some(Duration::ZERO), 2), "named again");
+    }
+
+    #[test]
+    fn data_that_is_being_written_is_known() {
+        let file = tempfile::tempfile().expect("a file");
+        let mut round = 0;
+        let is_waiting = || PENDING.try_lock().is_err();
+        add_written(&mut round, 1, std::iter::once(&file));
+        assert_eq!(unless_taken(round, is_waiting), Some(true), "the thread that writes waits meanwhile");
+        finish();
+        assert_eq!(unless_taken(round, is_waiting), None);
     }
 
     #[test]

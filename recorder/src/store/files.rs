@@ -251,13 +251,21 @@ impl Files {
             }
         }
         tape.append(&framed)?;
-        if self.first_round != 0 && sync::was_taken(self.first_round) {
-            // The data of the old files may be on the disk already, and must not be lost with them.
-            with_path(&trace.path, trace.file.sync_data())?;
-            with_path(&tape.path, tape.file.sync_data())?;
-        }
         let path = self.folder.join(TAPE);
-        with_path(&path, std::fs::rename(&tape.path, &path))?;
+        let rename = || with_path(&path, std::fs::rename(&tape.path, &path));
+        let renamed = match self.first_round {
+            0 => Some(rename()),
+            round => sync::unless_taken(round, rename),
+        };
+        match renamed {
+            Some(result) => result?,
+            // The data of the old files may be on the disk already, and must not be lost with them.
+            None => {
+                with_path(&trace.path, trace.file.sync_data())?;
+                with_path(&tape.path, tape.file.sync_data())?;
+                rename()?;
+            }
+        }
         tape.path = path;
         // From here on the new files are valid; an uncompressed file that remains does no harm.
         let _ = std::fs::remove_file(&plain.path);

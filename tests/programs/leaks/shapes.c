@@ -1,19 +1,23 @@
 /* Programs whose live bytes have a shape: `shapes SHAPE MILLISECONDS sleepy|busy`. A run has 200
  * steps, each of which begins at its own point in time. A sleepy program does nothing else until
  * the next one, a busy one allocates and frees all the while. Each shape allocates in the function
- * of its name. */
+ * of its name. If the machine did not let it run for a sixteenth of the run, the run had another
+ * shape, and `late` is printed on standard error. */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { STEPS = 200, SIZE = 400, MOST = 40000 };
 #define SITE __attribute__((noipa))
 
 static struct timespec next;
 static long step_ns;
+static _Atomic long latest_ns;
 static int is_busy;
 static void *volatile kept;
 static void *held[MOST];
@@ -27,6 +31,19 @@ SITE static void noise(void) {
 }
 
 SITE static void base(void) { kept = malloc(256 << 10); }
+
+/* Notes how late it is after a point in time. */
+static void note_late(struct timespec at) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    long late = (now.tv_sec - at.tv_sec) * 1000000000 + now.tv_nsec - at.tv_nsec;
+    for (long before = latest_ns; late > before && !atomic_compare_exchange_weak(&latest_ns, &before, late);) {}
+}
+
+static void report_late(void) {
+    note_late(next);
+    if (latest_ns > STEPS / 16 * step_ns && write(2, "late\n", 5) != 5) abort();
+}
 
 /* Waits for the next step. */
 static void step(void) {
@@ -42,6 +59,7 @@ static void step(void) {
         clock_nanosleep(CLOCK_MONOTONIC, 0, &(struct timespec){0, step_ns / 8}, NULL);
     }
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &next, NULL) != 0) {}
+    note_late(next);
 }
 
 static void steps(int from, int to) { for (int i = from; i < to; i++) step(); }
@@ -176,6 +194,7 @@ static void *run_worker(void *unused) {
         at.tv_sec += at.tv_nsec / 1000000000;
         at.tv_nsec %= 1000000000;
         while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) != 0) {}
+        note_late(at);
     }
     return unused;
 }
@@ -183,6 +202,7 @@ static void run_workers(void) {
     pthread_t threads[4];
     for (int i = 0; i < 4; i++) if (pthread_create(&threads[i], NULL, run_worker, NULL) != 0) abort();
     for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    clock_gettime(CLOCK_MONOTONIC, &next);
 }
 
 static const struct { const char *name; void (*run)(void); } shapes[] = {
@@ -200,6 +220,8 @@ int main(int argc, char **argv) {
     step_ns = atol(argv[2]) * (1000000 / STEPS);
     is_busy = strcmp(argv[3], "busy") == 0;
     clock_gettime(CLOCK_MONOTONIC, &next);
+    // The last one to run.
+    atexit(report_late);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         if (strcmp(shapes[i].name, argv[1]) != 0) continue;
         base();
