@@ -6,6 +6,15 @@ cd "$(dirname "$0")/.."
 
 git ls-files -z '*.rs' | xargs -0 rustfmt --check --edition 2024 --config-path rustfmt.toml
 cargo clippy --quiet --workspace --all-targets -- -D warnings
+# What a tool would have said that is not here is named at the end.
+without=
+# The library's other processor: compiled here, run by scripts/aarch64.
+arm=aarch64-unknown-linux-gnu
+if rustup target add "$arm" > /dev/null 2>&1; then
+  cargo clippy --quiet --target "$arm" -p heaptape-preload --all-targets -- -D warnings
+else
+  without=" $arm"
+fi
 # Heads of crates point at private modules on purpose: these pages are for the
 # developers of heaptape.
 export RUSTDOCFLAGS='-D warnings -A rustdoc::private-intra-doc-links'
@@ -15,10 +24,8 @@ document=(cargo doc --quiet --no-deps --document-private-items)
 "${document[@]}" --workspace --exclude heaptape-parquet --exclude heaptape
 "${document[@]}" --package heaptape
 unset RUSTDOCFLAGS
-# Spelling, licenses and sources of what we build on, workflows, the book and its links. What could not
-# be installed, because there is no network, is named.
+# Spelling, licenses and sources of what we build on, workflows, the book and its links.
 tools=$(scripts/check-tools)
-without=
 # with TOOL COMMAND…: runs the command if the tool is there.
 with() {
   if [ -x "$tools/$1" ]; then PATH=$tools:$PATH "${@:2}"; else without="$without $1"; fi
