@@ -65,6 +65,8 @@ pub struct Options {
     pub sites: Vec<tape::Site>,
     pub modules: Vec<tape::Module>,
     pub losses: Vec<tape::Loss>,
+    /// Ticks from the last step to the end of the process, as the recorder noticed it.
+    pub end_after: u64,
 }
 
 impl Default for Options {
@@ -81,6 +83,7 @@ impl Default for Options {
             sites: plain_sites(8),
             modules: Vec::new(),
             losses: Vec::new(),
+            end_after: 0,
         }
     }
 }
@@ -114,9 +117,8 @@ pub struct Truth {
 pub fn truth(steps: &[Step]) -> Truth {
     let mut t = Truth::default();
     let mut sums: HashMap<u32, tape::SiteSums> = HashMap::new();
-    let mut at_peak: HashMap<u32, (u64, u64)> = HashMap::new();
-    let mut number = 0;
-    for step in steps {
+    let (mut number, mut live, mut until_peak) = (0, 0, 0);
+    for (at, step) in steps.iter().enumerate() {
         t.before.push((t.totals.live_blocks, t.totals.live_bytes));
         match *step {
             Step::Alloc { index, size, site, thread, tick } => {
@@ -126,6 +128,7 @@ pub fn truth(steps: &[Step]) -> Truth {
                 row.allocs += 1;
                 row.bytes += size;
                 t.live.insert(index, (size, site, thread, tick, number));
+                live += size;
             }
             Step::Resize { index, size, site, thread, tick } => {
                 t.totals.resizes += 1;
@@ -134,6 +137,7 @@ pub fn truth(steps: &[Step]) -> Truth {
                 if t.inherited.remove(&index).is_none() {
                     let (old, old_site, _, at, event) = t.live[&index];
                     allocated = (at, event);
+                    live -= old;
                     let row = sums.entry(old_site).or_default();
                     row.frees += 1;
                     row.freed_bytes += old;
@@ -149,6 +153,7 @@ pub fn truth(steps: &[Step]) -> Truth {
                     allocated.0 = *tick;
                 }
                 t.live.insert(index, (size, site, thread, allocated.0, allocated.1));
+                live += size;
             }
             Step::Free { index, .. } | Step::Implied { index, .. } => {
                 match step {
@@ -157,6 +162,7 @@ pub fn truth(steps: &[Step]) -> Truth {
                 }
                 if t.inherited.remove(&index).is_none() {
                     let (old, site, ..) = t.live.remove(&index).unwrap();
+                    live -= old;
                     let row = sums.entry(site).or_default();
                     row.frees += 1;
                     row.freed_bytes += old;
@@ -169,21 +175,26 @@ pub fn truth(steps: &[Step]) -> Truth {
             }
         }
         number += u64::from(!matches!(step, Step::Unmatched { .. }));
-        let live: u64 = t.live.values().map(|block| block.0).sum();
         (t.totals.live_blocks, t.totals.live_bytes) = (t.live.len() as u64, live);
         t.totals.peak_blocks = t.totals.peak_blocks.max(t.totals.live_blocks);
         if live > t.totals.peak_bytes {
             (t.totals.peak_bytes, t.totals.peak_tick) = (live, step.tick());
-            at_peak.clear();
-            for (size, site, ..) in t.live.values() {
-                let held = at_peak.entry(*site).or_default();
-                *held = (held.0 + 1, held.1 + size);
-            }
+            until_peak = at + 1;
         }
     }
-    for (site, (blocks, bytes)) in at_peak {
+    let mut at_peak: HashMap<u64, (u64, u32)> = HashMap::new();
+    for step in &steps[..until_peak] {
+        match *step {
+            Step::Alloc { index, size, site, .. } | Step::Resize { index, size, site, .. } => {
+                at_peak.insert(index, (size, site));
+            }
+            Step::Free { index, .. } | Step::Implied { index, .. } => drop(at_peak.remove(&index)),
+            Step::Inherited { .. } | Step::Unmatched { .. } => {}
+        }
+    }
+    for (size, site) in at_peak.into_values() {
         let row = sums.entry(site).or_default();
-        (row.peak_blocks, row.peak_bytes) = (blocks, bytes);
+        (row.peak_blocks, row.peak_bytes) = (row.peak_blocks + 1, row.peak_bytes + size);
     }
     t.sites = sums.into_iter().map(|(site, row)| tape::SiteSums { site, ..row }).collect();
     t.sites.sort_by_key(|row| row.site);
@@ -360,7 +371,7 @@ pub fn files(steps: &[Step], options: &Options) -> Files {
         put(Record::Summary(summary), &mut files.tape);
     }
     if options.end {
-        let tick = steps.last().map_or(start_tick, Step::tick);
+        let tick = steps.last().map_or(start_tick, Step::tick) + options.end_after;
         let end = tape::End { tick, unix_ns: 1_700_000_001_000_000_000, reason: tape::END_EXITED, status: 3 };
         put(Record::End(end), &mut files.tape);
         let mut end = Vec::new();
