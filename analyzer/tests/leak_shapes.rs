@@ -78,15 +78,8 @@ struct Life {
 impl Life {
     fn new(pace: Pace) -> Life {
         let now = 100 + pace.before_ns;
-        let mut life = Life {
-            pace,
-            events: Vec::new(),
-            now,
-            next: now,
-            blocks: 0,
-            held: VecDeque::new(),
-            machine: Random(7919),
-        };
+        let mut life =
+            Life { pace, events: Vec::new(), now, next: now, blocks: 0, held: VecDeque::new(), machine: Random(7919) };
         life.alloc(BASE, 256 << 10);
         life
     }

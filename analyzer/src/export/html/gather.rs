@@ -318,9 +318,9 @@ impl<'a> Gathered<'a> {
         for (_, judged) in &found {
             self.add(judged.verdict, judged.bytes, judged.blocks, judged.sites);
         }
-        let (at_exit, grown) = leaks::freed_at_exit(candidates, symbols);
-        self.grown_bytes = self.grown_bytes.saturating_add(grown);
-        for leak in at_exit {
+        let at_exit = leaks::freed_at_exit(candidates, GroupBy::Function, symbols);
+        self.grown_bytes = self.grown_bytes.saturating_add(at_exit.grown);
+        for leak in at_exit.leaks {
             self.add(leak.verdict, leak.grown, 0, leak.sites);
             self.leaks.push(exit_leak(number, leak));
         }

@@ -1,9 +1,8 @@
 //! The first lines of the report by themselves: the page of the HTML export begins with them.
 
 use super::text;
-use super::{Candidates, LeakReport, Options, Rules, Total, describe, totals};
+use super::{Candidates, LeakReport, Options, Rules, totals};
 use crate::missing::Missing;
-use crate::report::query::Query;
 use crate::symbols::Symbolizer;
 
 /// Collects the leaks of the processes of a page, to say in the end what `heaptape leaks` says
@@ -14,9 +13,7 @@ pub(crate) struct Headline<'a> {
 
 impl Default for Headline<'_> {
     fn default() -> Self {
-        let (leaks, freed_at_exit, missing) = (Vec::new(), Vec::new(), Vec::new());
-        let (total, peak_bytes, crossed, rules) = (Total::default(), 0, Vec::new(), Rules::built_in());
-        Headline { found: LeakReport { leaks, freed_at_exit, crossed, total, peak_bytes, missing, rules } }
+        Headline { found: LeakReport::new(Rules::built_in()) }
     }
 }
 
@@ -25,7 +22,7 @@ impl<'a> Headline<'a> {
     pub(crate) fn add(&mut self, candidates: &Candidates<'a>, missing: &[Missing], symbols: &mut Symbolizer) {
         let options = Options { by_function: true, ..Options::default() };
         self.found.rules.add_own(candidates.process, symbols);
-        describe(candidates, &Query::default(), &options, symbols, &mut self.found);
+        self.found.judge(candidates, None, &options, symbols);
         self.found.missing.push((candidates.process, missing.to_vec()));
     }
 

@@ -1,15 +1,15 @@
 //! Suppressions of `heaptape leaks`: where the rules come from, and what they suppressed.
 
-use super::LeakReport;
+use super::{LeakReport, Options};
 use crate::load::Process;
 use crate::program_frames::blamed;
 use crate::report::Error;
-use crate::suppress::{NamedFrame, Rule, kept_on_purpose, read};
+use crate::suppress::{Dialect, NamedFrame, Rule, generate, kept_on_purpose, read};
 use crate::symbols::Symbolizer;
-use crate::text::{Screen, bytes, counted};
+use crate::text::{Screen, bytes, clean, counted};
 use heaptape_formats::regular;
 use serde::Serialize;
-use std::io;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 /// Maximum number of frames of a stack that rules are matched against.
@@ -134,7 +134,7 @@ impl Rules {
 }
 
 /// Returns a stack with all names that rules may match, innermost frame first.
-pub(super) fn named_stack(process: &Process, symbols: &mut Symbolizer, site: u32) -> Vec<NamedFrame> {
+fn named_stack(process: &Process, symbols: &mut Symbolizer, site: u32) -> Vec<NamedFrame> {
     let stacks = process.stacks();
     let (mut all, mut inner) = (Vec::new(), None);
     for (_, site) in stacks.stack(site).take(MAX_FRAMES) {
@@ -153,8 +153,34 @@ pub(super) fn named_stack(process: &Process, symbols: &mut Symbolizer, site: u32
 }
 
 /// Returns the index of the blamed frame of a stack.
-pub(super) fn blamed_frame(stack: &[NamedFrame]) -> usize {
+fn blamed_frame(stack: &[NamedFrame]) -> usize {
     blamed(stack.iter().map(|seen| seen.frame.role), 1).first().copied().unwrap_or(0)
+}
+
+/// Writes suppressions for the leaks, ready for a file.
+///
+/// # Errors
+/// Returns an error when `out` fails.
+pub(super) fn write(
+    found: &LeakReport,
+    dialect: Dialect,
+    options: &Options,
+    symbols: &mut Symbolizer,
+    out: &mut dyn Write,
+) -> Result<(), Error> {
+    let mut written = Vec::new();
+    let own = found.leaks.iter().filter(|leak| leak.kept.is_none());
+    for leak in own.take(options.top.unwrap_or(usize::MAX)) {
+        let stack = named_stack(leak.process, symbols, leak.site);
+        let rule = generate(dialect, &stack, blamed_frame(&stack), written.len() + 1);
+        let rule: Vec<_> = rule.lines().map(|line| clean(line).into_owned()).collect();
+        let rule = rule.join("\n");
+        if !rule.is_empty() && !written.contains(&rule) {
+            writeln!(out, "{rule}")?;
+            written.push(rule);
+        }
+    }
+    Ok(())
 }
 
 /// Prints what was suppressed, and which rules suppressed nothing.

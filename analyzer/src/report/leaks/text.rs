@@ -3,15 +3,17 @@
 use super::entries::{Entries, Entry, entries};
 use super::evidence::Evidence;
 use super::totals::{self, VerdictTotal};
-use super::{Leak, LeakReport, Options, crossings, source};
+use super::{Leak, LeakReport, Options, crossings, mapped_leaks, source};
 use crate::charts::sparkline;
-use crate::load::Process;
+use crate::load::{Process, Recording};
 use crate::missing::Missing;
 use crate::model::leaks::{EXAMPLES, SLICES};
 use crate::model::verdict::{FLOOR_BYTES, FLOOR_SECONDS, FLOOR_SHARE, Verdict};
 use crate::report::frames::{call_site, call_site_line, frame_line};
+use crate::report::mapped::{self, MappedRow};
+use crate::report::query::Query;
 use crate::report::stack_text::text_stack;
-use crate::report::{hints, print_missing, print_own_malloc, print_state};
+use crate::report::{hints, mapping_filter, print_missing, print_own_malloc, print_state};
 use crate::short_name::NameLength;
 use crate::symbols::{Frame, Symbolizer};
 use crate::text::{Color, Screen, bytes, count, counted, duration, percent, shorten};
@@ -30,16 +32,42 @@ const GROWN_SHARE: u64 = 100;
 /// Maximum number of processes whose inherited blocks have a line each.
 const MAX_HEIRS: usize = 4;
 
-/// Prints the report on leaks as text.
+/// Prints the report as text: leaks, mappings, and what is missing.
 ///
 /// # Errors
 /// Returns an error when the screen cannot be written.
 pub(super) fn print(
-    found: &LeakReport,
+    mut found: LeakReport,
+    recordings: &[Recording],
+    query: &Query,
     options: &Options,
     symbols: &mut Symbolizer,
     screen: &mut Screen,
 ) -> io::Result<()> {
+    found.leaks.retain(|leak| leak.kept.is_none());
+    let (processes, has_blocks) = (found.processes(), query.mappings.has_blocks());
+    if has_blocks {
+        print_leaks(&found, options, symbols, screen)?;
+    }
+    let rows: Vec<MappedRow> = mapped_leaks(query, &processes, symbols).into_iter().map(|leak| leak.row).collect();
+    if rows.is_empty() && !has_blocks {
+        mapped::print_nothing(screen, &processes)?;
+    }
+    if !has_blocks {
+        mapping_filter::print_unseen(screen, &processes)?;
+    }
+    let sum = mapped::sum_text(rows.iter());
+    let heading = format!("mapped by the program itself and never unmapped: {sum}");
+    mapped::print(screen, &heading, &rows, options.top.unwrap_or(mapped::DEFAULT_ROWS))?;
+    for recording in recordings {
+        print_missing(screen, "", &recording.missing)?;
+    }
+    query.processes.note(&processes).iter().try_for_each(|note| screen.line(note))?;
+    if has_blocks { print_hints(&found, symbols, screen) } else { Ok(()) }
+}
+
+/// Prints the leaks.
+fn print_leaks(found: &LeakReport, options: &Options, symbols: &mut Symbolizer, screen: &mut Screen) -> io::Result<()> {
     let totals = totals::by_verdict(found);
     for line in headline(found, &totals, symbols) {
         screen.heading(&line)?;
@@ -82,7 +110,7 @@ pub(super) fn print(
 }
 
 /// Prints how to record more than what was seen, which comes last.
-pub(super) fn print_hints(found: &LeakReport, symbols: &mut Symbolizer, screen: &mut Screen) -> io::Result<()> {
+fn print_hints(found: &LeakReport, symbols: &mut Symbolizer, screen: &mut Screen) -> io::Result<()> {
     let hints = |(process, _): &(&Process, _)| hints::find(process, process.known_sites(), symbols);
     let hints = found.missing.iter().map(hints).find(|hints| !hints.is_empty()).unwrap_or_default();
     hints.iter().try_for_each(|hint| screen.line(&format!("note: {hint}")))

@@ -1,0 +1,193 @@
+//! What the second step of the leak report found: leaks with names and verdicts. The last step prints
+//! them, as text, JSON, conditions or a page.
+
+use super::at_exit::{self, FreedAtExit};
+use super::candidates::Candidates;
+use super::collect::Collected;
+use super::judged::{JudgedLeak, judge_leaks, sum_by_function};
+use super::{CrossedBlocks, Evidence, Options, Rules};
+use crate::load::Process;
+use crate::missing::Missing;
+use crate::model::verdict::Verdict;
+use crate::report::frames::SourceLines;
+use crate::report::grouping::GroupBy;
+use crate::sort::SortRows;
+use crate::symbols::Symbolizer;
+use heaptape_formats::recording::Exit;
+use serde::Serialize;
+use std::cmp::Reverse;
+
+/// The blocks of one stack, or of a group of stacks, that were never freed.
+pub struct Leak<'a> {
+    /// The process that allocated the blocks.
+    pub process: &'a Process,
+    /// What the leak is judged to be.
+    pub verdict: Verdict,
+    /// The site that represents the group: the one with the most bytes.
+    pub site: u32,
+    /// Number of sites in the group.
+    pub sites: u64,
+    /// Number of blocks that were never freed.
+    pub blocks: u64,
+    /// Number of bytes in these blocks.
+    pub bytes: u64,
+    /// Peak of the live bytes of a site that grew through the run and was freed only at its end; 0
+    /// for other leaks.
+    pub grown: u64,
+    /// The evidence of the verdict, where events or snapshots of the sums are known.
+    pub evidence: Option<Evidence>,
+    /// Name of what the C or C++ runtime keeps here on purpose, if this is such a block.
+    pub kept: Option<&'static str>,
+    /// Whether it probably grows: only the run is too short to call it growth.
+    pub is_probable: bool,
+    /// The lines of the blamed function, where stacks with several are summed up.
+    pub(super) lines: SourceLines,
+}
+
+pub(crate) const PROBABLY_GROWING: &str = "probably growing (the run was short)";
+/// Weight of a byte of what probably grows.
+pub(crate) const PROBABLE_WEIGHT: u64 = Verdict::Growing.weight();
+
+/// Sums of all leaks.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Total {
+    /// Number of bytes never freed.
+    pub bytes: u64,
+    /// Number of blocks never freed.
+    pub blocks: u64,
+    /// Number of call stacks that allocated them.
+    pub stacks: u64,
+    /// Peak live bytes of the sites that grew through the run and were freed only at its end,
+    /// summed over processes.
+    pub grown_bytes: u64,
+}
+
+impl<'a> Leak<'a> {
+    /// Returns a judged leak with its evidence.
+    fn of(leak: JudgedLeak, candidates: &Candidates<'a>, symbols: &mut Symbolizer) -> Leak<'a> {
+        let JudgedLeak { site, sites, blocks, bytes, verdict, trend, is_probable, lines, basis, kept, .. } = leak;
+        let evidence = basis.and_then(|basis| candidates.evidence(site, &basis, symbols));
+        let evidence = evidence.map(|evidence| Evidence { trend, ..evidence });
+        let process = candidates.process;
+        Leak { process, verdict, site, sites, blocks, bytes, grown: 0, evidence, kept, is_probable, lines }
+    }
+
+    /// Returns whether exec released the blocks. They were in use when the process replaced its
+    /// program by another one. What grew until then is a leak all the same.
+    pub fn is_released_by_exec(&self) -> bool {
+        let grew = matches!(self.verdict, Verdict::Growing | Verdict::Slow);
+        self.process.about.exit == Some(Exit::Exec) && self.blocks > 0 && !grew
+    }
+
+    /// Returns the key that sorts leaks, worst first.
+    pub(super) fn order(&self) -> (Reverse<u64>, u32) {
+        (Reverse(self.bytes.max(self.grown).saturating_mul(self.weight())), self.site)
+    }
+
+    /// Returns the weight of a byte for the order of leaks.
+    pub(super) const fn weight(&self) -> u64 {
+        if self.is_probable { PROBABLE_WEIGHT } else { self.verdict.weight() }
+    }
+
+    /// Returns the name of the verdict in text.
+    pub(super) const fn verdict_name(&self) -> &'static str {
+        if self.is_probable { PROBABLY_GROWING } else { self.verdict.name() }
+    }
+}
+
+/// The leaks of the selected processes.
+pub struct LeakReport<'a> {
+    /// Leaks that are not suppressed, worst first.
+    pub leaks: Vec<Leak<'a>>,
+    /// Call sites that grew and were freed only at the end of the run, worst first.
+    pub freed_at_exit: Vec<Leak<'a>>,
+    /// Blocks that another allocator freed than allocated them, most bytes first.
+    pub crossed: Vec<CrossedBlocks<'a>>,
+    /// Sums of `leaks` without what the runtime keeps on purpose, and of `freed_at_exit`.
+    pub total: Total,
+    /// Peak live bytes, summed over processes.
+    pub peak_bytes: u64,
+    /// The processes, each with what is missing of its recording.
+    pub missing: Vec<(&'a Process, Vec<Missing>)>,
+    /// The suppressions, with what each of them suppressed.
+    pub rules: Rules,
+}
+impl<'a> LeakReport<'a> {
+    /// Returns a report on no process yet.
+    pub(super) const fn new(rules: Rules) -> LeakReport<'a> {
+        LeakReport {
+            leaks: Vec::new(),
+            freed_at_exit: Vec::new(),
+            crossed: Vec::new(),
+            total: Total { bytes: 0, blocks: 0, stacks: 0, grown_bytes: 0 },
+            peak_bytes: 0,
+            missing: Vec::new(),
+            rules,
+        }
+    }
+
+    /// Adds the numbers of a process: names and judges them. `by` is how the query groups stacks.
+    pub(super) fn add(
+        &mut self,
+        collected: Collected<'a>,
+        by: Option<GroupBy>,
+        options: &Options,
+        symbols: &mut Symbolizer,
+    ) {
+        let Collected { candidates, crossed, missing } = collected;
+        self.judge(&candidates, by, options, symbols);
+        self.crossed.extend(crossed);
+        self.missing.push((candidates.process, missing));
+    }
+
+    /// Adds the leaks of a process.
+    pub(super) fn judge(
+        &mut self,
+        candidates: &Candidates<'a>,
+        by: Option<GroupBy>,
+        options: &Options,
+        symbols: &mut Symbolizer,
+    ) {
+        let chosen = by.unwrap_or(match options.depth {
+            0 => GroupBy::Stack,
+            depth => GroupBy::Frames(depth),
+        });
+        let mut leaks = judge_leaks(candidates, Some(chosen), &mut self.rules, symbols);
+        if options.by_function {
+            leaks = sum_by_function(leaks, candidates, symbols);
+        }
+        self.leaks.extend(leaks.into_iter().map(|leak| Leak::of(leak, candidates, symbols)));
+        if let Some(run) = candidates.run.as_ref().filter(|_| candidates.model.is_some()) {
+            self.peak_bytes = self.peak_bytes.saturating_add(run.peak_bytes);
+        }
+        // A live block has a call stack to show. Nothing of these is live, so that the function
+        // suffices.
+        let chosen = if chosen == GroupBy::Stack && by.is_none() { GroupBy::Function } else { chosen };
+        let FreedAtExit { leaks, grown } = at_exit::find(candidates, chosen, symbols);
+        self.freed_at_exit.extend(leaks);
+        self.total.grown_bytes = self.total.grown_bytes.saturating_add(grown);
+    }
+
+    /// Sorts everything worst first, and sums up the leaks.
+    pub(super) fn sort(&mut self) {
+        self.leaks.sort_rows_by_key(Leak::order);
+        self.freed_at_exit.sort_rows_by_key(Leak::order);
+        self.crossed.sort_rows_by_key(CrossedBlocks::order);
+        for leak in self.leaks.iter().filter(|leak| leak.kept.is_none()) {
+            self.total.bytes = self.total.bytes.saturating_add(leak.bytes);
+            self.total.blocks += leak.blocks;
+            self.total.stacks += leak.sites;
+        }
+    }
+
+    /// Leaves out all blocks, for a report on mappings.
+    pub(super) fn without_blocks(&mut self) {
+        (self.leaks, self.freed_at_exit, self.crossed) = Default::default();
+        self.total = Total::default();
+    }
+
+    /// Returns the processes of the report.
+    pub(super) fn processes(&self) -> Vec<&'a Process> {
+        self.missing.iter().map(|(process, _)| *process).collect()
+    }
+}
