@@ -1,4 +1,4 @@
--- What grows faster since a deploy (`heaptape ctl mark NAME`)? Growth in bytes an hour and process in the hours before and after the
+-- What grows faster since a deploy (`heaptape daemon mark NAME`)? Growth in bytes an hour and process in the hours before and after the
 -- mark, by call stack, on the hosts with the mark. A mark ends an epoch, which is the last one before. Without a deploy in `asked`,
 -- all of them. A rise counts beyond three of its standard errors (`error`), which sampled processes have.
 with ends as (select host, recording, max(moment_ns) as end_ns from sites group by host, recording),
