@@ -1,5 +1,5 @@
-//! A command has the descriptors of a process before the process has its area, and another
-//! recorder continues with them.
+//! A keeper has the descriptors of a process before the process has its area, and another recorder
+//! continues with them.
 
 mod common;
 
@@ -8,30 +8,38 @@ use common::fake::{Process, Thread, connect, hello, mapped};
 use heaptape_formats::recording::{RECORDING, Recording};
 use heaptape_recorder::os::sys;
 use heaptape_recorder::run::recorder::{KILLED, Recorder};
-use heaptape_recorder::session::handover::{About, CommandLink, Handover, Held};
+use heaptape_recorder::session::keeper::{self, CommandLink, FILES, Held, Request, Store};
 use heaptape_recorder::session::listener::INITIAL_NAME;
 use heaptape_recorder::session::options::Options;
 use heaptape_wire::Op;
 use heaptape_wire::hello::REPLY_BYTES;
 use nix::sys::socket;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
 use std::time::{Duration, Instant};
 
-fn send(channel: &OwnedFd, handover: &Handover) -> bool {
-    let Handover::Begun(held) = handover else { return true };
-    let about = serde_json::to_vec(&held.about).expect("JSON");
-    sys::send_files_with(sys::fd(channel), &about, &[sys::fd(&held.area), sys::fd(&held.process)], false).is_ok()
+fn send(channel: &OwnedFd, request: &Request, files: &[BorrowedFd<'_>]) -> bool {
+    let request = serde_json::to_vec(request).expect("JSON");
+    sys::send_files_with(sys::fd(channel), &request, files, false).is_ok()
 }
 
-fn receive(channel: &OwnedFd) -> Held {
-    let mut bytes = vec![0; 1 << 16];
-    let (count, files) = sys::receive_files(sys::fd(channel), &mut bytes).expect("a handover");
-    let about: About = serde_json::from_slice(&bytes[..count]).expect("JSON");
-    let [area, process] = <[OwnedFd; 2]>::try_from(files).expect("two descriptors");
-    Held { about, area, process }
+/// Receives all that a recorder has sent, and returns the processes that its keeper has.
+fn receive(channel: &OwnedFd, mut store: Store) -> Vec<Held<()>> {
+    while sys::is_readable(sys::fd(channel)) {
+        let mut bytes = [0; 256];
+        let (count, files) = sys::receive_files::<FILES>(sys::fd(channel), &mut bytes).expect("a request");
+        store.obey(serde_json::from_slice(&bytes[..count]).expect("JSON"), files);
+    }
+    store.into_held()
+}
+
+/// Returns another recorder's view of what the keeper has of a process.
+fn again(held: &Held<()>) -> Held<()> {
+    let file = |file: &dyn AsFd| file.as_fd().try_clone_to_owned().expect("a descriptor");
+    let files = vec![file(&held.area), file(&held.process), file(&held.entry.about)];
+    keeper::held(held.entry.key.clone(), files).expect("a process")
 }
 
 /// Returns the command's end of a channel, and the recorder's.
@@ -60,12 +68,13 @@ fn process_whose_recorder_is_killed_during_the_attach_is_recorded_or_named() {
         let client = connect(&path);
         socket::send(client.as_raw_fd(), &hello().encode(), socket::MsgFlags::empty()).expect("sends");
         serve_until(&mut killed, |_| sys::is_readable(sys::fd(&client)));
-        assert!(sys::is_readable(sys::fd(&ours)), "the command has the area before the process has it");
+        assert!(sys::is_readable(sys::fd(&ours)), "the keeper has the area before the process has it");
         let (_, area) = sys::receive_with(sys::fd(&client), &mut [0; REPLY_BYTES]).expect("a reply");
-        (receive(&ours), area.expect("an area"))
+        // Both wait until the recorder is killed.
+        (receive(&ours, Store::default()).pop().expect("a process"), area.expect("an area"), client)
     };
-    let (held, area) = attach();
-    let (never_attached, _) = attach();
+    let (held, area, _first) = attach();
+    let (never_attached, _, _second) = attach();
     // As if killed: nothing that it does later is seen.
     std::mem::forget(killed);
 
@@ -105,15 +114,15 @@ fn parts_of_recorders_that_are_killed_at_once_are_listed() {
     let process = Process { mapping: mapped(&area.expect("an area")) };
     std::mem::forget(first);
     process.mapping.header().attached.store(1, Release);
-    let mut held = receive(&ours);
+    let held = receive(&ours, Store::default()).pop().expect("a process");
     let mut parts = vec![held.about.info.folder.clone()];
     for _ in 0..3 {
-        let (ours, theirs) = channel();
+        let (_ours, theirs) = channel();
         let mut next = Recorder::resume(&dir, &path, Options::default()).expect("resumes");
         next.connect_command(CommandLink { channel: theirs, send });
-        next.take_over(held);
+        next.take_over(again(&held));
         std::mem::forget(next);
-        held = receive(&ours);
+        let held = again(&held);
         let listed: Recording =
             serde_json::from_slice(&std::fs::read(dir.join(RECORDING)).expect("recording.json")).expect("JSON");
         let listed: Vec<String> = listed.processes.into_iter().map(|info| info.folder).collect();

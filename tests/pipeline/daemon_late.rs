@@ -3,6 +3,7 @@
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, target};
+use heaptape_wire::hello::{ACCEPTED, Hello, REPLY_BYTES, Reply};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -61,4 +62,36 @@ fn environment_of_a_service_has_a_longer_wait() {
     let service = heaptape(["env"]).success().text();
     assert!(service.contains("Environment=\"HEAPTAPE_ATTACH_MS=2000\"\n"), "{service}");
     assert!(!heaptape(["env", "--shell"]).success().text().contains("HEAPTAPE_ATTACH_MS"));
+}
+
+/// The reply of a busy daemon may reach a program that has just gone on. It is not listed as recorded.
+#[test]
+fn program_that_does_not_use_its_area_is_named() {
+    use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, socket};
+    use std::os::fd::AsRawFd;
+    let mut daemon = Daemon::start(&[]);
+    let ask = |daemon: &Daemon| {
+        let client = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
+        connect(client.as_raw_fd(), &UnixAddr::new(&daemon.socket()).expect("a path")).expect("connects");
+        let hello =
+            Hello { pid: std::process::id(), page_size: 4096, address_space: u64::MAX, ..Hello::default() }.encode();
+        send(client.as_raw_fd(), &hello, MsgFlags::empty()).expect("sends");
+        let mut reply = [0; REPLY_BYTES];
+        assert_eq!(recv(client.as_raw_fd(), &mut reply, MsgFlags::empty()), Ok(reply.len()));
+        assert_eq!(Reply::decode(&reply).map(|reply| reply.status), Some(ACCEPTED));
+        client
+    };
+    let late = |daemon: &Daemon| {
+        let late = daemon.query(&["status"])["late"].clone();
+        late.as_array().map(|late| late.iter().map(|one| one["reason"].clone()).collect::<Vec<_>>())
+    };
+    let client = ask(&daemon);
+    assert_eq!((daemon.query(&["status"])["processes"].as_u64(), late(&daemon)), (Some(0), None));
+    drop(client);
+    until("it is counted", || late(&daemon).is_some_and(|late| late == ["late"]));
+    // A daemon that is killed meanwhile leaves the process to the next one, which names it.
+    let client = ask(&daemon);
+    daemon.restart();
+    until("it is named", || late(&daemon).is_some_and(|late| late == ["orphaned"]));
+    drop(client);
 }

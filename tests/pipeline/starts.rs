@@ -260,3 +260,12 @@ fn stopped_recorder_is_not_awaited_for_ever_with_a_frozen_clock() {
 fn programs_that_start_all_at_once_are_recorded() {
     heaptape_tests::all_at_once::all_are_recorded(30, 4);
 }
+
+/// What a recorder leaves to the next one has no room in one message then.
+#[test]
+fn program_with_a_long_command_line_is_recorded() {
+    let long = "\"".repeat(100_000);
+    let program = Program::new(target::c("pairs")).args(["1000", "1", &long]);
+    let recording = program.recorded().complete();
+    assert!(recording.report().only("pairs").allocs >= 1000);
+}

@@ -10,7 +10,7 @@ use super::control::Wake;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use heaptape_recorder::os::clock::Clock;
 use heaptape_recorder::os::crash;
-use heaptape_recorder::run::recorder::RunningProcess;
+use heaptape_recorder::run::admission::{LAST_HOOKS, RunningProcess};
 use heaptape_recorder::run::running_process::{self, AttachError, Stops, Target};
 use heaptape_recorder::session::options::Options;
 use heaptape_recorder::target::proc::{self, Process};
@@ -30,8 +30,6 @@ const RETRY_PAUSE: Duration = Duration::from_secs(30);
 const MIN_AGE: Duration = Duration::from_secs(2);
 /// Maximum number of processes that one search returns.
 const MAX_FOUND: usize = 16;
-/// Time in which threads that are in a hook finish it, before the library is unmapped.
-const LAST_HOOKS: Duration = Duration::from_millis(20);
 /// Time in which all processes are left when the daemon stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -1,15 +1,17 @@
 //! One process of the service: its identity, what is kept of it, and its growth.
 
-use super::config::{Choice, Death, MAX_INTERVAL, MIN_INTERVAL, Sampling};
+use super::config::{Choice, Death, MIN_INTERVAL, Sampling};
 use super::epoch::Epoch;
-use super::fd_store::Name;
 use super::growth::LiveHistory;
 use super::protocol;
 use formats::recording::{Exit, LastMemory};
 use formats::resident::PART_NAMES;
-use heaptape_recorder::session::options::Mode;
-use heaptape_recorder::session::traced_process::{SHORT_LIFE, Session, StatsSnapshot};
+use heaptape_recorder::run::admission::write_about;
+use heaptape_recorder::session::keeper::Entry;
+use heaptape_recorder::session::options::{MAX_INTERVAL, Mode};
+use heaptape_recorder::session::traced_process::{Ids, SHORT_LIFE, Session, StatsSnapshot};
 use heaptape_recorder::target::proc::{self, ResidentMemory};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -38,8 +40,8 @@ pub struct Client {
     pub session: Arc<Session>,
     /// Descriptor that becomes readable when the process ends.
     pub process: OwnedFd,
-    /// Descriptor of the shared memory area, for the next daemon.
-    pub area: OwnedFd,
+    /// Its entry in the fd store.
+    pub entry: Option<Entry>,
     /// User id of the process.
     pub uid: u32,
     /// Process id in the process's own pid namespace.
@@ -80,6 +82,18 @@ pub struct Client {
     pub is_attached: bool,
     /// The program that an attached process executes: device and inode.
     pub program: Option<(u64, u64)>,
+}
+
+/// What one daemon tells the next about a process. The interval of a budget is not in it, since the
+/// next daemon adapts it anew.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Note {
+    /// What is kept of the process.
+    pub choice: Choice,
+    /// The process may have overwritten its environment by then.
+    pub label: String,
+    /// Whether it was attached, and is restored at the end.
+    pub was_attached: bool,
 }
 
 /// How a limit of memory or CPU time reduced a process.
@@ -153,11 +167,13 @@ impl Client {
         self.session.process.pid
     }
 
-    /// Returns the name under which the fd store holds the process for the next daemon.
-    pub fn held_as(&self) -> Name {
-        // The interval of a budget is not stored, since the next daemon adapts it anew.
-        let interval = self.choice.interval();
-        Name { pid: self.pid(), uid: self.uid, hello_pid: self.hello_pid, choice: self.choice, interval }
+    /// Changes what the next daemon is to know.
+    pub fn keep(&self) {
+        if let Some(entry) = &self.entry {
+            let ids = Ids { pid: self.pid(), hello_pid: self.hello_pid, uid: self.uid };
+            let note = Note { choice: self.choice, label: self.label.clone(), was_attached: self.is_attached };
+            write_about(entry, &self.session, self.session.info(), self.name.as_bytes(), ids, note);
+        }
     }
 
     /// Returns the current counters of the process.

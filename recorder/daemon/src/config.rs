@@ -286,8 +286,6 @@ pub enum Sampling {
 pub const START_INTERVAL: u64 = 64 << 10;
 /// Minimum interval of sampling by budget, in bytes.
 pub const MIN_INTERVAL: u64 = 1 << 10;
-/// Maximum interval of sampling by budget, in bytes.
-pub const MAX_INTERVAL: u64 = 64 << 20;
 
 impl Choice {
     /// Returns the initial mean number of bytes between samples; 0 records every event.

@@ -227,9 +227,9 @@ impl Epochs {
     }
 
     /// Lists a process, or its next segment, in an epoch.
-    pub fn list(&self, epoch: &Arc<Epoch>, session: &Arc<Session>) {
+    pub fn list(&self, epoch: &Arc<Epoch>, session: &Arc<Session>, info: ProcessInfo) {
         let (epoch, weak) = (Arc::clone(epoch), Arc::downgrade(session));
-        self.send(ArchiveCommand::Process(epoch, weak, session.id, session.info()));
+        self.send(ArchiveCommand::Process(epoch, weak, session.id, info));
     }
 
     /// Moves the folders of a kept flight recording into an epoch.

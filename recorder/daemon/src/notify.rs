@@ -80,7 +80,7 @@ pub fn sockets() -> Vec<(String, OwnedFd)> {
     if number("LISTEN_PID") != Some(u64::from(std::process::id())) {
         return Vec::new();
     }
-    let count = number("LISTEN_FDS").unwrap_or(0).min(32_768) as i32;
+    let count = number("LISTEN_FDS").unwrap_or(0).min(49_152) as i32;
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':').map(str::to_owned);
     let mut found = Vec::new();

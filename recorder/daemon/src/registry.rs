@@ -71,7 +71,6 @@ const REASONS: [&str; 10] = [
 pub struct Registry {
     clients: Vec<Client>,
     ending: HashMap<SessionId, EndingProcess>,
-    last_id: SessionId,
     /// Counters of connections, and the final ones of processes that are written.
     counters: Counters,
     /// Final counters of written processes, by program.
@@ -81,12 +80,6 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Returns the number of a new session.
-    pub fn new_id(&mut self) -> SessionId {
-        self.last_id += 1;
-        self.last_id
-    }
-
     /// Adds a process that is recorded from now on.
     pub fn add(&mut self, client: Client) {
         self.clients.push(client);

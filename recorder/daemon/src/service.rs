@@ -17,7 +17,7 @@ mod start;
 mod unrecorded;
 
 use super::budget::{self, Budgets, Reduction};
-use super::clients::LOOK;
+use super::clients::{LOOK, Note};
 use super::config::{Choice, Config};
 use super::control::ControlRequest;
 use super::entrance::Entrance;
@@ -40,20 +40,19 @@ use attaching::Attaches;
 use crossbeam_channel::{Receiver, Sender};
 use flush::PendingFlush;
 use heaptape_recorder::digest::process::ProcessCommand;
-use heaptape_recorder::inject::patch::Planner;
-use heaptape_recorder::os::clock::Clock;
 use heaptape_recorder::os::crash::{self, Role};
 use heaptape_recorder::os::poll;
 use heaptape_recorder::os::sync;
 use heaptape_recorder::os::sys;
 use heaptape_recorder::pipeline::drain::Command;
 use heaptape_recorder::pipeline::stages::Stages;
+use heaptape_recorder::run::admission::{self, Admissions};
 use heaptape_recorder::session::boards::Boards;
 use heaptape_recorder::session::listener::Request;
 use heaptape_recorder::session::options::Mode;
 use heaptape_recorder::session::traced_process::SessionId;
 use heaptape_recorder::store::writer::Callback;
-use heaptape_recorder::target::name_saver::{self, Saver, Side, Work};
+use heaptape_recorder::target::name_saver::{self, Side, Work};
 use heaptape_recorder::target::proc::End;
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
@@ -80,7 +79,7 @@ const FLIGHT_INTERVAL: Duration = Duration::from_secs(60);
 pub struct Service {
     config: Config,
     reread: Reread,
-    planner: Planner,
+    admissions: Admissions<intake::Decision, Note>,
     registry: Registry,
     epochs: Epochs,
     budgets: Budgets,
@@ -103,10 +102,7 @@ pub struct Service {
     log: LogLimit,
     started: Instant,
     last_check: Instant,
-    clock: Clock,
-    ticks_per_second: u64,
     stages: Stages,
-    saver: Option<Arc<Saver>>,
     entrance: Entrance,
     attaches: Attaches,
     requests: Receiver<ControlRequest>,
@@ -166,14 +162,16 @@ impl Service {
         let limit = if self.entrance.has_more() { Duration::ZERO } else { limit };
         let own_files = [self.signals.as_fd(), self.wake_receiver.as_fd()];
         let processes = self.registry.clients().iter().map(|client| sys::fd(&client.process));
-        let all = own_files.into_iter().chain(processes);
+        let limit = self.admissions.deadline().map_or(limit, |deadline| deadline.min(limit));
+        let all = own_files.into_iter().chain(processes).chain(self.admissions.descriptors());
         let ready = poll::wait(all, limit)?;
         let clients = self.registry.clients().iter().zip(&ready[own_files.len()..]);
         let ended: Vec<SessionId> = clients.filter(|(_, ready)| **ready).map(|(client, _)| client.session.id).collect();
+        admission::look_at_waiting(self);
         // In small portions, so that ends and control requests do not wait.
         for request in std::iter::from_fn(|| self.entrance.next()).take(REQUESTS_PER_ROUND).collect::<Vec<_>>() {
             match request {
-                Request::Start(client) => self.admit(client),
+                Request::Start(client) => admission::admit(self, client),
                 Request::Stream(sender) => self.streams.take(sender, &mut self.epochs, &mut self.budgets),
             }
         }
@@ -334,7 +332,7 @@ impl Service {
         // The archive ends when nobody can send to it any more.
         self.flushes.clear();
         self.epochs.finish();
-        self.saver.iter().for_each(|saver| saver.finish(ANSWER_TIMEOUT));
+        self.admissions.saver.iter().for_each(|saver| saver.finish(ANSWER_TIMEOUT));
         sync::finish();
         if !self.successor.takes_over() {
             self.epochs.clear_flights(&[]);

@@ -1,14 +1,14 @@
 //! What a daemon leaves to the next one: the descriptors of the live processes in the fd store, and
 //! for each of them a file with its live blocks.
 
-use super::clients::Client;
+use super::clients::Note;
 use super::config::Config;
-use super::fd_store::{FdStore, Held, Name};
+use super::fd_store::FdStore;
 use super::notify;
 use heaptape_recorder::digest::process::carried_mappings_file;
-use heaptape_recorder::inject::patch::Plan;
 use heaptape_recorder::os::permissions::make_folder;
 use heaptape_recorder::session::chunk_journal;
+use heaptape_recorder::session::keeper::Held;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ impl Successor {
     ///
     /// # Errors
     /// The error of the folder of live blocks.
-    pub fn find(config: &Config, passed: Vec<(String, OwnedFd)>) -> io::Result<(Successor, Vec<Held>)> {
+    pub fn find(config: &Config, passed: Vec<(String, OwnedFd)>) -> io::Result<(Successor, Vec<Held<Note>>)> {
         let carried = config.state.join(CARRIED);
         make_folder(&carried, None)?;
         let (store, held) = FdStore::find(&config.socket.with_file_name(FD_STORE), passed, notify::has_store());
@@ -45,97 +45,14 @@ impl Successor {
         self.carried.join(pid.to_string())
     }
 
-    /// Writes the label of a process for the next daemon: the process may have overwritten its
-    /// environment by then.
-    pub fn keep_label(&self, pid: u32, label: &str) {
-        let path = self.label_file(pid);
-        let result = if label.is_empty() { std::fs::remove_file(&path) } else { std::fs::write(&path, label) };
-        if let Err(error) = result
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            tracing::warn!("{}: the next daemon will not know the label: {error}", path.display());
-        }
-    }
-
-    /// Returns the label that the last daemon knew.
-    pub fn label(&self, pid: u32) -> Option<String> {
-        let bytes = std::fs::read(self.label_file(pid)).ok()?;
-        Some(String::from_utf8_lossy(&bytes).into_owned())
-    }
-
-    /// Writes the path of the program of a process for the next daemon: the process may have ended
-    /// by then.
-    pub fn keep_program(&self, pid: u32, exe: &[u8]) {
-        let path = self.program_file(pid);
-        if let Err(error) = std::fs::write(&path, exe) {
-            tracing::warn!("{}: the next daemon may not know the program: {error}", path.display());
-        }
-    }
-
-    /// Returns the path of the program that the last daemon knew; empty if it is not known.
-    pub fn program(&self, pid: u32) -> Vec<u8> {
-        std::fs::read(self.program_file(pid)).unwrap_or_default()
-    }
-
-    /// Notes for the next daemon what is hooked inside the program of a process.
-    pub fn keep_hooks(&self, pid: u32, hooks: &Plan) {
-        let path = self.hooks_file(pid);
-        let result = hooks.note().map_or_else(|| std::fs::remove_file(&path), |note| std::fs::write(&path, note));
-        if let Err(error) = result
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            tracing::warn!("{}: the next daemon will not know the allocators: {error}", path.display());
-        }
-    }
-
-    /// Returns what the last daemon knew to be hooked inside the program of a process.
-    pub fn hooks(&self, pid: u32) -> Plan {
-        std::fs::read(self.hooks_file(pid)).map_or_else(|_| Plan::default(), |note| Plan::of_note(&note))
-    }
-
-    fn hooks_file(&self, pid: u32) -> PathBuf {
-        self.carried.join(format!("{pid}.hooks"))
-    }
-
-    /// Notes for the next daemon whether a process was attached, and is to be restored at the end.
-    pub fn keep_attached(&self, pid: u32, is_attached: bool) {
-        let path = self.attached_file(pid);
-        let result = if is_attached { std::fs::write(&path, "") } else { std::fs::remove_file(&path) };
-        if let Err(error) = result
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            tracing::warn!("{}: the next daemon may not restore the process: {error}", path.display());
-        }
-    }
-
-    /// Returns whether the last daemon attached a process.
-    pub fn is_attached(&self, pid: u32) -> bool {
-        self.attached_file(pid).exists()
-    }
-
-    fn attached_file(&self, pid: u32) -> PathBuf {
-        self.carried.join(format!("{pid}.attached"))
-    }
-
-    fn program_file(&self, pid: u32) -> PathBuf {
-        self.carried.join(format!("{pid}.program"))
-    }
-
-    fn label_file(&self, pid: u32) -> PathBuf {
-        self.carried.join(format!("{pid}.label"))
-    }
-
-    /// Removes what is noted of a process that has ended. Its live blocks are removed by who has
-    /// read them.
+    /// Removes what was mapped when a process was handed over: it has ended. Its live blocks are
+    /// removed by who has read them.
     pub fn forget(&self, pid: u32) {
-        let mapped = carried_mappings_file(&self.carried_over_file(pid));
-        let noted = [self.label_file(pid), self.program_file(pid), self.hooks_file(pid), self.attached_file(pid)];
-        for path in noted.into_iter().chain([mapped]) {
-            if let Err(error) = std::fs::remove_file(&path)
-                && error.kind() != io::ErrorKind::NotFound
-            {
-                tracing::debug!("{}: {error}", path.display());
-            }
+        let path = carried_mappings_file(&self.carried_over_file(pid));
+        if let Err(error) = std::fs::remove_file(&path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::debug!("{}: {error}", path.display());
         }
     }
 
@@ -164,14 +81,9 @@ impl Successor {
         Ok(())
     }
 
-    /// Stores the descriptors of a process.
-    pub fn hold(&self, client: &Client) {
-        self.store.hold(&client.held_as(), &client.area, &client.process);
-    }
-
-    /// Removes the descriptors of a process.
-    pub fn release(&self, name: &Name) {
-        self.store.release(name);
+    /// Returns the fd store, the keeper of the processes.
+    pub fn keeper(&mut self) -> &mut FdStore {
+        &mut self.store
     }
 
     /// Makes the next daemon continue with the processes, if there is a store for them.

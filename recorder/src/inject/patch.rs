@@ -25,6 +25,7 @@ mod unhooked;
 
 pub use description::{DescribedFunction, Description, DescriptionError, OwnAllocator};
 pub use jump::{Jump, MovedInstruction};
+pub use noted::Noted;
 pub use separate::build_id_without_symbols;
 
 use crate::inject::search_tables::{self, Known, ObjectTable};

@@ -268,12 +268,12 @@ pub fn send_files_with(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd
     socket::sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None).map(drop)
 }
 
-/// Receives one message and up to two descriptors that were sent with it.
+/// Receives one message and up to `N` descriptors that were sent with it.
 ///
 /// # Errors
 /// The error of `recvmsg`.
-pub fn receive_files(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(usize, Vec<OwnedFd>)> {
-    receive_in(socket, bytes, nix::cmsg_space!([i32; 2]))
+pub fn receive_files<const N: usize>(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(usize, Vec<OwnedFd>)> {
+    receive_in(socket, bytes, nix::cmsg_space!([i32; N]))
 }
 
 /// Receives one message with as many descriptors as the kernel passes with one.

@@ -2,6 +2,7 @@
 
 use crate::os::clock::Clock;
 use crate::os::sync;
+use crate::run::admission::LAST_HOOKS;
 use crate::run::recorder::{Outcome, Recorder};
 use crate::run::running_process::{AttachError, STAYS_HOOKED, STAYS_MAPPED, Stops, Target};
 use crate::session::options::Options;
@@ -11,8 +12,6 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The time in which threads that are in a hook at the end finish it.
-const LAST_HOOKS: Duration = Duration::from_millis(20);
 /// The longest wait for events of the process.
 const INTERVAL: Duration = Duration::from_secs(1);
 

@@ -1,9 +1,9 @@
 //! The recorder: accepts processes, follows them to their end, writes `recording.json`, runs the
 //! stages.
 
-mod admission;
 mod descendants;
 mod environment;
+mod policy;
 mod references;
 mod take_over;
 mod unrecorded;
@@ -16,17 +16,16 @@ use crate::os::sync;
 use crate::os::sys;
 use crate::pipeline::drain::Command;
 use crate::pipeline::stages::Stages;
+use crate::run::admission::{self, Admissions, Parent};
 use crate::session::boards::{Boards, Found};
-use crate::session::handover::{Handover, HandoverQueue};
+use crate::session::keeper::{self, CommandKeeper, Entry};
 use crate::session::listener::{AdmitAll, Incoming, Listener, Request, SHORTEST_WAIT};
 use crate::session::options::Options;
-use crate::session::traced_process::{Attached, Session, SessionBuilder, SessionId};
+use crate::session::traced_process::{Session, SessionId};
 use crate::store::writer::Callback;
 use crate::target::name_saver::Saver;
 use crate::target::proc::{self, End, Process};
 use crate::target::untraced::{self, Change, Watch};
-use admission::PendingAttach;
-pub use admission::RunningProcess;
 use descendants::Descendants;
 use formats::recording::{Accounting, ProcessInfo, RECORDING, RESERVE, Recording};
 use formats::tape::RESIDENCY_END;
@@ -40,7 +39,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 pub use take_over::KILLED;
-use take_over::{ADOPT_INTERVAL, Adopted};
 use unrecorded::RefusedStart;
 use wire::limits::ENV_SOCKET;
 
@@ -62,6 +60,8 @@ const MAX_UNSETTLED: usize = 1024;
 struct Running {
     session: Arc<Session>,
     process: OwnedFd,
+    /// Its entry with the keeper.
+    entry: Option<Entry>,
     hello_pid: u32,
     worker: usize,
     /// Index in the processes of the recording.
@@ -74,14 +74,6 @@ struct Running {
     comm: Vec<u8>,
     /// Whether its references were read, so that it was before its end once.
     has_references: bool,
-}
-
-/// A recorded process from which another one was started.
-#[derive(Clone, Debug)]
-struct Parent {
-    session: SessionId,
-    folder: String,
-    worker: usize,
 }
 
 /// A process that is not completely written yet.
@@ -104,14 +96,11 @@ pub struct Recorder {
     recording: Recording,
     written: Option<Instant>,
     dirty: bool,
-    clock: Clock,
-    ticks_per_second: Option<u64>,
+    admissions: Admissions<(), ()>,
     options: Arc<Options>,
-    planner: Planner,
     listener: Listener,
     /// The variable in the environment of each process that knows the socket (`NAME=VALUE`).
     variable: Vec<u8>,
-    pending: Vec<PendingAttach>,
     running: Vec<Running>,
     watch: Watch,
     descendants: Descendants,
@@ -121,17 +110,13 @@ pub struct Recorder {
     ended: Vec<EndedSession>,
     boards: Boards,
     folders: HashMap<String, u32>,
-    next: SessionId,
     unwritten: HashMap<SessionId, Unwritten>,
     /// Ended processes whose files are still searched.
     unsettled: Vec<Unwritten>,
     stages: Stages,
     errors: Vec<String>,
     sums: Accounting,
-    saver: Option<Arc<Saver>>,
-    handovers: HandoverQueue,
-    /// Processes of a killed recorder that do not use their areas yet.
-    adopted: Vec<Adopted>,
+    keeper: CommandKeeper,
     loader: Loader,
     /// Static programs with the library in them, which have not attached yet.
     loaded: Vec<Loaded>,
@@ -183,13 +168,10 @@ impl Recorder {
             recording,
             written: None,
             dirty: true,
-            clock,
-            ticks_per_second: None,
-            planner,
+            admissions: Admissions::new(clock, planner, None),
             options: Arc::new(options),
             listener,
             variable: [ENV_SOCKET.as_bytes(), b"=", socket.as_os_str().as_bytes()].concat(),
-            pending: Vec::new(),
             running: Vec::new(),
             watch: Watch::default(),
             descendants: Descendants::default(),
@@ -197,15 +179,12 @@ impl Recorder {
             ended: Vec::new(),
             boards: Boards::default(),
             folders: HashMap::new(),
-            next: 1,
             unwritten: HashMap::new(),
             unsettled: Vec::new(),
             stages,
             errors: Vec::new(),
             sums: Accounting::default(),
-            saver: None,
-            handovers: HandoverQueue::default(),
-            adopted: Vec::new(),
+            keeper: CommandKeeper::default(),
         };
         recorder.write_recording()?;
         recorder.reserve_space();
@@ -225,12 +204,12 @@ impl Recorder {
 
     /// Stores the function names of the modules from here on.
     pub fn save_names(&mut self, saver: Arc<Saver>) {
-        self.saver = Some(saver);
+        self.admissions.saver = Some(saver);
     }
 
     /// Returns what plans the hooks of allocators inside programs.
     pub fn planner(&self) -> &Planner {
-        &self.planner
+        &self.admissions.planner
     }
 
     /// Returns the processes recorded so far.
@@ -240,7 +219,7 @@ impl Recorder {
 
     /// Returns whether a process is recorded, or about to be.
     pub fn is_busy(&self) -> bool {
-        !self.running.is_empty() || !self.pending.is_empty() || !self.adopted.is_empty()
+        !self.running.is_empty() || !self.admissions.is_empty()
     }
 
     /// Waits for events for at most `timeout`, and handles them. `others` are descriptors of the
@@ -253,23 +232,22 @@ impl Recorder {
         let timeout = self.watch.deadline().map_or(timeout, |deadline| deadline.min(timeout));
         let timeout = if self.dirty { timeout.min(REWRITE_INTERVAL) } else { timeout };
         let timeout = self.boards.deadline().map_or(timeout, |deadline| deadline.min(timeout));
-        let timeout = if self.adopted.is_empty() { timeout } else { timeout.min(ADOPT_INTERVAL) };
+        let timeout = self.admissions.deadline().map_or(timeout, |deadline| deadline.min(timeout));
         let timeout = if self.loader.is_busy() { timeout.min(LOAD_INTERVAL) } else { timeout };
         // Something that is due and cannot be done must not make the recorder busy.
         let timeout = if is_poll { timeout } else { timeout.max(SHORTEST_WAIT) };
         let processes = self.running.iter().map(|running| sys::fd(&running.process));
-        let pending = self.pending.iter().map(|pending| pending.client.descriptor());
-        let ready = self.listener.wait(others.iter().copied().chain(processes).chain(pending), timeout)?;
+        let all = others.iter().copied().chain(processes).chain(self.admissions.descriptors());
+        let ready = self.listener.wait(all, timeout)?;
         let (others_ready, rest) = ready.split_at(others.len());
         let processes_ready = &rest[..self.running.len()];
         let process_gone: Vec<SessionId> =
             self.running.iter().zip(processes_ready).filter(|(_, ready)| **ready).map(|(r, _)| r.session.id).collect();
-        self.handovers.send();
-        self.start_attached();
-        self.start_adopted();
+        self.keeper.send_waiting();
+        admission::look_at_waiting(self);
         for incoming in self.listener.incoming(&mut AdmitAll) {
             match incoming {
-                Incoming::Request(Request::Start(client)) => self.admit(client),
+                Incoming::Request(Request::Start(client)) => admission::admit(self, client),
                 // The recording of a program accepts no other files.
                 Incoming::Request(Request::Stream(_)) => {}
                 Incoming::Notice { from, pid, why, path, preload, attached } => {
@@ -354,7 +332,7 @@ impl Recorder {
         if self.unsettled.is_empty() {
             return;
         }
-        self.planner.finish(SETTLE_TIME);
+        self.admissions.planner.finish(SETTLE_TIME);
         for Unwritten { index, hooks } in std::mem::take(&mut self.unsettled) {
             if let Some(info) = self.recording.processes.get_mut(index) {
                 hooks.note_unhooked(&mut info.allocators);
@@ -397,44 +375,16 @@ impl Recorder {
         self.note_children(&running);
         self.note_silent_exit(&running, end);
         let _ = self.stages.commands.send(Command::End(running.session.id, end));
+        running.entry.iter().for_each(|entry| keeper::release(&mut self.keeper, entry));
         if let Some(info) = self.recording.processes.get_mut(running.index) {
             info.exit = Some(end.exit());
             info.ended_unix_ns = Some(clock::unix_ns());
             self.boards.keep((Arc::clone(&running.session), running.hello_pid));
-            self.handovers.push(Handover::Over(info.folder.clone()));
-            let parent = Parent { session: running.session.id, folder: info.folder.clone(), worker: running.worker };
+            let parent = Parent { session: None, ..Parent::running(&running.session, running.worker) };
             self.ended.push(EndedSession { pid: running.session.process.pid, parent });
             let old = self.ended.len().saturating_sub(64);
             self.ended.drain(..old);
         }
-        self.dirty = true;
-    }
-
-    fn new_id(&mut self) -> SessionId {
-        let id = self.next;
-        self.next += 1;
-        id
-    }
-
-    /// Returns the builder of a session whose folder has this name.
-    fn session(&mut self, id: SessionId, attached: Attached, folder: &str) -> SessionBuilder {
-        let ticks_per_second = self.ticks_per_second();
-        let (folder, options) = (self.dir.join(folder), Arc::clone(&self.options));
-        SessionBuilder::new(id, attached, folder, options, self.clock, ticks_per_second)
-    }
-
-    fn ticks_per_second(&mut self) -> u64 {
-        *self.ticks_per_second.get_or_insert_with(|| self.clock.ticks_per_second())
-    }
-
-    /// Starts a session, and lists its process.
-    fn begin(&mut self, running: Running, info: ProcessInfo) {
-        let session = Arc::clone(&running.session);
-        let hooks = Arc::clone(&session.hooks);
-        self.unwritten.insert(session.id, Unwritten { index: running.index, hooks });
-        let _ = self.stages.commands.send(Command::Start(session, running.worker));
-        self.running.push(running);
-        self.recording.processes.push(info);
         self.dirty = true;
     }
 
@@ -447,15 +397,19 @@ impl Recorder {
         Ok(())
     }
 
+    fn write_or_note(&mut self) {
+        if let Err(error) = self.write_recording() {
+            self.errors.push(format!("{}: {error}", self.dir.join(RECORDING).display()));
+        }
+    }
+
     /// Ends the recording: ended processes are drained, and running ones are not recorded any more.
     /// [`sync::finish`] waits until everything is on the disk.
     pub fn finish(mut self) -> Outcome {
         self.loader.finish();
         let _ = self.serve(&[], Duration::ZERO);
-        self.start_attached();
+        admission::stop_waiting(&mut self);
         self.note_not_attached();
-        self.adopted.iter_mut().for_each(Adopted::expire);
-        self.start_adopted();
         self.read_boards();
         self.search_descendants();
         let unattached = self.search_unattached();
@@ -472,23 +426,17 @@ impl Recorder {
             self.end(0, End::RUNNING);
         }
         self.stages.stop();
-        self.saver.iter().for_each(|saver| saver.close());
+        self.admissions.saver.iter().for_each(|saver| saver.close());
         self.take_stored();
         self.settle();
         self.note_unattached(&unattached);
         self.note_unseen_children();
         self.recording.ended_unix_ns = Some(clock::unix_ns());
         let _ = std::fs::remove_file(self.dir.join(RESERVE));
-        if let Err(error) = self.write_recording() {
-            self.errors.push(format!("{}: {error}", self.dir.join(RECORDING).display()));
-        }
+        self.write_or_note();
         sync::start();
         Outcome { recording: self.recording, errors: self.errors, sums: self.sums, still_running }
     }
-}
-
-pub fn ticks_of(nanoseconds: u64, ticks_per_second: u64) -> u64 {
-    (u128::from(nanoseconds) * u128::from(ticks_per_second) / 1_000_000_000) as u64
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -35,7 +35,7 @@ use crate::inject::patch::{ENTRY_BYTES, Jump, OwnAllocator, Plan, Planner};
 use crate::inject::static_program::{Image, ImageError};
 use crate::os::clock::Clock;
 use crate::os::sys::{self, Mapping};
-use crate::run::recorder::RunningProcess;
+use crate::run::admission::RunningProcess;
 use crate::session::listener::Client;
 use crate::session::options::Options;
 use checks::Identity;

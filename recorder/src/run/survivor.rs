@@ -5,7 +5,7 @@
 //! limit, a person, a script that cleans up) nothing is lost: the survivor process records until
 //! the last recorded process has ended, and then completes the recording.
 //!
-//! The command holds the shared memory of all recorded processes. When the survivor process is
+//! The command is its [keeper](crate::session::keeper). When the survivor process is
 //! killed (SIGKILL, also by a system that is out of memory), the command starts another one, which
 //! reads the rings from where the journal ends.
 
@@ -14,7 +14,7 @@ use crate::os::spawn;
 use crate::os::sync;
 use crate::os::sys;
 use crate::run::recorder::{KILLED, Recorder};
-use crate::session::handover::{About, CommandLink, Handover, Held};
+use crate::session::keeper::{CommandLink, FILES, Held, Request, Store};
 use crate::session::options::Options;
 use crate::target::name_saver::{self, Saver, Side, Work};
 use crate::target::proc::{self, End};
@@ -93,13 +93,8 @@ enum Message {
     StopWaiting,
     /// From the command: the program could not be started.
     ProgramNotStarted,
-    /// From the survivor process: it records this process. The descriptors of its shared area and
-    /// of the process come with the message.
-    Recording(Box<About>),
-    /// From the survivor process: the part of a process in this folder has ended.
-    PartEnded {
-        folder: String,
-    },
+    /// From the survivor process, to its keeper. Descriptors may come with the message.
+    Keep(Request),
     /// From the survivor process: the recording is complete.
     Finished(Summary),
 }
@@ -155,7 +150,7 @@ pub struct Survivor {
     /// Pid of the survivor process; `None` when the recorder is a thread, or has ended.
     process: Option<u32>,
     /// The recorded processes, for the next survivor process.
-    held: Vec<Held>,
+    store: Store,
     /// The message of the program's end, once that was sent.
     program_end: Option<Message>,
     replacements: u32,
@@ -182,7 +177,7 @@ struct SurvivorContext {
     /// The connection to the helper that looks up names.
     saver: Option<Arc<Saver>>,
     /// The processes of the killed survivor process that this one replaces.
-    replaced: Option<Vec<Held>>,
+    replaced: Option<Store>,
 }
 
 fn send(channel: &OwnedFd, message: &Message) {
@@ -191,23 +186,17 @@ fn send(channel: &OwnedFd, message: &Message) {
     }
 }
 
-/// Sends what the command must know of a process. Returns false when the channel is full.
-fn send_handover(channel: &OwnedFd, handover: &Handover) -> bool {
-    let (message, files) = match handover {
-        Handover::Begun(held) => {
-            (Message::Recording(Box::new(held.about.clone())), vec![sys::fd(&held.area), sys::fd(&held.process)])
-        }
-        Handover::Over(folder) => (Message::PartEnded { folder: folder.clone() }, Vec::new()),
-    };
-    let bytes = serde_json::to_vec(&message).unwrap_or_default();
-    !matches!(sys::send_files_with(sys::fd(channel), &bytes, &files, false), Err(Errno::EAGAIN))
+/// Sends the command what it is to keep. Returns false when the channel is full.
+fn send_to_keeper(channel: &OwnedFd, request: &Request, files: &[BorrowedFd<'_>]) -> bool {
+    let bytes = serde_json::to_vec(&Message::Keep(request.clone())).unwrap_or_default();
+    !matches!(sys::send_files_with(sys::fd(channel), &bytes, files, false), Err(Errno::EAGAIN))
 }
 
 /// Waits for the next message and its descriptors; returns `None` when the peer has closed its end.
 fn receive_with_files(channel: &OwnedFd) -> Option<(Message, Vec<OwnedFd>)> {
     let mut bytes = vec![0; MAX_MESSAGE_LEN];
     loop {
-        match sys::receive_files(sys::fd(channel), &mut bytes) {
+        match sys::receive_files::<FILES>(sys::fd(channel), &mut bytes) {
             Err(Errno::EINTR) => {}
             Ok((count, files)) if count > 0 => return Some((serde_json::from_slice(&bytes[..count]).ok()?, files)),
             _ => return None,
@@ -222,7 +211,7 @@ fn receive(channel: &OwnedFd) -> Option<Message> {
 
 /// Starts a recorder. Returns the channel to it, and its pid if it is a separate process. With
 /// `replaced` it continues with the processes of a killed one.
-fn launch(plan: &Plan, replaced: Option<&mut Vec<Held>>) -> io::Result<(OwnedFd, Option<u32>)> {
+fn launch(plan: &Plan, replaced: Option<&mut Store>) -> io::Result<(OwnedFd, Option<u32>)> {
     let flags = socket::SockFlag::SOCK_CLOEXEC;
     let pair = socket::socketpair(socket::AddressFamily::Unix, socket::SockType::SeqPacket, None, flags);
     let (channel, survivor_channel) = pair.map_err(sys::io)?;
@@ -287,12 +276,12 @@ impl Survivor {
     /// The error of the recorder, of the fork, or of the socket pair.
     pub fn start(plan: Plan) -> io::Result<Survivor> {
         let (channel, process) = launch(&plan, None)?;
-        let (held, program_end) = (Vec::new(), None);
+        let (store, program_end) = (Store::default(), None);
         Ok(Survivor {
             plan,
             channel,
             process,
-            held,
+            store,
             program_end,
             replacements: 0,
             crash: None,
@@ -315,7 +304,7 @@ impl Survivor {
         }
         while self.replacements < MAX_REPLACEMENTS {
             self.replacements += 1;
-            match launch(&self.plan, Some(&mut self.held)) {
+            match launch(&self.plan, Some(&mut self.store)) {
                 Ok((channel, process)) => {
                     (self.channel, self.process) = (channel, process);
                     self.program_end.iter().for_each(|message| send(&self.channel, message));
@@ -334,13 +323,7 @@ impl Survivor {
     /// Handles one message of the survivor process, and waits for it if there is none.
     pub fn handle_message(&mut self) -> Progress {
         match receive_with_files(&self.channel) {
-            Some((Message::Recording(about), files)) => {
-                self.held.retain(|held| held.about.info.pid != about.info.pid);
-                if let Ok([area, process]) = <[OwnedFd; 2]>::try_from(files) {
-                    self.held.push(Held { about: *about, area, process });
-                }
-            }
-            Some((Message::PartEnded { folder }, _)) => self.held.retain(|held| held.about.info.folder != folder),
+            Some((Message::Keep(request), files)) => self.store.obey(request, files),
             Some((Message::Finished(summary), _)) => {
                 self.goes_on = summary.goes_on;
                 return Progress::Finished(summary);
@@ -441,10 +424,11 @@ fn run(channel: &OwnedFd, plan: &Plan, SurvivorContext { command_pid, saver, rep
     let crash_report = command_pid.map(|_| Destination::of(dir));
     send(channel, &Message::Started);
     if let Some(channel) = command_pid.and_then(|_| channel.try_clone().ok()) {
-        recorder.connect_command(CommandLink { channel, send: send_handover });
+        recorder.connect_command(CommandLink { channel, send: send_to_keeper });
     }
     let is_replacement = replaced.is_some();
-    replaced.into_iter().flatten().for_each(|held| recorder.take_over(held));
+    let held: Vec<Held<()>> = replaced.map(Store::into_held).unwrap_or_default();
+    held.into_iter().for_each(|held| recorder.take_over(held));
     let (mut is_alone, mut quiet_since, mut summary) = (false, Instant::now(), Summary::default());
     let (mut serve_error, mut stopped_program, mut is_waiting) = (None, None, false);
     loop {

@@ -219,6 +219,9 @@ impl Default for Options {
     }
 }
 
+/// Largest mean number of bytes between samples.
+pub const MAX_INTERVAL: u64 = 64 << 20;
+
 /// What [`is_ring`] accepts, as the end of an error message.
 pub const RING_SIZES: &str = "must be a power of two from 4KiB to 1GiB";
 

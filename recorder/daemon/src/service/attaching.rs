@@ -87,13 +87,13 @@ impl Service {
         if !self.config.serves_all && uid != nix::unistd::geteuid().as_raw() {
             return Err(format!("process {pid} belongs to another user, whose programs this daemon does not record"));
         }
-        if self.registry.client_of(pid).is_some() {
+        if self.serves(pid) {
             return Err(format!("process {pid} is recorded already"));
         }
         if self.attaches.pending.contains_key(&pid) {
             return Err(format!("process {pid} is being attached already"));
         }
-        let of_user = self.registry.select(|client| client.uid == uid).len() as u64 + self.attaches.pending_of(uid);
+        let of_user = self.count_of(uid) + self.attaches.pending_of(uid);
         if of_user >= self.config.budget.clients {
             let why = format!("user {uid}: {of_user} processes are recorded, process {pid} is not attached");
             self.budgets.hit("clients", &why);

@@ -129,7 +129,7 @@ impl Service {
         client.epoch = Arc::clone(epoch);
         let choice = client.choice;
         if choice.mode == Mode::Flight {
-            self.epochs.list(epoch, &client.session);
+            self.epochs.list(epoch, &client.session, client.session.info());
             return false;
         }
         self.rotate_process(id, choice, Callback::new(|| {}));
@@ -150,23 +150,21 @@ impl Service {
             client.interval = choice.interval();
         }
         // A profile continues to count from the attach; a trace starts anew.
-        let starts = choice.mode.has_events().then(|| (self.clock.now(), clock::unix_ns()));
+        let starts = choice.mode.has_events().then(|| (self.admissions.clock.now(), clock::unix_ns()));
         let session = Arc::new(client.session.next_segment(folder, Arc::new(options), starts));
         client.choice = choice;
         client.session = Arc::clone(&session);
-        self.epochs.list(&epoch, &session);
+        self.epochs.list(&epoch, &session, session.info());
         self.send(Command::Process(id, ProcessCommand::Rotate(session, on_done)));
     }
 
     /// Changes what is kept of a running process.
     pub(super) fn change(&mut self, id: SessionId, choice: Choice, on_done: Callback) {
-        let Some(client) = self.registry.client(id) else { return on_done.call() };
-        self.successor.release(&client.held_as());
         self.rotate_process(id, choice, on_done);
         if let Some(client) = self.registry.client(id) {
             client.session.options.overflow.set(client.session.mapping.header());
             client.command();
-            self.successor.hold(client);
+            client.keep();
         }
     }
 

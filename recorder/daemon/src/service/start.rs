@@ -30,6 +30,7 @@ use heaptape_recorder::inject::static_program::Loader;
 use heaptape_recorder::os::clock::Clock;
 use heaptape_recorder::os::crash;
 use heaptape_recorder::pipeline::stages::Stages;
+use heaptape_recorder::run::admission::{self, Admissions};
 use heaptape_recorder::session::boards::Boards;
 use heaptape_recorder::session::listener::{self, Listener};
 use heaptape_recorder::target::name_saver::Saver;
@@ -150,7 +151,7 @@ impl Service {
         tracing::info!("serving programs at {}, keeping {}", config.socket.display(), config.state.display());
         let mut service = Service {
             reread,
-            planner,
+            admissions: Admissions::new(clock, planner, saver),
             registry: Registry::default(),
             epochs,
             budgets: Budgets::new(config.budget),
@@ -165,14 +166,11 @@ impl Service {
             boards: Boards::default(),
             incidents: Incidents::default(),
             late: LateStarts::default(),
-            orphans: Orphans::search(&config, held.iter().map(|held| held.name.pid).collect())?,
+            orphans: Orphans::search(&config, held.iter().map(|held| held.about.info.pid).collect())?,
             log: LogLimit::default(),
             started: Instant::now(),
             last_check: Instant::now(),
-            clock,
-            ticks_per_second: clock.ticks_per_second(),
             stages,
-            saver,
             entrance,
             attaches: Attaches::new(attacher),
             requests,
@@ -184,9 +182,11 @@ impl Service {
             stopping: None,
             config,
         };
-        let pids: Vec<u32> = held.iter().map(|held| held.name.pid).collect();
+        // It takes a while to measure, in which a program would wait.
+        service.admissions.ticks_per_second();
+        let pids: Vec<u32> = held.iter().map(|held| held.about.info.pid).collect();
         service.epochs.clear_flights(&pids);
-        held.into_iter().for_each(|held| service.take_over(held));
+        held.into_iter().for_each(|held| admission::resume(&mut service, held));
         if !pids.is_empty() {
             tracing::info!("{} processes of the last daemon are taken over", pids.len());
         }

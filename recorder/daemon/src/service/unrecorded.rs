@@ -1,5 +1,5 @@
-//! Names what is not as a program expects: processes that could not reach the daemon, and requests
-//! that were not understood.
+//! Names processes that run unrecorded: those that could not reach the daemon, and those that an
+//! earlier one did not pass on.
 
 use super::Service;
 use heaptape_recorder::digest::process::ProcessCommand;
@@ -34,17 +34,20 @@ impl Service {
     pub(super) fn name_orphans(&mut self) {
         while let Some((pid, uid)) = self.orphans.next() {
             // It may have executed another program, and attached to this daemon, since it was found.
-            if self.registry.client_of(pid).is_some() {
-                continue;
+            if !self.serves(pid) {
+                self.name_orphan(pid, uid);
             }
-            let name = self.late.add(pid, uid, "orphaned");
-            self.registry.count_unrecorded("orphaned", 1);
-            if let Some(more) = self.log.permits("orphaned", uid, MAX_LOGGED) {
-                let name = name.escape_debug();
-                tracing::warn!(
-                    "process {pid} ({name}) runs unrecorded: an earlier daemon recorded it and did not pass it on; restart it{more}"
-                );
-            }
+        }
+    }
+
+    pub(super) fn name_orphan(&mut self, pid: u32, uid: u32) {
+        let name = self.late.add(pid, uid, "orphaned");
+        self.registry.count_unrecorded("orphaned", 1);
+        if let Some(more) = self.log.permits("orphaned", uid, MAX_LOGGED) {
+            let name = name.escape_debug();
+            tracing::warn!(
+                "process {pid} ({name}) runs unrecorded: an earlier daemon recorded it and did not pass it on; restart it{more}"
+            );
         }
     }
 

@@ -1,4 +1,4 @@
-//! What one daemon notes of a process's hooks for the next one: the names of the functions, in the
+//! What a recorder notes of a process's hooks for the next one: the names of the functions, in the
 //! order of the patches in the area, and what is known of the calls that map memory. What the
 //! library has done with each function is in the area.
 
@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// The hooks of a process, without their code.
-#[derive(Debug, Serialize, Deserialize)]
-struct Noted {
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Noted {
     allocators: Vec<Allocator>,
     functions: Vec<Function>,
     growth: Vec<Range<u64>>,
@@ -17,28 +17,24 @@ struct Noted {
 }
 
 /// A function that is to be hooked.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Function {
     allocator: usize,
     name: String,
 }
 
 impl Plan {
-    /// Returns a note of the plan for the next daemon; `None` if there is nothing to note.
-    pub fn note(&self) -> Option<Vec<u8>> {
+    /// Returns a note of the plan for the next recorder.
+    pub fn note(&self) -> Noted {
         let function = |patch: &PlannedPatch| Function { allocator: patch.allocator, name: patch.name.clone() };
         let functions = self.patches.iter().map(function).collect();
         let (mut allocators, growth) = (self.allocators.clone(), self.growth.clone());
         self.note_unhooked(&mut allocators);
-        let noted = Noted { allocators, functions, growth, unseen_mappings: self.unseen_mappings.to_owned() };
-        let is_empty = noted.allocators.is_empty() && noted.growth.is_empty() && noted.unseen_mappings.is_empty();
-        (!is_empty).then(|| serde_json::to_vec(&noted).ok()).flatten()
+        Noted { allocators, functions, growth, unseen_mappings: self.unseen_mappings.to_owned() }
     }
 
-    /// Returns the plan of such a note, for a process that has its patches already. Without a valid
-    /// note nothing is known.
-    pub fn of_note(note: &[u8]) -> Plan {
-        let Ok(noted) = serde_json::from_slice(note) else { return Plan::default() };
+    /// Returns the plan of such a note, for a process that has its patches already.
+    pub fn of_note(noted: Noted) -> Plan {
         let Noted { allocators, functions, growth, unseen_mappings } = noted;
         let patch = |function: Function| PlannedPatch {
             allocator: function.allocator,

@@ -128,7 +128,7 @@ impl Recorder {
             let up = std::iter::successors(parent(&pid), parent);
             up.take_while(|pid| *pid > 1).take(GENERATIONS).any(|pid| recorded.contains(&pid))
         };
-        let pending: HashSet<u32> = self.pending.iter().map(|pending| pending.client.pid).collect();
+        let pending: HashSet<u32> = self.admissions.offers().map(|offer| offer.client.pid).collect();
         let loaded: HashSet<u32> = self.loaded.iter().map(|loaded| loaded.pid).collect();
         let is_new = |pid: u32| {
             let is_known = recorded.contains(&pid) || pending.contains(&pid) || loaded.contains(&pid);

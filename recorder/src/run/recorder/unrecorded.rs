@@ -4,10 +4,6 @@ use super::descendants::LIBRARY;
 use super::{Recorder, environment, text};
 use crate::inject::static_program::NOT_PERMITTED;
 use crate::os::crash;
-use crate::os::sys::Mapping;
-use crate::session::boards::why_unused;
-use crate::session::handover::Handover;
-use crate::session::listener::Client;
 use crate::target::proc::{self, Process};
 use crate::target::untraced;
 use crossbeam_channel::{Receiver, bounded};
@@ -121,9 +117,9 @@ impl Recorder {
     /// Returns the command line of a process that starts another program. It may run that one by
     /// now, or have ended, so what is known of it comes first.
     fn command_line(&self, sender: u32, attached: u32) -> Vec<String> {
-        let pending = self.pending.iter().find(|pending| pending.client.pid == sender);
-        if let Some(pending) = pending {
-            return pending.process.argv.iter().map(|argument| text(argument)).collect();
+        let offer = self.admissions.offers().find(|offer| offer.client.pid == sender);
+        if let Some(offer) = offer {
+            return offer.process.argv.iter().map(|argument| text(argument)).collect();
         }
         let running = self.running.iter().find(|one| one.hello_pid == attached).map(|one| one.index);
         let ended = || self.recording.processes.iter().rposition(|process| process.pid == attached);
@@ -137,12 +133,6 @@ impl Recorder {
         let name = exe.rsplit('/').next().unwrap_or_default().as_bytes().to_vec();
         let process = Process { exe: name.clone(), comm: name.clone(), ..Process::default() };
         (self.options.children || first == pid) && (name.is_empty() || self.is_selected(&process))
-    }
-
-    pub(super) fn note_gave_up(&mut self, client: &Client, process: &Process, folder: &str, mapping: &Mapping) {
-        self.not_traced(client.pid, text(&process.exe), why_unused(mapping).into());
-        let _ = std::fs::remove_dir(self.dir.join(folder));
-        self.handovers.push(Handover::Over(folder.to_owned()));
     }
 
     /// Notes a program that will not be recorded, as the library in a process reported.

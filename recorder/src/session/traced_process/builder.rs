@@ -20,12 +20,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// What a recorder knows of a process that attaches, or that it takes over from another recorder.
 #[derive(Debug)]
 pub struct Attached {
-    /// Process id in the recorder's pid namespace.
-    pub pid: u32,
-    /// Process id in the process's own pid namespace.
-    pub hello_pid: u32,
-    /// User id of the process.
-    pub uid: u32,
+    pub ids: Ids,
     /// How its recording begins.
     pub origin: Origin,
     /// Size of its memory pages in bytes.
@@ -64,9 +59,7 @@ impl Attached {
     ) -> Attached {
         let Ids { pid, hello_pid, uid } = ids;
         Attached {
-            pid,
-            hello_pid,
-            uid,
+            ids,
             origin: Origin::Attach,
             page_size: wire::area::PAGE as u32,
             start_tick,
@@ -94,7 +87,8 @@ impl SessionBuilder {
         clock: Clock,
         ticks_per_second: u64,
     ) -> SessionBuilder {
-        let Attached { pid, hello_pid, uid, origin, page_size, start_tick, process, mapping, code, files } = attached;
+        let Attached { ids, origin, page_size, start_tick, process, mapping, code, files } = attached;
+        let Ids { pid, hello_pid, uid } = ids;
         let start_ticks = process.start_ticks;
         let process = tape::Process {
             pid,
@@ -154,10 +148,10 @@ impl SessionBuilder {
         self
     }
 
-    /// Sets the file that hands its live blocks over from one daemon to the next.
+    /// Sets the file that hands its live blocks over from one recorder to the next.
     #[must_use]
-    pub fn carried_over(mut self, path: PathBuf) -> SessionBuilder {
-        self.session.carried_over = Some(path);
+    pub fn carried_over(mut self, path: Option<PathBuf>) -> SessionBuilder {
+        self.session.carried_over = path;
         self
     }
 
