@@ -1,8 +1,9 @@
 //! The leak table of random profiles, beside a plain model of mprof's own algorithm: two nested
-//! loops, and a walk up both stacks for each pair.
+//! loops, and a walk up both stacks for each pair. With the path of mpatrol's own mprof in
+//! `HEAPTAPE_MPROF`, it prints the same profiles, too.
 
 use super::*;
-use heaptape_formats::mptl::{Data, Profile, Site};
+use heaptape_formats::mptl::{Bins, Data, Profile, Site};
 
 /// A generator of random numbers (Knuth's MMIX).
 struct Random(u64);
@@ -23,7 +24,9 @@ fn profile(random: &mut Random) -> Profile {
         let parent = if random.below(4) == 0 { 0 } else { random.below(index) };
         let symbol = random.below(functions + 1);
         let address = 0x1000 * (symbol + 1) + random.below(12);
-        let mut site = Site { index, parent, address, symbol, ..Site::default() };
+        // The name of symbol 1 is at offset 1, of 2 at 4, and so on.
+        let name = if symbol == 0 { 0 } else { 3 * symbol - 2 };
+        let mut site = Site { index, parent, address, symbol, name, ..Site::default() };
         if random.below(3) > 0 {
             let mut data = Data { index: profile.data.len() as u64 + 1, ..Data::default() };
             (data.allocated.counts[0], data.allocated.totals[0]) = (2, 2 * (1 + random.below(99)));
@@ -34,6 +37,15 @@ fn profile(random: &mut Random) -> Profile {
             profile.data.push(data);
         }
         profile.sites.push(site);
+    }
+    profile.symbols = (1..=functions).map(|symbol| 0x1000 * (symbol + 1)).collect();
+    profile.strings = (1..=functions).flat_map(|symbol| [0, b'f', b'0' + symbol as u8]).chain([0]).collect();
+    profile.bins = Bins::new(1);
+    for data in &profile.data {
+        profile.bins.allocated[0] += data.allocated.counts[0];
+        profile.bins.allocated_big += data.allocated.totals[0];
+        profile.bins.freed[0] += data.freed.counts[0];
+        profile.bins.freed_big += data.freed.totals[0];
     }
     // Files have the sites by address; a caller may come after its callee.
     profile.sites.sort_by_key(|site| site.address);
@@ -109,4 +121,27 @@ fn leak_tables_of_random_profiles_are_those_of_mprofs_algorithm() {
         }
     }
     assert!(merged > 1000, "{merged} tables had stacks to sum up");
+}
+
+#[test]
+fn tables_of_random_profiles_are_those_of_mprof() {
+    let Some(mprof) = std::env::var_os("HEAPTAPE_MPROF") else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("mpatrol.out");
+    let mut random = Random(0xfeed);
+    for round in 0..1000 {
+        let (profile, mut bytes) = (profile(&mut random), Vec::new());
+        profile.write(&mut bytes);
+        std::fs::write(&path, bytes).expect("a profile");
+        let depth = [1, 2, 3, 4, 7, 0][round % 6];
+        for (flags, addresses, counts) in [("-v", false, false), ("-va", true, false), ("-vc", false, true)] {
+            let arguments = [flags, "-n", &depth.to_string()];
+            let theirs = std::process::Command::new(&mprof).args(arguments).arg(&path).output().expect("it runs");
+            let options = Options { addresses, counts, stack_depth: depth, call_graph: true, ..Options::default() };
+            let mut ours = Vec::new();
+            super::super::view(&profile, &options, &mut ours).expect("a table");
+            let (ours, theirs) = (String::from_utf8_lossy(&ours), String::from_utf8_lossy(&theirs.stdout).into_owned());
+            assert!(ours == theirs, "round {round}, {arguments:?}:\n{theirs}\n--- ours\n{ours}\n{:?}", profile.sites);
+        }
+    }
 }
