@@ -51,7 +51,7 @@ use itanium::Spelling;
 use jumps::Jumps;
 pub use lacks::unshown;
 use lacks::{Lacks, Note};
-pub use lines::{Lines, SourceLine};
+pub use lines::{LineStart, Lines, SourceLine};
 pub use object_file::{FunctionRange, Machine, ObjectError, ObjectFile, TextSection};
 use returned_text::returned_text;
 use rustc_hash::FxHashMap;

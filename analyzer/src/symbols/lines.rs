@@ -2,6 +2,7 @@
 
 use addr2line::Context;
 use gimli::{EndianArcSlice, RunTimeEndian};
+use rustc_hash::FxHashSet;
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -52,6 +53,29 @@ impl Lines {
         found.filter_map(start).collect()
     }
 
+    /// Returns the addresses in a range where a function begins or ends, inlined ones included, in
+    /// ascending order.
+    pub fn function_bounds(&self, range: Range<u64>) -> Vec<u64> {
+        let (mut units, mut bounds) = (FxHashSet::default(), Vec::new());
+        let Ok(rows) = self.context.find_location_range(range.start, range.end) else { return bounds };
+        for (address, ..) in rows {
+            let Some(unit) = self.context.find_dwarf_and_unit(address).skip_all_loads() else { continue };
+            if units.insert(unit.header.offset()) {
+                let _ = add_bounds(unit, &range, &mut bounds);
+            }
+        }
+        bounds.sort_unstable();
+        bounds.dedup();
+        bounds
+    }
+
+    /// Returns whether the debug information has a function at an address.
+    pub fn has_function(&self, address: u64) -> bool {
+        let frame =
+            self.context.find_frames(address).skip_all_loads().ok().and_then(|mut frames| frames.next().ok()?);
+        frame.is_some_and(|frame| frame.function.is_some())
+    }
+
     /// Returns the name of the innermost function at an address, which may be inlined, if it is the
     /// name in the symbol table.
     pub fn linker_name(&self, address: u64) -> Option<String> {
@@ -65,6 +89,31 @@ impl Lines {
         self.name_budget.set(left);
         Some(name.into_owned())
     }
+}
+
+/// Maximum number of bounds of functions. Entries of a damaged file may share one long list of
+/// ranges.
+const MOST_BOUNDS: usize = 1 << 22;
+
+/// Adds the bounds of the functions of a unit.
+fn add_bounds(
+    unit: gimli::UnitRef<'_, EndianArcSlice<RunTimeEndian>>,
+    within: &Range<u64>,
+    bounds: &mut Vec<u64>,
+) -> gimli::Result<()> {
+    let mut entries = unit.entries();
+    while let Some(entry) = entries.next_dfs()? {
+        if !matches!(entry.tag(), gimli::DW_TAG_subprogram | gimli::DW_TAG_inlined_subroutine) {
+            continue;
+        }
+        let mut ranges = unit.die_ranges(entry)?;
+        while let Some(range) = ranges.next()?
+            && bounds.len() < MOST_BOUNDS
+        {
+            bounds.extend([range.begin, range.end].into_iter().filter(|bound| within.contains(bound)));
+        }
+    }
+    Ok(())
 }
 
 /// Languages whose functions have the same name in the source and in the symbol table.

@@ -87,6 +87,11 @@ impl<'data> ObjectFile<'data> {
         Abi { big_endian: !self.file.is_little_endian(), word_size: if self.file.is_64() { 8 } else { 4 } }
     }
 
+    /// Returns whether the file is a Windows program.
+    pub fn is_windows(&self) -> bool {
+        matches!(self.file, File::Pe32(_) | File::Pe64(_))
+    }
+
     /// Returns the build ID, if the file has one.
     ///
     /// # Errors
@@ -110,7 +115,7 @@ impl<'data> ObjectFile<'data> {
         // On disk, the sections of a Windows program are filled up with zeros, and in memory with
         // nothing. The binutils use the smaller size.
         let stored = text.file_range().map_or(0, |(_, size)| size);
-        let size = if matches!(self.file, File::Pe32(_) | File::Pe64(_)) { stored } else { text.size() };
+        let size = if self.is_windows() { stored } else { text.size() };
         text.address()..text.address().saturating_add(size)
     }
 

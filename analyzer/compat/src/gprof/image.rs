@@ -1,6 +1,6 @@
 //! The executable or shared object of a profile, as gprof sees it.
 
-use heaptape_analyzer::symbols::{BinutilsSymbol, Lines, Machine, ObjectError, ObjectFile, SourceLine};
+use heaptape_analyzer::symbols::{BinutilsSymbol, LineStart, Lines, Machine, ObjectError, ObjectFile, SourceLine};
 use heaptape_analyzer::text::clean;
 use heaptape_formats::Abi;
 use std::ops::Range;
@@ -18,6 +18,9 @@ pub(super) struct Image {
     /// Whether names begin with an underscore that the source does not have.
     pub has_underscores: bool,
     lines: Option<Lines>,
+    /// Whether the binutils print a line only inside a function of the debug information, as for
+    /// Windows programs. For ELF files they take the symbol where there is none.
+    only_in_functions: bool,
     code: Option<Code>,
 }
 
@@ -54,7 +57,9 @@ impl Image {
         let code = code.map(|(bytes, machine)| Code { machine, bytes: bytes.to_vec() });
         let build_id = file.build_id().ok().flatten();
         let has_underscores = file.has_underscores();
-        Ok(Image { abi: file.abi(), build_id, text: file.text(), symbols, has_underscores, lines: file.lines(), code })
+        let (lines, only_in_functions) = (file.lines(), file.is_windows());
+        let (abi, text) = (file.abi(), file.text());
+        Ok(Image { abi, build_id, text, symbols, has_underscores, lines, only_in_functions, code })
     }
 
     /// Returns the targets of the direct calls between two addresses, including the last one. All
@@ -88,7 +93,7 @@ impl Image {
 
     /// Returns the source location of an address.
     pub(super) fn location(&self, address: u64) -> Option<Location> {
-        let lines = self.lines.as_ref()?;
+        let lines = self.lines.as_ref().filter(|lines| self.has_line(lines, address))?;
         Some(location(lines, lines.at(address)?, address))
     }
 
@@ -96,8 +101,17 @@ impl Image {
     /// starts.
     pub(super) fn locations(&self) -> Vec<(u64, Location)> {
         let Some(lines) = &self.lines else { return Vec::new() };
-        let starts = lines.within(self.text.clone()).into_iter();
-        starts.map(|start| (start.address, location(lines, start.line, start.address))).collect()
+        let mut starts = lines.within(self.text.clone());
+        // Inside a line, code of an inlined function may begin or end.
+        let bounds = lines.function_bounds(self.text.clone()).into_iter();
+        starts.extend(bounds.filter_map(|address| Some(LineStart { address, line: lines.at(address)? })));
+        starts.retain(|start| self.has_line(lines, start.address));
+        starts.sort_by_key(|start| start.address);
+        starts.into_iter().map(|start| (start.address, location(lines, start.line, start.address))).collect()
+    }
+
+    fn has_line(&self, lines: &Lines, address: u64) -> bool {
+        !self.only_in_functions || lines.has_function(address)
     }
 }
 

@@ -22,6 +22,24 @@ fn blocks(view: &View<'_>) -> BTreeMap<usize, Vec<(u64, u64)>> {
     found
 }
 
+/// Sorts as the C library's `qsort` does: by merging halves. gprof compares symbols by file and line
+/// if both have one, else by address, which is no order: what comes out depends on the pairs that
+/// are compared.
+fn merge_sorted(mut items: Vec<usize>, is_later: &dyn Fn(usize, usize) -> bool) -> Vec<usize> {
+    if items.len() < 2 {
+        return items;
+    }
+    let second = merge_sorted(items.split_off(items.len() / 2), is_later);
+    let mut first = merge_sorted(items, is_later).into_iter().peekable();
+    let mut second = second.into_iter().peekable();
+    let mut merged = Vec::with_capacity(first.len() + second.len());
+    while let (Some(&left), Some(&right)) = (first.peek(), second.peek()) {
+        merged.extend(if is_later(left, right) { second.next() } else { first.next() });
+    }
+    merged.extend(first.chain(second));
+    merged
+}
+
 /// Prints how often each function was executed, and each basic block if lines are profiled.
 ///
 /// # Errors
@@ -34,17 +52,18 @@ pub(super) fn print_counts(
 ) -> Result<()> {
     let blocks = blocks(view);
     let table = &view.table;
-    let mut sorted: Vec<usize> = (0..table.symbols.len()).collect();
+    let listed = |index: &usize| selected.has(*index) || selected.is_empty() && !excluded.has(*index);
+    let sorted = merge_sorted((0..table.symbols.len()).filter(listed).collect(), &|left, right| {
+        let location = |index: usize| Some((table.file(index)?, table.symbols[index].source?.1));
+        let is_later = |(left, right)| left > right;
+        location(left).zip(location(right)).filter(|(left, right)| left != right).map_or(left > right, is_later)
+    });
     let location = |index: usize| (table.file(index), table.symbols[index].source.map(|(_, line)| line));
-    sorted.sort_rows_by(|&left, &right| location(left).cmp(&location(right)));
     for index in sorted {
-        if !(selected.has(index) || selected.is_empty() && !excluded.has(index)) {
-            continue;
-        }
         let symbol = &table.symbols[index];
-        let entry = symbol.is_function.then_some((symbol.address, view.node(index).calls));
-        let min_count = view.options.min_count.max(1);
-        for (address, count) in entry.into_iter().chain(blocks.get(&index).into_iter().flatten().copied()) {
+        let entry = std::iter::once((symbol.address, view.node(index).calls));
+        let min_count = view.options.min_count.max(u64::from(!view.options.unused));
+        for (address, count) in entry.chain(blocks.get(&index).into_iter().flatten().copied()) {
             if count >= min_count {
                 let (file, line) = (location(index).0.unwrap_or("<unknown>"), location(index).1.unwrap_or_default());
                 writeln!(out, "{file}:{line}: ({}:{address:#x}) {count} executions", symbol.name)?;
@@ -59,7 +78,8 @@ pub(super) fn print_counts(
 struct Line {
     /// Calls of the functions that start in the line.
     calls: u64,
-    /// Whether a function starts in the line.
+    /// Whether a function starts at the first address of the line. As in gprof, a line that begins
+    /// inside another function, where it is inlined, counts as none.
     is_entry: bool,
     /// First address of the line.
     address: u64,
@@ -87,13 +107,12 @@ pub(super) fn print_annotated(
         if !(selected.has(index) || selected.is_empty() && !excluded.has(index)) {
             continue;
         }
-        let line = files
-            .entry(file)
-            .or_default()
-            .entry(number)
-            .or_insert_with(|| Line { address: symbol.address, ..Line::default() });
+        let line = files.entry(file).or_default().entry(number).or_insert_with(|| Line {
+            address: symbol.address,
+            is_entry: symbol.is_function,
+            ..Line::default()
+        });
         line.calls = line.calls.saturating_add(view.node(index).calls);
-        line.is_entry |= symbol.is_function;
         line.blocks.extend(blocks.remove(&index).unwrap_or_default());
     }
     let mut first = true;

@@ -75,7 +75,7 @@ impl Table {
         let is_included = |symbol: &&BinutilsSymbol| {
             !(symbol.is_local && (rules.no_static || rules.only_functions && !symbol.is_function))
         };
-        let function = |symbol: &BinutilsSymbol| Symbol {
+        let mut function = |symbol: &BinutilsSymbol| Symbol {
             address: symbol.address,
             last: 0,
             name: symbol.name.clone(),
@@ -83,12 +83,15 @@ impl Table {
             is_local: symbol.is_local,
             source: image.location(symbol.address).map(|location| (files.index(location.file), location.line)),
         };
-        let functions = image.symbols.iter().filter(is_included).map(function).collect();
+        let functions = image.symbols.iter().filter(is_included).map(&mut function).collect();
         let mut symbols = finish(functions, &image.text);
         if lines {
-            let mut all = line_symbols(image, &symbols, &mut files);
-            // gprof loses the last function here, and with it an index number.
-            symbols.pop();
+            // Lines have the names of their functions, also of those that are left out.
+            let named = finish(image.symbols.iter().map(function).collect(), &image.text);
+            let mut all = line_symbols(image, &symbols, &named, &mut files);
+            // The last symbol ends with `.text`. gprof drops it, and with it an index number, if it
+            // begins behind that, as `etext` and `data_start` do.
+            symbols.retain(|symbol| symbol.address <= symbol.last);
             all.extend(symbols.into_iter().map(|symbol| Symbol { last: 0, ..symbol }));
             symbols = finish(all, &image.text);
         }
@@ -151,15 +154,16 @@ fn is_better(symbol: &Symbol, than: &Symbol) -> bool {
 }
 
 /// Returns a symbol for each address at which the line, file or function changes.
-fn line_symbols(image: &Image, functions: &[Symbol], files: &mut Files<'_>) -> Vec<Symbol> {
-    let containing = |address: u64| {
+fn line_symbols(image: &Image, functions: &[Symbol], named: &[Symbol], files: &mut Files<'_>) -> Vec<Symbol> {
+    fn containing(functions: &[Symbol], address: u64) -> Option<&Symbol> {
         let index = functions.partition_point(|symbol| symbol.address <= address).checked_sub(1)?;
         (address <= functions[index].last).then_some(&functions[index])
-    };
+    }
     let mut symbols: Vec<Symbol> = Vec::new();
     for (address, location) in image.locations() {
-        let function = containing(address);
-        let name = location.function.or_else(|| function.map(|symbol| symbol.name.clone())).unwrap_or_default();
+        let function = containing(functions, address);
+        let linked = || containing(named, address).map(|symbol| symbol.name.clone());
+        let name = location.function.or_else(linked).unwrap_or_default();
         let source = Some((files.index(location.file), location.line));
         let is_same = symbols.last().is_some_and(|last| last.source == source && last.name == name);
         if !is_same {
