@@ -92,6 +92,13 @@ pub(super) fn to_dcpi(files: &[OpenedFile], options: &ConvertOptions) -> Result<
     let mut converted = Converted::default();
     for group in read(files, options, &mut converted)? {
         let Some(first) = group.profiles.first() else { continue };
+        if let ([profile], None) = (&group.profiles[..], options.stride)
+            && profile.faults.is_empty()
+        {
+            // One file is its own sum, with all its lines, chunks and zeros.
+            converted.files.push((format!("{}.dcpi", group.name()), dcpi::write(profile)));
+            continue;
+        }
         let header = &first.header;
         let same_period = group.profiles.iter().all(|profile| profile.header.period == header.period);
         let samples: u128 = group.profiles.iter().map(|profile| u128::from(profile.total_samples)).sum();
@@ -151,5 +158,29 @@ impl Group<'_> {
         let path = header.and_then(|header| header.path).map(|path| Header::text(path).into_owned());
         let image = path.as_deref().and_then(|path| path.rsplit('/').next()).unwrap_or("image");
         format!("{image}.{}", self.event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_file_without_faults_is_copied() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/dcpi");
+        let folders = ["good", "unusual"].map(|name| std::fs::read_dir(folder.join(name)).expect("golden files"));
+        let mut copied = 0;
+        for path in folders.into_iter().flatten().flatten().map(|entry| entry.path()) {
+            let bytes = std::fs::read(&path).expect("a file");
+            let whole = dcpi::read(&bytes).is_ok_and(|profile| profile.is_documented() && profile.faults.is_empty());
+            if !whole {
+                continue;
+            }
+            let unpacked = crate::unpack::unpack("x".into(), bytes.clone(), crate::unpack::Limit::DEFAULT);
+            let converted = to_dcpi(&[unpacked.expect("a file")], &ConvertOptions::default()).expect("it converts");
+            assert!(converted.files[0].1 == bytes, "{}", path.display());
+            copied += 1;
+        }
+        assert!(copied >= 20, "{copied}");
     }
 }
