@@ -19,6 +19,7 @@ mod dcpicat;
 mod dcpidiff;
 mod dcpilist;
 mod dcpiprof;
+mod dcpiscan;
 mod env;
 mod epochs;
 pub mod examples;

@@ -1,16 +1,19 @@
 //! The views of the DCPI tools: [`prof`] by procedure or image, [`list`] of one procedure line by
-//! line, [`cat`] as plain text, [`diff`] of two sets. Options and columns follow the published
+//! line, [`cat`] as plain text, [`diff`] of two sets, [`graph`] as a picture; and [`scan`] of
+//! programs and libraries. Options and columns follow the published
 //! manual pages. `docs/dcpi.md` lists the differences.
 //!
-//! Each view takes a [`Set`]: profiles summed by image, address and event, each image with its ELF
+//! Each view of profiles takes a [`Set`]: profiles summed by image, address and event, each image with its ELF
 //! file if one was found.
 
 pub mod cat;
 pub mod diff;
 mod disassembly;
 mod elf;
+pub mod graph;
 pub mod list;
 pub mod prof;
+pub mod scan;
 mod set;
 mod text;
 
@@ -58,6 +61,9 @@ pub enum Error {
         /// Address and image of each procedure.
         locations: Vec<String>,
     },
+    /// The picture could not be drawn.
+    #[error(transparent)]
+    Draw(#[from] heaptape_analyzer::export::Error),
     /// The result could not be written.
     #[error("writing the result")]
     Write(#[from] io::Error),

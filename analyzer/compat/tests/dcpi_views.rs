@@ -1,7 +1,7 @@
 //! The views of the DCPI tools for profiles of one small program: golden texts, and inputs that
 //! must be rejected.
 
-use heaptape_compat::dcpi::{Error, Inputs, Set, cat, diff, list, prof};
+use heaptape_compat::dcpi::{Error, Inputs, Set, cat, diff, graph, list, prof, scan};
 use heaptape_formats::dcpi::{Builder, HeaderFields};
 use std::path::{Path, PathBuf};
 
@@ -239,4 +239,47 @@ fn hostile_image_does_not_panic() {
             let _ = list::print(&set, &bytes_only(form, "0x400181"), &mut Vec::new());
         }
     }
+}
+
+#[test]
+fn graph_has_images_procedures_and_lines() {
+    let profiles = Profiles::new();
+    let set = load(profiles.first());
+    let drawn = |event| String::from_utf8(graph::draw_event(&set, event).expect("a graph")).expect("text");
+    let bytes = drawn(None);
+    for part in
+        ["alloc-bytes", "1,563 samples", "program (1,563 ", "large_block (1,536 ", "small_blocks (24 ", "program.c:"]
+    {
+        assert!(bytes.contains(part), "{part}: {bytes}");
+    }
+    let counts = drawn(Some("alloc-count"));
+    assert!(counts.contains("small_blocks (3 ") && counts.contains("(unknown) (1 "), "{counts}");
+    let error = graph::draw_event(&set, Some("cycles")).expect_err("no such event");
+    assert_eq!(error.to_string(), "no samples of event cycles; there are alloc-bytes, alloc-count");
+}
+
+#[test]
+fn scan_lists_images_by_identity() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let below = folder.path().join("bin");
+    std::fs::create_dir(&below).expect("a folder");
+    std::fs::copy(golden("program"), below.join("program")).expect("a copy");
+    std::fs::write(below.join("script"), "#!/bin/sh\n").expect("a script");
+    std::fs::write(below.join("damaged"), b"\x7fELF\x02").expect("a file");
+    std::os::unix::fs::symlink("..", below.join("up")).expect("a link");
+    let list = |path: &Path| {
+        let mut out = Vec::new();
+        let faults = scan::print(&[path.to_owned()], true, true, &mut out).expect("a list");
+        (String::from_utf8(out).expect("text"), faults)
+    };
+    let set = load(Profiles::new().first());
+    let elf = set.images[0].elf.as_ref().expect("the program");
+    let identity = elf.build_id.clone().unwrap_or_else(|| "0".into());
+    let (rows, faults) = list(folder.path());
+    let row = rows.lines().next().expect("a row");
+    assert!(row.starts_with(&format!("{identity},0x400144,")) && row.ends_with("/bin/program"), "{rows}");
+    assert_eq!(rows.lines().count(), 1, "{rows}");
+    assert!(matches!(&faults[..], [fault] if fault.contains("/bin/damaged: ")), "{faults:?}");
+    let (rows, faults) = list(&below.join("script"));
+    assert!(rows.is_empty() && faults[0].ends_with("script: not an ELF file"), "{rows} {faults:?}");
 }

@@ -4,7 +4,7 @@
 use super::objects::{Object, Objects};
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals};
 use heaptape_formats::dcpi::{Builder, Built, HeaderFields};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The exporter of DCPI profiles.
 pub struct Export;
@@ -161,6 +161,10 @@ fn builder(
     let megahertz = if clock.ticks_per_second == 1_000_000_000 { 0 } else { clock.ticks_per_second / 1_000_000 };
     let platform = source.about.map(|about| one_line(&about.host)).filter(|host| !host.is_empty());
     let path = one_line(&object.path);
+    // What dcpilabel kept apart in DCPI. Processes of several labels have none together.
+    let labels: BTreeSet<&[u8]> = source.processes.iter().map(|process| &*process.tape.process.label.0).collect();
+    let label = labels.first().filter(|_| labels.len() == 1).map(|label| one_line(&String::from_utf8_lossy(label)));
+    let label: Vec<_> = label.iter().filter(|label| !label.is_empty()).map(|label| ("label", &**label)).collect();
     Builder::new(&HeaderFields {
         image: &object.identity(),
         unix_seconds: started,
@@ -171,7 +175,7 @@ fn builder(
         cpuspeed: megahertz,
         cpucount: None,
         path: (!path.is_empty()).then_some(&path),
-        further: &[],
+        further: &label,
     })
 }
 

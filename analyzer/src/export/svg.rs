@@ -48,21 +48,14 @@ impl Exporter for Export {
         let least: Vec<u64> = totals.iter().map(|total| total / NARROWEST).collect();
         let mut lines = Vec::new();
         tree.folded(&least, |line| lines.push(line.to_string()));
-        let mut options = Options::default();
-        options.title = title(source, what);
-        options.subtitle = Some(match what.is_bytes() {
-            true => format!("{}: {}", what.help(), bytes(total)),
-            false => format!("{}: {}", what.help(), count(total)),
-        });
-        options.count_name = if what.is_bytes() { "bytes" } else { "blocks" }.into();
-        options.min_width = 0.01;
-        options.no_sort = false;
-        if let (false, Ok(palette)) = (differs, color::Palette::from_str("mem")) {
-            options.colors = palette;
-        }
-        let mut drawn = Vec::new();
-        flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut drawn)
-            .map_err(|error| Error::Write("flame graph".into(), error))?;
+        let amount = if what.is_bytes() { bytes(total) } else { count(total) };
+        let graph = Graph {
+            title: title(source, what),
+            subtitle: format!("{}: {amount}", what.help()),
+            count_name: if what.is_bytes() { "bytes" } else { "blocks" },
+            differs,
+        };
+        let drawn = draw(&lines, graph)?;
         let mut file = out.stream()?;
         file.put(&drawn)?;
         file.finish()
@@ -76,6 +69,37 @@ impl Exporter for Export {
         let what = measure::usual(source);
         measure::totals(source, &[what])
     }
+}
+
+/// What is written around a flame graph.
+#[derive(Clone, Debug)]
+pub struct Graph {
+    pub title: String,
+    pub subtitle: String,
+    /// The unit of the counts.
+    pub count_name: &'static str,
+    /// Whether each stack has two counts, before and after.
+    pub differs: bool,
+}
+
+/// Draws a flame graph of collapsed stacks, a line each.
+///
+/// # Errors
+/// Returns an error if no line has a count.
+pub fn draw(lines: &[String], graph: Graph) -> Result<Vec<u8>, Error> {
+    let mut options = Options::default();
+    options.title = graph.title;
+    options.subtitle = Some(graph.subtitle);
+    options.count_name = graph.count_name.into();
+    options.min_width = 0.01;
+    options.no_sort = false;
+    if let (false, Ok(palette)) = (graph.differs, color::Palette::from_str("mem")) {
+        options.colors = palette;
+    }
+    let mut drawn = Vec::new();
+    flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut drawn)
+        .map_err(|error| Error::Write("flame graph".into(), error))?;
+    Ok(drawn)
 }
 
 /// Returns a tree with two columns: the first recording and the second.

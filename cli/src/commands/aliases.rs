@@ -6,7 +6,16 @@ use std::ffi::OsString;
 /// Commands that are in the group `daemon` now.
 const DAEMON: [&str; 5] = ["env", "epochs", "ship", "push", "send"];
 /// Commands that are in the group `compat` now.
-const COMPAT: [&str; 8] = ["mprof", "mptrace", "mleak", "gprof", "dcpiprof", "dcpilist", "dcpicat", "dcpidiff"];
+const COMPAT: [&str; 9] =
+    ["mprof", "mptrace", "mleak", "gprof", "dcpiprof", "dcpilist", "dcpicat", "dcpidiff", "dcpiscan"];
+/// DCPI's commands for its daemon, and ours that do the same.
+const DCPI: [(&str, &[&str]); 5] = [
+    ("dcpictl", &["daemon"]),
+    ("dcpiepoch", &["daemon", "epoch"]),
+    ("dcpiflush", &["daemon", "flush"]),
+    ("dcpiquit", &["daemon", "stop"]),
+    ("dcpilabel", &["record", "--label"]),
+];
 
 /// Returns the command line in the present spelling.
 pub fn current(mut args: Vec<OsString>) -> Vec<OsString> {
@@ -26,6 +35,14 @@ pub fn current(mut args: Vec<OsString>) -> Vec<OsString> {
             if !is_help && !["-h", "--help"].contains(&next.as_str()) && (next.is_empty() || next.starts_with('-')) =>
         {
             args.insert(at + 1, "start".into());
+        }
+        name if DCPI.iter().any(|(theirs, _)| *theirs == name) => {
+            let ours = DCPI.iter().filter(|(theirs, _)| *theirs == name).flat_map(|(_, ours)| *ours);
+            args.splice(at..=at, ours.filter(|word| !is_help || !word.starts_with('-')).map(OsString::from));
+            // What follows the label is a program with its own options.
+            if name == "dcpilabel" && !is_help && args.len() > at + 3 && args[at + 3] != "--" {
+                args.insert(at + 3, "--".into());
+            }
         }
         name if DAEMON.contains(&name) => args.insert(at, "daemon".into()),
         name if COMPAT.contains(&name) => args.insert(at, "compat".into()),
@@ -71,6 +88,16 @@ mod tests {
             ("daemon start --socket /s", "daemon start --socket /s"),
             ("epochs --last 2", "daemon epochs --last 2"),
             ("env", "daemon env"),
+            ("dcpiepoch", "daemon epoch"),
+            ("dcpiflush --json", "daemon flush --json"),
+            ("dcpiquit", "daemon stop"),
+            ("dcpictl status", "daemon status"),
+            ("dcpilabel night ./job -x", "record --label night -- ./job -x"),
+            ("man dcpiepoch", "man daemon epoch"),
+            ("dcpilabel night -- ./job", "record --label night -- ./job"),
+            ("dcpilabel -h", "record --label -h"),
+            ("help dcpilabel", "help record"),
+            ("dcpiscan /usr/bin", "compat dcpiscan /usr/bin"),
             ("mprof -v run1", "compat mprof -v run1"),
             ("help ctl", "help daemon"),
             ("help daemon", "help daemon"),

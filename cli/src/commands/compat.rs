@@ -1,6 +1,6 @@
 //! `heaptape compat`: views like those of other tools.
 
-use super::{dcpicat, dcpidiff, dcpilist, dcpiprof, gprof, mleak, mprof, mptrace};
+use super::{dcpicat, dcpidiff, dcpilist, dcpiprof, dcpiscan, gprof, mleak, mprof, mptrace};
 use crate::Outcome;
 
 /// Options of `heaptape compat`: none.
@@ -28,6 +28,8 @@ enum Command {
     Dcpicat(dcpicat::Args),
     /// Compare two sets of profiles, as DCPI's dcpidiff does
     Dcpidiff(dcpidiff::Args),
+    /// List programs and libraries with the identities that profiles have, as DCPI's dcpiscan does
+    Dcpiscan(dcpiscan::Args),
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
@@ -40,5 +42,6 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         Command::Dcpilist(args) => dcpilist::run(args),
         Command::Dcpicat(args) => dcpicat::run(args),
         Command::Dcpidiff(args) => dcpidiff::run(args),
+        Command::Dcpiscan(args) => dcpiscan::run(args),
     }
 }

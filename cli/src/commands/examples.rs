@@ -358,6 +358,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ),
     ("compat dcpicat", &[("heaptape compat dcpicat program.dcpi", "print a profile as text")]),
     ("compat dcpidiff", &[("heaptape compat dcpidiff run1 run2", "compare by procedure")]),
+    ("compat dcpiscan", &[("heaptape compat dcpiscan /usr/lib", "list libraries with their build-ids")]),
     ("library", &[("heaptape library", "print the path for LD_PRELOAD")]),
     ("compat gprof", &[("heaptape compat gprof -b ./program gmon.out", "print flat profile and call graph")]),
     (

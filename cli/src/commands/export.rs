@@ -1,12 +1,16 @@
 //! `heaptape export`: writes a recording in the formats of other tools.
 
+use super::dcpiprof::outcome;
 use super::{live, newest};
 use crate::Outcome;
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use heaptape_analyzer::event::{Bound, Range};
 use heaptape_analyzer::export::{self, EXPORTERS, Measure, Options, Written};
-use heaptape_formats::{Abi, mtrc};
+use heaptape_analyzer::unpack;
+use heaptape_compat::dcpi;
+use heaptape_formats::{Abi, Format, mtrc};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Options of `heaptape export`.
@@ -130,8 +134,36 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         Some(which) => live::folders(&which, args.control)?,
         None => newest::or_newest(args.paths)?,
     };
+    if format == "svg" && paths.iter().all(|path| is_dcpi(path)) {
+        return dcpi_graph(paths, &args.how);
+    }
     let written = export::run(exporter, &paths, &options, args.how.output.as_deref(), args.how.verify)?;
     Ok(print_result(&written))
+}
+
+fn is_dcpi(path: &Path) -> bool {
+    path.is_file() && unpack::open(path).is_ok_and(|opened| opened.format == Some(Format::Dcpi))
+}
+
+/// Draws DCPI profiles, whose counts may be of any event: they are no recording.
+fn dcpi_graph(files: Vec<PathBuf>, how: &ExportArgs) -> anyhow::Result<Outcome> {
+    if how.options().range.is_some() {
+        anyhow::bail!("a DCPI profile has no times: leave out --from and --until");
+    }
+    let processes = how.processes.processes();
+    let set = dcpi::Set::load(&dcpi::Inputs { files, processes, ..dcpi::Inputs::default() })?;
+    let drawn = dcpi::graph::draw_event(&set, how.what.first().map(|measure| measure.name()))?;
+    match how.output.as_deref().filter(|path| *path != Path::new("-")) {
+        Some(path) => {
+            std::fs::write(path, drawn).with_context(|| path.display().to_string())?;
+            eprintln!("{}", path.display());
+        }
+        None => std::io::stdout().write_all(&drawn)?,
+    }
+    for fault in &set.faults {
+        eprintln!("heaptape: {fault}");
+    }
+    Ok(outcome(&[&set]))
 }
 
 /// File names that have only one format, by their ends.
