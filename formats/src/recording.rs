@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! heaptape.sqlite3.4711/
-//!   recording.json
+//!   recording.json   README
 //!   sysroot/               files of modules below their own paths, when the recording was packed
 //!   4711.sqlite3/          pid and program; `.2`, `.3` … if both occur again (exec, pid reuse)
 //!     trace.mtrc[.zst|.lz4]   profile.mptl[.zst]   events.tape   symbols.tape   references.tape
@@ -73,6 +73,16 @@ pub const SYMBOLS_LOCK: &str = ".symbols";
 
 /// Name of the report that a crashed recorder leaves in the recording.
 pub const CRASH_REPORT: &str = "crash-report.txt";
+/// Name of the file that says how to read a recording: [`README_TEXT`].
+pub const README: &str = "README";
+/// What to do with the files of a recording, for whoever comes upon its folder.
+pub const README_TEXT: &str = "\
+A recording of heaptape: `heaptape report DIR` and `heaptape leaks DIR` show it; DIR is this folder.
+Each process has a folder. profile.mptl and trace.mtrc are files for mpatrol's mprof and mptrace.
+A trace above 1 MiB is kept as trace.mtrc.columns. To make a trace.mtrc for mptrace from it:
+    heaptape export --format mtrc -o trace.mtrc DIR
+or record with --mtrc, which writes trace.mtrc while the program runs, whatever its size.
+";
 /// Name of the file that reserves disk space for the last records of a running recording.
 pub const RESERVE: &str = ".reserve";
 /// Name of the folder to which `heaptape pack` copies the files of modules.

@@ -5,7 +5,11 @@
 
 use heaptape_formats::tape::Codec;
 use heaptape_tests::recording::heaptape;
+use heaptape_tests::run::started;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Program, target, test_env};
+use nix::sys::signal::{Signal, kill};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
@@ -138,6 +142,30 @@ fn plain_trace_is_written_on_request() {
     let bytes = fs::read(&trace).expect("the trace");
     assert!(bytes.len() > 2 << 20, "{} bytes: smaller ones are plain without the option", bytes.len());
     assert!(Mptrace::read(&bytes).allocated > 60_000);
+}
+
+/// mptrace refuses a file without the end mark, so a trace that grows must have it at any moment.
+#[test]
+fn mptrace_reads_a_plain_trace_while_it_grows() {
+    let recording = Program::new(target::c("endless")).option("--mtrc").recorded_while(|command, folder| {
+        let mut seen = BTreeSet::new();
+        until("the trace has grown several times", || {
+            let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+            let bytes = entries.filter_map(|entry| fs::read(entry.path().join("trace.mtrc")).ok()).max();
+            // The first chunk has no mark before it.
+            if let Some(bytes) = bytes.filter(|bytes| !seen.is_empty() || bytes.ends_with(b"MTRC")) {
+                seen.insert(Mptrace::read(&bytes).allocated);
+            }
+            seen.len() >= 5
+        });
+        let program = started(command.id()).expect("the program");
+        kill(program, Signal::SIGKILL).expect("it runs");
+    });
+    let [trace] = &recording.files("trace.mtrc")[..] else { panic!("{:?}", recording.files("trace")) };
+    let tally = Mptrace::read(&fs::read(trace).expect("the trace"));
+    let report = recording.report();
+    let process = report.only("endless");
+    assert_eq!((tally.allocated, tally.freed), (process.allocs + process.resizes, process.frees));
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, bail};
 use heaptape_formats::recording::{
-    CRASH_REPORT, JOURNAL, PROFILE, RECORDING, REFERENCES, RESERVE, Recording, SYMBOLS, SYMBOLS_LOCK, SYSROOT, TAPE,
-    TRACE,
+    CRASH_REPORT, JOURNAL, PROFILE, README, RECORDING, REFERENCES, RESERVE, Recording, SYMBOLS, SYMBOLS_LOCK, SYSROOT,
+    TAPE, TRACE,
 };
 use heaptape_recorder::run::launch::has_recorder;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,8 @@ pub fn make_place(dir: &Path, force: bool) -> anyhow::Result<()> {
 
 /// Returns something in the folder of a recording that heaptape does not write there, if any.
 fn foreign(dir: &Path) -> anyhow::Result<Option<PathBuf>> {
-    const FILES: [&str; 8] = [RECORDING, CRASH_REPORT, REFERENCES, RESERVE, TAPE, SYMBOLS, SYMBOLS_LOCK, SYSROOT];
+    const FILES: [&str; 9] =
+        [RECORDING, README, CRASH_REPORT, REFERENCES, RESERVE, TAPE, SYMBOLS, SYMBOLS_LOCK, SYSROOT];
     // With the suffix of a codec, or a number.
     const PREFIXES: [&str; 3] = [TRACE, PROFILE, JOURNAL];
     let list = |dir: &Path| -> anyhow::Result<Vec<PathBuf>> {

@@ -156,7 +156,7 @@ pub struct Args {
     #[serde(deserialize_with = "value")]
     ring: Option<Size>,
     /// Compression of traces: columns takes half the space of zstd and less time, and `heaptape
-    /// export --to mtrc` makes mpatrol's trace of it; plain, lz4, zstd, zstd:LEVEL [default:
+    /// export --format mtrc` makes mpatrol's trace of it; plain, lz4, zstd, zstd:LEVEL [default:
     /// columns]
     #[arg(hide_short_help = true, long, value_name = "CODEC")]
     #[serde(deserialize_with = "value")]

@@ -27,7 +27,7 @@ use crate::target::name_saver::Saver;
 use crate::target::proc::{self, End, Process};
 use crate::target::untraced::{self, Change, Watch};
 use descendants::Descendants;
-use formats::recording::{Accounting, ProcessInfo, RECORDING, RESERVE, Recording};
+use formats::recording::{Accounting, ProcessInfo, README, README_TEXT, RECORDING, RESERVE, Recording};
 use formats::tape::RESIDENCY_END;
 use std::collections::HashMap;
 use std::fs::OpenOptions;
@@ -187,6 +187,8 @@ impl Recorder {
             keeper: CommandKeeper::default(),
         };
         recorder.write_recording()?;
+        // On a full disk the recording goes without it.
+        let _ = replace_file(&recorder.dir.join(README), README_TEXT.as_bytes(), None, Durability::Later);
         recorder.reserve_space();
         Ok(recorder)
     }

@@ -7,6 +7,9 @@
 //! [`PLAIN_LIMIT`] its chunks are written to a new, compressed file. A tape that names this file
 //! replaces the old tape in one rename, and then the uncompressed file is removed. Between rename
 //! and removal both files exist: the tape's chunks show which one is valid.
+//!
+//! An uncompressed trace ends with MTRC's end mark at any moment, so that mpatrol's own reader,
+//! which accepts no file without it, reads the trace while it grows ([`AppendFile::append`]).
 
 use crate::os::compression::Compression;
 use crate::os::permissions::{let_read, make_folder};
@@ -15,6 +18,7 @@ use crate::os::sync;
 use crate::session::disk_quota::Quota;
 use crate::session::traced_process::Session;
 use crate::store::trace::Chunk;
+use formats::mtrc::layout::MAGIC;
 use formats::recording::{PROFILE, TAPE, TRACE};
 use formats::tape::{self, COLUMN_PREVIOUS, Codec, Column, Packer, Record, Step};
 use std::fs::{File, OpenOptions};
@@ -45,7 +49,10 @@ fn with_path<T>(path: &Path, result: io::Result<T>) -> Result<T, Failure> {
 struct AppendFile {
     path: PathBuf,
     file: File,
+    /// Number of bytes, without the mark.
     length: u64,
+    /// Bytes that follow the last one at any moment: the end mark of an uncompressed trace.
+    mark: &'static [u8],
 }
 
 impl AppendFile {
@@ -55,23 +62,30 @@ impl AppendFile {
         let file = create().or_else(|_| std::fs::remove_file(&path).and_then(|()| create()));
         let file = with_path(&path, file)?;
         with_path(&path, let_read(&file, reader))?;
-        Ok(AppendFile { path, file, length: 0 })
+        Ok(AppendFile { path, file, length: 0, mark: &[] })
     }
 
     /// Appends bytes and returns their offset.
+    ///
+    /// With a mark, whoever reads the file meanwhile finds either the old mark or everything up to
+    /// the new one: what is behind the old mark comes first, and replacing it is the last step.
     fn append(&mut self, bytes: &[u8]) -> Result<u64, Failure> {
-        if let Err(error) = self.file.write_all_at(bytes, self.length) {
+        let marked = if self.length == 0 { 0 } else { self.mark.len().min(bytes.len()) };
+        let (first, behind) = bytes.split_at(marked);
+        let end = self.length + bytes.len() as u64;
+        let parts = [(behind, self.length + marked as u64), (self.mark, end), (first, self.length)];
+        if let Err(error) = parts.into_iter().try_for_each(|(part, offset)| self.file.write_all_at(part, offset)) {
             self.truncate(self.length);
             return with_path(&self.path, Err(error));
         }
-        self.length += bytes.len() as u64;
-        Ok(self.length - bytes.len() as u64)
+        Ok(std::mem::replace(&mut self.length, end))
     }
 
     /// Truncates the file: bytes that no commit names would be read as events without names.
     fn truncate(&mut self, length: u64) {
         self.length = length;
-        let _ = self.file.set_len(length);
+        let marked = self.file.write_all_at(self.mark, length).map_or(0, |()| self.mark.len() as u64);
+        let _ = self.file.set_len(length + marked);
     }
 }
 
@@ -193,7 +207,8 @@ impl Files {
             Some(trace) => trace,
             none => {
                 self.round = 0;
-                none.insert(AppendFile::create(path, self.reader)?)
+                let mark: &[u8] = if codec.0 == Codec::Plain { MAGIC } else { &[] };
+                none.insert(AppendFile { mark, ..AppendFile::create(path, self.reader)? })
             }
         };
         let start = trace.length;
@@ -277,7 +292,7 @@ impl Files {
     fn replace(&mut self, name: &str, bytes: &[u8]) -> Result<AppendFile, Failure> {
         let path = self.folder.join(name);
         let file = with_path(&path, replace_file(&path, bytes, self.reader, Durability::BeforeRename))?;
-        Ok(AppendFile { path, file, length: bytes.len() as u64 })
+        Ok(AppendFile { path, file, length: bytes.len() as u64, mark: &[] })
     }
 
     /// Replaces the profile by new content.
@@ -321,10 +336,10 @@ impl Files {
     /// The path and the error of the trace.
     pub fn end_mark(&mut self) -> Result<(), Failure> {
         self.packed.clear();
-        let codec = if self.codec == Codec::Plain { (Codec::Plain, 0) } else { self.final_codec };
-        if let Some(trace) = self.trace.as_mut().filter(|_| !self.has_end) {
-            let mark = formats::mtrc::layout::MAGIC;
-            with_path(&trace.path, codec.0.pack(mark, codec.1, &mut self.packed))?;
+        let (codec, level) = self.final_codec;
+        // An uncompressed trace has its mark already.
+        if let Some(trace) = self.trace.as_mut().filter(|trace| !self.has_end && trace.mark.is_empty()) {
+            with_path(&trace.path, codec.pack(MAGIC, level, &mut self.packed))?;
             trace.append(&self.packed)?;
             self.has_end = true;
         }
