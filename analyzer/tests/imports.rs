@@ -292,3 +292,13 @@ fn suppressions_of_heaptrack_are_those_of_the_file() {
     let (imported, _) = import::from_bytes(Format::Heaptrack, &bytes).unwrap();
     assert_eq!(imported.suppressions, ["leak:leaf", "leak:^std::*"]);
 }
+
+#[test]
+fn sums_of_imported_files_are_what_verify_counts() {
+    for (name, allocs, blocks) in [("leaks-lsan.log", 11, 11), ("memcheck.txt", 64, 12)] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/import").join(name);
+        let checked = heaptape_analyzer::report::verify::check(&path).unwrap();
+        let [process] = &checked.processes[..] else { panic!("{name}: one process") };
+        assert_eq!((process.allocs, process.live_blocks), (allocs, blocks), "{name}");
+    }
+}

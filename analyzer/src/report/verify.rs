@@ -234,7 +234,7 @@ fn verify(process: &Process, progress: &Progress) -> CheckedProcess {
     let missing = [&process.missing[..], &outcome.missing[..]].concat();
     let mut wrong: Vec<String> = missing::lines(&missing);
     let totals = match process.ready_sums() {
-        Some(summary) if matches!(process.events, Events::Profile) => summary.totals,
+        Some(summary) if matches!(process.events, Events::Profile | Events::Imported { .. }) => summary.totals,
         _ => totals.finish(process.tape.inherited.as_ref()),
     };
     let accounting = Accounting::of(process, &totals, &missing, Some(&outcome.recorded));

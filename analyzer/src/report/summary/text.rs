@@ -12,7 +12,7 @@ use crate::report::query::Query;
 use crate::report::{print_lines, print_missing, print_own_malloc};
 use crate::sort::SortRows;
 use crate::text::{Screen, bytes, clean, count, counted, duration, percent};
-use heaptape_formats::recording::Allocator;
+use heaptape_formats::recording::{self, Allocator};
 use std::io;
 
 /// Maximum number of processes that are listed one by one.
@@ -54,7 +54,13 @@ pub(super) fn print(summary: &Summary, recordings: &[Recording], query: &Query, 
         [process] => {
             let mut head = process.name.clone();
             if process.pid != 0 {
-                head += &format!(" (pid {}), {} after {}", process.pid, ending(process), lifetime(process));
+                head += &format!(" (pid {})", process.pid);
+            }
+            // The files of other tools may have neither end nor duration.
+            if process.pid != 0
+                && (process.exit.is_some() || process.duration_ns > 0 || process.origin == recording::STREAM)
+            {
+                head += &format!(", {} after {}", ending(process), lifetime(process));
             }
             screen.heading(&head)?;
         }
