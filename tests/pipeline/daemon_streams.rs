@@ -495,3 +495,22 @@ fn sent_files_have_the_name_of_their_program() {
     assert!(report.text().contains("ls, sent completely") && !report.text().contains("end not recorded"), "{report}");
     daemon.stop();
 }
+
+#[test]
+fn answers_tell_what_is_not_kept() {
+    let mut daemon = Daemon::start(&[]);
+    let (folder, trace) = (test_env::folder(), read(golden("basic.mtrc")).expect("a trace"));
+    let file = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).expect("a file");
+        path
+    };
+    let twice = by_python(&daemon, &file("twice", &[&trace[..], &trace].concat()), "", "shut");
+    assert_eq!((&twice["whole"], twice["bytes"].as_u64()), (&Value::Bool(true), Some(trace.len() as u64)), "{twice}");
+    assert_eq!(twice["dropped"].as_u64(), Some(trace.len() as u64), "{twice}");
+    let once = by_python(&daemon, &file("once", &trace), "", "shut");
+    assert_eq!(once["dropped"], 0, "{once}");
+    let cut = by_python(&daemon, &file("cut", b"M"), "", "shut");
+    assert_eq!(cut["error"], "it ends within its first four bytes, which tell a trace from a profile", "{cut}");
+    daemon.stop();
+}

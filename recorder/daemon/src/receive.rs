@@ -109,6 +109,8 @@ pub struct Received {
     pub kept: Option<(PathBuf, Format)>,
     /// Number of bytes that are stored.
     pub bytes: u64,
+    /// Number of bytes that had arrived after the end mark, and are not stored.
+    pub dropped: u64,
     /// Why the file is incomplete; `None` if it is complete.
     pub why: Option<String>,
     /// Whether the file is corrupt, and not merely truncated.
@@ -257,8 +259,15 @@ impl Read for StreamReader<'_> {
 
 /// Receives a stream to its end.
 pub fn receive(job: &Job) -> Received {
-    let nothing =
-        |why: String| Received { id: job.id, kept: None, bytes: 0, why: Some(why), is_corrupt: true, hit: None };
+    let nothing = |why: String| Received {
+        id: job.id,
+        kept: None,
+        bytes: 0,
+        dropped: 0,
+        why: Some(why),
+        is_corrupt: true,
+        hit: None,
+    };
     let path = job.folder.join(INCOMPLETE);
     let file = make_folder(&job.folder, None)
         .and_then(|()| OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path));
@@ -297,7 +306,7 @@ pub fn recover(id: u64, folder: &Path, reader: Option<u32>, progress: &Progress)
         }
         Err(error) => {
             let _ = std::fs::remove_dir_all(folder);
-            Received { id, kept: None, bytes: 0, why: Some(error.to_string()), is_corrupt: true, hit: None }
+            Received { id, kept: None, bytes: 0, dropped: 0, why: Some(error.to_string()), is_corrupt: true, hit: None }
         }
     }
 }
@@ -306,6 +315,13 @@ fn validate(mut from: impl Read) -> (Option<Format>, Result<Validation, ReadErro
     let mut start = Vec::new();
     if let Err(error) = from.by_ref().take(mtrc::layout::MAGIC.len() as u64).read_to_end(&mut start) {
         return (None, Err(error.into()));
+    }
+    if start.len() < mtrc::layout::MAGIC.len() {
+        let why = match start.is_empty() {
+            true => "no data arrived",
+            false => "it ends within its first four bytes, which tell a trace from a profile",
+        };
+        return (None, Err(io::Error::other(why).into()));
     }
     let contents = (&start[..]).chain(from);
     if start == mptl::layout::MAGIC {
@@ -326,13 +342,13 @@ fn finish(
     hit: Option<&'static str>,
 ) -> Received {
     let kept = || {
-        let (format, Validation { mut ending, mut bytes }) =
-            (format.ok_or("no data arrived")?, validated.map_err(|error| error.to_string())?);
+        let Validation { mut ending, mut bytes } = validated.map_err(|error| error.to_string())?;
+        let format = format.ok_or("no data arrived")?;
+        let arrived = file.metadata().map_err(|error| error.to_string())?.len();
+        let is_whole = ending.as_ref().is_ok_and(|ending| ending.is_complete());
+        let dropped = if is_whole { arrived.saturating_sub(bytes) } else { 0 };
         file.set_len(bytes).map_err(|error| error.to_string())?;
-        if format == Format::Mptl
-            && ending.as_ref().is_ok_and(|ending| ending.is_complete())
-            && bytes <= MAX_CHECKED_PROFILE
-        {
+        if format == Format::Mptl && is_whole && bytes <= MAX_CHECKED_PROFILE {
             (ending, bytes) = check_profile(file, bytes).map_err(|error| error.to_string())?;
         }
         let name = if format == Format::Mptl { PROFILE } else { TRACE };
@@ -342,10 +358,10 @@ fn finish(
             .and_then(|()| std::fs::rename(folder.join(INCOMPLETE), folder.join(name)))
             .map(|()| drop(std::fs::remove_file(folder.join(FILE_INFO))))
             .map_err(|error| format!("it cannot be stored: {error}"))?;
-        Ok::<_, String>((format, ending, bytes))
+        Ok::<_, String>((format, ending, bytes, dropped))
     };
     match kept() {
-        Ok((format, ending, bytes)) => {
+        Ok((format, ending, bytes, dropped)) => {
             let is_complete = ending.as_ref().is_ok_and(|ending| ending.is_complete());
             let is_corrupt = !is_complete && (ending.is_err() || why.is_some());
             let hit = hit.filter(|_| !is_complete);
@@ -357,11 +373,11 @@ fn finish(
                 }
                 Err(error) => Some(error.to_string()),
             };
-            Received { id, kept: Some((folder.to_owned(), format)), bytes, why: parsed, is_corrupt, hit }
+            Received { id, kept: Some((folder.to_owned(), format)), bytes, dropped, why: parsed, is_corrupt, hit }
         }
         Err(error) => {
             let _ = std::fs::remove_dir_all(folder);
-            Received { id, kept: None, bytes: 0, why: Some(why.unwrap_or(error)), is_corrupt: true, hit }
+            Received { id, kept: None, bytes: 0, dropped: 0, why: Some(why.unwrap_or(error)), is_corrupt: true, hit }
         }
     }
 }
@@ -410,8 +426,8 @@ impl Received {
     pub fn json(&self, folder: Option<&Path>) -> Value {
         match (&self.kept, folder) {
             (Some((_, format)), Some(folder)) => json!({
-                "bytes": self.bytes, "format": format.name(), "whole": self.why.is_none(), "why": self.why,
-                "folder": folder.display().to_string(),
+                "bytes": self.bytes, "dropped": self.dropped, "format": format.name(), "whole": self.why.is_none(),
+                "why": self.why, "folder": folder.display().to_string(),
             }),
             _ => json!({ "error": self.why.as_deref().unwrap_or("it cannot be stored") }),
         }
