@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 use heaptape_analyzer::SavedTable;
+use heaptape_analyzer::symbols::{ObjectFile, Style, demangle, demangle_in};
 use heaptape_analyzer::{convert, import, unpack};
 use heaptape_compat::{mleak, mprof, mptrace};
 use heaptape_formats::perf_map::{Line, UnnamedAddresses};
@@ -15,7 +16,7 @@ use heaptape_formats::{
 use heaptape_tests::test_env;
 use nix::time::ClockId;
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -99,7 +100,7 @@ fn mutate(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) {
 type Reader = fn(&[u8], &mut Sink);
 
 /// Every reader, the folders below tests/golden with files that it reads, and how it is fed.
-const READERS: [(&str, &[&str], Reader); 11] = [
+const READERS: [(&str, &[&str], Reader); 14] = [
     ("mtrc", &["mpatrol", "export"], |bytes, sink| {
         drop(mtrc::dump(bytes, sink));
         drop(mtrc::rewrite(bytes));
@@ -162,6 +163,30 @@ const READERS: [(&str, &[&str], Reader); 11] = [
             if let Ok(Some(missing)) = journal::Missing::of(None, &open) {
                 drop(heaptape_analyzer::read_tape(&missing.tape[..]));
             }
+        }
+    }),
+    ("columns", &[], |bytes, sink| {
+        // A file of columns, and its columns alone.
+        let limit = 1 << 20;
+        drop(tape::Codec::Columns.reader(bytes).and_then(|plain| std::io::copy(&mut plain.take(limit), sink)));
+        drop(mtrc::restore(bytes, bytes.len(), &mut Vec::new()));
+        if let Ok(mut items) = mtrc::Items::new(bytes) {
+            while let Ok(Some(_)) = items.next() {}
+        }
+    }),
+    ("object", &["gmon/exe", "dcpi/views"], |bytes, _| {
+        let Ok(file) = ObjectFile::parse(bytes) else { return };
+        drop((file.build_id(), file.binutils_symbols(), file.functions(&file.text_sections())));
+        let Some(lines) = file.lines() else { return };
+        let text = file.text();
+        let bounds = lines.function_bounds(text.clone());
+        for address in lines.within(text).iter().map(|start| start.address).chain(bounds).take(200) {
+            drop((lines.at(address), lines.linker_name(address), lines.has_function(address)));
+        }
+    }),
+    ("names", &["names"], |bytes, _| {
+        for name in String::from_utf8_lossy(bytes).split(char::is_whitespace) {
+            drop((demangle(name.as_bytes()), demangle_in(Style::Binutils, name)));
         }
     }),
     ("perf-map", &["perf-map"], |bytes, _| {
@@ -281,6 +306,17 @@ fn seeds_of(name: &str, folders: &[&str]) -> Vec<(PathBuf, Vec<u8>)> {
         // Converted in code: the format is our own, and tests make its recordings.
         files.push((PathBuf::from("made.tape"), made_tape()));
     }
+    if name == "columns" {
+        files.push((PathBuf::from("made.columns"), made_columns()));
+    }
+    if name == "names" {
+        // Those of the table, a few in each file.
+        let table = fs::read(golden.join("names/cpp.txt.gz")).expect("the table of names");
+        let table = unpack::unpack("names".into(), table, unpack::Limit::DEFAULT).expect("text").bytes;
+        let lines: Vec<&[u8]> =
+            table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b'\t').next()).collect();
+        files = lines.chunks(4).map(|lines| (PathBuf::from("cpp.txt.gz"), lines.join(&b'\n'))).collect();
+    }
     if name == "journal" {
         files.push((PathBuf::from("made.journal"), made_journal()));
     }
@@ -338,6 +374,19 @@ fn packed(random: &mut Random, bytes: Vec<u8>) -> Vec<u8> {
         mutate(random, &mut packed, &bytes);
     }
     packed
+}
+
+/// A trace as a file of columns.
+fn made_columns() -> Vec<u8> {
+    let (mut writer, mut plain, mut out) = (mtrc::Writer::new(mtrc::Options::default()), Vec::new(), Vec::new());
+    writer.header(&mut plain);
+    for index in 1..200 {
+        writer.alloc(&mut plain, index, 0x1000 * index, 8 * index, &mtrc::Location::thread(index % 3));
+        writer.free(&mut plain, index, &mtrc::Location::thread(1));
+    }
+    writer.end(&mut plain);
+    tape::Codec::Columns.pack(&plain, 1, &mut out).expect("it is packed");
+    out
 }
 
 /// A journal file with two entries.
