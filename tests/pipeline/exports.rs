@@ -516,3 +516,21 @@ fn commands_that_need_events_refuse_sums() {
         assert!(!output.stderr.is_empty(), "{arguments:?}");
     }
 }
+
+/// What dcpilabel and dcpi2ps did.
+#[test]
+fn dcpi_profiles_have_the_label_and_are_drawn() {
+    let recording = Program::new("ls").option("--label").option("night").recorded().success();
+    let folder = test_env::folder();
+    let out = folder.path().join("dcpi").display().to_string();
+    recording.heaptape(&["export", "--format", "dcpi", "-o", &out]).success();
+    let text = heaptape(["dcpicat", &out]).success().text();
+    assert!(text.lines().any(|line| line.starts_with("label ") && line.ends_with(" night")), "{text}");
+    let profiles = std::fs::read_dir(&out).expect("the profiles").flatten().map(|entry| entry.path());
+    let profiles: Vec<String> = profiles.map(|path| path.display().to_string()).collect();
+    let picture = folder.path().join("out.svg").display().to_string();
+    let arguments = ["export", "--format", "svg", "--what", "alloc-count", "-o", &picture];
+    heaptape(arguments.into_iter().chain(profiles.iter().map(String::as_str))).success();
+    let drawn = std::fs::read_to_string(&picture).expect("a picture");
+    assert!(drawn.contains("alloc-count") && drawn.contains("<title>ls ("), "{drawn}");
+}
