@@ -526,11 +526,11 @@ fn dcpi_profiles_have_the_label_and_are_drawn() {
     recording.heaptape(&["export", "--format", "dcpi", "-o", &out]).success();
     let text = heaptape(["dcpicat", &out]).success().text();
     assert!(text.lines().any(|line| line.starts_with("label ") && line.ends_with(" night")), "{text}");
-    let profiles = std::fs::read_dir(&out).expect("the profiles").flatten().map(|entry| entry.path());
+    let profiles = fs::read_dir(&out).expect("the profiles").flatten().map(|entry| entry.path());
     let profiles: Vec<String> = profiles.map(|path| path.display().to_string()).collect();
     let picture = folder.path().join("out.svg").display().to_string();
     let arguments = ["export", "--format", "svg", "--what", "alloc-count", "-o", &picture];
     heaptape(arguments.into_iter().chain(profiles.iter().map(String::as_str))).success();
-    let drawn = std::fs::read_to_string(&picture).expect("a picture");
+    let drawn = fs::read_to_string(&picture).expect("a picture");
     assert!(drawn.contains("alloc-count") && drawn.contains("<title>ls ("), "{drawn}");
 }
