@@ -15,8 +15,8 @@ function drawFindings() {
   const first = new Set([...leaks.slice(0, Math.max(FINDINGS - 1, FINDINGS - others.length)), ...others].slice(0, FINDINGS));
   const section = document.getElementById("findings");
   const item = (one) => h("li", {}, h("a", { href: `#${one.to}`, onclick: (event) => { event.preventDefault(); one.go(); } },
-    h("span", { class: `verdict ${one.serious ? "serious" : ""}` }, one.kind), h("b", {}, one.size), " ", one.what,
-    one.name && [" ", named(one.name, one.full ?? one.name, "finding-name")], one.where && h("span", { class: "where" }, h("bdi", {}, one.where))));
+    h("span", { class: `verdict ${one.serious ? "serious" : ""}` }, one.kind), " ", h("b", {}, one.size), " ", one.what,
+    one.name && [" ", named(one.name, one.full ?? one.name, "finding-name")], one.where && [" ", h("span", { class: "where" }, h("bdi", {}, one.where))]));
   section.hidden = page.headline.length === 0 && first.size === 0;
   fill(section, page.headline.map((line_, at) => h("p", { class: at === 0 ? "headline" : "headline more-headline" }, h("bdi", {}, line_))),
     first.size > 0 && h("ol", { class: "findings", "aria-label": "Worst findings" }, found.filter((one) => first.has(one)).map(item)));

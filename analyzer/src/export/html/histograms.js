@@ -13,7 +13,7 @@ function paintHistograms(view) {
   const sides = COMPARING() ? [0, 1] : [null];
   const of = (side) => shownProcesses().filter((process) => side === null || process.recording === side);
   const sizes = sides.map((side) => addUp(of(side).flatMap((process) => process.sizes.map((row) => [row.from, row[view.by], sizeLabel(row)]))));
-  const lives = sides.map((side) => addUp(of(side).flatMap((process) => process.lifetimes.classes.map((freed, at) => [at, freed, lifeLabel(at, process.lifetimes.unit)]).filter(([at, freed]) => at > 0 || freed > 0))));
+  const lives = sides.map((side) => addUp(of(side).flatMap((process) => process.lifetimes.classes.map((freed, at) => [at, freed, lifeLabel(at, process.lifetimes.unit)]).filter(([, freed], at, all) => freed > 0 || all.slice(0, at).some(([, before]) => before > 0)))));
   const freed = shownProcesses().reduce((sum, process) => sum + process.lifetimes.died, 0);
   const lived = shownProcesses().reduce((sum, process) => sum + process.lifetimes.sum, 0);
   const interpolated = shownProcesses().reduce((sum, process) => sum + process.lifetimes.interpolated, 0);
@@ -26,7 +26,7 @@ function paintHistograms(view) {
       h("div", { class: "card" }, h("div", { class: "head" }, h("h2", {}, "Lifetimes")),
         histogram("Lived", lives, count),
         freed > 0 && h("p", { class: "key" }, `${counted(freed, "block")} freed, after ${position(lived / freed)} on average${hasRange() ? "; in the whole run, not only in the range" : ""}.`),
-        interpolated > 0 && h("p", { class: "key" }, `${percent(interpolated, freed)} of the lifetimes are interpolated between timestamps, and off by less than ${round(duration(error))} on average; a shorter one counts by its upper bound.`))));
+        interpolated > 0 && h("p", { class: "key" }, `${percent(interpolated, freed)} of the lifetimes are interpolated between timestamps, within ${round(duration(error))} on average; each counts as the longest that it may be.`))));
 }
 
 function sizeLabel(row) {

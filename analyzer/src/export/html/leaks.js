@@ -117,7 +117,7 @@ function leakCard(leaks, number, total) {
   return h("article", { class: "card leak", tabindex: "-1", "aria-label": `Leak ${number}: ${bytes(all_bytes)} in ${own?.short ?? "an unknown function"}, ${leak.title}` },
     h("div", { class: "leak-head" },
       h("span", { class: "leak-number" }, String(number)),
-      h("h3", {}, bytes(all_bytes), h("span", { class: "muted" }, atExit ? " at most, and freed only when the program ended" : ` in ${counted(all_blocks, "block")}`, leaks.length > 1 && ` from ${leaks.length} stacks`)),
+      h("h3", {}, bytes(all_bytes), h("span", { class: "muted" }, atExit ? " at most" : ` in ${counted(all_blocks, "block")}`, leaks.length > 1 && ` from ${leaks.length} stacks`)),
       h("span", { class: `verdict ${SERIOUS.includes(leak.verdict) ? "serious" : ""}`, title: VERDICTS[leak.verdict] }, leak.title)),
     whole && sparkline(whole),
     h("ul", { class: "evidence" }, evidenceOf(leak, leaks.length > 1 && !atExit ? all_bytes : leak.bytes, total, process, leaks.length).map((line_) => h("li", {}, line_))),

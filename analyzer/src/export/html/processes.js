@@ -31,19 +31,19 @@ function paintThreads(view) {
   const rows = shownProcesses().flatMap((process) => process.threads.map((thread) => ({ ...thread, process }))).sort((a, b) => b.bytes - a.bytes);
   const more = shownProcesses().reduce((sum, process) => sum + process.more_threads, 0) + Math.max(0, rows.length - view.shown);
   view.section.hidden = rows.length === 0;
-  const number = (value, unit = count) => h("td", { class: "number" }, unit(value));
+  const number = (value, title, unit = count) => h("td", { class: "number", "data-title": title }, unit(value));
   const times = page.axis.unit === "ns";
   fill(view.section, h("div", { class: "head" }, h("h2", { id: "threads-title" }, "Threads")),
     threadNames().length > 1 && h("p", { class: "key" }, "Click a thread to see its memory alone; threads of the same name count together."),
-    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of threads" }, h("table", {},
+    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of threads" }, h("table", { class: "rows" },
       h("thead", {}, h("tr", {}, ["Thread", several && "Process", times && "When"].filter(Boolean).map((title) => h("th", { scope: "col" }, title)),
-        [["Allocated"], ["Allocations"], ["Resizes"], ["Frees"], ["Of others", "Frees of blocks that another thread allocated"], ["Live", "Of its blocks, at the end"], ["Lost", "Events dropped for want of space"]].map(([title, about]) => h("th", { scope: "col", class: "number", title: about }, title)))),
+        [["Allocated"], ["Allocations"], ["Resizes"], ["Frees"], ["Cross-thread", "Frees of blocks that another thread allocated"], ["Live", "Of its blocks, at the end"], ["Lost", "Events dropped for want of space"]].map(([title, about]) => h("th", { scope: "col", class: "number", title: about }, title)))),
       h("tbody", {}, rows.slice(0, view.shown).map((thread) => h("tr", { class: `pick ${state.thread === groupOfThread(thread) ? "chosen" : ""}`, onclick: () => choose({ thread: state.thread === groupOfThread(thread) ? "all" : groupOfThread(thread) }) },
         h("th", { scope: "row" }, h("button", { type: "button", class: "row", "aria-pressed": String(state.thread === groupOfThread(thread)) }, h("bdi", {}, thread.name || `thread ${thread.number}`)), thread.tid !== null && h("span", { class: "of" }, `tid ${thread.tid}`)),
         several && h("td", {}, h("bdi", {}, thread.process.name), h("span", { class: "of" }, `${thread.process.pid}`)),
         times && h("td", { class: "when" }, spanBar(thread.span)),
-        number(thread.bytes, bytes), number(thread.allocs), number(thread.resizes), number(thread.frees), number(thread.frees_of_others), number(thread.live_bytes, bytes),
-        h("td", { class: `number ${thread.lost_events > 0 ? "bad" : ""}` }, thread.lost_events === null ? "–" : count(thread.lost_events))))))),
+        number(thread.bytes, "Allocated", bytes), number(thread.allocs, "Allocations"), number(thread.resizes, "Resizes"), number(thread.frees, "Frees"), number(thread.frees_of_others, "Cross-thread"), number(thread.live_bytes, "Live", bytes),
+        h("td", { class: `number ${thread.lost_events > 0 ? "bad" : ""}`, "data-title": "Lost" }, thread.lost_events === null ? "–" : count(thread.lost_events))))))),
     more > 0 && h("p", { class: "key" }, `${counted(more, "thread")} more, which allocated less.`));
 }
 
@@ -81,7 +81,7 @@ function processTree() {
 
 function paintProcesses(view) {
   const rows = processTree();
-  const number = (value, unit = count) => h("td", { class: "number" }, unit(value));
+  const number = (value, title, unit = count) => h("td", { class: "number", "data-title": title }, unit(value));
   const times = page.axis.unit === "ns";
   const row = ([process, depth]) => h("tr", { class: `pick ${state.process === process.number ? "chosen" : ""}`, onclick: () => choose({ process: state.process === process.number ? "all" : process.number }) },
     h("th", { scope: "row", style: { "padding-left": `${0.5 + Math.min(depth, 12) * 1.1}rem` } },
@@ -89,12 +89,12 @@ function paintProcesses(view) {
       h("button", { type: "button", class: "row", title: process.command, "aria-pressed": String(state.process === process.number) }, h("bdi", {}, process.name)),
       h("span", { class: "of" }, [process.pid || "", process.origin, COMPARING() && (process.recording === 0 ? "before" : "after")].filter(Boolean).join(" · "))),
     times && h("td", { class: "when" }, process.has_events && spanBar(process.span)),
-    number(process.recorded_events), h("td", { class: `number ${process.lost_events > 0 ? "bad" : ""}` }, count(process.lost_events)),
-    number(process.bytes_allocated, bytes), number(process.peak_bytes, bytes), number(process.live_bytes, bytes),
+    number(process.recorded_events, "Events"), h("td", { class: `number ${process.lost_events > 0 ? "bad" : ""}`, "data-title": "Lost" }, count(process.lost_events)),
+    number(process.bytes_allocated, "Allocated", bytes), number(process.peak_bytes, "Own peak", bytes), number(process.live_bytes, "Live", bytes),
     h("td", { class: process.complete ? "" : "bad" }, process.ending, !process.complete && " · incomplete"));
   fill(view.section, h("div", { class: "head" }, h("h2", { id: "processes-title" }, "Processes")),
     h("p", { class: "key" }, "Click a process to see it alone."),
-    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of processes" }, h("table", {},
+    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of processes" }, h("table", { class: "rows" },
       h("thead", {}, h("tr", {}, ["Program", times && "When"].filter(Boolean).map((title) => h("th", { scope: "col" }, title)),
         [["Events"], ["Lost"], ["Allocated"], ["Own peak", "Of this process alone, at its own time"], ["Live", "At its end"]].map(([title, about]) => h("th", { scope: "col", class: "number", title: about }, title)), h("th", { scope: "col" }, "End"))),
       h("tbody", {}, rows.slice(0, 1000).map(row)))),

@@ -17,8 +17,8 @@ const LINES: usize = 20_000;
 /// Pieces of a file: the number of the first line of each, and its lines.
 type Pieces = Vec<(u32, Vec<String>)>;
 
-/// Returns the lines around the program's frames, of files that are there and have not changed since
-/// `started_unix_ns`.
+/// Returns the lines around the program's frames, of files that are there and have not changed
+/// since `started_unix_ns`.
 pub(super) fn read(names: &Names, sysroot: Option<&Path>, started_unix_ns: u64) -> BTreeMap<String, Pieces> {
     let mut found = BTreeMap::new();
     let mut left = LINES;

@@ -193,7 +193,7 @@ function paintTable(view) {
     return open ? [line_, h("tr", { class: "stacks" }, h("td", { colspan: heads.length + 1 }, stacksOf(grouped.rows[group], firstFull, grouped.called[group])))] : [line_];
   });
   fill(view.body,
-    h("table", { class: "sites" }, h("thead", {}, h("tr", {}, head({ id: "name", title: "Call site" }), heads.map(head))), h("tbody", {}, body)),
+    h("table", { class: "sites rows" }, h("thead", {}, h("tr", {}, head({ id: "name", title: "Call site" }), heads.map(head))), h("tbody", {}, body)),
     rows.length === 0 && h("p", { class: "none" }, state.search ? `Nothing matches “${state.search}”. ${searchHint(state.search)}` : "Nothing was allocated here."),
     rows.length > view.shown && h("button", { type: "button", class: "plain more-rows", onclick: () => { view.shown += 5 * PAGE; paintTable(view); } }, `show ${count(Math.min(5 * PAGE, rows.length - view.shown))} more of ${count(rows.length - view.shown)}`));
 }

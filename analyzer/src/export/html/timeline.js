@@ -55,7 +55,9 @@ function paintTimeline(view) {
   const rates = 34;
   const height = 14 + plot + 8 + rates + 20 + tracks.length * TRACK_HEIGHT + (tracks.length > 0 ? 6 : 0);
   const pen = size(canvas, width, height);
-  const left = width < 600 ? 60 : 70, right = 10;
+  pen.font = `11px ${colours.sans}`;
+  const names = Math.max(0, ...tracks.map((track) => pen.measureText(track.label).width));
+  const left = width < 600 ? 60 : Math.min(160, Math.max(70, names + 14)), right = 10;
   Object.assign(view, { left, width: width - left - right });
   const x = (units) => left + units / page.axis.length * view.width;
   const top = 14, bottom = top + plot;
@@ -73,7 +75,6 @@ function paintTimeline(view) {
   const y = (value) => bottom - value / highest * plot;
   view.title.textContent = bySnapshot ? "Resident memory over the run" : "Live bytes over the run";
 
-  pen.font = `11px ${colours.sans}`;
   pen.textBaseline = "middle";
   for (let value = 0; value <= highest; value += step) {
     const at = Math.round(y(value)) + 0.5;
