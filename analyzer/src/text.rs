@@ -184,8 +184,8 @@ impl<'a> Screen<'a> {
         const MIN_TEXT: usize = 20;
         const MIN_NARROW_TEXT: usize = 12;
         let width = |column: usize| {
-            let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
-            cells.chain(header.get(column).map(|cell| cell.chars().count())).max().unwrap_or(0)
+            let titles = header.get(column).into_iter().flat_map(|title| title.lines());
+            titles.map(|line| line.chars().count()).chain([cells_width(rows, column)]).max().unwrap_or(0)
         };
         let numbers = header.len().saturating_sub(1);
         let used: usize = (0..numbers).map(width).sum();
@@ -216,26 +216,52 @@ impl<'a> Screen<'a> {
         self.table(header, &rows)
     }
 
-    /// Prints a table. The last column is text, shortened to the remaining width. All others are
+    /// Prints a table. The last column is a name, shortened to the remaining width. All others are
     /// numbers. A table without rows is not printed.
     ///
     /// # Errors
     /// Returns an error if writing fails.
     pub fn table(&mut self, header: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
+        let full_names = self.full_names;
+        self.print_table(header, rows, |cell, width| if full_names { cell.into() } else { shorten(cell, width) })
+    }
+
+    /// Prints a table whose last column explains. It is wrapped where lines are.
+    ///
+    /// # Errors
+    /// Returns an error if writing fails.
+    pub fn prose_table(&mut self, header: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
+        let wraps = self.style.wraps;
+        self.print_table(header, rows, |cell, width| if wraps { wrapped(cell, width) } else { cell.into() })
+    }
+
+    fn print_table(
+        &mut self,
+        header: &[&str],
+        rows: &[Vec<String>],
+        fit: impl Fn(&str, usize) -> String,
+    ) -> io::Result<()> {
         use comfy_table::{CellAlignment, Table, presets::NOTHING};
         let Some((_, numbers)) = header.split_last() else { return Ok(()) };
         if rows.is_empty() {
             return Ok(());
         }
+        let mut titles: Vec<String> = header.iter().map(|cell| clean(cell).into_owned()).collect();
+        let (mut text_width, mut is_narrow) = self.last_width(header, rows);
+        if is_narrow {
+            for (column, title) in titles.iter_mut().enumerate().take(numbers.len()) {
+                *title = stacked(title, cells_width(rows, column));
+            }
+            let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
+            (text_width, is_narrow) = self.last_width(&titles, rows);
+        }
         let mut table = Table::new();
         table.load_style(NOTHING);
-        table.set_header(header.iter().map(|cell| clean(cell).into_owned()));
-        let (text_width, is_narrow) = self.last_width(header, rows);
+        table.set_header(titles);
         for row in rows {
             let cells = row.iter().enumerate().map(|(column, cell)| {
                 let cell = clean(cell);
-                let is_short = column == numbers.len() && !self.full_names;
-                if is_short { shorten(&cell, text_width) } else { cell.into_owned() }
+                if column == numbers.len() { fit(&cell, text_width) } else { cell.into_owned() }
             });
             table.add_row(cells);
         }
@@ -251,6 +277,23 @@ impl<'a> Screen<'a> {
         }
         table.lines().try_for_each(|line| writeln!(self.out, "{}", clean(line.trim_end())))
     }
+}
+
+/// Returns the columns that the widest cell of a column takes.
+fn cells_width(rows: &[Vec<String>], column: usize) -> usize {
+    rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+}
+
+/// Returns a title on as many lines as make it no wider than its column.
+fn stacked(title: &str, width: usize) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for word in title.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => *line += &format!(" {word}"),
+            _ => lines.push(word.into()),
+        }
+    }
+    lines.join("\n")
 }
 
 /// Returns the message of an error and those of its causes, as commands print it.
@@ -325,6 +368,27 @@ mod tests {
         let bars: Vec<usize> = text.lines().map(|line| line.matches('█').count()).filter(|bar| *bar > 0).collect();
         assert!(bars[1].abs_diff(2 * bars[0]) <= 1, "{text}");
         assert_eq!(text.lines().count(), 5, "{text}");
+    }
+
+    #[test]
+    fn titles_and_explanations_take_several_lines_in_narrow_terminals() {
+        let print = |wraps: bool, width: usize| {
+            let mut out = Vec::new();
+            let mut screen = Screen::new(&mut out, Style { width, wraps, ..Style::PLAIN });
+            let row = ["1,234,567", "8.00 KiB", "service.cpp:37"].map(str::to_owned);
+            screen.table(&["blocks", "a pool would return", "allocated at"], &[row.to_vec()]).unwrap();
+            let row = ["1.00 MiB", "memory of the process that never was a block"].map(str::to_owned);
+            screen.prose_table(&["bytes", "what it is"], &[row.to_vec()]).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(
+            print(true, 40),
+            "             a pool\n              would\n    blocks    return  allocated at\n 1,234,567  8.00 KiB  service.cpp:37\n    \
+             bytes  what it is\n 1.00 MiB  memory of the process that\n             never was a block\n"
+        );
+        let wide = "    blocks  a pool would return  allocated at\n 1,234,567             8.00 KiB  service.cpp:37\n    bytes  what it \
+                    is\n 1.00 MiB  memory of the process that never was a block\n";
+        assert_eq!([print(true, 80), print(false, 60)], [wide, wide]);
     }
 
     #[test]

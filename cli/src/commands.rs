@@ -58,8 +58,8 @@ macro_rules! commands {
         #[derive(clap::Subcommand)]
         pub enum Subcommand { $($($(#[$meta])* $variant(commands!(@args $name $($rows)?))),*),* }
 
-        /// The groups of subcommands with their names, in the order of `heaptape help all`. A name has `_` for
-        /// `-`.
+        /// The groups of subcommands with their names, in the order of `heaptape help all`. A name
+        /// has `_` for `-`.
         pub const GROUPS: &[(&str, &[&str])] = &[$(($group, &[$(stringify!($name)),*])),*];
 
         /// Runs the subcommand of the command line.
@@ -82,7 +82,7 @@ commands! {
     "Every day" {
         /// Run a program and record its heap allocations
         record Record,
-        /// Record a process that runs already, and leave it as it was
+        /// Record a process that's already running; detaching restores it
         attach Attach,
         /// List blocks that were never freed, by call site, with a verdict
         leaks Leaks,

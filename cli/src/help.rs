@@ -82,13 +82,16 @@ fn all(command: &Command) -> String {
             line(&mut page, command.get_name(), Some(command));
         }
     }
-    page + &format!(
-        "\nMore help:\n  heaptape COMMAND -h      the options of a command; --help explains all of them\n  \
-         heaptape help filters    time ranges, processes, filters, names: the same for all reports\n  \
-         heaptape help status     exit statuses\n  heaptape man COMMAND     the manual page\n  heaptape --version       \
-         the version, and what it works with\n\n{}\n",
-        quantity::HELP
-    )
+    let more = [
+        ("COMMAND -h", "the options of a command; --help explains all of them"),
+        ("help filters", "time ranges, processes, filters, names: for all reports"),
+        ("help status", "exit statuses"),
+        ("man COMMAND", "the manual page"),
+        ("--version", "the version, and what it works with"),
+    ];
+    page += "\nMore help:\n";
+    page.extend(more.map(|(name, what)| format!("  heaptape {name:12}  {what}\n")));
+    page + &format!("\n{}\n", quantities())
 }
 
 /// Commands that are groups of commands.
@@ -104,7 +107,13 @@ pub fn shared() -> Command {
 /// Returns the page of the options that the reports share.
 fn filters() -> String {
     let options = shared().help_template("{all-args}").render_long_help();
-    format!("Time ranges, processes, names and filters of all reports.\n\n{options}\n{}\n", quantity::HELP)
+    format!("Time ranges, processes, names and filters of all reports.\n\n{options}\n{}\n", quantities())
+}
+
+/// Returns how sizes and times are written.
+fn quantities() -> String {
+    let width = text::Style::of_stdout().width;
+    quantity::HELP.lines().map(|line| text::wrapped(line, width)).collect::<Vec<_>>().join("\n")
 }
 
 fn status() -> String {

@@ -47,12 +47,12 @@ pub fn explain(error: &clap::Error, group: Option<&str>, commands: &[String], ar
                     format!("; it's a recording: heaptape leaks {typed}, or heaptape open {typed}")
                 }
                 _ if typed.contains('/') && Path::new(&typed).is_file() => {
-                    format!("; to record a program: heaptape record -- {typed}")
+                    format!("; to record a program: heaptape record -- {}", from(&typed, args))
                 }
                 Some("record") => "; to record a program: heaptape record -- PROG ARGS".to_owned(),
                 Some(name) => format!("; did you mean {name}?"),
                 None if open_program(OsStr::new(&typed)).is_some() => {
-                    format!("; to record the program {typed}: heaptape record -- {typed}")
+                    format!("; to record the program {typed}: heaptape record -- {}", from(&typed, args))
                 }
                 None => "; heaptape help all lists all".to_owned(),
             };
@@ -73,6 +73,19 @@ pub fn explain(error: &clap::Error, group: Option<&str>, commands: &[String], ar
         }
         _ => None,
     }
+}
+
+/// Returns the words of the command line from a program's name on, as a shell reads them.
+fn from(program: &str, args: &[String]) -> String {
+    let words = args.iter().skip_while(|arg| *arg != program);
+    let quoted = |word: &String| {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./=:,+@%".contains(&byte);
+        match !word.is_empty() && word.bytes().all(is_plain) {
+            true => word.clone(),
+            false => format!("'{}'", word.replace('\'', "'\\''")),
+        }
+    };
+    words.map(quoted).collect::<Vec<_>>().join(" ")
 }
 
 /// Returns the most likely command: a synonym, else the one with the smallest edit distance.

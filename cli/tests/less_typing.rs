@@ -148,10 +148,12 @@ fn recordings_and_programs_in_place_of_a_command_get_an_answer() {
         ("./run", "heaptape leaks ./run, or heaptape open ./run"),
         ("true", "heaptape record -- true"),
         ("/bin/true", "heaptape record -- /bin/true"),
+        ("/bin/ls -l it's --x", "heaptape record -- /bin/ls -l 'it'\\''s' --x"),
+        ("ls -l", "to record the program ls: heaptape record -- ls -l"),
         ("html", "did you mean open?"),
         ("no-such-thing", "heaptape help all"),
     ] {
-        let (_, error) = desk.run(&[typed], 2);
+        let (_, error) = desk.run(&typed.split(' ').collect::<Vec<_>>(), 2);
         // A recording's name comes before a command of other tools.
         let wanted = if typed == "run" { "heaptape leaks run, or heaptape open run" } else { wanted };
         assert!(error.contains(wanted) && error.lines().count() == 1, "{typed}: {error}");

@@ -1,5 +1,5 @@
-//! `heaptape holds`: who holds the blocks that are live when a program ends, and which of them nobody
-//! holds.
+//! `heaptape holds`: who holds the blocks that are live when a program ends, and which of them
+//! nobody holds.
 
 use crate::print::{Report, print_reports};
 use heaptape_analyzer::Process;
@@ -121,7 +121,8 @@ impl Report for Answer {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
         match &self.holds {
             Some(report) => report.print(screen),
-            None => screen.line(NOT_RECORDED),
+            // One of several processes; the error says it of the only one.
+            None => Ok(()),
         }
     }
 

@@ -111,8 +111,7 @@ impl Report for LifetimesReport {
         screen.bar_table(&["lived less than", "blocks", "share", ""], rows, bar)?;
         if self.interpolated > 0 {
             screen.line(&format!(
-                "{} of these lifetimes {} interpolated between timestamps, and off by less than {} on average; \
-                 a shorter one counts by its upper bound",
+                "{} of these lifetimes {} interpolated between timestamps, within {} on average; each counts as the longest that it may be",
                 percent(self.interpolated, self.freed),
                 if self.interpolated == 1 { "is" } else { "are" },
                 duration(self.mean_error),

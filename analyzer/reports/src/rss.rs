@@ -325,7 +325,7 @@ impl RssReport {
                 format!("sum of all pages; the kernel's VmRSS is {}", bytes(self.resident_bytes)),
             ]])
             .collect();
-        screen.table(&["resident", "share", "", "what it is"], &rows)?;
+        screen.prose_table(&["resident", "share", "", "what it is"], &rows)?;
         if self.untouched_bytes > 0 {
             screen.line(&format!(
                 "beside it: {} in live blocks were never written, and are not in memory",

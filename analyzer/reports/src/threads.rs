@@ -82,27 +82,27 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
 
 impl Report for ThreadsReport {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
-        let rows: Vec<Vec<String>> = self
-            .threads
-            .iter()
-            .map(|row| {
-                let tid = row.tid.map_or_else(String::new, |tid| format!(" (tid {tid})"));
-                vec![
-                    row.number.to_string(),
-                    bytes(row.bytes),
-                    count(row.allocs),
-                    count(row.resizes),
-                    count(row.frees),
-                    count(row.frees_of_others),
-                    bytes(row.live_bytes),
-                    row.lost_events.map_or_else(|| "-".into(), count),
-                    format!("{}{tid}", row.name),
-                ]
-            })
-            .collect();
-        let head = ["thread", "allocated", "allocs", "resizes", "frees", "cross-thread", "live", "lost", "name"];
+        // What no thread did needs no column.
+        let crossed = self.threads.iter().any(|row| row.frees_of_others > 0);
+        let lost = self.threads.iter().any(|row| row.lost_events != Some(0));
+        let mut head = vec!["thread", "allocated", "allocs", "resizes", "frees"];
+        head.extend(crossed.then_some("cross-thread"));
+        head.push("live");
+        head.extend(lost.then_some("lost"));
+        head.push("name");
+        let row = |row: &Row| {
+            let tid = row.tid.map_or_else(String::new, |tid| format!(" (tid {tid})"));
+            let mut cells = vec![row.number.to_string(), bytes(row.bytes)];
+            cells.extend([row.allocs, row.resizes, row.frees].map(count));
+            cells.extend(crossed.then(|| count(row.frees_of_others)));
+            cells.push(bytes(row.live_bytes));
+            cells.extend(lost.then(|| row.lost_events.map_or_else(|| "-".into(), count)));
+            cells.push(format!("{}{tid}", row.name));
+            cells
+        };
+        let rows: Vec<Vec<String>> = self.threads.iter().map(row).collect();
         screen.table(&head, &rows)?;
-        match self.threads.iter().any(|row| row.frees_of_others > 0) {
+        match crossed {
             true => screen.line("cross-thread: frees of blocks that another thread allocated; live: what the thread allocated and nobody freed"),
             false => Ok(()),
         }

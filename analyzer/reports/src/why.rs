@@ -15,7 +15,7 @@ use heaptape_analyzer::report::summary::{ending, summarize_process};
 use heaptape_analyzer::report::{Error, Outcome, json, print_missing, resident};
 use heaptape_analyzer::sort::SortRows;
 use heaptape_analyzer::symbols::Symbolizer;
-use heaptape_analyzer::text::{Screen, Style, bytes, counted, duration};
+use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, duration};
 use heaptape_analyzer::{Process, Recording};
 use heaptape_analyzer::{Sums, sums};
 use heaptape_formats::date::Date;
@@ -395,5 +395,5 @@ fn row(growth: &Growth) -> Vec<String> {
         format!("{sign}{}/s", bytes(rate.abs() as u64))
     });
     let since = growth.since_unix_ns.map_or("–".into(), |since| date(since).to_string());
-    vec![bytes(growth.bytes), growth.blocks.to_string(), rate, since, growth.verdict.name().into(), growth.text.clone()]
+    vec![bytes(growth.bytes), count(growth.blocks), rate, since, growth.verdict.name().into(), growth.text.clone()]
 }

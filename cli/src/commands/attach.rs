@@ -1,4 +1,4 @@
-//! `heaptape attach`: records a process that runs already, and leaves it as it was.
+//! `heaptape attach`: records a process that's already running; detaching restores it.
 
 use crate::{Outcome, library, log};
 use anyhow::Context;

@@ -1,5 +1,5 @@
-//! `heaptape daemon status`, `list`, `show` and so on: queries and controls the daemon. Each request
-//! returns when it has been carried out.
+//! `heaptape daemon status`, `list`, `show` and so on: queries and controls the daemon. Each
+//! request returns when it has been carried out.
 
 use super::attach::pid_of;
 use super::frames::Frames;
@@ -134,9 +134,10 @@ pub enum Command {
         #[command(flatten)]
         asked: Asked,
     },
-    /// Record a process that runs already and was started without the library
+    /// Record a process that was started without the library
     ///
-    /// It is recorded like the others, until it ends, or until `heaptape daemon detach` leaves it as it was.
+    /// It is recorded like the others, until it ends, or until `heaptape daemon detach` leaves it
+    /// as it was.
     Attach {
         /// Pid of the process, or the name of its program
         #[arg(value_name = "PID|NAME")]

@@ -58,7 +58,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "daemon attach",
-        &[("heaptape daemon attach redis-server", "record a server that runs already; daemon detach leaves it")],
+        &[("heaptape daemon attach redis-server", "record a server that's already running; daemon detach restores it")],
     ),
     ("daemon detach", &[("heaptape daemon detach redis-server", "leave it as it was")]),
     ("daemon epoch", &[("heaptape daemon epoch", "end this epoch, and start the next one")]),
@@ -386,8 +386,8 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ("completions", &[("heaptape completions bash", "print completions for /etc/bash_completion.d/heaptape")]),
 ];
 
-/// Returns the first examples of a command as text for its help; empty if it has none. The name of a
-/// command in a group has the group in front: `daemon list`.
+/// Returns the first examples of a command as text for its help; empty if it has none. The name of
+/// a command in a group has the group in front: `daemon list`.
 pub fn of(command: &str, most: usize) -> String {
     let Some((_, examples)) = EXAMPLES.iter().find(|(known, _)| *known == command) else { return String::new() };
     let lines = examples.iter().take(most).map(|(line, what)| format!("  {line}\n      {what}"));

@@ -128,7 +128,13 @@ pub(super) fn headline(found: &LeakReport, totals: &[VerdictTotal], symbols: &mu
         (false, false) => "never freed",
     };
     let Leaked { bytes: size, blocks, stacks } = leaked(totals);
-    let never_freed = format!("{} in {} {when}", bytes(size), counted(blocks, "block"));
+    let (never_freed, more) = match blocks {
+        0 => ("nothing leaked".to_owned(), String::new()),
+        _ => (
+            format!("{} in {} {when}", bytes(size), counted(blocks, "block")),
+            format!(", from {}", counted(stacks, "stack")),
+        ),
+    };
     let names = symbols.names();
     let mut clause = |before: String, leak: &Leak| {
         let call_site = call_site(symbols, leak.process.stacks(), leak.site, 1);
@@ -141,7 +147,6 @@ pub(super) fn headline(found: &LeakReport, totals: &[VerdictTotal], symbols: &mu
     let grown = freed_at_exit.first().filter(|_| total.grown_bytes >= least).map(|worst| {
         clause(format!("{} grew through the run and were freed only at exit", bytes(total.grown_bytes)), worst)
     });
-    let more = format!(", from {}", counted(stacks, "stack"));
     // What was freed only at exit outweighs little that grows slowly, or nothing.
     let is_minor = |leak: &Leak| leak.verdict > Verdict::Slow && !leak.is_probable;
     let is_slow = |leak: &Leak| leak.verdict == Verdict::Slow && leak.bytes < total.grown_bytes;
