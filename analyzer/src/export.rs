@@ -1,10 +1,10 @@
 //! Exports of recordings as files for other tools.
 //!
-//! An export is a file here with `pub struct Export` and a line in the list below, from which the
-//! values of `--format`, the help, the tables of the documentation, and the rows of the tests are
-//! made. Exporters get the selected processes ([`Source`]) and a target for files ([`Out`]). What
-//! their format cannot hold they report as notes. [`verify`] compares the sums of the written files
-//! with those of the recording.
+//! An exporter is a file here with `pub struct Export`, and a line in the list below. The values of
+//! `--format`, the help, the tables in the documentation and the rows of the tests are made from
+//! that list. An exporter gets the selected processes ([`Source`]) and a target for files ([`Out`]),
+//! and notes what its format can't hold. [`verify`] reads the files back and compares their sums
+//! with the recording's.
 
 mod by_thread;
 mod impossible;

@@ -32,7 +32,8 @@ impl Frame {
     /// Returns the file name of the module.
     pub fn module_name(&self) -> &str {
         let path = &*self.module;
-        // A library from `memfd_create` that was closed before the recorder could look, or has no name.
+        // A library from `memfd_create` that was closed before the recorder could look, or has no
+        // name.
         let is_descriptor = path.starts_with("/proc/") && path.contains("/fd/");
         match path.rsplit('/').next().unwrap_or_default() {
             _ if is_descriptor => "memfd",
@@ -46,8 +47,8 @@ impl Frame {
         self.called.as_deref().unwrap_or_else(|| self.module_name())
     }
 
-    /// Returns the name of the function, or `module+0xoffset`. Names of functions with the same code
-    /// follow, since it may be any of them.
+    /// Returns the name of the function, or `module+0xoffset`. Names of functions with the same
+    /// code follow, since it may be any of them.
     pub fn title(&self) -> String {
         match (&self.function, self.shown_module()) {
             (Some(function), _) => match &self.same_code {

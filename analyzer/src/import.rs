@@ -1,8 +1,8 @@
-//! Imports files of other tools as profiles: call sites with sums, and totals. Reports that use
-//! sums by stack work on them. Reports that need events report that there are none.
+//! Reads files of other tools as profiles: call sites with sums, and totals. Reports by stack work
+//! on them; a report that needs events says that there are none.
 //!
-//! An importer is a module with a function `read` and an entry in the list below. Its memory is
-//! proportional to the number of call stacks in the file.
+//! An importer is a module with a function `read` and an entry in the list below. It takes memory
+//! for the call stacks of the file, no more.
 
 mod dhat;
 mod frame_text;

@@ -1,5 +1,5 @@
-//! Opens a recording, the folder of a process, or a single file, and lists what is missing. Damage
-//! is not an error, unless nothing can be read.
+//! Opens a recording, the folder of one process, or a single file, and lists what is missing. Damage
+//! is no error as long as something can be read.
 
 pub(crate) mod accounting;
 mod allocations;

@@ -144,8 +144,8 @@ impl Missing {
         !is_counted && !self.is_unseen()
     }
 
-    /// Returns whether a program, the end of it, or an allocator of it, was never seen: the recording can hold all
-    /// of its events and still know nothing of what was allocated.
+    /// Returns whether a program, the end of it, or an allocator of it, was never seen: the
+    /// recording can hold all of its events and still know nothing of what was allocated.
     pub const fn is_unseen(&self) -> bool {
         matches!(
             self,

@@ -1,5 +1,5 @@
-//! Models: each computes the numbers of one kind of report from the events that a replay passes to
-//! it. Models do not depend on files.
+//! Models: each computes the numbers of one kind of report, from the events that a replay passes to
+//! it. They know nothing of files.
 
 pub mod address;
 pub mod axis;

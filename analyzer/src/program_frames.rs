@@ -90,16 +90,17 @@ const FILE_STARTS: &[&str] = &["/rustc/", "/rust/deps/"];
 const NODE_FILE: &str = "node:";
 const PYTHON_FILE: &str = "<frozen ";
 
-/// Crates of executors of asynchronous and parallel Rust, with the name to show. Between `main` and a
-/// task there are often thirty of their frames.
+/// Crates of executors of asynchronous and parallel Rust, with the name to show. Between `main` and
+/// a task there are often thirty of their frames.
 #[rustfmt::skip]
 const EXECUTORS: &[(&str, &str)] = &[
     ("tokio", "tokio"), ("futures-util", "futures"), ("futures-executor", "futures"), ("async-std", "async-std"), ("async-executor", "async-executor"),
     ("async-task", "async-task"), ("smol", "smol"), ("actix-rt", "actix"), ("rayon-core", "rayon"), ("rayon", "rayon"),
 ];
 
-/// Returns the executor that a function belongs to: by its name, `tokio::runtime::…`, or by its file,
-/// since with line tables alone (`debug = "line-tables-only"`) an inlined function has no path.
+/// Returns the executor that a function belongs to: by its name, `tokio::runtime::…`, or by its
+/// file, since with line tables alone (`debug = "line-tables-only"`) an inlined function has no
+/// path.
 fn executor(function: &str, file: Option<&str>) -> Option<&'static str> {
     let inner = function.trim_start_matches(['<', '&', '*', '[', '(']).trim_start_matches("mut ");
     let crate_name = inner.split_once("::").map(|(name, _)| name.replace('_', "-"));

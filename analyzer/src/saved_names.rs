@@ -252,8 +252,8 @@ impl SavedTable {
         }
     }
 
-    /// Returns where calls or jumps go, by the address of each. `moved` returns the number of a text
-    /// of their table in this one.
+    /// Returns where calls or jumps go, by the address of each. `moved` returns the number of a
+    /// text of their table in this one.
     fn targets(&self, rows: &[SymbolTargets], moved: impl Fn(u32) -> u32) -> Vec<(u64, Rc<[Jump]>)> {
         let (mut at, mut found) = (0_u64, Vec::new());
         let mut symbols: FxHashMap<u32, Rc<[u8]>> = FxHashMap::default();

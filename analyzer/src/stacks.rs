@@ -1,6 +1,5 @@
-//! Call sites and the modules of their addresses. A site is a frame with a reference to its caller,
-//! so it represents a complete call stack. Sites are numbered from 1, and the number of a caller is
-//! smaller.
+//! Call sites and the modules of their addresses. A site is a frame that refers to its caller, so it
+//! stands for a whole call stack. Sites are numbered from 1, callers first.
 
 use crate::saved_names::{ModuleName, SavedNames};
 use heaptape_formats::tape;

@@ -1,5 +1,5 @@
-//! Totals and sums by site of a process, by the cheapest means: the summary of the tape, that of a
-//! profile, or a replay.
+//! Totals and sums by site of a process, from whatever is cheapest: the tape's summary, a profile's,
+//! or a replay.
 
 use crate::event::{Range, Span};
 use crate::load::{Accounting, Process, StartPoint};

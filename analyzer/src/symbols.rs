@@ -1,11 +1,10 @@
-//! Finds function, file and line of addresses.
+//! From an address to a function, a file and a line.
 //!
-//! There are two levels. [`Symbolizer::name`] returns the function from symbol tables only.
-//! [`Symbolizer::frames`] adds lines and inlined functions from debug information, which is read
-//! only for modules of which frames are requested. The names that are stored in the recording
-//! ([`crate::saved_names`]) are used first. Files are searched only if these are not sufficient. A
-//! file with another build-id than the recorded one is not used. An address without name is shown
-//! as `module+0xoffset`.
+//! [`Symbolizer::name`] asks symbol tables only. [`Symbolizer::frames`] adds lines and inlined
+//! functions from debug information, which is read for a module once somebody asks for its frames.
+//! The names that the recording has ([`crate::saved_names`]) come first; files are searched only if
+//! these don't suffice, and a file with another build-id than the recorded one is never used. An
+//! address without a name is shown as `module+0xoffset`.
 
 mod binutils_symbols;
 mod bounded_name;
@@ -443,9 +442,9 @@ impl Symbolizer {
         saved.find(address).or_else(|| live.as_ref()?.functions.find(address))
     }
 
-    /// Waits a moment for names that the recorder is saving, once for each module: to read a large file
-    /// here too takes as much CPU time again (node: 25 ms), and the command ends after the recorder
-    /// anyway.
+    /// Waits a moment for names that the recorder is saving, once for each module: to read a large
+    /// file here too takes as much CPU time again (node: 25 ms), and the command ends after the
+    /// recorder anyway.
     fn await_names(&mut self, object: usize) {
         const LARGE: u64 = 8 << 20;
         const A_MOMENT: Duration = Duration::from_millis(300);

@@ -252,6 +252,11 @@ impl<'a> Screen<'a> {
             for (column, title) in titles.iter_mut().enumerate().take(numbers.len()) {
                 *title = stacked(title, cells_width(rows, column));
             }
+            // All stand right above their columns.
+            let height = titles.iter().map(|title| title.lines().count()).max().unwrap_or(0);
+            for title in &mut titles {
+                title.insert_str(0, &"\n".repeat(height - title.lines().count()));
+            }
             let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
             (text_width, is_narrow) = self.last_width(&titles, rows);
         }
@@ -383,7 +388,7 @@ mod tests {
         };
         assert_eq!(
             print(true, 40),
-            "             a pool\n              would\n    blocks    return  allocated at\n 1,234,567  8.00 KiB  service.cpp:37\n    \
+            "              a pool\n               would\n    blocks    return  allocated at\n 1,234,567  8.00 KiB  service.cpp:37\n    \
              bytes  what it is\n 1.00 MiB  memory of the process that\n             never was a block\n"
         );
         let wide = "    blocks  a pool would return  allocated at\n 1,234,567             8.00 KiB  service.cpp:37\n    bytes  what it \

@@ -158,8 +158,8 @@ fn without_defaults(class: &str) -> String {
     out.replace(", (__gnu_cxx::_Lock_policy)2", "")
 }
 
-/// Returns the type of the blocks of a call stack, from the names of its innermost functions, inlined
-/// ones included.
+/// Returns the type of the blocks of a call stack, from the names of its innermost functions,
+/// inlined ones included.
 pub(crate) fn type_of_stack<'a>(functions: impl IntoIterator<Item = &'a str>) -> Option<String> {
     /// Frames of the library between the allocation and the function that names the type.
     const MOST: usize = 14;

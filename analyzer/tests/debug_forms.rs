@@ -273,8 +273,8 @@ fn missing_part_is_named_and_gives_no_wrong_line() {
     }
 }
 
-/// The helper of a recorder has descriptors of the files. Links that are relative to a file mean its
-/// folder, not that of the descriptor.
+/// The helper of a recorder has descriptors of the files. Links that are relative to a file mean
+/// its folder, not that of the descriptor.
 #[test]
 fn saved_names_follow_links_that_are_relative_to_a_file() {
     let (_folder, folder) = folder();

@@ -69,8 +69,9 @@ fn imported_figures_are_those_of_the_tools() {
     assert_eq!(heaptrack.argv, ["./t"]);
 }
 
-/// Blocks and bytes, live and allocated, of text heap profiles, by `jeprof` (jemalloc), `google-pprof`
-/// (gperftools) and `go tool pprof -raw` (Go, Java). These round or truncate each sum or sample.
+/// Blocks and bytes, live and allocated, of text heap profiles, by `jeprof` (jemalloc),
+/// `google-pprof` (gperftools) and `go tool pprof -raw` (Go, Java). These round or truncate each
+/// sum or sample.
 #[test]
 fn text_heap_profiles_have_the_sums_of_the_tools() {
     for (name, live, allocated) in [

@@ -73,8 +73,8 @@ impl Outcome {
     }
 }
 
-/// Columns of the table that `heaptape help status` prints: those of a small terminal, where lines that are
-/// longer would be wrapped again.
+/// Columns of the table that `heaptape help status` prints: those of a small terminal, where lines
+/// that are longer would be wrapped again.
 const WIDTH: usize = 79;
 
 /// Returns the table as text.

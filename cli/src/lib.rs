@@ -1,8 +1,8 @@
 //! The command `heaptape`: parses the command line, runs the subcommand, and prints its error.
 //! `exit.rs` has the exit statuses.
 //!
-//! It is a library, since cargo compiles libraries while those that they use are still optimized.
-//! A binary waits for all of them.
+//! It's a library because cargo compiles a library beside those that it uses; a binary waits for
+//! all of them.
 #![forbid(unsafe_code)]
 
 #[macro_use]

@@ -1,8 +1,8 @@
-//! Readers and writers of every file format that heaptape knows, one folder for each format.
+//! Readers and writers of every file format that heaptape knows, a folder for each.
 //!
-//! This crate has no `unsafe` code and does not panic on any input. Memory is bounded by the size
-//! of the input. A truncated file is an [`Ending`], not an error. `layout.rs` of each folder is the
-//! only description of the format's bytes.
+//! No input makes this crate panic, and it has no `unsafe` code. Memory is bounded by the size of
+//! the input. A truncated file is an [`Ending`], not an error. The `layout.rs` of a folder is the
+//! only place that describes the bytes of its format.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -365,8 +365,8 @@ impl Object {
     }
 
     /// Returns whether a symbol is the wanted one, and is defined, global and of the default
-    /// version. One of another version is kept in `hidden`: it counts if there is no default one, as
-    /// for the loader. glibc's libc_malloc_debug has nothing but `malloc@GLIBC_2.2.5`.
+    /// version. One of another version is kept in `hidden`: it counts if there is no default one,
+    /// as for the loader. glibc's libc_malloc_debug has nothing but `malloc@GLIBC_2.2.5`.
     ///
     /// # Safety
     /// As [`Object::symbol`].

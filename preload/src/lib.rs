@@ -1,16 +1,20 @@
 //! `libheaptape.so`, the library inside the traced process. A hook takes a timestamp, unwinds the
 //! stack, writes a record and returns.
 //!
-//! The rules of this crate: 1. Do no harm. When in doubt, stop tracing, not the program: no abort,
-//! no message, no changed result, no changed `errno`. 2. No `std`, no `alloc`, so that allocating
-//! inside the allocator cannot even be written. System calls are made directly (`sys.rs`), so that
-//! they are not cancellation points and never touch `errno`. 3. After the attach there is no
-//! descriptor, no thread, no signal handler, no lock, and no system call on the fast path. 4. Calls
-//! are forwarded to the next definition (`RTLD_NEXT`), never to one libc's own. Blocks belong to
-//! the allocator and are not touched. 5. A signal may interrupt a hook at any instruction, and its
-//! handler may allocate, fork, or jump away. 6. Everything that is read from the traced program's
-//! stack is bounded by what is known to be mapped. 7. Every event is published or counted as
-//! dropped.
+//! The rules of this crate:
+//!
+//! 1. Do no harm. When in doubt we stop tracing, not the program: no abort, no message, no changed
+//!    result, no changed `errno`.
+//! 2. No `std` and no `alloc`, so nobody can even write an allocation inside the allocator. System
+//!    calls are made directly (`sys`), so they are no cancellation points and never touch `errno`.
+//! 3. After the attach there is no descriptor, no thread, no signal handler, no lock, and no system
+//!    call on the fast path.
+//! 4. Calls go on to the next definition (`RTLD_NEXT`), never to libc's own one. Blocks belong to
+//!    the allocator; we don't touch them.
+//! 5. A signal may interrupt a hook at any instruction, and its handler may allocate, fork, or jump
+//!    away.
+//! 6. Whatever we read from the program's stack is bounded by what is known to be mapped.
+//! 7. Every event is published or counted as dropped.
 #![cfg_attr(not(test), no_std)]
 #![allow(clippy::missing_safety_doc)]
 // The exports are switched off in the test program, which must keep its own allocator, and in the

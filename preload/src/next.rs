@@ -55,10 +55,11 @@ macro_rules! next_functions {
         enum Number {
             $($name,)*
         }
-        /// The names, each with a zero at its end: a list of addresses would be relocated at each start.
+        /// The names, each with a zero at its end: a list of addresses would be relocated at each
+        /// start.
         const TEXT: &str = concat!($(stringify!($name), "\0"),*);
-        /// Returns the variable for the address of a next function, and the function's replacement if
-        /// there is none.
+        /// Returns the variable for the address of a next function, and the function's replacement
+        /// if there is none.
         #[inline(never)]
         fn slot(number: usize) -> Option<(&'static AtomicPtr<c_void>, *mut c_void)> {
             $(
@@ -243,8 +244,8 @@ pub fn resolve() -> bool {
     }
 }
 
-/// Does something during which libc's `calloc` returns memory of the bootstrap arena, which is never
-/// freed and no event.
+/// Does something during which libc's `calloc` returns memory of the bootstrap arena, which is
+/// never freed and no event.
 #[cfg(not(any(test, feature = "standalone")))]
 pub fn calloc_from_arena(body: impl FnOnce()) {
     let next = pointers::calloc.swap(missing::calloc as *mut c_void, Relaxed);

@@ -60,7 +60,8 @@ fn copy_own(ours: &libc::iovec, theirs: &[libc::iovec]) -> usize {
         None => copy(sys::pid()),
     };
     let copied = if copied == -libc::EPERM as isize { copy(sys::pid()) } else { copied };
-    // A process whose first thread has ended (`pthread_exit` in `main`) is known by its others only.
+    // A process whose first thread has ended (`pthread_exit` in `main`) is known by its others
+    // only.
     let is_leaderless = copied == -libc::ESRCH as isize && Need::THREAD.is_allowed();
     let copied = if is_leaderless { copy(sys::tid()) } else { copied };
     if copied == -libc::ENOSYS as isize {

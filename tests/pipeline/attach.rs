@@ -33,8 +33,8 @@ fn programs_run_without_a_recorder() {
     torture::passed(6, "paths that are not a recorder's socket", names.len() as u64 + 1);
 }
 
-/// The attach ends within its 50 ms, even if the other side does nothing. The quickest start of many
-/// tells: other work of the machine can delay each of them, but hardly all.
+/// The attach ends within its 50 ms, even if the other side does nothing. The quickest start of
+/// many tells: other work of the machine can delay each of them, but hardly all.
 #[test]
 fn attach_ends_when_the_recorder_never_answers() {
     let folder = test_env::folder();

@@ -1,5 +1,5 @@
-//! Fatal signals of heaptape itself: the recording is readable, the signal is named, and the program
-//! is unharmed. Reports of panics are tested with the command (`cli/tests/crash.rs`).
+//! Fatal signals of heaptape itself: the recording is readable, the signal is named, and the
+//! program is unharmed. Reports of panics are tested with the command (`cli/tests/crash.rs`).
 
 use heaptape_tests::run::{started, survivor};
 use heaptape_tests::wait::until;

@@ -1,4 +1,5 @@
-//! `heaptape holds`: who holds what is live when a program ends, what nobody holds, and why it says so.
+//! `heaptape holds`: who holds what is live when a program ends, what nobody holds, and why it says
+//! so.
 
 use heaptape_tests::{Program, Recording, Target, target};
 use serde_json::Value;
@@ -129,7 +130,8 @@ fn a_cut_file_calls_nothing_lost() {
     assert_eq!(report["lost_blocks"], 0, "{report:#}");
 }
 
-/// A stop makes a waiting thread look again at what it waits for, which may be in the frame of `main`.
+/// A stop makes a waiting thread look again at what it waits for, which may be in the frame of
+/// `main`.
 #[test]
 fn threads_that_wait_on_the_frame_of_main_are_left_alone() {
     let program = Target::program("waits_on_main.c").flag("-pthread").build();

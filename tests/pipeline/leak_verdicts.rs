@@ -109,8 +109,8 @@ fn judge(program: &Path, row: &LabelledRow, pace: Pace, wrong: &mut Vec<String>)
         Pace::Paced => {}
         Pace::Long => run = run.arg("long"),
     }
-    // The work of some milliseconds may be stalled for longer by other processes. Then it looks like
-    // two bursts, which is what the times say: only a run at full speed has the label.
+    // The work of some milliseconds may be stalled for longer by other processes. Then it looks
+    // like two bursts, which is what the times say: only a run at full speed has the label.
     let recording: Recording = std::iter::repeat_with(|| run.recorded())
         .find(|recording| pace != Pace::Quick || duration_ns(recording) < 12_000_000)
         .expect("an endless iterator");

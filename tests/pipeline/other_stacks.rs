@@ -24,8 +24,8 @@ fn known_stacks_need_no_system_call() {
     torture::passed(63, "kinds of stack that no thread owns, without a system call", 3);
 }
 
-/// The first call of each function that heaptape intercepts, on the stack of a new thread and on one
-/// that no thread knows, takes at most 2.5 KiB more than without it, and 4 KiB in all.
+/// The first call of each function that heaptape intercepts, on the stack of a new thread and on
+/// one that no thread knows, takes at most 2.5 KiB more than without it, and 4 KiB in all.
 #[test]
 fn calls_take_a_bounded_part_of_the_callers_stack() {
     const MORE: usize = 2_560;

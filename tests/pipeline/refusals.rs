@@ -186,8 +186,8 @@ fn missing_arguments_exit_with_2() {
     assert_eq!(heaptape(["no-such-word"]).code(), 2);
 }
 
-/// What shares the memory of a process is not stopped with it, and what handles its system calls itself
-/// would be ended by those of the library: both are refused, and go on.
+/// What shares the memory of a process is not stopped with it, and what handles its system calls
+/// itself would be ended by those of the library: both are refused, and go on.
 #[test]
 fn processes_that_an_attach_would_harm_are_refused() {
     let program = Target::program("stands_apart.c").build();
@@ -212,8 +212,9 @@ fn processes_that_an_attach_would_harm_are_refused() {
     }
 }
 
-/// Attach and detach stop all threads, and no system call in which one waits reports an interruption:
-/// not those with a time limit either, which the kernel does not begin again after a stop.
+/// Attach and detach stop all threads, and no system call in which one waits reports an
+/// interruption: not those with a time limit either, which the kernel does not begin again after a
+/// stop.
 #[test]
 fn no_call_is_interrupted_by_an_attach() {
     let piped = std::process::Stdio::piped;

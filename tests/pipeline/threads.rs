@@ -45,8 +45,8 @@ fn events_of_threads_that_free_on_others_match_their_counts() {
 fn moved_block_leaves_its_address_before_another_thread_gets_it() {
     let folder = test_env::folder();
     let file = folder.path().join("own");
-    // A run has fewer calls than the recorder keeps for a resize whose thread has lost its processor
-    // (`look_ahead::MAX_CALLS`): on a busy machine that may be most of the run.
+    // A run has fewer calls than the recorder keeps for a resize whose thread has lost its
+    // processor (`look_ahead::MAX_CALLS`): on a busy machine that may be most of the run.
     let program = Program::new(target::c("moves")).args(["4", "5000"]).env("OWN_FILE", &file);
     let program = program.env("MALLOC_ARENA_MAX", "1").env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");
     for _ in 0..if is_full() { 400 } else { 12 } {

@@ -177,8 +177,8 @@ fn program_that_no_library_starts_is_named() {
     }
 }
 
-/// Children that run no program, and starts that the library sees, are no unseen programs: also if the
-/// process allocates nothing before.
+/// Children that run no program, and starts that the library sees, are no unseen programs: also if
+/// the process allocates nothing before.
 #[test]
 fn children_that_start_nothing_are_no_unseen_programs() {
     for how in ["forks", "vforks", "fails", "vtouches", "clones", "renames"] {
@@ -188,8 +188,8 @@ fn children_that_start_nothing_are_no_unseen_programs() {
     }
 }
 
-/// A child that goes on after the end of the recording is missing from then on, whether or not it had
-/// allocated before.
+/// A child that goes on after the end of the recording is missing from then on, whether or not it
+/// had allocated before.
 #[test]
 fn child_that_outlives_the_recording_is_missing() {
     let folder = test_env::folder();

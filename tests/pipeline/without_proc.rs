@@ -16,7 +16,8 @@ fn recorded_without_proc(program: &Path, arguments: &str) -> Option<Recording> {
     Some(Program::new(test_env::need("unshare")).args(["-m", "sh", "-c", &line]).recorded().success())
 }
 
-/// The recorder finds out what the program cannot: that it has one thread, and where its segments are.
+/// The recorder finds out what the program cannot: that it has one thread, and where its segments
+/// are.
 #[test]
 fn programs_without_proc_are_recorded_whole() {
     let built = |name: &str, flag: &str| Target::program("known_stacks.c").flag(flag).named(name).build();

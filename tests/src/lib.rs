@@ -1,9 +1,9 @@
-//! The test harness: builds target programs, runs them plain, recorded, and with the library but
-//! without a recorder, and compares the results. A failure prints both.
+//! The test harness: builds a program, runs it plain, recorded, and with the library but without a
+//! recorder, and compares the results. A failure prints both.
 //!
-//! Tests use heaptape as users do: the command, the library that it carries, the files. `HEAPTAPE`
-//! names the command, and `HEAPTAPE_LIBRARY` another library. Without them the harness builds the
-//! release, once in each run.
+//! Tests use heaptape as you do: the command, the library inside it, the files. `HEAPTAPE` names the
+//! command, `HEAPTAPE_LIBRARY` another library. Without them the harness builds the release, once in
+//! each run.
 #![forbid(unsafe_code)]
 
 pub mod all_at_once;

@@ -1,10 +1,9 @@
-//! Compat views: reports of heap data in the exact output format of other tools.
+//! Compat views: what the tools of earlier days would print, byte for byte.
 //!
 //! `mprof`, `mptrace` and `mleak` follow mpatrol, `gprof` follows GNU gprof, and `dcpi` follows the
-//! DCPI tools. Each view is a function over the tables of its file format, so it shows a file of
-//! the original tool and a recording alike.
-//!
-//! A view runs once over tables that are short. Loops over events are in the analyzer, as is [`mptrace`].
+//! DCPI tools. A view is a function over the tables of its file format, so it shows a file of the
+//! original tool and a recording alike. The tables are short; loops over events are in the
+//! analyzer, as is [`mptrace`].
 #![forbid(unsafe_code)]
 #![warn(unreachable_pub)]
 

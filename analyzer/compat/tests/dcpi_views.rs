@@ -96,7 +96,8 @@ fn bytes_only(form: list::Form, procedure: &str) -> list::Options {
 
 #[test]
 fn list_in_all_forms() {
-    // The program's debug information has the path of its source relative to a crate of the project.
+    // The program's debug information has the path of its source relative to a crate of the
+    // project.
     std::env::set_current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).expect("the folder above");
     let profiles = Profiles::new();
     let set = load(profiles.first());

@@ -1,14 +1,14 @@
-//! `heaptape-parquet`: exports recordings as Parquet tables, for DuckDB, Spark and other programs,
-//! ships those of a daemon's epochs to one place for many hosts, and pushes profiles to servers.
-//! `heaptape export --format parquet`, `heaptape ship` and `heaptape push` run it. It has the
-//! libraries that are too large for the command: that of the format, and TLS.
+//! `heaptape-parquet` writes recordings as Parquet tables, for DuckDB, Spark and others, ships the
+//! tables of a daemon's epochs to one place for many hosts, and pushes profiles to servers.
+//! `heaptape export --format parquet`, `heaptape daemon ship` and `push` run it. It is a program of
+//! its own because its libraries are too large for the command: Parquet, and TLS.
 //!
 //! ```text
 //! OUT/events/date=2026-11-21/host=web1/recording=heaptape.ls.4711/4711.ls-KEY.parquet
 //!     allocations/  sites/  stacks/  frames/  processes/
 //! ```
-//! Rows are written in groups, so memory depends on the number of stacks and live blocks, not on
-//! that of events.
+//! Rows are written in groups, so memory grows with the number of stacks and live blocks, not with
+//! the number of events.
 #![forbid(unsafe_code)]
 
 mod export;

@@ -1,9 +1,7 @@
-//! Reports on one subject each, as text for people and as JSON for scripts: one file for each. The
-//! analyzer computes what they print.
+//! Reports on one subject each, a file for each, as text for people and as JSON for scripts.
 //!
-//! Nothing in it runs for each event: models, their
-//! replay ([`heaptape_analyzer::Replay`]), and the grouping and naming of call sites are functions
-//! of the analyzer that are not generic.
+//! Nothing here runs for each event. The models that do, their replay
+//! ([`heaptape_analyzer::Replay`]), and the grouping and naming of call sites are in the analyzer.
 #![forbid(unsafe_code)]
 #![warn(unreachable_pub)]
 

@@ -292,8 +292,8 @@ impl PeakReport {
         Some(format!("peak of {} with what the program mapped itself: {parts}, {}", bytes(*all), at.text()))
     }
 
-    /// Prints what the program had mapped at the peak of all, unless that is the same as at the peak
-    /// of the blocks.
+    /// Prints what the program had mapped at the peak of all, unless that is the same as at the
+    /// peak of the blocks.
     fn print_mapped_peak(&self, screen: &mut Screen) -> io::Result<()> {
         if !self.is_mapped_much() {
             return Ok(());

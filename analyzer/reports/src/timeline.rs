@@ -387,8 +387,8 @@ const BAR: usize = 10;
 impl Columns {
     const ALL: Columns = Columns { rss: true, mapped: true, most: true, blocks: true, allocations: true };
 
-    /// Leaves out columns, the least important first, until there is space for bars in a terminal of
-    /// this width. Returns the width of the bars.
+    /// Leaves out columns, the least important first, until there is space for bars in a terminal
+    /// of this width. Returns the width of the bars.
     fn fit(&mut self, width: usize) -> usize {
         for round in 0..5 {
             if self.width() + BAR <= width {

@@ -1,5 +1,5 @@
-//! Imports leak reports: what LeakSanitizer, memcheck, `mtrace` and bcc's `memleak` print. They have
-//! what was not freed, by call stack; only `mtrace` has every call.
+//! Imports leak reports: what LeakSanitizer, memcheck, `mtrace` and bcc's `memleak` print. They
+//! have what was not freed, by call stack; only `mtrace` has every call.
 
 use super::{ReadResult, Sites, split_command};
 use crate::stacks::{Module, Named, Site};

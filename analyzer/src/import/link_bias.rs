@@ -11,7 +11,8 @@ use std::path::Path;
 const HEADERS: u64 = 1 << 16;
 
 /// Returns the run-time address minus the link-time address in a file whose code is mapped at
-/// `start`. `offset` is that of the mapping in the file, or `None` if the whole file is mapped there.
+/// `start`. `offset` is that of the mapping in the file, or `None` if the whole file is mapped
+/// there.
 pub(super) fn link_bias(path: &str, start: u64, offset: Option<u64>) -> u64 {
     // Most linkers give the segments of a shared object the addresses of their offsets.
     from_headers(path, start, offset).unwrap_or_else(|| start.wrapping_sub(offset.unwrap_or(0)))

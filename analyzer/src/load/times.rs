@@ -11,8 +11,8 @@ use heaptape_formats::tape::Entry;
 /// late as the last pass at which its ring was empty, so it happened at most this long after its
 /// tick.
 const PASSES_PER_SECOND: u64 = 100;
-/// After a gap of more ticks than this, the library gives several events in a row a timestamp. A run
-/// of events without one was dated by a pass of the recorder, its first event, too.
+/// After a gap of more ticks than this, the library gives several events in a row a timestamp. A
+/// run of events without one was dated by a pass of the recorder, its first event, too.
 const PAUSE_TICKS: u64 = 1 << 16;
 
 /// Interpolates the times of the events of a chunk. They must be in order.

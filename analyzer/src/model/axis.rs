@@ -61,7 +61,8 @@ impl Axis {
     }
 }
 
-/// The points in time, or numbers of events, at which slices begin, and at last the end of the last.
+/// The points in time, or numbers of events, at which slices begin, and at last the end of the
+/// last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slicing {
     starts: [u64; SLICES + 1],

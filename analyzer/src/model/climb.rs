@@ -6,8 +6,8 @@
 use super::leaks::{History, SLICES, Survivors};
 use super::verdict::{MIN_GROWTH_BLOCKS, QUARTER_SLICES, Run};
 
-/// Of what was allocated at one time, at least this share was: 7/8. It is the same for the rise of a
-/// level.
+/// Of what was allocated at one time, at least this share was: 7/8. It is the same for the rise of
+/// a level.
 const BURST: (u64, u64) = (7, 8);
 /// Minimum rise in the last quarter of the run, as a share of that in the quarter before: 1/2.
 const FADE: u64 = 2;
@@ -79,8 +79,8 @@ pub fn is_burst(survivors: &Survivors) -> bool {
     is_most(together, slices.iter().fold(0u64, |sum, allocs| sum.saturating_add(*allocs)))
 }
 
-/// Returns whether a site without survivors freed its blocks only at the exit: all of them were live
-/// at the same time, and less than a tenth was freed before.
+/// Returns whether a site without survivors freed its blocks only at the exit: all of them were
+/// live at the same time, and less than a tenth was freed before.
 pub fn is_kept_to_exit(history: &History) -> bool {
     history.live_blocks == 0
         && history.freed > 0

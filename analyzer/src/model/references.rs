@@ -58,8 +58,8 @@ pub struct Held {
 }
 
 impl Graph {
-    /// Makes a graph of blocks. Edges whose numbers are out of range are left out, and counted in the
-    /// result.
+    /// Makes a graph of blocks. Edges whose numbers are out of range are left out, and counted in
+    /// the result.
     pub fn new(
         blocks: Vec<ReferenceBlock>,
         regions: Vec<RootRegion>,

@@ -160,8 +160,8 @@ impl<K: Hash + Eq> Growth<K> {
         }
     }
 
-    /// Returns the final verdict, after all survivors were added, and whether only the length of the
-    /// run is below the floor: then growth is probable. Growth below the floor becomes
+    /// Returns the final verdict, after all survivors were added, and whether only the length of
+    /// the run is below the floor: then growth is probable. Growth below the floor becomes
     /// [`Verdict::TooLittle`].
     pub fn settle(&self, run: &Run, of: &K, verdict: Verdict) -> (Verdict, bool) {
         let (bytes, last_seconds) = self.of.get(of).copied().unwrap_or_default();
@@ -286,8 +286,8 @@ fn shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
     if is_young && is_late { Verdict::YoungAtEnd } else { Verdict::OneTime }
 }
 
-/// Returns whether all survivors are younger than blocks of the site become: up to twice the longest
-/// lifetime, because the end of a run is often slower than the rest.
+/// Returns whether all survivors are younger than blocks of the site become: up to twice the
+/// longest lifetime, because the end of a run is often slower than the rest.
 fn is_young(run: &Run, history: &History, survivors: &Survivors) -> bool {
     let first = run.axis.unit(survivors.first.0, survivors.first.1);
     history.freed > 0 && history.longest_lifetime.saturating_mul(2) >= run.end.saturating_sub(first)
@@ -331,9 +331,9 @@ fn is_slow(run: &Run, history: &History, survivors: &Survivors, blocks: u64) -> 
     blocks < MIN_GROWTH_BLOCKS || (rare && light)
 }
 
-/// Returns the number of survivors that are older than any freed block of their site became, or 0 if
-/// they are not from the whole run up to its end, as far as blocks of its end can be that old. The
-/// popular entries of a cache, which are never replaced, are from its start only.
+/// Returns the number of survivors that are older than any freed block of their site became, or 0
+/// if they are not from the whole run up to its end, as far as blocks of its end can be that old.
+/// The popular entries of a cache, which are never replaced, are from its start only.
 fn old_blocks(run: &Run, history: &History, survivors: &Survivors) -> u64 {
     let width = run.axis.length() / SLICES as u64 + 1;
     let old_enough = run.axis.length().saturating_sub(history.longest_lifetime) / width;

@@ -74,7 +74,8 @@ pub fn stack_json(symbols: &mut Symbolizer, stacks: &Stacks, site: u32) -> Vec<F
         shown[..position].iter_mut().for_each(|frame| frame.program = false);
         let own = frames[position].role;
         if !own.is_program() {
-            // Where the program has no frame, the frames that are blamed instead count as its frames.
+            // Where the program has no frame, the frames that are blamed instead count as its
+            // frames.
             let counts =
                 frames.iter().map(|frame| frame.role.rank() == own.rank() && own.rank() < Role::Wrapper.rank());
             shown.iter_mut().zip(counts).for_each(|(frame, counts)| frame.program = counts);

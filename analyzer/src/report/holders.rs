@@ -1,5 +1,5 @@
-//! Who holds the live blocks of a process, in words: roots with their names, blocks with their types
-//! or call sites, and the paths between them, merged where they read the same.
+//! Who holds the live blocks of a process, in words: roots with their names, blocks with their
+//! types or call sites, and the paths between them, merged where they read the same.
 
 use crate::load::Process;
 use crate::load::references::ReferenceSnapshot;
@@ -58,8 +58,8 @@ pub struct Label {
 }
 
 impl Label {
-    /// Returns the offset of a word in such a block, in words, if it is a field of a structure; 0 for
-    /// any element of an array.
+    /// Returns the offset of a word in such a block, in words, if it is a field of a structure; 0
+    /// for any element of an array.
     fn field(&self, word: u32) -> u32 {
         /// Number of words of a structure, where it is not known that it is none.
         const MOST_FIELDS: u32 = 32;

@@ -1,8 +1,9 @@
 //! Live blocks that nothing outside of blocks leads to: lost ones, and cycles that hold themselves.
 //!
-//! That no pointer was found is one sign. A program may hide a pointer (XOR, compression, tags in the
-//! high bits), so a second sign is needed before we call a block lost: it is old, or many of its site
-//! are alike. A cycle is proven if its counts of references are those that its own blocks have.
+//! That no pointer was found is one sign. A program may hide a pointer (XOR, compression, tags in
+//! the high bits), so a second sign is needed before we call a block lost: it is old, or many of
+//! its site are alike. A cycle is proven if its counts of references are those that its own blocks
+//! have.
 
 use super::holders::{Amount, Counts, Holders};
 use crate::load::tape::TraceRange;
@@ -97,7 +98,8 @@ pub fn find(holders: &Holders<'_>) -> Lost {
     found
 }
 
-/// Finds the groups of lost blocks that no other lost block refers to, and assigns what they lead to.
+/// Finds the groups of lost blocks that no other lost block refers to, and assigns what they lead
+/// to.
 fn heads(holders: &Holders<'_>, lost: &[u32]) -> Vec<Head> {
     let graph = &holders.snapshot.graph;
     let components = graph.components(lost);

@@ -113,8 +113,8 @@ pub fn bytes_before(process: &Process, ticks: &[u64]) -> Vec<MappedBytes> {
     found
 }
 
-/// Calls `visit` with each tick at which the program mapped or unmapped memory itself, and the bytes
-/// that it may use since then.
+/// Calls `visit` with each tick at which the program mapped or unmapped memory itself, and the
+/// bytes that it may use since then.
 pub fn for_each_change(process: &Process, visit: &mut dyn FnMut(u64, u64)) {
     let (mut ranges, mut before) = (MappedRanges::default(), 0);
     if !process.tape.mappings.is_known() {

@@ -28,8 +28,9 @@ pub(super) struct Debug {
 const MOST_SPLIT: u64 = 2 << 30;
 
 impl Debug {
-    /// Reads the debug sections of a file, with at most `most` bytes of `.debug_info`. `module` is the
-    /// path of the module, beside which further files are if the file was opened by another process.
+    /// Reads the debug sections of a file, with at most `most` bytes of `.debug_info`. `module` is
+    /// the path of the module, beside which further files are if the file was opened by another
+    /// process.
     pub(super) fn read(elf: &Elf, path: &Path, module: &str, most: u64) -> Option<Debug> {
         let size = elf.section_size(".debug_info");
         if size == 0 || size > most {
@@ -139,8 +140,8 @@ impl Debug {
     }
 }
 
-/// Returns whether this may be the name of a C++ or Rust function without its scopes. The language of a
-/// split unit is not known here, and the link-time optimizer writes that of C.
+/// Returns whether this may be the name of a C++ or Rust function without its scopes. The language
+/// of a split unit is not known here, and the link-time optimizer writes that of C.
 fn is_bare(function: Option<&addr2line::FunctionName<Slice>>, symbol: Option<&str>) -> bool {
     let language = function.and_then(|function| function.language);
     let is_other = language.is_some_and(|language| !has_scopes(language) && !OPTIMIZER.contains(&language));
@@ -191,8 +192,8 @@ fn endian(elf: &Elf) -> RunTimeEndian {
     if elf.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big }
 }
 
-/// Returns the path of a file of which only a descriptor is known, as links of the file mean it. What
-/// was copied into memory was at the path of its module.
+/// Returns the path of a file of which only a descriptor is known, as links of the file mean it.
+/// What was copied into memory was at the path of its module.
 fn real_path<'a>(path: &'a Path, module: &'a str) -> Cow<'a, Path> {
     if !path.starts_with("/proc/self/fd") {
         return path.into();

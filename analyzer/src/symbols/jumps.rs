@@ -35,7 +35,8 @@ pub(super) struct Code<'a> {
 impl Code<'_> {
     /// Returns where the call before a return address goes, if the instruction says it.
     pub(super) fn called(self, return_address: u64) -> Option<Jump> {
-        /// Length of `call *SLOT(%rip)`, as `-fno-plt` compiles it. `call FUNCTION` is a byte shorter.
+        /// Length of `call *SLOT(%rip)`, as `-fno-plt` compiles it. `call FUNCTION` is a byte
+        /// shorter.
         const LENGTH: u64 = 6;
         if self.elf.is_aarch64() {
             return None;

@@ -1,5 +1,5 @@
-//! ELF files of any class and byte order, and Windows programs, in memory as the binutils read them:
-//! for the views that print what gprof and DCPI print.
+//! ELF files of any class and byte order, and Windows programs, in memory as the binutils read
+//! them: for the views that print what gprof and DCPI print.
 
 use super::binutils_symbols::{self, BinutilsSymbol, NAME_BUDGET};
 use super::coff_symbols;

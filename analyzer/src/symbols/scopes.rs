@@ -194,7 +194,8 @@ pub(super) fn has_scopes(language: gimli::DwLang) -> bool {
     )
 }
 
-/// Returns whether names of a unit have scopes. What dwz has taken from several units may have no language.
+/// Returns whether names of a unit have scopes. What dwz has taken from several units may have no
+/// language.
 fn is_scoped(unit: UnitRef<'_, Slice>) -> bool {
     let Ok(entry) = unit.entry(unit.header.root_offset()) else { return false };
     match entry.attr_value(gimli::DW_AT_language) {

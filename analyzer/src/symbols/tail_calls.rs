@@ -3,8 +3,8 @@
 //! function, the next inner frame belongs to another one, and there are jumps that lead from the
 //! first to the second. As in gdb, only what all such ways have in common is inserted.
 //!
-//! Ways lead from module to module: libstdc++'s `std::string` jumps to the program's `operator new`,
-//! which jumps to its pool. Ways inside the system's libraries are not searched.
+//! Ways lead from module to module: libstdc++'s `std::string` jumps to the program's `operator
+//! new`, which jumps to its pool. Ways inside the system's libraries are not searched.
 
 use super::jumps::{Code, is_stub};
 use super::{Detail, Object, Symbolizer, demangle, link_address, module_of};
@@ -27,8 +27,8 @@ const MOST_FILE: u64 = 256 << 20;
 /// The same for the summary after a recording, which must be fast.
 const MOST_FILE_QUICK: u64 = 16 << 20;
 
-/// What stands for the functions between two frames whose code has no unwind data, where one did not
-/// call the other.
+/// What stands for the functions between two frames whose code has no unwind data, where one did
+/// not call the other.
 const SKIPPED: &str = "[skipped frames]";
 
 /// A function: the index of its object, and its link-time start.
@@ -51,8 +51,8 @@ const RECORDED: &[&str] = &[
 /// Starts of the symbols of `operator new` and `operator delete`.
 const RECORDED_STARTS: [&str; 4] = ["_Znw", "_Zna", "_Zdl", "_Zda"];
 
-/// An edge of the call tree: a call site of a module, the inner one, if there is one, and whether the
-/// step between them was a guess.
+/// An edge of the call tree: a call site of a module, the inner one, if there is one, and whether
+/// the step between them was a guess.
 pub(super) type Edge = ((usize, u64), Option<(usize, u64)>, bool);
 
 impl Symbolizer {
@@ -137,8 +137,8 @@ impl Symbolizer {
         !is_callee && !is_thunk(first)
     }
 
-    /// Returns whether the code proves that a call of one function does not lead to the callee without
-    /// other calls between.
+    /// Returns whether the code proves that a call of one function does not lead to the callee
+    /// without other calls between.
     fn is_refuted(&mut self, stacks: &Stacks, called: Node, callee: &Callee) -> bool {
         if !self.is_other(called, callee) {
             return false;
@@ -192,8 +192,8 @@ impl Symbolizer {
         saved.or_else(|| Some(self.code_of(object)?.jumps_of(start))).unwrap_or_default()
     }
 
-    /// Returns the functions to which a call or jump of a module may lead, as far as they are known:
-    /// of symbols, those of the program and its libraries, or else its own.
+    /// Returns the functions to which a call or jump of a module may lead, as far as they are
+    /// known: of symbols, those of the program and its libraries, or else its own.
     fn leads_to(&mut self, stacks: &Stacks, object: usize, jump: &Jump) -> Vec<Node> {
         let symbol = match jump {
             Jump::To(start) => return vec![(object, *start)],

@@ -31,8 +31,8 @@ fn replace_arguments(text: &str, with: &str) -> (String, bool) {
     (out, depth == 0)
 }
 
-/// Returns where the function's own name begins in a text such as `shop::Cache<int>::get cache.h:3`.
-/// The name of a lambda or closure is that of the function around it.
+/// Returns where the function's own name begins in a text such as `shop::Cache<int>::get
+/// cache.h:3`. The name of a lambda or closure is that of the function around it.
 pub(crate) fn own_name(text: &str) -> usize {
     let (mut depth, mut starts, mut previous) = (0i32, vec![0], ' ');
     for (at, c) in text.char_indices() {

@@ -1,5 +1,5 @@
-//! Earlier spellings of commands. Those of a group once stood beside all others (`heaptape ctl list`,
-//! `heaptape mprof`), and scripts and units still write them so.
+//! Earlier spellings of commands. Those of a group once stood beside all others (`heaptape ctl
+//! list`, `heaptape mprof`), and scripts and units still write them so.
 
 use std::ffi::OsString;
 

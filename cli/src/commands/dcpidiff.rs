@@ -1,4 +1,5 @@
-//! `heaptape compat dcpidiff`: compares the counts of two sets of profiles, as DCPI's dcpidiff does.
+//! `heaptape compat dcpidiff`: compares the counts of two sets of profiles, as DCPI's dcpidiff
+//! does.
 
 use super::dcpiprof::{Source, outcome, per_cent};
 use crate::{Outcome, terminal};

@@ -1,5 +1,5 @@
-//! `heaptape compat dcpiprof`: shows a profile by procedure or image, as DCPI's dcpiprof does. The options
-//! that all four DCPI commands share are here as well.
+//! `heaptape compat dcpiprof`: shows a profile by procedure or image, as DCPI's dcpiprof does. The
+//! options that all four DCPI commands share are here as well.
 
 use crate::{Outcome, terminal};
 use heaptape_compat::dcpi::{self, Set, prof};

@@ -42,8 +42,8 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         }
         return Ok(Outcome::Done);
     }
-    // Many services start at once when the machine does, and one that no longer waits runs unrecorded
-    // for its whole life. The wait for a daemon that is not there stays as it is.
+    // Many services start at once when the machine does, and one that no longer waits runs
+    // unrecorded for its whole life. The wait for a daemon that is not there stays as it is.
     variables.push(("HEAPTAPE_ATTACH_MS", SERVICE_ATTACH_MS.to_string()));
     println!("# systemctl edit SERVICE, then restart it");
     println!("[Service]");

@@ -1,4 +1,5 @@
-//! `heaptape daemon send`: sends a trace or a profile to the daemon, which stores it in the current epoch.
+//! `heaptape daemon send`: sends a trace or a profile to the daemon, which stores it in the current
+//! epoch.
 
 use crate::Outcome;
 use crate::control::no_answer;

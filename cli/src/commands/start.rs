@@ -1,5 +1,5 @@
-//! `heaptape daemon start`: records all programs that preload the library. Each option is a key of the
-//! configuration file as well; the option overrides the file.
+//! `heaptape daemon start`: records all programs that preload the library. Each option is a key of
+//! the configuration file as well; the option overrides the file.
 
 use super::verdicts;
 use crate::{Outcome, library, log};
@@ -102,8 +102,8 @@ pub struct Args {
     /// File with the bearer token for https://
     #[arg(hide_short_help = true, long, value_name = "FILE")]
     ship_token: Option<PathBuf>,
-    /// Push profiles of all programs to a server: https://HOST/PATH (see heaptape daemon push) [default:
-    /// none]
+    /// Push profiles of all programs to a server: https://HOST/PATH (see heaptape daemon push)
+    /// [default: none]
     #[arg(long, value_name = "URL")]
     push_to: Option<String>,
     /// Protocol of this server: pyroscope or otlp [default: pyroscope]

@@ -66,8 +66,9 @@ fn usage(text: &str) -> Option<(Counts, u64)> {
     Some((Counts { blocks: number(blocks)?, bytes: number(bytes)? }, number(frees)?))
 }
 
-/// Parses `100 bytes in 10 blocks are definitely lost in loss record 1 of 2`, where the first number
-/// may be `1,016 (16 direct, 1,000 indirect)`: what is reached from it has records of its own.
+/// Parses `100 bytes in 10 blocks are definitely lost in loss record 1 of 2`, where the first
+/// number may be `1,016 (16 direct, 1,000 indirect)`: what is reached from it has records of its
+/// own.
 pub(super) fn leak(text: &str) -> Option<Leak> {
     let (rest, _) = text.split_once(" in loss record ")?;
     let (bytes, rest) = rest.split_once(" bytes in ")?;

@@ -1,5 +1,5 @@
-//! Reader of what bcc's `memleak` prints. Each interval lists what is not freed yet, so the last whole
-//! one counts.
+//! Reader of what bcc's `memleak` prints. Each interval lists what is not freed yet, so the last
+//! whole one counts.
 
 use super::layout::{Counts, Frame, Leak, LeakLog, MAX_FRAMES, Tool, hex, lines, number};
 use crate::Ending;

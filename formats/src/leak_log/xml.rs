@@ -1,5 +1,5 @@
-//! Reader of memcheck's XML. It is written by valgrind alone, line by line, so only its own elements
-//! are known: no attributes, no nesting of the same element.
+//! Reader of memcheck's XML. It is written by valgrind alone, line by line, so only its own
+//! elements are known: no attributes, no nesting of the same element.
 
 use super::layout::{Counts, Frame, Leak, LeakLog, MAX_FRAMES, Tool, hex, number};
 use super::memcheck;

@@ -128,7 +128,8 @@ pub const SITE_GUESSED: u8 = 1;
 /// limit, or because the stack could not be read.
 pub const SITE_TRUNCATED: u8 = 2;
 /// Flag of [`Site`]: the address is that of an instruction, not a return address: a signal
-/// interrupted the code there, or the frame was made by hand and returns to the start of a function.
+/// interrupted the code there, or the frame was made by hand and returns to the start of a
+/// function.
 pub const SITE_SIGNAL: u8 = 4;
 
 /// Flag of [`Site`], beside [`SITE_TRUNCATED`]: the callers could not be found. With

@@ -89,8 +89,8 @@ tape_record! {
 }
 
 tape_record! {
-    /// Where a call or a jump goes: to the function with this symbol, which the loader finds, to one
-    /// at an address of the module, or, if both are 0, to one that only the run decides.
+    /// Where a call or a jump goes: to the function with this symbol, which the loader finds, to
+    /// one at an address of the module, or, if both are 0, to one that only the run decides.
     SymbolTarget {
         /// Number of the text with the symbol; 0 is none.
         symbol: u32,

@@ -22,7 +22,7 @@
 //!   operators;
 //! * `patched_stub!`: the entry of functions that are hooked by a jump in their first bytes;
 //! * `program_entry_stub!`: the entry of a program without a loader;
-//! * `visit_stub!`: the entries of the library in a program that runs already;
+//! * `visit_stub!`: the entries of the library in a program that's already running;
 //! * `report_stub!`: the entry of functions to which the program reports;
 //! * `numbered_stub!`, `numbered_frame!`: entries of functions that share a body;
 //! * `syscall_stub!`, `first_syscall_stub!`, `jump_stub!`: entries of other functions;

@@ -74,8 +74,8 @@ pub fn socket_path() -> Option<&'static CStr> {
     (watches_starts() && Need::INSPECT.is_allowed()).then(|| sys::c_text(path)).flatten()
 }
 
-/// Returns whether the programs that this process starts are inspected: it has a session, or the one
-/// that it was forked from has, or it could not reach the recorder.
+/// Returns whether the programs that this process starts are inspected: it has a session, or the
+/// one that it was forked from has, or it could not reach the recorder.
 pub fn watches_starts() -> bool {
     session::is_live() || IS_UNREACHABLE.load(Acquire)
 }

@@ -6,10 +6,10 @@
 //!
 //! The exec functions are entered by stubs that save all argument registers, inspect the program,
 //! and jump to the next definition. So their arguments are passed on as they are, even those of
-//! variadic functions. The code here may run in a child of `vfork`: it makes raw system calls and changes no
-//! state. What the program passes is copied in a way that cannot fault: the kernel checks bad
-//! addresses, not this library. It works on memory of its own, since the stack may be small
-//! ([`workspace`]).
+//! variadic functions. The code here may run in a child of `vfork`: it makes raw system calls and
+//! changes no state. What the program passes is copied in a way that cannot fault: the kernel
+//! checks bad addresses, not this library. It works on memory of its own, since the stack may be
+//! small ([`workspace`]).
 //!
 //! A program that must not load this library gets an environment that does not name it. Then the
 //! stub calls the function of the same kind that takes an environment.
@@ -191,7 +191,8 @@ unsafe extern "C" fn starting(arguments: *mut usize, which: usize) -> *mut c_voi
         && attach::watches_starts()
         && let Some(workspace) = workspace::claim_stack()
     {
-        // SAFETY: the memory was claimed for a stack, and `start` lives until the call has returned.
+        // SAFETY: the memory was claimed for a stack, and `start` lives until the call has
+        // returned.
         unsafe { workspace.run(inspect, (&raw mut start).cast()) };
         workspace.release();
     }
@@ -255,8 +256,8 @@ unsafe extern "C" fn inspect(start: *mut c_void) {
     }
 }
 
-/// Makes the start one with another environment ([`environment::changed`]). The lists are there until
-/// this thread starts another program, or its parent does after a `vfork`.
+/// Makes the start one with another environment ([`environment::changed`]). The lists are there
+/// until this thread starts another program, or its parent does after a `vfork`.
 ///
 /// # Safety
 /// The arguments must be those that the stub saved.
@@ -399,10 +400,10 @@ impl Inspection {
         }
     }
 
-    /// Returns how the environment of the program must be changed, if so: `None` inside to leave this
-    /// library out. Its sanitizer has to be loaded first, the loader would complain that there is no
-    /// such file, or that it is a 64-bit one, or the sandbox may kill the program for the attach. Or
-    /// the number of filters that are known to allow it.
+    /// Returns how the environment of the program must be changed, if so: `None` inside to leave
+    /// this library out. Its sanitizer has to be loaded first, the loader would complain that there
+    /// is no such file, or that it is a 64-bit one, or the sandbox may kill the program for the
+    /// attach. Or the number of filters that are known to allow it.
     #[inline(never)]
     fn change(&self) -> Option<Option<u32>> {
         match self.reason {
@@ -447,9 +448,9 @@ impl Inspection {
         answer == LOAD_FOLLOWS
     }
 
-    /// Notifies the recorder, by the board if the socket cannot be reached. Waits for an answer only
-    /// if the notice is a request. Returns the answer, or 0 if there is none. The recorder may trace
-    /// this process first if `permits`.
+    /// Notifies the recorder, by the board if the socket cannot be reached. Waits for an answer
+    /// only if the notice is a request. Returns the answer, or 0 if there is none. The recorder may
+    /// trace this process first if `permits`.
     fn notify(&self, notice: Notice, permits: bool) -> u8 {
         let mut message = [0; HELLO_BYTES + MAX_NOTICE_PATH];
         message[..HELLO_BYTES].copy_from_slice(&notice.encode());

@@ -1,10 +1,11 @@
-//! The end of a process that calls `exit` or returns from `main`: it is announced to a recorder that
-//! wants to read the memory once more, and the process waits for it. Other ends are not announced.
+//! The end of a process that calls `exit` or returns from `main`: it is announced to a recorder
+//! that wants to read the memory once more, and the process waits for it. Other ends are not
+//! announced.
 //!
-//! libc runs the destructors of the main thread's `thread_local` objects first, then those of global
-//! objects and `atexit` functions, and ours (`.fini_array`) last: by then a global cache is empty.
-//! So we register the first destructor of a `thread_local` object, which runs as the last of its
-//! kind, before all others.
+//! libc runs the destructors of the main thread's `thread_local` objects first, then those of
+//! global objects and `atexit` functions, and ours (`.fini_array`) last: by then a global cache is
+//! empty. So we register the first destructor of a `thread_local` object, which runs as the last of
+//! its kind, before all others.
 
 use super::exec::send;
 use crate::boot::attach;

@@ -1,5 +1,5 @@
-//! The session of this process with the recorder: whether there is one, and its shared area. It is
-//! made by [`crate::boot`].
+//! The session of this process with the recorder: is there one, and where is its shared area?
+//! [`crate::boot`] makes it.
 
 mod area;
 pub mod board;
@@ -53,7 +53,8 @@ pub fn parents_area() -> Option<Area> {
 }
 
 /// Returns the area of the session, and creates the session if that has not been tried in this
-/// process. `attach` does so, by the pid and whether the process was forked from one with a session.
+/// process. `attach` does so, by the pid and whether the process was forked from one with a
+/// session.
 pub fn area_or_attach(attach: impl FnOnce(u32, bool) -> Option<Area>) -> Option<Area> {
     loop {
         let state = STATE.load(Acquire);

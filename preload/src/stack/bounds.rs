@@ -93,8 +93,9 @@ impl StackBounds {
 pub fn own_stack_end(sp: usize, tid: u32) -> usize {
     let is_main = tid == session::pid();
     let kernels = if is_main { mapped_up_to(sp, sys::auxiliary(libc::AT_RANDOM)) } else { 0 };
-    // The child of a main thread has the kernel's stack too. Its thread pointer is beside the libraries,
-    // and so may be the alternate stack of a handler that forked, with nothing unmapped between.
+    // The child of a main thread has the kernel's stack too. Its thread pointer is beside the
+    // libraries, and so may be the alternate stack of a handler that forked, with nothing unmapped
+    // between.
     let was_other = || session::is_forked() && arch::thread_pointer() != MAIN_THREAD.load(Relaxed);
     if kernels == 0 && (!is_main || was_other()) { mapped_up_to(sp, arch::thread_pointer()) } else { kernels }
 }

@@ -67,8 +67,8 @@ pub struct Path {
     /// Number of saved frame pointers that the walk depended on. Unused entries up to the next
     /// multiple of four repeat the first frame.
     saved: u32,
-    /// How each frame was reached: the low half of [`Frame::step_info`], and [`DEPENDS`] if that word is one of
-    /// the saved ones.
+    /// How each frame was reached: the low half of [`Frame::step_info`], and [`DEPENDS`] if that
+    /// word is one of the saved ones.
     distances: [u16; LENGTH],
     /// One bit for each frame whose outward step uses the frame pointer.
     uses_bp: u32,

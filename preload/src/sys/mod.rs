@@ -177,8 +177,8 @@ pub fn has_filter() -> bool {
     call!(SYS_prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) > 0
 }
 
-/// Returns how many seccomp filters apply to a process, `/proc/PID/status`, or `None` if that cannot
-/// be read. Unlike prctl(2) this needs no call that the loader has not made too.
+/// Returns how many seccomp filters apply to a process, `/proc/PID/status`, or `None` if that
+/// cannot be read. Unlike prctl(2) this needs no call that the loader has not made too.
 pub fn filters(status: &CStr) -> Option<u32> {
     let mut text = [0; 4096];
     let mut lines = read_file(status, &mut text).split(|byte| *byte == b'\n');
@@ -311,8 +311,8 @@ pub fn monotonic_ns() -> u64 {
     (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
 
-/// Returns nanoseconds of `CLOCK_MONOTONIC` by the kernel. Waits are bounded by it: a library such as
-/// libfaketime may let the clock of libc stand still.
+/// Returns nanoseconds of `CLOCK_MONOTONIC` by the kernel. Waits are bounded by it: a library such
+/// as libfaketime may let the clock of libc stand still.
 #[inline(never)]
 pub fn kernel_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

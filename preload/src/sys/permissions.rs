@@ -50,8 +50,8 @@ impl Need {
     }
 }
 
-/// Needs whose calls may kill the process. Children inherit them. Until [`permit`] the program may have
-/// been started in a sandbox that forbids what debuggers do.
+/// Needs whose calls may kill the process. Children inherit them. Until [`permit`] the program may
+/// have been started in a sandbox that forbids what debuggers do.
 static FORBIDDEN: AtomicU32 = AtomicU32::new(if cfg!(test) { 0 } else { Need::PEEK.0 | Need::LATER.0 });
 
 /// Returns the needs whose calls may kill the process.

@@ -1,8 +1,8 @@
-//! Work that opens descriptors, which nobody else must see: other threads as a number that `dup` does
-//! not return to them, or one that they close. And when a process closes any descriptor of a file,
-//! the kernel drops the locks that the process has on that file (fcntl(2), `F_SETLK`). So the work is
-//! done by a helper thread with its own descriptor table and its own working folder, while the
-//! calling thread waits.
+//! Work that opens descriptors, which nobody else must see: other threads as a number that `dup`
+//! does not return to them, or one that they close. And when a process closes any descriptor of a
+//! file, the kernel drops the locks that the process has on that file (fcntl(2), `F_SETLK`). So the
+//! work is done by a helper thread with its own descriptor table and its own working folder, while
+//! the calling thread waits.
 
 use crate::{arch, session, sys, timestamp};
 use core::ffi::c_void;

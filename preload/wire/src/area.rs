@@ -321,8 +321,8 @@ pub struct Header {
     pub slot_hint: AtomicU32,
     /// p: what the process tells of itself: [`MADE_CHILD`], [`TELLS_END`].
     pub signs: AtomicU32,
-    /// p: one more than the page faults of the children that the process had waited for when it called
-    /// `exit` or `_exit`; 0 if it has not.
+    /// p: one more than the page faults of the children that the process had waited for when it
+    /// called `exit` or `_exit`; 0 if it has not.
     pub child_faults: AtomicU64,
     /// p: number of events of threads that had no slot.
     pub dropped_without_slot: AtomicU64,

@@ -134,14 +134,16 @@ pub const LOAD_FOLLOWS: u8 = 1;
 /// (`PR_SET_PTRACER`), and may then request it once more.
 pub const LOAD_NOT_PERMITTED: u8 = 2;
 
-/// In a [`Notice`] and on the board: the sender is about to start a child, whose pid nobody knows yet.
+/// In a [`Notice`] and on the board: the sender is about to start a child, whose pid nobody knows
+/// yet.
 pub const UNKNOWN_CHILD: u32 = u32::MAX;
 
 /// Names a process that is about to run a program that cannot be traced. The texts follow the
 /// [`HELLO_BYTES`] bytes of the message; see [`MAX_NOTICE_PATH`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// The pid of the process, as its parent sees it; 0 for the sender itself, or [`UNKNOWN_CHILD`].
+    /// The pid of the process, as its parent sees it; 0 for the sender itself, or
+    /// [`UNKNOWN_CHILD`].
     pub pid: u32,
     /// Why it cannot be traced.
     pub reason: UntracedReason,

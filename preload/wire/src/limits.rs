@@ -17,8 +17,8 @@ pub const ENV_ATTACH_MS: &str = "HEAPTAPE_ATTACH_MS";
 pub const ENV_FILTERS: &str = "HEAPTAPE_FILTERS";
 /// Timeout of an attach to `heaptape record`, in milliseconds. A program has one chance to attach,
 /// at its start, and waits as long as the recorder lives: when 250 programs start at once on a busy
-/// machine, the last one's turn comes after 5 s. This bound is for a recorder that lives and makes no
-/// progress, as on a disk that hangs.
+/// machine, the last one's turn comes after 5 s. This bound is for a recorder that lives and makes
+/// no progress, as on a disk that hangs.
 pub const RECORD_ATTACH_MS: u64 = 30_000;
 /// Maximum value of [`ENV_ATTACH_MS`]: [`RECORD_ATTACH_MS`] and as much again for a search of files
 /// that the user has given more time.

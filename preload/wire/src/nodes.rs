@@ -12,8 +12,8 @@ pub const WRITTEN: u32 = 0x80;
 pub const GUESSED: u32 = 1;
 /// Flag: the stack has more outer frames, which were left out.
 pub const TRUNCATED: u32 = 2;
-/// Flag: the address is that of the next instruction, not a return address: a signal interrupted the
-/// frame, or it was made by hand and returns to the start of a function.
+/// Flag: the address is that of the next instruction, not a return address: a signal interrupted
+/// the frame, or it was made by hand and returns to the start of a function.
 pub const SIGNAL: u32 = 4;
 /// Flag: the address belongs to a module that has been unmapped since. Later stacks do not share
 /// the node.

@@ -22,7 +22,8 @@ use loom::sync::atomic::fence;
 #[cfg(loom)]
 use model::SlotControl;
 
-/// The control record of the checks with loom, which has loom's atomics (`preload/wire/tests/ring.rs`).
+/// The control record of the checks with loom, which has loom's atomics
+/// (`preload/wire/tests/ring.rs`).
 #[cfg(loom)]
 pub mod model;
 

@@ -26,7 +26,8 @@ fn groups(sites: &Sites, depth: usize) -> Vec<u32> {
             .iter()
             .enumerate()
             .map(|(index, site)| {
-                // mprof doesn't look beyond the last frame: whether that has a caller is all the same.
+                // mprof doesn't look beyond the last frame: whether that has a caller is all the
+                // same.
                 let caller = sites.caller(index).filter(|_| level > 0).map_or(u32::MAX, |caller| shorter[caller]);
                 let next = numbers.len() as u32;
                 *numbers.entry((sites.identity(site), caller)).or_insert(next)

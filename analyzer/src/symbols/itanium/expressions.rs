@@ -65,7 +65,8 @@ impl Parser<'_> {
         }
     }
 
-    /// `3std9is_signedIT_EE`: names up to an `E`. gcc writes a type there, which has no end of its own.
+    /// `3std9is_signedIT_EE`: names up to an `E`. gcc writes a type there, which has no end of its
+    /// own.
     fn levels(&mut self) -> Option<Id> {
         let (at, known, last) = (self.at, self.substitutions.len(), self.last_name);
         let levels = self.try_levels();

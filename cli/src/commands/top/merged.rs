@@ -1,5 +1,5 @@
-//! Call sites as rows: stacks whose shown frames are the same are one row, as in `peak`. A container
-//! allocates by many stacks, and its frames aren't shown.
+//! Call sites as rows: stacks whose shown frames are the same are one row, as in `peak`. A
+//! container allocates by many stacks, and its frames aren't shown.
 
 use heaptape_daemon::protocol::CallSite;
 use std::collections::HashMap;

@@ -5,7 +5,8 @@ use core::arch::asm;
 use core::ffi::c_void;
 
 /// Changes a word so that a signal handler of this thread comes before or after it: what the
-/// handler's return does to the exclusive monitor makes the store fail, and the change begins again.
+/// handler's return does to the exclusive monitor makes the store fail, and the change begins
+/// again.
 macro_rules! signal_atomic {
     ($(#[$text:meta])* $name:ident $op:literal) => {
         $(#[$text])*
@@ -105,7 +106,8 @@ pub fn poll(poll: &mut libc::pollfd, milliseconds: u64) -> isize {
 
 /// Copies the process.
 pub fn fork() -> isize {
-    // SAFETY: a copy of the memory, with the same stack; only a libc without the function comes here.
+    // SAFETY: a copy of the memory, with the same stack; only a libc without the function comes
+    // here.
     unsafe { syscall(libc::SYS_clone, [libc::SIGCHLD as usize, 0, 0, 0, 0, 0]) }
 }
 

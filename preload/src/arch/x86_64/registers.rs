@@ -73,7 +73,8 @@ pub mod packed {
     pub const fn distance(word: u64) -> u64 {
         word >> DISTANCE & ((1 << DISTANCE_BITS) - 1)
     }
-    /// Returns the number of words between the return address and the last word below the CFA: none.
+    /// Returns the number of words between the return address and the last word below the CFA:
+    /// none.
     #[inline(always)]
     pub const fn gap(_word: u64) -> u64 {
         0

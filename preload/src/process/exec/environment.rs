@@ -94,8 +94,9 @@ fn names(value: &[u8], is_wanted: fn(&[u8]) -> bool) -> bool {
 }
 
 /// Returns the reason if an environment does not load the library. An environment that cannot be
-/// read starts no program at all, and a value that is too long counts as naming it. Copies the value
-/// of an `LD_PRELOAD` that does not name the library, up to the size of `other`, which ends with a 0.
+/// read starts no program at all, and a value that is too long counts as naming it. Copies the
+/// value of an `LD_PRELOAD` that does not name the library, up to the size of `other`, which ends
+/// with a 0.
 #[inline(never)]
 pub fn misses_library(environment: Option<Strings>, other: &mut [u8]) -> Option<UntracedReason> {
     let (mut library, mut socket, mut is_sanitized) = (false, false, false);
@@ -124,10 +125,10 @@ pub fn misses_library(environment: Option<Strings>, other: &mut [u8]) -> Option<
     }
 }
 
-/// Makes a list of `arguments` strings, and an environment of the same strings but those that heaptape
-/// needs: without this library, or with `filters`, the number of seccomp filters that allow an attach.
-/// Returns `None` if it cannot be read, or there is no memory. What is returned has to be given back
-/// after a start that has failed.
+/// Makes a list of `arguments` strings, and an environment of the same strings but those that
+/// heaptape needs: without this library, or with `filters`, the number of seccomp filters that
+/// allow an attach. Returns `None` if it cannot be read, or there is no memory. What is returned
+/// has to be given back after a start that has failed.
 #[inline(never)]
 pub fn changed(
     arguments: usize,

@@ -3,9 +3,10 @@
 //! that is started without this library do, too.
 //!
 //! A child of `vfork` works in its parent's memory, and what it maps stays mapped there. So nothing
-//! is unmapped: a workspace is used again. Lists must be there until the kernel has read them, which
-//! nobody sees. But when the same thread, by its thread pointer, is here once more, its last start
-//! is over: it has failed, or it was that of a child of `vfork`, for which the thread has waited.
+//! is unmapped: a workspace is used again. Lists must be there until the kernel has read them,
+//! which nobody sees. But when the same thread, by its thread pointer, is here once more, its last
+//! start is over: it has failed, or it was that of a child of `vfork`, for which the thread has
+//! waited.
 
 use crate::arch;
 use crate::sys::{self, Need};
@@ -21,14 +22,15 @@ pub type Body = unsafe extern "C" fn(*mut c_void);
 
 /// Memory for a stack or for lists.
 pub struct Workspace {
-    /// 0 if nobody uses it, the thread pointer plus one while a thread does, or the thread pointer after [`Workspace::leave`].
+    /// 0 if nobody uses it, the thread pointer plus one while a thread does, or the thread pointer
+    /// after [`Workspace::leave`].
     user: AtomicUsize,
     memory: AtomicPtr<u8>,
     bytes: AtomicUsize,
 }
 
-/// The memory of the first two, for a stack and lists. They need no system call: a sandbox may forbid
-/// `mmap`.
+/// The memory of the first two, for a stack and lists. They need no system call: a sandbox may
+/// forbid `mmap`.
 #[repr(align(4096))]
 struct First(UnsafeCell<[[u8; STACK]; FIRST]>);
 const FIRST: usize = 2;
@@ -116,8 +118,8 @@ impl Workspace {
     }
 }
 
-/// Calls `body` on memory of its own, since the caller's stack may be that of a small coroutine; on the
-/// caller's stack only if there is no other memory.
+/// Calls `body` on memory of its own, since the caller's stack may be that of a small coroutine; on
+/// the caller's stack only if there is no other memory.
 #[inline(never)]
 pub fn apart(mut body: &mut dyn FnMut()) {
     unsafe extern "C" fn call(body: *mut c_void) {
@@ -125,7 +127,8 @@ pub fn apart(mut body: &mut dyn FnMut()) {
         unsafe { (*body.cast::<&mut dyn FnMut()>())() };
     }
     let Some(workspace) = claim_stack() else { return body() };
-    // SAFETY: the memory was claimed for a stack, and the argument lives until the call has returned.
+    // SAFETY: the memory was claimed for a stack, and the argument lives until the call has
+    // returned.
     unsafe { workspace.run(call, (&raw mut body).cast()) };
     workspace.release();
 }

@@ -37,8 +37,8 @@ pub struct Frame {
     /// depends on it ([`LIVE_BP`]).
     pub bp: u64,
     /// Low half: how many words below `slot` the step to this frame read the frame pointer; 0 if
-    /// the step left it unchanged; and the words between `slot` and the CFA ([`packed`]). High half:
-    /// the flags below.
+    /// the step left it unchanged; and the words between `slot` and the CFA ([`packed`]). High
+    /// half: the flags below.
     pub step_info: u64,
 }
 
@@ -85,7 +85,8 @@ pub const NODE_FLAGS: u32 = 0x1f;
 pub const SPECIAL: u32 = 0x100;
 
 /// Flag: the return address was in a register of the kernel's signal frame, whose location tells
-/// nothing of the caller's stack pointer. The walk goes on only with what the step to this frame found.
+/// nothing of the caller's stack pointer. The walk goes on only with what the step to this frame
+/// found.
 pub const DETACHED: u32 = 0x800;
 
 /// Flag: the step from this frame depends on its frame pointer.

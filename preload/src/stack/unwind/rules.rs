@@ -89,8 +89,8 @@ pub fn at_instruction(lookup: u64) -> Rule {
 }
 
 /// Returns whether an address is the first of a described function. Unless a call is before it, no
-/// call returns there: the frame was made by hand and is the outermost (`makecontext`, or what libco
-/// puts below the function that a coroutine runs).
+/// call returns there: the frame was made by hand and is the outermost (`makecontext`, or what
+/// libco puts below the function that a coroutine runs).
 #[inline(never)]
 fn begins_a_function(address: u64) -> bool {
     sys::aligned(|| objects::find(address as usize).is_some_and(|object| cfi::is_first(&object, address)))
