@@ -3,7 +3,7 @@
 
 use heaptape_compat::gprof::{self, Options};
 use heaptape_formats::Abi;
-use heaptape_formats::gmon::{self, Arc, Gmon, Histograms, Record, Unit};
+use heaptape_formats::gmon::{self, Arc, Form, Gmon, Histograms, Record, Unit};
 use std::path::Path;
 use std::process::Command;
 
@@ -106,5 +106,26 @@ fn random_profiles_are_printed_as_by_gprof() {
         gprof::run(&Options::parse(&owned).unwrap(), &mut ours, &mut std::io::sink()).unwrap();
         let (real, ours) = (String::from_utf8(real.stdout).unwrap(), String::from_utf8(ours).unwrap());
         assert!(real == ours, "round {round} {arguments:?}\n--- gprof\n{real}\n--- ours\n{ours}");
+    }
+}
+
+/// MinGW's 64-bit files have stray bytes in the upper half of each count.
+#[test]
+fn counts_of_any_size_are_printed() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/gmon");
+    std::env::set_current_dir(golden).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gmon.out").to_str().unwrap().to_owned();
+    let mut gmon = Gmon::new(Abi::LE64);
+    gmon.form = Form::Bsd44;
+    gmon.records.push(Histograms::one(0x40_11b0, 0x40_16f8, Unit::seconds(Some(100)), vec![1; 340]).record());
+    let arc = |from: usize| Arc { from: FUNCTIONS[from] + 4, to: FUNCTIONS[3], count: u64::MAX };
+    gmon.records.push(Record::Arcs(vec![arc(0), arc(1), arc(3)]));
+    std::fs::write(&path, gmon::write(&gmon).unwrap()).unwrap();
+    for options in ["-b", "-q", "-C", "-T"] {
+        let arguments = [options, "exe/calls64", &path].map(str::to_owned);
+        let mut out = Vec::new();
+        gprof::run(&Options::parse(&arguments).unwrap(), &mut out, &mut std::io::sink()).unwrap();
+        assert!(String::from_utf8(out).unwrap().contains(&u64::MAX.to_string()), "{options}");
     }
 }

@@ -134,7 +134,7 @@ impl Entries<'_> {
         let index = format!("[{}]", node.index);
         let percent = 100.0 * (node.shown_time + node.shown_child_time) / self.total;
         write!(out, "{index:<6} {percent:5.1} {} ", self.times(node.shown_time, node.shown_child_time))?;
-        if !node.members.is_empty() || node.calls + node.self_calls > 0 {
+        if !node.members.is_empty() || node.calls > 0 || node.self_calls > 0 {
             write!(out, "{:7}", node.calls)?;
         } else {
             write!(out, "{:7}", "")?;
