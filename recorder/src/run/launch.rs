@@ -1,14 +1,14 @@
 //! `heaptape record -- PROG`: runs a program and records it. For the parent of the command nothing
 //! changes: input, output, terminal, signals and exit status are the program's own.
 
-use crate::inject::static_program::{self, Tracee};
+use crate::inject::static_program::{self, StaticProgram, Tracee};
 use crate::os::crash::{self, Destination};
 use crate::os::signals::Signals;
 use crate::os::spawn::{self, ExecAttributes, HeldChild, Program};
 use crate::os::sys;
 use crate::run::recorder::Outcome;
 pub use crate::run::survivor::has_recorder;
-use crate::run::survivor::{Plan, ProgramEnd, Progress, Survivor};
+use crate::run::survivor::{Plan, ProgramEnd, Progress, Summary, Survivor};
 use crate::session::options::Options;
 use crate::session::socket_dir::{SocketDir, SocketDirError};
 use crate::target::name_saver::Work;
@@ -21,6 +21,7 @@ use nix::libc::{EAGAIN, WIFEXITED, WIFSTOPPED, WSTOPSIG};
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -182,6 +183,135 @@ fn default_attach_ms(options: &Options) -> u64 {
     RECORD_ATTACH_MS + options.search_limit.map_or(0, |limit| limit.as_millis() as u64)
 }
 
+/// Returns the variables that make a program load the library, and find the recorder.
+fn variables(launch: &Launch, socket: &Path) -> impl Iterator<Item = (&'static str, OsString)> {
+    let attach_ms =
+        std::env::var_os(ENV_ATTACH_MS).unwrap_or_else(|| default_attach_ms(&launch.options).to_string().into());
+    let variables = [
+        ("LD_PRELOAD", preload(&launch.library, &launch.preloads)),
+        (ENV_SOCKET, socket.as_os_str().to_owned()),
+        (ENV_ATTACH_MS, attach_ms),
+    ];
+    // The program has at least the filters of this command, which has not been harmed by them.
+    let filters = seccomp_filters().filter(|count| *count > 0).map(|count| (ENV_FILTERS, count.to_string().into()));
+    variables.into_iter().chain(filters)
+}
+
+/// Lets the program run. Into a static one the library is loaded first; returns why that failed.
+///
+/// # Errors
+/// The program cannot be executed.
+fn release(
+    held: HeldChild,
+    loading: Option<Result<StaticProgram, String>>,
+    library: &[u8],
+) -> io::Result<Option<String>> {
+    let Some(found) = loading else { return held.release(|| ()).map(|()| None) };
+    let pid = held.pid;
+    let tracee = found.and_then(|program| {
+        let tracee = Tracee::seize(pid).map_err(|error| error.to_string())?;
+        Ok((tracee, program))
+    });
+    let mut not_loaded = None;
+    held.release(|| {
+        let loaded =
+            tracee.and_then(|(tracee, program)| tracee.load(&program, library).map_err(|error| error.to_string()));
+        not_loaded = loaded.err();
+    })?;
+    Ok(not_loaded)
+}
+
+/// Passes signals on until the program has ended, and stops with it. Returns its wait status, and what
+/// only its parent can know of its end.
+fn wait_for_program(
+    pid: u32,
+    process: &OwnedFd,
+    signals: &mut Signals,
+    survivor: &mut Survivor,
+    stops: bool,
+) -> (i32, ProgramEnd) {
+    let mut last = ProgramEnd::default();
+    let status = loop {
+        crash::panic_if_requested();
+        let watched = [signals.descriptor(), sys::fd(process)];
+        sys::wait_readable(&watched.into_iter().chain(survivor.descriptor()).collect::<Vec<_>>());
+        if survivor.descriptor().is_some_and(sys::is_readable) {
+            survivor.handle_message();
+        }
+        signals.forward(sys::fd(process), pid, survivor.pid());
+        // The kernel forgets it once the program is waited for.
+        if sys::is_readable(sys::fd(process)) {
+            last.child_faults = proc::child_faults(pid).unwrap_or(last.child_faults);
+            last.name = proc::name(pid);
+        }
+        match spawn::child_status(pid) {
+            Ok(None) => {}
+            Ok(Some(status)) if WIFSTOPPED(status) => {
+                // The parent of the command sees it stopped like the program. The survivor process
+                // continues it when the program continues.
+                if stops {
+                    survivor.command_stopped(pid);
+                    spawn::stop(WSTOPSIG(status));
+                    survivor.command_continued();
+                }
+            }
+            Ok(Some(status)) => break status,
+            Err(_) if sys::is_readable(sys::fd(process)) => break sys::exit_status(sys::fd(process)).unwrap_or(0),
+            Err(_) => {}
+        }
+    };
+    last.status = status;
+    if !WIFEXITED(status) {
+        last.name.clear();
+    }
+    (status, last)
+}
+
+/// Waits until the recording is complete. Returns `None` if its recorder was lost.
+fn wait_for_recorder(signals: &mut Signals, survivor: &mut Survivor, waits_for_others: bool) -> Option<Summary> {
+    loop {
+        let channel = survivor.descriptor()?;
+        sys::wait_readable(&[signals.descriptor(), channel]);
+        if sys::is_readable(channel) {
+            match survivor.handle_message() {
+                Progress::Finished(summary) => return Some(summary),
+                Progress::Recording | Progress::Gone => continue,
+            }
+        }
+        // The program has ended: a signal now stops the wait for other processes.
+        if signals.has_end_request() && waits_for_others {
+            survivor.stop_waiting();
+        }
+    }
+}
+
+/// Returns what was recorded, and why the program itself was not.
+fn outcome(dir: &Path, survivor: &Survivor, summary: Option<Summary>) -> (Outcome, Option<String>) {
+    let recording = read_recording(dir);
+    let Some(summary) = summary else {
+        let error = match (crash::report_of(dir), survivor.crash()) {
+            (Some(report), _) => format!(
+                "the recorder crashed: the recording is truncated; please send its report: {}",
+                report.display()
+            ),
+            (None, Some(signal)) => format!(
+                "{}: the recorder crashed ({signal}): the recording is truncated; a core dump, where the system \
+                 keeps them (coredumpctl), shows the cause",
+                dir.display()
+            ),
+            (None, None) => format!("{}: the recorder was killed: the recording is truncated", dir.display()),
+        };
+        let (sums, still_running) = (Accounting::default(), Vec::new());
+        return (Outcome { recording, errors: vec![error], sums, still_running }, None);
+    };
+    let replaced = (survivor.replacements() > 0).then(|| {
+        format!("{}: the recorder was killed and replaced: the recording has its processes in parts", dir.display())
+    });
+    let (sums, still_running) = (summary.sums(), summary.still_running);
+    let errors = replaced.into_iter().chain(summary.errors).collect();
+    (Outcome { recording, errors, sums, still_running }, summary.unrecorded)
+}
+
 /// Runs a program, records it, and waits for its end.
 ///
 /// # Errors
@@ -200,16 +330,7 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
     let unsuited = why_unsuited(&launch);
     let mut program = unrecorded.clone();
     if unsuited.is_none() {
-        let attach_ms =
-            std::env::var_os(ENV_ATTACH_MS).unwrap_or_else(|| default_attach_ms(&launch.options).to_string().into());
-        let variables = [
-            ("LD_PRELOAD", preload(&launch.library, &launch.preloads)),
-            (ENV_SOCKET, sockets.socket().as_os_str().to_owned()),
-            (ENV_ATTACH_MS, attach_ms),
-        ];
-        // The program has at least the filters of this command, which has not been harmed by them.
-        let filters = seccomp_filters().filter(|count| *count > 0).map(|count| (ENV_FILTERS, count.to_string().into()));
-        for (name, value) in variables.into_iter().chain(filters) {
+        for (name, value) in variables(&launch, sockets.socket()) {
             program.set(name, &value).map_err(|error| program_error(&error))?;
         }
     }
@@ -250,114 +371,25 @@ pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
     if launch.separate {
         spawn::close_inherited(&inherited, false);
     }
-    let mut not_loaded = None;
-    let started = match loading {
-        None => held.release(|| ()),
-        Some(found) => {
-            let tracee = found.and_then(|program| {
-                let tracee = Tracee::seize(pid).map_err(|error| error.to_string())?;
-                Ok((tracee, program))
-            });
-            held.release(|| {
-                let loaded = tracee.and_then(|(tracee, program)| {
-                    tracee.load(&program, launch.options.standalone).map_err(|error| error.to_string())
-                });
-                not_loaded = loaded.err();
-            })
+    let not_loaded = match release(held, loading, launch.options.standalone) {
+        Ok(not_loaded) => not_loaded,
+        Err(error) => {
+            survivor.program_not_started();
+            let _ = std::fs::remove_dir_all(&dir);
+            return Err(program_error(&error));
         }
     };
-    if let Err(error) = started {
-        survivor.program_not_started();
-        let _ = std::fs::remove_dir_all(&dir);
-        return Err(program_error(&error));
-    }
     // Deferred until the program runs, so that cleanup doesn't delay its start.
     sockets.remove_stale();
     let _crash_report = Destination::of(&dir);
-    let mut last = ProgramEnd::default();
-    let status = loop {
-        crash::panic_if_requested();
-        let watched = [signals.descriptor(), sys::fd(&process)];
-        sys::wait_readable(&watched.into_iter().chain(survivor.descriptor()).collect::<Vec<_>>());
-        if survivor.descriptor().is_some_and(sys::is_readable) {
-            survivor.handle_message();
-        }
-        signals.forward(sys::fd(&process), pid, survivor.pid());
-        // The kernel forgets it once the program is waited for.
-        if sys::is_readable(sys::fd(&process)) {
-            last.child_faults = proc::child_faults(pid).unwrap_or(last.child_faults);
-            last.name = proc::name(pid);
-        }
-        match spawn::child_status(pid) {
-            Ok(None) => {}
-            Ok(Some(status)) if WIFSTOPPED(status) => {
-                // The parent of the command sees it stopped like the program. The survivor process
-                // continues it when the program continues.
-                if launch.separate {
-                    survivor.command_stopped(pid);
-                    spawn::stop(WSTOPSIG(status));
-                    survivor.command_continued();
-                }
-            }
-            Ok(Some(status)) => break status,
-            Err(_) if sys::is_readable(sys::fd(&process)) => break sys::exit_status(sys::fd(&process)).unwrap_or(0),
-            Err(_) => {}
-        }
-    };
+    let (status, last) = wait_for_program(pid, &process, &mut signals, &mut survivor, launch.separate);
     let end = End::of_status(status);
     signals.program_ended();
     let why =
         unsuited.map(str::to_owned).or_else(|| not_loaded.map(|why| format!("it is statically linked, and {why}")));
-    (last.status, last.name) = (status, if WIFEXITED(status) { last.name } else { Vec::new() });
     survivor.program_ended(pid, last, &find(&launch.program), why, launch.wait);
-    let summary = loop {
-        let Some(channel) = survivor.descriptor() else { break None };
-        sys::wait_readable(&[signals.descriptor(), channel]);
-        if sys::is_readable(channel) {
-            match survivor.handle_message() {
-                Progress::Finished(summary) => break Some(summary),
-                Progress::Recording | Progress::Gone => continue,
-            }
-        }
-        // The program has ended: a signal now stops the wait for other processes.
-        if signals.has_end_request() && launch.wait {
-            survivor.stop_waiting();
-        }
-    };
-    let mut outcome = Outcome {
-        recording: read_recording(&dir),
-        errors: Vec::new(),
-        sums: Accounting::default(),
-        still_running: Vec::new(),
-    };
-    let unrecorded = match summary {
-        Some(summary) => {
-            if survivor.replacements() > 0 {
-                outcome.errors.push(format!(
-                    "{}: the recorder was killed and replaced: the recording has its processes in parts",
-                    dir.display()
-                ));
-            }
-            (outcome.sums, outcome.still_running) = (summary.sums(), summary.still_running);
-            outcome.errors.extend(summary.errors);
-            summary.unrecorded
-        }
-        None => {
-            outcome.errors.push(match (crash::report_of(&dir), survivor.crash()) {
-                (Some(report), _) => format!(
-                    "the recorder crashed: the recording is truncated; please send its report: {}",
-                    report.display()
-                ),
-                (None, Some(signal)) => format!(
-                    "{}: the recorder crashed ({signal}): the recording is truncated; a core dump, where the system \
-                     keeps them (coredumpctl), shows the cause",
-                    dir.display()
-                ),
-                (None, None) => format!("{}: the recorder was killed: the recording is truncated", dir.display()),
-            });
-            None
-        }
-    };
+    let summary = wait_for_recorder(&mut signals, &mut survivor, launch.wait);
+    let (outcome, unrecorded) = outcome(&dir, &survivor, summary);
     let status = if end.reason == END_SIGNALLED { 128 + end.status } else { end.status };
     Ok(Finished { dir, outcome, status: status as u8, unrecorded, recorder: Some(survivor) })
 }

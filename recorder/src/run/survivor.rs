@@ -9,47 +9,30 @@
 //! killed (SIGKILL, also by a system that is out of memory), the command starts another one, which
 //! reads the rings from where the journal ends.
 
-use crate::os::crash::{self, Destination, Role};
+mod process;
+
+use crate::os::crash::{self, Role};
 use crate::os::spawn;
-use crate::os::sync;
 use crate::os::sys;
-use crate::run::recorder::{KILLED, Recorder};
-use crate::session::keeper::{CommandLink, FILES, Held, Request, Store};
+use crate::session::keeper::{FILES, Request, Store};
 use crate::session::options::Options;
-use crate::target::name_saver::{self, Saver, Side, Work};
-use crate::target::proc::{self, End};
-use crate::target::untraced::{self, why_not};
+use crate::target::name_saver::{self, Side, Work};
 use formats::recording::{Accounting, RESERVE};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{self, MsgFlags};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
+use process::{SurvivorContext, run};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// Maximum length of a message, in bytes.
 const MAX_MESSAGE_LEN: usize = 64 << 10;
-/// Maximum number of errors that are reported one by one.
-const MAX_ERRORS: usize = 50;
-/// Maximum number of processes that are reported as still running.
-const MAX_STILL_RUNNING: usize = 100;
-/// How long the survivor process waits for the function names that the recording stores.
-const SYMBOLS_TIMEOUT: Duration = Duration::from_millis(100);
-/// How long no process must be recorded before a survivor process without its command ends. A
-/// process that was just forked may not have attached yet.
-const QUIET_PERIOD: Duration = Duration::from_secs(1);
-/// How long the survivor process may go on after the end of the recording, for the symbols of large
-/// files. Nobody waits for it.
-const SEARCH_TIMEOUT: Duration = Duration::from_secs(60);
-/// Interval of the checks for a program that has stopped, and for processes that have not attached
-/// yet.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum number of killed survivor processes that are replaced in one recording.
 const MAX_REPLACEMENTS: u32 = 20;
 
@@ -169,15 +152,6 @@ pub enum Progress {
     Finished(Summary),
     /// The survivor process was killed or crashed, and was not replaced.
     Gone,
-}
-
-/// What the survivor process has besides its recording, when it is a process of its own.
-struct SurvivorContext {
-    command_pid: Option<u32>,
-    /// The connection to the helper that looks up names.
-    saver: Option<Arc<Saver>>,
-    /// The processes of the killed survivor process that this one replaces.
-    replaced: Option<Store>,
 }
 
 fn send(channel: &OwnedFd, message: &Message) {
@@ -399,143 +373,6 @@ impl Drop for Survivor {
             self.process.take().and_then(wait_for);
         }
     }
-}
-
-/// Records until the end: the body of the survivor process.
-fn run(channel: &OwnedFd, plan: &Plan, SurvivorContext { command_pid, saver, replaced }: SurvivorContext) {
-    let Plan { dir, socket, .. } = plan;
-    let started = match replaced {
-        None => Recorder::start(dir, socket, plan.options.clone(), plan.command.clone()),
-        Some(_) => Recorder::resume(dir, socket, plan.options.clone()),
-    };
-    let mut recorder = match started {
-        Ok(recorder) => recorder,
-        Err(error) => {
-            let failed = Message::StartFailed { errno: error.raw_os_error(), error: error.to_string() };
-            return send(channel, &failed);
-        }
-    };
-    saver.iter().for_each(|saver| recorder.save_names(Arc::clone(saver)));
-    let planner = recorder.planner().clone();
-    if let Some(program) = plan.missed.as_ref().and_then(|program| untraced::open_program(program)) {
-        planner.search_later(program);
-    }
-    let lock = RecordingLock::acquire(dir);
-    let crash_report = command_pid.map(|_| Destination::of(dir));
-    send(channel, &Message::Started);
-    if let Some(channel) = command_pid.and_then(|_| channel.try_clone().ok()) {
-        recorder.connect_command(CommandLink { channel, send: send_to_keeper });
-    }
-    let is_replacement = replaced.is_some();
-    let held: Vec<Held<()>> = replaced.map(Store::into_held).unwrap_or_default();
-    held.into_iter().for_each(|held| recorder.take_over(held));
-    let (mut is_alone, mut quiet_since, mut summary) = (false, Instant::now(), Summary::default());
-    let (mut serve_error, mut stopped_program, mut is_waiting) = (None, None, false);
-    loop {
-        crash::panic_if_requested();
-        let none: [BorrowedFd<'_>; 0] = [];
-        let one = [sys::fd(channel)];
-        let polls_often = stopped_program.is_some() || (is_waiting && !recorder.is_busy());
-        let timeout = if polls_often { POLL_INTERVAL } else { Duration::from_secs(1) };
-        let ready = recorder.serve(if is_alone { &none } else { &one }, timeout);
-        if let Err(error) = &ready {
-            // Any failure here (mostly a full disk) leaves the program running.
-            serve_error.get_or_insert_with(|| format!("{}: {error}", dir.display()));
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        if recorder.is_busy() {
-            quiet_since = Instant::now();
-        }
-        if let Some(program) = stopped_program.filter(|_| !is_alone)
-            && !proc::is_stopped(program)
-            && let Some(command) = command_pid.filter(|command| proc::is_stopped(*command))
-        {
-            spawn::send_to(command, nix::libc::SIGCONT);
-        }
-        if is_alone {
-            if quiet_since.elapsed() >= QUIET_PERIOD {
-                break;
-            }
-            continue;
-        }
-        // A process that was just forked has not attached yet.
-        let may_attach = || quiet_since.elapsed() < QUIET_PERIOD && recorder.candidates().next().is_some();
-        if is_waiting && !recorder.is_busy() && !may_attach() {
-            break;
-        }
-        let has_message =
-            ready.map_or(true, |ready| ready.first() == Some(&true)) && sys::is_readable(sys::fd(channel));
-        if !has_message {
-            continue;
-        }
-        match receive(channel) {
-            Some(Message::CommandStopped { program }) => stopped_program = Some(program),
-            Some(Message::CommandContinued) => stopped_program = None,
-            Some(Message::ProgramEnded { pid, end, program, unrecorded, wait }) => {
-                let ProgramEnd { status, child_faults, name } = end;
-                let unrecorded = unrecorded.or_else(|| why_not(&program));
-                let unrecorded = unrecorded.or_else(|| is_replacement.then(|| KILLED.into()));
-                summary.unrecorded = note_program_end(&mut recorder, pid, status, &program, unrecorded);
-                recorder.note_last_words(pid, child_faults, name);
-                if !wait {
-                    break;
-                }
-                (is_waiting, quiet_since) = (true, Instant::now());
-            }
-            Some(Message::ProgramNotStarted | Message::StopWaiting) => break,
-            Some(_) => {}
-            None => (is_alone, quiet_since) = (true, Instant::now()),
-        }
-    }
-    let outcome = recorder.finish();
-    drop((lock, crash_report));
-    summary.still_running = outcome.still_running.into_iter().take(MAX_STILL_RUNNING).collect();
-    summary.errors = outcome.errors.into_iter().chain(serve_error).take(MAX_ERRORS).collect();
-    summary.sums = [outcome.sums.emitted, outcome.sums.recorded, outcome.sums.lost, outcome.sums.sampled_out];
-    if is_alone {
-        // The command, which would remove the folder of the socket, is gone.
-        socket.parent().map(std::fs::remove_dir);
-    }
-    if command_pid.is_none() {
-        sync::finish();
-    }
-    summary.goes_on = command_pid.is_some() && planner.is_working();
-    let goes_on = summary.goes_on;
-    send(channel, &Message::Finished(summary));
-    // Names that take longer are written later: the helper continues alone.
-    saver.iter().for_each(|saver| saver.finish(SYMBOLS_TIMEOUT));
-    // The command makes its summary meanwhile, and ends after this process.
-    sync::finish();
-    if goes_on {
-        // It must keep neither the command waiting, nor a pipe or a file system in use.
-        let _ = socket::shutdown(channel.as_raw_fd(), socket::Shutdown::Both);
-        sys::discard_stderr();
-        let _ = std::env::set_current_dir("/");
-        sys::lower_priority(10);
-        planner.finish(SEARCH_TIMEOUT);
-    }
-}
-
-/// Notes the end of the program. Returns why it was not recorded; `None` if it was, or if the
-/// recording names the reason already.
-fn note_program_end(
-    recorder: &mut Recorder,
-    pid: u32,
-    status: i32,
-    program: &Path,
-    unrecorded: Option<String>,
-) -> Option<String> {
-    let _ = recorder.serve(&[], Duration::ZERO);
-    recorder.process_ended(pid, End::of_status(status));
-    if recorder.processes().iter().any(|info| info.pid == pid) {
-        return None;
-    }
-    let why = unrecorded.unwrap_or_else(|| untraced::NOT_LOADED.into());
-    if recorder.knows_untraced(pid) {
-        return None;
-    }
-    recorder.not_traced(pid, program.to_string_lossy().into_owned(), why.clone());
-    Some(why)
 }
 
 /// The lock that shows that a recording has a recorder. It is held on the file that reserves disk
