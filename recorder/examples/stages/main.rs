@@ -163,7 +163,7 @@ fn session_in(folder: std::path::PathBuf, nodes: &[NodeValue]) -> Arc<Session> {
         hooks: Arc::default(),
         malloc: Arc::default(),
         journal_files: Default::default(),
-        code: Arc::new(PerfMap::of(std::process::id(), std::process::id(), 0, 0)),
+        code: Arc::new(PerfMap::of(std::process::id(), std::process::id(), 0, 0, 0)),
         files: Arc::new(ModuleFiles::of(std::process::id(), None)),
     })
 }

@@ -191,7 +191,7 @@ pub fn admit<P: Policy>(policy: &mut P, mut client: Client) {
     let plan = plan(policy, &client, parent.as_ref());
     plan.write(&mapping, &area);
     policy.prepare(&terms.decision, &mapping);
-    let code = PerfMap::of(client.pid, client.hello.pid, client.uid, P::MAX_MAP_BYTES);
+    let code = PerfMap::of(client.pid, client.hello.pid, client.uid, process.start_ticks, P::MAX_MAP_BYTES);
     // The process waits for its reply, so it has not ended.
     let files = ModuleFiles::of(client.pid, policy.admissions().saver.clone());
     let entry = None;
@@ -220,7 +220,7 @@ pub fn admit_running<P: Policy>(
     let terms = decide(policy, &client, &process)?;
     let folder = policy.folder(&terms.decision, client.pid, &process.comm)?;
     policy.prepare(&terms.decision, &mapping);
-    let code = PerfMap::of(client.pid, client.hello.pid, client.uid, P::MAX_MAP_BYTES);
+    let code = PerfMap::of(client.pid, client.hello.pid, client.uid, process.start_ticks, P::MAX_MAP_BYTES);
     let files = ModuleFiles::of(client.pid, policy.admissions().saver.clone());
     let (parent, entry) = (None, None);
     let mut offer =

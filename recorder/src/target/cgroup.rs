@@ -2,6 +2,8 @@
 //! of its group because memory ran out.
 
 use std::path::{Component, Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Maximum number of parent groups whose limits are read.
 const MAX_GROUPS: usize = 64;
@@ -10,10 +12,29 @@ const MAX_GROUPS: usize = 64;
 /// page.
 const NO_LIMIT: u64 = 1 << 60;
 
+/// How long a limit that was read is believed: many processes of one group may start at once.
+const BELIEVED: Duration = Duration::from_secs(1);
+
+/// The last limit that was read: for which groups, and when.
+static LAST: Mutex<Option<(String, Option<u64>, Instant)>> = Mutex::new(None);
+
 /// Returns the smallest memory limit, in bytes, of the control groups of a process; `None` if it
 /// has none, or if it cannot be read.
 pub fn memory_limit(pid: u32) -> Option<u64> {
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((of, limit, read)) = &*last
+        && *of == groups
+        && read.elapsed() < BELIEVED
+    {
+        return *limit;
+    }
+    let limit = limit_of(&groups);
+    *last = Some((groups, limit, Instant::now()));
+    limit
+}
+
+fn limit_of(groups: &str) -> Option<u64> {
     groups.lines().filter_map(limit_location).filter_map(|(root, group, file)| smallest_limit(root, &group, file)).min()
 }
 

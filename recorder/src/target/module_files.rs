@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Code that was mapped when the process was admitted.
 #[derive(Debug)]
@@ -244,11 +244,12 @@ fn read_maps(pid: u32) -> Vec<Mapped> {
 
 /// Returns whether a process has the same root directory and mount namespace as this one.
 fn has_our_root(pid: u32) -> bool {
-    let theirs = format!("/proc/{pid}");
-    ["root", "ns/mnt"].iter().all(|name| {
-        let of = |process: &str| stat(&*format!("{process}/{name}")).map(|status| (status.st_dev, status.st_ino));
-        of(&theirs) == of("/proc/self")
-    })
+    static OURS: OnceLock<[Option<(u64, u64)>; 2]> = OnceLock::new();
+    let of = |process: &str| {
+        ["root", "ns/mnt"]
+            .map(|name| stat(&*format!("/proc/{process}/{name}")).map(|status| (status.st_dev, status.st_ino)).ok())
+    };
+    of(&pid.to_string()) == *OURS.get_or_init(|| of("self"))
 }
 
 /// Opens a regular file for reading. O_NONBLOCK: opening a pipe or a device could block.

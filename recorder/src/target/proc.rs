@@ -197,9 +197,14 @@ pub fn is_stopped(pid: u32) -> bool {
 
 /// Returns how long ago a process started; a program that it executed later is younger.
 pub fn age(pid: u32) -> Option<Duration> {
+    age_of(start_ticks(pid)?)
+}
+
+/// Returns how long ago a process started, by the clock ticks between the boot and that.
+pub fn age_of(start_ticks: u64) -> Option<Duration> {
     /// The kernel reports start times in hundredths of a second since its boot.
     const HUNDREDTHS: f64 = 100.0;
-    let started = start_ticks(pid)? as f64 / HUNDREDTHS;
+    let started = start_ticks as f64 / HUNDREDTHS;
     let uptime = read("/proc/uptime", 256)?;
     let uptime: f64 = std::str::from_utf8(&uptime).ok()?.split(' ').next()?.parse().ok()?;
     Duration::try_from_secs_f64((uptime - started).max(0.0)).ok()

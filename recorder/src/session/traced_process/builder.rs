@@ -58,6 +58,7 @@ impl Attached {
         saver: Option<Arc<Saver>>,
     ) -> Attached {
         let Ids { pid, hello_pid, uid } = ids;
+        let start_ticks = process.start_ticks;
         Attached {
             ids,
             origin: Origin::Attach,
@@ -65,7 +66,7 @@ impl Attached {
             start_tick,
             process,
             mapping,
-            code: PerfMap::of(pid, hello_pid, uid, max_map_bytes),
+            code: PerfMap::of(pid, hello_pid, uid, start_ticks, max_map_bytes),
             files: ModuleFiles::of(pid, saver),
         }
     }
