@@ -1,7 +1,7 @@
 //! Programs whose live bytes have a known shape over the run, and the verdict of `heaptape leaks`
-//! on each, also as its conditions see it. A program that is kept from running takes longer, and keeps its
-//! shape. `analyzer/tests/leak_shapes.rs` has many more shapes, in recordings that are written with exact
-//! times.
+//! on each, also as its conditions see it. A program that is kept from running takes longer, and
+//! keeps its shape. `analyzer/tests/leak_shapes.rs` has many more shapes, in recordings that are
+//! written with exact times.
 
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Program, Recording, Target};

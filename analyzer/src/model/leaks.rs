@@ -65,11 +65,26 @@ pub struct History {
     pub series: [u64; SLICES],
     /// The least number of live bytes in each slice: what is not given back between two uses.
     pub least: [u64; SLICES],
-    /// Number of blocks that were freed before the exit.
-    pub freed_early: u64,
+    /// The most that was live since the exit began.
+    pub at_exit: Held,
     /// Standard error of the rise of the live bytes in the second half of the run, if they are
     /// estimates.
     pub rise_error: Option<u64>,
+}
+
+/// What was live at one time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    pub blocks: u64,
+    pub bytes: u64,
+}
+
+impl Held {
+    /// Sums up what two sites held.
+    const fn add(&mut self, other: Held) {
+        self.blocks += other.blocks;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+    }
 }
 
 /// An example of a survivor, sorted by age.
@@ -129,8 +144,6 @@ struct Row {
     implied: u32,
     /// Number of slices of the series that are complete.
     filled: u8,
-    /// Number of blocks that were freed before the exit, up to the maximum of the type.
-    freed_early: u16,
     /// The least number of live bytes since the last complete slice.
     least_bytes: u64,
     lifetime_sum: u64,
@@ -141,13 +154,14 @@ struct Row {
     lifetimes: [u16; LIFETIME_CLASSES],
 }
 
-/// The numbers of a site that change with the slices of the run only.
+/// The numbers of a site that change with the slices of the run only, or in its exit.
 #[derive(Clone, Debug, Default)]
 struct Series {
     live_bytes: [u64; SLICES],
     least_bytes: [u64; SLICES],
     half_blocks: u64,
     carried_bytes: u64,
+    at_exit: Held,
 }
 
 /// How often blocks of a site were freed at another site. Sorts by site, then most frequent first.
@@ -269,6 +283,20 @@ impl Leaks {
     }
 
     #[inline]
+    const fn is_exit(&self, event: &Event) -> bool {
+        self.time_of(event) >= self.axis.exit
+    }
+
+    /// Notes how much is live of a site since the exit began.
+    #[cold]
+    fn note_exit(&mut self, site: u32) {
+        let row = row(&mut self.rows, site);
+        let held = &mut super::row(&mut self.series, site).at_exit;
+        held.blocks = held.blocks.max(row.live_blocks.into());
+        held.bytes = held.bytes.max(row.live_bytes);
+    }
+
+    #[inline]
     fn add(&mut self, event: &Event, block: &Block) {
         let slice = self.current_slice(event);
         let row = self.row(block.site, slice);
@@ -280,6 +308,9 @@ impl Leaks {
         row.peak_blocks = row.peak_blocks.max(row.live_blocks);
         row.peak_bytes = row.peak_bytes.max(row.live_bytes);
         row.largest = row.largest.max(block.size);
+        if self.is_exit(event) {
+            self.note_exit(block.site);
+        }
         if event.entry == Entry::Carried as u8 {
             let series = super::row(&mut self.series, block.site);
             series.carried_bytes = series.carried_bytes.saturating_add(block.size);
@@ -293,13 +324,14 @@ impl Leaks {
         // Below what an interpolated time is off by, only the longest possible lifetime is known.
         let error = if self.axis.by_tick { ticks_off([event.tick_error, old.tick_error]) } else { 0 };
         let most = if error > age { age.saturating_add(error) } else { age };
-        let is_early = self.time_of(event) < self.axis.exit;
+        if self.is_exit(event) {
+            self.note_exit(old.site);
+        }
         let row = self.row(old.site, slice);
         row.live_blocks = row.live_blocks.saturating_sub(1);
         row.live_bytes = row.live_bytes.saturating_sub(old.size);
         if event.kind != Kind::Resize {
             row.least_bytes = row.least_bytes.min(row.live_bytes);
-            row.freed_early = row.freed_early.saturating_add(u16::from(is_early));
         }
         if event.is_implied() {
             let resized = event.kind == Kind::Resize;
@@ -353,7 +385,7 @@ impl Leaks {
             lifetimes,
             series: series.live_bytes,
             least: series.least_bytes,
-            freed_early: row.freed_early.into(),
+            at_exit: series.at_exit,
         }
     }
 
@@ -416,7 +448,7 @@ impl History {
             .iter_mut()
             .zip(other.lifetimes)
             .for_each(|(sum, lifetimes)| *sum = sum.saturating_add(lifetimes));
-        self.freed_early += other.freed_early;
+        self.at_exit.add(other.at_exit);
         let of_slices = self.series.iter_mut().zip(other.series).chain(self.least.iter_mut().zip(other.least));
         of_slices.for_each(|(sum, bytes)| *sum = sum.saturating_add(bytes));
         let errors = [self.rise_error, other.rise_error].map(|error| error.map(|error| error as f64));

@@ -109,7 +109,7 @@ pub struct Run {
 }
 
 /// Minimum number of survivors for growth. Fewer are slow growth.
-pub(super) const MIN_GROWTH_BLOCKS: u64 = 8;
+pub(crate) const MIN_GROWTH_BLOCKS: u64 = 8;
 /// Growth by less than this share of a site's allocations is slow, if the survivors have less than
 /// [`LIGHT_SHARE`] of the peak.
 const SMALL_SHARE: f64 = 0.02;

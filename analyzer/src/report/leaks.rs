@@ -6,9 +6,10 @@
 //! process ── collect ──> Collected ── judge, name ──> LeakReport ── render ──> text, JSON, rules
 //! ```
 //!
-//! [`collect`] has numbers by call site, and knows no names. [`judged`] and [`at_exit`] name the stacks,
-//! leave out what is suppressed, and judge; what they find is in [`findings`]. [`text`], [`json`] and
-//! [`suppressed`] print it. The page of the HTML export shares the first two steps, conditions too.
+//! [`collect`] has numbers by call site, and knows no names. [`judged`] and [`at_exit`] name the
+//! stacks, leave out what is suppressed, and judge; what they find is in [`findings`]. [`text`],
+//! [`json`] and [`suppressed`] print it. The page of the HTML export shares the first two steps,
+//! conditions too.
 
 mod at_exit;
 mod axis;

@@ -2,7 +2,7 @@
 
 use super::candidates::{Basis, Candidates};
 use super::findings::Leak;
-use crate::model::climb::{is_freed_at_exit, is_kept_to_exit};
+use crate::model::climb::{change, is_freed_at_exit, is_kept_to_exit};
 use crate::model::leaks::History;
 use crate::model::verdict::Verdict;
 use crate::report::frames::{SourceLines, call_site};
@@ -18,13 +18,14 @@ pub(crate) struct FreedAtExit<'a> {
     pub grown: u64,
 }
 
-/// Sites that were emptied at the end of the run, and whose stacks are merged.
+/// Sites of one function that were emptied in the run or at its end.
 #[derive(Default)]
 struct ExitGroup {
-    /// The site with the most bytes.
+    /// The site that held most at the exit.
     site: u32,
-    /// Number of bytes of `site`.
+    /// Number of bytes that `site` held.
     greatest: u64,
+    /// Number of sites that held blocks until the exit.
     sites: u64,
     history: History,
     lines: SourceLines,
@@ -35,29 +36,37 @@ struct ExitGroup {
 pub(crate) fn find<'a>(candidates: &Candidates<'a>, by: GroupBy, symbols: &mut Symbolizer) -> FreedAtExit<'a> {
     let mut found = FreedAtExit::default();
     let (Some(run), Some(model)) = (&candidates.run, &candidates.model) else { return found };
+    if run.hidden > 0 {
+        return found;
+    }
     let process = candidates.process;
     let mut groups: FxHashMap<Vec<String>, ExitGroup> = FxHashMap::default();
-    for (site, history) in model.histories().filter(|(_, history)| run.hidden == 0 && is_kept_to_exit(history)) {
-        let names = group_key(symbols, process.stacks(), site, by);
-        let group = groups.entry(names).or_default();
-        if history.peak_bytes > group.greatest {
-            (group.site, group.greatest) = (site, history.peak_bytes);
+    for (site, history) in model.histories().filter(|(_, history)| is_kept_to_exit(history)) {
+        let group = groups.entry(group_key(symbols, process.stacks(), site, by)).or_default();
+        if history.at_exit.bytes > group.greatest {
+            (group.site, group.greatest) = (site, history.at_exit.bytes);
         }
         group.sites += 1;
         group.lines.add(&call_site(symbols, process.stacks(), site, 1).frame);
         group.history.merge(&history);
     }
-    let (mut all, mut largest) = (History::default(), 0);
-    // The sum at one point in time: several sites may have had their peaks at different times.
-    let together = |history: &History| history.series.iter().copied().max().unwrap_or(0);
-    for ExitGroup { site, greatest, sites, history, lines } in groups.into_values() {
+    // Blocks that take the place of those of another stack are no growth.
+    let is_replaced =
+        |history: &History| history.live_blocks == 0 && !is_kept_to_exit(history) && change(history).1 > 0;
+    if groups.is_empty() {
+        return found;
+    }
+    for (site, history) in model.histories().filter(|(_, history)| is_replaced(history)) {
+        if let Some(group) = groups.get_mut(&group_key(symbols, process.stacks(), site, by)) {
+            group.history.merge(&history);
+        }
+    }
+    for ExitGroup { site, sites, history, lines, .. } in groups.into_values() {
         if !is_freed_at_exit(run, &history) {
             continue;
         }
-        all.merge(&history);
-        // A peak may be between two points of the series.
-        let grown = together(&history).max(greatest);
-        largest = largest.max(grown);
+        let grown = history.at_exit.bytes;
+        found.grown = found.grown.saturating_add(grown);
         let history = History { peak_bytes: grown, ..history };
         let evidence = candidates.evidence(site, &Basis { history, ..Basis::default() }, symbols);
         found.leaks.push(Leak {
@@ -74,6 +83,5 @@ pub(crate) fn find<'a>(candidates: &Candidates<'a>, by: GroupBy, symbols: &mut S
             lines,
         });
     }
-    found.grown = together(&all).max(largest);
     found
 }

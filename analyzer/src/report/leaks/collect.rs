@@ -27,7 +27,8 @@ pub(crate) struct Collected<'a> {
 /// Collects the numbers of a process. The names of `symbols` are those that the query filters by.
 ///
 /// # Errors
-/// Returns [`Unanswerable`](super::super::Unanswerable) when there are only sums, and they do not count frees.
+/// Returns [`Unanswerable`](super::super::Unanswerable) when there are only sums, and they do not
+/// count frees.
 pub(super) fn collect<'a>(
     process: &'a Process,
     query: &Query,

@@ -1,5 +1,5 @@
-//! What the second step of the leak report found: leaks with names and verdicts. The last step prints
-//! them, as text, JSON, conditions or a page.
+//! What the second step of the leak report found: leaks with names and verdicts. The last step
+//! prints them, as text, JSON, conditions or a page.
 
 use super::at_exit::{self, FreedAtExit};
 use super::candidates::Candidates;
@@ -31,8 +31,8 @@ pub struct Leak<'a> {
     pub blocks: u64,
     /// Number of bytes in these blocks.
     pub bytes: u64,
-    /// Peak of the live bytes of a site that grew through the run and was freed only at its end; 0
-    /// for other leaks.
+    /// Number of bytes at the exit of what grew through the run and was freed only then; 0 for
+    /// other leaks.
     pub grown: u64,
     /// The evidence of the verdict, where events or snapshots of the sums are known.
     pub evidence: Option<Evidence>,
@@ -57,8 +57,8 @@ pub struct Total {
     pub blocks: u64,
     /// Number of call stacks that allocated them.
     pub stacks: u64,
-    /// Peak live bytes of the sites that grew through the run and were freed only at its end,
-    /// summed over processes.
+    /// Number of bytes at the exit of what grew through the run and was freed only then, summed
+    /// over processes.
     pub grown_bytes: u64,
 }
 

@@ -4,7 +4,8 @@
 use super::Rules;
 use super::candidates::{Basis, Candidates};
 use crate::model::climb::change;
-use crate::model::verdict::{Growth, Verdict};
+use crate::model::leaks::History;
+use crate::model::verdict::{FLOOR_BYTES, Growth, MIN_GROWTH_BLOCKS, Verdict};
 use crate::report::frames::{SourceLines, blamed_frames, call_site};
 use crate::report::grouping::{GroupBy, group_key};
 use crate::symbols::Symbolizer;
@@ -39,7 +40,11 @@ pub(crate) struct JudgedLeak {
 
 /// Blocks take the place of others if there are as many bytes of these, but for this fraction: 1/8.
 const REPLACED: u64 = 8;
-/// Leaks have as many blocks as each other if their numbers differ by less than this fraction: 1/10.
+/// Leaks of a few blocks are judged together if none has more than this fraction of their bytes:
+/// 1/4.
+const SCATTERED: u64 = 4;
+/// Leaks have as many blocks as each other if their numbers differ by less than this fraction:
+/// 1/10.
 const SAME_NUMBER: u64 = 10;
 
 /// The key of a group of call sites.
@@ -161,6 +166,7 @@ pub(super) fn sum_by_function(
 /// and then those of their siblings.
 fn settle_verdicts(candidates: &Candidates, leaks: &mut [JudgedLeak], symbols: &mut Symbolizer) {
     let Some(run) = &candidates.run else { return };
+    judge_scattered(candidates, leaks, symbols);
     settle_replaced(candidates, leaks, symbols);
     let mut growth = Growth::default();
     let mut functions: Vec<Option<Vec<String>>> = Vec::new();
@@ -183,9 +189,63 @@ fn settle_verdicts(candidates: &Candidates, leaks: &mut [JudgedLeak], symbols: &
     inherit_verdicts(candidates, leaks, symbols);
 }
 
-/// Corrects the verdict on growth where blocks of a line only take the place of others of that line,
-/// as in a table that one caller fills and another one updates: one stack gets more, the other one
-/// fewer, and the table stays as it is.
+/// The leaks of one line that have too few blocks to be judged each.
+#[derive(Default)]
+struct Scattered {
+    bytes: u64,
+    blocks: u64,
+    basis: Basis,
+}
+
+/// Judges leaks of one line together that have a few blocks each: what leaks in a recursion, or in
+/// a helper of many callers, leaves a block of each stack, and none of them shows that it grows.
+/// Where they are little together, they stay what they are: every program keeps such blocks, as
+/// `bash` its hash table.
+fn judge_scattered(candidates: &Candidates, leaks: &mut [JudgedLeak], symbols: &mut Symbolizer) {
+    let Some(model) = &candidates.model else { return };
+    let stacks = candidates.process.stacks();
+    let is_few = |leak: &JudgedLeak| {
+        let may_grow = matches!(leak.verdict, Verdict::OneTime | Verdict::Slow | Verdict::YoungAtEnd);
+        may_grow && leak.kept.is_none() && leak.blocks < MIN_GROWTH_BLOCKS
+    };
+    let few = leaks.iter().enumerate().filter(|(_, leak)| is_few(leak));
+    let mut few: Vec<(usize, Vec<String>)> =
+        few.map(|(at, leak)| (at, group_key(symbols, stacks, leak.site, GroupBy::Line))).collect();
+    let mut lines: FxHashMap<Vec<String>, Scattered> = FxHashMap::default();
+    for (at, line) in &few {
+        let sum = lines.entry(line.clone()).or_default();
+        (sum.bytes, sum.blocks) = (sum.bytes.saturating_add(leaks[*at].bytes), sum.blocks + leaks[*at].blocks);
+    }
+    // A large table beside small leaks is no part of their growth.
+    few.retain(|(at, line)| leaks[*at].bytes <= lines[line].bytes / SCATTERED);
+    lines.retain(|_, sum| sum.blocks >= MIN_GROWTH_BLOCKS && sum.bytes >= FLOOR_BYTES);
+    if lines.is_empty() {
+        return;
+    }
+    for (at, line) in &few {
+        if let (Some(sum), Some(basis)) = (lines.get_mut(line), &leaks[*at].basis) {
+            sum.basis.merge(basis);
+        }
+    }
+    // In a queue that many stacks fill, blocks take the place of others, of which nothing is left.
+    let is_gone = |history: &History| history.live_blocks == 0 && change(history).1 > 0;
+    for (site, history) in model.histories().filter(|(_, history)| is_gone(history)) {
+        if let Some(sum) = lines.get_mut(&group_key(symbols, stacks, site, GroupBy::Line)) {
+            sum.basis.history.merge(&history);
+        }
+    }
+    let verdicts: FxHashMap<Vec<String>, Verdict> =
+        lines.into_iter().map(|(line, sum)| (line, candidates.verdict(Some(&sum.basis)))).collect();
+    for (at, line) in few {
+        if let Some(&verdict @ (Verdict::Growing | Verdict::Slow)) = verdicts.get(&line) {
+            leaks[at].verdict = verdict;
+        }
+    }
+}
+
+/// Corrects the verdict on growth where blocks of a line only take the place of others of that
+/// line, as in a table that one caller fills and another one updates: one stack gets more, the
+/// other one fewer, and the table stays as it is.
 fn settle_replaced(candidates: &Candidates, leaks: &mut [JudgedLeak], symbols: &mut Symbolizer) {
     let Some(model) = &candidates.model else { return };
     if !leaks.iter().any(|leak| matches!(leak.verdict, Verdict::Growing | Verdict::Slow)) {
