@@ -3,7 +3,7 @@
 
 The traced process is measured from outside (measure.c): its CPU is that of the process and the children that it waited for, its end a
 moment of the monotonic clock. Of the recorder's side the largest resident set is read from /proc while it runs; its CPU is that of all processes of
-a run without the traced ones. heaptrack runs as its own script runs it: library, pipe, interpreter, compressor; it does not follow children.
+a run without the traced ones, also of those that look up names after the command has returned. heaptrack runs as its own script runs it: library, pipe, interpreter, compressor; it does not follow children.
 Of the workload `mappings` the calls that map and unmap memory count as events.
 
 With --modes also sampled (each 512 KiB) and dormant: the library without a recorder. Their cost is divided by the events of the full
@@ -15,7 +15,7 @@ With --before another command `heaptape` is measured in the same rounds.
 
 usage: run.py [compare] [--rounds N] [--quick] [--only NAME,…] [--modes full,sampled,dormant] [--before COMMAND] [--json FILE]
               [--no-heaptrack] [--history FILE] [--release NAME]"""
-import argparse, contextlib, json, os, resource, shutil, signal, statistics, subprocess, sys, tempfile, threading, time
+import argparse, contextlib, ctypes, json, os, resource, shutil, signal, statistics, subprocess, sys, tempfile, threading, time
 import compare
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -100,6 +100,12 @@ def build(place):
         ("cc1plus", [compiler, "-quiet", "-imultiarch", folder, "-D_GNU_SOURCE", "-O1", heavy, "-o", os.path.join(place, "heavy.s")], None, {}, False),
         ("g++ with children", ["g++", "-O1", "-c", heavy, "-o", os.path.join(place, "heavy.o")], None, {}, True),
         ("ls", ["ls", "/"], None, {}, False),
+        # Large programs and code that is generated at run time; those that are installed.
+        *[workload for workload in [
+            ("node", ["node", "-e", "1"], None, {}, False),
+            ("java", ["java", "-version"], None, {}, False),
+            ("LuaJIT", ["luajit", os.path.join(HERE, "pairs.lua"), str(400_000 // scale)], None, {}, False),
+        ] if shutil.which(workload[1][0])],
     ]
 
 
@@ -136,6 +142,18 @@ def children_cpu():
     """CPU time of all processes that have ended below this one."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
+
+
+def adopt_orphans():
+    """What outlives a command becomes a child of this process, whose CPU time is counted."""
+    PR_SET_CHILD_SUBREAPER = 36
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def await_orphans():
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
 
 
 def size(path):
@@ -196,6 +214,7 @@ def run(tool, workload, place):
         for helper in helpers:
             helper.wait()
         end = time.monotonic()
+        await_orphans()
         stop.set()
         if has_recorder:
             watcher.join()
@@ -253,6 +272,7 @@ def row(name, tool, runs, plain, events):
         "recorder_mib": statistics.median([run["recorder_kib"] for run in runs]) / 1024,
         "return_after": middle(runs, "return_after"),
         "recorder_cpu": statistics.median([run["recorder_cpu"] for run in runs]),
+        "all_cpu": three([run["cpu"] + run["recorder_cpu"] for run in runs]),
         "snapshots": statistics.median([run.get("snapshots", 0) for run in runs]),
         "snapshots_ms": statistics.median([run.get("snapshots_ms", 0.0) for run in runs]),
         "lost": max((run.get("lost", 0) for run in runs)),
@@ -261,20 +281,21 @@ def row(name, tool, runs, plain, events):
 
 def table(rows):
     lines = [
-        "| workload | tool | events | ns an event | wall ratio | CPU ratio | M events/s | bytes/event | program MiB (plain) | recorder MiB | recorder CPU, s | snapshots of pages, ms | return after, s | lost |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| workload | tool | events | ns an event | wall ratio | CPU ratio | M events/s | bytes/event | program MiB (plain) | recorder MiB | recorder CPU, s | CPU of both, s | snapshots of pages, ms | return after, s | lost |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in rows:
-        lines.append("| {} | {} | {:,} | {} | {} | {} | {:.2f} | {:.2f} | {:.0f} ({:.0f}) | {:.0f} | {:.2f} | {} | {} | {} |".format(
+        lines.append("| {} | {} | {:,} | {} | {} | {} | {:.2f} | {:.2f} | {:.0f} ({:.0f}) | {:.0f} | {:.2f} | {} | {} | {} | {} |".format(
             r["workload"], r["tool"], r["events"], spread(r["ns_an_event"], 1), spread(r["wall_ratio"], 2), spread(r["cpu_ratio"], 2),
             r["events_a_second"] / 1e6, r["bytes_an_event"], r["program_mib"], r["plain_mib"], r["recorder_mib"],
-            r["recorder_cpu"], f'{r["snapshots"]:.0f} in {r["snapshots_ms"]:.1f}' if r["snapshots"] else "",
+            r["recorder_cpu"], spread(r["all_cpu"], 2), f'{r["snapshots"]:.0f} in {r["snapshots_ms"]:.1f}' if r["snapshots"] else "",
             spread(r["return_after"], 3), r["lost"]))
     return "\n".join(lines)
 
 
 def main():
     place = tempfile.mkdtemp(prefix="heaptape-bench-")
+    adopt_orphans()
     try:
         workloads = build(place)
         workloads = [workload for workload in workloads if is_wanted(workload[0])]
