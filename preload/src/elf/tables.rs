@@ -40,8 +40,8 @@ const GROUP: u64 = 32;
 
 /// Pages that could be read. Each word has a bit for each page of a group, and the number of the
 /// group above the bits. Neighboring groups have neighboring words, so that the pages of one
-/// object, or of libraries that were loaded together, do not displace each other.
-static READABLE: [AtomicU64; 512] = [const { AtomicU64::new(0) }; 512];
+/// object of up to 512 MiB, or of libraries that were loaded together, do not displace each other.
+static READABLE: [AtomicU64; 4096] = [const { AtomicU64::new(0) }; 4096];
 
 /// Returns the word of a page's group, the value of that word without any bits, and the page's bit.
 const fn group_of(page: u64) -> (&'static AtomicU64, u64, u64) {
@@ -75,7 +75,7 @@ fn is_readable(page: u64) -> bool {
 
 /// Forgets all pages after a library was unmapped, since other memory may be there.
 pub fn forget_pages() {
-    READABLE.iter().for_each(|known| known.store(0, Relaxed));
+    READABLE.iter().filter(|known| known.load(Relaxed) != 0).for_each(|known| known.store(0, Relaxed));
 }
 
 /// A position in the tables, with the bounds of the object.
