@@ -102,6 +102,11 @@ fn removed_program_keeps_its_tail_calls() {
         assert!(output.contains(&format!("{name}\",")), "{name}: {output}");
     }
     assert!(output.contains("title_page jumps_to_pool.cpp:") && output.contains("\"tail_call\": true"), "{output}");
+    // The C library knows `strdup` by another name.
+    let target = || Target::program("one_jump.c");
+    let other = target().flag("-O0").build();
+    let output = is_the_same_without(&copy(directory.path(), target().flag("-foptimize-sibling-calls")), &other);
+    assert!(output.contains("copy_name\",") && output.contains("take_clear\","), "{output}");
 }
 
 #[test]

@@ -152,6 +152,35 @@ fn allocation_functions_that_jump_into_their_pool_hide_it() {
     }
 }
 
+/// The C library has other names for its functions than those by which they are called.
+#[test]
+fn functions_of_one_jump_to_the_c_library_are_in_stacks() {
+    for flags in [&["-g"][..], &["-fno-plt"], &["-fcf-protection=full", "-no-pie"], &["-fuse-ld=lld"], &["-static"]] {
+        let target = Target::program("one_jump.c").flag("-foptimize-sibling-calls");
+        let program = flags.iter().fold(target, |target, flag| target.flag(*flag)).build();
+        let recording = Program::new(program).recorded().success().complete();
+        let sites = json(&recording, &["sites", "--by", "stack"]);
+        let mut found: Vec<String> = Vec::new();
+        for row in sites["processes"][0]["sites"].as_array().expect("rows") {
+            let frames = row["stack"].as_array().expect("a stack").iter();
+            let frames = frames.filter(|frame| frame["function"].as_str() != Some("__strdup"));
+            let mut names: Vec<String> = frames
+                .filter_map(|frame| {
+                    let tail = if frame["tail_call"] == true { "*" } else { "" };
+                    Some(format!("{}{tail}", frame["function"].as_str()?))
+                })
+                .collect();
+            names.retain(|name| name != "strdup");
+            if let Some(main) = names.iter().position(|name| name == "main") {
+                found.push(names[..main].join(" < "));
+            }
+        }
+        found.sort();
+        let expected = ["add_plain", "copy_name* < add_user", "take_block* < add_session", "take_clear* < add_table"];
+        assert_eq!(found, expected, "{flags:?}");
+    }
+}
+
 #[test]
 fn a_leak_through_a_library_is_one_entry_with_the_call_in_the_program() {
     let recording = wrong_lines(&["library"]);

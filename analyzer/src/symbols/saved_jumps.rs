@@ -75,7 +75,8 @@ pub(super) fn tables(places: &[Place]) -> Vec<SymbolTable> {
         kept[index].named.insert(start, (function.end, function.symbol.to_vec()));
         for jump in jumps.iter() {
             let to = leads_to(places, index, jump);
-            keep_exports(&mut kept, jump, &to);
+            // A library of the system may know its function by another name.
+            keep_exports(&mut kept, jump, &if to.is_empty() { with_frames(places, jump) } else { to.clone() });
             next.extend(to);
         }
         kept[index].jumps.insert(start, jumps);
@@ -93,6 +94,19 @@ fn leads_to(places: &[Place], from: usize, jump: &Jump) -> Vec<Node> {
     let export = |index: usize| Some((index, places[index].code?.export(symbol)?));
     let own: Vec<Node> = (0..places.len()).filter(|index| places[*index].is_own).filter_map(export).collect();
     if own.is_empty() { export(from).into_iter().collect() } else { own }
+}
+
+/// Returns the functions of a symbol that have frames.
+fn with_frames(places: &[Place], jump: &Jump) -> Vec<Node> {
+    let Jump::Import(symbol) = jump else { return Vec::new() };
+    let has_frames = |place: &Place, start: u64| {
+        let function = place.code.and_then(|code| code.functions.find(start));
+        let first = place.addresses.partition_point(|address| *address < start);
+        function.zip(place.addresses.get(first)).is_some_and(|(function, address)| *address < function.end)
+    };
+    let export = |(index, place): (usize, &Place)| Some((index, place.code?.export(symbol)?));
+    let found = places.iter().enumerate().filter_map(export);
+    found.filter(|(index, start)| has_frames(&places[*index], *start)).collect()
 }
 
 fn is_defined(places: &[Place], symbol: &[u8]) -> bool {

@@ -299,9 +299,9 @@ impl Search<'_> {
     }
 
     /// Returns whether a jump, which leads to `next`, goes to the callee.
-    fn is_callee(&self, jump: &Jump, next: &[Node]) -> bool {
+    fn is_callee(&mut self, jump: &Jump, next: &[Node]) -> bool {
         let is_symbol = match jump {
-            Jump::Import(symbol) => self.callee.is_symbol(symbol),
+            Jump::Import(symbol) => self.callee.is_symbol(symbol) || next.is_empty() && self.is_alias(symbol),
             // A static program has the recorded function itself.
             Jump::To(_) if self.callee.symbol.is_none() => {
                 next.iter().any(|node| self.symbols.symbol_at(*node).is_some_and(is_recorded))
@@ -309,6 +309,12 @@ impl Search<'_> {
             Jump::To(_) | Jump::Anywhere => false,
         };
         is_symbol || self.callee.node.is_some_and(|callee| next.contains(&callee))
+    }
+
+    /// Returns whether the callee is what its module exports by this symbol. The C library calls its
+    /// functions by other names: `strdup` is `__strdup`.
+    fn is_alias(&mut self, symbol: &[u8]) -> bool {
+        self.callee.node.is_some_and(|(object, start)| self.symbols.export(object, symbol) == Some(start))
     }
 
     /// Returns whether a function has a jump that leads to functions that are not known.
