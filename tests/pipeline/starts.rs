@@ -166,8 +166,32 @@ fn sanitized_program_with_many_variables_runs() {
 #[test]
 fn sanitized_program_is_known_without_a_free_descriptor() {
     let folder = test_env::folder();
-    let (plain, _) = started(&["full", text(&sanitized(folder.path(), "address"))]);
-    assert_eq!(plain.text(), "exited with 5\n");
+    let sanitized = sanitized(folder.path(), "address");
+    for how in ["used", "new"] {
+        let (plain, _) = started(&["full", how, text(&sanitized)]);
+        assert_eq!(plain.text(), "exited with 5\n", "{how}");
+    }
+}
+
+/// libc's `syscall` starts a program as its `execve` does: one with a sanitizer must not get the library,
+/// and the loader must not complain that it is not in another root.
+#[test]
+fn programs_that_a_system_call_starts_are_inspected() {
+    let folder = test_env::folder();
+    let program = sanitized(folder.path(), "address");
+    let files = ["program", "lib64/ld-linux-x86-64.so.2", "lib/x86_64-linux-gnu/libc.so.6"];
+    let root = folder.path().join("root");
+    for (file, from) in
+        files.iter().zip([target::c("exits"), Path::new("/").join(files[1]), Path::new("/").join(files[2])])
+    {
+        let to = root.join(file);
+        std::fs::create_dir_all(to.parent().expect("a folder")).expect("a folder");
+        test_env::copy(from, &to);
+    }
+    let (plain, recording) = started(&["call", text(&root), text(&program)]);
+    let third = if heaptape_tests::is_root() { "exited with 5" } else { "exited with 96" };
+    assert_eq!(plain.text(), format!("exited with 5\nexited with 5\n{third}\n"));
+    assert_eq!(recording.not_traced("exits").len(), 2, "{:#?}", recording.about());
 }
 
 /// A 64-bit library in its environment makes the loader of a 32-bit program complain.
@@ -253,6 +277,17 @@ fn stopped_recorder_is_not_awaited_for_ever_with_a_frozen_clock() {
         kill(recorder, Signal::SIGCONT).expect("continued");
     });
     same(&plain, &recording.outcome);
+}
+
+/// A library that replaces the clock is preloaded into the command as well.
+#[test]
+fn command_with_a_frozen_clock_ends() {
+    let clock = Target::library("frozen_clock.c").build();
+    let program = Program::new(target::c("exits")).arg("5").env("LD_PRELOAD", &clock);
+    let plain = program.plain().exits(5);
+    let recording = program.recorded();
+    same(&plain, &recording.outcome);
+    assert_eq!(recording.report().only("exits").allocs, 1);
 }
 
 /// A program waits for a recorder that is busy with others: it has only this chance to be recorded.

@@ -10,7 +10,9 @@
  * lock PROGRAM                 with a lock on the program's file, which must be kept
  * variables COUNT PROGRAM      with this many environment variables
  * dispatch PROGRAM             where system calls from outside of libc raise a signal
- * full PROGRAM                 without a free descriptor
+ * full HOW PROGRAM             without a free descriptor, in a child that has allocated (used) or not (new)
+ * call FOLDER PROGRAM          by the system call through libc's `syscall`: at once, by descriptor, and after
+ *                              a change of the root to FOLDER, where the file is `program`
  *
  * The program gets the argument 5. Prints how it ended, and how often a supervisor was asked. */
 #include "own.h"
@@ -189,6 +191,17 @@ static void locked(void) {
     wait_for(pid);
 }
 
+static void called(const char *folder) {
+    for (int which = 0; which < 3; which++) {
+        pid_t pid = which == 1 ? vfork() : fork();
+        if (!pid && which == 0) syscall(SYS_execve, program, arguments, environ);
+        if (!pid && which == 1) syscall(SYS_execveat, open(program, O_PATH | O_CLOEXEC), "", arguments, environ, AT_EMPTY_PATH);
+        if (!pid && which == 2 && !chroot(folder)) syscall(SYS_execve, "/program", arguments, environ);
+        if (!pid) _exit(96);
+        wait_for(pid);
+    }
+}
+
 int main(int argc, char **argv) {
     must(argc > 2, "arguments");
     free(malloc(77));
@@ -197,6 +210,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "filter")) return filtered(argv[2], atol(argv[3]));
     if (!strcmp(argv[1], "stack")) small();
     if (!strcmp(argv[1], "lock")) locked();
+    if (!strcmp(argv[1], "call")) called(argv[2]);
     if (!strcmp(argv[1], "dispatch")) dispatched();
     if (!strcmp(argv[1], "folder")) {
         posix_spawn_file_actions_t actions;
@@ -218,7 +232,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "full")) {
         pid_t pid = fork();
         if (!pid) {
-            free(malloc(78));
+            if (!strcmp(how, "used")) free(malloc(78));
             while (open("/dev/null", O_RDONLY | O_CLOEXEC) >= 0) ;
             start("execv");
         }

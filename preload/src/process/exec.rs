@@ -199,6 +199,18 @@ unsafe extern "C" fn starting(arguments: *mut usize, which: usize) -> *mut c_voi
     next_of(start.which)
 }
 
+/// Does so for a program that is about to be started by the system call `execve` or `execveat`. The
+/// call itself stays the caller's: a definition of these functions may make it.
+///
+/// # Safety
+/// There must be six arguments.
+pub unsafe fn prepare(arguments: *mut usize, is_at: bool) {
+    const EXECVE: usize = 0;
+    const EXECVEAT: usize = 8;
+    // SAFETY: the caller has as many as the stubs save.
+    unsafe { starting(arguments, if is_at { EXECVEAT } else { EXECVE }) };
+}
+
 /// Inspects the program of a [`Start`]. If it must not load this library, it changes the arguments.
 unsafe extern "C" fn inspect(start: *mut c_void) {
     // SAFETY: `starting` passes its own structure.
@@ -395,8 +407,9 @@ impl Inspection {
         let Some(link) = sys::c_text(&link) else { return };
         let mut path = [0; MAX_NOTICE_PATH];
         sys::read_link(link, &mut path[..MAX_NOTICE_PATH - 1]);
-        if let Some(path) = sys::c_text(&path) {
-            self.file(link, path, environment);
+        if !sys::c_text(&path).is_some_and(|path| self.file(link, path, environment)) {
+            // Without `/proc` nothing is known of the file, but where it will run.
+            self.reason = unreachable();
         }
     }
 

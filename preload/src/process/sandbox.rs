@@ -4,10 +4,12 @@
 //! on the library makes only those that are certainly allowed, and does without the others: stacks
 //! are truncated, nodes and threads counted as missing.
 //!
-//! `syscall` is intercepted for forks too, whose children must be prepared like those of `fork`.
+//! `syscall` is intercepted for forks too, whose children must be prepared like those of `fork`, and
+//! for starts of programs.
 
 mod filter;
 
+use super::exec;
 use super::fork::{self, Arguments, NextCall};
 use crate::boot::attach;
 use crate::dynsym::{self, Scope, Wanted};
@@ -209,7 +211,7 @@ unsafe extern "C" fn watched(saved: *mut Saved) -> u32 {
     // SAFETY: the stub saved these words. Those after the return address are in the caller's frame,
     // which is mapped whether or not it passed them.
     let [_, number, first, second, third, fourth, fifth, _, sixth] = unsafe { *saved };
-    let arguments = [number, first, second, third, fourth, fifth, sixth];
+    let mut arguments = [number, first, second, third, fourth, fifth, sixth];
     const SET_MODE_STRICT: u64 = libc::SECCOMP_SET_MODE_STRICT as u64;
     const SET_MODE_FILTER: u64 = libc::SECCOMP_SET_MODE_FILTER as u64;
     let number = i64::from(number as i32);
@@ -222,6 +224,11 @@ unsafe extern "C" fn watched(saved: *mut Saved) -> u32 {
     let result = match change {
         Some(change) => changing(change, next_syscall, &arguments),
         None if forks(number, first, second) => fork::forking(next_syscall, &arguments),
+        None if matches!(number, libc::SYS_execve | libc::SYS_execveat) => {
+            // SAFETY: six arguments follow the number.
+            unsafe { exec::prepare(arguments[1..].as_mut_ptr(), number == libc::SYS_execveat) };
+            next_syscall(&arguments)
+        }
         None => return 0,
     };
     // SAFETY: the stub saved these words, of which the first is space for the result.

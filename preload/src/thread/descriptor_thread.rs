@@ -48,7 +48,9 @@ unsafe fn run_function(function: unsafe extern "C" fn(*mut c_void), work: *mut c
     // process is such a child.
     let is_child = || session::is_live() && sys::pid() != session::pid();
     let is_alone = || is_child() && (session::area().is_some() || timestamp::is_single_threaded());
-    if is_alone() || (!keeps_locks && timestamp::is_single_threaded()) {
+    // A helper has a free descriptor in any case ([`begin`]).
+    let has_space = || sys::open(c"/").map(sys::close).is_some();
+    if if keeps_locks { is_alone() && has_space() } else { is_alone() || timestamp::is_single_threaded() } {
         // SAFETY: the caller ensures that the call is sound.
         return unsafe { function(work) };
     }

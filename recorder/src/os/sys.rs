@@ -16,6 +16,17 @@ use wire::modules::ModuleEntry;
 use wire::ring::Ring;
 use wire::{Area, Header, Layout, SlotControl, nodes};
 
+/// The kernel's clocks, also for the standard library, which is linked to this definition. libfaketime, preloaded
+/// for the traced program, replaces libc's, and a clock that stands still would make our waits endless.
+///
+/// # Safety
+/// `time` must be valid for a write, as for libc's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::timespec) -> libc::c_int {
+    // SAFETY: the kernel writes to `time` only, and checks it.
+    unsafe { libc::syscall(libc::SYS_clock_gettime, clock, time) as libc::c_int }
+}
+
 /// Returns whether a file has an extended attribute.
 pub fn has_attribute(path: &std::path::Path, name: &CStr) -> bool {
     use std::os::unix::ffi::OsStrExt;

@@ -223,6 +223,8 @@ macro_rules! syscall_stub {
             "cmp w0, {prctl}", "b.eq 3f",
             "cmp w0, {seccomp}", "b.eq 3f",
             "cmp w0, {clone3}", "b.eq 3f",
+            "cmp w0, {execve}", "b.eq 3f",
+            "cmp w0, {execveat}", "b.eq 3f",
             "2:",
             "adrp x16, {next}", "ldr x16, [x16, :lo12:{next}]",
             "br x16",
@@ -245,7 +247,8 @@ macro_rules! syscall_stub {
             "ret",
             ".cfi_endproc",
             clone = const libc::SYS_clone, prctl = const libc::SYS_prctl, seccomp = const libc::SYS_seccomp,
-            clone3 = const libc::SYS_clone3, next = sym $next, watched = sym $watched)
+            clone3 = const libc::SYS_clone3, execve = const libc::SYS_execve, execveat = const libc::SYS_execveat,
+            next = sym $next, watched = sym $watched)
     };
 }
 

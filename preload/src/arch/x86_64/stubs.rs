@@ -359,6 +359,8 @@ macro_rules! syscall_stub {
             "cmp edi, {prctl}", "je 3f",
             "cmp edi, {seccomp}", "je 3f",
             "cmp edi, {clone3}", "je 3f",
+            "cmp edi, {execve}", "je 3f",
+            "cmp edi, {execveat}", "je 3f",
             "2:",
             "mov r11, qword ptr [rip + {next}]",
             "jmp r11",
@@ -372,8 +374,8 @@ macro_rules! syscall_stub {
             "jz 2b",
             "ret",
             clone = const libc::SYS_clone, fork = const libc::SYS_fork, prctl = const libc::SYS_prctl,
-            seccomp = const libc::SYS_seccomp, clone3 = const libc::SYS_clone3,
-            next = sym $next, watched = sym $watched)
+            seccomp = const libc::SYS_seccomp, clone3 = const libc::SYS_clone3, execve = const libc::SYS_execve,
+            execveat = const libc::SYS_execveat, next = sym $next, watched = sym $watched)
     };
 }
 
