@@ -176,11 +176,15 @@ static void look_rest(struct lane *lane) {
     put(lane, " policy ");
     put_number(lane, sched_getscheduler(0), 10);
     put(lane, "\nenvironment");
+    int many = 0;
     for (char **variable = environ; variable && *variable; variable++) {
         if (strncmp(*variable, "LD_PRELOAD=", 11) == 0 || strncmp(*variable, "HEAPTAPE", 8) == 0) continue;
+        if (strncmp(*variable, "MANY_", 5) == 0) { many++; continue; }
         put(lane, " ");
         put(lane, *variable);
     }
+    put(lane, " and many ");
+    put_number(lane, many, 10);
     put(lane, "\n");
 }
 static void look(struct lane *lane, const void *const *own, int own_count) {

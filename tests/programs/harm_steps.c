@@ -47,6 +47,7 @@ struct place {
 static struct place first;
 static __thread struct place *me = &first;
 static const char *plugin_folder;
+#include "harm_worlds.h"
 static void run(int from, int to);
 static int is(const struct step *step, const char *name) { return strlen(name) == step->size && memcmp(step->op, name, step->size) == 0; }
 
@@ -308,10 +309,10 @@ static void forks(const struct step *step, int from) {
     if (step->c) _exit(7);
     leave(7);
 }
-static void start(const struct step *step, int from) {
-    static char no_preload[] = "HARM_X=1";
-    char *arguments[MOST_STEPS + 8], *other[128], number_text[16], *empty[] = { 0 }, **volatile environment = environ;
-    int count = 0, kept = 0;
+/* The arguments of a program that executes the steps in a block. */
+static void fill_arguments(char **arguments, const struct step *step, int from) {
+    static char number_text[16];
+    int count = 0;
     snprintf(number_text, sizeof number_text, "%d", (int)(me->lane - shared->lanes));
     arguments[count++] = words[0];
     arguments[count++] = words[1];
@@ -319,17 +320,89 @@ static void start(const struct step *step, int from) {
     arguments[count++] = words[3];
     for (int i = from; i < step->end; i++) arguments[count++] = words[FIRST_STEP + i];
     arguments[count] = 0;
+}
+/* Starts a program in ways that do not take its path, arguments and environment as they are. Returns
+ * whether `kind` is one. */
+static int start_otherwise(long kind, char **arguments, long *ended, int *error) {
+    enum { LINE = 64 << 10 };
+    char folder[512], *name, line[4096];
+    pid_t pid = -1;
+    snprintf(folder, sizeof folder, "%s", words[0]);
+    name = strrchr(folder, '/');
+    *name++ = 0;
+    if (kind == 9 || kind == 10) {
+        char *whole = mmap(0, LINE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        shell_line(whole, LINE, arguments);
+        if (kind == 9) *ended = system(whole);
+        else {
+            FILE *file = popen(whole, "r");
+            while (file && fgets(line, sizeof line, file)) fputs(line, stdout);
+            *ended = file ? pclose(file) : -1;
+        }
+        munmap(whole, LINE);
+        return 1;
+    }
+    if (kind == 12) {
+        posix_spawn_file_actions_t actions;
+        posix_spawn_file_actions_init(&actions);
+        posix_spawn_file_actions_addopen(&actions, 9, "/dev/null", O_RDONLY, 0);
+        posix_spawn_file_actions_addclose(&actions, 9);
+#ifdef __GLIBC__
+        posix_spawn_file_actions_addchdir_np(&actions, folder);
+        snprintf(line, sizeof line, "./%s", name);
+#else
+        snprintf(line, sizeof line, "%s", words[0]);
+#endif
+        *error = posix_spawn(&pid, line, &actions, 0, arguments, environ);
+        posix_spawn_file_actions_destroy(&actions);
+    } else if (kind == 13) {
+        if (!(pid = fork())) { setenv("PATH", folder, 1); execvp(name, arguments); _exit(127); }
+    } else if (kind == 14) {
+        if (!(pid = vfork())) { execlp("env", "env", "-u", "NOTHING", words[0], arguments[1], arguments[2], arguments[3], "pairs:9:9", (char *)0); _exit(127); }
+    } else if (kind == 15) {
+        snprintf(line, sizeof line, "%s/script.%d", plugin_folder, (int)getpid());
+        int file = open(line, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0755);
+        if (file < 0 || dprintf(file, "exec \"$@\"\n") < 0) return 1;
+        close(file);
+        char *whole[MOST_STEPS + 9] = { line };
+        for (int i = 0; (whole[i + 1] = arguments[i]); i++) ;
+        if (!(pid = fork())) { execvp(line, whole); _exit(127); }
+        *ended = wait_for(pid);
+        unlink(line);
+        return 1;
+    } else return 0;
+    *ended = pid > 0 ? wait_for(pid) : -1;
+    return 1;
+}
+static void start(const struct step *step, int from) {
+    static char no_preload[] = "HARM_X=1", many[1500][16];
+    char *arguments[MOST_STEPS + 8], *other[128], *empty[] = { 0 }, **volatile environment = environ;
+    int kept = 0;
+    long outcome = -1;
+    fill_arguments(arguments, step, from);
     if (step->b == 1) environment = empty;
     if (step->b == 2) {
-        for (char **at = environ; at && *at && kept < 120; at++) other[kept++] = *at;
+        for (char **at = environ; at && *at && kept < 120; at++) if (strncmp(*at, "MANY_", 5)) other[kept++] = *at;
         other[kept++] = no_preload;
         other[kept] = 0;
         environment = other;
+    }
+    if (step->b == 6) {
+        static char *all[1700];
+        for (char **at = environ; at && *at && kept < 120; at++) if (strncmp(*at, "MANY_", 5)) all[kept++] = *at;
+        for (int i = 0; i < 1500; i++) { snprintf(many[i], sizeof *many, "MANY_%d=%d", i, i); all[kept++] = many[i]; }
+        all[kept] = 0;
+        environment = all;
     }
     if (step->b == 3) { errno = 0; char **volatile bad = (char **)1; execve(words[0], arguments, bad); result(me->lane, "bad", 3, -1, errno); }
     const char *path = step->b == 4 ? "/nonexistent/program" : step->b == 5 ? "/bin/true" : words[0];
     pid_t pid = -1;
     int error = 0;
+    if (start_otherwise(step->a, arguments, &outcome, &error)) {
+        result(me->lane, "start", 5, 1, error);
+        result(me->lane, "started", 7, outcome, 0);
+        return;
+    }
     switch (step->a) {
         case 1: if (!(pid = vfork())) { execve(path, arguments, environment); _exit(127); } break;
         case 2: error = posix_spawn(&pid, path, 0, 0, arguments, environment); break;
@@ -350,6 +423,8 @@ static void start(const struct step *step, int from) {
         case 5: if (!(pid = fork())) { syscall(SYS_execveat, AT_FDCWD, path, arguments, environment, 0); _exit(127); } break;
         case 6: if (!(pid = syscall(SYS_clone, SIGCHLD | CLONE_VFORK, 0, 0, 0, 0))) { execve(path, arguments, environment); _exit(127); } break;
         case 7: execve(path, arguments, environment); error = errno; break;
+        case 8: if (!(pid = fork())) { unseen_call(SYS_execve, (long)path, (long)arguments, (long)environment); _exit(127); } break;
+        case 11: if (!(pid = fork())) { int file = open(path, O_PATH | O_CLOEXEC); syscall(SYS_execveat, file, "", arguments, environment, AT_EMPTY_PATH); _exit(127); } break;
         default: if (!(pid = fork())) { execve(path, arguments, environment); _exit(127); }
     }
     long ended = pid > 0 ? wait_for(pid) : -1;
@@ -626,6 +701,11 @@ static void leaf(const struct step *s) {
     else if (is(s, "fault")) value = fault(s->a);
     else if (is(s, "cancel")) value = cancels(s->a, s->b);
     else if (is(s, "key")) { pthread_once(&key_made, make_key); value = pthread_setspecific(key, malloc(s->a)); }
+    else if (is(s, "small")) value = on_small(s->a, s->b);
+    else if (is(s, "churn")) value = churn(s->a);
+    else if (is(s, "mount")) value = mounts(s->a);
+    else if (is(s, "lock")) value = locks(s->a);
+    else if (is(s, "timeout")) value = times_out(s->a);
     else if (is(s, "atfork")) value = pthread_atfork(allocates, allocates, allocates);
     else if (is(s, "atexit")) value = atexit(allocates);
     else if (is(s, "jumps")) disturbed(s->a);
@@ -646,6 +726,7 @@ static void run(int from, int to) {
             if (is(step, "threads")) threads(step, at + 1);
             else if (is(step, "fork")) forks(step, at + 1);
             else if (is(step, "exec")) start(step, at + 1);
+            else if (is(step, "guard")) { char *arguments[MOST_STEPS + 8]; fill_arguments(arguments, step, at + 1); guarded(step->a, step->b, arguments); }
             else if (is(step, "coroutines")) coroutines(step, at + 1);
             else if (is(step, "handler")) { errno = 99; long value = handled(step, at + 1); result(me->lane, "handled", 7, value, errno); }
             else if (is(step, "only")) { if (me->number == step->a) run(at + 1, step->end); }

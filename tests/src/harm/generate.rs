@@ -61,6 +61,9 @@ struct Around {
     is_child: bool,
     /// The process ends after this list, so it may enter a sandbox.
     is_last: bool,
+    /// The process has another root, where the library is not. The loader says so when a system call that nobody
+    /// sees starts a program (docs/recorded.md).
+    is_rooted: bool,
     is_signal_safe: bool,
     left: Left,
     /// Number of times that the step runs.
@@ -91,6 +94,7 @@ pub fn generate(seed: u64) -> Case {
         is_main: true,
         is_child: false,
         is_last: false,
+        is_rooted: false,
         is_signal_safe,
         left: Left::All,
         copies: 1,
@@ -184,7 +188,7 @@ impl Generator {
         }
         let is_alone = !around.is_concurrent;
         let has_libc = !around.is_orphan && around.left == Left::All;
-        match self.random.below(12) {
+        match self.random.below(14) {
             0 | 1 => {
                 steps.push(Step::leaf("float", &[self.random.one(&[0, 1, 1, 2, 3, 4, 5, 6]), self.random.below(4)]))
             }
@@ -212,8 +216,22 @@ impl Generator {
                     steps.push(Step::leaf("rawforks", &[forks]));
                 }
             }
+            12 | 13 if has_libc && is_alone && !around.is_storm && !around.is_handler => self.world(*around, steps),
             _ => self.allocation(steps),
         }
+    }
+
+    /// Returns a step that is a small world: a stack, threads, a file system, a lock, a timeout.
+    fn world(&mut self, around: Around, steps: &mut Vec<Step>) {
+        steps.push(match self.random.below(8) {
+            0..=2 => {
+                Step::leaf("small", &[self.random.below(if around.is_rooted { 6 } else { 7 }), self.random.below(3)])
+            }
+            3 => Step::leaf("churn", &[self.random.between(1, 400)]),
+            4 => Step::leaf("mount", &[self.random.below(4)]),
+            5 | 6 => Step::leaf("lock", &[self.random.below(5)]),
+            _ => Step::leaf("timeout", &[self.random.below(8)]),
+        });
     }
 
     fn plugin(&mut self, steps: &mut Vec<Step>) {
@@ -299,6 +317,7 @@ impl Generator {
             self.random.one(&harmless)
         };
         steps.push(Step::leaf("system", &[which, number]));
+        around.is_rooted |= which == 13;
         if around.is_last && around.left == Left::All && self.random.chance(60) {
             let kind = self.random.below(9);
             if kind == 0 {
@@ -317,7 +336,7 @@ impl Generator {
 
     fn block(&mut self, around: Around, steps: &mut Vec<Step>) {
         let inner = Around { depth: around.depth + 1, is_last: false, ..around };
-        match self.random.below(11) {
+        match self.random.below(12) {
             0 | 1 if around.left == Left::All => {
                 let count = self.random.between(1, 5);
                 if self.threads_left < count * around.copies {
@@ -370,8 +389,11 @@ impl Generator {
                 if !self.takes_process(around) {
                     return;
                 }
-                let environment = self.random.one(&[0, 0, 0, 0, 1, 2, 3, 4]);
-                let kind = self.random.below(7);
+                let environment = self.random.one(&[0, 0, 0, 0, 1, 2, 3, 4, 6]);
+                let kind = match self.random.one(&[0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14, 15]) {
+                    8 if around.is_rooted => 0,
+                    kind => kind,
+                };
                 let body = self.inside_program(inner);
                 steps.push(Step::block("exec", &[kind, environment], body));
             }
@@ -389,6 +411,14 @@ impl Generator {
                 let kind = i64::from(around.is_signal_safe && self.random.chance(70));
                 let body = self.list(Around { is_storm: true, ..inner }, 8);
                 steps.push(Step::block("storm", &[kind, self.random.between(100, 400)], body));
+            }
+            11 if around.left == Left::All && !around.is_concurrent && !around.is_storm && !around.is_handler => {
+                if !self.takes_process(around) {
+                    return;
+                }
+                let kind = self.random.below(if around.is_rooted { 5 } else { 10 });
+                let body = self.inside_program(inner);
+                steps.push(Step::block("guard", &[kind, self.random.below(18)], body));
             }
             _ => self.allocation(steps),
         }

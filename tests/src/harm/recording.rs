@@ -1,6 +1,6 @@
 //! Checks recordings of cases: the accounting, and the counts of the program itself.
 
-use super::{Case, Linkage, Observation};
+use super::{Case, Linkage, Observation, Step};
 use crate::recording::heaptape;
 use crate::{Daemon, Report, test_env};
 use serde_json::Value;
@@ -20,7 +20,8 @@ struct Excuses {
 
 impl Excuses {
     fn of(case: &Case) -> Excuses {
-        let sandboxed = case.any(|step| step.name == "sandbox" || step.is("system", 12) || step.is("system", 13));
+        let is_shut = |step: &Step| matches!(step.name.as_str(), "sandbox" | "guard" | "mount");
+        let sandboxed = case.any(|step| is_shut(step) || step.is("system", 12) || step.is("system", 13));
         let limited = case.any(|step| step.name == "limit");
         let raw = case.any(|step| step.name == "rawforks" || (step.name == "fork" && step.numbers.first() != Some(&0)));
         let bare =

@@ -94,7 +94,7 @@ fn change_step(steps: &mut Vec<Step>, number: &mut usize, change: Change) -> boo
 fn lower(step: &mut Step, to: impl Fn(i64) -> i64) -> bool {
     let counts: &[usize] = match step.name.as_str() {
         "pairs" | "deep" => &[0, 1],
-        "stacks" | "threads" | "coroutines" | "jumps" | "rawforks" | "cancel" => &[0],
+        "stacks" | "threads" | "coroutines" | "jumps" | "rawforks" | "cancel" | "churn" => &[0],
         "malloc" | "calloc" | "realloc" => &[1],
         "plugin" => &[2],
         _ => &[],
