@@ -132,24 +132,53 @@ pub fn passed(number: u32, what: &str, times: u64) {
     file.and_then(|mut file| file.write_all(line.as_bytes())).expect("a note");
 }
 
-/// The heading of the section on stacks in docs/torture.md.
-const STACKS: &str = "\n## Stacks beside other unwinders\n";
+/// A section of docs/torture.md whose table another command makes, in a file of notes.
+struct Section {
+    heading: &'static str,
+    note: &'static str,
+    command: &'static str,
+    text: &'static str,
+}
 
-/// Returns the section on stacks: what `scripts/dev stacks` wrote after its last run of all
-/// programs, else the section of an earlier table.
-fn stacks(before: Option<&str>) -> String {
-    let Ok(table) = fs::read_to_string(notes().join("stacks.md")) else {
-        let earlier = before.and_then(|text| text.find(STACKS).map(|start| text[start..].to_owned()));
-        return earlier.unwrap_or_else(|| format!("{STACKS}\nNot run: `scripts/dev stacks`.\n"));
-    };
-    format!(
-        "{STACKS}\nMade by `scripts/dev stacks`. Real programs run under `heaptape record`. At sampled calls, unwinders that share no code with heaptape \
-         walk the same stack in the same process: libunwind, libgcc's, and where these two disagree, gdb for some of them. The recorded stack of the \
-         call is compared with theirs frame by frame, innermost first. *Where* names the frames whose callers the unwinders don't agree on.\n\n\
-         - *to libunwind, not libgcc*: in code without unwind data (a JIT's), libgcc stops, and libunwind and heaptape go on by the frame pointer.\n\
-         - *only ours is whole*: the others stop there or go on at an address that is no code, and ours reaches the frame where the thread's other stacks begin.\n\
-         - The last three are faults of heaptape: *ours ends early*, *differ*, *not in the recording*.\n\n{table}"
-    )
+const SECTIONS: [Section; 2] = [
+    Section {
+        heading: "Real programs, bare and recorded",
+        note: "real.md",
+        command: "scripts/dev real",
+        text: "Programs and test suites of `tests/real/programs.txt` run bare and under `heaptape record`, with the same standard output, \
+               standard error and exit status. *Lost* are events for which a ring had no space while the recorder was starved and the program could not \
+               see that it lives; they are counted. *Named* are processes that ran without the library: static ones that were stripped, sanitized ones, those in a \
+               sandbox that forbids the attach, those without `LD_PRELOAD`, as the programs themselves arrange it.",
+    },
+    Section {
+        heading: "Stacks beside other unwinders",
+        note: "stacks.md",
+        command: "scripts/dev stacks",
+        text: "Real programs run under `heaptape record`. At sampled calls, unwinders that share no code with heaptape \
+               walk the same stack in the same process: libunwind, libgcc's, and where these two disagree, gdb for some of them. The recorded stack of the \
+               call is compared with theirs frame by frame, innermost first. *Where* names the frames whose callers the unwinders don't agree on.\n\n\
+               - *to libunwind, not libgcc*: in code without unwind data (a JIT's), libgcc stops, and libunwind and heaptape go on by the frame pointer.\n\
+               - *only ours is whole*: the others stop there or go on at an address that is no code, and ours reaches the frame where the thread's other stacks begin.\n\
+               - The last three are faults of heaptape: *ours ends early*, *differ*, *not in the recording*.",
+    },
+];
+
+impl Section {
+    /// Returns what its command wrote after its last run of all programs, else the section of an
+    /// earlier table.
+    fn text(&self, before: Option<&str>) -> String {
+        let Section { heading, note, command, text } = self;
+        let start = format!("\n## {heading}\n");
+        if let Ok(table) = fs::read_to_string(notes().join(note)) {
+            return format!("{start}\nMade by `{command}`. {text}\n\n{table}");
+        }
+        let earlier = before.and_then(|before| {
+            let (_, rest) = before.split_once(&start)?;
+            let end = rest.find("\n## ").unwrap_or(rest.len());
+            Some(format!("{start}{}", &rest[..end]))
+        });
+        earlier.unwrap_or_else(|| format!("{start}\nNot run: `{command}`.\n"))
+    }
 }
 
 /// Removes all notes.
@@ -199,5 +228,5 @@ pub fn table(before: Option<&str>) -> String {
     ELSEWHERE.iter().for_each(|(number, what, command)| text += &format!("| {number} | {what} | {command} |\n"));
     text += "\nNot run:\n\n| rows | why |\n|---|---|\n";
     NOT_RUN.iter().for_each(|(rows, why)| text += &format!("| {rows} | {why} |\n"));
-    text + &stacks(before)
+    SECTIONS.iter().fold(text, |text, section| text + &section.text(before))
 }
