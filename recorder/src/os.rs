@@ -10,6 +10,7 @@ pub mod huge_pages;
 pub mod permissions;
 pub mod poll;
 pub(crate) mod registers;
+pub(crate) mod regular_file;
 pub mod replace_file;
 pub(crate) mod signals;
 #[allow(unsafe_code)]

@@ -1,12 +1,10 @@
 //! The address range of the code of an ELF file.
 
+use crate::os::regular_file::open_regular;
 use object::elf::{self, ProgramHeader64};
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Endianness, Object, ReadCache, ReadRef};
-use std::fs::{File, OpenOptions};
-use std::io;
 use std::ops::Range;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Returns the link-time addresses of a file's code, from the start of the first executable segment
@@ -15,14 +13,7 @@ pub fn extent(path: &Path, build_id: &[u8]) -> Option<Range<u64>> {
     if !path.is_absolute() {
         return None;
     }
-    extent_of(&ReadCache::new(regular(path).ok()?), build_id)
-}
-
-/// Opens a regular file. The path is that of a traced program: opening a pipe could block forever.
-fn regular(path: &Path) -> io::Result<File> {
-    let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
+    extent_of(&ReadCache::new(open_regular(path).ok()?), build_id)
 }
 
 fn extent_of<'data>(file: impl ReadRef<'data>, build_id: &[u8]) -> Option<Range<u64>> {

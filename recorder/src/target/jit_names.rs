@@ -6,6 +6,7 @@
 //! (another user could have put it there), and not be older than the process. It is read from its
 //! end, since later lines override earlier ones, in blocks, up to a limit.
 
+use crate::os::regular_file;
 use crate::target::proc;
 use formats::perf_map::{Line, UnnamedAddresses};
 use formats::tape::CodeRange;
@@ -111,16 +112,15 @@ impl PerfMap {
     }
 
     fn open(&self) -> Option<File> {
-        // O_NONBLOCK: opening a pipe or a device could block.
-        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-        let file = match &self.folder {
+        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let place = match &self.folder {
             Folder::Ours => open(&*format!("/tmp/{}", self.name), flags, Mode::empty()),
             Folder::Other(folder) => openat(folder, &*self.name, flags, Mode::empty()),
             Folder::Unknown => return None,
         };
-        let file = File::from(file.ok()?);
+        let file = regular_file::opened(place.ok()?).ok()?;
         let metadata = file.metadata().ok()?;
-        let is_valid = metadata.is_file() && metadata.uid() == self.uid && metadata.modified().ok()? >= self.since;
+        let is_valid = metadata.uid() == self.uid && metadata.modified().ok()? >= self.since;
         is_valid.then_some(file)
     }
 

@@ -7,12 +7,12 @@
 //! its path in the process's root directory or in ours, and accepted only if it has that inode.
 
 use crate::os::clock;
+use crate::os::regular_file::open_regular;
 use crate::target::kept_file::{self, Version};
 use crate::target::maps;
 use crate::target::name_saver::{FileKey, Opened, Saver};
 use formats::tape::{self, FileId};
-use nix::fcntl::{OFlag, open};
-use nix::sys::stat::{Mode, fstat, stat};
+use nix::sys::stat::{fstat, stat};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
@@ -252,12 +252,9 @@ fn has_our_root(pid: u32) -> bool {
     of(&pid.to_string()) == *OURS.get_or_init(|| of("self"))
 }
 
-/// Opens a regular file for reading. O_NONBLOCK: opening a pipe or a device could block.
+/// Opens a regular file for reading.
 pub(crate) fn open_file(path: &Path) -> Option<OwnedFd> {
-    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    let file = open(path, flags, Mode::empty()).ok()?;
-    let kind = fstat(&file).ok()?.st_mode & nix::libc::S_IFMT;
-    (kind == nix::libc::S_IFREG).then_some(file)
+    open_regular(path).ok().map(OwnedFd::from)
 }
 
 #[cfg(test)]

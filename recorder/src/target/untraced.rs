@@ -5,6 +5,7 @@
 //! ([`wire::hello::Notice`]); this detects even the shortest process. And the programs of running
 //! sessions are checked regularly; this detects an exec by a direct system call of the program.
 
+use crate::os::regular_file::open_regular;
 use crate::target::proc;
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -122,7 +123,7 @@ impl Watch {
 /// Returns why a program cannot load the library, judged by the head of its file; `None` if it can.
 pub fn why_not(path: &Path) -> Option<String> {
     const PT_INTERP: u32 = 3;
-    let mut file = File::open(path).ok()?;
+    let mut file = open_regular(path).ok()?;
     let meta = file.metadata().ok()?;
     if meta.mode() & 0o6000 != 0 && meta.uid() != nix::unistd::geteuid().as_raw() {
         return Some("it runs with another user's rights (setuid), and then no library is preloaded".into());
@@ -177,13 +178,13 @@ fn named_interpreter(head: &[u8]) -> Option<PathBuf> {
 /// Returns the interpreter that the first line of a script names.
 pub fn interpreter(path: &Path) -> Option<PathBuf> {
     let mut head = Vec::new();
-    File::open(path).ok()?.take(4096).read_to_end(&mut head).ok()?;
+    open_regular(path).ok()?.take(4096).read_to_end(&mut head).ok()?;
     named_interpreter(&head)
 }
 
 /// Opens the file that is executed for a program: its own, or that of the interpreter of a script.
 pub fn open_program(path: &Path) -> Option<File> {
-    File::open(interpreter(path).unwrap_or_else(|| path.to_owned())).ok()
+    open_regular(&interpreter(path).unwrap_or_else(|| path.to_owned())).ok()
 }
 
 #[cfg(test)]

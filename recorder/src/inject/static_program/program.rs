@@ -5,6 +5,7 @@ use super::unwind_header;
 use crate::inject::frames::{self, Description, read_array};
 use crate::inject::patch::Planner;
 use crate::inject::patch::symbols;
+use crate::os::regular_file::open_regular;
 use crate::target::untraced;
 use object::elf::{self, FileHeader64, ProgramHeader64};
 use object::endian::LittleEndian;
@@ -57,11 +58,8 @@ pub enum HeaderNeed {
 /// Why the library cannot be loaded into the static program, as the end of a sentence.
 pub fn find(path: &Path, planner: &Planner) -> Option<Result<StaticProgram, String>> {
     let path = untraced::interpreter(path).unwrap_or_else(|| path.to_owned());
-    let file = File::open(&path).ok()?;
+    let file = open_regular(&path).ok()?;
     let status = file.metadata().ok()?;
-    if !status.is_file() {
-        return None;
-    }
     let mut program = read(&file)?;
     program.inode = status.ino();
     if status.mode() & 0o6000 != 0 || has_capabilities(&path) {
