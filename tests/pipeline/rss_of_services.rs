@@ -258,5 +258,7 @@ fn report_states_that_blocks_from_before_an_attach_are_not_known() {
         text.contains("blocks from before ") && text.contains("they look like memory that never was a block"),
         "{text}"
     );
+    let rows = || text.lines().filter(|line| line.contains("memory of the process that"));
+    assert!(rows().all(|row| row.contains("was no block since ")) && rows().count() == 1, "{text}");
     drop(running);
 }

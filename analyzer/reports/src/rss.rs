@@ -180,6 +180,9 @@ fn report_of(
         true => mapped::returned(query, process, symbols, 0..bills::middle(snapshot).saturating_add(1)),
         false => Vec::new(),
     };
+    let unknown = UnknownBlocks::of(process, snapshot);
+    let mut all_parts = parts(&resident.bill, *allocator);
+    unknown.rename(&mut all_parts);
     RssReport {
         at: PointInTime::at(process, snapshot.tick, None),
         cause: residency_cause(snapshot.cause),
@@ -195,7 +198,7 @@ fn report_of(
         file_bytes: snapshot.file_bytes,
         shared_bytes: snapshot.shared_bytes,
         sum_bytes: resident.bill.sum(),
-        parts: parts(&resident.bill, *allocator),
+        parts: all_parts,
         allocator: allocator.name(),
         untouched_bytes: resident.untouched,
         swapped_bytes: resident.swapped.1,
@@ -212,7 +215,7 @@ fn report_of(
         ended_later_ns: ended_later(process, snapshot),
         snapshots: process.tape.snapshots.len() as u64,
         written_file_bytes: resident.bill.written,
-        unknown: UnknownBlocks::of(process, snapshot),
+        unknown,
     }
 }
 

@@ -2,6 +2,7 @@
 //! memory because they are not known.
 
 use heaptape_analyzer::Process;
+use heaptape_analyzer::report::bills::Part;
 use heaptape_analyzer::text::Screen;
 use heaptape_formats::date::Date;
 use heaptape_formats::recording::RAN_ALREADY;
@@ -53,6 +54,16 @@ impl UnknownBlocks {
             not_divided,
             blocks_since_unix_ns: blocks_since(process, division).filter(|_| is_divided),
             freed_since_unix_ns: (is_divided && since > process.clock.start_tick).then(|| unix_ns(since)),
+        }
+    }
+
+    /// Corrects what a part is called where some of it may be blocks that are not known.
+    pub(super) fn rename(&self, parts: &mut [Part]) {
+        if let (Some(since), Some(part)) =
+            (self.blocks_since_unix_ns, parts.iter_mut().find(|part| part.name == "never_block"))
+        {
+            let Date { hour, minute, .. } = Date::from_unix(since / 1_000_000_000);
+            part.text = format!("memory of the process that was no block since {hour:02}:{minute:02} UTC");
         }
     }
 

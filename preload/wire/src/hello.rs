@@ -99,7 +99,9 @@ impl UntracedReason {
             UntracedReason::Rights => "it runs with other rights (setuid), and then no library is preloaded",
             UntracedReason::ThirtyTwoBit => "it is a 32-bit program",
             UntracedReason::Environment => "LD_PRELOAD was removed from its environment",
-            UntracedReason::Unreachable => "it cannot reach the recorder from its root or mount namespace",
+            UntracedReason::Unreachable => {
+                "it cannot reach the recorder, which is down or outside of its root and mount namespace"
+            }
             UntracedReason::Descriptors => "it has no descriptor left with which to reach the recorder",
             UntracedReason::Sandbox => "its sandbox does not let it reach the recorder",
             UntracedReason::Busy => "it no longer waited for the recorder, which was busy (HEAPTAPE_ATTACH_MS)",
