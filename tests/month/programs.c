@@ -1,10 +1,11 @@
 /* The programs of a simulated month, by the name under which they are started:
-   shop      a service: a base of BYTES, requests, and in one build (-DLEAK) sessions of BYTES that nobody frees; until it is killed
+   shop      a service: a base of BYTES, requests, and in one build (-DLEAK) sessions that nobody frees, BYTES a second; until it is killed
    ledger    a job with known sums: COUNT blocks of 100 bytes, of which it keeps each tenth, over MILLISECONDS
    brief     ten blocks of 100 bytes, and the end */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static void *volatile kept[1024];
@@ -33,10 +34,20 @@ __attribute__((noinline)) void remember_session(size_t bytes) {
 
 static int shop(size_t base, size_t leak) {
     void *volatile cache = work(base);
+#ifdef LEAK
+    enum { SESSION = 2048 };
+    double leaked = 0;
+    struct timespec begin;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+#endif
     for (unsigned number = 0; number < 1000000; number++) {
         handle_request(number);
 #ifdef LEAK
-        remember_session(leak);
+        // By the clock, so that a busy machine does not delay the end.
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        double due = (now.tv_sec - begin.tv_sec + (now.tv_nsec - begin.tv_nsec) / 1e9) * leak;
+        for (; leaked < due; leaked += SESSION) remember_session(SESSION);
 #endif
         usleep(5000);
     }

@@ -77,6 +77,74 @@ fn sigkill_of_the_daemon_loses_and_doubles_nothing() {
     torture::passed(4, "SIGKILLs of a daemon, no event lost and none doubled", rounds as u64);
 }
 
+/// Kills the daemon repeatedly under a program that never rests, and at last the program. Checks that
+/// the epochs together hold each event that the program has counted, once, or count it as lost. A
+/// daemon is killed after it has recorded this many events. Returns the lost events of each epoch.
+fn full_rate_is_accounted(overflow: &str, recorded_events: u64, rounds: usize) -> Vec<u64> {
+    let temporary = test_env::folder();
+    let file = temporary.path().join("own");
+    let mode = format!("trace,overflow={overflow}");
+    let mut daemon = Daemon::start(&["--mode", &mode, "--cpu=100000", "--keep-bytes=8GiB"]);
+    let mut command = daemon.command(&target::c("pairs"));
+    let child = command.args(["4000000000", "2"]).env("OWN_FILE", &file).spawn().expect("the program starts");
+    let mut program = Running(child);
+    until("the program is recorded", || daemon_recorded(&daemon) > recorded_events);
+    for round in 0..rounds {
+        std::thread::sleep(moment(round) / 2);
+        daemon.restart();
+        until("it is recorded again", || daemon_recorded(&daemon) > recorded_events);
+    }
+    program.0.kill().expect("it runs");
+    program.0.wait().expect("its end");
+    let own = events(&file);
+    until("its end is known", || daemon.list("pairs").is_empty());
+    daemon.stop();
+    let epochs = daemon.epochs(&[]);
+    let (mut emitted, mut recorded, mut lost, mut parts) = (0, 0, 0, Vec::new());
+    for epoch in &epochs {
+        for process in &daemon.report(std::slice::from_ref(epoch)).processes {
+            process.assert_accounting();
+            emitted += process.emitted_events;
+            recorded += process.recorded_events;
+            lost += process.lost_events;
+            parts.push((process.recorded_events, process.lost_events));
+        }
+    }
+    // Each of the two threads has an allocation more, and may have been inside of a call.
+    assert!(
+        (own..=own + 4).contains(&emitted) && emitted == recorded + lost,
+        "{own} events happened, {emitted} are accounted for ({recorded} recorded, {lost} lost)\n{parts:?}"
+    );
+    eprintln!("{rounds} kills, {overflow}: {own} events, {recorded} recorded, {lost} lost, {} epochs", epochs.len());
+    parts.into_iter().map(|(_, lost)| lost).collect()
+}
+
+fn daemon_recorded(daemon: &Daemon) -> u64 {
+    daemon.list("pairs").iter().filter_map(|one| one["recorded"].as_u64()).sum()
+}
+
+/// Frees of blocks from before the last kill wait for an allocation until the next timestamp, and with
+/// them what their thread does next. A daemon that is killed meanwhile loses that: 4,096 calls at most.
+#[test]
+fn sigkill_of_the_daemon_at_full_rate_loses_nothing_where_programs_wait() {
+    /// Events with which the program has freed each block from before.
+    const TURNOVER: u64 = 300_000;
+    const MAX_WAITING: u64 = 4096;
+    let rounds = if is_full() { 100 } else { 10 };
+    let lost = full_rate_is_accounted("wait:30s", TURNOVER, rounds);
+    assert!(lost.iter().all(|lost| *lost == 0), "{lost:?}");
+    let lost = full_rate_is_accounted("wait:30s", 0, rounds);
+    assert!(lost.iter().all(|lost| *lost <= MAX_WAITING), "{lost:?}");
+    torture::passed(4, "SIGKILLs of a daemon at full rate, no event of a waiting program lost", rounds as u64);
+}
+
+#[test]
+fn sigkill_of_the_daemon_at_full_rate_counts_what_is_dropped() {
+    let rounds = if is_full() { 100 } else { 20 };
+    assert!(full_rate_is_accounted("drop", 0, rounds).iter().sum::<u64>() > 0);
+    torture::passed(4, "SIGKILLs of a daemon at full rate, each dropped event counted", rounds as u64);
+}
+
 /// What a program did, and what is recorded of it.
 #[derive(Debug)]
 struct Counts {
