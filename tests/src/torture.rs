@@ -140,7 +140,7 @@ struct Section {
     text: &'static str,
 }
 
-const SECTIONS: [Section; 2] = [
+const SECTIONS: [Section; 3] = [
     Section {
         heading: "Real programs, bare and recorded",
         note: "real.md",
@@ -149,6 +149,12 @@ const SECTIONS: [Section; 2] = [
                standard error and exit status. *Lost* are events for which a ring had no space while the recorder was starved and the program could not \
                see that it lives; they are counted. *Named* are processes that ran without the library: static ones that were stripped, sanitized ones, those in a \
                sandbox that forbids the attach, those without `LD_PRELOAD`, as the programs themselves arrange it.",
+    },
+    Section {
+        heading: "A month of the daemon",
+        note: "month.md",
+        command: "scripts/dev month",
+        text: "Thirty days in some minutes, with servers under load and planted faults.",
     },
     Section {
         heading: "Stacks beside other unwinders",
