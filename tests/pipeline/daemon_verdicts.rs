@@ -72,6 +72,9 @@ fn comparison_over_a_killed_daemon_is_refused() {
     until("it grows", || live() > 600_000);
     daemon.restart();
     until("it goes on", || daemon_live(&daemon) > 10_000);
+    until("its growth is a lower bound", || {
+        daemon.ctl(&["list", "--growth", "start"]).success().text().contains(" ≥ +")
+    });
     let refused = ask(&daemon, &["diff", "--since", "deploy-42", "leaks_slowly"]).exits(2);
     assert!(refused.error().contains("is known since") && refused.text().is_empty(), "{refused}");
     daemon.query(&["mark", "after"]);
@@ -110,6 +113,27 @@ fn why_answers_for_the_process_that_grows() {
         short.iter_mut().for_each(|one| drop(one.wait()));
     }
     drop((large, leaking));
+}
+
+/// A program that has renamed itself since its start is found by the name that `ps` shows, also if
+/// another one with that name is not recorded.
+#[test]
+fn why_knows_programs_by_the_name_that_they_have_now() {
+    let daemon = Daemon::start(&["--snapshot", "1s"]);
+    let name = format!("mw{}", std::process::id());
+    let script = format!("printf {name} > /proc/$$/comm; read line");
+    let start = |command: &mut Command| {
+        let command = command.args(["-c", &script]).stdin(Stdio::piped());
+        let running = Running(command.spawn().expect("a shell"));
+        let comm = format!("/proc/{}/comm", running.0.id());
+        until("it is renamed", || std::fs::read_to_string(&comm).is_ok_and(|comm| comm.trim() == name));
+        running
+    };
+    let other = start(&mut Command::new("/bin/sh"));
+    let recorded = start(&mut daemon.command("/bin/sh".as_ref()));
+    let answer = ask(&daemon, &["why", &name]).success();
+    assert!(answer.text().contains(&format!("(pid {})", recorded.0.id())), "{answer}");
+    drop((other, recorded));
 }
 
 /// A daemon that is killed together with its fd store, as runtimes of containers do, leaves its

@@ -478,7 +478,14 @@ fn row(process: &Process, period: Period) -> Vec<String> {
         count(process.allocs_a_second),
         match period {
             Period::Minute => growth(process),
-            _ => process.growths.get(period.key()).map_or_else(|| "–".into(), |growth| signed_bytes(*growth)),
+            _ => match process.growths.get(period.key()) {
+                // What it held before its blocks are known has grown since its start, too.
+                Some(growth) if period == Period::Start && process.live_since_unix_ns.is_some() => {
+                    format!("≥ {}", signed_bytes(*growth))
+                }
+                Some(growth) => signed_bytes(*growth),
+                None => "–".into(),
+            },
         },
         count(process.lost),
         process.label.clone(),

@@ -65,9 +65,12 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let is_unknown = |error: &anyhow::Error| {
         matches!(error.downcast_ref(), Some(Error::Unanswerable(Unanswerable::UnknownProcess { .. })))
     };
-    match (answered, named.first()) {
-        (Err(error), Some(pid)) if is_unknown(&error) => ask(pid.to_string()).map_err(|_| error),
-        (answered, _) => answered,
+    match answered {
+        // Others of this name may not be recorded.
+        Err(error) if is_unknown(&error) => {
+            named.into_iter().map(|pid| ask(pid.to_string())).find(Result::is_ok).unwrap_or(Err(error))
+        }
+        answered => answered,
     }
 }
 
