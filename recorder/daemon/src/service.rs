@@ -337,7 +337,6 @@ impl Service {
         if !self.successor.takes_over() {
             self.epochs.clear_flights(&[]);
         }
-        let _ = std::fs::remove_file(&self.config.control);
         tracing::info!("stopped after {} s", self.started.elapsed().as_secs());
         for done in waiting {
             let _ = done.send(());
@@ -347,5 +346,7 @@ impl Service {
         while self.open_connections.load(Relaxed) > 0 && start.elapsed() < ANSWER_TIMEOUT {
             std::thread::sleep(Duration::from_millis(5));
         }
+        // Last of all: the thread of the socket would make it again.
+        let _ = std::fs::remove_file(&self.config.control);
     }
 }
