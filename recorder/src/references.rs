@@ -19,7 +19,7 @@ use formats::recording::REFERENCES;
 use formats::resident::Allocator;
 use formats::tape::field::Text;
 use formats::tape::{Record, References, ReferencesEnd, Writer};
-use memory::Memory;
+pub use memory::Memory;
 pub use regions::StoppedThread;
 use regions::{Found, Regions};
 use search::Search;
@@ -37,6 +37,8 @@ pub const TIME_LIMIT: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub struct Snapshot<'a> {
     pub session: &'a Session,
+    /// A thread by which its memory can be read: the first one may have ended.
+    pub reader_tid: u32,
     /// The live blocks of the time at which the process waits.
     pub blocks: BlocksAt,
     /// Its threads that do not run meanwhile.
@@ -69,12 +71,12 @@ impl Output {
 /// # Errors
 /// The memory of the process cannot be read, or the file cannot be written.
 pub fn take(snapshot: Snapshot<'_>) -> io::Result<()> {
-    let Snapshot { session, blocks, threads, thread_count, cause, since } = snapshot;
+    let Snapshot { session, reader_tid, blocks, threads, thread_count, cause, since } = snapshot;
     let cpu = clock::thread_time();
     let tick = session.clock.now();
-    let memory = Memory::of(session.process.pid, u64::from(session.process.page_size));
+    let memory = Memory::of(reader_tid, u64::from(session.process.page_size));
     memory.probe(session)?;
-    let text = maps::read(session.process.pid);
+    let text = maps::read(reader_tid);
     let text = String::from_utf8_lossy(&text);
     let names = text.lines().filter_map(maps::parse).map(|line| line.name.into());
     let allocator = allocator_of(session, names);
@@ -111,6 +113,10 @@ pub fn take(snapshot: Snapshot<'_>) -> io::Result<()> {
     search.blocks(&mut |record| out.put(&record))?;
     let found = search.found;
     lacks.extend(found.lacks());
+    // Another thread may end the process meanwhile.
+    if let Err(error) = memory.probe(session) {
+        lacks.push(format!("the process ended meanwhile ({error})"));
+    }
     let end = ReferencesEnd {
         end_tick: session.clock.now(),
         lacks: Text::from(lacks.join("; ")),

@@ -12,3 +12,4 @@ pub mod proc;
 pub(crate) mod sanitizer;
 pub mod untraced;
 pub(crate) mod vdso;
+pub mod waiting;

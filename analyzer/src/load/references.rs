@@ -3,7 +3,9 @@
 use super::Process;
 use crate::model::references::Graph;
 use heaptape_formats::recording::REFERENCES;
-use heaptape_formats::tape::{Record, ReferenceBlock, References, ReferencesEnd, Step, Stream};
+use heaptape_formats::tape::{
+    ROOT_REGISTERS, Record, ReferenceBlock, References, ReferencesEnd, RootRegion, Step, Stream,
+};
 use heaptape_formats::{Ending, regular};
 use std::io::ErrorKind;
 use std::path::Path;
@@ -29,6 +31,15 @@ impl ReferenceSnapshot {
         let lacks = self.end.as_ref().map(|end| end.lacks.lossy().into_owned()).unwrap_or_default();
         let both: Vec<&str> = [&*lacks, &*self.damage].into_iter().filter(|text| !text.is_empty()).collect();
         (!both.is_empty()).then(|| both.join("; "))
+    }
+
+    /// Returns the number of registers of waiting threads that could not be read. Those of such a
+    /// thread that it has to find unchanged after its system call are rbx, rbp and r12 to r15.
+    pub fn unseen_registers(&self) -> u64 {
+        const ARGUMENTS: u64 = 6 * 8;
+        const KEPT: u64 = 6;
+        let is_it = |region: &&RootRegion| region.kind == ROOT_REGISTERS && region.length == ARGUMENTS;
+        self.head.regions.iter().filter(is_it).count() as u64 * KEPT
     }
 }
 

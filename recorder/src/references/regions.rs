@@ -4,7 +4,7 @@
 
 use super::blocks::BlockTable;
 use super::memory::Memory;
-use crate::target::maps::{Line, parse};
+use crate::target::maps::{Line, is_library, parse};
 use formats::resident::Allocator;
 use formats::tape::field::Text;
 use formats::tape::{ROOT_DATA, ROOT_MAPPING, ROOT_REGISTERS, ROOT_STACK, ROOT_THREAD_LOCAL, RootRegion};
@@ -31,7 +31,8 @@ pub struct StoppedThread {
     pub stack_pointer: u64,
     /// Base of the thread-local data; 0 if it is not known.
     pub thread_pointer: u64,
-    /// General registers; empty if they are not known.
+    /// General registers: all 16, or the six arguments of the system call that the thread waits in.
+    /// Empty if none is needed, since they are on its stack.
     pub registers: Vec<u64>,
 }
 
@@ -87,8 +88,7 @@ impl Regions<'_> {
         let mut numbers: HashMap<&str, u32> = HashMap::new();
         let mut before: Option<(u64, u32)> = None;
         for line in text.lines().filter_map(parse).filter(|line| line.start < 1 << 47) {
-            let is_ours = line.name.starts_with("/memfd:heaptape")
-                || line.name.rsplit('/').next().is_some_and(|file| file.starts_with("libheaptape"));
+            let is_ours = is_library(line.name);
             let is_kernels = matches!(line.name, "[vdso]" | "[vvar]" | "[vvar_vclock]" | "[vsyscall]");
             let is_file = line.name.starts_with('/') && !is_shared_memory(line.name);
             if is_file && !is_ours {

@@ -13,6 +13,11 @@ pub fn read(pid: u32) -> Vec<u8> {
     bytes
 }
 
+/// Returns whether a name is that of our library, or of memory that it shares with the recorder.
+pub fn is_library(name: &str) -> bool {
+    name.starts_with("/memfd:heaptape") || name.rsplit('/').next().is_some_and(|file| file.starts_with("libheaptape"))
+}
+
 /// A mapping as the kernel lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {

@@ -83,26 +83,42 @@ pub fn is_in_kernel(pid: u32, tid: Pid) -> bool {
     status_field(pid, tid, "State").is_some_and(|state| state.starts_with('D'))
 }
 
-fn is_ended(pid: u32, tid: Pid) -> bool {
+/// Returns whether a thread has ended; the first one is listed until the others have, too.
+pub fn is_ended(pid: u32, tid: Pid) -> bool {
     status_field(pid, tid, "State").is_none_or(|state| state.starts_with(['Z', 'X']))
 }
 
-/// Stops a thread until the calling thread ends. Returns its registers, or `None` if it has not
-/// stopped in time, as one that waits for a child of vfork. A system call that the stop interrupts is
-/// begun again.
-pub fn stop_briefly(pid: u32, tid: Pid, limit: Duration) -> Option<user_regs_struct> {
-    if is_in_kernel(pid, tid) || !interrupt(pid, tid).ok()? {
-        return None;
+/// How a stop of one thread ended.
+#[derive(Clone, Copy, Debug)]
+pub enum Brief {
+    /// It stands still, with these registers.
+    Stopped(user_regs_struct),
+    /// It has not stopped in time, and will: [`settle`] waits for that.
+    Late,
+    /// It has ended, or may not be stopped.
+    No,
+}
+
+/// Stops a thread until the calling thread ends. A system call that the stop interrupts is begun
+/// again.
+pub fn stop_briefly(pid: u32, tid: Pid, limit: Duration) -> Brief {
+    if is_in_kernel(pid, tid) || !interrupt(pid, tid).unwrap_or(false) {
+        return Brief::No;
     }
-    let deadline = Instant::now() + limit;
+    settle(tid, Instant::now() + limit)
+}
+
+/// Waits until a thread stops whose stop was requested. If the calling thread ended before that, a
+/// system call of it could report an interruption that no signal explains.
+pub fn settle(tid: Pid, deadline: Instant) -> Brief {
     loop {
         match ptrace::look(tid) {
-            Ok(Some(Stop::Ended)) | Err(_) => return None,
+            Ok(Some(Stop::Ended)) | Err(_) => return Brief::No,
             Ok(Some(stop)) => {
-                let registers = getregs(tid).ok()?;
-                return restart_wait(tid, stop, registers).ok();
+                let registers = getregs(tid).and_then(|registers| restart_wait(tid, stop, registers));
+                return registers.map_or(Brief::No, Brief::Stopped);
             }
-            Ok(None) if Instant::now() >= deadline => return None,
+            Ok(None) if Instant::now() >= deadline => return Brief::Late,
             Ok(None) => std::thread::sleep(Duration::from_micros(20)),
         }
     }

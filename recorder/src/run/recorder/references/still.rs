@@ -1,0 +1,176 @@
+//! The other threads of a process that ends stand still while its memory is read.
+//!
+//! Those that run are stopped. Most of the others wait in a system call, and a stop makes the kernel
+//! begin that call again: it then looks once more at what the call was given. `main` may have
+//! returned, or freed what a thread waits for: glibc ends a program whose barrier holds anything
+//! else, and `poll` returns for a descriptor that is none. So a thread that waits is stopped only if
+//! its call finds what it found before. Of any other one we know where its stack ends, and the
+//! arguments of its call, but not its other registers.
+
+use crate::os::registers::user_regs_struct;
+use crate::references::{Memory, StoppedThread};
+use crate::run::running_process::threads::{self, Brief};
+use crate::session::traced_process::Session;
+use crate::target::maps;
+use crate::target::waiting::{Call, Doing, doing};
+use nix::libc;
+use nix::unistd::Pid;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// How long a thread may take to stop: it has to get a processor for that.
+const STOP_LIMIT: Duration = Duration::from_millis(200);
+/// How long all of them may take.
+const ALL_LIMIT: Duration = Duration::from_secs(5);
+/// How long those that were asleep are waited for, until they are again.
+const ASLEEP_LIMIT: Duration = Duration::from_secs(2);
+
+/// System calls that look at nothing but descriptors and numbers when they begin.
+const BLIND: &[i64] = &[
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_pause,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_wait,
+    libc::SYS_read,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_recvfrom,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+    libc::SYS_flock,
+    // The kernel keeps the time until which they sleep.
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+];
+
+/// The threads of a process.
+#[derive(Debug)]
+pub struct Still {
+    pid: u32,
+    /// A thread by which the memory of the process can be read: the first one may have ended.
+    pub reader_tid: u32,
+    /// Those that do not run.
+    pub threads: Vec<StoppedThread>,
+    /// Number of all.
+    pub count: u32,
+    /// Those that were stopped in a system call.
+    woken: Vec<u32>,
+    /// Those that have not stopped in time.
+    late: Vec<Pid>,
+    /// Where the code of the library is.
+    library: Vec<Range<u64>>,
+}
+
+impl Still {
+    /// Stops what may be stopped, until the calling thread ends. Those that wait for us are not
+    /// stopped: what they refer to is on their stacks.
+    pub fn stop(session: &Session, since: Instant) -> Still {
+        let pid = session.process.pid;
+        let (threads, woken, late, library) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut still = Still { pid, reader_tid: pid, threads, count: 0, woken, late, library };
+        let mut known: Vec<Pid> = Vec::new();
+        // Threads that run may make others meanwhile.
+        loop {
+            let new: Vec<Pid> = threads::list(pid).into_iter().filter(|tid| !known.contains(tid)).collect();
+            if new.is_empty() {
+                return still;
+            }
+            for tid in new {
+                known.push(tid);
+                if threads::is_ended(pid, tid) {
+                    continue;
+                }
+                let number = tid.as_raw().cast_unsigned();
+                if still.count == 0 {
+                    still.reader_tid = number;
+                    still.library = code_of_library(number);
+                }
+                still.count += 1;
+                if since.elapsed() < ALL_LIMIT {
+                    let thread = still.one(session, tid, number);
+                    still.threads.extend(thread);
+                }
+            }
+        }
+    }
+
+    fn one(&mut self, session: &Session, tid: Pid, number: u32) -> Option<StoppedThread> {
+        let waits =
+            |stack_pointer, registers| StoppedThread { tid: number, stack_pointer, registers, thread_pointer: 0 };
+        let doing = doing(self.pid, number);
+        if let Doing::Calls(call) = &doing {
+            // `vfork`, by which a thread waits for the one that has told us of the end, and that one.
+            let is_for_us = self.library.iter().any(|code| code.contains(&call.next));
+            if is_for_us || threads::is_in_kernel(self.pid, tid) {
+                return Some(waits(call.stack_pointer, Vec::new()));
+            }
+            if !self.finds_the_same(session, call) {
+                return Some(waits(call.stack_pointer, call.arguments.to_vec()));
+            }
+            self.woken.push(number);
+        }
+        let brief = threads::stop_briefly(self.pid, tid, STOP_LIMIT);
+        match (brief, doing) {
+            (Brief::Stopped(registers), _) => return Some(stopped(number, &registers)),
+            (Brief::Late, _) => self.late.push(tid),
+            // E.g. a debugger has stopped it.
+            (Brief::No, Doing::Calls(call)) => return Some(waits(call.stack_pointer, call.arguments.to_vec())),
+            (Brief::No, Doing::WaitsOutside { stack_pointer }) => return Some(waits(stack_pointer, vec![0; 6])),
+            (Brief::No, Doing::Runs) => {}
+        }
+        None
+    }
+
+    /// Returns whether a call that begins again does what it did before.
+    fn finds_the_same(&self, session: &Session, call: &Call) -> bool {
+        let [address, operation, value, ..] = call.arguments;
+        match call.number {
+            libc::SYS_epoll_pwait => call.arguments[4] == 0,
+            libc::SYS_futex => {
+                let is_wait =
+                    matches!((operation as i32) & libc::FUTEX_CMD_MASK, libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET);
+                let mut word = [0; 4];
+                let memory = Memory::of(self.reader_tid, u64::from(session.process.page_size));
+                is_wait && memory.read(address, &mut word) == 4 && u32::from_ne_bytes(word) == value as u32
+            }
+            number => BLIND.contains(&number),
+        }
+    }
+
+    /// Waits for the threads that have not stopped in time: before the calling thread ends.
+    pub fn settle(&self) {
+        let deadline = Instant::now() + ASLEEP_LIMIT;
+        for tid in &self.late {
+            let _ = threads::settle(*tid, deadline);
+        }
+    }
+
+    /// Waits until the threads that were asleep are so again. What they look at before may be gone
+    /// soon.
+    pub fn wait_until_asleep(&self) {
+        let deadline = Instant::now() + ASLEEP_LIMIT;
+        for tid in &self.woken {
+            while doing(self.pid, *tid) == Doing::Runs
+                && !threads::is_ended(self.pid, Pid::from_raw(tid.cast_signed()))
+                && Instant::now() < deadline
+            {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        }
+    }
+}
+
+fn code_of_library(tid: u32) -> Vec<Range<u64>> {
+    let text = maps::read(tid);
+    let text = String::from_utf8_lossy(&text);
+    let code = text.lines().filter_map(maps::parse).filter(|line| line.is_executable() && maps::is_library(line.name));
+    code.map(|line| line.start..line.end).collect()
+}
+
+fn stopped(tid: u32, own: &user_regs_struct) -> StoppedThread {
+    let registers = vec![
+        own.rax, own.rbx, own.rcx, own.rdx, own.rsi, own.rdi, own.rbp, own.rsp, own.r8, own.r9, own.r10, own.r11,
+        own.r12, own.r13, own.r14, own.r15,
+    ];
+    StoppedThread { tid, stack_pointer: own.rsp, thread_pointer: own.fs_base, registers }
+}
