@@ -55,7 +55,8 @@ pub fn dump(path: &Path, out: &mut dyn Write) -> Result<Option<String>, Error> {
         Some(Format::HeapText) => heap_text::dump(bytes, out)?,
         Some(Format::LeakLog) => leak_log::dump(bytes, out)?,
         Some(Format::Recording) => out.write_all(bytes)?,
-        None => return Err(Error::UnknownFormat(opened.name)),
+        // Nobody opens a core by its first bytes: `heaptape core` does by its path.
+        None | Some(Format::Core) => return Err(Error::UnknownFormat(opened.name)),
     }
     Ok(opened.damage.map(|damage| format!("{}: {damage}", opened.name)))
 }

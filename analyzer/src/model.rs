@@ -2,6 +2,7 @@
 //! it. They know nothing of files.
 
 pub mod address;
+pub mod addresses;
 pub mod axis;
 pub mod block_filter;
 pub mod by_thread;

@@ -6,6 +6,7 @@ use crate::load::{Process, RecordedEvents, StartPoint};
 use crate::missing::Missing;
 use crate::model::Model;
 use crate::model::address::AddressHistory;
+use crate::model::addresses::Addresses;
 use crate::model::call_sites::CallSites;
 use crate::model::crossings::Crossings;
 use crate::model::free_sites::FreeSites;
@@ -107,6 +108,7 @@ pub(crate) use replayed;
 replayed! {
     ();
     AddressHistory;
+    Addresses;
     FreeSites;
     Leaks;
     (&mut Leaks, &mut Crossings);

@@ -116,6 +116,8 @@ commands! {
         holds Holds,
         /// Show which blocks contained an address, who allocated and who freed them
         address Address,
+        /// Show what a crashed process did with its heap: uses after a free, double frees
+        core Core,
         /// Show what each thread allocated and freed
         threads Threads 40,
         /// Show the distribution of block sizes

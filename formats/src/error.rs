@@ -29,6 +29,8 @@ pub enum Format {
     HeapText,
     /// Leak report of LeakSanitizer, memcheck, `mtrace` or `memleak`.
     LeakLog,
+    /// Memory and registers of a process that crashed.
+    Core,
 }
 
 impl Format {
@@ -47,6 +49,7 @@ impl Format {
             Format::Massif => "massif",
             Format::HeapText => "heap profile",
             Format::LeakLog => "leak report",
+            Format::Core => "core",
         }
     }
 }

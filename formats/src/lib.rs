@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 pub mod abi;
+pub mod core_file;
 pub mod cursor;
 pub mod date;
 pub mod dcpi;

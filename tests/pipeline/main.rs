@@ -15,6 +15,7 @@ mod brute_sides;
 mod clean_output;
 mod clocks;
 mod containers;
+mod cores;
 mod cpp_operators;
 mod crashes;
 mod daemon;

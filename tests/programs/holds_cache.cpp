@@ -44,6 +44,10 @@ __attribute__((noinline)) void make_cycle() {
     other->other = one;
 }
 
+Order *kept[100];
+
+__attribute__((noinline)) void keep(int number) { kept[number] = new Order(); }
+
 __attribute__((noinline)) void lose() {
     void *volatile block = calloc(1, 104);
     block = nullptr;
@@ -61,6 +65,8 @@ int main(int, char **arguments) {
     int sessions = atoi(arguments[1]);
     for (int number = 0; number < sessions; number++)
         open_session(number);
+    for (int number = 0; number < 100; number++)
+        keep(number);
     for (int number = 0; number < 200; number++) {
         make_cycle();
         lose();

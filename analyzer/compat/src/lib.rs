@@ -42,6 +42,7 @@ pub fn wrong_format_hint(format: Format) -> String {
         Format::Mptl => "mprof",
         Format::Gmon => "gprof",
         Format::Dcpi => "dcpiprof",
+        Format::Core => "core",
         Format::Tape
         | Format::Recording
         | Format::Pprof

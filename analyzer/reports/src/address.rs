@@ -25,8 +25,8 @@ pub struct Options {
 
 /// An event in the life of a block, with its stack.
 #[derive(Serialize)]
-struct EventRow {
-    at: PointInTime,
+pub(crate) struct EventRow {
+    pub(crate) at: PointInTime,
     /// The function that was called, if known.
     function: Option<&'static str>,
     /// Number of the thread, if known.
@@ -40,22 +40,29 @@ struct EventRow {
     more_frames: usize,
 }
 
+impl EventRow {
+    /// Returns whether nothing says who caused the event.
+    pub(crate) fn has_no_stack(&self) -> bool {
+        self.stack.is_empty()
+    }
+}
+
 #[derive(Serialize)]
-struct BlockRow {
+pub(crate) struct BlockRow {
     /// Address of the block, in hexadecimal.
-    address: String,
-    bytes: u64,
+    pub(crate) address: String,
+    pub(crate) bytes: u64,
     /// Offset of the looked-up address in the block. Outside of the block, for the nearest one, it
     /// is negative or at least the size.
-    offset: i128,
+    pub(crate) offset: i128,
     /// `allocated`, `reallocated` or `inherited`.
     origin: &'static str,
     begin: Option<EventRow>,
     /// `live`, `freed` or `reallocated`.
-    state: &'static str,
+    pub(crate) state: &'static str,
     /// Whether the free was not recorded, but inferred from the next use of the memory.
     end_is_inferred: bool,
-    end: Option<EventRow>,
+    pub(crate) end: Option<EventRow>,
     /// Nanoseconds from begin to end, if both are known.
     lived_ns: Option<u64>,
 }
@@ -74,14 +81,14 @@ struct AddressReport {
 }
 
 /// What the rows of one process are made with.
-struct Context<'a> {
-    process: &'a Process,
-    symbols: &'a mut Symbolizer,
-    options: Options,
+pub(crate) struct Context<'a> {
+    pub(crate) process: &'a Process,
+    pub(crate) symbols: &'a mut Symbolizer,
+    pub(crate) options: Options,
 }
 
 impl Context<'_> {
-    fn event(&mut self, moment: &Moment) -> EventRow {
+    pub(crate) fn event(&mut self, moment: &Moment) -> EventRow {
         let known = self.process.tape.threads.get(&moment.thread);
         let stacks = self.process.stacks();
         let (lines, more_frames) = match moment.site {
@@ -99,7 +106,7 @@ impl Context<'_> {
         }
     }
 
-    fn block(&mut self, holder: &Holder) -> BlockRow {
+    pub(crate) fn block(&mut self, holder: &Holder) -> BlockRow {
         let begin = holder.begin.as_ref().map(|moment| self.event(moment));
         let end = holder.end.as_ref().map(|end| self.event(&end.moment));
         let time = |row: &Option<EventRow>| row.as_ref().and_then(|row| row.at.time_ns);
@@ -156,7 +163,7 @@ pub fn run(query: &Query, options: Options, out: &mut dyn Write, style: Style) -
 }
 
 /// Returns the thread as reports name it.
-fn thread(row: &EventRow) -> String {
+pub(crate) fn thread(row: &EventRow) -> String {
     match (row.thread, row.thread_name.as_str()) {
         (None, _) => "an unknown thread".into(),
         (Some(number), "") => format!("thread {number}"),
@@ -164,7 +171,7 @@ fn thread(row: &EventRow) -> String {
     }
 }
 
-fn print_stack(screen: &mut Screen, row: &EventRow) -> io::Result<()> {
+pub(crate) fn print_stack(screen: &mut Screen, row: &EventRow) -> io::Result<()> {
     for line in &row.lines {
         screen.line(&format!("    {line}"))?;
     }
@@ -184,7 +191,7 @@ fn distance(offset: i128) -> String {
 }
 
 /// Returns where the address is in a block of the report, or beside it.
-fn location(row: &BlockRow) -> String {
+pub(crate) fn location(row: &BlockRow) -> String {
     let size = counted(row.bytes, "byte");
     let block = format!("{size} at {}", row.address);
     match row.offset {
@@ -195,7 +202,7 @@ fn location(row: &BlockRow) -> String {
     }
 }
 
-fn print_block(screen: &mut Screen, row: &BlockRow) -> io::Result<()> {
+pub(crate) fn print_block(screen: &mut Screen, row: &BlockRow) -> io::Result<()> {
     match &row.begin {
         None => screen.line(&format!("  {}", row.origin))?,
         Some(begin) => {

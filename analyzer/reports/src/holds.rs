@@ -94,6 +94,9 @@ struct HoldsReport {
     lost_bytes: u64,
     cycle_blocks: u64,
     cycle_bytes: u64,
+    /// What a register of a waiting thread may hold, which cannot be read.
+    undecided_blocks: u64,
+    undecided_bytes: u64,
     /// Bytes of blocks whose type is known.
     typed_bytes: u64,
     references: u64,
@@ -208,6 +211,8 @@ fn report(
         lost_bytes: lost.amount.bytes,
         cycle_blocks: lost.in_cycles.blocks,
         cycle_bytes: lost.in_cycles.bytes,
+        undecided_blocks: lost.undecided.blocks,
+        undecided_bytes: lost.undecided.bytes,
         typed_bytes,
         references: (graph.reference_count() + graph.roots.len()) as u64,
         lacks: lost.lacks,
@@ -344,7 +349,11 @@ impl HoldsReport {
             _ => format!("{} lost, {} in cycles that nothing else holds", bytes(lost_bytes), bytes(self.cycle_bytes)),
         };
         let by = self.roots.first().map(|root| format!(", most by {}", root.name)).unwrap_or_default();
-        format!("{all}: {} held{by}; {lost}", percent(self.held_bytes, self.bytes))
+        let undecided = match self.undecided_blocks {
+            0 => String::new(),
+            _ => format!("; {} that only registers of waiting threads may hold", bytes(self.undecided_bytes)),
+        };
+        format!("{all}: {} held{by}; {lost}{undecided}", percent(self.held_bytes, self.bytes))
     }
 
     fn print_lost(&self, screen: &mut Screen) -> io::Result<()> {

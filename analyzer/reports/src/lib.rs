@@ -7,6 +7,7 @@
 
 pub mod address;
 pub mod callers;
+pub mod core_file;
 pub mod fragmentation;
 pub mod free_sites;
 pub mod holds;

@@ -97,7 +97,7 @@ pub struct AddressHistory {
     inherited: FxHashMap<u64, u64>,
 }
 
-const fn moment(event: &Event) -> Moment {
+pub(super) const fn moment(event: &Event) -> Moment {
     Moment { position: event.position(), entry: event.entry, thread: event.thread, site: event.site }
 }
 
@@ -115,6 +115,11 @@ impl AddressHistory {
             live: FxHashMap::default(),
             inherited: FxHashMap::default(),
         }
+    }
+
+    /// Returns the address.
+    pub const fn address(&self) -> u64 {
+        self.address
     }
 
     /// Adds a block. Returns its number if it contains the address.

@@ -2,7 +2,7 @@
 
 use crate::program_frames::{Role, blamed, library_call};
 use crate::short_name::NameLength;
-use crate::stacks::Stacks;
+use crate::stacks::{Site, Stacks};
 use crate::symbols::{Frame, Symbolizer};
 use crate::text::counted;
 use serde::Serialize;
@@ -144,6 +144,15 @@ pub fn call_site(symbols: &mut Symbolizer, stacks: &Stacks, site: u32, count: us
             CallSite { names: vec![name], frame, library }
         }
     }
+}
+
+/// Returns the function that an address is in, with its place, if it is in a module of the process.
+pub fn function_at(symbols: &mut Symbolizer, stacks: &Stacks, address: u64) -> Option<String> {
+    let module = stacks.modules.iter().rposition(|module| (module.start..module.end).contains(&address))?;
+    // That of a site is the address after a call.
+    let site = Site { module: module as u32 + 1, address: address.wrapping_add(1), ..Site::default() };
+    let names = symbols.names();
+    symbols.frames(stacks, &site).first().map(|frame| frame_line(frame, names))
 }
 
 /// Formats a frame as `function file:line` or `function (module)`.

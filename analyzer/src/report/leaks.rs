@@ -19,6 +19,7 @@ mod crossings;
 mod entries;
 mod evidence;
 mod findings;
+mod held;
 mod headline;
 mod json;
 mod judged;
@@ -36,6 +37,7 @@ pub(crate) use judged::{JudgedLeak, judge_leaks};
 
 pub use crossings::CrossedBlocks;
 pub use evidence::{Evidence, FreedAt, LifetimeClass};
+pub use held::{Held, Holder};
 pub use findings::{Leak, LeakReport, Total};
 pub use suppressed::Rules;
 
@@ -120,6 +122,10 @@ pub fn find_in<'a>(
         }
         let collected = collect::collect(process, query, symbols, &progress)?;
         found.add(collected, query.by, options, symbols);
+    }
+    // The references are those of the end, and of all blocks.
+    if query.is_all() {
+        found.add_holders(symbols);
     }
     found.sort();
     Ok(found)

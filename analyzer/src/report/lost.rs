@@ -56,6 +56,8 @@ pub struct LostGroup {
     /// Call site of the first one, and the number of one such block.
     pub site: u32,
     pub example: u32,
+    /// Numbers of all those blocks.
+    pub members: Vec<u32>,
 }
 
 /// What is lost.
@@ -66,6 +68,10 @@ pub struct Lost {
     pub amount: Amount,
     /// The part of it that cycles hold.
     pub in_cycles: Amount,
+    /// What may be lost, or held by a register of a waiting thread, which cannot be read.
+    pub undecided: Amount,
+    /// Number of those registers.
+    pub unseen_registers: u64,
     /// Why nothing is judged: references are missing. Empty if none are.
     pub lacks: String,
 }
@@ -76,6 +82,8 @@ struct Head {
     is_cycle: bool,
     is_proven: bool,
     amount: Amount,
+    /// The blocks, and those that only they hold.
+    members: Vec<u32>,
 }
 
 /// Finds what is lost.
@@ -87,14 +95,19 @@ pub fn find(holders: &Holders<'_>) -> Lost {
         found.lacks = lacks;
         return found;
     }
-    let heads = heads(holders, &lost);
-    for head in &heads {
-        found.amount.join(head.amount);
-        if head.is_cycle {
-            found.in_cycles.join(head.amount);
+    found.unseen_registers = holders.snapshot.unseen_registers();
+    for group in groups(holders, heads(holders, &lost)) {
+        // A register holds one block, and what that leads to.
+        if group.confidence != Confidence::Proven && group.times <= found.unseen_registers {
+            found.undecided.join(group.amount);
+            continue;
         }
+        found.amount.join(group.amount);
+        if group.is_cycle {
+            found.in_cycles.join(group.amount);
+        }
+        found.groups.push(group);
     }
-    found.groups = groups(holders, heads);
     found
 }
 
@@ -128,18 +141,20 @@ fn heads(holders: &Holders<'_>, lost: &[u32]) -> Vec<Head> {
         }
         let proof = proof(holders, &component, &starts);
         let is_cycle = component.len() > 1 || proof == Some(true);
-        let mut amount = Amount::default();
+        let (mut amount, mut members) = (Amount::default(), Vec::new());
         let mut next = component.clone();
         taken.extend(&component);
         while let Some(block) = next.pop() {
             amount.add(&graph.blocks[block as usize]);
+            members.push(block);
             for reference in graph.references(block) {
                 if component_of.contains_key(&reference.target) && taken.insert(reference.target) {
                     next.push(reference.target);
                 }
             }
         }
-        heads.push(Head { blocks: component, is_cycle, is_proven: proof == Some(true) && is_cycle, amount });
+        let is_proven = proof == Some(true) && is_cycle;
+        heads.push(Head { blocks: component, is_cycle, is_proven, amount, members });
     }
     heads
 }
@@ -192,10 +207,12 @@ fn groups(holders: &Holders<'_>, heads: Vec<Head>) -> Vec<LostGroup> {
             sign: String::new(),
             site,
             example: first,
+            members: Vec::new(),
         };
         let entry = merged.entry((head.is_cycle, head.is_proven, text, key_site)).or_insert((new, 0));
         entry.0.times += 1;
         entry.0.amount.join(head.amount);
+        entry.0.members.extend(head.members);
         entry.1 = entry.1.max(age);
     }
     let mut groups: Vec<LostGroup> = merged.into_values().map(|(group, age)| judged(group, age)).collect();

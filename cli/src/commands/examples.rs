@@ -289,6 +289,13 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     (
+        "core",
+        &[
+            ("heaptape core core.4711 run", "after record -o run: the blocks that the crash is about"),
+            ("heaptape core --json core.4711 run", "the same as JSON"),
+        ],
+    ),
+    (
         "fragmentation",
         &[
             ("heaptape fragmentation heaptape.ls.4711", "list call sites that hold nearly empty pages"),

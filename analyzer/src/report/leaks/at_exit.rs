@@ -80,6 +80,7 @@ pub(crate) fn find<'a>(candidates: &Candidates<'a>, by: GroupBy, symbols: &mut S
             evidence,
             kept: None,
             is_probable: false,
+            held: None,
             lines,
         });
     }

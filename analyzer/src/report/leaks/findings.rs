@@ -5,6 +5,7 @@ use super::at_exit::{self, FreedAtExit};
 use super::candidates::Candidates;
 use super::collect::Collected;
 use super::judged::{JudgedLeak, judge_leaks, sum_by_function};
+use super::held::{self, Held};
 use super::{CrossedBlocks, Evidence, Options, Rules};
 use crate::load::Process;
 use crate::missing::Missing;
@@ -40,6 +41,8 @@ pub struct Leak<'a> {
     pub kept: Option<&'static str>,
     /// Whether it probably grows: only the run is too short to call it growth.
     pub is_probable: bool,
+    /// Who holds its blocks at the end, if that was recorded.
+    pub held: Option<Held>,
     /// The lines of the blamed function, where stacks with several are summed up.
     pub(super) lines: SourceLines,
 }
@@ -69,7 +72,8 @@ impl<'a> Leak<'a> {
         let evidence = basis.and_then(|basis| candidates.evidence(site, &basis, symbols));
         let evidence = evidence.map(|evidence| Evidence { trend, ..evidence });
         let process = candidates.process;
-        Leak { process, verdict, site, sites, blocks, bytes, grown: 0, evidence, kept, is_probable, lines }
+        let held = None;
+        Leak { process, verdict, site, sites, blocks, bytes, grown: 0, evidence, kept, is_probable, held, lines }
     }
 
     /// Returns whether exec released the blocks. They were in use when the process replaced its
@@ -166,6 +170,16 @@ impl<'a> LeakReport<'a> {
         let FreedAtExit { leaks, grown } = at_exit::find(candidates, chosen, symbols);
         self.freed_at_exit.extend(leaks);
         self.total.grown_bytes = self.total.grown_bytes.saturating_add(grown);
+    }
+
+    /// Adds who holds the blocks of each leak.
+    pub(super) fn add_holders(&mut self, symbols: &mut Symbolizer) {
+        for (process, _) in &self.missing {
+            let is_own = |leak: &&mut Leak| std::ptr::eq(leak.process, *process);
+            let own: Vec<&mut Leak> =
+                self.leaks.iter_mut().chain(&mut self.freed_at_exit).filter(|leak| is_own(leak)).collect();
+            held::add(process, own, symbols);
+        }
     }
 
     /// Sorts everything worst first, and sums up the leaks.

@@ -27,6 +27,7 @@ impl<'a> Headline<'a> {
     }
 
     pub(crate) fn lines(mut self, symbols: &mut Symbolizer) -> Vec<String> {
+        self.found.add_holders(symbols);
         self.found.sort();
         self.found.leaks.retain(|leak| leak.kept.is_none());
         let totals = totals::by_verdict(&self.found);

@@ -1,7 +1,7 @@
 //! The leak report as JSON.
 
 use super::findings::{Leak, LeakReport, Total};
-use super::{Evidence, Options, crossings, mapped_leaks, suppressed};
+use super::{Evidence, Held, Options, crossings, mapped_leaks, suppressed};
 use crate::load::Recording;
 use crate::missing;
 use crate::model::verdict::Verdict;
@@ -45,6 +45,8 @@ struct LeakJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     library: Option<FrameJson>,
     stack: Vec<FrameJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<&'a Held>,
     evidence: &'a Option<Evidence>,
 }
 
@@ -99,6 +101,7 @@ impl Serialize for LeakList<'_> {
                 lines: lines.map(|(file, line)| LineJson { file, line }).collect(),
                 library: library.as_ref().map(FrameJson::from),
                 stack,
+                held: leak.held.as_ref(),
                 evidence: &leak.evidence,
             })?;
         }

@@ -3,7 +3,7 @@
 use super::entries::{Entries, Entry, entries};
 use super::evidence::Evidence;
 use super::totals::{self, VerdictTotal};
-use super::{Leak, LeakReport, Options, crossings, mapped_leaks, source};
+use super::{Held, Leak, LeakReport, Options, crossings, mapped_leaks, source};
 use crate::charts::sparkline;
 use crate::load::{Process, Recording};
 use crate::missing::Missing;
@@ -139,7 +139,8 @@ pub(super) fn headline(found: &LeakReport, totals: &[VerdictTotal], symbols: &mu
     let mut clause = |before: String, leak: &Leak| {
         let call_site = call_site(symbols, leak.process.stacks(), leak.site, 1);
         let less = leak.is_probable.then_some(totals::PROBABLE);
-        Clause { before, less, blamed: call_site_line(&call_site, &leak.lines, names) }
+        let held = leak.held.as_ref().and_then(Held::most);
+        Clause { before, less, blamed: call_site_line(&call_site, &leak.lines, names), held }
     };
     let worst = leaks.first().filter(|leak| leak.verdict <= Verdict::Slow || leak.is_probable);
     let worst = worst.map(|worst| clause(worst.verdict_name().into(), worst));
@@ -169,12 +170,18 @@ struct Clause {
     /// What may replace `before` where there is little room.
     less: Option<&'static str>,
     blamed: String,
+    /// Who holds it; left out where there is no room.
+    held: Option<String>,
 }
 
 impl Clause {
     /// Returns the text, with scopes of the function left out to fit into `width` characters.
     fn text(&self, names: NameLength, width: usize) -> String {
-        let Clause { before, blamed, .. } = self;
+        let Clause { before, blamed, held, .. } = self;
+        let whole = held.as_ref().map(|held| format!("{before}: {blamed}, {held}"));
+        if let Some(whole) = whole.filter(|whole| names == NameLength::Full || whole.chars().count() <= width) {
+            return whole;
+        }
         match names {
             NameLength::Full => format!("{before}: {blamed}"),
             NameLength::Short => {
@@ -199,7 +206,7 @@ fn with_clauses(
         let whole = format!("{first}{more}; {}", worst.text(names, usize::MAX));
         let room = HEADLINE.saturating_sub(first.chars().count() + 2);
         let short = format!("{first}; {}", worst.text(names, room));
-        let less = worst.less.map(|less| Clause { before: less.into(), less: None, blamed: worst.blamed.clone() });
+        let less = worst.less.map(|less| Clause { before: less.into(), less: None, blamed: worst.blamed.clone(), held: None });
         let less = less.map(|less| format!("{first}; {}", less.text(names, room)));
         match less {
             _ if fits(&whole) => lines = vec![whole],
@@ -354,6 +361,9 @@ fn one(
     if entry.stacks > 1 {
         let of = if entry.leaks.len() > 1 { format!(", pid {}", leak.process.about.pid) } else { String::new() };
         screen.line(&format!("    (the largest of {} stacks{of}; --by stack lists each)", count(entry.stacks)))?;
+    }
+    if let Some(held) = leak.held.as_ref().map(Held::text).filter(|text| !text.is_empty()) {
+        screen.line(&format!("    {held}"))?;
     }
     match &leak.evidence {
         Some(evidence) => explain(leak, evidence, screen),

@@ -1,0 +1,442 @@
+//! `heaptape core`: what a crashed process did with its heap. The registers and the fault of its core
+//! lead to blocks, and the recording says who allocated and who freed these.
+
+use crate::address::{self, BlockRow, Context, EventRow, location, print_block, print_stack, thread};
+use crate::print::{Report, print_reports};
+use heaptape_analyzer::event::Span;
+use heaptape_analyzer::model::address::{AddressHistory, Holder};
+use heaptape_analyzer::model::addresses::{Addresses, WrongFree};
+use heaptape_analyzer::model::live_set::LiveSet;
+use heaptape_analyzer::report::frames::{call_site, frame_line, function_at};
+use heaptape_analyzer::report::query::Query;
+use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::symbols::Symbolizer;
+use heaptape_analyzer::text::{Screen, Style, clean_name, counted, duration};
+use heaptape_analyzer::{Process, Progress, Replay};
+use heaptape_formats::core_file::{CoreFile, Thread};
+use serde::Serialize;
+use std::io::{self, Write};
+
+/// Most addresses whose histories are looked up: those of the thread that crashed come first.
+const MAX_ADDRESSES: usize = 64;
+/// Bytes behind a block that count as an overrun of it.
+const NEAR: i128 = 64;
+/// Bytes from which on a live block is no neighbor.
+const FAR: u64 = 64 << 10;
+/// Registers that may hold an address of a block.
+const POINTERS: [&str; 16] =
+    ["rip", "rdi", "rsi", "rax", "rbx", "rcx", "rdx", "rbp", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
+
+/// What is shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Maximum number of frames of each printed stack.
+    pub frames: usize,
+}
+
+#[derive(Serialize)]
+struct SignalRow {
+    number: i32,
+    name: &'static str,
+    /// The address that could not be used, if the signal is about one.
+    address: Option<String>,
+}
+
+/// An address of the core that a block contained.
+#[derive(Serialize)]
+struct PlaceRow {
+    address: String,
+    /// Where the core has it, e.g. `the fault` or `rdi of thread 17`.
+    found_in: Vec<String>,
+    /// What it is, e.g. `byte 8 of 64 bytes that were freed 1.2 ms before the last event`.
+    what: String,
+    /// Whether the block that had it last is freed.
+    is_freed: bool,
+    /// Blocks that contained it, newest first.
+    blocks: Vec<BlockRow>,
+    older_blocks: u64,
+    /// The live blocks before and after it.
+    below: Option<NeighborRow>,
+    above: Option<NeighborRow>,
+}
+
+#[derive(Serialize)]
+struct NeighborRow {
+    address: String,
+    bytes: u64,
+    /// Bytes between the two.
+    distance: u64,
+    line: String,
+}
+
+/// A free of what was no live block.
+#[derive(Serialize)]
+struct WrongRow {
+    /// `double free`, `free inside of a block` or `foreign free`.
+    kind: &'static str,
+    address: String,
+    /// Whether it is the last event of the thread that crashed.
+    is_last: bool,
+    what: String,
+    event: EventRow,
+    blocks: Vec<BlockRow>,
+}
+
+#[derive(Serialize)]
+struct ThreadRow {
+    tid: u32,
+    /// The function that it was in, with its place.
+    at: String,
+}
+
+#[derive(Serialize)]
+struct CoreReport {
+    program: String,
+    core_pid: u32,
+    signal: Option<SignalRow>,
+    /// The answer in one sentence.
+    verdict: String,
+    threads: Vec<ThreadRow>,
+    places: Vec<PlaceRow>,
+    wrong_frees: Vec<WrongRow>,
+}
+
+fn signal_name(number: i32) -> &'static str {
+    match number {
+        4 => "SIGILL",
+        5 => "SIGTRAP",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        11 => "SIGSEGV",
+        _ => "signal",
+    }
+}
+
+/// Runs `heaptape core`.
+///
+/// # Errors
+/// The core cannot be read, or its process is not in the recording. Other errors are those of reading
+/// recordings and of writing to `out`.
+pub fn run(
+    core: &CoreFile,
+    query: &Query,
+    options: Options,
+    out: &mut dyn Write,
+    style: Style,
+) -> Result<Outcome, Error> {
+    print_reports(query, out, style, true, |process, symbols, progress| {
+        Ok(Question { core, process, symbols, options, top: query.top }.answer(progress))
+    })
+}
+
+/// An address, and where the core has it.
+struct Candidate {
+    address: u64,
+    found_in: Vec<String>,
+}
+
+struct Question<'a> {
+    core: &'a CoreFile,
+    process: &'a Process,
+    symbols: &'a mut Symbolizer,
+    options: Options,
+    top: usize,
+}
+
+impl Question<'_> {
+    fn answer(&mut self, progress: &Progress) -> (CoreReport, Vec<heaptape_analyzer::Missing>) {
+        let candidates = self.candidates();
+        let mut addresses: Vec<u64> = candidates.iter().map(|candidate| candidate.address).collect();
+        let mut model = Addresses::new(&addresses, self.top);
+        let mut outcome = model.replay_from(self.process, None, Span::ALL, progress);
+        let new: Vec<u64> =
+            model.wrong.iter().map(|wrong| wrong.address).filter(|address| !addresses.contains(address)).collect();
+        if !new.is_empty() {
+            addresses.extend(new);
+            model = Addresses::new(&addresses, self.top);
+            outcome = model.replay_from(self.process, None, Span::ALL, progress);
+        }
+        let wrong_frees: Vec<WrongRow> = model.wrong.iter().rev().map(|wrong| self.wrong(wrong, &model)).collect();
+        let mut places: Vec<PlaceRow> = Vec::new();
+        for (candidate, history) in candidates.iter().zip(&model.histories) {
+            let is_fault = candidate.found_in.first().is_some_and(|first| first == FAULT);
+            if !history.holders.is_empty() || (is_fault && self.is_near(history)) {
+                places.push(self.place(candidate, history, &outcome.live));
+            }
+        }
+        let threads = self.core.threads.iter().map(|thread| (thread.tid, thread.register("rip")));
+        let threads: Vec<(u32, u64)> = threads.collect();
+        let threads = threads.into_iter().map(|(tid, at)| ThreadRow { tid, at: self.function(at) }).collect();
+        let report = CoreReport {
+            program: clean_name(&self.core.name).into_owned(),
+            core_pid: self.core.pid,
+            signal: self.core.signal.map(|signal| SignalRow {
+                number: signal.number,
+                name: signal_name(signal.number),
+                address: signal.address.map(|address| format!("{address:#x}")),
+            }),
+            verdict: self.verdict(&places, &wrong_frees),
+            threads,
+            places,
+            wrong_frees,
+        };
+        (report, outcome.missing)
+    }
+
+    /// Returns the addresses that may be those of blocks, those of the crash first.
+    fn candidates(&self) -> Vec<Candidate> {
+        let mut found: Vec<Candidate> = Vec::new();
+        let mut add = |address: u64, found_in: String| {
+            if let Some(known) = found.iter_mut().find(|known| known.address == address) {
+                known.found_in.push(found_in);
+            } else if found.len() < MAX_ADDRESSES {
+                found.push(Candidate { address, found_in: vec![found_in] });
+            }
+        };
+        if let Some(address) = self.core.signal.and_then(|signal| signal.address) {
+            add(address, FAULT.into());
+        }
+        for thread in &self.core.threads {
+            for name in POINTERS {
+                let value = thread.register(name);
+                if self.may_be_block(thread, value) {
+                    add(value, format!("{name} of thread {}", thread.tid));
+                }
+            }
+        }
+        found
+    }
+
+    /// Returns whether a register may hold an address of a block: one in memory that is neither that
+    /// of a file nor the thread's own stack.
+    fn may_be_block(&self, thread: &Thread, value: u64) -> bool {
+        let stack = self.core.segment(thread.register("rsp"));
+        let place = self.core.segment(value);
+        value >= 4096 && place.is_some() && place != stack && self.core.file_at(value).is_none()
+    }
+
+    fn is_near(&self, history: &AddressHistory) -> bool {
+        history.nearest.is_some_and(|nearest| i128::from(nearest.distance(history.address())) <= NEAR)
+    }
+
+    /// Returns the function that an address is in, with its place.
+    fn function(&mut self, address: u64) -> String {
+        if let Some(function) = function_at(self.symbols, self.process.stacks(), address) {
+            return function;
+        }
+        let file = self.core.file_at(address).map(|file| clean_name(&file.path).into_owned());
+        file.unwrap_or_else(|| format!("{address:#x}"))
+    }
+
+    fn block(&mut self, address: u64, holder: &Holder) -> BlockRow {
+        let options = address::Options { address, frames: self.options.frames };
+        Context { process: self.process, symbols: self.symbols, options }.block(holder)
+    }
+
+    fn blocks(&mut self, history: &AddressHistory) -> Vec<BlockRow> {
+        let address = history.address();
+        history.holders.iter().rev().map(|holder| self.block(address, holder)).collect()
+    }
+
+    /// Returns how long before the last event a block was freed, as text.
+    fn ago(&self, tick: u64) -> String {
+        match self.process.last_event_tick().filter(|_| self.process.has_times()) {
+            Some(last) => match self.process.clock.nanos(last).saturating_sub(self.process.clock.nanos(tick)) {
+                0 => " by the last event".into(),
+                nanos => format!(" {} before the last event", duration(nanos)),
+            },
+            None => String::new(),
+        }
+    }
+
+    /// Returns what an address is, by the block that had it last.
+    fn what(&self, history: &AddressHistory) -> String {
+        let address = history.address();
+        let Some(holder) = history.holders.back().or(history.nearest.as_ref()) else { return self.elsewhere(address) };
+        let offset = i128::from(address) - i128::from(holder.address);
+        let block = format!("a block of {} at {:#x}", counted(holder.size, "byte"), holder.address);
+        let place = match offset {
+            before if before < 0 => format!("{} before {block}", counted(before.unsigned_abs() as u64, "byte")),
+            within if within < i128::from(holder.size.max(1)) => format!("byte {within} of {block}"),
+            after => {
+                let behind = (after - i128::from(holder.size)) as u64;
+                format!("{} behind the end of {block}", counted(behind, "byte"))
+            }
+        };
+        match holder.end {
+            None => format!("{place}, which is live"),
+            Some(end) if end.is_resize => {
+                format!("{place}, which was reallocated{}", self.ago(end.moment.position.tick))
+            }
+            Some(end) => format!("{place}, which was freed{}", self.ago(end.moment.position.tick)),
+        }
+    }
+
+    /// Returns what an address is that no block had.
+    fn elsewhere(&self, address: u64) -> String {
+        let of = |thread: &&Thread| {
+            self.core.segment(thread.register("rsp")).is_some_and(|stack| self.core.segment(address) == Some(stack))
+        };
+        if let Some(thread) = self.core.threads.iter().find(of) {
+            return format!("on the stack of thread {}", thread.tid);
+        }
+        match (self.core.file_at(address), self.core.segment(address)) {
+            (Some(file), _) => format!("in {}", clean_name(&file.path)),
+            (None, Some(_)) => "in memory of which no block was recorded".into(),
+            (None, None) => "not mapped".into(),
+        }
+    }
+
+    fn place(&mut self, candidate: &Candidate, history: &AddressHistory, live: &LiveSet) -> PlaceRow {
+        let address = candidate.address;
+        let own = history.holders.back().filter(|holder| holder.end.is_none()).map(|holder| holder.address);
+        let (mut below, mut above): (Option<(u64, u64, u32)>, Option<(u64, u64, u32)>) = (None, None);
+        for (_, block) in live.iter().filter(|(_, block)| Some(block.address) != own) {
+            let end = block.address.saturating_add(block.size);
+            if block.address > address {
+                let is_nearer = above.is_none_or(|(known, ..)| block.address < known);
+                above = if is_nearer { Some((block.address, block.size, block.site)) } else { above };
+            } else if end <= address {
+                let is_nearer = below.is_none_or(|(known, ..)| block.address > known);
+                below = if is_nearer { Some((block.address, block.size, block.site)) } else { below };
+            }
+        }
+        let mut neighbor = |found: Option<(u64, u64, u32)>| {
+            let (start, size, site) = found?;
+            let distance = if start > address { start - address } else { address.saturating_sub(start + size) };
+            let (stacks, names) = (self.process.stacks(), self.symbols.names());
+            let site = call_site(self.symbols, stacks, site, 1);
+            let line = frame_line(&site.frame, names);
+            Some(NeighborRow { address: format!("{start:#x}"), bytes: size, distance, line })
+        };
+        let (below, above) = (neighbor(below), neighbor(above));
+        let mut blocks = self.blocks(history);
+        if let Some(nearest) = history.nearest.filter(|_| blocks.is_empty()) {
+            blocks.push(self.block(address, &nearest));
+        }
+        PlaceRow {
+            address: format!("{address:#x}"),
+            found_in: candidate.found_in.clone(),
+            what: self.what(history),
+            is_freed: history.holders.back().is_some_and(|holder| holder.end.is_some()),
+            blocks,
+            older_blocks: history.older,
+            below,
+            above,
+        }
+    }
+
+    fn wrong(&mut self, wrong: &WrongFree, model: &Addresses) -> WrongRow {
+        let WrongFree { address, moment } = *wrong;
+        let history = model.histories.iter().find(|history| history.address() == address);
+        let crashed = self.core.threads.first().map(|thread| thread.tid);
+        let of_thread = self.process.tape.threads.get(&moment.thread).map(|thread| thread.tid);
+        let is_last = crashed.is_some()
+            && crashed == of_thread
+            && model.last.get(&moment.thread) == Some(&moment.position.number);
+        // Those that had the address before this free.
+        let before = |holder: &&Holder| holder.begin.is_none_or(|begin| begin.position.number < moment.position.number);
+        let owner = history.and_then(|history| history.holders.iter().rev().find(before)).copied();
+        let (kind, what) = match owner {
+            Some(holder) if holder.end.is_none_or(|end| end.moment.position.number > moment.position.number) => {
+                let offset = address - holder.address;
+                let what = format!("byte {offset} of a live block of {}", counted(holder.size, "byte"));
+                ("free inside of a block", what)
+            }
+            Some(holder) => {
+                let what = format!("a block of {}, freed before", counted(holder.size, "byte"));
+                ("double free", what)
+            }
+            None => ("foreign free", self.elsewhere(address)),
+        };
+        let options = address::Options { address, frames: self.options.frames };
+        let event = Context { process: self.process, symbols: self.symbols, options }.event(&moment);
+        let blocks = owner.map(|holder| self.block(address, &holder)).into_iter().collect();
+        WrongRow { kind, address: format!("{address:#x}"), is_last, what, event, blocks }
+    }
+
+    fn verdict(&mut self, places: &[PlaceRow], wrong: &[WrongRow]) -> String {
+        let crashed = self.core.threads.first();
+        let at = crashed.map(|thread| (thread.tid, thread.register("rip")));
+        let place = at.map(|(tid, rip)| format!(" in thread {tid} at {}", self.function(rip))).unwrap_or_default();
+        let Some(signal) = self.core.signal.filter(|signal| signal.number != 0) else {
+            return format!("the process ran{place}");
+        };
+        let name = signal_name(signal.number);
+        if let Some(last) = wrong.iter().find(|wrong| wrong.is_last) {
+            return format!("{name}: {} of {}: {}", last.kind, last.address, last.what);
+        }
+        let of_fault = |place: &&PlaceRow| place.found_in.first().is_some_and(|first| first == FAULT);
+        if let (Some(address), Some(place)) = (signal.address, places.iter().find(of_fault)) {
+            let kind = if place.is_freed { "use after free: " } else { "" };
+            return format!("{name} at {address:#x}: {kind}{}", place.what);
+        }
+        let fault = match signal.address {
+            Some(address) => format!(" at {address:#x}, {}", self.elsewhere(address)),
+            None => String::new(),
+        };
+        let tid = crashed.map_or(0, |thread| thread.tid);
+        let of_thread = |found: &String| found.ends_with(&format!(" of thread {tid}"));
+        let freed = places.iter().find(|place| place.is_freed && place.found_in.iter().any(of_thread));
+        let hint = freed.map(|place| format!("; {} has {}", place.found_in[0], place.what)).unwrap_or_default();
+        format!("{name}{place}{fault}{hint}")
+    }
+}
+
+/// The first place where an address is found that the signal is about.
+const FAULT: &str = "the fault";
+
+impl Report for CoreReport {
+    fn print(&self, screen: &mut Screen) -> io::Result<()> {
+        screen.line(&self.verdict)?;
+        for row in
+            self.wrong_frees.iter().filter(|row| row.is_last).chain(self.wrong_frees.iter().filter(|row| !row.is_last))
+        {
+            let last = if row.is_last { ", the last event of the thread that crashed" } else { "" };
+            screen.heading(&format!("{} of {}{last}", row.kind, row.address))?;
+            screen.line(&format!("{}: {}, in {}", row.what, row.event.at.text(), thread(&row.event)))?;
+            print_stack(screen, &row.event)?;
+            for block in &row.blocks {
+                screen.line(&location(block))?;
+                print_block(screen, block)?;
+            }
+        }
+        // Of blocks that live on, one line says enough, unless the fault is in one.
+        let (told, others): (Vec<&PlaceRow>, Vec<&PlaceRow>) =
+            self.places.iter().partition(|place| place.is_freed || place.found_in[0] == FAULT);
+        for place in told {
+            screen.heading(&format!("{}: {}", place.found_in.join(", "), place.what))?;
+            for (number, block) in place.blocks.iter().enumerate() {
+                screen.line(&format!("{}. {}", number + 1, location(block)))?;
+                print_block(screen, block)?;
+            }
+            if place.older_blocks > 0 {
+                screen.line(&format!("and {} older (--top N)", place.older_blocks))?;
+            }
+            for (side, found) in [("before", &place.below), ("after", &place.above)] {
+                if let Some(found) = found.as_ref().filter(|found| found.distance < FAR) {
+                    let NeighborRow { address, bytes, distance, line } = found;
+                    let (size, away) = (counted(*bytes, "byte"), counted(*distance, "byte"));
+                    screen.line(&format!("live {side} it: {size} at {address}, {away} away, {line}"))?;
+                }
+            }
+        }
+        let is_untold = |block: &BlockRow| block.end.as_ref().is_some_and(|end| end.has_no_stack());
+        let blocks = || self.places.iter().flat_map(|place| &place.blocks);
+        if blocks().chain(self.wrong_frees.iter().flat_map(|row| &row.blocks)).any(is_untold) {
+            screen.line("record with --free-stacks to see who freed a block")?;
+        }
+        if !others.is_empty() {
+            screen.heading("Registers with addresses of live blocks")?;
+        }
+        for place in others {
+            screen.line(&format!("  {}: {}", place.found_in.join(", "), place.what))?;
+        }
+        screen.heading("Threads")?;
+        for row in &self.threads {
+            screen.line(&format!("  {} in {}", row.tid, row.at))?;
+        }
+        Ok(())
+    }
+}

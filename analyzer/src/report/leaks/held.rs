@@ -1,0 +1,141 @@
+//! The second axis of the leak report: who holds the blocks of a leak at the end, where
+//! `record --references` has noted it.
+
+use super::Leak;
+use crate::load::Process;
+use crate::report::frames::call_site;
+use crate::report::holders::{Amount, Holders};
+use crate::report::lost;
+use crate::symbols::Symbolizer;
+use crate::text::bytes;
+use heaptape_formats::tape::ReferenceBlock;
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+/// What holds some blocks of a leak.
+#[derive(Clone, Debug, Serialize)]
+pub struct Holder {
+    /// E.g. `global cache`.
+    pub name: String,
+    pub blocks: u64,
+    pub bytes: u64,
+}
+
+/// Who holds the blocks of a leak.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Held {
+    /// The nearest roots, those of most bytes first.
+    pub by: Vec<Holder>,
+    pub lost_blocks: u64,
+    pub lost_bytes: u64,
+    /// Blocks in cycles that nothing else holds, or that only these hold.
+    pub cycle_blocks: u64,
+    pub cycle_bytes: u64,
+}
+
+impl Held {
+    /// Returns who holds most of it, as the end of a sentence about the blocks.
+    pub(super) fn most(&self) -> Option<String> {
+        let most = self.by.first().filter(|most| most.bytes >= self.lost_bytes.max(self.cycle_bytes));
+        match most {
+            Some(most) => Some(format!("held by {}", most.name)),
+            None if self.cycle_bytes > self.lost_bytes => Some("held by their own cycle".into()),
+            None if self.lost_bytes > 0 => Some("lost".into()),
+            None => None,
+        }
+    }
+
+    /// Returns all of it on one line.
+    pub(super) fn text(&self) -> String {
+        /// Roots that are named.
+        const SHOWN: usize = 2;
+        let of_root = |holder: &Holder| format!("held by {}: {}", holder.name, bytes(holder.bytes));
+        let mut parts: Vec<String> = self.by.iter().take(SHOWN).map(of_root).collect();
+        let rest: u64 = self.by.iter().skip(SHOWN).map(|holder| holder.bytes).sum();
+        let others = [
+            ("held by others", rest),
+            ("lost", self.lost_bytes),
+            ("in cycles that nothing else holds", self.cycle_bytes),
+        ];
+        parts.extend(
+            others.iter().filter(|(_, amount)| *amount > 0).map(|(name, amount)| format!("{name}: {}", bytes(*amount))),
+        );
+        parts.join("; ")
+    }
+}
+
+/// Sums of the blocks of a site, or of a function.
+#[derive(Default)]
+struct Sums {
+    by: FxHashMap<String, Amount>,
+    lost: Amount,
+    cycles: Amount,
+}
+
+impl Sums {
+    fn add(&mut self, fate: &Fate, block: &ReferenceBlock) {
+        match fate {
+            Fate::Root(name) => self.by.entry(name.clone()).or_default().add(block),
+            Fate::Lost => self.lost.add(block),
+            Fate::Cycle => self.cycles.add(block),
+        }
+    }
+
+    fn held(&self) -> Held {
+        let holder = |(name, amount): (&String, &Amount)| Holder {
+            name: name.clone(),
+            blocks: amount.blocks,
+            bytes: amount.bytes,
+        };
+        let mut by: Vec<Holder> = self.by.iter().map(holder).collect();
+        by.sort_by(|a, b| (b.bytes, &a.name).cmp(&(a.bytes, &b.name)));
+        let Sums { lost, cycles, .. } = self;
+        Held {
+            by,
+            lost_blocks: lost.blocks,
+            lost_bytes: lost.bytes,
+            cycle_blocks: cycles.blocks,
+            cycle_bytes: cycles.bytes,
+        }
+    }
+}
+
+enum Fate {
+    Root(String),
+    Lost,
+    Cycle,
+}
+
+/// Adds to the leaks of a process who holds them.
+pub(super) fn add(process: &Process, leaks: Vec<&mut Leak>, symbols: &mut Symbolizer) {
+    // A file that cannot be read is a matter of `holds`.
+    let Ok(Some(holders)) = Holders::of(process, symbols) else { return };
+    let lost = lost::find(&holders);
+    let mut fates: FxHashMap<u32, bool> = FxHashMap::default();
+    for group in &lost.groups {
+        fates.extend(group.members.iter().map(|block| (*block, group.is_cycle)));
+    }
+    let mut names: FxHashMap<u32, Vec<String>> = FxHashMap::default();
+    let mut names_of = |site: u32, symbols: &mut Symbolizer| {
+        names.entry(site).or_insert_with(|| call_site(symbols, process.stacks(), site, 1).names).clone()
+    };
+    let (mut of_site, mut of_function): (FxHashMap<u32, Sums>, FxHashMap<Vec<String>, Sums>) = Default::default();
+    for (number, block) in (0..).zip(&holders.snapshot.graph.blocks) {
+        let fate = match (holders.group(number), fates.get(&number)) {
+            (Some(root), _) => Fate::Root(root.name.clone()),
+            (None, Some(true)) => Fate::Cycle,
+            (None, Some(false)) => Fate::Lost,
+            // Nothing is known of it.
+            (None, None) => continue,
+        };
+        of_site.entry(block.site).or_default().add(&fate, block);
+        of_function.entry(names_of(block.site, symbols)).or_default().add(&fate, block);
+    }
+    for leak in leaks {
+        let sums = match leak.sites {
+            1 => of_site.get(&leak.site),
+            _ => of_function.get(&names_of(leak.site, symbols)),
+        };
+        leak.held = sums.map(Sums::held);
+    }
+}

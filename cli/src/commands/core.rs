@@ -1,0 +1,31 @@
+//! `heaptape core`: what a crashed process did with its heap.
+
+use super::common::{Common, frames, print};
+use crate::Outcome;
+use heaptape_formats::core_file::CoreFile;
+use heaptape_reports::core_file::{self, Options};
+use std::path::PathBuf;
+
+/// Options of `heaptape core`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The core file of a recorded process: of a crash, or of gcore
+    #[arg(value_name = "CORE")]
+    core: PathBuf,
+    /// Frames of each stack to print; all includes wrappers and the interpreter's own
+    #[arg(long, value_name = "N|all", default_value = "8", value_parser = frames)]
+    frames: usize,
+    #[command(flatten)]
+    common: Common,
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let Args { core, frames, common } = args;
+    let file = CoreFile::open(&core).map_err(|error| anyhow::anyhow!("{}: {error}", core.display()))?;
+    let strict = common.strict();
+    let mut query = common.query(3)?;
+    if file.pid != 0 && query.processes.process.is_none() {
+        query.processes.process = Some(file.pid.to_string());
+    }
+    print(strict, |out, style| core_file::run(&file, &query, Options { frames }, out, style))
+}
