@@ -94,7 +94,9 @@ fn each_kind_of_root_holds_its_block() {
         ("of_mapping", "mapping at 0x"),
         ("of_inside", "global inside"),
         ("of_large", "global large"),
-        ("of_main", "stack of thread"),
+        ("\"of_main\"", "stack of thread"),
+        // Without a stop nobody knows that it is thread-local; the area may be mapped just before.
+        ("of_main_data", "mapping at 0x"),
         ("of_xor", "nothing"),
         ("of_lost", "nothing"),
     ] {
@@ -228,14 +230,19 @@ fn leaks_say_who_holds_their_blocks() {
         let is_it = |leak: &&Value| leak["stack"].to_string().contains(function);
         leaks.iter().filter(is_it).map(|leak| &leak["held"]).collect()
     };
-    assert!(of("keep").len() == 1 && of("make_cycle").len() == 2, "{answer:#}");
+    assert_eq!(of("keep").len(), 1, "{answer:#}");
     for held in of("keep") {
-        assert_eq!((&held["by"][0]["name"], &held["by"][0]["blocks"]), (&"global kept".into(), &100.into()), "{held:#}");
+        assert_eq!(
+            (&held["by"][0]["name"], &held["by"][0]["blocks"]),
+            (&"global kept".into(), &100.into()),
+            "{held:#}"
+        );
         assert_eq!((&held["lost_blocks"], &held["cycle_blocks"]), (&0.into(), &0.into()), "{held:#}");
     }
-    for held in of("make_cycle") {
-        assert_eq!((&held["by"], &held["cycle_blocks"]), (&Value::Array(Vec::new()), &200.into()), "{held:#}");
-    }
+    let cycles = of("make_cycle");
+    assert!(cycles.iter().all(|held| held["by"] == Value::Array(Vec::new())), "{answer:#}");
+    let blocks: u64 = cycles.iter().filter_map(|held| held["cycle_blocks"].as_u64()).sum();
+    assert_eq!(blocks, 400, "{answer:#}");
     let lost = of("lose");
     assert!(lost.iter().all(|held| held["lost_blocks"].as_u64() >= Some(198)), "{answer:#}");
     let text = recording.heaptape(&["leaks", "--all"]).success().text();

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 static _Thread_local void *volatile in_thread;
+static _Thread_local void *volatile in_main;
 static void *volatile *volatile mapping;
 static volatile uintptr_t hidden;
 static void *volatile grown;
@@ -24,6 +25,7 @@ OF(of_xor, 204)
 OF(of_realloc, 205)
 OF(of_inside, 206)
 OF(of_main, 207)
+OF(of_main_data, 209)
 OF(of_lost, 208)
 OF(of_large, 300000)
 
@@ -58,6 +60,7 @@ __attribute__((noinline)) static void plant(void) {
     hidden = (uintptr_t)of_xor() ^ UINT64_C(0x5555555555555555);
     grown = realloc(of_realloc(), 100000);
     inside = (char *)of_inside() + 100;
+    in_main = of_main_data();
     lose();
 }
 

@@ -64,6 +64,14 @@ impl Found {
     }
 }
 
+/// A segment of a module, or another part of it.
+struct ProgramHeader {
+    kind: u64,
+    start: u64,
+    size: u64,
+    alignment: u64,
+}
+
 /// Returns what is left of a range without others, which may overlap.
 fn without(range: (u64, u64), mut taken: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     taken.sort_unstable();
@@ -87,7 +95,8 @@ impl Regions<'_> {
         let mut found = Found::default();
         let mut numbers: HashMap<&str, u32> = HashMap::new();
         let mut before: Option<(u64, u32)> = None;
-        for line in text.lines().filter_map(parse).filter(|line| line.start < 1 << 47) {
+        let mut library_end = u64::MAX;
+        for mut line in text.lines().filter_map(parse).filter(|line| line.start < 1 << 47) {
             let is_ours = is_library(line.name);
             let is_kernels = matches!(line.name, "[vdso]" | "[vvar]" | "[vvar_vclock]" | "[vsyscall]");
             let is_file = line.name.starts_with('/') && !is_shared_memory(line.name);
@@ -99,8 +108,11 @@ impl Regions<'_> {
             }
             let module = before.take();
             if is_ours {
-                // Its zeros follow its data.
-                before = Some((line.end, u32::MAX));
+                if line.offset == 0 {
+                    library_end = self.end_of_module(line.start).unwrap_or(u64::MAX);
+                }
+                // Its zeros follow its data; nothing of us follows the area.
+                before = Some((line.end, u32::MAX)).filter(|_| !line.is_shared());
                 continue;
             }
             if is_kernels || !line.has_access() {
@@ -117,6 +129,11 @@ impl Regions<'_> {
             }
             let zeros = module.filter(|module| module.0 == line.start && line.name.is_empty());
             if zeros.is_some_and(|zeros| zeros.1 == u32::MAX) {
+                // The kernel joins them with what follows: thread-local data of the main thread.
+                line.start = line.start.max(library_end);
+                if line.start < line.end {
+                    self.anonymous(&line, None, table, &mut found, &mut numbers);
+                }
                 continue;
             }
             self.anonymous(&line, zeros.map(|zeros| zeros.1), table, &mut found, &mut numbers);
@@ -131,22 +148,40 @@ impl Regions<'_> {
 
     /// Returns the size of the thread-local data of a module whose ELF header is at an address.
     fn thread_local(&self, at: u64) -> u64 {
-        const PT_TLS: u32 = 7;
+        const PT_TLS: u64 = 7;
+        let tls = self.program_headers(at).into_iter().filter(|header| header.kind == PT_TLS);
+        tls.map(|header| header.size.saturating_add(header.alignment)).sum::<u64>().min(MAX_TLS)
+    }
+
+    /// Returns the end of a module whose ELF header is at an address, with its zeros: a full page.
+    fn end_of_module(&self, at: u64) -> Option<u64> {
+        const PT_LOAD: u64 = 1;
+        let loaded = self.program_headers(at).into_iter().filter(|header| header.kind == PT_LOAD);
+        let end = loaded.map(|header| header.start.saturating_add(header.size)).max()?;
+        at.checked_add(end)?.checked_next_multiple_of(PAGE)
+    }
+
+    /// Returns the program headers of a module whose ELF header is at an address (elf(5)).
+    fn program_headers(&self, at: u64) -> Vec<ProgramHeader> {
         const HEADER: usize = 56;
         let mut page = [0; PAGE as usize];
         self.memory.read(at, &mut page);
         let word = |at: usize| {
             page.get(at..at.saturating_add(8)).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
         };
-        let count = page.get(56..58).map_or(0, |bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
         if !page.starts_with(b"\x7fELF\x02") {
-            return 0;
+            return Vec::new();
         }
+        let count = page.get(56..58).map_or(0, |bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
         let first = word(32) as usize;
         let headers = (0..usize::from(count)).map(|number| first.saturating_add(number * HEADER));
-        let tls = headers.filter(|at| *at < page.len() && word(*at) as u32 == PT_TLS);
-        let size = |at: usize| word(at.saturating_add(40)).saturating_add(word(at.saturating_add(48)));
-        tls.map(size).sum::<u64>().min(MAX_TLS)
+        let header = |at: usize| ProgramHeader {
+            kind: word(at) & 0xffff_ffff,
+            start: word(at.saturating_add(16)),
+            size: word(at.saturating_add(40)),
+            alignment: word(at.saturating_add(48)),
+        };
+        headers.filter(|at| *at < page.len()).map(header).collect()
     }
 
     /// Adds the parts of memory without a file: stacks, thread-local data, and what is neither a
