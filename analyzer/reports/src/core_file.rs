@@ -130,6 +130,9 @@ pub fn run(
     })
 }
 
+/// Address, size and site of a block beside an address.
+type Beside = (u64, u64, u32);
+
 /// An address, and where the core has it.
 struct Candidate {
     address: u64,
@@ -291,7 +294,8 @@ impl Question<'_> {
     fn place(&mut self, candidate: &Candidate, history: &AddressHistory, live: &LiveSet) -> PlaceRow {
         let address = candidate.address;
         let own = history.holders.back().filter(|holder| holder.end.is_none()).map(|holder| holder.address);
-        let (mut below, mut above): (Option<(u64, u64, u32)>, Option<(u64, u64, u32)>) = (None, None);
+        let mut below: Option<Beside> = None;
+        let mut above: Option<Beside> = None;
         for (_, block) in live.iter().filter(|(_, block)| Some(block.address) != own) {
             let end = block.address.saturating_add(block.size);
             if block.address > address {

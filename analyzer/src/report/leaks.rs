@@ -19,8 +19,8 @@ mod crossings;
 mod entries;
 mod evidence;
 mod findings;
-mod held;
 mod headline;
+mod held;
 mod json;
 mod judged;
 mod source;
@@ -37,8 +37,8 @@ pub(crate) use judged::{JudgedLeak, judge_leaks};
 
 pub use crossings::CrossedBlocks;
 pub use evidence::{Evidence, FreedAt, LifetimeClass};
-pub use held::{Held, Holder};
 pub use findings::{Leak, LeakReport, Total};
+pub use held::{Held, Holder};
 pub use suppressed::Rules;
 
 use super::mapped::{self, MappedRow, OfProcess};

@@ -4,8 +4,8 @@
 use super::at_exit::{self, FreedAtExit};
 use super::candidates::Candidates;
 use super::collect::Collected;
-use super::judged::{JudgedLeak, judge_leaks, sum_by_function};
 use super::held::{self, Held};
+use super::judged::{JudgedLeak, judge_leaks, sum_by_function};
 use super::{CrossedBlocks, Evidence, Options, Rules};
 use crate::load::Process;
 use crate::missing::Missing;

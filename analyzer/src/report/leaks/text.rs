@@ -206,7 +206,8 @@ fn with_clauses(
         let whole = format!("{first}{more}; {}", worst.text(names, usize::MAX));
         let room = HEADLINE.saturating_sub(first.chars().count() + 2);
         let short = format!("{first}; {}", worst.text(names, room));
-        let less = worst.less.map(|less| Clause { before: less.into(), less: None, blamed: worst.blamed.clone(), held: None });
+        let less =
+            worst.less.map(|less| Clause { before: less.into(), less: None, blamed: worst.blamed.clone(), held: None });
         let less = less.map(|less| format!("{first}; {}", less.text(names, room)));
         match less {
             _ if fits(&whole) => lines = vec![whole],

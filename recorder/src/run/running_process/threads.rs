@@ -89,10 +89,10 @@ pub fn is_ended(pid: u32, tid: Pid) -> bool {
 }
 
 /// How a stop of one thread ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Brief {
     /// It stands still, with these registers.
-    Stopped(user_regs_struct),
+    Stopped(Box<user_regs_struct>),
     /// It has not stopped in time, and will: [`settle`] waits for that.
     Late,
     /// It has ended, or may not be stopped.
@@ -116,7 +116,7 @@ pub fn settle(tid: Pid, deadline: Instant) -> Brief {
             Ok(Some(Stop::Ended)) | Err(_) => return Brief::No,
             Ok(Some(stop)) => {
                 let registers = getregs(tid).and_then(|registers| restart_wait(tid, stop, registers));
-                return registers.map_or(Brief::No, Brief::Stopped);
+                return registers.map_or(Brief::No, |registers| Brief::Stopped(Box::new(registers)));
             }
             Ok(None) if Instant::now() >= deadline => return Brief::Late,
             Ok(None) => std::thread::sleep(Duration::from_micros(20)),

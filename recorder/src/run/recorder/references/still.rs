@@ -131,7 +131,7 @@ impl Still {
                     matches!((operation as i32) & libc::FUTEX_CMD_MASK, libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET);
                 let mut word = [0; 4];
                 let memory = Memory::of(self.reader_tid, u64::from(session.process.page_size));
-                is_wait && memory.read(address, &mut word) == 4 && u32::from_ne_bytes(word) == value as u32
+                is_wait && memory.read(address, &mut word) == 4 && u32::from_le_bytes(word) == value as u32
             }
             number => BLIND.contains(&number),
         }
