@@ -499,6 +499,9 @@ impl Live {
     fn undo_open_resizes(&mut self, thread: u32, tick: u64, out: &mut Vec<Effect>) {
         let (gone, rest) = self.open_resizes.iter().partition::<Vec<OpenResize>, _>(|open| open.thread == thread);
         self.open_resizes = rest;
+        if !gone.is_empty() {
+            self.queues.applied(tick);
+        }
         for open in gone.into_iter().rev() {
             let (op, address) = (Op::RESIZE_FAILED, open.address);
             self.undo_resize(open, &Call { op, thread, site: 0, address, size: 0, weight: 0, tick }, out);

@@ -161,6 +161,7 @@ impl Live {
         if let Origin::Own(old) = mem::replace(&mut open.origin, Origin::Over) {
             let call = Call { site: 0, address: open.address, size: 0, tick: allocation.tick, ..*allocation };
             out.push(Effect { kind: Kind::Implied, entry: Entry::Implied as u8, index: old.index, old, call });
+            self.queues.applied(call.tick);
         }
         self.queues.address_changed(allocation.address);
     }

@@ -98,6 +98,11 @@ impl CallQueues {
         }
     }
 
+    /// Notes the time of what was applied or began to wait.
+    pub(super) fn applied(&mut self, tick: u64) {
+        self.tick = self.tick.max(tick);
+    }
+
     fn of(&self, thread: u32) -> Option<usize> {
         self.queues.iter().position(|queue| queue.thread == thread)
     }
@@ -190,7 +195,7 @@ impl Live {
         {
             self.force(oldest, out);
         }
-        self.queues.tick = self.queues.tick.max(call.tick);
+        self.queues.applied(call.tick);
         self.queues.push(*call);
         self.is_unusual = true;
     }
@@ -198,7 +203,7 @@ impl Live {
     /// Applies the waiting calls that a call for this address has made legal.
     pub(super) fn wake(&mut self, call: &Call, out: &mut Vec<Effect>) {
         if !self.queues.is_empty() {
-            self.queues.tick = self.queues.tick.max(call.tick);
+            self.queues.applied(call.tick);
             self.queues.changed.push(call.address);
             self.apply_legal(out);
         }

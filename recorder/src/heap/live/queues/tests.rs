@@ -146,6 +146,19 @@ fn waiting_calls_are_bounded() {
     assert_eq!(scenario.live.unknown, 10_000);
 }
 
+/// A resize that is ended early has a time, and what waited for it comes later.
+#[test]
+fn calls_that_wait_behind_an_early_end_are_not_dated_before_it() {
+    let mut scenario = Scenario::new();
+    scenario.step(Op::MALLOC, T1, P, 10).step(Op::MALLOC, T1, S, 11);
+    // T3 resizes P, and in a signal handler waits for a free of S. T1 gets P, T2 frees S.
+    scenario.step(Op::RESIZE_BEGIN, T3, P, 0).step(Op::MALLOC, T3, S, 12).step(Op::MALLOC, T1, P, 13);
+    scenario.step(Op::FREE, T2, S, 0).step(Op::MALLOC, T2, P, 14);
+    scenario.end();
+    let ticks: Vec<_> = scenario.out.iter().map(|effect| effect.call.tick).collect();
+    assert!(ticks.is_sorted(), "{:?}", scenario.out);
+}
+
 /// What a thread really did, with the timestamp that the recorder sees.
 #[derive(Clone, Copy, Debug)]
 struct Real {
