@@ -501,7 +501,8 @@ mod tests {
 
     #[test]
     fn the_first_line_blames_and_stays_short() {
-        let clause = |blamed: &str| Some(Clause { before: "growing".into(), less: None, blamed: blamed.into() });
+        let clause =
+            |blamed: &str| Some(Clause { before: "growing".into(), less: None, blamed: blamed.into(), held: None });
         let lines = |worst: Option<Clause>, grown: Option<Clause>| {
             with_clauses("1.00 MiB in 9 blocks never freed".into(), ", from 3 stacks", worst, grown, NameLength::Short)
         };
@@ -521,9 +522,18 @@ mod tests {
             lines(clause(longer), clause(longer)),
             [format!("{first}; growing: {shown}"), format!("growing: {longer}")]
         );
-        let long_words = Clause { before: "w".repeat(40), less: Some("probably growing"), blamed: long.into() };
+        let long_words =
+            Clause { before: "w".repeat(40), less: Some("probably growing"), blamed: long.into(), held: None };
         let shown = "shop::warehouse::invent…::insert_all table.h:1,2";
         assert_eq!(lines(Some(long_words), None), [format!("{first}; probably growing: {shown}")]);
+        // Who holds it stands there where it fits.
+        let held =
+            |blamed: &str| clause(blamed).map(|clause| Clause { held: Some("held by global cache".into()), ..clause });
+        assert_eq!(
+            lines(held("f a.c:3"), None),
+            [format!("{first}, from 3 stacks; growing: f a.c:3, held by global cache")]
+        );
+        assert_eq!(lines(held(long), None), [format!("{first}; growing: {long}")]);
         // The own name is kept even if it is longer than a line.
         let endless = "a".repeat(120) + " a.c:3";
         assert_eq!(lines(clause(&endless), None), [format!("{first}, from 3 stacks"), format!("growing: {endless}")]);
