@@ -130,7 +130,7 @@ impl CoreFile {
         }
         let (at, mut count) = (number::<8>(&header, 32), number::<2>(&header, 56));
         if count == 0xffff {
-            // There are more than fit: the first section has the number (elf(5), PN_XNUM).
+            // There are more than fit: the first section has the number, see elf(5).
             let section = bytes_at(&file, number::<8>(&header, 40), 64, "first section")?;
             count = number::<4>(&section, 44);
         }
