@@ -12,6 +12,7 @@ mod policy;
 
 pub use policy::{Failure, Parent, Policy, Started, Terms};
 
+use crate::digest::process::ProcessCommand;
 use crate::inject::patch::{Plan, Planner};
 use crate::os::clock::{self, Clock};
 use crate::os::sys::{self, Mapping};
@@ -444,9 +445,13 @@ fn begin<P: Policy>(policy: &mut P, started: Started<P::Decision>) {
         let note = policy.note(&started.decision);
         write_about(entry, session, info.clone(), &started.comm, ids, note);
     }
-    let session = Arc::clone(session);
-    policy.started(started);
-    let _ = policy.stages().commands.send(Command::Start(session, worker));
+    let (id, session) = (session.id, Arc::clone(session));
+    let note = policy.started(started);
+    let commands = &policy.stages().commands;
+    let _ = commands.send(Command::Start(session, worker));
+    if let Some(note) = note {
+        let _ = commands.send(Command::Process(id, ProcessCommand::Note(note)));
+    }
 }
 
 /// Changes what the keeper's entry says about a process.

@@ -192,12 +192,12 @@ impl Policy for Service {
         }
     }
 
-    fn started(&mut self, started: Started<Decision>) {
+    fn started(&mut self, started: Started<Decision>) -> Option<String> {
         let Started { session, info, decision, process, entry, ids, worker, program, comm, .. } = started;
         let is_attached = decision.was_attached();
         let Decision { uid, choice, label, cgroup, epoch, how } = decision;
         self.epochs.list(&epoch, &session, info);
-        let (id, interval) = (session.id, session.options.sample_bytes);
+        let interval = session.options.sample_bytes;
         let memory = self.kernel_memory(ids.pid);
         self.registry.add(Client {
             session,
@@ -224,11 +224,10 @@ impl Policy for Service {
             is_attached,
             program: program.filter(|_| is_attached),
         });
-        if let How::Asked(mode) = how {
-            self.late.forget(ids.pid);
-            self.registry.count_accepted();
-            self.note_unknown_mode(id, ids.pid, mode, choice);
-        }
+        let How::Asked(mode) = how else { return None };
+        self.late.forget(ids.pid);
+        self.registry.count_accepted();
+        self.unknown_mode(uid, ids.pid, &mode?, choice)
     }
 }
 
@@ -311,17 +310,17 @@ impl Service {
         }
     }
 
-    /// Notes that the mode which a process requested is none.
-    fn note_unknown_mode(&mut self, id: SessionId, pid: u32, mode: Option<String>, choice: Choice) {
-        if let Some(mode) = mode.filter(|mode| self.config.asks_programs && mode.parse::<Choice>().is_err()) {
-            let mode: String = mode.escape_debug().take(100).collect();
-            let text = format!("HEAPTAPE_MODE is ignored: '{mode}' is no mode; its mode is {choice}");
-            let uid = self.registry.client(id).map_or(0, |client| client.uid);
-            if let Some(more) = self.log.permits("mode", uid, 1) {
-                tracing::warn!("process {pid}: {text}{more}");
-            }
-            self.note(id, text);
+    /// Says, and returns, that the mode which a process requested is none.
+    fn unknown_mode(&mut self, uid: u32, pid: u32, mode: &str, choice: Choice) -> Option<String> {
+        if !self.config.asks_programs || mode.parse::<Choice>().is_ok() {
+            return None;
         }
+        let mode: String = mode.escape_debug().take(100).collect();
+        let text = format!("HEAPTAPE_MODE is ignored: '{mode}' is no mode; its mode is {choice}");
+        if let Some(more) = self.log.permits("mode", uid, 1) {
+            tracing::warn!("process {pid}: {text}{more}");
+        }
+        Some(text)
     }
 
     /// Hands a process over to the next daemon.

@@ -133,5 +133,6 @@ pub trait Policy: Sized {
     fn gave_up(&mut self, offer: Offer<Self::Decision>);
     /// Another recorder's process is recorded no more: it never had its area, or the error says why.
     fn lost(&mut self, about: About<Self::Note>, error: Option<io::Error>);
-    fn started(&mut self, started: Started<Self::Decision>);
+    /// Lists a process, before anything of it is written. Returns a note for its recording.
+    fn started(&mut self, started: Started<Self::Decision>) -> Option<String>;
 }

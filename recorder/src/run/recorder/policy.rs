@@ -198,7 +198,7 @@ impl Policy for Recorder {
         }
     }
 
-    fn started(&mut self, started: Started<()>) {
+    fn started(&mut self, started: Started<()>) -> Option<String> {
         let Started { session, info, process, entry, ids, worker, program, child_faults, comm, .. } = started;
         let index = self.recording.processes.len();
         self.unwritten.insert(session.id, Unwritten { index, hooks: Arc::clone(&session.hooks) });
@@ -208,5 +208,6 @@ impl Policy for Recorder {
         self.running.push(running);
         self.recording.processes.push(info);
         self.dirty = true;
+        None
     }
 }
