@@ -62,6 +62,17 @@ fn a_register_leads_to_the_freed_block_that_a_wrong_pointer_came_from() {
     assert!(answer["verdict"].as_str().is_some_and(|text| text.contains("was freed")), "{answer:#}");
 }
 
+/// The block that a register leads to is live, but the pointer was its former owner's.
+#[test]
+fn former_owners_of_a_live_block_are_named() {
+    let Some((answer, ..)) = crashed("reused") else { return };
+    let what = answer["places"].as_array().expect("places").iter().filter_map(|place| place["what"].as_str());
+    let former = |what: &str| {
+        what.contains("which is live; before it, a block of 16 bytes of make ") && what.contains("was freed")
+    };
+    assert!(what.clone().any(former), "{answer:#}");
+}
+
 #[test]
 fn wrong_frees_are_named() {
     for (way, kind) in [("double_free", "double free"), ("inside", "free inside of a block"), ("stack", "foreign free")]

@@ -14,6 +14,7 @@ struct item {
 static volatile char sink;
 
 __attribute__((noinline)) static void *make(size_t size) { return calloc(1, size); }
+__attribute__((noinline)) static void *make_other(size_t size) { return malloc(size); }
 __attribute__((noinline)) static void drop(void *block) { free(block); }
 __attribute__((noinline)) static void drop_again(void *block) { free(block); }
 __attribute__((noinline)) static void use(volatile char *at) { sink = *at; }
@@ -51,6 +52,13 @@ int main(int count, char **arguments) {
         item->next = item;
         drop(item);
         memset(item, 0x5a, sizeof *item);
+        return (int)follow(item);
+    }
+    if (strcmp(way, "reused") == 0) {
+        // The memory of a freed item is that of another block now.
+        struct item *item = make(sizeof *item);
+        drop(item);
+        memset(make_other(sizeof *item), 0x5a, sizeof *item);
         return (int)follow(item);
     }
     if (strcmp(way, "double_free") == 0) {

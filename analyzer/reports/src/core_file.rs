@@ -254,7 +254,7 @@ impl Question<'_> {
     }
 
     /// Returns what an address is, by the block that had it last.
-    fn what(&self, history: &AddressHistory) -> String {
+    fn what(&mut self, history: &AddressHistory) -> String {
         let address = history.address();
         let Some(holder) = history.holders.back().or(history.nearest.as_ref()) else { return self.elsewhere(address) };
         let offset = i128::from(address) - i128::from(holder.address);
@@ -268,12 +268,26 @@ impl Question<'_> {
             }
         };
         match holder.end {
-            None => format!("{place}, which is live"),
+            None => format!("{place}, which is live{}", self.former(history)),
             Some(end) if end.is_resize => {
                 format!("{place}, which was reallocated{}", self.ago(end.moment.position.tick))
             }
             Some(end) => format!("{place}, which was freed{}", self.ago(end.moment.position.tick)),
         }
+    }
+
+    /// Returns whose the memory of a live block was before: a pointer that was kept may be its former
+    /// owner's.
+    fn former(&mut self, history: &AddressHistory) -> String {
+        let former = history.holders.iter().rev().nth(1);
+        let Some((former, end)) = former.and_then(|former| Some((former, former.end?))) else { return String::new() };
+        let ago = self.ago(end.moment.position.tick);
+        let how = if end.is_resize { "reallocated" } else { "freed" };
+        let size = counted(former.size, "byte");
+        let Some(begin) = former.begin else { return format!("; before it, a block of {size} was {how}{ago}") };
+        let (stacks, names) = (self.process.stacks(), self.symbols.names());
+        let maker = frame_line(&call_site(self.symbols, stacks, begin.site, 1).frame, names);
+        format!("; before it, a block of {size} of {maker} was {how}{ago}")
     }
 
     /// Returns what an address is that no block had.
