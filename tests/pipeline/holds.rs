@@ -254,3 +254,24 @@ fn leaks_say_who_holds_their_blocks() {
     let output = plain.heaptape(&["leaks", "--json"]).success();
     assert!(!String::from_utf8_lossy(&output.stdout).contains("\"held\""));
 }
+
+/// What one function allocated may be two leaks, here that which the runtime keeps on purpose and the
+/// rest: each has the holders of its own blocks.
+#[test]
+fn holders_of_a_leak_have_no_more_blocks_than_it() {
+    let program = Program::new("readlink").args(["-f", "/"]).env("LC_ALL", "C.UTF-8").option("--references");
+    let recording = program.recorded().success();
+    let output = recording.heaptape(&["leaks", "--json"]).success();
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let leaks = answer["leaks"].as_array().expect("leaks").iter().filter(|leak| leak.get("held").is_some());
+    let number = |value: &Value| value.as_u64().expect("a number");
+    let mut checked = 0;
+    for leak in leaks {
+        let held = &leak["held"];
+        let by: u64 = held["by"].as_array().expect("holders").iter().map(|holder| number(&holder["blocks"])).sum();
+        let blocks = by + number(&held["lost_blocks"]) + number(&held["cycle_blocks"]);
+        assert!(blocks <= number(&leak["blocks"]), "{leak:#}");
+        checked += 1;
+    }
+    assert!(checked > 0, "{answer:#}");
+}

@@ -316,12 +316,12 @@ impl<'a> Gathered<'a> {
         let own = judged.into_iter().filter(|leak| leak.kept.is_none());
         let mut found: Vec<(Leak, JudgedLeak)> = own.map(|judged| (leak(number, &judged), judged)).collect();
         for (_, judged) in &found {
-            self.add(judged.verdict, judged.bytes, judged.blocks, judged.sites);
+            self.add(judged.verdict, judged.bytes, judged.blocks, judged.sites.len() as u64);
         }
         let at_exit = leaks::freed_at_exit(candidates, GroupBy::Function, symbols);
         self.grown_bytes = self.grown_bytes.saturating_add(at_exit.grown);
         for leak in at_exit.leaks {
-            self.add(leak.verdict, leak.grown, 0, leak.sites);
+            self.add(leak.verdict, leak.grown, 0, leak.stacks());
             self.leaks.push(exit_leak(number, leak));
         }
         // Only leaks that the page can hold get evidence.

@@ -25,8 +25,8 @@ struct ExitGroup {
     site: u32,
     /// Number of bytes that `site` held.
     greatest: u64,
-    /// Number of sites that held blocks until the exit.
-    sites: u64,
+    /// The sites that held blocks until the exit.
+    sites: Vec<u32>,
     history: History,
     lines: SourceLines,
 }
@@ -46,7 +46,7 @@ pub(crate) fn find<'a>(candidates: &Candidates<'a>, by: GroupBy, symbols: &mut S
         if history.at_exit.bytes > group.greatest {
             (group.site, group.greatest) = (site, history.at_exit.bytes);
         }
-        group.sites += 1;
+        group.sites.push(site);
         group.lines.add(&call_site(symbols, process.stacks(), site, 1).frame);
         group.history.merge(&history);
     }

@@ -36,14 +36,14 @@ struct Key {
 
 impl<'a> Entry<'a> {
     fn of(leak: &'a Leak<'a>) -> Entry<'a> {
-        let &Leak { bytes, blocks, sites, grown, ref lines, .. } = leak;
-        Entry { leaks: vec![leak], bytes, blocks, stacks: sites, grown, lines: lines.clone() }
+        let &Leak { bytes, blocks, grown, ref lines, .. } = leak;
+        Entry { leaks: vec![leak], bytes, blocks, stacks: leak.stacks(), grown, lines: lines.clone() }
     }
 
     fn add(&mut self, leak: &'a Leak<'a>) {
         self.bytes = self.bytes.saturating_add(leak.bytes);
         self.grown = self.grown.saturating_add(leak.grown);
-        (self.blocks, self.stacks) = (self.blocks + leak.blocks, self.stacks + leak.sites);
+        (self.blocks, self.stacks) = (self.blocks + leak.blocks, self.stacks + leak.stacks());
         self.lines.merge(&leak.lines);
         self.leaks.push(leak);
     }

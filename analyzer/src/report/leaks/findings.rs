@@ -26,8 +26,8 @@ pub struct Leak<'a> {
     pub verdict: Verdict,
     /// The site that represents the group: the one with the most bytes.
     pub site: u32,
-    /// Number of sites in the group.
-    pub sites: u64,
+    /// The sites in the group.
+    pub sites: Vec<u32>,
     /// Number of blocks that were never freed.
     pub blocks: u64,
     /// Number of bytes in these blocks.
@@ -74,6 +74,11 @@ impl<'a> Leak<'a> {
         let process = candidates.process;
         let held = None;
         Leak { process, verdict, site, sites, blocks, bytes, grown: 0, evidence, kept, is_probable, held, lines }
+    }
+
+    /// Returns the number of call stacks.
+    pub const fn stacks(&self) -> u64 {
+        self.sites.len() as u64
     }
 
     /// Returns whether exec released the blocks. They were in use when the process replaced its
@@ -190,7 +195,7 @@ impl<'a> LeakReport<'a> {
         for leak in self.leaks.iter().filter(|leak| leak.kept.is_none()) {
             self.total.bytes = self.total.bytes.saturating_add(leak.bytes);
             self.total.blocks += leak.blocks;
-            self.total.stacks += leak.sites;
+            self.total.stacks += leak.stacks();
         }
     }
 

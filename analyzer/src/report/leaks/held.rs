@@ -3,7 +3,6 @@
 
 use super::Leak;
 use crate::load::Process;
-use crate::report::frames::call_site;
 use crate::report::holders::{Amount, Holders};
 use crate::report::lost;
 use crate::symbols::Symbolizer;
@@ -81,7 +80,15 @@ impl Sums {
         }
     }
 
-    fn held(&self) -> Held {
+    fn merge(&mut self, other: &Sums) {
+        for (name, amount) in &other.by {
+            self.by.entry(name.clone()).or_default().join(*amount);
+        }
+        self.lost.join(other.lost);
+        self.cycles.join(other.cycles);
+    }
+
+    fn held(&self) -> Option<Held> {
         let holder = |(name, amount): (&String, &Amount)| Holder {
             name: name.clone(),
             blocks: amount.blocks,
@@ -90,13 +97,14 @@ impl Sums {
         let mut by: Vec<Holder> = self.by.iter().map(holder).collect();
         by.sort_by(|a, b| (b.bytes, &a.name).cmp(&(a.bytes, &b.name)));
         let Sums { lost, cycles, .. } = self;
-        Held {
+        let is_known = !by.is_empty() || lost.blocks + cycles.blocks > 0;
+        is_known.then_some(Held {
             by,
             lost_blocks: lost.blocks,
             lost_bytes: lost.bytes,
             cycle_blocks: cycles.blocks,
             cycle_bytes: cycles.bytes,
-        }
+        })
     }
 }
 
@@ -115,11 +123,7 @@ pub(super) fn add(process: &Process, leaks: Vec<&mut Leak>, symbols: &mut Symbol
     for group in &lost.groups {
         fates.extend(group.members.iter().map(|block| (*block, group.is_cycle)));
     }
-    let mut names: FxHashMap<u32, Vec<String>> = FxHashMap::default();
-    let mut names_of = |site: u32, symbols: &mut Symbolizer| {
-        names.entry(site).or_insert_with(|| call_site(symbols, process.stacks(), site, 1).names).clone()
-    };
-    let (mut of_site, mut of_function): (FxHashMap<u32, Sums>, FxHashMap<Vec<String>, Sums>) = Default::default();
+    let mut of_site: FxHashMap<u32, Sums> = FxHashMap::default();
     for (number, block) in (0..).zip(&holders.snapshot.graph.blocks) {
         let fate = match (holders.group(number), fates.get(&number)) {
             (Some(root), _) => Fate::Root(root.name.clone()),
@@ -129,13 +133,10 @@ pub(super) fn add(process: &Process, leaks: Vec<&mut Leak>, symbols: &mut Symbol
             (None, None) => continue,
         };
         of_site.entry(block.site).or_default().add(&fate, block);
-        of_function.entry(names_of(block.site, symbols)).or_default().add(&fate, block);
     }
     for leak in leaks {
-        let sums = match leak.sites {
-            1 => of_site.get(&leak.site),
-            _ => of_function.get(&names_of(leak.site, symbols)),
-        };
-        leak.held = sums.map(Sums::held);
+        let mut sums = Sums::default();
+        leak.sites.iter().filter_map(|site| of_site.get(site)).for_each(|of_site| sums.merge(of_site));
+        leak.held = sums.held();
     }
 }

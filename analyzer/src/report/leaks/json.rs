@@ -93,7 +93,7 @@ impl Serialize for LeakList<'_> {
                 verdict: leak.verdict,
                 process: leak.process.about.pid,
                 folder: &leak.process.about.folder,
-                stacks: leak.sites,
+                stacks: leak.stacks(),
                 kept_on_purpose: leak.kept,
                 grown_bytes: (leak.verdict == Verdict::FreedAtExit).then_some(leak.grown),
                 released_by_exec: leak.is_released_by_exec(),

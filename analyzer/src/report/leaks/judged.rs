@@ -16,8 +16,8 @@ use rustc_hash::FxHashMap;
 pub(crate) struct JudgedLeak {
     /// The site that represents the group: the one with the most bytes.
     pub site: u32,
-    /// Number of sites in the group.
-    pub sites: u64,
+    /// The sites in the group.
+    pub sites: Vec<u32>,
     /// Number of blocks that were never freed.
     pub blocks: u64,
     /// Number of bytes in these blocks.
@@ -80,11 +80,11 @@ pub(crate) fn judge_leaks(
         let next = groups.len();
         let index = key.map_or(next, |key| *known.entry(key).or_insert(next));
         if index < next {
-            groups[index].merge(site, blocks, bytes, candidate.basis.as_ref());
+            groups[index].merge(site, &[site], blocks, bytes, candidate.basis.as_ref());
         } else {
             groups.push(JudgedLeak {
                 site,
-                sites: 1,
+                sites: vec![site],
                 blocks,
                 bytes,
                 verdict: Verdict::Uncertain,
@@ -108,12 +108,12 @@ pub(crate) fn judge_leaks(
 }
 
 impl JudgedLeak {
-    /// Adds a site to the group.
-    fn merge(&mut self, site: u32, blocks: u64, bytes: u64, basis: Option<&Basis>) {
+    /// Adds sites to the group; `site` is the one of them with the most bytes.
+    fn merge(&mut self, site: u32, sites: &[u32], blocks: u64, bytes: u64, basis: Option<&Basis>) {
         if bytes > self.greatest {
             (self.site, self.greatest) = (site, bytes);
         }
-        self.sites += 1;
+        self.sites.extend_from_slice(sites);
         if let (Some(own), Some(other)) = (&mut self.basis, basis) {
             own.merge(other);
             (self.blocks, self.bytes) = (own.survivors.blocks, own.survivors.bytes);
@@ -155,9 +155,8 @@ pub(super) fn sum_by_function(
         }
         let sum = &mut sums[index];
         sum.lines.add(&call_site.frame);
-        let stacks = sum.sites + leak.sites;
-        sum.merge(leak.site, leak.blocks, leak.bytes, leak.basis.as_ref());
-        (sum.sites, sum.trend) = (stacks, sum.trend.filter(|trend| leak.trend == Some(*trend)));
+        sum.merge(leak.site, &leak.sites, leak.blocks, leak.bytes, leak.basis.as_ref());
+        sum.trend = sum.trend.filter(|trend| leak.trend == Some(*trend));
     }
     sums
 }

@@ -239,7 +239,7 @@ fn leaked(totals: &[VerdictTotal]) -> Leaked {
     leaks.filter(|leak| leak.blocks > 0).fold(Leaked { bytes: 0, blocks: 0, stacks: 0 }, |sum, leak| Leaked {
         bytes: sum.bytes.saturating_add(leak.bytes),
         blocks: sum.blocks + leak.blocks,
-        stacks: sum.stacks + leak.sites,
+        stacks: sum.stacks + leak.stacks(),
     })
 }
 
