@@ -86,7 +86,7 @@ fn points_in_time_and_processes_can_be_compared() {
     // Each round is two allocations and two frees, one of them kept each hundredth time.
     let allocs = order["delta"]["allocs"].as_f64().expect("a number");
     assert!((2490.0..=2520.0).contains(&allocs), "{allocs}");
-    let program = Program::new(Target::program("leaks/labelled.c").build()).arg("children");
+    let program = Program::new(Target::program("leaks/labelled.c").build()).args(["children", "marked"]);
     let forked = program.recorded();
     let report = forked.report();
     let children: Vec<String> = report
@@ -104,7 +104,7 @@ fn points_in_time_and_processes_can_be_compared() {
 #[test]
 fn diff_normalizes_suppresses_noise_and_sorts() {
     let labelled = Target::program("leaks/labelled.c").build();
-    let run = |mode: &str| Program::new(&labelled).args([mode, "quick"]).recorded();
+    let run = |mode: &str| Program::new(&labelled).args([mode, "marked"]).recorded();
     let (one, other) = (run("linear"), run("half_freed"));
     let output = diff(&["--json", "--per", "2,1"], &[&one.folder, &one.folder]).success();
     let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");

@@ -13,6 +13,7 @@ pub mod conditions;
 pub mod crash;
 pub mod daemon;
 pub mod disk;
+pub mod exact;
 pub mod handed_round;
 pub mod harm;
 pub mod lossy;
@@ -26,6 +27,7 @@ pub mod target;
 pub mod test_env;
 pub mod torture;
 pub mod wait;
+pub mod waits;
 
 pub use daemon::Daemon;
 pub use recording::{Process, Recording, Report};

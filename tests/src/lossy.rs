@@ -17,10 +17,17 @@ const CHUNK: usize = 20_000;
 
 /// One call, as the program made it.
 #[derive(Clone, Copy)]
-struct Call {
-    event: Event,
+pub(crate) struct Call {
+    pub(crate) event: Event,
     /// Address of the freed or reallocated block.
     old: u64,
+}
+
+impl Call {
+    /// Returns the same call at another time.
+    pub(crate) fn at(self, tick: u64) -> Call {
+        Call { event: Event { tick, ..self.event }, ..self }
+    }
 }
 
 /// A record of the new trace.
@@ -34,61 +41,76 @@ enum Put {
 /// Writes the recording `from` to `to` with one event in `one_in` lost, in sequences of at most
 /// `longest`. Returns the number of lost events.
 pub fn write(from: &Path, to: &Path, one_in: u64, longest: u64, seed: u64) -> u64 {
+    let mut all_lost = 0;
+    each_process(from, to, |from, to| {
+        let (records, calls) = read(from);
+        let (kept, losses) = lose(&calls, one_in, longest, &mut Random(seed.max(1)));
+        all_lost += losses.iter().map(|loss| loss.events).sum::<u64>();
+        put(to, records, &kept, &losses);
+    });
+    all_lost
+}
+
+/// Copies a recording, and calls `copy` with the old and the new folder of each process.
+pub(crate) fn each_process(from: &Path, to: &Path, mut copy: impl FnMut(&Path, &Path)) {
     fs::create_dir_all(to).expect("a folder");
-    let mut lost = 0;
     for entry in fs::read_dir(from).expect("the recording") {
         let path = entry.expect("an entry").path();
         let target = to.join(path.file_name().expect("a name"));
         if path.is_dir() {
-            lost += copy_process(&path, &target, one_in, longest, seed);
+            fs::create_dir_all(&target).expect("a folder");
+            copy(&path, &target);
         } else {
             fs::copy(&path, &target).expect("a copy");
         }
     }
-    lost
 }
 
-fn copy_process(from: &Path, to: &Path, one_in: u64, longest: u64, seed: u64) -> u64 {
-    fs::create_dir_all(to).expect("a folder");
+/// Returns the records of a tape that do not follow from the events, and the calls.
+pub(crate) fn read(from: &Path) -> (Vec<Record>, Vec<Call>) {
     let process = Process::open(from, None).expect("a process");
     let mut events = Vec::new();
     let missing = process.for_each(Span::ALL, &Progress::silent("test"), &mut |batch| events.extend_from_slice(batch));
     assert!(missing.is_empty(), "{missing:?}");
-    let calls = calls(&events);
-    let (kept, losses) = lose(&calls, one_in, longest, &mut Random(seed.max(1)));
-    let lost = losses.iter().map(|loss| loss.events).sum();
-    let (trace, chunks) = chunks(&again(&kept));
-    let mut out = Vec::new();
-    let mut writer = tape::Writer::default();
-    tape::Writer::file_header(&mut out);
     let bytes = fs::read(from.join(TAPE)).expect("the tape");
     let mut reader = tape::Reader::new(&bytes).expect("a tape");
-    let mut end = None;
+    let mut records = Vec::new();
     loop {
         match reader.step() {
             Step::Record(_, Record::Chunk(_) | Record::Summary(_) | Record::Accounts(_)) => {}
-            Step::Record(_, record @ Record::End(_)) => end = Some(record),
-            Step::Record(_, record) => writer.record(&record, &mut out),
+            Step::Record(_, record) => records.push(record),
             Step::End(_) => break,
             other => panic!("{other:?}"),
         }
     }
+    (records, calls(&events))
+}
+
+/// Writes tape and trace of a process.
+pub(crate) fn put(to: &Path, records: Vec<Record>, kept: &[Call], losses: &[tape::Loss]) {
+    let has_free_sites = records.iter().any(|record| matches!(record, Record::Process(one) if one.free_sites));
+    let (trace, chunks) = chunks(&again(kept), has_free_sites);
     let mut accounts: HashMap<u32, tape::Account> = HashMap::new();
     let account = |thread| tape::Account { thread, ..tape::Account::default() };
-    for call in &kept {
+    for call in kept {
         let row = accounts.entry(call.event.thread).or_insert_with(|| account(call.event.thread));
         (row.emitted, row.recorded) = (row.emitted + 1, row.recorded + 1);
     }
-    for loss in &losses {
+    for loss in losses {
         let row = accounts.entry(loss.thread).or_insert_with(|| account(loss.thread));
         (row.emitted, row.lost) = (row.emitted + loss.events, row.lost + loss.events);
     }
-    let records = chunks.into_iter().map(Record::Chunk).chain(losses.into_iter().map(Record::Loss));
     let ledger = Record::Accounts(tape::Accounts { accounts: accounts.into_values().collect() });
-    records.chain([ledger]).chain(end).for_each(|record| writer.record(&record, &mut out));
+    // The end comes last.
+    let (end, others): (Vec<_>, Vec<_>) = records.into_iter().partition(|record| matches!(record, Record::End(_)));
+    let made = chunks.into_iter().map(Record::Chunk).chain(losses.iter().cloned().map(Record::Loss));
+    let mut out = Vec::new();
+    let mut writer = tape::Writer::default();
+    tape::Writer::file_header(&mut out);
+    let all = others.into_iter().chain(made).chain([ledger]).chain(end);
+    all.for_each(|record| writer.record(&record, &mut out));
     fs::write(to.join(TAPE), out).expect("the tape");
     fs::write(to.join(TRACE), trace).expect("the trace");
-    lost
 }
 
 /// Returns the calls of the program: without the records that the recorder added, and with the
@@ -178,7 +200,7 @@ fn again(calls: &[Call]) -> Vec<Put> {
 }
 
 /// Returns the trace and the records of its chunks.
-fn chunks(puts: &[Put]) -> (Vec<u8>, Vec<tape::Chunk>) {
+fn chunks(puts: &[Put], has_free_sites: bool) -> (Vec<u8>, Vec<tape::Chunk>) {
     let mut writer = mtrc::Writer::new(mtrc::Options::default());
     let (mut trace, mut chunks, mut next) = (Vec::new(), Vec::new(), 1u64);
     for (number, part) in puts.chunks(CHUNK).enumerate() {
@@ -208,7 +230,12 @@ fn chunks(puts: &[Put]) -> (Vec<u8>, Vec<tape::Chunk>) {
                     writer.resize(&mut plain, event.index, event.address, event.size, &location);
                     event.site.put(&mut sites);
                 }
-                Put::Free(_) => writer.free(&mut plain, event.index, &location),
+                Put::Free(_) => {
+                    writer.free(&mut plain, event.index, &location);
+                    if has_free_sites {
+                        event.site.put(&mut sites);
+                    }
+                }
                 Put::Unmatched(_) => {
                     let tick = event.tick.saturating_sub(first_tick);
                     let (address, thread, entry) = (event.address, event.thread, event.entry);

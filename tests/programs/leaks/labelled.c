@@ -1,7 +1,7 @@
 /* Small programs with known leaks: one for each mode, which the first argument names. What a
  * mode keeps, it allocates in a function of that name. `noise` allocates blocks that are freed
- * immediately, as every program does. A paced program makes 200 steps of 1 ms, a long one of 10
- * ms, a slow one of 60 ms, and then waits for two minutes. */
+ * immediately, as every program does. A program makes 200 steps of 1 ms, a slow one of 60 ms, and then
+ * waits for two minutes. A marked one does not sleep, and allocates a block of 13 bytes instead. */
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -16,6 +16,7 @@ enum { STEPS = 200 };
 #define SITE __attribute__((noipa))
 
 static long pause_ns = 1000000;
+static int is_marked;
 static void *volatile kept;
 
 SITE static void noise(void) {
@@ -27,10 +28,12 @@ SITE static void noise(void) {
 
 SITE static void base(void) { kept = malloc(256 << 10); }
 
-static void step(void) {
-    noise();
-    if (pause_ns) nanosleep(&(struct timespec){0, pause_ns}, NULL);
+static void pauses(int steps) {
+    if (!is_marked) { nanosleep(&(struct timespec){0, steps * pause_ns}, NULL); return; }
+    for (int i = 0; i < steps; i++) { void *volatile mark = malloc(13); free(mark); }
 }
+
+static void step(void) { noise(); pauses(1); }
 
 /* Leaks that grow during the whole run. */
 SITE static void linear(void) { kept = malloc(48); }
@@ -59,7 +62,7 @@ static void run_rare_path(void) {
 
 SITE static void alone(void) { kept = malloc(88); }
 static void run_alone(void) {
-    for (int i = 0; i < STEPS / 10; i++) { alone(); alone(); nanosleep(&(struct timespec){0, 10 * (pause_ns ? pause_ns : 1000000)}, NULL); }
+    for (int i = 0; i < STEPS / 10; i++) { alone(); alone(); pauses(10); }
 }
 
 SITE static void built_text(void) {
@@ -259,6 +262,7 @@ static void run_fork(void) {
             _exit(0);
         }
         if (pid > 0) waitpid(pid, NULL, 0);
+        if (is_marked) pauses(STEPS);
     }
 }
 
@@ -272,7 +276,8 @@ static const struct { const char *name; void (*run)(void); } modes[] = {
 };
 
 int main(int argc, char **argv) {
-    if (argc > 2) pause_ns = strcmp(argv[2], "quick") == 0 ? 0 : strcmp(argv[2], "long") == 0 ? 10000000 : 60000000;
+    is_marked = argc > 2 && strcmp(argv[2], "marked") == 0;
+    if (argc > 2 && !is_marked) pause_ns = 60000000;
     for (size_t i = 0; argc > 1 && i < sizeof modes / sizeof *modes; i++) {
         if (strcmp(modes[i].name, argv[1]) != 0) continue;
         base();
@@ -280,6 +285,6 @@ int main(int argc, char **argv) {
         if (argc > 2 && strcmp(argv[2], "slow") == 0) sleep(120);
         return 0;
     }
-    fprintf(stderr, "labelled MODE [quick|long|slow]\n");
+    fprintf(stderr, "labelled MODE [marked|slow]\n");
     return 2;
 }
