@@ -1,11 +1,11 @@
 //! The attach without a recorder, at the socket of another program, and to a silent recorder.
 
 use heaptape_tests::wait::until_some;
-use heaptape_tests::{Program, same, target, test_env, torture};
+use heaptape_tests::{Program, same, target, test_env, torture, waits};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[test]
 fn programs_run_without_a_recorder() {
@@ -33,24 +33,22 @@ fn programs_run_without_a_recorder() {
     torture::passed(6, "paths that are not a recorder's socket", names.len() as u64 + 1);
 }
 
-/// The attach ends within its 50 ms, even if the other side does nothing. The quickest start of
-/// many tells: other work of the machine can delay each of them, but hardly all.
+/// The attach asks for no more than its 50 ms, even if the other side does nothing: the first ones
+/// wait for an answer, the others for a place in the queue.
 #[test]
 fn attach_ends_when_the_recorder_never_answers() {
     let folder = test_env::folder();
     let path = folder.path().join("socket");
     let listener = seqpacket(&path, 1);
-    let program = Program::new(target::c("small"));
-    let plain = program.plain().success();
-    let mut quickest = Duration::MAX;
-    for _ in 0..40 {
-        let start = Instant::now();
-        same(&plain, &program.preloaded_with(&path));
-        quickest = quickest.min(start.elapsed());
+    let program = target::c("small");
+    let plain = Program::new(&program).plain().success();
+    for start in 0..10 {
+        let (outcome, asked) = waits::with_library(&program, &path);
+        same(&plain, &outcome);
+        assert!((1..=51).contains(&asked), "start {start} waits {asked} ms");
     }
     drop(listener);
-    assert!(quickest < Duration::from_millis(400), "{quickest:?}");
-    torture::passed(8, "program starts with a full queue that is never accepted", 40);
+    torture::passed(8, "program starts with a full queue that is never accepted", 10);
 }
 
 /// Creates a listening socket of the recorder's kind. Its connections are never accepted.
@@ -72,14 +70,17 @@ fn late_recorder_is_awaited_as_configured() {
     let path = folder.path().join("socket");
     let listener = seqpacket(&path, 8);
     let program = Program::new(target::c("small"));
-    for (timeout, is_there) in [("50", false), ("5000", true)] {
+    for (timeout, is_there) in [("50", false), ("10000", true)] {
         let waited = std::thread::scope(|scope| {
             let late = scope.spawn(|| {
                 let client = accept(listener.as_raw_fd()).expect("a client");
-                std::thread::sleep(Duration::from_millis(400));
                 let mut bytes = [0; 100];
-                let hello = recv(client, &mut bytes, MsgFlags::MSG_DONTWAIT);
-                assert_eq!(hello, Ok(64), "a hello");
+                assert_eq!(recv(client, &mut bytes, MsgFlags::empty()), Ok(64), "a hello");
+                // Later than the library waits by itself, or until the program goes on.
+                match is_there {
+                    true => std::thread::sleep(Duration::from_millis(400)),
+                    false => assert_eq!(recv(client, &mut bytes, MsgFlags::empty()), Ok(0), "the end"),
+                }
                 let answered = send(client, b"no", MsgFlags::MSG_NOSIGNAL).is_ok();
                 nix::unistd::close(client).expect("closes");
                 answered

@@ -1,6 +1,7 @@
 //! Exec: each program that a pid runs is recorded as a process of its own.
 
 use heaptape_tests::oracle::Depth;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, Program, Target, is_full, is_root, same, target, test_env, torture};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -270,21 +271,13 @@ fn program_that_gave_up_waiting_is_named() {
         go.display(),
         done.display()
     );
-    let until = |path: &Path| {
-        (0..2000).any(|_| {
-            path.exists() || {
-                std::thread::sleep(Duration::from_millis(10));
-                false
-            }
-        })
-    };
     let recording = Program::shell(&line).recorded_while(|command, _| {
-        assert!(until(&go.with_extension("ready")), "the shell runs");
+        until("the shell runs", || go.with_extension("ready").exists());
         let id = heaptape_tests::run::survivor(command);
         std::thread::sleep(Duration::from_millis(100));
         kill(id, Signal::SIGSTOP).expect("SIGSTOP");
         std::fs::write(&go, "").expect("the signal to go");
-        assert!(until(&done), "the program goes on");
+        until("the program goes on", || done.exists());
         kill(id, Signal::SIGCONT).expect("SIGCONT");
     });
     assert_eq!(recording.outcome.code(), 6, "{}", recording.outcome);
@@ -311,7 +304,7 @@ fn bad_exec_addresses_fail_as_in_the_kernel() {
 /// threads.
 #[test]
 fn starts_show_no_descriptor_to_other_threads() {
-    let count = if is_full() { 5_000 } else { 200 };
+    let count = if is_full() { 5_000 } else { 100 };
     let sleeps = Target::program("sleeps.c").flag("-static").build();
     let program = Program::new(target::c("spawns_beside_threads")).arg(count.to_string()).arg(&sleeps);
     let plain = program.plain().success();
@@ -327,7 +320,7 @@ fn starts_show_no_descriptor_to_other_threads() {
 /// A forked child of a dormant process does not attach. Its starts show no descriptor either.
 #[test]
 fn starts_of_a_forked_child_show_no_descriptor_to_other_threads() {
-    let count = if is_full() { 50_000 } else { 2_000 };
+    let count = if is_full() { 50_000 } else { 600 };
     let program = target::c("spawns_beside_threads");
     let arguments = [count.to_string(), "/bin/true".to_owned(), "forked".to_owned()];
     let arguments = arguments.each_ref().map(String::as_str);

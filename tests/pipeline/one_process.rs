@@ -365,10 +365,15 @@ fn verdicts_do_not_depend_on_the_cut_of_an_epoch() {
     let daemon = Daemon::start(&["--mode", "trace"]);
     let running = daemon.spawn(&target::c("full_cache"), &["2000", "1"], None);
     until("it is full", || live(&daemon, "full_cache") > 2000);
-    // Its blocks are replaced once in a few seconds.
-    std::thread::sleep(Duration::from_secs(6));
+    let events = || daemon.list("full_cache").first().map_or(0, |one| one["recorded"].as_u64().unwrap_or(0));
+    until("all of its blocks were replaced twice", || events() > 3 * 4000);
+    let before = events();
     daemon.query(&["epoch"]);
-    std::thread::sleep(Duration::from_millis(1500));
+    // The new epoch may count from its own beginning.
+    until("half of them are replaced in the next one", || {
+        let now = events();
+        now > if now < before { 2000 } else { before + 2000 }
+    });
     daemon.query(&["flush"]);
     let folders = daemon.epochs(&["--program", "full_cache"]);
     assert_eq!(folders.len(), 2, "{folders:?}");

@@ -3,7 +3,7 @@
 
 use heaptape_tests::daemon::Daemon;
 use heaptape_tests::wait::until;
-use heaptape_tests::{Program, Recording, target};
+use heaptape_tests::{Program, Recording, target, test_env};
 use serde_json::Value;
 
 /// Returns the reports on all processes that have one.
@@ -195,31 +195,57 @@ fn snapshots_of_the_pages_are_taken_on_request() {
     }
 }
 
-/// The resident memory over the run, in the timeline, the report and the page.
+/// The resident memory over the run, in the timeline, the report and the page. The program frees the
+/// block once a snapshot has it, and ends once a later one does not.
 #[test]
 fn resident_memory_is_shown_over_the_run() {
     let code = "
-import ctypes, time
+import ctypes, os, sys, time
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 libc.free.argtypes = [ctypes.c_void_p]
-time.sleep(0.5)
 block = libc.malloc(40 << 20)
 ctypes.memset(block, 1, 40 << 20)
-time.sleep(0.5)
+def wait(name):
+    while not os.path.exists(name):
+        time.sleep(0.01)
+wait(sys.argv[1])
 libc.free(block)
-time.sleep(0.5)
+wait(sys.argv[2])
 ";
-    let recording = Program::new("python3").args(["-c", code]).recorded().success();
+    // The command may be a script that starts the interpreter.
+    let most = |process: &Value| {
+        let residents = process["residents"].as_array().into_iter().flatten().chain([&process["resident"]]);
+        residents.filter_map(|one| one["resident_bytes"].as_u64().or(one["most_bytes"].as_u64())).max()
+    };
+    let note = test_env::folder();
+    let [is_seen, is_freed] = ["seen", "freed"].map(|name| note.path().join(name));
+    let program = Program::new("python3").args(["-c", code]).args([&is_seen, &is_freed]);
+    let recording = program.recorded_while(|_, folder| {
+        let snapshots = || -> Vec<u64> {
+            let words = ["timeline", "--json", "--rss"].map(std::ffi::OsStr::new);
+            let output = heaptape_tests::recording::heaptape(words.into_iter().chain([folder.as_os_str()]));
+            let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            let processes = answer["processes"].as_array().into_iter().flatten();
+            let residents = processes.max_by_key(|one| most(one)).and_then(|one| one["residents"].as_array().cloned());
+            residents.iter().flatten().filter_map(|one| one["resident_bytes"].as_u64()).collect()
+        };
+        until("a snapshot has the block", || snapshots().last() > Some(&(40 << 20)));
+        std::fs::write(&is_seen, "").expect("the word to go on");
+        until("a snapshot has it no more", || snapshots().last() < Some(&(20 << 20)));
+        std::fs::write(&is_freed, "").expect("the word to end");
+    });
+    let recording = recording.success();
     let json = |arguments: &[&str]| -> Value {
         let output = recording.heaptape(arguments).success();
         let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        // The command may be a script that starts the interpreter.
-        let most = |process: &&Value| {
-            let residents = process["residents"].as_array().into_iter().flatten().chain([&process["resident"]]);
-            residents.filter_map(|one| one["resident_bytes"].as_u64().or(one["most_bytes"].as_u64())).max()
-        };
-        answer["processes"].as_array().expect("processes").iter().max_by_key(most).expect("a process").clone()
+        answer["processes"]
+            .as_array()
+            .expect("processes")
+            .iter()
+            .max_by_key(|one| most(one))
+            .expect("a process")
+            .clone()
     };
     let timeline = json(&["timeline", "--json", "--rss", "--slices", "30"]);
     let rss_of = |row: &Value| row["resident_bytes"].as_u64();
@@ -283,9 +309,9 @@ ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
 memory = [bytes(1000) for _ in range(20000)]
 time.sleep(1)
 ";
-    let folder = heaptape_tests::test_env::folder();
+    let folder = test_env::folder();
     let recording = folder.path().join("recording");
-    let command = heaptape_tests::test_env::command();
+    let command = test_env::command();
     let mut record = match heaptape_tests::is_root() {
         true => Program::new("setpriv").arg("--bounding-set=-sys_ptrace,-perfmon,-sys_admin").arg(command),
         false => Program::new(command),

@@ -9,7 +9,6 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 /// Allocations, resizes and frees of a plain MTRC file, read by the project's reader to its end
 /// mark.
@@ -93,7 +92,7 @@ fn finished_recording_is_streamed_unchanged() {
 fn running_program_is_streamed_until_its_end() {
     let folder = test_env::folder();
     let file = folder.path().join("own");
-    let program = Program::new(target::c("endless")).arg("2").env("OWN_FILE", &file);
+    let program = Program::new(target::c("paces")).args(["100000000", "2", "500"]).env("OWN_FILE", &file);
     let mut streamed = Vec::new();
     let recording = program.recorded_while(|command, folder| {
         until("the program starts", || own::has_begun(&file));
@@ -105,8 +104,11 @@ fn running_program_is_streamed_until_its_end() {
             command.spawn().expect("starts")
         };
         let by_folder = follow(&arguments[0]);
-        // The tape is there with the first chunk.
-        std::thread::sleep(Duration::from_millis(2_500));
+        until("there is a chunk", || {
+            let mut folders = std::fs::read_dir(folder).into_iter().flatten().flatten();
+            let has_trace = |name: &str, folder: &Path| folder.join(name).metadata().is_ok_and(|file| file.len() > 0);
+            folders.any(|one| ["trace.mtrc", "trace.mtrc.columns"].iter().any(|name| has_trace(name, &one.path())))
+        });
         let mut by_pid = follow(&arguments[1]);
         // Events come while the program runs.
         let mut head = [0; 4096];
@@ -125,7 +127,7 @@ fn running_program_is_streamed_until_its_end() {
         streamed = whole.stdout;
     });
     let report = recording.report();
-    let process = report.only("endless");
+    let process = report.only("paces");
     assert_eq!(counts(&streamed), [process.allocs, process.resizes, process.frees]);
     assert!(streamed == trace(&recording.folder));
     torture::passed(4, "traces streamed from a running program", 2);
