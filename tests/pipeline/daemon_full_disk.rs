@@ -11,8 +11,9 @@ const EVENTS_OF_A_ROUND: u64 = 15;
 
 /// A daemon whose state folder is on a small disk.
 struct OnSmallDisk {
-    disk: SmallDisk,
+    // Dropped before the disk on which it writes.
     daemon: Daemon,
+    disk: SmallDisk,
 }
 
 impl OnSmallDisk {
@@ -20,7 +21,7 @@ impl OnSmallDisk {
     fn start() -> Option<OnSmallDisk> {
         let disk = SmallDisk::mount("8m")?;
         let daemon = Daemon::start_in(&disk.at(), &["--mode", "trace", "--keep-free", "0"]);
-        Some(OnSmallDisk { disk, daemon })
+        Some(OnSmallDisk { daemon, disk })
     }
 
     fn filler(&self) -> PathBuf {
