@@ -1,6 +1,7 @@
 //! Generated programs see no difference between a bare run and a recorded one.
 
 use heaptape_tests::harm::{Case, Hunt, Linkage, Summary, Way};
+use heaptape_tests::wait::PATIENCE;
 use heaptape_tests::{is_full, torture};
 use std::time::{Duration, SystemTime};
 
@@ -44,11 +45,11 @@ const ONCE_DIFFERENT: &[&str] = &[
     "system:13:1 exec:11:5{ }",
 ];
 
-/// The cases of the first seeds, for a minute at most. The full form goes on for an hour, most of
-/// it with seeds from the clock, which are printed.
+/// The cases of the first seeds. The full form goes on for an hour, most of it with seeds from the
+/// clock, which are printed.
 #[test]
 fn generated_programs_behave_alike_bare_and_recorded() {
-    let (cases, fixed, clock) = if is_full() { (u64::MAX, 600, 3_000) } else { (60, 60, 0) };
+    let (cases, fixed, clock) = if is_full() { (u64::MAX, 600, 3_000) } else { (24, PATIENCE.as_secs(), 0) };
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let hunt = Hunt::new();
     let mut summary = Summary::default();
@@ -131,7 +132,7 @@ fn planted_harm_of_each_kind_is_found() {
     ];
     for kind in kinds {
         let mut summary = Summary::default();
-        Hunt::only(Way::Planted(kind)).run(1, u64::MAX, Duration::from_secs(60), &mut summary);
+        Hunt::only(Way::Planted(kind)).run(1, 200, PATIENCE, &mut summary);
         let found = summary.found.first().unwrap_or_else(|| panic!("{kind} is not found: {summary}"));
         assert!(!found.what.is_empty(), "{found}");
     }

@@ -61,7 +61,7 @@ fn every_possible_disk_after_power_loss_holds_the_synced_events() {
         |(_, certain): &&(usize, BTreeMap<u32, u64>)| certain.values().any(|&events| events > 0 && events < most);
     assert!(least.iter().filter(some).count() >= 3, "it is synced while it runs: {least:#?}");
 
-    let disks: u64 = if is_full() { 10_000 } else { 150 };
+    let disks: u64 = if is_full() { 10_000 } else { 60 };
     let mut random = Random(0x9E37_79B9_7F4A_7C15);
     for number in 0..disks {
         let state = random.0;

@@ -68,8 +68,8 @@ fn python_matches_the_reference_counts() {
 #[test]
 fn compiler_and_its_children_match_the_reference_counts() {
     let folder = test_env::folder();
-    let program = Program::new("g++").args(["-O1", "-c"]).arg(test_env::programs().join("heavy.cpp"));
-    let program = program.arg("-o").arg(folder.path().join("heavy.o"));
+    let program = Program::new("g++").args(["-O1", "-c"]).arg(test_env::programs().join("leaks/containers.cpp"));
+    let program = program.arg("-o").arg(folder.path().join("containers.o"));
     let (_, report, counts) = agrees(&program, Depth::Peak);
     assert!(counts.len() >= 3, "{counts:#?}");
     let driver = report.processes.iter().find(|process| process.name().contains("g++")).expect("the driver");

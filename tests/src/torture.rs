@@ -93,7 +93,7 @@ const ELSEWHERE: &[(u32, &str, &str)] = &[
     (
         44,
         "wrong sizes, counts and nesting",
-        "`cargo test -p heaptape-analyzer --test damage`, `cargo test -p heaptape-formats`",
+        "`cargo test -p heaptape-analyzer damage`, `cargo test -p heaptape-formats`",
     ),
     (56, "the library's imports, exports, versions, sizes", "`ci/audit-preload.sh`"),
     (

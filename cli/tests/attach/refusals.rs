@@ -1,6 +1,6 @@
 //! Processes that cannot be attached.
 
-use crate::programs::{Attach, Running, RunsOn, build, build_with, heaptape, wait_until};
+use crate::programs::{Attach, Running, RunsOn, binary, build, build_with, heaptape, wait_until};
 use std::process::Command;
 
 /// Each refusal is one line that names the cause.
@@ -15,7 +15,7 @@ fn refusals_name_the_cause() {
         assert_eq!(output.status.code(), Some(2), "{text}");
     };
     let dry = |pid: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_heaptape"));
+        let mut command = Command::new(binary());
         command.args(["attach", "--dry-run", pid]);
         command
     };
@@ -47,11 +47,11 @@ fn refusals_name_the_cause() {
     wait_until(|| std::fs::read_to_string(&status).is_ok_and(|status| status.contains("TracerPid:\t0\n")));
     if nix::unistd::geteuid().is_root() {
         let mut other = Command::new("setpriv");
-        other.args(["--reuid", "65534", "--clear-groups", "--", env!("CARGO_BIN_EXE_heaptape"), "attach"]);
+        other.args(["--reuid", "65534", "--clear-groups", "--", binary(), "attach"]);
         other.args(["--dry-run", &pid]);
         refused(other, "it belongs to another user: run this as root");
         let mut powerless = Command::new("setpriv");
-        powerless.args(["--bounding-set", "-sys_ptrace", "--", env!("CARGO_BIN_EXE_heaptape"), "attach"]);
+        powerless.args(["--bounding-set", "-sys_ptrace", "--", binary(), "attach"]);
         powerless.args(["--dry-run", &pid]);
         refused(powerless, "root has no CAP_SYS_PTRACE here");
     }
