@@ -1,7 +1,7 @@
 //! The law of the accounting on recordings that the tests make, whole, cut and flipped.
 
-mod law;
-mod made;
+use crate::law;
+use crate::made;
 
 use heaptape_formats::recording::{Accounting, RECORDING, Recording};
 use heaptape_formats::tape::{self, Codec};

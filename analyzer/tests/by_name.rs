@@ -1,6 +1,6 @@
 //! Filters and groups by function and module need names: of a profile, which brings its own.
 
-mod made;
+use crate::made;
 
 use heaptape_analyzer::report::{GroupBy, Query};
 

@@ -1,6 +1,6 @@
 //! Cut and flipped recordings: what is readable is read, what is missing is said, nothing panics.
 
-mod made;
+use crate::made;
 
 use heaptape_analyzer::Missing;
 use heaptape_analyzer::event::{Event, Span};

@@ -3,7 +3,7 @@
 use heaptape_analyzer::export::{EXPORTERS, Shape};
 use std::path::Path;
 
-const BEGIN: &str = "<!-- exporters: made from the list in analyzer/src/export.rs by BLESS=1 cargo test -p heaptape-analyzer --test export_docs -->\n";
+const BEGIN: &str = "<!-- exporters: made from the list in analyzer/src/export.rs by BLESS=1 cargo test -p heaptape-analyzer export_docs -->\n";
 const END: &str = "<!-- end of exporters -->";
 
 #[test]

@@ -1,6 +1,6 @@
 //! A page holds what the reports say, over the whole run and over any range of its slots.
 
-mod made;
+use crate::made;
 
 use heaptape_analyzer::Progress;
 use heaptape_analyzer::event::Range;

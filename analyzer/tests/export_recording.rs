@@ -1,9 +1,9 @@
 //! Exports of recordings made in code: sums against the plain truth, files against golden dumps,
-//! conversions back and forth. `BLESS=1 cargo test -p heaptape-analyzer --test export_recording`
+//! conversions back and forth. `BLESS=1 cargo test -p heaptape-analyzer export_recording`
 //! accepts the dumps that are made now.
 
-mod made;
-mod misread;
+use crate::made;
+use crate::misread;
 
 use heaptape_analyzer::convert::{self, ConvertOptions};
 use heaptape_analyzer::event::{Bound, Range};
@@ -216,7 +216,7 @@ fn exports_are_word_for_word() {
             std::fs::write(&path, text).unwrap();
         }
         let expected = std::fs::read_to_string(&path).unwrap_or_else(|error| {
-            panic!("{}: {error}; BLESS=1 cargo test -p heaptape-analyzer --test export_recording", path.display())
+            panic!("{}: {error}; BLESS=1 cargo test -p heaptape-analyzer export_recording", path.display())
         });
         assert!(expected == *text, "{name} differs from its golden dump:\n{text}");
     }

@@ -1,7 +1,7 @@
 //! Questions about some of the blocks, against a plain filter of the same steps; and the questions
 //! about resizes.
 
-mod made;
+use crate::made;
 
 use heaptape_analyzer::report::{Filter, GroupBy, Query, leaks};
 use heaptape_analyzer::text::Style;

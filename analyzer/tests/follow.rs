@@ -1,6 +1,6 @@
 //! A trace that is followed arrives completely and in pieces, so that the memory for it is bounded.
 
-mod made;
+use crate::made;
 
 use heaptape_analyzer::follow::{Ending, ProcessSelector, follow};
 use heaptape_formats::mtrc::layout::MAGIC;

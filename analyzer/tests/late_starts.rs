@@ -1,7 +1,7 @@
 //! Reports on a time range that start in the middle of a trace are equal to those of a pass over
 //! the whole trace, to the last byte.
 
-mod made;
+use crate::made;
 
 use heaptape_analyzer::TraceRange;
 use heaptape_analyzer::event::{Bound, Range};

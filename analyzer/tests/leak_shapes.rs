@@ -3,7 +3,7 @@
 //! exact times: no machine is too busy for them. `tests/pipeline/leak_shapes.rs` records a few of
 //! these shapes from programs.
 
-mod made;
+use crate::made;
 #[path = "../../tests/src/random.rs"]
 mod random;
 

@@ -1,7 +1,7 @@
 //! Every model against a plain replay of the same steps, for random programs, chunk sizes and
 //! codecs.
 
-mod made;
+use crate::made;
 
 use heaptape_analyzer::event::{Bound, Range, Span};
 use heaptape_analyzer::model::axis::Axis;

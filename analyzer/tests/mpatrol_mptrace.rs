@@ -9,7 +9,7 @@ use heaptape_formats::mtrc::Reader;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-mod misread;
+use crate::misread;
 
 const NAMES: [&str; 11] = [
     "basic",

@@ -1,7 +1,7 @@
 //! What the reports print for a small recording, word for word, and what JSON holds.
-//! `BLESS=1 cargo test -p heaptape-analyzer --test reports` accepts what is printed now.
+//! `BLESS=1 cargo test -p heaptape-analyzer reports` accepts what is printed now.
 
-mod made;
+use crate::made;
 
 use heaptape_analyzer::event::{Bound, Range};
 use heaptape_analyzer::report::{self, Outcome, Query, leaks, summary, verify};

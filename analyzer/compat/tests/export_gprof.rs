@@ -2,8 +2,7 @@
 //! a real position-independent C++ program and in a real shared library, which g++ and gcc make
 //! here. Totals, every line of the flat profile and every inclusive sum are those of the stacks.
 
-#[path = "../../tests/made/mod.rs"]
-mod made;
+use crate::made;
 
 use heaptape_analyzer::export::{self, Measure, Options};
 use heaptape_compat::gprof;

@@ -1,7 +1,6 @@
 //! The compat views of a recording show the same data as its exports and reports.
 
-#[path = "../../tests/made/mod.rs"]
-mod made;
+use crate::made;
 
 use heaptape_analyzer::export::{self, Options};
 use heaptape_analyzer::{ProcessFilter, is_recording};

@@ -1,6 +1,6 @@
 //! Recordings made in code: a list of steps becomes the files that the recorder would write, chunk
 //! by chunk.
-#![allow(dead_code, reason = "each test binary uses a part")]
+#![allow(dead_code, reason = "each crate of tests uses a part")]
 
 use heaptape_formats::mptl::{self, Bins, Builder};
 use heaptape_formats::mtrc::{self, Location};
