@@ -21,27 +21,36 @@ if [ "${HEAPTAPE_FRESH_SEEDS:-0}" = 0 ]; then export PROPTEST_RNG_SEED=1; else s
 # The long forms read back a hundred million events: optimised.
 profile=()
 [ "${HEAPTAPE_FULL:-0}" = 0 ] || profile=(--release --profile full)
-# Many tests of the pipeline wait for a process more than they compute: one more than there are
-# processors takes two thirds of the time.
-threads=${HEAPTAPE_TEST_THREADS:-$(($(nproc) + 1))}
+# Many tests of the pipeline wait for a process more than they compute: two more than there are
+# processors leave none of them idle.
+threads=${HEAPTAPE_TEST_THREADS:-$(($(nproc) + 2))}
 # A failure of one part hides no other one.
 status=0
-cargo nextest run "${profile[@]}" "${all[@]}" --test-threads "$threads" "$@" || status=$?
 # With a name, only what has it.
-[ $# = 0 ] || exit "$status"
-cargo test --quiet --doc "${all[@]}" || status=$?
-# A minute of damaged files for all readers, with overflow checks; the tests' build has made the
-# program. It needs one processor, so that the ring and the guides are tested beside it.
-fuzzed=$(mktemp)
-trap 'rm -f "$fuzzed"' EXIT
-"$folder/debug/fuzz" 60 "$seed" > "$fuzzed" 2>&1 &
+if [ $# != 0 ]; then
+  cargo nextest run "${profile[@]}" "${all[@]}" --test-threads "$threads" "$@"
+  exit
+fi
+cargo nextest run "${profile[@]}" "${all[@]}" --no-run
+# What needs a processor and nothing else gets the time in which the tests wait: a minute of damaged
+# files for all readers, with overflow checks, and the ring in every order that the memory model allows.
+said=$(mktemp -d)
+trap 'rm -rf "$said"' EXIT
+[ -z "${profile[*]}" ] || cargo build -p heaptape-tests --bin fuzz
+nice -n 15 "$folder/debug/fuzz" 60 "$seed" > "$said/fuzz" 2>&1 &
 fuzz=$!
-# The ring in every order that the memory model allows.
-scripts/loom || status=$?
-# The guides print what they show.
+nice -n 15 scripts/loom > "$said/loom" 2>&1 &
+loom=$!
+cargo nextest run "${profile[@]}" "${all[@]}" --test-threads "$threads" || status=$?
+# The guides wait more than they compute.
+cargo test --quiet --doc "${all[@]}" > "$said/doc" 2>&1 &
+documents=$!
+# They print what they show.
 scripts/guides || status=$?
 # Sampled stacks of real programs, beside other unwinders.
 python3 tests/stacks/check.py "$HEAPTAPE" "$folder/heaptape-tests/torture" --quick || status=$?
+wait "$documents" || status=$?
 wait "$fuzz" || status=$?
-cat "$fuzzed"
+wait "$loom" || status=$?
+cat "$said/doc" "$said/fuzz" "$said/loom"
 exit "$status"
