@@ -124,8 +124,9 @@ fn named_blocks(form: &str, ms: u64, rounds: u64, plugins: &[PathBuf]) -> BTreeM
     let program = program.arg(folder.path()).args(plugins);
     let program = if form.contains("mount") { program.launched_by(&["unshare", "-m"]) } else { program };
     let recording = program.recorded().complete();
-    // The recorder may be reading the file at this moment; a later attempt succeeds.
-    assert!(ms == 1 || recording.outcome.text() == "0 times busy\n", "{form}: {}", recording.outcome.text());
+    // The recorder may be reading the file at this moment, for as long as a busy machine takes; a later
+    // attempt succeeds, else the program has no end.
+    assert!(recording.outcome.text().ends_with(" times busy\n"), "{form}: {}", recording.outcome.text());
     let mut found: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     for leak in recording.leaks_as(&["--depth", "2000", "--by", "stack", "--top", "1000"]) {
         let size = leak.bytes / leak.blocks;
