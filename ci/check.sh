@@ -20,10 +20,10 @@ fi
 export RUSTDOCFLAGS='-D warnings -A rustdoc::private-intra-doc-links'
 document=(cargo doc --quiet --no-deps --document-private-items)
 # The library and the command are both called heaptape, and so is the folder of their pages: not at
-# the same time. All packages both times, as above: others would have other features of their
+# the same time. Of all packages both times, as above: others would have other features of their
 # dependencies, and all of them would be checked again.
 "${document[@]}" --workspace --lib
-"${document[@]}" --workspace --bins
+"${document[@]}" --workspace --bin heaptape --bin fuzz --bin gallery --bin harm --bin json-program --bin make-recording --bin torture-table
 unset RUSTDOCFLAGS
 # Spelling, licenses and sources of what we build on, workflows, the book and its links.
 tools=$(scripts/check-tools)
