@@ -1,22 +1,13 @@
 //! Files of tools that we know and do not read: whose they are, and what to do instead.
 
+/// What to do with the files of tools that only count instructions.
+const NO_HEAP: &str = "it counts instructions and has no heap: run valgrind --tool=massif or --tool=dhat";
+
 /// First bytes of files, what they are, and what to do.
 const KNOWN: [(&[u8], &str, &str); 13] = [
-    (
-        b"# callgrind format",
-        "of callgrind",
-        "it counts instructions and has no heap: run valgrind --tool=massif or --tool=dhat",
-    ),
-    (
-        b"version: 1\ncreator: callgrind",
-        "of callgrind",
-        "it counts instructions and has no heap: run valgrind --tool=massif or --tool=dhat",
-    ),
-    (
-        b"desc: I1 cache:",
-        "of cachegrind",
-        "it counts instructions and has no heap: run valgrind --tool=massif or --tool=dhat",
-    ),
+    (b"# callgrind format", "of callgrind", NO_HEAP),
+    (b"version: 1\ncreator: callgrind", "of callgrind", NO_HEAP),
+    (b"desc: I1 cache:", "of cachegrind", NO_HEAP),
     (
         b"--------------------------------------------------------------------------------\nCommand:",
         "what ms_print prints",

@@ -7,6 +7,7 @@ use super::layout::*;
 use super::mappings::*;
 use super::references::*;
 use super::residency::*;
+use super::sums::*;
 use super::symbols::*;
 use super::{Source, Step, Stream};
 use crate::Ending;
@@ -79,137 +80,156 @@ fn begins(number: u8) -> &'static str {
 
 /// Writing to a string cannot fail: results are dropped.
 fn line(record: &Record) -> String {
-    let mut text;
     match record {
-        Record::Process(r) => {
-            let Process { pid, ppid, uid, origin, ticks_per_second, start_tick, start_unix_ns, page_size, .. } = r;
-            text = format!(
-                "process pid {pid} ppid {ppid} uid {uid} origin {origin} ticks/s {ticks_per_second} start {start_tick} unix \
-                 {start_unix_ns} page {page_size} sample {} free sites {} exe {:?} cwd {:?} argv {:?} label {:?} recorder {:?}",
-                r.sample_bytes, r.free_sites, r.exe, r.cwd, r.argv, r.label, r.recorder
-            );
-        }
-        Record::Module(r) => {
-            let Module { number, start, end, bias, path, build_id, file } = r;
-            text = format!("module {number} {start:#x}-{end:#x} bias {bias:#x} build-id {} {path:?}", hex(build_id));
-            text.push_str(&file_id(&file.0));
-        }
-        Record::ModuleGone(r) => text = format!("module gone {}", r.number),
-        Record::Sites(r) => {
-            text = format!("sites {} from {}", r.sites.len(), r.first);
-            for (number, site) in (u64::from(r.first)..).zip(&r.sites) {
-                let _ =
-                    write!(text, "\n  site {number} parent {} {:#x} flags {}", site.parent, site.address, site.flags);
-            }
-        }
-        Record::Thread(r) => {
-            text = format!("thread {} tid {} first {} {:?}", r.number, r.tid, r.first_tick, r.name);
-        }
-        Record::Chunk(r) => {
-            text = format!(
-                "chunk {} {} stored {}+{} plain {}+{} checksum {:#010x} events {} allocations {} from index {} ticks {}-{} live \
-                 {} blocks {} bytes most {}",
-                r.number,
-                codec(r.codec),
-                r.stored_offset,
-                r.stored_length,
-                r.plain_offset,
-                r.plain_length,
-                r.checksum,
-                r.events,
-                r.allocations,
-                r.first_index,
-                r.first_tick,
-                r.last_tick,
-                r.live_blocks,
-                r.live_bytes,
-                r.peak_bytes
-            );
-            for c in &r.columns {
-                let (kind, stored) = (column(c.kind), c.stored.0.len());
-                let _ = write!(text, "\n  column {kind} {} stored {stored} plain {}", codec(c.codec), c.plain_length);
-            }
-        }
-        Record::Accounts(r) => {
-            text = format!("ledger of {} threads", r.accounts.len());
-            for Account { thread, emitted, recorded, lost, sampled_out } in &r.accounts {
-                let _ = write!(
-                    text,
-                    "\n  thread {thread} emitted {emitted} recorded {recorded} lost {lost} sampled out {sampled_out}"
-                );
-            }
-        }
-        Record::Loss(r) => {
-            text = format!("loss thread {} events {} ticks {}-{}", r.thread, r.events, r.from_tick, r.to_tick);
-        }
-        Record::Clock(r) => {
-            text = format!("clock tick {} unix {} monotonic {}", r.tick, r.unix_ns, r.monotonic_ns);
-        }
-        Record::Summary(r) => {
-            text = format!("summary {:?}", r.totals).replace("Totals ", "").replace(['{', '}', ':', ','], "");
-            for SiteSums { site, allocs, bytes, frees, freed_bytes, peak_blocks, peak_bytes } in &r.sites {
-                let _ = write!(
-                    text,
-                    "\n  site {site} allocs {allocs} bytes {bytes} frees {frees} freed {freed_bytes} at peak {peak_blocks} blocks \
-                     {peak_bytes} bytes"
-                );
-            }
-        }
-        Record::End(r) => {
-            text = format!("end tick {} unix {} {} {}", r.tick, r.unix_ns, reason(r.reason), r.status);
-        }
-        Record::Mark(r) => text = format!("mark tick {} thread {} {:?}", r.tick, r.thread, r.text),
-        Record::Note(r) => text = format!("note tick {} {:?}", r.tick, r.text),
-        Record::History(r) => {
-            text = format!("history at ticks {:?}", r.ticks);
-            if !r.live_bytes.0.is_empty() {
-                let _ = write!(text, "\n  all sites: blocks {:?} bytes {:?}", r.live_blocks.0, r.live_bytes.0);
-            }
-            for SiteHistory { site, blocks, bytes } in &r.sites {
-                let _ = write!(text, "\n  site {site} blocks {blocks:?} bytes {bytes:?}");
-            }
-        }
-        Record::HistoryErrors(r) => {
-            text = "standard errors of the history".into();
-            for SiteErrors { site, bytes } in &r.sites {
-                let _ = write!(text, "\n  site {site} bytes {bytes:?}");
-            }
-        }
-        Record::Code(r) => {
-            text = format!("code of {} ranges", r.ranges.len());
-            for CodeRange { start, length, name } in &r.ranges {
-                let _ = write!(text, "\n  {start:#x}+{length:#x} {name:?}");
-            }
-        }
-        Record::Symbols(r) => text = symbols(r),
-        Record::Residency(r) => text = residency(r),
-        Record::Mappings(r) => text = mappings(r),
-        Record::Division(r) => text = division(r),
-        Record::References(r) => text = references(r),
-        Record::ReferenceBlocks(r) => text = format!("blocks of references {}+{}", r.first, r.count),
-        Record::ReferenceEdges(r) => text = format!("references of blocks, {} bytes", r.plain_length),
-        Record::ReferenceRoots(r) => text = format!("references of regions, {} bytes", r.plain_length),
-        Record::ReferencesEnd(r) => {
-            text = format!(
-                "end of references tick {} lacks {:?} blocks {} bytes {} edges {} root edges {} read {} cpu ns {}",
-                r.end_tick, r.lacks, r.blocks, r.bytes, r.edges, r.root_edges, r.read_bytes, r.cpu_ns
-            );
-        }
-        Record::Segment(r) => {
-            let begins = begins(r.begins);
-            text = format!(
-                "segment of a process of host {:?} boot {:?} start {} begins {begins}, {} blocks carried",
-                r.host, r.boot, r.start_ticks, r.carried
-            );
-            if r.live_since_unix_ns.0 > 0 {
-                let _ = write!(text, ", live blocks known since {} unix ns", r.live_since_unix_ns.0);
-            }
-        }
+        Record::Process(r) => process(r),
+        Record::Module(r) => module(r),
+        Record::ModuleGone(r) => format!("module gone {}", r.number),
+        Record::Sites(r) => sites(r),
+        Record::Thread(r) => format!("thread {} tid {} first {} {:?}", r.number, r.tid, r.first_tick, r.name),
+        Record::Chunk(r) => chunk(r),
+        Record::Accounts(r) => accounts(r),
+        Record::Loss(r) => format!("loss thread {} events {} ticks {}-{}", r.thread, r.events, r.from_tick, r.to_tick),
+        Record::Clock(r) => format!("clock tick {} unix {} monotonic {}", r.tick, r.unix_ns, r.monotonic_ns),
+        Record::Summary(r) => summary(r),
+        Record::End(r) => format!("end tick {} unix {} {} {}", r.tick, r.unix_ns, reason(r.reason), r.status),
+        Record::Mark(r) => format!("mark tick {} thread {} {:?}", r.tick, r.thread, r.text),
+        Record::Note(r) => format!("note tick {} {:?}", r.tick, r.text),
+        Record::History(r) => history(r),
+        Record::HistoryErrors(r) => history_errors(r),
+        Record::Code(r) => code(r),
+        Record::Symbols(r) => symbols(r),
+        Record::Residency(r) => residency(r),
+        Record::Mappings(r) => mappings(r),
+        Record::Division(r) => division(r),
+        Record::References(r) => references(r),
+        Record::ReferenceBlocks(r) => format!("blocks of references {}+{}", r.first, r.count),
+        Record::ReferenceEdges(r) => format!("references of blocks, {} bytes", r.plain_length),
+        Record::ReferenceRoots(r) => format!("references of regions, {} bytes", r.plain_length),
+        Record::ReferencesEnd(r) => references_end(r),
+        Record::Segment(r) => segment(r),
         Record::Inherited(r) => {
-            text = format!("inherited from {:?} tick {} blocks {} bytes {}", r.parent, r.tick, r.blocks, r.bytes);
+            format!("inherited from {:?} tick {} blocks {} bytes {}", r.parent, r.tick, r.blocks, r.bytes)
         }
     }
+}
+
+fn process(of: &Process) -> String {
+    let Process { pid, ppid, uid, origin, ticks_per_second, start_tick, start_unix_ns, page_size, .. } = of;
+    format!(
+        "process pid {pid} ppid {ppid} uid {uid} origin {origin} ticks/s {ticks_per_second} start {start_tick} unix \
+         {start_unix_ns} page {page_size} sample {} free sites {} exe {:?} cwd {:?} argv {:?} label {:?} recorder {:?}",
+        of.sample_bytes, of.free_sites, of.exe, of.cwd, of.argv, of.label, of.recorder
+    )
+}
+
+fn module(of: &Module) -> String {
+    let Module { number, start, end, bias, path, build_id, file } = of;
+    let (build_id, file) = (hex(build_id), file_id(&file.0));
+    format!("module {number} {start:#x}-{end:#x} bias {bias:#x} build-id {build_id} {path:?}{file}")
+}
+
+fn sites(of: &Sites) -> String {
+    let mut text = format!("sites {} from {}", of.sites.len(), of.first);
+    for (number, site) in (u64::from(of.first)..).zip(&of.sites) {
+        let _ = write!(text, "\n  site {number} parent {} {:#x} flags {}", site.parent, site.address, site.flags);
+    }
     text
+}
+
+fn chunk(of: &Chunk) -> String {
+    let mut text = format!(
+        "chunk {} {} stored {}+{} plain {}+{} checksum {:#010x} events {} allocations {} from index {} ticks {}-{} live \
+         {} blocks {} bytes most {}",
+        of.number,
+        codec(of.codec),
+        of.stored_offset,
+        of.stored_length,
+        of.plain_offset,
+        of.plain_length,
+        of.checksum,
+        of.events,
+        of.allocations,
+        of.first_index,
+        of.first_tick,
+        of.last_tick,
+        of.live_blocks,
+        of.live_bytes,
+        of.peak_bytes
+    );
+    for c in &of.columns {
+        let (kind, stored) = (column(c.kind), c.stored.0.len());
+        let _ = write!(text, "\n  column {kind} {} stored {stored} plain {}", codec(c.codec), c.plain_length);
+    }
+    text
+}
+
+fn accounts(of: &Accounts) -> String {
+    let mut text = format!("ledger of {} threads", of.accounts.len());
+    for Account { thread, emitted, recorded, lost, sampled_out } in &of.accounts {
+        let _ = write!(
+            text,
+            "\n  thread {thread} emitted {emitted} recorded {recorded} lost {lost} sampled out {sampled_out}"
+        );
+    }
+    text
+}
+
+fn summary(of: &Summary) -> String {
+    let mut text = format!("summary {:?}", of.totals).replace("Totals ", "").replace(['{', '}', ':', ','], "");
+    for SiteSums { site, allocs, bytes, frees, freed_bytes, peak_blocks, peak_bytes } in &of.sites {
+        let _ = write!(
+            text,
+            "\n  site {site} allocs {allocs} bytes {bytes} frees {frees} freed {freed_bytes} at peak {peak_blocks} blocks \
+             {peak_bytes} bytes"
+        );
+    }
+    text
+}
+
+fn history(of: &History) -> String {
+    let mut text = format!("history at ticks {:?}", of.ticks);
+    if !of.live_bytes.0.is_empty() {
+        let _ = write!(text, "\n  all sites: blocks {:?} bytes {:?}", of.live_blocks.0, of.live_bytes.0);
+    }
+    for SiteHistory { site, blocks, bytes } in &of.sites {
+        let _ = write!(text, "\n  site {site} blocks {blocks:?} bytes {bytes:?}");
+    }
+    text
+}
+
+fn history_errors(of: &HistoryErrors) -> String {
+    let mut text = String::from("standard errors of the history");
+    for SiteErrors { site, bytes } in &of.sites {
+        let _ = write!(text, "\n  site {site} bytes {bytes:?}");
+    }
+    text
+}
+
+fn code(of: &Code) -> String {
+    let mut text = format!("code of {} ranges", of.ranges.len());
+    for CodeRange { start, length, name } in &of.ranges {
+        let _ = write!(text, "\n  {start:#x}+{length:#x} {name:?}");
+    }
+    text
+}
+
+fn segment(of: &Segment) -> String {
+    let begins = begins(of.begins);
+    let mut text = format!(
+        "segment of a process of host {:?} boot {:?} start {} begins {begins}, {} blocks carried",
+        of.host, of.boot, of.start_ticks, of.carried
+    );
+    if of.live_since_unix_ns.0 > 0 {
+        let _ = write!(text, ", live blocks known since {} unix ns", of.live_since_unix_ns.0);
+    }
+    text
+}
+
+fn references_end(of: &ReferencesEnd) -> String {
+    format!(
+        "end of references tick {} lacks {:?} blocks {} bytes {} edges {} root edges {} read {} cpu ns {}",
+        of.end_tick, of.lacks, of.blocks, of.bytes, of.edges, of.root_edges, of.read_bytes, of.cpu_ns
+    )
 }
 
 /// Maximum number of runs of pages that are shown of a snapshot.

@@ -10,6 +10,7 @@ use super::field::{Added, Field, Text};
 use super::mappings::Mappings;
 use super::references::{ReferenceBlocks, ReferenceEdges, ReferenceRoots, References, ReferencesEnd};
 use super::residency::Residency;
+use super::sums::{History, HistoryErrors, Summary};
 use super::symbols::Symbols;
 use crate::{Cursor, Format, Result, tape_record};
 
@@ -315,69 +316,6 @@ tape_record! {
 }
 
 tape_record! {
-    /// Totals of a process, or of one chunk of it.
-    Totals {
-        /// Number of allocations, including reallocations of null pointers.
-        allocs: u64,
-        /// Number of successful reallocations.
-        resizes: u64,
-        /// Number of frees, including reallocations to size 0 that free.
-        frees: u64,
-        /// Requested bytes of allocations, and new bytes of reallocations.
-        bytes_allocated: u64,
-        /// Number of live blocks, without inherited ones.
-        live_blocks: u64,
-        /// Bytes of the live blocks.
-        live_bytes: u64,
-        /// Maximum of the live bytes.
-        peak_bytes: u64,
-        /// Maximum of the live blocks, which may be at another point in time.
-        peak_blocks: u64,
-        /// First tick of `peak_bytes`.
-        peak_tick: u64,
-        /// Number of frees and reallocations of unknown addresses.
-        unknown_frees: u64,
-        /// Number of inherited blocks that were not freed.
-        inherited_blocks: u64,
-        /// Bytes of these inherited blocks.
-        inherited_bytes: u64,
-        /// Number of frees that were not seen, and follow from a later allocation at the address.
-        implied_frees: u64,
-    }
-}
-
-tape_record! {
-    /// Sums of one call site, that is, of one whole call stack.
-    SiteSums {
-        /// Number of the site.
-        site: u32,
-        /// Number of allocations and reallocations with this stack.
-        allocs: u64,
-        /// Bytes of these blocks.
-        bytes: u64,
-        /// Number of these blocks that were freed or reallocated.
-        frees: u64,
-        /// Bytes of the blocks that were freed or reallocated.
-        freed_bytes: u64,
-        /// Number of these blocks that were live at the time of [`Totals::peak_bytes`].
-        peak_blocks: u64,
-        /// Bytes of the blocks that were live at that time.
-        peak_bytes: u64,
-    }
-}
-
-tape_record! {
-    /// Kind 10: totals and sums of the chunks before it. With it, reports on the whole run need not
-    /// read the events, and reports on a time range need not read those before it.
-    Summary {
-        /// Totals of the process.
-        totals: Totals,
-        /// Sums of each site that has allocations.
-        sites: Vec<SiteSums>,
-    }
-}
-
-tape_record! {
     /// Kind 11, the last record of a complete tape: how the process ended.
     End {
         /// Tick of the end.
@@ -423,53 +361,6 @@ tape_record! {
         blocks: u64,
         /// Bytes of these blocks.
         bytes: u64,
-    }
-}
-
-tape_record! {
-    /// The live blocks of one call site at the points in time of a [`History`].
-    SiteHistory {
-        /// Number of the site.
-        site: u32,
-        /// Number of live blocks at each point in time.
-        blocks: Vec<u64>,
-        /// Bytes of the live blocks at each point in time.
-        bytes: Vec<u64>,
-    }
-}
-
-tape_record! {
-    /// Kind 14, in tapes without events: the live blocks of the sites that grew, over the run.
-    History {
-        /// Points in time, about equally far from each other.
-        ticks: Vec<u64>,
-        /// Sites that hold more at the end than in the middle, those that grew most first. The
-        /// number of sites is limited.
-        sites: Vec<SiteHistory>,
-        /// Number of live blocks of all sites at each point in time; of sampled blocks, if blocks
-        /// are sampled. Empty in tapes of older recorders.
-        live_blocks: Added<Vec<u64>>,
-        /// Bytes of the live blocks of all sites at each point in time; estimated if blocks are
-        /// sampled.
-        live_bytes: Added<Vec<u64>>,
-    }
-}
-
-tape_record! {
-    /// The standard errors of a call site's live bytes in a sampled profile.
-    SiteErrors {
-        /// Number of the site.
-        site: u32,
-        /// The standard error at each point in time of the [`History`], and at its end.
-        bytes: Vec<u64>,
-    }
-}
-
-tape_record! {
-    /// Kind 18, of sampled sums without events: the standard errors of the [`History`] before it.
-    HistoryErrors {
-        /// Errors of the sites of the history, in the same order.
-        sites: Vec<SiteErrors>,
     }
 }
 
@@ -590,45 +481,4 @@ records! {
     1 Process 2 Module 3 ModuleGone 4 Sites 5 Thread 6 Chunk 7 Accounts 8 Loss 9 Clock 10 Summary 11 End 12 Note 13 Inherited
     14 History 15 Code 16 Symbols 17 Segment 18 HistoryErrors 19 Mark 20 Residency 21 Mappings
     22 Division 23 References 24 ReferenceBlocks 25 ReferenceEdges 26 ReferenceRoots 27 ReferencesEnd
-}
-
-macro_rules! entries {
-    ($($number:literal $name:ident $text:literal)*) => {
-        /// The C or C++ function that the program called. The numbers are stored in files and never
-        /// change.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[allow(missing_docs)]
-        #[repr(u8)]
-        pub enum Entry { $($name = $number),* }
-
-        impl Entry {
-            /// Returns the entry with this number.
-            pub const fn from_number(number: u8) -> Option<Entry> {
-                match number { $($number => Some(Entry::$name),)* _ => None }
-            }
-
-            /// Returns the name of the function in C or C++.
-            pub const fn name(self) -> &'static str {
-                match self { $(Entry::$name => $text),* }
-            }
-        }
-    };
-}
-
-entries! {
-    1 Malloc "malloc" 2 Calloc "calloc" 3 Realloc "realloc" 4 Reallocarray "reallocarray" 5 PosixMemalign "posix_memalign"
-    6 AlignedAlloc "aligned_alloc" 7 Memalign "memalign" 8 Valloc "valloc" 9 Pvalloc "pvalloc"
-    10 New "operator new" 11 NewArray "operator new[]"
-    14 AllocInside1 "allocator 1: allocate" 15 AllocInside2 "allocator 2: allocate"
-    16 AllocInside3 "allocator 3: allocate" 17 AllocInside4 "allocator 4: allocate"
-    18 AllocReported "reported allocation"
-    20 Free "free" 21 Cfree "cfree" 22 FreeSized "free_sized" 23 FreeAlignedSized "free_aligned_sized"
-    24 Delete "operator delete" 25 DeleteArray "operator delete[]"
-    26 FreeInside1 "allocator 1: free" 27 FreeInside2 "allocator 2: free"
-    28 FreeInside3 "allocator 3: free" 29 FreeInside4 "allocator 4: free"
-    33 ResizeInside1 "allocator 1: resize" 34 ResizeInside2 "allocator 2: resize"
-    35 ResizeInside3 "allocator 3: resize" 36 ResizeInside4 "allocator 4: resize"
-    37 FreeReported "reported free" 38 ResizeReported "reported resize" 39 Pooled "(became a pool)"
-    40 Inherited "(inherited)" 41 Implied "(implied)" 42 Carried "(carried over)" 43 InheritedEmpty "(inherited, of 0 bytes)"
-    51 FreeAdded "(freed with its heap)"
 }
