@@ -44,6 +44,7 @@ mod standalone;
 mod sys;
 mod thread;
 mod timestamp;
+mod workspace;
 
 /// The entry of all functions inside the program that are hooked. It is here for [`boot`], which
 /// writes the jumps and is a layer below [`hooks`].

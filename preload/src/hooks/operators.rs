@@ -14,8 +14,7 @@
 use super::{FIRST_DELETE, OPERATORS as NAMES, is_plain_form};
 use crate::dynsym::{self, Scope, Wanted, cpp_runtime, scope};
 use crate::elf::{Object, objects};
-use crate::process::exec::workspace;
-use crate::{arch, sys};
+use crate::{arch, sys, workspace};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 

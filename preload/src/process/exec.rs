@@ -19,7 +19,6 @@ mod folders;
 mod program;
 mod sanitizer;
 mod spawn;
-pub mod workspace;
 
 pub use spawn::{posix_spawn, posix_spawnp};
 
@@ -28,7 +27,7 @@ use crate::dynsym;
 use crate::session::{self, board};
 use crate::sys::Need;
 use crate::thread::descriptor_thread;
-use crate::{probe, sys};
+use crate::{probe, sys, workspace};
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use environment::{Strings, changed, misses_library, text};

@@ -1,6 +1,6 @@
 //! The bounds of a thread's own stack.
 
-use super::unwind::other::Pages;
+use super::pages::Pages;
 use crate::sys::{self, Need};
 use crate::{arch, probe, session};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};

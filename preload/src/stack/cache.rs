@@ -20,10 +20,11 @@
 //! There the remembered words are read one after the other, from the innermost outwards, and only
 //! while all before were equal. So each is the word of a live frame.
 
+use super::pages::Pages;
 use super::path_cache::PathCache;
 use super::table::Descent;
 use super::unwind::memory::{Memory, OwnStack};
-use super::unwind::other::{OtherStack, Pages};
+use super::unwind::other::OtherStack;
 use super::unwind::walk::{self, Next};
 use super::unwind::{DETACHED, Frame, Frames, LIVE_BP, NODE_FLAGS, SPECIAL, USES_BP, rules};
 use super::{ThreadStacks, table};

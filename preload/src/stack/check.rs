@@ -2,8 +2,9 @@
 //! the same rules, and each 101st with the libc's own `backtrace`. The counts are in the area's
 //! header. Nothing of this is in the library that users get.
 
+use super::pages::Pages;
 use super::unwind::memory::OwnStack;
-use super::unwind::other::{OtherStack, Pages};
+use super::unwind::other::OtherStack;
 use super::unwind::{Frame, Frames, NODE_FLAGS, walk};
 use super::{ThreadStacks, table};
 use crate::caller::Caller;

@@ -6,6 +6,7 @@ pub mod cache;
 #[cfg(heaptape_verify)]
 mod check;
 pub mod modules;
+mod pages;
 mod path_cache;
 pub mod table;
 pub mod unwind;
@@ -15,8 +16,8 @@ pub use bounds::own_stack_end;
 pub use bounds::{StackBounds, note_main_thread};
 
 use cache::StackCache;
+use pages::Pages;
 use unwind::Frames;
-use unwind::other::Pages;
 
 /// What a thread knows of its stacks. It is used by that thread only.
 #[repr(C)]

@@ -1,7 +1,7 @@
 //! Strings and lists that a program passes to an exec function, at addresses that may be bad.
 
-use super::workspace::Workspace;
 use crate::sys::{self, Need};
+use crate::workspace::Workspace;
 use crate::{dynsym, probe};
 use core::ffi::{CStr, c_char};
 use heaptape_wire::hello::UntracedReason;

@@ -1,11 +1,11 @@
 //! The body of `posix_spawn` and `posix_spawnp`.
 
 use super::environment::{Strings, changed};
-use super::workspace::{self, Workspace};
 use super::{Inspection, folders};
 use crate::boot::attach;
 use crate::sys::{self, Need};
 use crate::thread::descriptor_thread;
+use crate::workspace::{self, Workspace};
 use crate::{next, session};
 use core::ffi::{c_char, c_int, c_void};
 use heaptape_wire::hello::LoadRequest;

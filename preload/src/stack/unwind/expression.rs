@@ -148,26 +148,7 @@ fn evaluate(
             }
             DW_OP_AND..=DW_OP_NE => {
                 let (right, left) = (pop!(), pop!());
-                let (signed_left, signed_right) = (left as i64, right as i64);
-                push!(match op {
-                    DW_OP_AND => left & right,
-                    DW_OP_DIV => signed_left.checked_div(signed_right)? as u64,
-                    DW_OP_MINUS => left.wrapping_sub(right),
-                    DW_OP_MOD => left.checked_rem(right)?,
-                    DW_OP_MUL => left.wrapping_mul(right),
-                    DW_OP_OR => left | right,
-                    DW_OP_PLUS => left.wrapping_add(right),
-                    DW_OP_SHL => left.checked_shl(right as u32).unwrap_or(0),
-                    DW_OP_SHR => left.checked_shr(right as u32).unwrap_or(0),
-                    DW_OP_SHRA => signed_left.checked_shr(right as u32).unwrap_or(signed_left >> 63) as u64,
-                    DW_OP_XOR => left ^ right,
-                    DW_OP_EQ => u64::from(left == right),
-                    DW_OP_GE => u64::from(signed_left >= signed_right),
-                    DW_OP_GT => u64::from(signed_left > signed_right),
-                    DW_OP_LE => u64::from(signed_left <= signed_right),
-                    DW_OP_LT => u64::from(signed_left < signed_right),
-                    _ => u64::from(left != right), // DW_OP_NE
-                });
+                push!(binary(op, left, right)?);
             }
             DW_OP_LIT0..=DW_OP_LIT31 => push!(u64::from(op - DW_OP_LIT0)),
             DW_OP_BREG0..=DW_OP_BREG31 => {
@@ -183,4 +164,29 @@ fn evaluate(
         }
     }
     None
+}
+
+/// Returns the value of an operation on two values: arithmetic, or a comparison.
+#[inline(always)]
+fn binary(op: u8, left: u64, right: u64) -> Option<u64> {
+    let (signed_left, signed_right) = (left as i64, right as i64);
+    Some(match op {
+        DW_OP_AND => left & right,
+        DW_OP_DIV => signed_left.checked_div(signed_right)? as u64,
+        DW_OP_MINUS => left.wrapping_sub(right),
+        DW_OP_MOD => left.checked_rem(right)?,
+        DW_OP_MUL => left.wrapping_mul(right),
+        DW_OP_OR => left | right,
+        DW_OP_PLUS => left.wrapping_add(right),
+        DW_OP_SHL => left.checked_shl(right as u32).unwrap_or(0),
+        DW_OP_SHR => left.checked_shr(right as u32).unwrap_or(0),
+        DW_OP_SHRA => signed_left.checked_shr(right as u32).unwrap_or(signed_left >> 63) as u64,
+        DW_OP_XOR => left ^ right,
+        DW_OP_EQ => u64::from(left == right),
+        DW_OP_GE => u64::from(signed_left >= signed_right),
+        DW_OP_GT => u64::from(signed_left > signed_right),
+        DW_OP_LE => u64::from(signed_left <= signed_right),
+        DW_OP_LT => u64::from(signed_left < signed_right),
+        _ => u64::from(left != right), // DW_OP_NE
+    })
 }

@@ -2,10 +2,11 @@
 //! program.
 
 use super::memory::OwnStack;
-use super::other::{OtherStack, Pages};
+use super::other::OtherStack;
 use super::walk;
 use super::{Frame, rules};
 use crate::caller::Caller;
+use crate::stack::pages::Pages;
 use core::cell::RefCell;
 use heaptape_wire::nodes::{SIGNAL, TRUNCATED};
 
