@@ -144,6 +144,7 @@ impl GrowthHistory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::heap::profile::CountedBlock;
 
     #[test]
     fn points_are_equally_spaced_for_any_length() {
@@ -152,12 +153,12 @@ mod tests {
         assert_eq!(history.record(&profile), None);
         for tick in 1..=100 {
             // Site 1 grows, site 2 stays, site 3 is allocated and freed.
-            profile.alloc(1, 10, tick);
+            profile.alloc(CountedBlock::whole(1, 10), tick);
             if tick == 1 {
-                profile.alloc(2, 99, tick);
+                profile.alloc(CountedBlock::whole(2, 99), tick);
             }
-            profile.alloc(3, 7, tick);
-            profile.free(3, 7);
+            profile.alloc(CountedBlock::whole(3, 7), tick);
+            profile.free(CountedBlock::whole(3, 7));
             // One point for each interval.
             if tick % history.interval.as_secs() == 0 {
                 let totals = profile.totals();

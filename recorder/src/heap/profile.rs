@@ -53,6 +53,14 @@ pub struct CountedBlock {
     pub amount: Amount,
 }
 
+impl CountedBlock {
+    /// A block that represents itself alone.
+    #[inline(always)]
+    pub const fn whole(site: u32, size: u64) -> CountedBlock {
+        CountedBlock { site, size, amount: Amount { blocks: 1, bytes: size } }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SiteLive {
     pub site: u32,
@@ -171,7 +179,7 @@ impl Profile {
 
     /// Adds an allocation to the site, the bins and the totals.
     #[inline(always)]
-    fn add_block(&mut self, site: u32, size: u64, amount: Amount, tick: u64) {
+    fn add_block(&mut self, CountedBlock { site, size, amount }: CountedBlock, tick: u64) {
         let class = class(size);
         let counters = self.touch(site);
         if counters.allocs == 0 {
@@ -201,7 +209,7 @@ impl Profile {
 
     /// Removes a block from the site, the bins and the totals.
     #[inline(always)]
-    fn remove_block(&mut self, site: u32, size: u64, amount: Amount) {
+    fn remove_block(&mut self, CountedBlock { site, size, amount }: CountedBlock) {
         let class = class(size);
         let counters = self.touch(site);
         counters.live_bytes -= amount.bytes;
@@ -218,50 +226,30 @@ impl Profile {
 
     /// Counts the allocation of a block.
     #[inline(always)]
-    pub fn alloc(&mut self, site: u32, size: u64, tick: u64) {
-        self.alloc_as(site, size, Amount { blocks: 1, bytes: size }, tick);
+    pub fn alloc(&mut self, block: CountedBlock, tick: u64) {
+        self.totals.allocs += block.amount.blocks;
+        self.add_block(block, tick);
     }
 
-    /// Counts the free of a block that was allocated at `site`.
+    /// Counts the free of a block. Its site is the one that allocated it.
     #[inline(always)]
-    pub fn free(&mut self, site: u32, size: u64) {
-        self.free_as(site, size, Amount { blocks: 1, bytes: size });
-    }
-
-    /// Counts the allocation of a block that represents `amount`.
-    #[inline(always)]
-    pub fn alloc_as(&mut self, site: u32, size: u64, amount: Amount, tick: u64) {
-        self.totals.allocs += amount.blocks;
-        self.add_block(site, size, amount, tick);
-    }
-
-    /// Counts the free of a block that represents `amount`.
-    #[inline(always)]
-    pub fn free_as(&mut self, site: u32, size: u64, amount: Amount) {
-        self.totals.frees += amount.blocks;
-        self.remove_block(site, size, amount);
-    }
-
-    /// Counts a resize: a free of the old block and an allocation of the new one, which count as
-    /// what they represent.
-    #[inline(always)]
-    pub fn resize_as(&mut self, old: CountedBlock, new: CountedBlock, tick: u64) {
-        self.totals.resizes += new.amount.blocks;
-        self.remove_block(old.site, old.size, old.amount);
-        self.add_block(new.site, new.size, new.amount, tick);
+    pub fn free(&mut self, block: CountedBlock) {
+        self.totals.frees += block.amount.blocks;
+        self.remove_block(block);
     }
 
     /// Counts a resize: a free of the old block and an allocation of the new one.
     #[inline(always)]
-    pub fn resize(&mut self, old: (u32, u64), site: u32, size: u64, tick: u64) {
-        let whole = |site, size| CountedBlock { site, size, amount: Amount { blocks: 1, bytes: size } };
-        self.resize_as(whole(old.0, old.1), whole(site, size), tick);
+    pub fn resize(&mut self, old: CountedBlock, new: CountedBlock, tick: u64) {
+        self.totals.resizes += new.amount.blocks;
+        self.remove_block(old);
+        self.add_block(new, tick);
     }
 
     /// Counts the resize of an inherited or unknown block: the new one is this process's.
-    pub fn resize_unknown(&mut self, site: u32, size: u64, amount: Amount, tick: u64) {
-        self.totals.resizes += amount.blocks;
-        self.add_block(site, size, amount, tick);
+    pub fn resize_unknown(&mut self, new: CountedBlock, tick: u64) {
+        self.totals.resizes += new.amount.blocks;
+        self.add_block(new, tick);
     }
 
     /// Counts the free of an inherited or unknown block.
@@ -270,9 +258,9 @@ impl Profile {
     }
 
     /// Counts a free that was not seen.
-    pub fn free_implied(&mut self, site: u32, size: u64, amount: Amount) {
-        self.totals.implied_frees += amount.blocks;
-        self.remove_block(site, size, amount);
+    pub fn free_implied(&mut self, block: CountedBlock) {
+        self.totals.implied_frees += block.amount.blocks;
+        self.remove_block(block);
     }
 
     /// How often each size was allocated and freed.
@@ -408,18 +396,19 @@ mod tests {
                 let (site, size) = (roll(10) as u32, [0, 1, 32, 33, 256, 257, 2048, 2049, 5000][roll(9) as usize]);
                 match roll(8) {
                     0..4 => {
-                        profile.alloc(site, size, tick);
+                        profile.alloc(CountedBlock::whole(site, size), tick);
                         model.live.push((site, size));
                         taken.push((site, size));
                     }
                     4..7 if !model.live.is_empty() => {
                         let at = roll(model.live.len() as u64) as usize;
                         let (site, size) = model.live.swap_remove(at);
-                        profile.free(site, size);
+                        profile.free(CountedBlock::whole(site, size));
                     }
                     _ if !model.live.is_empty() => {
                         let at = roll(model.live.len() as u64) as usize;
-                        profile.resize(model.live[at], site, size, tick);
+                        let (old_site, old_size) = model.live[at];
+                        profile.resize(CountedBlock::whole(old_site, old_size), CountedBlock::whole(site, size), tick);
                         model.live[at] = (site, size);
                         taken.push((site, size));
                     }

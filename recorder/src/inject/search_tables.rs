@@ -5,7 +5,7 @@
 //! not: stacks that end there are counted.
 
 use super::frames::{self, Description, read_array};
-use super::patch::maps::CodeMapping;
+use super::maps::CodeMapping;
 use nix::sys::stat::fstat;
 use object::elf::{self, FileHeader64, ProgramHeader64};
 use object::endian::LittleEndian;

@@ -30,7 +30,7 @@ pub(super) mod threads;
 mod tracer;
 mod visit;
 
-use crate::inject::patch::maps::Maps;
+use crate::inject::maps::Maps;
 use crate::inject::patch::{ENTRY_BYTES, Jump, OwnAllocator, Plan, Planner};
 use crate::inject::static_program::{Image, ImageError};
 use crate::os::clock::Clock;

@@ -2,7 +2,7 @@
 
 mod builder;
 
-use crate::inject::patch::maps::{CodeMapping, Maps};
+use crate::inject::maps::{CodeMapping, Maps};
 use crate::inject::patch::{self, Plan};
 use crate::os::clock::Clock;
 use crate::os::sys::Mapping;

@@ -65,10 +65,19 @@ pub struct Trace {
     journaled: [usize; PARTS],
 }
 
+/// What the chunks of a trace have beside its events.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Columns {
+    /// Blocks are sampled: each has a weight.
+    pub has_weights: bool,
+    /// Frees have call sites, too.
+    pub free_sites: bool,
+}
+
 impl Trace {
     /// Starts a trace. The header is part of the first chunk. Numbers are padded so that mpatrol's
     /// own reader can read the uncompressed file, for any size.
-    pub fn new(has_weights: bool, free_sites: bool) -> Trace {
+    pub fn new(Columns { has_weights, free_sites }: Columns) -> Trace {
         let column = EncodeBuf::default;
         Trace {
             mtrc: ColumnWriter::new(padded()),

@@ -156,19 +156,20 @@ impl Heap {
             }
             match done {
                 Done::Alloc(index) => {
-                    self.profile.alloc(call.site, call.size, call.tick);
+                    self.profile.alloc(CountedBlock::whole(call.site, call.size), call.tick);
                     if let Some(trace) = &mut trace {
                         trace.alloc(call, entry(call.op), index);
                     }
                 }
                 Done::Free(old) => {
-                    self.profile.free(old.site, old.size);
+                    self.profile.free(CountedBlock::whole(old.site, old.size));
                     if let Some(trace) = &mut trace {
                         trace.free(call, entry(call.op), old.index, Some((old.site, old.size)));
                     }
                 }
                 Done::Resize(old) => {
-                    self.profile.resize((old.site, old.size), call.site, call.size, call.tick);
+                    let was = CountedBlock::whole(old.site, old.size);
+                    self.profile.resize(was, CountedBlock::whole(call.site, call.size), call.tick);
                     if let Some(trace) = &mut trace {
                         trace.resize(call, entry(call.op), old.index, Some((old.site, old.size)));
                     }
@@ -197,17 +198,15 @@ impl Heap {
                 }
                 _ => Amount::default(),
             };
+            let old_block = CountedBlock { site: old.site, size: old.size, amount: was };
+            let new_block = CountedBlock { site: call.site, size: call.size, amount: now };
             match kind {
-                Kind::Alloc => profile.alloc_as(call.site, call.size, now, call.tick),
-                Kind::Free => profile.free_as(old.site, old.size, was),
-                Kind::Resize => profile.resize_as(
-                    CountedBlock { site: old.site, size: old.size, amount: was },
-                    CountedBlock { site: call.site, size: call.size, amount: now },
-                    call.tick,
-                ),
-                Kind::ResizeUnknown => profile.resize_unknown(call.site, call.size, now, call.tick),
+                Kind::Alloc => profile.alloc(new_block, call.tick),
+                Kind::Free => profile.free(old_block),
+                Kind::Resize => profile.resize(old_block, new_block, call.tick),
+                Kind::ResizeUnknown => profile.resize_unknown(new_block, call.tick),
                 Kind::FreeUnknown | Kind::Unmatched => profile.free_unknown(),
-                Kind::Implied => profile.free_implied(old.site, old.size, was),
+                Kind::Implied => profile.free_implied(old_block),
                 Kind::Inherited => {}
             }
             let Some(trace) = &mut trace else { continue };
@@ -253,7 +252,8 @@ impl Heap {
 
     /// Counts a block that the next segment starts with.
     pub fn count_carried(&mut self, carried: &CarriedBlock, tick: u64) {
-        self.profile.alloc_as(carried.block.site, carried.block.size, carried.amount, tick);
+        let CarriedBlock { block, amount, .. } = carried;
+        self.profile.alloc(CountedBlock { site: block.site, size: block.size, amount: *amount }, tick);
     }
 
     /// Forgets all blocks and sums.

@@ -6,7 +6,7 @@ use crate::heap::stacks::Stacks;
 use crate::rings::ring_space::Kept;
 use crate::session::chunk_journal::ChunkJournal;
 use crate::session::traced_process::Session;
-use crate::store::trace::{Chunk, Trace};
+use crate::store::trace::{Chunk, Columns, Trace};
 use formats::tape::field::Text;
 use formats::tape::journal::{Entry, Position};
 use formats::tape::{Account, Record as TapeRecord, Sites, Writer};
@@ -55,7 +55,7 @@ impl Output {
     pub fn new(session: &Session) -> Output {
         let options = &session.options;
         Output {
-            trace: Trace::new(options.sample_bytes != 0, options.free_stacks),
+            trace: Trace::new(Columns { has_weights: options.sample_bytes != 0, free_sites: options.free_stacks }),
             has_events: options.mode.has_events(),
             records: Vec::new(),
             journal: ChunkJournal::new(session),

@@ -3,9 +3,9 @@
 //! recording says.
 
 use super::file::{FileFunctions, Role};
-use super::maps::{CodeMapping, Maps};
 use super::search::{FileKey, Search};
 use super::{Plan, open_mapped, symbols};
+use crate::inject::maps::{CodeMapping, Maps};
 use crate::target::module_files::open_file;
 use formats::recording::{Allocator, Refused};
 use formats::tape::Module;

@@ -8,7 +8,7 @@
 
 use super::image::{Image, ImageError};
 use super::program::{HeaderNeed, StaticProgram};
-use crate::inject::patch::maps::Maps;
+use crate::inject::maps::Maps;
 use crate::os::registers::{getregs, setregs, user_regs_struct};
 use crate::os::spawn;
 use nix::errno::Errno;

@@ -3,7 +3,7 @@
 
 use super::AttachError;
 use super::memory::Memory;
-use crate::inject::patch::maps::Maps;
+use crate::inject::maps::Maps;
 use crate::inject::patch::open_mapped;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSegment, ObjectSymbol};
