@@ -1,7 +1,8 @@
 //! The tables of ARCHITECTURE.md are true: each module uses only those of its own layer and below.
+//! And no two modules of a folder use each other, directly or around a corner.
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -22,31 +23,52 @@ fn code(path: &Path) -> String {
     code.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
 }
 
-/// Modules of the crate that code names: `crate::a`, `crate::{a, b::C}`.
-fn used(code: &str) -> Vec<&str> {
-    let word = |text: &'_ str| text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
-    let mut found = Vec::new();
-    for rest in code.split("crate::").skip(1) {
-        let Some(group) = rest.strip_prefix('{') else {
-            found.push(&rest[..word(rest)]);
-            continue;
-        };
-        let (mut depth, mut is_start) = (1, true);
-        for (at, c) in group.char_indices() {
-            match c {
-                '{' => depth += 1,
-                '}' => depth -= 1,
-                ',' if depth == 1 => is_start = true,
-                _ if is_start && !c.is_whitespace() => {
-                    found.push(&group[at..at + word(&group[at..])]);
-                    is_start = false;
+/// Adds the paths of a use tree to `found`, below `head`: `a::{b, c::D}` is `a::b` and `a::c::D`.
+/// Returns how much of the text the tree is.
+fn expand(text: &str, head: &str, found: &mut Vec<String>) -> usize {
+    let (mut at, mut path) = (0, head.to_owned());
+    loop {
+        if text[at..].starts_with('{') {
+            at += 1;
+            loop {
+                at += text[at..].find(|c: char| c != ',' && !c.is_whitespace()).unwrap_or(0);
+                if text[at..].is_empty() || text[at..].starts_with('}') {
+                    return (at + 1).min(text.len());
                 }
-                _ => {}
-            }
-            if depth == 0 {
-                break;
+                at += expand(&text[at..], &path, found);
+                // `as name`, `*`
+                at += text[at..].find([',', '}']).unwrap_or(text.len() - at);
             }
         }
+        let rest = &text[at..];
+        let word = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+        path += if path.is_empty() { "" } else { "::" };
+        path += &rest[..word];
+        at += word;
+        if word == 0 || !text[at..].starts_with("::") {
+            found.push(path);
+            return at;
+        }
+        at += 2;
+    }
+}
+
+/// Paths in the crate that the code of a module names after `crate::`, `self::` and `super::`.
+fn used(code: &str, module: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices("crate::") {
+        expand(&code[at + "crate::".len()..], "", &mut found);
+    }
+    for (at, _) in code.match_indices("self::") {
+        expand(&code[at + "self::".len()..], module, &mut found);
+    }
+    for (at, _) in code.match_indices("super::").filter(|(at, _)| !code[..*at].ends_with("::")) {
+        let (mut rest, mut parent) = (&code[at..], module);
+        while let Some(above) = rest.strip_prefix("super::") {
+            rest = above;
+            parent = parent.rsplit_once("::").map_or("", |(parent, _)| parent);
+        }
+        expand(rest, parent, &mut found);
     }
     found
 }
@@ -62,35 +84,94 @@ fn files(folder: &Path, visit: &mut dyn FnMut(&Path)) {
     }
 }
 
+/// Code of each module of a crate: of `a/b.rs` and `a/b/mod.rs` as `a::b`.
+fn modules(folder: &Path) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    files(folder, &mut |path| {
+        let inner = path.strip_prefix(folder).expect("a file of the crate").with_extension("");
+        let names = inner.iter().map(|name| name.to_string_lossy().into_owned());
+        let names: Vec<String> = names.filter(|name| name != "mod").collect();
+        if names != ["lib"] && names != ["main"] {
+            found.insert(names.join("::"), code(path));
+        }
+    });
+    found
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is in a folder")
+}
+
 #[test]
 fn modules_use_only_their_own_layer_and_those_below() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is in a folder");
-    let page = fs::read_to_string(root.join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
     let mut faults = Vec::new();
     for folder in ["preload/src", "recorder/src", "analyzer/src"] {
         let layers = table(&page, folder);
         assert!(layers.len() > 5, "ARCHITECTURE.md has no table of {folder}");
+        let top = |path: &str| path.split("::").next().unwrap_or_default().to_owned();
         let mut uses = 0;
-        files(&root.join(folder), &mut |path| {
-            let inner = path.strip_prefix(root.join(folder)).expect("a file of the crate");
-            let module = inner.iter().next().map(|name| name.to_string_lossy().replace(".rs", "")).unwrap_or_default();
-            if module == "lib" {
-                return;
-            }
-            let Some(own) = layers.get(&module) else {
+        for (module, code) in modules(&root().join(folder)) {
+            let Some(own) = layers.get(&top(&module)) else {
                 faults.push(format!("{folder}: `{module}` is in no layer"));
-                return;
+                continue;
             };
-            for name in used(&code(path)) {
+            for name in used(&code, &module).iter().map(|path| top(path)) {
                 uses += 1;
-                if layers.get(name).is_some_and(|layer| layer < own) {
-                    faults.push(format!("{}: `{module}` uses `{name}`, which is above it", path.display()));
+                if layers.get(&name).is_some_and(|layer| layer < own) {
+                    faults.push(format!("{folder}: `{module}` uses `{name}`, which is above it"));
                 }
             }
-        });
+        }
         assert!(uses > 100, "{folder}: only {uses} uses of modules were found");
     }
     faults.sort();
     faults.dedup();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Which modules of one folder use which others of the same folder, at every depth of a crate.
+fn uses_of_siblings(modules: &BTreeMap<String, String>) -> BTreeMap<String, BTreeSet<String>> {
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (module, code) in modules {
+        for path in used(code, module) {
+            let from = module.split("::").collect::<Vec<_>>();
+            let to = path.split("::").collect::<Vec<_>>();
+            let shared = from.iter().zip(&to).take_while(|(from, to)| from == to).count();
+            let name = |of: &[&str]| of.get(..=shared).map(|names| names.join("::"));
+            if let (Some(from), Some(to)) = (name(&from), name(&to))
+                && modules.contains_key(&to)
+            {
+                found.entry(from).or_default().insert(to);
+            }
+        }
+    }
+    found
+}
+
+/// The way from a module to itself, if there is one.
+fn cycle(from: &str, uses: &BTreeMap<String, BTreeSet<String>>) -> Option<String> {
+    let (mut ways, mut seen) = (vec![vec![from.to_owned()]], BTreeSet::new());
+    while let Some(way) = ways.pop() {
+        for next in way.last().and_then(|last| uses.get(last)).into_iter().flatten() {
+            if next == from {
+                return Some(format!("{} > {from}", way.join(" > ")));
+            }
+            if seen.insert(next.clone()) {
+                ways.push(way.iter().chain([next]).cloned().collect());
+            }
+        }
+    }
+    None
+}
+
+#[test]
+fn no_module_uses_a_sibling_that_uses_it() {
+    let mut faults = Vec::new();
+    for folder in ["preload/src", "recorder/src", "recorder/daemon/src", "formats/src", "analyzer/src", "cli/src"] {
+        let uses = uses_of_siblings(&modules(&root().join(folder)));
+        assert!(uses.len() > 10, "{folder}: only {} modules use others", uses.len());
+        faults.extend(uses.keys().filter_map(|module| cycle(module, &uses)).map(|way| format!("{folder}: {way}")));
+    }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }

@@ -3,7 +3,6 @@
 
 use crate::load::Process;
 use crate::model::block_filter::AllocatorFilter;
-use crate::sort::SortRows;
 use crate::stacks::{Site, Stacks};
 use heaptape_formats::pattern::Pattern;
 use heaptape_formats::tape::{Entry, HEAP_PREFIX, LABEL_PREFIX, SiteSums, is_annotation};
@@ -89,7 +88,7 @@ pub fn sums(stacks: &Stacks, rows: &[SiteSums], prefix: &str) -> Vec<NamedSums> 
             sum.live_bytes = sum.live_bytes.saturating_add(row.bytes.saturating_sub(row.freed_bytes));
         }
     }
-    sums.sort_rows_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+    sums.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
     sums
 }
 

@@ -84,13 +84,13 @@ impl Event {
     }
 }
 
-/// A point in a run, as a number of events and as a time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// A point in a run, as a time and as a number of events. The earlier one is the smaller one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
-    /// Number of events before it.
-    pub number: u64,
     /// Time in ticks of the process' clock.
     pub tick: u64,
+    /// Number of events before it.
+    pub number: u64,
 }
 
 /// One end of a time range as the user writes it: a time after the start (`1.5s`, `300ms`, `2m`,

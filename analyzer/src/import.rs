@@ -13,7 +13,6 @@ mod link_bias;
 mod massif;
 mod pprof;
 
-use crate::sort::SortRows;
 use crate::stacks::{Named, Site, Stacks};
 use heaptape_formats::tape::{SiteSums, Totals};
 use heaptape_formats::{Ending, Error, Format, ReadError};
@@ -133,7 +132,7 @@ impl Sites {
     /// Completes the import. The totals are the sums over all sites.
     fn finish(self, has_peak: bool) -> Imported {
         let mut sums: Vec<SiteSums> = self.sums.into_values().collect();
-        sums.sort_rows_by_key(|row| row.site);
+        sums.sort_by_key(|row| row.site);
         let add = |of: fn(&SiteSums) -> u64| sums.iter().fold(0u64, |sum, row| sum.saturating_add(of(row)));
         let totals = Totals {
             allocs: add(|row| row.allocs),

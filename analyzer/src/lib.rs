@@ -61,7 +61,6 @@ mod replay;
 mod saved_names;
 pub mod short_name;
 pub mod similar;
-pub mod sort;
 pub mod source_files;
 pub mod stack_ids;
 mod stacks;
@@ -90,7 +89,5 @@ pub use progress::Progress;
 pub use replay::{Outcome, Replay, replay, replay_all, replay_from};
 #[doc(hidden)]
 pub use saved_names::SavedTable;
-#[doc(hidden)]
-pub use sort::SortRows;
 pub use stacks::{Module, Site, Stacks};
 pub use sums::{Sums, sums, sums_of_new_process, sums_within};

@@ -3,7 +3,6 @@
 use crate::load::{Events, Process, Recording};
 use crate::missing::Missing;
 use crate::similar::hint;
-use crate::sort::SortRows;
 use crate::text::{clean, counted};
 use heaptape_formats::pattern::Pattern;
 use heaptape_formats::recording::{Exit, NotTraced};
@@ -160,7 +159,7 @@ impl ProcessFilter {
             return (chosen, Vec::new());
         }
         let mut order: Vec<&Process> = chosen.clone();
-        order.sort_rows_by_key(|process| std::cmp::Reverse(process.tape.events));
+        order.sort_by_key(|process| std::cmp::Reverse(process.tape.events));
         let large = order.get(LARGEST - 1).map_or(0, |process| process.tape.events);
         let sum = order.iter().fold(0u64, |sum, process| sum.saturating_add(process.tape.events));
         let largest = order[0].tape.events;

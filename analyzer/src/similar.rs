@@ -1,6 +1,5 @@
 //! Finds names similar to a misspelled one, for messages.
 
-use crate::sort::SortRows;
 use crate::text::clean;
 use std::collections::BTreeSet;
 
@@ -34,7 +33,7 @@ pub(crate) fn similar_names<'a>(wanted: &str, names: impl IntoIterator<Item = &'
     let known: BTreeSet<&str> = names.into_iter().take(MAX_NAMES).collect();
     let mut rated: Vec<(f64, &str)> = known.into_iter().map(|name| (similarity(wanted, name), name)).collect();
     rated.retain(|(similarity, _)| *similarity >= MIN_SIMILARITY);
-    rated.sort_rows_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)));
+    rated.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)));
     rated.into_iter().take(LISTED).map(|(_, name)| clean(name).into_owned()).collect()
 }
 

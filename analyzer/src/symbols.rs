@@ -28,6 +28,7 @@ mod saved_jumps;
 mod scopes;
 mod section;
 mod tail_calls;
+mod texts;
 
 pub use binutils_symbols::BinutilsSymbol;
 pub use code_name::code_name;

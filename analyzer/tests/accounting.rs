@@ -3,6 +3,7 @@
 use crate::law;
 use crate::made;
 
+use heaptape_analyzer::report::{Query, View, summary};
 use heaptape_formats::recording::{Accounting, RECORDING, Recording};
 use heaptape_formats::tape::{self, Codec};
 use made::{Files, Options, Step, program};
@@ -105,9 +106,7 @@ fn a_recording_without_a_process_is_not_complete() {
     assert!(text.contains("no process was recorded") && !text.contains("complete"), "{text}");
     assert_eq!(law::holds(dir.path(), "no process"), Some(0));
     let mut out = Vec::new();
-    let report = heaptape_analyzer::report::summary::report;
-    let query = heaptape_analyzer::report::Query { paths: vec![dir.path().to_path_buf()], ..Default::default() };
-    report(&query, &mut out, heaptape_analyzer::text::Style::PLAIN).unwrap();
+    summary::report(&Query::of(dir.path(), View::text(0)), &mut out, heaptape_analyzer::text::Style::PLAIN).unwrap();
     let text = String::from_utf8(out).unwrap();
     assert!(!text.contains("none lost"), "{text}");
 }

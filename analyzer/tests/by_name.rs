@@ -2,7 +2,7 @@
 
 use crate::made;
 
-use heaptape_analyzer::report::{GroupBy, Query};
+use heaptape_analyzer::report::{GroupBy, Grouping, Query, View};
 
 use heaptape_analyzer::text::Style;
 use heaptape_reports::sites;
@@ -15,7 +15,7 @@ fn stacks_are_grouped_by_the_requested_key() {
     let steps: Vec<Step> = (1..=8).map(|index| step(index, index as u32)).collect();
     let (_dir, path) = made::recording(&steps, &Options::default());
     let rows = |by: Option<GroupBy>| {
-        let query = Query { paths: vec![path.clone()], json: true, top: 100, by, ..Query::default() };
+        let query = Query { grouping: Grouping(by), ..Query::of(&path, View::json(100)) };
         let mut out = Vec::new();
         sites::run(&query, &mut out, Style::PLAIN).unwrap();
         let value: Value = serde_json::from_slice(&out).unwrap();

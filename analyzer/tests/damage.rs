@@ -5,7 +5,7 @@ use crate::made;
 use heaptape_analyzer::Missing;
 use heaptape_analyzer::event::{Event, Span};
 use heaptape_analyzer::model::totals::Totals;
-use heaptape_analyzer::report::{self, Query, leaks, verify};
+use heaptape_analyzer::report::{self, Query, View, leaks, verify};
 use heaptape_analyzer::text::Style;
 use heaptape_analyzer::{Progress, open, replay};
 use heaptape_formats::recording::{RECORDING, SYMBOLS, TAPE};
@@ -41,11 +41,10 @@ fn read(path: &Path) -> Option<Read> {
     let mut missing = recording.missing.clone();
     missing.extend(process.missing.clone());
     missing.extend(outcome.missing);
-    let query =
-        Query { paths: vec![path.to_path_buf()], json: true, range: Default::default(), top: 5, ..Query::default() };
+    let query = Query::of(path, View::json(5));
     let mut out = Vec::new();
     let _ = leaks::run(&query, &leaks::Options::default(), &mut out, Style::PLAIN);
-    let _ = report::summary::report(&Query { paths: vec![path.into()], ..Query::default() }, &mut out, Style::PLAIN);
+    let _ = report::summary::report(&Query::of(path, View::text(0)), &mut out, Style::PLAIN);
     let _ = verify::run(path, &mut out, Style::PLAIN);
     Some(Read { events, totals: totals.finish(None), missing })
 }

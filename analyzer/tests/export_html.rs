@@ -7,9 +7,8 @@ use heaptape_analyzer::event::Range;
 use heaptape_analyzer::export::html::{Held, read};
 use heaptape_analyzer::export::{self, Options};
 use heaptape_analyzer::open;
-use heaptape_analyzer::report::Query;
-use heaptape_analyzer::report::leaks;
 use heaptape_analyzer::report::summary::summarize;
+use heaptape_analyzer::report::{Query, View, leaks};
 use heaptape_analyzer::sums_within;
 use heaptape_analyzer::symbols::{Detail, Symbolizer};
 use heaptape_analyzer::text::Style;
@@ -38,7 +37,7 @@ fn page(path: &Path) -> Held {
 
 /// Returns the answer of `heaptape leaks --json`.
 fn leaks_json(path: &Path) -> Value {
-    let query = Query { paths: vec![path.to_path_buf()], json: true, ..Query::default() };
+    let query = Query::of(path, View::json(0));
     let mut json = Vec::new();
     leaks::run(&query, &leaks::Options::default(), &mut json, Style::PLAIN).unwrap();
     serde_json::from_slice(&json).unwrap()

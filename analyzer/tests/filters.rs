@@ -3,7 +3,7 @@
 
 use crate::made;
 
-use heaptape_analyzer::report::{Filter, GroupBy, Query, leaks};
+use heaptape_analyzer::report::{Filter, GroupBy, Grouping, Query, View, leaks};
 use heaptape_analyzer::text::Style;
 use heaptape_reports::{peak, realloc, sites, sizes};
 use made::{Options, Step, program};
@@ -13,7 +13,9 @@ use std::collections::HashMap;
 use std::path::Path;
 
 fn query(path: &Path, filter: Filter) -> Query {
-    Query { paths: vec![path.to_path_buf()], json: true, top: 1000, filter, ..Query::default() }
+    let mut query = Query::of(path, View::json(1000));
+    query.scope.filter = filter;
+    query
 }
 
 fn value(out: &[u8]) -> Value {
@@ -147,7 +149,7 @@ fn blocks_of_zero_bytes_are_counted_at_their_call_site() {
     let (_dir, path) = made::recording(&steps, &Options::default());
     for by in [None, Some(GroupBy::Module)] {
         let mut out = Vec::new();
-        let query = Query { by, ..query(&path, Filter::default()) };
+        let query = Query { grouping: Grouping(by), ..query(&path, Filter::default()) };
         sites::run(&query, &mut out, Style::PLAIN).unwrap();
         let rows = &value(&out)["sites"];
         assert_eq!((sum(rows, "allocs"), sum(rows, "bytes")), (5, 40), "{rows:#}");

@@ -5,7 +5,7 @@ use crate::made;
 
 use heaptape_analyzer::TraceRange;
 use heaptape_analyzer::event::{Bound, Range};
-use heaptape_analyzer::report::{GroupBy, Query};
+use heaptape_analyzer::report::{GroupBy, Grouping, Query, View};
 use heaptape_analyzer::sums_within;
 use heaptape_analyzer::text::Style;
 use heaptape_analyzer::{Progress, open};
@@ -18,9 +18,9 @@ use std::path::Path;
 /// Returns all reports that take a time range, as JSON. For an empty range, the error is the
 /// result.
 fn reports(path: &Path, range: Range) -> Vec<String> {
-    let query =
-        Query { paths: vec![path.to_path_buf()], json: true, range: range.clone(), top: 100, ..Query::default() };
-    let by = Query { by: Some(GroupBy::Stack), ..query.clone() };
+    let mut query = Query::of(path, View::json(100));
+    query.scope.range = range.clone();
+    let by = Query { grouping: Grouping(Some(GroupBy::Stack)), ..query.clone() };
     let style = Style::of_stdout();
     let (mut peaks, mut lives, mut groups) = (Vec::new(), Vec::new(), Vec::new());
     let errors = [

@@ -8,7 +8,7 @@ use crate::made;
 mod random;
 
 use heaptape_analyzer::export;
-use heaptape_analyzer::report::{Query, leaks};
+use heaptape_analyzer::report::{Query, View, leaks};
 use heaptape_analyzer::text::Style;
 use heaptape_formats::tape;
 use heaptape_reports::threshold;
@@ -375,7 +375,7 @@ fn recorded(shape: fn(&mut Life), pace: Pace) -> (tempfile::TempDir, std::path::
 
 /// Returns the answer of `heaptape leaks --json`.
 fn leaks_json(path: &Path) -> Value {
-    let query = Query { paths: vec![path.to_path_buf()], json: true, ..Query::default() };
+    let query = Query::of(path, View::json(0));
     let mut json = Vec::new();
     leaks::run(&query, &leaks::Options::default(), &mut json, Style::PLAIN).unwrap();
     serde_json::from_slice(&json).unwrap()
@@ -395,7 +395,7 @@ fn verdicts(answer: &Value, line: u32) -> BTreeSet<String> {
 
 /// Returns whether one of the conditions on growth fails.
 fn fails(path: &Path) -> bool {
-    let query = Query { paths: vec![path.to_path_buf()], ..Query::default() };
+    let query = Query::of(path, View::text(0));
     let conditions = ["leaked.growing > 0", "freed-at-exit > 0"].map(|condition| condition.parse().unwrap());
     threshold::evaluate(&conditions, &query, &leaks::Options::default(), None).unwrap().failed()
 }

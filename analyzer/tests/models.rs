@@ -5,8 +5,9 @@ use crate::made;
 
 use heaptape_analyzer::event::{Bound, Range, Span};
 use heaptape_analyzer::model::axis::Axis;
+use heaptape_analyzer::model::axis::SLICES;
 use heaptape_analyzer::model::call_sites::CallSites;
-use heaptape_analyzer::model::leaks::{Leaks, SLICES};
+use heaptape_analyzer::model::leaks::Leaks;
 use heaptape_analyzer::model::lifetimes::Lifetimes;
 use heaptape_analyzer::model::peak::Peak;
 use heaptape_analyzer::model::sizes::{Sizes, class};
@@ -219,7 +220,7 @@ proptest! {
             let blocks: Vec<_> = expected.live.values().filter(|block| block.1 == site).collect();
             prop_assert_eq!(survivors.blocks, blocks.len() as u64);
             prop_assert_eq!(survivors.bytes, blocks.iter().map(|block| block.0).sum::<u64>());
-            prop_assert_eq!(survivors.first.0, blocks.iter().map(|block| block.3).min().unwrap());
+            prop_assert_eq!(survivors.first.tick, blocks.iter().map(|block| block.3).min().unwrap());
             prop_assert_eq!(survivors.allocs_by_slice.iter().sum::<u64>(), survivors.blocks);
         }
     }

@@ -1,7 +1,7 @@
 //! Reports of traces and profiles that the real mpatrol wrote, compared with the figures in the
 //! README of the samples.
 
-use heaptape_analyzer::report::{Query, leaks, summary};
+use heaptape_analyzer::report::{Query, View, leaks, summary};
 
 use heaptape_analyzer::text::Style;
 use heaptape_reports::{sites, threads, timeline};
@@ -13,7 +13,7 @@ fn sample(name: &str) -> PathBuf {
 }
 
 fn query(name: &str) -> Query {
-    Query { paths: vec![sample(name)], json: true, range: Default::default(), top: 1000, ..Query::default() }
+    Query::of(sample(name), View::json(1000))
 }
 
 fn value(out: &[u8]) -> Value {
@@ -22,8 +22,7 @@ fn value(out: &[u8]) -> Value {
 
 fn totals(name: &str) -> Value {
     let mut out = Vec::new();
-    summary::report(&Query { paths: vec![sample(name)], json: true, ..Query::default() }, &mut out, Style::PLAIN)
-        .unwrap();
+    summary::report(&query(name), &mut out, Style::PLAIN).unwrap();
     value(&out)["totals"].clone()
 }
 
@@ -117,9 +116,7 @@ fn edge_cases_are_reported_or_rejected() {
     for entry in std::fs::read_dir(sample("edge")).unwrap() {
         let path = entry.unwrap().path();
         let mut out = Vec::new();
-        if summary::report(&Query { paths: vec![path.clone()], json: true, ..Query::default() }, &mut out, Style::PLAIN)
-            .is_ok()
-        {
+        if summary::report(&Query::of(&path, View::json(0)), &mut out, Style::PLAIN).is_ok() {
             read += 1;
             serde_json::from_slice::<Value>(&out).unwrap();
         }

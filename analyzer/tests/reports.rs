@@ -4,7 +4,7 @@
 use crate::made;
 
 use heaptape_analyzer::event::{Bound, Range};
-use heaptape_analyzer::report::{self, Outcome, Query, leaks, summary, verify};
+use heaptape_analyzer::report::{self, Outcome, Query, View, leaks, summary, verify};
 use heaptape_analyzer::symbols::{Detail, Symbolizer};
 use heaptape_analyzer::text::Style;
 use heaptape_analyzer::unpack;
@@ -62,7 +62,7 @@ fn recording() -> (tempfile::TempDir, PathBuf) {
 }
 
 fn query(path: &Path, json: bool) -> Query {
-    Query { paths: vec![path.to_path_buf()], json, range: Range::ALL, top: 10, ..Query::default() }
+    Query::of(path, View { json, top: 10, ..View::default() })
 }
 
 type Run = dyn Fn(&Query, &mut Vec<u8>) -> Result<Outcome, report::Error>;
@@ -79,7 +79,7 @@ fn questions() -> Vec<(&'static str, Box<Run>)> {
         ("temporary", Box::new(move |a, out| temporary::run(a, 1, out, style))),
         ("timeline", Box::new(move |a, out| timeline::run(a, 10, false, out, style))),
         ("threads", Box::new(move |a, out| threads::run(a, out, style))),
-        ("verify", Box::new(move |a, out| verify::run(&a.paths[0], out, style))),
+        ("verify", Box::new(move |a, out| verify::run(&a.scope.paths[0], out, style))),
     ]
 }
 
@@ -108,7 +108,9 @@ fn reports_print_what_was_blessed() {
 
 fn json(run: &Run, query: &Query) -> Value {
     let mut out = Vec::new();
-    run(&Query { json: true, ..query.clone() }, &mut out).unwrap();
+    let mut query = query.clone();
+    query.view.json = true;
+    run(&query, &mut out).unwrap();
     serde_json::from_slice(&out).unwrap()
 }
 
@@ -193,7 +195,8 @@ fn losses_make_verdicts_uncertain() {
 fn parts_of_a_run_are_counted_alone() {
     let (_dir, path) = recording();
     let range = Range { from: Some("2s".parse().unwrap()), to: Some(Bound::Share(0.5)) };
-    let query = Query { range, ..query(&path, true) };
+    let mut query = query(&path, true);
+    query.scope.range = range;
     let within: Vec<Step> =
         steps().into_iter().filter(|step| (2_000_000_100..=5_000_000_049).contains(&step.tick())).collect();
     let allocs = within.iter().filter(|step| matches!(step, Step::Alloc { .. } | Step::Resize { .. })).count() as u64;

@@ -25,6 +25,7 @@ mod epochs;
 pub mod examples;
 mod frames;
 mod gprof;
+pub mod help;
 mod live;
 mod mappings;
 mod mleak;

@@ -12,7 +12,6 @@ mod commands;
 mod control;
 mod exit;
 mod full_screen;
-mod help;
 mod library;
 mod live;
 mod log;
@@ -25,6 +24,7 @@ use heaptape_recorder::os::{confine, crash};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use commands::help;
 use exit::Outcome;
 
 /// Large tables are in huge pages, where the system has them.

@@ -14,7 +14,6 @@ mod view;
 
 use crate::input::{self, RecordingInput};
 use graph::{Filter, Graph};
-use heaptape_analyzer::SortRows;
 use heaptape_analyzer::export::{self, Measure};
 use heaptape_analyzer::is_recording;
 use heaptape_analyzer::symbols::ObjectError;
@@ -343,14 +342,14 @@ fn write_sum(options: &Options, table: &Table, union: &Union, image: &Image) -> 
     let mut sum = union.clone();
     // Sorted by caller, then the newest first.
     let mut arcs: Vec<&graph::CallArc> = graph.arcs.iter().rev().collect();
-    arcs.sort_rows_by_key(|arc| arc.caller);
+    arcs.sort_by_key(|arc| arc.caller);
     let address = |index: usize| table.symbols[index].address;
     sum.arcs = arcs
         .into_iter()
         .map(|arc| gmon::Arc { from: address(arc.caller), to: address(arc.callee), count: arc.calls })
         .collect();
     sum.blocks = union.blocks.iter().filter(|block| table.at(block.address).is_some()).copied().collect();
-    sum.blocks.sort_rows_by_key(|block| block.address);
+    sum.blocks.sort_by_key(|block| block.address);
     let form = options.form.unwrap_or(Form::Magic);
     let written = sum.to_gmon(form, image.abi).and_then(|gmon| gmon::write(&gmon));
     let written = written.map_err(Failure::Sum)?;

@@ -2,7 +2,6 @@
 //! tables that an export to its own format would write.
 
 use heaptape_analyzer::ProcessFilter;
-use heaptape_analyzer::SortRows;
 use heaptape_analyzer::convert::{self, ConvertOptions, Converted};
 use heaptape_analyzer::export::Impossible;
 use heaptape_analyzer::export::{self, Error, Measure, Options, Source};
@@ -62,7 +61,7 @@ impl RecordingInput {
         let mut processes: Vec<&Process> =
             self.source()?.processes.iter().copied().filter(|process| process.has_events()).collect();
         // The sort is stable: of equal processes the first one is used.
-        processes.sort_rows_by_key(|process| std::cmp::Reverse(process.tape.events));
+        processes.sort_by_key(|process| std::cmp::Reverse(process.tape.events));
         let mut processes = processes.into_iter();
         let first = processes.next().ok_or(Impossible::NoEvents("this"))?;
         Ok((first, processes.map(|process| process.about.folder.clone()).collect()))

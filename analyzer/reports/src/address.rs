@@ -3,11 +3,9 @@
 use crate::print::{Report, print_reports};
 use heaptape_analyzer::Process;
 use heaptape_analyzer::model::address::{AddressHistory, Holder, Moment, Origin};
-use heaptape_analyzer::report::Unanswerable;
 use heaptape_analyzer::report::frames::{FrameJson, stack_json};
-use heaptape_analyzer::report::query::{PointInTime, Query};
 use heaptape_analyzer::report::stack_text::text_stack;
-use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::report::{Error, Outcome, PointInTime, Query, Unanswerable};
 use heaptape_analyzer::symbols::Symbolizer;
 use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, duration};
 use heaptape_formats::tape::Entry;
@@ -142,8 +140,8 @@ impl Context<'_> {
 pub fn run(query: &Query, options: Options, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     let mut found = false;
     let outcome = print_reports(query, out, style, true, |process, symbols, progress| {
-        let mut model = AddressHistory::new(options.address, query.top);
-        let outcome = query.replay(process, process.span(&query.range), symbols, progress, &mut model);
+        let mut model = AddressHistory::new(options.address, query.view.top);
+        let outcome = query.scope.replay(process, process.span(&query.scope.range), symbols, progress, &mut model);
         found |= !model.holders.is_empty() || !model.unmatched.is_empty();
         let mut context = Context { process, symbols, options };
         let nearest = model.nearest.filter(|_| model.holders.is_empty());

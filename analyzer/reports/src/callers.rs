@@ -1,13 +1,10 @@
 //! `heaptape callers` and `heaptape callees`: which functions call a function, and which it calls,
 //! with what is allocated below each of these calls.
 
-use crate::print::{Report, print_reports};
-use heaptape_analyzer::report::Unanswerable;
+use crate::print::{Report, print_functions, print_reports};
 use heaptape_analyzer::report::functions::{Amounts, Functions, Stack, allocations, for_each_stack};
-use heaptape_analyzer::report::query::Query;
-use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::report::{Error, Outcome, Query, Unanswerable};
 use heaptape_analyzer::similar::hint;
-use heaptape_analyzer::sort::SortRows;
 use heaptape_analyzer::text::{Screen, Style, bytes, clean, count, counted, percent};
 use heaptape_formats::tape::Entry;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -142,17 +139,17 @@ impl Calls {
 /// this name, or when `out` fails.
 pub fn run(query: &Query, name: &str, which: Neighbors, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     let (mut search, mut text) = (Search::default(), Vec::new());
-    let outcome = print_reports(query, &mut text, style, !query.is_all(), |process, symbols, progress| {
-        let sums = allocations(query, process, symbols, progress)?;
+    let outcome = print_reports(query, &mut text, style, !query.scope.is_all(), |process, symbols, progress| {
+        let sums = allocations(&query.scope, process, symbols, progress)?;
         let mut calls = Calls::default();
         let functions = for_each_stack(process, &sums, symbols, &mut |stack| calls.add(stack, which));
         let mut found = search.find(&functions, name);
         let bytes = |index: &usize| calls.total.get(index).map_or(0, |total| total.bytes);
-        found.sort_rows_by_key(|index| (Reverse(bytes(index)), *index));
+        found.sort_by_key(|index| (Reverse(bytes(index)), *index));
         let more_functions = found.len().saturating_sub(LISTED) as u64;
         let listed = found.into_iter().take(LISTED).map(|index| report(&functions, &calls, index, which));
         Ok((
-            NeighborsReport { all: calls.all, functions: listed.collect(), more_functions, top: query.top },
+            NeighborsReport { all: calls.all, functions: listed.collect(), more_functions, top: query.view.top },
             sums.missing,
         ))
     })?;
@@ -169,7 +166,7 @@ fn report(functions: &Functions, calls: &Calls, index: usize, which: Neighbors) 
         Row { function, amounts: *amounts, label: neighbor.map_or_else(|| end.into(), |function| function.label()) }
     };
     let mut rows: Vec<Row> = calls.neighbors.get(&index).into_iter().flatten().map(row).collect();
-    rows.sort_rows_by(|a, b| b.amounts.bytes.cmp(&a.amounts.bytes).then_with(|| a.function.cmp(&b.function)));
+    rows.sort_by(|a, b| b.amounts.bytes.cmp(&a.amounts.bytes).then_with(|| a.function.cmp(&b.function)));
     let (callers, callees) = match which {
         Neighbors::Callers => (Some(rows), None),
         Neighbors::Callees => (None, Some(rows)),
@@ -186,13 +183,7 @@ fn report(functions: &Functions, calls: &Calls, index: usize, which: Neighbors) 
 
 impl Report for NeighborsReport {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
-        if self.functions.is_empty() {
-            return screen.line("no stack passes through such a function");
-        }
-        for (number, function) in self.functions.iter().enumerate() {
-            if number > 0 {
-                screen.blank()?;
-            }
+        print_functions(screen, &self.functions, self.more_functions, |function, screen| {
             let FunctionReport { total, label, callers, callees, .. } = function;
             let share = percent(total.bytes, self.all.bytes);
             let (size, allocs) = (bytes(total.bytes), counted(total.allocs, "allocation"));
@@ -211,12 +202,8 @@ impl Report for NeighborsReport {
             if rows.len() > shown.len() {
                 screen.line(&format!("and {} more (--top N)", count((rows.len() - shown.len()) as u64)))?;
             }
-        }
-        if self.more_functions > 0 {
-            let more = counted(self.more_functions, "more function");
-            screen.line(&format!("{more} match; a name in full selects one"))?;
-        }
-        Ok(())
+            Ok(())
+        })
     }
 }
 

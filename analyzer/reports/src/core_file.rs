@@ -8,8 +8,7 @@ use heaptape_analyzer::model::address::{AddressHistory, Holder};
 use heaptape_analyzer::model::addresses::{Addresses, WrongFree};
 use heaptape_analyzer::model::live_set::LiveSet;
 use heaptape_analyzer::report::frames::{call_site, frame_line, function_at};
-use heaptape_analyzer::report::query::Query;
-use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::report::{Error, Outcome, Query};
 use heaptape_analyzer::symbols::Symbolizer;
 use heaptape_analyzer::text::{Screen, Style, clean_name, counted, duration};
 use heaptape_analyzer::{Process, Progress, Replay};
@@ -126,7 +125,7 @@ pub fn run(
     style: Style,
 ) -> Result<Outcome, Error> {
     print_reports(query, out, style, true, |process, symbols, progress| {
-        Ok(Question { core, process, symbols, options, top: query.top }.answer(progress))
+        Ok(Question { core, process, symbols, options, top: query.view.top }.answer(progress))
     })
 }
 

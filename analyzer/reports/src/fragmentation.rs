@@ -3,9 +3,7 @@
 
 use crate::print::{Report, print_reports};
 use heaptape_analyzer::model::fragments::Fragments;
-use heaptape_analyzer::report::Unanswerable;
-use heaptape_analyzer::report::query::{Query, SiteDescription, group_sites};
-use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::report::{Error, Outcome, Query, SiteDescription, Unanswerable};
 use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, percent};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -45,16 +43,16 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
         if process.tape.is_sampled() {
             return Err(Unanswerable::Sampled.into());
         }
-        let span = process.span(&query.range).with_history();
-        let outcome = query.replay(process, span, symbols, progress, &mut ());
+        let span = process.span(&query.scope.range).with_history();
+        let outcome = query.scope.replay(process, span, symbols, progress, &mut ());
         let page = match u64::from(process.tape.process.page_size) {
             page if page.is_power_of_two() && page >= 512 => page,
             _ => PAGE,
         };
         let found = Fragments::of(&outcome.live, page);
         let rows = found.sites.iter().zip(0u32..).map(|(row, site)| (site, [row.bytes, row.blocks, row.live]));
-        let groups = group_sites(query, process, symbols, rows);
-        let sites = groups.iter().take(query.top).map(|group| {
+        let groups = query.grouping.group(process, symbols, rows);
+        let sites = groups.iter().take(query.view.top).map(|group| {
             let [pinned_bytes, blocks, live_bytes, ..] = group.values;
             Row { pinned_bytes, blocks, live_bytes, site: group.describe(process, symbols) }
         });

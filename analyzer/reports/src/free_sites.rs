@@ -2,10 +2,8 @@
 
 use crate::print::{Report, print_reports};
 use heaptape_analyzer::model::free_sites::FreeSites;
-use heaptape_analyzer::report::Unanswerable;
 use heaptape_analyzer::report::frames::{SourceLines, call_site, call_site_line};
-use heaptape_analyzer::report::query::{Query, SiteDescription, group_sites};
-use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::report::{Error, Outcome, Query, SiteDescription, Unanswerable};
 use heaptape_analyzer::text::{Screen, Style, bytes, count};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -41,7 +39,7 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
             return Err(Unanswerable::NoFreeStacks.into());
         }
         let mut model = FreeSites::default();
-        let outcome = query.replay(process, process.span(&query.range), symbols, progress, &mut model);
+        let outcome = query.scope.replay(process, process.span(&query.scope.range), symbols, progress, &mut model);
         let mut sums: FxHashMap<u32, [u64; 3]> = FxHashMap::default();
         for (&(at, _), freed) in &model.pairs {
             let sum = sums.entry(at).or_default();
@@ -49,10 +47,10 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
         }
         let mut rows: Vec<(u32, [u64; 3])> = sums.into_iter().collect();
         rows.sort_unstable();
-        let groups = group_sites(query, process, symbols, rows.into_iter());
+        let groups = query.grouping.group(process, symbols, rows.into_iter());
         let sites: Vec<Row> = groups
             .iter()
-            .take(query.top)
+            .take(query.view.top)
             .map(|group| {
                 let [blocks, bytes, blocks_of_other_threads, ..] = group.values;
                 let from = model.pairs.iter().filter(|((at, _), _)| *at == group.site);

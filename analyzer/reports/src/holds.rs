@@ -3,13 +3,11 @@
 
 use crate::print::{Report, print_reports};
 use heaptape_analyzer::Process;
-use heaptape_analyzer::report::Unanswerable;
 use heaptape_analyzer::report::frames::{FrameJson, stack_json};
 use heaptape_analyzer::report::holders::{Amount, Holders};
 use heaptape_analyzer::report::lost::{self, Confidence, Lost, LostGroup};
-use heaptape_analyzer::report::query::Query;
 use heaptape_analyzer::report::stack_text::text_stack;
-use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::report::{Error, Outcome, Query, Unanswerable};
 use heaptape_analyzer::symbols::Symbolizer;
 use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, percent};
 use serde::Serialize;
@@ -145,7 +143,7 @@ const NOT_RECORDED: &str = "it was not recorded which block holds which";
 pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     let mut is_there = false;
     let outcome = print_reports(query, out, style, false, |process, symbols, _| {
-        let holds = report(process, symbols, query, options)?;
+        let holds = report(process, symbols, query.view.top, options)?;
         is_there |= holds.is_some();
         Ok((Answer { holds }, Vec::new()))
     })?;
@@ -163,7 +161,7 @@ fn unanswerable(why: &str, remedy: &str) -> Error {
 fn report(
     process: &Process,
     symbols: &mut Symbolizer,
-    query: &Query,
+    top: usize,
     options: &Options,
 ) -> Result<Option<HoldsReport>, Error> {
     let holders = match Holders::of(process, symbols) {
@@ -200,8 +198,8 @@ fn report(
         .collect();
     roots.sort_by(|a, b| (b.bytes, &a.name).cmp(&(a.bytes, &b.name)));
     let held_rows =
-        if options.lost || options.cycles { Vec::new() } else { held_rows(&holders, symbols, &chosen, query, options) };
-    let rows = lost_rows(&holders, symbols, &lost, &chosen, query, options);
+        if options.lost || options.cycles { Vec::new() } else { held_rows(&holders, symbols, &chosen, top, options) };
+    let rows = lost_rows(&holders, symbols, &lost, &chosen, top, options);
     Ok(Some(HoldsReport {
         blocks: all.blocks,
         bytes: all.bytes,
@@ -219,7 +217,7 @@ fn report(
         roots,
         held: held_rows,
         lost: rows,
-        top: query.top,
+        top,
         options: options.clone(),
         path: process.path.parent().unwrap_or(&process.path).display().to_string(),
     }))
@@ -254,7 +252,7 @@ fn held_rows(
     holders: &Holders<'_>,
     symbols: &mut Symbolizer,
     chosen: &Option<Vec<u32>>,
-    query: &Query,
+    top: usize,
     options: &Options,
 ) -> Vec<HeldRow> {
     let graph = &holders.snapshot.graph;
@@ -273,7 +271,7 @@ fn held_rows(
     }
     let mut groups: Vec<(&str, (Amount, Vec<u32>))> = groups.into_iter().collect();
     groups.sort_by(|a, b| (b.1.0.bytes, a.0).cmp(&(a.1.0.bytes, b.0)));
-    let rows = groups.into_iter().take(query.top).map(|(label, (amount, blocks))| {
+    let rows = groups.into_iter().take(top).map(|(label, (amount, blocks))| {
         let paths = holders.paths(blocks.iter().copied());
         let example = paths.first().map_or(blocks[0], |path| path.example);
         let site = graph.blocks[example as usize].site;
@@ -285,7 +283,7 @@ fn held_rows(
             ways: paths.len() as u64,
             paths: paths
                 .into_iter()
-                .take(query.top)
+                .take(top)
                 .map(|path| PathRow {
                     blocks: path.amount.blocks,
                     bytes: path.amount.bytes,
@@ -304,7 +302,7 @@ fn lost_rows(
     symbols: &mut Symbolizer,
     lost: &Lost,
     chosen: &Option<Vec<u32>>,
-    query: &Query,
+    top: usize,
     options: &Options,
 ) -> Vec<LostRow> {
     let graph = &holders.snapshot.graph;
@@ -314,7 +312,7 @@ fn lost_rows(
             && (!options.lost || !group.is_cycle)
             && chosen.as_ref().is_none_or(|chosen| chosen.binary_search(&group.example).is_ok())
     };
-    let rows = lost.groups.iter().filter(is_shown).take(query.top).map(|group| LostRow {
+    let rows = lost.groups.iter().filter(is_shown).take(top).map(|group| LostRow {
         what: group.text.clone(),
         is_cycle: group.is_cycle,
         confidence: group.confidence.word(),

@@ -2,9 +2,7 @@
 
 use crate::print::{Report, print_reports};
 use heaptape_analyzer::report::functions::{Amounts, SummedFunctions, allocations, function_sums};
-use heaptape_analyzer::report::query::Query;
-use heaptape_analyzer::report::{Error, Outcome};
-use heaptape_analyzer::sort::SortRows;
+use heaptape_analyzer::report::{Error, Outcome, Query};
 use heaptape_analyzer::text::{Screen, Style, bytes, count, percent};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -33,14 +31,14 @@ struct InclusiveReport {
 /// Returns an error when a recording cannot be read, when it does not hold what the report needs,
 /// or when `out` fails.
 pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    print_reports(query, out, style, !query.is_all(), |process, symbols, progress| {
-        let sums = allocations(query, process, symbols, progress)?;
+    print_reports(query, out, style, !query.scope.is_all(), |process, symbols, progress| {
+        let sums = allocations(&query.scope, process, symbols, progress)?;
         let SummedFunctions { functions, sums: of_functions, all } = function_sums(process, &sums, symbols);
         let mut rows: Vec<_> = functions.all.iter().zip(of_functions).filter(|(_, sums)| sums.is_program).collect();
-        rows.sort_rows_by_key(|(function, sums)| {
+        rows.sort_by_key(|(function, sums)| {
             (Reverse(sums.total.bytes), Reverse(sums.own.bytes), function.title.clone())
         });
-        let functions = rows.into_iter().take(query.top).map(|(function, sums)| Row {
+        let functions = rows.into_iter().take(query.view.top).map(|(function, sums)| Row {
             function: function.title.clone(),
             file: function.frame.file.clone(),
             module: Some(function.frame.module.to_string()).filter(|module| !module.is_empty()),

@@ -3,8 +3,7 @@
 use crate::print::{Report, print_reports};
 use heaptape_analyzer::charts;
 use heaptape_analyzer::model::lifetimes::{CLASSES, Histogram, Lifetimes};
-use heaptape_analyzer::report::query::{Query, SiteDescription, group_sites};
-use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::report::{Error, Outcome, Query, SiteDescription};
 use heaptape_analyzer::text::{Screen, Style, count, counted, duration, percent};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -53,10 +52,10 @@ struct LifetimesReport {
 pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     print_reports(query, out, style, true, |process, symbols, progress| {
         let mut model = Lifetimes::new(process.clock.ticks_per_second);
-        let outcome = query.replay(process, process.span(&query.range), symbols, progress, &mut model);
+        let outcome = query.scope.replay(process, process.span(&query.scope.range), symbols, progress, &mut model);
         let rows = model.sites.iter().zip(0u32..).map(|(lives, site)| (site, [lives.freed, lives.sum, lives.longest]));
-        let groups = group_sites(query, process, symbols, rows);
-        let sites = groups.iter().take(query.top).map(|group| {
+        let groups = query.grouping.group(process, symbols, rows);
+        let sites = groups.iter().take(query.view.top).map(|group| {
             let ([freed, sum, ..], [_, _, longest, ..]) = (group.values, group.max);
             Row { freed, mean: sum / freed.max(1), longest, site: group.describe(process, symbols) }
         });

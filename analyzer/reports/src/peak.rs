@@ -5,10 +5,8 @@ use crate::print::{Report, print_reports};
 use heaptape_analyzer::Process;
 use heaptape_analyzer::event::Position;
 use heaptape_analyzer::model::peak::Peak;
-use heaptape_analyzer::report::Unanswerable;
 use heaptape_analyzer::report::mapped::{self, MappedRow};
-use heaptape_analyzer::report::query::{PointInTime, Query, SiteDescription, SiteGroup, group_sites};
-use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::report::{Error, Outcome, PointInTime, Query, Scope, SiteDescription, SiteGroup, Unanswerable};
 use heaptape_analyzer::sums;
 use heaptape_analyzer::symbols::Symbolizer;
 use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, duration, percent};
@@ -81,9 +79,9 @@ struct MappedPeak {
 
 /// Returns the bytes that the program had mapped itself, at each tick at which they changed; none
 /// if the query is not about them.
-fn mapped_changes(query: &Query, process: &Process) -> Vec<(u64, u64)> {
+fn mapped_changes(scope: &Scope, process: &Process) -> Vec<(u64, u64)> {
     let mut changes = Vec::new();
-    if query.mappings.has_mappings() && query.filter.is_all() {
+    if scope.mappings.has_mappings() && scope.filter.is_all() {
         mapped::for_each_change(process, &mut |tick, bytes| changes.push((tick, bytes)));
     }
     if changes.iter().all(|(_, bytes)| *bytes == 0) { Vec::new() } else { changes }
@@ -91,7 +89,7 @@ fn mapped_changes(query: &Query, process: &Process) -> Vec<(u64, u64)> {
 
 /// Returns the peak of what the program had mapped itself.
 fn mapped_peak(query: &Query, process: &Process, symbols: &mut Symbolizer) -> Option<MappedPeak> {
-    let changes = mapped_changes(query, process);
+    let changes = mapped_changes(&query.scope, process);
     let &(tick, bytes) = changes.iter().rev().max_by_key(|(_, bytes)| *bytes)?;
     let mapped = mapped_at(query, process, symbols, tick);
     Some(MappedPeak { bytes, at: PointInTime::at(process, tick, None), mapped })
@@ -99,11 +97,11 @@ fn mapped_peak(query: &Query, process: &Process, symbols: &mut Symbolizer) -> Op
 
 /// Returns what the program had mapped itself at a tick.
 fn mapped_at(query: &Query, process: &Process, symbols: &mut Symbolizer, tick: u64) -> Vec<MappedRow> {
-    if !query.mappings.has_mappings() || !query.filter.is_all() {
+    if !query.scope.mappings.has_mappings() || !query.scope.filter.is_all() {
         return Vec::new();
     }
     let ranges = mapped::ranges_at(process, tick);
-    mapped::rows(query, process, symbols, mapped::own(&ranges))
+    mapped::rows(query.grouping, process, symbols, mapped::own(&ranges))
 }
 
 /// Runs `heaptape peak`. The peaks of single call sites need a pass over the events; without
@@ -113,11 +111,11 @@ fn mapped_at(query: &Query, process: &Process, symbols: &mut Symbolizer, tick: u
 ///
 /// ```
 /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/tape/v1/trace");
-/// use heaptape_analyzer::report::Query;
+/// use heaptape_analyzer::report::{Query, View};
 /// use heaptape_analyzer::text::Style;
 /// use heaptape_reports::peak;
 ///
-/// let query = Query { paths: vec![path.into()], json: true, top: 5, ..Query::default() };
+/// let query = Query::of(path, View::json(5));
 /// let mut json = Vec::new();
 /// peak::run(&query, &mut json, Style::PLAIN)?;
 /// let answer: serde_json::Value = serde_json::from_slice(&json)?;
@@ -130,14 +128,14 @@ fn mapped_at(query: &Query, process: &Process, symbols: &mut Symbolizer, tick: u
 /// or when `out` fails.
 pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     print_reports(query, out, style, false, |process, symbols, progress| {
-        if query.is_all() && !process.has_events() {
+        if query.scope.is_all() && !process.has_events() {
             let sums = sums(process, progress);
             if !sums.has_peak {
                 return Err(Unanswerable::NoPeak.into());
             }
             let rows = sums.sites.iter().map(|row| (row.site, [row.peak_bytes, row.peak_blocks]));
-            let holders = group_sites(query, process, symbols, rows);
-            let holders = holders.iter().take(query.top).map(|group| Row {
+            let holders = query.grouping.group(process, symbols, rows);
+            let holders = holders.iter().take(query.view.top).map(|group| Row {
                 bytes: group.values[0],
                 blocks: group.values[1],
                 own_peak_bytes: None,
@@ -154,24 +152,24 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
                 mapped: mapped_at(query, process, symbols, totals.peak_tick),
                 with_mapped: None,
                 mapped_peak: mapped_peak(query, process, symbols),
-                has_blocks: query.mappings.has_blocks(),
-                top: query.top,
+                has_blocks: query.scope.mappings.has_blocks(),
+                top: query.view.top,
             };
             return Ok((report, Vec::new()));
         }
-        let span = process.span(&query.range);
-        let changes = mapped_changes(query, process);
+        let span = process.span(&query.scope.range);
+        let changes = mapped_changes(&query.scope, process);
         let mut model = Peak::within(span);
         let mut whole = (!changes.is_empty()).then(|| Peak::with_mapped(span, changes));
         // A summary knows the peak of the blocks alone.
-        let start = if whole.is_some() { None } else { query.replay_start(process, span, true) };
+        let start = if whole.is_some() { None } else { query.scope.replay_start(process, span, true) };
         if let Some(summary) = start.as_ref().and_then(|start| start.summary.as_ref()) {
             model.begin(summary);
         }
         let range = span.with_history();
         let outcome = match &mut whole {
-            None => query.replay_from(process, start.as_ref(), range, symbols, progress, &mut model),
-            Some(whole) => query.replay(process, range, symbols, progress, &mut (&mut model, &mut *whole)),
+            None => query.scope.replay_from(process, start.as_ref(), range, symbols, progress, &mut model),
+            Some(whole) => query.scope.replay(process, range, symbols, progress, &mut (&mut model, &mut *whole)),
         };
         model.finish();
         let (held, at) = model.peak();
@@ -199,8 +197,8 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
             mapped: mapped_at(query, process, symbols, at.tick),
             with_mapped,
             mapped_peak: None,
-            has_blocks: query.mappings.has_blocks(),
-            top: query.top,
+            has_blocks: query.scope.mappings.has_blocks(),
+            top: query.view.top,
         };
         Ok((report, outcome.missing))
     })
@@ -209,14 +207,14 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
 /// Returns the rows of the call sites that hold the bytes at a peak.
 fn holders(query: &Query, process: &Process, symbols: &mut Symbolizer, model: &Peak) -> Vec<Row> {
     let rows = model.shares().map(|share| (share.site, [share.at_peak.bytes, share.at_peak.blocks, share.own_peak]));
-    let groups = group_sites(query, process, symbols, rows);
+    let groups = query.grouping.group(process, symbols, rows);
     let row = |group: &SiteGroup| Row {
         bytes: group.values[0],
         blocks: group.values[1],
         own_peak_bytes: Some(group.values[2]),
         site: group.describe(process, symbols),
     };
-    groups.iter().take(query.top).map(row).collect()
+    groups.iter().take(query.view.top).map(row).collect()
 }
 
 impl Phase {

@@ -3,11 +3,11 @@
 use heaptape_analyzer::processes::folded_line;
 use heaptape_analyzer::report::filter::FilterError;
 use heaptape_analyzer::report::mapping_filter::print_unseen;
-use heaptape_analyzer::report::query::{ProcessHeader, Query};
-use heaptape_analyzer::report::{Error, Outcome, json, print_missing, print_state};
-use heaptape_analyzer::sort::SortRows;
+use heaptape_analyzer::report::{
+    Error, MappingFilter, Outcome, ProcessHeader, Query, json, print_missing, print_state,
+};
 use heaptape_analyzer::symbols::Symbolizer;
-use heaptape_analyzer::text::{Screen, Style, clean};
+use heaptape_analyzer::text::{Screen, Style, clean, counted};
 use heaptape_analyzer::{Missing, Process, Progress, Recording, missing_lines};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -55,8 +55,8 @@ pub(crate) fn print_reports<A: Report + Serialize>(
     needs_events: bool,
     mut report: impl FnMut(&Process, &mut Symbolizer, &Progress) -> Result<(A, Vec<Missing>), Error>,
 ) -> Result<Outcome, Error> {
-    let recordings = query.open()?;
-    let mut symbols = query.symbolizer();
+    let recordings = query.scope.open()?;
+    let mut symbols = query.view.symbolizer();
     let selected = Selected::new(query, &recordings, &mut symbols, needs_events)?;
     let progress = Progress::new("reading events");
     let (mut reports, mut missing) = (Vec::new(), Vec::new());
@@ -68,7 +68,7 @@ pub(crate) fn print_reports<A: Report + Serialize>(
     }
     drop(progress);
     let outcome = selected.outcome(&missing);
-    if query.json {
+    if query.view.json {
         let headers = selected.processes.iter().zip(&missing).map(|(process, found)| ProcessHeader::of(process, found));
         let processes = headers.zip(&reports).map(|(header, report)| ProcessReport { header, report }).collect();
         let missing = recordings.iter().flat_map(|recording| missing_lines(&recording.missing)).collect();
@@ -76,7 +76,7 @@ pub(crate) fn print_reports<A: Report + Serialize>(
         return Ok(outcome);
     }
     let reports: Vec<&dyn Report> = reports.iter().map(|report| report as &dyn Report).collect();
-    selected.print(query, &mut Screen::new(out, style).with_names(query.origin.full_names), &reports, &missing)?;
+    selected.print(query.scope.mappings, &mut query.view.screen(out, style), &reports, &missing)?;
     Ok(outcome)
 }
 
@@ -106,14 +106,14 @@ impl<'a> Selected<'a> {
         symbols: &mut Symbolizer,
         needs_events: bool,
     ) -> Result<Self, Error> {
-        let processes = query.processes(recordings, symbols)?;
-        if (needs_events || !query.is_all()) && !processes.iter().any(|process| process.has_events()) {
+        let processes = query.scope.processes(recordings, symbols)?;
+        if (needs_events || !query.scope.is_all()) && !processes.iter().any(|process| process.has_events()) {
             return Err(FilterError::NeedsEvents.into());
         }
-        let note = query.processes.note(&processes);
-        let (processes, folded) = match query.json {
+        let note = query.scope.processes.note(&processes);
+        let (processes, folded) = match query.view.json {
             true => (processes, Vec::new()),
-            false => query.processes.fold(processes),
+            false => query.scope.processes.fold(processes),
         };
         Ok(Selected { recordings, processes, folded, note })
     }
@@ -129,7 +129,7 @@ impl<'a> Selected<'a> {
     /// Prints the reports on the processes as text.
     fn print(
         &self,
-        query: &Query,
+        mappings: MappingFilter,
         screen: &mut Screen,
         reports: &[&dyn Report],
         missing: &[Vec<Missing>],
@@ -150,7 +150,7 @@ impl<'a> Selected<'a> {
                 screen.heading(&format!("{} (pid {})", process.name(), process.about.pid))?;
             }
             report.print(screen)?;
-            if !query.mappings.has_blocks() {
+            if !mappings.has_blocks() {
                 print_unseen(screen, &[process])?;
             }
             print_state(screen, "", process)?;
@@ -179,6 +179,29 @@ impl<'a> Selected<'a> {
     }
 }
 
+/// Prints the functions that match a name, and how many more there are.
+pub(crate) fn print_functions<F>(
+    screen: &mut Screen,
+    functions: &[F],
+    more: u64,
+    print: impl Fn(&F, &mut Screen) -> io::Result<()>,
+) -> io::Result<()> {
+    if functions.is_empty() {
+        return screen.line("no stack passes through such a function");
+    }
+    for (number, function) in functions.iter().enumerate() {
+        if number > 0 {
+            screen.blank()?;
+        }
+        print(function, screen)?;
+    }
+    if more > 0 {
+        let more = counted(more, "more function");
+        screen.line(&format!("{more} match; a name in full selects one"))?;
+    }
+    Ok(())
+}
+
 /// Returns names with the number of each, most frequent first.
 fn counted_names(names: impl Iterator<Item = String>) -> String {
     /// Maximum number of names that are printed.
@@ -186,7 +209,7 @@ fn counted_names(names: impl Iterator<Item = String>) -> String {
     let mut counts: FxHashMap<String, usize> = FxHashMap::default();
     names.for_each(|name| *counts.entry(name).or_default() += 1);
     let mut counts: Vec<(String, usize)> = counts.into_iter().collect();
-    counts.sort_rows_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    counts.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     let rest = counts.len().saturating_sub(MAX_NAMES);
     let shown = counts.into_iter().take(MAX_NAMES).map(|(name, count)| match count {
         1 => clean(&name).to_string(),

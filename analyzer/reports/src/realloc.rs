@@ -3,8 +3,7 @@
 
 use crate::print::{Report, print_reports};
 use heaptape_analyzer::model::resizes::Resizes;
-use heaptape_analyzer::report::query::{Query, SiteDescription, group_sites};
-use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::report::{Error, Outcome, Query, SiteDescription};
 use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, percent};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -45,13 +44,13 @@ struct ReallocReport {
 pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     print_reports(query, out, style, true, |process, symbols, progress| {
         let mut model = Resizes::default();
-        let outcome = query.replay(process, process.span(&query.range), symbols, progress, &mut model);
+        let outcome = query.scope.replay(process, process.span(&query.scope.range), symbols, progress, &mut model);
         model.finish(&outcome.live);
         let rows = model.rows.iter().zip(0u32..);
         let rows =
             rows.map(|(row, site)| (site, [row.resizes, row.moved, row.copied, row.grown, row.shrunk, row.longest]));
-        let groups = group_sites(query, process, symbols, rows);
-        let sites = groups.iter().take(query.top).map(|group| {
+        let groups = query.grouping.group(process, symbols, rows);
+        let sites = groups.iter().take(query.view.top).map(|group| {
             let ([resizes, moved, copied_bytes, grown, shrunk, _], [.., longest_chain]) = (group.values, group.max);
             Row { resizes, moved, copied_bytes, grown, shrunk, longest_chain, site: group.describe(process, symbols) }
         });

@@ -6,13 +6,11 @@ use crate::unknown_blocks::UnknownBlocks;
 use heaptape_analyzer::PageSnapshot;
 use heaptape_analyzer::Process;
 use heaptape_analyzer::event::Range;
-use heaptape_analyzer::report::Unanswerable;
 use heaptape_analyzer::report::bills::{self, Joined, Part, parts};
 use heaptape_analyzer::report::mapped::{self, MappedBytes, MappedRow, ReturnedRow};
 use heaptape_analyzer::report::pinned::{self, Shared, Sites};
-use heaptape_analyzer::report::query::{PointInTime, Query};
 use heaptape_analyzer::report::resident::{Found, find};
-use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::report::{Error, Outcome, PointInTime, Query, Unanswerable};
 use heaptape_analyzer::symbols::Symbolizer;
 use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, duration, percent};
 use heaptape_formats::resident::{Heap, HeapKind, NeverBlock};
@@ -162,12 +160,12 @@ fn report_of(
 ) -> RssReport {
     let Joined { resident, allocator, .. } = &found.joined;
     let sites = pinned::sites(query, process, symbols, snapshot, &found.joined, shared, &found.ancestors.processes);
-    let mapped = match query.mappings.has_mappings() {
+    let mapped = match query.scope.mappings.has_mappings() {
         true => {
             let ranges = mapped::ranges_at(process, bills::middle(snapshot));
             let all = resident_of(&ranges, &resident.never_block);
             let (inherited, own): (Vec<_>, Vec<_>) = all.into_iter().partition(|(range, _)| range.by.is_inherited());
-            let mut rows = mapped::rows(query, process, symbols, own.into_iter());
+            let mut rows = mapped::rows(query.grouping, process, symbols, own.into_iter());
             let counted = || inherited.iter().map(|(_, bytes)| bytes.used).filter(|bytes| *bytes > 0);
             if counted().next().is_some() {
                 rows.push(mapped::inherited(counted().sum(), counted().count() as u64));
@@ -176,8 +174,8 @@ fn report_of(
         }
         false => Vec::new(),
     };
-    let returned = match query.mappings.has_mappings() {
-        true => mapped::returned(query, process, symbols, 0..bills::middle(snapshot).saturating_add(1)),
+    let returned = match query.scope.mappings.has_mappings() {
+        true => mapped::returned(query.grouping, process, symbols, 0..bills::middle(snapshot).saturating_add(1)),
         false => Vec::new(),
     };
     let unknown = UnknownBlocks::of(process, snapshot);
@@ -211,7 +209,7 @@ fn report_of(
         sites,
         mapped,
         returned,
-        top: query.top,
+        top: query.view.top,
         ended_later_ns: ended_later(process, snapshot),
         snapshots: process.tape.snapshots.len() as u64,
         written_file_bytes: resident.bill.written,
@@ -251,12 +249,12 @@ fn ended_later(process: &Process, snapshot: &Residency) -> Option<u64> {
 /// Returns [`Error::Unanswerable`] when no selected process has a snapshot of its pages. Other
 /// errors are those of reading recordings and of writing to `out`.
 pub fn run(query: &Query, when: When, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    if !query.filter.is_all() {
+    if !query.scope.filter.is_all() {
         return Err(Unanswerable::AllBlocks.into());
     }
     let mut has_any = false;
     let outcome = print_reports(query, out, style, false, |process, symbols, progress| {
-        let record = chosen(process, &query.range, when).and_then(|snapshot| process.page_snapshot(snapshot));
+        let record = chosen(process, &query.scope.range, when).and_then(|snapshot| process.page_snapshot(snapshot));
         let Some(record) = record else { return Ok((Answer { rss: None }, Vec::new())) };
         has_any = true;
         let found = find(process, &record, progress)?;

@@ -2,9 +2,8 @@
 
 use crate::print::{Report, print_reports};
 use heaptape_analyzer::report::functions::allocations;
-use heaptape_analyzer::report::query::{Query, SiteDescription, group_sites_by};
 use heaptape_analyzer::report::segments::{known_since, lower_bound};
-use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::report::{Error, Outcome, Query, SiteDescription};
 use heaptape_analyzer::text::{Screen, Style, bytes, count, counted};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -36,11 +35,11 @@ struct SitesReport {
 /// Returns an error when a recording cannot be read, when it does not hold what the report needs,
 /// or when `out` fails.
 pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    print_reports(query, out, style, !query.is_all(), |process, symbols, progress| {
-        let sums = allocations(query, process, symbols, progress)?;
+    print_reports(query, out, style, !query.scope.is_all(), |process, symbols, progress| {
+        let sums = allocations(&query.scope, process, symbols, progress)?;
         let rows = sums.sites.iter().map(|row| (row.site, [row.bytes, row.allocs, row.frees, row.freed_bytes]));
-        let groups = group_sites_by(query, process, symbols, rows, |[_, allocs, ..]| *allocs > 0);
-        let sites = groups.iter().take(query.top).map(|group| {
+        let groups = query.grouping.group_listed(process, symbols, rows, |[_, allocs, ..]| *allocs > 0);
+        let sites = groups.iter().take(query.view.top).map(|group| {
             let [bytes, allocs, frees, freed_bytes, ..] = group.values;
             Row {
                 bytes,

@@ -3,9 +3,7 @@
 use crate::print::{Report, print_reports};
 use heaptape_analyzer::charts;
 use heaptape_analyzer::model::sizes::{self, Sizes};
-use heaptape_analyzer::report::query::Query;
-use heaptape_analyzer::report::{Error, Outcome};
-use heaptape_analyzer::sort::SortRows;
+use heaptape_analyzer::report::{Error, Outcome, Query};
 use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, percent};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -44,7 +42,7 @@ fn row(row: &sizes::Row, (from, to): (u64, u64)) -> Row {
 pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     print_reports(query, out, style, true, |process, symbols, progress| {
         let mut model = Sizes::default();
-        let outcome = query.replay(process, process.span(&query.range), symbols, progress, &mut model);
+        let outcome = query.scope.replay(process, process.span(&query.scope.range), symbols, progress, &mut model);
         let classes = model.classes.iter().enumerate().filter(|(_, row)| row.allocs > 0);
         let classes: Vec<Row> = classes.map(|(class, counted)| row(counted, sizes::bounds(class))).collect();
         let mut common: Vec<Row> = (0u64..)
@@ -52,8 +50,8 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
             .filter(|(_, row)| row.allocs > 0)
             .map(|(size, counted)| row(counted, (size, size)))
             .collect();
-        common.sort_rows_by_key(|row| (std::cmp::Reverse(row.allocs), row.from));
-        common.truncate(query.top);
+        common.sort_by_key(|row| (std::cmp::Reverse(row.allocs), row.from));
+        common.truncate(query.view.top);
         let sum = |of: fn(&Row) -> u64| classes.iter().fold(0u64, |sum, row| sum.saturating_add(of(row)));
         let (allocs, bytes, rounding_bytes) = (sum(|r| r.allocs), sum(|r| r.bytes), sum(|r| r.rounding_bytes));
         Ok((SizesReport { allocs, bytes, rounding_bytes, classes, common }, outcome.missing))

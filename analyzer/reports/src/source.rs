@@ -1,12 +1,10 @@
 //! `heaptape source`: the source of a function, with what each line allocates.
 
 use crate::callers::Search;
-use crate::print::{Report, print_reports};
+use crate::print::{Report, print_functions, print_reports};
 use heaptape_analyzer::Process;
 use heaptape_analyzer::report::functions::{Amounts, Functions, Stack, allocations, for_each_stack};
-use heaptape_analyzer::report::query::Query;
-use heaptape_analyzer::report::{Error, Outcome};
-use heaptape_analyzer::sort::SortRows;
+use heaptape_analyzer::report::{Error, Outcome, Query, View};
 use heaptape_analyzer::source_files::{SourceFile, read};
 use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, percent};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -99,16 +97,16 @@ impl Lines {
 /// this name, or when `out` fails.
 pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     let (mut search, mut text) = (Search::default(), Vec::new());
-    let outcome = print_reports(query, &mut text, style, !query.is_all(), |process, symbols, progress| {
-        let sums = allocations(query, process, symbols, progress)?;
+    let outcome = print_reports(query, &mut text, style, !query.scope.is_all(), |process, symbols, progress| {
+        let sums = allocations(&query.scope, process, symbols, progress)?;
         let mut lines = Lines::default();
         let functions = for_each_stack(process, &sums, symbols, &mut |stack| lines.add(stack));
         let mut found = search.find(&functions, &options.function);
         let bytes = |index: &usize| lines.total.get(index).map_or(0, |total| total.bytes);
-        found.sort_rows_by_key(|index| (Reverse(bytes(index)), *index));
+        found.sort_by_key(|index| (Reverse(bytes(index)), *index));
         let more_functions = found.len().saturating_sub(LISTED) as u64;
         let listed = found.into_iter().take(LISTED);
-        let listed = listed.map(|index| source_of(process, query, options, &functions, &lines, index)).collect();
+        let listed = listed.map(|index| source_of(process, &query.view, options, &functions, &lines, index)).collect();
         Ok((SourceReport { functions: listed, more_functions }, sums.missing))
     })?;
     search.print(&options.function, &text, out)?;
@@ -118,7 +116,7 @@ pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) 
 /// Returns the lines of a function, with their text if the file can be read.
 fn source_of(
     process: &Process,
-    query: &Query,
+    view: &View,
     options: &Options,
     functions: &Functions,
     lines: &Lines,
@@ -126,7 +124,7 @@ fn source_of(
 ) -> FunctionSource {
     let function = &functions.all[index];
     let file = function.frame.file.clone();
-    let sysroot = query.origin.sysroot.as_deref();
+    let sysroot = view.origin.sysroot.as_deref();
     let read = match &file {
         None => Err("the program has no debug information for it (compile with -g)".into()),
         Some(file) => read(file, sysroot, &options.roots, MAX_SOURCE),
@@ -214,19 +212,6 @@ impl FunctionSource {
 
 impl Report for SourceReport {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
-        if self.functions.is_empty() {
-            return screen.line("no stack passes through such a function");
-        }
-        for (number, function) in self.functions.iter().enumerate() {
-            if number > 0 {
-                screen.blank()?;
-            }
-            function.print(screen)?;
-        }
-        if self.more_functions > 0 {
-            let more = counted(self.more_functions, "more function");
-            screen.line(&format!("{more} match; a name in full selects one"))?;
-        }
-        Ok(())
+        print_functions(screen, &self.functions, self.more_functions, |function, screen| function.print(screen))
     }
 }

@@ -2,12 +2,10 @@
 //! the daemon.
 
 use heaptape_analyzer::model::verdict::Verdict;
-use heaptape_analyzer::report::Error;
 use heaptape_analyzer::report::frames::call_site;
-use heaptape_analyzer::report::leaks;
-use heaptape_analyzer::report::query::Query;
+use heaptape_analyzer::report::{Error, Query, leaks};
 use heaptape_analyzer::stack_ids;
-use heaptape_analyzer::symbols::{Detail, Symbolizer};
+use heaptape_analyzer::symbols::{Detail, Origin, Symbolizer};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -49,9 +47,8 @@ fn key(verdict: Verdict) -> String {
 /// Returns an error when they cannot be read, or when their sums do not count frees.
 pub fn find(paths: &[PathBuf], max_sites: usize) -> Result<Suspects, Error> {
     let recordings = heaptape_analyzer::open_all(paths)?;
-    let query = Query::default();
-    let mut symbols = Symbolizer::from(Detail::Quick, query.origin.clone());
-    let found = leaks::find(&recordings, &query, &leaks::Options::default(), &mut symbols)?;
+    let mut symbols = Symbolizer::from(Detail::Quick, Origin::default());
+    let found = leaks::find(&recordings, &Query::default(), &leaks::Options::default(), &mut symbols)?;
     let mut suspects = Suspects { bytes: ALWAYS.map(|verdict| (key(verdict), 0)).into(), sites: Vec::new() };
     for leak in &found.leaks {
         let sum = suspects.bytes.entry(key(leak.verdict)).or_default();

@@ -3,8 +3,7 @@
 
 use crate::print::{Report, print_reports};
 use heaptape_analyzer::model::temporary::Temporary;
-use heaptape_analyzer::report::query::{Query, SiteDescription, group_sites};
-use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::report::{Error, Outcome, Query, SiteDescription};
 use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, percent};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -37,15 +36,15 @@ struct TemporaryReport {
 pub fn run(query: &Query, between: usize, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     print_reports(query, out, style, true, |process, symbols, progress| {
         let mut model = Temporary::within(between);
-        let outcome = query.replay(process, process.span(&query.range), symbols, progress, &mut model);
+        let outcome = query.scope.replay(process, process.span(&query.scope.range), symbols, progress, &mut model);
         let rows = &model.rows;
         let sum = |of: fn(&heaptape_analyzer::model::temporary::Row) -> u64| {
             rows.iter().fold(0u64, |sum, row| sum.saturating_add(of(row)))
         };
         let (allocs, temporary, bytes) = (sum(|row| row.allocs), sum(|row| row.blocks), sum(|row| row.bytes));
         let rows = rows.iter().zip(0u32..).map(|(row, site)| (site, [row.blocks, row.bytes, row.allocs, row.resized]));
-        let groups = group_sites(query, process, symbols, rows);
-        let sites = groups.iter().take(query.top).map(|group| {
+        let groups = query.grouping.group(process, symbols, rows);
+        let sites = groups.iter().take(query.view.top).map(|group| {
             let [temporary, bytes, allocs, ended_by_resize, ..] = group.values;
             Row { temporary, bytes, allocs, ended_by_resize, site: group.describe(process, symbols) }
         });

@@ -3,9 +3,7 @@
 use crate::print::{Report, print_reports};
 use heaptape_analyzer::Accounting;
 use heaptape_analyzer::model::threads::Threads;
-use heaptape_analyzer::report::query::{PointInTime, Query};
-use heaptape_analyzer::report::{Error, Outcome};
-use heaptape_analyzer::sort::SortRows;
+use heaptape_analyzer::report::{Error, Outcome, PointInTime, Query};
 use heaptape_analyzer::text::{Screen, Style, bytes, count};
 use heaptape_formats::tape::Totals;
 use serde::Serialize;
@@ -43,9 +41,9 @@ struct ThreadsReport {
 pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     print_reports(query, out, style, true, |process, symbols, progress| {
         let mut model = Threads::default();
-        let outcome = query.replay(process, process.span(&query.range), symbols, progress, &mut model);
+        let outcome = query.scope.replay(process, process.span(&query.scope.range), symbols, progress, &mut model);
         let missing = [&process.missing[..], &outcome.missing[..]].concat();
-        let recorded = query.range.is_all().then_some(&outcome.recorded);
+        let recorded = query.scope.range.is_all().then_some(&outcome.recorded);
         let accounting = Accounting::of(process, &Totals::default(), &missing, recorded);
         let mut threads: Vec<Row> = model
             .rows
@@ -72,9 +70,9 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
                 }
             })
             .collect();
-        threads.sort_rows_by_key(|row| (std::cmp::Reverse(row.bytes), row.number));
-        if !query.json {
-            threads.truncate(query.top);
+        threads.sort_by_key(|row| (std::cmp::Reverse(row.bytes), row.number));
+        if !query.view.json {
+            threads.truncate(query.view.top);
         }
         Ok((ThreadsReport { threads }, outcome.missing))
     })

@@ -9,13 +9,11 @@ pub use files::{junit, sarif};
 
 use expression::{CROSSED, FREED_AT_EXIT, Unit};
 use heaptape_analyzer::model::verdict::Verdict;
-use heaptape_analyzer::report::Unanswerable;
 use heaptape_analyzer::report::diff::{self, DiffInput};
 use heaptape_analyzer::report::frames::{SourceLines, call_site, call_site_line};
 use heaptape_analyzer::report::leaks::{self, CrossedBlocks, LeakReport};
 use heaptape_analyzer::report::stack_text::text_stack;
-use heaptape_analyzer::report::{Error, Query};
-use heaptape_analyzer::sort::SortRows;
+use heaptape_analyzer::report::{Error, Query, Scope, Unanswerable};
 use heaptape_analyzer::sums;
 use heaptape_analyzer::symbols::Symbolizer;
 use heaptape_analyzer::text::{self, Screen, Style, counted};
@@ -113,23 +111,23 @@ pub fn evaluate(
 ) -> Result<ThresholdResults, Error> {
     let mut results = ThresholdResults::default();
     let mut values: BTreeMap<&'static str, f64> = BTreeMap::new();
-    let mut symbols = query.symbolizer();
-    let recordings = query.open()?;
+    let mut symbols = query.view.symbolizer();
+    let recordings = query.scope.open()?;
     let needs = |of: fn(&Expression) -> bool| thresholds.iter().any(of);
     // A recording of nothing passes no threshold, of any metric. A comparison checks both sides by
     // itself.
     if needs(|threshold| !threshold.is_of_diff()) {
-        let processes = query.processes(&recordings, &mut symbols)?;
-        results.notes.extend(query.processes.note(&processes));
+        let processes = query.scope.processes(&recordings, &mut symbols)?;
+        results.notes.extend(query.scope.processes.note(&processes));
     }
     for recording in &recordings {
         results.missing.extend(missing_lines(&recording.missing));
-        let processes = recording.processes.iter().filter(|process| query.processes.matches(process));
+        let processes = recording.processes.iter().filter(|process| query.scope.processes.matches(process));
         let of_processes = processes.flat_map(|process| &process.missing);
         results.unseen |= recording.missing.iter().chain(of_processes).any(Missing::is_unseen);
     }
     if needs(Expression::is_of_sums) {
-        measure_totals(&recordings, query, &mut values, &mut results)?;
+        measure_totals(&recordings, &query.scope, &mut symbols, &mut values, &mut results)?;
     }
     let found = match needs(Expression::is_of_leaks) {
         true => Some(leaks::find(&recordings, query, options, &mut symbols)?),
@@ -192,16 +190,16 @@ fn shown(threshold: &Expression, value: f64) -> String {
 /// Measures the metrics of totals.
 fn measure_totals(
     recordings: &[heaptape_analyzer::Recording],
-    query: &Query,
+    scope: &Scope,
+    symbols: &mut Symbolizer,
     values: &mut BTreeMap<&'static str, f64>,
     results: &mut ThresholdResults,
 ) -> Result<(), Error> {
     let progress = Progress::new("reading events");
-    let mut symbols = query.symbolizer();
-    for process in query.processes(recordings, &mut symbols)? {
-        let sums = match query.is_all() {
+    for process in scope.processes(recordings, symbols)? {
+        let sums = match scope.is_all() {
             true => sums(process, &progress),
-            false => query.sums(process, &mut symbols, &progress),
+            false => scope.sums(process, symbols, &progress),
         };
         results.missing.extend(sums.missing.iter().map(ToString::to_string));
         let totals = &sums.totals;
@@ -291,7 +289,7 @@ fn changed_sites(found: &diff::Comparison, threshold: &Expression, value: f64) -
     let sign = if threshold.metric != "diff.sites" && value < 0.0 { -1.0 } else { 1.0 };
     let grew = |change: &&diff::Change| threshold.metric == "diff.sites" || delta(change) * sign > 0.0;
     let mut worst: Vec<&diff::Change> = found.changes.iter().filter(grew).collect();
-    worst.sort_rows_by(|x, y| (delta(y) * sign).total_cmp(&(delta(x) * sign)));
+    worst.sort_by(|x, y| (delta(y) * sign).total_cmp(&(delta(x) * sign)));
     let culprits = worst.into_iter().take(MAX_CULPRITS).map(|change| Culprit {
         text: diff::change_line(change),
         kind: change.status.into(),
@@ -365,7 +363,7 @@ pub fn print(results: &ThresholdResults, as_json: bool, out: &mut dyn Write, sty
     }
     // Failed conditions come before those that passed and before what is missing.
     if lines.len() > MAX_LINES {
-        lines.sort_rows_by_key(|(failed, _)| !failed);
+        lines.sort_by_key(|(failed, _)| !failed);
         let more = lines.len() - (MAX_LINES - 1);
         lines.truncate(MAX_LINES - 1);
         lines.push((false, format!("… {} more", counted(more as u64, "line"))));

@@ -7,16 +7,12 @@ use heaptape_analyzer::Stacks;
 use heaptape_analyzer::charts;
 use heaptape_analyzer::event::{Position, Span};
 use heaptape_analyzer::model::timeline::{ByGroup, Timeline};
-use heaptape_analyzer::report::Unanswerable;
 use heaptape_analyzer::report::bills::{self, OverTime, Part, Point};
 use heaptape_analyzer::report::frames::{SourceLines, call_site, call_site_line};
 use heaptape_analyzer::report::grouping::{GroupBy, group_key};
-use heaptape_analyzer::report::mapped;
 use heaptape_analyzer::report::mapping_filter::MappingFilter;
-use heaptape_analyzer::report::query::{PointInTime, Query};
-use heaptape_analyzer::report::{Error, Outcome};
+use heaptape_analyzer::report::{Error, Outcome, PointInTime, Query, Unanswerable, mapped};
 use heaptape_analyzer::short_name::NameLength;
-use heaptape_analyzer::sort::SortRows;
 use heaptape_analyzer::symbols::Symbolizer;
 use heaptape_analyzer::text::{Screen, Style, bytes, clean, count, duration};
 use heaptape_formats::tape;
@@ -186,7 +182,7 @@ fn residents(process: &Process, span: Span, points: &[Point]) -> Vec<Resident> {
             });
         }
     }
-    found.sort_rows_by_key(|one| one.tick);
+    found.sort_by_key(|one| one.tick);
     found
 }
 
@@ -197,11 +193,11 @@ fn residents(process: &Process, span: Span, points: &[Point]) -> Vec<Resident> {
 /// Returns an error when a recording cannot be read, when it does not hold what the report needs,
 /// or when `out` fails.
 pub fn run(query: &Query, slices: usize, divides: bool, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    if divides && !query.filter.is_all() {
+    if divides && !query.scope.filter.is_all() {
         return Err(Unanswerable::AllBlocks.into());
     }
     let (mut text, mut has_answer) = (Vec::new(), false);
-    let outcome = print_reports(query, &mut text, style, query.by.is_some(), |process, symbols, progress| {
+    let outcome = print_reports(query, &mut text, style, query.grouping.0.is_some(), |process, symbols, progress| {
         if !process.has_events() {
             let over_time = OverTime::new(process, if divides { MAX_DIVIDED } else { 0 }, progress);
             let report = of_history(process, &over_time.points);
@@ -209,7 +205,7 @@ pub fn run(query: &Query, slices: usize, divides: bool, out: &mut dyn Write, sty
             return Ok((report.unwrap_or_default(), Vec::new()));
         }
         has_answer = true;
-        let span = process.span(&query.range);
+        let span = process.span(&query.scope.range);
         let from = Position { number: span.first, tick: span.first_tick.max(process.clock.start_tick) };
         let to = Position {
             number: span.end.min(process.tape.events),
@@ -217,12 +213,12 @@ pub fn run(query: &Query, slices: usize, divides: bool, out: &mut dyn Write, sty
         };
         let by_event = !process.has_times() || span.first > 0 || span.end < u64::MAX;
         let mut model = Timeline::new(from, to, !by_event, slices);
-        let (group_of, names) = query.by.map(|by| groups(process.stacks(), symbols, by)).unwrap_or_default();
+        let (group_of, names) = query.grouping.0.map(|by| groups(process.stacks(), symbols, by)).unwrap_or_default();
         if names.len().saturating_mul(slices) > MAX_VALUES {
             return Err(Unanswerable::TooManyGroups { groups: names.len(), slices }.into());
         }
         let mut grouped = ByGroup::beside(&model, group_of, names.len());
-        let start = query.replay_start(process, span, !names.is_empty()).filter(|_| !divides);
+        let start = query.scope.replay_start(process, span, !names.is_empty()).filter(|_| !divides);
         let mut over_time = OverTime::new(process, if divides { MAX_DIVIDED } else { 0 }, progress);
         if let Some(start) = &start {
             model.begin(start.live);
@@ -236,10 +232,10 @@ pub fn run(query: &Query, slices: usize, divides: bool, out: &mut dyn Write, sty
         let marks = marks.map(mark).collect();
         let (shown, start, span) = (span, start.as_ref(), span.with_history());
         let outcome = match names.is_empty() {
-            true if !divides => query.replay_from(process, start, span, symbols, progress, &mut model),
+            true if !divides => query.scope.replay_from(process, start, span, symbols, progress, &mut model),
             _ => {
                 let mut models = (&mut model, &mut grouped, &mut over_time);
-                query.replay_from(process, start, span, symbols, progress, &mut models)
+                query.scope.replay_from(process, start, span, symbols, progress, &mut models)
             }
         };
         model.finish();
@@ -250,8 +246,8 @@ pub fn run(query: &Query, slices: usize, divides: bool, out: &mut dyn Write, sty
             Group { name, most_bytes, live_bytes }
         });
         let mut groups: Vec<Group> = all.filter(|group| group.most_bytes > 0).collect();
-        groups.sort_rows_by(|a, b| b.most_bytes.cmp(&a.most_bytes).then_with(|| a.name.cmp(&b.name)));
-        groups.truncate(if query.top > 0 { query.top } else { DEFAULT_GROUPS });
+        groups.sort_by(|a, b| b.most_bytes.cmp(&a.most_bytes).then_with(|| a.name.cmp(&b.name)));
+        groups.truncate(if query.view.top > 0 { query.view.top } else { DEFAULT_GROUPS });
         let when = |slice: usize| match by_event {
             true => PointInTime { time_ns: None, event: Some(model.start_of(slice)) },
             false => PointInTime::at(process, model.start_of(slice), None),
@@ -277,14 +273,14 @@ pub fn run(query: &Query, slices: usize, divides: bool, out: &mut dyn Write, sty
                 let end = model.start_of(slice + 1);
                 row.resident_bytes = residents.iter().rfind(|one| one.tick < end).map(|one| one.resident_bytes);
             }
-            if query.mappings.has_mappings() {
+            if query.scope.mappings.has_mappings() {
                 let ends: Vec<u64> = (1..=rows.len()).map(|slice| model.start_of(slice)).collect();
                 for (row, bytes) in rows.iter_mut().zip(mapped::bytes_before(process, &ends)) {
                     (row.mapped_bytes, row.reserved_bytes) = (Some(bytes.used), Some(bytes.reserved));
                 }
             }
         }
-        Ok((TimelineReport { slices: rows, marks, residents, groups, mappings: query.mappings }, outcome.missing))
+        Ok((TimelineReport { slices: rows, marks, residents, groups, mappings: query.scope.mappings }, outcome.missing))
     })?;
     if !has_answer {
         return Err(Unanswerable::NoHistory.into());

@@ -5,15 +5,12 @@ use heaptape_analyzer::Missing;
 use heaptape_analyzer::Progress;
 use heaptape_analyzer::epochs::{self, EpochQuery};
 use heaptape_analyzer::model::verdict::Verdict;
-use heaptape_analyzer::report::Unanswerable;
 use heaptape_analyzer::report::bills::Part;
 use heaptape_analyzer::report::frames::{SourceLines, call_site, call_site_line};
 use heaptape_analyzer::report::leaks::{self, Evidence};
-use heaptape_analyzer::report::query::Query;
 use heaptape_analyzer::report::segments::{known_since, lower_bound};
 use heaptape_analyzer::report::summary::{ending, summarize_process};
-use heaptape_analyzer::report::{Error, Outcome, json, print_missing, resident};
-use heaptape_analyzer::sort::SortRows;
+use heaptape_analyzer::report::{Error, Grouping, Outcome, Scope, Unanswerable, View, json, print_missing, resident};
 use heaptape_analyzer::symbols::Symbolizer;
 use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, duration};
 use heaptape_analyzer::{Process, Recording};
@@ -177,7 +174,7 @@ pub fn run(query: &WhyQuery<'_>, out: &mut dyn Write, style: Style) -> Result<Ou
 fn answer(query: &WhyQuery<'_>, paths: &[PathBuf]) -> Result<Answer, Error> {
     let recordings = heaptape_analyzer::open_all(paths)?;
     let mut all: Vec<&Process> = recordings.iter().flat_map(|recording| &recording.processes).collect();
-    all.sort_rows_by_key(|process| std::cmp::Reverse(times(process).1));
+    all.sort_by_key(|process| std::cmp::Reverse(times(process).1));
     let boot = |process: &Process| process.tape.segment.as_ref().map(|segment| segment.boot.lossy().into_owned());
     let ticks = |process: &Process| process.tape.segment.as_ref().map_or(0, |segment| segment.start_ticks);
     let resident = |process: &Process| match process.about.exit {
@@ -190,10 +187,10 @@ fn answer(query: &WhyQuery<'_>, paths: &[PathBuf]) -> Result<Answer, Error> {
     let mut known = HashSet::new();
     alive.retain(|process| known.insert(process.about.pid));
     let dead = all.iter().find(is_bad).copied();
-    let mut symbols = Query::default().symbolizer();
+    let mut symbols = View::default().symbolizer();
     // Of those that run, the one that grows most, else the one that holds most: a service may have
     // a wrapper, or workers, that are of no interest.
-    alive.sort_rows_by_key(|process| std::cmp::Reverse(live_bytes(process)));
+    alive.sort_by_key(|process| std::cmp::Reverse(live_bytes(process)));
     let mut first: Option<ProcessAnswer> = None;
     for process in alive.iter().take(MAX_COMPARED) {
         let described = describe(process, &recordings, resident(process), &mut symbols)?;
@@ -259,7 +256,7 @@ fn describe(
     let all = recordings.iter().flat_map(|recording| &recording.processes);
     let same = all.filter(|one| one.about.pid == about.pid && one.about.exe == about.exe);
     let mut flights: Vec<Kept> = same.flat_map(Process::kept).collect();
-    flights.sort_rows_by_key(|kept| kept.unix_ns);
+    flights.sort_by_key(|kept| kept.unix_ns);
     flights.dedup();
     let end = ending(&summarize_process(process, &sums));
     let last = about.last_memory.filter(|_| resident.is_none());
@@ -296,7 +293,8 @@ fn describe(
 
 /// Returns what grew in a process, worst first; if nothing did, what holds most.
 fn growth(process: &Process, symbols: &mut Symbolizer) -> Result<Vec<Growth>, Error> {
-    let found = leaks::find_in(vec![process], &Query::default(), &leaks::Options::default(), symbols)?;
+    let found =
+        leaks::find_in(vec![process], &Scope::default(), Grouping::default(), &leaks::Options::default(), symbols)?;
     let grew = |verdict: Verdict| matches!(verdict, Verdict::Growing | Verdict::Slow | Verdict::ContainerGrowth);
     let own = || found.leaks.iter().filter(|leak| leak.kept.is_none());
     let grown: Vec<_> = own().filter(|leak| grew(leak.verdict)).collect();
@@ -369,7 +367,7 @@ fn print_process(process: &ProcessAnswer, screen: &mut Screen) -> io::Result<()>
     screen.line(&held)?;
     known_since(process.live_since_unix_ns).iter().try_for_each(|note| screen.line(note))?;
     let mut parts: Vec<&Part> = process.resident_parts.iter().collect();
-    parts.sort_rows_by_key(|part| std::cmp::Reverse(part.bytes));
+    parts.sort_by_key(|part| std::cmp::Reverse(part.bytes));
     if !parts.is_empty() {
         let shown = parts.iter().take(MAX_PARTS).map(|part| format!("{} {}", bytes(part.bytes), part.short()));
         let shown: Vec<String> = shown.collect();

@@ -71,11 +71,7 @@ impl Exporter for Export {
     }
 
     fn totals(&self, source: &mut Source<'_>) -> Result<Totals, Error> {
-        if source.options.each_event {
-            return rows::event_totals(source);
-        }
-        let measures = measure::known(source, Measure::ALL);
-        measure::totals(source, &measures)
+        rows::totals(source)
     }
 
     fn held(&self, _: &Source<'_>, files: &[PathBuf]) -> Result<Totals, Error> {

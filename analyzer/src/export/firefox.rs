@@ -9,15 +9,13 @@
 
 use super::memory_tracks::{self, MemoryTrack};
 use super::tree::{Identity, Tree};
-use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure};
+use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure, verify};
 use crate::event::{Event, Position};
 use crate::load::Process;
 use crate::model::Model;
 use crate::model::live_set::Block;
 use crate::replay::replay;
-use crate::sort::SortRows;
 use crate::text::clean;
-use crate::unpack;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -99,9 +97,7 @@ impl Exporter for Export {
     fn held(&self, _: &Source<'_>, files: &[PathBuf]) -> Result<Totals, Error> {
         let mut totals = Totals::default();
         for path in files {
-            let opened = unpack::open(path)?;
-            let file: Value =
-                serde_json::from_slice(&opened.bytes).map_err(|error| Error::Json(opened.name.clone(), error))?;
+            let file = verify::read_json(path)?;
             for thread in file["threads"].as_array().into_iter().flatten() {
                 let weights = thread["nativeAllocations"]["weight"].as_array().into_iter().flatten();
                 let weights: Vec<i128> = weights.filter_map(Value::as_i64).map(i128::from).collect();
@@ -139,7 +135,7 @@ impl Slices {
     }
 
     fn end_block(&mut self, event: &Event, old: &Block, freed: u16) {
-        let allocated = Position { number: old.number, tick: old.tick };
+        let allocated = old.allocated();
         // A reallocated block keeps its allocation time; its bytes count since the reallocation.
         let allocated = match self.resized.get(&event.index) {
             Some(&at) if self.by_tick => Position { tick: at, ..allocated },
@@ -244,7 +240,7 @@ fn allocations(source: &mut Source<'_>, process: &Process) -> Vec<Sum> {
             Sum { site, allocated: time(allocated), freed, bytes }
         })
         .collect();
-    sums.sort_rows_by(|a, b| a.allocated.total_cmp(&b.allocated).then(a.site.cmp(&b.site)).then(a.bytes.cmp(&b.bytes)));
+    sums.sort_by(|a, b| a.allocated.total_cmp(&b.allocated).then(a.site.cmp(&b.site)).then(a.bytes.cmp(&b.bytes)));
     sums
 }
 
@@ -276,7 +272,7 @@ fn steps(sums: &[Sum]) -> Vec<Step> {
         }
     }
     // The sort is stable: at equal times, the allocation of a sum comes before its free.
-    steps.sort_rows_by(|a, b| a.time.total_cmp(&b.time));
+    steps.sort_by(|a, b| a.time.total_cmp(&b.time));
     steps
 }
 

@@ -10,7 +10,6 @@ use crate::model::live_set::Block;
 use crate::model::peak::Peak;
 use crate::model::row;
 use crate::replay::replay;
-use crate::sort::SortRows;
 use crate::symbols::Symbolizer;
 use heaptape_formats::massif::layout::ROOT;
 use heaptape_formats::massif::{self, Header, Node, Snapshot, TreeKind};
@@ -263,7 +262,7 @@ fn tree(process: &Process, symbols: &mut Symbolizer, sites: &[(u32, u64)], live:
 fn list(branch: &FrameBytes, text: &str, depth: usize, least: u64, nodes: &mut Vec<Node>) {
     let mut large: Vec<(&String, &FrameBytes)> =
         branch.callers.iter().filter(|(_, caller)| caller.bytes >= least).collect();
-    large.sort_rows_by_key(|(_, caller)| std::cmp::Reverse(caller.bytes));
+    large.sort_by_key(|(_, caller)| std::cmp::Reverse(caller.bytes));
     let small = branch.callers.len() - large.len();
     let children = (large.len() + usize::from(small > 0)) as u32;
     nodes.push(Node { children, depth, bytes: branch.bytes, text: text.to_string() });

@@ -4,7 +4,6 @@
 use crate::event::Span;
 use crate::load::Process;
 use crate::report::mapped;
-use crate::sort::SortRows;
 
 /// Maximum number of points of mapped memory.
 const POINTS: u64 = 1000;
@@ -36,7 +35,7 @@ pub(super) fn of(process: &Process, span: Span) -> Vec<MemoryTrack> {
     let snapshots = process.tape.snapshots.iter().map(|snapshot| &snapshot.sums);
     let snapshots = snapshots.filter(|sums| within.contains(&sums.tick) && sums.resident_bytes > 0);
     let mut resident: Vec<TrackPoint> = snapshots.map(|sums| point(sums.tick, sums.resident_bytes)).collect();
-    resident.sort_rows_by_key(|point| point.at_ns);
+    resident.sort_by_key(|point| point.at_ns);
     let (start, end) =
         (span.first_tick.max(process.clock.start_tick), span.end_tick.min(process.tape.last_tick.saturating_add(1)));
     let width = end.saturating_sub(start).div_ceil(POINTS).max(1);

@@ -7,7 +7,6 @@ use crate::export::Impossible;
 use crate::load::{Events, Process, bare};
 use crate::missing::Missing;
 use crate::report::call_site;
-use heaptape_formats::Ending;
 use heaptape_formats::mtrc::{Header, Location, Options, Record, Stream, Writer};
 use rustc_hash::FxHashMap;
 
@@ -169,31 +168,15 @@ fn bare_records(
     path: &std::path::Path,
     each: &mut dyn FnMut(&Record),
 ) -> Option<Missing> {
-    let name = || path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let span = process.span(&source.range());
-    let mut stream = match bare::open(path).map_err(Into::into).and_then(Stream::new) {
-        Ok(stream) => stream,
-        Err(error) => return Some(Missing::File { name: name(), why: error.to_string() }),
-    };
     let mut number = 0;
-    loop {
-        match stream.next() {
-            Ok(Some(record)) => {
-                if (span.first..span.end).contains(&number) {
-                    each(&record);
-                }
-                number += u64::from(!matches!(record, Record::Heap { .. } | Record::Internal { .. }));
-            }
-            Ok(None) => break,
-            Err(failure) => return Some(Missing::Truncated { name: name(), at: failure.to_string() }),
+    bare::walk(path, |record| {
+        if (span.first..span.end).contains(&number) {
+            each(record);
         }
-    }
-    match stream.ending() {
-        Some(Ending::Truncated { offset, field }) => {
-            Some(Missing::Truncated { name: name(), at: format!("offset {offset} ({field})") })
-        }
-        _ => None,
-    }
+        number += u64::from(!matches!(record, Record::Heap { .. } | Record::Internal { .. }));
+        true
+    })
 }
 
 /// Names at the blamed frame of a site.

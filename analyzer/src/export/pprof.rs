@@ -3,7 +3,6 @@
 
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure};
 use crate::load::Process;
-use crate::sort::SortRows;
 use crate::stacks::Stacks;
 use crate::symbols::{Frame, Symbolizer, link_address, module_of};
 use flate2::{Compression, write::GzEncoder};
@@ -183,7 +182,7 @@ impl Profile {
     fn end(&mut self, exe: &str) {
         let exe = self.text(exe);
         let mut mappings: Vec<Mapping> = self.mappings.values().copied().collect();
-        mappings.sort_rows_by_key(|mapping| (mapping.file != exe, mapping.id));
+        mappings.sort_by_key(|mapping| (mapping.file != exe, mapping.id));
         for mapping in mappings {
             self.put(&Record::Mapping(mapping));
         }

@@ -1,6 +1,6 @@
 //! Stacks and events as rows, for formats that are tables.
 
-use super::{Error, Measure, Source, Totals};
+use super::{Error, Measure, Source, Totals, measure};
 use crate::event::{Event, Kind};
 use crate::load::Process;
 use crate::report::{FrameJson, call_site, frames_of};
@@ -133,11 +133,15 @@ pub(super) fn count(totals: &mut Totals, kind: &str, size: u64) {
     }
 }
 
-/// Returns the sums of the events.
+/// Returns what a file of rows must sum up to.
 ///
 /// # Errors
-/// Never returns an error; the type is that of [`super::Exporter::totals`].
-pub(super) fn event_totals(source: &mut Source<'_>) -> Result<Totals, Error> {
+/// The sums of the recording cannot be read.
+pub(super) fn totals(source: &mut Source<'_>) -> Result<Totals, Error> {
+    if !source.options.each_event {
+        let measures = measure::known(source, Measure::ALL);
+        return measure::totals(source, &measures);
+    }
     let mut totals = Totals::default();
     for process in source.processes.clone() {
         let span = process.span(&source.range());

@@ -2,9 +2,8 @@
 
 use super::collapsed::tree;
 use super::tree::Identity;
-use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure};
+use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure, verify};
 use crate::text::clean;
-use crate::unpack;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -95,9 +94,7 @@ impl Exporter for Export {
     fn held(&self, _: &Source<'_>, files: &[PathBuf]) -> Result<Totals, Error> {
         let mut totals = Totals::default();
         for path in files {
-            let opened = unpack::open(path)?;
-            let file: Value =
-                serde_json::from_slice(&opened.bytes).map_err(|error| Error::Json(opened.name.clone(), error))?;
+            let file = verify::read_json(path)?;
             for profile in file["profiles"].as_array().into_iter().flatten() {
                 let weights = profile["weights"].as_array().into_iter().flatten();
                 let sum = weights.filter_map(Value::as_u64).map(u128::from).sum();

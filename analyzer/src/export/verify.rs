@@ -10,7 +10,7 @@ use heaptape_formats::mtrc::Record;
 use heaptape_formats::tape::SiteSums;
 use heaptape_formats::{Format, dcpi, gmon, mtrc, pprof};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Named sums of a file or of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -223,4 +223,13 @@ pub fn read(files: &[PathBuf]) -> Result<Totals, Error> {
 /// Returns whether a process has only a profile, without events.
 pub fn is_profile(process: &Process) -> bool {
     matches!(process.events, Events::Profile)
+}
+
+/// Reads a file that was written as JSON.
+///
+/// # Errors
+/// The file cannot be read, or is no JSON.
+pub(super) fn read_json(path: &Path) -> Result<serde_json::Value, Error> {
+    let opened = unpack::open(path)?;
+    serde_json::from_slice(&opened.bytes).map_err(|error| Error::Json(opened.name, error))
 }

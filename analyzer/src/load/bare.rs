@@ -84,7 +84,7 @@ fn location_of<'a, 'b>(record: &'a Record<'b>) -> Option<(&'a mtrc::Location<'b>
 
 /// Calls `each` for the records of a trace file, compressed or not, until it returns false. Returns
 /// the error that ended the file early.
-fn walk(path: &Path, mut each: impl FnMut(&Record) -> bool) -> Option<Missing> {
+pub(crate) fn walk(path: &Path, mut each: impl FnMut(&Record) -> bool) -> Option<Missing> {
     let name = || path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let file = |why: String| Some(Missing::File { name: name(), why });
     let reader = match open(path) {

@@ -1,6 +1,8 @@
 //! A process of a recording: its open files, and access to its events.
 
-use super::chunk::{self, ChunkContext, Decoded, Decoder};
+mod pass;
+
+use super::chunk::{self, Decoder};
 use super::joined::Joined;
 use super::running::called;
 use super::tape::{self, Tape, TraceRange};
@@ -20,7 +22,6 @@ use heaptape_formats::tape::{
 };
 use heaptape_formats::{Ending, mtrc, regular};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 
 /// Source of the events of a process.
 #[derive(Debug)]
@@ -500,111 +501,12 @@ impl Process {
         self.for_each_from(None, span, progress, each)
     }
 
-    /// Calls `each` for batches of the events of a span, starting with the trace range of this
-    /// index, with the previous state of blocks of earlier chunks
-    /// ([`crate::event::Kind::Previous`]).
-    pub fn for_each_from(
-        &self,
-        from: Option<usize>,
-        span: Span,
-        progress: &Progress,
-        each: &mut dyn FnMut(&[Event]),
-    ) -> Vec<Missing> {
-        let (tape, trace) = match &self.events {
-            Events::Taped { tape, trace: Some(trace) } => (tape, trace),
-            Events::Trace(path) => return bare::events(path, span, self.sums.is_none(), each),
-            Events::Joined(joined) => return joined.for_each(span, progress, each),
-            _ => return Vec::new(),
-        };
-        let ranges = self.tape.ranges.iter().skip(from.unwrap_or(0));
-        let ranges: Vec<&TraceRange> = ranges.filter(|range| overlaps(range, span)).collect();
-        let context = ChunkContext { reports_previous: from.is_some(), ..self.chunk_context(trace) };
-        progress.start(ranges.len() as u64);
-        let mut missing = Vec::new();
-        let mut take = |mut decoded: Decoded| {
-            missing.append(&mut decoded.missing);
-            let events = &decoded.events;
-            let from = events.partition_point(|event| span.is_before(event.position()));
-            let to = events.partition_point(|event| !span.is_past(event.position()));
-            if from < to {
-                each(&events[from..to]);
-            }
-            progress.advance(1);
-            decoded.events
-        };
-        let workers = std::thread::available_parallelism().map_or(1, usize::from).min(4).min(ranges.len() / 4);
-        if workers < 2 {
-            let (mut decoder, mut used) = (Decoder::default(), Vec::new());
-            for range in ranges {
-                used = take(decoder.decode(tape, trace, &context, range, used));
-            }
-            return missing;
-        }
-        std::thread::scope(|scope| {
-            // Worker k decodes the ranges k, k + n, …, so receiving from the workers in turn yields
-            // the ranges in order. Each worker gets used vectors back.
-            let channels: Vec<(Receiver<Decoded>, Sender<Vec<Event>>)> = (0..workers)
-                .map(|first| {
-                    let (sender, receiver) = sync_channel(1);
-                    let (return_sender, used) = channel();
-                    let (ranges, context) = (&ranges, &context);
-                    scope.spawn(move || {
-                        let mut decoder = Decoder::default();
-                        for range in ranges.iter().skip(first).step_by(workers) {
-                            let used = used.try_recv().unwrap_or_default();
-                            if sender.send(decoder.decode(tape, trace, context, range, used)).is_err() {
-                                break;
-                            }
-                        }
-                    });
-                    (receiver, return_sender)
-                })
-                .collect();
-            for index in 0..ranges.len() {
-                let (receiver, return_sender) = &channels[index % workers];
-                if let Ok(decoded) = receiver.recv() {
-                    // Sending fails if the worker has ended.
-                    let _ = return_sender.send(take(decoded));
-                }
-            }
-        });
-        missing
-    }
-
-    /// Returns what the decoding of a chunk needs from the rest of the recording.
-    pub fn chunk_context(&self, trace: &Splice) -> ChunkContext {
-        let mut start = Vec::new();
-        let header = match trace.read_up_to(0, 20, &mut start) {
-            Ok(()) => mtrc::Header::read(&start).unwrap_or_default(),
-            Err(_) => mtrc::Header::default(),
-        };
-        let sites = self.tape.stacks.len() as u32;
-        let ProcessRecord { ticks_per_second, free_sites, .. } = self.tape.process;
-        ChunkContext { header, ticks_per_second, free_sites, sites, reports_previous: false }
-    }
-
     /// Reads the record of a chunk with its columns. `offset` is its offset in the tape.
     pub fn chunk(&self, offset: u64) -> Option<heaptape_formats::tape::Chunk> {
         let Events::Taped { tape, .. } = &self.events else { return None };
         match Stream::at(tape, offset).step() {
             Ok(Step::Record(_, heaptape_formats::tape::Record::Chunk(chunk))) => Some(chunk),
             _ => None,
-        }
-    }
-}
-
-/// Returns whether a trace range may have events of a span.
-fn overlaps(range: &TraceRange, span: Span) -> bool {
-    match range {
-        TraceRange::Committed { before, chunk, .. } => {
-            let end = before.saturating_add(chunk.events);
-            end >= span.first
-                && *before < span.end
-                && chunk.last_tick >= span.first_tick
-                && chunk.first_tick < span.end_tick
-        }
-        TraceRange::Salvage { before, tick, .. } => {
-            *before < span.end && *tick < span.end_tick && span.first_tick <= *tick
         }
     }
 }

@@ -3,7 +3,6 @@
 //! boot, process ID and start. After an exec comes a `SEGMENT_FIRST`.
 
 use super::{Events, Process};
-use crate::sort::SortRows;
 use heaptape_formats::recording::{Exit, Kept, STREAM};
 use heaptape_formats::tape::{SEGMENT_ANEW, SEGMENT_CARRIED, SEGMENT_FIRST, SEGMENT_SUMS, SEGMENT_UNKNOWN};
 use std::collections::HashSet;
@@ -199,7 +198,7 @@ pub(super) fn chains(all: &[Vec<Process>]) -> Chains {
             located.push(Located { identity, ticks, index });
         }
     }
-    located.sort_rows_by(|one, other| (&one.identity, one.ticks).cmp(&(&other.identity, other.ticks)));
+    located.sort_by(|one, other| (&one.identity, one.ticks).cmp(&(&other.identity, other.ticks)));
     let of = |index: Index| &all[index.recording][index.process];
     let mut last: Option<&Located> = None;
     for one in &located {

@@ -207,7 +207,7 @@ impl Model for AddressHistory {
                 }
             }
             Some(kind) => {
-                let position = Position { number: block.number, tick: block.tick };
+                let position = block.allocated();
                 let moment = Moment { position, entry: 0, thread: 0, site: 0 };
                 let end = End { moment, is_resize: kind == Kind::Resize, is_implied: false };
                 self.end_nearest(Key::Inherited(address), end);

@@ -3,8 +3,10 @@
 //! of them. A run of some milliseconds, in which a single stall is longer than all of the work, is
 //! measured by its events.
 
-use super::leaks::SLICES;
+use crate::event::Position;
 
+/// Number of time slices of a run.
+pub const SLICES: usize = 16;
 /// The time as which all events of a run count together, in nanoseconds.
 pub const EVENTS_NS: u64 = 50_000_000;
 
@@ -35,20 +37,20 @@ impl Axis {
 
     /// Returns a tick or an event number, whichever is the unit of the axis.
     #[inline]
-    pub const fn unit(&self, tick: u64, number: u64) -> u64 {
-        if self.by_tick { tick } else { number }
+    pub const fn unit(&self, at: Position) -> u64 {
+        if self.by_tick { at.tick } else { at.number }
     }
 
     /// Returns the position of an event. It has the unit of the axis, and counts from its start.
     #[inline]
-    pub const fn position(&self, tick: u64, number: u64) -> u64 {
-        let of_event = number.saturating_sub(self.events.0).saturating_mul(self.event_ticks);
-        self.unit(tick, number).saturating_sub(self.start).saturating_add(of_event)
+    pub const fn position(&self, at: Position) -> u64 {
+        let of_event = at.number.saturating_sub(self.events.0).saturating_mul(self.event_ticks);
+        self.unit(at).saturating_sub(self.start).saturating_add(of_event)
     }
 
     /// Returns the width of a slice in positions.
     pub const fn slice_width(&self) -> u64 {
-        (self.position(self.end, self.last_number()) / SLICES as u64).saturating_add(1)
+        (self.position(Position { tick: self.end, number: self.last_number() }) / SLICES as u64).saturating_add(1)
     }
 
     const fn last_number(&self) -> u64 {
@@ -98,7 +100,7 @@ mod tests {
 
     /// Returns the slice of an event.
     fn slice(axis: &Axis, milliseconds: u64, number: u64) -> u64 {
-        axis.position(milliseconds * 1_000_000, number) / axis.slice_width()
+        axis.position(Position { tick: milliseconds * 1_000_000, number }) / axis.slice_width()
     }
 
     #[test]
@@ -127,7 +129,8 @@ mod tests {
     #[test]
     fn run_without_times_is_measured_in_events() {
         let events = Axis::plain(false, 0, 1600);
-        assert_eq!((events.position(77, 0), events.position(77, 800)), (0, 800));
+        let position = |number| events.position(Position { tick: 77, number });
+        assert_eq!((position(0), position(800)), (0, 800));
         assert_eq!(Slicing::even(&events).start(8), 800);
         assert_eq!(Slicing::even(&events).start(99), 1600);
     }
@@ -138,7 +141,7 @@ mod tests {
             for event_ticks in [0, 1, u64::MAX] {
                 let axis = Axis { events: (end, 0), event_ticks, ..Axis::plain(true, 7, end) };
                 assert!(axis.slice_width() > 0);
-                axis.position(end, u64::MAX);
+                axis.position(Position { tick: end, number: u64::MAX });
                 Slicing::even(&axis);
             }
         }

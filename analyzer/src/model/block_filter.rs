@@ -2,7 +2,7 @@
 //! matching blocks.
 
 use super::live_set::Block;
-use crate::event::{Event, Kind};
+use crate::event::{Event, Kind, Position};
 use crate::model::Model;
 use rustc_hash::FxHashSet;
 use std::ops::RangeInclusive;
@@ -132,8 +132,9 @@ impl AgeFilter {
     }
 
     /// Adds a block that is freed at a position, or that is live at the end of the run.
-    pub fn end(&mut self, index: u64, block: &Block, tick: u64, number: u64) {
-        let age = if self.by_tick { tick.saturating_sub(block.tick) } else { number.saturating_sub(block.number) };
+    pub fn end(&mut self, index: u64, block: &Block, at: Position) {
+        let age =
+            if self.by_tick { at.tick.saturating_sub(block.tick) } else { at.number.saturating_sub(block.number) };
         if index < MAX_INDEX && self.ages.contains(&age) {
             let word = (index / 64) as usize;
             if word >= self.selected.len() {
@@ -149,7 +150,7 @@ impl Model for AgeFilter {
         if let Some(old) = old
             && event.kind == Kind::Free
         {
-            self.end(event.index, old, event.tick, event.number);
+            self.end(event.index, old, event.position());
         }
     }
 }

@@ -3,8 +3,9 @@
 //! emptied has one, however young its blocks are. All verdicts on growth, of blocks that are kept
 //! and of blocks that were freed at exit, are this one judgement.
 
-use super::leaks::{History, SLICES, Survivors};
-use super::verdict::{MIN_GROWTH_BLOCKS, QUARTER_SLICES, Run};
+use super::axis::SLICES;
+use super::leaks::{History, Survivors};
+use super::run::{MIN_GROWTH_BLOCKS, QUARTER_SLICES, Run};
 
 /// Of what was allocated at one time, at least this share was: 7/8. It is the same for the rise of
 /// a level.

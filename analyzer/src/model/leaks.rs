@@ -2,7 +2,7 @@
 //! survivors (the blocks that are live at the end) were allocated, how long other blocks of the
 //! site lived, and where those were freed.
 
-use super::axis::{Axis, Slicing};
+use super::axis::{Axis, SLICES, Slicing};
 use super::live_set::{Block, LiveSet};
 use super::row;
 use crate::event::{Event, Kind, Position, Span, ticks_off};
@@ -11,8 +11,6 @@ use heaptape_formats::tape::Entry;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
-/// Number of time slices of a run.
-pub const SLICES: usize = 16;
 /// Maximum number of example blocks and of threads of a site.
 pub const EXAMPLES: usize = 4;
 
@@ -104,10 +102,9 @@ pub struct Survivors {
     pub blocks: u64,
     /// Total number of bytes.
     pub bytes: u64,
-    /// Tick and event number of the first allocation.
-    pub first: (u64, u64),
-    /// Tick and event number of the last allocation.
-    pub last: (u64, u64),
+    /// When the first of them was allocated.
+    pub first: Position,
+    pub last: Position,
     /// Size of the smallest block, in bytes.
     pub smallest: u64,
     /// Size of the largest block, in bytes.
@@ -223,7 +220,7 @@ impl Leaks {
     /// Returns the slice of an event. It is likely the same as for the previous event.
     #[inline]
     fn current_slice(&mut self, event: &Event) -> usize {
-        let at = self.axis.position(event.tick, event.number);
+        let at = self.axis.position(event.position());
         if at < self.slice_start || at >= self.slice_end {
             self.slice = self.slice(at);
             self.begin_slices(event);
@@ -231,18 +228,18 @@ impl Leaks {
             self.slice_start = start(self.slice);
             self.slice_end = if self.slice == SLICES - 1 { u64::MAX } else { start(self.slice + 1) };
         }
-        self.now = self.axis.unit(event.tick, event.number);
+        self.now = self.axis.unit(event.position());
         self.slice
     }
 
     /// Notes when the slices up to the current one began. `event` is its first.
     #[cold]
     fn begin_slices(&mut self, event: &Event) {
-        let now = self.axis.unit(event.tick, event.number).max(self.now);
+        let now = self.axis.unit(event.position()).max(self.now);
         for slice in self.latest + 1..=self.slice {
             let start = self.width.saturating_mul(slice as u64);
             // No event was between the previous one and the start.
-            let past = self.axis.position(self.now, event.number);
+            let past = self.axis.position(Position { tick: self.now, number: event.number });
             self.starts[slice] = self.now.saturating_add(start.saturating_sub(past)).clamp(self.now, now);
         }
         self.latest = self.latest.max(self.slice);
@@ -266,11 +263,11 @@ impl Leaks {
     }
 
     const fn time_of(&self, event: &Event) -> u64 {
-        self.axis.unit(event.tick, event.number)
+        self.axis.unit(event.position())
     }
 
     const fn allocation_time(&self, block: &Block) -> u64 {
-        self.axis.unit(block.tick, block.number)
+        self.axis.unit(block.allocated())
     }
 
     #[inline]
@@ -404,10 +401,10 @@ impl Leaks {
         self.sorted_free_sites.sort_unstable();
         let mut sites: FxHashMap<(u32, bool), Survivors> = FxHashMap::default();
         for (_, block) in live.iter() {
-            if !span.contains(Position { number: block.number, tick: block.tick }) {
+            if !span.contains(block.allocated()) {
                 continue;
             }
-            let slice = self.slice(self.axis.position(block.tick, block.number));
+            let slice = self.slice(self.axis.position(block.allocated()));
             let age = self.axis.end.saturating_sub(self.allocation_time(&block));
             let longest = self.rows.get(block.site as usize).map_or(0, |row| row.longest_lifetime);
             let row = sites.entry((block.site, block.inherited)).or_default();
@@ -497,7 +494,7 @@ impl Survivors {
     }
 
     fn add(&mut self, block: &Block, slice: usize, is_old: bool) {
-        let allocated = (block.tick, block.number);
+        let allocated = block.allocated();
         if self.blocks == 0 {
             (self.first, self.last, self.smallest, self.inherited) =
                 (allocated, allocated, block.size, block.inherited);

@@ -9,6 +9,7 @@
 mod frames;
 mod spill;
 
+use crate::event::Position;
 use frames::{Frames, KINDS, group_size, kind_for};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -52,6 +53,13 @@ pub struct Block {
     pub inherited: bool,
     /// How exact `tick` is, as [`crate::event::Event::tick_error`].
     pub tick_error: u8,
+}
+
+impl Block {
+    /// Returns when it was allocated.
+    pub const fn allocated(&self) -> Position {
+        Position { number: self.number, tick: self.tick }
+    }
 }
 
 /// A page with live blocks, or the newest page.

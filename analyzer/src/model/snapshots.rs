@@ -1,9 +1,10 @@
 //! Evidence for the leak report from snapshots: the live blocks and bytes of sites at regular
 //! points in time, for processes that were recorded without events. Lifetimes are not known.
 
-use super::axis::{Axis, Slicing};
-use super::leaks::{History, SLICES, Survivors};
-use super::verdict::Run;
+use super::axis::{Axis, SLICES, Slicing};
+use super::leaks::{History, Survivors};
+use super::run::Run;
+use crate::event::Position;
 use heaptape_formats::tape::{self, SiteErrors, SiteHistory, SiteSums, Totals};
 
 /// Limit of values from a file. No process has this many bytes, and sums of it do not overflow.
@@ -107,7 +108,9 @@ pub fn evidence_of(
         least = before;
     }
     let start_of = |slice: usize| run.axis.start + width * slice as u64;
-    let at_slice = |slice: Option<usize>, of: &dyn Fn(usize) -> u64| slice.map_or((0, 0), |slice| (of(slice), 0));
+    let at_slice = |slice: Option<usize>, of: &dyn Fn(usize) -> u64| {
+        slice.map_or_else(Position::default, |slice| Position { tick: of(slice), number: 0 })
+    };
     survivors.first = at_slice(survivors.allocs_by_slice.iter().position(|&allocs| allocs > 0), &start_of);
     survivors.last = at_slice(survivors.allocs_by_slice.iter().rposition(|&allocs| allocs > 0), &end_of);
     let series = held.map(|(_, bytes)| bytes);

@@ -2,9 +2,11 @@
 //! apply. If events are missing, a survivor may be a block whose free is missing. Then a verdict
 //! holds only if it would be the same without as many survivors as events are missing.
 
-use super::axis::{Axis, Slicing};
+use super::axis::SLICES;
 use super::climb::climb;
-use super::leaks::{History, SLICES, Survivors};
+use super::leaks::{History, Survivors};
+use super::run::{MIN_GROWTH_BLOCKS, QUARTER_SLICES, Run};
+use crate::event::Position;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::hash::Hash;
@@ -84,32 +86,6 @@ impl Verdict {
     }
 }
 
-/// The properties of a run on which the verdicts about all its sites depend.
-#[derive(Clone, Copy, Debug)]
-pub struct Run {
-    /// The axis on which the run is measured.
-    pub axis: Axis,
-    /// When its slices began.
-    pub slicing: Slicing,
-    /// End of the run, in the unit of the axis.
-    pub end: u64,
-    /// Length of the run in seconds, or 0 if it is unknown.
-    pub seconds: f64,
-    /// Seconds from the start to the last allocation, or 0 if it is unknown. A process that waits
-    /// before it ends shows no growth in that time.
-    pub active_seconds: f64,
-    /// Number of allocations and reallocations of all sites.
-    pub allocs: u64,
-    /// Peak of the live bytes of all sites together.
-    pub peak_bytes: u64,
-    /// Number of missing events, or `u64::MAX` if an unknown number is missing.
-    pub hidden: u64,
-    /// Last position at which events may be missing, in the unit of the axis.
-    pub hidden_until: u64,
-}
-
-/// Minimum number of survivors for growth. Fewer are slow growth.
-pub(crate) const MIN_GROWTH_BLOCKS: u64 = 8;
 /// Growth by less than this share of a site's allocations is slow, if the survivors have less than
 /// [`LIGHT_SHARE`] of the peak.
 const SMALL_SHARE: f64 = 0.02;
@@ -121,8 +97,6 @@ const LIGHT_SHARE: f64 = 0.05;
 const MIN_POOL_BLOCKS: u64 = 4;
 /// Number of standard errors by which the live bytes of a sampled site must rise for growth.
 const MIN_STANDARD_ERRORS: u64 = 3;
-/// Number of slices of a quarter of the run.
-pub(super) const QUARTER_SLICES: usize = SLICES / 4;
 /// Number of slices at the end of the run through which a full cache is full.
 const FULL_SLICES: usize = SLICES * 3 / 8;
 
@@ -201,7 +175,7 @@ fn judge_with(
     survivors: &Survivors,
 ) -> Verdict {
     let verdict = shape(run, history, survivors);
-    let first = if run.axis.by_tick { survivors.first.0 } else { survivors.first.1 };
+    let first = run.axis.unit(survivors.first);
     if run.hidden == 0 || run.hidden_until < first {
         return verdict;
     }
@@ -245,7 +219,7 @@ fn without_missing(run: &Run, history: &History, survivors: &Survivors, youngest
         (allocs_by_slice.iter().position(|&n| n > 0), allocs_by_slice.iter().rposition(|&n| n > 0))
     };
     if let (Some(first), Some(last)) = held(&rest.allocs_by_slice) {
-        let point = |at: u64| (at, at);
+        let point = |at: u64| Position { tick: at, number: at };
         rest.first = rest.first.max(point(start_of(first)));
         rest.last = rest.last.min(point(start_of(last + 1)));
     }
@@ -289,7 +263,7 @@ fn shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
 /// Returns whether all survivors are younger than blocks of the site become: up to twice the
 /// longest lifetime, because the end of a run is often slower than the rest.
 fn is_young(run: &Run, history: &History, survivors: &Survivors) -> bool {
-    let first = run.axis.unit(survivors.first.0, survivors.first.1);
+    let first = run.axis.unit(survivors.first);
     history.freed > 0 && history.longest_lifetime.saturating_mul(2) >= run.end.saturating_sub(first)
 }
 
@@ -386,6 +360,7 @@ fn is_container(history: &History, survivors: &Survivors) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::axis::{Axis, Slicing};
 
     /// Returns the verdict on growth by `bytes` over a number of stacks of one function, in a run
     /// of a number of seconds.

@@ -14,7 +14,6 @@ use crate::model::timeline::{ByGroup, Timeline};
 use crate::progress::Progress;
 use crate::replay::replayed;
 use crate::report::Unanswerable;
-use crate::sort::SortRows;
 use crate::text::bytes;
 use heaptape_formats::resident::{
     self, Allocator, Bill, LiveBlock, PART_NAMES, Ranges, Resident, SortedBlocks, short_name,
@@ -238,7 +237,7 @@ impl<'a> OverTime<'a> {
     pub fn new(process: &'a Process, most: usize, progress: &Progress) -> OverTime<'a> {
         let mut all: Vec<&PageSnapshot> =
             process.tape.snapshots.iter().filter(|snapshot| snapshot.sums.method != 0).collect();
-        all.sort_rows_by_key(|snapshot| snapshot.sums.tick);
+        all.sort_by_key(|snapshot| snapshot.sums.tick);
         if most == 0 {
             all.clear();
         }

@@ -16,7 +16,6 @@ pub use text::change_line;
 
 use super::frames::FrameJson;
 use super::{Error, Outcome, json, print_lines};
-use crate::sort::SortRows;
 use crate::symbols::{Detail, Origin, Symbolizer};
 use crate::text::{Screen, Style};
 use matching::SitePair;
@@ -226,7 +225,7 @@ pub fn compare(a: &[DiffInput], b: &[DiffInput], options: &Options) -> Result<Co
             found.changes.push(change(pair));
         }
     }
-    found.changes.sort_rows_by(|x, y| {
+    found.changes.sort_by(|x, y| {
         let key = |change: &Change| {
             let Values { live_bytes, bytes, allocs, .. } = change.delta;
             let (live, allocated, allocs) = (live_bytes.abs(), bytes.abs(), allocs.abs());

@@ -1,7 +1,7 @@
 //! Filters of blocks as the command line states them, and the replay of the selected blocks.
 
 use crate::annotations;
-use crate::event::Span;
+use crate::event::{Position, Span};
 use crate::load::Process;
 use crate::model::block_filter::{AgeFilter, BlockFilter};
 use crate::pattern::FunctionPattern;
@@ -128,8 +128,9 @@ impl Filter {
             let ages = self.min_age.map_or(0, unit)..=self.max_age.map_or(u64::MAX, unit);
             let mut model = AgeFilter::new(process.has_times(), ages);
             let outcome = replay(process, Span::ALL, progress, &mut model);
+            let end = Position { tick: process.tape.last_tick, number: process.tape.events };
             for (index, block) in outcome.live.iter() {
-                model.end(index, &block, process.tape.last_tick, process.tape.events);
+                model.end(index, &block, end);
             }
             chosen.ages = Some(model.selected);
         }

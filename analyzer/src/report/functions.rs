@@ -2,7 +2,7 @@
 //! functions call it, and on which lines. `sites --inclusive`, `callers`, `callees` and `source`
 //! are made from these.
 
-use super::query::Query;
+use super::Scope;
 use crate::load::Process;
 use crate::pattern::FunctionPattern;
 use crate::program_frames::{Role, blamed};
@@ -197,15 +197,15 @@ pub fn function_sums(process: &Process, sums: &Sums, symbols: &mut Symbolizer) -
 /// # Errors
 /// Returns an error when a file counts no frees.
 pub fn allocations(
-    query: &Query,
+    scope: &Scope,
     process: &Process,
     symbols: &mut Symbolizer,
     progress: &crate::progress::Progress,
 ) -> Result<Sums, super::Error> {
-    if !query.is_all() {
-        return Ok(query.sums(process, symbols, progress));
+    if !scope.is_all() {
+        return Ok(scope.sums(process, symbols, progress));
     }
     let sums = crate::sums::sums(process, progress);
-    super::query::needs_frees(&sums, process)?;
+    super::needs_frees(&sums, process)?;
     Ok(sums)
 }

@@ -23,6 +23,7 @@ mod headline;
 mod held;
 mod json;
 mod judged;
+mod leak;
 mod source;
 mod suppressed;
 mod text;
@@ -31,25 +32,24 @@ mod totals;
 pub(crate) use at_exit::find as freed_at_exit;
 pub(crate) use axis::axis;
 pub(crate) use candidates::Candidates;
-pub(crate) use findings::{PROBABLE_WEIGHT, PROBABLY_GROWING};
 pub(crate) use headline::Headline;
 pub(crate) use judged::{JudgedLeak, judge_leaks};
+pub(crate) use leak::{PROBABLE_WEIGHT, PROBABLY_GROWING};
 
 pub use crossings::CrossedBlocks;
 pub use evidence::{Evidence, FreedAt, LifetimeClass};
-pub use findings::{Leak, LeakReport, Total};
+pub use findings::{LeakReport, Total};
 pub use held::{Held, Holder};
+pub use leak::Leak;
 pub use suppressed::Rules;
 
 use super::mapped::{self, MappedRow, OfProcess};
-use super::query::Query;
-use super::{Error, Outcome};
+use super::{Error, Grouping, Outcome, Query, Scope};
 use crate::load::{Process, Recording};
 use crate::progress::Progress;
-use crate::sort::SortRows;
 use crate::suppress::Dialect;
 use crate::symbols::Symbolizer;
-use crate::text::{Screen, Style};
+use crate::text::Style;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -103,13 +103,14 @@ pub fn find<'a>(
     options: &Options,
     symbols: &mut Symbolizer,
 ) -> Result<LeakReport<'a>, Error> {
-    find_in(query.processes(recordings, symbols)?, query, options, symbols)
+    find_in(query.scope.processes(recordings, symbols)?, &query.scope, query.grouping, options, symbols)
 }
 
 /// Finds the leaks of processes.
 pub fn find_in<'a>(
     processes: Vec<&'a Process>,
-    query: &Query,
+    scope: &Scope,
+    grouping: Grouping,
     options: &Options,
     symbols: &mut Symbolizer,
 ) -> Result<LeakReport<'a>, Error> {
@@ -120,11 +121,11 @@ pub fn find_in<'a>(
         if options.built_in {
             found.rules.add_own(process, symbols);
         }
-        let collected = collect::collect(process, query, symbols, &progress)?;
-        found.add(collected, query.by, options, symbols);
+        let collected = collect::collect(process, scope, symbols, &progress)?;
+        found.add(collected, grouping.0, options, symbols);
     }
     // The references are those of the end, and of all blocks.
-    if query.is_all() {
+    if scope.is_all() {
         found.add_holders(symbols);
     }
     found.sort();
@@ -137,10 +138,10 @@ pub fn find_in<'a>(
 ///
 /// ```
 /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/tape/v1/trace");
-/// use heaptape_analyzer::report::{Query, leaks};
+/// use heaptape_analyzer::report::{Query, View, leaks};
 /// use heaptape_analyzer::text::Style;
 ///
-/// let query = Query { paths: vec![path.into()], top: 5, ..Query::default() };
+/// let query = Query::of(path, View::text(5));
 /// let mut text = Vec::new();
 /// leaks::run(&query, &leaks::Options::default(), &mut text, Style::PLAIN)?;
 /// assert!(String::from_utf8(text)?.contains("keep_two"));
@@ -151,22 +152,23 @@ pub fn find_in<'a>(
 /// Returns an error when a recording or a file of suppressions cannot be read, when it does not
 /// hold what the report needs, or when `out` fails.
 pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    let recordings = query.open()?;
-    let mut symbols = query.symbolizer();
-    let is_summed_up = !query.json && options.generate.is_none() && query.by.is_none() && options.depth == 0;
+    let recordings = query.scope.open()?;
+    let mut symbols = query.view.symbolizer();
+    let is_summed_up =
+        !query.view.json && options.generate.is_none() && query.grouping.0.is_none() && options.depth == 0;
     let options = &Options { by_function: is_summed_up, ..options.clone() };
     let mut found = find(&recordings, query, options, &mut symbols)?;
-    if !query.mappings.has_blocks() {
+    if !query.scope.mappings.has_blocks() {
         found.without_blocks();
     }
     let of_processes = found.missing.iter().map(|(_, missing)| missing.len());
     let missing_count = of_processes.chain(recordings.iter().map(|recording| recording.missing.len())).sum();
     if let Some(dialect) = options.generate {
         suppressed::write(&found, dialect, options, &mut symbols, out)?;
-    } else if query.json {
+    } else if query.view.json {
         json::print(&found, &recordings, query, options, symbols, out)?;
     } else {
-        let mut screen = Screen::new(out, style).with_names(query.origin.full_names);
+        let mut screen = query.view.screen(out, style);
         text::print(found, &recordings, query, options, &mut symbols, &mut screen)?;
     }
     Ok(Outcome::of(missing_count))
@@ -175,13 +177,13 @@ pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) 
 /// Returns what is mapped at the end of the range of the query, those with most bytes first.
 fn mapped_leaks(query: &Query, processes: &[&Process], symbols: &mut Symbolizer) -> Vec<OfProcess<MappedRow>> {
     let mut found = Vec::new();
-    for process in processes.iter().filter(|_| query.mappings.has_mappings() && query.filter.is_all()) {
-        let span = process.span(&query.range);
+    for process in processes.iter().filter(|_| query.scope.mappings.has_mappings() && query.scope.filter.is_all()) {
+        let span = process.span(&query.scope.range);
         let ranges = mapped::ranges_at(process, span.end_tick.saturating_sub(1));
         let own = mapped::own(&ranges).filter(|(range, _)| range.by.tick >= span.first_tick);
-        let rows = mapped::rows(query, process, symbols, own);
+        let rows = mapped::rows(query.grouping, process, symbols, own);
         found.extend(rows.into_iter().map(|row| OfProcess { process: process.about.pid, row }));
     }
-    found.sort_rows_by_key(|leak| std::cmp::Reverse((leak.row.bytes, leak.row.reserved_bytes)));
+    found.sort_by_key(|leak| std::cmp::Reverse((leak.row.bytes, leak.row.reserved_bytes)));
     found
 }

@@ -1,9 +1,8 @@
 //! Memory that the program mapped itself, by call site: a section of several reports. It is beside
 //! the blocks, and in none of their sums.
 
-use super::query::{Query, SiteDescription, SiteGroup, group_sites};
+use super::{Grouping, SiteDescription, SiteGroup};
 use crate::load::Process;
-use crate::sort::SortRows;
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, bytes, count, shorten};
 use heaptape_formats::tape::{
@@ -149,7 +148,7 @@ pub fn inherited(bytes: u64, ranges: u64) -> MappedRow {
 /// Returns the rows of the memory that the program returned between two ticks, those with most
 /// bytes first.
 pub fn returned(
-    query: &Query,
+    grouping: Grouping,
     process: &Process,
     symbols: &mut Symbolizer,
     ticks: std::ops::Range<u64>,
@@ -166,7 +165,7 @@ pub fn returned(
     });
     let mut sums: Vec<(u32, [u64; 2])> = sums.into_iter().collect();
     sums.sort_unstable();
-    let groups = group_sites(query, process, symbols, sums.into_iter());
+    let groups = grouping.group(process, symbols, sums.into_iter());
     let row = |group: &SiteGroup| {
         let [bytes, calls, ..] = group.values;
         ReturnedRow { bytes, calls, site: group.describe(process, symbols) }
@@ -176,7 +175,7 @@ pub fn returned(
 
 /// Returns the rows of ranges, each with the bytes of it that count, those with most bytes first.
 pub fn rows(
-    query: &Query,
+    grouping: Grouping,
     process: &Process,
     symbols: &mut Symbolizer,
     ranges: impl Iterator<Item = (MappedRange, MappedBytes)>,
@@ -190,7 +189,7 @@ pub fn rows(
             *known = range;
         }
     }
-    let groups = group_sites(query, process, symbols, sums.into_iter());
+    let groups = grouping.group(process, symbols, sums.into_iter());
     let row = |group: &SiteGroup| {
         let by = largest.get(&group.site).map(|range| range.by).unwrap_or_default();
         let name = (by.name as usize).checked_sub(1).and_then(|index| process.tape.mappings.names.get(index));
@@ -205,7 +204,7 @@ pub fn rows(
         MappedRow { bytes: all.saturating_sub(reserved_bytes), reserved_bytes, ranges, file, function, site }
     };
     let mut rows: Vec<MappedRow> = groups.iter().map(row).collect();
-    rows.sort_rows_by_key(|row| std::cmp::Reverse((row.bytes, row.reserved_bytes)));
+    rows.sort_by_key(|row| std::cmp::Reverse((row.bytes, row.reserved_bytes)));
     rows
 }
 

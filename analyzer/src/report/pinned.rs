@@ -3,7 +3,7 @@
 
 use super::ancestors::Ancestor;
 use super::bills::{self, Joined};
-use super::query::{Query, SiteDescription, SiteGroup, group_sites, site_key};
+use super::{Query, SiteDescription, SiteGroup};
 use crate::event::Span;
 use crate::load::Process;
 use crate::model::neighbors::{Freed, Neighbor, Neighbors};
@@ -144,13 +144,13 @@ pub fn sites(
             let is_known = process.has_times() && tick != 0 && tick != u64::MAX;
             is_known.then(|| clock.span_nanos(snapshot.tick.saturating_sub(tick)))
         };
-        let groups = group_sites(query, source.process, symbols, pinned);
+        let groups = query.grouping.group(source.process, symbols, pinned);
         let mut beside = match source.folder {
             None => freed_beside(query, process, symbols, &groups, shared),
             Some(_) => Vec::new(),
         }
         .into_iter();
-        for group in groups.iter().take(query.top) {
+        for group in groups.iter().take(query.view.top) {
             let [pinned_bytes, blocks, live_bytes, pool_would_free_bytes, ..] = group.values;
             let [.., low, high] = group.max;
             found.pinned.push(PinnedRow {
@@ -165,8 +165,9 @@ pub fn sites(
                 site: group.describe(source.process, symbols),
             });
         }
-        let groups = group_sites(query, source.process, symbols, numbered().map(|(row, site)| (site, [row.untouched])));
-        found.untouched.extend(groups.iter().take(query.top).map(|group| UntouchedRow {
+        let groups =
+            query.grouping.group(source.process, symbols, numbered().map(|(row, site)| (site, [row.untouched])));
+        found.untouched.extend(groups.iter().take(query.view.top).map(|group| UntouchedRow {
             untouched_bytes: group.values[0],
             inherited_from: source.folder.map(str::to_owned),
             site: group.describe(source.process, symbols),
@@ -175,8 +176,8 @@ pub fn sites(
     // The order of equal rows is kept.
     found.pinned.sort_by_key(|row| std::cmp::Reverse(row.pinned_bytes));
     found.untouched.sort_by_key(|row| std::cmp::Reverse(row.untouched_bytes));
-    found.pinned.truncate(query.top);
-    found.untouched.truncate(query.top);
+    found.pinned.truncate(query.view.top);
+    found.untouched.truncate(query.view.top);
     found
 }
 
@@ -189,10 +190,10 @@ fn freed_beside(
     shared: &Shared,
 ) -> Vec<Vec<NeighborRow>> {
     let mut group_of: FxHashMap<u32, Option<usize>> = FxHashMap::default();
-    let mut sums: Vec<FxHashMap<u32, u64>> = vec![FxHashMap::default(); groups.len().min(query.top)];
+    let mut sums: Vec<FxHashMap<u32, u64>> = vec![FxHashMap::default(); groups.len().min(query.view.top)];
     for neighbor in &shared.neighbors {
         let group = *group_of.entry(neighbor.pinning).or_insert_with(|| {
-            let key = site_key(query, process, symbols, neighbor.pinning);
+            let key = query.grouping.key(process, symbols, neighbor.pinning);
             groups.iter().position(|group| group.has_key(&key))
         });
         if let Some(sums) = group.and_then(|group| sums.get_mut(group)) {
@@ -206,7 +207,7 @@ fn freed_beside(
         });
         let mut sites: Vec<_> = sites.collect();
         sites.sort_unstable_by_key(|(site, _)| *site);
-        let groups = group_sites(query, process, symbols, sites.into_iter());
+        let groups = query.grouping.group(process, symbols, sites.into_iter());
         let row = |group: &SiteGroup| {
             let [bytes, blocks, ticks, ..] = group.values;
             let mean = process.has_times().then(|| process.clock.span_nanos(ticks / blocks.max(1)));

@@ -5,15 +5,13 @@ mod text;
 use super::coverage::{self, Coverage};
 use super::frames::{CallSite, SourceLines, call_site, call_site_line};
 use super::mapped::{self, MappedRow, OfProcess, ReturnedRow};
-use super::query::Query;
 use super::segments::segment_notes;
-use super::{Error, Outcome, hints, json};
+use super::{Error, Outcome, Query, Scope, hints, json};
 use crate::annotations::{self, NamedSums};
 use crate::early_ends::EarlyEnds;
 use crate::load::{MappingSums, Process, Recording};
 use crate::missing::{self, Missing};
 use crate::progress::Progress;
-use crate::sort::SortRows;
 use crate::sums::{Sums, sums, sums_of_new_process};
 use crate::symbols::{Detail, Symbolizer};
 use crate::text::{Screen, Style};
@@ -258,22 +256,22 @@ impl Summary {
     /// Applies the choice of blocks and mappings. The call sites of mappings are in JSON, and in
     /// text that has nothing else.
     fn apply(&mut self, query: &Query, recordings: &[Recording]) {
-        if !query.mappings.has_mappings() {
+        if !query.scope.mappings.has_mappings() {
             self.processes.iter_mut().for_each(|process| process.mappings = None);
-        } else if query.json || !query.mappings.has_blocks() {
-            let mut symbols = query.symbolizer();
+        } else if query.view.json || !query.scope.mappings.has_blocks() {
+            let mut symbols = query.view.symbolizer();
             for process in recordings.iter().flat_map(|recording| &recording.processes) {
                 let pid = process.about.pid;
                 let ranges = mapped::own(&process.tape.mappings.ranges);
-                let rows = mapped::rows(query, process, &mut symbols, ranges);
+                let rows = mapped::rows(query.grouping, process, &mut symbols, ranges);
                 self.mapped.extend(rows.into_iter().map(|row| OfProcess { process: pid, row }));
-                let rows = mapped::returned(query, process, &mut symbols, 0..u64::MAX);
+                let rows = mapped::returned(query.grouping, process, &mut symbols, 0..u64::MAX);
                 self.returned.extend(rows.into_iter().map(|row| OfProcess { process: pid, row }));
             }
-            self.mapped.sort_rows_by_key(|one| std::cmp::Reverse((one.row.bytes, one.row.reserved_bytes)));
-            self.returned.sort_rows_by_key(|one| std::cmp::Reverse(one.row.bytes));
+            self.mapped.sort_by_key(|one| std::cmp::Reverse((one.row.bytes, one.row.reserved_bytes)));
+            self.returned.sort_by_key(|one| std::cmp::Reverse(one.row.bytes));
         }
-        if !query.mappings.has_blocks() {
+        if !query.scope.mappings.has_blocks() {
             self.top = Rankings::default();
         }
     }
@@ -386,7 +384,7 @@ fn ranking(processes: &[(&Process, &Sums)], symbols: &mut Symbolizer, weigh: Wei
         rows.select_nth_unstable_by_key(MAX_QUICK_SITES, |row| std::cmp::Reverse(row.0));
         rows.truncate(MAX_QUICK_SITES);
     }
-    rows.sort_rows_by_key(|&(rank, number, row)| (std::cmp::Reverse(rank), number, row.site));
+    rows.sort_by_key(|&(rank, number, row)| (std::cmp::Reverse(rank), number, row.site));
     let mut groups: Vec<Group> = Vec::new();
     let mut known: FxHashMap<Vec<String>, usize> = FxHashMap::default();
     for (rank, number, row) in rows {
@@ -409,7 +407,7 @@ fn ranking(processes: &[(&Process, &Sums)], symbols: &mut Symbolizer, weigh: Wei
         group.bytes = group.bytes.saturating_add(bytes);
         group.rank = group.rank.saturating_add(rank);
     }
-    groups.sort_rows_by_key(|group| std::cmp::Reverse(group.rank));
+    groups.sort_by_key(|group| std::cmp::Reverse(group.rank));
     groups
         .into_iter()
         .take(MAX_ROWS)
@@ -475,8 +473,8 @@ pub fn summarize(recordings: &[Recording], mut symbols: Symbolizer, progress: &P
 /// Returns an error when a recording cannot be read, when no selected process is in it, or when
 /// `out` fails.
 pub fn report(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    let mut recordings = query.open()?;
-    let processes = &query.processes;
+    let mut recordings = query.scope.open()?;
+    let processes = &query.scope.processes;
     let mut note = None;
     // For a recording without processes, the summary shows why.
     if !processes.is_all() {
@@ -484,14 +482,14 @@ pub fn report(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcom
         recordings.iter_mut().for_each(|recording| recording.processes.retain(|process| processes.matches(process)));
     }
     let progress = Progress::new("reading events");
-    let mut summary = summarize(&recordings, query.symbolizer(), &progress);
+    let mut summary = summarize(&recordings, query.view.symbolizer(), &progress);
     drop(progress);
     summary.apply(query, &recordings);
-    if query.json {
+    if query.view.json {
         json::print(out, &summary)?;
     } else {
-        let mut screen = Screen::new(out, style).with_names(query.origin.full_names);
-        print(&summary, &recordings, query, &mut screen)?;
+        let mut screen = query.view.screen(out, style);
+        print(&summary, &recordings, &query.scope, &mut screen)?;
         note.iter().try_for_each(|note| screen.line(note))?;
     }
     Ok(summary.outcome())
@@ -508,7 +506,7 @@ pub fn after_record(
     style: Style,
 ) -> Result<Outcome, Error> {
     let summary = summarize(recording, symbols, &Progress::new("reading events"));
-    print(&summary, recording, &Query::default(), &mut Screen::new(out, style))?;
+    print(&summary, recording, &Scope::default(), &mut Screen::new(out, style))?;
     Ok(summary.outcome())
 }
 

@@ -1,6 +1,9 @@
 //! What a report needs and a recording does not hold.
 
+use super::Error;
 use super::filter::NEEDS_EVENTS;
+use crate::load::Process;
+use crate::sums::Sums;
 use std::path::PathBuf;
 
 /// The reason why the recording cannot answer a question.
@@ -84,4 +87,16 @@ pub enum Unanswerable {
     /// The recording holds only sums, which do not include the metric of a condition.
     #[error("{condition}: {metric} cannot be measured: the recording holds only sums, which do not include it")]
     NotMeasurable { condition: String, metric: String },
+}
+
+/// Checks that sums count frees.
+///
+/// # Errors
+/// Returns [`Error::Unanswerable`] when the sums hold only the live bytes at the peak and at other
+/// points in time, as Massif's do.
+pub fn needs_frees(sums: &Sums, process: &Process) -> Result<(), Error> {
+    if sums.totals.allocs > 0 || sums.sites.iter().all(|row| row.peak_bytes == 0) {
+        return Ok(());
+    }
+    Err(Unanswerable::NoAllocations(process.path.clone()).into())
 }

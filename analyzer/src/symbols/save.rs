@@ -11,8 +11,9 @@ use super::files::{Search, search_in};
 use super::jumps::{Code, Jumps};
 use super::saved_jumps::{self, Place};
 use super::tail_calls::is_own;
+use super::texts::Texts;
 use super::{DEFAULT_SUPPRESSIONS, Origin, functions};
-use crate::frame::{FunctionSymbol, SourceFrame};
+use crate::frame::FunctionSymbol;
 use crate::program_frames::Roles;
 use crate::stacks::Module;
 use crate::symbols::returned_text::returned_text;
@@ -225,28 +226,5 @@ impl Known {
         }
         table.texts = texts.all.into_iter().map(Into::into).collect();
         table
-    }
-}
-
-/// A table of texts, each of which is stored once.
-#[derive(Default)]
-pub(super) struct Texts {
-    pub all: Vec<Vec<u8>>,
-    known: FxHashMap<Vec<u8>, u32>,
-}
-
-impl Texts {
-    pub(super) fn number(&mut self, text: &[u8]) -> u32 {
-        if let Some(number) = self.known.get(text) {
-            return *number;
-        }
-        self.all.push(text.to_vec());
-        self.known.insert(text.to_vec(), self.all.len() as u32);
-        self.all.len() as u32
-    }
-
-    fn frame(&mut self, frame: &SourceFrame) -> SymbolFrame {
-        let mut number = |text: &Option<String>| text.as_ref().map_or(0, |text| self.number(text.as_bytes()));
-        SymbolFrame { symbol: number(&frame.symbol), file: number(&frame.file), line: frame.line.unwrap_or(0) }
     }
 }

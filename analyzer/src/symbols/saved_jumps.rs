@@ -2,8 +2,8 @@
 //! the calls of functions that leave by jumps, and these jumps.
 
 use super::jumps::Code;
-use super::save::Texts;
 use super::tail_calls::{is_recorded, without_part};
+use super::texts::Texts;
 use crate::frame::Jump;
 use heaptape_formats::tape::field::Added;
 use heaptape_formats::tape::{SymbolFunction, SymbolTable, SymbolTarget, SymbolTargets};

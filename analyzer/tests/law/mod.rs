@@ -3,7 +3,7 @@
 //! wherever the four numbers are printed.
 
 use heaptape_analyzer::export::{self, html};
-use heaptape_analyzer::report::{Query, leaks, summary, verify};
+use heaptape_analyzer::report::{Query, View, leaks, summary, verify};
 use heaptape_analyzer::text::Style;
 use heaptape_reports::{threads, timeline};
 use serde_json::Value;
@@ -42,7 +42,7 @@ fn of_verify(text: &str) -> Option<Numbers> {
 /// Checks the invariant for a recording. Returns the number of lost events, if it can be read.
 #[track_caller]
 pub fn holds(path: &Path, what: &str) -> Option<u64> {
-    let query = |json| Query { paths: vec![path.to_path_buf()], json, top: 5, ..Query::default() };
+    let query = |json| Query::of(path, View { json, top: 5, ..View::default() });
     let style = Style::PLAIN;
     type Run<'a> = Box<dyn Fn(&mut Vec<u8>) -> bool + 'a>;
     let (text, json) = (query(false), query(true));

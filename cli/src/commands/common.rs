@@ -5,7 +5,7 @@ use crate::Outcome;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use heaptape_analyzer::ProcessFilter;
 use heaptape_analyzer::event::{Bound, Range};
-use heaptape_analyzer::report::{self, Error, Filter, GroupBy, MappingFilter, Query};
+use heaptape_analyzer::report::{self, Error, Filter, GroupBy, Grouping, MappingFilter, Query, Scope, View};
 use heaptape_analyzer::symbols::Origin;
 use heaptape_analyzer::text::Style;
 use heaptape_formats::quantity::{self, Size};
@@ -15,9 +15,9 @@ use std::path::PathBuf;
 /// Heading of the filters in the help.
 pub const FILTERS: &str = "Filters";
 
-/// Options of all reports.
+/// Which recordings a report reads.
 #[derive(clap::Args)]
-pub struct Common {
+pub struct Recordings {
     /// Recordings, folders of processes, or single files: MTRC, MPTL, tape, pprof, heaptrack, DHAT,
     /// Massif, heap profiles of jemalloc and gperftools [default: the newest recording in
     /// this folder]
@@ -30,6 +30,26 @@ pub struct Common {
     /// Control socket of the daemon, for --live
     #[arg(long, value_name = "PATH", requires = "live")]
     control: Option<PathBuf>,
+}
+
+impl Recordings {
+    /// Returns the folders and files. With `--live`, the daemon writes what it knows first.
+    ///
+    /// # Errors
+    /// No daemon answers, it serves no such process, or there is no recording here.
+    pub fn paths(self) -> anyhow::Result<Vec<PathBuf>> {
+        match self.live {
+            Some(which) => live::folders(&which, self.control),
+            None => newest::or_newest(self.paths),
+        }
+    }
+}
+
+/// Options of all reports.
+#[derive(clap::Args)]
+pub struct Common {
+    #[command(flatten)]
+    recordings: Recordings,
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
@@ -69,10 +89,10 @@ impl Common {
     /// # Errors
     /// The name is a file, and a recording is none.
     pub fn ensure_function_first(&self, name: &str) -> anyhow::Result<()> {
-        if self.paths.is_empty() && self.live.is_none() && std::path::Path::new(name).is_dir() {
+        if self.recordings.paths.is_empty() && self.recordings.live.is_none() && std::path::Path::new(name).is_dir() {
             anyhow::bail!("{name} is a folder: the function comes first, as in 'main {name}'");
         }
-        let missing = self.paths.iter().find(|path| !path.exists());
+        let missing = self.recordings.paths.iter().find(|path| !path.exists());
         if let Some(missing) = missing.filter(|_| std::path::Path::new(name).exists()) {
             anyhow::bail!(
                 "{} is no recording: the function comes first, as in '{} {name}'",
@@ -256,32 +276,19 @@ impl Common {
     /// # Errors
     /// With `--live`, when no daemon answers, or it serves no such process.
     pub fn query(self, rows: usize) -> anyhow::Result<Query> {
-        let Common {
-            paths,
-            live,
-            control,
-            json,
-            from,
-            until,
-            between,
-            processes,
-            folding,
-            strict: _,
-            top,
-            by,
-            names,
-            only,
-        } = self;
-        let paths = match live {
-            Some(which) => live::folders(&which, control)?,
-            None => newest::or_newest(paths)?,
-        };
+        let Common { recordings, json, from, until, between, processes, folding, strict: _, top, by, names, only } =
+            self;
         let mut marks = between.into_iter().map(Bound::Mark);
         let (from, to) = (marks.next().or(from), marks.next().or(until));
-        let (range, origin) = (Range { from, to }, names.origin());
-        let processes = folding.of(&processes);
-        let (top, filter) = (top.unwrap_or(rows), only.filter());
-        Ok(Query { paths, json, range, top, processes, filter, by, origin, mappings: MappingFilter::All })
+        let scope = Scope {
+            paths: recordings.paths()?,
+            processes: folding.of(&processes),
+            range: Range { from, to },
+            filter: only.filter(),
+            mappings: MappingFilter::All,
+        };
+        let view = View { json, top: top.unwrap_or(rows), origin: names.origin() };
+        Ok(Query { scope, grouping: Grouping(by), view })
     }
 }
 

@@ -24,8 +24,8 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let file = CoreFile::open(&core).map_err(|error| anyhow::anyhow!("{}: {error}", core.display()))?;
     let strict = common.strict();
     let mut query = common.query(3)?;
-    if file.pid != 0 && query.processes.process.is_none() {
-        query.processes.process = Some(file.pid.to_string());
+    if file.pid != 0 && query.scope.processes.process.is_none() {
+        query.scope.processes.process = Some(file.pid.to_string());
     }
     print(strict, |out, style| core_file::run(&file, &query, Options { frames }, out, style))
 }

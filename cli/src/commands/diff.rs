@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use heaptape_analyzer::ProcessFilter;
 use heaptape_analyzer::event::Bound;
 use heaptape_analyzer::report::diff::{self, DiffInput, Normalization, Options, Order};
-use heaptape_analyzer::report::{Filter, Query};
+use heaptape_analyzer::report::{Filter, Query, Scope, View};
 use heaptape_reports::threshold::DiffRequest;
 use std::path::{Path, PathBuf};
 
@@ -222,8 +222,9 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         (old.earlier, new.earlier) = (of_old, of_new);
     }
     if args.thresholds.is_given() {
-        let query = Query { paths: vec![b], json: args.json, processes: of_b, filter, ..Query::default() };
-        let query = Query { origin: options.origin.clone(), ..query };
+        let scope = Scope { paths: vec![b], processes: of_b, filter, ..Scope::default() };
+        let view = View { json: args.json, origin: options.origin.clone(), ..View::default() };
+        let query = Query { scope, view, ..Query::default() };
         let against = DiffRequest { a: old, b: new, options };
         return args.thresholds.check(&query, Some(&against), &args.suppress.options(), args.strict.strict);
     }

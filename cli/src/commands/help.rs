@@ -1,7 +1,8 @@
 //! The pages of the help: the first one, with the commands of every day; all commands; filters and
 //! exit statuses, which many commands share; and the help of each command.
 
-use crate::{commands, exit};
+use super::{GROUPS as COMMANDS, common, examples};
+use crate::exit;
 use clap::{Arg, Command};
 use heaptape_analyzer::text;
 use heaptape_formats::quantity;
@@ -69,7 +70,7 @@ fn all(command: &Command) -> String {
         *page += &text::wrapped(&format!("  {name:16} {about}"), width);
         page.push('\n');
     };
-    for (group, names) in commands::GROUPS {
+    for (group, names) in COMMANDS {
         page += &format!("\n{group}:\n");
         for name in names.iter().map(|name| name.replace('_', "-")) {
             line(&mut page, &name, command.find_subcommand(&name));
@@ -100,7 +101,7 @@ pub const GROUPS: [&str; 2] = ["daemon", "compat"];
 /// Returns the options that the reports share, as a command without a name.
 pub fn shared() -> Command {
     let command = Command::new("filters").disable_help_flag(true).max_term_width(110);
-    <commands::common::Common as clap::Args>::augment_args(command)
+    <common::Common as clap::Args>::augment_args(command)
         .mut_args(|arg| if SHOWN.contains(&arg.get_id().as_str()) { arg.hide(true) } else { arg })
 }
 
@@ -148,7 +149,7 @@ fn with_help(group: &str, command: Command, shared: &HashMap<String, String>) ->
     let more = format!("{more}Exit status: heaptape help status");
     let own = command.get_after_help().map(|text| format!("{text}\n\n")).unwrap_or_default();
     let examples = |most: usize| {
-        let text = commands::examples::of(&path, most);
+        let text = examples::of(&path, most);
         if text.is_empty() { text } else { format!("{text}\n\n") }
     };
     command = command.before_help(examples(SHORT_EXAMPLES)).before_long_help(examples(usize::MAX));
@@ -159,7 +160,7 @@ fn with_help(group: &str, command: Command, shared: &HashMap<String, String>) ->
 /// Takes the heading of the shared filters off an option of one command: it stands for all options
 /// that come after the filters.
 fn under_own_heading(arg: Arg) -> Arg {
-    if arg.get_help_heading() == Some(commands::common::FILTERS) { arg.help_heading(None::<&str>) } else { arg }
+    if arg.get_help_heading() == Some(common::FILTERS) { arg.help_heading(None::<&str>) } else { arg }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use super::mappings::MappingOptions;
 use super::thresholds::Thresholds;
 use crate::Outcome;
 use clap::ValueEnum;
-use heaptape_analyzer::report::{Query, leaks};
+use heaptape_analyzer::report::leaks;
 use heaptape_analyzer::suppress;
 use std::path::PathBuf;
 
@@ -79,7 +79,8 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         }),
     };
     let strict = args.common.strict();
-    let query = Query { mappings: args.mappings.filter(), ..args.common.query(0)? };
+    let mut query = args.common.query(0)?;
+    query.scope.mappings = args.mappings.filter();
     if args.thresholds.is_given() {
         return args.thresholds.check(&query, None, &options, strict);
     }

@@ -1,7 +1,8 @@
 //! `heaptape man`: shows or writes the manual pages.
 
 use super::examples;
-use crate::{Outcome, exit, help};
+use super::help;
+use crate::{Outcome, exit};
 use anyhow::{Context, bail};
 use clap_mangen::Man;
 use heaptape_formats::quantity;

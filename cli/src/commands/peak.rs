@@ -3,7 +3,6 @@
 use super::common::{Common, print};
 use super::mappings::MappingOptions;
 use crate::Outcome;
-use heaptape_analyzer::report::Query;
 use heaptape_reports::peak;
 
 /// Options of `heaptape peak`.
@@ -16,7 +15,8 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
-    let (strict, mappings) = (args.common.strict(), args.mappings.filter());
-    let query = Query { mappings, ..args.common.query(20)? };
+    let strict = args.common.strict();
+    let mut query = args.common.query(20)?;
+    query.scope.mappings = args.mappings.filter();
     print(strict, |out, style| peak::run(&query, out, style))
 }

@@ -4,7 +4,6 @@ use super::common::{Common, print};
 use super::mappings::MappingOptions;
 use crate::Outcome;
 use heaptape_analyzer::event::Bound;
-use heaptape_analyzer::report::Query;
 use heaptape_reports::rss::{self, When};
 
 /// Options of `heaptape rss`.
@@ -42,11 +41,12 @@ fn at(text: &str) -> Result<At, String> {
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let Args { at, common, mappings } = args;
     let strict = common.strict();
-    let mut query = Query { mappings: mappings.filter(), ..common.query(10)? };
+    let mut query = common.query(10)?;
+    query.scope.mappings = mappings.filter();
     let when = match at {
         Some(At::Peak) => When::Peak,
         Some(At::Bound(bound)) => {
-            query.range.to = Some(bound);
+            query.scope.range.to = Some(bound);
             When::End
         }
         None => When::End,

@@ -80,7 +80,7 @@ impl Thresholds {
                 std::fs::write(file, text).with_context(|| file.display().to_string())?;
             }
         }
-        threshold::print(&results, query.json, &mut out, Style::of_stdout())?;
+        threshold::print(&results, query.view.json, &mut out, Style::of_stdout())?;
         Ok(match (results.failed(), results.missing.is_empty()) {
             (true, _) => Outcome::ThresholdFailed(self.fail_code),
             // It may hold for what was not seen.

@@ -9,7 +9,6 @@ use super::list::find;
 use super::prof::{NO_SYMBOLS, UNKNOWN, total_line};
 use super::set::Set;
 use super::text::{Table, percent, share};
-use heaptape_analyzer::SortRows;
 use heaptape_analyzer::text::clean_columns;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -154,7 +153,7 @@ fn merge(first: BTreeMap<String, u64>, second: BTreeMap<String, u64>) -> Vec<(St
     // Compares |a-b|/(a+b) with |c-d|/(c+d) exactly, without division. Then the greater difference
     // wins.
     let range = |&(_, a, b): &(String, u64, u64)| (u128::from(a.abs_diff(b)), u128::from(a) + u128::from(b));
-    entries.sort_rows_by(|one, other| {
+    entries.sort_by(|one, other| {
         let ((d1, s1), (d2, s2)) = (range(one), range(other));
         compare(d2, s2, d1, s1).then(d2.cmp(&d1)).then_with(|| one.0.cmp(&other.0))
     });

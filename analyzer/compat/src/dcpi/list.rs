@@ -6,7 +6,6 @@ use super::prof::total_line;
 use super::set::{Image, Set, add_row};
 use super::text::Table;
 use super::{Error, Result};
-use heaptape_analyzer::SortRows;
 use heaptape_analyzer::symbols::SourceLine;
 use heaptape_analyzer::text::clean_columns;
 use std::collections::{BTreeMap, BTreeSet};
@@ -125,7 +124,7 @@ impl<'a> Listing<'a> {
         let inside = |address: &u64| (procedure.start..procedure.end).contains(address);
         let moved = image.rows(set.events.len()).map(|(address, row)| (address.wrapping_add(shift), row));
         let mut rows: Vec<(u64, Vec<u64>)> = moved.filter(|(address, _)| inside(address)).collect();
-        rows.sort_rows_by_key(|&(address, _)| address);
+        rows.sort_by_key(|&(address, _)| address);
         Listing { image, elf, procedure, rows }
     }
 

@@ -3,7 +3,6 @@
 use super::Result;
 use super::set::{Event, Set, add_row};
 use super::text::{Table, percent, share};
-use heaptape_analyzer::SortRows;
 use heaptape_analyzer::text::clean_columns;
 use std::io::Write;
 
@@ -44,7 +43,7 @@ struct Entry {
 pub fn print(set: &Set, options: &Options, out: &mut dyn Write) -> Result<()> {
     let sort = set.sort_event(options.sort.as_deref())?;
     let mut entries = if options.by_image { by_image(set) } else { by_procedure(set) };
-    entries.sort_rows_by(|a, b| {
+    entries.sort_by(|a, b| {
         b.counts[sort].cmp(&a.counts[sort]).then_with(|| (&a.name, &a.image).cmp(&(&b.name, &b.image)))
     });
     let order = columns(set, sort);

@@ -4,7 +4,6 @@ use super::elf::{Elf, Procedure};
 use super::{Error, Result};
 use crate::input::{self, RecordingInput};
 use heaptape_analyzer::ProcessFilter;
-use heaptape_analyzer::SortRows;
 use heaptape_analyzer::export;
 use heaptape_analyzer::text::with_causes;
 use heaptape_analyzer::unpack;
@@ -281,7 +280,7 @@ impl Set {
             self.images[file.image].counts.extend(weighed);
         }
         for image in &mut self.images {
-            image.counts.sort_rows_by_key(|count| (count.address, count.event));
+            image.counts.sort_by_key(|count| (count.address, count.event));
             image.counts.dedup_by(|next, kept| {
                 let is_same = (next.address, next.event) == (kept.address, kept.event);
                 if is_same {

@@ -3,7 +3,6 @@
 
 use super::graph::Node;
 use super::view::View;
-use heaptape_analyzer::SortRows;
 use std::io::{Result, Write};
 
 /// Prints the call graph.
@@ -167,7 +166,7 @@ pub(super) fn print_index(view: &View<'_>, out: &mut dyn Write) -> Result<()> {
     let mut listed: Vec<usize> = (0..graph.nodes.len()).filter(|&index| view.is_listed(index)).collect();
     let name = |index: usize| view.table.symbols.get(index).map(|symbol| symbol.name.as_bytes());
     // Cycles come last. Without the first key `None` would sort first.
-    listed.sort_rows_by(|&left, &right| (name(left).is_none(), name(left)).cmp(&(name(right).is_none(), name(right))));
+    listed.sort_by(|&left, &right| (name(left).is_none(), name(left)).cmp(&(name(right).is_none(), name(right))));
     write!(out, "Index by function name\n\n")?;
     let rows = listed.len().div_ceil(3);
     let width = view.options.width.saturating_sub(1) / 3 + if traditional { 0 } else { 2 };

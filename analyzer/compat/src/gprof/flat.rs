@@ -1,7 +1,6 @@
 //! The flat profile: time and calls of each function, in descending order of time.
 
 use super::view::{View, g};
-use heaptape_analyzer::SortRows;
 use std::io::{Result, Write};
 
 /// Unit prefixes of the per-call columns with their scales, from the largest.
@@ -44,7 +43,7 @@ pub(super) fn print(view: &View<'_>, out: &mut dyn Write) -> Result<()> {
         total = 1.0;
     }
     let mut sorted: Vec<usize> = (0..view.table.symbols.len()).collect();
-    sorted.sort_rows_by(|&left, &right| {
+    sorted.sort_by(|&left, &right| {
         let (one, other) = (view.node(left), view.node(right));
         let by_time = other.time.total_cmp(&one.time).then(other.calls.cmp(&one.calls));
         by_time.then_with(|| view.table.symbols[left].name.as_bytes().cmp(view.table.symbols[right].name.as_bytes()))

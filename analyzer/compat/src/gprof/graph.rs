@@ -7,7 +7,6 @@
 //! among its callers, in proportion to their calls.
 
 use super::symbols::Table;
-use heaptape_analyzer::SortRows;
 use heaptape_formats::gmon::Union;
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -175,7 +174,7 @@ impl Graph {
             }
         }
         let mut cycles = std::mem::take(&mut search.cycles);
-        cycles.sort_rows_by_key(|members| members[0]);
+        cycles.sort_by_key(|members| members[0]);
         for (number, members) in cycles.into_iter().enumerate() {
             let head = self.nodes.len();
             let mut cycle = Node { cycle: number + 1, head, order: self.nodes[members[0]].order, ..Node::default() };
@@ -227,7 +226,7 @@ impl Graph {
     /// Decides what is shown, and propagates time from callees to callers.
     fn propagate(&mut self, filter: &Filter<'_>) {
         let mut sorted: Vec<usize> = (0..self.symbols).collect();
-        sorted.sort_rows_by_key(|&node| self.nodes[node].order);
+        sorted.sort_by_key(|&node| self.nodes[node].order);
         let mut last_head = usize::MAX;
         for &node in sorted.iter().rev() {
             let head = self.nodes[node].head;
@@ -394,7 +393,7 @@ impl Graph {
         let nodes = &self.nodes;
         let name = |node: usize| table.symbols.get(node).map(|symbol| &*symbol.name);
         let mut entries: Vec<usize> = (0..nodes.len()).collect();
-        entries.sort_rows_by(|&left, &right| by_total(&nodes[left], &nodes[right], name(left), name(right)));
+        entries.sort_by(|&left, &right| by_total(&nodes[left], &nodes[right], name(left), name(right)));
         self.entries = entries;
         for (position, &node) in self.entries.iter().enumerate() {
             self.nodes[node].index = position + 1;
@@ -403,19 +402,17 @@ impl Graph {
             let mut callers = std::mem::take(&mut self.nodes[node].callers);
             // gprof prints ties in reverse order.
             callers.reverse();
-            callers.sort_rows_by(|&left, &right| self.by_weight(left, right));
+            callers.sort_by(|&left, &right| self.by_weight(left, right));
             self.nodes[node].callers = callers;
             let mut callees = std::mem::take(&mut self.nodes[node].callees);
             callees.reverse();
-            callees.sort_rows_by(|&left, &right| self.by_weight(right, left));
+            callees.sort_by(|&left, &right| self.by_weight(right, left));
             self.nodes[node].callees = callees;
             let mut members = std::mem::take(&mut self.nodes[node].members);
             let total = |member: usize| self.nodes[member].shown_time + self.nodes[member].shown_child_time;
             let calls =
                 |member: usize| u128::from(self.nodes[member].calls) + u128::from(self.nodes[member].self_calls);
-            members.sort_rows_by(|&left, &right| {
-                total(right).total_cmp(&total(left)).then(calls(right).cmp(&calls(left)))
-            });
+            members.sort_by(|&left, &right| total(right).total_cmp(&total(left)).then(calls(right).cmp(&calls(left))));
             self.nodes[node].members = members;
         }
     }

@@ -2,7 +2,6 @@
 
 use super::specs::Selection;
 use super::view::View;
-use heaptape_analyzer::SortRows;
 use std::collections::BTreeMap;
 use std::io::{Result, Write};
 use std::path::PathBuf;
@@ -179,7 +178,7 @@ fn annotate(view: &View<'_>, text: &[u8], lines: &BTreeMap<u32, Line>, calls: u6
     }
     let mut most_executed: Vec<(u32, u64)> =
         lines.iter().map(|(&number, line)| (number, line.calls)).filter(|line| line.1 > 0).collect();
-    most_executed.sort_rows_by_key(|&(_, calls)| std::cmp::Reverse(calls));
+    most_executed.sort_by_key(|&(_, calls)| std::cmp::Reverse(calls));
     if view.options.table_length > 0 {
         write!(out, "\n\nTop {} Lines:\n\n     Line      Count\n\n", view.options.table_length)?;
         for (number, calls) in most_executed.iter().take(view.options.table_length) {

@@ -2,7 +2,6 @@
 //! they are known.
 
 use super::image::Image;
-use heaptape_analyzer::SortRows;
 use heaptape_analyzer::symbols::BinutilsSymbol;
 use std::collections::HashMap;
 
@@ -116,7 +115,7 @@ impl Table {
 /// Sorts the symbols, selects one for each address, and sets the last address of each to that
 /// before the next symbol.
 fn finish(mut symbols: Vec<Symbol>, text: &std::ops::Range<u64>) -> Vec<Symbol> {
-    symbols.sort_rows_by_key(|symbol| (symbol.address, !symbol.is_function));
+    symbols.sort_by_key(|symbol| (symbol.address, !symbol.is_function));
     let mut chosen: Vec<Symbol> = Vec::with_capacity(symbols.len());
     for symbol in symbols {
         match chosen.last_mut() {

@@ -3,7 +3,6 @@
 use super::Totals;
 use super::cells::{Figures, percent, percent_or_zero};
 use super::sites::Sites;
-use heaptape_analyzer::SortRows;
 use heaptape_formats::mptl::Site;
 use std::io::{self, Write};
 
@@ -45,7 +44,7 @@ pub(super) fn print(sites: &Sites, counts: bool, totals: &Totals, out: &mut dyn 
     let mut rows = rows(sites);
     let mut all = Figures::default();
     rows.iter().for_each(|(_, figures)| all += figures);
-    rows.sort_rows_by_key(|(_, figures)| figures.allocated.all().get(counts));
+    rows.sort_by_key(|(_, figures)| figures.allocated.all().get(counts));
     let (width, other_width) = if counts { (6, 8) } else { (8, 6) };
     let (total, total_unfreed) = (totals.allocated.get(counts), totals.unfreed.get(counts));
     for (site, figures) in rows.iter().rev() {

@@ -4,7 +4,6 @@
 use super::cells::{Figures, percent, percent_or_zero};
 use super::sites::{Identity, Sites};
 use super::{Options, Totals};
-use heaptape_analyzer::SortRows;
 use std::collections::HashMap;
 use std::io::{self, Write};
 
@@ -110,7 +109,7 @@ pub(super) fn print(sites: &Sites, options: &Options, totals: &Totals, out: &mut
     })?;
     let mut rows = rows(sites, depth);
     rows.retain(|(_, figures)| figures.unfreed.all().get(counts) != 0);
-    rows.sort_rows_by_key(|(_, figures)| figures.unfreed.all().get(counts));
+    rows.sort_by_key(|(_, figures)| figures.unfreed.all().get(counts));
     let (width, other_width) = if counts { (6, 8) } else { (8, 6) };
     for &(index, ref figures) in rows.iter().rev() {
         let (allocated, unfreed) = (figures.allocated.all(), figures.unfreed.all());

@@ -1,7 +1,6 @@
 //! The call sites of a profile in mprof's order, and the identity of frames.
 
 use super::cells::Figures;
-use heaptape_analyzer::SortRows;
 use heaptape_analyzer::text::clean_name;
 use heaptape_formats::mptl::{Profile, Site};
 use std::fmt;
@@ -40,7 +39,7 @@ impl<'a> Sites<'a> {
     /// instead of by function.
     pub(super) fn new(profile: &'a Profile, addresses: bool) -> Self {
         let mut order: Vec<usize> = (0..profile.sites.len()).collect();
-        order.sort_rows_by_key(|&index| profile.sites[index].address);
+        order.sort_by_key(|&index| profile.sites[index].address);
         let (site_indexes, data_indexes) = (profile.site_positions(), profile.data_positions());
         Sites { profile, order, addresses, site_indexes, data_indexes }
     }

@@ -20,10 +20,7 @@ use crate::replay::replay;
 use crate::report::bills::{self, OverTime};
 use crate::report::grouping::GroupBy;
 use crate::report::leaks::{self, Candidates, Evidence, Headline, JudgedLeak, Rules, judge_leaks};
-use crate::report::mapped;
-use crate::report::query::needs_frees;
-use crate::report::summary;
-use crate::sort::SortRows;
+use crate::report::{mapped, needs_frees, summary};
 use crate::sums::{self, Sums};
 use crate::symbols::Symbolizer;
 use heaptape_formats::tape::Mark;
@@ -253,7 +250,7 @@ impl<'a> Gathered<'a> {
                 span: (position(loss.from_tick), position(loss.to_tick)),
             })
             .collect();
-        losses.sort_rows_by_key(|loss| std::cmp::Reverse(loss.events));
+        losses.sort_by_key(|loss| std::cmp::Reverse(loss.events));
         losses.truncate(GAPS);
         shown.losses = losses;
         shown.residents = residents(&over_time.points, position);
@@ -285,7 +282,7 @@ impl<'a> Gathered<'a> {
             ..Row::default()
         });
         let mut rows: Vec<Row> = rows.collect();
-        rows.sort_rows_by_key(|row| row.site);
+        rows.sort_by_key(|row| row.site);
         if needs_frees(&sums, process).is_err() {
             self.headline = None;
         }
@@ -325,7 +322,7 @@ impl<'a> Gathered<'a> {
             self.leaks.push(exit_leak(number, leak));
         }
         // Only leaks that the page can hold get evidence.
-        found.sort_rows_by_key(|(leak, _)| (std::cmp::Reverse(leak.weight), leak.site));
+        found.sort_by_key(|(leak, _)| (std::cmp::Reverse(leak.weight), leak.site));
         for (rank, (mut leak, judged)) in found.into_iter().enumerate() {
             if let Some(basis) = judged.basis.filter(|_| rank < LEAKS) {
                 let evidence = candidates.evidence(judged.site, &basis, symbols);
@@ -349,7 +346,7 @@ impl<'a> Gathered<'a> {
     }
 
     fn bound_leaks(&mut self) {
-        self.leaks.sort_rows_by_key(|leak| (std::cmp::Reverse(leak.weight), leak.process, leak.site));
+        self.leaks.sort_by_key(|leak| (std::cmp::Reverse(leak.weight), leak.process, leak.site));
         for leak in self.leaks.drain(LEAKS.min(self.leaks.len())..) {
             let more = &mut self.more_leaks;
             more.stacks += 1;
@@ -415,8 +412,8 @@ fn parts(process: usize, groups: usize, numbers: &Numbers, slices: &Slices, rows
     }
     parts.retain(|part| part.group == 0 || !part.rows.is_empty());
     for part in &mut parts {
-        part.rows.sort_rows_by_key(|row| row.site);
-        part.cells.sort_rows_by_key(|cell| (cell.site, cell.slot));
+        part.rows.sort_by_key(|row| row.site);
+        part.cells.sort_by_key(|cell| (cell.site, cell.slot));
     }
     parts
 }
@@ -478,7 +475,7 @@ fn lives(lifetimes: &Lifetimes) -> data::Lives {
 /// Returns the first marks of the program, and the number of the others.
 fn marks(process: &Process, position: impl Fn(u64) -> f64) -> (Vec<data::Mark>, usize) {
     let mut all: Vec<&Mark> = process.tape.marks.iter().collect();
-    all.sort_rows_by_key(|mark| mark.tick);
+    all.sort_by_key(|mark| mark.tick);
     let mark = |mark: &&Mark| data::Mark { at: position(mark.tick), name: mark.text.lossy().into_owned() };
     (all.iter().take(MARKS).map(mark).collect(), all.len().saturating_sub(MARKS))
 }
@@ -538,7 +535,7 @@ fn thread_rows(
             }
         })
         .collect();
-    rows.sort_rows_by_key(|row| (std::cmp::Reverse(row.bytes), row.number));
+    rows.sort_by_key(|row| (std::cmp::Reverse(row.bytes), row.number));
     let more = rows.len().saturating_sub(THREADS);
     rows.truncate(THREADS);
     (rows, more)

@@ -5,7 +5,6 @@
 use super::names::Names;
 use super::pack::Columns;
 use crate::model::slices::{Cell, FEW_SLOTS, Sums, merge, widen};
-use crate::sort::SortRows;
 
 /// Maximum number of stacks of a page.
 pub(super) const STACKS: usize = 100_000;
@@ -86,7 +85,7 @@ impl Part {
             }
         }
         merge(&mut self.cells);
-        self.rows.sort_rows_by_key(|row| row.site);
+        self.rows.sort_by_key(|row| row.site);
         self.rows.dedup_by(|next, kept| {
             let same = next.site == kept.site;
             if same {
@@ -219,7 +218,7 @@ pub(super) fn put(
     for (at, part) in parts.iter().enumerate() {
         order.extend((0..part.rows.len()).map(|row| (at, row)));
     }
-    order.sort_rows_by(|a, b| parts[b.0].rows[b.1].rank.total_cmp(&parts[a.0].rows[a.1].rank).then(a.cmp(b)));
+    order.sort_by(|a, b| parts[b.0].rows[b.1].rank.total_cmp(&parts[a.0].rows[a.1].rank).then(a.cmp(b)));
     let mut nodes: Vec<Vec<Option<u32>>> = parts.iter().map(|part| vec![None; part.rows.len()]).collect();
     for (at, row) in order {
         let site = parts[at].rows[row].site;

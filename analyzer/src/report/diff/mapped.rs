@@ -4,7 +4,6 @@
 use super::Options;
 use super::side::Measurement;
 use super::text::{relative, signed};
-use crate::sort::SortRows;
 use crate::text::{Screen, bytes, count};
 use rustc_hash::FxHashSet;
 use serde::Serialize;
@@ -49,7 +48,7 @@ pub(super) fn changes(
             found.push(MappedChange { functions: functions.clone(), a, b, delta });
         }
     }
-    found.sort_rows_by(|x, y| y.delta.abs().total_cmp(&x.delta.abs()).then_with(|| x.functions.cmp(&y.functions)));
+    found.sort_by(|x, y| y.delta.abs().total_cmp(&x.delta.abs()).then_with(|| x.functions.cmp(&y.functions)));
     found
 }
 

@@ -6,10 +6,8 @@ use crate::missing::{Missing, lines};
 use crate::processes::ProcessFilter;
 use crate::program_frames::Role;
 use crate::progress::Progress;
-use crate::report::Unanswerable;
 use crate::report::frames::{FrameJson, blamed_frames, stack_json};
-use crate::report::mapped;
-use crate::report::{Error, Filter};
+use crate::report::{Error, Filter, Scope, Unanswerable, mapped};
 use crate::stacks::Stacks;
 use crate::sums::{sums, sums_within};
 use crate::symbols::{Frame, Symbolizer, module_of};
@@ -217,9 +215,8 @@ pub(super) fn measure(
             return Err(Unanswerable::OnlySums(side.path.clone()).into());
         }
         let sums = if !side.filter.is_all() {
-            let query =
-                crate::report::Query { range: range.clone(), filter: side.filter.clone(), ..Default::default() };
-            query.sums(process, symbols, &progress)
+            let scope = Scope { range: range.clone(), filter: side.filter.clone(), ..Scope::default() };
+            scope.sums(process, symbols, &progress)
         } else if range.is_all() {
             sums(process, &progress)
         } else {

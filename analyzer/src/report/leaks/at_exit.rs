@@ -1,7 +1,7 @@
 //! What grew through the run and was freed only at its exit, by function.
 
 use super::candidates::{Basis, Candidates};
-use super::findings::Leak;
+use super::leak::Leak;
 use crate::model::climb::{change, is_freed_at_exit, is_kept_to_exit};
 use crate::model::leaks::History;
 use crate::model::verdict::Verdict;

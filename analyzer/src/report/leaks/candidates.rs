@@ -8,10 +8,10 @@ use crate::load::Process;
 use crate::missing::Missing;
 use crate::model::leaks::{History, Leaks, Survivors};
 use crate::model::live_set::LiveSet;
+use crate::model::run::Run;
 use crate::model::snapshots;
-use crate::model::verdict::{Run, Verdict, judge, judge_snapshots};
-use crate::report::query::PointInTime;
-use crate::sort::SortRows;
+use crate::model::verdict::{Verdict, judge, judge_snapshots};
+use crate::report::PointInTime;
 use crate::sums::Sums;
 use crate::symbols::Symbolizer;
 use heaptape_formats::tape::{SiteErrors, SiteHistory};
@@ -83,7 +83,7 @@ impl<'a> Candidates<'a> {
         missing: &[Missing],
     ) -> Candidates<'a> {
         let mut survivors: Vec<((u32, bool), Survivors)> = model.survivors(live, allocated).into_iter().collect();
-        survivors.sort_rows_by_key(|(key, _)| *key);
+        survivors.sort_by_key(|(key, _)| *key);
         let candidate = |((site, inherited), survivors): ((u32, bool), Survivors)| {
             let (blocks, bytes) = (survivors.blocks, survivors.bytes);
             let basis = Some(Basis { history: model.history(site), survivors, since_loss: None });

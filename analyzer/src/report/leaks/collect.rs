@@ -9,8 +9,7 @@ use crate::load::Process;
 use crate::missing::Missing;
 use crate::model::leaks::Leaks;
 use crate::progress::Progress;
-use crate::report::Error;
-use crate::report::query::{Query, needs_frees};
+use crate::report::{Error, Scope, needs_frees};
 use crate::sums::sums;
 use crate::symbols::Symbolizer;
 
@@ -31,16 +30,16 @@ pub(crate) struct Collected<'a> {
 /// count frees.
 pub(super) fn collect<'a>(
     process: &'a Process,
-    query: &Query,
+    scope: &Scope,
     symbols: &mut Symbolizer,
     progress: &Progress,
 ) -> Result<Collected<'a>, Error> {
     if process.has_events() {
-        return Ok(from_events(process, query, symbols, progress));
+        return Ok(from_events(process, scope, symbols, progress));
     }
     let mut sums = sums(process, progress);
-    if !query.filter.is_all() {
-        let chosen = query.filter.matching_sites(process.stacks(), symbols);
+    if !scope.filter.is_all() {
+        let chosen = scope.filter.matching_sites(process.stacks(), symbols);
         sums.sites.retain(|row| chosen.get(row.site as usize).copied().unwrap_or(false));
     }
     needs_frees(&sums, process)?;
@@ -51,18 +50,18 @@ pub(super) fn collect<'a>(
 /// Collects the numbers of a process by a replay of its events.
 fn from_events<'a>(
     process: &'a Process,
-    query: &Query,
+    scope: &Scope,
     symbols: &mut Symbolizer,
     progress: &Progress,
 ) -> Collected<'a> {
-    let span = process.span(&query.range);
+    let span = process.span(&scope.range);
     let mut model = Leaks::new(axis(process, span), process.tape.process.free_sites);
     let mut crossed = Vec::new();
     let outcome = match crossings::model(process, span) {
-        None => query.replay(process, span.with_history(), symbols, progress, &mut model),
+        None => scope.replay(process, span.with_history(), symbols, progress, &mut model),
         Some(mut crossings) => {
             let models = &mut (&mut model, &mut crossings);
-            let outcome = query.replay(process, span.with_history(), symbols, progress, models);
+            let outcome = scope.replay(process, span.with_history(), symbols, progress, models);
             crossed = CrossedBlocks::all(process, crossings);
             outcome
         }

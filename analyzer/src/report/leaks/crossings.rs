@@ -6,7 +6,6 @@ use crate::event::Span;
 use crate::load::Process;
 use crate::model::crossings::{Crossed, Crossing, Crossings};
 use crate::report::frames::{FrameJson, SourceLines, call_site, call_site_line, stack_json};
-use crate::sort::SortRows;
 use crate::symbols::Symbolizer;
 use crate::text::{Color, Screen, bytes, counted, shorten};
 use heaptape_formats::recording::Allocator;
@@ -74,7 +73,7 @@ impl<'a> CrossedBlocks<'a> {
     pub(super) fn all(process: &'a Process, model: Crossings) -> Vec<CrossedBlocks<'a>> {
         let blocks = |(crossing, crossed)| CrossedBlocks { process, crossing, crossed };
         let mut all: Vec<CrossedBlocks> = model.found.into_iter().map(blocks).collect();
-        all.sort_rows_by_key(CrossedBlocks::order);
+        all.sort_by_key(CrossedBlocks::order);
         all
     }
 
@@ -175,7 +174,7 @@ pub(super) fn print(
         let mut rows = Vec::new();
         let own = all.iter().filter(|one| one.pair(several) == pair);
         own.for_each(|one| add_row(&mut rows, one.call_sites(symbols), one.crossed));
-        rows.sort_rows_by_key(|(_, crossed)| Reverse(crossed.bytes));
+        rows.sort_by_key(|(_, crossed)| Reverse(crossed.bytes));
         for (text, crossed) in rows.iter().take(TOP) {
             screen.line(&format!("    {}", shorten(&format!("{}: {text}", crossed.text()), width)))?;
         }

@@ -5,7 +5,6 @@ use super::totals::VerdictTotal;
 use super::{Leak, Options};
 use crate::model::verdict::{FLOOR_BYTES, Verdict};
 use crate::report::frames::{SourceLines, call_site};
-use crate::sort::SortRows;
 use crate::symbols::Symbolizer;
 use rustc_hash::FxHashMap;
 
@@ -107,6 +106,6 @@ pub(super) fn entries<'a>(totals: &[VerdictTotal<'a>], options: &Options, symbol
         }
     }
     let weight = |entry: &Entry| entry.bytes.max(entry.grown).saturating_mul(entry.largest().weight());
-    found.listed.sort_rows_by_key(|entry| (std::cmp::Reverse(weight(entry)), entry.largest().site));
+    found.listed.sort_by_key(|entry| (std::cmp::Reverse(weight(entry)), entry.largest().site));
     found
 }

@@ -1,15 +1,16 @@
 //! The evidence of verdicts: that of a site, as JSON holds it, and what the run as a whole
 //! contributes.
 
-use crate::event::Span;
+use crate::event::{Position, Span};
 use crate::load::Process;
 use crate::missing::Missing;
 use crate::model::axis::Axis;
+use crate::model::axis::SLICES;
 use crate::model::climb::{is_burst, slope};
-use crate::model::leaks::{History, LIFETIME_CLASSES, Leaks, SLICES, Survivors, lifetime_bound};
-use crate::model::verdict::{Run, Verdict};
-use crate::report::call_site;
-use crate::report::query::PointInTime;
+use crate::model::leaks::{History, LIFETIME_CLASSES, Leaks, Survivors, lifetime_bound};
+use crate::model::run::Run;
+use crate::model::verdict::Verdict;
+use crate::report::{PointInTime, call_site};
 use crate::symbols::Symbolizer;
 use serde::Serialize;
 
@@ -144,13 +145,13 @@ pub(super) fn evidence(
     let unit = |value: u64| if by_tick { process.clock.span_nanos(value) } else { value };
     let has_frees = history.freed > 0;
     let (first, last) = (survivors.first, survivors.last);
-    let age = |birth: (u64, u64)| unit(run.end.saturating_sub(if by_tick { birth.0 } else { birth.1 }));
+    let age = |birth: Position| unit(run.end.saturating_sub(run.axis.unit(birth)));
     let lifetimes = history.lifetimes.iter().enumerate().filter(|(_, blocks)| **blocks > 0).map(|(class, &blocks)| {
         LifetimeClass { below: (class + 1 < LIFETIME_CLASSES).then(|| unit(lifetime_bound(class))), blocks }
     });
     Evidence {
-        first: PointInTime::at(process, first.0, Some(first.1)),
-        last: PointInTime::at(process, last.0, Some(last.1)),
+        first: PointInTime::at(process, first.tick, Some(first.number)),
+        last: PointInTime::at(process, last.tick, Some(last.number)),
         bytes_per_second_error: history.rise_error.map(|error| error as f64 / (run.seconds / 2.0).max(0.001)),
         bytes_per_second: (by_tick && run.active_seconds >= MIN_RATE_SECONDS && !is_burst(survivors))
             .then(|| slope(run, history) * process.clock.ticks_per_second as f64),
@@ -187,7 +188,7 @@ pub(super) fn evidence_from_snapshots(
 ) -> Evidence {
     let (mean_lifetime, longest_lifetime, smallest, largest) = (None, None, None, None);
     let (first, last) =
-        (PointInTime::at(process, survivors.first.0, None), PointInTime::at(process, survivors.last.0, None));
+        (PointInTime::at(process, survivors.first.tick, None), PointInTime::at(process, survivors.last.tick, None));
     let evidence = evidence(process, run, history, survivors, Vec::new());
     Evidence { first, last, mean_lifetime, longest_lifetime, smallest, largest, ..evidence }
 }

@@ -4,52 +4,15 @@
 use super::at_exit::{self, FreedAtExit};
 use super::candidates::Candidates;
 use super::collect::Collected;
-use super::held::{self, Held};
-use super::judged::{JudgedLeak, judge_leaks, sum_by_function};
-use super::{CrossedBlocks, Evidence, Options, Rules};
+use super::held;
+use super::judged::{judge_leaks, sum_by_function};
+use super::leak::Leak;
+use super::{CrossedBlocks, Options, Rules};
 use crate::load::Process;
 use crate::missing::Missing;
-use crate::model::verdict::Verdict;
-use crate::report::frames::SourceLines;
 use crate::report::grouping::GroupBy;
-use crate::sort::SortRows;
 use crate::symbols::Symbolizer;
-use heaptape_formats::recording::Exit;
 use serde::Serialize;
-use std::cmp::Reverse;
-
-/// The blocks of one stack, or of a group of stacks, that were never freed.
-pub struct Leak<'a> {
-    /// The process that allocated the blocks.
-    pub process: &'a Process,
-    /// What the leak is judged to be.
-    pub verdict: Verdict,
-    /// The site that represents the group: the one with the most bytes.
-    pub site: u32,
-    /// The sites in the group.
-    pub sites: Vec<u32>,
-    /// Number of blocks that were never freed.
-    pub blocks: u64,
-    /// Number of bytes in these blocks.
-    pub bytes: u64,
-    /// Number of bytes at the exit of what grew through the run and was freed only then; 0 for
-    /// other leaks.
-    pub grown: u64,
-    /// The evidence of the verdict, where events or snapshots of the sums are known.
-    pub evidence: Option<Evidence>,
-    /// Name of what the C or C++ runtime keeps here on purpose, if this is such a block.
-    pub kept: Option<&'static str>,
-    /// Whether it probably grows: only the run is too short to call it growth.
-    pub is_probable: bool,
-    /// Who holds its blocks at the end, if that was recorded.
-    pub held: Option<Held>,
-    /// The lines of the blamed function, where stacks with several are summed up.
-    pub(super) lines: SourceLines,
-}
-
-pub(crate) const PROBABLY_GROWING: &str = "probably growing (the run was short)";
-/// Weight of a byte of what probably grows.
-pub(crate) const PROBABLE_WEIGHT: u64 = Verdict::Growing.weight();
 
 /// Sums of all leaks.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -63,45 +26,6 @@ pub struct Total {
     /// Number of bytes at the exit of what grew through the run and was freed only then, summed
     /// over processes.
     pub grown_bytes: u64,
-}
-
-impl<'a> Leak<'a> {
-    /// Returns a judged leak with its evidence.
-    fn of(leak: JudgedLeak, candidates: &Candidates<'a>, symbols: &mut Symbolizer) -> Leak<'a> {
-        let JudgedLeak { site, sites, blocks, bytes, verdict, trend, is_probable, lines, basis, kept, .. } = leak;
-        let evidence = basis.and_then(|basis| candidates.evidence(site, &basis, symbols));
-        let evidence = evidence.map(|evidence| Evidence { trend, ..evidence });
-        let process = candidates.process;
-        let held = None;
-        Leak { process, verdict, site, sites, blocks, bytes, grown: 0, evidence, kept, is_probable, held, lines }
-    }
-
-    /// Returns the number of call stacks.
-    pub const fn stacks(&self) -> u64 {
-        self.sites.len() as u64
-    }
-
-    /// Returns whether exec released the blocks. They were in use when the process replaced its
-    /// program by another one. What grew until then is a leak all the same.
-    pub fn is_released_by_exec(&self) -> bool {
-        let grew = matches!(self.verdict, Verdict::Growing | Verdict::Slow);
-        self.process.about.exit == Some(Exit::Exec) && self.blocks > 0 && !grew
-    }
-
-    /// Returns the key that sorts leaks, worst first.
-    pub(super) fn order(&self) -> (Reverse<u64>, u32) {
-        (Reverse(self.bytes.max(self.grown).saturating_mul(self.weight())), self.site)
-    }
-
-    /// Returns the weight of a byte for the order of leaks.
-    pub(super) const fn weight(&self) -> u64 {
-        if self.is_probable { PROBABLE_WEIGHT } else { self.verdict.weight() }
-    }
-
-    /// Returns the name of the verdict in text.
-    pub(super) const fn verdict_name(&self) -> &'static str {
-        if self.is_probable { PROBABLY_GROWING } else { self.verdict.name() }
-    }
 }
 
 /// The leaks of the selected processes.
@@ -121,6 +45,7 @@ pub struct LeakReport<'a> {
     /// The suppressions, with what each of them suppressed.
     pub rules: Rules,
 }
+
 impl<'a> LeakReport<'a> {
     /// Returns a report on no process yet.
     pub(super) const fn new(rules: Rules) -> LeakReport<'a> {
@@ -189,9 +114,9 @@ impl<'a> LeakReport<'a> {
 
     /// Sorts everything worst first, and sums up the leaks.
     pub(super) fn sort(&mut self) {
-        self.leaks.sort_rows_by_key(Leak::order);
-        self.freed_at_exit.sort_rows_by_key(Leak::order);
-        self.crossed.sort_rows_by_key(CrossedBlocks::order);
+        self.leaks.sort_by_key(Leak::order);
+        self.freed_at_exit.sort_by_key(Leak::order);
+        self.crossed.sort_by_key(CrossedBlocks::order);
         for leak in self.leaks.iter().filter(|leak| leak.kept.is_none()) {
             self.total.bytes = self.total.bytes.saturating_add(leak.bytes);
             self.total.blocks += leak.blocks;

@@ -1,14 +1,14 @@
 //! The leak report as JSON.
 
-use super::findings::{Leak, LeakReport, Total};
+use super::findings::{LeakReport, Total};
+use super::leak::Leak;
 use super::{Evidence, Held, Options, crossings, mapped_leaks, suppressed};
 use crate::load::Recording;
 use crate::missing;
 use crate::model::verdict::Verdict;
 use crate::report::frames::{FrameJson, call_site, stack_json};
-use crate::report::json;
 use crate::report::mapped::{MappedRow, OfProcess};
-use crate::report::query::{ProcessHeader, Query};
+use crate::report::{ProcessHeader, Query, json};
 use crate::symbols::Symbolizer;
 use serde::Serialize;
 use serde::ser::{SerializeSeq, Serializer};

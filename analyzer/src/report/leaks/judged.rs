@@ -5,7 +5,8 @@ use super::Rules;
 use super::candidates::{Basis, Candidates};
 use crate::model::climb::change;
 use crate::model::leaks::History;
-use crate::model::verdict::{FLOOR_BYTES, Growth, MIN_GROWTH_BLOCKS, Verdict};
+use crate::model::run::MIN_GROWTH_BLOCKS;
+use crate::model::verdict::{FLOOR_BYTES, Growth, Verdict};
 use crate::report::frames::{SourceLines, blamed_frames, call_site};
 use crate::report::grouping::{GroupBy, group_key};
 use crate::symbols::Symbolizer;
@@ -274,7 +275,7 @@ fn settle_replaced(candidates: &Candidates, leaks: &mut [JudgedLeak], symbols: &
 /// unknown.
 fn last_seconds(candidates: &Candidates, leak: &JudgedLeak) -> f64 {
     let process = candidates.process;
-    let last = leak.basis.as_ref().map(|basis| basis.survivors.last.0).filter(|_| process.has_times());
+    let last = leak.basis.as_ref().map(|basis| basis.survivors.last.tick).filter(|_| process.has_times());
     last.map_or(0.0, |last| process.clock.nanos(last) as f64 / 1e9)
 }
 

@@ -7,13 +7,13 @@ use super::{Held, Leak, LeakReport, Options, crossings, mapped_leaks, source};
 use crate::charts::sparkline;
 use crate::load::{Process, Recording};
 use crate::missing::Missing;
-use crate::model::leaks::{EXAMPLES, SLICES};
+use crate::model::axis::SLICES;
+use crate::model::leaks::EXAMPLES;
 use crate::model::verdict::{FLOOR_BYTES, FLOOR_SECONDS, FLOOR_SHARE, Verdict};
 use crate::report::frames::{call_site, call_site_line, frame_line};
 use crate::report::mapped::{self, MappedRow};
-use crate::report::query::Query;
 use crate::report::stack_text::text_stack;
-use crate::report::{hints, mapping_filter, print_missing, print_own_malloc, print_state};
+use crate::report::{Query, hints, mapping_filter, print_missing, print_own_malloc, print_state};
 use crate::short_name::NameLength;
 use crate::symbols::{Frame, Symbolizer};
 use crate::text::{Color, Screen, bytes, count, counted, duration, percent, shorten};
@@ -45,7 +45,7 @@ pub(super) fn print(
     screen: &mut Screen,
 ) -> io::Result<()> {
     found.leaks.retain(|leak| leak.kept.is_none());
-    let (processes, has_blocks) = (found.processes(), query.mappings.has_blocks());
+    let (processes, has_blocks) = (found.processes(), query.scope.mappings.has_blocks());
     if has_blocks {
         print_leaks(&found, options, symbols, screen)?;
     }
@@ -62,7 +62,7 @@ pub(super) fn print(
     for recording in recordings {
         print_missing(screen, "", &recording.missing)?;
     }
-    query.processes.note(&processes).iter().try_for_each(|note| screen.line(note))?;
+    query.scope.processes.note(&processes).iter().try_for_each(|note| screen.line(note))?;
     if has_blocks { print_hints(&found, symbols, screen) } else { Ok(()) }
 }
 

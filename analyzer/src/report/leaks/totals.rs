@@ -4,7 +4,6 @@ use super::{Leak, LeakReport};
 use crate::model::verdict::Verdict;
 use crate::report::frames::{call_site, call_site_line};
 use crate::short_name::NameLength;
-use crate::sort::SortRows;
 use crate::symbols::Symbolizer;
 use crate::text::{Color, Screen, bytes, counted, shorten};
 use std::io;
@@ -42,7 +41,7 @@ pub(super) fn by_verdict<'a>(found: &'a LeakReport<'a>) -> Vec<VerdictTotal<'a>>
             .filter(|leak| leak.kept.is_none() && leak.blocks.max(leak.grown) > 0)
     };
     let total = |name, color, is_harmless, mut leaks: Vec<&'a Leak<'a>>| {
-        leaks.sort_rows_by_key(|leak| leak.order());
+        leaks.sort_by_key(|leak| leak.order());
         let bytes = leaks.iter().fold(0u64, |sum, leak| sum.saturating_add(leak.bytes.max(leak.grown)));
         let blocks = leaks.iter().map(|leak| leak.blocks).sum();
         VerdictTotal { name, color, is_harmless, leaks, bytes, blocks }

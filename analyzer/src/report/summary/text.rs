@@ -8,9 +8,7 @@ use crate::processes::{ProcessFilter, folded_line};
 use crate::report::coverage::Coverage;
 use crate::report::mapped::{self, MappedRow, ReturnedRow};
 use crate::report::mapping_filter::print_unseen;
-use crate::report::query::Query;
-use crate::report::{print_lines, print_missing, print_own_malloc};
-use crate::sort::SortRows;
+use crate::report::{Scope, print_lines, print_missing, print_own_malloc};
 use crate::text::{Screen, bytes, clean, count, counted, duration, percent};
 use heaptape_formats::recording::{self, Allocator};
 use std::io;
@@ -48,7 +46,7 @@ fn subject(summary: &Summary, recordings: &[Recording]) -> String {
     names.join(", ")
 }
 
-pub(super) fn print(summary: &Summary, recordings: &[Recording], query: &Query, screen: &mut Screen) -> io::Result<()> {
+pub(super) fn print(summary: &Summary, recordings: &[Recording], scope: &Scope, screen: &mut Screen) -> io::Result<()> {
     match &summary.processes[..] {
         [] => screen.heading("no process was recorded")?,
         [process] => {
@@ -67,10 +65,10 @@ pub(super) fn print(summary: &Summary, recordings: &[Recording], query: &Query, 
         processes => {
             let number = counted(processes.len() as u64, "process");
             screen.heading(&format!("{number} of {}", subject(summary, recordings)))?;
-            processes_table(processes, recordings, &query.processes, screen)?;
+            processes_table(processes, recordings, &scope.processes, screen)?;
         }
     }
-    if !query.mappings.has_blocks() {
+    if !scope.mappings.has_blocks() {
         mappings(summary, screen)?;
         let processes: Vec<&Process> = recordings.iter().flat_map(|recording| &recording.processes).collect();
         mapped_sites(summary, &processes, screen)?;
@@ -318,7 +316,7 @@ fn processes_table(
     let is_listed = |process: &Process| listed.iter().any(|listed| std::ptr::eq(*listed, process));
     let pairs = summaries.iter().zip(processes).filter(|(_, process)| is_listed(process));
     let mut order: Vec<&ProcessSummary> = pairs.map(|(summary, _)| summary).collect();
-    order.sort_rows_by_key(|process| std::cmp::Reverse(process.numbers.recorded_events));
+    order.sort_by_key(|process| std::cmp::Reverse(process.numbers.recorded_events));
     let rows_shown = if query.all { usize::MAX } else { MAX_PROCESSES };
     let rows: Vec<Vec<String>> = order
         .iter()

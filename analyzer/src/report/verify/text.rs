@@ -1,7 +1,6 @@
 //! The check of a recording as text.
 
 use super::{Checked, CheckedAccounting, CheckedProcess, CheckedThread, Counts};
-use crate::sort::SortRows;
 use crate::text::{Screen, count, counted};
 use std::cmp::Reverse;
 use std::io;
@@ -58,7 +57,7 @@ fn print_process(process: &CheckedProcess, screen: &mut Screen) -> io::Result<()
 /// Prints the events of each thread.
 fn print_accounting(accounting: &CheckedAccounting, screen: &mut Screen) -> io::Result<()> {
     let mut threads: Vec<&CheckedThread> = accounting.threads.iter().collect();
-    threads.sort_rows_by_key(|thread| Reverse(thread.counts.emitted_events));
+    threads.sort_by_key(|thread| Reverse(thread.counts.emitted_events));
     let row = |counts: Counts, who: String| {
         let Counts { emitted_events, recorded_events, lost_events, sampled_out_events } = counts;
         let mut row = [emitted_events, recorded_events, lost_events, sampled_out_events].map(count).to_vec();

@@ -1,0 +1,31 @@
+//! A point in time of a run, as reports name it.
+
+use crate::load::Process;
+use crate::text::duration;
+use serde::Serialize;
+
+/// A point in time of a run: nanoseconds after the start if the recording has times, and the number
+/// of events before it.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct PointInTime {
+    /// Nanoseconds after the start; `None` without times.
+    pub time_ns: Option<u64>,
+    /// Number of events before it; `None` if unknown.
+    pub event: Option<u64>,
+}
+
+impl PointInTime {
+    /// Returns the point in time of a tick and, where it is known, of an event number.
+    pub fn at(process: &Process, tick: u64, event: Option<u64>) -> Self {
+        PointInTime { time_ns: process.has_times().then(|| process.clock.nanos(tick)), event }
+    }
+
+    /// Returns the point in time as text for people.
+    pub fn text(&self) -> String {
+        match (self.time_ns, self.event) {
+            (Some(nanos), _) => format!("{} after the start", duration(nanos)),
+            (None, Some(event)) => format!("event {event}"),
+            (None, None) => "an unknown point in time".into(),
+        }
+    }
+}
