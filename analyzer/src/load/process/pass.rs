@@ -9,8 +9,8 @@ use crate::load::tape::TraceRange;
 use crate::missing::Missing;
 use crate::progress::Progress;
 use heaptape_formats::mtrc;
-use heaptape_formats::tape::{Process as ProcessRecord, Source};
 use heaptape_formats::tape::journal::Splice;
+use heaptape_formats::tape::{Process as ProcessRecord, Source};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 
 impl Process {
