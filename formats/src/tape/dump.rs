@@ -7,7 +7,6 @@ use super::layout::*;
 use super::mappings::*;
 use super::references::*;
 use super::residency::*;
-use super::sums::*;
 use super::symbols::*;
 use super::{Source, Step, Stream};
 use crate::Ending;

@@ -5,12 +5,17 @@
 //! counter, or nanoseconds). [`Clock`] records relate ticks to wall time. Sites, threads, modules
 //! and allocation indexes are numbered from 1, and 0 means none.
 
+mod entry;
+mod sums;
+
+pub use entry::Entry;
+pub use sums::*;
+
 use super::division::Division;
 use super::field::{Added, Field, Text};
 use super::mappings::Mappings;
 use super::references::{ReferenceBlocks, ReferenceEdges, ReferenceRoots, References, ReferencesEnd};
 use super::residency::Residency;
-use super::sums::{History, HistoryErrors, Summary};
 use super::symbols::Symbols;
 use crate::{Cursor, Format, Result, tape_record};
 

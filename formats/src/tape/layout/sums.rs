@@ -1,7 +1,7 @@
 //! What chunks sum up to, and how call sites grew over the run: the records [`Summary`], [`History`]
 //! and [`HistoryErrors`].
 
-use super::field::Added;
+use crate::tape::field::Added;
 use crate::tape_record;
 
 tape_record! {
