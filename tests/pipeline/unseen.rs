@@ -149,13 +149,16 @@ fn program_that_no_library_starts_is_named() {
         let short = program(how, "true").recorded();
         same(&plain, &short.outcome);
         let found = named(&short);
-        let (exe, why) = match how {
-            "raw" | "go" => ("", "may have run a program that was not seen"),
-            "itself" => ("sh", "a direct system call seems to have started it, in place of starts_unseen"),
-            _ => ("/bin/sh", "LD_PRELOAD was removed from its environment by starts_unseen"),
+        let whys = match how {
+            // It may be found in the few milliseconds that it lives, or not.
+            "raw" | "go" => ["may have run a program that was not seen", "LD_PRELOAD was removed"],
+            "itself" => ["a direct system call seems to have started it, in place of starts_unseen"; 2],
+            _ => ["LD_PRELOAD was removed from its environment by starts_unseen"; 2],
         };
-        assert!(found.len() == 1 && found[0].0 == exe && found[0].1.contains(why), "{how}: {found:?}");
-        misses(&short, why);
+        let why = whys.into_iter().find(|why| found.first().is_some_and(|found| found.1.contains(why)));
+        assert!(found.len() == 1 && why.is_some(), "{how}: {found:?}");
+        assert!(how == "raw" || how == "go" || found[0].0.ends_with("sh"), "{how}: {found:?}");
+        misses(&short, why.unwrap_or_default());
 
         let long = program(how, "sleep 2; true").recorded().success();
         let found = named(&long);
@@ -177,11 +180,38 @@ fn program_that_no_library_starts_is_named() {
     }
 }
 
+/// Programs that run for a moment, after others that were recorded: each is named by what it is, or
+/// counted, by which way ever it was started.
+#[test]
+fn short_programs_that_no_library_starts_are_named() {
+    let fixed = Target::program("starts_briefly.c").flag("-static").named("brief").build();
+    let program = |how: &str| {
+        let program = Program::new(target::c("starts_briefly")).arg(how);
+        if how == "static" { program.arg(&fixed) } else { program }
+    };
+    for how in ["clone", "vfork", "fork", "static", "emptied"] {
+        let plain = program(how).plain().success();
+        let recording = program(how).recorded();
+        same(&plain, &recording.outcome);
+        let missing = recording.about().not_traced;
+        let named =
+            missing.iter().filter(|one| one.exe.ends_with("starts_briefly") || one.exe.ends_with("brief")).count();
+        let counted = missing.iter().any(|one| one.why.contains("not seen"));
+        assert!(named + usize::from(counted) > 0 && named <= 3, "{how}: {missing:#?}");
+        recording.heaptape(&["verify"]).exits(1);
+        recording.heaptape(&["leaks", "--strict"]).exits(3);
+    }
+    // Programs that are started in the same way, and have the library, are recorded and nothing else.
+    let recording = program("kept").recorded().success();
+    assert_eq!(recording.about().not_traced.len(), 0, "{:?}", recording.about().not_traced);
+    misses_nothing(&recording);
+}
+
 /// Children that run no program, and starts that the library sees, are no unseen programs: also if
 /// the process allocates nothing before.
 #[test]
 fn children_that_start_nothing_are_no_unseen_programs() {
-    for how in ["forks", "vforks", "fails", "vtouches", "clones", "renames"] {
+    for how in ["forks", "vforks", "fails", "vtouches", "clones", "touches", "renames"] {
         let recording = Program::new(target::c("childless")).arg(how).recorded().success();
         assert_eq!(recording.about().not_traced.len(), 0, "{how}: {:?}", recording.about().not_traced);
         recording.complete();

@@ -1,15 +1,25 @@
-/* Children of several kinds: `forks`, `vforks` and `fails` start no program, `vtouches` and `clones`
- * neither, and use 256 new pages; `renames` changes its name; `execle` starts a program with an
+/* Children of several kinds: `forks`, `vforks` and `fails` start no program, `vtouches`, `clones` and
+ * `touches` neither, and use 256 new pages, the last one by direct system calls; `renames` changes its name; `execle` starts a program with an
  * environment of its own. The program itself allocates nothing. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 static char pages[20][256 << 12], stack[1 << 16];
+
+static long raw(long number, long argument)
+{
+    long result;
+    register long d __asm__("r10") = 0;
+    register long e __asm__("r8") = 0;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(argument), "S"(0), "d"(0), "r"(d), "r"(e) : "rcx", "r11", "memory");
+    return result;
+}
 
 static int touch(void *area)
 {
@@ -36,6 +46,15 @@ int main(int count, char **args)
         _exit(0);
     }
     for (int i = 0; i < 20; i++) {
+        if (!strcmp(args[1], "touches")) {
+            long child = raw(SYS_clone, SIGCHLD);
+            if (!child) {
+                touch(pages[i]);
+                raw(SYS_exit_group, 0);
+            }
+            waitpid((pid_t)child, 0, 0);
+            continue;
+        }
         if (!strcmp(args[1], "clones")) {
             waitpid(clone(touch, stack + sizeof stack, SIGCHLD, pages[i]), 0, 0);
             continue;

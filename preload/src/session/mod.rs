@@ -10,7 +10,7 @@ pub use area::{Area, map, node, search_tables};
 use crate::sys::{self, Need};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
-use heaptape_wire::area::{MADE_CHILD, TELLS_END};
+use heaptape_wire::area::{CHILD, TELLS_END};
 
 const NEW: u64 = 0;
 const LIVE: u64 = 1;
@@ -25,8 +25,8 @@ static STATE: AtomicU64 = AtomicU64::new(NEW);
 /// again.
 static IS_ABANDONED: AtomicBool = AtomicBool::new(false);
 static PID: AtomicU32 = AtomicU32::new(0);
-/// Whether this process has made a child.
-static HAS_CHILD: AtomicBool = AtomicBool::new(false);
+/// [`CHILD`] for each child that this process made before it attached.
+static EARLIER_CHILDREN: AtomicU32 = AtomicU32::new(0);
 static IS_FORKED: AtomicBool = AtomicBool::new(false);
 static FREE_STACKS: AtomicBool = AtomicBool::new(false);
 /// Number of events that happened while another thread was creating the session. They are added to
@@ -132,27 +132,27 @@ pub fn is_live() -> bool {
 }
 
 /// Notes that the process makes a child, or a child of `vfork` starts a program, in a way that this
-/// library sees. Without one, the recorder takes children that used memory for unseen programs.
+/// library sees. The recorder takes further children that used memory for unseen programs.
 pub fn note_child() {
-    HAS_CHILD.store(true, Relaxed);
-    if let Some(area) = area() {
-        note_earlier_child(area.header());
-    }
+    match area() {
+        Some(area) => area.header().signs.fetch_add(CHILD, Relaxed),
+        None => EARLIER_CHILDREN.fetch_add(CHILD, Relaxed),
+    };
 }
 
 /// Notes a fork, in the parent or in the child, which has no children yet.
 pub fn note_fork(is_child: bool) {
     if is_child {
-        HAS_CHILD.store(false, Relaxed);
+        EARLIER_CHILDREN.store(0, Relaxed);
     } else {
         note_child();
     }
 }
 
-/// Tells the recorder of a child that the process made before it attached.
-pub fn note_earlier_child(header: &heaptape_wire::Header) {
+/// Tells the recorder of the children that the process made before it attached.
+pub fn note_earlier_children(header: &heaptape_wire::Header) {
     let tells_end = if cfg!(feature = "standalone") { 0 } else { TELLS_END };
-    header.signs.fetch_or(if HAS_CHILD.load(Relaxed) { MADE_CHILD } else { 0 } | tells_end, Relaxed);
+    header.signs.fetch_add(EARLIER_CHILDREN.load(Relaxed) | tells_end, Relaxed);
 }
 
 /// Returns whether nothing has been tried yet.

@@ -19,11 +19,11 @@ use crate::{
 };
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// A bit of [`Header::signs`]: the process has made a child, or started a program in one, by a call
-/// that the library sees.
-pub const MADE_CHILD: u32 = 1;
 /// A bit of [`Header::signs`]: the library notes when the process calls `exit` or `_exit`.
 pub const TELLS_END: u32 = 2;
+/// What [`Header::signs`] grows by when the process makes a child, or starts a program in one, by a
+/// call that the library sees.
+pub const CHILD: u32 = 16;
 
 /// The first bytes of the header: `HEAPAREA`, little-endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"HEAPAREA");
@@ -323,7 +323,7 @@ pub struct Header {
     pub slots_used: Line<AtomicU32>,
     /// p, r: a hint that no slot below this index is free.
     pub slot_hint: AtomicU32,
-    /// p: what the process tells of itself: [`MADE_CHILD`], [`TELLS_END`].
+    /// p: what the process tells of itself: [`TELLS_END`], and how many times [`CHILD`].
     pub signs: AtomicU32,
     /// p: one more than the page faults of the children that the process had waited for when it
     /// called `exit` or `_exit`; 0 if it has not.

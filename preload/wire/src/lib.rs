@@ -57,8 +57,8 @@ pub const WIRE_VERSION: u16 = 8;
 /// Minor version of the protocol. 0: the first. 1: hello and reply name it. 2:
 /// `first_ring_shift`. 3: requests to load the library into a static program. 4: `announce_exit`.
 /// 5: `record_mappings`. 6: `madvise` and `mprotect` ([`mapping::RECORD_ALL`]). 7: `search_bytes`.
-/// 8: [`hello::ORIGIN_BEFORE_EXIT`].
-pub const WIRE_MINOR: u16 = 8;
+/// 8: [`hello::ORIGIN_BEFORE_EXIT`]. 9: [`area::CHILD`].
+pub const WIRE_MINOR: u16 = 9;
 
 /// The minor version from which on a library knows `first_ring_shift`.
 pub const MINOR_FIRST_RING: u16 = 2;

@@ -242,6 +242,7 @@ fn wait_for_program(
         // The kernel forgets it once the program is waited for.
         if sys::is_readable(sys::fd(process)) {
             last.child_faults = proc::child_faults(pid).unwrap_or(last.child_faults);
+            last.child_reads = proc::child_reads(pid);
             last.name = proc::name(pid);
         }
         match spawn::child_status(pid) {

@@ -1,8 +1,10 @@
 //! The recorder: accepts processes, follows them to their end, writes `recording.json`, runs the
 //! stages.
 
+mod children;
 mod descendants;
 mod environment;
+mod newborn;
 mod policy;
 mod references;
 mod take_over;
@@ -26,9 +28,11 @@ use crate::store::writer::Callback;
 use crate::target::name_saver::Saver;
 use crate::target::proc::{self, End, Process};
 use crate::target::untraced::{self, Change, Watch};
+use children::Children;
 use descendants::Descendants;
 use formats::recording::{Accounting, ProcessInfo, README, README_TEXT, RECORDING, RESERVE, Recording};
 use formats::tape::RESIDENCY_END;
+use newborn::Newborn;
 use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::io;
@@ -104,6 +108,8 @@ pub struct Recorder {
     running: Vec<Running>,
     watch: Watch,
     descendants: Descendants,
+    newborn: Newborn,
+    children: Children,
     /// Pid of the process that was recorded first.
     first_pid: Option<u32>,
     /// Sessions that have ended recently, for children that name them as parents.
@@ -175,6 +181,8 @@ impl Recorder {
             running: Vec::new(),
             watch: Watch::default(),
             descendants: Descendants::default(),
+            newborn: Newborn::new(),
+            children: Children::default(),
             first_pid: None,
             ended: Vec::new(),
             boards: Boards::default(),
@@ -235,6 +243,8 @@ impl Recorder {
         let timeout = if self.dirty { timeout.min(REWRITE_INTERVAL) } else { timeout };
         let timeout = self.boards.deadline().map_or(timeout, |deadline| deadline.min(timeout));
         let timeout = self.admissions.deadline().map_or(timeout, |deadline| deadline.min(timeout));
+        let watches_births = self.options.children && !self.running.is_empty();
+        let timeout = if watches_births { timeout.min(self.newborn.deadline()) } else { timeout };
         let timeout = if self.loader.is_busy() { timeout.min(LOAD_INTERVAL) } else { timeout };
         // Something that is due and cannot be done must not make the recorder busy.
         let timeout = if is_poll { timeout } else { timeout.max(SHORTEST_WAIT) };
@@ -253,7 +263,7 @@ impl Recorder {
                 // The recording of a program accepts no other files.
                 Incoming::Request(Request::Stream(_)) => {}
                 Incoming::Notice { from, pid, why, path, preload, attached } => {
-                    self.descendants.know_child_of([from, attached]);
+                    self.children.know_child_of([from, attached]);
                     let why = self.why_untraced([from, attached], why, &preload);
                     self.note_untraced(from, pid, why, &path);
                 }
@@ -268,6 +278,7 @@ impl Recorder {
             self.process_gone(id);
         }
         self.check_programs();
+        self.look_at_newborn();
         self.check_descendants();
         self.take_stored();
         if self.dirty && self.written.is_none_or(|written| written.elapsed() >= REWRITE_INTERVAL) {
@@ -374,7 +385,7 @@ impl Recorder {
         let running = self.running.swap_remove(index);
         let left = self.watch.forget(running.session.process.pid);
         let end = if left { End::EXEC } else { end };
-        self.note_children(&running);
+        self.note_children(&running, end);
         self.note_silent_exit(&running, end);
         let _ = self.stages.commands.send(Command::End(running.session.id, end));
         running.entry.iter().for_each(|entry| keeper::release(&mut self.keeper, entry));
@@ -413,6 +424,7 @@ impl Recorder {
         admission::stop_waiting(&mut self);
         self.note_not_attached();
         self.read_boards();
+        self.name_found();
         self.search_descendants();
         let unattached = self.search_unattached();
         let has_ended = |running: &&Running| sys::is_readable(sys::fd(&running.process));

@@ -43,6 +43,8 @@ pub struct ProgramEnd {
     pub status: i32,
     /// Page faults of its children that it had waited for.
     pub child_faults: u64,
+    /// What these children read, if that is known.
+    pub child_reads: Option<u64>,
     /// The kernel's name of it (`comm`) at the end, if it exited.
     pub name: Vec<u8>,
 }

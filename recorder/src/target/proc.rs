@@ -88,6 +88,11 @@ const PARENT: usize = 1;
 const CHILD_MINOR_FAULTS: usize = 8;
 const CHILD_MAJOR_FAULTS: usize = 10;
 const START_TICKS: usize = 19;
+const GROUP: usize = 2;
+const SESSION: usize = 3;
+/// Addresses of code, stack, arguments and environment, which an exec changes: the kernel places the
+/// stack at random, and without that the environment has another size.
+const IMAGE: [usize; 5] = [23, 25, 45, 47, 48];
 
 fn number(fields: &[String], index: usize) -> Option<u64> {
     fields.get(index)?.parse().ok()
@@ -117,19 +122,66 @@ pub fn parent(pid: u32) -> Option<u32> {
     stat(pid)?.get(PARENT)?.parse().ok()
 }
 
-/// The parent of a process, and when the process started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Where a process comes from, when it started, and what it runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kin {
     /// Process id of the parent.
     pub parent: u32,
+    /// Process group.
+    pub group: u32,
+    /// Session of processes.
+    pub session: u32,
     /// Start of the process in clock ticks after the boot.
     pub start_ticks: u64,
+    /// Addresses that a forked child has from its parent until it executes a program.
+    pub image: [u64; 5],
 }
 
-/// Returns the parent of a process, and when the process started.
+/// Returns where a process comes from. It may be a thread's number, for which this is about the
+/// thread's process.
 pub fn kin(pid: u32) -> Option<Kin> {
     let fields = stat(pid)?;
-    Some(Kin { parent: fields.get(PARENT)?.parse().ok()?, start_ticks: number(&fields, START_TICKS)? })
+    let pid = |index: usize| fields.get(index)?.parse().ok();
+    let image = IMAGE.map(|index| number(&fields, index).unwrap_or(0));
+    let start_ticks = number(&fields, START_TICKS)?;
+    Some(Kin { parent: pid(PARENT)?, group: pid(GROUP)?, session: pid(SESSION)?, start_ticks, image })
+}
+
+/// Returns whether this is the number of a process, not of another thread in one.
+pub fn is_process(pid: u32) -> bool {
+    let status = read(&format!("/proc/{pid}/status"), 4096).unwrap_or_default();
+    let status = String::from_utf8_lossy(&status).into_owned();
+    status.lines().find_map(|line| line.strip_prefix("Tgid:")).is_some_and(|tgid| tgid.trim().parse() == Ok(pid))
+}
+
+/// Returns the process or thread number that the kernel gave last in this namespace; `None` if it
+/// does not tell.
+pub fn last_pid() -> Option<u32> {
+    let text = String::from_utf8(read("/proc/loadavg", 256)?).ok()?;
+    text.split_ascii_whitespace().nth(4)?.parse().ok()
+}
+
+/// Returns the highest number of a process.
+pub fn most_pids() -> u32 {
+    let text = read("/proc/sys/kernel/pid_max", 64).and_then(|text| String::from_utf8(text).ok());
+    text.and_then(|text| text.trim().parse().ok()).unwrap_or(1 << 15)
+}
+
+/// Returns how many reads were made by the children that a process has waited for, and by its threads
+/// that have ended. The kernel itself reads at least twice to execute a program, so a child without a
+/// read ran none. `None` if it is not known.
+pub fn child_reads(pid: u32) -> Option<u64> {
+    let reads = |path: &str| -> Option<u64> {
+        let text = String::from_utf8(read(path, 4096)?).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("syscr:"))?.trim().parse().ok()
+    };
+    // The threads first: what one reads meanwhile makes the result larger, never smaller.
+    let mut own = 0;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task")).ok()? {
+        let name = thread.ok()?.file_name();
+        own += reads(&format!("/proc/{pid}/task/{}/io", name.to_str()?)).unwrap_or(0);
+    }
+    Some(reads(&format!("/proc/{pid}/io"))?.saturating_sub(own))
 }
 
 /// Returns the page faults of the children that a process has waited for, and of what these waited

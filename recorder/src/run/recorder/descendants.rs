@@ -3,20 +3,18 @@
 //! `system` and `popen` after `unsetenv`, or Go's `exec.Command` with an environment of its own, which
 //! makes the system calls itself.
 //!
-//! Two things are seen from outside. A running descendant is found in `/proc`, every half second and
-//! at the end. And a process that calls `exit` tells how many page faults its children had that it
-//! waited for: if none of its children is known, it had one that was too short to be found.
+//! A running descendant is found in `/proc`: among the new ones ([`super::newborn`]), and here, where
+//! all are searched, every half second and at the end. One that was too short for that is seen in
+//! what its parent's children have used ([`super::children`]).
 
-use super::{Recorder, Running, text};
-use crate::target::proc::{self, End, Process};
+use super::{Recorder, text};
+use crate::target::proc::{self, Process};
 use crate::target::untraced;
 use formats::recording::NotTraced;
-use formats::tape::{END_EXITED, END_GONE};
 use std::collections::{HashMap, HashSet};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use wire::area::{MADE_CHILD, TELLS_END};
 use wire::hello::UntracedReason;
 
 /// Shortest interval of the searches.
@@ -25,20 +23,10 @@ const INTERVAL: Duration = Duration::from_millis(500);
 const MOST_TIME: u32 = 200;
 /// Maximum number of generations between a process and a recorded one.
 const GENERATIONS: usize = 32;
-/// Maximum number of processes whose children are known to be seen.
-const MAX_STARTERS: usize = 1 << 16;
-/// The least page faults of children that ran a program: a dynamic one has a hundred. A child of
-/// `vfork` that starts none has a few, e.g. for the pages that it is the first to touch.
-const PROGRAM_FAULTS: u64 = 64;
+/// Maximum number of starts of programs in children whose numbers are not known yet.
+const MAX_ANNOUNCED: usize = 1 << 16;
 
-/// Why a recording lacks a process of which nothing else is known.
-const NOT_SEEN: &str = "may have run a program that was not seen: a direct system call started it, or its environment \
-                        was changed before system() or popen()";
-
-/// Why a recording lacks a program that was too short to be found.
-const REPLACED: &str = "a direct system call seems to have started it, in place of";
-
-/// What is known of the children of recorded processes.
+/// What is known of the descendants of recorded processes.
 #[derive(Debug, Default)]
 pub(super) struct Descendants {
     /// When the next search is due.
@@ -47,51 +35,15 @@ pub(super) struct Descendants {
     suspects: HashMap<u32, u64>,
     /// Processes that a search has named. Their starter may report them later.
     named: HashSet<u32>,
-    /// Processes of which a child attached, or was reported.
-    starters: HashSet<u32>,
-    /// Ended processes that had children.
-    parents: Vec<ChildFaults>,
-    /// Processes that exited without `exit` or `_exit`.
-    silent: Vec<SilentExit>,
     /// Starts of programs in children whose numbers are not known yet: by which process, and the
     /// program's path.
     announced: Vec<(u32, Vec<u8>)>,
 }
 
-/// The page faults of the children of an ended process that it had waited for.
-#[derive(Debug)]
-struct ChildFaults {
-    pid: u32,
-    /// Path of its program.
-    name: String,
-    /// Those from before it attached.
-    before: u64,
-    /// Those since then.
-    faults: u64,
-}
-
-/// A process that exited without a call of `exit` or `_exit` that the library saw: it made the system
-/// call itself, as Go does, or another program did.
-#[derive(Debug)]
-struct SilentExit {
-    pid: u32,
-    /// The kernel's name of the process when it attached: that of its program.
-    began: Vec<u8>,
-    /// Its last name; empty if nobody knows it.
-    ended: Vec<u8>,
-}
-
 impl Descendants {
-    /// Notes that a child of these processes attached, or was reported.
-    pub(super) fn know_child_of(&mut self, starters: [u32; 2]) {
-        if self.starters.len() < MAX_STARTERS {
-            self.starters.extend(starters);
-        }
-    }
-
     /// Notes that a process is about to start an unrecorded program in a child.
     pub(super) fn announce(&mut self, from: u32, path: &[u8]) {
-        if self.announced.len() < MAX_STARTERS {
+        if self.announced.len() < MAX_ANNOUNCED {
             self.announced.push((from, path.to_vec()));
         }
     }
@@ -149,14 +101,18 @@ impl Recorder {
                         Unseen::Because(why) => why,
                         _ => untraced::NOT_LOADED.into(),
                     });
-                    self.descendants.named.insert(pid);
-                    self.descendants.know_child_of([kin.parent, 0]);
-                    let exe = text(&Process::read(pid).exe);
-                    if !self.names_announced(kin.parent, pid, &exe) {
-                        self.not_traced(pid, exe, why);
-                    }
+                    self.name_unseen(pid, kin.parent, text(&Process::read(pid).exe), why);
                 }
             }
+        }
+    }
+
+    /// Names a process that runs a program without the library.
+    pub(super) fn name_unseen(&mut self, pid: u32, parent: u32, exe: String, why: String) {
+        self.descendants.named.insert(pid);
+        self.children.know_child_of([parent, parent]);
+        if !self.names_announced(parent, pid, &exe) {
+            self.not_traced(pid, exe, why);
         }
     }
 
@@ -168,13 +124,18 @@ impl Recorder {
         let path = text(&announced.swap_remove(index).1);
         let is_it = |known: &&mut NotTraced| known.pid == 0 && known.exe == path;
         let Some(known) = self.recording.not_traced.iter_mut().rev().find(is_it) else { return false };
-        (known.pid, known.exe) = (pid, exe.to_owned());
+        known.pid = pid;
+        // A shell is known by the name that it was started by.
+        let file = |path: &str| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+        if file(exe) != file(&path) {
+            exe.clone_into(&mut known.exe);
+        }
         self.dirty = true;
         true
     }
 
     /// Returns why nothing is known of a process, if it runs without the library.
-    fn why_unseen(&self, pid: u32, parent: u32) -> Unseen {
+    pub(super) fn why_unseen(&self, pid: u32, parent: u32) -> Unseen {
         let variables = proc::environment(pid);
         // A zombie has none, and that of another user cannot be read.
         if variables.is_empty() || proc::has_mapped(pid, LIBRARY) != Some(false) {
@@ -193,74 +154,10 @@ impl Recorder {
         let of_file = untraced::why_not(Path::new(&exe));
         Unseen::Because(of_file.unwrap_or_else(|| self.why_untraced([parent, parent], why.0, why.1)))
     }
-
-    /// Notes that a process has ended that may have run a program that was not seen.
-    pub(super) fn note_children(&mut self, running: &Running) {
-        let pid = running.session.process.pid;
-        let header = running.session.mapping.header();
-        // It told when it called `exit`. Otherwise the kernel may still know.
-        let told = header.child_faults.load(Relaxed).checked_sub(1);
-        let all = told.or_else(|| proc::child_faults(pid)).unwrap_or(0);
-        let (before, faults) = (running.child_faults, all.saturating_sub(running.child_faults));
-        // A forked child that allocates nothing is not missing, and nothing tells of it.
-        let has_forked = header.signs.load(Relaxed) & MADE_CHILD != 0;
-        let may_be_told = self.first_pid == Some(pid);
-        if !has_forked && (faults >= PROGRAM_FAULTS || may_be_told) && self.descendants.parents.len() < MAX_STARTERS {
-            let name = text(&running.session.process.exe.0);
-            self.descendants.parents.push(ChildFaults { pid, name, before, faults });
-        }
-    }
-
-    /// Notes a process that may have continued with another program, by a system call that nobody saw:
-    /// a program that is short is gone before [`Recorder::check_programs`] looks.
-    pub(super) fn note_silent_exit(&mut self, running: &Running, end: End) {
-        let header = running.session.mapping.header();
-        let is_silent = header.signs.load(Relaxed) & TELLS_END != 0 && header.child_faults.load(Relaxed) == 0;
-        let (process, silent) = (&running.session.process, &mut self.descendants.silent);
-        if is_silent && matches!(end.reason, END_EXITED | END_GONE) && silent.len() < MAX_STARTERS {
-            let (pid, ended) = (process.pid, proc::name(process.pid));
-            // Where the end is not known, only the command can tell.
-            let ended = if end.reason == END_EXITED { ended } else { Vec::new() };
-            silent.push(SilentExit { pid, began: running.comm.clone(), ended });
-        }
-    }
-
-    /// Notes what the command has read of an ended process before it waited for that: how many page
-    /// faults the children had that the process had waited for, and its name if it exited.
-    pub fn note_last_words(&mut self, pid: u32, all: u64, name: Vec<u8>) {
-        if let Some(silent) = self.descendants.silent.iter_mut().rev().find(|silent| silent.pid == pid)
-            && silent.ended.is_empty()
-        {
-            silent.ended = name;
-        }
-        if let Some(parent) = self.descendants.parents.iter_mut().rev().find(|parent| parent.pid == pid) {
-            parent.faults = parent.faults.max(all.saturating_sub(parent.before));
-        }
-    }
-
-    /// Names the programs that processes ran and that nobody has seen, at the end: whatever these
-    /// started has attached by then, or was reported.
-    pub(super) fn note_unseen_children(&mut self) {
-        for SilentExit { pid, began, ended } in std::mem::take(&mut self.descendants.silent) {
-            if !ended.is_empty() && ended != began && !self.knows_untraced(pid) {
-                self.not_traced(pid, text(&ended), format!("{REPLACED} {}", text(&began)));
-            }
-        }
-        for ChildFaults { pid, name, faults, .. } in std::mem::take(&mut self.descendants.parents) {
-            let starters = &self.descendants.starters;
-            let is_known = starters.contains(&pid)
-                || starters.len() >= MAX_STARTERS
-                || self.recording.processes.iter().any(|process| process.ppid == pid);
-            if self.options.children && faults >= PROGRAM_FAULTS && !is_known {
-                let why = format!("{} (pid {pid}) {NOT_SEEN}", name.rsplit('/').next().unwrap_or_default());
-                self.not_traced(0, String::new(), why);
-            }
-        }
-    }
 }
 
 /// What a process without a session is.
-enum Unseen {
+pub(super) enum Unseen {
     /// It has the library, or nothing can be said.
     No,
     /// It ought to load the library, and may not have got there.

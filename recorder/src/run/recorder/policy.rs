@@ -74,7 +74,7 @@ impl Policy for Recorder {
 
     fn decide(&mut self, client: &Client, process: &Process) -> Result<Terms<()>, u32> {
         self.attaches(client.pid);
-        self.descendants.know_child_of([process.ppid, 0]);
+        self.children.know_child_of([process.ppid, process.ppid]);
         // The launched program is always recorded; a program that it executes later is selected by
         // name, like children.
         let is_launched = self.first_pid.is_none();

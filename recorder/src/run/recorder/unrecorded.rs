@@ -177,7 +177,7 @@ impl Recorder {
     /// other ones until they attach.
     pub(super) fn note_loaded(&mut self) {
         while let Some(loaded) = self.loader.next() {
-            self.descendants.know_child_of([loaded.from, proc::parent(loaded.pid).unwrap_or(0)]);
+            self.children.know_child_of([loaded.from, proc::parent(loaded.pid).unwrap_or(0)]);
             // A process may have permitted it and tried again.
             let is_first_try = |known: &NotTraced| known.pid == loaded.from && known.why.ends_with(NOT_PERMITTED);
             self.recording.not_traced.retain(|known| !is_first_try(known));

@@ -117,11 +117,11 @@ impl Watch<'_> {
             Some(Message::CommandStopped { program }) => self.stopped_program = Some(program),
             Some(Message::CommandContinued) => self.stopped_program = None,
             Some(Message::ProgramEnded { pid, end, program, unrecorded, wait }) => {
-                let ProgramEnd { status, child_faults, name } = end;
+                let ProgramEnd { status, child_faults, child_reads, name } = end;
                 let unrecorded = unrecorded.or_else(|| why_not(&program));
                 let unrecorded = unrecorded.or_else(|| self.is_replacement.then(|| KILLED.into()));
                 self.unrecorded = note_program_end(&mut self.recorder, pid, status, &program, unrecorded);
-                self.recorder.note_last_words(pid, child_faults, name);
+                self.recorder.note_last_words(pid, child_faults, child_reads, name);
                 if !wait {
                     return ControlFlow::Break(());
                 }
