@@ -133,7 +133,8 @@ fn file(object: &Object) -> Option<Note> {
             Kind::Lost { what, why, why_many: "that were replaced or changed" }
         }
     };
-    let file = File { path: object.path.to_string(), identity: named(&object.module.build_id), other };
+    let path = if object.path.is_empty() { "a file of unknown name" } else { &object.path };
+    let file = File { path: path.to_string(), identity: named(&object.module.build_id), other };
     Some(Note::File(kind, file))
 }
 

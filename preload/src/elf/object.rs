@@ -2,6 +2,7 @@
 
 use super::program;
 use core::ffi::{CStr, c_char, c_void};
+use heaptape_wire::modules::UNNAMED;
 
 /// An ELF object in the address space, or the run of its adjacent segments that holds an address
 /// ([`program`]).
@@ -36,13 +37,14 @@ struct LinkMap {
     name: *const c_char,
 }
 
-/// Returns the load bias and the name as the loader knows them. The main program's name is empty.
+/// Returns the load bias and the name as the loader knows them. The main program's name is empty, and
+/// that of an object which the kernel alone has named is [`UNNAMED`].
 ///
 /// # Safety
 /// The object must be mapped and its `link_map` be the loader's.
 pub unsafe fn bias_and_name(object: &Object) -> (u64, &'static [u8]) {
     if object.link_map.is_null() {
-        return (object.bias, b"");
+        return (object.bias, if object.is_program { b"" } else { UNNAMED });
     }
     // SAFETY: the loader keeps its record as long as the object is mapped.
     unsafe {

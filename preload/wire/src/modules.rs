@@ -8,6 +8,8 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Acquire, Orde
 pub const MAX_PATH: usize = 928;
 /// Maximum length of a build ID in an entry, in bytes.
 pub const MAX_BUILD_ID: usize = 32;
+/// The path of an object other than the program whose name the library does not know.
+pub const UNNAMED: &[u8] = b"?";
 
 /// One entry of the module table.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use formats::tape::{self, FileId, Module, ModuleGone};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use wire::limits;
-use wire::modules::{MAX_BUILD_ID, MAX_PATH, ModuleEntry};
+use wire::modules::{MAX_BUILD_ID, MAX_PATH, ModuleEntry, UNNAMED};
 
 #[derive(Clone, Copy, Debug)]
 struct KnownModule {
@@ -134,10 +134,11 @@ impl Modules {
 
     /// Returns the absolute path of a module. For the loader the program itself has no name, and
     /// other modules have the name that was requested. Where the library knows no names (libcs
-    /// without `_dl_find_object`), the kernel's map has them.
+    /// without `_dl_find_object`, as musl), the kernel's map has them while the process lives.
     fn absolute(&self, path: &[u8], start: u64) -> Vec<u8> {
         match path.first() {
             None => path_at(self.pid, start).unwrap_or_else(|| self.exe.clone()),
+            Some(_) if path == UNNAMED => path_at(self.pid, start).unwrap_or_default(),
             Some(b'/') => path.to_vec(),
             Some(_) if path.contains(&b'/') => [&self.cwd, &b"/"[..], path].concat(),
             Some(_) => path.to_vec(),
