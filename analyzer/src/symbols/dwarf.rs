@@ -183,8 +183,13 @@ fn shown(path: &Path) -> String {
     plain.display().to_string()
 }
 
+/// Sections that say where variables are, what macros mean, and which unit has a name. Nothing here
+/// asks for that, and the first are a third of what a compressed file of libc unpacks to.
+const UNUSED: [&str; 5] = [".debug_loc", ".debug_loclists", ".debug_macinfo", ".debug_macro", ".debug_names"];
+
 fn load(elf: &Elf, name: &str) -> Result<Slice, gimli::Error> {
-    let bytes = if name.is_empty() { Vec::new() } else { elf.section(name) };
+    let is_unused = name.is_empty() || UNUSED.contains(&name.trim_end_matches(".dwo"));
+    let bytes = if is_unused { Vec::new() } else { elf.section(name) };
     Ok(EndianArcSlice::new(Arc::from(bytes), endian(elf)))
 }
 

@@ -296,7 +296,9 @@ impl Elf {
         // leading underscores.
         rows.sort_unstable_by(|(a, rank), (b, other)| {
             let plain = |row: &Function| names.get(row.name as usize).is_some_and(|&byte| byte == b'_');
-            (a.start, rank, plain(a), a.name).cmp(&(b.start, other, plain(b), b.name))
+            // Few functions share an address, and the names of the others need not be looked at.
+            let of_names = || (rank, plain(a), a.name).cmp(&(other, plain(b), b.name));
+            a.start.cmp(&b.start).then_with(of_names)
         });
         let mut folded = Vec::new();
         if self.may_fold() {

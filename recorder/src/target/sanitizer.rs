@@ -9,6 +9,8 @@ use object::read::elf::{FileHeader, SectionHeader};
 use object::{Endianness, ReadCache, ReadRef};
 
 const INIT_FUNCTIONS: [&[u8]; 5] = [b"__asan_init", b"__tsan_init", b"__lsan_init", b"__msan_init", b"__hwasan_init"];
+/// What all of them end with.
+const COMMON_END: &[u8] = b"san_init";
 
 /// Returns whether a sanitizer's init function is among the names that the program's file has for
 /// the dynamic linker. Elsewhere the name proves nothing: a compiler has it among its strings.
@@ -17,7 +19,16 @@ pub fn is_sanitized(path: &Path) -> bool {
 }
 
 fn names_a_sanitizer<'data>(file: impl ReadRef<'data>) -> bool {
-    names(file).unwrap_or_default().split(|byte| *byte == 0).any(|name| INIT_FUNCTIONS.contains(&name))
+    let names = names(file).unwrap_or_default();
+    // A program like node has megabytes of names, and few of them end like this.
+    let mut found = memchr::memmem::find_iter(names, COMMON_END);
+    found.any(|at| INIT_FUNCTIONS.iter().any(|name| is_name_at(names, at + COMMON_END.len(), name)))
+}
+
+/// Returns whether this name ends before `end`, and is a whole one.
+fn is_name_at(names: &[u8], end: usize, name: &[u8]) -> bool {
+    let before = names.get(..end).and_then(|names| names.strip_suffix(name));
+    before.is_some_and(|before| before.last().is_none_or(|byte| *byte == 0)) && names.get(end) == Some(&0)
 }
 
 /// Returns the names for the dynamic linker. Nothing else is read: the symbol tables of a large
