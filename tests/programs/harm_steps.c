@@ -311,7 +311,8 @@ static void forks(const struct step *step, int from) {
 }
 /* The arguments of a program that executes the steps in a block. */
 static void fill_arguments(char **arguments, const struct step *step, int from) {
-    static char number_text[16];
+    /* Each thread has its own: several start programs at once. */
+    static __thread char number_text[16];
     int count = 0;
     snprintf(number_text, sizeof number_text, "%d", (int)(me->lane - shared->lanes));
     arguments[count++] = words[0];
