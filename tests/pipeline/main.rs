@@ -50,6 +50,7 @@ mod harm;
 mod holds;
 mod hooks_each_function;
 mod hostile;
+mod inherits;
 mod inside;
 mod jit;
 mod jumps;

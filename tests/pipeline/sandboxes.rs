@@ -40,6 +40,17 @@ fn new_stacks_inside_a_sandbox_are_truncated_or_counted() {
     torture::passed(23, "call stacks first captured inside a sandbox", 1 << 17);
 }
 
+/// Nothing tells the library that there is a filter. It asks nothing, since no mapping but the stack
+/// can be where the main thread's stack grows.
+#[test]
+fn filter_that_the_library_does_not_see_kills_nothing() {
+    let recording = sandboxed(&["unseen", "300"]);
+    let report = recording.report();
+    let process = report.only("sandbox_kinds");
+    process.assert_accounting();
+    assert!(process.allocs >= 100 + 301 + 256 && process.lost_events == 0, "{process:#?}");
+}
+
 #[test]
 fn filter_that_fakes_results_does_not_stop_recording() {
     let recording = sandboxed(&["masked"]);
@@ -58,4 +69,21 @@ fn seccomp_queries_are_not_taken_for_a_sandbox() {
         assert!(all.iter().any(|process| process.allocs >= 100 + threads), "{how}: {report:#?}");
     }
     torture::passed(23, "programs that query seccomp, or forbid none of the library's calls", 2);
+}
+
+/// The loader of a program that may not read the library would complain about it. It gets an
+/// environment without it, and is named.
+#[test]
+fn programs_that_landlock_keeps_from_the_library_say_nothing() {
+    let program = Program::new(target::c("landlocked")).args(["/bin/echo", "words"]);
+    let plain = program.plain().success();
+    if plain.text() == "none\n" {
+        eprintln!("this kernel has no Landlock");
+        return;
+    }
+    let recording = program.recorded();
+    same(&plain, &recording.outcome);
+    let named = recording.not_traced("echo");
+    assert_eq!(named.len(), 2, "{named:?}");
+    assert!(named.iter().all(|why| why.contains("cannot reach the recorder")), "{named:?}");
 }

@@ -6,6 +6,8 @@
  * masked         rt_sigprocmask fails with EPERM, then blocks on a stack that ends at unreadable
  *                memory
  * ask            queries in the two usual ways whether there is seccomp, then 3 children allocate
+ * unseen N       the same filter, installed by an instruction of the program's own, then N new frames
+ *                of 12 KiB and new stacks
  * permissive     a filter that forbids what no program needs, then 3 children and a thread
  *                allocate */
 #include "own.h"
@@ -26,9 +28,26 @@
         must(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &whole), "filter"); \
     } while (0)
 #define ALLOW(name) RULE(name, SECCOMP_RET_ALLOW)
-static void shut_in(void) {
-    FILTER(ALLOW(read), ALLOW(write), ALLOW(exit), ALLOW(exit_group), ALLOW(brk), ALLOW(mmap), ALLOW(munmap),
-           ELSE(SECCOMP_RET_KILL_PROCESS));
+#define ALLOCATOR_ALONE ALLOW(read), ALLOW(write), ALLOW(exit), ALLOW(exit_group), ALLOW(brk), ALLOW(mmap), ALLOW(munmap), \
+    ELSE(SECCOMP_RET_KILL_PROCESS)
+static void shut_in(void) { FILTER(ALLOCATOR_ALONE); }
+/* A system call that no function of libc makes. */
+static long unseen_call(long number, long first, long second, long third) {
+    long result = number;
+#ifdef __x86_64__
+    __asm__ volatile("syscall" : "+a"(result) : "D"(first), "S"(second), "d"(third) : "rcx", "r11", "memory");
+#else
+    register long x8 __asm__("x8") = number, x0 __asm__("x0") = first, x1 __asm__("x1") = second, x2 __asm__("x2") = third;
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
+    result = x0;
+#endif
+    return result;
+}
+static void shut_in_unseen(void) {
+    struct sock_filter rules[] = { LOAD, ALLOCATOR_ALONE };
+    struct sock_fprog whole = { sizeof rules / sizeof *rules, rules };
+    must(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new rights");
+    must(!unseen_call(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, (long)&whole), "filter");
 }
 static void pairs(unsigned long count) { for (unsigned long i = 0; i < count; i++) free(malloc(24)); }
 NOINLINE static void deeper(unsigned long left) {
@@ -36,6 +55,13 @@ NOINLINE static void deeper(unsigned long left) {
     room[0] = 0;
     if (left) deeper(left - 1);
     else pairs(100);
+    KEEP_FRAME();
+}
+NOINLINE static void much_deeper(unsigned long left) {
+    volatile char room[12288];
+    room[0] = 0;
+    pairs(1);
+    if (left) much_deeper(left - 1);
     KEEP_FRAME();
 }
 NOINLINE static void branch(unsigned left);
@@ -80,6 +106,10 @@ int main(int argc, char **argv) {
     } else if (!strcmp(how, "nodes")) {
         shut_in();
         branch(count);
+    } else if (!strcmp(how, "unseen")) {
+        shut_in_unseen();
+        much_deeper(count);
+        branch(8);
     } else if (!strcmp(how, "masked")) {
         char *stack = mmap(0, 20 * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         must(stack != MAP_FAILED && !mprotect(stack, 16 * 4096, PROT_READ | PROT_WRITE), "a stack");

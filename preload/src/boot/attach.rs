@@ -3,8 +3,8 @@
 
 use super::patch::{self, Patches};
 use crate::session::{self, Area, board, private};
-use crate::stack::table;
 use crate::stack::unwind::rules;
+use crate::stack::{self, table};
 use crate::sys::{self, Need};
 use crate::thread::STATE_BYTES;
 use crate::{arch, dynsym, next, timestamp};
@@ -145,6 +145,9 @@ fn attach(pid: u32, is_child: bool) -> Option<Area> {
     }
     if sys::has_no_counter() {
         timestamp::leave_counter();
+    }
+    if !is_child {
+        stack::note_reserved();
     }
     let unseen = is_child && FORK_TICK.load(Relaxed) == 0;
     let hello = Hello {

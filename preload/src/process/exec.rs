@@ -332,13 +332,15 @@ const fn variadic(index: usize) -> usize {
 struct Inspection {
     /// Why the program will not be recorded, if so.
     reason: Option<UntracedReason>,
+    /// Whether it would not find this library.
+    lacks_library: bool,
     /// The program's path and the value of another `LD_PRELOAD`, each of which ends with a 0.
     texts: [u8; MAX_NOTICE_PATH],
 }
 
 impl Inspection {
     const fn new() -> Inspection {
-        Inspection { reason: None, texts: [0; MAX_NOTICE_PATH] }
+        Inspection { reason: None, lacks_library: false, texts: [0; MAX_NOTICE_PATH] }
     }
 
     /// Takes a program for one that would load the library, where a sandbox does not let this
@@ -369,7 +371,7 @@ impl Inspection {
             let missing = misses_library(environment, &mut self.texts[length + 1..]);
             // The program inherits the sandbox.
             let sandbox = || (!Need::ATTACH.is_allowed()).then_some(UntracedReason::Sandbox);
-            self.reason = missing.or_else(unreachable).or(self.reason).or_else(sandbox);
+            self.reason = missing.or_else(|| self.unreachable()).or(self.reason).or_else(sandbox);
         }
         true
     }
@@ -408,8 +410,20 @@ impl Inspection {
         sys::read_link(link, &mut path[..MAX_NOTICE_PATH - 1]);
         if !sys::c_text(&path).is_some_and(|path| self.file(link, path, environment)) {
             // Without `/proc` nothing is known of the file, but where it will run.
-            self.reason = unreachable();
+            self.reason = self.unreachable();
         }
+    }
+
+    /// Returns the reason if a program that starts here will not find the recorder's socket or this
+    /// library. The names are those of this process's root and mount namespace, which the program
+    /// gets too.
+    fn unreachable(&mut self) -> Option<UntracedReason> {
+        let library = dynsym::own_name().filter(|name| name.to_bytes().first() == Some(&b'/'));
+        // Landlock lets a process see the status of a file that it may not read.
+        self.lacks_library = library.is_some_and(|library| sys::open(library).map(sys::close).is_none());
+        let is_socket = |file: libc::stat| file.st_mode & libc::S_IFMT == libc::S_IFSOCK;
+        let is_there = !self.lacks_library && attach::socket_path().and_then(sys::status).is_some_and(is_socket);
+        (!is_there).then_some(UntracedReason::Unreachable)
     }
 
     /// Returns how the environment of the program must be changed, if so: `None` inside to leave
@@ -420,7 +434,7 @@ impl Inspection {
     fn change(&self) -> Option<Option<u32>> {
         match self.reason {
             Some(UntracedReason::Sanitizer | UntracedReason::ThirtyTwoBit | UntracedReason::Sandbox) => Some(None),
-            Some(UntracedReason::Unreachable) => (!library_is_there()).then_some(None),
+            Some(UntracedReason::Unreachable) => self.lacks_library.then_some(None),
             _ => attach::new_filters().map(Some),
         }
     }
@@ -480,22 +494,6 @@ impl Inspection {
         }
         answer.unwrap_or(0)
     }
-}
-
-/// Returns the reason if a program that starts here will not find the recorder's socket or the
-/// library. The names are those of this process's root and mount namespace, which the program gets
-/// too.
-fn unreachable() -> Option<UntracedReason> {
-    let is_socket = |file: &libc::stat| file.st_mode & libc::S_IFMT == libc::S_IFSOCK;
-    let socket = attach::socket_path().and_then(sys::status);
-    let is_there = socket.as_ref().is_some_and(is_socket) && library_is_there();
-    (!is_there).then_some(UntracedReason::Unreachable)
-}
-
-/// Returns whether a program that starts here will find the library, as far as that is known.
-fn library_is_there() -> bool {
-    let library = dynsym::own_name().filter(|name| name.to_bytes().first() == Some(&b'/'));
-    library.is_none_or(|library| sys::status(library).is_some())
 }
 
 /// Notifies the recorder that this child, which was just forked, is not recorded, because the

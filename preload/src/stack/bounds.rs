@@ -13,6 +13,26 @@ pub fn note_main_thread() {
     MAIN_THREAD.store(arch::thread_pointer(), Relaxed);
 }
 
+/// The lowest address that the kernel keeps for the main thread's stack; 0 if it is not known.
+static RESERVED: AtomicUsize = AtomicUsize::new(0);
+
+/// Notes which addresses the kernel keeps for the main thread's stack.
+///
+/// It places no mapping within `RLIMIT_STACK` below the top of that stack (`mmap_base` in
+/// arch/x86/mm/mmap.c). So a page there that is in use belongs to the stack, and so do all above it:
+/// nobody has to ask. A filter that the program installs by an instruction of its own, which this
+/// library does not see, may kill it for the question.
+pub fn note_reserved() {
+    /// More than any program uses; without a limit the kernel maps from the other end.
+    const MOST: u64 = 64 << 20;
+    RESERVED.store(kernels_end().saturating_sub(sys::stack_limit().min(MOST) as usize), Relaxed);
+}
+
+/// Returns an address above the first frame of the main thread, on its stack.
+fn kernels_end() -> usize {
+    sys::auxiliary(libc::AT_RANDOM) & !7
+}
+
 /// The known part of a thread's own stack.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -60,8 +80,10 @@ impl StackBounds {
         if sp >= self.end || self.low - target > MOST || target < self.floor {
             return false;
         }
+        let reserved = RESERVED.load(Relaxed);
+        let is_reserved = reserved != 0 && target >= reserved && self.end == kernels_end();
         // The page of `sp` itself is mapped, since it is in use.
-        while self.low > target + 4096 {
+        while self.low > target + 4096 && !is_reserved {
             if !probe::is_readable(self.low - 4096) {
                 if Need::PROBE.is_allowed() {
                     self.floor = self.low;
@@ -92,7 +114,7 @@ impl StackBounds {
 #[inline(never)]
 pub fn own_stack_end(sp: usize, tid: u32) -> usize {
     let is_main = tid == session::pid();
-    let kernels = if is_main { mapped_up_to(sp, sys::auxiliary(libc::AT_RANDOM)) } else { 0 };
+    let kernels = if is_main { mapped_up_to(sp, kernels_end()) } else { 0 };
     // The child of a main thread has the kernel's stack too. Its thread pointer is beside the
     // libraries, and so may be the alternate stack of a handler that forked, with nothing unmapped
     // between.

@@ -13,7 +13,7 @@ pub mod unwind;
 
 #[cfg(test)]
 pub use bounds::own_stack_end;
-pub use bounds::{StackBounds, note_main_thread};
+pub use bounds::{StackBounds, note_main_thread, note_reserved};
 
 use cache::StackCache;
 use pages::Pages;

@@ -320,15 +320,27 @@ pub fn kernel_ns() -> u64 {
     (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
 
+/// Returns a limit of this process; `u64::MAX` without one.
+fn limit(resource: u32) -> u64 {
+    let mut limit = [u64::MAX; 2];
+    call!(SYS_prlimit64, 0, resource, 0, limit.as_mut_ptr());
+    limit[0]
+}
+
+/// Returns the number of bytes that the main thread's stack may have.
+pub fn stack_limit() -> u64 {
+    limit(libc::RLIMIT_STACK)
+}
+
 /// Returns how many bytes of address space the process may still map; `u64::MAX` without a limit.
 pub fn address_space() -> u64 {
-    let mut limit = [0u64; 2];
-    if call!(SYS_prlimit64, 0, libc::RLIMIT_AS, 0, limit.as_mut_ptr()) != 0 || limit[0] == u64::MAX {
-        return u64::MAX;
+    let limit = limit(libc::RLIMIT_AS);
+    if limit == u64::MAX {
+        return limit;
     }
     let mut text = [0; 64];
-    let taken = number(read_file(c"/proc/self/statm", &mut text), 0).unwrap_or(limit[0]);
-    limit[0].saturating_sub(taken.saturating_mul(auxiliary(libc::AT_PAGESZ) as u64))
+    let taken = number(read_file(c"/proc/self/statm", &mut text), 0).unwrap_or(limit);
+    limit.saturating_sub(taken.saturating_mul(auxiliary(libc::AT_PAGESZ) as u64))
 }
 
 /// Returns the nanoseconds that the process has run or waited for a CPU, which is its age if it has

@@ -100,7 +100,7 @@ impl UntracedReason {
             UntracedReason::ThirtyTwoBit => "it is a 32-bit program",
             UntracedReason::Environment => "LD_PRELOAD was removed from its environment",
             UntracedReason::Unreachable => {
-                "it cannot reach the recorder, which is down or outside of its root and mount namespace"
+                "it cannot reach the recorder, which is down, outside of its root and mount namespace, or forbidden to it"
             }
             UntracedReason::Descriptors => "it has no descriptor left with which to reach the recorder",
             UntracedReason::Sandbox => "its sandbox does not let it reach the recorder",
