@@ -24,7 +24,8 @@ fn child_that_cannot_reach_the_daemon_is_named() {
     let root = test_env::folder();
     daemon.run(&target::c("changes_root"), &[&root.path().to_string_lossy()]).success();
     daemon.stop();
-    let why = "it cannot reach the recorder, which is down, outside of its root and mount namespace, or forbidden to it";
+    let why =
+        "it cannot reach the recorder, which is down, outside of its root and mount namespace, or forbidden to it";
     let log = daemon.log();
     assert!(log.contains(&format!("runs unrecorded: {why}")), "{log}");
     let notes = notes(&daemon);

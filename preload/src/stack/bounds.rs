@@ -25,7 +25,7 @@ static RESERVED: AtomicUsize = AtomicUsize::new(0);
 pub fn note_reserved() {
     /// More than any program uses; without a limit the kernel maps from the other end.
     const MOST: u64 = 64 << 20;
-    RESERVED.store(kernels_end().saturating_sub(sys::stack_limit().min(MOST) as usize), Relaxed);
+    RESERVED.store(kernels_end().saturating_sub(sys::limit(libc::RLIMIT_STACK).min(MOST) as usize), Relaxed);
 }
 
 /// Returns an address above the first frame of the main thread, on its stack.

@@ -321,15 +321,10 @@ pub fn kernel_ns() -> u64 {
 }
 
 /// Returns a limit of this process; `u64::MAX` without one.
-fn limit(resource: u32) -> u64 {
+pub fn limit(resource: u32) -> u64 {
     let mut limit = [u64::MAX; 2];
     call!(SYS_prlimit64, 0, resource, 0, limit.as_mut_ptr());
     limit[0]
-}
-
-/// Returns the number of bytes that the main thread's stack may have.
-pub fn stack_limit() -> u64 {
-    limit(libc::RLIMIT_STACK)
 }
 
 /// Returns how many bytes of address space the process may still map; `u64::MAX` without a limit.
