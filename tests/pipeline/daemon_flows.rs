@@ -38,6 +38,10 @@ fn dcpi_files_of_epochs_have_the_text_range() {
     daemon.query(&["epoch"]);
     daemon.run(&program, &["4", "0", "777"]).success();
     daemon.stop();
+    for epoch in daemon.epochs(&[]) {
+        let text = fs::read_to_string(epoch.join("README")).expect("what the files are, as in any recording");
+        assert!(text.contains("heaptape export --format mtrc"), "{text}");
+    }
     let epochs: Vec<_> = daemon.epochs(&["--dcpi"]).iter().flat_map(|folder| read(folder)).collect();
     let recording = Program::new(&program).args(["4", "0", "777"]).recorded().success();
     let directory = test_env::folder();

@@ -4,10 +4,11 @@
 //! from beyond its end.
 
 use heaptape_formats::tape::Codec;
-use heaptape_tests::recording::heaptape;
+use heaptape_tests::recording::{Recording, heaptape};
 use heaptape_tests::run::started;
-use heaptape_tests::wait::until;
+use heaptape_tests::wait::{until, until_some};
 use heaptape_tests::{Program, target, test_env};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::signal::{Signal, kill};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -152,8 +153,7 @@ fn mptrace_reads_a_plain_trace_while_it_grows() {
         until("the trace has grown several times", || {
             let entries = fs::read_dir(folder).into_iter().flatten().flatten();
             let bytes = entries.filter_map(|entry| fs::read(entry.path().join("trace.mtrc")).ok()).max();
-            // The first chunk has no mark before it.
-            if let Some(bytes) = bytes.filter(|bytes| !seen.is_empty() || bytes.ends_with(b"MTRC")) {
+            if let Some(bytes) = bytes {
                 seen.insert(Mptrace::read(&bytes).allocated);
             }
             seen.len() >= 5
@@ -166,6 +166,47 @@ fn mptrace_reads_a_plain_trace_while_it_grows() {
     let report = recording.report();
     let process = report.only("endless");
     assert_eq!((tally.allocated, tally.freed), (process.allocs + process.resizes, process.frees));
+}
+
+/// The name appears with the first events and the mark, in one step.
+#[test]
+fn plain_trace_has_its_end_mark_from_its_first_moment() {
+    let recording = Program::new("sleep").args(["0.5"]).recorded_while(|_, folder| {
+        let inside = || fs::read_dir(folder).into_iter().flatten().flatten().find(|entry| entry.path().is_dir());
+        let process = until_some("the process has a folder", inside).path();
+        let watch = Inotify::init(InitFlags::empty()).expect("a watch");
+        watch.add_watch(&process, AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO).expect("it is watched");
+        let mut is_seen = process.join("trace.mtrc").exists();
+        while !is_seen {
+            for event in watch.read_events().expect("what happens") {
+                if event.name.as_deref() == Some(OsStr::new("trace.mtrc")) {
+                    assert_eq!(event.mask, AddWatchFlags::IN_MOVED_TO, "it is created without its content");
+                    is_seen = true;
+                }
+            }
+        }
+    });
+    Mptrace::read(&fs::read(&recording.files("trace.mtrc")[0]).expect("the trace"));
+}
+
+/// A large trace is no file of mptrace's; the summary says how to make one.
+#[test]
+fn report_says_how_to_get_a_trace_for_mptrace() {
+    let line = |recording: &Recording| {
+        let text = recording.heaptape(&["report"]).success().text();
+        text.lines().find_map(|line| line.strip_prefix("for mptrace: heaptape ").map(str::to_owned))
+    };
+    let small = Program::new("true").recorded().success();
+    assert_eq!(line(&small), None);
+    let large = Program::new(target::c("threads")).args(["4", "60000"]).recorded().success();
+    let command = line(&large).expect("the way to the trace");
+    let folder = test_env::folder();
+    let words = command.split(' ').map(|word| match word {
+        "trace.mtrc" => folder.path().join(word).into_os_string(),
+        word => word.into(),
+    });
+    heaptape(words).success();
+    assert!(Mptrace::read(&fs::read(folder.path().join("trace.mtrc")).expect("the trace")).allocated > 60_000);
 }
 
 #[test]

@@ -18,7 +18,8 @@ use super::programs::Program;
 use super::retention::{self, Limit, Share, Sizes};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use formats::recording::{
-    DCPI_FOLDER, Exit, Kept, Mark, PROFILE, PROGRAM_PREFIX, ProcessInfo, RECORDING, Recording, STREAM, TAPE,
+    DCPI_FOLDER, Exit, Kept, Mark, PROFILE, PROGRAM_PREFIX, ProcessInfo, README, README_TEXT, RECORDING, Recording,
+    STREAM, TAPE,
 };
 use formats::tape::{self, Origin, journal};
 use heaptape_recorder::os::clock::{self, Clock};
@@ -180,6 +181,10 @@ impl Archive {
                     is_new: true,
                 });
                 self.write_last();
+                if let Some(Epoch { dir, reader, .. }) = self.open.last().map(|open| &*open.epoch) {
+                    // After `recording.json`: an epoch without it is removed while it is empty.
+                    let _ = replace_file(&dir.join(README), README_TEXT.as_bytes(), *reader, Durability::Later);
+                }
             }
             ArchiveCommand::Process(epoch, session, id, process) => {
                 if let Some(open) = self.open_epoch(&epoch) {

@@ -9,7 +9,8 @@
 //! and removal both files exist: the tape's chunks show which one is valid.
 //!
 //! An uncompressed trace ends with MTRC's end mark at any moment, so that mpatrol's own reader,
-//! which accepts no file without it, reads the trace while it grows ([`AppendFile::append`]).
+//! which accepts no file without it, reads the trace while it grows ([`AppendFile::append`]). Its
+//! first bytes are written under another name, so that nobody finds the file without the mark.
 
 use crate::os::compression::Compression;
 use crate::os::permissions::{let_read, make_folder};
@@ -207,8 +208,11 @@ impl Files {
             Some(trace) => trace,
             none => {
                 self.round = 0;
-                let mark: &[u8] = if codec.0 == Codec::Plain { MAGIC } else { &[] };
-                none.insert(AppendFile { mark, ..AppendFile::create(path, self.reader)? })
+                let (mark, first): (&[u8], _) = match codec.0 {
+                    Codec::Plain => (MAGIC, self.folder.join(format!("{TRACE}.tmp"))),
+                    _ => (&[], path.clone()),
+                };
+                none.insert(AppendFile { mark, ..AppendFile::create(first, self.reader)? })
             }
         };
         let start = trace.length;
@@ -217,6 +221,10 @@ impl Files {
         with_path(&trace.path, packer.pack_columns(codec.0, parts, plain_length, codec.1, &mut self.packed))?;
         complete(&mut chunk.commit, codec.0, start, &self.packed);
         trace.append(&self.packed)?;
+        if trace.path != path {
+            with_path(&path, std::fs::rename(&trace.path, &path)).inspect_err(|_| trace.truncate(start))?;
+            trace.path = path;
+        }
         chunk.commit.columns.clear();
         for (kind, plain) in chunk.columns.iter().filter(|(kind, plain)| *kind == COLUMN_PREVIOUS || !plain.is_empty())
         {

@@ -11,6 +11,7 @@ use crate::report::mapping_filter::print_unseen;
 use crate::report::{Scope, print_lines, print_missing, print_own_malloc};
 use crate::text::{Screen, bytes, clean, count, counted, duration, percent};
 use heaptape_formats::recording::{self, Allocator};
+use heaptape_formats::tape::Codec;
 use std::io;
 
 /// Maximum number of processes that are listed one by one.
@@ -105,6 +106,11 @@ pub(super) fn print(summary: &Summary, recordings: &[Recording], scope: &Scope, 
     {
         let path = recording.path.display();
         screen.line(&format!("recorded in {path}   next: heaptape leaks {path}"))?;
+        // mpatrol's users find `trace.mtrc.columns` there, which mptrace refuses.
+        if recording.processes.iter().any(|process| process.tape.codec().is_some_and(|codec| codec != Codec::Plain)) {
+            let out = if recording.processes.len() > 1 { "traces" } else { "trace.mtrc" };
+            screen.line(&format!("for mptrace: heaptape export --format mtrc -o {out} {path}"))?;
+        }
     }
     Ok(())
 }
