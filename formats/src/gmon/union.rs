@@ -91,7 +91,7 @@ impl Union {
     fn add_arc(&mut self, arc: Arc) {
         let index = *self.by_ends.entry((arc.from, arc.to)).or_insert(self.arcs.len());
         match self.arcs.get_mut(index) {
-            Some(sum) => sum.count = sum.count.saturating_add(arc.count),
+            Some(sum) => sum.count = sum.count.wrapping_add(arc.count),
             None => self.arcs.push(arc),
         }
     }

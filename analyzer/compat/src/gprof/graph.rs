@@ -157,11 +157,12 @@ impl Graph {
             self.nodes[caller].callees.push(index);
             self.nodes[callee].callers.push(index);
         }
+        // Sums wrap as gprof's do: files of 64-bit MinGW have stray bytes in the upper half of counts.
         let calls = &mut self.arcs[index].calls;
-        *calls = calls.saturating_add(count);
+        *calls = calls.wrapping_add(count);
         let node = &mut self.nodes[callee];
         let calls = if caller == callee { &mut node.self_calls } else { &mut node.calls };
-        *calls = calls.saturating_add(count);
+        *calls = calls.wrapping_add(count);
     }
 
     /// Finds the cycles, appends a node for each, and numbers all nodes in topological order,
@@ -187,7 +188,7 @@ impl Graph {
                     let from = self.nodes[arc.caller].head;
                     let calls = if from == head { &mut cycle.self_calls } else { &mut cycle.calls };
                     if arc.caller != member {
-                        *calls = calls.saturating_add(arc.calls);
+                        *calls = calls.wrapping_add(arc.calls);
                     }
                 }
             }

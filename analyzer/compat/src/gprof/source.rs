@@ -111,12 +111,12 @@ pub(super) fn print_annotated(
             is_entry: symbol.is_function,
             ..Line::default()
         });
-        line.calls = line.calls.saturating_add(view.node(index).calls);
+        line.calls = line.calls.wrapping_add(view.node(index).calls);
         line.blocks.extend(blocks.remove(&index).unwrap_or_default());
     }
     let mut first = true;
     for (&file, lines) in files.iter().rev() {
-        let calls: u64 = lines.values().fold(0, |sum, line| sum.saturating_add(line.calls));
+        let calls: u64 = lines.values().fold(0, |sum, line| sum.wrapping_add(line.calls));
         if calls == 0 && !view.options.unused {
             continue;
         }
