@@ -23,6 +23,7 @@ mod lines;
 mod minidebug;
 mod object_file;
 mod returned_text;
+mod rust_names;
 mod save;
 mod saved_jumps;
 mod scopes;

@@ -55,7 +55,7 @@ const TEXTS: &[(&str, &str)] = &[
     ("alloc::str::", "text of str"),
 ];
 
-/// Classes of the C++ libraries whose first argument is what the program stores.
+/// Classes of the C++ libraries, and of Rust's, whose first argument is what the program stores.
 const CLASSES: &[(&str, &str)] = &[
     ("std::_Sp_counted_ptr_inplace<", "{} of make_shared"),
     ("std::_Sp_counted_deleter<", "counts of shared_ptr<{}>"),
@@ -69,6 +69,9 @@ const CLASSES: &[(&str, &str)] = &[
     ("std::_List_node<", "list node of {}"),
     ("std::__1::__list_node<", "list node of {}"),
     ("std::_Fwd_list_node<", "list node of {}"),
+    ("alloc::rc::RcInner<", "Rc<{}>"),
+    ("alloc::rc::RcBox<", "Rc<{}>"),
+    ("alloc::sync::ArcInner<", "Arc<{}>"),
 ];
 
 /// Returns the arguments that begin at the start of a text, up to the bracket that closes them, and
@@ -155,7 +158,7 @@ fn without_defaults(class: &str) -> String {
             out.replace_range(at..end, "");
         }
     }
-    out.replace(", (__gnu_cxx::_Lock_policy)2", "")
+    out.replace(", (__gnu_cxx::_Lock_policy)2", "").replace(", alloc::alloc::Global", "")
 }
 
 /// Returns the type of the blocks of a call stack, from the names of its innermost functions,
@@ -196,8 +199,12 @@ fn is_vector(function: &str) -> bool {
 /// Returns the argument and the phrase if a rule matches.
 fn matched<'a>(rule: &Rule, function: &'a str) -> Option<(&'a str, &'static str)> {
     let at = function.find(rule.before)?;
-    let is_start =
-        function[..at].chars().next_back().is_none_or(|last| !(last.is_alphanumeric() || "_:".contains(last)));
+    let is_rust = ["alloc::", "hashbrown::"].iter().any(|start| rule.before.trim_start_matches('<').starts_with(start));
+    let is_start = match is_rust {
+        // No return type comes first: elsewhere it is an argument, e.g. `Vec<alloc::rc::Rc<Node>>`.
+        true => function[..at].bytes().all(|byte| byte == b'<'),
+        false => function[..at].chars().next_back().is_none_or(|last| !(last.is_alphanumeric() || "_:".contains(last))),
+    };
     let (found, rest) = arguments(&function[at + rule.before.len()..]).filter(|_| is_start)?;
     let argument = first(found);
     (is_type(argument) && rest.starts_with(rule.after)).then_some((argument, rule.phrase))
@@ -252,6 +259,10 @@ mod tests {
         assert_eq!(of(&["alloc::alloc::exchange_malloc", "<alloc::boxed::Box<shop::Order>>::new"]), "shop::Order");
         assert_eq!(of(&["alloc::rc::Rc<shop::Node>::new"]), "Rc<shop::Node>");
         assert_eq!(of(&["<alloc::raw_vec::RawVec<shop::Order>>::grow_one"]), "shop::Order[] of Vec");
+        let array = "alloc::raw_vec::RawVec<alloc::rc::Rc<shop::Node>,alloc::alloc::Global>::grow_one";
+        assert_eq!(of(&[array]), "alloc::rc::Rc<shop::Node>[] of Vec", "no counts are in it");
+        assert_eq!(of(&["alloc::boxed::Box<alloc::rc::RcInner<shop::Node>>::new"]), "Rc<shop::Node>");
+        assert_eq!(of(&["alloc::boxed::Box<u8, alloc::alloc::Global>::new_in"]), "u8");
         assert_eq!(of(&["alloc::boxed::Box<T>::new", "shop::main"]), "", "a parameter is no type");
         assert_eq!(of(&["<alloc::string::String as core::clone::Clone>::clone"]), "text of String");
     }

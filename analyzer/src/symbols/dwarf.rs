@@ -3,6 +3,7 @@
 
 use super::elf::Elf;
 use super::files::{self, package};
+use super::rust_names::is_legacy;
 use super::scopes::{Scopes, Slice, has_scopes};
 use crate::frame::{MOST_INLINED, SourceFrame};
 use addr2line::{Context, LookupContinuation, LookupResult, SplitDwarfLoad};
@@ -114,7 +115,9 @@ impl Debug {
         while let Ok(Some(frame)) = frames.next() {
             let mut symbol =
                 frame.function.as_ref().and_then(|name| name.raw_name().ok().map(|name| name.into_owned()));
-            if is_bare(frame.function.as_ref(), symbol.as_deref())
+            let is_less =
+                is_bare(frame.function.as_ref(), symbol.as_deref()) || symbol.as_deref().is_some_and(is_legacy);
+            if is_less
                 && let Some(offset) = frame.dw_die_offset
                 && let Some(whole) = self.unit_of(address).and_then(|unit| self.scopes.name(unit, offset))
             {

@@ -2,6 +2,7 @@
 //! templates of local types, async functions, inlined generic ones. DWARF has their plain name; the
 //! namespaces, classes and functions around their entry complete it.
 
+use super::rust_names::{is_legacy, with_arguments};
 use gimli::{
     AttributeValue, DebugInfoOffset, Dwarf, DwarfFileType, EndianArcSlice, Reader, RunTimeEndian, Unit, UnitHeader,
     UnitOffset, UnitRef,
@@ -105,7 +106,12 @@ impl Scopes {
             Some(text.to_string_lossy().ok()?.into_owned())
         };
         if let Some(symbol) = text(gimli::DW_AT_linkage_name) {
-            return Some(super::demangle(symbol.as_bytes()));
+            let whole = super::demangle(symbol.as_bytes());
+            let named = match text(gimli::DW_AT_name).filter(|_| is_legacy(&symbol)) {
+                Some(plain) => with_arguments(&whole, &plain, &parameters(unit, offset)),
+                None => None,
+            };
+            return Some(named.unwrap_or(whole));
         }
         let name = match (text(gimli::DW_AT_name), entry.tag()) {
             (Some(name), _) => name,
@@ -178,6 +184,24 @@ impl Scopes {
         }
         Some(None)
     }
+}
+
+/// Returns the names of the types that a function is generic over.
+fn parameters(unit: UnitRef<'_, Slice>, offset: UnitOffset<usize>) -> Vec<String> {
+    /// Maximum number of entries in the one of a function that are looked at.
+    const MOST: usize = 256;
+    let mut names = Vec::new();
+    let Ok(mut tree) = unit.entries_tree(Some(offset)) else { return names };
+    let Ok(root) = tree.root() else { return names };
+    let mut children = root.children();
+    for _ in 0..MOST {
+        let Ok(Some(child)) = children.next() else { break };
+        let entry = child.entry();
+        let name = entry.attr_value(gimli::DW_AT_name).filter(|_| entry.tag() == gimli::DW_TAG_template_type_parameter);
+        let name = name.and_then(|name| unit.attr_string(name).ok());
+        names.extend(name.and_then(|name| Some(name.to_string_lossy().ok()?.into_owned())));
+    }
+    names
 }
 
 /// Returns whether names of a language have scopes: C++ and Rust.

@@ -230,7 +230,8 @@ impl<'a> Search<'a> {
                 continue;
             }
             let Some((target, inside)) = self.target(value) else { continue };
-            if target == number as u64 {
+            // Into itself, as in a short std::string. One to its start may be counted, as an Rc is.
+            if target == number as u64 && inside > 0 {
                 continue;
             }
             self.found.edges += 1;
