@@ -20,6 +20,7 @@ pub mod peak;
 mod phase;
 pub mod references;
 pub mod resizes;
+pub mod retained;
 pub mod run;
 pub mod sizes;
 pub mod slices;

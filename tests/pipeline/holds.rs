@@ -275,3 +275,104 @@ fn holders_of_a_leak_have_no_more_blocks_than_it() {
     }
     assert!(checked > 0, "{answer:#}");
 }
+
+/// Two processes of one program: their leaks are one entry, and its holders are those of both.
+#[test]
+fn leaks_of_several_processes_name_the_holders_in_each() {
+    let program = Target::program("holds_cache.cpp").build();
+    let script = format!("{0} 300 & {0} 200; wait", program.display());
+    let recording = Program::new("sh").args(["-c", &script]).option("--references").recorded().success();
+    let text = recording.heaptape(&["leaks", "--all"]).success().text();
+    // 100 orders of 48 bytes in each.
+    assert!(text.contains("held by global kept of 2 processes: 9.38 KiB"), "{text}");
+    let answer = recording.heaptape(&["holds", "--json"]).success();
+    let answer: Value = serde_json::from_slice(&answer.stdout).expect("JSON");
+    let with = |process: &&Value| process["holds"]["roots"].to_string().contains("global kept");
+    assert_eq!(answer["processes"].as_array().expect("processes").iter().filter(with).count(), 2, "{answer:#}");
+}
+
+/// The program has one global that owns nearly everything. A stale word on a stack may lead to a few
+/// blocks, too.
+#[test]
+fn what_only_a_cache_or_a_type_holds_is_retained_by_it() {
+    let recording = cache(500);
+    let report = holds(&recording, &["--types"]);
+    let root = &report["roots"][0];
+    let (blocks, only) = (root["blocks"].as_u64(), root["only_blocks"].as_u64());
+    assert!((Some(3990)..=blocks).contains(&only), "{root:#}");
+    assert!(root["only_bytes"].as_u64() <= root["bytes"].as_u64(), "{root:#}");
+    let retained = |start: &str| {
+        let is_it = |row: &&Value| row["what"].as_str().is_some_and(|what| what.starts_with(start));
+        let row = report["held"].as_array().expect("rows").iter().find(is_it).expect("the type");
+        (row["blocks"].as_u64(), row["retained_blocks"].as_u64().expect("a number"))
+    };
+    // A session, its four orders, the array of them, and its name.
+    let (blocks, sessions) = retained("Session of make_shared");
+    assert_eq!(blocks, Some(500));
+    assert!((3493..=3500).contains(&sessions), "{report:#}");
+    let (_, nodes) = retained("hash node of");
+    assert!((3980..=4000).contains(&nodes), "{report:#}");
+    // The nodes are a list as well, whose start is in the map itself.
+    assert_eq!(retained("buckets of a hash table"), (Some(1), 1), "{report:#}");
+    let text = recording.heaptape(&["holds"]).success().text();
+    assert!(text.contains("only by it") && text.contains(" with what only they hold"), "{text}");
+}
+
+/// What `setenv` has copied is lost by design; arrays that a program loses itself are lost.
+#[test]
+fn environment_that_setenv_replaced_is_not_lost() {
+    for (arguments, replaced) in [(&[][..], 1), (&["1", "2"], 0)] {
+        let program = Program::new(target::c("moves_environment")).args(arguments).option("--references");
+        let report = holds(&program.recorded().success(), &[]);
+        assert_eq!(report["replaced_blocks"], replaced, "{report:#}");
+        assert_eq!(report["lost_blocks"] == 0, replaced == 1, "{report:#}");
+    }
+}
+
+/// Two runs of one program: what grew, each block with what holds it.
+#[test]
+fn since_an_earlier_recording_the_edges_that_grew_are_named() {
+    let (before, after) = (cache(100), cache(300));
+    let since = ["--since", before.folder.to_str().expect("a path")];
+    let report = holds(&after, &since);
+    let rows = report["grown"].as_array().expect("rows");
+    let of = |what: &str, holder: &str| {
+        let is_it = |row: &&Value| {
+            let has = |key: &str, text: &str| row[key].as_str().is_some_and(|value| value.starts_with(text));
+            has("what", what) && has("holder", holder)
+        };
+        let found: Vec<u64> =
+            rows.iter().filter(is_it).map(|row| blocks(row) - row["before_blocks"].as_u64().unwrap_or(0)).collect();
+        found.iter().sum::<u64>()
+    };
+    fn blocks(row: &Value) -> u64 {
+        row["blocks"].as_u64().expect("a number")
+    }
+    assert_eq!(of("Order", "std::unique_ptr<Order>[] of vector"), 800, "{report:#}");
+    assert_eq!(of("Session", "hash node"), 200, "{report:#}");
+    // The 100 of `keep` are as many as before.
+    assert_eq!(of("block of keep", ""), 0, "{report:#}");
+    assert_eq!(holds(&after, &["--since", after.folder.to_str().expect("a path")])["grown"], Value::Array(Vec::new()));
+    let text = after.heaptape(&[&["holds"], &since[..]].concat()).success().text();
+    assert!(text.contains("Order <- std::unique_ptr<Order>[] of vector"), "{text}");
+}
+
+/// Legacy mangling, the default of stable compilers, drops the types of generic functions; DWARF has
+/// them.
+#[test]
+fn rust_blocks_have_types_with_legacy_names() {
+    let program = Target::program("holds_types.rs").build();
+    let report = holds(&Program::new(program).option("--references").recorded().success(), &["--types"]);
+    let of = |what: &str| {
+        let row = report["held"].as_array().expect("rows").iter().find(|row| row["what"] == what);
+        row.and_then(|row| row["blocks"].as_u64())
+    };
+    assert_eq!(of("holds_types::Order"), Some(400), "{report:#}");
+    assert_eq!(of("Rc<holds_types::Session>"), Some(100), "{report:#}");
+    let lost = report["lost"].as_array().expect("rows");
+    let proven = |row: &&Value| row["is_cycle"] == true && row["confidence"] == "proven";
+    let cycles: u64 = lost.iter().filter(proven).filter_map(|row| row["times"].as_u64()).sum();
+    // A stale word on the stack may lead to one.
+    assert!((48..=50).contains(&cycles), "{report:#}");
+    assert_eq!(report["lost_blocks"], cycles, "{report:#}");
+}

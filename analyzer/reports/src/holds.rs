@@ -1,8 +1,9 @@
 //! `heaptape holds`: who holds the blocks that are live when a program ends, and which of them
 //! nobody holds.
 
+mod since;
+
 use crate::print::{Report, print_reports};
-use heaptape_analyzer::Process;
 use heaptape_analyzer::report::frames::{FrameJson, stack_json};
 use heaptape_analyzer::report::holders::{Amount, Holders};
 use heaptape_analyzer::report::lost::{self, Confidence, Lost, LostGroup};
@@ -10,9 +11,12 @@ use heaptape_analyzer::report::stack_text::text_stack;
 use heaptape_analyzer::report::{Error, Outcome, Query, Unanswerable};
 use heaptape_analyzer::symbols::Symbolizer;
 use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, percent};
+use heaptape_analyzer::{Process, Recording};
 use serde::Serialize;
+use since::GrownRow;
 use std::collections::HashMap;
 use std::io::{self, Write};
+use std::path::PathBuf;
 
 /// Frames of a stack in text.
 const FRAMES: usize = 4;
@@ -30,6 +34,8 @@ pub struct Options {
     pub cycles: bool,
     /// Group what is held by type instead of by call site.
     pub by_type: bool,
+    /// An earlier recording of the program: only what is held more than in it.
+    pub since: Option<PathBuf>,
 }
 
 #[derive(Serialize)]
@@ -39,6 +45,9 @@ struct RootRow {
     module: String,
     blocks: u64,
     bytes: u64,
+    /// What only this root leads to.
+    only_blocks: u64,
+    only_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -59,6 +68,9 @@ struct HeldRow {
     what: String,
     blocks: u64,
     bytes: u64,
+    /// With all that is held only through them.
+    retained_blocks: u64,
+    retained_bytes: u64,
     /// Number of different ways in which they are held.
     ways: u64,
     paths: Vec<PathRow>,
@@ -95,6 +107,9 @@ struct HoldsReport {
     /// What a register of a waiting thread may hold, which cannot be read.
     undecided_blocks: u64,
     undecided_bytes: u64,
+    /// The environment that the program made before `setenv` copied it.
+    replaced_blocks: u64,
+    replaced_bytes: u64,
     /// Bytes of blocks whose type is known.
     typed_bytes: u64,
     references: u64,
@@ -103,6 +118,9 @@ struct HoldsReport {
     roots: Vec<RootRow>,
     held: Vec<HeldRow>,
     lost: Vec<LostRow>,
+    /// What is held more than in the earlier recording, with `--since`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    grown: Option<Vec<GrownRow>>,
     #[serde(skip)]
     top: usize,
     #[serde(skip)]
@@ -142,8 +160,15 @@ const NOT_RECORDED: &str = "it was not recorded which block holds which";
 /// for. Other errors are those of reading recordings and of writing to `out`.
 pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     let mut is_there = false;
+    let before = options.since.as_deref().map(heaptape_analyzer::open).transpose()?;
+    let mut of_name: HashMap<String, usize> = HashMap::new();
     let outcome = print_reports(query, out, style, false, |process, symbols, _| {
-        let holds = report(process, symbols, query.view.top, options)?;
+        let mut holds = report(process, symbols, query.view.top, options)?;
+        if let (Some(before), Some(holds)) = (&before, &mut holds) {
+            let number = of_name.entry(process.name()).or_default();
+            holds.grown = Some(grown(before, process, *number, symbols, query.view.top)?);
+            *number += 1;
+        }
         is_there |= holds.is_some();
         Ok((Answer { holds }, Vec::new()))
     })?;
@@ -156,6 +181,28 @@ pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) 
 
 fn unanswerable(why: &str, remedy: &str) -> Error {
     Unanswerable::NoReferences { why: why.into(), remedy: remedy.into() }.into()
+}
+
+/// Returns what is held more than in an earlier recording.
+fn grown(
+    before: &Recording,
+    process: &Process,
+    number: usize,
+    symbols: &mut Symbolizer,
+    top: usize,
+) -> Result<Vec<GrownRow>, Error> {
+    let earlier = since::same_program(before, process, number).map(|earlier| Holders::of(earlier, symbols));
+    let remedy = "record the program earlier with --references, or let it do less";
+    let path = before.path.display();
+    let earlier = match earlier {
+        Some(Ok(Some(earlier))) => earlier,
+        Some(Err(why)) => return Err(unanswerable(&why, remedy)),
+        Some(Ok(None)) => return Err(unanswerable(&format!("{path} did not record which block holds which"), remedy)),
+        None => return Err(unanswerable(&format!("{path} has no process of {}", process.name()), remedy)),
+    };
+    // `report` has just read it.
+    let Ok(Some(later)) = Holders::of(process, symbols) else { return Ok(Vec::new()) };
+    Ok(since::rows(&earlier, &later, top))
 }
 
 fn report(
@@ -194,6 +241,8 @@ fn report(
             module: group.module.clone(),
             blocks: group.held.blocks,
             bytes: group.held.bytes,
+            only_blocks: group.only.blocks,
+            only_bytes: group.only.bytes,
         })
         .collect();
     roots.sort_by(|a, b| (b.bytes, &a.name).cmp(&(a.bytes, &b.name)));
@@ -211,12 +260,15 @@ fn report(
         cycle_bytes: lost.in_cycles.bytes,
         undecided_blocks: lost.undecided.blocks,
         undecided_bytes: lost.undecided.bytes,
+        replaced_blocks: lost.replaced.blocks,
+        replaced_bytes: lost.replaced.bytes,
         typed_bytes,
         references: (graph.reference_count() + graph.roots.len()) as u64,
         lacks: lost.lacks,
         roots,
         held: held_rows,
         lost: rows,
+        grown: None,
         top,
         options: options.clone(),
         path: process.path.parent().unwrap_or(&process.path).display().to_string(),
@@ -271,7 +323,9 @@ fn held_rows(
     }
     let mut groups: Vec<(&str, (Amount, Vec<u32>))> = groups.into_iter().collect();
     groups.sort_by(|a, b| (b.1.0.bytes, a.0).cmp(&(a.1.0.bytes, b.0)));
-    let rows = groups.into_iter().take(top).map(|(label, (amount, blocks))| {
+    groups.truncate(top);
+    let retained = holders.retained(groups.iter().map(|(_, (_, blocks))| &blocks[..]));
+    let rows = groups.into_iter().zip(retained).map(|((label, (amount, blocks)), retained)| {
         let paths = holders.paths(blocks.iter().copied());
         let example = paths.first().map_or(blocks[0], |path| path.example);
         let site = graph.blocks[example as usize].site;
@@ -280,6 +334,8 @@ fn held_rows(
             what: holders.label(example).text.clone(),
             blocks: amount.blocks,
             bytes: amount.bytes,
+            retained_blocks: retained.blocks,
+            retained_bytes: retained.bytes,
             ways: paths.len() as u64,
             paths: paths
                 .into_iter()
@@ -371,22 +427,29 @@ impl HoldsReport {
 impl Report for HoldsReport {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
         screen.line(&self.headline())?;
+        if let Some(grown) = &self.grown {
+            return since::print(grown, screen);
+        }
         let is_all = !self.options.lost && !self.options.cycles && self.options.of.is_none();
         if is_all {
             let rows: Vec<Vec<String>> = self
                 .roots
                 .iter()
                 .take(self.top)
-                .map(|row| vec![bytes(row.bytes), count(row.blocks), row.name.clone()])
+                .map(|row| vec![bytes(row.bytes), count(row.blocks), bytes(row.only_bytes), row.name.clone()])
                 .collect();
             screen.heading("Held by")?;
-            screen.table(&["bytes", "blocks", "nearest root"], &rows)?;
+            screen.table(&["bytes", "blocks", "only by it", "nearest root"], &rows)?;
         }
         if !self.held.is_empty() {
             screen.heading("What is held, and how")?;
         }
         for row in &self.held {
             screen.line(&format!("  {} in {}: {}", bytes(row.bytes), counted(row.blocks, "block"), row.label))?;
+            if row.retained_blocks > row.blocks {
+                let (size, blocks) = (bytes(row.retained_bytes), counted(row.retained_blocks, "block"));
+                screen.line(&format!("    {size} in {blocks} with what only they hold"))?;
+            }
             for path in row.paths.iter().take(PATHS) {
                 if row.ways > 1 {
                     screen.line(&format!("    {} of them:", count(path.blocks)))?;
@@ -405,6 +468,10 @@ impl Report for HoldsReport {
             self.print_lost(screen)?;
         } else if self.options.lost || self.options.cycles {
             screen.line(if self.options.cycles { "no cycle holds itself" } else { "no block is lost" })?;
+        }
+        if self.replaced_blocks > 0 {
+            let (size, blocks) = (bytes(self.replaced_bytes), counted(self.replaced_blocks, "block"));
+            screen.line(&format!("{size} in {blocks}: the environment before setenv copied it, which nobody frees"))?;
         }
         let typed = percent(self.typed_bytes, self.bytes);
         screen.line(&format!("types are known for {typed} of the bytes; {} references", count(self.references)))?;

@@ -4,6 +4,7 @@
 use crate::load::Process;
 use crate::load::references::ReferenceSnapshot;
 use crate::model::references::{Held, NONE, Root};
+use crate::model::retained::{of_sets, only_group};
 use crate::report::frames::{call_site, call_site_line, frames_of};
 use crate::short_name::NameLength;
 use crate::stacks::Module;
@@ -44,6 +45,8 @@ pub struct RootGroup {
     pub module: String,
     /// What it holds: the blocks whose nearest root it is.
     pub held: Amount,
+    /// The blocks that only it leads to.
+    pub only: Amount,
 }
 
 /// What a block is, in words.
@@ -276,6 +279,9 @@ impl<'a> Holders<'a> {
     /// Sums up what each root holds, and merges the paths.
     fn sum(&mut self) {
         let graph = &self.snapshot.graph;
+        for (block, group) in graph.blocks.iter().zip(only_group(graph, &self.group_of)) {
+            self.groups.get_mut(group as usize).into_iter().for_each(|group| group.only.add(block));
+        }
         let mut known: FxHashMap<Step, u32> = FxHashMap::default();
         self.step_of = vec![NONE; graph.blocks.len()];
         // Outer blocks come before those that they hold.
@@ -328,10 +334,30 @@ impl<'a> Holders<'a> {
             || self.sites.get(&site).is_some_and(|text| text.functions.iter().any(has))
     }
 
+    /// Returns the number of the group of a held block's root.
+    pub fn group_number(&self, block: u32) -> Option<u32> {
+        let root = *self.held.root.get(block as usize)?;
+        self.group_of.get(root as usize).copied()
+    }
+
     /// Returns the root that a held block has.
     pub fn group(&self, block: u32) -> Option<&RootGroup> {
-        let root = *self.held.root.get(block as usize)?;
-        self.groups.get(*self.group_of.get(root as usize)? as usize)
+        self.groups.get(self.group_number(block)? as usize)
+    }
+
+    /// Returns what holds a block next: what another block is, or its root, without what only this
+    /// run has in its name. Lists are one step.
+    pub fn holder(&self, block: u32) -> Option<String> {
+        let step = self.steps.get(*self.step_of.get(block as usize)? as usize)?;
+        if !step.is_outermost {
+            return Some(self.labels[self.steps[step.outer as usize].label as usize].text.clone());
+        }
+        let group = &self.groups[step.outer as usize];
+        Some(match group.kind {
+            "global" | "data" => group.name.clone(),
+            "thread-local" => "thread-local data".into(),
+            kind => kind.to_owned(),
+        })
     }
 
     /// Returns the ways in which some blocks are held, those with the most bytes first.
@@ -350,6 +376,22 @@ impl<'a> Holders<'a> {
             .collect();
         paths.sort_by(|a, b| (b.amount.bytes, &a.steps).cmp(&(a.amount.bytes, &b.steps)));
         paths
+    }
+
+    /// Returns what each of some sets of blocks retains: its held blocks, and those that are held
+    /// only through them.
+    pub fn retained<'b>(&self, sets: impl ExactSizeIterator<Item = &'b [u32]>) -> Vec<Amount> {
+        let graph = &self.snapshot.graph;
+        let (mut set_of, count) = (vec![NONE; graph.blocks.len()], sets.len());
+        for (set, blocks) in (0..).zip(sets) {
+            blocks.iter().for_each(|block| set_of[*block as usize] = set);
+        }
+        let sum = |blocks: Vec<u32>| {
+            let mut amount = Amount::default();
+            blocks.iter().for_each(|block| amount.add(&graph.blocks[*block as usize]));
+            amount
+        };
+        of_sets(graph, &set_of, count).into_iter().map(sum).collect()
     }
 
     /// Returns the lines of a path, and its root. Each line but the first holds the one before, and
@@ -406,8 +448,13 @@ fn root_group(
     let name = snapshot.head.names.get((region.name as usize).wrapping_sub(1));
     let path = name.map(|name| name.lossy().into_owned()).unwrap_or_default();
     let file = path.rsplit('/').next().unwrap_or_default();
-    let group =
-        |name: String, kind, module: &str| RootGroup { name, kind, module: module.to_owned(), held: Amount::default() };
+    let group = |name: String, kind, module: &str| RootGroup {
+        name,
+        kind,
+        module: module.to_owned(),
+        held: Amount::default(),
+        only: Amount::default(),
+    };
     let thread = || {
         let named = process.tape.threads.values().find(|thread| thread.tid == region.thread);
         let name = named.map(|thread| thread.name.lossy().into_owned()).filter(|name| !name.is_empty());

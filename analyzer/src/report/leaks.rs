@@ -33,6 +33,7 @@ pub(crate) use at_exit::find as freed_at_exit;
 pub(crate) use axis::axis;
 pub(crate) use candidates::Candidates;
 pub(crate) use headline::Headline;
+pub(crate) use held::BySite;
 pub(crate) use judged::{JudgedLeak, judge_leaks};
 pub(crate) use leak::{PROBABLE_WEIGHT, PROBABLY_GROWING};
 

@@ -72,6 +72,8 @@ pub struct Lost {
     pub undecided: Amount,
     /// Number of those registers.
     pub unseen_registers: u64,
+    /// The environment that the program made before `setenv` copied it: nobody frees that.
+    pub replaced: Amount,
     /// Why nothing is judged: references are missing. Empty if none are.
     pub lacks: String,
 }
@@ -96,7 +98,11 @@ pub fn find(holders: &Holders<'_>) -> Lost {
         return found;
     }
     found.unseen_registers = holders.snapshot.unseen_registers();
-    for group in groups(holders, heads(holders, &lost)) {
+    let mut heads = heads(holders, &lost);
+    if let Some(number) = replaced_environment(holders, &heads) {
+        found.replaced = heads.swap_remove(number).amount;
+    }
+    for group in groups(holders, heads) {
         // A register holds one block, and what that leads to.
         if group.confidence != Confidence::Proven && group.times <= found.unseen_registers {
             found.undecided.join(group.amount);
@@ -157,6 +163,28 @@ fn heads(holders: &Holders<'_>, lost: &[u32]) -> Vec<Head> {
         heads.push(Head { blocks: component, is_cycle, is_proven, amount, members });
     }
     heads
+}
+
+/// Names of the same variable of libc.
+const ENVIRON: [&str; 3] = ["global environ", "global __environ", "global _environ"];
+
+/// Returns which of the heads is an environment that the program made, as PostgreSQL does for its
+/// title, before `setenv` copied it to memory of its own (glibc, stdlib/setenv.c): an array that has
+/// most of its words in common with the one of `environ`. Of several such arrays, which a program
+/// may make for its children and lose, none is.
+fn replaced_environment(holders: &Holders<'_>, heads: &[Head]) -> Option<usize> {
+    let graph = &holders.snapshot.graph;
+    let is_environ = |block: &u32| holders.group(*block).is_some_and(|group| ENVIRON.contains(&&*group.name));
+    let own = holders.held.order.iter().copied().find(is_environ)?;
+    let words = |block: u32| graph.references(block).iter().map(|reference| (reference.word, reference.target));
+    let current: FxHashSet<(u32, u32)> = words(own).collect();
+    let is_copied = |block: u32| {
+        let shared = words(block).filter(|word| current.contains(word)).count();
+        shared > 1 && 2 * shared > graph.references(block).len()
+    };
+    let mut copied = (0..).zip(heads).filter(|(_, head)| matches!(head.blocks[..], [block] if is_copied(block)));
+    let (number, _) = copied.next()?;
+    copied.next().is_none().then_some(number)
 }
 
 /// Returns whether all references that the counts in a component tell of are in lost blocks, or

@@ -3,6 +3,7 @@
 use super::common::{Common, print};
 use crate::Outcome;
 use heaptape_reports::holds::{self, Options};
+use std::path::PathBuf;
 
 /// Options of `heaptape holds`.
 #[derive(clap::Args)]
@@ -19,13 +20,16 @@ pub struct Args {
     /// Group held blocks by type instead of by call site
     #[arg(long)]
     types: bool,
+    /// Only what is held more than in this earlier recording of the program, and by what
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["of", "lost", "cycles", "types"])]
+    since: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
-    let Args { of, lost, cycles, types, common } = args;
-    let options = Options { of, lost, cycles, by_type: types };
+    let Args { of, lost, cycles, types, since, common } = args;
+    let options = Options { of, lost, cycles, by_type: types, since };
     let strict = common.strict();
     let query = common.query(5)?;
     print(strict, |out, style| holds::run(&query, &options, out, style))

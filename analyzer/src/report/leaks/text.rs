@@ -363,7 +363,7 @@ fn one(
         let of = if entry.leaks.len() > 1 { format!(", pid {}", leak.process.about.pid) } else { String::new() };
         screen.line(&format!("    (the largest of {} stacks{of}; --by stack lists each)", count(entry.stacks)))?;
     }
-    if let Some(held) = leak.held.as_ref().map(Held::text).filter(|text| !text.is_empty()) {
+    if let Some(held) = Held::of_all(&entry.leaks).map(|held| held.text()).filter(|text| !text.is_empty()) {
         screen.line(&format!("    {held}"))?;
     }
     match &leak.evidence {

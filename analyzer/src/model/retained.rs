@@ -1,0 +1,162 @@
+//! What would be free without something: the blocks that only it leads to. Exactly so, not by
+//! dominators of single blocks: a list that a program enters at both ends retains all that is in
+//! it.
+
+use super::references::{Graph, NONE};
+use std::collections::VecDeque;
+
+/// Sets of blocks that one pass removes, each from a graph of its own.
+const AT_ONCE: usize = u64::BITS as usize;
+
+/// Number of no group, for blocks that several groups lead to.
+const SEVERAL: u32 = NONE - 1;
+
+/// Returns for each block the only group of roots that leads to it, or [`NONE`] if there are
+/// several, or none. `group_of` has the group of each root.
+pub fn only_group(graph: &Graph, group_of: &[u32]) -> Vec<u32> {
+    let mut only = vec![NONE; graph.blocks.len()];
+    let mut next = VecDeque::new();
+    // A block changes at most twice: to a group, and to several.
+    let join = |only: &mut [u32], block: u32, group: u32, next: &mut VecDeque<u32>| {
+        let known = &mut only[block as usize];
+        if *known != group && *known != SEVERAL {
+            *known = if *known == NONE { group } else { SEVERAL };
+            next.push_back(block);
+        }
+    };
+    for (root, group) in graph.roots.iter().zip(group_of) {
+        join(&mut only, root.target, *group, &mut next);
+    }
+    while let Some(block) = next.pop_front() {
+        let group = only[block as usize];
+        for reference in graph.references(block) {
+            join(&mut only, reference.target, group, &mut next);
+        }
+    }
+    only.iter_mut().filter(|group| **group == SEVERAL).for_each(|group| *group = NONE);
+    only
+}
+
+/// Returns for each set the held blocks that are held no more without its blocks, those themselves
+/// among them. `set_of` has the set of each block, and [`NONE`] for blocks in none.
+pub fn of_sets(graph: &Graph, set_of: &[u32], sets: usize) -> Vec<Vec<u32>> {
+    let mut retained = vec![Vec::new(); sets];
+    for first in (0..sets).step_by(AT_ONCE) {
+        for (block, held) in (0..).zip(held_without(graph, set_of, first)) {
+            let Some(held) = held else { continue };
+            let mut lost = !held;
+            while lost != 0 {
+                let set = first + lost.trailing_zeros() as usize;
+                lost &= lost - 1;
+                if let Some(retained) = retained.get_mut(set) {
+                    retained.push(block);
+                }
+            }
+        }
+    }
+    retained
+}
+
+/// Returns for each block, unless nothing holds it, which of [`AT_ONCE`] sets from `first` on it
+/// does not need: the bit of a set is 1 if the block is held without that set's blocks.
+fn held_without(graph: &Graph, set_of: &[u32], first: usize) -> Vec<Option<u64>> {
+    let mut held: Vec<Option<u64>> = vec![None; graph.blocks.len()];
+    let mut next = VecDeque::new();
+    let own = |block: u32| match (set_of[block as usize] as usize).checked_sub(first) {
+        Some(set) if set < AT_ONCE => !(1u64 << set),
+        _ => u64::MAX,
+    };
+    let join = |held: &mut [Option<u64>], block: u32, without: u64, next: &mut VecDeque<u32>| {
+        let known = &mut held[block as usize];
+        let joined = known.unwrap_or(0) | without & own(block);
+        if *known != Some(joined) {
+            *known = Some(joined);
+            next.push_back(block);
+        }
+    };
+    for root in &graph.roots {
+        join(&mut held, root.target, u64::MAX, &mut next);
+    }
+    while let Some(block) = next.pop_front() {
+        let Some(without) = held[block as usize] else { continue };
+        for reference in graph.references(block) {
+            join(&mut held, reference.target, without, &mut next);
+        }
+    }
+    held
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heaptape_formats::tape::{Edge, ROOT_DATA, ReferenceBlock, RootRegion};
+    use proptest::prelude::*;
+
+    type Pairs = Vec<(u64, u64)>;
+
+    const REGIONS: u64 = 4;
+
+    fn graph(blocks: u64, edges: &Pairs, roots: &Pairs) -> Graph {
+        let block =
+            |number| ReferenceBlock { address: 0x1000 + 64 * number, size: 64, usable: 64, ..Default::default() };
+        let region =
+            |number| RootRegion { start: 0x10_0000 * (number + 1), length: 4096, kind: ROOT_DATA, name: 0, thread: 0 };
+        let edge = |&(source, target): &(u64, u64)| Edge { source, offset: 0, target, inside: 0 };
+        let mut sorted = edges.clone();
+        sorted.sort_unstable();
+        let edges = sorted.iter().map(edge).collect();
+        Graph::new((0..blocks).map(block).collect(), (0..REGIONS).map(region).collect(), edges, roots.iter().map(edge))
+            .0
+    }
+
+    /// Returns which blocks are held, without some roots and blocks.
+    fn reached(graph: &Graph, without_region: Option<u32>, is_removed: impl Fn(u32) -> bool) -> Vec<bool> {
+        let mut seen = vec![false; graph.blocks.len()];
+        let roots = graph.roots.iter().filter(|root| Some(root.region) != without_region);
+        let mut next: Vec<u32> = roots.map(|root| root.target).collect();
+        while let Some(block) = next.pop() {
+            if !is_removed(block) && !std::mem::replace(&mut seen[block as usize], true) {
+                next.extend(graph.references(block).iter().map(|reference| reference.target));
+            }
+        }
+        seen
+    }
+
+    proptest! {
+        /// Removing something and looking again what is held is what "retained" means.
+        #[test]
+        fn retained_is_what_is_gone_after_a_removal(
+            (blocks, edges, roots, sets) in (1u64..40).prop_flat_map(|blocks| (
+                Just(blocks),
+                proptest::collection::vec((0..blocks, 0..blocks), 0..80),
+                proptest::collection::vec((0..REGIONS, 0..blocks), 0..8),
+                // More sets than one pass removes.
+                proptest::collection::vec(prop_oneof![Just(NONE), 0u32..3, 62u32..67], blocks as usize),
+            ))
+        ) {
+            let graph = graph(blocks, &edges, &roots);
+            let all = reached(&graph, None, |_| false);
+            let group_of: Vec<u32> = graph.roots.iter().map(|root| root.region).collect();
+            let only = only_group(&graph, &group_of);
+            for region in 0..REGIONS as u32 {
+                let rest = reached(&graph, Some(region), |_| false);
+                let expected: Vec<bool> = all.iter().zip(&rest).map(|(all, rest)| *all && !rest).collect();
+                prop_assert_eq!(only.iter().map(|group| *group == region).collect::<Vec<_>>(), expected);
+            }
+            for (set, found) in of_sets(&graph, &sets, 67).into_iter().enumerate() {
+                let rest = reached(&graph, None, |block| sets[block as usize] as usize == set);
+                let expected: Vec<u32> = (0..blocks as u32).filter(|b| all[*b as usize] && !rest[*b as usize]).collect();
+                prop_assert_eq!(found, expected, "set {}", set);
+            }
+        }
+    }
+
+    #[test]
+    fn list_that_is_entered_at_both_ends_retains_what_is_in_it() {
+        // Blocks 0 to 2 are a list in both directions, 3 to 5 what they hold; 4 is held by 1 only.
+        let edges = vec![(0, 1), (1, 2), (2, 1), (1, 0), (0, 3), (1, 4), (2, 5)];
+        let graph = graph(6, &edges, &vec![(0, 0), (0, 2), (1, 5)]);
+        assert_eq!(of_sets(&graph, &[0, 0, 0, NONE, NONE, NONE], 1), [vec![0, 1, 2, 3, 4]]);
+        assert_eq!(only_group(&graph, &[0, 0, 1]), [0, 0, 0, 0, 0, NONE]);
+    }
+}
