@@ -4,7 +4,7 @@
 //! `HEAPTAPE_BROWSER=1` demands it (`scripts/dev browser`).
 
 use heaptape_tests::browser::{Browser, Screen};
-use heaptape_tests::{Program, Recording, target, test_env};
+use heaptape_tests::{Program, Recording, Target, target, test_env};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -534,4 +534,32 @@ fn frames_of_an_interpreter_are_folded_where_libraries_are_hidden() {
     let whole = rows(&mut opened(&file, "#show=bytes&program=false", DESK));
     assert!(whole.len() > 5 && !whole.iter().any(|row| row.contains("frames of")), "{whole:?}");
     assert!(whole.iter().any(|row| row.contains("Py") || row.contains("python3")), "{whole:?}");
+}
+
+/// The map of holders, at the width of a desk and of a telephone.
+#[test]
+fn page_shows_who_holds_what_is_live() {
+    if !Browser::is_there() {
+        return;
+    }
+    let program = Program::new(Target::program("holds_cache.cpp").build()).arg("300");
+    let recording = program.option("--references").recorded().success();
+    let file = exported(&recording);
+    for screen in [DESK, Screen { width: 390, height: 800, dark: true }] {
+        let mut browser = opened(&file, "", screen);
+        let table = browser.text("document.querySelector('#holders table').textContent");
+        for name in ["global Cache::instance()::cache", "global kept", "nothing: lost", "only their own cycle"] {
+            assert!(table.contains(name), "{name}: {table}");
+        }
+        let colours = "(() => { const map = document.querySelector('#holders canvas'); const { data } = map.getContext('2d').getImageData(0, 0, map.width, map.height); const seen = new Set(); for (let at = 0; at < data.length; at += 4) seen.add(data[at] << 16 | data[at + 1] << 8 | data[at + 2]); return seen.size; })()";
+        assert!(browser.value(colours).as_u64() > Some(4), "the map is drawn");
+        let cards = browser.text("document.getElementById('leaks').textContent");
+        assert!(cards.contains("Held by global kept (4.69 KiB)"), "{cards}");
+        let too_wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth";
+        assert_eq!(browser.value(too_wide), false);
+    }
+    // Without references there is nothing to show.
+    let plain = Program::new("true").recorded().success();
+    let mut browser = opened(&exported(&plain), "", DESK);
+    assert_eq!(browser.value("document.getElementById('holders').hidden"), true);
 }

@@ -10,6 +10,7 @@
 
 mod data;
 mod gather;
+mod held;
 mod names;
 mod pack;
 mod read;
@@ -57,6 +58,7 @@ const SCRIPTS: &[&str] = &[
     include_str!("html/callers.js"),
     include_str!("html/table.js"),
     include_str!("html/leaks.js"),
+    include_str!("html/holders.js"),
     include_str!("html/histograms.js"),
     include_str!("html/processes.js"),
     include_str!("html/keys.js"),

@@ -1,7 +1,7 @@
 //! The JSON in a page, beside the packed columns. `html/*.js` reads it. Names are those of the
 //! `--json` reports where the values are the same.
 
-use crate::report::leaks::Evidence;
+use crate::report::leaks::{Evidence, Held};
 use crate::report::summary::{Numbers, ProcessSummary};
 use heaptape_formats::recording::NotTraced;
 use serde::Serialize;
@@ -125,10 +125,37 @@ pub(super) struct PageProcess {
     /// Bytes that the program had mapped itself, without reserved memory, at the end of each of
     /// equal parts of the axis; empty if it mapped nothing.
     pub mapped: Vec<u64>,
+    /// What holds the blocks that are live at the end, most bytes first, if that was recorded.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub held: Vec<HeldBy>,
     /// The first marks of the program, earliest first.
     pub marks: Vec<Mark>,
     /// Number of marks that are not listed.
     pub more_marks: usize,
+}
+
+/// Something outside of blocks, with the blocks whose nearest root it is; or nothing, with what is
+/// lost.
+#[derive(Debug, Serialize)]
+pub(super) struct HeldBy {
+    /// E.g. `global cache`.
+    pub name: String,
+    /// As in `holds --json`, or `lost`, `cycle` or `others`.
+    pub kind: &'static str,
+    pub blocks: u64,
+    pub bytes: u64,
+    /// Bytes that only it leads to.
+    pub only_bytes: Option<u64>,
+    /// The largest kinds of blocks.
+    pub parts: Vec<HeldPart>,
+}
+
+/// Blocks of one type, or of one function.
+#[derive(Debug, Serialize)]
+pub(super) struct HeldPart {
+    pub name: String,
+    pub blocks: u64,
+    pub bytes: u64,
 }
 
 /// A named point in time that the program reported.
@@ -280,6 +307,9 @@ pub(super) struct Leak {
     pub bytes: u64,
     /// Bytes to which it grew that was freed only at exit; otherwise 0.
     pub grown: u64,
+    /// Who holds its blocks, as in `leaks --json`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held: Option<Held>,
     /// Evidence of the verdict; `None` for a profile.
     pub evidence: Option<Evidence>,
 }

@@ -2,6 +2,7 @@
 //! models of one process, and of the rows and cells that a page can hold.
 
 use super::data::{self, Leak};
+use super::held::held;
 use super::rows::{CELLS, Part, Row, STACKS, bound};
 use crate::event::{Range, Span};
 use crate::load::{Accounting, Process, Recording};
@@ -214,7 +215,7 @@ impl<'a> Gathered<'a> {
         missing.extend(outcome.missing.iter().cloned());
 
         let candidates = Candidates::from_events(process, span, Span::ALL, survivors, &outcome.live, &missing);
-        self.leaks(&candidates, &missing, symbols);
+        let held = self.leaks(&candidates, &missing, symbols);
 
         self.parts.extend(parts(
             self.processes.len(),
@@ -234,6 +235,7 @@ impl<'a> Gathered<'a> {
         let mut shown = about(recording, process, &sums);
         shown.span = (scale.at(process, process.clock.start_tick, 0), last);
         shown.peak_at = has_peak.then(|| scale.at(process, at.tick, at.number));
+        shown.held = held;
         shown.has_events = true;
         shown.has_peak = true;
         shown.sizes = size_rows(&sizes);
@@ -286,9 +288,10 @@ impl<'a> Gathered<'a> {
         if needs_frees(&sums, process).is_err() {
             self.headline = None;
         }
-        self.leaks(&Candidates::from_sums(process, &sums), &sums.missing, symbols);
+        let held = self.leaks(&Candidates::from_sums(process, &sums), &sums.missing, symbols);
         self.missing.extend(sums.missing.iter().filter(|one| !process.missing.contains(one)).cloned());
         let mut shown = about(recording, process, &sums);
+        shown.held = held;
         shown.has_peak = sums.has_peak;
         // The last snapshot that the recorder divided: there is no time line.
         shown.residents = residents(&OverTime::new(process, 1, progress).points, |_| 0.0);
@@ -299,8 +302,14 @@ impl<'a> Gathered<'a> {
         self.parts.push(Part { process: number, rows, shift, ..Part::default() });
     }
 
-    /// Adds the leaks of a process, judged as `heaptape leaks` judges them.
-    fn leaks(&mut self, candidates: &Candidates<'a>, missing: &[Missing], symbols: &mut Symbolizer) {
+    /// Adds the leaks of a process, judged as `heaptape leaks` judges them. Returns what holds its
+    /// blocks.
+    fn leaks(
+        &mut self,
+        candidates: &Candidates<'a>,
+        missing: &[Missing],
+        symbols: &mut Symbolizer,
+    ) -> Vec<data::HeldBy> {
         if let Some(headline) = &mut self.headline {
             headline.add(candidates, missing, symbols);
         }
@@ -317,9 +326,12 @@ impl<'a> Gathered<'a> {
         }
         let at_exit = leaks::freed_at_exit(candidates, GroupBy::Function, symbols);
         self.grown_bytes = self.grown_bytes.saturating_add(at_exit.grown);
+        let (held_by, by_site) = held(candidates.process, symbols).unzip();
+        let held_of = |sites: &[u32]| by_site.as_ref().and_then(|by_site: &leaks::BySite| by_site.held(sites));
         for leak in at_exit.leaks {
             self.add(leak.verdict, leak.grown, 0, leak.stacks());
-            self.leaks.push(exit_leak(number, leak));
+            let held = held_of(&leak.sites);
+            self.leaks.push(Leak { held, ..exit_leak(number, leak) });
         }
         // Only leaks that the page can hold get evidence.
         found.sort_by_key(|(leak, _)| (std::cmp::Reverse(leak.weight), leak.site));
@@ -327,10 +339,12 @@ impl<'a> Gathered<'a> {
             if let Some(basis) = judged.basis.filter(|_| rank < LEAKS) {
                 let evidence = candidates.evidence(judged.site, &basis, symbols);
                 leak.evidence = evidence.map(|evidence| Evidence { trend: judged.trend, ..evidence });
+                leak.held = held_of(&judged.sites);
             }
             self.leaks.push(leak);
         }
         self.bound_leaks();
+        held_by.unwrap_or_default()
     }
 
     /// Adds leaks to the sums of their verdict.
@@ -377,6 +391,7 @@ fn leak(process: usize, judged: &JudgedLeak) -> Leak {
         blocks,
         bytes,
         grown: 0,
+        held: None,
         evidence: None,
     }
 }
@@ -394,6 +409,7 @@ fn exit_leak(process: usize, leak: leaks::Leak) -> Leak {
         blocks: 0,
         bytes: 0,
         grown,
+        held: None,
         evidence,
     }
 }

@@ -144,6 +144,8 @@ function evidenceOf(leak, all, total, process, stacks) {
   const found = [];
   const several = page.processes.length > 1;
   if (leak.verdict !== AT_EXIT) found.push(`${percent(all, total)} of all bytes live at the end${several ? `, in ${COMPARING() ? (process.recording === 0 ? "before: " : "after: ") : ""}${process.name} (pid ${process.pid})` : ""}`);
+  const held = heldText(leak.held);
+  if (held !== "") found.push(h("span", {}, h("bdi", {}, held)));
   const why = leak.evidence;
   if (!why) {
     found.push("The recording has only sums, without order and times, so there is no more evidence.");

@@ -13,6 +13,7 @@ async function main() {
   drawCallers();
   drawTable();
   drawLeaks();
+  drawHolders();
   drawFindings();
   drawHistograms();
   drawThreads();
