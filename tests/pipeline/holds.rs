@@ -368,7 +368,7 @@ fn rust_blocks_have_types_with_legacy_names() {
         row.and_then(|row| row["blocks"].as_u64())
     };
     assert_eq!(of("holds_types::Order"), Some(400), "{report:#}");
-    assert_eq!(of("Rc<holds_types::Session>"), Some(100), "{report:#}");
+    assert_eq!(of("Arc<holds_types::Session>"), Some(100), "{report:#}");
     let lost = report["lost"].as_array().expect("rows");
     let proven = |row: &&Value| row["is_cycle"] == true && row["confidence"] == "proven";
     let cycles: u64 = lost.iter().filter(proven).filter_map(|row| row["times"].as_u64()).sum();

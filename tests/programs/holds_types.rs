@@ -2,6 +2,7 @@
 //! functions. Others hold themselves, which their counts prove.
 
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 pub struct Order {
     id: u64,
@@ -14,11 +15,7 @@ pub struct Session {
 
 struct Alone(std::cell::RefCell<Option<Rc<Alone>>>);
 
-struct Cache(std::cell::RefCell<Vec<Rc<Session>>>);
-// There is one thread.
-unsafe impl Sync for Cache {}
-
-static CACHE: Cache = Cache(std::cell::RefCell::new(Vec::new()));
+static CACHE: Mutex<Vec<Arc<Session>>> = Mutex::new(Vec::new());
 
 #[inline(never)]
 fn open(id: u64) {
@@ -26,7 +23,7 @@ fn open(id: u64) {
     for number in 0..4 {
         orders.push(Box::new(Order { id: number, amount: [id; 3] }));
     }
-    CACHE.0.borrow_mut().push(Rc::new(Session { orders }));
+    CACHE.lock().unwrap().push(Arc::new(Session { orders }));
 }
 
 #[inline(never)]
@@ -42,6 +39,6 @@ fn main() {
     for id in 0..100 {
         open(id);
     }
-    let sum = |session: &Rc<Session>| session.orders.iter().map(|order| order.id + order.amount[1]).sum::<u64>();
-    println!("{}", CACHE.0.borrow().iter().map(sum).sum::<u64>());
+    let sum = |session: &Arc<Session>| session.orders.iter().map(|order| order.id + order.amount[1]).sum::<u64>();
+    println!("{}", CACHE.lock().unwrap().iter().map(sum).sum::<u64>());
 }
