@@ -210,7 +210,7 @@ fn page_answers_by_thread_function_and_two_ranges() {
     if !Browser::is_there() {
         return;
     }
-    let program = target::Target::program("shop.cpp").flag("-std=c++20").build();
+    let program = Target::program("shop.cpp").flag("-std=c++20").build();
     let recording = Program::new(program).recorded().complete();
     let file = exported(&recording);
     let mut browser = opened(&file, "#show=bytes&group=function", DESK);
@@ -369,7 +369,7 @@ fn page_leads_with_the_answer() {
     if !Browser::is_there() {
         return;
     }
-    let program = target::Target::program("service.cpp").flag("-std=c++20").build();
+    let program = Target::program("service.cpp").flag("-std=c++20").build();
     let recording = Program::new(program).recorded().complete();
     let file = recording.directory.path().join("page.html");
     let outcome =
@@ -444,7 +444,7 @@ fn functions_are_merged_left_out_and_listed() {
     if !Browser::is_there() {
         return;
     }
-    let program = target::Target::program("shop.cpp").flag("-std=c++20").build();
+    let program = Target::program("shop.cpp").flag("-std=c++20").build();
     let recording = Program::new(program).recorded().complete();
     let file = exported(&recording);
     let mut browser = opened(&file, "#show=bytes&program=true", DESK);
@@ -513,7 +513,7 @@ fn frames_of_an_interpreter_are_folded_where_libraries_are_hidden() {
     if !Browser::is_there() {
         return;
     }
-    let library = target::Target::library("keeps_for_python.c").build();
+    let library = Target::library("keeps_for_python.c").build();
     let script = format!(
         "import ctypes\nkeep = ctypes.CDLL({:?}).keep_rows\nfor number in range(500): keep(4000)\n",
         library.display().to_string()
