@@ -318,6 +318,7 @@ pub fn run(
         return Err(Impossible::NotReadBack(exporter.name()).into());
     }
     let mut recordings: Vec<Recording> = load::open_all(paths)?;
+    load::place_modules(&mut recordings, options.origin.sysroot.as_deref());
     options.processes.leave_out_unrecorded(&mut recordings);
     coverage::note_unseen(&mut recordings, &options.processes);
     let mut source = Source::new(&recordings, options)?;

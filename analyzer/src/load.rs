@@ -25,6 +25,7 @@ mod unhooked;
 
 pub use accounting::{Accounting, RecordedEvents};
 pub use clock::Clock;
+pub(crate) use imported::place_modules;
 pub use joined::{Joined, Segment};
 pub(crate) use mappings::MappingSums;
 pub use process::{Events, Process, TapeError};

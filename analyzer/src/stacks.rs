@@ -30,6 +30,17 @@ pub struct Module {
     pub since_unix_ns: u64,
     /// File name by which the program was called, if that is a link of another name.
     pub called: Option<Arc<str>>,
+    /// What of its file is mapped, for a module of another tool's file: `bias` depends on that file.
+    pub mapped: Option<FilePart>,
+}
+
+/// The part of a file that begins at the start of a module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FilePart {
+    /// The whole file, with all of its segments.
+    Whole,
+    /// The code from this offset on.
+    From(u64),
 }
 
 /// A frame whose names are in the file, so that no address is looked up.

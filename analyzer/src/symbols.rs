@@ -45,6 +45,7 @@ use crate::stacks::{Module, Site, Stacks};
 pub use debuginfod::fetch as fetch_debug_information;
 use dwarf::Debug;
 use elf::{Elf, Functions, Objects};
+pub(crate) use files::below;
 pub use files::{Origin, hexadecimal};
 use files::{Search, search};
 use heaptape_formats::tape::instruction;

@@ -3,6 +3,8 @@
 //! in figures, without panic, and in memory of a few times the file size.
 
 use heaptape_analyzer::import::{self, Imported};
+use heaptape_analyzer::report::{Query, View};
+use heaptape_analyzer::symbols::Origin;
 use heaptape_formats::{Ending, Error, Format, sniff};
 use std::path::Path;
 
@@ -300,4 +302,47 @@ fn sums_of_imported_files_are_what_verify_counts() {
         let [process] = &checked.processes[..] else { panic!("{name}: one process") };
         assert_eq!((process.allocs, process.live_blocks), (allocs, blocks), "{name}");
     }
+}
+
+/// A profile of another machine has addresses of code that its files alone place: here the first
+/// segment is not linked at 0. The folder with these files is named by the user.
+#[test]
+fn modules_of_other_machines_are_placed_by_the_files_of_the_sysroot() {
+    const PLACED: u64 = 0x7f00_0000_0000;
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("root");
+    let library = root.join("nowhere/lib/libplaced.so");
+    std::fs::create_dir_all(library.parent().unwrap()).unwrap();
+    let source = folder.path().join("placed.c");
+    std::fs::write(&source, "int unused(void) { return 1; }\nint keeps(void) { return 2; }\n").unwrap();
+    let flags = ["-shared", "-fPIC", "-O1", "-Wl,-Ttext-segment=0x400000", "-o"];
+    let built = std::process::Command::new("gcc").args(flags).arg(&library).arg(&source).status();
+    if !built.is_ok_and(|status| status.success()) {
+        return;
+    }
+    let bytes = std::fs::read(&library).unwrap();
+    let elf = object::File::parse(&*bytes).unwrap();
+    let symbol = object::Object::symbol_by_name(&elf, "keeps").unwrap();
+    let address = object::ObjectSymbol::address(&symbol);
+    assert!(address > 0x40_0000, "the linker has placed it: {address:#x}");
+    // What is mapped is the page with the code, at its offset in the file.
+    let (page, offset) = (PLACED + (address & 0xfff_f000), (address - 0x40_0000) & !0xfff);
+    let profile = folder.path().join("other.heap");
+    let text = format!(
+        "heap profile: 1: 100 [1: 100] @ heapprofile\n1: 100 [1: 100] @ {:#x}\n\nMAPPED_LIBRARIES:\n\
+         {page:x}-{:x} r-xp {offset:08x} 00:00 0 /nowhere/lib/libplaced.so\n",
+        PLACED + address + 2,
+        page + 0x1000
+    );
+    std::fs::write(&profile, text).unwrap();
+    let named = |sysroot: Option<&Path>| {
+        let origin = Origin { sysroot: sysroot.map(Into::into), ..Origin::default() };
+        let query = Query::of(&profile, View { origin, ..View::default() });
+        let recordings = query.open().unwrap();
+        let stacks = recordings[0].processes[0].stacks();
+        let frame = query.view.symbolizer().name(stacks, &stacks.site(1));
+        frame.function.as_deref().map(str::to_owned)
+    };
+    assert_eq!(named(Some(&root)).as_deref(), Some("keeps"));
+    assert_eq!(named(None), None);
 }

@@ -55,7 +55,7 @@ pub(crate) fn print_reports<A: Report + Serialize>(
     needs_events: bool,
     mut report: impl FnMut(&Process, &mut Symbolizer, &Progress) -> Result<(A, Vec<Missing>), Error>,
 ) -> Result<Outcome, Error> {
-    let recordings = query.scope.open()?;
+    let recordings = query.open()?;
     let mut symbols = query.view.symbolizer();
     let selected = Selected::new(query, &recordings, &mut symbols, needs_events)?;
     let progress = Progress::new("reading events");

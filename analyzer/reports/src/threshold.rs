@@ -112,7 +112,7 @@ pub fn evaluate(
     let mut results = ThresholdResults::default();
     let mut values: BTreeMap<&'static str, f64> = BTreeMap::new();
     let mut symbols = query.view.symbolizer();
-    let recordings = query.scope.open()?;
+    let recordings = query.open()?;
     let needs = |of: fn(&Expression) -> bool| thresholds.iter().any(of);
     // A recording of nothing passes no threshold, of any metric. A comparison checks both sides by
     // itself.

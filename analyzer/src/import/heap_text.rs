@@ -3,7 +3,7 @@
 
 use super::link_bias::link_bias;
 use super::{ReadResult, Sites};
-use crate::stacks::{Module, Named, Site};
+use crate::stacks::{FilePart, Module, Named, Site};
 use heaptape_formats::heap_text::{Mapping, Name, Reader, Record, Sample};
 use heaptape_formats::{Ending, Error};
 use rustc_hash::FxHashMap;
@@ -94,9 +94,10 @@ impl Tables {
         if path.is_empty() || path.starts_with('[') {
             return;
         }
-        let bias = link_bias(&path, start, offset);
+        let mapped = offset.map_or(FilePart::Whole, FilePart::From);
+        let bias = link_bias(&path, start, mapped);
         let modules = &mut sites.stacks.modules;
-        modules.push(Module { start, end, bias, path: path.into_bytes(), ..Module::default() });
+        modules.push(Module { start, end, bias, path: path.into_bytes(), mapped: Some(mapped), ..Module::default() });
         self.modules.insert(start, modules.len() as u32);
     }
 

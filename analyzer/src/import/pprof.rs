@@ -3,7 +3,7 @@
 
 use super::link_bias::link_bias;
 use super::{ReadResult, Sites};
-use crate::stacks::{Module, Named, Site};
+use crate::stacks::{FilePart, Module, Named, Site};
 use heaptape_formats::pprof::{Function, Location, Mapping, Reader, Record, Sample};
 use heaptape_formats::{Ending, Error, Format, Kind};
 use rustc_hash::FxHashMap;
@@ -135,13 +135,13 @@ impl Tables {
         for id in ids {
             let Some((mapping, _)) = self.mappings.get(&id).copied() else { continue };
             let path = self.text(mapping.file);
-            let bias = link_bias(&path, mapping.start, Some(mapping.offset));
-            let path = path.into_bytes();
+            let (start, end, mapped) = (mapping.start, mapping.limit, FilePart::From(mapping.offset));
+            let (bias, path) = (link_bias(&path, start, mapped), path.into_bytes());
             let hex = self.text(mapping.build_id);
             let digits: Vec<u8> =
                 hex.bytes().filter_map(|digit| char::from(digit).to_digit(16)).map(|d| d as u8).collect();
             let build_id = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
-            let module = Module { start: mapping.start, end: mapping.limit, bias, path, build_id, ..Module::default() };
+            let module = Module { start, end, bias, path, build_id, mapped: Some(mapped), ..Module::default() };
             self.stacks.modules.push(module);
             let number = self.stacks.modules.len() as u32;
             self.mappings.insert(id, (mapping, number));

@@ -1,6 +1,6 @@
 //! Opens files of other tools as processes that have only sums.
 
-use super::{Clock, Events, Failure, Process, bare, io_failure, read_failure};
+use super::{Clock, Events, Failure, Process, Recording, bare, io_failure, read_failure};
 use crate::import::{self, Imported};
 use crate::missing::Missing;
 use crate::unpack;
@@ -23,6 +23,14 @@ pub(crate) fn open(path: &Path, format: Format) -> Result<Process, Failure> {
     let opened = unpack::open(path)?;
     let (imported, ending) = import::from_bytes(format, &opened.bytes).map_err(format_error)?;
     Ok(process(imported, path, ending, opened.damage))
+}
+
+/// Places the modules of other tools' files by their files, where the user names a folder of these.
+pub(crate) fn place_modules(recordings: &mut [Recording], sysroot: Option<&Path>) {
+    let Some(sysroot) = sysroot else { return };
+    for process in recordings.iter_mut().flat_map(|recording| &mut recording.processes) {
+        import::relink(&mut process.tape.stacks.modules, sysroot);
+    }
 }
 
 /// Returns the process of an imported file.

@@ -153,7 +153,7 @@ pub fn find_in<'a>(
 /// Returns an error when a recording or a file of suppressions cannot be read, when it does not
 /// hold what the report needs, or when `out` fails.
 pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    let recordings = query.scope.open()?;
+    let recordings = query.open()?;
     let mut symbols = query.view.symbolizer();
     let is_summed_up =
         !query.view.json && options.generate.is_none() && query.grouping.0.is_none() && options.depth == 0;

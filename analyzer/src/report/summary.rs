@@ -473,7 +473,7 @@ pub fn summarize(recordings: &[Recording], mut symbols: Symbolizer, progress: &P
 /// Returns an error when a recording cannot be read, when no selected process is in it, or when
 /// `out` fails.
 pub fn report(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    let mut recordings = query.scope.open()?;
+    let mut recordings = query.open()?;
     let processes = &query.scope.processes;
     let mut note = None;
     // For a recording without processes, the summary shows why.

@@ -44,7 +44,7 @@ pub(super) struct Search {
     pub notes: Vec<String>,
 }
 
-fn below(root: &Path, path: &Path) -> PathBuf {
+pub(crate) fn below(root: &Path, path: &Path) -> PathBuf {
     // Paths of a recording may contain `..`. Nothing outside of the root is read for them.
     let inside = path.components().filter_map(|part| match part {
         std::path::Component::Normal(name) => Some(name),

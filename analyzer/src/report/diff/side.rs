@@ -114,7 +114,7 @@ impl NameMatcher {
         // has is a change.
         let mut kept: Vec<(Recording, &DiffInput)> = Vec::new();
         for (number, side) in a.iter().chain(b).enumerate() {
-            let recording = open(side)?;
+            let recording = open(side, symbols)?;
             let processes = processes(&recording, side)?;
             if within_one && number == 0 {
                 let until = b.first().and_then(|side| side.until.clone());
@@ -178,10 +178,13 @@ fn without_clone_suffix(function: &str) -> &str {
 }
 
 /// Opens a side. Its processes have the events of their earlier segments.
-fn open(side: &DiffInput) -> Result<Recording, Error> {
+fn open(side: &DiffInput, symbols: &Symbolizer) -> Result<Recording, Error> {
     let paths: Vec<PathBuf> = side.earlier.iter().chain([&side.path]).cloned().collect();
     let last = load::open_all(&paths)?.pop();
-    last.map_or_else(|| Ok(load::open(&side.path)?), Ok)
+    let mut recording = [last.map_or_else(|| load::open(&side.path), Ok)?];
+    load::place_modules(&mut recording, symbols.sysroot());
+    let [recording] = recording;
+    Ok(recording)
 }
 
 /// Returns the selected processes of a side.
@@ -204,7 +207,7 @@ pub(super) fn measure(
     depth: usize,
     symbols: &mut Symbolizer,
 ) -> Result<Measurement, Error> {
-    let recording = open(side)?;
+    let recording = open(side, symbols)?;
     let progress = Progress::new("reading events");
     let mut measured = Measurement::default();
     let mut missing = recording.missing.clone();
