@@ -157,12 +157,21 @@ pub fn open(path: &Path) -> Result<Recording, Failure> {
 }
 
 /// Opens several recordings, folders or files. A process that has folders in several of them is in
-/// the last one only, with all its segments. Segments of a flight recording that a daemon has
-/// removed since they were listed are left out.
+/// the last one only, with all its segments. Epochs and segments of a flight recording that a
+/// daemon has removed since they were listed are left out; of epochs that is noted.
 pub fn open_all(paths: &[PathBuf]) -> Result<Vec<Recording>, Failure> {
-    let mut recordings = Vec::with_capacity(paths.len());
+    let (mut recordings, mut removed) = (Vec::with_capacity(paths.len()), Vec::new());
     for path in paths {
-        recordings.extend(flight::open_if_there(path, open_separately)?);
+        match flight::open_if_there(path, open_separately)? {
+            Some(recording) => recordings.push(recording),
+            None if flight::is_in_epoch(path) => removed.push(path),
+            None => {}
+        }
+    }
+    if let Some(last) = recordings.last_mut() {
+        let why = "the daemon has removed it since it was listed";
+        let missing = |path: &&PathBuf| Missing::File { name: path.display().to_string(), why: why.into() };
+        last.missing.extend(removed.iter().map(missing));
     }
     if let (true, Some(last)) = (recordings.is_empty(), paths.last()) {
         return Err(io_failure(last, io::ErrorKind::NotFound.into()));

@@ -1,8 +1,10 @@
-//! Flight recordings that a daemon writes now. The daemon removes the oldest segment when there is
-//! one too many, and moves all of them to an epoch when they are kept, also while they are read.
+//! What a daemon removes or moves while it is read: the oldest epochs, and segments of flight
+//! recordings. It removes the oldest segment when there is one too many, and moves all of them to an
+//! epoch when they are kept.
 
 use super::{Failure, Recording};
 use heaptape_formats::recording::{FLIGHTS, TAPE, is_epoch};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,17 +23,34 @@ pub(super) fn is_open(folder: &Path) -> bool {
     is_segment(folder) && written.is_ok_and(|time| time.elapsed().is_ok_and(|age| age < MAX_AGE))
 }
 
-/// Opens a path with `open`. Returns `None` for the segment of a flight recording that was removed
-/// since it was listed; one that was moved to an epoch is opened there.
+/// Returns whether a path is an epoch of a daemon, or in one. A user's folder has them.
+pub(super) fn is_in_epoch(path: &Path) -> bool {
+    let epoch = path.ancestors().take(2).find(|folder| folder.file_name().is_some_and(is_epoch_name));
+    epoch.and_then(Path::parent).is_some_and(|user| user.is_dir() && user.file_name().is_some_and(is_user))
+}
+
+fn is_epoch_name(name: &OsStr) -> bool {
+    is_epoch(&name.to_string_lossy())
+}
+
+fn is_user(name: &OsStr) -> bool {
+    name.to_string_lossy().parse::<u32>().is_ok()
+}
+
+/// Opens a path with `open`. Returns `None` for an epoch, or the segment of a flight recording, that
+/// was removed since it was listed; a segment that was moved to an epoch is opened there.
 pub(super) fn open_if_there(
     path: &Path,
     open: impl Fn(&Path) -> Result<Recording, Failure>,
 ) -> Result<Option<Recording>, Failure> {
     let opened = open(path);
-    // The daemon renames a segment before it removes its files. So all files of one that still has
-    // its name were there when they were opened.
-    if !is_segment(path) || path.exists() {
+    // The daemon renames a segment or epoch before it removes its files. So all files of one that
+    // still has its name were there when they were opened.
+    if path.exists() || !(is_segment(path) || is_in_epoch(path)) {
         return opened.map(Some);
+    }
+    if !is_segment(path) {
+        return Ok(None);
     }
     in_epoch(path).map(|moved| open(&moved)).transpose()
 }
@@ -102,9 +121,40 @@ mod tests {
         listed[1..].iter().for_each(|segment| std::fs::remove_dir_all(segment).expect("it is removed"));
         assert!(matches!(open_all(&listed), Err(Failure::Io { path, .. }) if path == listed[2].display().to_string()));
         // A missing path of another kind is an error also beside others.
-        let other = state.0.path().join("5/202611210900/8.shop");
+        let other = state.0.path().join("5/other/8.shop");
         let state = State::new();
         assert!(open_all(&[state.segment(1), other]).is_err());
+    }
+
+    #[test]
+    fn epoch_that_is_removed_after_the_listing_is_left_out_and_noted() {
+        let state = State::new();
+        let epochs: Vec<PathBuf> = (1..=3)
+            .map(|number| {
+                let epoch = state.0.path().join(format!("5/20261121090{number}"));
+                std::fs::create_dir_all(&epoch).expect("an epoch");
+                std::fs::rename(state.segment(number), epoch.join("7.shop")).expect("it is moved");
+                epoch
+            })
+            .collect();
+        std::fs::remove_dir_all(&epochs[0]).expect("it is removed");
+        let listed = [epochs[0].clone(), epochs[1].join("7.shop"), epochs[2].clone()];
+        let opened = open_all(&listed).expect("the others");
+        assert_eq!(paths(&opened), listed[1..]);
+        let missing: Vec<String> = opened[1].missing.iter().map(ToString::to_string).collect();
+        assert!(
+            missing.iter().any(|one| one.contains("202611210901") && one.contains("has removed it")),
+            "{missing:?}"
+        );
+        // While it is opened, too.
+        let open = |path: &Path| {
+            let opened = open_separately(path);
+            std::fs::remove_dir_all(path).expect("it is removed");
+            opened
+        };
+        assert!(open_if_there(&epochs[2], open).expect("no error").is_none());
+        std::fs::remove_dir_all(&epochs[1]).expect("it is removed");
+        assert!(open_all(&listed).is_err(), "nothing is left");
     }
 
     #[test]

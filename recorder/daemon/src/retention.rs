@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 
 /// Number of epochs of a user that are kept in any case.
 pub const MIN_EPOCHS: usize = 3;
+/// With this the name of an epoch begins that is being removed.
+const REMOVED: &str = ".removed-";
 
 /// A limit because of which epochs are removed or events are not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -146,6 +148,22 @@ pub fn epochs(state: &Path) -> Vec<Found> {
     found
 }
 
+/// Removes an epoch. It loses its name first, so that who reads it has all of its files or none.
+fn remove_epoch(dir: &Path) -> bool {
+    let name = dir.file_name().unwrap_or_default().to_string_lossy();
+    let unnamed = dir.with_file_name(format!("{REMOVED}{name}"));
+    std::fs::rename(dir, &unnamed).is_ok() && std::fs::remove_dir_all(unnamed).is_ok()
+}
+
+/// Removes what is left of epochs whose removal failed.
+fn finish_removals(state: &Path) {
+    for (_, path) in users(state) {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        let removed = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(REMOVED));
+        removed.for_each(|entry| drop(std::fs::remove_dir_all(entry.path())));
+    }
+}
+
 /// Returns the disk space of a folder, in bytes.
 pub fn bytes(folder: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
@@ -165,6 +183,7 @@ pub fn bytes(folder: &Path) -> u64 {
 /// that is being written. `free` is the number of free bytes of the file system, and `now` the time
 /// in seconds since 1970.
 pub fn sweep(state: &Path, keep: Keep, free: u64, open: &[&Path], now: u64, sizes: &mut Sizes) -> Swept {
+    finish_removals(state);
     let all = epochs(state);
     let mut remaining: Vec<(Found, u64, bool)> = Vec::new();
     for (index, found) in all.iter().enumerate() {
@@ -182,7 +201,7 @@ pub fn sweep(state: &Path, keep: Keep, free: u64, open: &[&Path], now: u64, size
     let mut swept = Swept::default();
     let mut freed = 0_u64;
     let mut remove = |(found, size, is_removable): &(Found, u64, bool), limit: Limit| {
-        let is_removed = *is_removable && std::fs::remove_dir_all(&found.dir).is_ok();
+        let is_removed = *is_removable && remove_epoch(&found.dir);
         if is_removed {
             freed += size;
             swept.removed.push((found.clone(), limit));
