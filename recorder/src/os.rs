@@ -1,5 +1,6 @@
 //! What the operating system gives: system calls, clocks, files, processes of our own.
 
+pub mod aside;
 pub(crate) mod atomics;
 pub mod clock;
 pub mod compression;

@@ -4,7 +4,7 @@ pub mod cgroup;
 pub mod elf_text;
 pub mod jit_names;
 pub(crate) mod kept_file;
-pub(crate) mod maps;
+pub mod maps;
 pub mod module_files;
 pub(crate) mod modules;
 pub mod name_saver;

@@ -4,9 +4,8 @@ use heaptape_tests::daemon::Running;
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::run::Outcome;
 use heaptape_tests::wait::{until, until_some};
-use heaptape_tests::{Daemon, target, test_env};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use heaptape_tests::{Daemon, is_root, target, test_env};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::io::{Seek, SeekFrom, Write};
@@ -141,24 +140,28 @@ fn why_knows_programs_by_the_name_that_they_have_now() {
 }
 
 /// A daemon that is killed together with its fd store, as runtimes of containers do, leaves its
-/// programs to nobody: the next one counts and names them.
+/// programs to nobody: the next one opens their memory, or counts and names them if it may not.
 #[test]
-fn programs_of_a_daemon_that_left_nothing_are_named() {
+fn programs_of_a_daemon_that_left_nothing_are_recorded_again_or_named() {
     let mut daemon = Daemon::start(&[]);
-    let running = daemon.spawn(&target::c("leaks_slowly"), &["10000000", "5"], None);
+    let mut command = daemon.command(&target::c("leaks_slowly"));
+    command.args(["10000000", "5"]).env("HEAPTAPE_LABEL", "shop").env("HEAPTAPE_MODE", "trace");
+    let running = Running(command.spawn().expect("it starts"));
     until("it is served", || daemon.list("leaks_slowly").len() == 1);
-    let folder = daemon.socket().parent().expect("a folder").display().to_string();
-    let is_store = |pid: &i32| {
-        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.contains("--keep-for-next") && line.contains(&folder)
-    };
-    let pids = std::fs::read_dir("/proc").expect("processes").flatten();
-    let stores: Vec<i32> = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_store).collect();
-    assert!(!stores.is_empty(), "the daemon has a store");
-    daemon.signal(Signal::SIGSTOP);
-    stores.iter().for_each(|pid| kill(Pid::from_raw(*pid), Signal::SIGKILL).expect("it runs"));
-    daemon.restart();
     let pid = running.0.id();
+    if is_root() {
+        daemon.restart_without_store("");
+        until("it is recorded again", || daemon.list("leaks_slowly").len() == 1);
+        let again = daemon.list("leaks_slowly").remove(0);
+        assert_eq!((&again["pid"], &again["label"], &again["mode"]), (&pid.into(), &"shop".into(), &"trace".into()));
+        let recorded = || daemon.list("leaks_slowly")[0]["recorded"].as_u64().expect("a number");
+        let before = recorded();
+        until("its events are read", || recorded() > before + 100);
+        let status = daemon.query(&["status"]);
+        assert_eq!((&status["own"]["orphans_recorded_total"], &status["late"]), (&1.0.into(), &Value::Null));
+    }
+    // Without root there is no such right, and none to drop.
+    daemon.restart_without_store(if is_root() { "-sys_admin,-checkpoint_restore" } else { "" });
     until("it is named", || daemon.query(&["status"])["late"][0]["pid"] == pid);
     let status = daemon.query(&["status"]);
     assert_eq!(
@@ -166,7 +169,8 @@ fn programs_of_a_daemon_that_left_nothing_are_named() {
         (&"orphaned".into(), &"leaks_slowly".into())
     );
     assert!(daemon.ctl(&["metrics"]).text().contains("heaptape_unrecorded_total{reason=\"orphaned\"} 1\n"));
-    assert!(daemon.log().contains("did not pass it on"), "{}", daemon.log());
+    let log = daemon.log();
+    assert!(log.contains("did not pass it on") && log.contains("CAP_CHECKPOINT_RESTORE"), "{log}");
     let refused = daemon.ctl(&["attach", &pid.to_string()]).exits(2);
     assert!(refused.error().contains("by a recorder that is gone"), "{refused}");
     drop(running);

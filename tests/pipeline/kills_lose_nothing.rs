@@ -5,7 +5,7 @@ use heaptape_tests::daemon::Running;
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::run::survivor;
 use heaptape_tests::wait::until;
-use heaptape_tests::{Daemon, Program, Report, is_full, own, target, test_env, torture};
+use heaptape_tests::{Daemon, Program, Report, is_full, is_root, own, target, test_env, torture};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::path::Path;
@@ -26,7 +26,7 @@ fn moment(round: usize) -> Duration {
 /// Kills the daemon repeatedly; the program and the fd store continue. Checks that the epochs
 /// together hold each event once. Returns their number. The program is so slow that a ring has
 /// space for the events of ten seconds.
-fn epochs_add_up(threads: u64, rounds: usize) -> usize {
+fn epochs_add_up(threads: u64, rounds: usize, restart: impl Fn(&mut Daemon)) -> usize {
     let temporary = test_env::folder();
     let file = temporary.path().join("own");
     let mut daemon = Daemon::start(&["--mode", "trace"]);
@@ -41,7 +41,10 @@ fn epochs_add_up(threads: u64, rounds: usize) -> usize {
         if program.0.try_wait().expect("a child").is_some() {
             break;
         }
-        daemon.restart();
+        restart(&mut daemon);
+        until("the program is served again", || {
+            daemon.list("paces").len() == 1 || program.0.try_wait().expect("a child").is_some()
+        });
     }
     assert!(program.0.wait().expect("it ends").success());
     daemon.stop();
@@ -72,10 +75,19 @@ fn sigkill_of_the_daemon_loses_and_doubles_nothing() {
     let rounds = if is_full() { 1_000 } else { 10 };
     let mut left = rounds;
     while left > 0 {
-        assert!(epochs_add_up(2, left.min(20)) > 1);
+        assert!(epochs_add_up(2, left.min(20), Daemon::restart) > 1);
         left -= left.min(20);
     }
     torture::passed(4, "SIGKILLs of a daemon, no event lost and none doubled", rounds as u64);
+}
+
+/// As in Kubernetes, where nothing outlives the daemon's container but the programs.
+#[test]
+fn sigkill_of_the_daemon_with_its_store_loses_and_doubles_nothing() {
+    if !is_root() {
+        return;
+    }
+    assert!(epochs_add_up(2, 3, |daemon| daemon.restart_without_store("")) > 1);
 }
 
 /// Kills the daemon repeatedly under a program that never rests, and at last the program. Checks that

@@ -32,6 +32,7 @@ mod daemon_names;
 mod daemon_overflow;
 mod daemon_peers;
 mod daemon_restart;
+mod daemon_stalled;
 mod daemon_streams;
 mod daemon_verdicts;
 mod debuginfod;

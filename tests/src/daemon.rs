@@ -17,6 +17,8 @@ pub struct Daemon {
     directory: TempDir,
     control: PathBuf,
     options: Vec<String>,
+    /// Capabilities that it lacks, as `setpriv` writes them.
+    without: &'static str,
 }
 
 /// A program that runs under the daemon. It is killed when the value is dropped.
@@ -57,8 +59,8 @@ impl Daemon {
 
     fn start_at(directory: TempDir, control: PathBuf, options: &[&str]) -> Daemon {
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
-        let child = spawn(directory.path(), &options);
-        let daemon = Daemon { child, directory, control, options };
+        let child = spawn(directory.path(), &options, "");
+        let daemon = Daemon { child, directory, control, options, without: "" };
         daemon.ready();
         daemon
     }
@@ -82,11 +84,36 @@ impl Daemon {
         self.replace(Signal::SIGKILL);
     }
 
+    /// Kills the daemon together with its fd store, as the runtime of a container does, and starts
+    /// another one, which lacks these capabilities.
+    pub fn restart_without_store(&mut self, without: &'static str) {
+        let folder = self.socket().parent().expect("a folder").display().to_string();
+        let is_store = |pid: &i32| {
+            let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.contains("--keep-for-next") && line.contains(&folder)
+        };
+        let pids = std::fs::read_dir("/proc").expect("processes").flatten();
+        let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let stores: Vec<i32> = pids.filter(is_store).collect();
+        assert!(!stores.is_empty(), "the daemon has a store");
+        self.signal(Signal::SIGSTOP);
+        stores.iter().for_each(|pid| kill(Pid::from_raw(*pid), Signal::SIGKILL).expect("it runs"));
+        self.without = without;
+        self.restart();
+    }
+
+    /// Kills a daemon that cannot end, since one of its threads waits for ever, and starts another one.
+    pub fn restart_stuck(&mut self) {
+        self.signal(Signal::SIGKILL);
+        self.child = spawn(self.directory.path(), &self.options, self.without);
+        self.ready();
+    }
+
     /// Ends the daemon by a signal and starts another one.
     pub fn replace(&mut self, signal: Signal) {
         self.signal(signal);
         self.child.wait().expect("the daemon is ours");
-        self.child = spawn(self.directory.path(), &self.options);
+        self.child = spawn(self.directory.path(), &self.options, self.without);
         self.ready();
     }
 
@@ -95,7 +122,7 @@ impl Daemon {
         self.signal(Signal::SIGTERM);
         self.child.wait().expect("the daemon is ours");
         meanwhile(self);
-        self.child = spawn(self.directory.path(), &self.options);
+        self.child = spawn(self.directory.path(), &self.options, self.without);
         self.ready();
     }
 
@@ -248,9 +275,16 @@ impl Drop for Daemon {
     }
 }
 
-fn spawn(directory: &Path, options: &[String]) -> Child {
+fn spawn(directory: &Path, options: &[String], without: &str) -> Child {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(directory.join("log")).expect("a log");
-    let mut command = Command::new(test_env::command());
+    let mut command = match without {
+        "" => Command::new(test_env::command()),
+        _ => {
+            let mut command = Command::new("setpriv");
+            command.arg("--bounding-set").arg(without).arg(test_env::command());
+            command
+        }
+    };
     command.arg("daemon").arg("--socket").arg(directory.join("run/socket")).arg("--state").arg(directory.join("state"));
     command.args(options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     command.env_remove("LD_PRELOAD").env_remove("HEAPTAPE_SOCKET");

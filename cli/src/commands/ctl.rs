@@ -406,6 +406,7 @@ fn status(status: &Status, out: &mut dyn Write) -> std::io::Result<()> {
     for late in &status.late {
         let Late { pid, uid, name, unix_ns, reason } = late;
         let why = match reason.as_str() {
+            "stalled" => "its memory or a file system that it uses did not answer",
             "orphaned" => "the daemon that recorded it ended without passing it on",
             _ => "the daemon answered too late",
         };

@@ -80,6 +80,8 @@ pub struct Client {
     pub memory: KernelMemory,
     /// Whether the daemon attached it after it had started.
     pub is_attached: bool,
+    /// Whether it was said that it, or its files, did not answer.
+    pub is_stalled: bool,
     /// The program that an attached process executes: device and inode.
     pub program: Option<(u64, u64)>,
 }

@@ -10,6 +10,9 @@ use super::peer::Peer;
 use super::protocol::{self, Request, Response};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use heaptape_recorder::os::{crash, poll};
+use heaptape_recorder::target::proc;
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use serde_json::Value;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -105,7 +108,7 @@ fn completed(done: &Receiver<()>, count: usize) -> Option<Response> {
 /// # Errors
 /// When another daemon serves the path, when it is not a socket, or the error of the socket.
 pub fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
-    clear(path, || UnixStream::connect(path).map(drop))?;
+    clear(path, || UnixStream::connect(path).map(OwnedFd::from))?;
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
     Ok(listener)
@@ -116,7 +119,7 @@ pub fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
 /// # Errors
 /// `AddrInUse` when a process listens at the path, `AlreadyExists` when it is not a socket, or the
 /// error of the removal.
-pub fn clear(path: &Path, connect: impl Fn() -> io::Result<()>) -> io::Result<()> {
+pub fn clear(path: &Path, connect: impl Fn() -> io::Result<OwnedFd>) -> io::Result<()> {
     use std::os::unix::fs::FileTypeExt;
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
@@ -127,8 +130,16 @@ pub fn clear(path: &Path, connect: impl Fn() -> io::Result<()>) -> io::Result<()
     }
     match connect() {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
+        Ok(connection) if has_ended(&connection) => std::fs::remove_file(path),
         _ => Err(io::Error::new(io::ErrorKind::AddrInUse, format!("another daemon serves {}", path.display()))),
     }
+}
+
+/// Returns whether the process that listens at the other end was killed. Its sockets stay as long as
+/// one of its threads waits for a file system that does not answer.
+fn has_ended(connection: &impl AsFd) -> bool {
+    let peer = getsockopt(connection, PeerCredentials).ok().and_then(|peer| u32::try_from(peer.pid()).ok());
+    peer.is_some_and(proc::is_zombie)
 }
 
 /// Time between two looks whether the file of the socket is still there.
@@ -241,6 +252,9 @@ fn answer(mut stream: &UnixStream, response: &Response) -> io::Result<()> {
 /// When the daemon cannot be reached, or closes the connection without an answer.
 pub fn ask(path: &Path, request: &Request) -> io::Result<Value> {
     let stream = UnixStream::connect(path)?;
+    if has_ended(&stream) {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
     stream.set_read_timeout(Some(2 * EXECUTION_TIMEOUT))?;
     let mut bytes = protocol::line(request)?;
     bytes.push(b'\n');

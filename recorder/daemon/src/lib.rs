@@ -40,6 +40,7 @@ mod growth;
 mod helper_command;
 mod http;
 mod incidents;
+mod inquiries;
 mod late;
 mod left_open;
 mod log_limit;

@@ -357,7 +357,8 @@ pub struct Late {
     pub name: String,
     /// When the daemon found that, in nanoseconds since 1970.
     pub unix_ns: u64,
-    /// Why: `late`, or `orphaned` by the end of the daemon that recorded it.
+    /// Why: `late`, `stalled` since its files or memory did not answer, or `orphaned` by the end of the
+    /// daemon that recorded it.
     pub reason: String,
 }
 

@@ -53,7 +53,7 @@ impl Counters {
 }
 
 /// The reasons for which processes run unrecorded.
-const REASONS: [&str; 10] = [
+const REASONS: [&str; 11] = [
     "attach",
     "clients",
     "connections",
@@ -62,6 +62,7 @@ const REASONS: [&str; 10] = [
     "late",
     "orphaned",
     "other-user",
+    "stalled",
     "starts",
     "unreachable",
 ];

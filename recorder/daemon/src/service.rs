@@ -23,6 +23,7 @@ use super::control::ControlRequest;
 use super::entrance::Entrance;
 use super::epochs::Epochs;
 use super::incidents::Incidents;
+use super::inquiries::Inquiries;
 use super::late::LateStarts;
 use super::log_limit::LogLimit;
 use super::notify::{self, Notify};
@@ -99,11 +100,14 @@ pub struct Service {
     /// Processes that no longer waited for an answer.
     late: LateStarts,
     orphans: Orphans,
+    /// Number of orphans that are recorded again.
+    adopted: u64,
     log: LogLimit,
     started: Instant,
     last_check: Instant,
     stages: Stages,
     entrance: Entrance,
+    inquiries: Inquiries,
     attaches: Attaches,
     requests: Receiver<ControlRequest>,
     wake_receiver: UnixStream,
@@ -159,7 +163,10 @@ impl Service {
         let is_ending = self.registry.ending_count() > 0 || self.epochs.is_closing();
         let limit = if is_ending { limit.min(ENDING_POLL_INTERVAL) } else { limit };
         let limit = limit.min(LOOK.saturating_sub(self.last_check.elapsed()));
-        let limit = if self.entrance.has_more() { Duration::ZERO } else { limit };
+        let limit = match self.inquiries.deadline() {
+            _ if self.inquiries.has_room() && self.entrance.has_more() => Duration::ZERO,
+            deadline => deadline.map_or(limit, |deadline| deadline.min(limit)),
+        };
         let own_files = [self.signals.as_fd(), self.wake_receiver.as_fd()];
         let processes = self.registry.clients().iter().map(|client| sys::fd(&client.process));
         let limit = self.admissions.deadline().map_or(limit, |deadline| deadline.min(limit));
@@ -169,11 +176,15 @@ impl Service {
         let ended: Vec<SessionId> = clients.filter(|(_, ready)| **ready).map(|(client, _)| client.session.id).collect();
         admission::look_at_waiting(self);
         // In small portions, so that ends and control requests do not wait.
-        for request in std::iter::from_fn(|| self.entrance.next()).take(REQUESTS_PER_ROUND).collect::<Vec<_>>() {
+        for _ in 0..REQUESTS_PER_ROUND {
+            let Some(request) = self.inquiries.has_room().then(|| self.entrance.next()).flatten() else { break };
             match request {
-                Request::Start(client) => admission::admit(self, client),
+                Request::Start(client) => self.look_at(client),
                 Request::Stream(sender) => self.streams.take(sender, &mut self.epochs, &mut self.budgets),
             }
+        }
+        while let Some(answer) = self.inquiries.next() {
+            self.admit(answer);
         }
         self.end_all(&ended);
         if ready[0] {
@@ -251,7 +262,8 @@ impl Service {
             self.budgets.hit_by(what, uid, count);
         }
         self.read_boards(None);
-        self.name_orphans();
+        self.adopt_orphans();
+        self.name_stalled();
         self.measure_memory();
         self.keep_budgets();
         self.check_attaches();

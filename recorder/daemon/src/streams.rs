@@ -10,6 +10,7 @@ use super::protocol;
 use super::receive::{self, Job, Limits, Progress, Received};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use formats::recording::{ProcessInfo, STREAM};
+use heaptape_recorder::os::aside::{self, Owner};
 use heaptape_recorder::os::clock;
 use heaptape_recorder::os::crash;
 use heaptape_recorder::os::permissions::make_folder;
@@ -203,7 +204,8 @@ impl Streams {
         let limits = Limits { bytes: stream_bytes, idle: stream_idle, user };
         // The data that is read belongs to this process if it has not ended in the meantime.
         let end = sys::process_of_peer(sys::fd(&**socket), pid);
-        let (process, label) = (Process::read(pid), proc::variable(pid, &["HEAPTAPE_LABEL"]).pop().flatten());
+        let read = move || (Process::read(pid), proc::variable(pid, &["HEAPTAPE_LABEL"]).pop().flatten());
+        let (process, label) = aside::call(Owner { pid, uid }, read).unwrap_or_default();
         let (_, unit) = proc::control_group(pid);
         let lives = end.is_ok_and(|end| !sys::is_readable(sys::fd(&end)));
         let (process, label) = if lives { (process, label.or(unit)) } else { Default::default() };

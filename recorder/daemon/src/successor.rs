@@ -18,6 +18,16 @@ const CARRIED: &str = "carried";
 /// Name of the socket of the fd store, beside the socket of the programs.
 const FD_STORE: &str = "fd-store";
 
+/// Removes a file that may not be there. A frozen file system makes each removal wait, also that of
+/// nothing.
+pub fn remove_if_there(path: &Path) {
+    if path.symlink_metadata().is_ok()
+        && let Err(error) = std::fs::remove_file(path)
+    {
+        tracing::debug!("{}: {error}", path.display());
+    }
+}
+
 /// The next daemon, as far as this one provides for it.
 #[derive(Debug)]
 pub struct Successor {
@@ -48,12 +58,7 @@ impl Successor {
     /// Removes what was mapped when a process was handed over: it has ended. Its live blocks are
     /// removed by who has read them.
     pub fn forget(&self, pid: u32) {
-        let path = carried_mappings_file(&self.carried_over_file(pid));
-        if let Err(error) = std::fs::remove_file(&path)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            tracing::debug!("{}: {error}", path.display());
-        }
+        remove_if_there(&carried_mappings_file(&self.carried_over_file(pid)));
     }
 
     /// Removes the link to the journal of a process that is completely written, by its last folder.

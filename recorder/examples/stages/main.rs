@@ -12,6 +12,7 @@ mod recorded;
 
 use heaptape_formats::tape::{self, Codec};
 use heaptape_recorder::digest::process::ProcessRecording;
+use heaptape_recorder::os::aside::Owner;
 use heaptape_recorder::os::clock::Clock;
 use heaptape_recorder::os::sys::Mapping;
 use heaptape_recorder::rings::batch::Batch;
@@ -164,7 +165,7 @@ fn session_in(folder: std::path::PathBuf, nodes: &[NodeValue]) -> Arc<Session> {
         malloc: Arc::default(),
         journal_files: Default::default(),
         code: Arc::new(PerfMap::of(std::process::id(), std::process::id(), 0, 0, 0)),
-        files: Arc::new(ModuleFiles::of(std::process::id(), None)),
+        files: Arc::new(ModuleFiles::of(Owner { pid: std::process::id(), uid: 0 }, None)),
     })
 }
 

@@ -102,7 +102,6 @@ impl ProcessRecording {
         let mut recording = ProcessRecording {
             stacks: Stacks::new(
                 Arc::clone(&session.mapping),
-                process.pid,
                 Arc::clone(&session.files),
                 &process.exe.0,
                 &process.cwd.0,

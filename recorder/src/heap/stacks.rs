@@ -64,10 +64,10 @@ fn site_flags(flags: u32) -> u8 {
 }
 
 impl Stacks {
-    /// Creates the sites of a process from the nodes and modules of its area. `pid`, `exe` and
-    /// `cwd` make the paths of modules absolute; `files` identifies them.
-    pub fn new(mapping: Arc<Mapping>, pid: u32, files: Arc<ModuleFiles>, exe: &[u8], cwd: &[u8]) -> Stacks {
-        let modules = Modules::new(Arc::clone(&mapping), pid, files, exe, cwd);
+    /// Creates the sites of a process from the nodes and modules of its area. `exe` and `cwd` make
+    /// the paths of modules absolute; `files` identifies them.
+    pub fn new(mapping: Arc<Mapping>, files: Arc<ModuleFiles>, exe: &[u8], cwd: &[u8]) -> Stacks {
+        let modules = Modules::new(Arc::clone(&mapping), files, exe, cwd);
         Stacks {
             mapping,
             site_of_node: Vec::new(),
@@ -333,6 +333,7 @@ impl Stacks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::aside::Owner;
     use std::sync::atomic::Ordering::{Relaxed, Release};
     use wire::area::Params;
     use wire::nodes::NodeValue;
@@ -341,8 +342,8 @@ mod tests {
         let params = Params { ring_bytes: 4096, first_ring_shift: 0, slots: 1, nodes: 1024 };
         let (mapping, _file) = Mapping::create(params).unwrap_or_else(|error| panic!("no area: {error}"));
         let mapping = Arc::new(mapping);
-        let files = Arc::new(ModuleFiles::of(0, None));
-        (Arc::clone(&mapping), Stacks::new(mapping, 0, files, b"/bin/prog", b"/opt"))
+        let files = Arc::new(ModuleFiles::none(Owner { pid: 0, uid: 0 }, None));
+        (Arc::clone(&mapping), Stacks::new(mapping, files, b"/bin/prog", b"/opt"))
     }
 
     fn write(mapping: &Mapping, number: u32, value: NodeValue) {

@@ -10,6 +10,7 @@ mod snapshot;
 
 use crate::digest::chunks::Message;
 use crate::digest::process::ProcessCommand;
+use crate::os::aside;
 use crate::os::clock;
 use crate::session::traced_process::{Session, SessionId};
 use crate::store::division::Divider;
@@ -18,6 +19,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use formats::tape::{RESIDENCY_EXIT, Residency};
 use schedule::Schedule;
 use snapshot::Attempt;
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,6 +28,8 @@ use wire::area::ACTIVATION_DORMANT;
 
 /// Minimum time between two rounds.
 const ROUND: Duration = Duration::from_millis(100);
+/// Time in which a snapshot must be taken: a large process has many pages.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Share of a processor that the thread may take: one in this number.
 const SHARE: u32 = 200;
 /// CPU time that it may take in addition, so that short runs with many processes have snapshots.
@@ -87,7 +91,7 @@ struct Watched {
 
 /// The thread: runs until the sender of requests is gone.
 pub fn run(requests: &Receiver<Request>, workers: &[Sender<Message>]) {
-    let digests = Digests { workers, divider: Divider::default() };
+    let digests = Digests { workers, divider: Divider::default(), took: Cell::default() };
     let mut watched: Vec<Watched> = Vec::new();
     let mut due = Instant::now();
     let mut budget = CpuBudget::new(due);
@@ -115,11 +119,13 @@ pub fn run(requests: &Receiver<Request>, workers: &[Sender<Message>]) {
                 drop(socket);
             }
             Err(RecvTimeoutError::Timeout) => {
+                digests.took.take();
                 let before = clock::thread_time();
                 for one in &mut watched {
                     one.look(&digests);
                 }
-                let took = clock::thread_time().saturating_sub(before) + digests.divider.cpu_time();
+                let took =
+                    clock::thread_time().saturating_sub(before) + digests.took.take() + digests.divider.cpu_time();
                 due = budget.charge(took, Instant::now());
             }
             Err(RecvTimeoutError::Disconnected) => return,
@@ -160,13 +166,22 @@ impl Watched {
         self.area = self.area.or_else(|| snapshot::area_at(header));
         let Some(area) = self.area else { return };
         let own: Vec<(u64, u64)> = mapping.header().private_ranges().collect();
-        let (record, before) = match snapshot::take((process.pid, &own), area, self.page(), clock, cause) {
+        // A process may hold the lock of its memory for ever.
+        let (pid, page, clock) = (process.pid, self.page(), *clock);
+        let take = move || {
+            let before = clock::thread_time();
+            let attempt = snapshot::take((pid, &own), area, page, &clock, cause);
+            (attempt, clock::thread_time().saturating_sub(before))
+        };
+        let Ok((attempt, took)) = aside::call_for(PATIENCE, self.session.owner(), take) else { return };
+        digests.took.set(digests.took.get() + took);
+        let (record, before) = match attempt {
             Attempt::Taken(record, before) => (*record, before),
             Attempt::Gone => return,
             Attempt::Refused(_) if self.schedule.was_refused() => return,
             Attempt::Refused(why) => {
                 self.schedule.refuse();
-                let record = snapshot::refused(process.pid, clock, cause, &why);
+                let record = snapshot::refused(pid, &clock, cause, &why);
                 let before = record.resident_bytes;
                 (record, before)
             }
@@ -181,6 +196,8 @@ impl Watched {
 struct Digests<'a> {
     workers: &'a [Sender<Message>],
     divider: Divider,
+    /// CPU time of the threads that took the snapshots, which is not yet charged.
+    took: Cell<Duration>,
 }
 
 impl Digests<'_> {

@@ -1,15 +1,21 @@
 //! The one way into a recording, for `heaptape record`, `heaptape attach` and the daemon.
 //!
 //! ```text
-//!  admit (hello) ──> decide ──> area, folder, parent, hooks ──> keeper ──> reply ─┐
-//!  admit_running (attached) ──────────────────────────────────────────────────────┼─> start
-//!  resume (another recorder left it) ─────────────────────────────────────────────┘
+//!  admit (hello) ──> look at it ──> decide ──> area, folder, hooks ──> keeper ──> reply ─┐
+//!  admit_running (attached) ─────────────────────────────────────────────────────────────┼─> start
+//!  resume (another recorder left it) ────────────────────────────────────────────────────┘
 //! ```
+//! A look at a process may never return (see [`crate::os::aside`]). The daemon has other programs to serve, so
+//! it takes the step apart: [`ask`], [`Question::answer`] on another thread, [`admit_known`].
+//!
 //! A process that got its area may have stopped waiting for it, so its session starts when it has
 //! said that it uses the area. What the recorders do differently, their [`Policy`] answers.
 
+mod look;
 mod policy;
 
+use look::Files;
+pub use look::{Known, Question, Who};
 pub use policy::{Failure, Parent, Policy, Started, Terms};
 
 use crate::digest::process::ProcessCommand;
@@ -26,7 +32,6 @@ use crate::target::jit_names::PerfMap;
 use crate::target::module_files::ModuleFiles;
 use crate::target::name_saver::Saver;
 use crate::target::proc::Process;
-use crate::target::untraced;
 use crossbeam_channel::bounded;
 use formats::recording::ProcessInfo;
 use formats::tape::Origin;
@@ -37,7 +42,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
-use wire::hello::{ORIGIN_FORK, REFUSED_FULL};
+use wire::hello::REFUSED_FULL;
 
 /// Time in which a process of a killed recorder must start to use its area. A new one closes its
 /// socket when it gives up, and may be stopped by a debugger until then. This one's socket is gone, so
@@ -165,17 +170,35 @@ impl<D, N> Admissions<D, N> {
 }
 
 /// Offers a program that sent its hello an area, or refuses it.
-pub fn admit<P: Policy>(policy: &mut P, mut client: Client) {
+pub fn admit<P: Policy>(policy: &mut P, client: Client) {
+    let question = ask(policy, &client);
+    let who = question.who();
+    match policy.decide(&client, &who) {
+        Ok(terms) => offer(policy, client, Known { who, files: question.files(), question }, terms),
+        Err(status) => client.refuse(status),
+    }
+}
+
+/// Returns what is to be looked at in a program that sent its hello.
+pub fn ask<P: Policy>(policy: &mut P, client: &Client) -> Question {
     // The process itself, or the one that started it, may use its area by now.
     look(policy, |_| false);
     policy.executes(client.pid);
-    let clock = policy.admissions().clock;
-    let start_tick = clock.now();
-    let (process, program) = (Process::read(client.pid), untraced::program(client.pid));
-    let terms = match policy.decide(&client, &process) {
-        Ok(terms) => terms,
-        Err(status) => return client.refuse(status),
-    };
+    Question::of(policy, client)
+}
+
+/// Offers a program an area that was looked at, or refuses it.
+pub fn admit_known<P: Policy>(policy: &mut P, client: Client, known: Known) {
+    look(policy, |_| false);
+    match policy.decide(&client, &known.who) {
+        Ok(terms) => offer(policy, client, known, terms),
+        Err(status) => client.refuse(status),
+    }
+}
+
+fn offer<P: Policy>(policy: &mut P, mut client: Client, known: Known, terms: Terms<P::Decision>) {
+    let Known { who: Who { process, program, .. }, files: Files { code, files, plan }, question } = known;
+    let (clock, start_tick) = (policy.admissions().clock, question.start_tick);
     let area = client.area(&terms.options, clock).map_err(Failure::Area);
     let made = area.and_then(|(mapping, area)| {
         let folder = policy.folder(&terms.decision, client.pid, &process.comm).map_err(Failure::Folder)?;
@@ -189,12 +212,9 @@ pub fn admit<P: Policy>(policy: &mut P, mut client: Client) {
         }
     };
     let parent = prepare_parent(policy, &mut client, process.ppid);
-    let plan = plan(policy, &client, parent.as_ref());
+    let plan = plan.unwrap_or_else(|| inherited(policy, parent.as_ref()));
     plan.write(&mapping, &area);
     policy.prepare(&terms.decision, &mapping);
-    let code = PerfMap::of(client.pid, client.hello.pid, client.uid, process.start_ticks, P::MAX_MAP_BYTES);
-    // The process waits for its reply, so it has not ended.
-    let files = ModuleFiles::of(client.pid, policy.admissions().saver.clone());
     let entry = None;
     let mut offer =
         Offer { client, process, folder, mapping, terms, parent, program, code, files, plan, entry, start_tick };
@@ -214,15 +234,15 @@ pub fn admit<P: Policy>(policy: &mut P, mut client: Client) {
 pub fn admit_running<P: Policy>(
     policy: &mut P,
     running: RunningProcess,
-    decide: impl FnOnce(&mut P, &Client, &Process) -> io::Result<Terms<P::Decision>>,
+    decide: impl FnOnce(&mut P, &Client, &Who) -> io::Result<Terms<P::Decision>>,
 ) -> io::Result<SessionId> {
     let RunningProcess { client, mapping, area, plan, start_tick } = running;
-    let (process, program) = (Process::read(client.pid), untraced::program(client.pid));
-    let terms = decide(policy, &client, &process)?;
+    let question = Question::without_hooks(policy, &client);
+    let Known { who, files: Files { code, files, .. }, .. } = question.answer_in_time();
+    let terms = decide(policy, &client, &who)?;
+    let Who { process, program, .. } = who;
     let folder = policy.folder(&terms.decision, client.pid, &process.comm)?;
     policy.prepare(&terms.decision, &mapping);
-    let code = PerfMap::of(client.pid, client.hello.pid, client.uid, process.start_ticks, P::MAX_MAP_BYTES);
-    let files = ModuleFiles::of(client.pid, policy.admissions().saver.clone());
     let (parent, entry) = (None, None);
     let mut offer =
         Offer { client, process, folder, mapping, terms, parent, program, code, files, plan, entry, start_tick };
@@ -232,7 +252,11 @@ pub fn admit_running<P: Policy>(
 
 /// Continues with a process of another recorder, as soon as the process uses its area.
 pub fn resume<P: Policy>(policy: &mut P, held: Held<P::Note>) {
-    match Mapping::adopt(&held.area) {
+    let adopted = Mapping::adopt(&held.area).and_then(|mapping| match mapping.header().state.load(Relaxed) {
+        wire::area::LIVE => Ok(mapping),
+        _ => Err(io::Error::other("its recording was ended")),
+    });
+    match adopted {
         Ok(mapping) => {
             let left = Left { held, mapping, until: Instant::now() + RESUME_TIMEOUT };
             policy.admissions().waiting.push(Waiting::Left(Box::new(left)));
@@ -319,13 +343,8 @@ fn prepare_parent<P: Policy>(policy: &mut P, client: &mut Client, ppid: u32) -> 
     Some(parent)
 }
 
-/// Plans the hooks of allocators inside the program of a new process. A forked child has those of
-/// its parent.
-fn plan<P: Policy>(policy: &mut P, client: &Client, parent: Option<&Parent>) -> Plan {
-    if client.hello.origin != ORIGIN_FORK {
-        let budget = policy.search_budget();
-        return policy.admissions().planner.plan(client.pid, budget);
-    }
+/// Returns the hooks of a forked child, which are those of its parent.
+fn inherited<P: Policy>(policy: &P, parent: Option<&Parent>) -> Plan {
     match parent {
         Some(Parent { session: Some(session), .. }) => session.hooks.forked(&session.mapping),
         Some(parent) => policy.inherited(parent),
@@ -365,7 +384,9 @@ fn start<P: Policy>(policy: &mut P, offer: Offer<P::Decision>) -> SessionId {
 fn start_left<P: Policy>(policy: &mut P, left: Left<P::Note>) {
     let Left { held: Held { entry, about, process: end, .. }, mapping, .. } = left;
     let ids = Ids { pid: about.info.pid, hello_pid: about.hello_pid, uid: about.uid };
-    let process = as_it_was(&about);
+    let question = Question::of_another(policy, ids);
+    let Known { who: Who { process, program, .. }, files: Files { code, files, .. }, .. } = question.answer_in_time();
+    let process = as_it_was(process, &about);
     let decided = policy.decide_again(&about, &process);
     let (terms, folder) = match decided
         .and_then(|terms| policy.folder(&terms.decision, ids.pid, &process.comm).map(|dir| (terms, dir)))
@@ -386,9 +407,9 @@ fn start_left<P: Policy>(policy: &mut P, left: Left<P::Note>) {
     }
     let About { info, hooks, .. } = about;
     let began_unix_ns = if info.began_unix_ns == 0 { info.started_unix_ns } else { info.began_unix_ns };
-    let (start_tick, saver) = (policy.admissions().clock.now(), policy.admissions().saver.clone());
+    let start_tick = policy.admissions().clock.now();
     let (child_faults, comm) = (process.child_faults, process.comm.clone());
-    let attached = Attached::taken_over(ids, process, mapping, start_tick, P::MAX_MAP_BYTES, saver);
+    let attached = Attached::taken_over(ids, process, mapping, start_tick, code, files);
     let (id, worker) = next(policy, None);
     let builder = builder(policy, id, attached, folder, options).limit(limit).resumed(began_unix_ns);
     let session = builder.carried_over(carried_over).earlier(earlier).hooks(Plan::of_note(hooks)).build();
@@ -396,7 +417,6 @@ fn start_left<P: Policy>(policy: &mut P, left: Left<P::Note>) {
     if now.malloc.is_empty() {
         now.malloc = info.malloc;
     }
-    let program = untraced::program(ids.pid);
     let (process, entry) = (end, Some(entry));
     let started = Started { session, info: now, decision, process, entry, ids, worker, program, child_faults, comm };
     begin(policy, started);
@@ -404,9 +424,8 @@ fn start_left<P: Policy>(policy: &mut P, left: Left<P::Note>) {
 
 /// Returns what is known of a process of another recorder: it may have ended, or have executed another
 /// program.
-fn as_it_was<N>(about: &About<N>) -> Process {
+fn as_it_was<N>(mut process: Process, about: &About<N>) -> Process {
     let pid = about.info.pid;
-    let mut process = Process::read(pid);
     if process.exe.is_empty() {
         tracing::info!("process {pid} ({}) has ended meanwhile", about.name.escape_debug());
     }

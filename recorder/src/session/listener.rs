@@ -446,15 +446,16 @@ fn begins_file(message: &[u8]) -> bool {
     !start.is_empty() && [mtrc::layout::MAGIC, mptl::layout::MAGIC].iter().any(|magic| magic.starts_with(start))
 }
 
-/// Tests whether a socket is listening at a path: connects without waiting and closes the
+/// Tests whether a socket is listening at a path: connects without waiting, and returns the
 /// connection.
 ///
 /// # Errors
 /// The error of the connection: `ECONNREFUSED` when nothing listens at the path.
-pub fn probe(path: &Path, kind: SockType) -> nix::Result<()> {
+pub fn probe(path: &Path, kind: SockType) -> nix::Result<OwnedFd> {
     let flags = socket::SockFlag::SOCK_CLOEXEC | socket::SockFlag::SOCK_NONBLOCK;
     let socket = socket::socket(socket::AddressFamily::Unix, kind, flags, None)?;
-    socket::connect(socket.as_raw_fd(), &socket::UnixAddr::new(path)?)
+    socket::connect(socket.as_raw_fd(), &socket::UnixAddr::new(path)?)?;
+    Ok(socket)
 }
 
 impl Drop for Listener {

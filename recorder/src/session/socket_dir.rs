@@ -145,7 +145,8 @@ fn remove_stale(directory: &Path, own_folder: &Path) {
             // The folder holds nothing but the socket; any other file means that it is not ours.
             Some(socket)
                 if content.next().is_none()
-                    && listener::probe(&socket, SockType::SeqPacket) == Err(Errno::ECONNREFUSED)
+                    && listener::probe(&socket, SockType::SeqPacket)
+                        .is_err_and(|error| error == Errno::ECONNREFUSED)
                     && (age > STARTING || socket.file_name() != Some(listener::INITIAL_NAME.as_ref())) =>
             {
                 let _ = std::fs::remove_file(&socket);

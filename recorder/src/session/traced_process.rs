@@ -4,12 +4,14 @@ mod builder;
 
 use crate::inject::maps::{CodeMapping, Maps};
 use crate::inject::patch::{self, Plan};
+use crate::os::aside::Owner;
 use crate::os::clock::Clock;
 use crate::os::sys::Mapping;
 use crate::session::event_rate::Limit;
 use crate::session::journal_files::JournalFiles;
 use crate::session::options::Options;
 use crate::target::jit_names::PerfMap;
+use crate::target::maps;
 use crate::target::module_files::ModuleFiles;
 pub use builder::{Attached, Ids, SessionBuilder};
 use formats::recording::{Allocator, ProcessInfo};
@@ -108,6 +110,11 @@ impl Session {
         self.mapping.header().announce_exit.store(self.options.announcements(has_pages), Relaxed);
     }
 
+    /// Returns the process, for whom its files and its memory are read.
+    pub fn owner(&self) -> Owner {
+        Owner { pid: self.process.pid, uid: self.process.uid }
+    }
+
     /// Returns for how long the process has been recorded.
     pub fn lived(&self) -> Duration {
         let ticks = self.clock.now().saturating_sub(self.process.start_tick);
@@ -150,7 +157,8 @@ impl Session {
             address => self.malloc.get_or_init(|| {
                 let contains = |code: &CodeMapping| (code.start..code.end).contains(&address);
                 // A process that has ended has no map any more.
-                let mapped = || Maps::of(self.process.pid).code.into_iter().find(contains).map(|code| code.path);
+                let maps = || Maps::parse(&String::from_utf8_lossy(&maps::read_aside(self.owner())));
+                let mapped = || maps().code.into_iter().find(contains).map(|code| code.path);
                 self.hooks.path_at(address).or_else(mapped).unwrap_or_default()
             }),
         }

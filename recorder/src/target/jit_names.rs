@@ -103,6 +103,12 @@ impl PerfMap {
         PerfMap { name, uid, since, folder, parent: None, generation: 0, most_bytes }
     }
 
+    /// Returns no map of a process, since its files do not answer.
+    pub fn none(own_pid: u32) -> PerfMap {
+        let (name, since, folder) = (format!("perf-{own_pid}.map"), SystemTime::now(), Folder::Unknown);
+        PerfMap { name, uid: u32::MAX, since, folder, parent: None, generation: 0, most_bytes: 0 }
+    }
+
     /// Adds the map of the process from which this one was forked.
     #[must_use]
     pub fn forked_from(self, parent: &Arc<PerfMap>) -> PerfMap {

@@ -1,5 +1,6 @@
 //! The mappings of a process, as the kernel lists them in `/proc/PID/maps`.
 
+use crate::os::aside::{self, Owner};
 use std::io::Read;
 
 /// Maximum number of bytes of `maps` that are read: 200,000 mappings.
@@ -11,6 +12,12 @@ pub fn read(pid: u32) -> Vec<u8> {
     let file = std::fs::File::open(format!("/proc/{pid}/maps"));
     let _ = file.and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
     bytes
+}
+
+/// Reads the `maps` of a process on another thread, since the process may hold the lock of its memory
+/// for ever. Returns no bytes if that takes too long.
+pub fn read_aside(owner: Owner) -> Vec<u8> {
+    aside::call(owner, move || read(owner.pid)).unwrap_or_default()
 }
 
 /// Returns whether a name is that of our library, or of memory that it shares with the recorder.

@@ -6,6 +6,7 @@
 //! mapped afterwards. The file is opened through `map_files` where that is permitted, otherwise by
 //! its path in the process's root directory or in ours, and accepted only if it has that inode.
 
+use crate::os::aside::{self, Owner};
 use crate::os::clock;
 use crate::os::regular_file::open_regular;
 use crate::target::kept_file::{self, Version};
@@ -45,7 +46,7 @@ struct OpenFiles {
 
 #[derive(Debug)]
 pub struct ModuleFiles {
-    pid: u32,
+    owner: Owner,
     saver: Option<Arc<Saver>>,
     /// Whether the process has another root directory, so that paths mean something else there.
     has_other_root: bool,
@@ -83,17 +84,28 @@ impl Mapped {
 
 impl ModuleFiles {
     /// Opens the files that a live process has mapped. Without a saver nothing is opened, since
-    /// nobody needs the files.
-    pub fn of(pid: u32, saver: Option<Arc<Saver>>) -> ModuleFiles {
-        let has_other_root = saver.is_some() && !has_our_root(pid);
-        let files = ModuleFiles { pid, saver, has_other_root, since: clock::unix_ns(), open_files: Mutex::default() };
+    /// nobody needs the files. This may never return: see [`aside`].
+    pub fn of(owner: Owner, saver: Option<Arc<Saver>>) -> ModuleFiles {
+        let has_other_root = saver.is_some() && !has_our_root(owner.pid);
+        let files = ModuleFiles { has_other_root, ..ModuleFiles::none(owner, saver) };
         if files.saver.is_some() {
-            let maps = read_maps(pid);
+            let maps = parse(&maps::read(owner.pid));
             let code = maps.iter().filter(|mapped| mapped.is_code);
             let first = code.filter_map(|mapped| Some(MappedFile { start: mapped.start, file: files.open(mapped)? }));
             files.open_files().first = first.collect();
         }
         files
+    }
+
+    /// Returns the files of a process that have not been looked at.
+    pub fn none(owner: Owner, saver: Option<Arc<Saver>>) -> ModuleFiles {
+        let (has_other_root, open_files) = (false, Mutex::default());
+        ModuleFiles { owner, saver, has_other_root, since: clock::unix_ns(), open_files }
+    }
+
+    /// Returns the process.
+    pub fn owner(&self) -> Owner {
+        self.owner
     }
 
     /// Returns the connection to the helper that stores the names.
@@ -106,7 +118,7 @@ impl ModuleFiles {
     }
 
     fn open(&self, mapped: &Mapped) -> Option<Opened> {
-        let process = PathBuf::from(format!("/proc/{}", self.pid));
+        let process = PathBuf::from(format!("/proc/{}", self.owner.pid));
         let find = || {
             let inside = process.join("root").join(mapped.path.trim_start_matches('/'));
             let candidates = [
@@ -124,10 +136,22 @@ impl ModuleFiles {
         }
     }
 
+    /// Returns the file of a mapping, which is open already in most cases. Where it lies on a mount
+    /// that does not answer there is none.
+    fn opened(self: &Arc<Self>, mapped: &Mapped, wants_identity: bool) -> Option<Found> {
+        let saver = self.saver.as_ref();
+        if let Some(file) = saver.and_then(|saver| saver.known(&mapped.file, self.since)) {
+            return Some(Found::of(file, wants_identity));
+        }
+        let (files, mapped) = (Arc::clone(self), mapped.clone());
+        aside::call(self.owner, move || files.open(&mapped).map(|file| Found::of(file, wants_identity)))
+            .unwrap_or_default()
+    }
+
     /// Opens the file of a module that was just announced, and fills in what identifies it if it
     /// has no build-id. `announced` is the number of modules that the process had announced before
     /// this call; `is_mapped` returns whether the module is still mapped.
-    pub fn identify(&self, module: &mut tape::Module, announced: u32, is_mapped: &dyn Fn() -> bool) {
+    pub fn identify(self: &Arc<Self>, module: &mut tape::Module, announced: u32, is_mapped: &dyn Fn() -> bool) {
         let has_build_id = !module.build_id.0.is_empty();
         if (has_build_id && self.saver.is_none()) || !module.path.0.starts_with(b"/") {
             return;
@@ -137,7 +161,7 @@ impl ModuleFiles {
             return;
         }
         if open_files.maps.as_ref().is_none_or(|(before, _)| *before < module.number) {
-            open_files.maps = Some((announced, read_maps(self.pid)));
+            open_files.maps = Some((announced, parse(&maps::read_aside(self.owner))));
         }
         let maps = open_files.maps.as_ref().map(|(_, maps)| &maps[..]).unwrap_or_default();
         // Another library may lie in a gap of this one, so its first address decides.
@@ -145,10 +169,10 @@ impl ModuleFiles {
         let code = || maps.iter().find(|mapped| mapped.is_code && (module.start..module.end).contains(&mapped.start));
         let mapped = first.or_else(code).cloned();
         let file = match &mapped {
-            Some(mapped) => self.open(mapped).filter(|_| is_mapped()),
+            Some(mapped) => self.opened(mapped, !has_build_id).filter(|_| is_mapped()),
             None if maps.is_empty() && is_mapped() => {
                 let inside = |mapped: &&MappedFile| (module.start..module.end).contains(&mapped.start);
-                open_files.first.iter().find(inside).map(|mapped| Arc::clone(&mapped.file))
+                open_files.first.iter().find(inside).map(|mapped| Found::of(Arc::clone(&mapped.file), !has_build_id))
             }
             None => None,
         };
@@ -160,9 +184,10 @@ impl ModuleFiles {
         }
         let head = module.file.0.head;
         // A module without build-id is compared by what the process has in memory.
-        let is_its = |file: &Opened| has_build_id || head == 0 || head_of(file) == head;
-        let file = file.filter(is_its).or_else(|| self.unchanged(module).filter(|file| !has_build_id && is_its(file)));
-        let version = file.as_ref().and_then(|file| Version::of(file)).filter(|_| !has_build_id);
+        let is_its = |file: &Found| has_build_id || head == 0 || file.head == head;
+        let found = file.filter(is_its).or_else(|| self.unchanged(module).filter(|file| !has_build_id && is_its(file)));
+        let version = found.as_ref().and_then(|found| found.version).filter(|_| !has_build_id);
+        let file = found.map(|found| found.file);
         if let Some(Version { bytes, changed: changed_unix_ns, .. }) = version {
             module.file.0 = FileId { bytes, changed_unix_ns, head, load: 0 };
         }
@@ -178,25 +203,29 @@ impl ModuleFiles {
         }
         if let (true, [first, rest @ ..]) = (self.has_other_root, &module.build_id.0[..]) {
             let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
-            let root = PathBuf::from(format!("/proc/{}", self.pid)).join("root");
-            let file = open_file(&root.join(format!("usr/lib/debug/.build-id/{first:02x}/{rest}.debug")));
+            let root = PathBuf::from(format!("/proc/{}", self.owner.pid)).join("root");
+            let path = root.join(format!("usr/lib/debug/.build-id/{first:02x}/{rest}.debug"));
             let kept = |file: OwnedFd| match kept_file::is_lent(&file) {
                 true => kept_file::copy(&file, u64::MAX),
                 false => Some(file),
             };
-            let file = file.and_then(kept);
+            let file = aside::call(self.owner, move || open_file(&path).and_then(kept)).unwrap_or_default();
             open_files.debug.extend(file.map(|file| (module.build_id.0.clone(), Arc::new(file))));
         }
     }
 
     /// Returns the file at the path of a module that is not mapped any more, if it was not changed
     /// since the process was admitted.
-    fn unchanged(&self, module: &tape::Module) -> Option<Opened> {
+    fn unchanged(&self, module: &tape::Module) -> Option<Found> {
         let path = std::str::from_utf8(&module.path.0).ok()?;
-        let root = PathBuf::from(format!("/proc/{}/root", self.pid));
-        let file = open_file(&root.join(path.trim_start_matches('/')))?;
-        let is_old = Version::of(&file)?.renamed <= self.since;
-        (is_old && !kept_file::is_lent(&file)).then(|| Arc::new(file))
+        let path = PathBuf::from(format!("/proc/{}/root", self.owner.pid)).join(path.trim_start_matches('/'));
+        let since = self.since;
+        let open = move || {
+            let file = open_file(&path)?;
+            let is_old = Version::of(&file)?.renamed <= since;
+            (is_old && !kept_file::is_lent(&file)).then(|| Found::of(Arc::new(file), true))
+        };
+        aside::call(self.owner, open).unwrap_or_default()
     }
 
     /// Notes that a module was unmapped: what was mapped at the start may be at other addresses.
@@ -232,14 +261,29 @@ impl ModuleFiles {
     }
 }
 
+/// A file with what identifies it.
+#[derive(Debug)]
+struct Found {
+    file: Opened,
+    head: u32,
+    version: Option<Version>,
+}
+
+impl Found {
+    fn of(file: Opened, wants_identity: bool) -> Found {
+        let (head, version) = if wants_identity { (head_of(&file), Version::of(&file)) } else { (0, None) };
+        Found { file, head, version }
+    }
+}
+
 fn head_of(file: &OwnedFd) -> u32 {
     let mut bytes = [0; 4096];
     let read = file.try_clone().and_then(|file| std::fs::File::from(file).read_at(&mut bytes, 0));
     tape::head(&bytes[..read.unwrap_or(0)])
 }
 
-fn read_maps(pid: u32) -> Vec<Mapped> {
-    String::from_utf8_lossy(&maps::read(pid)).lines().filter_map(Mapped::read).collect()
+fn parse(maps: &[u8]) -> Vec<Mapped> {
+    String::from_utf8_lossy(maps).lines().filter_map(Mapped::read).collect()
 }
 
 /// Returns whether a process has the same root directory and mount namespace as this one.
@@ -280,7 +324,7 @@ mod tests {
     /// The module of this test, as its own process has mapped it.
     fn own_module(number: u32) -> tape::Module {
         let program = std::env::current_exe().unwrap_or_else(|error| panic!("{error}"));
-        let maps = read_maps(std::process::id());
+        let maps = parse(&maps::read(std::process::id()));
         let first = maps.iter().find(|mapped| Path::new(&mapped.path) == program).unwrap_or_else(|| panic!("no map"));
         let bytes = std::fs::read(&program).unwrap_or_else(|error| panic!("{error}"));
         let file = tape::field::Added(FileId { head: tape::head(&bytes), ..FileId::default() });
@@ -290,7 +334,7 @@ mod tests {
 
     #[test]
     fn file_is_identified_by_what_the_process_has_in_memory() {
-        let files = ModuleFiles::of(std::process::id(), None);
+        let files = Arc::new(ModuleFiles::of(Owner { pid: std::process::id(), uid: 0 }, None));
         let mut module = own_module(1);
         files.identify(&mut module, 1, &|| true);
         assert!(module.file.0.bytes > 0 && module.file.0.changed_unix_ns > 0, "{:?}", module.file);

@@ -1,6 +1,7 @@
 //! The ELF objects that are mapped into a process, each with the range of stack table nodes for
 //! which it is valid.
 
+use crate::os::aside::Owner;
 use crate::os::sys::Mapping;
 use crate::target::maps;
 use crate::target::module_files::ModuleFiles;
@@ -28,7 +29,6 @@ pub struct Modules {
     known: Vec<KnownModule>,
     /// Index of the module that was found last: stacks have few modules.
     last: usize,
-    pid: u32,
     files: Arc<ModuleFiles>,
     exe: Vec<u8>,
     cwd: Vec<u8>,
@@ -36,8 +36,8 @@ pub struct Modules {
 
 impl Modules {
     /// Creates a reader of the module table of an area.
-    pub fn new(mapping: Arc<Mapping>, pid: u32, files: Arc<ModuleFiles>, exe: &[u8], cwd: &[u8]) -> Modules {
-        Modules { mapping, known: Vec::new(), last: 0, pid, files, exe: exe.to_vec(), cwd: cwd.to_vec() }
+    pub fn new(mapping: Arc<Mapping>, files: Arc<ModuleFiles>, exe: &[u8], cwd: &[u8]) -> Modules {
+        Modules { mapping, known: Vec::new(), last: 0, files, exe: exe.to_vec(), cwd: cwd.to_vec() }
     }
 
     /// Returns whether a module was added that has not been announced.
@@ -137,8 +137,8 @@ impl Modules {
     /// without `_dl_find_object`, as musl), the kernel's map has them while the process lives.
     fn absolute(&self, path: &[u8], start: u64) -> Vec<u8> {
         match path.first() {
-            None => path_at(self.pid, start).unwrap_or_else(|| self.exe.clone()),
-            Some(_) if path == UNNAMED => path_at(self.pid, start).unwrap_or_default(),
+            None => path_at(self.files.owner(), start).unwrap_or_else(|| self.exe.clone()),
+            Some(_) if path == UNNAMED => path_at(self.files.owner(), start).unwrap_or_default(),
             Some(b'/') => path.to_vec(),
             Some(_) if path.contains(&b'/') => [&self.cwd, &b"/"[..], path].concat(),
             Some(_) => path.to_vec(),
@@ -147,8 +147,8 @@ impl Modules {
 }
 
 /// Returns the path of the file that is mapped at an address of a process, while that lives.
-fn path_at(pid: u32, address: u64) -> Option<Vec<u8>> {
-    let text = maps::read(pid);
+fn path_at(owner: Owner, address: u64) -> Option<Vec<u8>> {
+    let text = maps::read_aside(owner);
     text.split(|byte| *byte == b'\n').find_map(|line| mapped_path(line, address)).map(<[u8]>::to_vec)
 }
 

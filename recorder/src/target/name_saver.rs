@@ -59,6 +59,12 @@ struct Kept {
     copy_of: Option<Version>,
 }
 
+impl Kept {
+    fn alive(&self) -> Option<(Opened, Option<Version>)> {
+        Some((self.file.upgrade()?, self.copy_of))
+    }
+}
+
 /// Files that were changed within this time of each other may have the same time, in nanoseconds.
 const COARSE_TIME: u64 = 100_000_000;
 /// Maximum number of bytes of all copies.
@@ -169,42 +175,50 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Saver {
+    /// Returns a module's file if it is open already, and was not changed since a time, in
+    /// nanoseconds since 1970.
+    pub fn known(&self, which: &FileKey, since: u64) -> Option<Opened> {
+        let (file, copy_of) = locked(&self.opened).get(which).and_then(Kept::alive)?;
+        // While the file itself is open, no other one gets its inode.
+        (copy_of.is_none() && Version::of(&file)?.renamed <= since).then_some(file)
+    }
+
     /// Returns a module's file: the one that is open already, or what `open` returns. A file that
     /// was changed since a time, in nanoseconds since 1970, may be rewritten again, and is copied.
+    ///
+    /// Opening and copying may take for ever, so nobody else waits for it.
     pub fn opened(&self, which: &FileKey, since: u64, open: impl FnOnce() -> Option<OwnedFd>) -> Option<Opened> {
-        let mut opened = locked(&self.opened);
-        let known = opened.get(which).and_then(|kept| Some((kept.file.upgrade()?, kept.copy_of)));
-        // While the file itself is open, no other one gets its inode.
-        if let Some((file, None)) = &known
-            && Version::of(file)?.renamed <= since
-        {
-            return Some(Arc::clone(file));
+        if let Some(file) = self.known(which, since) {
+            return Some(file);
         }
-        if opened.len() >= MAX_OPEN_FILES {
-            opened.retain(|_, kept| kept.file.strong_count() > 0);
+        let (known, copied) = {
+            let mut opened = locked(&self.opened);
             if opened.len() >= MAX_OPEN_FILES {
-                return None;
+                opened.retain(|_, kept| kept.file.strong_count() > 0);
+                if opened.len() >= MAX_OPEN_FILES {
+                    return None;
+                }
             }
-        }
+            let copies = opened.values().filter(|kept| kept.file.strong_count() > 0);
+            let copied = copies.filter_map(|kept| kept.copy_of).map(|version| version.bytes).sum::<u64>();
+            (opened.get(which).and_then(Kept::alive), copied)
+        };
         let file = open()?;
         let version = Version::of(&file)?;
         if let Some((copy, _)) = known.filter(|(_, copy_of)| *copy_of == Some(version)) {
             return Some(copy);
         }
         let is_lent = kept_file::is_lent(&file);
-        let file = if is_lent || version.renamed > since {
-            let copies = opened.values().filter(|kept| kept.file.strong_count() > 0);
-            let copied = copies.filter_map(|kept| kept.copy_of).map(|version| version.bytes).sum::<u64>();
-            match kept_file::copy(&file, MAX_COPIES.saturating_sub(copied)) {
-                Some(copy) => Ok(copy),
-                None if is_lent => return None,
-                None => Err(file),
-            }
-        } else {
-            Err(file)
+        let copy = match is_lent || version.renamed > since {
+            true => kept_file::copy(&file, MAX_COPIES.saturating_sub(copied)),
+            false => None,
         };
-        let copy_of = file.is_ok().then_some(version);
-        let (Ok(file) | Err(file)) = file.map(Arc::new).map_err(Arc::new);
+        if is_lent && copy.is_none() {
+            return None;
+        }
+        let copy_of = copy.is_some().then_some(version);
+        let file = Arc::new(copy.unwrap_or(file));
+        let mut opened = locked(&self.opened);
         // Within a tick of the kernel's clock, another file may get the inode and the same times.
         if copy_of.is_some() && version.renamed.saturating_add(COARSE_TIME) > clock::unix_ns() {
             opened.remove(which);

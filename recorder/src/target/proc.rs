@@ -218,6 +218,22 @@ pub fn owner(pid: u32) -> Option<u32> {
     std::fs::metadata(format!("/proc/{pid}")).ok().map(|found| found.uid())
 }
 
+/// Returns a line of the `status` of a process.
+fn status(pid: u32, name: &str) -> Option<String> {
+    let text = read(&format!("/proc/{pid}/status"), 8192)?;
+    String::from_utf8_lossy(&text).lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned)
+}
+
+/// Returns the effective user id of a process, also of one that nobody may look at.
+pub fn effective_user(pid: u32) -> Option<u32> {
+    status(pid, "Uid:")?.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// Returns the id of a process in its own pid namespace.
+pub fn inner_pid(pid: u32) -> Option<u32> {
+    status(pid, "NSpid:")?.split_ascii_whitespace().last()?.parse().ok()
+}
+
 /// Returns all processes that this one can see.
 pub fn pids() -> impl Iterator<Item = u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -245,6 +261,12 @@ pub fn with_name(name: &[u8]) -> Vec<u32> {
 /// Returns whether a signal or a debugger has stopped a process.
 pub fn is_stopped(pid: u32) -> bool {
     stat(pid).and_then(|fields| fields.first().map(|state| matches!(state.as_str(), "T" | "t"))).unwrap_or(false)
+}
+
+/// Returns whether a process was killed, and is there only until its last thread has ended, or until
+/// its parent has waited for it.
+pub fn is_zombie(pid: u32) -> bool {
+    stat(pid).and_then(|fields| fields.first().map(|state| state == "Z")).unwrap_or(false)
 }
 
 /// Returns how long ago a process started; a program that it executed later is younger.

@@ -6,6 +6,7 @@ use crate::config::Choice;
 use crate::control::Answer;
 use crate::protocol::{Attached, Detached, Remains, Response, Which};
 use crossbeam_channel::{Sender, bounded};
+use heaptape_recorder::os::aside::{self, Owner};
 use heaptape_recorder::session::options::Options;
 use heaptape_recorder::session::traced_process::SessionId;
 use heaptape_recorder::target::proc::{self, End};
@@ -202,7 +203,7 @@ impl Service {
     pub(super) fn check_attaches(&mut self) {
         let attached = self.registry.clients().iter().filter(|client| client.is_attached);
         let has_left =
-            attached.filter(|client| untraced::program(client.pid()).is_some_and(|now| Some(now) != client.program));
+            attached.filter(|client| program_of(client.session.owner()).is_some_and(|now| Some(now) != client.program));
         let gone: Vec<SessionId> = has_left.map(|client| client.session.id).collect();
         gone.into_iter().for_each(|id| self.end(id, End::EXEC));
         let is_due = !self.attaches.is_searching && self.attaches.last_search.elapsed() >= SEARCH_INTERVAL;
@@ -241,7 +242,14 @@ impl Service {
 
 /// Returns the mode that a process requests in its environment.
 fn requested_mode(pid: u32) -> Option<String> {
-    proc::variable(pid, &["HEAPTAPE_MODE"]).into_iter().next().flatten()
+    let owner = Owner { pid, uid: proc::owner(pid)? };
+    let read = move || proc::variable(pid, &["HEAPTAPE_MODE"]).into_iter().next().flatten();
+    aside::call(owner, read).unwrap_or_default()
+}
+
+/// Returns the program that a process executes, unless its file system does not answer.
+fn program_of(owner: Owner) -> Option<(u64, u64)> {
+    aside::call(owner, move || untraced::program(owner.pid)).unwrap_or_default()
 }
 
 impl PendingLeave {

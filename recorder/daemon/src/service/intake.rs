@@ -7,6 +7,8 @@ use crate::clients::{Client, Ended, FlightEnd, Note};
 use crate::config::{Choice, Sampling};
 use crate::epoch::Epoch;
 use crate::growth::LiveHistory;
+use crate::inquiries;
+use crate::successor::remove_if_there;
 use formats::tape::Origin;
 use formats::tape::journal::Position;
 use heaptape_recorder::inject::patch::{self, Plan};
@@ -14,7 +16,7 @@ use heaptape_recorder::os::sys::{self, Mapping};
 use heaptape_recorder::pipeline::drain::Command;
 use heaptape_recorder::pipeline::stages::Stages;
 use heaptape_recorder::run::admission::{
-    self, Admissions, Failure, Offer, Parent, Policy, RunningProcess, Started, Terms,
+    self, Admissions, Failure, Offer, Parent, Policy, RunningProcess, Started, Terms, Who,
 };
 use heaptape_recorder::session::chunk_journal;
 use heaptape_recorder::session::event_rate::Limit;
@@ -35,7 +37,7 @@ use wire::hello::{ORIGIN_FORK, REFUSED_FILTER, REFUSED_FULL};
 /// Maximum length of a label, in characters.
 const MAX_LABEL: usize = 200;
 /// Maximum number of lines in a minute about one user's programs that run unrecorded.
-const MAX_LOGGED: u32 = 16;
+pub(super) const MAX_LOGGED: u32 = 16;
 
 /// What the daemon decided about a process: what is recorded of it, and where.
 #[derive(Debug)]
@@ -71,6 +73,7 @@ impl Policy for Service {
     type Note = Note;
 
     const MAX_MAP_BYTES: u64 = MAX_MAP_BYTES_SHARED;
+    const VARIABLES: &'static [&'static str] = &["HEAPTAPE_MODE", "HEAPTAPE_LABEL"];
 
     fn admissions(&mut self) -> &mut Admissions<Decision, Note> {
         &mut self.admissions
@@ -84,13 +87,10 @@ impl Policy for Service {
         self.successor.keeper()
     }
 
-    fn decide(&mut self, request: &AttachRequest, process: &Process) -> Result<Terms<Decision>, u32> {
+    fn decide(&mut self, request: &AttachRequest, who: &Who) -> Result<Terms<Decision>, u32> {
         let AttachRequest { pid, uid, .. } = *request;
-        if !self.config.serves_all && uid != nix::unistd::geteuid().as_raw() {
-            self.registry.count_refused("other-user", 1);
-            return Err(REFUSED_FILTER);
-        }
-        // Those behind it wait for us, so nothing is done for a program that has gone on.
+        let process = &who.process;
+        // While we looked at it.
         if request.has_disconnected() {
             self.count_late(pid, uid);
             return Err(REFUSED_FULL);
@@ -102,8 +102,7 @@ impl Policy for Service {
             self.registry.count_refused("clients", 1);
             return Err(REFUSED_FULL);
         }
-        let mut variables = proc::variable(pid, &["HEAPTAPE_MODE", "HEAPTAPE_LABEL"]).into_iter();
-        let (mode, label) = (variables.next().flatten(), variables.next().flatten());
+        let [mode, label] = requested(who);
         let choice = self.config.choose(&process.comm, mode.as_deref());
         let is_fork = request.hello.origin == ORIGIN_FORK;
         // A parent that has overwritten its environment left none to the child.
@@ -187,8 +186,8 @@ impl Policy for Service {
 
     fn lost(&mut self, about: About<Note>, error: Option<io::Error>) {
         match error {
-            Some(error) => tracing::warn!("process {} cannot be taken over: {error}", about.info.pid),
-            None => self.name_orphan(about.info.pid, about.uid),
+            Some(error) => self.name_orphan(about.info.pid, about.uid, &error.to_string()),
+            None => self.name_orphan(about.info.pid, about.uid, "it does not use its memory"),
         }
     }
 
@@ -222,6 +221,7 @@ impl Policy for Service {
             earlier_hits: 0,
             memory,
             is_attached,
+            is_stalled: false,
             program: program.filter(|_| is_attached),
         });
         let How::Asked(mode) = how else { return None };
@@ -231,14 +231,46 @@ impl Policy for Service {
     }
 }
 
+/// Returns the mode and the label that a process requests in its environment.
+fn requested(who: &Who) -> [Option<String>; 2] {
+    [0, 1].map(|index| who.variables.get(index).cloned().flatten())
+}
+
 impl Service {
+    /// Looks at a program that asks to be recorded, unless it is refused at once.
+    pub(super) fn look_at(&mut self, request: AttachRequest) {
+        let (pid, uid) = (request.pid, request.uid);
+        if !self.config.serves_all && uid != nix::unistd::geteuid().as_raw() {
+            self.registry.count_refused("other-user", 1);
+            return request.refuse(REFUSED_FILTER);
+        }
+        // Those behind it wait for us, so nothing is done for a program that has gone on.
+        if request.has_disconnected() {
+            self.count_late(pid, uid);
+            return request.refuse(REFUSED_FULL);
+        }
+        let question = admission::ask(self, &request);
+        if let Some(request) = self.inquiries.begin(request, question) {
+            self.count_stalled(pid, uid);
+            request.refuse(REFUSED_FULL);
+        }
+    }
+
+    /// Records a program that was looked at.
+    pub(super) fn admit(&mut self, answer: inquiries::Answer) {
+        let inquiries::Answer { client, known, is_named } = answer;
+        if !(is_named && client.has_disconnected()) {
+            admission::admit_known(self, client, known);
+        }
+    }
+
     /// Records a process that was attached, and that uses its area already.
     ///
     /// # Errors
     /// The error of the folder.
     pub(super) fn admit_running(&mut self, running: RunningProcess, choice: Choice) -> io::Result<SessionId> {
-        admission::admit_running(self, running, |service, request, _| {
-            let label = proc::variable(request.pid, &["HEAPTAPE_LABEL"]).into_iter().next().flatten();
+        admission::admit_running(self, running, |service, request, who| {
+            let [_, label] = requested(who);
             service.terms([request.pid, request.uid], choice, label, How::WasAttached)
         })
     }
@@ -263,7 +295,8 @@ impl Service {
         let carried_over = self.successor.carried_over_file(pid);
         if !matches!(how, How::TakenOver { .. }) {
             // The kernel reused this pid: drop what the previous owner left.
-            let _ = std::fs::remove_file(chunk_journal::link(&carried_over));
+            remove_if_there(&chunk_journal::link(&carried_over));
+            remove_if_there(&carried_over);
         }
         let limit = Limit::of(self.budgets.user_limit(uid));
         let decision = Decision { uid, choice, label, cgroup, epoch, how };
@@ -277,7 +310,9 @@ impl Service {
 
     /// Returns whether a process is recorded, or about to be.
     pub(super) fn serves(&self, pid: u32) -> bool {
-        self.registry.client_of(pid).is_some() || self.admissions.offers().any(|offer| offer.client.pid == pid)
+        self.registry.client_of(pid).is_some()
+            || self.admissions.offers().any(|offer| offer.client.pid == pid)
+            || self.inquiries.all().any(|(other, _)| other == pid)
     }
 
     /// Returns how many processes of a user are recorded, or about to be.

@@ -5,6 +5,7 @@ use crate::metrics::{self, LabeledMetric, Labels, OwnMetric};
 use crate::push::Pusher;
 use crate::retention::Share;
 use crate::ship::Shipper;
+use heaptape_recorder::os::aside;
 use heaptape_recorder::os::clock;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -132,8 +133,18 @@ impl Service {
             ),
             OwnMetric::gauge(
                 "late_processes",
-                "Running processes that are not recorded because the daemon answered too late, of the last ones",
+                "Running processes that are not recorded because the daemon answered too late, or they did not, of the last ones",
                 self.late.running().count() as f64,
+            ),
+            OwnMetric::counter(
+                "orphans_recorded_total",
+                "Processes that are recorded again, which an earlier daemon did not pass on",
+                self.adopted as f64,
+            ),
+            OwnMetric::gauge(
+                "stuck_reads",
+                "Reads of the files and the memory of programs that do not return",
+                aside::stuck().len() as f64,
             ),
             OwnMetric::counter(
                 "removed_sockets_total",

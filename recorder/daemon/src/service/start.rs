@@ -11,6 +11,7 @@ use crate::epochs::Epochs;
 use crate::folders::{close_folder_of, make_parent_folder, make_state_folder, open_folder_of};
 use crate::http::{Server, Token};
 use crate::incidents::Incidents;
+use crate::inquiries::Inquiries;
 use crate::late::LateStarts;
 use crate::log_limit::LogLimit;
 use crate::notify::{self, Notify};
@@ -34,6 +35,7 @@ use heaptape_recorder::run::admission::{self, Admissions};
 use heaptape_recorder::session::boards::Boards;
 use heaptape_recorder::session::listener::{self, Listener};
 use heaptape_recorder::target::name_saver::Saver;
+use heaptape_recorder::target::proc;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::SockType;
@@ -158,7 +160,7 @@ impl Service {
             out_of_memory: OutOfMemory::start(),
             pressure: Pressure::new(config.triggers.pressure, config.cgroups.as_deref()),
             next_memory: 0,
-            streams: Streams::start(&config, wake)?,
+            streams: Streams::start(&config, Arc::clone(&wake))?,
             successor,
             shipper,
             pusher,
@@ -167,11 +169,13 @@ impl Service {
             incidents: Incidents::default(),
             late: LateStarts::default(),
             orphans: Orphans::search(&config, held.iter().map(|held| held.about.info.pid).collect())?,
+            adopted: 0,
             log: LogLimit::default(),
             started: Instant::now(),
             last_check: Instant::now(),
             stages,
             entrance,
+            inquiries: Inquiries::new(wake),
             attaches: Attaches::new(attacher),
             requests,
             wake_receiver,
@@ -184,13 +188,14 @@ impl Service {
         };
         // It takes a while to measure, in which a program would wait.
         service.admissions.ticks_per_second();
-        let pids: Vec<u32> = held.iter().map(|held| held.about.info.pid).collect();
-        service.epochs.clear_flights(&pids);
-        held.into_iter().for_each(|held| admission::resume(&mut service, held));
-        if !pids.is_empty() {
-            tracing::info!("{} processes of the last daemon are taken over", pids.len());
+        // The others have ended, or are found by their mappings.
+        let alive: Vec<u32> = held.iter().map(|held| held.about.info.pid).chain(proc::pids()).collect();
+        service.epochs.clear_flights(&alive);
+        if !held.is_empty() {
+            tracing::info!("{} processes of the last daemon are taken over", held.len());
         }
-        service.successor.remove_files_except(&pids)?;
+        held.into_iter().for_each(|held| admission::resume(&mut service, held));
+        service.successor.remove_files_except(&alive)?;
         Ok(service)
     }
 }

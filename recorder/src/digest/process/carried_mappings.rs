@@ -79,8 +79,7 @@ impl ProcessRecording {
         let path = path_of(live_blocks);
         let read = std::fs::read(&path);
         let _ = std::fs::remove_file(&path);
-        let pid = self.session.process.pid;
-        let maps = maps::read(pid);
+        let maps = maps::read_aside(self.session.owner());
         let Some(known) = read.ok().and_then(|bytes| parse(&bytes, blocks, &String::from_utf8_lossy(&maps))) else {
             return false;
         };

@@ -3,6 +3,7 @@
 
 use super::ProcessRecording;
 use crate::heap::live::Call;
+use crate::os::aside::{self, Owner};
 use crate::os::clock;
 use crate::target::maps::{self, NamedRange, named_ranges};
 use formats::tape::field::{Added, Text};
@@ -125,14 +126,16 @@ impl Mappings {
     }
 
     /// Sets the names and the lengths that the process does not send, and applies the events.
-    fn settle(&mut self, pid: u32) {
+    fn settle(&mut self, owner: Owner) {
         let is_named =
             |event: &MappingEvent| event.kind == MAPPING_EVENT_MAP && event.flags & MAPPING_FLAG_ANONYMOUS == 0;
         let may_read = self.next_read.is_none_or(|next| next <= Instant::now());
         let text = (may_read && self.events.iter().any(is_named)).then(|| {
-            let begin = clock::thread_time();
-            let text = maps::read(pid);
-            let took = clock::thread_time().saturating_sub(begin);
+            let read = move || {
+                let begin = clock::thread_time();
+                (maps::read(owner.pid), clock::thread_time().saturating_sub(begin))
+            };
+            let (text, took) = aside::call(owner, read).unwrap_or_default();
             self.next_read = Some(Instant::now() + (took * SHARE).max(MIN_INTERVAL));
             String::from_utf8_lossy(&text).into_owned()
         });
@@ -275,7 +278,7 @@ impl ProcessRecording {
         if self.mappings.events.is_empty() {
             return;
         }
-        self.mappings.settle(self.session.process.pid);
+        self.mappings.settle(self.session.owner());
         self.push_mappings();
     }
 

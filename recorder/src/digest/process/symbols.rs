@@ -21,7 +21,7 @@ impl ProcessRecording {
             }
         }
         if !modules.is_empty() {
-            self.session.hooks.opened(self.session.process.pid, &modules);
+            self.session.hooks.opened(self.session.owner(), &modules);
         }
         self.opened_modules = self.stacks.announced().len();
     }

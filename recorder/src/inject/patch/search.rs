@@ -7,6 +7,7 @@ use super::names::Names;
 use super::separate;
 use super::stored::{Entry, Stored};
 use super::symbols::{self, ElfFile, Fault, Section};
+use crate::os::aside::{self, Owner};
 use crate::target::kept_file;
 use nix::sys::stat::fstat;
 use rustc_hash::FxHashMap;
@@ -21,8 +22,12 @@ use std::time::{Duration, Instant};
 const MAX_KNOWN: usize = 4096;
 /// Maximum number of jobs that wait.
 const MAX_WAITING: usize = 64;
+/// The user of searches for nobody in particular.
+const NOBODY: u32 = u32::MAX;
 /// The time that a background search of one file may take.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a program holds the background search up.
+const MAX_HOLD: Duration = Duration::from_secs(1);
 /// Size of symbol tables in bytes from which on their symbols are stored: a search of some
 /// milliseconds.
 const STORED_BYTES: u64 = 1 << 20;
@@ -54,12 +59,21 @@ struct Jobs {
     waiting: VecDeque<Job>,
     /// Whether a thread takes the jobs.
     is_running: bool,
-    /// Number of programs that wait for their plan: the thread starts later.
-    holders: usize,
+    /// The programs that wait for their plan since then: the thread starts later.
+    holders: Vec<Instant>,
+    /// Number of searches on threads of their own, in files that may not answer.
+    beside: usize,
     /// Whether no thread may be started.
     is_forbidden: bool,
     /// Whether a file was not searched, and is not in the background either.
     has_missed: bool,
+}
+
+impl Jobs {
+    /// Returns whether a program waits, whose files answer.
+    fn is_held(&self) -> bool {
+        self.holders.iter().any(|since| since.elapsed() < MAX_HOLD)
+    }
 }
 
 /// Searches files, and remembers their functions.
@@ -210,7 +224,7 @@ impl Search {
     /// Adds a job, and starts the thread that works on it. Returns whether it will be done.
     fn add(&self, job: Job) -> bool {
         // The program may end before the thread has read its constants.
-        let job = match job {
+        let mut job = match job {
             Job::Nameless(file, constants, functions) => {
                 let file = OwnedFd::from(file);
                 let copy = kept_file::is_lent(&file).then(|| kept_file::copy(&file, u64::MAX)).flatten();
@@ -219,6 +233,13 @@ impl Search {
             other => other,
         };
         let mut jobs = lock(&self.jobs.0);
+        if let Job::Search(file, key) = job {
+            let file = OwnedFd::from(file);
+            if !jobs.is_forbidden && kept_file::is_lent(&file) {
+                return self.search_beside(file.into(), key, &mut jobs);
+            }
+            job = Job::Search(file.into(), key);
+        }
         let is_known = |other: &Job| matches!((other, &job), (Job::Search(_, a), Job::Search(_, b)) if a == b);
         if jobs.is_forbidden || jobs.waiting.len() >= MAX_WAITING {
             jobs.has_missed |= matches!(job, Job::Search(..));
@@ -228,7 +249,24 @@ impl Search {
             return true;
         }
         jobs.waiting.push_back(job);
-        jobs.holders > 0 || self.start_thread(&mut jobs)
+        jobs.is_held() || self.start_thread(&mut jobs)
+    }
+
+    /// Searches a file on a mount that may not answer, where no other search waits for it.
+    fn search_beside(&self, file: File, key: FileKey, jobs: &mut Jobs) -> bool {
+        let owner = Owner { pid: key.inode as u32, uid: NOBODY };
+        let Ok(place) = aside::place(owner) else {
+            jobs.has_missed = true;
+            return false;
+        };
+        jobs.beside += 1;
+        let search = self.clone();
+        place.start(move || {
+            search.search(&file, key);
+            lock(&search.jobs.0).beside -= 1;
+            search.jobs.1.notify_all();
+        });
+        true
     }
 
     /// Starts the thread if it does not run and there are jobs. Returns whether they will be done.
@@ -244,11 +282,14 @@ impl Search {
     /// Calls a function that plans the hooks of a program that waits. No background job starts
     /// meanwhile: it would take time of the same processors.
     pub fn while_program_waits<T>(&self, plan: impl FnOnce() -> T) -> T {
-        lock(&self.jobs.0).holders += 1;
+        let since = Instant::now();
+        lock(&self.jobs.0).holders.push(since);
         let planned = plan();
         let mut jobs = lock(&self.jobs.0);
-        jobs.holders -= 1;
-        if jobs.holders == 0 {
+        if let Some(own) = jobs.holders.iter().position(|holder| *holder == since) {
+            jobs.holders.swap_remove(own);
+        }
+        if !jobs.is_held() {
             self.start_thread(&mut jobs);
         }
         planned
@@ -305,12 +346,13 @@ impl Search {
 
     /// Returns whether jobs are not done yet.
     pub fn is_working(&self) -> bool {
-        lock(&self.jobs.0).is_running
+        let jobs = lock(&self.jobs.0);
+        jobs.is_running || jobs.beside > 0
     }
 
     /// Waits until all jobs are done, for at most this time.
     pub fn finish(&self, timeout: Duration) {
         let (jobs, is_idle) = &*self.jobs;
-        drop(is_idle.wait_timeout_while(lock(jobs), timeout, |jobs| jobs.is_running));
+        drop(is_idle.wait_timeout_while(lock(jobs), timeout, |jobs| jobs.is_running || jobs.beside > 0));
     }
 }

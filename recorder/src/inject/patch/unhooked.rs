@@ -6,6 +6,7 @@ use super::file::{FileFunctions, Role};
 use super::search::{FileKey, Search};
 use super::{Plan, open_mapped, symbols};
 use crate::inject::maps::{CodeMapping, Maps};
+use crate::os::aside::{self, Owner};
 use crate::target::module_files::open_file;
 use formats::recording::{Allocator, Refused};
 use formats::tape::Module;
@@ -83,8 +84,10 @@ impl Unhooked {
     }
 
     /// Searches modules of the process in the background, if they were opened after the start.
-    pub fn opened(&self, pid: u32, modules: &[&Module]) {
-        let Some((search, role)) = &self.search else { return };
+    pub fn opened(self: &Arc<Self>, owner: Owner, modules: &[&Module]) {
+        if self.search.is_none() {
+            return;
+        }
         let mut files = self.files();
         // A program may open and close libraries without end.
         if files.opened.len() >= MAX_LIBRARIES {
@@ -92,14 +95,22 @@ impl Unhooked {
         }
         let starts: Vec<u64> = files.present.iter().map(|(code, _)| code.start).chain(files.opened.clone()).collect();
         let is_new = |module: &&&Module| !starts.iter().any(|start| (module.start..module.end).contains(start));
-        let new: Vec<&&Module> = modules.iter().filter(is_new).collect();
-        if new.is_empty() {
-            return;
+        let new: Vec<Module> =
+            modules.iter().filter(is_new).take(MAX_LIBRARIES).map(|&module| module.clone()).collect();
+        files.opened.extend(new.iter().map(|module| module.start));
+        drop(files);
+        if !new.is_empty() {
+            let unhooked = Arc::clone(self);
+            let _ = aside::call(owner, move || unhooked.search(owner.pid, &new));
         }
+    }
+
+    /// Hands the files of modules over to the search.
+    fn search(&self, pid: u32, new: &[Module]) {
+        let Some((search, role)) = &self.search else { return };
         let maps = Maps::of(pid);
         let process = PathBuf::from(format!("/proc/{pid}"));
-        for module in new.into_iter().take(MAX_LIBRARIES) {
-            files.opened.push(module.start);
+        for module in new {
             let is_its = |mapping: &&CodeMapping| (module.start..module.end).contains(&mapping.start);
             let mapped = maps.code.iter().find(is_its);
             let file = match mapped {
@@ -107,10 +118,13 @@ impl Unhooked {
                 // The process has ended.
                 None => open_same(module),
             };
-            let Some(file) = file.filter(|_| files.later.len() < MAX_LIBRARIES) else { continue };
+            let Some(file) = file else { continue };
             if let Ok(key) = search.later(file, *role) {
                 let path = mapped.map_or_else(|| module.path.lossy().into_owned(), |mapping| mapping.path.clone());
-                files.later.push((path, key));
+                let mut files = self.files();
+                if files.later.len() < MAX_LIBRARIES {
+                    files.later.push((path, key));
+                }
             }
         }
     }
@@ -153,8 +167,8 @@ impl Unhooked {
 
 impl Plan {
     /// Notes modules of the process: those that were opened after the start are searched.
-    pub fn opened(&self, pid: u32, modules: &[&Module]) {
-        self.unhooked.opened(pid, modules);
+    pub fn opened(&self, owner: Owner, modules: &[&Module]) {
+        self.unhooked.opened(owner, modules);
     }
 
     /// Returns the path of the file whose code was mapped at an address when the process was

@@ -1,6 +1,6 @@
 //! What recorders decide on their own about the processes that they admit.
 
-use super::{Admissions, Offer};
+use super::{Admissions, Offer, Who};
 use crate::inject::patch::Plan;
 use crate::os::sys::Mapping;
 use crate::pipeline::stages::Stages;
@@ -99,6 +99,8 @@ pub trait Policy: Sized {
 
     /// Maximum number of bytes of a perf map that are read.
     const MAX_MAP_BYTES: u64;
+    /// Variables of a process's environment that decide.
+    const VARIABLES: &'static [&'static str];
 
     fn admissions(&mut self) -> &mut Admissions<Self::Decision, Self::Note>;
     fn stages(&self) -> &Stages;
@@ -106,7 +108,7 @@ pub trait Policy: Sized {
 
     /// Decides how a program is recorded that waits, or refuses it with one of wire's `REFUSED_`
     /// values. Why, the policy itself notes.
-    fn decide(&mut self, client: &Client, process: &Process) -> Result<Terms<Self::Decision>, u32>;
+    fn decide(&mut self, client: &Client, who: &Who) -> Result<Terms<Self::Decision>, u32>;
     /// Decides how to continue with a process of another recorder.
     fn decide_again(&mut self, about: &About<Self::Note>, process: &Process) -> io::Result<Terms<Self::Decision>>;
     /// Returns a new folder for a process.

@@ -6,7 +6,7 @@ use super::{Parent, Recorder, Running, Unwritten, text};
 use crate::inject::patch::{self, Plan};
 use crate::os::sys::Mapping;
 use crate::pipeline::stages::Stages;
-use crate::run::admission::{self, Admissions, Failure, Offer, Policy, RunningProcess, Started, Terms};
+use crate::run::admission::{self, Admissions, Failure, Offer, Policy, RunningProcess, Started, Terms, Who};
 use crate::session::boards::why_unused;
 use crate::session::keeper::{About, Keeper};
 use crate::session::listener::Client;
@@ -36,7 +36,7 @@ impl Recorder {
     /// Its folder cannot be created.
     pub fn admit_running(&mut self, running: RunningProcess) -> io::Result<()> {
         self.first_pid.get_or_insert(running.client.pid);
-        let decide = |recorder: &mut Recorder, _: &Client, _: &Process| Ok(Terms::new(recorder.options(), ()));
+        let decide = |recorder: &mut Recorder, _: &Client, _: &Who| Ok(Terms::new(recorder.options(), ()));
         admission::admit_running(self, running, decide).map(drop)
     }
 
@@ -59,6 +59,7 @@ impl Policy for Recorder {
     type Note = ();
 
     const MAX_MAP_BYTES: u64 = jit_names::MAX_MAP_BYTES;
+    const VARIABLES: &'static [&'static str] = &[];
 
     fn admissions(&mut self) -> &mut Admissions<(), ()> {
         &mut self.admissions
@@ -72,7 +73,7 @@ impl Policy for Recorder {
         &mut self.keeper
     }
 
-    fn decide(&mut self, client: &Client, process: &Process) -> Result<Terms<()>, u32> {
+    fn decide(&mut self, client: &Client, Who { process, .. }: &Who) -> Result<Terms<()>, u32> {
         self.attaches(client.pid);
         self.children.know_child_of([process.ppid, process.ppid]);
         // The launched program is always recorded; a program that it executes later is selected by

@@ -10,7 +10,6 @@ use crate::session::journal_files::JournalFiles;
 use crate::session::options::Options;
 use crate::target::jit_names::PerfMap;
 use crate::target::module_files::ModuleFiles;
-use crate::target::name_saver::Saver;
 use crate::target::proc::Process;
 use formats::tape::{self, Origin, field::Text};
 use std::path::PathBuf;
@@ -47,18 +46,15 @@ pub struct Ids {
 }
 
 impl Attached {
-    /// Describes a process that another recorder recorded until now. The perf map is read up to
-    /// `max_map_bytes`.
+    /// Describes a process that another recorder recorded until now.
     pub fn taken_over(
         ids: Ids,
         process: Process,
         mapping: Mapping,
         start_tick: u64,
-        max_map_bytes: u64,
-        saver: Option<Arc<Saver>>,
+        code: PerfMap,
+        files: ModuleFiles,
     ) -> Attached {
-        let Ids { pid, hello_pid, uid } = ids;
-        let start_ticks = process.start_ticks;
         Attached {
             ids,
             origin: Origin::Attach,
@@ -66,8 +62,8 @@ impl Attached {
             start_tick,
             process,
             mapping,
-            code: PerfMap::of(pid, hello_pid, uid, start_ticks, max_map_bytes),
-            files: ModuleFiles::of(pid, saver),
+            code,
+            files,
         }
     }
 }
