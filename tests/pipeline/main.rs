@@ -109,6 +109,7 @@ mod unhooked;
 mod unknown_code;
 mod unseen;
 mod unwinder;
+#[cfg(target_arch = "x86_64")]
 mod versions;
 mod whatif;
 mod without_proc;

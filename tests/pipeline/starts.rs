@@ -42,7 +42,10 @@ const CALLS: [(&str, i64); 9] = [
     ("connect", libc::SYS_connect),
     ("sendto", libc::SYS_sendto),
     ("recvmsg", libc::SYS_recvmsg),
+    #[cfg(target_arch = "x86_64")]
     ("poll", libc::SYS_poll),
+    #[cfg(target_arch = "aarch64")]
+    ("poll", libc::SYS_ppoll),
     ("mremap", libc::SYS_mremap),
     ("getpid", libc::SYS_getpid),
     ("gettid", libc::SYS_gettid),

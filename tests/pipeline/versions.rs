@@ -4,7 +4,6 @@ use heaptape_tests::{Program, own, same, target, test_env};
 
 /// The library of protocol 8.0 was built before hello and reply named a minor version.
 #[test]
-#[cfg(target_arch = "x86_64")]
 fn library_of_the_previous_minor_version_is_recorded() {
     let folder = test_env::folder();
     let library = folder.path().join("libheaptape.so");

@@ -21,8 +21,9 @@ use crate::sampling::Countdown;
 use crate::stack::ThreadStacks;
 
 /// The state of one thread. Only its own thread reads or writes it, including signal handlers on
-/// that thread.
-#[repr(C, align(4096))]
+/// that thread. It begins with a page, since a fork keeps that of its thread only.
+#[cfg_attr(target_arch = "x86_64", repr(C, align(0x1000)))]
+#[cfg_attr(target_arch = "aarch64", repr(C, align(0x10000)))]
 pub struct ThreadState {
     /// What the hooks of the thread do. It is the first field because [`UNTRACED_STATE`] has no
     /// other, and because the entry stubs read it.

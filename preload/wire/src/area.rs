@@ -27,9 +27,14 @@ pub const CHILD: u32 = 16;
 
 /// The first bytes of the header: `HEAPAREA`, little-endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"HEAPAREA");
-/// The page size that every layout here is rounded to, in bytes. The recorder refuses to work with
-/// larger pages.
-pub const PAGE: u64 = 4096;
+/// The largest page that a kernel for this processor can have, in bytes. Every layout here is
+/// rounded to it, so what is mapped on its own begins with a page under each of these kernels.
+pub const PAGE: u64 = if cfg!(target_arch = "aarch64") { 64 << 10 } else { 4 << 10 };
+
+/// Returns whether a process with pages of this size can map an area.
+pub const fn is_page(bytes: u64) -> bool {
+    bytes.is_power_of_two() && bytes >= 4 << 10 && bytes <= PAGE
+}
 
 /// The sizes that decide the layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +114,7 @@ impl Table {
     #[inline(always)]
     pub const fn segments(self) -> Segments {
         match self {
-            Table::Slots => const { Segments::new(16) },
+            Table::Slots => const { Segments::new(PAGE as u32 / size_of::<SlotControl>() as u32) },
             Table::Modules => const { Segments::new(64) },
             Table::Nodes => const { Segments::new(8_192) },
             Table::Rings => const { Segments::new(1) },
@@ -155,7 +160,7 @@ impl Layout {
             None => (rings, 0),
         };
         let patches = offset + bytes;
-        Layout { patches, total: patches + size_of::<PatchTable>() as u64, ..layout }
+        Layout { patches, total: patches + up(size_of::<PatchTable>() as u64), ..layout }
     }
 
     /// Returns the number of entries of a table.

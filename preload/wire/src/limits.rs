@@ -31,7 +31,7 @@ pub const RING_BYTES: u64 = 1 << 20;
 pub const FIRST_RING_SHIFT: u32 = 1;
 /// Minimum size of a ring in a program with many threads, in bytes, unless all rings are
 /// smaller.
-pub const MIN_RING_BYTES: u64 = 32 << 10;
+pub const MIN_RING_BYTES: u64 = if crate::area::PAGE > 32 << 10 { crate::area::PAGE } else { 32 << 10 };
 /// Number of records after which a thread reads the header again, even if its ring has space. This
 /// costs 0.1 ns per record.
 pub const HEADER_CHECK_RECORDS: u64 = 128;

@@ -9,6 +9,7 @@ use formats::tape::{
     self, Account, Accounts, Code, CodeRange, Module, Record, Site, SiteSums, Sites, Summary, Totals, instruction,
 };
 use heaptape_recorder::heap::profile::{BINS, BOUNDS, Sums as ClassSums};
+use heaptape_recorder::os::sys::page_bytes;
 use heaptape_recorder::heap::profile_delta::{Frame, ProfileDelta, Row};
 use heaptape_recorder::target::name_saver::{Job, Opened};
 use rustc_hash::FxHashMap;
@@ -239,7 +240,7 @@ impl Program {
             origin: 3,
             ticks_per_second: 1_000_000_000,
             start_unix_ns: self.started_unix_ns,
-            page_size: wire::area::PAGE as u32,
+            page_size: page_bytes() as u32,
             exe: self.exe.as_str().into(),
             argv: vec![self.exe.as_str().into()],
             label: self.label.as_str().into(),

@@ -1,7 +1,8 @@
 //! The recorder's clock, and the conversion of its ticks to time.
 //!
 //! The CPU's timestamp counter is used where it runs at a constant rate in all states and on all
-//! cores (`constant_tsc` and `nonstop_tsc`), otherwise nanoseconds of `CLOCK_MONOTONIC`. The rate
+//! cores (x86-64's with `constant_tsc` and `nonstop_tsc`, and on aarch64 the one that the kernel has
+//! chosen for its own clock), otherwise nanoseconds of `CLOCK_MONOTONIC`. The rate
 //! of the counter is measured against `CLOCK_MONOTONIC_RAW` from the first anchor on, so it gets
 //! more precise during the recording. The anchors are stored in the tape.
 
@@ -49,20 +50,38 @@ pub fn unix_ns() -> u64 {
     nanoseconds(ClockId::CLOCK_REALTIME)
 }
 
+/// Returns the beginning of a file of the kernel; nothing if it cannot be read.
+fn told_in(path: &str) -> String {
+    let mut start = String::new();
+    if let Ok(file) = std::fs::File::open(path) {
+        let _ = std::io::Read::read_to_string(&mut std::io::Read::take(file, 1 << 14), &mut start);
+    }
+    start
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_constant_counter() -> bool {
+    has_constant_tsc(&told_in("/proc/cpuinfo"))
+}
+
+/// A kernel that works around a processor's counter takes another clock, or reads this one for the
+/// programs, which is slow but right. A frequency of zero is what some firmware leaves behind.
+#[cfg(target_arch = "aarch64")]
+fn has_constant_counter() -> bool {
+    let clock = told_in("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    clock.trim_end() == "arch_sys_counter" && (1 << 20..1 << 31).contains(&sys::counter_frequency())
+}
+
+#[cfg(target_arch = "x86_64")]
 fn has_constant_tsc(cpuinfo: &str) -> bool {
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
-    cfg!(target_arch = "x86_64")
-        && ["constant_tsc", "nonstop_tsc"].iter().all(|flag| flags.split(' ').any(|f| f == *flag))
+    ["constant_tsc", "nonstop_tsc"].iter().all(|flag| flags.split(' ').any(|f| f == *flag))
 }
 
 impl Clock {
     /// Chooses the counter for this machine and reads the first anchor.
     pub fn choose() -> Clock {
-        let mut start = String::new();
-        if let Ok(file) = std::fs::File::open("/proc/cpuinfo") {
-            let _ = std::io::Read::read_to_string(&mut std::io::Read::take(file, 1 << 14), &mut start);
-        }
-        Clock::of(if has_constant_tsc(&start) { CLOCK_TSC } else { CLOCK_MONOTONIC })
+        Clock::of(if has_constant_counter() { CLOCK_TSC } else { CLOCK_MONOTONIC })
     }
 
     /// Uses the given counter: one of wire's `CLOCK_` values.
@@ -113,7 +132,8 @@ impl Clock {
 
     /// Returns the speed of the CPUs in MHz; 0 where the ticks do not show it.
     pub fn megahertz(&self) -> u64 {
-        if self.kind == CLOCK_TSC { self.ticks_per_second() / 1_000_000 } else { 0 }
+        let is_speed = cfg!(target_arch = "x86_64") && self.kind == CLOCK_TSC;
+        if is_speed { self.ticks_per_second() / 1_000_000 } else { 0 }
     }
 
     /// Waits until all stores that other CPUs made before the call are visible: two microseconds.
@@ -141,9 +161,10 @@ mod tests {
     }
 
     #[test]
+    #[cfg(target_arch = "x86_64")]
     fn flags_are_compared_completely() {
         let good = "processor : 0\nflags\t\t: fpu tsc constant_tsc nonstop_tsc\n";
-        assert_eq!(has_constant_tsc(good), cfg!(target_arch = "x86_64"));
+        assert!(has_constant_tsc(good));
         assert!(!has_constant_tsc("flags : constant_tsc nonstop_tsc_s3\n"));
         assert!(!has_constant_tsc(""));
     }

@@ -27,6 +27,15 @@ pub unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::
     unsafe { libc::syscall(libc::SYS_clock_gettime, clock, time) as libc::c_int }
 }
 
+/// Number of bits of an address that a program gets unless it asks for more.
+pub const ADDRESS_BITS: u32 = if cfg!(target_arch = "aarch64") { 48 } else { 47 };
+
+/// Returns the size of this kernel's pages in bytes.
+pub fn page_bytes() -> u64 {
+    // The vector that the kernel gave to this process, which libc only passes on.
+    unistd::sysconf(unistd::SysconfVar::PAGE_SIZE).ok().flatten().map_or(wire::area::PAGE, |bytes| bytes as u64)
+}
+
 /// Returns whether a file has an extended attribute.
 pub fn has_attribute(path: &std::path::Path, name: &CStr) -> bool {
     use std::os::unix::ffi::OsStrExt;
@@ -537,10 +546,27 @@ pub fn tsc() -> u64 {
     }
 }
 
-/// Returns 0: no such counter is used on this architecture.
-#[cfg(not(target_arch = "x86_64"))]
+/// Returns the frequency of the counter in Hz.
+#[cfg(target_arch = "aarch64")]
+pub fn counter_frequency() -> u64 {
+    let frequency;
+    // SAFETY: Linux lets programs read this register.
+    unsafe {
+        core::arch::asm!("mrs {}, cntfrq_el0", out(reg) frequency, options(nomem, nostack, preserves_flags));
+    }
+    frequency
+}
+
+/// Returns the virtual counter, shifted as in the library (`preload/src/arch/aarch64`). It is not
+/// read before all preceding instructions are complete.
+#[cfg(target_arch = "aarch64")]
 pub fn tsc() -> u64 {
-    0
+    let ticks: u64;
+    // SAFETY: Linux lets programs read this register.
+    unsafe {
+        core::arch::asm!("isb", "mrs {}, cntvct_el0", out(reg) ticks, options(nostack, preserves_flags));
+    }
+    ticks << (counter_frequency().leading_zeros().wrapping_sub(33) & 63)
 }
 
 /// Prefetches the cache line of a value that will soon be needed.

@@ -4,6 +4,7 @@
 
 use super::blocks::BlockTable;
 use super::memory::Memory;
+use crate::os::sys::{ADDRESS_BITS, page_bytes};
 use crate::target::maps::{Line, is_library, parse};
 use formats::resident::Allocator;
 use formats::tape::field::Text;
@@ -21,8 +22,8 @@ const MAX_TLS: u64 = 1 << 20;
 /// Maximum number of names, and of bytes of each.
 const MAX_NAMES: usize = 4096;
 const MAX_NAME: usize = 512;
-/// The page of x86-64.
-const PAGE: u64 = 4096;
+/// Bytes of a module that are read for its program headers.
+const HEAD: usize = 4096;
 
 /// A thread that does not run.
 #[derive(Clone, Debug, Default)]
@@ -96,7 +97,7 @@ impl Regions<'_> {
         let mut numbers: HashMap<&str, u32> = HashMap::new();
         let mut before: Option<(u64, u32)> = None;
         let mut library_end = u64::MAX;
-        for mut line in text.lines().filter_map(parse).filter(|line| line.start < 1 << 47) {
+        for mut line in text.lines().filter_map(parse).filter(|line| line.start >> ADDRESS_BITS == 0) {
             let is_ours = is_library(line.name);
             let is_kernels = matches!(line.name, "[vdso]" | "[vvar]" | "[vvar_vclock]" | "[vsyscall]");
             let is_file = line.name.starts_with('/') && !is_shared_memory(line.name);
@@ -158,13 +159,13 @@ impl Regions<'_> {
         const PT_LOAD: u64 = 1;
         let loaded = self.program_headers(at).into_iter().filter(|header| header.kind == PT_LOAD);
         let end = loaded.map(|header| header.start.saturating_add(header.size)).max()?;
-        at.checked_add(end)?.checked_next_multiple_of(PAGE)
+        at.checked_add(end)?.checked_next_multiple_of(page_bytes())
     }
 
     /// Returns the program headers of a module whose ELF header is at an address (elf(5)).
     fn program_headers(&self, at: u64) -> Vec<ProgramHeader> {
         const HEADER: usize = 56;
-        let mut page = [0; PAGE as usize];
+        let mut page = [0; HEAD];
         self.memory.read(at, &mut page);
         let word = |at: usize| {
             page.get(at..at.saturating_add(8)).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
@@ -237,7 +238,7 @@ impl Regions<'_> {
             let end = block.address.saturating_add(block.size.max(1));
             if self.allocator == Allocator::Glibc {
                 if Allocator::is_mapped_by_glibc(block.address, block.size) {
-                    taken.push((block.address - 16, end.next_multiple_of(PAGE)));
+                    taken.push((block.address - 16, end.next_multiple_of(page_bytes())));
                 } else {
                     let arena = block.address / ARENA * ARENA;
                     if taken.last() != Some(&(arena, arena + ARENA)) {
@@ -246,7 +247,8 @@ impl Regions<'_> {
                 }
             } else {
                 // Pages with blocks have no data of the program.
-                let pages = (block.address / PAGE * PAGE, end.next_multiple_of(PAGE));
+                let page = page_bytes();
+                let pages = (block.address / page * page, end.next_multiple_of(page));
                 match taken.last_mut() {
                     Some(last) if last.1 >= pages.0 && last.0 <= pages.0 => last.1 = last.1.max(pages.1),
                     _ => taken.push(pages),

@@ -3,6 +3,7 @@
 use super::blocks::BlockTable;
 use super::memory::Memory;
 use super::regions::StoppedThread;
+use crate::os::sys::ADDRESS_BITS;
 use formats::tape::{
     BlockPacker, Edge, EdgePacker, FirstWords, MAX_COUNT, ROOT_DATA, ROOT_REGISTERS, Record, ReferenceBlock, RootRegion,
 };
@@ -226,7 +227,7 @@ impl<'a> Search<'a> {
         let skipped = (at.next_multiple_of(8) - at) as usize;
         for (word, value) in (0..).zip(words(bytes.get(skipped..).unwrap_or_default())) {
             // Most words are small numbers or text.
-            if value < 4096 || value >> 47 != 0 {
+            if value < 4096 || value >> ADDRESS_BITS != 0 {
                 continue;
             }
             let Some((target, inside)) = self.target(value) else { continue };

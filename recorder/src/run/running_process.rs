@@ -56,7 +56,6 @@ use threads::StoppedThreads;
 use tracer::traced;
 use visit::{STACK_BYTES, Visit};
 use wire::WIRE_MINOR;
-use wire::area::PAGE;
 use wire::hello::{Hello, ORIGIN_START};
 use wire::patches::{Function, JUMP_BYTES, WAITING, WRITTEN};
 use wire::standalone::{AttachRequest, LoadedProgram};
@@ -365,7 +364,7 @@ impl Target {
         let hello = Hello {
             pid: self.identity.own_pid,
             origin: ORIGIN_START,
-            page_size: PAGE as u32,
+            page_size: sys::page_bytes() as u32,
             address_space: self.identity.address_space,
             minor: WIRE_MINOR,
             ..Hello::default()

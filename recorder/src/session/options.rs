@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use wire::MINOR_FIRST_RING;
 use wire::area::{ANNOUNCE_PAGES, ANNOUNCE_REFERENCES, Header, OVERFLOW_BOUNDED, OVERFLOW_DROP, OVERFLOW_WAIT};
-use wire::area::{Layout, Params};
+use wire::area::{Layout, PAGE, Params};
 pub use wire::area::{STACKS_CALLER, STACKS_FULL};
 use wire::limits;
 
@@ -223,11 +223,15 @@ impl Default for Options {
 pub const MAX_INTERVAL: u64 = 64 << 20;
 
 /// What [`is_ring`] accepts, as the end of an error message.
-pub const RING_SIZES: &str = "must be a power of two from 4KiB to 1GiB";
+pub const RING_SIZES: &str = if PAGE == 4 << 10 {
+    "must be a power of two from 4KiB to 1GiB"
+} else {
+    "must be a power of two from 64KiB to 1GiB"
+};
 
 /// Returns whether a number of bytes is a possible size of a ring.
 pub fn is_ring(bytes: u64) -> bool {
-    bytes.is_power_of_two() && (4096..=1 << 30).contains(&bytes)
+    bytes.is_power_of_two() && (PAGE..=1 << 30).contains(&bytes)
 }
 
 impl Options {

@@ -401,7 +401,7 @@ pub fn resident_memory(pid: u32) -> Option<ResidentMemory> {
     let text = read(&format!("/proc/{pid}/statm"), 256)?;
     let mut pages = std::str::from_utf8(&text).ok()?.split_ascii_whitespace().skip(1).map(str::parse::<u64>);
     let (all, shared) = (pages.next()?.ok()?, pages.next()?.ok()?);
-    let bytes = |pages: u64| pages.saturating_mul(wire::area::PAGE);
+    let bytes = |pages: u64| pages.saturating_mul(sys::page_bytes());
     (all > 0).then(|| ResidentMemory { bytes: bytes(all), anonymous_bytes: bytes(all.saturating_sub(shared)) })
 }
 

@@ -64,20 +64,24 @@ pub unsafe fn store_four(target: *mut [u64; 4], values: [u64; 4]) {
     unsafe { target.write(values) };
 }
 
-/// Returns the virtual counter. The processor may read it before earlier loads are done, but not
+/// Returns the virtual counter in ticks of half a nanosecond to a nanosecond. Counters have 24 MHz to
+/// 1 GHz; shifted by the leading zeros of that number, they all have 1.07 to 2.15 GHz, so what is a
+/// number of ticks anywhere is about the same time on each machine. The recorder shifts in the same
+/// way (`recorder/src/os/sys.rs`). The processor may read it before earlier loads are done, but not
 /// after a later store with release order is visible. With `--cfg heaptape_fence` it is not read
 /// before all earlier instructions are done.
 #[inline(always)]
 pub fn counter() -> u64 {
-    let ticks: u64;
-    // SAFETY: Linux lets programs read this register. The compiler keeps the order of this block
+    let (ticks, frequency): (u64, u64);
+    // SAFETY: Linux lets programs read these registers. The compiler keeps the order of this block
     // and of accesses to memory.
     unsafe {
+        asm!("mrs {}, cntfrq_el0", out(reg) frequency, options(nomem, nostack, preserves_flags));
         #[cfg(heaptape_fence)]
         asm!("isb", options(nostack, preserves_flags));
         asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nostack, preserves_flags));
     }
-    ticks
+    ticks << (frequency.leading_zeros().wrapping_sub(33) & 63)
 }
 
 /// Makes a system call. Errors are returned as negative numbers.

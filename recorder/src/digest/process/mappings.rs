@@ -5,6 +5,7 @@ use super::ProcessRecording;
 use crate::heap::live::Call;
 use crate::os::aside::{self, Owner};
 use crate::os::clock;
+use crate::os::sys::page_bytes;
 use crate::target::maps::{self, NamedRange, named_ranges};
 use formats::tape::field::{Added, Text};
 use formats::tape::{
@@ -16,7 +17,7 @@ use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use wire::{Op, area::PAGE, mapping};
+use wire::{Op, mapping};
 
 /// Maximum number of names of mapped files.
 const MAX_NAMES: usize = 4096;
@@ -63,8 +64,9 @@ pub(super) struct Mappings {
 }
 
 /// Rounds up to whole pages.
-const fn pages(bytes: u64) -> u64 {
-    bytes.saturating_add(PAGE - 1) & !(PAGE - 1)
+fn pages(bytes: u64) -> u64 {
+    let page = page_bytes();
+    bytes.saturating_add(page - 1) & !(page - 1)
 }
 
 /// Returns whether a path is that of a library which is an allocator.

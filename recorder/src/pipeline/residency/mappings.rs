@@ -1,5 +1,6 @@
 //! The mappings of a process, from `/proc/PID/maps`, as a snapshot of its pages stores them.
 
+use crate::os::sys::ADDRESS_BITS;
 use crate::target::maps::{Line, parse};
 use formats::tape::field::Text;
 use formats::tape::{
@@ -56,7 +57,7 @@ impl Mappings {
         let mut found = Mappings::default();
         let mut numbers: HashMap<&str, u32> = HashMap::new();
         let (mut end, mut guard) = (0, 0);
-        for line in text.lines().filter_map(parse).filter(|line| line.start < 1 << 47) {
+        for line in text.lines().filter_map(parse).filter(|line| line.start >> ADDRESS_BITS == 0) {
             let kind = kind_of(&line, guard, own);
             if line.name.starts_with(AREA) && found.areas.last() != Some(&line.inode) {
                 found.areas.push(line.inode);

@@ -20,7 +20,7 @@ const IS_ZERO: u64 = 1 << 5;
 const IS_HUGE: u64 = 1 << 6;
 
 /// First address after those of programs, with four levels of page tables.
-const END: u64 = 0x7fff_ffff_f000;
+const END: u64 = if cfg!(target_arch = "aarch64") { 1 << 48 } else { 0x7fff_ffff_f000 };
 /// Number of ranges that one call returns: 96 KiB.
 const RANGES: usize = 4096;
 /// Number of entries of `pagemap` that one call reads: 64 KiB.

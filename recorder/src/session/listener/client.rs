@@ -79,7 +79,7 @@ impl Client {
         };
         let mut result = Err(io::Error::from(io::ErrorKind::OutOfMemory));
         for params in [requested, requested.fit_into(1 << 30), requested.fit_into(1 << 27)] {
-            if !params.is_valid() || self.hello.page_size != wire::area::PAGE as u32 {
+            if !params.is_valid() || !wire::area::is_page(u64::from(self.hello.page_size)) {
                 return Err(io::Error::from(io::ErrorKind::Unsupported));
             }
             match Mapping::create(params) {
