@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
+#include "processor.h"
 extern pid_t _Fork(void);
 extern char **environ;
 static void child(void) {
@@ -29,7 +30,7 @@ static void one(const char *kind, const char *self) {
     char *args[] = { (char *)self, "child", 0 };
     if (!strcmp(kind, "fork")) { if (!(pid = fork())) child(); }
     else if (!strcmp(kind, "_Fork")) { if (!(pid = _Fork())) child(); }
-    else if (!strcmp(kind, "raw")) { if (!(pid = syscall(SYS_fork))) child(); }
+    else if (!strcmp(kind, "raw")) { if (!(pid = syscall(RAW_FORK))) child(); }
     else if (!strcmp(kind, "clone")) {
         void *stack = mmap(0, 1 << 18, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         pid = clone(cloned, (char *)stack + (1 << 18), SIGCHLD, 0);

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include <x86intrin.h>
+#include "processor.h"
 #define MAX 8
 static struct { void *volatile block; volatile unsigned long step; char line[112]; } address[MAX] __attribute__((aligned(128)));
 static unsigned long threads, addresses, steps, *times;
@@ -26,8 +26,7 @@ static void *passes(void *argument) {
             idle = 0;
             if (step % 2 == 0) address[k].block = aligned_alloc(16UL << k, 64 + step / 2 % (1 << 19));
             else free(address[k].block);
-            _mm_lfence();
-            times[k * steps + step] = __rdtsc();
+            times[k * steps + step] = processor_ticks();
             address[k].step = step + 1;
         }
     }

@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <ucontext.h>
+#include "processor.h"
 
 /* musl has neither coroutines nor these functions. */
 #ifndef __GLIBC__
@@ -291,7 +292,7 @@ static pid_t fork_by(long kind) {
     switch (kind) {
         case 1: return _Fork();
         case 2: return syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
-        case 3: return syscall(SYS_fork);
+        case 3: return syscall(RAW_FORK);
         default: return fork();
     }
 }

@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include "processor.h"
 
 extern char **environ;
 static const char *plugin_folder;
@@ -196,7 +197,7 @@ static long times_out(long kind) {
 }
 
 /* Filters around a program that is started. */
-static const int guarded_calls[] = { SYS_socket, SYS_connect, SYS_sendto, SYS_recvmsg, SYS_poll, SYS_getpid, SYS_gettid, SYS_prctl, SYS_mremap, SYS_getrusage,
+static const int guarded_calls[] = { SYS_socket, SYS_connect, SYS_sendto, SYS_recvmsg, RAW_POLL, SYS_getpid, SYS_gettid, SYS_prctl, SYS_mremap, SYS_getrusage,
                                      SYS_process_vm_readv, SYS_readlinkat, SYS_getsockopt, SYS_memfd_create, SYS_clock_gettime, SYS_nanosleep, SYS_tgkill, SYS_prlimit64 };
 enum { GUARDED_CALLS = sizeof guarded_calls / sizeof *guarded_calls };
 static int guard(unsigned action, int call, int by_syscall) {

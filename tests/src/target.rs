@@ -99,7 +99,11 @@ impl Target {
     pub fn build(self) -> PathBuf {
         let mut hash = DefaultHasher::new();
         (&self.name, &self.compiler, &self.flags, &self.needs, &self.libraries).hash(&mut hash);
-        let headers = ["own.h", "harm_log.h", "harm_look.h"].map(|name| test_env::programs().join(name));
+        let headers = fs::read_dir(test_env::programs())
+            .expect("the sources")
+            .filter_map(|entry| entry.ok().map(|entry| entry.path()));
+        let mut headers: Vec<PathBuf> = headers.filter(|path| path.extension().is_some_and(|end| end == "h")).collect();
+        headers.sort_unstable();
         for file in std::iter::once(&self.source).chain(&headers) {
             fs::read(file).unwrap_or_else(|error| panic!("{}: {error}", file.display())).hash(&mut hash);
         }
