@@ -240,3 +240,16 @@ fn program_of_execle_without_the_library_is_named() {
     let found: Vec<_> = recording.about().not_traced.into_iter().map(|one| (one.exe, one.why)).collect();
     assert!(found.len() == 1 && found[0].1.contains("LD_PRELOAD was removed"), "{found:?}");
 }
+
+/// A program that takes long to load attaches later than one that will not attach is named, as on a
+/// machine at full load.
+#[test]
+fn program_that_is_slow_to_load_is_recorded_and_not_named() {
+    let slow = Target::library("slow_library.c").build();
+    let small = target::c("small");
+    let line = format!("LD_PRELOAD=$LD_PRELOAD:{} exec {}", slow.display(), small.display());
+    let recording = Program::shell(&line).recorded().success();
+    assert_eq!(recording.not_traced("small"), [""; 0], "{:#?}", recording.about());
+    assert!(recording.report().only("small").allocs > 0);
+    misses_nothing(&recording);
+}

@@ -303,15 +303,14 @@ impl Recorder {
         let running = self.running.iter().map(|running| (running.session.process.pid, running.program));
         for (pid, change) in self.watch.look(running) {
             match change {
-                Change::Stayed => {
-                    let last = self.recording.not_traced.iter().rposition(|process| process.pid == pid);
-                    last.map(|index| self.recording.not_traced.remove(index));
-                }
+                Change::Stayed => self.take_back(pid),
                 Change::Left => {
                     if !self.knows_untraced(pid) {
                         let exe = format!("/proc/{pid}/exe");
                         let why = untraced::why_not(Path::new(&exe)).unwrap_or_else(|| untraced::NOT_LOADED.into());
-                        self.not_traced(pid, text(&Process::read(pid).exe), why);
+                        let process = Process::read(pid);
+                        self.watch.has_left(pid, &process);
+                        self.not_traced(pid, text(&process.exe), why);
                     }
                     self.process_ended(pid, End::EXEC);
                 }

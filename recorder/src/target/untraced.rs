@@ -6,7 +6,7 @@
 //! sessions are checked regularly; this detects an exec by a direct system call of the program.
 
 use crate::os::regular_file::open_regular;
-use crate::target::proc;
+use crate::target::proc::{self, Process};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,6 +22,8 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Delay of the check after a process announced that it continues with another program. On a machine
 /// at full load it may get there late.
 const ANNOUNCED_DELAY: Duration = Duration::from_millis(100);
+/// Maximum number of processes that may still attach late.
+const MAX_LEFT: usize = 256;
 /// Maximum number of generations that are searched for a known ancestor.
 const GENERATIONS: usize = 32;
 
@@ -71,6 +73,9 @@ impl Leaving {
 pub struct Watch {
     /// Processes that may continue with another program.
     leaving: HashMap<u32, Leaving>,
+    /// Processes whose new program has not attached so far, with their starts and that program. It may
+    /// be slow to load.
+    left: Vec<(u32, u64, Vec<u8>)>,
     last_check: Option<Instant>,
 }
 
@@ -84,6 +89,21 @@ impl Watch {
     /// continues with another program.
     pub fn forget(&mut self, pid: u32) -> bool {
         self.leaving.remove(&pid).is_some_and(|leaving| leaving.is_announced)
+    }
+
+    /// Notes that the program of a process counts as one that did not attach.
+    pub fn has_left(&mut self, pid: u32, process: &Process) {
+        self.left.truncate(MAX_LEFT - 1);
+        self.left.insert(0, (pid, process.start_ticks, process.exe.clone()));
+    }
+
+    /// Returns whether it is that program which attaches after all, and not one that it continues
+    /// with.
+    pub fn comes_late(&mut self, pid: u32, process: &Process) -> bool {
+        let is_it =
+            |(of, start, exe): &(u32, u64, Vec<u8>)| (*of, *start, exe) == (pid, process.start_ticks, &process.exe);
+        let found = self.left.iter().position(is_it);
+        found.map(|index| self.left.remove(index)).is_some()
     }
 
     /// Returns the time until the next check, when a process may be leaving.

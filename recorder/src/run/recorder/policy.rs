@@ -74,7 +74,7 @@ impl Policy for Recorder {
     }
 
     fn decide(&mut self, client: &Client, Who { process, .. }: &Who) -> Result<Terms<()>, u32> {
-        self.attaches(client.pid);
+        self.attaches(client.pid, process);
         self.children.know_child_of([process.ppid, process.ppid]);
         // The launched program is always recorded; a program that it executes later is selected by
         // name, like children.

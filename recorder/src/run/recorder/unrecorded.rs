@@ -53,6 +53,13 @@ impl Recorder {
         self.dirty = true;
     }
 
+    /// Takes back the last note that this process is not recorded.
+    pub fn take_back(&mut self, pid: u32) {
+        let last = self.recording.not_traced.iter().rposition(|process| process.pid == pid);
+        last.map(|index| self.recording.not_traced.remove(index));
+        self.dirty = true;
+    }
+
     /// Returns whether this process is noted as not recorded.
     pub fn knows_untraced(&self, pid: u32) -> bool {
         self.recording.not_traced.iter().any(|process| process.pid == pid)
@@ -198,7 +205,10 @@ impl Recorder {
     }
 
     /// Notes that a process attaches.
-    pub(super) fn attaches(&mut self, pid: u32) {
+    pub(super) fn attaches(&mut self, pid: u32, process: &Process) {
+        if self.watch.comes_late(pid, process) {
+            self.take_back(pid);
+        }
         self.note_loaded();
         self.loaded.retain(|loaded| loaded.pid != pid);
     }
