@@ -187,11 +187,12 @@ fn shown(path: &Path) -> String {
 }
 
 /// Sections that say where variables are, what macros mean, and which unit has a name. Nothing here
-/// asks for that, and the first are a third of what a compressed file of libc unpacks to.
+/// asks for that, and the first are a third of what a compressed file of libc unpacks to. Those of
+/// split units are read: in a package, a unit's part of each section must be there.
 const UNUSED: [&str; 5] = [".debug_loc", ".debug_loclists", ".debug_macinfo", ".debug_macro", ".debug_names"];
 
 fn load(elf: &Elf, name: &str) -> Result<Slice, gimli::Error> {
-    let is_unused = name.is_empty() || UNUSED.contains(&name.trim_end_matches(".dwo"));
+    let is_unused = name.is_empty() || UNUSED.contains(&name);
     let bytes = if is_unused { Vec::new() } else { elf.section(name) };
     Ok(EndianArcSlice::new(Arc::from(bytes), endian(elf)))
 }
