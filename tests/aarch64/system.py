@@ -16,7 +16,7 @@ PACKAGES = (
 ).split()
 # The kernel of each size of page: suite and package.
 KERNELS = {"4k": ("bookworm", "linux-image-cloud-arm64"), "16k": ("trixie", "linux-image-arm64-16k")}
-MODULES = ("virtio_pci", "virtio_blk", "ext4")
+MODULES = ("virtio_pci", "virtio_blk", "crc32c_generic", "ext4")
 
 INITRD = """#!/bin/busybox sh
 /bin/busybox mount -t proc proc /proc; /bin/busybox mount -t sysfs sys /sys; /bin/busybox mount -t devtmpfs dev /dev

@@ -30,7 +30,7 @@ use crate::target::proc::{self, End, Process};
 use crate::target::untraced::{self, Change, Watch};
 use children::Children;
 use descendants::Descendants;
-use formats::recording::{Accounting, ProcessInfo, README, README_TEXT, RECORDING, RESERVE, Recording};
+use formats::recording::{Accounting, Exit, ProcessInfo, README, README_TEXT, RECORDING, RESERVE, Recording};
 use formats::tape::RESIDENCY_END;
 use newborn::Newborn;
 use std::collections::HashMap;
@@ -362,8 +362,17 @@ impl Recorder {
 
     /// Ends the sessions of a process, whose end the caller knows.
     pub fn process_ended(&mut self, pid: u32, end: End) {
+        let mut is_known = false;
         while let Some(index) = self.running.iter().position(|running| running.session.process.pid == pid) {
             self.end(index, end);
+            is_known = true;
+        }
+        // Before Linux 6.15 the status is gone with the process, and the command waits for it as soon
+        // as we do.
+        let ended = self.recording.processes.iter_mut().rfind(|info| info.pid == pid);
+        if let Some(info) = ended.filter(|info| !is_known && info.exit == Some(Exit::Unknown)) {
+            info.exit = Some(end.exit());
+            self.dirty = true;
         }
     }
 
