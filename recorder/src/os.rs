@@ -10,6 +10,8 @@ pub mod crash;
 pub mod huge_pages;
 pub mod permissions;
 pub mod poll;
+#[allow(unsafe_code)]
+pub mod processor;
 pub(crate) mod registers;
 pub(crate) mod regular_file;
 pub mod replace_file;

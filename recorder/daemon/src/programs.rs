@@ -9,8 +9,8 @@ use formats::tape::{
     self, Account, Accounts, Code, CodeRange, Module, Record, Site, SiteSums, Sites, Summary, Totals, instruction,
 };
 use heaptape_recorder::heap::profile::{BINS, BOUNDS, Sums as ClassSums};
-use heaptape_recorder::os::sys::page_bytes;
 use heaptape_recorder::heap::profile_delta::{Frame, ProfileDelta, Row};
+use heaptape_recorder::os::processor::page_bytes;
 use heaptape_recorder::target::name_saver::{Job, Opened};
 use rustc_hash::FxHashMap;
 use std::path::PathBuf;

@@ -144,7 +144,7 @@ impl Profile {
     #[inline(always)]
     pub fn prefetch(&self, site: u32) {
         if let Some(counters) = self.sites.get(site as usize) {
-            crate::os::sys::prefetch(counters);
+            crate::os::processor::prefetch(counters);
         }
     }
 

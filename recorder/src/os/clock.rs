@@ -6,7 +6,7 @@
 //! of the counter is measured against `CLOCK_MONOTONIC_RAW` from the first anchor on, so it gets
 //! more precise during the recording. The anchors are stored in the tape.
 
-use crate::os::sys;
+use crate::os::processor;
 use nix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 use wire::area::{CLOCK_MONOTONIC, CLOCK_TSC};
@@ -69,7 +69,7 @@ fn has_constant_counter() -> bool {
 #[cfg(target_arch = "aarch64")]
 fn has_constant_counter() -> bool {
     let clock = told_in("/sys/devices/system/clocksource/clocksource0/current_clocksource");
-    clock.trim_end() == "arch_sys_counter" && (1 << 20..1 << 31).contains(&sys::counter_frequency())
+    clock.trim_end() == "arch_sys_counter" && (1 << 20..1 << 31).contains(&processor::counter_frequency())
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -98,7 +98,7 @@ impl Clock {
 
     /// Returns the current tick.
     pub fn now(&self) -> u64 {
-        if self.kind == CLOCK_TSC { sys::tsc() } else { nanoseconds(ClockId::CLOCK_MONOTONIC) }
+        if self.kind == CLOCK_TSC { processor::tsc() } else { nanoseconds(ClockId::CLOCK_MONOTONIC) }
     }
 
     /// Reads all clocks at one point in time: the narrowest of three tries.

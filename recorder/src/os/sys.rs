@@ -1,6 +1,6 @@
 //! The unsafe code of this crate apart from [`crate::os::spawn`], in owned types
 //! and functions that cannot be misused: the memory of a shared area, the transfer of descriptors,
-//! the identity of a peer, the CPU's timestamp counter, the wake-up of a writer, prefetches.
+//! the identity of a peer, the wake-up of a writer.
 
 use crate::os::atomics::Releases;
 use nix::sys::{mman, socket};
@@ -25,15 +25,6 @@ use wire::{Area, Header, Layout, SlotControl, nodes};
 pub unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::timespec) -> libc::c_int {
     // SAFETY: the kernel writes to `time` only, and checks it.
     unsafe { libc::syscall(libc::SYS_clock_gettime, clock, time) as libc::c_int }
-}
-
-/// Number of bits of an address that a program gets unless it asks for more.
-pub const ADDRESS_BITS: u32 = if cfg!(target_arch = "aarch64") { 48 } else { 47 };
-
-/// Returns the size of this kernel's pages in bytes.
-pub fn page_bytes() -> u64 {
-    // The vector that the kernel gave to this process, which libc only passes on.
-    unistd::sysconf(unistd::SysconfVar::PAGE_SIZE).ok().flatten().map_or(wire::area::PAGE, |bytes| bytes as u64)
 }
 
 /// Returns whether a file has an extended attribute.
@@ -533,52 +524,6 @@ pub fn wake(tail: &AtomicU64) {
     // SAFETY: the address is valid while the reference lives; the call reads no memory of this
     // process.
     unsafe { libc::syscall(libc::SYS_futex, tail.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
-}
-
-/// Returns the CPU's timestamp counter. It is not read before all preceding instructions are
-/// complete.
-#[cfg(target_arch = "x86_64")]
-pub fn tsc() -> u64 {
-    // SAFETY: both instructions exist on every x86-64 CPU.
-    unsafe {
-        core::arch::x86_64::_mm_lfence();
-        core::arch::x86_64::_rdtsc()
-    }
-}
-
-/// Returns the frequency of the counter in Hz.
-#[cfg(target_arch = "aarch64")]
-pub fn counter_frequency() -> u64 {
-    let frequency;
-    // SAFETY: Linux lets programs read this register.
-    unsafe {
-        core::arch::asm!("mrs {}, cntfrq_el0", out(reg) frequency, options(nomem, nostack, preserves_flags));
-    }
-    frequency
-}
-
-/// Returns the virtual counter, shifted as in the library (`preload/src/arch/aarch64`). It is not
-/// read before all preceding instructions are complete.
-#[cfg(target_arch = "aarch64")]
-pub fn tsc() -> u64 {
-    let ticks: u64;
-    // SAFETY: Linux lets programs read this register.
-    unsafe {
-        core::arch::asm!("isb", "mrs {}, cntvct_el0", out(reg) ticks, options(nostack, preserves_flags));
-    }
-    ticks << (counter_frequency().leading_zeros().wrapping_sub(33) & 63)
-}
-
-/// Prefetches the cache line of a value that will soon be needed.
-#[inline(always)]
-pub fn prefetch<T>(value: &T) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch is a hint about an address and reads nothing.
-    unsafe {
-        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(std::ptr::from_ref(value).cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = value;
 }
 
 /// Requests huge pages for memory, which the kernel may ignore.

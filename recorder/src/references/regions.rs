@@ -4,7 +4,7 @@
 
 use super::blocks::BlockTable;
 use super::memory::Memory;
-use crate::os::sys::{ADDRESS_BITS, page_bytes};
+use crate::os::processor::{ADDRESS_BITS, page_bytes};
 use crate::target::maps::{Line, is_library, parse};
 use formats::resident::Allocator;
 use formats::tape::field::Text;

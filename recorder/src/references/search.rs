@@ -3,7 +3,7 @@
 use super::blocks::BlockTable;
 use super::memory::Memory;
 use super::regions::StoppedThread;
-use crate::os::sys::ADDRESS_BITS;
+use crate::os::processor::ADDRESS_BITS;
 use formats::tape::{
     BlockPacker, Edge, EdgePacker, FirstWords, MAX_COUNT, ROOT_DATA, ROOT_REGISTERS, Record, ReferenceBlock, RootRegion,
 };

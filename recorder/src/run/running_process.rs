@@ -34,6 +34,7 @@ use crate::inject::maps::Maps;
 use crate::inject::patch::{ENTRY_BYTES, Jump, OwnAllocator, Plan, Planner};
 use crate::inject::static_program::{Image, ImageError};
 use crate::os::clock::Clock;
+use crate::os::processor::page_bytes;
 use crate::os::sys::{self, Mapping};
 use crate::run::admission::RunningProcess;
 use crate::session::listener::Client;
@@ -364,7 +365,7 @@ impl Target {
         let hello = Hello {
             pid: self.identity.own_pid,
             origin: ORIGIN_START,
-            page_size: sys::page_bytes() as u32,
+            page_size: page_bytes() as u32,
             address_space: self.identity.address_space,
             minor: WIRE_MINOR,
             ..Hello::default()

@@ -1,6 +1,7 @@
 //! Information about a process from `/proc`, with a limit on the bytes of each read. Data that
 //! another process controls may be anything.
 
+use crate::os::processor::page_bytes;
 use crate::os::sys;
 use formats::recording::Exit;
 use formats::tape::{END_EXEC, END_EXITED, END_GONE, END_RUNNING, END_SIGNALLED};
@@ -401,7 +402,7 @@ pub fn resident_memory(pid: u32) -> Option<ResidentMemory> {
     let text = read(&format!("/proc/{pid}/statm"), 256)?;
     let mut pages = std::str::from_utf8(&text).ok()?.split_ascii_whitespace().skip(1).map(str::parse::<u64>);
     let (all, shared) = (pages.next()?.ok()?, pages.next()?.ok()?);
-    let bytes = |pages: u64| pages.saturating_mul(sys::page_bytes());
+    let bytes = |pages: u64| pages.saturating_mul(page_bytes());
     (all > 0).then(|| ResidentMemory { bytes: bytes(all), anonymous_bytes: bytes(all.saturating_sub(shared)) })
 }
 

@@ -1,5 +1,6 @@
 //! Plays the traced process: hello, area, rings, as the wire's comments say.
 
+use heaptape_recorder::os::processor;
 use heaptape_recorder::os::sys::{self, Mapping};
 use heaptape_wire::area::{CLOCK_TSC, SLOT_CLAIMED, SLOT_FREE};
 use heaptape_wire::event::DELTA_LIMIT;
@@ -170,7 +171,7 @@ impl Thread {
             self.put(Record::dropped(lost));
         }
         self.control().producer.0.reservation.store(self.head + 1, Relaxed);
-        let now = if self.tsc { sys::tsc() } else { self.process.now() };
+        let now = if self.tsc { processor::tsc() } else { self.process.now() };
         let mut delta = now.saturating_sub(self.timestamp);
         if delta >= DELTA_LIMIT {
             self.put(Record::timestamp(now));

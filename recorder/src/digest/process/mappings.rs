@@ -5,7 +5,7 @@ use super::ProcessRecording;
 use crate::heap::live::Call;
 use crate::os::aside::{self, Owner};
 use crate::os::clock;
-use crate::os::sys::page_bytes;
+use crate::os::processor::page_bytes;
 use crate::target::maps::{self, NamedRange, named_ranges};
 use formats::tape::field::{Added, Text};
 use formats::tape::{

@@ -4,7 +4,7 @@
 use super::memory::{Memory, SlabMemory};
 use super::set::{Inserted, SLAB_LOG2, SLAB_SETS, Set, Slab, offset};
 use super::{Block, REGION_LOG2};
-use crate::os::sys::prefetch;
+use crate::os::processor::prefetch;
 use std::sync::Arc;
 
 /// Binary logarithm of the number of sets of the largest run: one set for each 32 bytes.

@@ -1,6 +1,6 @@
 //! The mappings of a process, from `/proc/PID/maps`, as a snapshot of its pages stores them.
 
-use crate::os::sys::ADDRESS_BITS;
+use crate::os::processor::ADDRESS_BITS;
 use crate::target::maps::{Line, parse};
 use formats::tape::field::Text;
 use formats::tape::{

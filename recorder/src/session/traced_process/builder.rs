@@ -4,7 +4,8 @@
 use super::{Fork, Session, SessionId, Stats};
 use crate::inject::patch::Plan;
 use crate::os::clock::{self, Clock};
-use crate::os::sys::{self, Mapping};
+use crate::os::processor::page_bytes;
+use crate::os::sys::Mapping;
 use crate::session::event_rate::Limit;
 use crate::session::journal_files::JournalFiles;
 use crate::session::options::Options;
@@ -58,7 +59,7 @@ impl Attached {
         Attached {
             ids,
             origin: Origin::Attach,
-            page_size: sys::page_bytes() as u32,
+            page_size: page_bytes() as u32,
             start_tick,
             process,
             mapping,
