@@ -32,17 +32,18 @@ if [ $# != 0 ]; then
   exit
 fi
 cargo nextest run "${profile[@]}" "${all[@]}" --no-run
-# What needs a processor and nothing else gets the time in which the tests wait: a minute of damaged
-# files for all readers, with overflow checks, and the ring in every order that the memory model allows.
+# What needs a processor and nothing else, and ends when it is done, gets the time in which the tests
+# wait: the ring in every order that the memory model allows.
 said=$(mktemp -d)
 trap 'rm -rf "$said"' EXIT
 [ -z "${profile[*]}" ] || cargo build -p heaptape-tests --bin fuzz
-nice -n 15 "$folder/debug/fuzz" 60 "$seed" > "$said/fuzz" 2>&1 &
-fuzz=$!
 nice -n 15 scripts/loom > "$said/loom" 2>&1 &
 loom=$!
 cargo nextest run "${profile[@]}" "${all[@]}" --test-threads "$threads" || status=$?
-# The guides wait more than they compute.
+# A minute of damaged files for all readers, with overflow checks. It needs a processor, and the guides
+# wait more than they compute.
+"$folder/debug/fuzz" 60 "$seed" > "$said/fuzz" 2>&1 &
+fuzz=$!
 cargo test --quiet --doc "${all[@]}" > "$said/doc" 2>&1 &
 documents=$!
 # They print what they show.

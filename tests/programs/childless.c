@@ -9,17 +9,9 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "processor.h"
 
 static char pages[20][256 << 12], stack[1 << 16];
-
-static long raw(long number, long argument)
-{
-    long result;
-    register long d __asm__("r10") = 0;
-    register long e __asm__("r8") = 0;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(argument), "S"(0), "d"(0), "r"(d), "r"(e) : "rcx", "r11", "memory");
-    return result;
-}
 
 static int touch(void *area)
 {
@@ -47,10 +39,10 @@ int main(int count, char **args)
     }
     for (int i = 0; i < 20; i++) {
         if (!strcmp(args[1], "touches")) {
-            long child = raw(SYS_clone, SIGCHLD);
+            long child = raw_call(SYS_clone, SIGCHLD, 0, 0);
             if (!child) {
                 touch(pages[i]);
-                raw(SYS_exit_group, 0);
+                raw_call(SYS_exit_group, 0, 0, 0);
             }
             waitpid((pid_t)child, 0, 0);
             continue;

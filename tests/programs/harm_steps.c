@@ -425,7 +425,7 @@ static void start(const struct step *step, int from) {
         case 5: if (!(pid = fork())) { syscall(SYS_execveat, AT_FDCWD, path, arguments, environment, 0); _exit(127); } break;
         case 6: if (!(pid = syscall(SYS_clone, SIGCHLD | CLONE_VFORK, 0, 0, 0, 0))) { execve(path, arguments, environment); _exit(127); } break;
         case 7: execve(path, arguments, environment); error = errno; break;
-        case 8: if (!(pid = fork())) { unseen_call(SYS_execve, (long)path, (long)arguments, (long)environment); _exit(127); } break;
+        case 8: if (!(pid = fork())) { raw_call(SYS_execve, (long)path, (long)arguments, (long)environment); _exit(127); } break;
         case 11: if (!(pid = fork())) { int file = open(path, O_PATH | O_CLOEXEC); syscall(SYS_execveat, file, "", arguments, environment, AT_EMPTY_PATH); _exit(127); } break;
         default: if (!(pid = fork())) { execve(path, arguments, environment); _exit(127); }
     }

@@ -24,17 +24,6 @@ extern char **environ;
 static const char *plugin_folder;
 static long wait_for(pid_t pid);
 
-/* A system call that no library sees. */
-INLINE long unseen_call(long number, long a, long b, long c) {
-    long result;
-#ifdef __x86_64__
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
-#else
-    result = syscall(number, a, b, c);
-#endif
-    return result;
-}
-
 /* Small stacks. */
 struct small { long how, ended; const char *path; };
 static char *const true_arguments[] = { "true", 0 };
@@ -62,7 +51,7 @@ static void *on_small_stack(void *given) {
             munmap(stack, 12288);
             return 0;
         }
-        case 6: if (!(pid = vfork())) { unseen_call(SYS_execve, (long)small->path, (long)true_arguments, (long)environ); _exit(127); } break;
+        case 6: if (!(pid = vfork())) { raw_call(SYS_execve, (long)small->path, (long)true_arguments, (long)environ); _exit(127); } break;
     }
     small->ended = pid > 0 ? wait_for(pid) : pid;
     return 0;
@@ -242,7 +231,7 @@ static void guarded(long kind, long call, char **arguments) {
         if (asks) for (int i = 0; i < 2; i++) close(numbers[i]), close(go_on[i]);
         if (made < 0) _exit(97);
         if (asks) close(made);
-        if (kind >= 5) unseen_call(SYS_execve, (long)arguments[0], (long)arguments, (long)environ);
+        if (kind >= 5) raw_call(SYS_execve, (long)arguments[0], (long)arguments, (long)environ);
         else execve(arguments[0], arguments, environ);
         _exit(98);
     }

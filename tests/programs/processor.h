@@ -17,6 +17,26 @@
 #define RAW_POLL SYS_ppoll
 #endif
 
+/* A system call that no library sees, whose further arguments are 0. */
+static inline __attribute__((always_inline)) long raw_call(long number, long a, long b, long c) {
+#ifdef __x86_64__
+    long result;
+    register long d __asm__("r10") = 0;
+    register long e __asm__("r8") = 0;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(d), "r"(e) : "rcx", "r11", "memory");
+    return result;
+#else
+    register long call __asm__("x8") = number;
+    register long first __asm__("x0") = a;
+    register long second __asm__("x1") = b;
+    register long third __asm__("x2") = c;
+    register long fourth __asm__("x3") = 0;
+    register long fifth __asm__("x4") = 0;
+    __asm__ volatile("svc 0" : "+r"(first) : "r"(call), "r"(second), "r"(third), "r"(fourth), "r"(fifth) : "memory");
+    return first;
+#endif
+}
+
 /* The processor's counter, which is the same for all threads, when all earlier instructions are done. */
 static inline unsigned long long processor_ticks(void) {
 #ifdef __x86_64__

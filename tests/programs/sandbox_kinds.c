@@ -18,6 +18,7 @@
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include "processor.h"
 #define RULE(name, what) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##name, 0, 1), BPF_STMT(BPF_RET | BPF_K, what)
 #define LOAD BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))
 #define ELSE(what) BPF_STMT(BPF_RET | BPF_K, what)
@@ -31,23 +32,11 @@
 #define ALLOCATOR_ALONE ALLOW(read), ALLOW(write), ALLOW(exit), ALLOW(exit_group), ALLOW(brk), ALLOW(mmap), ALLOW(munmap), \
     ELSE(SECCOMP_RET_KILL_PROCESS)
 static void shut_in(void) { FILTER(ALLOCATOR_ALONE); }
-/* A system call that no function of libc makes. */
-static long unseen_call(long number, long first, long second, long third) {
-    long result = number;
-#ifdef __x86_64__
-    __asm__ volatile("syscall" : "+a"(result) : "D"(first), "S"(second), "d"(third) : "rcx", "r11", "memory");
-#else
-    register long x8 __asm__("x8") = number, x0 __asm__("x0") = first, x1 __asm__("x1") = second, x2 __asm__("x2") = third;
-    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
-    result = x0;
-#endif
-    return result;
-}
 static void shut_in_unseen(void) {
     struct sock_filter rules[] = { LOAD, ALLOCATOR_ALONE };
     struct sock_fprog whole = { sizeof rules / sizeof *rules, rules };
     must(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new rights");
-    must(!unseen_call(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, (long)&whole), "filter");
+    must(!raw_call(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, (long)&whole), "filter");
 }
 static void pairs(unsigned long count) { for (unsigned long i = 0; i < count; i++) free(malloc(24)); }
 NOINLINE static void deeper(unsigned long left) {

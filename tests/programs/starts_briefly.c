@@ -10,19 +10,12 @@
 #include <signal.h>
 #include <sys/wait.h>
 #include <time.h>
-
-static long raw(long number, long a, long b, long c) {
-    long result;
-    register long d __asm__("r10") = 0;
-    register long e __asm__("r8") = 0;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(d), "r"(e) : "rcx", "r11", "memory");
-    return result;
-}
+#include "processor.h"
 
 static void execute(const char *path, char **environment) {
     const char *arguments[] = { path, "child", 0 };
-    raw(SYS_execve, (long)path, (long)arguments, (long)environment);
-    raw(SYS_exit_group, 127, 0, 0);
+    raw_call(SYS_execve, (long)path, (long)arguments, (long)environment);
+    raw_call(SYS_exit_group, 127, 0, 0);
 }
 
 int main(int argc, char **argv) {
@@ -47,7 +40,7 @@ int main(int argc, char **argv) {
         char **environment = is_kept || start < 0 ? environ : own;
         long child;
         if (is_raw) {
-            child = raw(SYS_clone, SIGCHLD, 0, 0);
+            child = raw_call(SYS_clone, SIGCHLD, 0, 0);
             if (!child) execute(start < 0 ? "/proc/self/exe" : path, environment);
         } else if (!strcmp(how, "fork")) {
             child = fork();

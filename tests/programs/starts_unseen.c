@@ -11,32 +11,26 @@
 #include "own.h"
 #include <signal.h>
 #include <sys/wait.h>
+#include "processor.h"
 
-static long raw(long number, long a, long b, long c) {
-    long result;
-    register long d __asm__("r10") = 0;
-    register long e __asm__("r8") = 0;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(d), "r"(e) : "rcx", "r11", "memory");
-    return result;
-}
 int main(int argc, char **argv) {
     const char *how = argc > 1 ? argv[1] : "raw";
     const char *command = argc > 2 ? argv[2] : "true";
     free(malloc(1));
     if (!strcmp(how, "raw") || !strcmp(how, "go")) {
         const char *arguments[] = { "/bin/sh", "-c", command, 0 }, *environment[] = { "PATH=/usr/bin:/bin", 0 };
-        long child = raw(SYS_clone, SIGCHLD, 0, 0);
+        long child = raw_call(SYS_clone, SIGCHLD, 0, 0);
         if (!child) {
-            raw(SYS_execve, (long)arguments[0], (long)arguments, (long)environment);
-            raw(SYS_exit_group, 127, 0, 0);
+            raw_call(SYS_execve, (long)arguments[0], (long)arguments, (long)environment);
+            raw_call(SYS_exit_group, 127, 0, 0);
         }
         must(child > 0 && waitpid((pid_t)child, 0, 0) == child, "a child");
-        if (!strcmp(how, "go")) raw(SYS_exit_group, 0, 0, 0);
+        if (!strcmp(how, "go")) raw_call(SYS_exit_group, 0, 0, 0);
         return 0;
     }
     if (!strcmp(how, "itself")) {
         const char *arguments[] = { "/bin/sh", "-c", command, 0 }, *environment[] = { "PATH=/usr/bin:/bin", 0 };
-        raw(SYS_execve, (long)arguments[0], (long)arguments, (long)environment);
+        raw_call(SYS_execve, (long)arguments[0], (long)arguments, (long)environment);
         return 127;
     }
     unsetenv("LD_PRELOAD");

@@ -18,12 +18,13 @@ static RESERVED: AtomicUsize = AtomicUsize::new(0);
 
 /// Notes which addresses the kernel keeps for the main thread's stack.
 ///
-/// It places no mapping within `RLIMIT_STACK` below the top of that stack (`mmap_base` in
-/// arch/x86/mm/mmap.c). So a page there that is in use belongs to the stack, and so do all above it:
+/// It places no mapping within `RLIMIT_STACK`, nor within 128 MiB, below the top of that stack
+/// (`mmap_base` in arch/x86/mm/mmap.c). So a page there that is in use belongs to the stack, and so do all above it:
 /// nobody has to ask. A filter that the program installs by an instruction of its own, which this
 /// library does not see, may kill it for the question.
 pub fn note_reserved() {
-    /// More than any program uses; without a limit the kernel maps from the other end.
+    /// More than programs use, and less than the 128 MiB, which hold whatever the limit was at the
+    /// start. Without a limit the kernel maps from the other end.
     const MOST: u64 = 64 << 20;
     RESERVED.store(kernels_end().saturating_sub(sys::limit(libc::RLIMIT_STACK).min(MOST) as usize), Relaxed);
 }

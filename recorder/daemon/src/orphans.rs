@@ -70,18 +70,15 @@ impl Mapped {
                 continue;
             }
             let bytes = line.end - line.start;
-            let known = mapped.areas.iter_mut().find(|area| area.inode == line.inode);
-            match known {
-                Some(area) => area.bytes = area.bytes.saturating_add(bytes),
-                None => mapped.areas.push(Area { inode: line.inode, range: String::new(), bytes }),
-            }
+            let known = mapped.areas.iter().position(|area| area.inode == line.inode);
+            let index = known.unwrap_or_else(|| {
+                mapped.areas.push(Area { inode: line.inode, range: String::new(), bytes: 0 });
+                mapped.areas.len() - 1
+            });
+            let area = &mut mapped.areas[index];
+            area.bytes = area.bytes.saturating_add(bytes);
             if line.offset == 0 {
-                let range = line.range.to_owned();
-                mapped
-                    .areas
-                    .iter_mut()
-                    .filter(|area| area.inode == line.inode)
-                    .for_each(|area| area.range.clone_from(&range));
+                area.range = line.range.to_owned();
             }
         }
         mapped

@@ -67,7 +67,7 @@ pub unsafe fn store_four(target: *mut [u64; 4], values: [u64; 4]) {
 /// Returns the virtual counter in ticks of half a nanosecond to a nanosecond. Counters have 24 MHz to
 /// 1 GHz; shifted by the leading zeros of that number, they all have 1.07 to 2.15 GHz, so what is a
 /// number of ticks anywhere is about the same time on each machine. The recorder shifts in the same
-/// way (`recorder/src/os/sys.rs`). The processor may read it before earlier loads are done, but not
+/// way (`recorder/src/os/processor.rs`). The processor may read it before earlier loads are done, but not
 /// after a later store with release order is visible. With `--cfg heaptape_fence` it is not read
 /// before all earlier instructions are done.
 #[inline(always)]
