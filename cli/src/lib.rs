@@ -29,7 +29,7 @@ use exit::Outcome;
 
 /// Large tables are in huge pages, where the system has them.
 #[global_allocator]
-static ALLOCATOR: heaptape_recorder::os::huge_pages::HugePages = heaptape_recorder::os::huge_pages::HugePages;
+static ALLOCATOR: heaptape_recorder::os::HugePages = heaptape_recorder::os::HugePages;
 
 /// Returns what `--version` prints: the version, and the versions of libraries, recorders and
 /// recordings that it works with.

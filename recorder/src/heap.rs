@@ -1,4 +1,6 @@
-//! What is live and who allocated it: tables, sites, profiles, history.
+//! The heap of one process as its events make it: which blocks are live ([`live`], [`index`]), which
+//! call site allocated them ([`stacks`]), and the sums of each site ([`profile`]). [`journal`] and
+//! [`history`] remember what changed.
 
 pub(crate) mod annotations;
 pub(crate) mod history;

@@ -6,11 +6,23 @@
 //!          merge              (live, profile), stacks (modules),     profile.mptl
 //!                             output (trace, journal), schedule
 //! ```
-//! Each stage is a thread with a bounded queue in front of it. A full queue stops the stage before
-//! it, in the end the rings, and then the program waits (or drops events and counts them).
-//! A thread beside them reads which pages of the processes are in memory ([`pipeline::residency`]).
-//! [`run::recorder::Recorder`] is the interface: it owns the listening sockets ([`session::listener`]), the
-//! processes and their ends, and `recording.json`. [`run::launch`] runs a program with it.
+//! Each stage is a thread with a bounded queue in front of it. If a queue is full, the stage before
+//! it waits, and so on back to the rings; then the program waits too, or drops events and counts
+//! them. One more thread reads which pages of the processes are in memory
+//! ([`pipeline::residency`]).
+//!
+//! What others use:
+//!
+//! - [`run::launch`] records a program that it starts, [`run::attach`] one that already runs. That is
+//!   all of `heaptape record` and `heaptape attach`; [`session::options`] has their options.
+//! - `heaptape daemon` has an event loop of its own. It takes programs in by [`run::admission`],
+//!   gives each [`session::Session`] to the [`pipeline::Stages`], and leaves its descriptors to a
+//!   [`session::keeper`] for the next daemon.
+//! - [`target`] knows `/proc`, [`inject`] the places where hooks go, and [`os`] what Linux offers.
+//! - [`digest`], [`heap`], [`rings`] and [`store`] show a little of themselves to the daemon's
+//!   answers and to `examples/stages`, which measures each stage alone.
+//!
+//! The file of a folder lists what the folder offers.
 //!
 //! Invariants: data from a client is copied, validated, then used. Every amount that a client
 //! controls is bounded. A corrupt ring is closed, and others continue. `emitted = recorded + lost +
@@ -18,6 +30,7 @@
 //! valid: an index is allocated before it is resized or freed. Files only grow, and a chunk exists
 //! once the tape commits it.
 #![deny(unsafe_code)]
+#![warn(unreachable_pub)]
 
 extern crate heaptape_formats as formats;
 extern crate heaptape_wire as wire;
@@ -29,7 +42,7 @@ pub mod heap;
 pub mod inject;
 pub mod os;
 pub mod pipeline;
-pub mod references;
+mod references;
 pub mod rings;
 pub mod run;
 pub mod session;

@@ -19,8 +19,8 @@ use formats::recording::REFERENCES;
 use formats::resident::Allocator;
 use formats::tape::field::Text;
 use formats::tape::{Record, References, ReferencesEnd, Writer};
-pub use memory::Memory;
-pub use regions::StoppedThread;
+pub(crate) use memory::Memory;
+pub(crate) use regions::StoppedThread;
 use regions::{Found, Regions};
 use search::Search;
 use std::fs::OpenOptions;
@@ -31,11 +31,11 @@ use std::time::{Duration, Instant};
 /// Maximum number of blocks: those of more take more memory than we want to use in a recorder.
 const MAX_BLOCKS: u64 = 1 << 25;
 /// How long the process may be held.
-pub const TIME_LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// What is read, and from whom.
 #[derive(Debug)]
-pub struct Snapshot<'a> {
+pub(crate) struct Snapshot<'a> {
     pub session: &'a Session,
     /// A thread by which its memory can be read: the first one may have ended.
     pub reader_tid: u32,
@@ -70,7 +70,7 @@ impl Output {
 ///
 /// # Errors
 /// The memory of the process cannot be read, or the file cannot be written.
-pub fn take(snapshot: Snapshot<'_>) -> io::Result<()> {
+pub(crate) fn take(snapshot: Snapshot<'_>) -> io::Result<()> {
     let Snapshot { session, reader_tid, blocks, threads, thread_count, cause, since } = snapshot;
     let cpu = clock::thread_time();
     let tick = session.clock.now();

@@ -1,7 +1,10 @@
-//! The rings of the threads of one process, and the order of their events.
+//! The rings of one process. Each thread of a program writes its own; here they become one sequence
+//! of events in the order in which they happened ([`merge`]).
 
-pub mod batch;
+pub(crate) mod batch;
 pub(crate) mod heartbeat;
 pub mod merge;
-pub mod ring_space;
+pub(crate) mod ring_space;
 pub(crate) mod slots;
+
+pub use batch::{Batch, Run};

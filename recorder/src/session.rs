@@ -1,13 +1,19 @@
-//! One traced process: how it arrives, what it may use, what is kept for the next recorder.
+//! One traced process: it connects ([`listener`]), gets its shared memory ([`traced_process`]) with
+//! options and limits, and leaves what the next recorder needs with a [`keeper`].
 
-pub mod boards;
+pub(crate) mod boards;
 pub mod chunk_journal;
-pub mod disk_quota;
-pub mod event_rate;
+pub(crate) mod disk_quota;
+pub(crate) mod event_rate;
 pub(crate) mod journal_files;
 pub mod keeper;
 pub mod listener;
 pub mod name_store;
 pub mod options;
 pub(crate) mod socket_dir;
-pub mod traced_process;
+pub(crate) mod traced_process;
+
+pub use boards::{Boards, Found};
+pub use disk_quota::Quota;
+pub use event_rate::{Limit, UserLimit};
+pub use traced_process::{Ids, SHORT_LIFE, Session, SessionId, Stats, StatsSnapshot};

@@ -1,6 +1,9 @@
-//! Files: chunks, traces and tapes, and what they are made of.
+//! Writes chunks to disk: the trace first, then the commit record in the tape. [`writer`] is the
+//! thread that does it.
 
 pub(crate) mod division;
 pub(crate) mod files;
-pub mod trace;
+pub(crate) mod trace;
 pub mod writer;
+
+pub use trace::Chunk;

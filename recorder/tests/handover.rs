@@ -7,7 +7,7 @@ use common::back;
 use common::fake::{Process, Thread, connect, hello, mapped};
 use heaptape_formats::recording::{RECORDING, Recording};
 use heaptape_recorder::os::sys;
-use heaptape_recorder::run::recorder::{KILLED, Recorder};
+use heaptape_recorder::run::{KILLED, Recorder};
 use heaptape_recorder::session::keeper::{self, CommandLink, FILES, Held, Request, Store};
 use heaptape_recorder::session::listener::INITIAL_NAME;
 use heaptape_recorder::session::options::Options;

@@ -6,7 +6,7 @@ mod common;
 use common::fake::{Process, Thread, connect, hello, say};
 use common::{Random, TestRecorder};
 use heaptape_formats::tape::{self, Codec, END_RUNNING, Entry};
-use heaptape_recorder::os::compression::Compression;
+use heaptape_recorder::os::Compression;
 use heaptape_recorder::session::options::{Options, Overflow};
 use heaptape_wire::{Op, Record};
 use std::collections::HashMap;

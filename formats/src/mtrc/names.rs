@@ -8,7 +8,7 @@ use super::layout::{LONGEST_NAME, SLOTS};
 
 /// Cache of a reader. Names are copies, so that they outlive the buffer from which they came.
 #[derive(Clone, Debug)]
-pub struct ReaderCache([Option<Vec<u8>>; SLOTS]);
+pub(super) struct ReaderCache([Option<Vec<u8>>; SLOTS]);
 
 impl Default for ReaderCache {
     fn default() -> Self {
@@ -18,7 +18,7 @@ impl Default for ReaderCache {
 
 impl ReaderCache {
     /// Sets the name of slot `slot`. Slots other than 1..=32 are ignored.
-    pub fn define(&mut self, slot: u8, name: &[u8]) {
+    pub(super) fn define(&mut self, slot: u8, name: &[u8]) {
         let Some(entry) = usize::from(slot).checked_sub(1).and_then(|at| self.0.get_mut(at)) else { return };
         let text = entry.get_or_insert_default();
         text.clear();
@@ -27,7 +27,7 @@ impl ReaderCache {
 
     /// Returns the name in a slot; none for slot 0 and for slots that were never defined.
     #[inline]
-    pub fn get(&self, slot: u8) -> Option<&[u8]> {
+    pub(super) fn get(&self, slot: u8) -> Option<&[u8]> {
         if slot == 0 {
             return None;
         }
@@ -37,7 +37,7 @@ impl ReaderCache {
 
 /// Cache of a writer: the names in the slots, and the order in which they were used.
 #[derive(Clone, Debug)]
-pub struct WriterCache {
+pub(super) struct WriterCache {
     names: Vec<Vec<u8>>,
     /// Slot numbers minus one, most recently used first.
     recent: Vec<u8>,
@@ -51,13 +51,13 @@ impl Default for WriterCache {
 
 impl WriterCache {
     /// Clears the cache: names must be defined again before they are used.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.recent.clear();
     }
 
     /// Appends the field for `name`, truncated at its first NUL and at 1023 bytes: no name, the
     /// number of a slot, or the definition of a slot.
-    pub fn put(&mut self, out: &mut Vec<u8>, name: Option<&[u8]>) {
+    pub(super) fn put(&mut self, out: &mut Vec<u8>, name: Option<&[u8]>) {
         let name = name.unwrap_or_default();
         let name = &name[..name.len().min(LONGEST_NAME)];
         let name = name.split(|&byte| byte == 0).next().unwrap_or_default();

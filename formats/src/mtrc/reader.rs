@@ -63,7 +63,7 @@ pub(super) struct NameCaches {
 impl NameCaches {
     /// Returns the record with its names.
     #[inline]
-    pub fn record(&self, parsed: &Parsed) -> Record<'_> {
+    pub(super) fn record(&self, parsed: &Parsed) -> Record<'_> {
         let &Parsed { tag, index, address, size, .. } = parsed;
         let location = Location {
             thread: parsed.thread,

@@ -24,9 +24,8 @@ use formats::recording::{
 use formats::tape::{self, Origin, journal};
 use heaptape_recorder::os::clock::{self, Clock};
 use heaptape_recorder::os::permissions::make_folder;
-use heaptape_recorder::os::replace_file::{Durability, replace_file};
-use heaptape_recorder::session::disk_quota::Quota;
-use heaptape_recorder::session::traced_process::{Session, SessionId};
+use heaptape_recorder::os::{Durability, replace_file};
+use heaptape_recorder::session::{Quota, Session, SessionId};
 use heaptape_recorder::store::writer::{Callback, Stored};
 use heaptape_recorder::target::name_saver::{Job, Saver};
 use heaptape_recorder::target::proc::{self, sanitized_name};

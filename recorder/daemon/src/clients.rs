@@ -9,7 +9,7 @@ use formats::resident::PART_NAMES;
 use heaptape_recorder::run::admission::write_about;
 use heaptape_recorder::session::keeper::Entry;
 use heaptape_recorder::session::options::{MAX_INTERVAL, Mode};
-use heaptape_recorder::session::traced_process::{Ids, SHORT_LIFE, Session, StatsSnapshot};
+use heaptape_recorder::session::{Ids, SHORT_LIFE, Session, StatsSnapshot};
 use heaptape_recorder::target::proc::{self, ResidentMemory};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};

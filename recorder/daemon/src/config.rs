@@ -4,7 +4,7 @@
 use super::address::Address;
 use formats::pattern::Pattern;
 use formats::quantity::Size;
-use heaptape_recorder::os::compression::Compression;
+use heaptape_recorder::os::Compression;
 use heaptape_recorder::session::options::{Mode, Options, Overflow, Window};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;

@@ -6,7 +6,7 @@ use formats::dcpi::{Builder, HeaderFields};
 use formats::tape::{Module, instruction};
 use heaptape_recorder::heap::profile_delta::ProfileDelta;
 use heaptape_recorder::os::permissions::make_folder;
-use heaptape_recorder::os::replace_file::{Durability, replace_file};
+use heaptape_recorder::os::{Durability, replace_file};
 use heaptape_recorder::target::elf_text;
 use heaptape_recorder::target::proc::sanitized_name;
 use std::collections::BTreeMap;

@@ -6,7 +6,7 @@ use super::log_limit::LogLimit;
 use super::retention::{Limit, Share};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use heaptape_recorder::os::clock;
-use heaptape_recorder::session::disk_quota::Quota;
+use heaptape_recorder::session::Quota;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};

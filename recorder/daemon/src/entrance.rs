@@ -9,9 +9,8 @@
 use super::config::Budget;
 use super::control::Wake;
 use crossbeam_channel::Sender;
-use heaptape_recorder::inject::static_program::Loader;
-use heaptape_recorder::os::crash;
-use heaptape_recorder::os::sys;
+use heaptape_recorder::inject::Loader;
+use heaptape_recorder::os::{crash, sys};
 use heaptape_recorder::pipeline::residency;
 use heaptape_recorder::session::listener::{Incoming, Listener, Policy, RejectReason, Request};
 use nix::sys::socket::SockType;

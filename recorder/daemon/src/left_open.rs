@@ -3,7 +3,7 @@
 use super::epoch::start_of;
 use formats::recording::{Exit, PROFILE, ProcessInfo, RECORDING, Recording, STREAM, TRACE};
 use formats::tape::journal;
-use heaptape_recorder::os::replace_file::{Durability, replace_file};
+use heaptape_recorder::os::{Durability, replace_file};
 use std::io;
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! The marks in the state folder: named points in time, such as those of deploys.
 
 use formats::recording::{MARKS, Mark};
-use heaptape_recorder::os::replace_file::{Durability, replace_file};
+use heaptape_recorder::os::{Durability, replace_file};
 use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt;

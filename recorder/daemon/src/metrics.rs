@@ -3,7 +3,7 @@
 
 use super::fair_map::FairMap;
 use formats::resident::{Bill, PART_NAMES};
-use heaptape_recorder::session::traced_process::StatsSnapshot;
+use heaptape_recorder::session::StatsSnapshot;
 use heaptape_recorder::target::proc::ResidentMemory;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -9,7 +9,7 @@
 use formats::recording::{PROFILE, TRACE};
 use formats::{Ending, Format, ReadError, Validation, mptl, mtrc};
 use heaptape_recorder::os::permissions::{let_read, make_folder};
-use heaptape_recorder::session::disk_quota::Quota;
+use heaptape_recorder::session::Quota;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{self, MsgFlags, SockType};

@@ -5,7 +5,7 @@ use super::clients::{Client, Ended, FlightEnd};
 use super::epoch::Epoch;
 use super::metrics::{ProcessCounters, Programs};
 use heaptape_recorder::session::options::Mode;
-use heaptape_recorder::session::traced_process::{Session, SessionId, Stats, StatsSnapshot};
+use heaptape_recorder::session::{Session, SessionId, Stats, StatsSnapshot};
 use heaptape_recorder::target::proc::ResidentMemory;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;

@@ -5,7 +5,7 @@ use super::clients::Note;
 use super::config::Config;
 use super::fd_store::FdStore;
 use super::notify;
-use heaptape_recorder::digest::process::carried_mappings_file;
+use heaptape_recorder::digest::carried_mappings_file;
 use heaptape_recorder::os::permissions::make_folder;
 use heaptape_recorder::session::chunk_journal;
 use heaptape_recorder::session::keeper::Held;

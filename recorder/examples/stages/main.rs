@@ -11,17 +11,16 @@
 mod recorded;
 
 use heaptape_formats::tape::{self, Codec};
-use heaptape_recorder::digest::process::ProcessRecording;
+use heaptape_recorder::digest::ProcessRecording;
 use heaptape_recorder::os::aside::Owner;
 use heaptape_recorder::os::clock::Clock;
 use heaptape_recorder::os::sys::Mapping;
-use heaptape_recorder::rings::batch::Batch;
+use heaptape_recorder::rings::Batch;
 use heaptape_recorder::rings::merge::{RecordQueue, merge};
-use heaptape_recorder::session::traced_process::Session;
-use heaptape_recorder::store::trace::Chunk;
+use heaptape_recorder::session::Session;
+use heaptape_recorder::store::Chunk;
 use heaptape_recorder::store::writer::{Content, WriteJob};
-use heaptape_recorder::target::jit_names::PerfMap;
-use heaptape_recorder::target::module_files::ModuleFiles;
+use heaptape_recorder::target::{ModuleFiles, PerfMap};
 use heaptape_wire::nodes::NodeValue;
 use heaptape_wire::{Event, Op, Params, Record};
 use std::collections::HashMap;
@@ -31,7 +30,7 @@ use std::time::Duration;
 
 /// As in the command.
 #[global_allocator]
-static ALLOCATOR: heaptape_recorder::os::huge_pages::HugePages = heaptape_recorder::os::huge_pages::HugePages;
+static ALLOCATOR: heaptape_recorder::os::HugePages = heaptape_recorder::os::HugePages;
 
 /// CPU time of this thread: other programs on the machine affect it less.
 #[derive(Clone, Copy)]

@@ -4,7 +4,7 @@ use heaptape_formats::tape::{
     self, COLUMN_ENTRIES, COLUMN_SITES, COLUMN_TICKS, Codec, Column, Reader, Record as TapeRecord, Site, Step,
 };
 use heaptape_formats::{leb128, mtrc};
-use heaptape_recorder::rings::batch::{Batch, Run};
+use heaptape_recorder::rings::{Batch, Run};
 use heaptape_wire::event::DELTA_LIMIT;
 use heaptape_wire::{Event, Op, Record};
 use std::collections::HashMap;

@@ -58,7 +58,7 @@ pub enum Message {
 }
 
 #[derive(Debug)]
-pub struct Queues {
+pub(crate) struct Queues {
     pub messages: Receiver<Message>,
     /// Emptied batches, returned to the drain.
     pub batches: Sender<Batch>,
@@ -70,7 +70,7 @@ pub struct Queues {
 }
 
 /// The thread of the stage: runs until the drain is gone.
-pub fn run(queues: &Queues) {
+pub(crate) fn run(queues: &Queues) {
     let mut recordings: HashMap<SessionId, ProcessRecording> = HashMap::new();
     let mut ended: VecDeque<(Instant, ProcessRecording)> = VecDeque::new();
     let mut spare = || queues.chunks.try_recv().unwrap_or_default();

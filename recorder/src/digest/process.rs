@@ -23,7 +23,6 @@ mod threads;
 mod view;
 
 pub use carried_mappings::path_of as carried_mappings_file;
-pub use growth::SiteGrowth;
 pub use segments::ProcessCommand;
 pub use view::{View, ViewFrame, ViewSite};
 
@@ -409,7 +408,7 @@ impl ProcessRecording {
         }
     }
 
-    pub fn thread_ended(&mut self, thread: u32, counts: EventCounts) {
+    pub(crate) fn thread_ended(&mut self, thread: u32, counts: EventCounts) {
         self.counts(thread, counts);
         self.threads.count_unpublished(thread);
         self.report_drops(thread, self.last_tick);

@@ -47,7 +47,7 @@ struct ThreadAnnotations {
 
 /// Something that changes the live blocks, to be applied after all calls before it.
 #[derive(Clone, Copy, Debug)]
-pub enum Pending {
+pub(crate) enum Pending {
     Call(Call),
     /// A free, if the block at the address has this site.
     FreeOf(Call, u32),
@@ -56,7 +56,7 @@ pub enum Pending {
 }
 
 #[derive(Debug, Default)]
-pub struct Annotations {
+pub(crate) struct Annotations {
     threads: FxHashMap<u32, ThreadAnnotations>,
     /// Number of each name, from 1.
     numbers: FxHashMap<Vec<u8>, u32>,
@@ -69,71 +69,71 @@ pub struct Annotations {
 }
 
 /// Returns the address of the site of a text.
-pub fn address(number: u32) -> u64 {
+pub(crate) fn address(number: u32) -> u64 {
     ANNOTATION_START + u64::from(number) * TEXT_DISTANCE
 }
 
 /// Returns the address under which the block of a pool is kept.
-pub fn pool_address(address: u64) -> u64 {
+pub(crate) fn pool_address(address: u64) -> u64 {
     address ^ POOL_BIT
 }
 
 impl Annotations {
     /// Returns the names of the sites, each with the range of addresses that it is for.
-    pub fn names(&self) -> impl Iterator<Item = (Range<u64>, &[u8])> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = (Range<u64>, &[u8])> {
         let start = |number| address(number) - TEXT_DISTANCE / 2;
         (1..).zip(&self.names).map(move |(number, name)| (start(number)..start(number + 1), name.as_slice()))
     }
 
     /// Returns the site of the innermost label of a thread; 0 for none.
     #[inline]
-    pub fn label_site(&self, thread: u32) -> u32 {
+    pub(crate) fn label_site(&self, thread: u32) -> u32 {
         if self.threads.is_empty() { 0 } else { self.threads.get(&thread).map_or(0, |thread| thread.label_site) }
     }
 
-    pub fn set_label_site(&mut self, thread: u32, site: u32) {
+    pub(crate) fn set_label_site(&mut self, thread: u32, site: u32) {
         self.thread(thread).label_site = site;
     }
 
     /// Returns the numbers of the labels of a thread, the outermost first.
-    pub fn labels(&self, thread: u32) -> Vec<u32> {
+    pub(crate) fn labels(&self, thread: u32) -> Vec<u32> {
         self.threads.get(&thread).map_or_else(Vec::new, |thread| thread.labels.iter().map(|label| label.1).collect())
     }
 
     /// Returns the heap of the next reported event of a thread; 0 for none.
-    pub fn heap(&self, thread: u32) -> u32 {
+    pub(crate) fn heap(&self, thread: u32) -> u32 {
         self.threads.get(&thread).map_or(0, |thread| thread.heap)
     }
 
     /// Returns whether a free may be one of a pool, or a resize one of a reported block.
     #[inline]
-    pub fn has_blocks(&self) -> bool {
+    pub(crate) fn has_blocks(&self) -> bool {
         !self.pools.is_empty() || !self.reported.is_empty()
     }
 
     /// Returns whether something waits for the calls before it.
     #[inline]
-    pub fn has_pending(&self) -> bool {
+    pub(crate) fn has_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
     /// Removes and returns the next thing that waited for the calls before it.
-    pub fn next_pending(&mut self) -> Option<Pending> {
+    pub(crate) fn next_pending(&mut self) -> Option<Pending> {
         self.pending.pop_front()
     }
 
     /// Notes that the block at an address is a pool.
-    pub fn add_pool(&mut self, address: u64, size: u64) {
+    pub(crate) fn add_pool(&mut self, address: u64, size: u64) {
         self.pools.insert(address, size);
     }
 
     /// Forgets a thread that has ended.
-    pub fn end_thread(&mut self, thread: u32) {
+    pub(crate) fn end_thread(&mut self, thread: u32) {
         self.threads.remove(&thread);
     }
 
     /// Forgets all blocks and pools of the process.
-    pub fn forget_blocks(&mut self) {
+    pub(crate) fn forget_blocks(&mut self) {
         self.reported.clear();
         self.blocks_of_heap.clear();
         self.pools.clear();
@@ -176,7 +176,7 @@ impl Annotations {
 
     /// Reads an annotation, whose operation, thread, address, size and time the call has. Returns
     /// the name of a mark. What it does to blocks is pending then.
-    pub fn read(&mut self, call: Call) -> Option<Vec<u8>> {
+    pub(crate) fn read(&mut self, call: Call) -> Option<Vec<u8>> {
         let Call { op, thread, address, size, .. } = call;
         match op {
             Op::TEXT => self.add_text(thread, address, size),
@@ -229,7 +229,7 @@ impl Annotations {
     }
 
     /// Notes a reported allocation, or the second half of a reported resize.
-    pub fn allocated(&mut self, call: &Call) {
+    pub(crate) fn allocated(&mut self, call: &Call) {
         let heap = std::mem::take(&mut self.thread(call.thread).heap);
         self.remove(call.address);
         self.reported.insert(call.address, ReportedBlock { heap, site: call.site });
@@ -238,7 +238,7 @@ impl Annotations {
 
     /// Notes a free, or the first half of a resize. Returns whether it is that of a pool: then it
     /// is pending, after frees of the blocks in the pool.
-    pub fn freed(&mut self, call: &Call) -> bool {
+    pub(crate) fn freed(&mut self, call: &Call) -> bool {
         if !call.op.is_reported()
             && let Some(size) = self.pools.remove(&call.address)
         {

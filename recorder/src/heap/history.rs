@@ -28,7 +28,7 @@ struct LiveSite {
 
 /// The live blocks of all sites together.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct LiveSum {
+pub(crate) struct LiveSum {
     /// Number of blocks; of sampled ones, if blocks are sampled.
     pub blocks: u64,
     /// Sum of the bytes of the blocks.
@@ -48,7 +48,7 @@ struct Point {
 
 /// The history of the call sites of one process.
 #[derive(Debug)]
-pub struct GrowthHistory {
+pub(crate) struct GrowthHistory {
     interval: Duration,
     next: Instant,
     points: Vec<Point>,
@@ -66,13 +66,13 @@ impl Default for GrowthHistory {
 
 impl GrowthHistory {
     /// Returns whether the next point is due.
-    pub fn is_due(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         Instant::now() >= self.next
     }
 
     /// Adds a point with the live blocks of all sites, of which `all` is the sum. `error` returns
     /// the standard error of a site's bytes, if they are estimates.
-    pub fn add_point(&mut self, tick: u64, profile: &Profile, all: LiveSum, error: Option<impl Fn(u32) -> u64>) {
+    pub(crate) fn add_point(&mut self, tick: u64, profile: &Profile, all: LiveSum, error: Option<impl Fn(u32) -> u64>) {
         let of = |SiteLive { site, blocks, bytes }: SiteLive| {
             let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
             LiveSite { site, blocks, bytes }
@@ -93,14 +93,14 @@ impl GrowthHistory {
     }
 
     /// Returns the memory that the history takes, in bytes.
-    pub fn memory(&self) -> u64 {
+    pub(crate) fn memory(&self) -> u64 {
         let of = |point: &Point| point.live.capacity() * size_of::<LiveSite>() + point.errors.capacity() * 8;
         self.points.iter().map(|point| of(point) as u64).sum()
     }
 
     /// Returns the history of the sites that hold more now than at the middle point; `None` while
     /// there are too few points.
-    pub fn record(&self, profile: &Profile) -> Option<tape::History> {
+    pub(crate) fn record(&self, profile: &Profile) -> Option<tape::History> {
         let middle = self.points.get(self.points.len() / 2).filter(|_| self.points.len() >= MIN_POINTS)?;
         let of = |point: &Point, site: u32| {
             let found = point.live.binary_search_by_key(&site, |live| live.site);
@@ -128,7 +128,7 @@ impl GrowthHistory {
     }
 
     /// Returns the standard errors of a history; `now` returns those of the current live bytes.
-    pub fn errors(&self, history: &tape::History, now: impl Fn(u32) -> u64) -> tape::HistoryErrors {
+    pub(crate) fn errors(&self, history: &tape::History, now: impl Fn(u32) -> u64) -> tape::HistoryErrors {
         let at = |point: &Point, site: u32| {
             let found = point.live.binary_search_by_key(&site, |live| live.site).ok();
             found.and_then(|index| point.errors.get(index)).copied().unwrap_or(0)

@@ -29,7 +29,7 @@ const REGION_LOG2: u32 = 14;
 
 /// A live block, apart from its address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Block {
+pub(crate) struct Block {
     /// Allocation index, below 2^48.
     pub index: u64,
     /// Requested bytes, below 2^48 (no CPU addresses more).
@@ -40,11 +40,11 @@ pub struct Block {
 
 /// The largest size that is stored. Larger sizes, which only a hostile client sends, are reduced to
 /// it.
-pub const MAX_SIZE: u64 = (1 << 48) - 1;
+pub(crate) const MAX_SIZE: u64 = (1 << 48) - 1;
 
 /// Where the block at an address is or would be.
 #[derive(Clone, Copy, Debug)]
-pub struct Location {
+pub(crate) struct Location {
     set: u32,
     /// The location is valid as long as the table has this number.
     moves: u32,
@@ -52,7 +52,7 @@ pub struct Location {
 
 /// The table of live blocks.
 #[derive(Debug)]
-pub struct Index {
+pub(crate) struct Index {
     directory: Directory,
     runs: Runs,
     /// How often blocks were moved.
@@ -92,18 +92,13 @@ impl Index {
     }
 
     /// Returns the number of live blocks.
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.count
-    }
-
-    /// Returns whether no block is live.
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
     }
 
     /// Returns the number of bytes of memory that the table has. Memory that it shares with
     /// snapshots is included.
-    pub fn memory(&self) -> u64 {
+    pub(crate) fn memory(&self) -> u64 {
         self.directory.bytes() + self.runs.bytes() + 32 * self.others.len() as u64
     }
 
@@ -114,7 +109,7 @@ impl Index {
 
     /// Returns the location of an address, and prefetches its memory.
     #[inline(always)]
-    pub fn location(&self, address: u64) -> Location {
+    pub(crate) fn location(&self, address: u64) -> Location {
         let set = self.set_of(address);
         self.runs.prefetch(set);
         Location { set, moves: self.moves }
@@ -132,20 +127,20 @@ impl Index {
         self.runs.pages()
     }
 
-    pub fn get(&self, address: u64) -> Option<Block> {
+    pub(crate) fn get(&self, address: u64) -> Option<Block> {
         let found = self.runs.get(self.set_of(address), address);
         if self.others.is_empty() { found } else { found.or_else(|| self.others.get(&address).copied()) }
     }
 
     /// Inserts a block at an address and returns the one that was there.
-    pub fn insert(&mut self, address: u64, block: Block) -> Option<Block> {
+    pub(crate) fn insert(&mut self, address: u64, block: Block) -> Option<Block> {
         self.insert_at(self.location(address), address, block)
     }
 
     /// Inserts a block at an address, whose location was found before, and returns the one that was
     /// there.
     #[inline(always)]
-    pub fn insert_at(&mut self, location: Location, address: u64, block: Block) -> Option<Block> {
+    pub(crate) fn insert_at(&mut self, location: Location, address: u64, block: Block) -> Option<Block> {
         if block.size <= u32::MAX.into() {
             match self.runs.insert(self.set_at(location, address), address, block) {
                 Inserted::New => {
@@ -159,13 +154,13 @@ impl Index {
         self.insert_carefully(address, block)
     }
 
-    pub fn remove(&mut self, address: u64) -> Option<Block> {
+    pub(crate) fn remove(&mut self, address: u64) -> Option<Block> {
         self.remove_at(self.location(address), address)
     }
 
     /// Removes the block at an address, whose location was found before.
     #[inline(always)]
-    pub fn remove_at(&mut self, location: Location, address: u64) -> Option<Block> {
+    pub(crate) fn remove_at(&mut self, location: Location, address: u64) -> Option<Block> {
         let found = self.runs.remove(self.set_at(location, address), address);
         if found.is_none() {
             return self.remove_other(address);
@@ -228,14 +223,14 @@ impl Index {
     }
 
     /// Returns a copy that shares all blocks until one side changes them.
-    pub fn snapshot(&mut self) -> Index {
+    pub(crate) fn snapshot(&mut self) -> Index {
         let Index { directory, runs, moves, count, others } = self;
         let (directory, others) = (directory.clone(), others.clone());
         Index { directory, runs: runs.snapshot(), moves: *moves, count: *count, others }
     }
 
     /// Returns all live blocks with their addresses. The blocks of 16 KiB follow each other.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, Block)> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, Block)> + '_ {
         let stored = self.directory.iter().flat_map(|(region, run)| {
             let first = region << REGION_LOG2;
             self.runs.blocks(run).map(move |(offset, block)| (first | offset, block))

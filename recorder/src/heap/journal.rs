@@ -36,7 +36,7 @@ impl Change {
 
 /// The last changes. The oldest are overwritten first.
 #[derive(Debug, Default)]
-pub struct Journal {
+pub(crate) struct Journal {
     changes: Vec<Change>,
     next: usize,
 }
@@ -54,18 +54,18 @@ impl Journal {
 
     /// Notes that a block was inserted at a free address.
     #[inline(always)]
-    pub fn inserted(&mut self, tick: u64, address: u64) {
+    pub(crate) fn inserted(&mut self, tick: u64, address: u64) {
         self.add(Change::new(tick, address, Block::default()));
     }
 
     /// Notes that a block was removed.
     #[inline(always)]
-    pub fn removed(&mut self, tick: u64, address: u64, removed: Block) {
+    pub(crate) fn removed(&mut self, tick: u64, address: u64, removed: Block) {
         self.add(Change::new(tick, address, removed));
     }
 
     /// Returns the changes after `tick`, and whether the journal reaches back to it.
-    pub fn changes_after(&self, tick: u64) -> (Changes, bool) {
+    pub(crate) fn changes_after(&self, tick: u64) -> (Changes, bool) {
         let mut changes = Vec::new();
         for distance in 1..=self.changes.len() {
             let change = self.changes[(self.next - distance) & (MAX_CHANGES - 1)];
@@ -80,11 +80,11 @@ impl Journal {
 
 /// Changes of the live blocks, the last one first.
 #[derive(Debug, Default)]
-pub struct Changes(Vec<Change>);
+pub(crate) struct Changes(Vec<Change>);
 
 impl Changes {
     /// Undoes the changes in a table of blocks.
-    pub fn undo(&self, index: &mut Index) {
+    pub(crate) fn undo(&self, index: &mut Index) {
         for change in &self.0 {
             match change.removed() {
                 None => index.remove(change.address),

@@ -14,12 +14,12 @@ use formats::resident::Covered;
 use formats::tape::Entry;
 use look_ahead::LookAhead;
 use queues::CallQueues;
-pub use queues::WINDOW;
+pub(crate) use queues::WINDOW;
 use wire::Op;
 
 /// A call, or half of a resize, with its stack resolved.
 #[derive(Clone, Copy, Debug)]
-pub struct Call {
+pub(crate) struct Call {
     /// The operation that was called.
     pub op: Op,
     pub thread: u32,
@@ -36,7 +36,7 @@ pub struct Call {
 
 /// The kind of a record of the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// `A`: allocation of a block by this process.
     Alloc,
     /// `R`: resize of a block that this process allocated.
@@ -58,7 +58,7 @@ pub enum Kind {
 
 /// One record of the trace that is not the usual effect of its call.
 #[derive(Clone, Copy, Debug)]
-pub struct Effect {
+pub(crate) struct Effect {
     pub kind: Kind,
     /// Number of the C function: an [`Entry`].
     pub entry: u8,
@@ -72,7 +72,7 @@ pub struct Effect {
 
 /// A live block that has a new index.
 #[derive(Clone, Copy, Debug)]
-pub struct Renumbered {
+pub(crate) struct Renumbered {
     pub address: u64,
     pub old_index: u64,
     /// The block with its new index.
@@ -81,7 +81,7 @@ pub struct Renumbered {
 
 /// The effect of a call, when it is the usual one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Done {
+pub(crate) enum Done {
     /// The call allocated a block with this index.
     Alloc(u64),
     /// The call resized this block.
@@ -94,7 +94,7 @@ pub enum Done {
 
 impl Done {
     /// Returns the effect of a call that had the usual one.
-    pub fn effect(self, call: &Call) -> Option<Effect> {
+    pub(crate) fn effect(self, call: &Call) -> Option<Effect> {
         match self {
             Done::Alloc(index) => Some(call.effect(Kind::Alloc, index, Block::default())),
             Done::Resize(old) => Some(call.effect(Kind::Resize, old.index, old)),
@@ -126,7 +126,7 @@ struct OpenResize {
 
 /// The live blocks of one process.
 #[derive(Debug, Default)]
-pub struct Live {
+pub(crate) struct Live {
     index: Index,
     journal: Journal,
     /// Blocks that were inherited by fork: the parent's own, then those that the parent had
@@ -172,16 +172,16 @@ pub struct Inheritance {
 #[derive(Debug)]
 pub struct BlocksAt {
     /// The own blocks of the process, and then those that it has inherited.
-    pub indexes: Vec<Index>,
+    pub(crate) indexes: Vec<Index>,
     /// The changes of its own blocks since then.
-    pub changes: Changes,
+    pub(crate) changes: Changes,
     /// Whether all changes are known.
     pub exact: bool,
 }
 
 /// Returns the tape's number of the C function that was called.
 #[inline(always)]
-pub fn entry(op: Op) -> u8 {
+pub(crate) fn entry(op: Op) -> u8 {
     match op {
         Op::RESIZE | Op::RESIZE_FREED => Entry::Realloc as u8,
         Op::RESIZE_ARRAY => Entry::Reallocarray as u8,
@@ -198,28 +198,28 @@ impl Call {
 impl Live {
     /// Returns the location of the block at this address, and prefetches its memory.
     #[inline(always)]
-    pub fn location(&self, address: u64) -> Location {
+    pub(crate) fn location(&self, address: u64) -> Location {
         self.index.location(address)
     }
 
     /// Returns the number of inherited blocks that are live, and their bytes.
-    pub fn inherited(&self) -> (u64, u64) {
+    pub(crate) fn inherited(&self) -> (u64, u64) {
         (self.inherited_blocks, self.inherited_bytes)
     }
 
     /// Returns the live blocks of this process, without those whose resize is open.
-    pub fn index(&self) -> &Index {
+    pub(crate) fn index(&self) -> &Index {
         &self.index
     }
 
     /// Returns whether a block of this process is live at an address.
-    pub fn knows(&self, address: u64) -> bool {
+    pub(crate) fn knows(&self, address: u64) -> bool {
         self.index.get(address).is_some()
     }
 
     /// Assigns new indexes from 1 on to the live blocks, in the order of the old ones, for a trace
     /// that begins with them. Blocks whose resize is open are included.
-    pub fn renumber(&mut self) -> Vec<Renumbered> {
+    pub(crate) fn renumber(&mut self) -> Vec<Renumbered> {
         let of = |address: u64, block: Block| Renumbered { address, old_index: block.index, block };
         let mut all: Vec<Renumbered> = self.index.iter().map(|(address, block)| of(address, block)).collect();
         let open = self.open_resizes.iter().filter_map(|open| match open.origin {
@@ -250,7 +250,7 @@ impl Live {
     }
 
     /// Returns the pages on which blocks were freed.
-    pub fn freed(&mut self) -> &mut Option<Covered> {
+    pub(crate) fn freed(&mut self) -> &mut Option<Covered> {
         &mut self.freed
     }
 
@@ -262,7 +262,7 @@ impl Live {
     /// Applies one call. Returns its effect if it is the usual one; otherwise appends its effects
     /// to `out`, in order. With many threads a call that is impossible so far waits.
     #[inline(always)]
-    pub fn apply(&mut self, call: &Call, location: Location, many_threads: bool, out: &mut Vec<Effect>) -> Done {
+    pub(crate) fn apply(&mut self, call: &Call, location: Location, many_threads: bool, out: &mut Vec<Effect>) -> Done {
         if self.is_unusual {
             return self.apply_carefully(call, many_threads, out);
         }
@@ -488,7 +488,7 @@ impl Live {
     }
 
     /// Ends a thread: applies its waiting calls and undoes its open resizes.
-    pub fn end_thread(&mut self, thread: u32, tick: u64, out: &mut Vec<Effect>) {
+    pub(crate) fn end_thread(&mut self, thread: u32, tick: u64, out: &mut Vec<Effect>) {
         self.stop_looking_ahead(u64::MAX, out);
         self.apply_waiting(thread, out);
         self.stop_looking_ahead(u64::MAX, out);
@@ -510,7 +510,7 @@ impl Live {
 
     /// Applies the calls that need not wait any more: all future calls are after `tick`. Returns
     /// whether there was one.
-    pub fn settle(&mut self, tick: u64, out: &mut Vec<Effect>) -> bool {
+    pub(crate) fn settle(&mut self, tick: u64, out: &mut Vec<Effect>) -> bool {
         let before = self.waiting().count();
         loop {
             self.stop_looking_ahead(tick, out);
@@ -524,17 +524,17 @@ impl Live {
     }
 
     /// Applies the calls that wait for the end of a resize.
-    pub fn end_resizes_early(&mut self, out: &mut Vec<Effect>) {
+    pub(crate) fn end_resizes_early(&mut self, out: &mut Vec<Effect>) {
         self.stop_looking_ahead(u64::MAX, out);
     }
 
     /// Returns the calls that wait until they are legal.
-    pub fn waiting(&self) -> impl Iterator<Item = &Call> {
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &Call> {
         self.queues.calls().chain(self.ahead.iter().flat_map(LookAhead::calls))
     }
 
     /// Ends the recording: applies waiting calls and undoes open resizes.
-    pub fn finish(&mut self, tick: u64, out: &mut Vec<Effect>) {
+    pub(crate) fn finish(&mut self, tick: u64, out: &mut Vec<Effect>) {
         self.settle(u64::MAX, out);
         while let Some(thread) = self.open_resizes.first().map(|open| open.thread) {
             self.undo_open_resizes(thread, tick, out);
@@ -543,7 +543,7 @@ impl Live {
 
     /// Returns the blocks and what leads back to those at `tick`, without a copy of the ones that
     /// do not change.
-    pub fn blocks_at(&mut self, tick: u64) -> BlocksAt {
+    pub(crate) fn blocks_at(&mut self, tick: u64) -> BlocksAt {
         let mut own = self.index.snapshot();
         for open in &self.open_resizes {
             if let Origin::Own(block) = open.origin {
@@ -557,7 +557,7 @@ impl Live {
     }
 
     /// Returns the blocks that a child forked at `tick` (0: now) inherits from this process.
-    pub fn inheritance_at(&mut self, tick: u64) -> Inheritance {
+    pub(crate) fn inheritance_at(&mut self, tick: u64) -> Inheritance {
         let BlocksAt { mut indexes, changes, exact } = self.blocks_at(if tick == 0 { u64::MAX } else { tick });
         changes.undo(&mut indexes[0]);
         let sums = |sum: (u64, u64), index: &Index| {
@@ -568,7 +568,7 @@ impl Live {
     }
 
     /// Adds the blocks that this process inherited as a forked child.
-    pub fn inherit(&mut self, inheritance: Inheritance) {
+    pub(crate) fn inherit(&mut self, inheritance: Inheritance) {
         self.inherited_blocks += inheritance.blocks;
         self.inherited_bytes += inheritance.bytes;
         self.inherited.extend(inheritance.indexes);

@@ -56,7 +56,7 @@ pub struct CountedBlock {
 impl CountedBlock {
     /// A block that represents itself alone.
     #[inline(always)]
-    pub const fn whole(site: u32, size: u64) -> CountedBlock {
+    pub(crate) const fn whole(site: u32, size: u64) -> CountedBlock {
         CountedBlock { site, size, amount: Amount { blocks: 1, bytes: size } }
     }
 }
@@ -247,18 +247,18 @@ impl Profile {
     }
 
     /// Counts the resize of an inherited or unknown block: the new one is this process's.
-    pub fn resize_unknown(&mut self, new: CountedBlock, tick: u64) {
+    pub(crate) fn resize_unknown(&mut self, new: CountedBlock, tick: u64) {
         self.totals.resizes += new.amount.blocks;
         self.add_block(new, tick);
     }
 
     /// Counts the free of an inherited or unknown block.
-    pub fn free_unknown(&mut self) {
+    pub(crate) fn free_unknown(&mut self) {
         self.totals.frees += 1;
     }
 
     /// Counts a free that was not seen.
-    pub fn free_implied(&mut self, block: CountedBlock) {
+    pub(crate) fn free_implied(&mut self, block: CountedBlock) {
         self.totals.implied_frees += block.amount.blocks;
         self.remove_block(block);
     }
@@ -266,12 +266,6 @@ impl Profile {
     /// How often each size was allocated and freed.
     pub fn bins(&self) -> &Bins {
         &self.bins
-    }
-
-    /// Returns the totals. Fields that are not sums of this process's blocks may be set by the
-    /// caller.
-    pub fn totals_mut(&mut self) -> &mut Totals {
-        &mut self.totals
     }
 
     /// Returns the totals so far.

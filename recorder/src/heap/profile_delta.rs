@@ -76,7 +76,7 @@ pub struct ProfileDelta {
 
 /// The process, or the segment of it, that makes a contribution.
 #[derive(Debug)]
-pub struct Contributor<'a> {
+pub(crate) struct Contributor<'a> {
     /// Call sites and modules of the process.
     pub stacks: &'a Stacks,
     /// The names of code that no module describes.
@@ -97,7 +97,7 @@ pub struct Contributor<'a> {
 impl ProfileDelta {
     /// Returns the contribution of a process: all that it counted, and the difference to
     /// `previous`, the sums of the last contribution.
-    pub fn new(contributor: Contributor<'_>, sums: Vec<SiteSums>, previous: &[SiteSums]) -> ProfileDelta {
+    pub(crate) fn new(contributor: Contributor<'_>, sums: Vec<SiteSums>, previous: &[SiteSums]) -> ProfileDelta {
         let Contributor { stacks, named, files, profile, totals, account, is_over, has_no_files } = contributor;
         let modules = stacks.announced().iter().filter_map(|(_, record)| match record {
             Record::Module(module) => Some(module.clone()),

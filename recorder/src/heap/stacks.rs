@@ -18,7 +18,7 @@ const SITES_PER_RECORD: usize = 1 << 16;
 
 /// The call sites of one process.
 #[derive(Debug)]
-pub struct Stacks {
+pub(crate) struct Stacks {
     mapping: Arc<Mapping>,
     /// Site of each node; 0 where it is not known yet.
     site_of_node: Vec<u32>,
@@ -66,7 +66,7 @@ fn site_flags(flags: u32) -> u8 {
 impl Stacks {
     /// Creates the sites of a process from the nodes and modules of its area. `exe` and `cwd` make
     /// the paths of modules absolute; `files` identifies them.
-    pub fn new(mapping: Arc<Mapping>, files: Arc<ModuleFiles>, exe: &[u8], cwd: &[u8]) -> Stacks {
+    pub(crate) fn new(mapping: Arc<Mapping>, files: Arc<ModuleFiles>, exe: &[u8], cwd: &[u8]) -> Stacks {
         let modules = Modules::new(Arc::clone(&mapping), files, exe, cwd);
         Stacks {
             mapping,
@@ -86,7 +86,7 @@ impl Stacks {
 
     /// Appends all records about modules and sites for a new file, in their original order, and
     /// announces new modules.
-    pub fn all(&mut self, out: &mut Vec<tape::Record>) {
+    pub(crate) fn all(&mut self, out: &mut Vec<tape::Record>) {
         self.announce(&mut Vec::new());
         self.written = 0;
         for (sites_before, record) in std::mem::take(&mut self.announced) {
@@ -99,7 +99,7 @@ impl Stacks {
 
     /// Returns the stack of a site, innermost frame first: the number of each frame's module, 0 for
     /// none, and its site.
-    pub fn frames(&self, site: u32) -> Vec<(u32, &Site)> {
+    pub(crate) fn frames(&self, site: u32) -> Vec<(u32, &Site)> {
         let mut frames = Vec::new();
         let mut next = site;
         while let Some(site) = (next as usize).checked_sub(1).and_then(|index| self.sites.get(index)) {
@@ -111,7 +111,7 @@ impl Stacks {
 
     /// Returns the module of a site: the last one announced before it that contains its address and
     /// was not unmapped.
-    pub fn module(&self, site: u32, address: u64) -> u32 {
+    pub(crate) fn module(&self, site: u32, address: u64) -> u32 {
         let mut found = 0;
         for (sites_before, record) in &self.announced {
             if *sites_before >= site as usize {
@@ -127,7 +127,7 @@ impl Stacks {
     }
 
     /// Returns the module that was announced last of those that contain an address.
-    pub fn module_at(&self, address: u64) -> Option<&tape::Module> {
+    pub(crate) fn module_at(&self, address: u64) -> Option<&tape::Module> {
         self.announced.iter().rev().find_map(|(_, record)| match record {
             tape::Record::Module(module) if (module.start..module.end).contains(&address) => Some(module),
             _ => None,
@@ -136,28 +136,28 @@ impl Stacks {
 
     /// Returns the announcements of modules that were mapped or unmapped, each with the number of
     /// sites before it.
-    pub fn announced(&self) -> &[(usize, tape::Record)] {
+    pub(crate) fn announced(&self) -> &[(usize, tape::Record)] {
         &self.announced
     }
 
     /// Returns all sites so far; the first has number 1.
-    pub fn sites(&self) -> &[Site] {
+    pub(crate) fn sites(&self) -> &[Site] {
         &self.sites
     }
 
     /// Returns the number of sites that were written.
-    pub fn written(&self) -> usize {
+    pub(crate) fn written(&self) -> usize {
         self.written
     }
 
     /// Returns the number of the last site.
-    pub fn last(&self) -> u32 {
+    pub(crate) fn last(&self) -> u32 {
         self.sites.len() as u32
     }
 
     /// Returns the modules that are files, each with the sorted link-time addresses of the
     /// instructions of its sites.
-    pub fn instructions(&self) -> Vec<(&tape::Module, Vec<u64>)> {
+    pub(crate) fn instructions(&self) -> Vec<(&tape::Module, Vec<u64>)> {
         let modules = self.announced.iter().filter_map(|(_, record)| match record {
             tape::Record::Module(module) if module.path.0.starts_with(b"/") => Some(module),
             _ => None,
@@ -182,23 +182,23 @@ impl Stacks {
     }
 
     /// Returns the pairs of a site and one of its nodes.
-    pub fn nodes(&self) -> impl Iterator<Item = (u32, u32)> {
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = (u32, u32)> {
         self.site_of_node.iter().enumerate().filter(|(_, site)| **site != 0).map(|(node, site)| (*site, node as u32))
     }
 
     /// Returns the instructions of sites that are in no module, or in one that is not a file.
-    pub fn instructions_without_file(&self) -> &[u64] {
+    pub(crate) fn instructions_without_file(&self) -> &[u64] {
         &self.instructions_without_file
     }
 
     /// Returns the number of events whose stack could not be read.
-    pub fn invalid_stacks(&self) -> u64 {
+    pub(crate) fn invalid_stacks(&self) -> u64 {
         self.invalid_stacks
     }
 
     /// Returns the site of a node; 0 for none.
     #[inline(always)]
-    pub fn site(&mut self, node: u32, out: &mut Vec<tape::Record>) -> u32 {
+    pub(crate) fn site(&mut self, node: u32, out: &mut Vec<tape::Record>) -> u32 {
         match self.site_of_node.get(node as usize) {
             Some(site) if *site != 0 => *site,
             _ if node == 0 => 0,
@@ -269,13 +269,13 @@ impl Stacks {
     }
 
     /// Returns the site of an address that is no code, below the site `parent`.
-    pub fn annotation(&mut self, parent: u32, address: u64) -> u32 {
+    pub(crate) fn annotation(&mut self, parent: u32, address: u64) -> u32 {
         self.add(SiteKey { parent, address, module: 0, flags: 0 })
     }
 
     /// Returns the site of the stack of `site`, with the frames of `outer` outside of it. There are
     /// at most as many such sites as the process may have nodes. Then it returns `site` itself.
-    pub fn below(&mut self, outer: u32, site: u32) -> u32 {
+    pub(crate) fn below(&mut self, outer: u32, site: u32) -> u32 {
         let (mut chain, mut next) = (Vec::new(), site);
         let mut parent = loop {
             match self.below.get(&(outer, next)) {
@@ -302,7 +302,7 @@ impl Stacks {
     }
 
     /// Appends the sites that were not written yet.
-    pub fn flush(&mut self, out: &mut Vec<tape::Record>) {
+    pub(crate) fn flush(&mut self, out: &mut Vec<tape::Record>) {
         self.flush_to(self.sites.len(), out);
     }
 
@@ -315,7 +315,7 @@ impl Stacks {
 
     /// Appends the announcements of modules that are new. Before a module is unmapped, every node
     /// in it gets its site: later nodes belong to another module.
-    pub fn announce(&mut self, out: &mut Vec<tape::Record>) {
+    pub(crate) fn announce(&mut self, out: &mut Vec<tape::Record>) {
         while let Some((record, nodes)) = self.modules.next_change() {
             for node in self.resolved_below..nodes.min(self.mapping.params().nodes) {
                 if self.site_of_node.get(node as usize).is_none_or(|site| *site == 0) {

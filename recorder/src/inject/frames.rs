@@ -19,14 +19,14 @@ const MAX_ENTRIES: usize = 1 << 20;
 
 /// A frame description: addresses before relocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Description {
+pub(crate) struct Description {
     /// The first address that it describes.
     pub first: u64,
     pub address: u64,
 }
 
 /// Reads an array of headers.
-pub fn read_array<T: Pod>(file: &File, offset: u64, count: usize) -> Option<Vec<T>> {
+pub(crate) fn read_array<T: Pod>(file: &File, offset: u64, count: usize) -> Option<Vec<T>> {
     let mut bytes = vec![0; count.min(MAX_HEADERS) * size_of::<T>()];
     file.read_exact_at(&mut bytes, offset).ok()?;
     slice_from_all_bytes::<T>(&bytes).ok().map(<[T]>::to_vec)
@@ -34,7 +34,7 @@ pub fn read_array<T: Pod>(file: &File, offset: u64, count: usize) -> Option<Vec<
 
 /// Returns the frame descriptions of the section `.eh_frame`, or of one that begins like it, since
 /// objcopy may have renamed it.
-pub fn of_file(file: &File, head: &FileHeader64<LittleEndian>) -> Option<Vec<Description>> {
+pub(crate) fn of_file(file: &File, head: &FileHeader64<LittleEndian>) -> Option<Vec<Description>> {
     let sections: Vec<SectionHeader64<LittleEndian>> =
         read_array(file, head.e_shoff.get(ORDER), usize::from(head.e_shnum.get(ORDER)))?;
     let names = sections.get(usize::from(head.e_shstrndx.get(ORDER).0))?.sh_offset.get(ORDER);

@@ -14,7 +14,7 @@ const MARGIN: u64 = 16 * PAGE;
 
 /// A mapping of executable bytes of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CodeMapping {
+pub(crate) struct CodeMapping {
     /// First address of the mapping.
     pub start: u64,
     /// First address after it.
@@ -30,7 +30,7 @@ pub struct CodeMapping {
 
 /// All mappings of a process.
 #[derive(Clone, Debug, Default)]
-pub struct Maps {
+pub(crate) struct Maps {
     /// Mappings of code of files, by address: what can be read and executed, and not written.
     pub code: Vec<CodeMapping>,
     /// Addresses that are mapped, and those that this type has given away.
@@ -39,12 +39,12 @@ pub struct Maps {
 
 impl Maps {
     /// Reads the mappings of a process.
-    pub fn of(pid: u32) -> Maps {
+    pub(crate) fn of(pid: u32) -> Maps {
         Maps::parse(&String::from_utf8_lossy(&maps::read(pid)))
     }
 
     /// Parses the text of `maps`.
-    pub fn parse(text: &str) -> Maps {
+    pub(crate) fn parse(text: &str) -> Maps {
         let mut maps = Maps::default();
         for line in text.lines().filter_map(maps::parse) {
             let maps::Line { start, end, offset, inode, .. } = line;
@@ -59,7 +59,7 @@ impl Maps {
 
     /// Takes a free range of `bytes` bytes near to the mapping from `start` to `end`, below it if
     /// possible. Returns its address.
-    pub fn take_near(&mut self, start: u64, end: u64, bytes: u64) -> Option<u64> {
+    pub(crate) fn take_near(&mut self, start: u64, end: u64, bytes: u64) -> Option<u64> {
         let bytes = bytes.next_multiple_of(PAGE);
         self.used.sort_unstable();
         let lowest = end.saturating_sub(MAX_DISTANCE).max(MIN_ADDRESS);

@@ -22,8 +22,9 @@ mod stored;
 pub(crate) mod symbols;
 mod unhooked;
 
-pub use description::{DescribedFunction, Description, DescriptionError, OwnAllocator};
-pub use jump::{Jump, MovedInstruction};
+pub use description::{Description, OwnAllocator};
+pub use jump::Jump;
+pub(crate) use jump::MovedInstruction;
 pub use noted::Noted;
 pub use separate::build_id_without_symbols;
 
@@ -78,9 +79,9 @@ const TOO_LARGE: &str = "its symbol table is too large to be searched while the 
 pub const SHORT_BUDGET: Duration = Duration::from_millis(20);
 /// The time that it may take under `heaptape record`, whose processes wait as long as it lives. Other
 /// processes may want to attach meanwhile.
-pub const MEDIUM_BUDGET: Duration = Duration::from_millis(250);
+pub(crate) const MEDIUM_BUDGET: Duration = Duration::from_millis(250);
 /// The time that it may take while no other process is recorded.
-pub const LONG_BUDGET: Duration = Duration::from_secs(1);
+pub(crate) const LONG_BUDGET: Duration = Duration::from_secs(1);
 
 /// Plans the patches of processes, and remembers the functions of files.
 #[derive(Clone, Debug)]
@@ -153,31 +154,31 @@ impl Planner {
 
     /// Limits the time of a program's start that the search of its files may take.
     #[must_use]
-    pub fn limited_to(mut self, limit: Option<Duration>) -> Planner {
+    pub(crate) fn limited_to(mut self, limit: Option<Duration>) -> Planner {
         self.limit = limit;
         self
     }
 
     /// Hooks nothing in this file: it is the preload library. Its symbol table is large.
-    pub fn skip_library(&self, file: &File) {
+    pub(crate) fn skip_library(&self, file: &File) {
         self.search.skip_library(file);
     }
 
     /// Returns the planner of a process that must not start threads: it searches nothing in the
     /// background.
     #[must_use]
-    pub fn without_background(self) -> Planner {
+    pub(crate) fn without_background(self) -> Planner {
         self.search.forbid_threads();
         self
     }
 
     /// Returns whether a file was too large to be searched, and is not searched in the background.
-    pub fn has_missed(&self) -> bool {
+    pub(crate) fn has_missed(&self) -> bool {
         self.search.has_missed()
     }
 
     /// Returns whether files are still searched in the background.
-    pub fn is_working(&self) -> bool {
+    pub(crate) fn is_working(&self) -> bool {
         self.search.is_working()
     }
 
@@ -193,7 +194,7 @@ impl Planner {
     }
 
     /// Plans the patches of a process that runs already and has no library yet.
-    pub fn plan_running(&self, pid: u32, budget: Duration) -> Plan {
+    pub(crate) fn plan_running(&self, pid: u32, budget: Duration) -> Plan {
         self.plan_for(pid, Reach::Running, budget)
     }
 
@@ -259,7 +260,7 @@ impl Planner {
     ///
     /// # Errors
     /// The file is too large to be searched at once, or not understood.
-    pub fn has_allocator(&self, program: File) -> Result<bool, String> {
+    pub(crate) fn has_allocator(&self, program: File) -> Result<bool, String> {
         let role = Role { is_program: true, reach: Reach::FromStart };
         let is_hooked =
             |function: &FileFunction| function.refusal.is_none() && function.shape.action != Action::Replaced;
@@ -271,7 +272,7 @@ impl Planner {
     }
 
     /// Searches a program in the background, so that it is known at its next start.
-    pub fn search_later(&self, program: File) {
+    pub(crate) fn search_later(&self, program: File) {
         let role = Role { is_program: true, reach: Reach::FromStart };
         let _ = self.search.functions(program, role, Instant::now());
     }
@@ -334,7 +335,7 @@ impl Plan {
 
     /// Returns the same plan for the next segment of the process, which counts its own events.
     #[must_use]
-    pub fn for_next_segment(&self) -> Plan {
+    pub(crate) fn for_next_segment(&self) -> Plan {
         let (allocators, patches) = (self.allocators.clone(), self.patches.clone());
         let (growth, unseen_mappings) = (self.growth.clone(), self.unseen_mappings);
         Plan { allocators, patches, growth, unseen_mappings, unhooked: Arc::clone(&self.unhooked), ..Plan::default() }
@@ -471,7 +472,7 @@ impl Plan {
     }
 
     /// Returns whether a function of an allocator is to be hooked.
-    pub fn hooks_allocator(&self) -> bool {
+    pub(crate) fn hooks_allocator(&self) -> bool {
         self.patches.iter().any(|patch| patch.allocator != NO_ALLOCATOR)
     }
 
@@ -492,7 +493,7 @@ impl Plan {
     }
 
     /// Returns a plan with the same hooks, whose events are counted from zero.
-    pub fn clone_for_session(&self) -> Plan {
+    pub(crate) fn clone_for_session(&self) -> Plan {
         Plan {
             allocators: self.allocators.clone(),
             patches: self.patches.clone(),
@@ -507,7 +508,7 @@ impl Plan {
     }
 
     /// Returns the address ranges of the code near to the functions.
-    pub fn code_ranges(&self) -> impl Iterator<Item = Range<u64>> {
+    pub(crate) fn code_ranges(&self) -> impl Iterator<Item = Range<u64>> {
         self.runs.iter().map(|run| run.address..run.address + (run.code.len() as u64).next_multiple_of(PAGE))
     }
 
@@ -565,7 +566,7 @@ impl Plan {
 }
 
 /// Returns whether the `malloc` that the program itself has is recorded.
-pub fn hooks_own_malloc(allocators: &[Allocator]) -> bool {
+pub(crate) fn hooks_own_malloc(allocators: &[Allocator]) -> bool {
     allocators.iter().any(|allocator| allocator.is_own_malloc && allocator.hooked > 0)
 }
 

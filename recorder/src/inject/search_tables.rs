@@ -29,10 +29,10 @@ type KnownFiles = VecDeque<(Key, Arc<Rows>)>;
 
 /// The files without a table, and their rows.
 #[derive(Clone, Debug, Default)]
-pub struct Known(Arc<Mutex<KnownFiles>>);
+pub(super) struct Known(Arc<Mutex<KnownFiles>>);
 
 #[derive(Clone, Debug)]
-pub struct ObjectTable {
+pub(crate) struct ObjectTable {
     /// The lowest address of the object.
     start: u64,
     rows: Arc<Rows>,
@@ -40,7 +40,7 @@ pub struct ObjectTable {
 
 impl Known {
     /// Returns the table of the object that a file is mapped as, if its linker made none.
-    pub fn of(&self, file: &File, mapping: &CodeMapping) -> Option<ObjectTable> {
+    pub(super) fn of(&self, file: &File, mapping: &CodeMapping) -> Option<ObjectTable> {
         let head = read_array::<FileHeader64<LittleEndian>>(file, 0, 1)?;
         let head = head.first().filter(|head| head.e_ident.magic == elf::ELFMAG)?;
         let segments: Vec<ProgramHeader64<LittleEndian>> =
@@ -78,7 +78,7 @@ fn rows(descriptions: &[Description], lowest: u64) -> Rows {
 }
 
 /// Returns the tables as they are in the file of the area; empty if there are none.
-pub fn encode(tables: &[ObjectTable]) -> Vec<u8> {
+pub(super) fn encode(tables: &[ObjectTable]) -> Vec<u8> {
     let (mut directory, mut rows) = (Vec::new(), Vec::new());
     let first = (tables.len() + 1) * ENTRY_BYTES;
     for ObjectTable { start, rows: of_object } in tables {

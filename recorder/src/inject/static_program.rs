@@ -17,7 +17,8 @@ mod program;
 mod tracee;
 mod unwind_header;
 
-pub use image::{Image, ImageError};
-pub use loader::{Follow, Loaded, Loader, NOT_PERMITTED};
-pub use program::{StaticProgram, find};
-pub use tracee::{LoadError, Tracee};
+pub(crate) use image::{Image, ImageError};
+pub use loader::Loader;
+pub(crate) use loader::{Follow, Loaded, NOT_PERMITTED};
+pub(crate) use program::{StaticProgram, find};
+pub(crate) use tracee::Tracee;

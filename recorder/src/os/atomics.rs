@@ -18,27 +18,27 @@ pub struct Releases {
 
 impl Releases {
     /// Locks the positions of the rings.
-    pub fn lock(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether events are kept, so that the digest releases space.
-    pub fn keeps_events(&self) -> bool {
+    pub(crate) fn keeps_events(&self) -> bool {
         !self.has_no_events.load(Acquire)
     }
 
     /// Sets whether the digest keeps events in the current mode.
-    pub fn keep_events(&self, keeps: bool) {
+    pub(crate) fn keep_events(&self, keeps: bool) {
         self.has_no_events.store(!keeps, Release);
     }
 
     /// Returns the number of batches whose positions the digest has released.
-    pub fn done(&self) -> u64 {
+    pub(crate) fn done(&self) -> u64 {
         self.done.load(Acquire)
     }
 
     /// Counts one more batch whose positions the digest has released.
-    pub fn batch_done(&self) {
+    pub(crate) fn batch_done(&self) {
         self.done.fetch_add(1, Release);
     }
 }

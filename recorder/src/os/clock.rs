@@ -36,7 +36,7 @@ fn nanoseconds(clock: ClockId) -> u64 {
 }
 
 /// Returns the CPU time of the calling thread.
-pub fn thread_time() -> Duration {
+pub(crate) fn thread_time() -> Duration {
     Duration::from_nanos(nanoseconds(ClockId::CLOCK_THREAD_CPUTIME_ID))
 }
 
@@ -137,7 +137,7 @@ impl Clock {
     }
 
     /// Waits until all stores that other CPUs made before the call are visible: two microseconds.
-    pub fn wait_for_stores(&self) {
+    pub(crate) fn wait_for_stores(&self) {
         let start = nanoseconds(ClockId::CLOCK_MONOTONIC);
         while nanoseconds(ClockId::CLOCK_MONOTONIC).saturating_sub(start) < 2_000 {
             std::hint::spin_loop();

@@ -89,7 +89,7 @@ fn filter() -> Option<BpfProgram> {
 /// Gives up all capabilities, and the system calls that nothing here needs. The process must have one
 /// thread; those that it makes later are confined, too. What the kernel does not support is left
 /// out.
-pub fn drop_rights() {
+pub(crate) fn drop_rights() {
     let _ = sys::drop_capabilities();
     if prctl::set_no_new_privs().is_ok() {
         let _ = filter().map(|filter| seccompiler::apply_filter(&filter));

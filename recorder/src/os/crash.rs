@@ -63,7 +63,7 @@ pub fn install() {
 
 /// Leaves panics unreported: for a helper process that reads hostile files, where a panic costs
 /// only the names of one process.
-pub fn disarm() {
+pub(crate) fn disarm() {
     std::panic::set_hook(Box::new(|_| {}));
 }
 

@@ -30,7 +30,7 @@ const MAX_SKIPPED: u32 = 64;
 
 /// Whether the next page should be a huge one.
 #[derive(Debug, Default)]
-pub struct Advice {
+pub(crate) struct Advice {
     /// Number of pages that are still to be skipped, and of those that the next expensive page
     /// causes to be skipped.
     skipped: AtomicU32,
@@ -38,16 +38,16 @@ pub struct Advice {
 }
 
 /// What this process has seen.
-pub static ADVICE: Advice = Advice { skipped: AtomicU32::new(0), next: AtomicU32::new(1) };
+pub(crate) static ADVICE: Advice = Advice { skipped: AtomicU32::new(0), next: AtomicU32::new(1) };
 
 impl Advice {
     /// Returns whether the page that is about to be used should be huge.
-    pub fn wants_huge(&self) -> bool {
+    pub(crate) fn wants_huge(&self) -> bool {
         self.skipped.fetch_update(Relaxed, Relaxed, |pages| pages.checked_sub(1)).is_err()
     }
 
     /// Notes the CPU time of the first use of a huge page.
-    pub fn note_cost(&self, cost: Duration) {
+    pub(crate) fn note_cost(&self, cost: Duration) {
         if cost <= CHEAP {
             return self.next.store(1, Relaxed);
         }

@@ -25,7 +25,7 @@ pub fn tsc() -> u64 {
 
 /// Returns the frequency of the counter in Hz.
 #[cfg(target_arch = "aarch64")]
-pub fn counter_frequency() -> u64 {
+pub(crate) fn counter_frequency() -> u64 {
     let frequency;
     // SAFETY: Linux lets programs read this register.
     unsafe {

@@ -6,9 +6,9 @@
 mod unknown;
 
 #[cfg(not(target_arch = "x86_64"))]
-pub use unknown::{getregs, setregs, user_regs_struct};
+pub(crate) use unknown::{getregs, setregs, user_regs_struct};
 
 #[cfg(target_arch = "x86_64")]
-pub use nix::libc::user_regs_struct;
+pub(crate) use nix::libc::user_regs_struct;
 #[cfg(target_arch = "x86_64")]
-pub use nix::sys::ptrace::{getregs, setregs};
+pub(crate) use nix::sys::ptrace::{getregs, setregs};

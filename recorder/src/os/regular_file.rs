@@ -13,7 +13,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// `InvalidInput` when it is no regular file, otherwise the error of opening it.
-pub fn open_regular(path: &Path) -> io::Result<File> {
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     opened(open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?)
 }
 
@@ -21,7 +21,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 ///
 /// # Errors
 /// As those of [`open_regular`].
-pub fn opened(place: OwnedFd) -> io::Result<File> {
+pub(crate) fn opened(place: OwnedFd) -> io::Result<File> {
     let place = File::from(place);
     if !place.metadata()?.is_file() {
         return Err(io::ErrorKind::InvalidInput.into());

@@ -17,7 +17,7 @@ const SIGINFO_BYTES: usize = 128;
 
 /// All signals, blocked for this thread and the processes that it starts.
 #[derive(Debug)]
-pub struct Signals {
+pub(crate) struct Signals {
     file: OwnedFd,
     /// The signal mask with which this process was started.
     pub mask: Mask,
@@ -83,7 +83,7 @@ impl Signals {
     ///
     /// # Errors
     /// The error of `signalfd4`.
-    pub fn block_all() -> io::Result<Signals> {
+    pub(crate) fn block_all() -> io::Result<Signals> {
         let mask = spawn::swap_mask(spawn::ALL_SIGNALS);
         // A fault of this process ends it all the same: the kernel doesn't keep such a signal pending.
         let ignores_child = spawn::is_ignored(libc::SIGCHLD);
@@ -93,7 +93,7 @@ impl Signals {
     }
 
     /// Returns the descriptor that becomes readable when a signal has arrived.
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         sys::fd(&self.file)
     }
 
@@ -106,7 +106,7 @@ impl Signals {
     /// Forwards the signals that were pending before the program's process was forked, and starts
     /// to distinguish signals to the group from those to this process. The program's process still
     /// blocks all signals: a signal that it has received itself stays one signal.
-    pub fn start(&mut self, process: BorrowedFd<'_>) {
+    pub(crate) fn start(&mut self, process: BorrowedFd<'_>) {
         loop {
             // A witness that has received one of these signals would make the next one of its kind
             // look like one to the group.
@@ -127,7 +127,7 @@ impl Signals {
 
     /// Forwards the signals that have arrived for the program. `program` is its pid, `survivor`
     /// that of the process that may continue this one.
-    pub fn forward(&mut self, process: BorrowedFd<'_>, program: u32, survivor: Option<u32>) {
+    pub(crate) fn forward(&mut self, process: BorrowedFd<'_>, program: u32, survivor: Option<u32>) {
         while let Some(received) = self.read() {
             let ReceivedSignal { signal, code, pid, .. } = received;
             // Not forwarded: reports of the kernel about children, the file size limit of this
@@ -152,13 +152,13 @@ impl Signals {
 
     /// Notes that the program has ended: nothing is forwarded from now on. The witnesses end
     /// meanwhile, so that nobody waits for that later.
-    pub fn program_ended(&self) {
+    pub(crate) fn program_ended(&self) {
         self.witnesses.iter().for_each(|witness| spawn::send_to(*witness, libc::SIGKILL));
     }
 
     /// Returns whether a signal has arrived that requests the end of a program. Stop signals stop
     /// the command.
-    pub fn has_end_request(&self) -> bool {
+    pub(crate) fn has_end_request(&self) -> bool {
         let mut is_requested = false;
         while let Some(received) = self.read() {
             match received.signal {

@@ -16,10 +16,10 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// A set of signals as the kernel stores it: bit N-1 is signal N.
-pub type Mask = u64;
+pub(crate) type Mask = u64;
 
 /// The set of all signals. The kernel removes SIGKILL and SIGSTOP from it.
-pub const ALL_SIGNALS: Mask = Mask::MAX;
+pub(crate) const ALL_SIGNALS: Mask = Mask::MAX;
 
 /// Bit of [`STATE_AT_START`]: SIGPIPE was ignored.
 const IGNORED_SIGPIPE: u32 = 8;
@@ -48,7 +48,7 @@ extern "C" fn before_main() {
 }
 
 /// Returns whether this process ignores a signal.
-pub fn is_ignored(signal: c_int) -> bool {
+pub(crate) fn is_ignored(signal: c_int) -> bool {
     // SAFETY: all zeros is a valid value of this plain structure.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: `action` is writable; no new action is passed, so that nothing changes.
@@ -56,20 +56,20 @@ pub fn is_ignored(signal: c_int) -> bool {
 }
 
 /// Sets the disposition of a signal to default or ignored.
-pub fn set_ignored(signal: c_int, ignored: bool) {
+pub(crate) fn set_ignored(signal: c_int, ignored: bool) {
     let handler = if ignored { libc::SIG_IGN } else { libc::SIG_DFL };
     // SAFETY: neither disposition runs code of ours.
     unsafe { libc::signal(signal, handler) };
 }
 
 /// Returns the signals by which a fault ends a process with a core dump.
-pub fn fatal_signals() -> Mask {
+pub(crate) fn fatal_signals() -> Mask {
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT].map(bit).iter().sum()
 }
 
 /// Replaces the signal mask of the calling thread and returns the old one. It covers all 64
 /// signals, also those that libc reserves for itself.
-pub fn swap_mask(mask: Mask) -> Mask {
+pub(crate) fn swap_mask(mask: Mask) -> Mask {
     let mut old: Mask = 0;
     let size = size_of::<Mask>();
     // SAFETY: both pointers are to 8 bytes, the size that is passed.
@@ -81,7 +81,7 @@ pub fn swap_mask(mask: Mask) -> Mask {
 ///
 /// # Errors
 /// The error of `ptrace`.
-pub fn mask_of(tid: u32) -> io::Result<Mask> {
+pub(crate) fn mask_of(tid: u32) -> io::Result<Mask> {
     // <linux/ptrace.h>; the address is the size of a mask.
     const PTRACE_GETSIGMASK: u32 = 0x420a;
     let (mut mask, size, tid): (Mask, _, _) = (0, size_of::<Mask>(), tid as libc::pid_t);
@@ -95,7 +95,7 @@ pub fn mask_of(tid: u32) -> io::Result<Mask> {
 ///
 /// # Errors
 /// The error of `ptrace`.
-pub fn swap_mask_of(tid: u32, mask: Mask) -> io::Result<Mask> {
+pub(crate) fn swap_mask_of(tid: u32, mask: Mask) -> io::Result<Mask> {
     const PTRACE_SETSIGMASK: u32 = 0x420b;
     let old = mask_of(tid)?;
     let (size, tid) = (size_of::<Mask>(), tid as libc::pid_t);
@@ -112,7 +112,7 @@ const EXTENDED_REGISTERS: c_long = 0x202;
 ///
 /// # Errors
 /// The error of `ptrace`.
-pub fn extended_registers(tid: nix::unistd::Pid) -> nix::Result<Vec<u8>> {
+pub(crate) fn extended_registers(tid: nix::unistd::Pid) -> nix::Result<Vec<u8>> {
     /// More than all known processors have.
     const MAX_BYTES: usize = 64 << 10;
     let mut bytes = vec![0u8; MAX_BYTES];
@@ -128,7 +128,7 @@ pub fn extended_registers(tid: nix::unistd::Pid) -> nix::Result<Vec<u8>> {
 ///
 /// # Errors
 /// The error of `ptrace`.
-pub fn set_extended_registers(tid: nix::unistd::Pid, bytes: &[u8]) -> nix::Result<()> {
+pub(crate) fn set_extended_registers(tid: nix::unistd::Pid, bytes: &[u8]) -> nix::Result<()> {
     let mut range = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: the kernel reads the range only.
     let result = unsafe { libc::ptrace(libc::PTRACE_SETREGSET, tid.as_raw(), EXTENDED_REGISTERS, &raw mut range) };
@@ -139,7 +139,7 @@ pub fn set_extended_registers(tid: nix::unistd::Pid, bytes: &[u8]) -> nix::Resul
 ///
 /// # Errors
 /// The error of `signalfd4`.
-pub fn signal_file(mask: Mask) -> io::Result<OwnedFd> {
+pub(crate) fn signal_file(mask: Mask) -> io::Result<OwnedFd> {
     let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
     // SAFETY: the pointer is to 8 bytes, the size that is passed.
     let file = unsafe { libc::syscall(libc::SYS_signalfd4, -1, &raw const mask, size_of::<Mask>(), flags) };
@@ -150,7 +150,7 @@ pub fn signal_file(mask: Mask) -> io::Result<OwnedFd> {
 
 /// Sends a signal with the bytes of a `siginfo_t`. Without them the kernel names this process as
 /// the sender.
-pub fn send(process: BorrowedFd<'_>, signal: c_int, information: Option<&[u8; 128]>) {
+pub(crate) fn send(process: BorrowedFd<'_>, signal: c_int, information: Option<&[u8; 128]>) {
     let information = information.map_or(ptr::null(), |bytes| bytes.as_ptr());
     // SAFETY: the pointer is null or points to the 128 bytes of a `siginfo_t`. For a process that
     // has ended the call returns ESRCH.
@@ -158,7 +158,7 @@ pub fn send(process: BorrowedFd<'_>, signal: c_int, information: Option<&[u8; 12
 }
 
 /// Sends a signal to a process by its pid.
-pub fn send_to(pid: u32, signal: c_int) {
+pub(crate) fn send_to(pid: u32, signal: c_int) {
     if let Ok(pid @ 1..) = libc::pid_t::try_from(pid) {
         // SAFETY: plain numbers.
         unsafe { libc::kill(pid, signal) };
@@ -168,21 +168,21 @@ pub fn send_to(pid: u32, signal: c_int) {
 /// Waits until a signal that this process has received has reached every process of its group. The
 /// kernel holds the lock of the process table while it signals a group, and `setpgid` takes the
 /// same lock before it finds that no process has this number.
-pub fn wait_for_group_signals() {
+pub(crate) fn wait_for_group_signals() {
     // SAFETY: plain numbers; the pid is above the kernel's limit.
     unsafe { libc::setpgid(libc::pid_t::MAX, 1) };
 }
 
 /// Stops this process as this signal would, until it is continued. All signals are blocked before
 /// and after.
-pub fn stop(signal: c_int) {
+pub(crate) fn stop(signal: c_int) {
     let signal = if is_ignored(signal) { libc::SIGSTOP } else { signal };
     send_to(std::process::id(), signal);
     swap_mask(ALL_SIGNALS & !bit(signal));
     swap_mask(ALL_SIGNALS);
 }
 
-pub fn bit(signal: c_int) -> Mask {
+pub(crate) fn bit(signal: c_int) -> Mask {
     if (1..=64).contains(&signal) { 1 << (signal - 1) } else { 0 }
 }
 
@@ -190,7 +190,7 @@ pub fn bit(signal: c_int) -> Mask {
 ///
 /// # Errors
 /// The error of `waitpid`.
-pub fn child_status(pid: u32) -> io::Result<Option<c_int>> {
+pub(crate) fn child_status(pid: u32) -> io::Result<Option<c_int>> {
     let mut status = 0;
     // SAFETY: `status` is writable.
     let found = unsafe { libc::waitpid(pid as libc::pid_t, &raw mut status, libc::WNOHANG | libc::WUNTRACED) };
@@ -198,7 +198,7 @@ pub fn child_status(pid: u32) -> io::Result<Option<c_int>> {
 }
 
 /// Waits for the end of a child and discards its status.
-pub fn reap(pid: u32) {
+pub(crate) fn reap(pid: u32) {
     // SAFETY: a null pointer asks for no status.
     while unsafe { libc::waitpid(pid as libc::pid_t, ptr::null_mut(), 0) } < 0 && Errno::last() == Errno::EINTR {}
 }
@@ -207,7 +207,7 @@ pub fn reap(pid: u32) {
 ///
 /// # Errors
 /// The error of `fork`.
-pub fn idle_child() -> io::Result<u32> {
+pub(crate) fn idle_child() -> io::Result<u32> {
     let parent = std::process::id();
     // SAFETY: the child calls only functions that may be called after a fork in a process with
     // threads.
@@ -241,7 +241,7 @@ fn end_with_parent(parent: u32) {
 /// Closes the descriptors that this process inherited for the program alone: a reader must see the
 /// end of a pipe when the program closes it. Standard error stays open, and standard output if
 /// `stdout` is set.
-pub fn close_inherited(inherited: &[c_int], stdout: bool) {
+pub(crate) fn close_inherited(inherited: &[c_int], stdout: bool) {
     for &number in inherited {
         // SAFETY: these descriptors were open before this process opened any, and no value here
         // owns them.
@@ -256,7 +256,7 @@ pub fn close_inherited(inherited: &[c_int], stdout: bool) {
 }
 
 /// Returns the descriptors above standard error with which this process was started.
-pub fn inherited() -> Vec<c_int> {
+pub(crate) fn inherited() -> Vec<c_int> {
     let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(|number| *number > 2);
     // SAFETY: plain numbers; only descriptors that stay open over `exec` can have been inherited.
@@ -266,7 +266,7 @@ pub fn inherited() -> Vec<c_int> {
 
 /// A program with its arguments and environment, in the form that `exec` requires.
 #[derive(Clone, Debug)]
-pub struct Program {
+pub(crate) struct Program {
     path: CString,
     arguments: Vec<CString>,
     environment: Vec<CString>,
@@ -281,7 +281,7 @@ impl Program {
     ///
     /// # Errors
     /// `InvalidInput` when the path or an argument contains a null byte.
-    pub fn new(path: &OsStr, arguments: &[OsString]) -> io::Result<Program> {
+    pub(crate) fn new(path: &OsStr, arguments: &[OsString]) -> io::Result<Program> {
         unsafe extern "C" {
             static environ: *const *const c_char;
         }
@@ -305,7 +305,7 @@ impl Program {
     ///
     /// # Errors
     /// `InvalidInput` when the value contains a null byte.
-    pub fn set(&mut self, name: &str, value: &OsStr) -> io::Result<()> {
+    pub(crate) fn set(&mut self, name: &str, value: &OsStr) -> io::Result<()> {
         let prefix = format!("{name}=");
         let mut entry = OsString::from(&prefix);
         entry.push(value);
@@ -318,7 +318,7 @@ impl Program {
     }
 
     /// Replaces this process by the program. Returns only if that fails.
-    pub fn exec(&self, attributes: &ExecAttributes) -> io::Error {
+    pub(crate) fn exec(&self, attributes: &ExecAttributes) -> io::Error {
         let (arguments, environment) = (list(&self.arguments), list(&self.environment));
         attributes.start_timers();
         attributes.restore();
@@ -334,7 +334,7 @@ fn list(texts: &[CString]) -> Vec<*const c_char> {
 
 /// Attributes of a process that `exec` preserves and `fork` does not.
 #[derive(Clone, Debug)]
-pub struct ExecAttributes {
+pub(crate) struct ExecAttributes {
     mask: Mask,
     ignores_child: bool,
     started: u32,
@@ -348,7 +348,7 @@ const TIMERS: [c_int; 3] = [libc::ITIMER_REAL, libc::ITIMER_VIRTUAL, libc::ITIME
 impl ExecAttributes {
     /// Reads the attributes of this process and stops its interval timers, which are the program's.
     /// `mask` and `ignores_child` (SIGCHLD) are those with which this process was started.
-    pub fn capture(mask: Mask, ignores_child: bool) -> ExecAttributes {
+    pub(crate) fn capture(mask: Mask, ignores_child: bool) -> ExecAttributes {
         // SAFETY: all zeros is a valid value of these plain structures.
         let (mut timers, none): ([libc::itimerval; 3], libc::itimerval) = unsafe { std::mem::zeroed() };
         for (kind, timer) in TIMERS.into_iter().zip(&mut timers) {
@@ -405,7 +405,7 @@ impl ExecAttributes {
 /// A child that waits before its `exec` until [`HeldChild::release`]. It is killed if it is dropped
 /// before.
 #[derive(Debug)]
-pub struct HeldChild {
+pub(crate) struct HeldChild {
     /// Process id of the child.
     pub pid: u32,
     channel: Option<OwnedFd>,
@@ -416,7 +416,7 @@ impl HeldChild {
     ///
     /// # Errors
     /// The error of `socketpair` or `fork`.
-    pub fn start(program: &Program, attributes: &ExecAttributes) -> io::Result<HeldChild> {
+    pub(crate) fn start(program: &Program, attributes: &ExecAttributes) -> io::Result<HeldChild> {
         use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
         let (channel, child_channel) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
         let (arguments, environment) = (list(&program.arguments), list(&program.environment));
@@ -450,7 +450,7 @@ impl HeldChild {
     ///
     /// # Errors
     /// The error of `exec`.
-    pub fn release(mut self, meanwhile: impl FnOnce()) -> io::Result<()> {
+    pub(crate) fn release(mut self, meanwhile: impl FnOnce()) -> io::Result<()> {
         let Some(channel) = self.channel.take() else { return Ok(()) };
         // The end of a child that was killed meanwhile is seen by the caller, which waits for the
         // child.

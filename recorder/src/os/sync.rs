@@ -97,7 +97,7 @@ impl PendingSync {
 
 /// Notes the number of bytes that were written to these files. The files are synchronized in this
 /// order. `round` belongs to the writer: 0 at first, and again when it has other files.
-pub fn add_written<'a>(round: &mut u64, bytes: usize, files: impl Iterator<Item = &'a File>) {
+pub(crate) fn add_written<'a>(round: &mut u64, bytes: usize, files: impl Iterator<Item = &'a File>) {
     let mut pending = pending();
     let was_idle = pending.since.is_none();
     pending.add(round, bytes, files);
@@ -111,7 +111,7 @@ pub fn add_written<'a>(round: &mut u64, bytes: usize, files: impl Iterator<Item 
 
 /// Does something while nobody begins to write the data of a round to the disk. Returns `None`, and
 /// does nothing, if that data is on the disk already, or is being written to it.
-pub fn unless_taken<T>(round: u64, act: impl FnOnce() -> T) -> Option<T> {
+pub(crate) fn unless_taken<T>(round: u64, act: impl FnOnce() -> T) -> Option<T> {
     let pending = pending();
     (pending.round <= round).then(act)
 }

@@ -28,7 +28,7 @@ pub unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::
 }
 
 /// Returns whether a file has an extended attribute.
-pub fn has_attribute(path: &std::path::Path, name: &CStr) -> bool {
+pub(crate) fn has_attribute(path: &std::path::Path, name: &CStr) -> bool {
     use std::os::unix::ffi::OsStrExt;
     let Ok(path) = std::ffi::CString::new(path.as_os_str().as_bytes()) else { return false };
     // SAFETY: both texts end with a zero; nothing is written without a buffer.
@@ -65,7 +65,7 @@ impl Mapping {
     ///
     /// # Errors
     /// The error of the file, its seals, or the mapping.
-    pub fn create_in(file: &OwnedFd, params: Params) -> nix::Result<Mapping> {
+    pub(crate) fn create_in(file: &OwnedFd, params: Params) -> nix::Result<Mapping> {
         let total = Layout::new(params).total;
         unistd::ftruncate(file, i64::try_from(total).map_err(|_| Errno::EFBIG)?)?;
         fcntl::fcntl(file, fcntl::FcntlArg::F_ADD_SEALS(fcntl::SealFlag::F_SEAL_SHRINK))?;
@@ -152,7 +152,7 @@ impl Mapping {
     }
 
     /// Returns whether the attached process calls a `malloc` that is not the preload library's.
-    pub fn has_own_malloc(&self) -> bool {
+    pub(crate) fn has_own_malloc(&self) -> bool {
         self.header().own_malloc.load(Ordering::Relaxed) != 0
     }
 
@@ -230,7 +230,7 @@ pub fn seal(file: &OwnedFd) {
 ///
 /// # Errors
 /// The error of `sendmsg`.
-pub fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], file: Option<BorrowedFd<'_>>) -> nix::Result<()> {
+pub(crate) fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], file: Option<BorrowedFd<'_>>) -> nix::Result<()> {
     let files: Vec<i32> = file.iter().map(|file| file.as_raw_fd()).collect();
     let rights = [socket::ControlMessage::ScmRights(&files)];
     let control = if files.is_empty() { &[][..] } else { &rights[..] };
@@ -291,7 +291,7 @@ pub fn receive_files<const N: usize>(socket: BorrowedFd<'_>, bytes: &mut [u8]) -
 ///
 /// # Errors
 /// The error of `recvmsg`.
-pub fn receive_many_files(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(usize, Vec<OwnedFd>)> {
+pub(crate) fn receive_many_files(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(usize, Vec<OwnedFd>)> {
     receive_in(socket, bytes, nix::cmsg_space!([i32; 253]))
 }
 
@@ -314,7 +314,7 @@ fn receive_in(socket: BorrowedFd<'_>, bytes: &mut [u8], mut space: Vec<u8>) -> n
 ///
 /// # Errors
 /// That of `memfd_create`.
-pub fn new_memory_file(name: &CStr, flags: u32) -> nix::Result<OwnedFd> {
+pub(crate) fn new_memory_file(name: &CStr, flags: u32) -> nix::Result<OwnedFd> {
     // SAFETY: the name ends with a zero byte; the call writes no memory.
     let fd = Errno::result(unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) })?;
     // SAFETY: the kernel has just made the descriptor for us.
@@ -325,7 +325,7 @@ pub fn new_memory_file(name: &CStr, flags: u32) -> nix::Result<OwnedFd> {
 ///
 /// # Errors
 /// The error of the file.
-pub fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
+pub(crate) fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
     let file = new_memory_file(c"heaptape", libc::MFD_CLOEXEC)?;
     std::fs::File::from(file.try_clone()?).write_all(bytes)?;
     Ok(file)
@@ -427,7 +427,7 @@ pub fn fork() -> nix::Result<Option<u32>> {
 }
 
 /// Redirects standard error to `/dev/null`, so that this process does not keep a pipe open.
-pub fn discard_stderr() {
+pub(crate) fn discard_stderr() {
     if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
         let _ = unistd::dup2_stderr(&null);
     }
@@ -435,7 +435,7 @@ pub fn discard_stderr() {
 
 /// Closes all descriptors but one and the standard ones: for a child that uses nothing else of its
 /// parent.
-pub fn close_all_except(file: BorrowedFd<'_>) {
+pub(crate) fn close_all_except(file: BorrowedFd<'_>) {
     let kept = file.as_raw_fd().cast_unsigned();
     for (first, last) in [(3, kept - 1), (kept + 1, u32::MAX)] {
         if first <= last {
@@ -448,7 +448,7 @@ pub fn close_all_except(file: BorrowedFd<'_>) {
 
 /// Returns whether two processes have the same memory, as after a `clone` with `CLONE_VM`; `None` if the
 /// kernel does not say: see kcmp(2).
-pub fn share_memory(pids: [u32; 2]) -> Option<bool> {
+pub(crate) fn share_memory(pids: [u32; 2]) -> Option<bool> {
     const KCMP_VM: i32 = 1;
     // SAFETY: the call takes integers only.
     let result = unsafe { libc::syscall(libc::SYS_kcmp, pids[0] as i32, pids[1] as i32, KCMP_VM, 0, 0) };
@@ -459,7 +459,7 @@ pub fn share_memory(pids: [u32; 2]) -> Option<bool> {
 ///
 /// # Errors
 /// The error of `capset`.
-pub fn drop_capabilities() -> nix::Result<()> {
+pub(crate) fn drop_capabilities() -> nix::Result<()> {
     const VERSION_3: u32 = 0x2008_0522;
     let (header, none) = ([VERSION_3, 0], [[0u32; 3]; 2]);
     // SAFETY: the kernel reads a header of two words and, in this version, two sets of three.
@@ -473,7 +473,7 @@ pub fn lower_priority(nice: i32) {
 }
 
 /// Waits until a descriptor is readable. Returns false when it is not within the timeout.
-pub fn wait_readable_for(file: BorrowedFd<'_>, timeout: std::time::Duration) -> bool {
+pub(crate) fn wait_readable_for(file: BorrowedFd<'_>, timeout: std::time::Duration) -> bool {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     let until = std::time::Instant::now() + timeout;
     loop {
@@ -497,7 +497,7 @@ pub fn prefer_thread() {
 
 /// Lets the calling thread run before all ordinary ones (SCHED_FIFO) where the system permits it:
 /// for a thread that has stopped all threads of another process for less than a millisecond.
-pub fn prefer_thread_to_all() {
+pub(crate) fn prefer_thread_to_all() {
     let lowest = libc::sched_param { sched_priority: 1 };
     // SAFETY: the kernel reads the variable only. Without the permission nothing changes. On Linux
     // 0 is the calling thread alone.
@@ -527,7 +527,7 @@ pub fn wake(tail: &AtomicU64) {
 }
 
 /// Requests huge pages for memory, which the kernel may ignore.
-pub fn prefer_huge_pages(memory: NonNull<u8>, bytes: usize) {
+pub(crate) fn prefer_huge_pages(memory: NonNull<u8>, bytes: usize) {
     // SAFETY: this advice changes no content and no access.
     let _ = unsafe { mman::madvise(memory.cast(), bytes, mman::MmapAdvise::MADV_HUGEPAGE) };
 }
@@ -540,11 +540,6 @@ pub fn io(error: Errno) -> io::Error {
 /// Borrows a descriptor, so that callers need not import the trait.
 pub fn fd(file: &impl AsFd) -> BorrowedFd<'_> {
     file.as_fd()
-}
-
-/// Orders all earlier stores before all later loads.
-pub fn full_fence() {
-    std::sync::atomic::fence(Ordering::SeqCst);
 }
 
 /// Permits a user to read a file or a folder by its access list. A user who is neither this one nor

@@ -114,7 +114,7 @@ struct Counted {
 
 /// The queues to which the thread sends.
 #[derive(Debug)]
-pub struct Outputs {
+pub(crate) struct Outputs {
     /// Messages to each digest.
     pub workers: Vec<Sender<Message>>,
     /// Requests to the thread that reads the pages of the processes.
@@ -134,7 +134,7 @@ struct Drain {
 
 /// The thread of the stage: runs until the sender of commands is gone. Sessions that have not ended
 /// then end as running.
-pub fn run(
+pub(crate) fn run(
     clock: Clock,
     commands: &Receiver<Command>,
     outputs: Outputs,

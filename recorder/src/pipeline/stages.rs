@@ -78,7 +78,7 @@ impl Stages {
 
     /// Reads the pages of a process that is about to end, and then closes the socket on which it
     /// waits.
-    pub fn read_pages_at_exit(&self, pid: u32, socket: OwnedFd) {
+    pub(crate) fn read_pages_at_exit(&self, pid: u32, socket: OwnedFd) {
         let _ = self.pages.send(residency::Request::Exit { pid, socket });
     }
 

@@ -10,7 +10,7 @@ const MIN_SHIFT: u32 = 6;
 
 /// A live block.
 #[derive(Clone, Copy, Debug)]
-pub struct LiveBlock {
+pub(super) struct LiveBlock {
     pub address: u64,
     pub size: u64,
     /// Allocation index; 0 for an inherited one.
@@ -30,7 +30,7 @@ struct Span {
 }
 
 #[derive(Debug)]
-pub struct BlockTable {
+pub(crate) struct BlockTable {
     blocks: Vec<LiveBlock>,
     allocator: Allocator,
     spans: Vec<Span>,
@@ -40,7 +40,7 @@ pub struct BlockTable {
 impl BlockTable {
     /// Sorts the blocks of some indexes, of which the first one has those of the process itself. At
     /// most `limit` blocks are kept.
-    pub fn new(indexes: &[Index], allocator: Allocator, limit: usize) -> BlockTable {
+    pub(super) fn new(indexes: &[Index], allocator: Allocator, limit: usize) -> BlockTable {
         let mut blocks = Vec::new();
         for (number, index) in indexes.iter().enumerate() {
             blocks.extend(index.iter().take(limit.saturating_sub(blocks.len())).map(|(address, block)| {
@@ -89,21 +89,21 @@ impl BlockTable {
         self.spans.push(Span { start, end, shift, granules });
     }
 
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.blocks.len()
     }
 
-    pub fn get(&self, number: usize) -> Option<&LiveBlock> {
+    pub(super) fn get(&self, number: usize) -> Option<&LiveBlock> {
         self.blocks.get(number)
     }
 
     /// Returns the requested bytes of all blocks.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.blocks.iter().map(|block| block.size).sum()
     }
 
     /// Returns the blocks that begin in a range.
-    pub fn within(&self, start: u64, end: u64) -> &[LiveBlock] {
+    pub(super) fn within(&self, start: u64, end: u64) -> &[LiveBlock] {
         let from = self.blocks.partition_point(|block| block.address < start);
         let length = self.blocks[from..].partition_point(|block| block.address < end);
         &self.blocks[from..from + length]
@@ -111,7 +111,7 @@ impl BlockTable {
 
     /// Returns the first address after what the program may use of a block: malloc_usable_size(3)
     /// permits more than was requested.
-    pub fn end(&self, number: usize) -> u64 {
+    pub(super) fn end(&self, number: usize) -> u64 {
         let Some(block) = self.blocks.get(number) else { return 0 };
         let end = self.allocator.occupied(block.address, block.size).end;
         let end = end.max(block.address.saturating_add(block.size.max(1)));
@@ -121,7 +121,7 @@ impl BlockTable {
 
     /// Returns the number of the block that an address is in. `span` is where the last search ended.
     #[inline]
-    pub fn find(&self, address: u64, span: &mut usize) -> Option<usize> {
+    pub(super) fn find(&self, address: u64, span: &mut usize) -> Option<usize> {
         let is_in = |span: &Span| (span.start..span.end).contains(&address);
         let found = match self.spans.get(*span) {
             Some(last) if is_in(last) => last,

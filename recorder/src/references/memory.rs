@@ -11,14 +11,14 @@ use std::os::unix::fs::FileExt;
 const IS_THERE: u64 = 3 << 62;
 
 #[derive(Debug)]
-pub struct Memory {
+pub(crate) struct Memory {
     pid: Pid,
     page: u64,
     pagemap: Option<File>,
 }
 
 impl Memory {
-    pub fn of(pid: u32, page: u64) -> Memory {
+    pub(crate) fn of(pid: u32, page: u64) -> Memory {
         let pagemap = File::open(format!("/proc/{pid}/pagemap")).ok();
         Memory { pid: Pid::from_raw(pid.cast_signed()), page: page.max(512), pagemap }
     }
@@ -27,7 +27,7 @@ impl Memory {
     ///
     /// # Errors
     /// That of the kernel, e.g. EPERM where the process may not be traced.
-    pub fn probe(&self, session: &Session) -> io::Result<()> {
+    pub(crate) fn probe(&self, session: &Session) -> io::Result<()> {
         let Some((start, _)) = session.mapping.header().private_ranges().next() else { return Ok(()) };
         match self.read_some(start, &mut [0; 8]) {
             Err(error) if error.raw_os_error() != Some(nix::libc::EFAULT) => Err(error),
@@ -42,7 +42,7 @@ impl Memory {
 
     /// Reads the pages of a range that are there. The others are zeros. Returns the number of bytes
     /// that were read.
-    pub fn read(&self, at: u64, out: &mut [u8]) -> u64 {
+    pub(crate) fn read(&self, at: u64, out: &mut [u8]) -> u64 {
         let (mut done, mut read) = (0, 0);
         for (start, end) in self.runs(at, at + out.len() as u64) {
             let (start, end) = ((start - at) as usize, (end - at) as usize);

@@ -27,7 +27,7 @@ const HEAD: usize = 4096;
 
 /// A thread that does not run.
 #[derive(Clone, Debug, Default)]
-pub struct StoppedThread {
+pub(crate) struct StoppedThread {
     pub tid: u32,
     pub stack_pointer: u64,
     /// Base of the thread-local data; 0 if it is not known.
@@ -39,7 +39,7 @@ pub struct StoppedThread {
 
 /// What is known of the process.
 #[derive(Debug)]
-pub struct Regions<'a> {
+pub(super) struct Regions<'a> {
     /// Private memory of the library.
     pub own: &'a [(u64, u64)],
     pub threads: &'a [StoppedThread],
@@ -48,7 +48,7 @@ pub struct Regions<'a> {
 }
 
 #[derive(Debug, Default)]
-pub struct Found {
+pub(super) struct Found {
     pub regions: Vec<RootRegion>,
     pub names: Vec<Text>,
     /// Mappings of files, in which vtables may be.
@@ -92,7 +92,7 @@ fn without(range: (u64, u64), mut taken: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 
 impl Regions<'_> {
     /// Finds the regions by the text of `maps`.
-    pub fn find(&self, text: &str, table: &BlockTable) -> Found {
+    pub(super) fn find(&self, text: &str, table: &BlockTable) -> Found {
         let mut found = Found::default();
         let mut numbers: HashMap<&str, u32> = HashMap::new();
         let mut before: Option<(u64, u32)> = None;

@@ -20,7 +20,7 @@ type Put<'a> = &'a mut dyn FnMut(Record) -> io::Result<()>;
 
 /// What was found.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Counts {
+pub(super) struct Counts {
     pub edges: u64,
     pub root_edges: u64,
     pub read_bytes: u64,
@@ -30,13 +30,13 @@ pub struct Counts {
 
 impl Counts {
     /// Returns why references may be missing.
-    pub fn lacks(&self) -> Option<String> {
+    pub(super) fn lacks(&self) -> Option<String> {
         (self.unread_bytes > 0).then(|| format!("{} bytes were not searched for want of time", self.unread_bytes))
     }
 }
 
 #[derive(Debug)]
-pub struct Search<'a> {
+pub(super) struct Search<'a> {
     table: &'a BlockTable,
     memory: &'a Memory,
     files: &'a [(u64, u64)],
@@ -55,7 +55,7 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
 impl<'a> Search<'a> {
     /// Prepares a search. `libc` is the number of the name of glibc if the blocks are those of its
     /// `malloc`.
-    pub fn new(
+    pub(super) fn new(
         table: &'a BlockTable,
         memory: &'a Memory,
         files: &'a [(u64, u64)],
@@ -69,7 +69,7 @@ impl<'a> Search<'a> {
     ///
     /// # Errors
     /// The error of `put`.
-    pub fn roots(&mut self, regions: &[RootRegion], threads: &[StoppedThread], put: Put<'_>) -> io::Result<()> {
+    pub(super) fn roots(&mut self, regions: &[RootRegion], threads: &[StoppedThread], put: Put<'_>) -> io::Result<()> {
         let mut packer = EdgePacker::default();
         for (number, region) in (0..).zip(regions) {
             if region.kind == ROOT_REGISTERS {
@@ -142,7 +142,7 @@ impl<'a> Search<'a> {
     ///
     /// # Errors
     /// The error of `put`.
-    pub fn blocks(&mut self, put: Put<'_>) -> io::Result<()> {
+    pub(super) fn blocks(&mut self, put: Put<'_>) -> io::Result<()> {
         let (mut blocks, mut edges) = (BlockPacker::default(), EdgePacker::default());
         let mut first = 0;
         while first < self.table.len() {

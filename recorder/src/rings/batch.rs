@@ -55,7 +55,7 @@ impl Batch {
 /// Counts the records that were sent to the digests and not received yet, so that many threads do
 /// not make the recorder use much memory.
 #[derive(Clone, Debug)]
-pub struct InFlight {
+pub(crate) struct InFlight {
     records: Arc<AtomicUsize>,
     /// Number of records that were received.
     received: Arc<AtomicUsize>,
@@ -65,7 +65,7 @@ pub struct InFlight {
 impl InFlight {
     /// Creates a counter with a limit of 16 MiB of records, or of a sixteenth of the limit on the
     /// recorder's own memory.
-    pub fn new(memory_limit: Option<u64>) -> InFlight {
+    pub(crate) fn new(memory_limit: Option<u64>) -> InFlight {
         const MAX_BYTES: u64 = 16 << 20;
         const MIN_BYTES: u64 = 1 << 20;
         let bytes = memory_limit.map_or(MAX_BYTES, |limit| (limit / 16).clamp(MIN_BYTES, MAX_BYTES));
@@ -77,30 +77,30 @@ impl InFlight {
     }
 
     /// Returns whether no further batch should be sent for now.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.records.load(Relaxed) >= self.max_records
     }
 
     /// Counts a batch of records that is sent.
-    pub fn sent(&self, records: usize) {
+    pub(crate) fn sent(&self, records: usize) {
         self.records.fetch_add(records, Relaxed);
     }
 
     /// Counts a batch of records that was received.
-    pub fn received(&self, records: usize) {
+    pub(crate) fn received(&self, records: usize) {
         self.records.fetch_sub(records, Relaxed);
         self.received.fetch_add(records, Relaxed);
     }
 
     /// Returns a number that changes whenever records were received.
-    pub fn progress(&self) -> u64 {
+    pub(crate) fn progress(&self) -> u64 {
         self.received.load(Relaxed) as u64
     }
 }
 
 /// The result of a step over one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// The record belongs to the one after it.
     Prefix,
     /// The record, with the prefixes before it, is complete.
@@ -110,7 +110,7 @@ pub enum Step {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RunningTimestamp {
+pub(crate) struct RunningTimestamp {
     /// The timestamp of the last event, as the thread computes it.
     pub timestamp: u64,
 }
@@ -142,7 +142,7 @@ const KINDS: [u8; 64] = {
 
 impl RunningTimestamp {
     #[inline(always)]
-    pub fn step(&mut self, record: Record) -> Step {
+    pub(crate) fn step(&mut self, record: Record) -> Step {
         match KINDS[(record.head & 63) as usize] {
             EVENT => {
                 self.timestamp = self.timestamp.wrapping_add(record.delta());

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 /// [`wire::limits::WAIT_MS`] looks whether this thread is stopped or gone. It can't do so from
 /// everywhere, e.g. not from another pid namespace, hence the margin: on a busy machine the thread
 /// may get no CPU for seconds.
-pub const BEAT: Duration = Duration::from_millis(5);
+pub(crate) const BEAT: Duration = Duration::from_millis(5);
 
 /// Writes the heartbeat of all processes.
 #[derive(Debug)]
-pub struct Heart {
+pub(crate) struct Heart {
     clock: Clock,
     in_flight: InFlight,
     /// Id and start of the thread that beats.
@@ -30,14 +30,14 @@ pub struct Heart {
 
 impl Heart {
     /// Creates the heartbeat of the calling thread, for no process yet.
-    pub fn new(clock: Clock, in_flight: InFlight) -> Heart {
+    pub(crate) fn new(clock: Clock, in_flight: InFlight) -> Heart {
         let tid = nix::unistd::gettid().as_raw().cast_unsigned();
         // Without its start the thread is unknown to the processes.
         let thread = proc::start_ticks(tid).map_or((0, 0), |start| (tid, start));
         Heart { clock, in_flight, thread, areas: Vec::new(), last: Cell::new(Instant::now()) }
     }
 
-    pub fn add(&mut self, id: SessionId, area: Arc<Mapping>) {
+    pub(crate) fn add(&mut self, id: SessionId, area: Arc<Mapping>) {
         let (recorder, (thread, start)) = (&area.header().recorder.0, self.thread);
         recorder.start.store(start, Relaxed);
         recorder.thread.store(thread, Release);
@@ -45,13 +45,13 @@ impl Heart {
     }
 
     /// Removes the area of a process.
-    pub fn remove(&mut self, id: SessionId) {
+    pub(crate) fn remove(&mut self, id: SessionId) {
         self.areas.retain(|(known, _)| *known != id);
     }
 
     /// Writes a time of the recorder's clock into all headers. Programs that may not read a clock
     /// use it for their timestamps.
-    pub fn beat(&self, now: u64) {
+    pub(crate) fn beat(&self, now: u64) {
         self.last.set(Instant::now());
         let progress = self.in_flight.progress();
         for (_, area) in &self.areas {
@@ -62,7 +62,7 @@ impl Heart {
 
     /// Writes the heartbeat when [`BEAT`] has passed since the last time. Long work calls this
     /// repeatedly.
-    pub fn keep_beating(&self) {
+    pub(crate) fn keep_beating(&self) {
         if self.last.get().elapsed() >= BEAT {
             self.beat(self.clock.now());
         }

@@ -17,7 +17,7 @@ use wire::{Op, Record};
 const MAX_PREFIXES: usize = 4;
 /// A timestamp that is later than the current time by more than this is wrong and is replaced by
 /// the current time. The clocks of two CPUs differ by less.
-pub const CLOCK_TOLERANCE: u64 = 1 << 22;
+pub(crate) const CLOCK_TOLERANCE: u64 = 1 << 22;
 
 /// The records of one ring that were copied and not yet sent.
 #[derive(Debug, Default)]

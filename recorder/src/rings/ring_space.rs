@@ -12,7 +12,7 @@ use wire::SlotControl;
 
 /// What is known of events that are released: whether they survive the recorder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub(crate) enum Kept {
     /// The events survive the recorder.
     Safe,
     /// The events could not be written yet.
@@ -32,7 +32,7 @@ fn advance(control: &SlotControl, position: &Position) {
 }
 
 /// Releases the space of one batch, after its events were handled.
-pub fn batch(mapping: &Mapping, positions: &[Position], kept: Kept) {
+pub(crate) fn batch(mapping: &Mapping, positions: &[Position], kept: Kept) {
     if positions.is_empty() {
         return;
     }
@@ -52,7 +52,7 @@ pub fn batch(mapping: &Mapping, positions: &[Position], kept: Kept) {
 }
 
 /// Releases the space of one ring before its events are safe.
-pub fn early(mapping: &Mapping, position: &Position) {
+pub(crate) fn early(mapping: &Mapping, position: &Position) {
     let _guard = mapping.releases().lock();
     if let Some(control) = mapping.slot(position.slot) {
         if !mapping.releases().keeps_events() {
@@ -64,7 +64,7 @@ pub fn early(mapping: &Mapping, position: &Position) {
 
 /// Moves the rings of an area to where the last recorder's journal ends. That recorder may have
 /// been killed between the write of its last entry and the release.
-pub fn resume(mapping: &Mapping, positions: &[Position]) {
+pub(crate) fn resume(mapping: &Mapping, positions: &[Position]) {
     for position in positions {
         let Some((control, ring)) = mapping.slot(position.slot).zip(mapping.ring(position.slot)) else { continue };
         let (head, tail) = (control.producer.0.head.load(Acquire), control.consumer.0.tail.load(Relaxed));

@@ -93,7 +93,7 @@ pub struct EventCounts {
 
 /// An event of a thread that the digest must receive in order with the records.
 #[derive(Debug, PartialEq, Eq)]
-pub enum ThreadEvent {
+pub(crate) enum ThreadEvent {
     /// A slot has a new owner: thread number, tid.
     Started(u32, u32),
     /// An owner has ended and all its records were sent: thread number, counts.
@@ -104,7 +104,7 @@ pub enum ThreadEvent {
 
 /// The thread slots of one session.
 #[derive(Debug)]
-pub struct Slots {
+pub(crate) struct Slots {
     mapping: Arc<Mapping>,
     slots: Vec<Slot>,
     /// Slot in which each thread id was last seen.
@@ -128,7 +128,7 @@ pub struct Slots {
 
 /// The result of a pass over all rings.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct PassResult {
+pub(crate) struct PassResult {
     /// Number of records that were copied from the rings.
     pub records: u64,
     /// Fill level of the fullest ring, in 256ths.
@@ -139,7 +139,7 @@ pub struct PassResult {
 
 impl Slots {
     /// Creates the slots of a new area, or of one that another recorder used before.
-    pub fn new(mapping: Arc<Mapping>, start: u64, resumed: bool) -> Slots {
+    pub(crate) fn new(mapping: Arc<Mapping>, start: u64, resumed: bool) -> Slots {
         let unassigned = if resumed { mapping.header().dropped_without_slot.load(Relaxed) } else { 0 };
         Slots {
             mapping,
@@ -202,29 +202,29 @@ impl Slots {
     }
 
     /// Returns the time up to which all events were sent.
-    pub fn frontier(&self) -> u64 {
+    pub(crate) fn frontier(&self) -> u64 {
         self.frontier
     }
 
     /// Returns whether a slot can be returned to the process as soon as its records are processed.
-    pub fn has_leaving(&self) -> bool {
+    pub(crate) fn has_leaving(&self) -> bool {
         self.slots.iter().any(|slot| slot.leaving)
     }
 
     /// Returns whether there are enough threads that some have small rings.
-    pub fn has_small_rings(&self) -> bool {
+    pub(crate) fn has_small_rings(&self) -> bool {
         self.slots.last().is_some_and(|slot| slot.reader.capacity() < SMALL_RING)
     }
 
     /// Removes and returns the thread events since the last call.
-    pub fn drain_events(&mut self) -> std::vec::Drain<'_, ThreadEvent> {
+    pub(crate) fn drain_events(&mut self) -> std::vec::Drain<'_, ThreadEvent> {
         self.events.drain(..)
     }
 
     /// Copies the records of the rings and sends those whose order is certain. `barrier` was read
     /// from the clock before a delay that makes all earlier stores visible, `now` after it. The
     /// heartbeat continues: there may be many rings.
-    pub fn pass(&mut self, barrier: u64, now: u64, batch: &mut Batch, heart: &Heart) -> PassResult {
+    pub(crate) fn pass(&mut self, barrier: u64, now: u64, batch: &mut Batch, heart: &Heart) -> PassResult {
         let mut result = PassResult::default();
         let mapping = Arc::clone(&self.mapping);
         let used = mapping.slots_used();
@@ -446,7 +446,7 @@ impl Slots {
 
     /// The last pass: the process has ended, or is not recorded any more. All published records are
     /// sent.
-    pub fn finish(&mut self, barrier: u64, now: u64, batch: &mut Batch, heart: &Heart) {
+    pub(crate) fn finish(&mut self, barrier: u64, now: u64, batch: &mut Batch, heart: &Heart) {
         while self.pass(barrier, now, batch, heart).more {}
         self.merge(u64::MAX, now, batch, heart);
         let mapping = Arc::clone(&self.mapping);
@@ -486,7 +486,7 @@ impl Slots {
 
     /// Returns the counts of all owners by thread number. Number 0 is for events that found no free
     /// slot.
-    pub fn counts(&self) -> Vec<(u32, EventCounts)> {
+    pub(crate) fn counts(&self) -> Vec<(u32, EventCounts)> {
         let unassigned = self.mapping.header().dropped_without_slot.load(Relaxed).saturating_sub(self.unassigned);
         let owned = self.slots.iter().enumerate().filter(|(_, slot)| slot.thread != 0);
         let counts = owned.map(|(index, slot)| (slot.thread, self.counts_of(index)));
@@ -497,7 +497,7 @@ impl Slots {
 
     /// Returns the ids of threads that may have ended: no record of them arrived since the last
     /// call, or all of them.
-    pub fn quiet(&mut self, all: bool) -> Vec<u32> {
+    pub(crate) fn quiet(&mut self, all: bool) -> Vec<u32> {
         let mut quiet = Vec::new();
         for slot in &mut self.slots {
             if slot.thread != 0 && slot.tid != 0 && (all || !slot.is_active) && slot.queue.waiting() == 0 {
@@ -509,7 +509,7 @@ impl Slots {
     }
 
     /// Returns the owners whose name should be read again: thread number, tid.
-    pub fn unnamed(&mut self) -> Vec<(u32, u32)> {
+    pub(crate) fn unnamed(&mut self) -> Vec<(u32, u32)> {
         let unnamed = self.slots.iter_mut().filter(|slot| slot.thread != 0 && !slot.is_name_final);
         unnamed
             .map(|slot| {
@@ -520,7 +520,7 @@ impl Slots {
     }
 
     /// Releases the slots of threads that have ended, once their rings are empty.
-    pub fn gone(&mut self, tids: &FxHashSet<u32>) {
+    pub(crate) fn gone(&mut self, tids: &FxHashSet<u32>) {
         for index in 0..self.slots.len() {
             let slot = &self.slots[index];
             if slot.thread != 0 && tids.contains(&slot.tid) {

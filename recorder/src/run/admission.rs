@@ -275,7 +275,7 @@ pub fn look_at_waiting<P: Policy>(policy: &mut P) {
 }
 
 /// Ends the wait of all of them.
-pub fn stop_waiting<P: Policy>(policy: &mut P) {
+pub(crate) fn stop_waiting<P: Policy>(policy: &mut P) {
     look(policy, |_| true);
 }
 
@@ -483,6 +483,6 @@ pub fn write_about<N: Serialize>(entry: &Entry, session: &Session, info: Process
     }
 }
 
-pub fn ticks_of(nanoseconds: u64, ticks_per_second: u64) -> u64 {
+pub(crate) fn ticks_of(nanoseconds: u64, ticks_per_second: u64) -> u64 {
     (u128::from(nanoseconds) * u128::from(ticks_per_second) / 1_000_000_000) as u64
 }

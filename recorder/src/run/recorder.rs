@@ -361,7 +361,7 @@ impl Recorder {
     }
 
     /// Ends the sessions of a process, whose end the caller knows.
-    pub fn process_ended(&mut self, pid: u32, end: End) {
+    pub(crate) fn process_ended(&mut self, pid: u32, end: End) {
         let mut is_known = false;
         while let Some(index) = self.running.iter().position(|running| running.session.process.pid == pid) {
             self.end(index, end);

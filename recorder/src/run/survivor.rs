@@ -38,7 +38,7 @@ const MAX_REPLACEMENTS: u32 = 20;
 
 /// What the command knows of the end of the program.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct ProgramEnd {
+pub(crate) struct ProgramEnd {
     /// Wait status.
     pub status: i32,
     /// Page faults of its children that it had waited for.
@@ -86,7 +86,7 @@ enum Message {
 
 /// What the survivor process reports when the recording is complete.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Summary {
+pub(crate) struct Summary {
     /// Errors of files that could not be written.
     pub errors: Vec<String>,
     /// Event counts of all processes: emitted, recorded, lost, sampled out.
@@ -101,7 +101,7 @@ pub struct Summary {
 
 impl Summary {
     /// Returns the event counts of all processes.
-    pub fn sums(&self) -> Accounting {
+    pub(crate) fn sums(&self) -> Accounting {
         let [emitted, recorded, lost, sampled_out] = self.sums;
         Accounting { emitted, recorded, lost, sampled_out }
     }
@@ -147,7 +147,7 @@ pub struct Survivor {
 
 /// What a message of the survivor process means for the command.
 #[derive(Debug)]
-pub enum Progress {
+pub(crate) enum Progress {
     /// The recording continues until it is ended.
     Recording,
     /// The recording is complete.
@@ -297,7 +297,7 @@ impl Survivor {
     }
 
     /// Handles one message of the survivor process, and waits for it if there is none.
-    pub fn handle_message(&mut self) -> Progress {
+    pub(crate) fn handle_message(&mut self) -> Progress {
         match receive_with_files(&self.channel) {
             Some((Message::Keep(request), files)) => self.store.obey(request, files),
             Some((Message::Finished(summary), _)) => {
@@ -331,24 +331,31 @@ impl Survivor {
 
     /// Reports that the command stops because the program with this pid has stopped. The survivor
     /// process continues the command when the program continues.
-    pub fn command_stopped(&self, program: u32) {
+    pub(crate) fn command_stopped(&self, program: u32) {
         send(&self.channel, &Message::CommandStopped { program });
     }
 
     /// Reports that the command was continued.
-    pub fn command_continued(&self) {
+    pub(crate) fn command_continued(&self) {
         send(&self.channel, &Message::CommandContinued);
     }
 
     /// Reports that the program could not be started, and waits for the recorder to end.
-    pub fn program_not_started(self) {
+    pub(crate) fn program_not_started(self) {
         send(&self.channel, &Message::ProgramNotStarted);
         while receive(&self.channel).is_some() {}
     }
 
     /// Reports that the program has ended. `unrecorded` is the reason to report if it was not recorded;
     /// `wait` keeps the recording open until all recorded processes have ended.
-    pub fn program_ended(&mut self, pid: u32, end: ProgramEnd, program: &Path, unrecorded: Option<String>, wait: bool) {
+    pub(crate) fn program_ended(
+        &mut self,
+        pid: u32,
+        end: ProgramEnd,
+        program: &Path,
+        unrecorded: Option<String>,
+        wait: bool,
+    ) {
         let program = program.to_owned();
         let message = Message::ProgramEnded { pid, end, program, unrecorded, wait };
         send(&self.channel, &message);
@@ -356,7 +363,7 @@ impl Survivor {
     }
 
     /// Stops the wait for processes that outlive the program.
-    pub fn stop_waiting(&self) {
+    pub(crate) fn stop_waiting(&self) {
         send(&self.channel, &Message::StopWaiting);
     }
 
@@ -402,7 +409,7 @@ pub fn has_recorder(dir: &Path) -> bool {
 ///
 /// # Errors
 /// When the lock file exists and cannot be opened or locked.
-pub fn wait_for_end(dir: &Path) -> io::Result<()> {
+pub(crate) fn wait_for_end(dir: &Path) -> io::Result<()> {
     match File::open(dir.join(RESERVE)) {
         Ok(file) => file.lock_shared(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

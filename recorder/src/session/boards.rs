@@ -16,7 +16,7 @@ const READ_INTERVAL: Duration = Duration::from_millis(20);
 const BUSY_PERIOD: Duration = Duration::from_secs(1);
 
 /// A session, and the pid of its process in the process's own pid namespace.
-pub type Owner = (Arc<Session>, u32);
+pub(crate) type Owner = (Arc<Session>, u32);
 
 /// The boards of ended sessions, and when the last report was found.
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ pub struct Found {
 
 /// Returns why a process that has received its area does not use it. A process that posts no reason
 /// has stopped waiting.
-pub fn why_unused(mapping: &Mapping) -> &'static str {
+pub(crate) fn why_unused(mapping: &Mapping) -> &'static str {
     let mut why = UntracedReason::Busy;
     mapping.header().board.0.drain(|posted| why = posted.reason);
     why.text()

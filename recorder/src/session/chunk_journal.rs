@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 #[derive(Debug)]
-pub struct ChunkJournal {
+pub(crate) struct ChunkJournal {
     folder: PathBuf,
     reader: Option<u32>,
     file: Option<OpenFile>,
@@ -52,7 +52,7 @@ pub fn positions(carried: &Path) -> Vec<Position> {
 
 impl ChunkJournal {
     /// Creates the journal of a process. Files are created with the first entry.
-    pub fn new(session: &Session) -> ChunkJournal {
+    pub(crate) fn new(session: &Session) -> ChunkJournal {
         ChunkJournal {
             folder: session.folder.clone(),
             reader: session.options.reader,
@@ -71,7 +71,7 @@ impl ChunkJournal {
     /// # Errors
     /// Returns an error if it cannot be written completely. Then it does not count, and the next
     /// one overwrites it.
-    pub fn append(&mut self, mut entry: Entry, added: [&[u8]; PARTS], files: &JournalFiles) -> io::Result<()> {
+    pub(crate) fn append(&mut self, mut entry: Entry, added: [&[u8]; PARTS], files: &JournalFiles) -> io::Result<()> {
         if entry.chunk.number != self.chunk {
             (self.chunk, self.entries, self.file) = (entry.chunk.number, 0, None);
         }

@@ -12,7 +12,7 @@ const RECORDS_PER_EVENT: u64 = 2;
 /// A token bucket. It holds as many tokens as it gets in a second. After a large pass the number is
 /// negative.
 #[derive(Debug, Default)]
-pub struct Bucket {
+pub(crate) struct Bucket {
     tokens: i64,
     /// When it got tokens the last time; `None` before the first time.
     filled: Option<Instant>,

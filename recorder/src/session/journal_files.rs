@@ -26,7 +26,7 @@ pub struct JournalFiles {
 impl JournalFiles {
     /// Returns the number of the last chunk that is in the tape. Chunks before it were stored or
     /// given up.
-    pub fn stored(&self) -> u32 {
+    pub(crate) fn stored(&self) -> u32 {
         self.stored.load(Acquire)
     }
 
@@ -40,7 +40,7 @@ impl JournalFiles {
     }
 
     /// Reserves a file for a chunk and returns its number; `None` if all files are in use.
-    pub fn reserve(&self, chunk: u32) -> Option<usize> {
+    pub(crate) fn reserve(&self, chunk: u32) -> Option<usize> {
         let claims = |held: &AtomicU32| {
             let last = held.load(Acquire);
             self.is_unused(last) && held.compare_exchange(last, chunk, AcqRel, Relaxed).is_ok()
@@ -54,7 +54,7 @@ impl JournalFiles {
     }
 
     /// Removes the files that are not needed any more. Returns whether there was one.
-    pub fn free(&self, folder: &Path) -> bool {
+    pub(crate) fn free(&self, folder: &Path) -> bool {
         let mut found = false;
         for (number, held) in self.chunks.iter().enumerate() {
             let last = held.load(Acquire);
@@ -67,7 +67,7 @@ impl JournalFiles {
     }
 
     /// Removes all files: the tape of the process has its end.
-    pub fn remove(&self, folder: &Path) {
+    pub(crate) fn remove(&self, folder: &Path) {
         let held = |(number, held): (usize, &AtomicU32)| (held.load(Acquire) != 0).then_some(number);
         for number in self.chunks.iter().enumerate().filter_map(held) {
             let _ = std::fs::remove_file(journal::path(folder, number));
@@ -77,7 +77,7 @@ impl JournalFiles {
     /// Replaces the events of a chunk that could not be stored by the number of lost events, for
     /// the case that the recorder is killed before the tape has it. `losses` are those of all
     /// chunks that were given up since the last write.
-    pub fn give_up(&self, folder: &Path, chunk: u32, losses: &[Record]) {
+    pub(crate) fn give_up(&self, folder: &Path, chunk: u32, losses: &[Record]) {
         self.mark_stored(chunk.saturating_sub(1));
         self.free(folder);
         let Some(number) = self.position(chunk) else { return };

@@ -200,18 +200,18 @@ pub struct CommandLink {
 /// The command as the keeper of its survivor process, which must not wait for it: it may be stopped.
 /// What the channel has no space for waits here.
 #[derive(Debug, Default)]
-pub struct CommandKeeper {
+pub(crate) struct CommandKeeper {
     link: Option<CommandLink>,
     waiting: VecDeque<(Request, Vec<OwnedFd>)>,
 }
 
 impl CommandKeeper {
-    pub fn connect(&mut self, link: CommandLink) {
+    pub(crate) fn connect(&mut self, link: CommandLink) {
         self.link = Some(link);
     }
 
     /// Sends what waits.
-    pub fn send_waiting(&mut self) {
+    pub(crate) fn send_waiting(&mut self) {
         let Some(link) = &self.link else { return };
         let send = |(request, files): &(Request, Vec<OwnedFd>)| {
             (link.send)(&link.channel, request, &files.iter().map(AsFd::as_fd).collect::<Vec<_>>())

@@ -21,7 +21,8 @@ use formats::{mptl, mtrc};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::socket::{self, SockType};
-pub use policy::{AdmitAll, Policy, RejectReason};
+pub(crate) use policy::AdmitAll;
+pub use policy::{Policy, RejectReason};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::{File, Permissions};
 use std::io;
@@ -52,11 +53,11 @@ const MAX_SILENT: usize = 1024;
 /// other end.
 const MAX_SILENT_STREAMS: usize = 16;
 /// Permissions of the folder of an unlisted socket: other users can traverse it but not list it.
-pub const TRAVERSABLE: u32 = 0o711;
+pub(crate) const TRAVERSABLE: u32 = 0o711;
 /// Name of an unlisted socket until it accepts connections.
 pub const INITIAL_NAME: &str = "socket";
 /// Shortest wait for something that is due at a time.
-pub const SHORTEST_WAIT: Duration = Duration::from_millis(1);
+pub(crate) const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 /// First event key of a connection; smaller keys are indexes of listening sockets.
 const FIRST_CONNECTION_KEY: u64 = 16;
 
@@ -187,7 +188,7 @@ impl Listener {
     ///
     /// # Errors
     /// The error of the socket, of its permissions, or of the rename.
-    pub fn open_unlisted(path: &Path) -> io::Result<Listener> {
+    pub(crate) fn open_unlisted(path: &Path) -> io::Result<Listener> {
         let first = path.with_file_name(INITIAL_NAME);
         let _ = std::fs::remove_file(&first); // Of a recorder that was killed before the rename.
         let mut listener = Listener::open(&first)?;

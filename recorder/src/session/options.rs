@@ -161,7 +161,7 @@ impl Mode {
 
     /// Returns which calls that map memory are recorded in this mode, as the header of the area
     /// says it ([`wire::Header::record_mappings`]).
-    pub const fn mapping_calls(self) -> u32 {
+    pub(crate) const fn mapping_calls(self) -> u32 {
         if matches!(self, Mode::Off) { 0 } else { wire::mapping::RECORD_ALL }
     }
 
@@ -236,7 +236,7 @@ pub fn is_ring(bytes: u64) -> bool {
 
 impl Options {
     /// Returns which ends a process announces: a sum of wire's `ANNOUNCE_` values.
-    pub fn announcements(&self, has_pages: bool) -> u32 {
+    pub(crate) fn announcements(&self, has_pages: bool) -> u32 {
         let is_exact = self.mode == Mode::Trace && self.sample_bytes == 0;
         u32::from(has_pages) * ANNOUNCE_PAGES + u32::from(self.references && is_exact) * ANNOUNCE_REFERENCES
     }

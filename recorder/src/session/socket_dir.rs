@@ -25,7 +25,7 @@ use std::time::Duration;
 
 /// The folder of the socket. It is removed on drop with all files in it.
 #[derive(Debug)]
-pub struct SocketDir {
+pub(crate) struct SocketDir {
     folder: PathBuf,
     socket: PathBuf,
     /// The folder, locked: services that clean up temporary files leave a locked folder alone,
@@ -67,7 +67,7 @@ impl SocketDir {
     ///
     /// # Errors
     /// The error of the last directory that was tried.
-    pub fn make() -> Result<SocketDir, SocketDirError> {
+    pub(crate) fn make() -> Result<SocketDir, SocketDirError> {
         let directories = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
         let mut directories: Vec<PathBuf> = directories.chain([PathBuf::from("/tmp")]).collect();
         if nix::unistd::geteuid().is_root() {
@@ -94,11 +94,11 @@ impl SocketDir {
     }
 
     /// Removes the folders that killed recorders left in the same directory.
-    pub fn remove_stale(&self) {
+    pub(crate) fn remove_stale(&self) {
         self.folder.parent().into_iter().for_each(|directory| remove_stale(directory, &self.folder));
     }
 
-    pub fn socket(&self) -> &Path {
+    pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 }

@@ -13,7 +13,8 @@ use crate::session::options::Options;
 use crate::target::jit_names::PerfMap;
 use crate::target::maps;
 use crate::target::module_files::ModuleFiles;
-pub use builder::{Attached, Ids, SessionBuilder};
+pub use builder::Ids;
+pub(crate) use builder::{Attached, SessionBuilder};
 use formats::recording::{Allocator, ProcessInfo};
 use formats::resident::Bill;
 use formats::tape::{self, Division, Origin, field::Text};
@@ -238,7 +239,7 @@ macro_rules! stats {
             }
 
             /// Publishes the resident memory by use.
-            pub fn set_divided(&self, division: &Division) {
+            pub(crate) fn set_divided(&self, division: &Division) {
                 let bill = division.lacks.0.is_empty().then_some(division.uses.bill);
                 *self.divided.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = bill;
             }

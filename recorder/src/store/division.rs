@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// The blocks of a process at the time of a snapshot.
 #[derive(Debug)]
-pub struct Blocks {
+pub(crate) struct Blocks {
     /// The own blocks of the process, and then those that it has inherited.
     pub indexes: Vec<Index>,
     /// The changes of its own blocks since the snapshot.
@@ -32,7 +32,7 @@ pub struct Blocks {
 
 /// A snapshot whose memory is to be divided.
 #[derive(Debug)]
-pub struct Job {
+pub(crate) struct Job {
     pub session: Arc<Session>,
     pub snapshot: Arc<Residency>,
     pub blocks: Blocks,
@@ -111,7 +111,7 @@ impl Thread {
 
 impl Divider {
     /// Passes a snapshot to the thread.
-    pub fn divide(&self, job: Job) -> Pending {
+    pub(crate) fn divide(&self, job: Job) -> Pending {
         let state = Arc::new(State::default());
         let jobs = self.0.jobs.get_or_init(|| self.0.start());
         if jobs.as_ref().is_none_or(|jobs| jobs.send((job, Arc::clone(&state))).is_err()) {
@@ -121,7 +121,7 @@ impl Divider {
     }
 
     /// Returns the CPU time that the thread used since the last call.
-    pub fn cpu_time(&self) -> Duration {
+    pub(crate) fn cpu_time(&self) -> Duration {
         Duration::from_nanos(self.0.cpu_ns.swap(0, Relaxed))
     }
 }

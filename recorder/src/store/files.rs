@@ -29,14 +29,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Number of bytes up to which a trace stays uncompressed.
-pub const PLAIN_LIMIT: u64 = 1 << 20;
+pub(crate) const PLAIN_LIMIT: u64 = 1 << 20;
 /// Columns smaller than this are not compressed.
 const SMALL_COLUMN: usize = 64;
 
 /// A file that could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {error}")]
-pub struct Failure {
+pub(crate) struct Failure {
     pub path: PathBuf,
     pub error: io::Error,
 }
@@ -92,7 +92,7 @@ impl AppendFile {
 
 /// The open files of one process.
 #[derive(Debug)]
-pub struct Files {
+pub(crate) struct Files {
     folder: PathBuf,
     reader: Option<u32>,
     quota: Option<Arc<Quota>>,
@@ -134,7 +134,7 @@ impl Files {
     ///
     /// # Errors
     /// The path and the error of the file that could not be created.
-    pub fn open(session: &Session) -> Result<Files, Failure> {
+    pub(crate) fn open(session: &Session) -> Result<Files, Failure> {
         let folder = session.folder.clone();
         let mut framed = Vec::new();
         tape::Writer::file_header(&mut framed);
@@ -170,7 +170,7 @@ impl Files {
     ///
     /// # Errors
     /// The path and the error of the tape.
-    pub fn records(&mut self, records: &[Record]) -> Result<(), Failure> {
+    pub(crate) fn records(&mut self, records: &[Record]) -> Result<(), Failure> {
         if records.is_empty() {
             return Ok(());
         }
@@ -195,7 +195,7 @@ impl Files {
     ///
     /// # Errors
     /// The path and the error of the file that could not be written. Both files are as before.
-    pub fn chunk(&mut self, chunk: &mut Chunk, packer: &mut Packer) -> Result<(), Failure> {
+    pub(crate) fn chunk(&mut self, chunk: &mut Chunk, packer: &mut Packer) -> Result<(), Failure> {
         if self.codec != self.final_codec.0 && chunk.commit.plain_offset + chunk.commit.plain_length > PLAIN_LIMIT {
             self.compress(packer).inspect_err(|_| {
                 let half_done = [self.trace_path(self.final_codec.0), self.folder.join(format!("{TAPE}.tmp"))];
@@ -307,7 +307,7 @@ impl Files {
     ///
     /// # Errors
     /// The path and the error of the profile.
-    pub fn profile(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+    pub(crate) fn profile(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.replace(PROFILE, bytes).map(drop)
     }
 
@@ -316,7 +316,7 @@ impl Files {
     ///
     /// # Errors
     /// The path and the error of the profile.
-    pub fn profile_beside_events(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+    pub(crate) fn profile_beside_events(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         let path = self.folder.join(PROFILE);
         if path.exists() {
             return self.profile(bytes);
@@ -328,7 +328,7 @@ impl Files {
     ///
     /// # Errors
     /// The path and the error of the tape.
-    pub fn replace_tape(&mut self, records: &[Record]) -> Result<(), Failure> {
+    pub(crate) fn replace_tape(&mut self, records: &[Record]) -> Result<(), Failure> {
         let mut framed = Vec::new();
         tape::Writer::file_header(&mut framed);
         let mut writer = tape::Writer::default();
@@ -342,7 +342,7 @@ impl Files {
     ///
     /// # Errors
     /// The path and the error of the trace.
-    pub fn end_mark(&mut self) -> Result<(), Failure> {
+    pub(crate) fn end_mark(&mut self) -> Result<(), Failure> {
         self.packed.clear();
         let (codec, level) = self.final_codec;
         // An uncompressed trace has its mark already.

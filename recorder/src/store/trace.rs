@@ -44,7 +44,7 @@ fn padded() -> mtrc::Options {
 
 /// Writes the trace of one process, chunk by chunk.
 #[derive(Debug)]
-pub struct Trace {
+pub(crate) struct Trace {
     mtrc: ColumnWriter,
     commit: tape::Chunk,
     entries: EncodeBuf,
@@ -67,7 +67,7 @@ pub struct Trace {
 
 /// What the chunks of a trace have beside its events.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Columns {
+pub(crate) struct Columns {
     /// Blocks are sampled: each has a weight.
     pub has_weights: bool,
     /// Frees have call sites, too.
@@ -77,7 +77,7 @@ pub struct Columns {
 impl Trace {
     /// Starts a trace. The header is part of the first chunk. Numbers are padded so that mpatrol's
     /// own reader can read the uncompressed file, for any size.
-    pub fn new(Columns { has_weights, free_sites }: Columns) -> Trace {
+    pub(crate) fn new(Columns { has_weights, free_sites }: Columns) -> Trace {
         let column = EncodeBuf::default;
         Trace {
             mtrc: ColumnWriter::new(padded()),
@@ -101,17 +101,17 @@ impl Trace {
 
     /// Returns the number of events in the chunk so far, including unmatched ones.
     #[inline(always)]
-    pub fn events(&self) -> u64 {
+    pub(crate) fn events(&self) -> u64 {
         self.commit.events + u64::from(self.unmatched_count)
     }
 
     /// Returns the number of uncompressed bytes so far.
-    pub fn plain_bytes(&self) -> u64 {
+    pub(crate) fn plain_bytes(&self) -> u64 {
         self.mtrc.offset()
     }
 
     /// Returns whether no chunk was finished yet, so that the header was not written either.
-    pub fn is_new(&self) -> bool {
+    pub(crate) fn is_new(&self) -> bool {
         self.number == 0
     }
 
@@ -143,7 +143,7 @@ impl Trace {
 
     /// Appends an allocation record (`A`).
     #[inline(always)]
-    pub fn alloc(&mut self, call: &Call, entry: u8, index: u64) {
+    pub(crate) fn alloc(&mut self, call: &Call, entry: u8, index: u64) {
         self.begin(entry, call.tick);
         self.commit.allocations += 1;
         self.mtrc.record(ALLOC, [index, call.address, call.size], call.thread.into());
@@ -164,7 +164,7 @@ impl Trace {
 
     /// Appends a resize record (`R`) of a known block, with the bytes for which it counted.
     #[inline(always)]
-    pub fn resize(&mut self, call: &Call, entry: u8, index: u64, previous: Option<(u32, u64)>) {
+    pub(crate) fn resize(&mut self, call: &Call, entry: u8, index: u64, previous: Option<(u32, u64)>) {
         self.previous(index, previous);
         self.begin(entry, call.tick);
         self.mtrc.record(RESIZE, [index, call.address, call.size], call.thread.into());
@@ -173,7 +173,7 @@ impl Trace {
 
     /// Appends a free record (`F`) of a known block.
     #[inline(always)]
-    pub fn free(&mut self, call: &Call, entry: u8, index: u64, previous: Option<(u32, u64)>) {
+    pub(crate) fn free(&mut self, call: &Call, entry: u8, index: u64, previous: Option<(u32, u64)>) {
         self.previous(index, previous);
         self.begin(entry, call.tick);
         self.mtrc.record(FREE, [index], call.thread.into());
@@ -184,7 +184,7 @@ impl Trace {
 
     /// Appends a free of an unknown address, which has no record.
     #[cold]
-    pub fn unmatched(&mut self, call: &Call, entry: u8) {
+    pub(crate) fn unmatched(&mut self, call: &Call, entry: u8) {
         // A free whose allocation was waited for comes later than its tick.
         let tick = call.tick.max(self.last_tick).max(self.last_unmatched_tick);
         self.last_unmatched_tick = tick;
@@ -203,7 +203,7 @@ impl Trace {
     }
 
     /// Returns the number of the open chunk.
-    pub fn number(&self) -> u32 {
+    pub(crate) fn number(&self) -> u32 {
         self.number + 1
     }
 
@@ -214,12 +214,12 @@ impl Trace {
     }
 
     /// Returns whether the open chunk has bytes that are not in the journal.
-    pub fn has_unjournaled(&self) -> bool {
+    pub(crate) fn has_unjournaled(&self) -> bool {
         self.parts().iter().zip(self.journaled).any(|(part, journaled)| part.len() > journaled)
     }
 
     /// Returns the open chunk, and the bytes of its columns that are not in the journal.
-    pub fn unjournaled(&self) -> (tape::Chunk, [&[u8]; PARTS]) {
+    pub(crate) fn unjournaled(&self) -> (tape::Chunk, [&[u8]; PARTS]) {
         let mut added = self.parts();
         for (part, journaled) in added.iter_mut().zip(self.journaled) {
             *part = part.get(journaled..).unwrap_or_default();
@@ -236,12 +236,12 @@ impl Trace {
     }
 
     /// Records that all bytes of the open chunk are in the journal.
-    pub fn was_journaled(&mut self) {
+    pub(crate) fn was_journaled(&mut self) {
         self.journaled = self.parts().map(<[u8]>::len);
     }
 
     /// Finishes the chunk and starts the next one in the memory of `spare`.
-    pub fn finish_chunk(&mut self, mut spare: Chunk) -> Chunk {
+    pub(crate) fn finish_chunk(&mut self, mut spare: Chunk) -> Chunk {
         spare.clear();
         let Chunk { mtrc, columns, threads, .. } = spare;
         let buffers = [

@@ -24,7 +24,7 @@ use std::time::{Duration, SystemTime};
 const BLOCK: usize = 256 << 10;
 /// Maximum number of bytes of a map that are read, the latest lines, for the programs of a command:
 /// four million functions in a second.
-pub const MAX_MAP_BYTES: u64 = 256 << 20;
+pub(crate) const MAX_MAP_BYTES: u64 = 256 << 20;
 /// Maximum number of bytes of a map that are read in the daemon, where other programs wait
 /// meanwhile: a quarter of a million functions in 60 ms.
 pub const MAX_MAP_BYTES_SHARED: u64 = 16 << 20;
@@ -44,7 +44,7 @@ pub struct NamedRange {
 }
 
 /// Returns for each instruction the index of the range that names it.
-pub fn by_instruction(named: &[NamedRange]) -> FxHashMap<u64, usize> {
+pub(crate) fn by_instruction(named: &[NamedRange]) -> FxHashMap<u64, usize> {
     let indexed = |(index, named): (usize, &NamedRange)| -> Vec<(u64, usize)> {
         named.instructions.iter().map(|address| (*address, index)).collect()
     };
@@ -90,7 +90,7 @@ pub struct PerfMap {
 
 /// The version of a map and those of its parents: size and time of the last change of each. An
 /// unchanged version means unchanged maps.
-pub type MapVersion = Vec<Option<(u64, SystemTime)>>;
+pub(crate) type MapVersion = Vec<Option<(u64, SystemTime)>>;
 
 impl PerfMap {
     /// Returns the map of a live process whose pid is `own_pid` in its own namespace, and which
@@ -111,7 +111,7 @@ impl PerfMap {
 
     /// Adds the map of the process from which this one was forked.
     #[must_use]
-    pub fn forked_from(self, parent: &Arc<PerfMap>) -> PerfMap {
+    pub(crate) fn forked_from(self, parent: &Arc<PerfMap>) -> PerfMap {
         let generation = parent.generation + 1;
         let parent = (generation < MAX_GENERATIONS).then(|| Arc::clone(parent));
         PerfMap { parent, generation, ..self }

@@ -17,7 +17,7 @@ const MAX_COPY: u64 = 128 << 20;
 /// Size and times of a file: when its content changed, and when it or its name did, in nanoseconds
 /// since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Version {
+pub(crate) struct Version {
     /// Size of the file in bytes.
     pub bytes: u64,
     /// When its content changed.
@@ -28,7 +28,7 @@ pub struct Version {
 
 impl Version {
     /// Returns the version of an open file.
-    pub fn of(file: &OwnedFd) -> Option<Version> {
+    pub(crate) fn of(file: &OwnedFd) -> Option<Version> {
         fstat(file).ok().map(|status| Version::read(&status))
     }
 
@@ -42,7 +42,7 @@ impl Version {
 
 /// Returns whether a file belongs to a file system that may be unmounted as soon as the program
 /// does not use it any more.
-pub fn is_lent(file: &OwnedFd) -> bool {
+pub(crate) fn is_lent(file: &OwnedFd) -> bool {
     // The system, and this process, keep directories of these devices in use.
     static OWN: OnceLock<Vec<u64>> = OnceLock::new();
     let devices = || ["/", "/usr", "."].iter().filter_map(|path| stat(*path).ok()).map(|status| status.st_dev);
@@ -55,7 +55,7 @@ pub fn is_lent(file: &OwnedFd) -> bool {
 
 /// Copies a file of at most `limit` bytes into memory. The copy has the time of the file, by which
 /// one without build-id is recognized.
-pub fn copy(file: &OwnedFd, limit: u64) -> Option<OwnedFd> {
+pub(crate) fn copy(file: &OwnedFd, limit: u64) -> Option<OwnedFd> {
     let version = Version::of(file)?;
     (version.bytes <= limit.min(MAX_COPY)).then_some(())?;
     let copy = sys::memory_file(&[]).ok()?;

@@ -106,7 +106,7 @@ pub struct NamedRange<'a> {
 /// Returns the mappings in the text of `maps` in ascending order. Neighbors of one file are one, if
 /// the second one goes on in the file where the first one ends: segments of shared memory have one
 /// name.
-pub fn named_ranges(text: &str) -> Vec<NamedRange<'_>> {
+pub(crate) fn named_ranges(text: &str) -> Vec<NamedRange<'_>> {
     let mut ranges: Vec<NamedRange<'_>> = Vec::new();
     let mut next_offset = 0;
     for Line { start, end, name, offset, .. } in text.lines().filter_map(parse) {

@@ -24,7 +24,7 @@ struct KnownModule {
 
 /// The modules of one process that have been announced.
 #[derive(Debug)]
-pub struct Modules {
+pub(crate) struct Modules {
     mapping: Arc<Mapping>,
     known: Vec<KnownModule>,
     /// Index of the module that was found last: stacks have few modules.
@@ -36,12 +36,12 @@ pub struct Modules {
 
 impl Modules {
     /// Creates a reader of the module table of an area.
-    pub fn new(mapping: Arc<Mapping>, files: Arc<ModuleFiles>, exe: &[u8], cwd: &[u8]) -> Modules {
+    pub(crate) fn new(mapping: Arc<Mapping>, files: Arc<ModuleFiles>, exe: &[u8], cwd: &[u8]) -> Modules {
         Modules { mapping, known: Vec::new(), last: 0, files, exe: exe.to_vec(), cwd: cwd.to_vec() }
     }
 
     /// Returns whether a module was added that has not been announced.
-    pub fn has_unannounced(&self) -> bool {
+    pub(crate) fn has_unannounced(&self) -> bool {
         self.used() as usize > self.known.len() && self.entry(self.known.len()).is_some_and(ModuleEntry::is_ready)
     }
 
@@ -54,7 +54,7 @@ impl Modules {
     }
 
     /// Returns the number of the module that contains `address` of this node; 0 for none.
-    pub fn at(&mut self, address: u64, node: u32) -> u32 {
+    pub(crate) fn at(&mut self, address: u64, node: u32) -> u32 {
         let holds = |index: usize| {
             let inside =
                 |module: &KnownModule| (module.start..module.end).contains(&address) && module.first_node <= node;
@@ -74,14 +74,14 @@ impl Modules {
     }
 
     /// Returns whether a file describes the code of this module.
-    pub fn is_file(&self, number: u32) -> bool {
+    pub(crate) fn is_file(&self, number: u32) -> bool {
         let known = (number as usize).checked_sub(1).and_then(|index| self.known.get(index));
         known.is_some_and(|module| !module.is_virtual)
     }
 
     /// Returns the next record to announce, and the first node for which it is valid: nodes below
     /// that one belong to what was announced before.
-    pub fn next_change(&mut self) -> Option<(tape::Record, u32)> {
+    pub(crate) fn next_change(&mut self) -> Option<(tape::Record, u32)> {
         for index in 0..self.known.len() {
             if self.known[index].gone_announced {
                 continue;

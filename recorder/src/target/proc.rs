@@ -149,7 +149,7 @@ pub fn kin(pid: u32) -> Option<Kin> {
 }
 
 /// Returns whether this is the number of a process, not of another thread in one.
-pub fn is_process(pid: u32) -> bool {
+pub(crate) fn is_process(pid: u32) -> bool {
     let status = read(&format!("/proc/{pid}/status"), 4096).unwrap_or_default();
     let status = String::from_utf8_lossy(&status).into_owned();
     status.lines().find_map(|line| line.strip_prefix("Tgid:")).is_some_and(|tgid| tgid.trim().parse() == Ok(pid))
@@ -157,13 +157,13 @@ pub fn is_process(pid: u32) -> bool {
 
 /// Returns the process or thread number that the kernel gave last in this namespace; `None` if it
 /// does not tell.
-pub fn last_pid() -> Option<u32> {
+pub(crate) fn last_pid() -> Option<u32> {
     let text = String::from_utf8(read("/proc/loadavg", 256)?).ok()?;
     text.split_ascii_whitespace().nth(4)?.parse().ok()
 }
 
 /// Returns the highest number of a process.
-pub fn most_pids() -> u32 {
+pub(crate) fn most_pids() -> u32 {
     let text = read("/proc/sys/kernel/pid_max", 64).and_then(|text| String::from_utf8(text).ok());
     text.and_then(|text| text.trim().parse().ok()).unwrap_or(1 << 15)
 }
@@ -171,7 +171,7 @@ pub fn most_pids() -> u32 {
 /// Returns how many reads were made by the children that a process has waited for, and by its threads
 /// that have ended. The kernel itself reads at least twice to execute a program, so a child without a
 /// read ran none. `None` if it is not known.
-pub fn child_reads(pid: u32) -> Option<u64> {
+pub(crate) fn child_reads(pid: u32) -> Option<u64> {
     let reads = |path: &str| -> Option<u64> {
         let text = String::from_utf8(read(path, 4096)?).ok()?;
         text.lines().find_map(|line| line.strip_prefix("syscr:"))?.trim().parse().ok()
@@ -203,7 +203,7 @@ pub fn environment(pid: u32) -> Vec<Vec<u8>> {
 
 /// Returns whether a file whose name contains this text is mapped in a process; `None` if that cannot
 /// be read.
-pub fn has_mapped(pid: u32, name: &str) -> Option<bool> {
+pub(crate) fn has_mapped(pid: u32, name: &str) -> Option<bool> {
     const MAX_MAPS: u64 = 10 << 20;
     let maps = read(&format!("/proc/{pid}/maps"), MAX_MAPS).filter(|maps| !maps.is_empty())?;
     Some(maps.windows(name.len()).any(|part| part == name.as_bytes()))
@@ -276,7 +276,7 @@ pub fn age(pid: u32) -> Option<Duration> {
 }
 
 /// Returns how long ago a process started, by the clock ticks between the boot and that.
-pub fn age_of(start_ticks: u64) -> Option<Duration> {
+pub(crate) fn age_of(start_ticks: u64) -> Option<Duration> {
     /// The kernel reports start times in hundredths of a second since its boot.
     const HUNDREDTHS: f64 = 100.0;
     let started = start_ticks as f64 / HUNDREDTHS;
@@ -329,7 +329,7 @@ impl End {
     pub const GONE: End = End { reason: END_GONE, status: 0 };
 
     /// Converts a wait status.
-    pub fn of_status(status: i32) -> End {
+    pub(crate) fn of_status(status: i32) -> End {
         let (code, signal) = (status >> 8 & 0xff, status & 0x7f);
         if signal == 0 {
             End { reason: END_EXITED, status: code as u32 }

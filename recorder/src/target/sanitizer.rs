@@ -14,7 +14,7 @@ const COMMON_END: &[u8] = b"san_init";
 
 /// Returns whether a sanitizer's init function is among the names that the program's file has for
 /// the dynamic linker. Elsewhere the name proves nothing: a compiler has it among its strings.
-pub fn is_sanitized(path: &Path) -> bool {
+pub(crate) fn is_sanitized(path: &Path) -> bool {
     File::open(path).is_ok_and(|file| names_a_sanitizer(&ReadCache::new(file)))
 }
 

@@ -70,7 +70,7 @@ impl Leaving {
 
 /// Watches the programs of running sessions for changes.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub(crate) struct Watch {
     /// Processes that may continue with another program.
     leaving: HashMap<u32, Leaving>,
     /// Processes whose new program has not attached so far, with their starts and that program. It may
@@ -81,25 +81,25 @@ pub struct Watch {
 
 impl Watch {
     /// Notes that a process announced that it continues with another program.
-    pub fn leaves(&mut self, pid: u32) {
+    pub(crate) fn leaves(&mut self, pid: u32) {
         self.leaving.insert(pid, Leaving::new(true));
     }
 
     /// Forgets a process that has ended or attached again. Returns whether it had announced that it
     /// continues with another program.
-    pub fn forget(&mut self, pid: u32) -> bool {
+    pub(crate) fn forget(&mut self, pid: u32) -> bool {
         self.leaving.remove(&pid).is_some_and(|leaving| leaving.is_announced)
     }
 
     /// Notes that the program of a process counts as one that did not attach.
-    pub fn has_left(&mut self, pid: u32, process: &Process) {
+    pub(crate) fn has_left(&mut self, pid: u32, process: &Process) {
         self.left.truncate(MAX_LEFT - 1);
         self.left.insert(0, (pid, process.start_ticks, process.exe.clone()));
     }
 
     /// Returns whether it is that program which attaches after all, and not one that it continues
     /// with.
-    pub fn comes_late(&mut self, pid: u32, process: &Process) -> bool {
+    pub(crate) fn comes_late(&mut self, pid: u32, process: &Process) -> bool {
         let is_it =
             |(of, start, exe): &(u32, u64, Vec<u8>)| (*of, *start, exe) == (pid, process.start_ticks, &process.exe);
         let found = self.left.iter().position(is_it);
@@ -107,13 +107,13 @@ impl Watch {
     }
 
     /// Returns the time until the next check, when a process may be leaving.
-    pub fn deadline(&self) -> Option<Duration> {
+    pub(crate) fn deadline(&self) -> Option<Duration> {
         self.leaving.values().map(|leaving| leaving.delay()).min()
     }
 
     /// Checks these processes, if it is time. Each is given with the program that it executed when
     /// it attached.
-    pub fn look(&mut self, running: impl Iterator<Item = (u32, Option<(u64, u64)>)>) -> Vec<(u32, Change)> {
+    pub(crate) fn look(&mut self, running: impl Iterator<Item = (u32, Option<(u64, u64)>)>) -> Vec<(u32, Change)> {
         let checks_all = self.last_check.is_none_or(|last| last.elapsed() >= CHECK_INTERVAL);
         if checks_all {
             self.last_check = Some(Instant::now());
@@ -169,7 +169,7 @@ pub fn why_not(path: &Path) -> Option<String> {
 }
 
 /// The reason for a program that could have loaded the library and did not attach.
-pub const NOT_LOADED: &str = "it did not load the library";
+pub(crate) const NOT_LOADED: &str = "it did not load the library";
 
 /// Returns what to do about a reason for which a program was not recorded.
 pub fn remedy(why: &str) -> Option<&'static str> {

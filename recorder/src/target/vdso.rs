@@ -48,7 +48,7 @@ fn mapped_vdso() -> Option<Vec<u8>> {
 }
 
 /// Names addresses in the vDSO, which is mapped with this bias.
-pub fn name(bias: u64, unnamed: &mut UnnamedAddresses, named: &mut Vec<NamedRange>) {
+pub(crate) fn name(bias: u64, unnamed: &mut UnnamedAddresses, named: &mut Vec<NamedRange>) {
     for Function { address, length, name } in functions() {
         let start = address.wrapping_add(bias);
         let addresses = unnamed.take(start, *length);

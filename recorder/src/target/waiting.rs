@@ -3,7 +3,7 @@
 
 /// What a thread does.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Doing {
+pub(crate) enum Doing {
     /// It runs, or is about to; or the kernel does not tell.
     Runs,
     /// It waits in the kernel, and not in a system call: for a page, or a tracer has it.
@@ -14,7 +14,7 @@ pub enum Doing {
 
 /// The system call that a thread waits in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Call {
+pub(crate) struct Call {
     pub number: i64,
     pub arguments: [u64; 6],
     pub stack_pointer: u64,
@@ -23,7 +23,7 @@ pub struct Call {
 }
 
 /// Returns what a thread does.
-pub fn doing(pid: u32, tid: u32) -> Doing {
+pub(crate) fn doing(pid: u32, tid: u32) -> Doing {
     parsed(&std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default())
 }
 

@@ -6,7 +6,7 @@
 pub mod back;
 pub mod fake;
 
-use heaptape_recorder::run::recorder::{Outcome, Recorder};
+use heaptape_recorder::run::{Outcome, Recorder};
 use heaptape_recorder::session::options::Options;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -10,12 +10,11 @@ use crate::protocol::{
 use crossbeam_channel::{Sender, bounded, unbounded};
 use formats::recording::Mark;
 use formats::tape::RESIDENCY_REQUEST;
-use heaptape_recorder::digest::process::{ProcessCommand, View, ViewFrame, ViewSite};
-use heaptape_recorder::os::clock;
-use heaptape_recorder::os::crash;
-use heaptape_recorder::pipeline::drain::Command;
+use heaptape_recorder::digest::{ProcessCommand, View, ViewFrame, ViewSite};
+use heaptape_recorder::os::{clock, crash};
+use heaptape_recorder::pipeline::Command;
+use heaptape_recorder::session::SessionId;
 use heaptape_recorder::session::options::Mode;
-use heaptape_recorder::session::traced_process::SessionId;
 use heaptape_recorder::store::writer::Callback;
 
 /// Maximum number of call sites in the answer to `show`.

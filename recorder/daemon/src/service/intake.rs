@@ -13,18 +13,15 @@ use formats::tape::Origin;
 use formats::tape::journal::Position;
 use heaptape_recorder::inject::patch::{self, Plan};
 use heaptape_recorder::os::sys::{self, Mapping};
-use heaptape_recorder::pipeline::drain::Command;
-use heaptape_recorder::pipeline::stages::Stages;
+use heaptape_recorder::pipeline::{Command, Stages};
 use heaptape_recorder::run::admission::{
     self, Admissions, Failure, Offer, Parent, Policy, RunningProcess, Started, Terms, Who,
 };
-use heaptape_recorder::session::chunk_journal;
-use heaptape_recorder::session::event_rate::Limit;
 use heaptape_recorder::session::keeper::{self, About, Keeper};
 use heaptape_recorder::session::listener::Client as AttachRequest;
 use heaptape_recorder::session::options::Mode;
-use heaptape_recorder::session::traced_process::SessionId;
-use heaptape_recorder::target::jit_names::MAX_MAP_BYTES_SHARED;
+use heaptape_recorder::session::{Limit, SessionId, chunk_journal};
+use heaptape_recorder::target::MAX_MAP_BYTES_SHARED;
 use heaptape_recorder::target::proc::{self, End, Process};
 use std::collections::VecDeque;
 use std::io;

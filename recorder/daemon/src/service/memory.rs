@@ -5,7 +5,7 @@ use super::Service;
 use crate::clients::KernelMemory;
 use formats::recording::LastMemory;
 use formats::tape::END_SIGNALLED;
-use heaptape_recorder::session::traced_process::SessionId;
+use heaptape_recorder::session::SessionId;
 use heaptape_recorder::target::cgroup;
 use heaptape_recorder::target::proc::{self, End};
 use nix::libc::SIGKILL;

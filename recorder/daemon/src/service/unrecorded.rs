@@ -5,15 +5,14 @@ use super::Service;
 use crate::clients::Note;
 use crate::orphans::Orphan;
 use formats::recording::ProcessInfo;
-use heaptape_recorder::digest::process::ProcessCommand;
+use heaptape_recorder::digest::ProcessCommand;
 use heaptape_recorder::inject::patch::Noted;
 use heaptape_recorder::os::aside::Owner;
 use heaptape_recorder::os::clock;
-use heaptape_recorder::pipeline::drain::Command;
+use heaptape_recorder::pipeline::Command;
 use heaptape_recorder::run::admission;
-use heaptape_recorder::session::boards::Found;
 use heaptape_recorder::session::keeper::{self, About, AboutFile, Entry, Held};
-use heaptape_recorder::session::traced_process::SessionId;
+use heaptape_recorder::session::{Found, SessionId};
 use std::io;
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@ use formats::recording::Accounting;
 
 /// Counts that users see as ever growing.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Counts {
+pub(super) struct Counts {
     /// Number of allocations and reallocations.
     pub allocs: u64,
     /// Number of frees, of known blocks and of others.
@@ -47,7 +47,7 @@ impl Counts {
 
 /// The counts of a process over all its segments.
 #[derive(Debug, Default)]
-pub struct PublishedCounts {
+pub(crate) struct PublishedCounts {
     /// By how much changes of mode have set the counts of the segment back.
     set_back: Counts,
     /// The counts that were last published.
@@ -56,13 +56,13 @@ pub struct PublishedCounts {
 
 impl PublishedCounts {
     /// Returns the counts to publish, from those of the segment.
-    pub fn publish(&mut self, segment: Counts) -> Counts {
+    pub(super) fn publish(&mut self, segment: Counts) -> Counts {
         self.published = segment.plus(&self.set_back).at_least(&self.published);
         self.published
     }
 
     /// Notes that a segment begins with these counts, after `before` was published.
-    pub fn set_back(&mut self, before: Counts, segment: Counts) {
+    pub(crate) fn set_back(&mut self, before: Counts, segment: Counts) {
         self.set_back = before.less(&segment);
     }
 }

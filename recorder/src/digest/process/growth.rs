@@ -20,7 +20,7 @@ pub struct SiteGrowth {
 
 /// The growth of the sites of a process.
 #[derive(Debug)]
-pub struct Growth {
+pub(super) struct Growth {
     /// Live bytes of the sites at the last check, and when that was.
     previous_live: Vec<(u32, u64)>,
     checked: Instant,
@@ -46,7 +46,7 @@ impl Default for Growth {
 
 impl Growth {
     /// Counts the sites that hold more than a minute ago, once a minute.
-    pub fn check(&mut self, profile: &Profile) {
+    pub(super) fn check(&mut self, profile: &Profile) {
         if self.checked.elapsed() < GROWTH_PERIOD {
             return;
         }
@@ -67,13 +67,13 @@ impl Growth {
     }
 
     /// Returns how a site changed since the last check, if there was one.
-    pub fn of_site(&self, site: u32, live: u64) -> Option<SiteGrowth> {
+    pub(super) fn of_site(&self, site: u32, live: u64) -> Option<SiteGrowth> {
         let bytes = || i64::try_from(live).unwrap_or(i64::MAX).saturating_sub_unsigned(self.before(site));
         self.is_checked.then(|| SiteGrowth { bytes: bytes(), seconds: self.checked.elapsed().as_secs() })
     }
 
     /// Adds a point to the history, if one is due.
-    pub fn add_point(&mut self, tick: impl FnOnce() -> u64, heap: &Heap) {
+    pub(crate) fn add_point(&mut self, tick: impl FnOnce() -> u64, heap: &Heap) {
         if self.history.is_due() {
             let totals = heap.profile().totals();
             let all = LiveSum { blocks: totals.live_blocks, bytes: totals.live_bytes };
@@ -82,25 +82,25 @@ impl Growth {
     }
 
     /// Returns the number of sites that had grown at the last check.
-    pub fn growing(&self) -> u64 {
+    pub(super) fn growing(&self) -> u64 {
         self.growing
     }
 
     /// Returns the memory that the history takes, in bytes.
-    pub fn memory(&self) -> u64 {
+    pub(super) fn memory(&self) -> u64 {
         self.history.memory()
     }
 
     /// Returns the history of the sites that grow, if it is long enough, with the standard errors
     /// of sampled sums.
-    pub fn history(&self, heap: &Heap) -> Option<(tape::History, Option<tape::HistoryErrors>)> {
+    pub(super) fn history(&self, heap: &Heap) -> Option<(tape::History, Option<tape::HistoryErrors>)> {
         let history = self.history.record(heap.profile())?;
         let errors = errors_of(heap).map(|now| self.history.errors(&history, now));
         Some((history, errors))
     }
 
     /// Forgets the history, since the sums are reset.
-    pub fn reset_history(&mut self) {
+    pub(crate) fn reset_history(&mut self) {
         self.history = GrowthHistory::default();
     }
 }

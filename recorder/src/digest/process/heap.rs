@@ -19,7 +19,7 @@ const MAX_INHERITANCES: usize = 16;
 
 /// A live block that the next segment starts with.
 #[derive(Debug)]
-pub struct CarriedBlock {
+pub(crate) struct CarriedBlock {
     pub address: u64,
     /// The block with its new index.
     pub block: Block,
@@ -27,7 +27,7 @@ pub struct CarriedBlock {
 }
 
 #[derive(Debug)]
-pub struct Heap {
+pub(super) struct Heap {
     live: Live,
     profile: Profile,
     /// The amounts that sampled blocks represent; `None` while every event is recorded.
@@ -42,7 +42,7 @@ pub struct Heap {
 
 impl Heap {
     /// Creates the heap of a process with these options.
-    pub fn new(options: &Options) -> Heap {
+    pub(super) fn new(options: &Options) -> Heap {
         Heap {
             live: Live::default(),
             profile: Profile::default(),
@@ -54,85 +54,85 @@ impl Heap {
     }
 
     /// Returns the sums of the sites.
-    pub fn profile(&self) -> &Profile {
+    pub(super) fn profile(&self) -> &Profile {
         &self.profile
     }
 
     /// Returns the live blocks of this process, without those whose resize is open.
-    pub fn index(&self) -> &Index {
+    pub(super) fn index(&self) -> &Index {
         self.live.index()
     }
 
     /// Returns whether blocks are sampled.
     #[inline(always)]
-    pub fn is_sampled(&self) -> bool {
+    pub(super) fn is_sampled(&self) -> bool {
         self.sample_weights.is_some()
     }
 
     /// Returns the standard error of the live bytes of a site; 0 if blocks are not sampled.
-    pub fn error(&self, site: u32) -> u64 {
+    pub(super) fn error(&self, site: u32) -> u64 {
         self.sample_weights.as_ref().map_or(0, |sample_weights| sample_weights.error(site))
     }
 
     /// Returns the estimated number of live blocks, where the sums count sampled blocks only.
-    pub fn estimated_blocks(&self) -> Option<u64> {
+    pub(crate) fn estimated_blocks(&self) -> Option<u64> {
         self.sample_weights.as_ref().and_then(SampleWeights::estimated_blocks)
     }
 
     /// Returns the estimated number of allocations of the segment, where the sums count sampled
     /// blocks only.
-    pub fn estimated_allocs(&self) -> Option<u64> {
+    pub(crate) fn estimated_allocs(&self) -> Option<u64> {
         self.sample_weights.as_ref().and_then(SampleWeights::estimated_allocs)
     }
 
     /// Returns whether a block of this process is live at an address.
-    pub fn knows(&self, address: u64) -> bool {
+    pub(super) fn knows(&self, address: u64) -> bool {
         self.live.knows(address)
     }
 
     /// Returns the amount that a block counts for.
-    pub fn amount(&self, block: &Block) -> Amount {
+    pub(super) fn amount(&self, block: &Block) -> Amount {
         let known = self.sample_weights.as_ref().and_then(|sample_weights| sample_weights.get(block.index));
         known.unwrap_or(Amount { blocks: 1, bytes: block.size })
     }
 
     /// Returns the calls that wait until they are legal.
-    pub fn waiting(&self) -> impl Iterator<Item = &Call> {
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &Call> {
         self.live.waiting()
     }
 
     /// Returns whether enough calls were collected.
     #[inline(always)]
-    pub fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.calls.len() >= BATCH_CALLS
     }
 
     /// Returns how many more calls are to be collected.
     #[inline(always)]
-    pub fn space(&self) -> usize {
+    pub(super) fn space(&self) -> usize {
         BATCH_CALLS.saturating_sub(self.calls.len())
     }
 
     /// Collects a call, and prefetches the memory of its block and its site.
     #[inline(always)]
-    pub fn push(&mut self, call: Call) {
+    pub(super) fn push(&mut self, call: Call) {
         self.profile.prefetch(call.site);
         self.calls.push((call, self.live.location(call.address)));
     }
 
     /// Returns whether calls were collected.
-    pub fn has_calls(&self) -> bool {
+    pub(crate) fn has_calls(&self) -> bool {
         !self.calls.is_empty()
     }
 
     /// Makes the profile large enough for the sites up to this one.
-    pub fn grow(&mut self, last_site: u32) {
+    pub(super) fn grow(&mut self, last_site: u32) {
         self.profile.grow(last_site);
     }
 
     /// Starts the count of the peak of a chunk. Returns the number of live blocks, and of their
     /// bytes.
-    pub fn start_peak(&mut self) -> (u64, u64) {
+    pub(crate) fn start_peak(&mut self) -> (u64, u64) {
         let totals = self.profile.totals();
         let size = (totals.live_blocks, totals.live_bytes);
         self.profile.most_bytes = size.1;
@@ -140,12 +140,12 @@ impl Heap {
     }
 
     /// Returns the maximum of the live bytes since the count of the peak was started.
-    pub fn peak_bytes(&self) -> u64 {
+    pub(super) fn peak_bytes(&self) -> u64 {
         self.profile.most_bytes
     }
 
     /// Applies the collected calls to the live blocks, the profile and the trace, if there is one.
-    pub fn process_calls(&mut self, mut trace: Option<&mut Trace>, many_threads: bool) {
+    pub(crate) fn process_calls(&mut self, mut trace: Option<&mut Trace>, many_threads: bool) {
         let calls = std::mem::take(&mut self.calls);
         for (call, location) in &calls {
             let done = self.live.apply(call, *location, many_threads, &mut self.effects);
@@ -182,7 +182,7 @@ impl Heap {
     }
 
     /// Adds the collected effects to the profile, and to the trace, if there is one.
-    pub fn add_effects(&mut self, mut trace: Option<&mut Trace>) {
+    pub(crate) fn add_effects(&mut self, mut trace: Option<&mut Trace>) {
         for effect in self.effects.drain(..) {
             let Effect { kind, entry, index, old, call } = effect;
             let profile = &mut self.profile;
@@ -223,27 +223,27 @@ impl Heap {
 
     /// Collects the effects of calls that need not wait any more, since all future calls are after
     /// `tick`. Returns whether there are any.
-    pub fn settle(&mut self, tick: u64) -> bool {
+    pub(super) fn settle(&mut self, tick: u64) -> bool {
         self.live.settle(tick, &mut self.effects)
     }
 
     /// Collects the effects of the calls that wait for the end of a resize.
-    pub fn end_resizes_early(&mut self) {
+    pub(crate) fn end_resizes_early(&mut self) {
         self.live.end_resizes_early(&mut self.effects);
     }
 
     /// Collects the effects of the calls that a thread has begun and will not end.
-    pub fn end_thread(&mut self, thread: u32, tick: u64) {
+    pub(crate) fn end_thread(&mut self, thread: u32, tick: u64) {
         self.live.end_thread(thread, tick, &mut self.effects);
     }
 
     /// Collects the effects of everything that waits, since no events follow.
-    pub fn finish(&mut self, tick: u64) {
+    pub(super) fn finish(&mut self, tick: u64) {
         self.live.finish(tick, &mut self.effects);
     }
 
     /// Adds a block that lives from before the recording.
-    pub fn add_carried(&mut self, call: &Call, entry: u8, trace: Option<&mut Trace>) {
+    pub(crate) fn add_carried(&mut self, call: &Call, entry: u8, trace: Option<&mut Trace>) {
         let done = self.live.apply(call, self.live.location(call.address), false, &mut self.effects);
         self.effects.extend(done.effect(call));
         self.effects.iter_mut().for_each(|effect| effect.entry = entry);
@@ -251,13 +251,13 @@ impl Heap {
     }
 
     /// Counts a block that the next segment starts with.
-    pub fn count_carried(&mut self, carried: &CarriedBlock, tick: u64) {
+    pub(crate) fn count_carried(&mut self, carried: &CarriedBlock, tick: u64) {
         let CarriedBlock { block, amount, .. } = carried;
         self.profile.alloc(CountedBlock { site: block.site, size: block.size, amount: *amount }, tick);
     }
 
     /// Forgets all blocks and sums.
-    pub fn clear(&mut self, options: &Options) {
+    pub(super) fn clear(&mut self, options: &Options) {
         self.live = Live::default();
         self.sample_weights = SampleWeights::of(options);
         self.profile = Profile::default();
@@ -265,7 +265,7 @@ impl Heap {
 
     /// Assigns new indexes to the live blocks, and resets the sums, which are to be computed from
     /// these blocks.
-    pub fn renumber(&mut self, options: &Options, last_site: u32) -> Vec<CarriedBlock> {
+    pub(super) fn renumber(&mut self, options: &Options, last_site: u32) -> Vec<CarriedBlock> {
         let blocks = self.live.renumber();
         // These belong to the sums.
         (self.live.unknown, self.live.excused, self.live.inherited_implied) = (0, 0, 0);
@@ -279,28 +279,28 @@ impl Heap {
     }
 
     /// Returns the pages on which blocks were freed.
-    pub fn freed(&mut self) -> &mut Option<Covered> {
+    pub(super) fn freed(&mut self) -> &mut Option<Covered> {
         self.live.freed()
     }
 
     /// Returns the blocks, and what leads back to those at `tick`.
-    pub fn blocks_at(&mut self, tick: u64) -> BlocksAt {
+    pub(crate) fn blocks_at(&mut self, tick: u64) -> BlocksAt {
         self.live.blocks_at(tick)
     }
 
     /// Returns the blocks at `tick` (0: now), which a child forked then inherits.
-    pub fn inheritance_at(&mut self, tick: u64) -> Inheritance {
+    pub(crate) fn inheritance_at(&mut self, tick: u64) -> Inheritance {
         self.live.inheritance_at(tick)
     }
 
     /// Removes the blocks that were kept for a child forked at `tick`.
-    pub fn take_inheritance(&mut self, tick: u64) -> Option<Inheritance> {
+    pub(crate) fn take_inheritance(&mut self, tick: u64) -> Option<Inheritance> {
         let index = self.inheritances.iter().position(|(kept, _)| *kept == tick)?;
         Some(self.inheritances.swap_remove(index).1)
     }
 
     /// Keeps the blocks that a child forked at `tick` inherits.
-    pub fn store_inheritance(&mut self, tick: u64, inheritance: Inheritance) {
+    pub(crate) fn store_inheritance(&mut self, tick: u64, inheritance: Inheritance) {
         if self.inheritances.len() >= MAX_INHERITANCES {
             self.inheritances.remove(0);
         }
@@ -308,12 +308,12 @@ impl Heap {
     }
 
     /// Adds the blocks that this process inherited as a forked child.
-    pub fn inherit(&mut self, inheritance: Inheritance) {
+    pub(super) fn inherit(&mut self, inheritance: Inheritance) {
         self.live.inherit(inheritance);
     }
 
     /// Returns the totals of the process.
-    pub fn totals(&self) -> Totals {
+    pub(super) fn totals(&self) -> Totals {
         let (excused, implied) = (self.live.excused, self.live.inherited_implied);
         let mut totals = self.profile.totals().clone();
         totals.unknown_frees = self.live.unknown;
@@ -324,7 +324,7 @@ impl Heap {
     }
 
     /// Returns the totals and the sums of all sites.
-    pub fn summary(&self) -> Summary {
+    pub(super) fn summary(&self) -> Summary {
         Summary { totals: self.totals(), sites: self.profile.site_sums() }
     }
 }

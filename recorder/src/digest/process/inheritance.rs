@@ -7,7 +7,7 @@ use formats::tape::{self, Record as TapeRecord};
 
 impl ProcessRecording {
     /// Returns the blocks that a child forked at `tick` inherits from this process.
-    pub fn inheritance_at(&mut self, tick: u64) -> Inheritance {
+    pub(crate) fn inheritance_at(&mut self, tick: u64) -> Inheritance {
         match self.heap.take_inheritance(tick) {
             Some(kept) => kept,
             None => self.live_at(tick),
@@ -26,7 +26,7 @@ impl ProcessRecording {
     /// Keeps the blocks that a child forked at `tick` inherits, as they are known now. With one
     /// thread not every event has a timestamp of its own, and later events of the parent could look
     /// older than the fork.
-    pub fn store_inheritance(&mut self, tick: u64) {
+    pub(crate) fn store_inheritance(&mut self, tick: u64) {
         let inheritance = self.live_at(tick);
         self.heap.store_inheritance(tick, inheritance);
     }

@@ -5,11 +5,11 @@ use formats::tape::Loss;
 use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
-pub struct Losses(BTreeMap<u32, Loss>);
+pub(super) struct Losses(BTreeMap<u32, Loss>);
 
 impl Losses {
     /// Adds a loss to those of its thread.
-    pub fn add(&mut self, loss: Loss) {
+    pub(super) fn add(&mut self, loss: Loss) {
         let known = self.0.entry(loss.thread).or_insert_with(|| Loss { events: 0, ..loss.clone() });
         known.events = known.events.saturating_add(loss.events);
         known.from_tick = known.from_tick.min(loss.from_tick);
@@ -18,14 +18,14 @@ impl Losses {
 
     /// Counts the losses of threads that are not among these as those of thread 0, which has the
     /// accounts of all threads that have ended.
-    pub fn forget_threads(&mut self, numbers: &[u32]) {
+    pub(crate) fn forget_threads(&mut self, numbers: &[u32]) {
         let ended: Vec<Loss> =
             self.0.extract_if(.., |number, _| !numbers.contains(number)).map(|(_, loss)| loss).collect();
         ended.into_iter().for_each(|loss| self.add(Loss { thread: 0, ..loss }));
     }
 
     /// Returns the losses, one for each thread.
-    pub fn all(&self) -> impl Iterator<Item = Loss> {
+    pub(super) fn all(&self) -> impl Iterator<Item = Loss> {
         self.0.values().cloned()
     }
 }

@@ -290,7 +290,7 @@ impl ProcessRecording {
     }
 
     /// Adds what the parent of this forked child had mapped.
-    pub fn inherit_mappings(&mut self, inherited: &Inherited) {
+    pub(crate) fn inherit_mappings(&mut self, inherited: &Inherited) {
         self.mappings.inherit(inherited);
         self.push_mappings();
     }

@@ -27,7 +27,7 @@ struct Journaled {
 
 /// The state of a recording that an entry of the journal contains besides the open chunk.
 #[derive(Debug)]
-pub struct EntryState<'a> {
+pub(crate) struct EntryState<'a> {
     pub session: &'a Session,
     /// Call sites of the process.
     pub stacks: &'a Stacks,
@@ -38,7 +38,7 @@ pub struct EntryState<'a> {
 }
 
 #[derive(Debug)]
-pub struct Output {
+pub(super) struct Output {
     trace: Trace,
     /// Whether the events are stored.
     has_events: bool,
@@ -52,7 +52,7 @@ pub struct Output {
 
 impl Output {
     /// Creates the output of a segment.
-    pub fn new(session: &Session) -> Output {
+    pub(super) fn new(session: &Session) -> Output {
         let options = &session.options;
         Output {
             trace: Trace::new(Columns { has_weights: options.sample_bytes != 0, free_sites: options.free_stacks }),
@@ -66,61 +66,61 @@ impl Output {
 
     /// Returns whether the events are stored.
     #[inline(always)]
-    pub fn has_events(&self) -> bool {
+    pub(super) fn has_events(&self) -> bool {
         self.has_events
     }
 
     /// Returns the trace, if the events are stored.
     #[inline(always)]
-    pub fn trace(&mut self) -> Option<&mut Trace> {
+    pub(super) fn trace(&mut self) -> Option<&mut Trace> {
         self.has_events.then_some(&mut self.trace)
     }
 
     /// Returns the number of events in the open chunk.
     #[inline(always)]
-    pub fn events(&self) -> u64 {
+    pub(super) fn events(&self) -> u64 {
         self.trace.events()
     }
 
     /// Returns whether the open chunk has as many events as a chunk may have.
-    pub fn is_chunk_full(&self) -> bool {
+    pub(crate) fn is_chunk_full(&self) -> bool {
         self.trace.events() >= CHUNK_EVENTS
     }
 
     /// Returns the number of bytes of the trace before compression.
-    pub fn plain_bytes(&self) -> u64 {
+    pub(crate) fn plain_bytes(&self) -> u64 {
         self.trace.plain_bytes()
     }
 
     /// Sets the number of live blocks and bytes at the start of the chunk.
-    pub fn set_size_at_start(&mut self, blocks_and_bytes: (u64, u64)) {
+    pub(crate) fn set_size_at_start(&mut self, blocks_and_bytes: (u64, u64)) {
         self.size_at_start = blocks_and_bytes;
     }
 
     /// Adds a tape record before the next chunk.
-    pub fn push(&mut self, record: TapeRecord) {
+    pub(super) fn push(&mut self, record: TapeRecord) {
         self.records.push(record);
     }
 
     /// Returns the tape records before the next chunk, to add some.
     #[inline(always)]
-    pub fn records(&mut self) -> &mut Vec<TapeRecord> {
+    pub(super) fn records(&mut self) -> &mut Vec<TapeRecord> {
         &mut self.records
     }
 
     /// Removes the tape records before the next chunk.
-    pub fn take_records(&mut self) -> Vec<TapeRecord> {
+    pub(crate) fn take_records(&mut self) -> Vec<TapeRecord> {
         std::mem::take(&mut self.records)
     }
 
     /// Returns whether the open chunk has bytes that are not in the journal.
-    pub fn has_unjournaled(&self) -> bool {
+    pub(crate) fn has_unjournaled(&self) -> bool {
         self.has_events && self.trace.has_unjournaled()
     }
 
     /// Returns whether the events so far survive the recorder, when the last entry of the journal
     /// was written or not.
-    pub fn kept(&self, was_written: bool, session: &Session) -> Kept {
+    pub(super) fn kept(&self, was_written: bool, session: &Session) -> Kept {
         match was_written && session.journal_files.stored() >= self.journaled.missed {
             true => Kept::Safe,
             false => Kept::Unsafe,
@@ -128,7 +128,7 @@ impl Output {
     }
 
     /// Notes whether the chunk that is about to be finished is completely in the journal.
-    pub fn note_journaled(&mut self, is_complete: bool) {
+    pub(crate) fn note_journaled(&mut self, is_complete: bool) {
         if !is_complete {
             self.journaled.missed = self.trace.number();
         }
@@ -136,7 +136,7 @@ impl Output {
     }
 
     /// Finishes the chunk, if it has events or is the first one.
-    pub fn finish_chunk(&mut self, spare: Chunk, peak_bytes: u64, threads: &mut Threads) -> Option<Chunk> {
+    pub(super) fn finish_chunk(&mut self, spare: Chunk, peak_bytes: u64, threads: &mut Threads) -> Option<Chunk> {
         if self.trace.events() == 0 && !self.trace.is_new() {
             return None;
         }
@@ -148,7 +148,7 @@ impl Output {
     }
 
     /// Writes an entry to the journal. Returns whether that succeeded.
-    pub fn write_entry(&mut self, state: EntryState<'_>, positions: &[Position], is_whole: bool) -> bool {
+    pub(crate) fn write_entry(&mut self, state: EntryState<'_>, positions: &[Position], is_whole: bool) -> bool {
         let EntryState { session, stacks, peak_bytes, accounts } = state;
         let mut records = Vec::new();
         let mut writer = Writer::default();

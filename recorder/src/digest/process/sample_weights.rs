@@ -13,7 +13,7 @@ use wire::{Op, Record};
 /// The amounts that the live sampled blocks represent, by allocation index: the interval may change
 /// while they live.
 #[derive(Debug, Default)]
-pub struct SampleWeights {
+pub(crate) struct SampleWeights {
     blocks: FxHashMap<u64, Amount>,
     /// Whether the number of blocks is estimated too. A trace has one record for each sampled block
     /// and counts it once.
@@ -42,13 +42,13 @@ fn parts_of(size: u64, weight: u64) -> u128 {
 
 impl SampleWeights {
     /// Creates the table for a process with these options; `None` without sampling.
-    pub fn of(options: &Options) -> Option<SampleWeights> {
+    pub(super) fn of(options: &Options) -> Option<SampleWeights> {
         let estimates = !options.mode.has_events();
         (options.sample_bytes != 0).then(|| SampleWeights { estimates, ..SampleWeights::default() })
     }
 
     /// Returns the same blocks with new indexes, counted as these options require.
-    pub fn renumbered(self, options: &Options, blocks: &[Renumbered]) -> SampleWeights {
+    pub(super) fn renumbered(self, options: &Options, blocks: &[Renumbered]) -> SampleWeights {
         let estimates = !options.mode.has_events();
         let mut next = SampleWeights { estimates, ..SampleWeights::default() };
         for Renumbered { old_index, block, .. } in blocks {
@@ -65,22 +65,22 @@ impl SampleWeights {
     }
 
     /// Returns the standard error of the live bytes of a site.
-    pub fn error(&self, site: u32) -> u64 {
+    pub(super) fn error(&self, site: u32) -> u64 {
         self.variances.get(&site).map_or(0, |variance| (*variance as f64).sqrt() as u64)
     }
 
     /// Returns the estimated number of live blocks, unless the blocks' amounts contain it.
-    pub fn estimated_blocks(&self) -> Option<u64> {
+    pub(crate) fn estimated_blocks(&self) -> Option<u64> {
         (!self.estimates).then_some((self.live >> 16) as u64)
     }
 
     /// Returns the estimated number of allocations, unless the blocks' amounts contain it.
-    pub fn estimated_allocs(&self) -> Option<u64> {
+    pub(crate) fn estimated_allocs(&self) -> Option<u64> {
         (!self.estimates).then_some((self.allocated >> 16) as u64)
     }
 
     /// Returns the amount that a block represents.
-    pub fn get(&self, index: u64) -> Option<Amount> {
+    pub(super) fn get(&self, index: u64) -> Option<Amount> {
         self.blocks.get(&index).copied()
     }
 
@@ -95,7 +95,7 @@ impl SampleWeights {
 }
 
 /// Notes an allocation, and returns the amount that the block represents.
-pub fn block_allocated(sample_weights: &mut Option<SampleWeights>, index: u64, call: &Call) -> Amount {
+pub(crate) fn block_allocated(sample_weights: &mut Option<SampleWeights>, index: u64, call: &Call) -> Amount {
     let Call { site, size, weight, .. } = *call;
     let Some(sample_weights) = sample_weights else { return Amount { blocks: 1, bytes: size } };
     let amount = Amount { blocks: sample_weights.estimate(size, weight), bytes: weight };
@@ -107,7 +107,7 @@ pub fn block_allocated(sample_weights: &mut Option<SampleWeights>, index: u64, c
 }
 
 /// Removes a freed block, and returns the amount that it represented.
-pub fn block_freed(sample_weights: &mut Option<SampleWeights>, old: &Block) -> Amount {
+pub(crate) fn block_freed(sample_weights: &mut Option<SampleWeights>, old: &Block) -> Amount {
     let known = sample_weights.as_mut().and_then(|sample_weights| {
         let amount = sample_weights.blocks.remove(&old.index)?;
         sample_weights.live = sample_weights.live.saturating_sub(parts_of(old.size, amount.bytes));
@@ -121,7 +121,7 @@ pub fn block_freed(sample_weights: &mut Option<SampleWeights>, old: &Block) -> A
 
 /// Which records of a thread are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecordFilter {
+pub(crate) enum RecordFilter {
     /// All records are used.
     All,
     /// Only frees of known blocks are used: the process is sampled, and the thread has not noticed

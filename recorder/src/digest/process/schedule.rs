@@ -19,7 +19,7 @@ const SITE_TIME: Duration = Duration::from_micros(183);
 
 /// What was written when, and what was not written since the last events.
 #[derive(Debug)]
-pub struct Schedule {
+pub(super) struct Schedule {
     /// When the first event of the chunk was read; `None` when there is none.
     chunk_since: Option<Instant>,
     clock_written: Option<Instant>,
@@ -48,68 +48,68 @@ impl Default for Schedule {
 
 impl Schedule {
     /// Notes that there are new events.
-    pub fn note_events(&mut self) {
+    pub(crate) fn note_events(&mut self) {
         (self.needs_summary, self.needs_profile) = (true, true);
     }
 
-    pub fn chunk_has_events(&mut self) {
+    pub(crate) fn chunk_has_events(&mut self) {
         self.chunk_since.get_or_insert_with(Instant::now);
     }
 
     /// Notes that a chunk with this number of events is finished.
-    pub fn chunk_finished(&mut self, events: u64) {
+    pub(crate) fn chunk_finished(&mut self, events: u64) {
         self.chunk_since = None;
         self.events_since_summary += events;
     }
 
     /// Forgets the events of the chunk, which the next segment does not have.
-    pub fn drop_chunk(&mut self) {
+    pub(crate) fn drop_chunk(&mut self) {
         self.chunk_since = None;
     }
 
     /// Notes that the clock was written.
-    pub fn clock_written(&mut self) {
+    pub(crate) fn clock_written(&mut self) {
         self.clock_written = Some(Instant::now());
     }
 
     /// Notes that a summary was written.
-    pub fn summary_written(&mut self) {
+    pub(crate) fn summary_written(&mut self) {
         (self.needs_summary, self.summary_written, self.events_since_summary) = (false, Instant::now(), 0);
     }
 
     /// Notes that the profile was written.
-    pub fn profile_written(&mut self) {
+    pub(crate) fn profile_written(&mut self) {
         (self.needs_profile, self.profile_written) = (false, Instant::now());
     }
 
     /// Returns whether the chunk has waited long enough.
-    pub fn is_chunk_due(&self) -> bool {
+    pub(crate) fn is_chunk_due(&self) -> bool {
         self.chunk_since.is_some_and(|since| since.elapsed() >= CHUNK_TIME)
     }
 
     /// Returns whether the next chunk contains the clock.
-    pub fn is_clock_due(&self) -> bool {
+    pub(crate) fn is_clock_due(&self) -> bool {
         self.clock_written.is_none_or(|written| written.elapsed() >= CHUNK_TIME)
     }
 
     /// Returns whether enough events were written since the last summary for another one.
-    pub fn has_summary_events(&self, sites: u32) -> bool {
+    pub(crate) fn has_summary_events(&self, sites: u32) -> bool {
         self.events_since_summary >= SUMMARY_EVENTS.max(SITE_EVENTS * u64::from(sites))
     }
 
     /// Returns whether a summary is due.
-    pub fn is_summary_due(&self, sites: u32) -> bool {
+    pub(crate) fn is_summary_due(&self, sites: u32) -> bool {
         self.needs_summary && self.summary_written.elapsed() >= SUMMARY_TIME.max(SITE_TIME * sites)
     }
 
     /// Returns whether the profile of a process whose events are stored is due.
-    pub fn is_profile_due(&self, sites: u32) -> bool {
+    pub(crate) fn is_profile_due(&self, sites: u32) -> bool {
         self.needs_profile && self.profile_written.elapsed() >= PROFILE_TIME.max(SITE_TIME * sites)
     }
 
     /// Returns whether the files of a process without stored events are to be replaced, which
     /// happens at this interval.
-    pub fn is_snapshot_due(&self, interval: Duration) -> bool {
+    pub(crate) fn is_snapshot_due(&self, interval: Duration) -> bool {
         self.needs_profile && self.profile_written.elapsed() >= interval
     }
 }

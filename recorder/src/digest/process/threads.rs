@@ -87,7 +87,7 @@ impl Thread {
 
 /// What the reader of a thread's records has to know of it.
 #[derive(Clone, Copy, Debug)]
-pub struct ReadState {
+pub(crate) struct ReadState {
     /// Whether a gap is open.
     pub has_gap: bool,
     pub last_tick: u64,
@@ -96,7 +96,7 @@ pub struct ReadState {
 /// The threads of a process. Number 0 is for events without a slot, and for threads that were
 /// removed with earlier segments.
 #[derive(Debug)]
-pub struct Threads {
+pub(super) struct Threads {
     threads: BTreeMap<u32, Thread>,
     /// The largest thread number seen.
     seen: u32,
@@ -106,13 +106,13 @@ pub struct Threads {
 
 impl Threads {
     /// Creates the table with the thread for events without a slot, which samples at this interval.
-    pub fn new(mean: u64) -> Threads {
+    pub(super) fn new(mean: u64) -> Threads {
         let first = Thread { mean, ..Thread::default() };
         Threads { threads: BTreeMap::from([(0, first)]), seen: 0, ended: Account::default() }
     }
 
     /// Adds a thread that samples at this interval, unless it is known.
-    pub fn add_if_new(&mut self, number: u32, mean: u64) {
+    pub(crate) fn add_if_new(&mut self, number: u32, mean: u64) {
         self.threads.entry(number).or_insert_with(|| Thread { mean, ..Thread::default() });
         self.seen = self.seen.max(number);
     }
@@ -123,80 +123,80 @@ impl Threads {
     }
 
     /// Returns the number of threads in the table.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.threads.len()
     }
 
     /// Returns the largest thread number seen.
-    pub fn seen(&self) -> u32 {
+    pub(super) fn seen(&self) -> u32 {
         self.seen
     }
 
     /// Returns the numbers of the threads.
-    pub fn numbers(&self) -> Vec<u32> {
+    pub(super) fn numbers(&self) -> Vec<u32> {
         self.threads.keys().copied().collect()
     }
 
-    pub fn identify(&mut self, identity: tape::Thread) {
+    pub(super) fn identify(&mut self, identity: tape::Thread) {
         let number = identity.number;
         self.thread(number).identity = Some(identity);
     }
 
     /// Returns the identities of the threads, as far as they are known.
-    pub fn identities(&self) -> impl Iterator<Item = tape::Thread> {
+    pub(super) fn identities(&self) -> impl Iterator<Item = tape::Thread> {
         self.threads.values().filter_map(|thread| thread.identity.clone())
     }
 
     /// Returns what the reader of a thread's records has to know.
-    pub fn read_state(&mut self, number: u32) -> ReadState {
+    pub(crate) fn read_state(&mut self, number: u32) -> ReadState {
         let thread = self.thread(number);
         ReadState { has_gap: thread.gap.is_some(), last_tick: thread.last_tick }
     }
 
     /// Notes that events of a thread were read, the last one at this tick.
-    pub fn count_read(&mut self, number: u32, recorded: u64, last_tick: u64) {
+    pub(crate) fn count_read(&mut self, number: u32, recorded: u64, last_tick: u64) {
         let thread = self.thread(number);
         thread.recorded += recorded;
         thread.last_tick = last_tick;
     }
 
     /// Counts an event that is recorded although most events of its thread are skipped.
-    pub fn count_recorded(&mut self, number: u32, events: u64) {
+    pub(crate) fn count_recorded(&mut self, number: u32, events: u64) {
         self.thread(number).recorded += events;
     }
 
     /// Counts an event that the recorder adds, as both emitted and recorded.
-    pub fn count_added(&mut self, number: u32) {
+    pub(crate) fn count_added(&mut self, number: u32) {
         let thread = self.thread(number);
         thread.recorded += 1;
         thread.added += 1;
     }
 
     /// Counts records that were skipped on purpose.
-    pub fn count_skipped(&mut self, number: u32, events: u64) {
+    pub(crate) fn count_skipped(&mut self, number: u32, events: u64) {
         self.thread(number).skipped += events;
     }
 
     /// Returns the sampling interval of a thread.
-    pub fn mean(&mut self, number: u32) -> u64 {
+    pub(super) fn mean(&mut self, number: u32) -> u64 {
         self.thread(number).mean
     }
 
     /// Sets the sampling interval of a thread.
-    pub fn set_mean(&mut self, number: u32, mean: u64) {
+    pub(super) fn set_mean(&mut self, number: u32, mean: u64) {
         let thread = self.thread(number);
         (thread.mean, thread.next_mean) = (mean, None);
     }
 
     /// Sets the sampling interval that a thread has after its next event.
-    pub fn set_next_mean(&mut self, number: u32, mean: u64) {
+    pub(crate) fn set_next_mean(&mut self, number: u32, mean: u64) {
         self.thread(number).next_mean = Some(mean);
     }
 
     /// Notes an event of a thread. Returns whether the thread has another sampling interval from
     /// now on.
     #[inline]
-    pub fn takes_next_mean(&mut self, number: u32) -> bool {
+    pub(crate) fn takes_next_mean(&mut self, number: u32) -> bool {
         let thread = self.thread(number);
         let next = thread.next_mean.take();
         thread.mean = next.unwrap_or(thread.mean);
@@ -204,19 +204,19 @@ impl Threads {
     }
 
     /// Notes that the ring of a thread reports dropped events.
-    pub fn note_dropped(&mut self, number: u32, events: u64, last_tick: u64) {
+    pub(crate) fn note_dropped(&mut self, number: u32, events: u64, last_tick: u64) {
         self.thread(number).note_dropped(events, last_tick);
     }
 
     /// Ends the gap of a thread, if it has one.
-    pub fn end_gap(&mut self, number: u32, to_tick: u64) -> Option<Loss> {
+    pub(crate) fn end_gap(&mut self, number: u32, to_tick: u64) -> Option<Loss> {
         let Gap { events, from_tick } = self.thread(number).gap.take()?;
         Some(Loss { thread: number, events, from_tick, to_tick })
     }
 
     /// Returns the gap with the drops that no record in the ring will report, since the thread has
     /// ended or has no ring.
-    pub fn report_drops(&mut self, number: u32, to_tick: u64) -> Option<Loss> {
+    pub(crate) fn report_drops(&mut self, number: u32, to_tick: u64) -> Option<Loss> {
         let thread = self.threads.get_mut(&number)?;
         if thread.unreported() > 0 {
             thread.note_dropped(thread.unreported(), thread.last_tick);
@@ -225,7 +225,7 @@ impl Threads {
     }
 
     /// Updates the event counts of a thread, if it is in the table.
-    pub fn set_counts(&mut self, number: u32, counts: EventCounts) {
+    pub(crate) fn set_counts(&mut self, number: u32, counts: EventCounts) {
         if let Some(thread) = self.threads.get_mut(&number) {
             thread.counts = counts;
         }
@@ -233,19 +233,19 @@ impl Threads {
 
     /// Counts the event that a thread could not publish because it was ended in a call (killed,
     /// cancelled) as lost.
-    pub fn count_unpublished(&mut self, number: u32) {
+    pub(crate) fn count_unpublished(&mut self, number: u32) {
         self.threads.get_mut(&number).into_iter().for_each(Thread::count_unpublished);
     }
 
     /// Notes that a thread has ended.
-    pub fn end(&mut self, number: u32) {
+    pub(super) fn end(&mut self, number: u32) {
         if let Some(thread) = self.threads.get_mut(&number) {
             thread.is_over = number != 0;
         }
     }
 
     /// Appends the number of events of each thread that are in the chunk which is being finished.
-    pub fn finish_chunk(&mut self, out: &mut Vec<(u32, u64)>) {
+    pub(super) fn finish_chunk(&mut self, out: &mut Vec<(u32, u64)>) {
         for (number, thread) in &mut self.threads {
             if thread.in_finished_chunks != thread.recorded {
                 out.push((*number, thread.recorded - thread.in_finished_chunks));
@@ -255,7 +255,7 @@ impl Threads {
     }
 
     /// Returns the accounts of this segment.
-    pub fn accounts(&self) -> impl Iterator<Item = Account> {
+    pub(super) fn accounts(&self) -> impl Iterator<Item = Account> {
         self.threads.iter().map(|(number, thread)| {
             let mut account = thread.account(*number);
             if *number == 0 {
@@ -267,20 +267,20 @@ impl Threads {
 
     /// Returns the accounts of a process that continues: records in its rings belong to later
     /// accounts, or to the next segment.
-    pub fn accounts_so_far(&self) -> impl Iterator<Item = Account> {
+    pub(crate) fn accounts_so_far(&self) -> impl Iterator<Item = Account> {
         let settle =
             |account: Account| Account { emitted: account.recorded + account.lost + account.sampled_out, ..account };
         self.accounts().map(settle).filter(|account| account.emitted != 0)
     }
 
     /// Returns the number of dropped events that no gap contains yet.
-    pub fn unreported(&self) -> u64 {
+    pub(super) fn unreported(&self) -> u64 {
         self.threads.values().fold(0, |sum, thread| sum.saturating_add(thread.unreported()))
     }
 
     /// Starts a segment: removes the threads that have ended. Their accounts stay when the segment
     /// continues to count.
-    pub fn start_segment(&mut self, keeps_counting: bool) {
+    pub(crate) fn start_segment(&mut self, keeps_counting: bool) {
         if !keeps_counting {
             self.threads.values_mut().for_each(Thread::reset_counts);
             self.ended = Account::default();

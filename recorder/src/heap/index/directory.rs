@@ -81,7 +81,7 @@ impl Segment {
 
 /// The runs of all regions.
 #[derive(Clone, Debug)]
-pub struct Directory {
+pub(super) struct Directory {
     segments: Vec<Segment>,
     /// Number of the segment for each value of the hash's leading bits.
     numbers: Vec<u32>,
@@ -93,7 +93,7 @@ pub struct Directory {
 
 impl Directory {
     /// Makes an empty directory.
-    pub fn new(multiplier: u64) -> Directory {
+    pub(super) fn new(multiplier: u64) -> Directory {
         Directory { segments: vec![Segment::new(0)], numbers: vec![0], depth: 0, multiplier }
     }
 
@@ -109,7 +109,7 @@ impl Directory {
     }
 
     #[inline(always)]
-    pub fn get(&self, region: u64) -> Option<Run> {
+    pub(super) fn get(&self, region: u64) -> Option<Run> {
         let key = self.key(region);
         let slots = &self.segments[self.number(key)].slots;
         for slot in key.slots() {
@@ -124,7 +124,7 @@ impl Directory {
         None
     }
 
-    pub fn replace(&mut self, region: u64, run: Run) {
+    pub(super) fn replace(&mut self, region: u64, run: Run) {
         let key = self.key(region);
         let number = self.number(key);
         let slots = Arc::make_mut(&mut self.segments[number].slots);
@@ -135,7 +135,7 @@ impl Directory {
 
     /// Adds a region that is not present. Regions for whose runs `is_unused` returns true are
     /// removed before a segment splits. Returns whether there was a slot for the region.
-    pub fn add(&mut self, region: u64, run: Run, mut is_unused: impl FnMut(Run) -> bool) -> bool {
+    pub(super) fn add(&mut self, region: u64, run: Run, mut is_unused: impl FnMut(Run) -> bool) -> bool {
         let key = self.key(region);
         let mut number = self.number(key);
         if self.segments[number].count >= SPLIT_ABOVE {
@@ -192,17 +192,17 @@ impl Directory {
     }
 
     /// Returns all regions and their runs, in arbitrary order.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, Run)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Run)> {
         self.segments.iter().flat_map(Segment::regions)
     }
 
     /// Returns the bytes of the table.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         (self.segments.len() * size_of::<[Slot; SLOTS]>() + self.numbers.len() * size_of::<u32>()) as u64
     }
 
     #[cfg(test)]
-    pub fn sizes(&self) -> (usize, usize) {
+    pub(super) fn sizes(&self) -> (usize, usize) {
         (self.segments.len(), self.numbers.len())
     }
 }

@@ -67,13 +67,13 @@ impl Drop for HugePage {
 
 /// Where one table allocates its slabs.
 #[derive(Debug, Default)]
-pub struct Memory {
+pub(super) struct Memory {
     small: usize,
     pages: Vec<Arc<HugePage>>,
 }
 
 #[derive(Debug)]
-pub struct SlabMemory {
+pub(crate) struct SlabMemory {
     slab: NonNull<Slab>,
     /// The page in which it is a slot; else it is a box.
     page: Option<Arc<HugePage>>,
@@ -85,7 +85,7 @@ unsafe impl Send for SlabMemory {}
 unsafe impl Sync for SlabMemory {}
 
 impl Memory {
-    pub fn empty(&mut self) -> SlabMemory {
+    pub(super) fn empty(&mut self) -> SlabMemory {
         if self.small < SMALL {
             self.small += 1;
             let slab = Box::new(Slab::default());
@@ -114,11 +114,11 @@ impl Memory {
 
     /// Returns the number of huge pages.
     #[cfg(test)]
-    pub fn pages(&self) -> usize {
+    pub(super) fn pages(&self) -> usize {
         self.pages.len()
     }
 
-    pub fn copy(&mut self, other: &Slab) -> SlabMemory {
+    pub(super) fn copy(&mut self, other: &Slab) -> SlabMemory {
         let mut copy = self.empty();
         copy.copy_from(other);
         copy

@@ -19,7 +19,7 @@ enum SharedSlab {
 
 /// The sets of a region. They are in one slab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Run {
+pub(super) struct Run {
     /// Number of the first set.
     first: u32,
     /// Binary logarithm of the number of sets.
@@ -27,19 +27,19 @@ pub struct Run {
 }
 
 /// Number of a set that does not exist.
-pub const NO_SET: u32 = u32::MAX;
+pub(crate) const NO_SET: u32 = u32::MAX;
 
 impl Run {
     /// Returns the number of the set for an address of the region.
     #[inline(always)]
-    pub fn set_of(self, address: u64) -> u32 {
+    pub(super) fn set_of(self, address: u64) -> u32 {
         self.first + (offset(address) >> (REGION_LOG2 - self.log2)) as u32
     }
 }
 
 /// The sets of all regions.
 #[derive(Debug, Default)]
-pub struct Runs {
+pub(super) struct Runs {
     memory: Memory,
     slabs: Vec<SharedSlab>,
     /// The first sets of the free runs of each length.
@@ -69,24 +69,24 @@ impl Runs {
     }
 
     #[inline(always)]
-    pub fn prefetch(&self, set: u32) {
+    pub(super) fn prefetch(&self, set: u32) {
         if let Some(set) = self.set(set) {
             prefetch(set);
         }
     }
 
-    pub fn get(&self, set: u32, address: u64) -> Option<Block> {
+    pub(super) fn get(&self, set: u32, address: u64) -> Option<Block> {
         self.set(set)?.get(address)
     }
 
     /// Inserts a block whose size is below 2^32, if the set of its address exists and is not full.
     #[inline(always)]
-    pub fn insert(&mut self, set: u32, address: u64, block: Block) -> Inserted {
+    pub(super) fn insert(&mut self, set: u32, address: u64, block: Block) -> Inserted {
         self.set_mut(set).map_or(Inserted::Full, |set| set.insert(address, block))
     }
 
     #[inline(always)]
-    pub fn remove(&mut self, set: u32, address: u64) -> Option<Block> {
+    pub(super) fn remove(&mut self, set: u32, address: u64) -> Option<Block> {
         // The block is searched for before a shared slab is copied: a child frees many blocks that
         // it does not have.
         let cell = self.set(set)?.cell(address)?;
@@ -98,17 +98,17 @@ impl Runs {
     }
 
     /// Returns the offsets and blocks of a run, nearly in ascending order.
-    pub fn blocks(&self, run: Run) -> impl Iterator<Item = (u64, Block)> {
+    pub(super) fn blocks(&self, run: Run) -> impl Iterator<Item = (u64, Block)> {
         self.sets(run).flat_map(Set::blocks)
     }
 
     /// Returns whether a run has no blocks.
-    pub fn is_empty(&self, run: Run) -> bool {
+    pub(super) fn is_empty(&self, run: Run) -> bool {
         self.sets(run).all(Set::is_empty)
     }
 
     /// Takes a run of one set without blocks.
-    pub fn take_run(&mut self) -> Run {
+    pub(crate) fn take_run(&mut self) -> Run {
         self.take(0)
     }
 
@@ -137,13 +137,13 @@ impl Runs {
         first
     }
 
-    pub fn free_again(&mut self, run: Run) {
+    pub(crate) fn free_again(&mut self, run: Run) {
         self.free[run.log2 as usize].push(run.first);
     }
 
     /// Moves the blocks of a run to one of twice the length, or longer ones if more than four of
     /// them belong to one set there. Returns the new run, or none if no length suffices.
-    pub fn lengthened(&mut self, run: Run) -> Option<Run> {
+    pub(crate) fn lengthened(&mut self, run: Run) -> Option<Run> {
         if run.log2 == MAX_LOG2 {
             return None;
         }
@@ -163,7 +163,7 @@ impl Runs {
     }
 
     /// Returns a copy that shares all slabs until one side changes them.
-    pub fn snapshot(&mut self) -> Runs {
+    pub(super) fn snapshot(&mut self) -> Runs {
         let mut copy = Runs { free: self.free.clone(), ..Runs::default() };
         for slab in std::mem::take(&mut self.slabs) {
             let slab = match slab {
@@ -178,12 +178,12 @@ impl Runs {
 
     /// Returns the number of huge pages.
     #[cfg(test)]
-    pub fn pages(&self) -> usize {
+    pub(super) fn pages(&self) -> usize {
         self.memory.pages()
     }
 
     /// Returns the bytes of all slabs.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         (self.slabs.len() * size_of::<Slab>()) as u64
     }
 }

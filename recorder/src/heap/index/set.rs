@@ -5,9 +5,9 @@ use super::{Block, REGION_LOG2};
 /// Number of blocks of a set.
 const CELLS: usize = 4;
 /// Number of sets of a slab, a power of two.
-pub const SLAB_SETS: usize = 1 << SLAB_LOG2;
+pub(crate) const SLAB_SETS: usize = 1 << SLAB_LOG2;
 /// Binary logarithm of the number of sets of a slab.
-pub const SLAB_LOG2: u32 = 10;
+pub(crate) const SLAB_LOG2: u32 = 10;
 /// The lowest bit of each tag.
 const LOW_BITS: u64 = 0x0001_0001_0001_0001;
 /// The highest bit of each tag, which is set for a cell that is taken.
@@ -16,7 +16,7 @@ const HIGH_BITS: u64 = 0x8000_8000_8000_8000;
 /// Up to four blocks, apart from the addresses of their region, in one line of the cache.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
-pub struct Set {
+pub(super) struct Set {
     /// The [`tag`] of each cell, 0 if it is free.
     tags: u64,
     /// Bits 32 to 47 of the allocation indexes, and their lower ones.
@@ -34,7 +34,7 @@ fn tag(address: u64) -> u64 {
 
 /// Returns the offset of an address in its region.
 #[inline(always)]
-pub fn offset(address: u64) -> u64 {
+pub(super) fn offset(address: u64) -> u64 {
     address & ((1 << REGION_LOG2) - 1)
 }
 
@@ -69,13 +69,13 @@ impl Set {
     }
 
     #[inline(always)]
-    pub fn get(&self, address: u64) -> Option<Block> {
+    pub(super) fn get(&self, address: u64) -> Option<Block> {
         find(self.tags, tag(address)).map(|cell| self.block(cell))
     }
 
     /// Inserts a block whose size is below 2^32, if there is a free cell.
     #[inline(always)]
-    pub fn insert(&mut self, address: u64, block: Block) -> Inserted {
+    pub(super) fn insert(&mut self, address: u64, block: Block) -> Inserted {
         match (find(self.tags, tag(address)), find(self.tags, 0)) {
             (Some(cell), _) => {
                 let old = self.block(cell);
@@ -92,37 +92,37 @@ impl Set {
 
     /// Returns the cell of the block at an address.
     #[inline(always)]
-    pub fn cell(&self, address: u64) -> Option<usize> {
+    pub(super) fn cell(&self, address: u64) -> Option<usize> {
         find(self.tags, tag(address))
     }
 
     /// Removes the block in a cell, and returns it.
     #[inline(always)]
-    pub fn remove(&mut self, cell: usize) -> Block {
+    pub(super) fn remove(&mut self, cell: usize) -> Block {
         let block = self.block(cell);
         self.tags &= !(0xffff << (16 * (cell & (CELLS - 1))));
         block
     }
 
     /// Makes all cells of the set free.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.tags = 0;
     }
 
     /// Returns whether the set has no blocks.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.tags == 0
     }
 
     /// Returns the offsets of the blocks in the region, and the blocks.
-    pub fn blocks(&self) -> impl Iterator<Item = (u64, Block)> {
+    pub(super) fn blocks(&self) -> impl Iterator<Item = (u64, Block)> {
         let tags = (0..CELLS).map(|cell| (cell, self.tags >> (16 * cell) & 0xffff));
         tags.filter(|(_, tag)| *tag != 0).map(|(cell, tag)| (offset(tag), self.block(cell)))
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Inserted {
+pub(crate) enum Inserted {
     /// The address was free.
     New,
     /// This block was at the address, and was replaced.
@@ -133,7 +133,7 @@ pub enum Inserted {
 
 /// The sets of one allocation of memory.
 #[derive(Clone, Debug)]
-pub struct Slab(pub [Set; SLAB_SETS]);
+pub(crate) struct Slab(pub [Set; SLAB_SETS]);
 
 impl Default for Slab {
     fn default() -> Self {
@@ -143,7 +143,7 @@ impl Default for Slab {
 
 impl Slab {
     /// Makes this slab equal to another one.
-    pub fn copy_from(&mut self, other: &Slab) {
+    pub(super) fn copy_from(&mut self, other: &Slab) {
         self.0.copy_from_slice(&other.0);
     }
 }

@@ -40,7 +40,7 @@ fn run_against_map(seed: u64, steps: u64, address: impl Fn(&mut Random) -> u64) 
     for at in map.keys() {
         assert!(index.remove(*at).is_some());
     }
-    assert!(index.is_empty() && index.iter().next().is_none());
+    assert!(index.len() == 0 && index.iter().next().is_none());
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn blocks_that_fit_into_no_set_are_stored() {
         assert_equal(&index, &map);
         let snapshot = index.snapshot();
         assert!(map.keys().all(|at| index.remove(*at).is_some()));
-        assert!(index.is_empty() && index.others.is_empty() && index.iter().next().is_none());
+        assert!(index.len() == 0 && index.others.is_empty() && index.iter().next().is_none());
         assert_equal(&snapshot, &map);
     }
 }

@@ -22,7 +22,7 @@ use wire::Op;
 /// Number of ticks within which the timestamps of two threads do not decide the order. Differences
 /// up to 7,800 were measured. With 65,536 the frees of unknown blocks after an attach cost a tenth
 /// more.
-pub const WINDOW: u64 = 1 << 14;
+pub(crate) const WINDOW: u64 = 1 << 14;
 /// Maximum number of calls that wait. Threads whose clocks agree have no more than fit into the
 /// window: some hundred each.
 const MAX_HELD: usize = 1 << 12;
@@ -44,7 +44,7 @@ struct CallQueue {
 
 /// The calls that wait because they are illegal so far.
 #[derive(Debug, Default)]
-pub struct CallQueues {
+pub(crate) struct CallQueues {
     queues: Vec<CallQueue>,
     held: usize,
     /// Tick of the last call that was applied or began to wait. No later call is dated before it.
@@ -82,12 +82,12 @@ impl CallQueue {
 
 impl CallQueues {
     /// Returns whether no call waits.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.held == 0
     }
 
     /// Returns the waiting calls.
-    pub fn calls(&self) -> impl Iterator<Item = &Call> {
+    pub(super) fn calls(&self) -> impl Iterator<Item = &Call> {
         self.queues.iter().flat_map(|queue| &queue.calls).map(|held| &held.call)
     }
 

@@ -16,7 +16,7 @@ const MAX_DISTANCE: u64 = 0x8000;
 
 /// The functions whose calls and variables say which one it is.
 #[derive(Clone, Copy, Debug)]
-pub struct Landmarks<'a> {
+pub(crate) struct Landmarks<'a> {
     /// Address of the function `malloc`.
     pub malloc: u64,
     /// Address of the function `free`.
@@ -26,7 +26,7 @@ pub struct Landmarks<'a> {
 }
 
 /// Returns the address ranges of the functions near to an address, by the file's unwind tables.
-pub fn functions_near(file: &File, address: u64) -> Vec<Range<u64>> {
+pub(crate) fn functions_near(file: &File, address: u64) -> Vec<Range<u64>> {
     let cache = ReadCache::new(file);
     let Ok(elf) = ElfFile64::<Endianness, _>::parse(&cache) else { return Vec::new() };
     let Some(section) = elf.section_by_name(".eh_frame") else { return Vec::new() };
@@ -71,7 +71,11 @@ fn calls(code: &[u8], address: u64, target: u64) -> bool {
 }
 
 /// Returns the functions in which a thread's cache is emptied. `code` returns the code of a range.
-pub fn find(functions: &[Range<u64>], landmarks: &Landmarks<'_>, code: impl Fn(&Range<u64>) -> Vec<u8>) -> Vec<u64> {
+pub(super) fn find(
+    functions: &[Range<u64>],
+    landmarks: &Landmarks<'_>,
+    code: impl Fn(&Range<u64>) -> Vec<u8>,
+) -> Vec<u64> {
     let malloc = functions.iter().find(|function| function.start == landmarks.malloc);
     let slots = malloc.map_or(Vec::new(), |malloc| thread_local_slots(&code(malloc), malloc.start));
     let is_it = |function: &&Range<u64>| {

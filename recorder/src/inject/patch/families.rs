@@ -5,11 +5,11 @@
 use wire::patches::{Action, NO_ARGUMENT};
 
 /// The longest name that is searched for, in bytes.
-pub const MAX_NAME: usize = 256;
+pub(crate) const MAX_NAME: usize = 256;
 
 /// What a function does, and the indexes of the arguments that say so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub(crate) struct Shape {
     /// What the function does.
     pub action: Action,
     /// Index of the argument with the size.
@@ -51,7 +51,7 @@ const ALLOC_AT: Shape = Shape { action: Action::AllocAt, size: 2, count: NO_ARGU
 const RESIZE_FIXED: Shape = Shape { action: Action::ResizeFixed, size: 1, count: NO_ARGUMENT, pointer: 0 };
 
 /// Functions of the C library and of jemalloc, which many allocators have with a prefix.
-pub const COMMON: &[(&str, Shape)] = &[
+pub(crate) const COMMON: &[(&str, Shape)] = &[
     ("malloc", alloc(0)),
     ("calloc", array(0, 1)),
     ("realloc", resize(0, 1)),
@@ -78,7 +78,7 @@ pub const COMMON: &[(&str, Shape)] = &[
 ];
 
 /// Functions of [`COMMON`] that heaptape does not export, since they are jemalloc's only.
-pub const UNREPLACED: &[&[u8]] = &[
+pub(crate) const UNREPLACED: &[&[u8]] = &[
     b"mallocx",
     b"rallocx",
     b"xallocx",
@@ -92,7 +92,7 @@ pub const UNREPLACED: &[&[u8]] = &[
 
 /// The prefixes of known allocators: of jemalloc those of its own builds, of its Rust crate, of
 /// Apache Arrow and of DuckDB.
-pub const PREFIXES: &[(&str, &str)] = &[
+pub(super) const PREFIXES: &[(&str, &str)] = &[
     ("je_", "jemalloc"),
     ("_rjem_", "jemalloc"),
     ("je_arrow_", "jemalloc"),
@@ -104,14 +104,14 @@ pub const PREFIXES: &[(&str, &str)] = &[
 
 /// glibc functions whose inner `free` calls are not events. At the end of a thread glibc returns the
 /// tcache to the arenas by calling `free` on blocks that the program has freed already.
-pub const GLIBC_INTERNAL: &[(&str, Shape)] = &[("__malloc_arena_thread_freeres", INTERNAL)];
+pub(crate) const GLIBC_INTERNAL: &[(&str, Shape)] = &[("__malloc_arena_thread_freeres", INTERNAL)];
 
 /// A function that is no event, and neither are its calls.
-pub const INTERNAL: Shape =
+pub(super) const INTERNAL: Shape =
     Shape { action: Action::Internal, size: NO_ARGUMENT, count: NO_ARGUMENT, pointer: NO_ARGUMENT };
 
 /// The C++ operators. They belong to an allocator if it also defines `malloc`.
-pub const OPERATORS: &[(&str, Shape)] = &[
+pub(super) const OPERATORS: &[(&str, Shape)] = &[
     ("_Znwm", alloc(0)),
     ("_Znam", alloc(0)),
     ("_ZnwmRKSt9nothrow_t", alloc(0)),
@@ -135,7 +135,7 @@ pub const OPERATORS: &[(&str, Shape)] = &[
 ];
 
 /// mimalloc's own functions (`mimalloc.h`), besides those of [`COMMON`] with its prefix.
-pub const MIMALLOC: &[(&str, Shape)] = &[
+pub(crate) const MIMALLOC: &[(&str, Shape)] = &[
     ("mi_zalloc", alloc(0)),
     ("mi_malloc_small", alloc(0)),
     ("mi_zalloc_small", alloc(0)),
@@ -193,7 +193,7 @@ pub const MIMALLOC: &[(&str, Shape)] = &[
 ];
 
 /// gperftools' own functions (`tcmalloc.h`), besides those of [`COMMON`] with its prefix.
-pub const TCMALLOC: &[(&str, Shape)] = &[
+pub(crate) const TCMALLOC: &[(&str, Shape)] = &[
     ("tc_malloc_skip_new_handler", alloc(0)),
     ("tc_new", alloc(0)),
     ("tc_new_nothrow", alloc(0)),
@@ -218,7 +218,7 @@ pub const TCMALLOC: &[(&str, Shape)] = &[
 ];
 
 /// The functions that snmalloc has for Rust.
-pub const SNMALLOC: &[(&str, Shape)] = &[
+pub(crate) const SNMALLOC: &[(&str, Shape)] = &[
     ("sn_rust_alloc", alloc(1)),
     ("sn_rust_alloc_zeroed", alloc(1)),
     ("sn_rust_dealloc", free(0)),
@@ -226,21 +226,22 @@ pub const SNMALLOC: &[(&str, Shape)] = &[
 ];
 
 /// Name of the allocator of functions without a prefix, if no mark says which one it is.
-pub const OWN_MALLOC: &str = "malloc of the program";
+pub(crate) const OWN_MALLOC: &str = "malloc of the program";
 
-pub const LIBRARY_MALLOC: &str = "malloc of the library";
+pub(crate) const LIBRARY_MALLOC: &str = "malloc of the library";
 
 /// In place of an allocator's name: the function changes the process.
-pub const NO_ALLOCATOR: &str = "";
+pub(crate) const NO_ALLOCATOR: &str = "";
 
 /// Symbols that say which allocator defines functions without a prefix.
-pub const MARKS: &[(&str, &str)] = &[("mallctl", "jemalloc"), ("tc_malloc", "tcmalloc"), ("mi_malloc", "mimalloc")];
+pub(super) const MARKS: &[(&str, &str)] =
+    &[("mallctl", "jemalloc"), ("tc_malloc", "tcmalloc"), ("mi_malloc", "mimalloc")];
 
 /// Prefixes of jemalloc's internal functions, in the builds of [`PREFIXES`].
-pub const JEMALLOC_INTERNAL: &[&str] = &["_rjem_je_", "je_", "je_arrow_private_je_", "duckdb_je_"];
+pub(crate) const JEMALLOC_INTERNAL: &[&str] = &["_rjem_je_", "je_", "je_arrow_private_je_", "duckdb_je_"];
 
 /// Internal functions of jemalloc that map memory or return it, without their prefix.
-pub const JEMALLOC_GROWTH: &[&str] = &[
+pub(crate) const JEMALLOC_GROWTH: &[&str] = &[
     "pages_map",
     "pages_commit",
     "pages_decommit",
@@ -256,7 +257,7 @@ pub const JEMALLOC_GROWTH: &[&str] = &[
 /// Functions by which other allocators map memory or return it, and functions that call these from
 /// outside of any request: when the program starts, when a thread ends, and in a thread of the
 /// allocator's own. Memory that is mapped below them is the allocator's.
-pub const GROWTH: &[&str] = &[
+pub(super) const GROWTH: &[&str] = &[
     "jemalloc_constructor",
     "malloc_init_hard",
     "malloc_init_hard_a0_locked",
@@ -291,15 +292,15 @@ pub const GROWTH: &[&str] = &[
 ];
 
 /// A function that a program must not define itself: its calls would not come to the library's.
-pub const MAPS_MEMORY: &str = "mmap";
+pub(crate) const MAPS_MEMORY: &str = "mmap";
 
 /// Returns whether a name is that of a C++ operator.
-pub fn is_operator(name: &[u8]) -> bool {
+pub(super) fn is_operator(name: &[u8]) -> bool {
     OPERATORS.iter().any(|(operator, _)| operator.as_bytes() == name)
 }
 
 /// Returns which allocator the functions without a prefix belong to, by the names that a file
 /// defines.
-pub fn own_allocator<'a>(has: impl Fn(&[u8]) -> bool) -> &'a str {
+pub(super) fn own_allocator<'a>(has: impl Fn(&[u8]) -> bool) -> &'a str {
     MARKS.iter().find(|(mark, _)| has(mark.as_bytes())).map_or(OWN_MALLOC, |(_, allocator)| allocator)
 }

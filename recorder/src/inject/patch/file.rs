@@ -21,11 +21,11 @@ const KEPT_BYTES: usize = 2 * MAX_MOVED;
 const REPLACED_LATER: [&[u8]; 3] = [b"prctl", b"syscall", b"fork"];
 
 /// The name of the function in which glibc empties the cache of a thread.
-pub const CACHE_FLUSH: &str = "__malloc_arena_thread_freeres";
+pub(crate) const CACHE_FLUSH: &str = "__malloc_arena_thread_freeres";
 
 /// How the process of a file is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reach {
+pub(super) enum Reach {
     /// The library is in the process since its start, and calls by name come to it anyway.
     FromStart,
     /// The process runs already: all that its calls go to is hooked.
@@ -34,7 +34,7 @@ pub enum Reach {
 
 /// Which file of a process it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Role {
+pub(super) struct Role {
     /// Whether it is the program, and not a library.
     pub is_program: bool,
     /// How the process is attached.
@@ -42,7 +42,7 @@ pub struct Role {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileFunction {
+pub(crate) struct FileFunction {
     pub names: Vec<String>,
     pub allocator: String,
     /// What the function does.
@@ -57,7 +57,7 @@ pub struct FileFunction {
 
 /// What is known about a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FileFunctions {
+pub(crate) struct FileFunctions {
     pub functions: Vec<FileFunction>,
     /// Executable segments of the file.
     pub code: Vec<symbols::CodeSegment>,
@@ -80,13 +80,13 @@ pub struct FileFunctions {
 
 impl FileFunctions {
     /// Returns whether the file has no function of an allocator that is known by its name.
-    pub fn is_without_allocator(&self) -> bool {
+    pub(crate) fn is_without_allocator(&self) -> bool {
         !self.exports_malloc && self.allocators().is_empty()
     }
 
     /// Returns the names of the allocators that have functions here, besides those that heaptape's
     /// exports replace.
-    pub fn allocators(&self) -> Vec<&str> {
+    pub(super) fn allocators(&self) -> Vec<&str> {
         let is_event = |function: &&FileFunction| {
             !self.is_by_import && !matches!(function.shape.action, Action::Internal | Action::Replaced)
         };
@@ -99,7 +99,7 @@ impl FileFunctions {
 
     /// Returns the functions that the files of a process call by name. If not all of them can be
     /// hooked, none is: half of the events would be leaks that do not exist.
-    pub fn imported(&self, imports: &FxHashSet<&str>) -> FileFunctions {
+    pub(super) fn imported(&self, imports: &FxHashSet<&str>) -> FileFunctions {
         let is_imported = |function: &&FileFunction| function.names.iter().any(|name| imports.contains(&name[..]));
         let mut functions: Vec<FileFunction> = self.functions.iter().filter(is_imported).cloned().collect();
         if let Some(refusal) = functions.iter().find_map(|function| function.refusal) {
@@ -110,7 +110,7 @@ impl FileFunctions {
 }
 
 #[derive(Debug)]
-pub struct Symbols {
+pub(super) struct Symbols {
     pub elf: ElfFile,
     /// Whether neither the file nor another one had all of them.
     pub is_stripped: bool,
@@ -120,7 +120,7 @@ pub struct Symbols {
 ///
 /// # Errors
 /// Why the file was not searched.
-pub fn find_symbols(file: &File, headers: &Headers, names: &Names, deadline: Instant) -> Result<Symbols, Fault> {
+pub(crate) fn find_symbols(file: &File, headers: &Headers, names: &Names, deadline: Instant) -> Result<Symbols, Fault> {
     let mut elf = headers.search(file, names, deadline)?;
     let mut is_stripped = !elf.has_all_names;
     if is_stripped {
@@ -134,7 +134,7 @@ pub fn find_symbols(file: &File, headers: &Headers, names: &Names, deadline: Ins
 }
 
 /// Returns the functions of a file with these symbols.
-pub fn functions(file: &File, mut elf: ElfFile, names: &Names, role: Role) -> FileFunctions {
+pub(super) fn functions(file: &File, mut elf: ElfFile, names: &Names, role: Role) -> FileFunctions {
     let Role { is_program, reach } = role;
     let mut out = FileFunctions { exports_malloc: defines_malloc(&elf), ..FileFunctions::default() };
     if is_program && elf.is_static {

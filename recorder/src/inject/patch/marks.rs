@@ -16,7 +16,7 @@ const CHUNK: usize = 1 << 20;
 const OVERLAP: usize = 16;
 
 /// Returns the allocators whose messages are in these sections of constants.
-pub fn allocators(file: &File, constants: &[Section]) -> Vec<&'static str> {
+pub(super) fn allocators(file: &File, constants: &[Section]) -> Vec<&'static str> {
     let mut search =
         Search { missing: MESSAGES.iter().map(|(text, name)| (Finder::new(text), *name)).collect(), found: Vec::new() };
     let mut left = MAX_BYTES;

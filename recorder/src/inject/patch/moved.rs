@@ -11,13 +11,13 @@ use iced_x86::{
 use wire::patches::{JUMP_BYTES, MAX_MOVED};
 
 /// The most bytes of a function that are searched for branches into its start.
-pub const MAX_SCANNED: usize = 1 << 16;
+pub(crate) const MAX_SCANNED: usize = 1 << 16;
 /// `endbr64`, which stays at the start of a function.
 const ENDBR: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
 /// Why a function's start cannot be moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub(super) enum Refusal {
     /// The bytes are no instructions, or not mapped.
     Undecodable,
     /// A call returns into the bytes of the jump.
@@ -32,7 +32,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// Returns the reason as a clause for messages.
-    pub const fn text(self) -> &'static str {
+    pub(super) const fn text(self) -> &'static str {
         match self {
             Refusal::Undecodable => "its first bytes are no known instructions",
             Refusal::Call => "a call returns into its first bytes",
@@ -45,7 +45,7 @@ impl Refusal {
 
 /// The start of a function that can be moved.
 #[derive(Clone, Debug)]
-pub struct Start {
+pub(super) struct Start {
     /// Address of the first moved instruction.
     pub address: u64,
     /// The bytes of the moved instructions, at least [`JUMP_BYTES`].
@@ -57,7 +57,7 @@ pub struct Start {
 
 /// The instructions that replace the start of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trampoline {
+pub(crate) struct Trampoline {
     /// The encoded instructions, and data after them.
     pub code: Vec<u8>,
     /// Offset of each moved instruction in the function, and in the code.
@@ -69,7 +69,7 @@ pub struct Trampoline {
 ///
 /// # Errors
 /// Why its start cannot be moved.
-pub fn start(code: &[u8], address: u64, size: usize) -> Result<Start, Refusal> {
+pub(super) fn start(code: &[u8], address: u64, size: usize) -> Result<Start, Refusal> {
     let skipped = if code.starts_with(&ENDBR) { ENDBR.len() } else { 0 };
     let (code, address) = (code.get(skipped..).unwrap_or_default(), address.wrapping_add(skipped as u64));
     let size = size.saturating_sub(skipped);
@@ -158,7 +158,7 @@ impl Start {
     ///
     /// # Errors
     /// [`Refusal::Unmovable`] if an instruction cannot be encoded there.
-    pub fn trampoline(&self, at: u64) -> Result<Trampoline, Refusal> {
+    pub(super) fn trampoline(&self, at: u64) -> Result<Trampoline, Refusal> {
         let next = self.address.wrapping_add(self.bytes.len() as u64);
         let mut instructions = self.instructions.clone();
         // A moved call must not leave a return address in the trampoline, which no unwind table

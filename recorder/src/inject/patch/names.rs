@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use wire::patches::{self, Action, NO_ARGUMENT};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Meaning {
+pub(crate) struct Meaning {
     pub allocator: String,
     /// What the function does; `None` for a name that only says which allocator it is.
     pub shape: Option<Shape>,
@@ -22,7 +22,7 @@ pub struct Meaning {
 }
 
 #[derive(Clone, Debug)]
-pub struct Names {
+pub(crate) struct Names {
     meanings: FxHashMap<Vec<u8>, Meaning>,
     /// The names by their last four bytes, which few other strings have. Longer ones than
     /// [`MAX_NAME`], and shorter ones than four bytes, are not in it.
@@ -32,7 +32,7 @@ pub struct Names {
 impl Names {
     /// Returns the names of all known allocators, and of those that the user names. Without such
     /// ones they are made once: a forked recorder has those of the command.
-    pub fn shared(own: &[OwnAllocator]) -> Arc<Names> {
+    pub(crate) fn shared(own: &[OwnAllocator]) -> Arc<Names> {
         static KNOWN: OnceLock<Arc<Names>> = OnceLock::new();
         if own.is_empty() {
             Arc::clone(KNOWN.get_or_init(|| Arc::new(Names::new(own))))
@@ -42,7 +42,7 @@ impl Names {
     }
 
     /// Returns the names of all known allocators, and of those that the user names.
-    pub fn new(own: &[OwnAllocator]) -> Names {
+    pub(crate) fn new(own: &[OwnAllocator]) -> Names {
         let mut names = Names { meanings: FxHashMap::default(), by_end: FxHashMap::default() };
         names.add("", OWN_MALLOC, true, COMMON);
         names.add("", OWN_MALLOC, true, OPERATORS);
@@ -89,7 +89,7 @@ impl Names {
     }
 
     /// Returns the names that a string may end with.
-    pub fn by_end(&self, text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    pub(crate) fn by_end(&self, text: &[u8]) -> impl Iterator<Item = &[u8]> {
         let names = text.last_chunk::<4>().and_then(|end| self.by_end.get(end));
         names.into_iter().flatten().map(Vec::as_slice)
     }
@@ -107,25 +107,25 @@ impl Names {
         self.meanings.entry(name.into_bytes()).or_insert(meaning);
     }
 
-    pub fn meaning(&self, name: &[u8]) -> Option<&Meaning> {
+    pub(crate) fn meaning(&self, name: &[u8]) -> Option<&Meaning> {
         self.meanings.get(name)
     }
 
     /// Returns whether heaptape exports the function, so that calls by name come to it anyway.
-    pub fn is_replaced(&self, name: &[u8]) -> bool {
+    pub(crate) fn is_replaced(&self, name: &[u8]) -> bool {
         let is_event = |shape: Shape| !matches!(shape.action, Action::Internal | Action::Replaced);
         let is_own = |meaning: &Meaning| meaning.is_common && meaning.shape.is_some_and(is_event);
         self.meaning(name).is_some_and(is_own) && !UNREPLACED.contains(&name)
     }
 
     /// Returns whether it is an allocator's function that heaptape does not export.
-    pub fn is_unreplaced(&self, name: &[u8]) -> bool {
+    pub(crate) fn is_unreplaced(&self, name: &[u8]) -> bool {
         let is_other = |meaning: &Meaning| !meaning.is_common && meaning.shape.is_some();
         UNREPLACED.contains(&name) || self.meaning(name).is_some_and(is_other)
     }
 
     /// Returns all names, in no order.
-    pub fn all(&self) -> impl Iterator<Item = &[u8]> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &[u8]> {
         self.meanings.keys().map(Vec::as_slice)
     }
 }

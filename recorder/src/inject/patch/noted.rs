@@ -34,7 +34,7 @@ impl Plan {
     }
 
     /// Returns the plan of such a note, for a process that has its patches already.
-    pub fn of_note(noted: Noted) -> Plan {
+    pub(crate) fn of_note(noted: Noted) -> Plan {
         let Noted { allocators, functions, growth, unseen_mappings } = noted;
         let patch = |function: Function| PlannedPatch {
             allocator: function.allocator,

@@ -33,7 +33,7 @@ const MAX_HOLD: Duration = Duration::from_secs(1);
 const STORED_BYTES: u64 = 1 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FileKey {
+pub(super) struct FileKey {
     device: u64,
     inode: u64,
     size: i64,
@@ -78,7 +78,7 @@ impl Jobs {
 
 /// Searches files, and remembers their functions.
 #[derive(Clone, Debug)]
-pub struct Search {
+pub(super) struct Search {
     names: Arc<Names>,
     known: Arc<Mutex<Known>>,
     stored: Option<Arc<Stored>>,
@@ -115,22 +115,22 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Search {
     /// Creates a search for these names.
-    pub fn new(names: impl Into<Arc<Names>>) -> Search {
+    pub(super) fn new(names: impl Into<Arc<Names>>) -> Search {
         Search { names: names.into(), known: Arc::default(), stored: None, jobs: Arc::default() }
     }
 
     /// Stores in a folder what takes long to find, and uses what is stored there.
-    pub fn store_in(&mut self, folder: &Path) {
+    pub(crate) fn store_in(&mut self, folder: &Path) {
         self.stored = Some(Arc::new(Stored::new(folder, &self.names)));
     }
 
     /// Returns whether what takes long to find is stored.
-    pub fn is_storing(&self) -> bool {
+    pub(crate) fn is_storing(&self) -> bool {
         self.stored.is_some()
     }
 
     /// Notes that a file is the preload library, in which nothing is hooked.
-    pub fn skip_library(&self, file: &File) {
+    pub(crate) fn skip_library(&self, file: &File) {
         let role = Role { is_program: false, reach: Reach::FromStart };
         if let Ok(key) = key(file, role) {
             let nameless = OnceLock::from(Vec::new());
@@ -140,7 +140,7 @@ impl Search {
     }
 
     /// Starts no threads from now on: nothing is searched in the background, and nothing stored.
-    pub fn forbid_threads(&self) {
+    pub(crate) fn forbid_threads(&self) {
         lock(&self.jobs.0).is_forbidden = true;
     }
 
@@ -148,7 +148,7 @@ impl Search {
     ///
     /// # Errors
     /// [`Fault::Late`] if the deadline passed, [`Fault::Invalid`] if the file has no status.
-    pub fn functions(&self, file: File, role: Role, deadline: Instant) -> Result<Arc<FileFunctions>, Fault> {
+    pub(super) fn functions(&self, file: File, role: Role, deadline: Instant) -> Result<Arc<FileFunctions>, Fault> {
         let key = key(&file, role)?;
         if let Some(known) = lock(&self.known).get(&key) {
             return Ok(Arc::clone(known));
@@ -179,7 +179,7 @@ impl Search {
     ///
     /// # Errors
     /// [`Fault::Invalid`] if the file has no status.
-    pub fn later(&self, file: File, role: Role) -> Result<FileKey, Fault> {
+    pub(super) fn later(&self, file: File, role: Role) -> Result<FileKey, Fault> {
         let key = key(&file, role)?;
         if !lock(&self.known).contains_key(&key) {
             self.add(Job::Search(file, key));
@@ -188,7 +188,7 @@ impl Search {
     }
 
     /// Returns the functions of a file that was searched.
-    pub fn known(&self, key: FileKey) -> Option<Arc<FileFunctions>> {
+    pub(super) fn known(&self, key: FileKey) -> Option<Arc<FileFunctions>> {
         lock(&self.known).get(&key).cloned()
     }
 
@@ -281,7 +281,7 @@ impl Search {
 
     /// Calls a function that plans the hooks of a program that waits. No background job starts
     /// meanwhile: it would take time of the same processors.
-    pub fn while_program_waits<T>(&self, plan: impl FnOnce() -> T) -> T {
+    pub(crate) fn while_program_waits<T>(&self, plan: impl FnOnce() -> T) -> T {
         let since = Instant::now();
         lock(&self.jobs.0).holders.push(since);
         let planned = plan();
@@ -340,18 +340,18 @@ impl Search {
     }
 
     /// Returns whether a file was not searched, and will not be.
-    pub fn has_missed(&self) -> bool {
+    pub(crate) fn has_missed(&self) -> bool {
         lock(&self.jobs.0).has_missed
     }
 
     /// Returns whether jobs are not done yet.
-    pub fn is_working(&self) -> bool {
+    pub(crate) fn is_working(&self) -> bool {
         let jobs = lock(&self.jobs.0);
         jobs.is_running || jobs.beside > 0
     }
 
     /// Waits until all jobs are done, for at most this time.
-    pub fn finish(&self, timeout: Duration) {
+    pub(super) fn finish(&self, timeout: Duration) {
         let (jobs, is_idle) = &*self.jobs;
         drop(is_idle.wait_timeout_while(lock(jobs), timeout, |jobs| jobs.is_running || jobs.beside > 0));
     }

@@ -32,7 +32,7 @@ const DEBUG_FOLDER: &str = "/usr/lib/debug";
 
 /// Symbols from other sources than the tables of a file.
 #[derive(Debug, Default)]
-pub struct Separate {
+pub(super) struct Separate {
     /// The wanted symbols, in no order.
     pub symbols: Vec<Symbol>,
     /// Whether a separate file with all symbols was found.
@@ -44,7 +44,7 @@ pub struct Separate {
 ///
 /// # Errors
 /// [`Fault::Late`] if the deadline passed.
-pub fn symbols(file: &File, elf: &ElfFile, names: &Names, deadline: Instant) -> Result<Separate, Fault> {
+pub(super) fn symbols(file: &File, elf: &ElfFile, names: &Names, deadline: Instant) -> Result<Separate, Fault> {
     let mut all = Separate::default();
     if let Some(packed) = unpacked(file, elf, deadline)? {
         all.symbols = no_fault(symbols::find(&packed, names, deadline))?.symbols;
@@ -76,7 +76,7 @@ pub fn symbols(file: &File, elf: &ElfFile, names: &Names, deadline: Instant) -> 
 }
 
 /// Returns whether there is a separate file that may have the symbols of this one.
-pub fn exists(file: &File, elf: &ElfFile) -> bool {
+pub(super) fn exists(file: &File, elf: &ElfFile) -> bool {
     let linked = Link::of(file, elf).map_or(Vec::new(), |link| link.paths(file));
     by_build_id(&elf.build_id).iter().chain(&linked).any(|path| regular(path).is_some())
 }

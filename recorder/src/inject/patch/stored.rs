@@ -38,7 +38,7 @@ const OLD: Duration = Duration::from_secs(3600);
 
 /// A folder with entries.
 #[derive(Debug)]
-pub struct Stored {
+pub(super) struct Stored {
     folder: PathBuf,
     /// Hash of the names that are searched for.
     names: u64,
@@ -72,7 +72,7 @@ struct Function {
 
 /// What is stored of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub(super) struct Entry {
     version: u32,
     file: Identity,
     /// Hash of the names that were searched for.
@@ -85,7 +85,7 @@ pub struct Entry {
 
 impl Stored {
     /// Returns the entries in a folder, for searches for these names. The folder need not exist.
-    pub fn new(folder: &Path, names: &Names) -> Stored {
+    pub(super) fn new(folder: &Path, names: &Names) -> Stored {
         let mut sorted: Vec<&[u8]> = names.all().collect();
         sorted.sort_unstable();
         let mut hasher = DefaultHasher::new();
@@ -94,7 +94,7 @@ impl Stored {
     }
 
     /// Returns what is to be stored of a file; `None` if it has no build-id, or too many symbols.
-    pub fn entry(&self, file: &File, elf: &ElfFile, is_stripped: bool) -> Option<Entry> {
+    pub(super) fn entry(&self, file: &File, elf: &ElfFile, is_stripped: bool) -> Option<Entry> {
         let text = |name: &[u8]| String::from_utf8(name.to_vec()).ok();
         let function = |symbol: &Symbol| {
             let Symbol { address, size, is_global, is_indirect, .. } = *symbol;
@@ -113,7 +113,7 @@ impl Stored {
 
     /// Returns a file with its stored symbols, given the file without symbols. `is_stripped`
     /// returns whether it still has no other source of symbols.
-    pub fn find(
+    pub(super) fn find(
         &self,
         file: &File,
         headers: &ElfFile,
@@ -147,7 +147,7 @@ impl Stored {
     ///
     /// # Errors
     /// The folder cannot be made or belongs to another user, or the file cannot be written.
-    pub fn store(&self, entry: &Entry) -> io::Result<()> {
+    pub(super) fn store(&self, entry: &Entry) -> io::Result<()> {
         let bytes = serde_json::to_vec(entry)?;
         if bytes.len() as u64 > MAX_ENTRY_BYTES {
             return Ok(());

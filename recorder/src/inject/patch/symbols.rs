@@ -29,7 +29,7 @@ const MAX_CONSTANTS: usize = 64;
 
 /// A function that was found.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Symbol {
+pub(crate) struct Symbol {
     /// Name in the symbol table.
     pub name: Vec<u8>,
     /// The address before relocation.
@@ -44,7 +44,7 @@ pub struct Symbol {
 
 /// A segment that is mapped with the right to execute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CodeSegment {
+pub(crate) struct CodeSegment {
     pub offset: u64,
     /// Address of its first byte before relocation.
     pub address: u64,
@@ -53,7 +53,7 @@ pub struct CodeSegment {
 
 /// Why symbols could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// It is not a 64-bit x86 ELF file, or its tables are not valid.
     Invalid,
     /// The deadline has passed.
@@ -62,7 +62,7 @@ pub enum Fault {
 
 /// What a file says about its symbols.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ElfFile {
+pub(crate) struct ElfFile {
     /// Executable segments of the file.
     pub code: Vec<CodeSegment>,
     /// The wanted functions, sorted, each once.
@@ -84,7 +84,7 @@ pub struct ElfFile {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Section {
+pub(crate) struct Section {
     pub offset: u64,
     /// Size of the section in bytes.
     pub bytes: u64,
@@ -97,7 +97,7 @@ impl Section {
     }
 
     /// Reads the section; `None` if the file is shorter. The caller limits its size.
-    pub fn read(&self, file: &File) -> Option<Vec<u8>> {
+    pub(crate) fn read(&self, file: &File) -> Option<Vec<u8>> {
         // The size is that of the file at most, so that a hostile header reserves no memory.
         let end = self.offset.checked_add(self.bytes)?;
         (end <= file.metadata().ok()?.len()).then_some(())?;
@@ -121,7 +121,7 @@ fn read(file: &File, offset: u64, bytes: usize) -> Result<Vec<u8>, Fault> {
 
 /// What a file says about itself before its symbol tables are read.
 #[derive(Clone, Debug)]
-pub struct Headers {
+pub(crate) struct Headers {
     /// The file without symbols.
     pub file: ElfFile,
     sections: Vec<SectionHeader64<LittleEndian>>,
@@ -131,7 +131,7 @@ pub struct Headers {
 ///
 /// # Errors
 /// [`Fault::Invalid`] for a file that is not understood.
-pub fn headers(file: &File) -> Result<Headers, Fault> {
+pub(crate) fn headers(file: &File) -> Result<Headers, Fault> {
     let head = read_array::<FileHeader64<LittleEndian>>(file, 0, 1)?;
     let head = head.first().ok_or(Fault::Invalid)?;
     let ident = &head.e_ident;
@@ -173,13 +173,13 @@ pub fn headers(file: &File) -> Result<Headers, Fault> {
 ///
 /// # Errors
 /// [`Fault::Invalid`] for a file that is not understood, [`Fault::Late`] if the deadline passed.
-pub fn find(file: &File, names: &Names, deadline: Instant) -> Result<ElfFile, Fault> {
+pub(crate) fn find(file: &File, names: &Names, deadline: Instant) -> Result<ElfFile, Fault> {
     headers(file)?.search(file, names, deadline)
 }
 
 impl Headers {
     /// Returns the bytes of the symbol tables and of their names, as the headers say.
-    pub fn table_bytes(&self) -> u64 {
+    pub(crate) fn table_bytes(&self) -> u64 {
         let bytes = |section: &SectionHeader64<LittleEndian>| section.sh_size.get(ORDER);
         let names = |table: &SectionHeader64<LittleEndian>| self.sections.get(table.sh_link.get(ORDER) as usize);
         let sizes = self.tables().map(|table| bytes(table).saturating_add(names(table).map_or(0, bytes)));
@@ -195,7 +195,7 @@ impl Headers {
     ///
     /// # Errors
     /// [`Fault::Invalid`] for tables that are not valid, [`Fault::Late`] if the deadline passed.
-    pub fn search(&self, file: &File, names: &Names, deadline: Instant) -> Result<ElfFile, Fault> {
+    pub(crate) fn search(&self, file: &File, names: &Names, deadline: Instant) -> Result<ElfFile, Fault> {
         let mut found = self.file.clone();
         for section in self.tables() {
             let strings = self.sections.get(section.sh_link.get(ORDER) as usize).ok_or(Fault::Invalid)?;
@@ -245,7 +245,11 @@ fn section(
 /// Returns whether a file is a static program. A file that can be loaded anywhere and names no
 /// loader is one if its dynamic section says that it is a program. Otherwise it is a library that
 /// can be run, as the loader itself is.
-pub fn is_static(file: &File, head: &FileHeader64<LittleEndian>, segments: &[ProgramHeader64<LittleEndian>]) -> bool {
+pub(crate) fn is_static(
+    file: &File,
+    head: &FileHeader64<LittleEndian>,
+    segments: &[ProgramHeader64<LittleEndian>],
+) -> bool {
     const DT_FLAGS_1: u64 = 0x6fff_fffb;
     const DF_1_PIE: u64 = 0x0800_0000;
     let of_kind = |kind| segments.iter().find(|segment| segment.p_type.get(ORDER) == kind);
@@ -375,7 +379,7 @@ fn symbols(
 }
 
 /// Reads the code at an address before relocation, at most `bytes`.
-pub fn code(file: &File, segments: &[CodeSegment], address: u64, bytes: usize) -> Vec<u8> {
+pub(crate) fn code(file: &File, segments: &[CodeSegment], address: u64, bytes: usize) -> Vec<u8> {
     for segment in segments {
         let Some(inside) = address.checked_sub(segment.address).filter(|inside| *inside < segment.bytes) else {
             continue;

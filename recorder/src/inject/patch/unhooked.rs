@@ -50,7 +50,7 @@ fn open_same(module: &Module) -> Option<File> {
 
 /// The allocators of a process that are not hooked.
 #[derive(Debug, Default)]
-pub struct Unhooked {
+pub(super) struct Unhooked {
     /// The search for libraries that are opened later, and how they are searched.
     search: Option<(Search, Role)>,
     files: Mutex<Files>,
@@ -58,7 +58,7 @@ pub struct Unhooked {
 
 impl Unhooked {
     /// Creates an empty list for a process that was just planned.
-    pub fn new(search: &Search, role: Role, maps: &Maps) -> Unhooked {
+    pub(super) fn new(search: &Search, role: Role, maps: &Maps) -> Unhooked {
         let present = maps.code.iter().map(|mapping| (mapping.start..mapping.end, mapping.path.clone())).collect();
         Unhooked { search: Some((search.clone(), role)), files: Mutex::new(Files { present, ..Files::default() }) }
     }
@@ -68,23 +68,23 @@ impl Unhooked {
     }
 
     /// Adds a file without known functions that was mapped at the start.
-    pub fn add(&self, path: &str, functions: &Arc<FileFunctions>) {
+    pub(super) fn add(&self, path: &str, functions: &Arc<FileFunctions>) {
         self.files().nameless.push((path.to_owned(), Arc::clone(functions)));
     }
 
     /// Returns a copy for a forked child, which opens libraries of its own.
-    pub fn forked(&self) -> Unhooked {
+    pub(super) fn forked(&self) -> Unhooked {
         Unhooked { search: self.search.clone(), files: Mutex::new(self.files().clone()) }
     }
 
     /// Returns the path of the file whose code was mapped at an address at the start.
-    pub fn path_at(&self, address: u64) -> Option<String> {
+    pub(crate) fn path_at(&self, address: u64) -> Option<String> {
         let files = self.files();
         files.present.iter().find(|(code, _)| code.contains(&address)).map(|(_, path)| path.clone())
     }
 
     /// Searches modules of the process in the background, if they were opened after the start.
-    pub fn opened(self: &Arc<Self>, owner: Owner, modules: &[&Module]) {
+    pub(super) fn opened(self: &Arc<Self>, owner: Owner, modules: &[&Module]) {
         if self.search.is_none() {
             return;
         }
@@ -130,7 +130,7 @@ impl Unhooked {
     }
 
     /// Returns whether all files have been searched.
-    pub fn is_settled(&self) -> bool {
+    pub(super) fn is_settled(&self) -> bool {
         let files = self.files();
         let is_known = |functions: &FileFunctions| functions.nameless.get().is_some();
         let is_searched = |key: &FileKey| {
@@ -145,7 +145,7 @@ impl Unhooked {
 
     /// Returns the allocators that are known by now. Their number is that of no allocator in the
     /// entries of the tape.
-    pub fn allocators(&self) -> Vec<Allocator> {
+    pub(super) fn allocators(&self) -> Vec<Allocator> {
         let files = self.files();
         let mut out = Vec::new();
         let mut add = |name: &str, path: &str, why: &str| {
@@ -173,7 +173,7 @@ impl Plan {
 
     /// Returns the path of the file whose code was mapped at an address when the process was
     /// planned.
-    pub fn path_at(&self, address: u64) -> Option<String> {
+    pub(crate) fn path_at(&self, address: u64) -> Option<String> {
         self.unhooked.path_at(address)
     }
 

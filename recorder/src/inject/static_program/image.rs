@@ -21,7 +21,7 @@ impl From<object::read::Error> for ImageError {
 
 /// A range of the library that cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Protected {
+pub(crate) struct Protected {
     /// Offset from the start of the library, a multiple of the page size.
     pub offset: u64,
     /// Length of the range in bytes.
@@ -32,7 +32,7 @@ pub struct Protected {
 
 /// The library in memory. Addresses are relative to its start.
 #[derive(Clone, Debug, Default)]
-pub struct Image {
+pub(crate) struct Image {
     /// Size of its memory in bytes, a multiple of the page size.
     pub memory_bytes: u64,
     /// The bytes at its start. The rest of the memory is zeros.
@@ -65,7 +65,7 @@ impl Image {
     ///
     /// # Errors
     /// The file is not valid. That is a fault of the build.
-    pub fn read(file: &[u8]) -> Result<Image, ImageError> {
+    pub(crate) fn read(file: &[u8]) -> Result<Image, ImageError> {
         let header = FileHeader64::<LittleEndian>::parse(file)?;
         let mut image = Image::default();
         for segment in header.program_headers(ORDER, file)? {
@@ -141,7 +141,7 @@ impl Image {
     }
 
     /// Returns the bytes of the library when it begins at `base`, and is to know this program.
-    pub fn at(&self, base: u64, program: &LoadedProgram) -> Vec<u8> {
+    pub(crate) fn at(&self, base: u64, program: &LoadedProgram) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         let mut put = |at: u64, value: &[u8]| {
             let at = at as usize;

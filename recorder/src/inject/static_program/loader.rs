@@ -81,7 +81,7 @@ enum Refusal {
 }
 
 /// Why a process is not recorded that does not permit to be traced, as the end of a sentence.
-pub const NOT_PERMITTED: &str = "the recorder may not stop it at its start (ptrace)";
+pub(crate) const NOT_PERMITTED: &str = "the recorder may not stop it at its start (ptrace)";
 /// Why a process with a filter of its own is not recorded, as the end of a sentence.
 const FILTERED: &str = "a filter for system calls could kill it (seccomp)";
 

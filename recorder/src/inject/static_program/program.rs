@@ -27,7 +27,7 @@ enum Unwind {
 
 /// A static program into which the library can be loaded.
 #[derive(Clone, Debug)]
-pub struct StaticProgram {
+pub(crate) struct StaticProgram {
     pub inode: u64,
     /// Address of the first page of the file before relocation.
     pub start: u64,
@@ -45,7 +45,7 @@ struct CodeSegment {
 
 /// The unwind table that a program needs besides its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeaderNeed {
+pub(crate) enum HeaderNeed {
     /// The program has one, between these addresses before relocation.
     Own { start: u64, end: u64 },
     /// One of this size has to be made.
@@ -56,7 +56,7 @@ pub enum HeaderNeed {
 ///
 /// # Errors
 /// Why the library cannot be loaded into the static program, as the end of a sentence.
-pub fn find(path: &Path, planner: &Planner) -> Option<Result<StaticProgram, String>> {
+pub(crate) fn find(path: &Path, planner: &Planner) -> Option<Result<StaticProgram, String>> {
     let path = untraced::interpreter(path).unwrap_or_else(|| path.to_owned());
     let file = open_regular(&path).ok()?;
     let status = file.metadata().ok()?;
@@ -127,13 +127,13 @@ fn read(file: &File) -> Option<StaticProgram> {
 impl StaticProgram {
     /// Returns the difference between addresses in memory and in the file, if code that is at
     /// `offset` in the file is mapped at `start`.
-    pub fn bias(&self, start: u64, offset: u64) -> Option<u64> {
+    pub(crate) fn bias(&self, start: u64, offset: u64) -> Option<u64> {
         let segment = self.code.iter().find(|segment| segment.offset / PAGE * PAGE == offset)?;
         Some(start.wrapping_sub(segment.address / PAGE * PAGE))
     }
 
     /// Returns what the program needs besides its own unwind tables.
-    pub fn header_need(&self) -> HeaderNeed {
+    pub(crate) fn header_need(&self) -> HeaderNeed {
         match &self.unwind {
             Unwind::Header { address, bytes } => HeaderNeed::Own { start: *address, end: address + bytes },
             Unwind::Descriptions(descriptions) => HeaderNeed::New { bytes: unwind_header::bytes(descriptions) },
@@ -141,7 +141,7 @@ impl StaticProgram {
     }
 
     /// Returns the table that has to be made, as it is at the address `at`.
-    pub fn new_header(&self, bias: u64, at: u64) -> Vec<u8> {
+    pub(crate) fn new_header(&self, bias: u64, at: u64) -> Vec<u8> {
         match &self.unwind {
             Unwind::Header { .. } => Vec::new(),
             Unwind::Descriptions(descriptions) => unwind_header::table(descriptions, bias, at),

@@ -25,7 +25,7 @@ use wire::standalone::LoadedProgram;
 
 /// Why the library was not loaded, as the end of a sentence.
 #[derive(Debug, thiserror::Error)]
-pub enum LoadError {
+pub(crate) enum LoadError {
     /// The process cannot be traced.
     #[error("it cannot be stopped at its start (ptrace: {0})")]
     Trace(Errno),
@@ -63,7 +63,7 @@ const EVENT_STOP: i32 = 128;
 
 /// A thread, and later the process of its program, that is traced until it is dropped.
 #[derive(Debug)]
-pub struct Tracee {
+pub(crate) struct Tracee {
     pid: Pid,
     process: Pid,
     /// Whether the thread may get the number of its process, which it does when it executes a
@@ -75,7 +75,7 @@ pub struct Tracee {
 
 /// What a thread that is followed did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// It executes another program, and is stopped before its first instruction.
     Executed,
     /// It has started this process, which is stopped before its own first instruction.
@@ -93,7 +93,7 @@ impl Tracee {
     ///
     /// # Errors
     /// The kernel does not permit it, or something else traces the child.
-    pub fn seize(pid: u32) -> Result<Tracee, LoadError> {
+    pub(crate) fn seize(pid: u32) -> Result<Tracee, LoadError> {
         let pid = Pid::from_raw(pid as i32);
         ptrace::seize(pid, OPTIONS | Options::PTRACE_O_EXITKILL)?;
         Ok(Tracee { pid, process: pid, may_change_number: false, has_stop: false })
@@ -104,7 +104,7 @@ impl Tracee {
     ///
     /// # Errors
     /// The kernel does not permit it, or something else traces the thread.
-    pub fn follow(process: u32, thread: u32, starts_process: bool) -> Result<Tracee, LoadError> {
+    pub(crate) fn follow(process: u32, thread: u32, starts_process: bool) -> Result<Tracee, LoadError> {
         let (pid, process) = (Pid::from_raw(thread as i32), Pid::from_raw(process as i32));
         let children = Options::PTRACE_O_TRACEFORK | Options::PTRACE_O_TRACEVFORK | Options::PTRACE_O_TRACECLONE;
         ptrace::seize(pid, if starts_process { OPTIONS | children } else { OPTIONS })?;
@@ -119,7 +119,7 @@ impl Tracee {
     ///
     /// # Errors
     /// It has ended, or a signal has stopped it.
-    pub fn step(&mut self) -> Result<Step, LoadError> {
+    pub(crate) fn step(&mut self) -> Result<Step, LoadError> {
         let mut has_tried = false;
         for _ in 0..MAX_STOPS {
             match self.wait()? {
@@ -152,7 +152,7 @@ impl Tracee {
     }
 
     /// Returns the process that the thread has started, which is traced too.
-    pub fn child(&self, pid: Pid) -> Tracee {
+    pub(crate) fn child(&self, pid: Pid) -> Tracee {
         Tracee { pid, process: pid, may_change_number: false, has_stop: false }
     }
 
@@ -160,7 +160,7 @@ impl Tracee {
     ///
     /// # Errors
     /// It has ended.
-    pub fn run_to_exec(&mut self) -> Result<(), LoadError> {
+    pub(crate) fn run_to_exec(&mut self) -> Result<(), LoadError> {
         loop {
             match self.wait()? {
                 WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_EXEC) => return Ok(()),
@@ -175,13 +175,13 @@ impl Tracee {
     ///
     /// # Errors
     /// Why the program runs without the library. It is unchanged then.
-    pub fn load_now(&mut self, program: &StaticProgram, image: &Image) -> Result<(), LoadError> {
+    pub(crate) fn load_now(&mut self, program: &StaticProgram, image: &Image) -> Result<(), LoadError> {
         ptrace::setoptions(self.pid, OPTIONS | Options::PTRACE_O_EXITKILL)?;
         self.load_at_exec(program, image)
     }
 
     /// Returns the id of the process that the thread belongs to.
-    pub fn process(&self) -> u32 {
+    pub(crate) fn process(&self) -> u32 {
         self.process.as_raw() as u32
     }
 
@@ -189,7 +189,7 @@ impl Tracee {
     ///
     /// # Errors
     /// Why the program runs without the library. It is unchanged then.
-    pub fn load(mut self, program: &StaticProgram, library: &[u8]) -> Result<(), LoadError> {
+    pub(crate) fn load(mut self, program: &StaticProgram, library: &[u8]) -> Result<(), LoadError> {
         let image = Image::read(library)?;
         self.wait_for_exec()?;
         self.load_at_exec(program, &image)

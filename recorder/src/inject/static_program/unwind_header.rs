@@ -9,13 +9,13 @@ use crate::inject::frames::Description;
 const START: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
 
 /// Returns the size of the table of these descriptions in bytes.
-pub fn bytes(descriptions: &[Description]) -> u64 {
+pub(super) fn bytes(descriptions: &[Description]) -> u64 {
     12 + 8 * descriptions.len() as u64
 }
 
 /// Returns the table, as it is at the address `at`, of a program with this load bias. Descriptions
 /// that are too far away are left out.
-pub fn table(descriptions: &[Description], bias: u64, at: u64) -> Vec<u8> {
+pub(super) fn table(descriptions: &[Description], bias: u64, at: u64) -> Vec<u8> {
     let distance = |address: u64| i32::try_from(address.wrapping_add(bias).wrapping_sub(at) as i64).ok();
     let rows: Vec<[i32; 2]> =
         descriptions.iter().filter_map(|one| Some([distance(one.first)?, distance(one.address)?])).collect();

@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 /// The registers of x86-64.
 #[allow(non_camel_case_types)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct user_regs_struct {
+pub(crate) struct user_regs_struct {
     pub r15: u64,
     pub r14: u64,
     pub r13: u64,
@@ -41,7 +41,7 @@ pub struct user_regs_struct {
 ///
 /// # Errors
 /// Always `ENOSYS`.
-pub fn getregs(_: Pid) -> nix::Result<user_regs_struct> {
+pub(crate) fn getregs(_: Pid) -> nix::Result<user_regs_struct> {
     Err(Errno::ENOSYS)
 }
 
@@ -49,6 +49,6 @@ pub fn getregs(_: Pid) -> nix::Result<user_regs_struct> {
 ///
 /// # Errors
 /// Always `ENOSYS`.
-pub fn setregs(_: Pid, _: user_regs_struct) -> nix::Result<()> {
+pub(crate) fn setregs(_: Pid, _: user_regs_struct) -> nix::Result<()> {
     Err(Errno::ENOSYS)
 }

@@ -44,7 +44,7 @@ fn kind_of(line: &Line<'_>, guard: u64, own: &[(u64, u64)]) -> u8 {
 }
 
 #[derive(Debug, Default)]
-pub struct Mappings {
+pub(super) struct Mappings {
     names: Vec<Text>,
     mappings: Vec<Mapping>,
     /// Inodes of the areas of recordings that the process has mapped.
@@ -53,7 +53,7 @@ pub struct Mappings {
 
 impl Mappings {
     /// Parses the text of `maps`, in a process with this private memory of the library.
-    pub fn parse(text: &str, own: &[(u64, u64)]) -> Mappings {
+    pub(super) fn parse(text: &str, own: &[(u64, u64)]) -> Mappings {
         let mut found = Mappings::default();
         let mut numbers: HashMap<&str, u32> = HashMap::new();
         let (mut end, mut guard) = (0, 0);
@@ -91,12 +91,12 @@ impl Mappings {
 
     /// Returns whether the process has mapped the area with this inode. A program that it executes
     /// later has another area.
-    pub fn has_area(&self, inode: u64) -> bool {
+    pub(crate) fn has_area(&self, inode: u64) -> bool {
         self.areas.contains(&inode)
     }
 
     /// Returns the addresses of the mappings: first address, and first address after it.
-    pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    pub(super) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.mappings.iter().scan(0u64, |at, mapping| {
             let start = *at + mapping.gap;
             *at = start + mapping.length;
@@ -105,13 +105,13 @@ impl Mappings {
     }
 
     /// Stores the mappings in a snapshot.
-    pub fn store_into(self, snapshot: &mut Residency) {
+    pub(super) fn store_into(self, snapshot: &mut Residency) {
         (snapshot.names, snapshot.mappings) = (self.names, self.mappings);
     }
 }
 
 /// Returns the inode of the area that contains an address, from the text of `maps`.
-pub fn area_at(text: &str, address: u64) -> Option<u64> {
+pub(crate) fn area_at(text: &str, address: u64) -> Option<u64> {
     let is_it = |line: &Line<'_>| (line.start..line.end).contains(&address) && line.name.starts_with(AREA);
     text.lines().filter_map(parse).find(is_it).map(|line| line.inode)
 }

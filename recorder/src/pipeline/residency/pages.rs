@@ -146,7 +146,7 @@ fn read(pagemap: &File, page: u64, ranges: impl Iterator<Item = (u64, u64)>, run
 ///
 /// # Errors
 /// The error of the file.
-pub fn pages(
+pub(super) fn pages(
     pagemap: &File,
     page: u64,
     ranges: impl Iterator<Item = (u64, u64)>,

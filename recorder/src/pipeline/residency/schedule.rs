@@ -6,7 +6,7 @@ use formats::tape::{RESIDENCY_CHANGE, RESIDENCY_FIRST, RESIDENCY_INTERVAL, RESID
 use std::time::{Duration, Instant};
 
 /// Time from the start of a process to its first snapshot.
-pub const FIRST_DELAY: Duration = Duration::from_millis(20);
+pub(crate) const FIRST_DELAY: Duration = Duration::from_millis(20);
 /// Minimum time between two snapshots for no other reason.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Time after which the resident memory is looked at although neither the heap nor the resident
@@ -27,7 +27,7 @@ struct Seen {
 }
 
 #[derive(Debug)]
-pub struct Schedule {
+pub(super) struct Schedule {
     started: Instant,
     looked: Option<Instant>,
     /// Whether the last two looks found the same resident memory.
@@ -46,7 +46,7 @@ pub struct Schedule {
 
 impl Schedule {
     /// Starts the schedule of a process.
-    pub fn new(now: Instant) -> Schedule {
+    pub(super) fn new(now: Instant) -> Schedule {
         Schedule {
             started: now,
             looked: None,
@@ -62,7 +62,12 @@ impl Schedule {
 
     /// Returns why a snapshot is due, or `None`. `resident` reads the resident memory in bytes; it
     /// is called only where something has changed since the look before, or after a second.
-    pub fn due(&mut self, now: Instant, stats: &StatsSnapshot, resident: impl FnOnce() -> Option<u64>) -> Option<u8> {
+    pub(super) fn due(
+        &mut self,
+        now: Instant,
+        stats: &StatsSnapshot,
+        resident: impl FnOnce() -> Option<u64>,
+    ) -> Option<u8> {
         let has_changed = (stats.allocs, stats.frees) != (self.last.allocs, self.last.frees);
         let is_quiet = self.looked.is_some_and(|looked| now.saturating_duration_since(looked) < QUIET_LOOK);
         if now < self.not_before || (!has_changed && self.is_settled && is_quiet) {
@@ -92,7 +97,7 @@ impl Schedule {
     /// Notes a snapshot that was taken, with the resident memory in bytes before its pages were
     /// read: if that has changed meanwhile, the next look finds a change. The more bytes the
     /// snapshot takes, the later is the next one.
-    pub fn taken(&mut self, now: Instant, record: &Residency, before: u64) {
+    pub(super) fn taken(&mut self, now: Instant, record: &Residency, before: u64) {
         self.at_snapshot = Some((now, Seen { resident: before, ..self.last }));
         self.peak = self.peak.max(self.last.live);
         self.resident_peak = self.resident_peak.max(before);
@@ -105,12 +110,12 @@ impl Schedule {
     }
 
     /// Returns whether the pages could not be read before, which the recording states once.
-    pub fn was_refused(&self) -> bool {
+    pub(crate) fn was_refused(&self) -> bool {
         self.is_refused
     }
 
     /// Notes that the pages could not be read.
-    pub fn refuse(&mut self) {
+    pub(super) fn refuse(&mut self) {
         self.is_refused = true;
     }
 }

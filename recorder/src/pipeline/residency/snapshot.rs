@@ -19,7 +19,7 @@ const CHANGE: u64 = 128;
 
 /// The outcome of an attempt to take a snapshot.
 #[derive(Debug)]
-pub enum Attempt {
+pub(crate) enum Attempt {
     /// The snapshot was taken. The number is the resident memory right before, in bytes.
     Taken(Box<Residency>, u64),
     /// The pages may not be read, or cannot be. The text is the reason.
@@ -29,7 +29,7 @@ pub enum Attempt {
 }
 
 /// Returns the resident memory of a process in bytes, from `/proc/PID/statm`.
-pub fn resident_bytes(pid: u32, page: u64) -> Option<u64> {
+pub(super) fn resident_bytes(pid: u32, page: u64) -> Option<u64> {
     let mut text = String::new();
     File::open(format!("/proc/{pid}/statm")).ok()?.take(256).read_to_string(&mut text).ok()?;
     text.split(' ').nth(1)?.parse::<u64>().ok()?.checked_mul(page)
@@ -69,7 +69,7 @@ fn read_maps(process: &str) -> io::Result<Vec<u8>> {
 }
 
 /// Returns the inode of the area that this process has mapped at an address.
-pub fn area_at(address: u64) -> Option<u64> {
+pub(crate) fn area_at(address: u64) -> Option<u64> {
     mappings::area_at(&String::from_utf8_lossy(&read_maps("self").ok()?), address)
 }
 
@@ -109,7 +109,7 @@ fn read(
 /// Takes a snapshot of a process, in which the library has this private memory, and which has mapped
 /// the area with this inode. If its resident memory
 /// changes meanwhile, so that pages and sum do not agree, the snapshot is taken again.
-pub fn take(process: (u32, &[(u64, u64)]), area: u64, page: u64, clock: &Clock, cause: u8) -> Attempt {
+pub(super) fn take(process: (u32, &[(u64, u64)]), area: u64, page: u64, clock: &Clock, cause: u8) -> Attempt {
     let mut tries = 1;
     loop {
         let mut snapshot = Residency { cause, ..Residency::default() };
@@ -143,7 +143,7 @@ fn attempt(pid: u32, before: io::Result<Option<u64>>, snapshot: Residency) -> At
 }
 
 /// Returns a record that states why there are no pages.
-pub fn refused(pid: u32, clock: &Clock, cause: u8, why: &str) -> Residency {
+pub(super) fn refused(pid: u32, clock: &Clock, cause: u8, why: &str) -> Residency {
     let tick = clock.now();
     let mut record = Residency { tick, end_tick: tick, cause, lacks: Text::from(why), ..Residency::default() };
     // The sums may be readable all the same.

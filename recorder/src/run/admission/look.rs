@@ -56,7 +56,7 @@ pub struct Known {
 
 impl Question {
     /// Asks about a process whose hooks are known.
-    pub fn without_hooks<P: Policy>(policy: &mut P, client: &Client) -> Question {
+    pub(crate) fn without_hooks<P: Policy>(policy: &mut P, client: &Client) -> Question {
         Question::of_another(policy, Ids { pid: client.pid, hello_pid: client.hello.pid, uid: client.uid })
     }
 
@@ -69,7 +69,7 @@ impl Question {
     }
 
     /// Asks about a process that another recorder had.
-    pub fn of_another<P: Policy>(policy: &mut P, ids: Ids) -> Question {
+    pub(crate) fn of_another<P: Policy>(policy: &mut P, ids: Ids) -> Question {
         let admissions = policy.admissions();
         let (start_tick, saver) = (admissions.clock.now(), admissions.saver.clone());
         let (variables, max_map_bytes) = (P::VARIABLES, P::MAX_MAP_BYTES);
@@ -102,7 +102,7 @@ impl Question {
     }
 
     /// Looks at all of it in a short time. Otherwise what needs no file is known.
-    pub fn answer_in_time(self) -> Known {
+    pub(crate) fn answer_in_time(self) -> Known {
         let question = self.clone();
         aside::call(self.owner(), move || question.answer()).unwrap_or_else(|_| {
             let Ids { pid, hello_pid, .. } = self.ids;

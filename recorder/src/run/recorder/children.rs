@@ -192,7 +192,7 @@ impl Recorder {
     /// Notes what the command has read of an ended process before it waited for that: how many page
     /// faults the children had that the process had waited for, what they read, and its name if it
     /// exited.
-    pub fn note_last_words(&mut self, pid: u32, faults: u64, reads: Option<u64>, name: Vec<u8>) {
+    pub(crate) fn note_last_words(&mut self, pid: u32, faults: u64, reads: Option<u64>, name: Vec<u8>) {
         if let Some(silent) = self.children.silent.iter_mut().rev().find(|silent| silent.pid == pid)
             && silent.ended.is_empty()
         {

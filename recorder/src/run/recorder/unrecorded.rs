@@ -54,14 +54,14 @@ impl Recorder {
     }
 
     /// Takes back the last note that this process is not recorded.
-    pub fn take_back(&mut self, pid: u32) {
+    pub(crate) fn take_back(&mut self, pid: u32) {
         let last = self.recording.not_traced.iter().rposition(|process| process.pid == pid);
         last.map(|index| self.recording.not_traced.remove(index));
         self.dirty = true;
     }
 
     /// Returns whether this process is noted as not recorded.
-    pub fn knows_untraced(&self, pid: u32) -> bool {
+    pub(crate) fn knows_untraced(&self, pid: u32) -> bool {
         self.recording.not_traced.iter().any(|process| process.pid == pid)
     }
 

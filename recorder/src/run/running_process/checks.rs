@@ -14,7 +14,7 @@ const OTHER_STEP: Duration = Duration::from_secs(20);
 
 /// The process, as its status names it.
 #[derive(Clone, Copy, Debug)]
-pub struct Identity {
+pub(super) struct Identity {
     /// Process id in the process's own pid namespace.
     pub own_pid: u32,
     /// User id of the process.
@@ -40,7 +40,7 @@ const MARKS: [(&str, &str); 6] = [
 ///
 /// # Errors
 /// Why it cannot be attached, and what helps.
-pub fn examine(pid: u32) -> Result<(Identity, Memory), AttachError> {
+pub(crate) fn examine(pid: u32) -> Result<(Identity, Memory), AttachError> {
     let leader = Pid::from_raw(pid as i32);
     let field = |name| status_field(pid, leader, name);
     let refuse = |why: &str| Err(AttachError::Unsuitable(why.into()));
@@ -108,7 +108,7 @@ pub fn examine(pid: u32) -> Result<(Identity, Memory), AttachError> {
 
 /// Returns a process that shares the memory of another one and runs beside it. A child of `vfork` does
 /// not: its parent's thread waits in the kernel meanwhile, as that of `posix_spawn` does.
-pub fn sharer(pid: u32) -> Option<u32> {
+pub(crate) fn sharer(pid: u32) -> Option<u32> {
     let size = |pid: u32| {
         let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
         text.split_ascii_whitespace().next().map(str::to_owned)

@@ -33,7 +33,7 @@ const LAST_MAGIC: u32 = 0x4650_5845;
 
 /// What a thread is to have when it is back.
 #[derive(Clone, Debug)]
-pub struct Home {
+pub(crate) struct Home {
     /// The general registers of the thread when it was stopped.
     pub registers: user_regs_struct,
     /// The floating-point and vector registers of the thread.
@@ -43,7 +43,7 @@ pub struct Home {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub(super) struct Frame {
     /// Address of the first byte.
     pub start: u64,
     /// Address of the context: the stack pointer at `rt_sigreturn`.
@@ -53,7 +53,7 @@ pub struct Frame {
 
 /// Returns the registers of a thread that was stopped in a system call, so that it begins the call
 /// again. Of any other thread they are as they were.
-pub fn restarted(registers: user_regs_struct) -> user_regs_struct {
+pub(super) fn restarted(registers: user_regs_struct) -> user_regs_struct {
     /// `-ERESTARTSYS`, `-ERESTARTNOINTR`, `-ERESTARTNOHAND` and `-ERESTART_RESTARTBLOCK`.
     const RESTARTS: [i64; 4] = [-512, -513, -514, -516];
     if registers.orig_rax as i64 >= 0 && RESTARTS.contains(&(registers.rax as i64)) {
@@ -72,7 +72,7 @@ fn begun_again(registers: user_regs_struct) -> user_regs_struct {
 }
 
 /// Returns the frame that ends at or below `end`, with `before` in front of its context.
-pub fn below(end: u64, before: &[u8], home: &Home) -> Frame {
+pub(super) fn below(end: u64, before: &[u8], home: &Home) -> Frame {
     // The last magic follows, and the kernel's alignment of `xsave`.
     let extended_bytes = home.extended.len() as u64 + 4;
     let extended = end.wrapping_sub(extended_bytes) & !63;
@@ -130,7 +130,7 @@ fn described(extended: &[u8]) -> Vec<u8> {
 /// Returns the registers of a stopped thread so that the kernel begins its system call again when
 /// the thread goes on, if only the stop has interrupted the call. If a signal arrives meanwhile and
 /// has a handler, the kernel reports the interruption as it would without the stop.
-pub fn restartable(registers: user_regs_struct) -> user_regs_struct {
+pub(crate) fn restartable(registers: user_regs_struct) -> user_regs_struct {
     /// `-ERESTARTNOHAND`, the kernel's own value for calls of this kind.
     const RESTART: i64 = -514;
     user_regs_struct { rax: RESTART as u64, ..registers }
@@ -165,7 +165,7 @@ const INTERRUPTED: &[i64] = &[
 ];
 
 /// Returns whether a stop made a system call of the thread report an interruption.
-pub fn was_interrupted(registers: &user_regs_struct) -> bool {
+pub(crate) fn was_interrupted(registers: &user_regs_struct) -> bool {
     registers.rax as i64 == -i64::from(libc::EINTR) && INTERRUPTED.contains(&(registers.orig_rax as i64))
 }
 

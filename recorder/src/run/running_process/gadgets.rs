@@ -14,7 +14,7 @@ use wire::standalone::AUXILIARY_ENTRIES;
 
 /// Instructions of the process that the recorder uses.
 #[derive(Clone, Copy, Debug)]
-pub struct Gadgets {
+pub(crate) struct Gadgets {
     /// Address of `syscall; ret`.
     pub system_call: u64,
     /// Address of the code that returns from a signal handler.
@@ -25,7 +25,7 @@ pub struct Gadgets {
 ///
 /// # Errors
 /// The process has no C library that is known.
-pub fn find_gadgets(maps: &Maps, memory: &Memory) -> Result<(Gadgets, Vec<u64>), AttachError> {
+pub(crate) fn find_gadgets(maps: &Maps, memory: &Memory) -> Result<(Gadgets, Vec<u64>), AttachError> {
     const SYSTEM_CALL: [u8; 3] = [0x0f, 0x05, 0xc3];
     /// `mov rax, 15; syscall`.
     const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
@@ -40,7 +40,7 @@ pub fn find_gadgets(maps: &Maps, memory: &Memory) -> Result<(Gadgets, Vec<u64>),
 }
 
 /// Finds glibc's function that finds the object of an address. It is in libc, or in the loader.
-pub fn find_finder(pid: u32, maps: &Maps) -> Option<u64> {
+pub(crate) fn find_finder(pid: u32, maps: &Maps) -> Option<u64> {
     let is_libc = |path: &str| {
         path.rsplit('/').next().is_some_and(|name| name.starts_with("libc.so") || name.starts_with("ld-linux"))
     };
@@ -57,7 +57,7 @@ pub fn find_finder(pid: u32, maps: &Maps) -> Option<u64> {
 }
 
 /// Returns the kernel's auxiliary vector of a process.
-pub fn auxiliary(pid: u32) -> [[u64; 2]; AUXILIARY_ENTRIES + 1] {
+pub(super) fn auxiliary(pid: u32) -> [[u64; 2]; AUXILIARY_ENTRIES + 1] {
     let bytes = std::fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
     let mut out = [[0; 2]; AUXILIARY_ENTRIES + 1];
     for (target, pair) in out.iter_mut().take(AUXILIARY_ENTRIES).zip(bytes.as_chunks::<16>().0) {

@@ -17,7 +17,7 @@ const INTERRUPTED_STACK: usize = 8 + 40 + 15 * 8;
 const MAX_STACKS: usize = 8;
 
 #[derive(Debug)]
-pub struct Memory {
+pub(crate) struct Memory {
     file: File,
     /// Addresses of the code that libc's signal handlers return to.
     restorers: Vec<u64>,
@@ -28,13 +28,13 @@ impl Memory {
     ///
     /// # Errors
     /// The kernel does not let this process write to it.
-    pub fn of(pid: u32) -> io::Result<Memory> {
+    pub(crate) fn of(pid: u32) -> io::Result<Memory> {
         let file = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
         Ok(Memory { file, restorers: Vec::new() })
     }
 
     /// Sets where signal handlers return to.
-    pub fn set_restorers(&mut self, restorers: Vec<u64>) {
+    pub(crate) fn set_restorers(&mut self, restorers: Vec<u64>) {
         self.restorers = restorers;
     }
 
@@ -42,7 +42,7 @@ impl Memory {
     ///
     /// # Errors
     /// Some of them are not mapped.
-    pub fn read(&self, at: u64, out: &mut [u8]) -> io::Result<()> {
+    pub(crate) fn read(&self, at: u64, out: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(out, at)
     }
 
@@ -50,13 +50,13 @@ impl Memory {
     ///
     /// # Errors
     /// Some of them are not mapped, or the kernel forbids it.
-    pub fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         steps::step();
         self.file.write_all_at(bytes, at)
     }
 
     /// Returns the offsets of some bytes in a range of memory.
-    pub fn find(&self, range: std::ops::Range<u64>, wanted: &[u8]) -> Vec<u64> {
+    pub(crate) fn find(&self, range: std::ops::Range<u64>, wanted: &[u8]) -> Vec<u64> {
         let mut bytes = vec![0; (range.end.saturating_sub(range.start)).min(MAX_STACK) as usize];
         if self.read(range.start, &mut bytes).is_err() {
             return Vec::new();
@@ -68,7 +68,7 @@ impl Memory {
     /// Returns whether a word of the stack that is in use from `sp` on is one of these addresses.
     /// The thread pointer of threads made by libc is the end of their stack. Stacks that a signal
     /// handler on another stack has interrupted are searched too.
-    pub fn stack_holds(&self, sp: u64, thread_pointer: u64, is_inside: &impl Fn(u64) -> bool) -> bool {
+    pub(crate) fn stack_holds(&self, sp: u64, thread_pointer: u64, is_inside: &impl Fn(u64) -> bool) -> bool {
         let mut stacks = vec![sp];
         let mut next = 0;
         while let Some(&start) = stacks.get(next) {

@@ -14,7 +14,7 @@ use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
 /// `PTRACE_EVENT_STOP`: the stop that `PTRACE_INTERRUPT` requests, and that of a stopped process.
-pub const EVENT_STOP: c_int = 128;
+pub(crate) const EVENT_STOP: c_int = 128;
 /// The signal that ends a wait. It goes to the thread that waits, and is handled by doing nothing.
 const WAKE: Signal = Signal::SIGALRM;
 
@@ -40,7 +40,7 @@ pub enum StopError {
 
 /// Why a traced thread has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub(crate) enum Stop {
     /// The thread has ended.
     Ended,
     /// It is at the start or at the end of a system call.
@@ -57,7 +57,7 @@ pub enum Stop {
 
 /// Returns whether a stopped thread has system calls dispatched to the program: see
 /// `Documentation/admin-guide/syscall-user-dispatch.rst` of the kernel, from 6.4 on.
-pub fn is_dispatched(tid: Pid) -> bool {
+pub(crate) fn is_dispatched(tid: Pid) -> bool {
     const GET_SYSCALL_USER_DISPATCH_CONFIG: c_uint = 0x4211;
     // `struct ptrace_sud_config`: mode, address of the selector, start and length of the text that may.
     let mut config = [0u64; 4];
@@ -83,12 +83,12 @@ impl Stop {
 
     /// Returns whether it was requested by `PTRACE_INTERRUPT`, and is neither that of a signal nor
     /// that of a stopped process.
-    pub fn is_interrupt(self) -> bool {
+    pub(crate) fn is_interrupt(self) -> bool {
         self == Stop::Event { signal: libc::SIGTRAP, event: EVENT_STOP }
     }
 
     /// Returns the number of the signal that is delivered when the thread goes on; 0 for none.
-    pub fn signal(self) -> c_int {
+    pub(crate) fn signal(self) -> c_int {
         match self {
             Stop::Signal(signal) => signal,
             _ => 0,
@@ -98,7 +98,7 @@ impl Stop {
 
 /// How a stopped thread goes on.
 #[derive(Clone, Copy, Debug)]
-pub enum Resume {
+pub(crate) enum Resume {
     /// Until its next stop.
     Continue,
     /// Until the next start or end of a system call.
@@ -111,7 +111,7 @@ pub enum Resume {
 ///
 /// # Errors
 /// The error of `ptrace`.
-pub fn resume(tid: Pid, how: Resume, signal: c_int) -> Result<(), Errno> {
+pub(super) fn resume(tid: Pid, how: Resume, signal: c_int) -> Result<(), Errno> {
     steps::step();
     let request: c_uint = match how {
         Resume::Continue => libc::PTRACE_CONT,
@@ -127,7 +127,7 @@ pub fn resume(tid: Pid, how: Resume, signal: c_int) -> Result<(), Errno> {
 ///
 /// # Errors
 /// The thread did not stop before the deadline, or is not traced.
-pub fn wait(tid: Pid, deadline: Instant) -> Result<Stop, StopError> {
+pub(super) fn wait(tid: Pid, deadline: Instant) -> Result<Stop, StopError> {
     steps::step();
     if let Some(stop) = wait_once(tid, libc::WNOHANG)? {
         return Ok(stop);
@@ -152,7 +152,7 @@ pub fn wait(tid: Pid, deadline: Instant) -> Result<Stop, StopError> {
 ///
 /// # Errors
 /// It is not traced.
-pub fn look(tid: Pid) -> Result<Option<Stop>, StopError> {
+pub(super) fn look(tid: Pid) -> Result<Option<Stop>, StopError> {
     wait_once(tid, libc::WNOHANG)
 }
 
@@ -199,7 +199,7 @@ impl Drop for Alarm {
 }
 
 /// Deletes the timer of the calling thread.
-pub fn forget_timer() {
+pub(crate) fn forget_timer() {
     TIMER.with_borrow_mut(|timer| timer.take().map(ManuallyDrop::into_inner));
 }
 

@@ -18,7 +18,7 @@ const STOP_LIMITS: [u64; 9] = [5, 10, 15, 15, 20, 20, 40, 80, 100];
 
 /// What all threads are stopped for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub(crate) enum Purpose {
     /// To write the jumps: rather not at all than with a long stop.
     Hook,
     /// To write the functions' own bytes: a longer stop at the end rather than hooks that stay.
@@ -28,7 +28,7 @@ pub enum Purpose {
 impl Purpose {
     /// Returns the time in which all threads must stop. A thread that waits in the kernel, where
     /// nothing interrupts it, is no reason to hold the others for longer.
-    pub fn limit(self, tries: u32, one_is_in_kernel: bool) -> Duration {
+    pub(super) fn limit(self, tries: u32, one_is_in_kernel: bool) -> Duration {
         let limit = Duration::from_millis(STOP_LIMITS[STOP_LIMITS.len().min(tries as usize + 1) - 1]);
         match self {
             Purpose::Restore if !one_is_in_kernel => limit * 2u32.pow(tries.saturating_sub(PATIENT_TRY).min(5)),
@@ -44,7 +44,7 @@ impl Purpose {
     }
 
     /// Returns whether a further try may succeed after this error.
-    pub fn may_try_again(self, error: &AttachError, tries: u32) -> bool {
+    pub(crate) fn may_try_again(self, error: &AttachError, tries: u32) -> bool {
         let may_pass = match error {
             AttachError::Unsafe | AttachError::Stop(StopError::Late) => true,
             // The kernel has ended it, because it took too long.

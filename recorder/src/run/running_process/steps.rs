@@ -3,7 +3,7 @@
 /// Counts a step of the tracing process. For tests, in debug builds only: at step N of
 /// `HEAPTAPE_TEST_KILL=N` the process that has started this one is killed. With `N,tracer` it is
 /// this one.
-pub fn step() {
+pub(super) fn step() {
     #[cfg(debug_assertions)]
     {
         use std::sync::OnceLock;

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const STRAGGLER_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug)]
-pub struct StoppedThread {
+pub(crate) struct StoppedThread {
     /// Id of the thread.
     pub tid: Pid,
     /// General registers of the thread.
@@ -29,7 +29,7 @@ pub struct StoppedThread {
 
 /// Whether threads that have not stopped in time wait in the kernel.
 #[derive(Clone, Copy, Debug)]
-pub struct LateInKernel {
+pub(crate) struct LateInKernel {
     /// At least one does.
     pub any: bool,
     /// At least one does, and no other one is late.
@@ -38,7 +38,7 @@ pub struct LateInKernel {
 
 /// All threads of a process, stopped by the calling thread.
 #[derive(Debug)]
-pub struct StoppedThreads {
+pub(crate) struct StoppedThreads {
     pid: u32,
     pub threads: Vec<StoppedThread>,
     /// The threads whose stop was requested, and that have not stopped yet.
@@ -48,13 +48,13 @@ pub struct StoppedThreads {
 }
 
 /// Returns the ids of the threads of a process.
-pub fn list(pid: u32) -> Vec<Pid> {
+pub(crate) fn list(pid: u32) -> Vec<Pid> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).map(Pid::from_raw).collect()
 }
 
 /// Returns the text after a name in a thread's status.
-pub fn status_field(pid: u32, tid: Pid, name: &str) -> Option<String> {
+pub(crate) fn status_field(pid: u32, tid: Pid, name: &str) -> Option<String> {
     let status = std::fs::read(format!("/proc/{pid}/task/{tid}/status")).ok()?;
     let status = String::from_utf8_lossy(&status).into_owned();
     status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(|field| field.trim().to_owned())
@@ -64,7 +64,7 @@ pub fn status_field(pid: u32, tid: Pid, name: &str) -> Option<String> {
 ///
 /// # Errors
 /// The error of `ptrace`.
-pub fn interrupt(pid: u32, tid: Pid) -> Result<bool, Errno> {
+pub(crate) fn interrupt(pid: u32, tid: Pid) -> Result<bool, Errno> {
     match nix::sys::ptrace::seize(tid, Options::PTRACE_O_TRACESYSGOOD) {
         Ok(()) => match nix::sys::ptrace::interrupt(tid) {
             Ok(()) => Ok(true),
@@ -79,18 +79,18 @@ pub fn interrupt(pid: u32, tid: Pid) -> Result<bool, Errno> {
 }
 
 /// Returns whether a thread waits in the kernel, and nothing interrupts it.
-pub fn is_in_kernel(pid: u32, tid: Pid) -> bool {
+pub(crate) fn is_in_kernel(pid: u32, tid: Pid) -> bool {
     status_field(pid, tid, "State").is_some_and(|state| state.starts_with('D'))
 }
 
 /// Returns whether a thread has ended; the first one is listed until the others have, too.
-pub fn is_ended(pid: u32, tid: Pid) -> bool {
+pub(crate) fn is_ended(pid: u32, tid: Pid) -> bool {
     status_field(pid, tid, "State").is_none_or(|state| state.starts_with(['Z', 'X']))
 }
 
 /// How a stop of one thread ended.
 #[derive(Clone, Debug)]
-pub enum Brief {
+pub(crate) enum Brief {
     /// It stands still, with these registers.
     Stopped(Box<user_regs_struct>),
     /// It has not stopped in time, and will: [`settle`] waits for that.
@@ -101,7 +101,7 @@ pub enum Brief {
 
 /// Stops a thread until the calling thread ends. A system call that the stop interrupts is begun
 /// again.
-pub fn stop_briefly(pid: u32, tid: Pid, limit: Duration) -> Brief {
+pub(crate) fn stop_briefly(pid: u32, tid: Pid, limit: Duration) -> Brief {
     if is_in_kernel(pid, tid) || !interrupt(pid, tid).unwrap_or(false) {
         return Brief::No;
     }
@@ -110,7 +110,7 @@ pub fn stop_briefly(pid: u32, tid: Pid, limit: Duration) -> Brief {
 
 /// Waits until a thread stops whose stop was requested. If the calling thread ended before that, a
 /// system call of it could report an interruption that no signal explains.
-pub fn settle(tid: Pid, deadline: Instant) -> Brief {
+pub(crate) fn settle(tid: Pid, deadline: Instant) -> Brief {
     loop {
         match ptrace::look(tid) {
             Ok(Some(Stop::Ended)) | Err(_) => return Brief::No,
@@ -126,7 +126,7 @@ pub fn settle(tid: Pid, deadline: Instant) -> Brief {
 
 impl StoppedThreads {
     /// Returns the threads of a process, of which none is stopped yet.
-    pub fn of(pid: u32) -> StoppedThreads {
+    pub(crate) fn of(pid: u32) -> StoppedThreads {
         StoppedThreads { pid, threads: Vec::new(), stopping: Vec::new(), since: Instant::now() }
     }
 
@@ -135,7 +135,7 @@ impl StoppedThreads {
     ///
     /// # Errors
     /// Why they are not stopped. The caller then calls [`StoppedThreads::release`].
-    pub fn stop(&mut self, limit: Duration) -> Result<(), StopError> {
+    pub(crate) fn stop(&mut self, limit: Duration) -> Result<(), StopError> {
         self.since = Instant::now();
         let result = self.stop_all(self.since + limit);
         if self.threads.is_empty() { result.and(Err(StopError::Ended)) } else { result }
@@ -145,7 +145,7 @@ impl StoppedThreads {
     ///
     /// # Errors
     /// Why it is not stopped. The caller then calls [`StoppedThreads::release`].
-    pub fn stop_one(&mut self, tid: Pid, limit: Duration) -> Result<(), StopError> {
+    pub(crate) fn stop_one(&mut self, tid: Pid, limit: Duration) -> Result<(), StopError> {
         self.since = Instant::now();
         if interrupt(self.pid, tid).map_err(StopError::Trace)? {
             self.stopping.push(tid);
@@ -218,13 +218,13 @@ impl StoppedThreads {
     }
 
     /// Returns all threads whose stop was requested, also those that have not stopped yet.
-    pub fn all(&self) -> Vec<Pid> {
+    pub(crate) fn all(&self) -> Vec<Pid> {
         self.threads.iter().map(|thread| thread.tid).chain(self.stopping.iter().copied()).collect()
     }
 
     /// Returns which of the threads that have not stopped in time wait in the kernel without being
     /// interruptible. They stop before they return to the program.
-    pub fn late_ones_in_kernel(&self) -> LateInKernel {
+    pub(crate) fn late_ones_in_kernel(&self) -> LateInKernel {
         let count = self.stopping.iter().filter(|tid| is_in_kernel(self.pid, **tid)).count();
         LateInKernel { any: count > 0, all: count > 0 && count == self.stopping.len() }
     }
@@ -232,7 +232,7 @@ impl StoppedThreads {
     /// Lets all threads go after a stop that failed: first those that are stopped, and then each
     /// other one when it has stopped. If it were let go before, its system call would report an
     /// interruption that no signal explains.
-    pub fn release(mut self) {
+    pub(crate) fn release(mut self) {
         let deadline = Instant::now() + STRAGGLER_TIMEOUT;
         let mut stopping = std::mem::take(&mut self.stopping).into_iter();
         loop {
@@ -251,7 +251,7 @@ impl StoppedThreads {
     ///
     /// # Errors
     /// The error of `ptrace`.
-    pub fn relocate(&mut self, new: impl Fn(u64) -> Option<u64>) -> Result<(), StopError> {
+    pub(crate) fn relocate(&mut self, new: impl Fn(u64) -> Option<u64>) -> Result<(), StopError> {
         for thread in &mut self.threads {
             if let Some(rip) = new(thread.registers.rip) {
                 thread.registers = user_regs_struct { rip, ..thread.registers };
@@ -265,7 +265,7 @@ impl StoppedThreads {
     }
 
     /// Returns whether the memory that a thread may return to holds one of these addresses.
-    pub fn refers_to(&self, memory: &Memory, is_inside: impl Fn(u64) -> bool) -> bool {
+    pub(crate) fn refers_to(&self, memory: &Memory, is_inside: impl Fn(u64) -> bool) -> bool {
         self.threads.iter().any(|thread| {
             let own = &thread.registers;
             let registers = [
@@ -282,7 +282,7 @@ impl StoppedThreads {
 ///
 /// # Errors
 /// The error of `ptrace`.
-pub fn restart_wait(tid: Pid, stop: Stop, registers: user_regs_struct) -> Result<user_regs_struct, Errno> {
+pub(crate) fn restart_wait(tid: Pid, stop: Stop, registers: user_regs_struct) -> Result<user_regs_struct, Errno> {
     if !stop.is_interrupt() || !frame::was_interrupted(&registers) {
         return Ok(registers);
     }

@@ -23,7 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
 /// Name of the threads and processes that trace.
-pub const NAME: &str = "heaptape tracer";
+pub(super) const NAME: &str = "heaptape tracer";
 const STACK_BYTES: usize = 1 << 20;
 /// If the command dies while one of its threads holds malloc's lock, the helper would block on that
 /// lock forever. The kernel ends it after this time.
@@ -68,7 +68,7 @@ struct Call<F, T> {
 ///
 /// # Errors
 /// The error of `body`, or why the helper could not be started.
-pub fn traced<T: Send>(body: impl FnOnce() -> Result<T, AttachError> + Send) -> Result<T, AttachError> {
+pub(super) fn traced<T: Send>(body: impl FnOnce() -> Result<T, AttachError> + Send) -> Result<T, AttachError> {
     std::thread::scope(|scope| {
         let name = std::thread::Builder::new().name(NAME.into());
         let thread = name.spawn_scoped(scope, || {
@@ -129,7 +129,7 @@ fn end_at_timeout() -> Option<Timer> {
 
 /// Returns whether the process that has started this one is gone, or is about to end because it was
 /// killed. `starter` is its id.
-pub fn is_orphan(starter: u32) -> bool {
+pub(super) fn is_orphan(starter: u32) -> bool {
     if nix::unistd::getpid().as_raw() as u32 == starter {
         return false;
     }

@@ -26,7 +26,7 @@ const RED_ZONE: u64 = 128;
 /// The longest time of a visit.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes of the library's memory after its file: a stack, and the frame.
-pub const STACK_BYTES: u64 = 128 << 10;
+pub(super) const STACK_BYTES: u64 = 128 << 10;
 /// The space for the frame at the end of that.
 const FRAME_BYTES: u64 = 64 << 10;
 /// The direction flag and the trap flag, which are off at the start of a function.
@@ -36,7 +36,7 @@ const LONG_MODE: u64 = 0x33;
 
 /// A thread that the recorder has stopped, and that works for it.
 #[derive(Debug)]
-pub struct Visit<'a> {
+pub(crate) struct Visit<'a> {
     tid: Pid,
     memory: &'a Memory,
     gadgets: Gadgets,
@@ -54,7 +54,7 @@ impl<'a> Visit<'a> {
     ///
     /// # Errors
     /// No thread can be stopped, or none is on its own stack.
-    pub fn begin(pid: u32, memory: &'a Memory, gadgets: Gadgets) -> Result<Visit<'a>, AttachError> {
+    pub(super) fn begin(pid: u32, memory: &'a Memory, gadgets: Gadgets) -> Result<Visit<'a>, AttachError> {
         let (tids, mappings) = (threads::list(pid), StackMappings::of(pid));
         let mut last = StopError::Ended;
         for tid in tids {
@@ -127,7 +127,7 @@ impl<'a> Visit<'a> {
     ///
     /// # Errors
     /// The error of the call, or `ESRCH` if the process has ended.
-    pub fn call(&mut self, number: i64, arguments: [u64; 6]) -> Result<u64, Errno> {
+    pub(super) fn call(&mut self, number: i64, arguments: [u64; 6]) -> Result<u64, Errno> {
         let [rdi, rsi, rdx, r10, r8, r9] = arguments;
         let own = self.home.registers;
         setregs(
@@ -162,7 +162,7 @@ impl<'a> Visit<'a> {
     ///
     /// # Errors
     /// The process has ended, or the function failed in a way that it must not.
-    pub fn run(&mut self, function: u64, stack: u64) -> Result<(), AttachError> {
+    pub(super) fn run(&mut self, function: u64, stack: u64) -> Result<(), AttachError> {
         let frame = frame::below(stack + STACK_BYTES, &[], &self.home);
         self.memory.write(frame.start, &frame.bytes).map_err(AttachError::memory)?;
         let own = self.home.registers;
@@ -209,7 +209,7 @@ impl<'a> Visit<'a> {
     ///
     /// # Errors
     /// The process has ended.
-    pub fn end(mut self) -> Result<Duration, StopError> {
+    pub(super) fn end(mut self) -> Result<Duration, StopError> {
         self.go_home()?;
         Ok(self.since.elapsed())
     }
@@ -305,7 +305,7 @@ impl StackMappings {
 }
 
 /// Returns the flags and the protection of memory for the library.
-pub fn library_memory() -> [u64; 2] {
+pub(crate) fn library_memory() -> [u64; 2] {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     [protection as u64, flags as u64]

@@ -49,7 +49,7 @@ impl Client {
     ///
     /// # Errors
     /// Its limits leave no address space for it, otherwise the error of the file.
-    pub fn area_in(&self, file: &OwnedFd, options: &Options, clock: Clock) -> io::Result<Mapping> {
+    pub(crate) fn area_in(&self, file: &OwnedFd, options: &Options, clock: Clock) -> io::Result<Mapping> {
         let params = self.params(options);
         let params = params.filter(|params| params.is_valid());
         let params = params.ok_or_else(|| io::Error::other("its limit on address space is too low"))?;

@@ -28,7 +28,7 @@ pub trait Policy {
 
 /// The policy of a recorder that serves everybody who knows its socket.
 #[derive(Clone, Copy, Debug)]
-pub struct AdmitAll;
+pub(crate) struct AdmitAll;
 
 impl Policy for AdmitAll {
     fn admits_connection(&mut self, _: u32) -> bool {

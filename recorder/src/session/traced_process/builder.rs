@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// What a recorder knows of a process that attaches, or that it takes over from another recorder.
 #[derive(Debug)]
-pub struct Attached {
+pub(crate) struct Attached {
     pub ids: Ids,
     /// How its recording begins.
     pub origin: Origin,
@@ -48,7 +48,7 @@ pub struct Ids {
 
 impl Attached {
     /// Describes a process that another recorder recorded until now.
-    pub fn taken_over(
+    pub(crate) fn taken_over(
         ids: Ids,
         process: Process,
         mapping: Mapping,
@@ -71,13 +71,13 @@ impl Attached {
 
 /// A session that is about to start: of an unrelated process, unless its methods say otherwise.
 #[derive(Debug)]
-pub struct SessionBuilder {
+pub(crate) struct SessionBuilder {
     session: Session,
 }
 
 impl SessionBuilder {
     /// Creates the session of a process that is recorded in a folder from now on.
-    pub fn new(
+    pub(crate) fn new(
         id: SessionId,
         attached: Attached,
         folder: PathBuf,
@@ -132,7 +132,7 @@ impl SessionBuilder {
 
     /// Names the fork from which the process comes.
     #[must_use]
-    pub fn forked(mut self, fork: Option<Fork>) -> SessionBuilder {
+    pub(crate) fn forked(mut self, fork: Option<Fork>) -> SessionBuilder {
         self.session.forked = fork;
         self
     }
@@ -140,7 +140,7 @@ impl SessionBuilder {
     /// Continues the session of another recorder, which began at this time in nanoseconds since
     /// 1970. The live blocks are not known until what that recorder wrote about them is read.
     #[must_use]
-    pub fn resumed(mut self, began_unix_ns: u64) -> SessionBuilder {
+    pub(crate) fn resumed(mut self, began_unix_ns: u64) -> SessionBuilder {
         self.session.stats.live_since_unix_ns.store(self.session.process.start_unix_ns, Relaxed);
         (self.session.resumed, self.session.began_unix_ns) = (true, began_unix_ns);
         self
@@ -148,35 +148,35 @@ impl SessionBuilder {
 
     /// Sets the file that hands its live blocks over from one recorder to the next.
     #[must_use]
-    pub fn carried_over(mut self, path: Option<PathBuf>) -> SessionBuilder {
+    pub(crate) fn carried_over(mut self, path: Option<PathBuf>) -> SessionBuilder {
         self.session.carried_over = path;
         self
     }
 
     /// Sets the folders of its flight recording that the last daemon wrote, oldest first.
     #[must_use]
-    pub fn earlier(mut self, folders: Vec<PathBuf>) -> SessionBuilder {
+    pub(crate) fn earlier(mut self, folders: Vec<PathBuf>) -> SessionBuilder {
         self.session.earlier = folders;
         self
     }
 
     /// Sets the limit of the records that it may send.
     #[must_use]
-    pub fn limit(mut self, limit: Limit) -> SessionBuilder {
+    pub(crate) fn limit(mut self, limit: Limit) -> SessionBuilder {
         self.session.limit = Arc::new(limit);
         self
     }
 
     /// Sets the hooks of allocators inside the program.
     #[must_use]
-    pub fn hooks(mut self, plan: Plan) -> SessionBuilder {
+    pub(crate) fn hooks(mut self, plan: Plan) -> SessionBuilder {
         self.session.hooks = Arc::new(plan);
         self
     }
 
     /// Returns the session, ready to be started.
     #[must_use]
-    pub fn build(self) -> Arc<Session> {
+    pub(crate) fn build(self) -> Arc<Session> {
         Arc::new(self.session)
     }
 }

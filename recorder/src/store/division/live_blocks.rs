@@ -14,7 +14,7 @@ const UNIT_LOG2: u32 = 20;
 
 /// The blocks of several indexes.
 #[derive(Debug)]
-pub struct LiveBlocks<'a> {
+pub(super) struct LiveBlocks<'a> {
     indexes: &'a [Index],
     /// The first unit of each band but the first, in descending order.
     borders: Vec<u64>,
@@ -38,7 +38,7 @@ fn live_block(number: usize, address: u64, block: Block) -> LiveBlock {
 impl LiveBlocks<'_> {
     /// Prepares the bands of the blocks of these indexes. The first one has the own blocks of the
     /// process, the others those that it has inherited.
-    pub fn new(indexes: &[Index]) -> LiveBlocks<'_> {
+    pub(super) fn new(indexes: &[Index]) -> LiveBlocks<'_> {
         let mut units: FxHashMap<u64, u64> = FxHashMap::default();
         let mut found = LiveBlocks {
             indexes,
@@ -86,17 +86,17 @@ impl LiveBlocks<'_> {
     }
 
     /// Returns the number of the blocks.
-    pub fn blocks(&self) -> u64 {
+    pub(super) fn blocks(&self) -> u64 {
         self.blocks
     }
 
     /// Returns the number of the inherited blocks.
-    pub fn inherited_blocks(&self) -> u64 {
+    pub(super) fn inherited_blocks(&self) -> u64 {
         self.inherited_blocks
     }
 
     /// Returns the bytes of the inherited blocks.
-    pub fn inherited_bytes(&self) -> u64 {
+    pub(super) fn inherited_bytes(&self) -> u64 {
         self.inherited_bytes
     }
 }

@@ -45,7 +45,7 @@ const BLIND: &[i64] = &[
 
 /// The threads of a process.
 #[derive(Debug)]
-pub struct Still {
+pub(crate) struct Still {
     pid: u32,
     /// A thread by which the memory of the process can be read: the first one may have ended.
     pub reader_tid: u32,
@@ -64,7 +64,7 @@ pub struct Still {
 impl Still {
     /// Stops what may be stopped, until the calling thread ends. Those that wait for us are not
     /// stopped: what they refer to is on their stacks.
-    pub fn stop(session: &Session, since: Instant) -> Still {
+    pub(super) fn stop(session: &Session, since: Instant) -> Still {
         let pid = session.process.pid;
         let (threads, woken, late, library) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut still = Still { pid, reader_tid: pid, threads, count: 0, woken, late, library };
@@ -138,7 +138,7 @@ impl Still {
     }
 
     /// Waits for the threads that have not stopped in time: before the calling thread ends.
-    pub fn settle(&self) {
+    pub(super) fn settle(&self) {
         let deadline = Instant::now() + ASLEEP_LIMIT;
         for tid in &self.late {
             let _ = threads::settle(*tid, deadline);
@@ -147,7 +147,7 @@ impl Still {
 
     /// Waits until the threads that were asleep are so again. What they look at before may be gone
     /// soon.
-    pub fn wait_until_asleep(&self) {
+    pub(crate) fn wait_until_asleep(&self) {
         let deadline = Instant::now() + ASLEEP_LIMIT;
         for tid in &self.woken {
             while doing(self.pid, *tid) == Doing::Runs
