@@ -3,7 +3,7 @@
 use crate::unpack;
 use heaptape_formats::tape::FILE_MAGIC;
 use heaptape_formats::{
-    Format, dcpi, dhat, gmon, heap_text, heaptrack, leak_log, massif, mptl, mtrc, pprof, regular, tape,
+    Format, dcpi, dhat, foreign, gmon, heap_text, heaptrack, leak_log, massif, mptl, mtrc, pprof, regular, tape,
 };
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -17,6 +17,9 @@ pub enum Error {
     /// The file has another format. Holds its name.
     #[error("{0}: not a file of a known format")]
     UnknownFormat(String),
+    /// The file is of a tool that is known and not read. Holds its name, and what to do.
+    #[error("{0}: {1}")]
+    Foreign(String, String),
     /// The output cannot be written.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -56,7 +59,12 @@ pub fn dump(path: &Path, out: &mut dyn Write) -> Result<Option<String>, Error> {
         Some(Format::LeakLog) => leak_log::dump(bytes, out)?,
         Some(Format::Recording) => out.write_all(bytes)?,
         // Nobody opens a core by its first bytes: `heaptape core` does by its path.
-        None | Some(Format::Core) => return Err(Error::UnknownFormat(opened.name)),
+        None | Some(Format::Core) => {
+            return Err(match foreign::advice(bytes) {
+                Some(advice) => Error::Foreign(opened.name, advice),
+                None => Error::UnknownFormat(opened.name),
+            });
+        }
     }
     Ok(opened.damage.map(|damage| format!("{}: {damage}", opened.name)))
 }

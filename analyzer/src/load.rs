@@ -34,6 +34,7 @@ pub use start::StartPoint;
 use crate::import;
 use crate::missing::Missing;
 use crate::text;
+use crate::unpack::Compression;
 use archive::{Unpacked, is_archive, unpack};
 use heaptape_formats::recording::{self, CRASH_REPORT, Exit, PROFILE, RECORDING, TAPE, TRACE};
 use heaptape_formats::tape::journal::has_tape;
@@ -199,7 +200,7 @@ pub fn open_separately(path: &Path) -> Result<Recording, Failure> {
     // The format of a compressed file is that of its content.
     let mut plain = Vec::new();
     let unpacked = bare::open(path).and_then(|reader| reader.take(SNIFF_LENGTH).read_to_end(&mut plain));
-    unpacked.map_err(|error| io_failure(path, error))?;
+    unpacked.map_err(|error| unpack_failure(path, plain.len(), error))?;
     if is_archive(&plain) {
         let unpacked = unpack(path).map_err(|error| io_failure(path, error))?;
         let recording = directory(&unpacked.recording)?;
@@ -212,7 +213,8 @@ pub fn open_separately(path: &Path) -> Result<Recording, Failure> {
         _ => {}
     }
     let name = path.display().to_string();
-    Err(match foreign::advice(&plain) {
+    let advice = sniff::format(&plain).and_then(foreign::without_heap).map(str::to_string);
+    Err(match advice.or_else(|| foreign::advice(&plain)) {
         Some(advice) => Failure::Foreign(name, advice),
         None => Failure::UnknownFormat(name),
     })
@@ -357,6 +359,19 @@ pub(crate) fn unlisted(path: &Path, about: Option<&recording::Recording>) -> io:
 
 pub(crate) fn io_failure(path: &Path, source: io::Error) -> Failure {
     Failure::Io { path: path.display().to_string(), source }
+}
+
+/// Returns the error of a file of which `plain` bytes could be unpacked.
+fn unpack_failure(path: &Path, plain: usize, error: io::Error) -> Failure {
+    let mut start = Vec::new();
+    let read = regular::open_once(path).and_then(|file| file.take(Compression::MAGIC).read_to_end(&mut start));
+    match Compression::detect(&start).filter(|_| read.is_ok()) {
+        None => io_failure(path, error),
+        Some(compression) => {
+            let (name, offset) = (path.display().to_string(), plain as u64);
+            crate::unpack::Error::Damaged { name, compression, offset, source: error }.into()
+        }
+    }
 }
 
 pub(crate) fn read_failure(path: &Path, error: ReadError) -> Failure {

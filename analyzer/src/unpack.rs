@@ -117,12 +117,14 @@ pub enum Error {
         compressed: u64,
         limit: u64,
     },
-    /// Nothing could be decompressed.
-    #[error("{name}: nothing can be decompressed: damaged {}", compression.name())]
+    /// Too little could be decompressed.
+    #[error("{name}: truncated or damaged {} after {offset} unpacked bytes", compression.name())]
     Damaged {
         name: String,
         /// The compression format of the file.
         compression: Compression,
+        /// Number of bytes that were decompressed.
+        offset: u64,
         source: io::Error,
     },
 }
@@ -184,8 +186,13 @@ pub fn unpack(name: String, bytes: Vec<u8>, limit: Limit) -> Result<OpenedFile, 
             return Err(Error::TooLarge { name: opened.name, compression, compressed, limit: allowed });
         }
         match damage {
-            Some(source) if bytes.is_empty() => return Err(Error::Damaged { name: opened.name, compression, source }),
-            Some(source) => opened.damage = Some(format!("truncated or damaged {}: {source}", compression.name())),
+            Some(source) if bytes.is_empty() => {
+                return Err(Error::Damaged { name: opened.name, compression, offset: 0, source });
+            }
+            Some(source) => {
+                let (kind, offset) = (compression.name(), bytes.len());
+                opened.damage = Some(format!("truncated or damaged {kind} after {offset} unpacked bytes: {source}"));
+            }
             None => {}
         }
         opened.bytes = bytes;
@@ -221,7 +228,7 @@ fn decode_xz(mut compressed: &[u8], max_len: u64, out: &mut Vec<u8>) -> io::Resu
         // The caller knows from the length that the limit was reached.
         Err(_) if bounded.left == 0 => Ok(bounded.out.len()),
         Err(lzma_rs::error::Error::IoError(error)) => Err(error),
-        Err(error) => Err(io::Error::new(io::ErrorKind::InvalidData, format!("{error:?}"))),
+        Err(error) => Err(io::Error::new(io::ErrorKind::InvalidData, error.to_string())),
     }
 }
 

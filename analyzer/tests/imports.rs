@@ -6,6 +6,7 @@ use heaptape_analyzer::import::{self, Imported};
 use heaptape_analyzer::report::{Query, View};
 use heaptape_analyzer::symbols::Origin;
 use heaptape_formats::{Ending, Error, Format, sniff};
+use std::io::Write;
 use std::path::Path;
 
 /// All files are of the same program. It keeps 1,001 bytes, allocates 0 to 99 bytes a hundred
@@ -134,7 +135,10 @@ fn leak_reports_have_the_sums_of_the_tools() {
         } else {
             assert_eq!(names(&imported, most), ["malloc", "remember", "main"], "{name}");
             let kinds = "memcheck says: definitely lost 716 B in 11 blocks, still reachable 3.91 KiB in 1 block";
-            assert_eq!(imported.notes[1..], [kinds], "{name}");
+            assert_eq!(imported.notes[1], kinds, "{name}");
+            // XML has no sums, so what valgrind was not asked for is missing unnoticed.
+            let more = "memcheck's XML has only the kinds of leaks that valgrind was asked for: --show-leak-kinds=all";
+            assert_eq!(imported.notes[2..], if is_text { vec![] } else { vec![more] }, "{name}");
         }
     }
     // By the tool `mtrace`: the same blocks, and each call.
@@ -148,6 +152,25 @@ fn leak_reports_have_the_sums_of_the_tools() {
     assert_eq!((live(&memleak), memleak.pid), ((11, 716), 5193));
     assert_eq!(names(&memleak, most), ["remember(unsigned long)", "main"]);
     assert_eq!(memleak.notes[1], "2 intervals: the last one is read");
+}
+
+/// A program that AddressSanitizer ends looks for no leaks: "0 B never freed" would be wrong.
+#[test]
+fn reports_of_other_errors_are_refused_by_name() {
+    let overflow = "=====\n==9==ERROR: AddressSanitizer: heap-buffer-overflow on address 0x60\n    #0 0x7f in f a.c:7\n\nSUMMARY: x\n";
+    let failed =
+        "==9==LeakSanitizer has encountered a fatal error.\n==9==HINT: LeakSanitizer does not work under ptrace\n";
+    for (text, offset, expected) in [
+        (overflow, 6, "about heap-buffer-overflow, not about leaks"),
+        (failed, 0, "LeakSanitizer failed and looked for no leaks"),
+    ] {
+        assert_eq!(sniff::format(text.as_bytes()), Some(Format::LeakLog));
+        let error = import::from_bytes(Format::LeakLog, text.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains(&format!("offset {offset}")), "{error}");
+    }
+    // With `halt_on_error=0` the leaks come after the error.
+    let both = [overflow.as_bytes(), &golden("leaks-asan.log")].concat();
+    assert_eq!(import::from_bytes(Format::LeakLog, &both).unwrap().0.totals.live_bytes, 716);
 }
 
 #[test]
@@ -269,7 +292,7 @@ fn modes_of_dhat_that_count_no_heap_are_refused_by_name() {
         let other = format!("\"mode\":\"{mode}\",\"verb\":\"{verb}\"");
         let bytes = replaced("valgrind-dhat.json", "\"mode\":\"heap\",\"verb\":\"Allocated\"", &other);
         let error = import::from_bytes(Format::Dhat, &bytes).unwrap_err().to_string();
-        let expected = format!("mode {mode} counts what was {}; run DHAT without --mode", verb.to_lowercase());
+        let expected = format!("mode {mode} counts \"{verb}\"; run DHAT without --mode");
         assert!(error.contains(&expected), "{error}");
     }
 }
@@ -292,6 +315,42 @@ fn suppressions_of_heaptrack_are_those_of_the_file() {
     let bytes = [&golden("heaptrack.txt")[..], b"S leak:leaf\nS leak:^std::*\n"].concat();
     let (imported, _) = import::from_bytes(Format::Heaptrack, &bytes).unwrap();
     assert_eq!(imported.suppressions, ["leak:leaf", "leak:^std::*"]);
+}
+
+/// Such a file is no recording, but no unknown file either.
+#[test]
+fn files_without_a_heap_are_refused_with_what_shows_them() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
+    for (name, expected) in [
+        ("gmon/real/calls64.gmon", "this is a gmon.out file of gprof: heaptape gprof PROGRAM FILE shows it"),
+        ("gmon/pe/lines32.gmon", "this is a gmon.out file of gprof: heaptape gprof PROGRAM FILE shows it"),
+        ("dcpi/good/v007-many.dcpi", "this is a profile of DCPI: heaptape dcpiprof FILE shows it"),
+    ] {
+        let error = heaptape_analyzer::open(&golden.join(name)).unwrap_err().to_string();
+        assert!(error.ends_with(expected), "{error}");
+    }
+    // What `dump` does not print either.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("callgrind.out");
+    std::fs::write(&path, "# callgrind format\nversion: 1\n").unwrap();
+    let error = heaptape_analyzer::dump(&path, &mut Vec::new()).unwrap_err().to_string();
+    assert!(error.contains("this is a file of callgrind: it counts instructions"), "{error}");
+}
+
+/// The content of a container may be any format, so the error is the container's.
+#[test]
+fn damaged_containers_are_named_with_their_offset() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    gzip.write_all(&golden("memcheck.txt")).unwrap();
+    let zstd = zstd::encode_all(&golden("memcheck.txt")[..], 1).unwrap();
+    for (kind, bytes) in [("gzip", gzip.finish().unwrap()), ("zstd", zstd)] {
+        let path = folder.path().join(kind);
+        std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+        let error = heaptape_analyzer::open(&path).unwrap_err().to_string();
+        assert!(error.contains(&format!("truncated or damaged {kind} after ")), "{error}");
+        assert!(error.ends_with(" unpacked bytes"), "{error}");
+    }
 }
 
 #[test]

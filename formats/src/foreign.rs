@@ -1,4 +1,7 @@
-//! Files of tools that we know and do not read: whose they are, and what to do instead.
+//! Files of tools that we know and do not read, or not as allocations: whose they are, and what to
+//! do instead.
+
+use crate::Format;
 
 /// What to do with the files of tools that only count instructions.
 const NO_HEAP: &str = "it counts instructions and has no heap: run valgrind --tool=massif or --tool=dhat";
@@ -31,6 +34,25 @@ const KNOWN: [(&[u8], &str, &str); 13] = [
     (b"#!", "a script", "heaptape record -- SCRIPT records it"),
     (b"PK\x03\x04", "a zip archive", "unpack it"),
 ];
+
+/// Returns what to do with a file that we read, but that has no allocations.
+///
+/// # Examples
+///
+/// ```
+/// use heaptape_formats::{Format, foreign};
+///
+/// assert!(foreign::without_heap(Format::Gmon).is_some_and(|text| text.contains("heaptape gprof")));
+/// assert_eq!(foreign::without_heap(Format::Mtrc), None);
+/// ```
+pub const fn without_heap(format: Format) -> Option<&'static str> {
+    match format {
+        Format::Gmon => Some("this is a gmon.out file of gprof: heaptape gprof PROGRAM FILE shows it"),
+        Format::Dcpi => Some("this is a profile of DCPI: heaptape dcpiprof FILE shows it"),
+        Format::Core => Some("this is a core: heaptape core FILE says what the crash did with its heap"),
+        _ => None,
+    }
+}
 
 /// Returns what a file is, and what to do, by its first bytes.
 ///

@@ -28,11 +28,11 @@ use crate::{Ending, Error, Format, Kind, Result};
 /// ```
 ///
 /// # Errors
-/// When the file is none of these reports, or has none of their lines.
+/// When the file is none of these reports, has none of their lines, or is about another error.
 pub fn read(bytes: &[u8]) -> Result<(LeakLog, Ending)> {
     let wrong = |kind| Error { format: Format::LeakLog, offset: 0, field: "report", kind };
     match find(bytes).ok_or_else(|| wrong(Kind::Magic))? {
-        Tool::Sanitizer => Ok(sanitizer::read(bytes)),
+        Tool::Sanitizer => sanitizer::read(bytes),
         Tool::Memcheck => Ok(memcheck::read(bytes)),
         Tool::MemcheckXml => Ok(xml::read(bytes)),
         Tool::Mtrace => mtrace::read(bytes),

@@ -82,7 +82,7 @@ end program
 /// A name, the sources, and the command that makes each of them an object and links them.
 type Program = (&'static str, &'static [(&'static str, &'static str)], &'static str);
 
-const PROGRAMS: [Program; 6] = [
+const PROGRAMS: [Program; 7] = [
     ("plain", &[("one.c", ONE)], "gcc -no-pie -pg -g -O0 one.c"),
     ("inlined", &[("one.c", ONE)], "gcc -no-pie -pg -g -O2 one.c"),
     ("two files", &[("first.c", FIRST), ("second.c", SECOND)], "gcc -no-pie -pg -g -O2 first.c second.c"),
@@ -94,6 +94,7 @@ const PROGRAMS: [Program; 6] = [
     // Of a header's lines in a unit of DWARF 5, gprof says that they are of the unit.
     ("C++", &[("shapes.cpp", CPP)], "g++ -no-pie -pg -g -gdwarf-4 -O0 shapes.cpp"),
     ("Fortran", &[("sums.f90", FORTRAN)], "gfortran -no-pie -pg -g -O0 sums.f90"),
+    ("Fortran, inlined", &[("sums.f90", FORTRAN)], "gfortran -no-pie -pg -g -O2 sums.f90"),
 ];
 
 const OPTIONS: [&str; 20] = [

@@ -15,11 +15,8 @@ const HEAP_MODES: [&str; 3] = ["heap", "rust-heap", ""];
 pub(super) fn read(bytes: &[u8]) -> ReadResult {
     let (file, ending) = File::read(bytes)?;
     if !HEAP_MODES.contains(&&*file.mode) {
-        let (mode, verb) = (file.mode.escape_default(), file.verb.to_lowercase());
-        let what = format!(
-            "not a heap profile: mode {mode} counts what was {}; run DHAT without --mode",
-            verb.escape_default()
-        );
+        let (mode, verb) = (file.mode.escape_default(), file.verb.escape_default());
+        let what = format!("not a heap profile: mode {mode} counts \"{verb}\"; run DHAT without --mode");
         return Err(Error { format: Format::Dhat, offset: 0, field: "mode", kind: Kind::Text(what) });
     }
     let mut sites = Sites::default();

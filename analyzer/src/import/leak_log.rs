@@ -108,6 +108,10 @@ fn notes(log: &LeakLog, rest: Option<Counts>) -> Vec<String> {
         let kinds: Vec<String> = kinds.into_iter().map(|(kind, sum)| format!("{kind} {}", shown(sum))).collect();
         notes.push(format!("{tool} says: {}", kinds.join(", ")));
     }
+    if log.tool == Tool::MemcheckXml {
+        let help = "the kinds of leaks that valgrind was asked for: --show-leak-kinds=all";
+        notes.push(format!("{tool}'s XML has only {help}"));
+    }
     if let Some(rest) = rest {
         let help = "run valgrind with --leak-check=full --show-leak-kinds=all to see their stacks";
         notes.push(format!("{} are in its sums only: {help}", shown(rest)));

@@ -83,13 +83,28 @@ impl Lines {
         let name = function.raw_name().ok()?;
         // Where the linker's name differs from the name in the source, only the linker's name
         // matches the symbol table.
-        let is_linker_name = ["_Z", "_R", "_D"].iter().any(|start| name.starts_with(start));
+        let is_linker_name = ["_Z", "_R", "_D"].iter().any(|start| name.starts_with(start))
+            || function.language.is_some_and(|language| FORTRAN.contains(&language)) && is_fortran_symbol(&name);
         let is_plain = function.language.is_none_or(|language| PLAIN_LANGUAGES.contains(&language));
         let left = self.name_budget.get().checked_sub(name.len()).filter(|_| is_linker_name || is_plain)?;
         self.name_budget.set(left);
         Some(name.into_owned())
     }
 }
+
+/// Returns whether a name is what gfortran gives the linker: `__module_MOD_name`, `name_`,
+/// `MAIN__`. No name in a source begins with an underscore.
+fn is_fortran_symbol(name: &str) -> bool {
+    name.starts_with("__") || name.ends_with('_')
+}
+
+const FORTRAN: [gimli::DwLang; 5] = [
+    gimli::DW_LANG_Fortran90,
+    gimli::DW_LANG_Fortran95,
+    gimli::DW_LANG_Fortran03,
+    gimli::DW_LANG_Fortran08,
+    gimli::DW_LANG_Fortran18,
+];
 
 /// Maximum number of bounds of functions. Entries of a damaged file may share one long list of
 /// ranges.

@@ -148,9 +148,10 @@ pub struct LeakLog {
 }
 
 /// The lines by which a report is known.
-const MARKS: [(&str, Tool); 8] = [
+const MARKS: [(&str, Tool); 9] = [
     ("ERROR: LeakSanitizer: detected memory leaks", Tool::Sanitizer),
     ("ERROR: AddressSanitizer", Tool::Sanitizer),
+    ("LeakSanitizer has encountered a fatal error", Tool::Sanitizer),
     ("== Memcheck, a memory error detector", Tool::Memcheck),
     ("<valgrindoutput>", Tool::MemcheckXml),
     ("= Start\n@ ", Tool::Mtrace),

@@ -1,11 +1,12 @@
 //! Reader of reports of LeakSanitizer.
 
 use super::layout::{Counts, Frame, Leak, LeakLog, MAX_FRAMES, Tool, hex, lines, number, place};
-use crate::Ending;
+use crate::{Ending, Error, Format, Kind, Result};
 
-pub(super) fn read(bytes: &[u8]) -> (LeakLog, Ending) {
+pub(super) fn read(bytes: &[u8]) -> Result<(LeakLog, Ending)> {
     let mut log = LeakLog { tool: Tool::Sanitizer, ..LeakLog::default() };
     let (mut is_open, mut is_summed, mut at) = (false, false, 0);
+    let mut other = None;
     for line in lines(bytes) {
         at += line.len() as u64 + 1;
         let text = line.trim();
@@ -18,6 +19,8 @@ pub(super) fn read(bytes: &[u8]) -> (LeakLog, Ending) {
             log.processes += 1;
             log.pid = pid(text).unwrap_or(0);
             is_summed = false;
+        } else if let Some(why) = other_end(text) {
+            other.get_or_insert((at - line.len() as u64 - 1, why));
         } else if text.starts_with("SUMMARY: ") {
             is_summed = true;
             is_open = false;
@@ -25,12 +28,28 @@ pub(super) fn read(bytes: &[u8]) -> (LeakLog, Ending) {
             is_open = false;
         }
     }
+    // Such a program ends before its leaks are looked for: no leak in the report says nothing.
+    if let (Some((offset, what)), 0, true) = (other, log.processes, log.leaks.is_empty()) {
+        return Err(Error { format: Format::LeakLog, offset, field: "report", kind: Kind::Text(what) });
+    }
     let ending = if is_summed || log.processes == 0 {
         Ending::Complete
     } else {
         Ending::Truncated { offset: at.min(bytes.len() as u64), field: "SUMMARY" }
     };
-    (log, ending)
+    Ok((log, ending))
+}
+
+/// Returns why there are no leaks in a report of something else.
+fn other_end(line: &str) -> Option<String> {
+    if let Some((_, error)) = line.split_once("ERROR: AddressSanitizer: ") {
+        let error: String = error.split_whitespace().next().unwrap_or_default().escape_default().collect();
+        return Some(format!(
+            "about {error}, not about leaks: AddressSanitizer ended the program before it looked for them"
+        ));
+    }
+    let is_failed = line.contains("LeakSanitizer has encountered a fatal error");
+    is_failed.then(|| "LeakSanitizer failed and looked for no leaks, as under a debugger".to_string())
 }
 
 /// Parses the number in `==412==ERROR`.

@@ -95,7 +95,8 @@ impl<'a> Pattern<'a> {
                 Target::All => true,
                 Target::Line(line) => symbol.source.is_some_and(|(_, number)| number == line),
                 Target::Function(name) => {
-                    symbol.name == name || is_demangled(name) && demangle_in(Style::Binutils, &symbol.name) == name
+                    table.source_name(index) == name
+                        || is_demangled(name) && demangle_in(Style::Binutils, &symbol.name) == name
                 }
             }
     }

@@ -103,6 +103,12 @@ impl Table {
         (address <= self.symbols[index].last).then_some(index)
     }
 
+    /// Returns the name of a symbol without the underscore that the linker puts before it.
+    pub(super) fn source_name(&self, index: usize) -> &str {
+        let name = &*self.symbols[index].name;
+        name.strip_prefix('_').filter(|_| self.has_underscores).unwrap_or(name)
+    }
+
     /// Returns the path of a symbol's source file.
     ///
     /// # Panics

@@ -115,10 +115,12 @@ impl View<'_> {
     }
 
     fn bare_name(&self, index: usize) -> String {
-        let name = &self.table.symbols[index].name;
         let demangled = self.options.demangle && !self.options.traditional;
-        let source_name = name.strip_prefix('_').filter(|_| self.table.has_underscores).unwrap_or(name);
-        if demangled { self.names.get(index, source_name).to_string() } else { name.clone() }
+        if demangled {
+            self.names.get(index, self.table.source_name(index)).to_string()
+        } else {
+            self.table.symbols[index].name.clone()
+        }
     }
 
     /// Returns the name with cycle and index. The index is in parentheses if the symbol has no
