@@ -6,28 +6,28 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Size of the arena in bytes.
-pub const BYTES: usize = 64 << 10;
+pub(crate) const BYTES: usize = 64 << 10;
 const HEADER: usize = 16;
 
 #[repr(C, align(4096))]
-pub struct Arena(UnsafeCell<[u8; BYTES]>);
+pub(crate) struct Arena(UnsafeCell<[u8; BYTES]>);
 // SAFETY: bytes are handed out once each by the atomic index below; the arena itself never reads or
 // writes a block.
 unsafe impl Sync for Arena {}
 
-pub static ARENA: Arena = Arena(UnsafeCell::new([0; BYTES]));
+pub(crate) static ARENA: Arena = Arena(UnsafeCell::new([0; BYTES]));
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns whether a pointer points into the arena.
 #[inline(always)]
-pub fn owns(pointer: *const u8) -> bool {
+pub(crate) fn owns(pointer: *const u8) -> bool {
     (pointer as usize).wrapping_sub(ARENA.0.get() as usize) < BYTES
 }
 
 /// Returns `size` zeroed bytes at a multiple of `align` (a power of two), or null if the arena is
 /// full.
 #[inline(never)]
-pub fn alloc(size: usize, align: usize) -> *mut u8 {
+pub(crate) fn alloc(size: usize, align: usize) -> *mut u8 {
     let align = align.clamp(HEADER, 4096);
     let base = ARENA.0.get() as usize;
     let mut start = 0;
@@ -50,7 +50,7 @@ pub fn alloc(size: usize, align: usize) -> *mut u8 {
 ///
 /// # Safety
 /// `block` must come from [`alloc`].
-pub unsafe fn size(block: *const u8) -> usize {
+pub(crate) unsafe fn size(block: *const u8) -> usize {
     // SAFETY: `alloc` wrote the size in front of the block.
     unsafe { block.sub(HEADER).cast::<usize>().read() }
 }

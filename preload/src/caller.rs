@@ -4,7 +4,7 @@
 /// like two numbers, which could be swapped.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Caller {
+pub(crate) struct Caller {
     /// The stack pointer at the first instruction of the entry: the address of the return address.
     pub sp: usize,
     /// The frame pointer of the caller.
@@ -17,7 +17,7 @@ impl Caller {
     /// # Safety
     /// `sp` must be that of a hook that has not returned.
     #[inline(always)]
-    pub unsafe fn return_address(self) -> usize {
+    pub(crate) unsafe fn return_address(self) -> usize {
         // SAFETY: the word is in the frame of the hook's caller, which is live.
         unsafe { (self.sp as *const usize).read() }
     }

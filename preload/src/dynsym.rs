@@ -7,15 +7,15 @@
 //! else. Symbols are found by the objects' own hash tables. Of several versions of a symbol the
 //! default one is used.
 
-pub mod cpp_runtime;
-pub mod scope;
+pub(crate) mod cpp_runtime;
+pub(crate) mod scope;
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::Relaxed};
 
 /// The objects that are searched.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
+pub(crate) enum Scope {
     /// The objects after this library.
     Next,
     /// The objects before this library: the program, and what was preloaded first.
@@ -25,7 +25,7 @@ pub enum Scope {
 }
 
 /// A name that is looked up, and its definition.
-pub struct Wanted {
+pub(crate) struct Wanted {
     name: &'static CStr,
     gnu_hash: u32,
     /// The address of the definition; null until it is found.
@@ -34,7 +34,7 @@ pub struct Wanted {
 
 impl Wanted {
     /// Returns a name without a definition.
-    pub const fn new(name: &'static CStr) -> Wanted {
+    pub(crate) const fn new(name: &'static CStr) -> Wanted {
         let (bytes, mut gnu_hash, mut at) = (name.to_bytes(), 5381u32, 0);
         while at < bytes.len() {
             gnu_hash = gnu_hash.wrapping_mul(33).wrapping_add(bytes[at] as u32);
@@ -74,7 +74,7 @@ static OWN_NAME: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Looks names up. With `at_start` only objects that were loaded at the program's start are
 /// searched. May take the loader's lock, so it is never used on the fast path.
-pub fn find(scope: Scope, at_start: bool, wanted: &mut [Wanted]) {
+pub(crate) fn find(scope: Scope, at_start: bool, wanted: &mut [Wanted]) {
     let max_objects = if at_start { AT_START.load(Relaxed) } else { usize::MAX };
     let mut search = Search { scope, wanted, has_passed_own: false, seen: 0, max_objects };
     // SAFETY: the callback gets what libc describes and our own structure, which outlives the call.
@@ -85,12 +85,12 @@ pub fn find(scope: Scope, at_start: bool, wanted: &mut [Wanted]) {
 }
 
 /// The most names of a list of [`find_next`].
-pub const MOST: usize = 10;
+pub(crate) const MOST: usize = 10;
 
 /// Looks up the next definitions of at most [`MOST`] names, and stores them; null for those without
 /// one. One copy serves all lists.
 #[inline(never)]
-pub fn find_next(names: &[&'static CStr], targets: &[AtomicPtr<c_void>]) {
+pub(crate) fn find_next(names: &[&'static CStr], targets: &[AtomicPtr<c_void>]) {
     let mut wanted = [const { Wanted::new(c"") }; MOST];
     let wanted = &mut wanted[..names.len().min(MOST)];
     for (wanted, name) in wanted.iter_mut().zip(names) {
@@ -102,14 +102,14 @@ pub fn find_next(names: &[&'static CStr], targets: &[AtomicPtr<c_void>]) {
 
 /// Looks one name up. Returns null if there is no definition.
 #[cfg(any(test, heaptape_verify))]
-pub fn find_one(scope: Scope, at_start: bool, name: &'static CStr) -> *mut c_void {
+pub(crate) fn find_one(scope: Scope, at_start: bool, name: &'static CStr) -> *mut c_void {
     let mut wanted = [Wanted::new(name)];
     find(scope, at_start, &mut wanted);
     wanted[0].found
 }
 
 /// Returns how often the loader has unmapped an object.
-pub fn unloads() -> u64 {
+pub(crate) fn unloads() -> u64 {
     let mut unloads = 0u64;
     // SAFETY: the callback gets what libc describes and our own number, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(read_unloads), (&raw mut unloads).cast()) };
@@ -128,7 +128,7 @@ unsafe extern "C" fn read_unloads(info: *mut libc::dl_phdr_info, bytes: usize, u
 
 /// Returns the path of this library as the loader knows it, once a definition after it was looked
 /// up.
-pub fn own_name() -> Option<&'static CStr> {
+pub(crate) fn own_name() -> Option<&'static CStr> {
     let name = OWN_NAME.load(Relaxed);
     // SAFETY: the loader's string, there as long as this library is.
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) })
@@ -137,20 +137,20 @@ pub fn own_name() -> Option<&'static CStr> {
 /// Finds out whether the program, or a library that was preloaded before this one, has a `malloc`
 /// of its own, which is called instead of this library's. Called once, when the allocator is
 /// resolved.
-pub fn find_other_malloc() {
+pub(crate) fn find_other_malloc() {
     let mut wanted = [c"malloc", c"free"].map(Wanted::new);
     find(Scope::Before, false, &mut wanted);
     HAS_OTHER_MALLOC.store(wanted.iter().any(|wanted| !wanted.found.is_null()), Relaxed);
 }
 
 /// Returns whether [`find_other_malloc`] has found a `malloc`.
-pub fn has_other_malloc() -> bool {
+pub(crate) fn has_other_malloc() -> bool {
     HAS_OTHER_MALLOC.load(Relaxed)
 }
 
 /// Returns whether the loader has processed all relocations of what is loaded at start, so that any
 /// function may be called.
-pub fn is_consistent() -> bool {
+pub(crate) fn is_consistent() -> bool {
     let state = LOADER_STATE.load(Relaxed);
     // SAFETY: the loader's variable, there for ever.
     !state.is_null() && unsafe { state.read_volatile() } == 0

@@ -12,10 +12,10 @@ use crate::thread::Request;
 mod by_libc_name;
 mod entry;
 #[cfg(not(feature = "standalone"))]
-pub mod mappings;
-pub mod operators;
-pub mod patched;
-pub mod reported;
+pub(crate) mod mappings;
+pub(crate) mod operators;
+pub(crate) mod patched;
+pub(crate) mod reported;
 
 use crate::record::{allocated, freed, is_free_sampled_out, is_sampled_out, resize_begins, resize_ends};
 use crate::{bootstrap_arena, next, thread};
@@ -71,19 +71,19 @@ fn record_alloc(op: Op, block: *mut u8, size: usize, caller: Caller) -> *mut u8 
 }
 
 /// The body of `malloc`.
-pub unsafe extern "C" fn malloc(size: usize, caller: Caller) -> *mut u8 {
+pub(crate) unsafe extern "C" fn malloc(size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged.
     record_alloc(Op::MALLOC, unsafe { next::malloc(size) }, size, caller)
 }
 
 /// The body of `malloc` in the sampled mode.
-pub unsafe extern "C" fn malloc_sampled(size: usize, caller: Caller) -> *mut u8 {
+pub(crate) unsafe extern "C" fn malloc_sampled(size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged.
     unsafe { if is_sampled_out(size) { next::malloc(size) } else { malloc(size, caller) } }
 }
 
 /// The body of `calloc`.
-pub unsafe extern "C" fn calloc(count: usize, size: usize, caller: Caller) -> *mut u8 {
+pub(crate) unsafe extern "C" fn calloc(count: usize, size: usize, caller: Caller) -> *mut u8 {
     let bytes = count.wrapping_mul(size);
     // SAFETY: the arguments are the program's, passed on unchanged. An overflow makes it fail, so
     // that `bytes` is not used.
@@ -134,14 +134,14 @@ fn leave_arena(block: *mut u8, size: usize, op: Op, caller: Caller) -> *mut u8 {
 }
 
 /// The body of `realloc`.
-pub unsafe extern "C" fn realloc(block: *mut u8, size: usize, caller: Caller) -> *mut u8 {
+pub(crate) unsafe extern "C" fn realloc(block: *mut u8, size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged.
     let call = || unsafe { next::realloc(block, size) };
     resize(block, size, caller, [Op::REALLOC, Op::RESIZE], || forward_call(caller, size, block, call))
 }
 
 /// The body of `reallocarray`.
-pub unsafe extern "C" fn reallocarray(block: *mut u8, count: usize, size: usize, caller: Caller) -> *mut u8 {
+pub(crate) unsafe extern "C" fn reallocarray(block: *mut u8, count: usize, size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged; when the product overflows it
     // fails and leaves the block as it is.
     let call = || unsafe { next::reallocarray(block, count, size) };
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn reallocarray(block: *mut u8, count: usize, size: usize,
 }
 
 /// The body of `posix_memalign`.
-pub unsafe extern "C" fn posix_memalign(out: *mut *mut u8, align: usize, size: usize, caller: Caller) -> c_int {
+pub(crate) unsafe extern "C" fn posix_memalign(out: *mut *mut u8, align: usize, size: usize, caller: Caller) -> c_int {
     // SAFETY: the arguments are the program's, passed on unchanged; on success `*out` is the block.
     unsafe {
         let result = forward_call(caller, size, core::ptr::null_mut(), || next::posix_memalign(out, align, size));
@@ -167,7 +167,7 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut u8, align: usize, size: u
 }
 
 /// The body of `aligned_alloc`.
-pub unsafe extern "C" fn aligned_alloc(align: usize, size: usize, caller: Caller) -> *mut u8 {
+pub(crate) unsafe extern "C" fn aligned_alloc(align: usize, size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged.
     record_alloc(
         Op::ALIGNED_ALLOC,
@@ -184,19 +184,19 @@ fn alloc_rarely(op: Op, size: usize, caller: Caller, call: &dyn Fn() -> *mut u8)
 }
 
 /// The body of `memalign`.
-pub unsafe extern "C" fn memalign(align: usize, size: usize, caller: Caller) -> *mut u8 {
+pub(crate) unsafe extern "C" fn memalign(align: usize, size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged.
     alloc_rarely(Op::MEMALIGN, size, caller, &|| unsafe { next::memalign(align, size) })
 }
 
 /// The body of `valloc`.
-pub unsafe extern "C" fn valloc(size: usize, caller: Caller) -> *mut u8 {
+pub(crate) unsafe extern "C" fn valloc(size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged.
     alloc_rarely(Op::VALLOC, size, caller, &|| unsafe { next::valloc(size) })
 }
 
 /// The body of `pvalloc`.
-pub unsafe extern "C" fn pvalloc(size: usize, caller: Caller) -> *mut u8 {
+pub(crate) unsafe extern "C" fn pvalloc(size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged.
     alloc_rarely(Op::PVALLOC, size, caller, &|| unsafe { next::pvalloc(size) })
 }
@@ -215,13 +215,13 @@ fn free_by(op: Op, block: *mut u8, caller: Caller, call: impl FnOnce()) {
 }
 
 /// The body of `free`.
-pub unsafe extern "C" fn free(block: *mut u8, caller: Caller) {
+pub(crate) unsafe extern "C" fn free(block: *mut u8, caller: Caller) {
     // SAFETY: the arguments are the program's, passed on unchanged.
     free_by(Op::FREE, block, caller, || unsafe { next::free(block) });
 }
 
 /// The body of `free` in the sampled mode.
-pub unsafe extern "C" fn free_sampled(block: *mut u8, caller: Caller) {
+pub(crate) unsafe extern "C" fn free_sampled(block: *mut u8, caller: Caller) {
     // SAFETY: the arguments are the program's, passed on unchanged.
     unsafe {
         if !bootstrap_arena::owns(block) && is_free_sampled_out(block) {
@@ -251,26 +251,26 @@ fn free_rarely(op: Op, block: *mut u8, caller: Caller, call: &dyn Fn()) {
 }
 
 /// The body of `cfree`.
-pub unsafe extern "C" fn cfree(block: *mut u8, caller: Caller) {
+pub(crate) unsafe extern "C" fn cfree(block: *mut u8, caller: Caller) {
     // SAFETY: the arguments are the program's, passed on unchanged.
     free_rarely(Op::CFREE, block, caller, &|| unsafe { next::cfree(block) });
 }
 
 /// The body of `free_sized`.
-pub unsafe extern "C" fn free_sized(block: *mut u8, size: usize, caller: Caller) {
+pub(crate) unsafe extern "C" fn free_sized(block: *mut u8, size: usize, caller: Caller) {
     // SAFETY: the arguments are the program's, passed on unchanged.
     free_rarely(Op::FREE_SIZED, block, caller, &|| unsafe { next::free_sized(block, size) });
 }
 
 /// The body of `free_aligned_sized`.
-pub unsafe extern "C" fn free_aligned_sized(block: *mut u8, align: usize, size: usize, caller: Caller) {
+pub(crate) unsafe extern "C" fn free_aligned_sized(block: *mut u8, align: usize, size: usize, caller: Caller) {
     // SAFETY: the arguments are the program's, passed on unchanged.
     let call = || unsafe { next::free_aligned_sized(block, align, size) };
     free_rarely(Op::FREE_ALIGNED_SIZED, block, caller, &call);
 }
 
 /// The body of `malloc_usable_size`, which is not an event.
-pub unsafe extern "C" fn malloc_usable_size(block: *mut u8) -> usize {
+pub(crate) unsafe extern "C" fn malloc_usable_size(block: *mut u8) -> usize {
     if bootstrap_arena::owns(block) {
         // SAFETY: a block of the arena, as checked.
         return unsafe { bootstrap_arena::size(block) };
@@ -282,10 +282,10 @@ pub unsafe extern "C" fn malloc_usable_size(block: *mut u8) -> usize {
 macro_rules! operators {
     ($($index:literal $symbol:ident $name:literal $shape:ident $op:ident;)*) => {
         /// Names of the C++ operators, by their number in this list.
-        pub const OPERATORS: [&CStr; [$($name),*].len()] = [$($name),*];
+        pub(crate) const OPERATORS: [&CStr; [$($name),*].len()] = [$($name),*];
         /// Exported stubs of the C++ operators.
         #[cfg(not(any(test, feature = "standalone")))]
-        pub mod exported_operators {
+        pub(crate) mod exported_operators {
             $(crate::hooks::entry::operator_stub!($symbol, $index, $shape);)*
         }
         const OPERATOR_OPS: [Op; OPERATORS.len()] = [$(Op::$op),*];
@@ -319,17 +319,17 @@ operators! {
 const ALIGNED_NEW: core::ops::RangeInclusive<usize> = 4..=7;
 
 /// Number of the first form of `operator delete`.
-pub const FIRST_DELETE: usize = 8;
+pub(crate) const FIRST_DELETE: usize = 8;
 
 /// Returns whether a form of an operator has no alignment.
-pub fn is_plain_form(which: usize) -> bool {
+pub(crate) fn is_plain_form(which: usize) -> bool {
     !matches!(which, 4..=7 | 14..=19)
 }
 
 /// Implements `operator new` where the next definition is the C++ run-time's, which is a call of
 /// `malloc`, and what to do if that fails. Returns null if the next definition has to be called:
 /// because it is another one, or to do what is to be done after a failure.
-pub unsafe extern "C" fn new_direct(size: usize, which: usize, caller: Caller) -> *mut u8 {
+pub(crate) unsafe extern "C" fn new_direct(size: usize, which: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the size is the program's, and 1 for 0 as in the run-time; `caller` is the stub's.
     unsafe {
         if !operators::is_runtime(which, caller.return_address()) {
@@ -340,7 +340,7 @@ pub unsafe extern "C" fn new_direct(size: usize, which: usize, caller: Caller) -
 }
 
 /// The same in the sampled mode.
-pub unsafe extern "C" fn new_direct_sampled(size: usize, which: usize, caller: Caller) -> *mut u8 {
+pub(crate) unsafe extern "C" fn new_direct_sampled(size: usize, which: usize, caller: Caller) -> *mut u8 {
     // SAFETY: as `new_direct`.
     unsafe {
         if operators::is_runtime(which, caller.return_address()) && is_sampled_out(size) {
@@ -356,7 +356,7 @@ pub unsafe extern "C" fn new_direct_sampled(size: usize, which: usize, caller: C
 ///
 /// The aligned forms may request their size rounded up to the alignment, which is their second
 /// argument.
-pub unsafe extern "C" fn new_begins(size: usize, which: usize, sp: usize, second: usize) -> *mut c_void {
+pub(crate) unsafe extern "C" fn new_begins(size: usize, which: usize, sp: usize, second: usize) -> *mut c_void {
     let state = claim::state(sp);
     // SAFETY: the thread's own state, or null; `caller` is the stub's.
     unsafe {
@@ -370,7 +370,7 @@ pub unsafe extern "C" fn new_begins(size: usize, which: usize, sp: usize, second
 }
 
 /// Runs after `operator new`, and records the block.
-pub unsafe extern "C" fn new_ends(block: *mut u8, size: usize, which: usize, caller: Caller) -> *mut u8 {
+pub(crate) unsafe extern "C" fn new_ends(block: *mut u8, size: usize, which: usize, caller: Caller) -> *mut u8 {
     let state = thread::get();
     // SAFETY: the thread's own state; `caller` is the stub's.
     let is_outer = !thread::is_traced(state)
@@ -384,7 +384,7 @@ pub unsafe extern "C" fn new_ends(block: *mut u8, size: usize, which: usize, cal
 
 /// The body of `operator delete`. `second` and `third` hold the further arguments of the form, if
 /// it has any. That of the C++ run-time is a call of `free`.
-pub unsafe extern "C" fn delete(block: *mut u8, second: usize, third: usize, which: usize, caller: Caller) {
+pub(crate) unsafe extern "C" fn delete(block: *mut u8, second: usize, third: usize, which: usize, caller: Caller) {
     // SAFETY: the arguments are the program's, passed on unchanged; `caller` is the stub's.
     unsafe {
         let from = caller.return_address();
@@ -409,7 +409,13 @@ pub unsafe extern "C" fn delete(block: *mut u8, second: usize, third: usize, whi
 }
 
 /// The body of `operator delete` in the sampled mode.
-pub unsafe extern "C" fn delete_sampled(block: *mut u8, second: usize, third: usize, which: usize, caller: Caller) {
+pub(crate) unsafe extern "C" fn delete_sampled(
+    block: *mut u8,
+    second: usize,
+    third: usize,
+    which: usize,
+    caller: Caller,
+) {
     // SAFETY: as `delete`.
     unsafe {
         if operators::is_runtime(which, caller.return_address())
@@ -448,7 +454,7 @@ entry::exports! {
 
 /// Sets the targets of all exports.
 #[cfg_attr(test, allow(dead_code))]
-pub fn choose_targets(mode: crate::mode::EntryMode) {
+pub(crate) fn choose_targets(mode: crate::mode::EntryMode) {
     choose_exports(mode);
     entry::choose_operators(mode);
 }

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Acquire, Ordering::Relax
 /// The target of all exports.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum EntryMode {
+pub(crate) enum EntryMode {
     /// The bodies of the hooks, which record every event.
     Full,
     /// Bodies that first check whether sampling skips the call, for functions where that can be
@@ -22,7 +22,7 @@ pub enum EntryMode {
 
 impl EntryMode {
     /// Returns the mode for a sampling interval of `sample_bytes`, or for all events if it is 0.
-    pub fn of_interval(sample_bytes: u64) -> EntryMode {
+    pub(crate) fn of_interval(sample_bytes: u64) -> EntryMode {
         if sample_bytes == 0 { EntryMode::Full } else { EntryMode::Sampled }
     }
 
@@ -44,7 +44,7 @@ static MODE: AtomicU8 = AtomicU8::new(EntryMode::Full as u8);
 static SWITCH: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Sets the target of all exports.
-pub fn choose(mode: EntryMode) {
+pub(crate) fn choose(mode: EntryMode) {
     // This is called at each thread's start, so the shared cache line is written only if the mode
     // changes.
     if MODE.load(Relaxed) != mode as u8 && MODE.swap(mode as u8, Relaxed) != mode as u8 {
@@ -58,7 +58,7 @@ pub fn choose(mode: EntryMode) {
 
 /// Sets the function that sets the targets, and calls it for the mode that has been chosen already.
 #[cfg_attr(test, allow(dead_code))]
-pub fn switch_by(switch: Switch) {
+pub(crate) fn switch_by(switch: Switch) {
     SWITCH.store(switch as *mut c_void, Release);
     switch(EntryMode::of_number(MODE.load(Relaxed)));
 }

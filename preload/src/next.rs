@@ -15,7 +15,7 @@ macro_rules! next_functions {
             #[doc = concat!("The next `", stringify!($name), "`.")]
             #[inline(always)]
             #[allow(non_snake_case)]
-            pub unsafe fn $name($($arg: $kind),*) -> $result {
+            pub(crate) unsafe fn $name($($arg: $kind),*) -> $result {
                 let pointer = pointers::$name.load(Relaxed);
                 // SAFETY: the pointer is the boot function of the same type or what was found under
                 // this name; the arguments are the program's own.
@@ -24,10 +24,10 @@ macro_rules! next_functions {
         )*
         /// The addresses of the next functions.
         #[allow(missing_docs, non_upper_case_globals, non_snake_case)]
-        pub mod pointers {
+        pub(crate) mod pointers {
             use super::*;
             $(
-                pub static $name: AtomicPtr<c_void> = AtomicPtr::new(boot::$name as *mut c_void);
+                pub(crate) static $name: AtomicPtr<c_void> = AtomicPtr::new(boot::$name as *mut c_void);
             )*
         }
         /// The first targets: each finds all next definitions and jumps to its own.
@@ -35,7 +35,7 @@ macro_rules! next_functions {
         mod boot {
             $(
                 #[unsafe(naked)]
-                pub unsafe extern "C" fn $name() {
+                pub(crate) unsafe extern "C" fn $name() {
                     crate::arch::numbered_stub!(super::Number::$name as u32, super::first_call)
                 }
             )*
@@ -45,7 +45,7 @@ macro_rules! next_functions {
         mod missing {
             use super::*;
             $(
-                pub unsafe extern "C" fn $name($($arg: $kind),*) -> $result {
+                pub(crate) unsafe extern "C" fn $name($($arg: $kind),*) -> $result {
                     $body
                 }
             )*
@@ -226,7 +226,7 @@ static STATE: AtomicU32 = AtomicU32::new(UNRESOLVED);
 static IS_GLIBC: AtomicBool = AtomicBool::new(false);
 
 /// Finds the next definitions. Returns false while another call is doing so.
-pub fn resolve() -> bool {
+pub(crate) fn resolve() -> bool {
     match STATE.compare_exchange(UNRESOLVED, RESOLVING, Acquire, Acquire) {
         Ok(_) => {
             let mut wanted = [c"_dl_find_object", c"__libc_single_threaded"].map(Wanted::new);
@@ -247,20 +247,20 @@ pub fn resolve() -> bool {
 /// Does something during which libc's `calloc` returns memory of the bootstrap arena, which is
 /// never freed and no event.
 #[cfg(not(any(test, feature = "standalone")))]
-pub fn calloc_from_arena(body: impl FnOnce()) {
+pub(crate) fn calloc_from_arena(body: impl FnOnce()) {
     let next = pointers::calloc.swap(missing::calloc as *mut c_void, Relaxed);
     body();
     pointers::calloc.store(next, Relaxed);
 }
 
 /// Returns whether the next definitions are known.
-pub fn is_resolved() -> bool {
+pub(crate) fn is_resolved() -> bool {
     STATE.load(Acquire) == RESOLVED
 }
 
 /// Returns whether the next allocator is glibc's own, whose functions do not call each other by
 /// their public names.
 #[inline(always)]
-pub fn is_glibc() -> bool {
+pub(crate) fn is_glibc() -> bool {
     IS_GLIBC.load(Relaxed)
 }

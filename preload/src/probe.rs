@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
 
 /// Returns whether eight bytes at `address` can be read. Returns false where the call for that is
 /// not allowed.
-pub fn is_readable(address: usize) -> bool {
+pub(crate) fn is_readable(address: usize) -> bool {
     Need::PROBE.is_allowed() && sys::can_copy_signal_set(address)
 }
 
@@ -33,7 +33,7 @@ static PAGE_QUERY: PageQuery = PageQuery {
 /// Returns how many of `wanted` pages from this one on can be read. It checks some of them in one
 /// call where that is possible.
 #[inline(never)]
-pub fn readable_pages(page: usize, wanted: usize) -> usize {
+pub(crate) fn readable_pages(page: usize, wanted: usize) -> usize {
     if wanted == 1 || !Need::PEEK.is_allowed() || PAGE_QUERY.is_claimed.swap(true, Acquire) {
         return usize::from(is_readable(page));
     }
@@ -74,7 +74,7 @@ fn copy_own(ours: &libc::iovec, theirs: &[libc::iovec]) -> usize {
 /// Copies memory of this process that may not be readable, or may be unmapped meanwhile. Returns
 /// the number of bytes copied.
 #[inline(never)]
-pub fn peek(address: usize, out: &mut [u8]) -> usize {
+pub(crate) fn peek(address: usize, out: &mut [u8]) -> usize {
     if !Need::PEEK.is_allowed() {
         return 0;
     }
@@ -93,7 +93,7 @@ pub fn peek(address: usize, out: &mut [u8]) -> usize {
 /// Copies memory that the program passes to a call and keeps mapped during that call, if it is
 /// mapped. Returns the number of bytes copied.
 #[inline(never)]
-pub fn copy_from(address: usize, out: &mut [u8]) -> usize {
+pub(crate) fn copy_from(address: usize, out: &mut [u8]) -> usize {
     let copied = peek(address, out);
     if copied != 0 || Need::PEEK.is_allowed() {
         return copied;

@@ -35,7 +35,7 @@ fn set() -> Option<&'static Set> {
 
 /// Maps the set if that has not been done. Returns false if there is no memory for it.
 #[cold]
-pub fn make_set() -> bool {
+pub(crate) fn make_set() -> bool {
     let bytes = size_of::<Set>();
     if set().is_none() && Need::MAP_MORE.is_allowed() {
         let Some(new) = sys::map_private(bytes) else { return false };
@@ -50,7 +50,7 @@ pub fn make_set() -> bool {
 
 /// Unmaps the set, in a process in which no thread uses it any more.
 #[cfg(feature = "standalone")]
-pub fn give_up() {
+pub(crate) fn give_up() {
     let set = SET.swap(core::ptr::null_mut(), AcqRel);
     if !set.is_null() {
         sys::unmap(set.cast(), size_of::<Set>());
@@ -59,7 +59,7 @@ pub fn give_up() {
 
 /// A thread's countdown to its next sampling point.
 #[derive(Clone, Copy)]
-pub struct Countdown {
+pub(crate) struct Countdown {
     /// Mean number of bytes between points; 0 if every event is recorded.
     pub mean: u64,
     left: i64,
@@ -68,7 +68,7 @@ pub struct Countdown {
 
 impl Countdown {
     /// Returns a countdown that starts at a random point.
-    pub fn new(mean: u64) -> Countdown {
+    pub(crate) fn new(mean: u64) -> Countdown {
         if mean == 0 {
             return Countdown { mean, left: 0, random: 1 };
         }
@@ -82,7 +82,7 @@ impl Countdown {
 
     /// Returns whether an allocation of `size` bytes contains a sampling point.
     #[inline(always)]
-    pub fn hits(&mut self, size: u64) -> bool {
+    pub(crate) fn hits(&mut self, size: u64) -> bool {
         self.left -= size.min(i64::MAX as u64) as i64;
         self.left < 0 && self.restart()
     }
@@ -96,7 +96,7 @@ impl Countdown {
     /// Returns whether an allocation of `size` bytes contains no sampling point, and counts its
     /// bytes then. Otherwise nothing has changed.
     #[inline(always)]
-    pub fn passes(&mut self, size: u64) -> bool {
+    pub(crate) fn passes(&mut self, size: u64) -> bool {
         let left = self.left.wrapping_sub(size as i64);
         let passes = self.mean != 0 && size < i64::MAX as u64 && left >= 0;
         if passes {
@@ -106,7 +106,7 @@ impl Countdown {
     }
 
     /// Sets the sampling interval. Returns whether it has changed, and so has to be reported.
-    pub fn set_mean(&mut self, mean: u64) -> bool {
+    pub(crate) fn set_mean(&mut self, mean: u64) -> bool {
         let differs = mean != self.mean;
         if differs {
             self.mean = mean;
@@ -155,7 +155,7 @@ fn buckets(address: u64) -> impl Iterator<Item = &'static Bucket> {
 }
 
 /// Adds a block to the set. Returns false if there is no space for it.
-pub fn insert(address: u64) -> bool {
+pub(crate) fn insert(address: u64) -> bool {
     if set().is_none() && !make_set() {
         return false;
     }
@@ -170,13 +170,13 @@ pub fn insert(address: u64) -> bool {
 
 /// Returns whether a block may have been sampled.
 #[inline(always)]
-pub fn is_likely(address: u64) -> bool {
+pub(crate) fn is_likely(address: u64) -> bool {
     FILTER[(hash(address) >> (64 - FILTER_LOG2)) as usize].load(Acquire) != 0
 }
 
 /// Removes a block from the set. Returns whether it was there.
 #[inline(always)]
-pub fn remove(address: u64) -> bool {
+pub(crate) fn remove(address: u64) -> bool {
     is_likely(address) && remove_exact(address)
 }
 

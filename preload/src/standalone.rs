@@ -17,7 +17,7 @@ use heaptape_wire::standalone::{ATTACHED_CALL, AttachRequest};
 /// The first instruction of the process.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
-pub unsafe extern "C" fn heaptape_program_entry() {
+pub(crate) unsafe extern "C" fn heaptape_program_entry() {
     crate::arch::program_entry_stub!(start)
 }
 
@@ -49,14 +49,14 @@ unsafe extern "C" fn start(stack: *const usize) -> usize {
 /// threads, which runs this on a stack of the library's own.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
-pub unsafe extern "C" fn heaptape_attach_entry() {
+pub(crate) unsafe extern "C" fn heaptape_attach_entry() {
     crate::arch::visit_stub!(attach, ATTACHED_CALL)
 }
 
 /// The same at the end, when no thread is in the library's code any more.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
-pub unsafe extern "C" fn heaptape_leave_entry() {
+pub(crate) unsafe extern "C" fn heaptape_leave_entry() {
     crate::arch::visit_stub!(leave, ATTACHED_CALL)
 }
 

@@ -25,7 +25,7 @@ use core::sync::atomic::{
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Source {
+pub(crate) enum Source {
     /// The CPU counter (TSC).
     Counter = 0,
     /// The clock `CLOCK_MONOTONIC` of the kernel.
@@ -51,7 +51,7 @@ static ALWAYS_THREADED: u8 = 0;
 static SINGLE: AtomicPtr<u8> = AtomicPtr::new((&raw const ALWAYS_THREADED).cast_mut());
 
 /// Sets the clock that the recorder has chosen, unless it may kill the process.
-pub fn choose(by_counter: bool) {
+pub(crate) fn choose(by_counter: bool) {
     let source = if by_counter { Source::Counter } else { Source::Clock };
     if Source::from_number(SOURCE.load(Relaxed)) != Source::Sequence {
         SOURCE.store(source as u8, Relaxed);
@@ -59,7 +59,7 @@ pub fn choose(by_counter: bool) {
 }
 
 /// Stops reading the counter and the clock. Returns what [`return_to`] needs.
-pub fn leave_counter() -> Source {
+pub(crate) fn leave_counter() -> Source {
     let source = leave();
     sys::set_counter_off(true);
     source
@@ -67,7 +67,7 @@ pub fn leave_counter() -> Source {
 
 /// Stops reading the clock, which may do so by a system call. Returns what [`return_to`] needs, if
 /// anything has changed.
-pub fn leave_clock() -> Option<Source> {
+pub(crate) fn leave_clock() -> Option<Source> {
     (SOURCE.load(Relaxed) == Source::Clock as u8).then(leave)
 }
 
@@ -87,7 +87,7 @@ fn leave() -> Source {
 
 /// Undoes [`leave_counter`] or [`leave_clock`], because the change that it prepared for was not
 /// made.
-pub fn return_to(source: Source) {
+pub(crate) fn return_to(source: Source) {
     if source != Source::Sequence {
         sys::set_counter_off(false);
     }
@@ -98,7 +98,7 @@ static HAS_LIBC_FLAG: AtomicBool = AtomicBool::new(false);
 
 /// Sets the address of libc's flag for a process with one thread (glibc 2.32 and later:
 /// `__libc_single_threaded`). Without it every event gets a timestamp.
-pub fn watch_threads(flag: *mut u8) {
+pub(crate) fn watch_threads(flag: *mut u8) {
     if !flag.is_null() {
         HAS_LIBC_FLAG.store(true, Relaxed);
         SINGLE.store(flag, Relaxed);
@@ -106,13 +106,13 @@ pub fn watch_threads(flag: *mut u8) {
 }
 
 /// Returns whether the libc has such a flag: it is glibc 2.32 or later.
-pub fn has_libc_flag() -> bool {
+pub(crate) fn has_libc_flag() -> bool {
     HAS_LIBC_FLAG.load(Relaxed)
 }
 
 /// Returns whether the process has one thread.
 #[inline(always)]
-pub fn is_single_threaded() -> bool {
+pub(crate) fn is_single_threaded() -> bool {
     // SAFETY: libc's flag, or ours; libc writes it while the process has one thread, or the only
     // other one is ending.
     unsafe { SINGLE.load(Relaxed).read_volatile() != 0 }
@@ -121,7 +121,7 @@ pub fn is_single_threaded() -> bool {
 /// Returns the current time. The counter may be some 300 ticks older than what the calling thread
 /// has seen of others, and more where the CPU stalls.
 #[inline(always)]
-pub fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     if SOURCE.load(Relaxed) == Source::Counter as u8 { counter() } else { now_without_counter() }
 }
 
@@ -145,7 +145,7 @@ fn without_counter() -> u64 {
 /// The time that a thread may still spend on timestamps beyond each 16th, in ticks that pay for
 /// them.
 #[derive(Clone, Copy)]
-pub struct Credit(u32);
+pub(crate) struct Credit(u32);
 
 impl Credit {
     /// Number of events without a timestamp after one with a timestamp, when nothing is left.
@@ -159,14 +159,14 @@ impl Credit {
     const MOST: u32 = 1 << 7;
 
     /// Returns a credit of nothing. The first timestamp of a thread fills it.
-    pub const fn none() -> Credit {
+    pub(crate) const fn none() -> Credit {
         Credit(0)
     }
 
     /// Returns the number of events that get no timestamp after this one, which comes `elapsed`
     /// ticks after the last one that has a timestamp.
     #[inline(always)]
-    pub fn untimed_after(&mut self, elapsed: u64) -> u32 {
+    pub(crate) fn untimed_after(&mut self, elapsed: u64) -> u32 {
         let cost = if SOURCE.load(Relaxed) == Source::Counter as u8 { Credit::TICKS } else { Credit::CLOCK_TICKS };
         let credit = (u64::from(self.0) + elapsed.min(u64::from(u32::MAX))).min(u64::from(cost * Credit::MOST)) as u32;
         let is_paid = credit >= cost;
@@ -177,6 +177,6 @@ impl Credit {
 
 /// Returns nanoseconds of the kernel's `CLOCK_MONOTONIC`, or `None` where reading it may kill the
 /// process.
-pub fn monotonic_ns() -> Option<u64> {
+pub(crate) fn monotonic_ns() -> Option<u64> {
     Need::TIME.is_allowed().then(sys::kernel_ns)
 }

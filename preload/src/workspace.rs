@@ -18,10 +18,10 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Acquire, Ordering::Re
 const STACK: usize = 48 << 10;
 
 /// A function that runs on a workspace's stack.
-pub type Body = unsafe extern "C" fn(*mut c_void);
+pub(crate) type Body = unsafe extern "C" fn(*mut c_void);
 
 /// Memory for a stack or for lists.
-pub struct Workspace {
+pub(crate) struct Workspace {
     /// 0 if nobody uses it, the thread pointer plus one while a thread does, or the thread pointer
     /// after [`Workspace::leave`].
     user: AtomicUsize,
@@ -46,7 +46,7 @@ impl Workspace {
     /// Claims a workspace with at least this many bytes. Returns `None` if all are in use, or there
     /// is no memory.
     #[inline(never)]
-    pub fn claim(bytes: usize) -> Option<&'static Workspace> {
+    pub(crate) fn claim(bytes: usize) -> Option<&'static Workspace> {
         let workspace = Workspace::take(arch::thread_pointer(), bytes).or_else(|| Workspace::take(0, bytes))?;
         if workspace.first().is_none() && !workspace.has(bytes) {
             workspace.release();
@@ -86,7 +86,7 @@ impl Workspace {
     }
 
     /// Returns the start of the memory.
-    pub fn memory(&self) -> *mut u8 {
+    pub(crate) fn memory(&self) -> *mut u8 {
         self.first().unwrap_or_else(|| self.memory.load(Relaxed))
     }
 
@@ -97,7 +97,7 @@ impl Workspace {
     /// The body must be sound to call with this argument, and the memory claimed with the size of a
     /// stack.
     #[inline(never)]
-    pub unsafe fn run(&self, body: Body, argument: *mut c_void) {
+    pub(crate) unsafe fn run(&self, body: Body, argument: *mut c_void) {
         let holds = Need::INSPECT.is_allowed();
         let signals = if holds { sys::hold_signals() } else { 0 };
         // SAFETY: the caller ensures that the call is sound. This thread has claimed the memory.
@@ -108,12 +108,12 @@ impl Workspace {
     }
 
     /// Leaves the memory as it is until this thread claims a workspace again.
-    pub fn leave(&self) {
+    pub(crate) fn leave(&self) {
         self.user.store(arch::thread_pointer(), Release);
     }
 
     /// Gives the memory back.
-    pub fn release(&self) {
+    pub(crate) fn release(&self) {
         self.user.store(0, Release);
     }
 }
@@ -121,7 +121,7 @@ impl Workspace {
 /// Calls `body` on memory of its own, since the caller's stack may be that of a small coroutine; on
 /// the caller's stack only if there is no other memory.
 #[inline(never)]
-pub fn apart(mut body: &mut dyn FnMut()) {
+pub(crate) fn apart(mut body: &mut dyn FnMut()) {
     unsafe extern "C" fn call(body: *mut c_void) {
         // SAFETY: `apart` passes its own argument.
         unsafe { (*body.cast::<&mut dyn FnMut()>())() };
@@ -133,6 +133,6 @@ pub fn apart(mut body: &mut dyn FnMut()) {
     workspace.release();
 }
 
-pub fn claim_stack() -> Option<&'static Workspace> {
+pub(crate) fn claim_stack() -> Option<&'static Workspace> {
     Workspace::claim(STACK)
 }

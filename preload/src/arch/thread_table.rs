@@ -97,7 +97,7 @@ fn entries(thread: usize) -> impl Iterator<Item = &'static Entry> {
 
 /// Returns the address of the thread's state, or null if it is not known yet.
 #[inline(always)]
-pub fn thread_state() -> *mut c_void {
+pub(crate) fn thread_state() -> *mut c_void {
     let this = this_thread();
     for entry in entries(this.pointer) {
         let thread = entry.thread.load(Relaxed);
@@ -113,7 +113,7 @@ pub fn thread_state() -> *mut c_void {
 }
 
 /// Sets the value that [`thread_state`] returns.
-pub fn set_thread_state(state: *mut c_void) {
+pub(crate) fn set_thread_state(state: *mut c_void) {
     let this = this_thread();
     let claim = |entry: &&Entry| {
         let thread = entry.thread.load(Acquire);
@@ -135,14 +135,14 @@ pub fn set_thread_state(state: *mut c_void) {
 }
 
 /// There are no exported operators in the standalone library.
-pub fn operator_caller() -> usize {
+pub(crate) fn operator_caller() -> usize {
     0
 }
 
 /// Does nothing, as there are no exported operators.
-pub fn set_operator_caller(_: usize) {}
+pub(crate) fn set_operator_caller(_: usize) {}
 
 /// Returns the thread pointer; 1 if the thread has none yet.
-pub fn thread_pointer() -> usize {
+pub(crate) fn thread_pointer() -> usize {
     this_thread().pointer
 }

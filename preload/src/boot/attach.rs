@@ -25,7 +25,7 @@ static IS_UNREACHABLE: AtomicBool = AtomicBool::new(false);
 /// did not answer in time, or had no space.
 static HAS_GIVEN_UP: AtomicBool = AtomicBool::new(false);
 /// The ticks before the fork that made this process; see `process/fork.rs`.
-pub static FORK_TICK: AtomicU64 = AtomicU64::new(0);
+pub(crate) static FORK_TICK: AtomicU64 = AtomicU64::new(0);
 
 /// The path of the socket and its length, copied before the program can change its environment.
 struct Path(UnsafeCell<([u8; 109], usize)>);
@@ -37,7 +37,7 @@ static PATH: Path = Path(UnsafeCell::new(([0; 109], 0)));
 static TIMEOUT_MS: AtomicU64 = AtomicU64::new(ATTACH_MS);
 
 /// Returns the shared area of the session, and attaches if that has not been tried in this process.
-pub fn area() -> Option<Area> {
+pub(crate) fn area() -> Option<Area> {
     if session::is_new() {
         if !environment_is_ready() {
             return None;
@@ -62,13 +62,13 @@ fn environment_is_ready() -> bool {
 static USE_NEW_MEMORY: AtomicBool = AtomicBool::new(false);
 
 /// Makes the next attach use new memory; see [`USE_NEW_MEMORY`].
-pub fn use_new_memory() {
+pub(crate) fn use_new_memory() {
     USE_NEW_MEMORY.store(true, Relaxed);
 }
 
 /// Returns the path of the socket, if this process or the one that it was forked from has a
 /// session, or could not reach the recorder.
-pub fn socket_path() -> Option<&'static CStr> {
+pub(crate) fn socket_path() -> Option<&'static CStr> {
     // SAFETY: the path was written before LIVE and before IS_UNREACHABLE, and is not written again.
     let (path, _) = unsafe { &*PATH.0.get() };
     (watches_starts() && Need::INSPECT.is_allowed()).then(|| sys::c_text(path)).flatten()
@@ -76,18 +76,18 @@ pub fn socket_path() -> Option<&'static CStr> {
 
 /// Returns whether the programs that this process starts are inspected: it has a session, or the
 /// one that it was forked from has, or it could not reach the recorder.
-pub fn watches_starts() -> bool {
+pub(crate) fn watches_starts() -> bool {
     session::is_live() || IS_UNREACHABLE.load(Acquire)
 }
 
 /// Returns whether this process, or the one that it was forked from, has given up its attach. Then
 /// the recorder does not know of the children that are forked.
-pub fn has_given_up() -> bool {
+pub(crate) fn has_given_up() -> bool {
     HAS_GIVEN_UP.load(Acquire)
 }
 
 /// Returns the path of the socket, once there was an attempt to attach.
-pub fn socket_of_attempt() -> Option<&'static CStr> {
+pub(crate) fn socket_of_attempt() -> Option<&'static CStr> {
     // SAFETY: as in `socket_path`, with HAS_GIVEN_UP.
     let (path, _) = unsafe { &*PATH.0.get() };
     has_given_up().then(|| sys::c_text(path)).flatten()
@@ -102,7 +102,7 @@ fn note_unreachable(pid: u32, why: UntracedReason) {
 /// Attaches a process that runs already, with an area whose descriptor the recorder has put into
 /// this process. The recorder writes the jumps of the patches.
 #[cfg(feature = "standalone")]
-pub fn adopt_area(descriptor: i32, bytes: u64) {
+pub(crate) fn adopt_area(descriptor: i32, bytes: u64) {
     // The recorder attaches to no process in a sandbox.
     sys::permit(Need::PEEK.and(Need::LATER));
     let attach = |pid, _| {
@@ -213,13 +213,13 @@ static FILTERS: AtomicU32 = AtomicU32::new(0);
 const NEW_FILTERS: u32 = 1 << 31;
 
 /// Notes that the program has installed a filter, which was evaluated.
-pub fn has_new_filter() {
+pub(crate) fn has_new_filter() {
     let count = FILTERS.load(Relaxed) & !NEW_FILTERS;
     FILTERS.store((count + 1) | NEW_FILTERS, Relaxed);
 }
 
 /// Returns the number of filters if programs that this process starts do not know it yet.
-pub fn new_filters() -> Option<u32> {
+pub(crate) fn new_filters() -> Option<u32> {
     let filters = FILTERS.load(Relaxed);
     (filters & NEW_FILTERS != 0).then_some(filters & !NEW_FILTERS)
 }
@@ -272,13 +272,13 @@ fn adopt(area: Area, patches: Option<Patches>, pid: u32, is_child: bool) -> Opti
 }
 
 /// Returns the end of the time that a program waits for the recorder, if the wait begins now.
-pub fn deadline() -> u64 {
+pub(crate) fn deadline() -> u64 {
     sys::kernel_ns() + TIMEOUT_MS.load(Relaxed) * 1_000_000
 }
 
 /// Waits for an answer of the recorder until the deadline, and returns whether there is one. A
 /// recorder that is stopped gets [`ATTACH_MS`] of that time.
-pub fn wait_for_answer(socket: i32, deadline: u64) -> bool {
+pub(crate) fn wait_for_answer(socket: i32, deadline: u64) -> bool {
     let left = || deadline.saturating_sub(sys::kernel_ns()) / 1_000_000;
     // A signal may interrupt the wait. The deadline holds all the same.
     while !sys::wait_readable(socket, left().min(ATTACH_MS)) {

@@ -15,7 +15,7 @@ use heaptape_wire::{SlotControl, ring::Ring};
 /// Returns the thread's state, and creates it if there is none yet. Used by calls that must be
 /// marked before they are made.
 #[inline(always)]
-pub fn state(sp: usize) -> *mut ThreadState {
+pub(crate) fn state(sp: usize) -> *mut ThreadState {
     let state = thread::get();
     // SAFETY: a state stays mapped for ever once its address is in the thread-local variable.
     if state.is_null() || unsafe { Activation::read(&raw const (*state).activation) }.is_none() {
@@ -28,7 +28,7 @@ pub fn state(sp: usize) -> *mut ThreadState {
 /// Creates the state of the calling thread, and attaches the process first if that has not been
 /// tried. This is the slow path of a hook. Returns null if the process is not traced.
 #[cold]
-pub fn enter(sp: usize) -> *mut ThreadState {
+pub(crate) fn enter(sp: usize) -> *mut ThreadState {
     sys::aligned(|| {
         if !next::is_resolved() {
             return core::ptr::null_mut();

@@ -14,7 +14,7 @@ use crate::thread::{self, Activation, BUSY, READY, ThreadState};
 /// `state` must be the calling thread's, of the parent's session, or one that was claimed in this
 /// process.
 #[cold]
-pub unsafe fn leave_parent(state: *mut ThreadState) -> bool {
+pub(crate) unsafe fn leave_parent(state: *mut ThreadState) -> bool {
     let Some(area) = session::parents_area().filter(|_| !private::is_ours()) else { return false };
     // SAFETY: a state stays mapped for ever.
     let activation = unsafe { Activation::read(&raw const (*state).activation) };

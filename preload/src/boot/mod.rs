@@ -2,7 +2,7 @@
 //! first event and enables its hooks ([`claim`]). A forked child leaves its parent's session
 //! ([`inherited`]). The attach hooks functions of allocators inside the program ([`patch`]).
 
-pub mod attach;
-pub mod claim;
-pub mod inherited;
-pub mod patch;
+pub(crate) mod attach;
+pub(crate) mod claim;
+pub(crate) mod inherited;
+pub(crate) mod patch;

@@ -18,13 +18,13 @@ use heaptape_wire::patches::{
 
 const PAGE_BYTES: usize = PAGE as usize;
 
-pub struct Patches {
+pub(crate) struct Patches {
     table: &'static PatchTable,
     count: usize,
 }
 
 /// Maps the patches that came with an area; `None` if there are none.
-pub fn map(area: &Area, descriptor: i32) -> Option<Patches> {
+pub(crate) fn map(area: &Area, descriptor: i32) -> Option<Patches> {
     let count = (area.header().patches.load(Acquire) as usize).min(MAX_PATCHES);
     if count == 0 {
         return None;
@@ -45,7 +45,7 @@ impl Patches {
     /// Writes the code of the patches to where the recorder has mapped memory for it, and leaves it
     /// to the recorder to write the jumps. Patches that cannot be written get their status.
     #[cfg(feature = "standalone")]
-    pub fn prepare(self) {
+    pub(crate) fn prepare(self) {
         let runs = self.table.runs.each_ref().map(|run| map_run(self.table, run, true));
         for patch in &self.table.patches[..self.count] {
             match self.run_of(patch).map_or(NO_SPACE, |run| runs[run]) {
@@ -63,7 +63,7 @@ impl Patches {
     }
 
     /// Writes the patches, and the status of each.
-    pub fn apply(self) {
+    pub(crate) fn apply(self) {
         let signals = sys::hold_signals();
         let is_alone = sys::has_one_thread();
         let map = |run| if is_alone { map_run(self.table, run, false) } else { HAS_THREADS };
@@ -195,13 +195,13 @@ mod replacement {
     }
 
     /// Returns whether a patch whose code is mapped replaces a function.
-    pub fn is_one(patch: &Patch) -> bool {
+    pub(crate) fn is_one(patch: &Patch) -> bool {
         // SAFETY: the description precedes the entry in the run that has just been mapped.
         unsafe { (*function(patch)).action == Action::Replaced as u8 }
     }
 
     /// Stores the address of the original function, if the patch replaces one.
-    pub fn set_next(patch: &Patch) {
+    pub(crate) fn set_next(patch: &Patch) {
         // SAFETY: as in `is_one`.
         let (index, trampoline) = unsafe { ((*function(patch)).size, (*function(patch)).trampoline) };
         if let Some((_, next)) = REPLACEMENTS.get(usize::from(index)).filter(|_| is_one(patch)) {
@@ -213,7 +213,7 @@ mod replacement {
     ///
     /// # Safety
     /// There must be space for all of them at `at`.
-    pub unsafe fn write_addresses(at: *mut usize) {
+    pub(crate) unsafe fn write_addresses(at: *mut usize) {
         for (index, (function, _)) in REPLACEMENTS.iter().enumerate() {
             // SAFETY: the space that the caller has.
             unsafe { at.add(index).write(function.load(Relaxed) as usize) };

@@ -22,7 +22,7 @@ static ENTRIES: [AtomicPtr<AtomicUsize>; 2] = [const { AtomicPtr::new(core::ptr:
 /// Returns the address of the function that the run-time calls as `malloc`, or as `free`; 0 if it
 /// is not known.
 #[inline(always)]
-pub fn called(is_free: bool) -> usize {
+pub(crate) fn called(is_free: bool) -> usize {
     let entry = ENTRIES[usize::from(is_free)].load(Acquire);
     // SAFETY: an entry of the run-time's table, which is known as long as the run-time is mapped.
     if entry.is_null() { 0 } else { unsafe { (*entry).load(Relaxed) } }
@@ -36,7 +36,7 @@ struct Search<'a> {
 
 /// Returns whether all definitions that are found, of those whose index is relevant, are one
 /// run-time's, and remembers its entries. Only one run-time is remembered.
-pub fn defines(definitions: &[Wanted], is_relevant: fn(usize) -> bool) -> bool {
+pub(crate) fn defines(definitions: &[Wanted], is_relevant: fn(usize) -> bool) -> bool {
     // Then `malloc` is not this library's.
     if super::has_other_malloc() {
         return false;
@@ -52,7 +52,7 @@ pub fn defines(definitions: &[Wanted], is_relevant: fn(usize) -> bool) -> bool {
 }
 
 /// Forgets the entries, after a library was unmapped.
-pub fn forget() {
+pub(crate) fn forget() {
     ENTRIES.iter().for_each(|entry| entry.store(core::ptr::null_mut(), Relaxed));
 }
 

@@ -26,7 +26,7 @@ struct Search<'a> {
 
 /// Looks up the names without a definition, for a caller in a library that was opened after the
 /// start. May take the loader's lock.
-pub fn find(caller: usize, wanted: &mut [Wanted]) {
+pub(crate) fn find(caller: usize, wanted: &mut [Wanted]) {
     const NONE: Loaded = Loaded { base: 0, dynamic: core::ptr::null(), name: core::ptr::null(), holds_caller: false };
     let mut search = Search { caller, wanted, loaded: [NONE; MAX_OBJECTS], count: 0 };
     // SAFETY: the callback gets what libc describes and our own structure, which outlives the call.

@@ -5,11 +5,11 @@ use super::tables::{PAGE, Tables};
 use super::{header, program_headers};
 
 /// A build-id and its length in bytes.
-pub type BuildId = ([u8; heaptape_wire::modules::MAX_BUILD_ID], usize);
+pub(crate) type BuildId = ([u8; heaptape_wire::modules::MAX_BUILD_ID], usize);
 
 /// Returns the build-id of an object, which is found through its program headers. The length is 0
 /// if there is none, or if the headers cannot be read: a program may hide them.
-pub fn build_id(object: &Object, bias: u64) -> BuildId {
+pub(crate) fn build_id(object: &Object, bias: u64) -> BuildId {
     find_build_id(object, bias).unwrap_or_default()
 }
 

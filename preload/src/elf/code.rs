@@ -9,7 +9,7 @@ use super::{header, program};
 ///
 /// # Safety
 /// The object must be mapped and its `link_map` be the loader's.
-pub unsafe fn is_code(object: &Object, address: u64) -> bool {
+pub(crate) unsafe fn is_code(object: &Object, address: u64) -> bool {
     if object.is_program {
         return program::is_code(address);
     }
@@ -28,7 +28,7 @@ pub unsafe fn is_code(object: &Object, address: u64) -> bool {
 
 /// Copies the bytes of an object before an address, as many as there are. Returns false if they
 /// cannot be read.
-pub fn bytes_before(object: &Object, address: u64, out: &mut [u8]) -> bool {
+pub(crate) fn bytes_before(object: &Object, address: u64, out: &mut [u8]) -> bool {
     let mut tables = Tables::new(object, address.saturating_sub(out.len() as u64));
     out.iter_mut().all(|byte| tables.byte().map(|found| *byte = found).is_some())
 }

@@ -6,7 +6,7 @@ use super::tables::{PAGE, Tables};
 
 /// Returns the hash that `formats::tape::head` computes from the object's file; 0 if it cannot be
 /// read, or if the object does not start with its headers.
-pub fn head(object: &Object) -> u32 {
+pub(crate) fn head(object: &Object) -> u32 {
     find_head(object).unwrap_or(0)
 }
 

@@ -5,10 +5,10 @@ use core::mem::offset_of;
 use libc::{Elf64_Ehdr, Elf64_Phdr};
 
 /// The first bytes of an ELF file.
-pub const MAGIC: [u8; 4] = *b"\x7fELF";
+pub(crate) const MAGIC: [u8; 4] = *b"\x7fELF";
 
 /// The fields of a program header that are used.
-pub struct Segment {
+pub(crate) struct Segment {
     /// The type of the segment (`PT_…`).
     pub kind: u32,
     /// Whether the segment can be executed.
@@ -26,7 +26,7 @@ pub struct Segment {
 }
 
 /// Returns the little-endian number of `size` bytes at an offset.
-pub fn number_in(bytes: &[u8], offset: u64, size: u64) -> Option<u64> {
+pub(crate) fn number_in(bytes: &[u8], offset: u64, size: u64) -> Option<u64> {
     let start = usize::try_from(offset).ok()?;
     let bytes = bytes.get(start..start.checked_add(size as usize)?)?;
     Some(bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
@@ -34,13 +34,13 @@ pub fn number_in(bytes: &[u8], offset: u64, size: u64) -> Option<u64> {
 
 /// Returns the number of program headers. `number` returns the number of a size at an offset from
 /// the start of the object.
-pub fn segment_count(number: impl Fn(u64, u64) -> Option<u64>) -> Option<u64> {
+pub(crate) fn segment_count(number: impl Fn(u64, u64) -> Option<u64>) -> Option<u64> {
     number(offset_of!(Elf64_Ehdr, e_phnum) as u64, 2)
 }
 
 /// A table of program headers.
 #[derive(Clone, Copy, Default)]
-pub struct Table {
+pub(crate) struct Table {
     /// Offset of the first entry.
     pub offset: u64,
     /// Size of an entry in bytes.
@@ -52,7 +52,7 @@ pub struct Table {
 /// Returns the program header table of a 64-bit object, or `None` if there is no ELF header.
 /// `number` is that of [`segment_count`].
 #[inline(never)]
-pub fn table(number: &dyn Fn(u64, u64) -> Option<u64>) -> Option<Table> {
+pub(crate) fn table(number: &dyn Fn(u64, u64) -> Option<u64>) -> Option<Table> {
     let is_elf = number(0, 4)? == u64::from(u32::from_le_bytes(MAGIC))
         && number(libc::EI_CLASS as u64, 1)? == u64::from(libc::ELFCLASS64);
     let offset = number(offset_of!(Elf64_Ehdr, e_phoff) as u64, 8)?;
@@ -62,12 +62,12 @@ pub fn table(number: &dyn Fn(u64, u64) -> Option<u64>) -> Option<Table> {
 
 /// Returns the program headers of a 64-bit object, up to the first one that cannot be read.
 /// `number` is that of [`segment_count`].
-pub fn segments(number: impl Fn(u64, u64) -> Option<u64>) -> impl Iterator<Item = Segment> {
+pub(crate) fn segments(number: impl Fn(u64, u64) -> Option<u64>) -> impl Iterator<Item = Segment> {
     segments_in(table(&number).unwrap_or_default(), number)
 }
 
 /// Returns the program headers in a table, as [`segments`] does.
-pub fn segments_in(table: Table, number: impl Fn(u64, u64) -> Option<u64>) -> impl Iterator<Item = Segment> {
+pub(crate) fn segments_in(table: Table, number: impl Fn(u64, u64) -> Option<u64>) -> impl Iterator<Item = Segment> {
     (0..table.count).map_while(move |index| segment(table.offset.checked_add(index.checked_mul(table.size)?)?, &number))
 }
 

@@ -12,7 +12,7 @@ use crate::sys;
 /// space on small stacks where it is not needed.
 #[cold]
 #[inline(never)]
-pub fn find(address: usize) -> Option<Object> {
+pub(crate) fn find(address: usize) -> Option<Object> {
     let descriptor = sys::open(c"/proc/self/maps")?;
     let found = scan(address as u64, &mut |bytes| sys::read(descriptor, bytes));
     sys::close(descriptor);
@@ -35,7 +35,7 @@ struct Mapping {
 /// Visits the ranges of memory that can be executed, with `text` as the space for reading.
 #[cold]
 #[inline(never)]
-pub fn code(text: &mut [u8; TEXT], visit: &mut dyn FnMut(u64, u64)) {
+pub(crate) fn code(text: &mut [u8; TEXT], visit: &mut dyn FnMut(u64, u64)) {
     let Some(descriptor) = sys::open(c"/proc/self/maps") else { return };
     each(text, &mut |bytes| sys::read(descriptor, bytes), &mut |mapping| {
         if mapping.is_code {
@@ -47,7 +47,7 @@ pub fn code(text: &mut [u8; TEXT], visit: &mut dyn FnMut(u64, u64)) {
 }
 
 /// Bytes of the map that are read at once.
-pub const TEXT: usize = 1024;
+pub(crate) const TEXT: usize = 1024;
 
 /// Passes the mappings to `visit` until that returns false.
 fn each(text: &mut [u8; TEXT], read: &mut dyn FnMut(&mut [u8]) -> usize, visit: &mut dyn FnMut(Mapping) -> bool) {

@@ -4,16 +4,16 @@
 mod build_id;
 mod code;
 mod head;
-pub mod header;
-pub mod maps;
+pub(crate) mod header;
+pub(crate) mod maps;
 mod object;
-pub mod objects;
+pub(crate) mod objects;
 mod program;
 mod program_headers;
-pub mod search_tables;
-pub mod tables;
+pub(crate) mod search_tables;
+pub(crate) mod tables;
 
-pub use build_id::build_id;
-pub use code::{bytes_before, is_code};
-pub use head::head;
-pub use object::{Object, bias_and_name};
+pub(crate) use build_id::build_id;
+pub(crate) use code::{bytes_before, is_code};
+pub(crate) use head::head;
+pub(crate) use object::{Object, bias_and_name};

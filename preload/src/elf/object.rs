@@ -7,7 +7,7 @@ use heaptape_wire::modules::UNNAMED;
 /// An ELF object in the address space, or the run of its adjacent segments that holds an address
 /// ([`program`]).
 #[derive(Clone, Copy, Debug)]
-pub struct Object {
+pub(crate) struct Object {
     /// The first address of the run.
     pub start: u64,
     /// The first address after the run.
@@ -25,7 +25,7 @@ pub struct Object {
 impl Object {
     /// Returns the lowest address of the object and the first one after it. They are not fields,
     /// since rules are compiled on stacks of 2 KiB.
-    pub fn bounds(&self) -> (u64, u64) {
+    pub(crate) fn bounds(&self) -> (u64, u64) {
         if self.is_program { program::bounds() } else { (self.start, self.end) }
     }
 }
@@ -42,7 +42,7 @@ struct LinkMap {
 ///
 /// # Safety
 /// The object must be mapped and its `link_map` be the loader's.
-pub unsafe fn bias_and_name(object: &Object) -> (u64, &'static [u8]) {
+pub(crate) unsafe fn bias_and_name(object: &Object) -> (u64, &'static [u8]) {
     if object.link_map.is_null() {
         return (object.bias, if object.is_program { b"" } else { UNNAMED });
     }

@@ -25,7 +25,7 @@ static FINDER: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Sets the loader's function (`_dl_find_object`), or null if there is none. Called once, when the
 /// allocator is resolved. The program's headers are read now, before it can hide them.
-pub fn find_loader(finder: *mut c_void) {
+pub(crate) fn find_loader(finder: *mut c_void) {
     FINDER.store(finder, Relaxed);
     program_headers::read();
 }
@@ -33,7 +33,7 @@ pub fn find_loader(finder: *mut c_void) {
 /// Returns the object that holds an address. It is not inlined, since its frame must be gone when
 /// rules are compiled on small stacks.
 #[inline(never)]
-pub fn find(address: usize) -> Option<Object> {
+pub(crate) fn find(address: usize) -> Option<Object> {
     if !program::is_known() {
         program_headers::read();
     }

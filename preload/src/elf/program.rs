@@ -13,11 +13,11 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Rel
 use heaptape_wire::standalone::LoadedProgram;
 
 /// The most runs of segments. The last one also holds all segments after it.
-pub const MAX_RUNS: usize = 8;
+pub(crate) const MAX_RUNS: usize = 8;
 
 /// What is known of the program; all zeros if nothing is.
 #[derive(Default)]
-pub struct Program {
+pub(crate) struct Program {
     /// What its addresses in memory exceed those in its file by.
     pub bias: u64,
     /// The address of `.eh_frame_hdr`; 0 if there is none.
@@ -35,12 +35,12 @@ static RUNS: [[AtomicU64; 2]; MAX_RUNS] = [const { [const { AtomicU64::new(0) };
 static CODE: [[AtomicU64; 2]; MAX_RUNS] = [const { [const { AtomicU64::new(0) }; 2] }; MAX_RUNS];
 
 /// Returns whether the program's headers were read.
-pub fn is_known() -> bool {
+pub(crate) fn is_known() -> bool {
     IS_KNOWN.load(Acquire)
 }
 
 /// Stores what the headers say. Several threads may do so at once, each with the same values.
-pub fn store(program: &Program) {
+pub(crate) fn store(program: &Program) {
     BIAS.store(program.bias, Relaxed);
     UNWIND_HEADER.store(program.unwind_header, Relaxed);
     let targets = RUNS.iter().chain(&CODE).flatten();
@@ -59,28 +59,28 @@ fn range_in(list: &[[AtomicU64; 2]; MAX_RUNS], address: u64) -> Option<(u64, u64
 }
 
 /// Returns the run of segments that holds an address: its first address and the first one after it.
-pub fn run_of(address: u64) -> Option<(u64, u64)> {
+pub(crate) fn run_of(address: u64) -> Option<(u64, u64)> {
     range_in(&RUNS, address)
 }
 
 /// Returns whether an address is in the program's code.
-pub fn is_code(address: u64) -> bool {
+pub(crate) fn is_code(address: u64) -> bool {
     range_in(&CODE, address).is_some()
 }
 
 /// Returns the program's lowest address and the first one after it.
 #[inline(never)]
-pub fn bounds() -> (u64, u64) {
+pub(crate) fn bounds() -> (u64, u64) {
     (RUNS[0][0].load(Relaxed), RUNS.iter().fold(0, |last, [_, end]| last.max(end.load(Relaxed))))
 }
 
 /// Returns the load bias.
-pub fn bias() -> u64 {
+pub(crate) fn bias() -> u64 {
     BIAS.load(Relaxed)
 }
 
 /// Returns the address of `.eh_frame_hdr`; 0 if there is none.
-pub fn unwind_header() -> u64 {
+pub(crate) fn unwind_header() -> u64 {
     UNWIND_HEADER.load(Relaxed)
 }
 
@@ -91,7 +91,7 @@ static mut heaptape_program: LoadedProgram = LoadedProgram::NONE;
 
 /// Returns the program that this library is mapped into, as the recorder has found it.
 #[cfg(feature = "standalone")]
-pub fn loaded() -> &'static LoadedProgram {
+pub(crate) fn loaded() -> &'static LoadedProgram {
     // SAFETY: nothing writes to it after the recorder has let the process run. The compiler does
     // not know that the recorder has written to it.
     unsafe { &*core::hint::black_box(&raw const heaptape_program) }

@@ -6,12 +6,12 @@ use super::tables::{PAGE, Tables};
 use crate::sys;
 
 /// Returns the address of the program headers; 0 if it is not known.
-pub fn address() -> u64 {
+pub(crate) fn address() -> u64 {
     sys::auxiliary(libc::AT_PHDR) as u64
 }
 
 /// Returns the program headers in the address space.
-pub fn segments() -> impl Iterator<Item = Segment> {
+pub(crate) fn segments() -> impl Iterator<Item = Segment> {
     let [size, count] = [libc::AT_PHENT, libc::AT_PHNUM].map(|kind| sys::auxiliary(kind) as u64);
     let start = address();
     let table = header::Table { offset: 0, size, count: if start == 0 { 0 } else { count } };
@@ -26,7 +26,7 @@ pub fn segments() -> impl Iterator<Item = Segment> {
 /// Finds the program's segments. They stay unknown if its headers cannot be read.
 #[cold]
 #[inline(never)]
-pub fn read() {
+pub(crate) fn read() {
     let mut found = Program::default();
     if let Some(bias) = bias() {
         found.bias = bias;

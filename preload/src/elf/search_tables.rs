@@ -7,7 +7,7 @@ use crate::session;
 
 /// Returns a reader of the rows for an object, and their number. Rows are relative to the lowest
 /// address of the object.
-pub fn rows(object: &Object) -> Option<(Tables, u64)> {
+pub(crate) fn rows(object: &Object) -> Option<(Tables, u64)> {
     let [start, end] = session::search_tables();
     let mut directory = Tables::between(start, end, start);
     loop {

@@ -8,7 +8,7 @@ use crate::sys::Need;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Size of a page in bytes.
-pub const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 
 // Encodings of pointers in `.eh_frame` (Linux Standard Base, section 10.5.1): the format in the low
 // four bits, the base in the next three.
@@ -27,11 +27,11 @@ const DW_EH_PE_INDIRECT: u8 = 0x80;
 const DW_EH_PE_OMIT: u8 = 0xff;
 /// The encoding of the sorted table in `.eh_frame_hdr` that every linker writes: four bytes,
 /// signed, relative to the header.
-pub const DW_EH_PE_TABLE: u8 = DW_EH_PE_DATAREL | DW_EH_PE_SDATA4;
+pub(crate) const DW_EH_PE_TABLE: u8 = DW_EH_PE_DATAREL | DW_EH_PE_SDATA4;
 /// The bits of an encoding without the indirection.
-pub const DW_EH_PE_DIRECT: u8 = !DW_EH_PE_INDIRECT;
+pub(crate) const DW_EH_PE_DIRECT: u8 = !DW_EH_PE_INDIRECT;
 /// The bits of an encoding for the format.
-pub const DW_EH_PE_FORMAT: u8 = 0x0f;
+pub(crate) const DW_EH_PE_FORMAT: u8 = 0x0f;
 /// The bits of an encoding for the base.
 const DW_EH_PE_BASE: u8 = 0x70;
 
@@ -74,13 +74,13 @@ fn is_readable(page: u64) -> bool {
 }
 
 /// Forgets all pages after a library was unmapped, since other memory may be there.
-pub fn forget_pages() {
+pub(crate) fn forget_pages() {
     READABLE.iter().filter(|known| known.load(Relaxed) != 0).for_each(|known| known.store(0, Relaxed));
 }
 
 /// A position in the tables, with the bounds of the object.
 #[derive(Clone, Copy, Debug)]
-pub struct Tables {
+pub(crate) struct Tables {
     start: u64,
     end: u64,
     /// The address of the next byte.
@@ -91,26 +91,26 @@ pub struct Tables {
 
 impl Tables {
     /// Returns a reader that starts at the address `at`.
-    pub fn new(object: &Object, at: u64) -> Tables {
+    pub(crate) fn new(object: &Object, at: u64) -> Tables {
         let (start, end) = object.bounds();
         Tables::between(start, end, at)
     }
 
     /// Returns a reader of the bytes from `start` to `end` that starts at the address `at`.
-    pub const fn between(start: u64, end: u64, at: u64) -> Tables {
+    pub(crate) const fn between(start: u64, end: u64, at: u64) -> Tables {
         Tables { start, end, at, page: 0 }
     }
 
     /// Returns a reader of the object's `.eh_frame_hdr` that starts at the address `at`.
     #[cfg(not(feature = "standalone"))]
-    pub fn of_header(object: &Object, at: u64) -> Tables {
+    pub(crate) fn of_header(object: &Object, at: u64) -> Tables {
         Tables::new(object, at)
     }
 
     /// Returns a reader of the object's `.eh_frame_hdr` that starts at the address `at`. If the
     /// linker made none, the recorder has put one elsewhere.
     #[cfg(feature = "standalone")]
-    pub fn of_header(object: &Object, at: u64) -> Tables {
+    pub(crate) fn of_header(object: &Object, at: u64) -> Tables {
         let program = super::program::loaded();
         if object.is_program && program.start != 0 {
             return Tables::between(program.unwind_header, program.unwind_header_end, at);
@@ -120,26 +120,26 @@ impl Tables {
 
     /// Returns the same reader, after forgetting whether the page at `at` can be read. A program
     /// may hide parts of an object at any time.
-    pub fn recheck(self) -> Tables {
+    pub(crate) fn recheck(self) -> Tables {
         note(self.at / PAGE, false);
         self
     }
 
     /// Returns the same reader, ending at `end` if that is nearer.
-    pub fn until(mut self, end: u64) -> Tables {
+    pub(crate) fn until(mut self, end: u64) -> Tables {
         self.end = self.end.min(end);
         self
     }
 
     /// Returns whether the reader is at its end.
-    pub const fn is_done(&self) -> bool {
+    pub(crate) const fn is_done(&self) -> bool {
         self.at >= self.end
     }
 
     /// Reads an unsigned little-endian number of `size` bytes. It is not inlined, since it is in
     /// each of 60 places.
     #[inline(never)]
-    pub fn number(&mut self, size: u64) -> Option<u64> {
+    pub(crate) fn number(&mut self, size: u64) -> Option<u64> {
         let end = self.at.checked_add(size)?;
         if self.at < self.start || end > self.end {
             return None;
@@ -161,12 +161,12 @@ impl Tables {
     }
 
     /// Reads the next byte.
-    pub fn byte(&mut self) -> Option<u8> {
+    pub(crate) fn byte(&mut self) -> Option<u8> {
         self.number(1).map(|value| value as u8)
     }
 
     /// Reads a signed little-endian number of `size` bytes.
-    pub fn signed(&mut self, size: u64) -> Option<i64> {
+    pub(crate) fn signed(&mut self, size: u64) -> Option<i64> {
         let shift = 64 - 8 * size as u32;
         self.number(size).map(|value| ((value << shift) as i64) >> shift)
     }
@@ -174,7 +174,7 @@ impl Tables {
     /// Reads an unsigned number in LEB128. It is not inlined, since that takes 150 bytes in each of
     /// 27 functions.
     #[inline(never)]
-    pub fn uleb(&mut self) -> Option<u64> {
+    pub(crate) fn uleb(&mut self) -> Option<u64> {
         let (mut value, mut shift) = (0u64, 0u32);
         loop {
             let byte = self.byte()?;
@@ -187,7 +187,7 @@ impl Tables {
     }
 
     /// Reads a signed number in LEB128.
-    pub fn sleb(&mut self) -> Option<i64> {
+    pub(crate) fn sleb(&mut self) -> Option<i64> {
         let (mut value, mut shift) = (0i64, 0u32);
         loop {
             let byte = self.byte()?;
@@ -204,7 +204,7 @@ impl Tables {
 
     /// Reads a pointer in one of the encodings of `.eh_frame` (`DW_EH_PE_…`). `data` is the base of
     /// data-relative ones.
-    pub fn pointer(&mut self, encoding: u8, data: u64) -> Option<u64> {
+    pub(crate) fn pointer(&mut self, encoding: u8, data: u64) -> Option<u64> {
         let start = self.at;
         if encoding == DW_EH_PE_OMIT {
             return None;

@@ -33,45 +33,45 @@ fn alloc(op: Op, size: usize, caller: Caller, call: &dyn Fn() -> *mut u8) -> *mu
 }
 
 /// The body of `__libc_malloc`.
-pub unsafe extern "C" fn libc_malloc(size: usize, caller: Caller) -> *mut u8 {
+pub(crate) unsafe extern "C" fn libc_malloc(size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged.
     alloc(Op::MALLOC, size, caller, &|| unsafe { next::__libc_malloc(size) })
 }
 
 /// The body of `__libc_calloc`.
-pub unsafe extern "C" fn libc_calloc(count: usize, size: usize, caller: Caller) -> *mut u8 {
+pub(crate) unsafe extern "C" fn libc_calloc(count: usize, size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged. An overflow makes it fail, so
     // that the size is not used.
     alloc(Op::CALLOC, count.wrapping_mul(size), caller, &|| unsafe { next::__libc_calloc(count, size) })
 }
 
 /// The body of `__libc_realloc`.
-pub unsafe extern "C" fn libc_realloc(block: *mut u8, size: usize, caller: Caller) -> *mut u8 {
+pub(crate) unsafe extern "C" fn libc_realloc(block: *mut u8, size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged.
     let call = || unsafe { next::__libc_realloc(block, size) };
     if is_inner(caller) { call() } else { resize_rarely(block, size, caller, [Op::REALLOC, Op::RESIZE], &call) }
 }
 
 /// The body of `__libc_memalign`.
-pub unsafe extern "C" fn libc_memalign(align: usize, size: usize, caller: Caller) -> *mut u8 {
+pub(crate) unsafe extern "C" fn libc_memalign(align: usize, size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged.
     alloc(Op::MEMALIGN, size, caller, &|| unsafe { next::__libc_memalign(align, size) })
 }
 
 /// The body of `__libc_valloc`.
-pub unsafe extern "C" fn libc_valloc(size: usize, caller: Caller) -> *mut u8 {
+pub(crate) unsafe extern "C" fn libc_valloc(size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged.
     alloc(Op::VALLOC, size, caller, &|| unsafe { next::__libc_valloc(size) })
 }
 
 /// The body of `__libc_pvalloc`.
-pub unsafe extern "C" fn libc_pvalloc(size: usize, caller: Caller) -> *mut u8 {
+pub(crate) unsafe extern "C" fn libc_pvalloc(size: usize, caller: Caller) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged.
     alloc(Op::PVALLOC, size, caller, &|| unsafe { next::__libc_pvalloc(size) })
 }
 
 /// The body of `__libc_free`.
-pub unsafe extern "C" fn libc_free(block: *mut u8, caller: Caller) {
+pub(crate) unsafe extern "C" fn libc_free(block: *mut u8, caller: Caller) {
     // SAFETY: the arguments are the program's, passed on unchanged.
     let call = || unsafe { next::__libc_free(block) };
     if is_inner(caller) { call() } else { free_rarely(Op::FREE, block, caller, &call) }

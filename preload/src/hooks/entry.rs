@@ -13,11 +13,11 @@ macro_rules! exports {
     ($($name:ident $count:tt $full:ident $sampled:ident;)*) => {
         /// The stubs with the exported names.
         #[cfg(not(any(test, feature = "standalone")))]
-        pub mod exported {
+        pub(crate) mod exported {
             $(
                 #[unsafe(no_mangle)]
                 #[unsafe(naked)]
-                pub unsafe extern "C" fn $name() {
+                pub(crate) unsafe extern "C" fn $name() {
                     crate::arch::entry_stub!($count, super::targets::$name)
                 }
             )*
@@ -25,12 +25,12 @@ macro_rules! exports {
         #[allow(non_upper_case_globals)]
         mod targets {
             use core::{ffi::c_void, sync::atomic::AtomicPtr};
-            $(pub static $name: AtomicPtr<c_void> = AtomicPtr::new(crate::hooks::$full as *mut c_void);)*
+            $(pub(crate) static $name: AtomicPtr<c_void> = AtomicPtr::new(crate::hooks::$full as *mut c_void);)*
         }
         mod untraced {
             $(
                 #[unsafe(naked)]
-                pub unsafe extern "C" fn $name() {
+                pub(crate) unsafe extern "C" fn $name() {
                     crate::arch::untraced_stub!((
                         next = sym crate::next::pointers::$name, full = sym crate::hooks::$full,
                         untraced = const crate::thread::UNTRACED,
@@ -39,7 +39,7 @@ macro_rules! exports {
             )*
         }
         /// Sets the target of the exported names.
-        pub fn choose_exports(mode: crate::mode::EntryMode) {
+        pub(crate) fn choose_exports(mode: crate::mode::EntryMode) {
             use core::{ffi::c_void, sync::atomic::Ordering::Relaxed};
             $(
                 targets::$name.store(match mode {
@@ -57,7 +57,7 @@ macro_rules! operator_stub {
     ($symbol:ident, $index:literal, $shape:ident) => {
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
-        pub unsafe extern "C" fn $symbol() {
+        pub(crate) unsafe extern "C" fn $symbol() {
             crate::arch::operator_stub!($index, crate::hooks::entry::operator_targets::$shape)
         }
     };
@@ -65,18 +65,18 @@ macro_rules! operator_stub {
 
 /// The targets of the operators' exports: one for all forms of `new`, one for all of `delete`.
 #[allow(non_upper_case_globals)]
-pub mod operator_targets {
+pub(crate) mod operator_targets {
     use core::{ffi::c_void, sync::atomic::AtomicPtr};
     /// The target of the forms of `new`.
-    pub static new: AtomicPtr<c_void> = AtomicPtr::new(super::new_full as *mut c_void);
+    pub(crate) static new: AtomicPtr<c_void> = AtomicPtr::new(super::new_full as *mut c_void);
     /// The function that the full and the sampled `new` try first.
-    pub static new_direct: AtomicPtr<c_void> = AtomicPtr::new(crate::hooks::new_direct as *mut c_void);
+    pub(crate) static new_direct: AtomicPtr<c_void> = AtomicPtr::new(crate::hooks::new_direct as *mut c_void);
     /// The target of the forms of `delete`.
-    pub static delete: AtomicPtr<c_void> = AtomicPtr::new(crate::hooks::delete as *mut c_void);
+    pub(crate) static delete: AtomicPtr<c_void> = AtomicPtr::new(crate::hooks::delete as *mut c_void);
 }
 
 /// Sets the targets of the operators.
-pub fn choose_operators(mode: EntryMode) {
+pub(crate) fn choose_operators(mode: EntryMode) {
     let (mut new, mut delete) = (new_full as *mut c_void, hooks::delete as *mut c_void);
     let mut new_direct = hooks::new_direct as *mut c_void;
     match mode {
@@ -116,16 +116,16 @@ pub(crate) use {exports, operator_stub};
 
 /// Implements `operator new` where no library defines one, by a plain block of the allocator. This
 /// has never been seen, because a program that calls the operator links a definition.
-pub unsafe extern "C" fn new_without_next(size: usize) -> *mut u8 {
+pub(crate) unsafe extern "C" fn new_without_next(size: usize) -> *mut u8 {
     // SAFETY: the arguments are the program's, passed on unchanged.
     unsafe { crate::next::malloc(size.max(1)) }
 }
 
 /// The export that needs nothing of its caller's state.
 #[cfg(not(any(test, feature = "standalone")))]
-pub mod plain {
+pub(crate) mod plain {
     #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn malloc_usable_size(block: *mut u8) -> usize {
+    pub(crate) unsafe extern "C" fn malloc_usable_size(block: *mut u8) -> usize {
         // SAFETY: the arguments are the program's, passed on unchanged.
         unsafe { crate::hooks::malloc_usable_size(block) }
     }

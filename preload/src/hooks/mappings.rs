@@ -20,11 +20,11 @@ macro_rules! mapping_functions {
         const NAMES: [&CStr; [$($symbol),*].len()] = [$($symbol),*];
         /// Functions with the exported names.
         #[cfg(not(test))]
-        pub mod exported {
+        pub(crate) mod exported {
             $(
                 #[unsafe(no_mangle)]
                 #[unsafe(naked)]
-                pub unsafe extern "C" fn $name() {
+                pub(crate) unsafe extern "C" fn $name() {
                     crate::arch::mapping_stub!($number, super::enter)
                 }
             )*
@@ -82,7 +82,7 @@ static NEXT: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(core::pt
 const _: () = assert!(NAMES.len() <= dynsym::MOST);
 
 /// Finds the next definitions. Called when the library is loaded.
-pub fn find_next() {
+pub(crate) fn find_next() {
     dynsym::find_next(&NAMES, &NEXT);
 }
 

@@ -19,12 +19,13 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// The definitions in objects that were loaded at the start.
-pub static NEXT: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(core::ptr::null_mut()) }; NAMES.len()];
+pub(crate) static NEXT: [AtomicPtr<c_void>; NAMES.len()] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; NAMES.len()];
 
 /// Returns the next definition of an operator, or null if there is none. `caller` is an address in
 /// the calling object.
 #[inline(always)]
-pub fn next(which: usize, caller: usize) -> *mut c_void {
+pub(crate) fn next(which: usize, caller: usize) -> *mut c_void {
     let found = NEXT[which].load(Relaxed);
     if found.is_null() { next_for(which, caller) } else { found }
 }
@@ -36,7 +37,7 @@ static NEXT_IS_RUNTIME: AtomicBool = AtomicBool::new(false);
 /// `caller`, and whether all that it does is to call this library's `malloc` or `free`. The answer
 /// is false before the first lookup, and for the forms with an alignment, which round sizes.
 #[inline(always)]
-pub fn is_runtime(which: usize, caller: usize) -> bool {
+pub(crate) fn is_runtime(which: usize, caller: usize) -> bool {
     let is_known =
         if NEXT[which].load(Relaxed).is_null() { is_runtime_for(caller as u64) } else { NEXT_IS_RUNTIME.load(Relaxed) };
     // The run-time's table is read last: this caller's run-time is mapped.
@@ -186,7 +187,7 @@ fn keep(object: &Object, wanted: &[Wanted]) {
 }
 
 /// Forgets the definitions for all opened libraries, after one of them was unmapped.
-pub fn forget() {
+pub(crate) fn forget() {
     NEXT_IS_RUNTIME.store(false, Relaxed);
     NEXT.iter().for_each(|pointer| pointer.store(core::ptr::null_mut(), Relaxed));
     SCOPED.iter().filter(|row| row.start.load(Relaxed) != CLAIMED).for_each(|row| row.start.store(0, Release));

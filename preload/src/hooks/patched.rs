@@ -29,7 +29,7 @@ const FRAME_BYTES: usize = size_of::<PatchedCall>().next_multiple_of(16) + 16 * 
 
 /// The entry of all hooked functions.
 #[unsafe(naked)]
-pub unsafe extern "C" fn enter() {
+pub(crate) unsafe extern "C" fn enter() {
     crate::arch::patched_stub!(begins, ends, FRAME_BYTES, UNTRACED)
 }
 

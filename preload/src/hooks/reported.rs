@@ -9,7 +9,7 @@ use heaptape_wire::Op;
 
 /// A report. `heaptape.h` has the same structure, and the numbers of the kinds.
 #[repr(C)]
-pub struct Report {
+pub(crate) struct Report {
     kind: u32,
     text: *const c_char,
     address: *mut u8,
@@ -18,7 +18,7 @@ pub struct Report {
 }
 
 /// The body of `heaptape_report`.
-pub unsafe extern "C" fn report(report: *const Report, caller: Caller) {
+pub(crate) unsafe extern "C" fn report(report: *const Report, caller: Caller) {
     // SAFETY: the description is the program's, made by an inline function of the header.
     let Report { kind, text, address, size, old } = unsafe { report.read() };
     let annotation = match kind {
@@ -47,12 +47,12 @@ pub unsafe extern "C" fn report(report: *const Report, caller: Caller) {
 }
 
 /// The body of `heaptrack_report_alloc`.
-pub unsafe extern "C" fn report_alloc(block: *mut u8, size: usize, caller: Caller) {
+pub(crate) unsafe extern "C" fn report_alloc(block: *mut u8, size: usize, caller: Caller) {
     alloc_rarely(Op::ALLOC_REPORTED, size, caller, &|| block);
 }
 
 /// The body of `heaptrack_report_realloc`.
-pub unsafe extern "C" fn report_realloc(old: *mut u8, size: usize, new: *mut u8, caller: Caller) {
+pub(crate) unsafe extern "C" fn report_realloc(old: *mut u8, size: usize, new: *mut u8, caller: Caller) {
     if old.is_null() {
         alloc_rarely(Op::ALLOC_REPORTED, size, caller, &|| new);
     } else if let Some(begun) = resize_begins(old, size, caller) {
@@ -61,32 +61,32 @@ pub unsafe extern "C" fn report_realloc(old: *mut u8, size: usize, new: *mut u8,
 }
 
 /// The body of `heaptrack_report_free`.
-pub unsafe extern "C" fn report_free(block: *mut u8, caller: Caller) {
+pub(crate) unsafe extern "C" fn report_free(block: *mut u8, caller: Caller) {
     if !block.is_null() {
         super::freed_rarely(Op::FREE_REPORTED, block, caller);
     }
 }
 
 #[cfg(not(any(test, feature = "standalone")))]
-pub mod exported_reports {
+pub(crate) mod exported_reports {
     #[unsafe(no_mangle)]
     #[unsafe(naked)]
-    pub unsafe extern "C" fn heaptape_report() {
+    pub(crate) unsafe extern "C" fn heaptape_report() {
         crate::arch::report_stub!(1, super::report)
     }
     #[unsafe(no_mangle)]
     #[unsafe(naked)]
-    pub unsafe extern "C" fn heaptrack_report_alloc() {
+    pub(crate) unsafe extern "C" fn heaptrack_report_alloc() {
         crate::arch::report_stub!(2, super::report_alloc)
     }
     #[unsafe(no_mangle)]
     #[unsafe(naked)]
-    pub unsafe extern "C" fn heaptrack_report_realloc() {
+    pub(crate) unsafe extern "C" fn heaptrack_report_realloc() {
         crate::arch::report_stub!(3, super::report_realloc)
     }
     #[unsafe(no_mangle)]
     #[unsafe(naked)]
-    pub unsafe extern "C" fn heaptrack_report_free() {
+    pub(crate) unsafe extern "C" fn heaptrack_report_free() {
         crate::arch::report_stub!(1, super::report_free)
     }
 }

@@ -20,7 +20,7 @@ mod program;
 mod sanitizer;
 mod spawn;
 
-pub use spawn::{posix_spawn, posix_spawnp};
+pub(crate) use spawn::{posix_spawn, posix_spawnp};
 
 use crate::boot::attach;
 use crate::dynsym;
@@ -60,11 +60,11 @@ macro_rules! exec_functions {
         const KINDS: [(ProgramArgument, Option<usize>); NAMES.len()] = [$((ProgramArgument::$argument_kind, $environment)),*];
         /// Functions with the exported names.
         #[cfg(not(any(test, feature = "standalone")))]
-        pub mod exported {
+        pub(crate) mod exported {
             $(
                 #[unsafe(no_mangle)]
                 #[unsafe(naked)]
-                pub unsafe extern "C" fn $name() {
+                pub(crate) unsafe extern "C" fn $name() {
                     crate::arch::numbered_stub!($number, super::enter)
                 }
             )*
@@ -100,27 +100,28 @@ unsafe extern "C" fn enter() {
 }
 
 /// The next definitions, by the numbers of the functions.
-pub static NEXT: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(core::ptr::null_mut()) }; NAMES.len()];
+pub(crate) static NEXT: [AtomicPtr<c_void>; NAMES.len()] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; NAMES.len()];
 
 /// The functions in the program that all others lead to.
 #[cfg(feature = "standalone")]
-pub mod replacements {
+pub(crate) mod replacements {
     /// Replaces `execve` of the program.
     #[unsafe(naked)]
-    pub unsafe extern "C" fn execve() {
+    pub(crate) unsafe extern "C" fn execve() {
         crate::arch::numbered_stub!(0, super::enter)
     }
 
     /// Replaces `execveat` of the program.
     #[unsafe(naked)]
-    pub unsafe extern "C" fn execveat() {
+    pub(crate) unsafe extern "C" fn execveat() {
         crate::arch::numbered_stub!(8, super::enter)
     }
 }
 
 /// Finds the next definitions. Called when the library is loaded, or by an earlier call.
 #[inline(never)]
-pub fn find_next() {
+pub(crate) fn find_next() {
     for (names, targets) in NAMES.chunks(dynsym::MOST).zip(NEXT.chunks(dynsym::MOST)) {
         dynsym::find_next(names, targets);
     }
@@ -203,7 +204,7 @@ unsafe extern "C" fn starting(arguments: *mut usize, which: usize) -> *mut c_voi
 ///
 /// # Safety
 /// There must be six arguments.
-pub unsafe fn prepare(arguments: *mut usize, is_at: bool) {
+pub(crate) unsafe fn prepare(arguments: *mut usize, is_at: bool) {
     const EXECVE: usize = 0;
     const EXECVEAT: usize = 8;
     // SAFETY: the caller has as many as the stubs save.
@@ -499,7 +500,7 @@ impl Inspection {
 /// Notifies the recorder that this child, which was just forked, is not recorded, because the
 /// process that forked it gave up its attach. Waits for nothing.
 #[inline(never)]
-pub fn note_forked() {
+pub(crate) fn note_forked() {
     const MAX_PATH: usize = 256;
     let Some(socket) = attach::socket_of_attempt().filter(|_| Need::ATTACH.is_allowed()) else { return };
     let notice = Notice { pid: 0, reason: UntracedReason::Parent, load: LoadRequest::No, thread: 0 };

@@ -23,7 +23,7 @@ type AtThreadExit = unsafe extern "C" fn(unsafe extern "C" fn(), *mut c_void, *c
 
 /// Registers the announcement before all destructors of global objects, if the recorder wants it.
 /// Runs in the main thread, before `main`.
-pub fn prepare() {
+pub(crate) fn prepare() {
     let is_wanted = |header: &heaptape_wire::Header| header.announce_exit.load(Relaxed) & ANNOUNCE_REFERENCES != 0;
     if session::area().is_none_or(|area| !is_wanted(area.header())) {
         return;
@@ -58,7 +58,7 @@ extern "C" fn announce_references() {
 }
 
 /// Announces the end after the destructors of the program.
-pub fn announce_exit() {
+pub(crate) fn announce_exit() {
     announce(ANNOUNCE_PAGES | ANNOUNCE_REFERENCES, ORIGIN_EXIT);
 }
 

@@ -16,10 +16,10 @@ use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Arguments of a call that is passed on: at most those of `syscall`.
-pub type Arguments = [usize; 7];
+pub(crate) type Arguments = [usize; 7];
 
 /// A call of a next definition. Closures would be copied into each function that takes one.
-pub type NextCall = fn(&Arguments) -> c_long;
+pub(crate) type NextCall = fn(&Arguments) -> c_long;
 
 /// Forks by `call`. The child attaches by itself at its first event. It finds the parent's time of
 /// the fork in its memory.
@@ -28,7 +28,7 @@ pub type NextCall = fn(&Arguments) -> c_long;
 /// continues in the child when the handler returns, so the child keeps the state of this thread;
 /// see [`inherited`].
 #[inline(never)]
-pub fn forking(call: NextCall, arguments: &Arguments) -> c_long {
+pub(crate) fn forking(call: NextCall, arguments: &Arguments) -> c_long {
     let state = thread::get();
     if session::area().is_none() || !thread::is_traced(state) {
         let result = call(arguments);
@@ -90,20 +90,20 @@ fn advise(state: *mut ThreadState, advice: i32) -> bool {
 }
 
 /// The body of `fork`.
-pub unsafe extern "C" fn fork() -> c_int {
+pub(crate) unsafe extern "C" fn fork() -> c_int {
     // SAFETY: the arguments are the program's, passed on unchanged.
     forking(|_| c_long::from(unsafe { next::fork() }), &[0; 7]) as c_int
 }
 
 /// The body of `_Fork`, which runs no handlers.
-pub unsafe extern "C" fn underscore_fork() -> c_int {
+pub(crate) unsafe extern "C" fn underscore_fork() -> c_int {
     // SAFETY: the arguments are the program's, passed on unchanged.
     forking(|_| c_long::from(unsafe { next::_Fork() }), &[0; 7]) as c_int
 }
 
 /// The body of `dlclose`. Afterwards other code may be at the addresses of the closed modules, so
 /// the definitions of the operators are looked up again.
-pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
+pub(crate) unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     let unloads = dynsym::unloads();
     // SAFETY: the arguments are the program's, passed on unchanged.
     let result = unsafe { if session::area().is_none() { next::dlclose(handle) } else { dlclose_recorded(handle) } };

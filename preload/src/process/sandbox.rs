@@ -21,7 +21,7 @@ use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use filter::{Call, Filter};
 
 /// The next definition of `syscall`.
-pub static NEXT_SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(first_syscall as *mut c_void);
+pub(crate) static NEXT_SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(first_syscall as *mut c_void);
 
 const fn known(number: i64, index: u8, value: i32) -> Call {
     Call { number: number as u32, known: Some((index, value as u32)) }
@@ -77,7 +77,7 @@ fn forbidden_by(filter: Option<Filter>) -> Need {
 }
 
 /// Finds the next definition. Called when the library is loaded, or by an earlier call.
-pub fn find_next() {
+pub(crate) fn find_next() {
     let mut wanted = [Wanted::new(c"syscall")];
     dynsym::find(Scope::Next, false, &mut wanted);
     let [Wanted { found, .. }] = wanted;
@@ -175,7 +175,7 @@ fn probe_stack() {
 }
 
 /// The body of `prctl`.
-pub unsafe extern "C" fn prctl(option: c_int, a: u64, b: u64, c: u64, d: u64) -> c_int {
+pub(crate) unsafe extern "C" fn prctl(option: c_int, a: u64, b: u64, c: u64, d: u64) -> c_int {
     let call = |arguments: &Arguments| {
         let [option, a, b, c, d, ..] = *arguments;
         // SAFETY: the arguments are the program's, passed on unchanged; libc takes five
@@ -266,6 +266,6 @@ fn forks(number: i64, first: usize, second: usize) -> bool {
 /// handle.
 #[cfg_attr(test, allow(dead_code))]
 #[unsafe(naked)]
-pub unsafe extern "C" fn syscall() {
+pub(crate) unsafe extern "C" fn syscall() {
     crate::arch::syscall_stub!(watched, NEXT_SYSCALL)
 }

@@ -15,7 +15,7 @@ use heaptape_wire::{Event, Op};
 /// # Safety
 /// `text` must be null or end with a zero; `caller` must be the hook's.
 #[inline(never)]
-pub unsafe fn annotate(op: Op, address: u64, size: u64, text: *const c_char, caller: Caller) {
+pub(crate) unsafe fn annotate(op: Op, address: u64, size: u64, text: *const c_char, caller: Caller) {
     let state = claim::state(caller.sp);
     if !thread::is_traced(state) {
         return;
@@ -56,7 +56,7 @@ unsafe fn count_label(state: *mut ThreadState, text: *const c_char) -> (u64, u64
 }
 
 /// Stops or continues the recording of the calling thread.
-pub fn set_stopped(is_stopped: bool, caller: Caller) {
+pub(crate) fn set_stopped(is_stopped: bool, caller: Caller) {
     let state = claim::state(caller.sp);
     let text = if is_stopped { c"recording stopped" } else { c"recording continued" };
     // SAFETY: the thread's own state; the text ends with a zero.

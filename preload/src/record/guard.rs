@@ -13,7 +13,7 @@ use crate::thread::{Activation, BUSY, COUNTED, FORWARDING, Forwarded, Request, T
 use core::sync::atomic::{Ordering::Acquire, Ordering::Release, Ordering::SeqCst, compiler_fence};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum CallKind {
+pub(crate) enum CallKind {
     /// A regular event of its own.
     Event,
     /// A call that interrupted a running hook of this thread.
@@ -26,7 +26,7 @@ pub enum CallKind {
 ///
 /// # Safety
 /// `state` must be the calling thread's, with an activation that is not 0.
-pub unsafe fn classify(state: *mut ThreadState, sp: usize, request: Request) -> CallKind {
+pub(crate) unsafe fn classify(state: *mut ThreadState, sp: usize, request: Request) -> CallKind {
     // SAFETY: the state is the calling thread's, as the caller ensures; plain accesses by the only
     // thread that has the block.
     unsafe {
@@ -80,7 +80,7 @@ unsafe fn is_alive(state: *mut ThreadState, sp: usize, frame: usize, word: u64) 
 ///
 /// # Safety
 /// As [`classify`].
-pub unsafe fn abandon(state: *mut ThreadState) {
+pub(crate) unsafe fn abandon(state: *mut ThreadState) {
     // SAFETY: the state is the calling thread's; its control words are mapped while its activation
     // is not 0.
     unsafe {
@@ -106,7 +106,7 @@ pub unsafe fn abandon(state: *mut ThreadState) {
 /// `state` must be the calling thread's and not busy, and `sp` the address of the hook's return
 /// address.
 #[inline(always)]
-pub unsafe fn begin(state: *mut ThreadState, sp: usize, counted: u64) {
+pub(crate) unsafe fn begin(state: *mut ThreadState, sp: usize, counted: u64) {
     // SAFETY: the state is the calling thread's, as the caller ensures.
     unsafe {
         let word = (sp as *const u64).read();
@@ -130,7 +130,7 @@ pub unsafe fn begin(state: *mut ThreadState, sp: usize, counted: u64) {
 /// # Safety
 /// As [`begin`].
 #[inline(always)]
-pub unsafe fn end(state: *mut ThreadState) {
+pub(crate) unsafe fn end(state: *mut ThreadState) {
     compiler_fence(SeqCst);
     // SAFETY: the state is the calling thread's, as the caller ensures.
     unsafe { Activation::end(&raw mut (*state).activation) };
@@ -141,7 +141,7 @@ pub unsafe fn end(state: *mut ThreadState) {
 ///
 /// # Safety
 /// As [`begin`].
-pub unsafe fn forward(state: *mut ThreadState, sp: usize, request: Request) -> bool {
+pub(crate) unsafe fn forward(state: *mut ThreadState, sp: usize, request: Request) -> bool {
     // SAFETY: the state is the calling thread's, as the caller ensures.
     unsafe {
         if classify(state, sp, request) != CallKind::Event {
@@ -161,7 +161,7 @@ pub unsafe fn forward(state: *mut ThreadState, sp: usize, request: Request) -> b
 ///
 /// # Safety
 /// As [`begin`].
-pub unsafe fn forwarded(state: *mut ThreadState, sp: usize) {
+pub(crate) unsafe fn forwarded(state: *mut ThreadState, sp: usize) {
     // SAFETY: the state is the calling thread's, as the caller ensures.
     unsafe {
         if (*state).activation.has(FORWARDING) && (*state).forwarded.sp == sp {

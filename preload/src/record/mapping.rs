@@ -11,7 +11,7 @@ use heaptape_wire::mapping::{RECORD_ALL, RECORD_RANGES};
 use heaptape_wire::{Event, Op};
 
 /// Returns whether a function of an allocator is running on this thread.
-pub fn is_forwarding() -> bool {
+pub(crate) fn is_forwarding() -> bool {
     let state = thread::get();
     // SAFETY: the thread's own state, which stays mapped for ever.
     thread::is_traced(state) && unsafe { Activation::read(&raw const (*state).activation) }.has(FORWARDING)
@@ -21,7 +21,7 @@ pub fn is_forwarding() -> bool {
 /// the recorder does not know these records.
 #[cold]
 #[inline(never)]
-pub fn mapping(op: Op, address: u64, size: u64, caller: Caller) {
+pub(crate) fn mapping(op: Op, address: u64, size: u64, caller: Caller) {
     if matches!(hook_path(), HookPath::Untraced) {
         return;
     }

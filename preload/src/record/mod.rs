@@ -5,17 +5,17 @@
 //! for an event that it cannot see yet. It is not needed while the process has one thread.
 
 mod annotation;
-pub mod guard;
+pub(crate) mod guard;
 #[cfg(not(feature = "standalone"))]
 mod mapping;
 mod resize;
 mod ring_space;
 mod sample;
 
-pub use annotation::{annotate, set_stopped};
+pub(crate) use annotation::{annotate, set_stopped};
 #[cfg(not(feature = "standalone"))]
-pub use mapping::{is_forwarding, mapping};
-pub use resize::{Resize, resize_begins, resize_ends};
+pub(crate) use mapping::{is_forwarding, mapping};
+pub(crate) use resize::{Resize, resize_begins, resize_ends};
 
 use crate::boot::{claim, inherited};
 use crate::caller::Caller;
@@ -112,7 +112,7 @@ unsafe fn hook_is_gone(state: *mut ThreadState, caller: Caller) -> bool {
 /// is called before the allocation, so that only a jump to the allocator has to follow. An
 /// allocation that fails has been counted nevertheless.
 #[inline(always)]
-pub fn is_sampled_out(size: usize) -> bool {
+pub(crate) fn is_sampled_out(size: usize) -> bool {
     match hook_path() {
         // SAFETY: the thread's own state, whose activation is ready.
         HookPath::Fast(state) => unsafe { sample::is_sampled_out(state, size as u64) },
@@ -122,7 +122,7 @@ pub fn is_sampled_out(size: usize) -> bool {
 
 /// The same as [`is_sampled_out`] for a free. Null is not an event and takes the full path.
 #[inline(always)]
-pub fn is_free_sampled_out(address: *mut u8) -> bool {
+pub(crate) fn is_free_sampled_out(address: *mut u8) -> bool {
     match hook_path() {
         // SAFETY: the thread's own state, whose activation is ready.
         HookPath::Fast(state) => !address.is_null() && unsafe { sample::is_free_sampled_out(state, address as u64) },
@@ -132,7 +132,7 @@ pub fn is_free_sampled_out(address: *mut u8) -> bool {
 
 /// Records an allocation. Called after the allocator.
 #[inline(always)]
-pub fn allocated(op: Op, address: *mut u8, size: usize, caller: Caller) {
+pub(crate) fn allocated(op: Op, address: *mut u8, size: usize, caller: Caller) {
     match hook_path() {
         // SAFETY: the thread's own state, whose activation is ready.
         HookPath::Fast(state) if unsafe { sample::selects(state, false, address as u64, size as u64) } => {
@@ -145,7 +145,7 @@ pub fn allocated(op: Op, address: *mut u8, size: usize, caller: Caller) {
 
 /// Records a free. Called before the allocator.
 #[inline(always)]
-pub fn freed(op: Op, address: *mut u8, caller: Caller) {
+pub(crate) fn freed(op: Op, address: *mut u8, caller: Caller) {
     match hook_path() {
         HookPath::Untraced => {}
         // SAFETY: the thread's own state, whose activation is ready.

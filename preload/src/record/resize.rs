@@ -18,7 +18,7 @@ const MAX_RESERVED: u64 = 8 * SECOND_HALF;
 
 /// A resize whose first half has been emitted, or that sampling selects without a first half.
 #[derive(Clone, Copy)]
-pub struct Resize {
+pub(crate) struct Resize {
     state: *mut ThreadState,
     deferred: bool,
     /// With sampling: the old block was sampled. True for every resize that is fully recorded.
@@ -30,7 +30,7 @@ pub struct Resize {
 /// Emits the first half of a resize. Called before the allocator. Returns what the second half
 /// needs, or `None` if there is no second half.
 #[inline(never)]
-pub fn resize_begins(old: *mut u8, size: usize, caller: Caller) -> Option<Resize> {
+pub(crate) fn resize_begins(old: *mut u8, size: usize, caller: Caller) -> Option<Resize> {
     let (state, kind) = match hook_path() {
         HookPath::Fast(state) => (state, CallKind::Event),
         HookPath::Untraced => return None,
@@ -66,7 +66,7 @@ pub fn resize_begins(old: *mut u8, size: usize, caller: Caller) -> Option<Resize
 
 /// Emits the second half of a resize. Called after the allocator.
 #[inline(never)]
-pub fn resize_ends(resize: Resize, op: Op, old: *mut u8, new: *mut u8, size: usize, caller: Caller) {
+pub(crate) fn resize_ends(resize: Resize, op: Op, old: *mut u8, new: *mut u8, size: usize, caller: Caller) {
     let state = resize.state;
     // SAFETY: the state that the first half used.
     unsafe {

@@ -16,7 +16,7 @@ use heaptape_wire::limits::HEADER_CHECK_RECORDS;
 /// # Safety
 /// The state must be the calling thread's, with an activation that is not 0.
 #[cold]
-pub unsafe fn apply_control(state: *mut ThreadState) {
+pub(crate) unsafe fn apply_control(state: *mut ThreadState) {
     let Some(area) = session::area() else { return };
     let header = area.header();
     // SAFETY: the state is the calling thread's, as the caller ensures.
@@ -39,7 +39,7 @@ pub unsafe fn apply_control(state: *mut ThreadState) {
 /// says so and the recorder is alive. Returns whether there is space.
 #[cold]
 #[inline(never)]
-pub fn ensure_capacity(state: &mut ThreadState) -> bool {
+pub(crate) fn ensure_capacity(state: &mut ThreadState) -> bool {
     sys::aligned(|| ensure_capacity_aligned(state))
 }
 

@@ -10,7 +10,7 @@ use crate::{arch, sampling};
 /// # Safety
 /// As [`selects`].
 #[inline(always)]
-pub unsafe fn hits(state: *mut ThreadState, size: u64) -> bool {
+pub(crate) unsafe fn hits(state: *mut ThreadState, size: u64) -> bool {
     // SAFETY: the state is the calling thread's, as the caller ensures.
     unsafe {
         let hit = (*state).countdown.hits(size);
@@ -26,7 +26,7 @@ pub unsafe fn hits(state: *mut ThreadState, size: u64) -> bool {
 /// # Safety
 /// `state` must be the calling thread's, with an activation that is not 0.
 #[inline(always)]
-pub unsafe fn selects(state: *mut ThreadState, is_free: bool, address: u64, size: u64) -> bool {
+pub(crate) unsafe fn selects(state: *mut ThreadState, is_free: bool, address: u64, size: u64) -> bool {
     // SAFETY: the state is the calling thread's. A handler between load and store of the countdown
     // costs a little chance, nothing else.
     unsafe {
@@ -47,7 +47,7 @@ pub unsafe fn selects(state: *mut ThreadState, is_free: bool, address: u64, size
 /// # Safety
 /// As [`selects`].
 #[inline(always)]
-pub unsafe fn is_sampled_out(state: *mut ThreadState, size: u64) -> bool {
+pub(crate) unsafe fn is_sampled_out(state: *mut ThreadState, size: u64) -> bool {
     // SAFETY: the state is the calling thread's, as the caller ensures.
     unsafe {
         let passes = (*state).countdown.passes(size);
@@ -64,7 +64,7 @@ pub unsafe fn is_sampled_out(state: *mut ThreadState, size: u64) -> bool {
 /// # Safety
 /// As [`selects`].
 #[inline(always)]
-pub unsafe fn is_free_sampled_out(state: *mut ThreadState, address: u64) -> bool {
+pub(crate) unsafe fn is_free_sampled_out(state: *mut ThreadState, address: u64) -> bool {
     // SAFETY: the state is the calling thread's, as the caller ensures.
     unsafe {
         let passes = (*state).countdown.mean != 0 && !sampling::is_likely(address);
@@ -80,7 +80,7 @@ pub unsafe fn is_free_sampled_out(state: *mut ThreadState, address: u64) -> bool
 /// # Safety
 /// As [`selects`].
 #[inline(always)]
-pub unsafe fn count_sampled_out(state: *mut ThreadState) {
+pub(crate) unsafe fn count_sampled_out(state: *mut ThreadState) {
     // SAFETY: the state is the calling thread's, as the caller ensures; only the thread that owns
     // the slot writes the word.
     unsafe {

@@ -26,20 +26,20 @@ static ORIGINS: [[AtomicUsize; Segments::MAX]; 4] = [const { [const { AtomicUsiz
 static SEARCH_TABLES: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 /// Returns where the recorder's search tables are mapped; zeros if there are none.
-pub fn search_tables() -> [u64; 2] {
+pub(crate) fn search_tables() -> [u64; 2] {
     [0, 1].map(|index| SEARCH_TABLES[index].load(Relaxed) as u64)
 }
 
 /// The area of the session. It can be copied, since it owns nothing.
 #[derive(Clone, Copy)]
-pub struct Area {
+pub(crate) struct Area {
     front: *mut u8,
     layout: Layout,
 }
 
 /// Returns a node, or `None` if its segment is not mapped.
 #[inline(always)]
-pub fn node(number: u32) -> Option<&'static Node> {
+pub(crate) fn node(number: u32) -> Option<&'static Node> {
     let origin = ORIGINS[Table::Nodes as usize][Table::Nodes.segments().of(number)].load(Relaxed);
     // SAFETY: the segment is mapped and stays mapped; nodes are atomics. The number is below the
     // table's end: it was claimed, and claimed numbers are compared with the capacity.
@@ -48,7 +48,7 @@ pub fn node(number: u32) -> Option<&'static Node> {
 
 /// Maps the header and the first segments of the area that the recorder sent, and makes it the area
 /// of this process.
-pub fn map(descriptor: i32, bytes: u64) -> Option<Area> {
+pub(crate) fn map(descriptor: i32, bytes: u64) -> Option<Area> {
     let mut front = sys::map_file(core::ptr::null_mut(), PAGE as usize, descriptor, 0)?;
     let mut mapped = PAGE as usize;
     let area = (|| {
@@ -126,19 +126,19 @@ const fn front_offset(layout: &Layout, table: Table) -> usize {
 
 impl Area {
     /// Returns the sizes that the area was created with.
-    pub const fn params(&self) -> Params {
+    pub(crate) const fn params(&self) -> Params {
         self.layout.params
     }
 
     /// Returns the header of the area.
-    pub const fn header(&self) -> &'static Header {
+    pub(crate) const fn header(&self) -> &'static Header {
         // SAFETY: the first page is mapped as long as the process lives; all fields are atomics.
         unsafe { &*self.front.cast::<Header>() }
     }
 
     /// Returns the address of the activation that all threads look at while the process is dormant,
     /// or `None` while it is not.
-    pub fn dormant_activation(&self) -> Option<*mut c_void> {
+    pub(crate) fn dormant_activation(&self) -> Option<*mut c_void> {
         let activation = &self.header().activation.0;
         (activation.load(Acquire) == ACTIVATION_DORMANT).then(|| (&raw const *activation).cast_mut().cast())
     }
@@ -146,19 +146,19 @@ impl Area {
     /// Returns the control record of a slot, and maps it if needed. Returns `None` if there is no
     /// such slot, or no memory for it.
     #[inline(never)]
-    pub fn slot(&self, index: u32) -> Option<&'static SlotControl> {
+    pub(crate) fn slot(&self, index: u32) -> Option<&'static SlotControl> {
         // SAFETY: the entry is mapped; all fields are atomics.
         self.entry(Table::Slots, index).map(|address| unsafe { &*(address as *const SlotControl) })
     }
 
     /// Returns a module entry, with the same conditions as [`Area::slot`].
-    pub fn module(&self, index: u32) -> Option<&'static ModuleEntry> {
+    pub(crate) fn module(&self, index: u32) -> Option<&'static ModuleEntry> {
         // SAFETY: the entry is mapped; all fields are atomics.
         self.entry(Table::Modules, index).map(|address| unsafe { &*(address as *const ModuleEntry) })
     }
 
     /// Returns the ring of a slot, with the same conditions as [`Area::slot`].
-    pub fn ring(&self, slot: u32) -> Option<Ring> {
+    pub(crate) fn ring(&self, slot: u32) -> Option<Ring> {
         let address = self.entry(Table::Rings, slot)?;
         let bytes = self.layout.ring_bytes(Table::Rings.segments().of(slot));
         // SAFETY: the ring is inside its segment, which stays mapped.
@@ -166,17 +166,17 @@ impl Area {
     }
 
     /// Maps the nodes up to a number. Returns false if there is no memory for them.
-    pub fn map_nodes(&self, number: u32) -> bool {
+    pub(crate) fn map_nodes(&self, number: u32) -> bool {
         self.entry(Table::Nodes, number).is_some()
     }
 
     /// Unlocks the header and the first segments, which the program has locked with all its memory.
-    pub fn unlock(&self) {
+    pub(crate) fn unlock(&self) {
         sys::unlock(self.front, front_bytes(&self.layout));
     }
 
     /// Returns the number of nodes that are mapped.
-    pub fn mapped_nodes(&self) -> u32 {
+    pub(crate) fn mapped_nodes(&self) -> u32 {
         let segments = Table::Nodes.segments();
         let origins = &ORIGINS[Table::Nodes as usize];
         let mapped = origins.iter().position(|origin| origin.load(Acquire) == 0).unwrap_or(origins.len());
@@ -234,19 +234,19 @@ impl Area {
     }
 
     /// Returns the address of the first page.
-    pub const fn base(&self) -> *mut u8 {
+    pub(crate) const fn base(&self) -> *mut u8 {
         self.front
     }
 
     /// Returns the offset of the table of patches in the file of the area, in bytes.
-    pub const fn patches_offset(&self) -> u64 {
+    pub(crate) const fn patches_offset(&self) -> u64 {
         self.layout.patches
     }
 
     /// Maps zeros over the area in a forked child, which has inherited only the first page. A hook
     /// that the fork interrupted continues there. With `also_header` the first page is replaced
     /// too, which the child otherwise shares with its parent and the recorder.
-    pub fn replace_in_child(&self, also_header: bool) {
+    pub(crate) fn replace_in_child(&self, also_header: bool) {
         let kept = if also_header { 0 } else { PAGE as usize };
         sys::replace_by_zeros(self.front.wrapping_add(kept), front_bytes(&self.layout) - kept);
         // A child that attached in a handler of `pthread_atfork` has segments of its own by now.
@@ -261,7 +261,7 @@ impl Area {
 
     /// Unmaps an area, with all segments, in a process in which no thread uses it any more.
     #[cfg(feature = "standalone")]
-    pub fn unmap(&self) {
+    pub(crate) fn unmap(&self) {
         for table in Table::ALL {
             for segment in 1..Segments::MAX {
                 if let Some((at, bytes)) = self.mapped_segment(table, segment) {
@@ -277,7 +277,7 @@ impl Area {
     }
 
     /// Unmaps an area that is not used after all.
-    pub fn give_up(&self) {
+    pub(crate) fn give_up(&self) {
         ORIGINS.iter().flatten().for_each(|origin| origin.store(0, Relaxed));
         sys::unmap(self.front, front_bytes(&self.layout));
     }

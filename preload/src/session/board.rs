@@ -12,14 +12,14 @@ static BOARD: AtomicPtr<Board> = AtomicPtr::new(core::ptr::null_mut());
 static SHARED: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Switches to the board of a new session. Returns the parent's page, which is no longer needed.
-pub fn begin(area: &Area) -> *mut u8 {
+pub(crate) fn begin(area: &Area) -> *mut u8 {
     BOARD.store((&raw const area.header().board.0).cast_mut(), Relaxed);
     SHARED.swap(core::ptr::null_mut(), Relaxed)
 }
 
 /// Notes the start of the parent's area in a forked child. With `is_private` the child does not
 /// share the first page.
-pub fn forked(area: *mut u8, is_private: bool) {
+pub(crate) fn forked(area: *mut u8, is_private: bool) {
     if is_private {
         BOARD.store(core::ptr::null_mut(), Relaxed);
     } else {
@@ -28,7 +28,7 @@ pub fn forked(area: *mut u8, is_private: bool) {
 }
 
 /// Posts a process that is not recorded, with the program that it runs next, if any.
-pub fn post(pid: u32, why: UntracedReason, path: &[u8]) {
+pub(crate) fn post(pid: u32, why: UntracedReason, path: &[u8]) {
     let board = BOARD.load(Relaxed);
     if !board.is_null() {
         // SAFETY: the page that holds the board stays mapped for ever, and all of it is atomics.

@@ -2,10 +2,10 @@
 //! [`crate::boot`] makes it.
 
 mod area;
-pub mod board;
-pub mod private;
+pub(crate) mod board;
+pub(crate) mod private;
 
-pub use area::{Area, map, node, search_tables};
+pub(crate) use area::{Area, map, node, search_tables};
 
 use crate::sys::{self, Need};
 use core::cell::UnsafeCell;
@@ -41,13 +41,13 @@ static AREA: Shared = Shared(UnsafeCell::new(None));
 
 /// Returns the shared area of a live session of this process. A child that has not attached yet has
 /// none.
-pub fn area() -> Option<Area> {
+pub(crate) fn area() -> Option<Area> {
     parents_area().filter(|_| private::is_ours())
 }
 
 /// Returns the area of the session of this process, or of the one that it was forked from, where it
 /// is not mapped any more.
-pub fn parents_area() -> Option<Area> {
+pub(crate) fn parents_area() -> Option<Area> {
     // SAFETY: LIVE was seen with Acquire.
     is_live().then(|| unsafe { *AREA.0.get() }).flatten()
 }
@@ -55,7 +55,7 @@ pub fn parents_area() -> Option<Area> {
 /// Returns the area of the session, and creates the session if that has not been tried in this
 /// process. `attach` does so, by the pid and whether the process was forked from one with a
 /// session.
-pub fn area_or_attach(attach: impl FnOnce(u32, bool) -> Option<Area>) -> Option<Area> {
+pub(crate) fn area_or_attach(attach: impl FnOnce(u32, bool) -> Option<Area>) -> Option<Area> {
     loop {
         let state = STATE.load(Acquire);
         let (pid, tid) = match state {
@@ -120,20 +120,20 @@ fn has_attached(state: u64) -> bool {
 
 /// Notes the process that has attached, whether it was forked from one with a session, and whether
 /// frees are recorded with stacks.
-pub fn begin(pid: u32, is_forked: bool, frees_have_stacks: bool) {
+pub(crate) fn begin(pid: u32, is_forked: bool, frees_have_stacks: bool) {
     PID.store(pid, Relaxed);
     IS_FORKED.store(is_forked, Relaxed);
     FREE_STACKS.store(frees_have_stacks, Relaxed);
 }
 
 /// Returns whether there is a session, of this process or of the one that it was forked from.
-pub fn is_live() -> bool {
+pub(crate) fn is_live() -> bool {
     STATE.load(Acquire) == LIVE
 }
 
 /// Notes that the process makes a child, or a child of `vfork` starts a program, in a way that this
 /// library sees. The recorder takes further children that used memory for unseen programs.
-pub fn note_child() {
+pub(crate) fn note_child() {
     match area() {
         Some(area) => area.header().signs.fetch_add(CHILD, Relaxed),
         None => EARLIER_CHILDREN.fetch_add(CHILD, Relaxed),
@@ -141,7 +141,7 @@ pub fn note_child() {
 }
 
 /// Notes a fork, in the parent or in the child, which has no children yet.
-pub fn note_fork(is_child: bool) {
+pub(crate) fn note_fork(is_child: bool) {
     if is_child {
         EARLIER_CHILDREN.store(0, Relaxed);
     } else {
@@ -150,46 +150,46 @@ pub fn note_fork(is_child: bool) {
 }
 
 /// Tells the recorder of the children that the process made before it attached.
-pub fn note_earlier_children(header: &heaptape_wire::Header) {
+pub(crate) fn note_earlier_children(header: &heaptape_wire::Header) {
     let tells_end = if cfg!(feature = "standalone") { 0 } else { TELLS_END };
     header.signs.fetch_add(EARLIER_CHILDREN.load(Relaxed) | tells_end, Relaxed);
 }
 
 /// Returns whether nothing has been tried yet.
-pub fn is_new() -> bool {
+pub(crate) fn is_new() -> bool {
     STATE.load(Acquire) == NEW
 }
 
 /// Returns whether the process is untraced for good.
-pub fn is_untraced() -> bool {
+pub(crate) fn is_untraced() -> bool {
     STATE.load(Acquire) == OFF
 }
 
 /// Ends tracing: the recorder has closed the session, and the process runs untraced from now on.
-pub fn close() {
+pub(crate) fn close() {
     STATE.store(OFF, Release);
 }
 
 /// Returns whether frees are recorded with stacks.
 #[inline(always)]
-pub fn frees_have_stacks() -> bool {
+pub(crate) fn frees_have_stacks() -> bool {
     FREE_STACKS.load(Relaxed)
 }
 
 /// Returns the pid of the session, as the process sees itself.
-pub fn pid() -> u32 {
+pub(crate) fn pid() -> u32 {
     PID.load(Relaxed)
 }
 
 /// Returns whether the process of the session was forked from another process with the same
 /// program.
-pub fn is_forked() -> bool {
+pub(crate) fn is_forked() -> bool {
     IS_FORKED.load(Relaxed)
 }
 
 /// Counts an event of a thread that has no slot.
 #[cold]
-pub fn count_without_slot() {
+pub(crate) fn count_without_slot() {
     match area() {
         Some(area) => area.header().dropped_without_slot.fetch_add(1, Relaxed),
         // Of whichever process: a sandbox may forbid to ask for its number.

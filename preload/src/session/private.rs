@@ -23,7 +23,7 @@ static STATE_ORIGINS: [AtomicUsize; Segments::MAX] = [const { AtomicUsize::new(0
 static STATE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Binary logarithm of the number of entries of the first index of nodes.
-pub const FIRST_INDEX_LOG2: u32 = 13;
+pub(crate) const FIRST_INDEX_LOG2: u32 = 13;
 /// Binary logarithm of the number of entries of the largest index, which is twice the number of
 /// nodes that can be distinguished.
 const LAST_INDEX_LOG2: usize = 29;
@@ -58,7 +58,7 @@ fn wiped_later(bytes: usize) -> Option<*mut u8> {
 
 /// Prepares the memory, for thread states of `state_bytes`: that of the parent process if
 /// `is_inherited`, which this process sees as zeros, or else new memory.
-pub fn start(is_inherited: bool, state_bytes: usize) -> bool {
+pub(crate) fn start(is_inherited: bool, state_bytes: usize) -> bool {
     STATE_BYTES.store(state_bytes, Relaxed);
     if is_inherited && !ALIVE.load(Relaxed).is_null() {
         return true;
@@ -75,14 +75,14 @@ pub fn start(is_inherited: bool, state_bytes: usize) -> bool {
 }
 
 /// Returns whether this process is the one that attached, and not a child that was forked since.
-pub fn is_ours() -> bool {
+pub(crate) fn is_ours() -> bool {
     let alive = ALIVE.load(Relaxed);
     // SAFETY: the page stays mapped for ever; a child reads zeros.
     !alive.is_null() && unsafe { (*alive).load(Relaxed) } == 1
 }
 
 /// Marks this process as the one that attached.
-pub fn attached() {
+pub(crate) fn attached() {
     // SAFETY: [`start`] has stored the address of a page that stays mapped.
     unsafe { (*ALIVE.load(Relaxed)).store(1, Release) };
 }
@@ -91,7 +91,7 @@ pub fn attached() {
 /// each index is twice as large as the one before it.
 #[cold]
 #[inline(never)]
-pub fn publish(header: &heaptape_wire::Header) {
+pub(crate) fn publish(header: &heaptape_wire::Header) {
     /// The most segments, which leaves room for the last indexes.
     const SEGMENTS: usize = 5;
     let state_bytes = STATE_BYTES.load(Relaxed);
@@ -112,7 +112,7 @@ pub fn publish(header: &heaptape_wire::Header) {
 
 /// Returns the memory for the state of a slot, which has `state_bytes`, and maps it if needed.
 /// Returns `None` if there is no memory for it.
-pub fn thread_state(slot: u32, state_bytes: usize) -> Option<*mut u8> {
+pub(crate) fn thread_state(slot: u32, state_bytes: usize) -> Option<*mut u8> {
     let segment = STATES.of(slot);
     let start = STATES.start(segment) as usize * state_bytes;
     let known = STATE_ORIGINS.get(segment)?;
@@ -134,7 +134,7 @@ pub fn thread_state(slot: u32, state_bytes: usize) -> Option<*mut u8> {
 /// Returns the index of this size, and maps it if needed. Returns `None` if there is no memory for
 /// it. The index is all zeros before its first use in this process.
 #[inline(never)]
-pub fn index(log2: u32) -> Option<*mut AtomicU64> {
+pub(crate) fn index(log2: u32) -> Option<*mut AtomicU64> {
     let known = INDEXES.get(log2 as usize)?;
     if known.load(Acquire).is_null() {
         let (bytes, base) = (index_bytes(log2), wiped_later(index_bytes(log2))?);
@@ -148,7 +148,7 @@ pub fn index(log2: u32) -> Option<*mut AtomicU64> {
 }
 
 /// Returns the memory of an index that is not used any more. It stays mapped, and is all zeros.
-pub fn release_index(log2: u32) {
+pub(crate) fn release_index(log2: u32) {
     let index = INDEXES.get(log2 as usize).map_or(core::ptr::null_mut(), |index| index.load(Relaxed));
     if !index.is_null() {
         sys::advise(index.cast(), index_bytes(log2), libc::MADV_DONTNEED);
@@ -157,7 +157,7 @@ pub fn release_index(log2: u32) {
 
 /// Unmaps all of it, in a process in which no thread uses it any more.
 #[cfg(feature = "standalone")]
-pub fn give_up(state_bytes: usize) {
+pub(crate) fn give_up(state_bytes: usize) {
     let segment = |segment: usize| {
         let (start, end) = (STATES.start(segment) as usize, STATES.start(segment + 1) as usize);
         let origin = STATE_ORIGINS[segment].swap(0, Relaxed);

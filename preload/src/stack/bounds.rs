@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 static MAIN_THREAD: AtomicUsize = AtomicUsize::new(0);
 
 /// Notes that the calling thread is the main one.
-pub fn note_main_thread() {
+pub(crate) fn note_main_thread() {
     MAIN_THREAD.store(arch::thread_pointer(), Relaxed);
 }
 
@@ -22,7 +22,7 @@ static RESERVED: AtomicUsize = AtomicUsize::new(0);
 /// (`mmap_base` in arch/x86/mm/mmap.c). So a page there that is in use belongs to the stack, and so do all above it:
 /// nobody has to ask. A filter that the program installs by an instruction of its own, which this
 /// library does not see, may kill it for the question.
-pub fn note_reserved() {
+pub(crate) fn note_reserved() {
     /// More than programs use, and less than the 128 MiB, which hold whatever the limit was at the
     /// start. Without a limit the kernel maps from the other end.
     const MOST: u64 = 64 << 20;
@@ -37,7 +37,7 @@ fn kernels_end() -> usize {
 /// The known part of a thread's own stack.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct StackBounds {
+pub(crate) struct StackBounds {
     /// The lowest address from which the stack is known to be mapped up to `end`.
     pub low: usize,
     /// The end of the readable part of the thread's own stack; 0 if it is not known.
@@ -49,20 +49,20 @@ pub struct StackBounds {
 
 impl StackBounds {
     /// Returns the bounds of the calling thread's stack, if `sp` is on it.
-    pub fn new(sp: usize, tid: u32) -> StackBounds {
+    pub(crate) fn new(sp: usize, tid: u32) -> StackBounds {
         StackBounds { low: sp & !4095, end: own_stack_end(sp, tid), floor: 0 }
     }
 
     /// Returns whether an address is in the known part.
     #[inline(always)]
-    pub const fn contains(&self, address: usize) -> bool {
+    pub(crate) const fn contains(&self, address: usize) -> bool {
         address >= self.low && address < self.end
     }
 
     /// Extends the known part down to `sp`, unless that is on another stack. Returns whether it is
     /// on this one.
     #[cold]
-    pub fn grow(&mut self, sp: usize, other_pages: &Pages) -> bool {
+    pub(crate) fn grow(&mut self, sp: usize, other_pages: &Pages) -> bool {
         /// The most bytes that a single frame may skip: 2,048 pages.
         const MOST: usize = 8 << 20;
         if other_pages.contain(sp as u64) {
@@ -99,7 +99,7 @@ impl StackBounds {
 
     /// Finds how far down the stack can be read, while the system calls for it are still allowed,
     /// as if the thread had used the stack to that depth before.
-    pub fn probe_ahead(&mut self) {
+    pub(crate) fn probe_ahead(&mut self) {
         const AHEAD: usize = 512 << 10;
         let lowest = self.low.saturating_sub(AHEAD);
         while self.end != 0 && self.low > lowest && probe::is_readable(self.low - 4096) {
@@ -113,7 +113,7 @@ impl StackBounds {
 /// only thread of a forked child may have been either. Returns 0 if not all pages up to there are
 /// mapped; then the first event came on another stack.
 #[inline(never)]
-pub fn own_stack_end(sp: usize, tid: u32) -> usize {
+pub(crate) fn own_stack_end(sp: usize, tid: u32) -> usize {
     let is_main = tid == session::pid();
     let kernels = if is_main { mapped_up_to(sp, kernels_end()) } else { 0 };
     // The child of a main thread has the kernel's stack too. Its thread pointer is beside the
@@ -148,7 +148,7 @@ fn mapped_up_to(sp: usize, end: usize) -> usize {
 ///
 /// The list of the environment follows the arguments, so it must still be the kernel's.
 #[cold]
-pub fn program_arguments(low: u64, end: u64) -> u64 {
+pub(crate) fn program_arguments(low: u64, end: u64) -> u64 {
     /// Not looked for yet.
     const UNKNOWN: u64 = u64::MAX;
     static FOUND: AtomicU64 = AtomicU64::new(UNKNOWN);

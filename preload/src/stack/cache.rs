@@ -35,7 +35,7 @@ use heaptape_wire::nodes::{GUESSED, LOST, SIGNAL, TRUNCATED};
 
 /// The stack cache, with the space for a capture in progress.
 #[repr(C)]
-pub struct StackCache {
+pub(crate) struct StackCache {
     generation: u32,
     count: u32,
     /// Whether the outermost remembered frame is not the outermost of the stack, because the depth
@@ -77,7 +77,7 @@ const MUST_STEP: u32 = 1 << 31;
 
 impl StackCache {
     /// Removes all frames and paths from the cache.
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.count = 0;
         self.top = 0;
         self.path_cache.forget();
@@ -170,7 +170,7 @@ impl StackCache {
 /// # Safety
 /// `stacks` must be the calling thread's, with a busy activation, and `caller` the hook's.
 #[inline(always)]
-pub unsafe fn capture(stacks: *mut ThreadStacks, caller: Caller) -> u32 {
+pub(crate) unsafe fn capture(stacks: *mut ThreadStacks, caller: Caller) -> u32 {
     // SAFETY: the stacks are the calling thread's, as the caller ensures.
     let node = unsafe { capture_node(stacks, caller) };
     #[cfg(heaptape_verify)]
@@ -520,7 +520,7 @@ fn capture_other_stack(stacks: &mut ThreadStacks, caller: Caller, max_frames: us
 /// `stacks` must be the calling thread's, whose deferred frames no other capture uses, and
 /// `caller` the hook's.
 #[cold]
-pub unsafe fn capture_deferred(stacks: *mut ThreadStacks, caller: Caller) -> u32 {
+pub(crate) unsafe fn capture_deferred(stacks: *mut ThreadStacks, caller: Caller) -> u32 {
     let settings = table::settings();
     // SAFETY: the caller reserves these frames for this call. The bounds of the
     // thread's own stack are words that the interrupted hook changes one at a time, each to a value
@@ -541,7 +541,7 @@ pub unsafe fn capture_deferred(stacks: *mut ThreadStacks, caller: Caller) -> u32
 /// # Safety
 /// `stacks` must be the calling thread's, and `caller` the hook's.
 #[cold]
-pub unsafe fn stack_contains(stacks: *mut ThreadStacks, caller: Caller, slot: usize) -> Option<bool> {
+pub(crate) unsafe fn stack_contains(stacks: *mut ThreadStacks, caller: Caller, slot: usize) -> Option<bool> {
     // SAFETY: the bounds are two words that the calling thread alone writes.
     let (low, end) = unsafe { ((*stacks).bounds.low, (*stacks).bounds.end) };
     let mut pages = Pages::new();

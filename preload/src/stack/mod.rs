@@ -2,18 +2,18 @@
 //! numbers stacks.
 
 mod bounds;
-pub mod cache;
+pub(crate) mod cache;
 #[cfg(heaptape_verify)]
 mod check;
-pub mod modules;
+pub(crate) mod modules;
 mod pages;
 mod path_cache;
-pub mod table;
-pub mod unwind;
+pub(crate) mod table;
+pub(crate) mod unwind;
 
 #[cfg(test)]
-pub use bounds::own_stack_end;
-pub use bounds::{StackBounds, note_main_thread, note_reserved};
+pub(crate) use bounds::own_stack_end;
+pub(crate) use bounds::{StackBounds, note_main_thread, note_reserved};
 
 use cache::StackCache;
 use pages::Pages;
@@ -21,7 +21,7 @@ use unwind::Frames;
 
 /// What a thread knows of its stacks. It is used by that thread only.
 #[repr(C)]
-pub struct ThreadStacks {
+pub(crate) struct ThreadStacks {
     /// The known part of the thread's own stack.
     pub bounds: StackBounds,
     /// Pages of other stacks that can be read.
@@ -38,7 +38,7 @@ pub struct ThreadStacks {
 impl ThreadStacks {
     /// Initializes the stacks of a new thread, whose first event is at `sp`, in memory that may
     /// hold those of an earlier one.
-    pub fn reset(&mut self, sp: usize, tid: u32) {
+    pub(crate) fn reset(&mut self, sp: usize, tid: u32) {
         self.bounds = StackBounds::new(sp, tid);
         self.other_pages = Pages::new();
         self.cache.forget();
@@ -47,7 +47,7 @@ impl ThreadStacks {
     /// Returns whether `sp` is on the thread's own stack, which can then be read from `sp` up. The
     /// known part of the stack is extended page by page if `sp` is deeper than ever before.
     #[inline(always)]
-    pub fn is_own(&mut self, sp: usize) -> bool {
+    pub(crate) fn is_own(&mut self, sp: usize) -> bool {
         self.bounds.contains(sp) || self.bounds.grow(sp, &self.other_pages)
     }
 }

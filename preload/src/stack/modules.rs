@@ -68,7 +68,7 @@ fn remember_announced(start: u64, module: u32) {
 }
 
 /// Announces to a new session what this process, or the one that it was forked from, has announced.
-pub fn announce_again(area: &Area) {
+pub(crate) fn announce_again(area: &Area) {
     forget_known();
     announced().iter().for_each(|entry| entry.after_module.store(0, Relaxed));
     for start in announced().iter().map(|entry| entry.start.load(Relaxed)).filter(|start| *start != 0) {
@@ -82,7 +82,7 @@ pub fn announce_again(area: &Area) {
 /// The frame of this function must not be part of the caller's, which compiles rules on small
 /// stacks.
 #[inline(never)]
-pub fn note(object: &Object) -> bool {
+pub(crate) fn note(object: &Object) -> bool {
     let known = &KNOWN[(object.start >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> 58];
     if known.load(Relaxed) == object.start {
         return false;
@@ -133,7 +133,7 @@ fn announce(area: &Area, object: &Object) -> bool {
 /// Retires the modules that were unmapped by a `dlclose`, and all nodes in them. (Nodes inside such
 /// a node are found by its number only, which is not returned any more.) Returns whether there was
 /// one.
-pub fn retire_gone() -> bool {
+pub(crate) fn retire_gone() -> bool {
     let Some(area) = session::area() else { return false };
     let header = area.header();
     let nodes = header.nodes_used.0.load(Acquire).min(area.mapped_nodes());

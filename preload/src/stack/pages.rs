@@ -1,11 +1,11 @@
 //! Pages of stacks other than the thread's own that could be read: [`super::unwind::other`] says when
 //! one is kept.
 
-pub const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 
 /// A range of pages that walks have read.
 #[derive(Clone, Copy)]
-pub struct Stretch {
+pub(crate) struct Stretch {
     pub low: u64,
     pub end: u64,
 }
@@ -15,30 +15,30 @@ const STRETCHES: usize = 4;
 
 /// The pages of other stacks that this thread's walks have read recently.
 #[derive(Clone, Copy)]
-pub struct Pages {
+pub(crate) struct Pages {
     stretches: [Stretch; STRETCHES],
     next: u32,
 }
 
 impl Pages {
     /// Returns an empty set.
-    pub const fn new() -> Pages {
+    pub(crate) const fn new() -> Pages {
         Pages { stretches: [Stretch { low: 0, end: 0 }; STRETCHES], next: 0 }
     }
 
     /// Returns the known range that holds an address.
     #[inline(always)]
-    pub fn around(&self, address: u64) -> Option<Stretch> {
+    pub(crate) fn around(&self, address: u64) -> Option<Stretch> {
         self.stretches.iter().find(|stretch| address >= stretch.low && address < stretch.end).copied()
     }
 
     /// Returns whether an address is in a known page.
-    pub fn contain(&self, address: u64) -> bool {
+    pub(crate) fn contain(&self, address: u64) -> bool {
         self.around(address).is_some()
     }
 
     /// Adds the page that a walk began in, if later ones have displaced it.
-    pub fn keep(&mut self, sp: u64) {
+    pub(crate) fn keep(&mut self, sp: u64) {
         if !self.contain(sp) {
             self.add(sp);
         }
@@ -46,7 +46,7 @@ impl Pages {
 
     /// Adds the page of an address, and returns the range that it belongs to then.
     #[cold]
-    pub fn add(&mut self, address: u64) -> Stretch {
+    pub(crate) fn add(&mut self, address: u64) -> Stretch {
         let low = address & !(PAGE - 1);
         let end = low + PAGE;
         for stretch in &mut self.stretches {

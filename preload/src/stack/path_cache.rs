@@ -15,7 +15,7 @@ use super::unwind::{Frame, LIVE_BP, NODE_FLAGS, SPECIAL, USES_BP};
 use crate::arch::registers::RETURN_ADDRESS;
 
 /// Number of frames of a path, including the one that joins it to the stack cache.
-pub const LENGTH: usize = 12;
+pub(crate) const LENGTH: usize = 12;
 /// Number of paths, a power of two. A path has 384 bytes.
 const PATHS: usize = 256;
 /// Number of shapes, a power of two.
@@ -50,7 +50,7 @@ const DEPENDS: u16 = 1 << 15;
 
 /// The words that one walk read.
 #[repr(C, align(64))]
-pub struct Path {
+pub(crate) struct Path {
     /// The stack pointer at the hook; 0 if the entry is empty.
     sp: u64,
     /// The frame pointer at the hook.
@@ -81,7 +81,7 @@ pub struct Path {
 }
 
 #[repr(C)]
-pub struct PathCache {
+pub(crate) struct PathCache {
     /// Whether something is stored. A cache that was never used is not touched, since that would
     /// cost a new thread its pages.
     used: bool,
@@ -148,19 +148,19 @@ impl Path {
 
     /// Returns the number of frames inside those of the stack cache.
     #[inline(always)]
-    pub fn inner(&self) -> usize {
+    pub(crate) fn inner(&self) -> usize {
         (self.count as usize).min(LENGTH) - usize::from(self.base != 0)
     }
 
     /// Returns the node of the complete stack.
     #[inline(always)]
-    pub fn node(&self) -> u32 {
+    pub(crate) fn node(&self) -> u32 {
         self.nodes[0]
     }
 
     /// Returns the outermost frame and its node, given the frame pointer `bp` at the hook.
     #[inline(always)]
-    pub fn outermost(&self, bp: u64) -> (Frame, u32) {
+    pub(crate) fn outermost(&self, bp: u64) -> (Frame, u32) {
         let last = (self.count as usize - 1).min(LENGTH - 1);
         let bp = match self.saved as usize {
             0 => bp,
@@ -175,7 +175,7 @@ impl Path {
 
     /// Copies the frames inside those of the stack cache, and their nodes, outermost first.
     #[cold]
-    pub fn copy(&self, mut bp: u64, frames: &mut [Frame], nodes: &mut [u32]) {
+    pub(crate) fn copy(&self, mut bp: u64, frames: &mut [Frame], nodes: &mut [u32]) {
         let inner = self.inner();
         let mut saved = 0;
         for index in 0..inner {
@@ -230,7 +230,7 @@ impl Path {
 impl PathCache {
     /// Removes all paths from the cache.
     #[cold]
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         if !core::mem::take(&mut self.used) {
             return;
         }
@@ -247,7 +247,7 @@ impl PathCache {
     /// # Safety
     /// `first` must be a hook's frame on the calling thread's own stack.
     #[inline(always)]
-    pub unsafe fn find(&self, first: &Frame) -> Option<u32> {
+    pub(crate) unsafe fn find(&self, first: &Frame) -> Option<u32> {
         let shape = &self.shapes[Self::shape(first)];
         if shape.sp != first.slot || shape.address != first.address {
             return None;
@@ -261,7 +261,7 @@ impl PathCache {
 
     /// Returns a path by the index that [`PathCache::find`] returned.
     #[inline(always)]
-    pub fn path(&self, index: u32) -> &Path {
+    pub(crate) fn path(&self, index: u32) -> &Path {
         &self.path_cache[index as usize & (PATHS - 1)]
     }
 
@@ -271,7 +271,7 @@ impl PathCache {
     /// `first` must be a hook's frame on the calling thread's own stack, and the innermost of
     /// `frames`.
     #[inline(never)]
-    pub unsafe fn remember(&mut self, first: &Frame, frames: &[Frame], nodes: &[u32]) {
+    pub(crate) unsafe fn remember(&mut self, first: &Frame, frames: &[Frame], nodes: &[u32]) {
         let inner = &frames[frames.len().saturating_sub(LENGTH)..];
         if frames.is_empty() || inner.iter().any(|frame| frame.flags() & (NODE_FLAGS | SPECIAL) != 0) {
             return;

@@ -29,7 +29,7 @@ static GROWING: AtomicBool = AtomicBool::new(false);
 static SETTINGS: AtomicU32 = AtomicU32::new(MAX_FRAMES as u32);
 
 #[derive(Clone, Copy)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// The most frames of a stack.
     pub max_frames: usize,
     /// Whether only the return address is recorded, without a walk.
@@ -38,13 +38,13 @@ pub struct Settings {
 
 /// Returns the current settings.
 #[inline(always)]
-pub fn settings() -> Settings {
+pub(crate) fn settings() -> Settings {
     let word = SETTINGS.load(Relaxed);
     Settings { max_frames: (word & 0xffff) as usize, caller_only: word >> 16 != 0 }
 }
 
 /// Starts with an empty index for the nodes of an area. Returns false if there is no memory for it.
-pub fn start(area: &Area) -> bool {
+pub(crate) fn start(area: &Area) -> bool {
     let header = area.header();
     let frames = header.max_frames.load(Relaxed).clamp(2, MAX_FRAMES as u32);
     let caller_only = header.stacks.load(Relaxed) == STACKS_CALLER;
@@ -81,7 +81,7 @@ const NODE_BITS: u32 = 28;
 
 /// A walk down the tree, from a node to those of the frames inside it.
 #[derive(Clone, Copy)]
-pub struct Descent {
+pub(crate) struct Descent {
     node: u32,
     /// Whether this walk has appended the node, so that it has no children.
     is_new: bool,
@@ -90,14 +90,14 @@ pub struct Descent {
 impl Descent {
     /// Begins at a node; 0 is the empty stack.
     #[inline(always)]
-    pub fn from(node: u32) -> Descent {
+    pub(crate) fn from(node: u32) -> Descent {
         Descent { node, is_new: false }
     }
 
     /// Goes on to the node of (current node, address, flags), and appends it if it is new. Returns
     /// its number. If the table is full, the descent stays where it is, and the capture is counted.
     #[inline(always)]
-    pub fn step(&mut self, address: u64, flags: u32) -> u32 {
+    pub(crate) fn step(&mut self, address: u64, flags: u32) -> u32 {
         let value = NodeValue { parent: self.node, address, flags: flags | WRITTEN };
         if !self.is_new {
             if let Some(number) = successor(&value) {
@@ -118,7 +118,7 @@ impl Descent {
 
 /// Returns the node of (caller's node, address, flags), and appends it if it is new.
 #[inline(always)]
-pub fn node(parent: u32, address: u64, flags: u32) -> u32 {
+pub(crate) fn node(parent: u32, address: u64, flags: u32) -> u32 {
     Descent::from(parent).step(address, flags)
 }
 
@@ -212,7 +212,7 @@ fn retired_index(index: *const AtomicU64, log2: u32, hash: u64) -> Option<usize>
 }
 
 /// Maps memory for more nodes while that is still allowed.
-pub fn map_ahead() {
+pub(crate) fn map_ahead() {
     let Some(area) = session::area() else { return };
     let used = area.header().nodes_used.0.load(Relaxed).min(CAPACITY.load(Relaxed) - 1);
     let more = used.saturating_add(NODES_AHEAD);

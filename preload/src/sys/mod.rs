@@ -3,7 +3,7 @@
 
 mod permissions;
 
-pub use permissions::{Need, forbid, forbidden, permit, restore};
+pub(crate) use permissions::{Need, forbid, forbidden, permit, restore};
 
 use crate::arch;
 use core::ffi::{CStr, c_char};
@@ -23,7 +23,7 @@ macro_rules! call {
 /// stack. An allocator's fast path works then, and so does this library's. Longer functions go
 /// through this one.
 #[inline(always)]
-pub fn aligned<T>(body: impl FnOnce() -> T) -> T {
+pub(crate) fn aligned<T>(body: impl FnOnce() -> T) -> T {
     /// A local variable with more than the usual alignment makes the compiler align the frame of
     /// the function that has it.
     #[repr(align(32))]
@@ -34,12 +34,12 @@ pub fn aligned<T>(body: impl FnOnce() -> T) -> T {
 }
 
 /// Returns the pid of this process.
-pub fn pid() -> u32 {
+pub(crate) fn pid() -> u32 {
     call!(SYS_getpid) as u32
 }
 
 /// Returns the id of this thread.
-pub fn tid() -> u32 {
+pub(crate) fn tid() -> u32 {
     call!(SYS_gettid) as u32
 }
 
@@ -52,7 +52,7 @@ const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 /// Maps private memory of zeros. Returns `None` if the system refuses.
 #[inline(never)]
-pub fn map_private(bytes: usize) -> Option<*mut u8> {
+pub(crate) fn map_private(bytes: usize) -> Option<*mut u8> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     address(call!(SYS_mmap, 0, bytes, READ_WRITE, flags, usize::MAX, 0))
 }
@@ -60,7 +60,7 @@ pub fn map_private(bytes: usize) -> Option<*mut u8> {
 /// Maps zeros in place of a range that the caller owns. Where the program's limit leaves no private
 /// memory, they are shared with later children. Nothing can be mapped in a process that has set
 /// its limit on address space below what it uses, so that limit is raised meanwhile.
-pub fn replace_by_zeros(at: *mut u8, bytes: usize) {
+pub(crate) fn replace_by_zeros(at: *mut u8, bytes: usize) {
     let is_mapped = || {
         [libc::MAP_PRIVATE, libc::MAP_SHARED].iter().any(|kind| {
             let flags = kind | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
@@ -82,7 +82,7 @@ pub fn replace_by_zeros(at: *mut u8, bytes: usize) {
 
 /// Maps private memory of zeros at this address, if nothing is mapped there and the system allows
 /// it. Returns whether it did.
-pub fn map_at(at: *mut u8, bytes: usize) -> bool {
+pub(crate) fn map_at(at: *mut u8, bytes: usize) -> bool {
     // An old kernel does not know the last flag, and may choose another address.
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     let mapped = address(call!(SYS_mmap, at, bytes, READ_WRITE, flags, usize::MAX, 0));
@@ -93,7 +93,7 @@ pub fn map_at(at: *mut u8, bytes: usize) -> bool {
 /// Makes memory readable and executable, and also writable if `is_writable`. Returns whether the
 /// system allows it.
 #[inline(never)]
-pub fn protect_code(at: *mut u8, bytes: usize, is_writable: bool) -> bool {
+pub(crate) fn protect_code(at: *mut u8, bytes: usize, is_writable: bool) -> bool {
     let writable = if is_writable { libc::PROT_WRITE } else { 0 };
     call!(SYS_mprotect, at, bytes, libc::PROT_READ | libc::PROT_EXEC | writable) == 0
 }
@@ -101,7 +101,7 @@ pub fn protect_code(at: *mut u8, bytes: usize, is_writable: bool) -> bool {
 /// Returns whether this process has one thread, by the number of links of `/proc/self/task`. Where
 /// there is no `/proc`, the kernel says it: unshare(2) with `CLONE_THREAD` does nothing and fails
 /// if there are several. Filters seldom allow that call.
-pub fn has_one_thread() -> bool {
+pub(crate) fn has_one_thread() -> bool {
     match status(c"/proc/self/task") {
         Some(status) => status.st_nlink == 3,
         None => !has_filter() && call!(SYS_unshare, libc::CLONE_THREAD) == 0,
@@ -110,13 +110,13 @@ pub fn has_one_thread() -> bool {
 
 /// Maps a range of a file, shared: anywhere, or replacing what the caller has mapped at `at`.
 /// Returns `None` if the system refuses.
-pub fn map_file(at: *mut u8, bytes: usize, descriptor: i32, offset: u64) -> Option<*mut u8> {
+pub(crate) fn map_file(at: *mut u8, bytes: usize, descriptor: i32, offset: u64) -> Option<*mut u8> {
     let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | if at.is_null() { 0 } else { libc::MAP_FIXED };
     address(call!(SYS_mmap, at, bytes, READ_WRITE, flags, descriptor, offset))
 }
 
 /// Enlarges a mapping of the caller, which may move it. Returns `None` if the system refuses.
-pub fn grow(at: *mut u8, bytes: usize, wanted: usize) -> Option<*mut u8> {
+pub(crate) fn grow(at: *mut u8, bytes: usize, wanted: usize) -> Option<*mut u8> {
     address(call!(SYS_mremap, at, bytes, wanted, libc::MREMAP_MAYMOVE))
 }
 
@@ -124,13 +124,13 @@ pub fn grow(at: *mut u8, bytes: usize, wanted: usize) -> Option<*mut u8> {
 /// that page on, of `bytes` bytes. Returns `None` if the system refuses. The new mapping is not
 /// locked, even if the program locks all its memory, because it would count against the program's
 /// limit.
-pub fn map_again(page: *mut u8, bytes: usize) -> Option<*mut u8> {
+pub(crate) fn map_again(page: *mut u8, bytes: usize) -> Option<*mut u8> {
     unlock(page, 4096);
     address(call!(SYS_mremap, page, 0, bytes, libc::MREMAP_MAYMOVE))
 }
 
 /// Returns the page faults of the children that this process has waited for.
-pub fn child_faults() -> u64 {
+pub(crate) fn child_faults() -> u64 {
     // `struct rusage`: two times, the largest size, three sizes, then the two kinds of faults.
     const MINOR: usize = 8;
     let mut usage = [0u64; 18];
@@ -140,7 +140,7 @@ pub fn child_faults() -> u64 {
 
 /// Unlocks memory of this library, where that is allowed.
 #[inline(never)]
-pub fn unlock(at: *mut u8, bytes: usize) {
+pub(crate) fn unlock(at: *mut u8, bytes: usize) {
     if Need::UNLOCK.is_allowed() {
         call!(SYS_munlock, at, bytes);
     }
@@ -148,38 +148,38 @@ pub fn unlock(at: *mut u8, bytes: usize) {
 
 /// Unmaps memory that this library has mapped.
 #[inline(never)]
-pub fn unmap(at: *mut u8, bytes: usize) {
+pub(crate) fn unmap(at: *mut u8, bytes: usize) {
     call!(SYS_munmap, at, bytes);
 }
 
 /// Advises the kernel about memory that this library has mapped. Returns whether it was
 /// accepted.
 #[inline(never)]
-pub fn advise(at: *mut u8, bytes: usize, advice: i32) -> bool {
+pub(crate) fn advise(at: *mut u8, bytes: usize, advice: i32) -> bool {
     call!(SYS_madvise, at, bytes, advice) == 0
 }
 
 /// Returns whether the kernel can read eight bytes at `address`. It copies the signal set before it
 /// rejects the unknown `how`, and nothing changes (a known trick). Returns false where something
 /// else answers the call.
-pub fn can_copy_signal_set(address: usize) -> bool {
+pub(crate) fn can_copy_signal_set(address: usize) -> bool {
     const NO_SUCH_HOW: isize = -1;
     call!(SYS_rt_sigprocmask, NO_SUCH_HOW, address, 0, 8) == -libc::EINVAL as isize
 }
 
 /// Copies from the memory of a process. Returns the number of bytes copied or a negative error.
-pub fn copy_from_process(pid: u32, ours: &libc::iovec, theirs: &[libc::iovec]) -> isize {
+pub(crate) fn copy_from_process(pid: u32, ours: &libc::iovec, theirs: &[libc::iovec]) -> isize {
     call!(SYS_process_vm_readv, pid, &raw const *ours, 1, theirs.as_ptr(), theirs.len(), 0)
 }
 
 /// Returns whether a seccomp filter applies to the system calls of this thread already.
-pub fn has_filter() -> bool {
+pub(crate) fn has_filter() -> bool {
     call!(SYS_prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) > 0
 }
 
 /// Returns how many seccomp filters apply to a process, `/proc/PID/status`, or `None` if that
 /// cannot be read. Unlike prctl(2) this needs no call that the loader has not made too.
-pub fn filters(status: &CStr) -> Option<u32> {
+pub(crate) fn filters(status: &CStr) -> Option<u32> {
     let mut text = [0; 4096];
     let mut lines = read_file(status, &mut text).split(|byte| *byte == b'\n');
     // Since Linux 5.9 there is a count. Before, one filter is as good as many.
@@ -189,39 +189,39 @@ pub fn filters(status: &CStr) -> Option<u32> {
 }
 
 /// Returns whether reading the CPU counter (TSC) raises a signal.
-pub fn has_no_counter() -> bool {
+pub(crate) fn has_no_counter() -> bool {
     let mut state = 0i32;
     call!(SYS_prctl, libc::PR_GET_TSC, &raw mut state, 0, 0, 0) == 0 && state == libc::PR_TSC_SIGSEGV
 }
 
 /// Blocks all signals of the calling thread, including those that libc uses for cancellation.
 /// Returns what [`release_signals`] needs.
-pub fn hold_signals() -> u64 {
+pub(crate) fn hold_signals() -> u64 {
     let (all, mut held) = (u64::MAX, 0_u64);
     call!(SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, &raw mut held, 8);
     held
 }
 
 /// Restores the signal mask that [`hold_signals`] returned.
-pub fn release_signals(held: u64) {
+pub(crate) fn release_signals(held: u64) {
     call!(SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const held, 0, 8);
 }
 
 /// Closes a descriptor of this library.
 #[inline(never)]
-pub fn close(descriptor: i32) {
+pub(crate) fn close(descriptor: i32) {
     call!(SYS_close, descriptor);
 }
 
 /// Opens a `SOCK_SEQPACKET` Unix socket that does not block and is closed on exec.
-pub fn socket() -> Option<i32> {
+pub(crate) fn socket() -> Option<i32> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let result = call!(SYS_socket, libc::AF_UNIX, kind, 0);
     (result >= 0).then_some(result as i32)
 }
 
 /// Connects to a path. Returns 0 or a negative error.
-pub fn connect(descriptor: i32, path: &[u8]) -> isize {
+pub(crate) fn connect(descriptor: i32, path: &[u8]) -> isize {
     // SAFETY: all-zero is a valid sockaddr_un.
     let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as u16;
@@ -235,13 +235,13 @@ pub fn connect(descriptor: i32, path: &[u8]) -> isize {
 }
 
 /// Sends without raising SIGPIPE. Returns the number of bytes sent or a negative error.
-pub fn send(descriptor: i32, bytes: &[u8]) -> isize {
+pub(crate) fn send(descriptor: i32, bytes: &[u8]) -> isize {
     call!(SYS_sendto, descriptor, bytes.as_ptr(), bytes.len(), libc::MSG_NOSIGNAL, 0, 0)
 }
 
 /// Receives one message and at most one descriptor. Returns the number of bytes (or a negative
 /// error) and the descriptor.
-pub fn receive(descriptor: i32, bytes: &mut [u8]) -> (isize, Option<i32>) {
+pub(crate) fn receive(descriptor: i32, bytes: &mut [u8]) -> (isize, Option<i32>) {
     #[repr(C, align(8))]
     struct Control([u8; 24]);
     let mut control = Control([0; 24]);
@@ -262,24 +262,24 @@ pub fn receive(descriptor: i32, bytes: &mut [u8]) -> (isize, Option<i32>) {
 }
 
 /// Waits until the descriptor can be read, for at most `milliseconds`. Returns whether it can.
-pub fn wait_readable(descriptor: i32, milliseconds: u64) -> bool {
+pub(crate) fn wait_readable(descriptor: i32, milliseconds: u64) -> bool {
     let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
     arch::poll(&mut poll, milliseconds) == 1
 }
 
 /// Waits while the word holds `expected`, for at most `milliseconds`. Another process may wake it.
-pub fn futex_wait(word: *const u32, expected: u32, milliseconds: u64) {
+pub(crate) fn futex_wait(word: *const u32, expected: u32, milliseconds: u64) {
     let time =
         libc::timespec { tv_sec: (milliseconds / 1000) as i64, tv_nsec: (milliseconds % 1000 * 1_000_000) as i64 };
     call!(SYS_futex, word, libc::FUTEX_WAIT, expected, &raw const time, 0, 0);
 }
 
 /// Returns whether a thread of this process no longer exists.
-pub fn has_thread_ended(pid: u32, tid: u32) -> bool {
+pub(crate) fn has_thread_ended(pid: u32, tid: u32) -> bool {
     call!(SYS_tgkill, pid, tid, 0) == -i64::from(libc::ESRCH) as isize
 }
 
-pub fn sleep_ms(milliseconds: u64) {
+pub(crate) fn sleep_ms(milliseconds: u64) {
     let time =
         libc::timespec { tv_sec: (milliseconds / 1000) as i64, tv_nsec: (milliseconds % 1000 * 1_000_000) as i64 };
     call!(SYS_nanosleep, &raw const time, 0);
@@ -289,19 +289,19 @@ pub fn sleep_ms(milliseconds: u64) {
 static COUNTER_IS_OFF: AtomicBool = AtomicBool::new(false);
 
 /// Returns whether the CPU counter is disabled.
-pub fn counter_is_off() -> bool {
+pub(crate) fn counter_is_off() -> bool {
     COUNTER_IS_OFF.load(Relaxed)
 }
 
 /// Sets whether the CPU counter is disabled.
-pub fn set_counter_off(is_off: bool) {
+pub(crate) fn set_counter_off(is_off: bool) {
     COUNTER_IS_OFF.store(is_off, Relaxed);
 }
 
 /// Returns nanoseconds of `CLOCK_MONOTONIC`, by the vDSO (async-signal-safe, does not touch `errno`
 /// on success), or by the kernel where the vDSO's counter is disabled.
 #[inline(never)]
-pub fn monotonic_ns() -> u64 {
+pub(crate) fn monotonic_ns() -> u64 {
     if counter_is_off() {
         return kernel_ns();
     }
@@ -314,21 +314,21 @@ pub fn monotonic_ns() -> u64 {
 /// Returns nanoseconds of `CLOCK_MONOTONIC` by the kernel. Waits are bounded by it: a library such
 /// as libfaketime may let the clock of libc stand still.
 #[inline(never)]
-pub fn kernel_ns() -> u64 {
+pub(crate) fn kernel_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     call!(SYS_clock_gettime, libc::CLOCK_MONOTONIC, &raw mut time);
     (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
 
 /// Returns a limit of this process; `u64::MAX` without one.
-pub fn limit(resource: u32) -> u64 {
+pub(crate) fn limit(resource: u32) -> u64 {
     let mut limit = [u64::MAX; 2];
     call!(SYS_prlimit64, 0, resource, 0, limit.as_mut_ptr());
     limit[0]
 }
 
 /// Returns how many bytes of address space the process may still map; `u64::MAX` without a limit.
-pub fn address_space() -> u64 {
+pub(crate) fn address_space() -> u64 {
     let limit = limit(libc::RLIMIT_AS);
     if limit == u64::MAX {
         return limit;
@@ -340,7 +340,7 @@ pub fn address_space() -> u64 {
 
 /// Returns the nanoseconds that the process has run or waited for a CPU, which is its age if it has
 /// not slept. Used in a child before it does anything else.
-pub fn age_ns() -> u64 {
+pub(crate) fn age_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     call!(SYS_clock_gettime, libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time);
     let mut text = [0; 96];
@@ -359,7 +359,7 @@ fn read_file<'a>(path: &CStr, bytes: &'a mut [u8]) -> &'a [u8] {
 
 /// Parses the number at an index among the words of a line.
 #[inline(never)]
-pub fn number(text: &[u8], index: usize) -> Option<u64> {
+pub(crate) fn number(text: &[u8], index: usize) -> Option<u64> {
     let word = text.split(|byte| byte.is_ascii_whitespace()).nth(index)?;
     word.iter().try_fold(0u64, |value, digit| {
         digit.is_ascii_digit().then(|| value.wrapping_mul(10).wrapping_add(u64::from(digit - b'0')))
@@ -369,12 +369,12 @@ pub fn number(text: &[u8], index: usize) -> Option<u64> {
 /// Returns the text at the start of a buffer, up to a zero; `None` if there is no zero. One copy
 /// serves all callers, since the search for the zero is 250 bytes of code.
 #[inline(never)]
-pub fn c_text(bytes: &[u8]) -> Option<&CStr> {
+pub(crate) fn c_text(bytes: &[u8]) -> Option<&CStr> {
     CStr::from_bytes_until_nul(bytes).ok()
 }
 
 /// Writes a number between two texts. The rest of `out` stays zero.
-pub fn decimal(before: &[u8], number: u32, after: &[u8], out: &mut [u8; 32]) {
+pub(crate) fn decimal(before: &[u8], number: u32, after: &[u8], out: &mut [u8; 32]) {
     let (digits, mut left) = (number.checked_ilog10().unwrap_or(0), number);
     let decimals = (0..=digits).rev().map(|exponent| {
         let digit = left / 10u32.pow(exponent);
@@ -387,34 +387,34 @@ pub fn decimal(before: &[u8], number: u32, after: &[u8], out: &mut [u8; 32]) {
 
 /// Returns the status of a file, or `None` if there is none.
 #[inline(never)]
-pub fn status(path: &CStr) -> Option<libc::stat> {
+pub(crate) fn status(path: &CStr) -> Option<libc::stat> {
     // SAFETY: all-zero is a valid stat.
     let mut status: libc::stat = unsafe { core::mem::zeroed() };
     (call!(SYS_newfstatat, libc::AT_FDCWD, path.as_ptr(), &raw mut status, 0) == 0).then_some(status)
 }
 
 /// Changes the working folder to a path. Returns whether that is possible.
-pub fn change_folder(path: usize) -> bool {
+pub(crate) fn change_folder(path: usize) -> bool {
     call!(SYS_chdir, path) == 0
 }
 
 /// Changes the working folder to the one of a descriptor. Returns whether that is possible.
-pub fn change_folder_to(descriptor: i32) -> bool {
+pub(crate) fn change_folder_to(descriptor: i32) -> bool {
     call!(SYS_fchdir, descriptor) == 0
 }
 
 /// Returns the effective user and group.
-pub fn effective_ids() -> (u32, u32) {
+pub(crate) fn effective_ids() -> (u32, u32) {
     (call!(SYS_geteuid) as u32, call!(SYS_getegid) as u32)
 }
 
 /// Returns whether a program's file has capabilities.
-pub fn has_capabilities(path: &CStr) -> bool {
+pub(crate) fn has_capabilities(path: &CStr) -> bool {
     call!(SYS_getxattr, path.as_ptr(), c"security.capability".as_ptr(), 0, 0) > 0
 }
 
 /// Reads the target of a symbolic link, and returns its length.
-pub fn read_link(path: &CStr, out: &mut [u8]) -> usize {
+pub(crate) fn read_link(path: &CStr, out: &mut [u8]) -> usize {
     (call!(SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), out.as_mut_ptr(), out.len()).max(0) as usize).min(out.len())
 }
 
@@ -427,13 +427,13 @@ fn peer(socket: i32) -> u32 {
 }
 
 /// Permits the process at the other end of a socket to trace this one.
-pub fn permit_tracer(socket: i32) {
+pub(crate) fn permit_tracer(socket: i32) {
     call!(SYS_prctl, libc::PR_SET_PTRACER, peer(socket), 0, 0, 0);
 }
 
 /// What a thread of any process does.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum TaskState {
+pub(crate) enum TaskState {
     /// It can't be seen, or there is none.
     Unknown,
     /// It's stopped, traced, or dead.
@@ -466,50 +466,50 @@ fn stat(tid: u32) -> (TaskState, Option<u64>) {
 /// Returns what a thread does that has started at this time, in clock ticks after the boot. Another
 /// one with its number is unknown.
 #[inline(never)]
-pub fn state_of(tid: u32, start: u64) -> TaskState {
+pub(crate) fn state_of(tid: u32, start: u64) -> TaskState {
     let (state, found) = stat(tid);
     if found == Some(start) { state } else { TaskState::Unknown }
 }
 
 /// Returns the start of a thread, as [`state_of`] wants it.
 #[cfg(test)]
-pub fn start_of(tid: u32) -> Option<u64> {
+pub(crate) fn start_of(tid: u32) -> Option<u64> {
     stat(tid).1
 }
 
 /// Returns whether the process at the other end of a socket is stopped or dead.
-pub fn peer_is_stopped(socket: i32) -> bool {
+pub(crate) fn peer_is_stopped(socket: i32) -> bool {
     let peer = peer(socket);
     peer != 0 && stat(peer).0 == TaskState::Stopped
 }
 
 /// Opens a file for reading. Returns `None` on an error.
 #[inline(never)]
-pub fn open(path: &CStr) -> Option<i32> {
+pub(crate) fn open(path: &CStr) -> Option<i32> {
     let result = call!(SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC, 0);
     (result >= 0).then_some(result as i32)
 }
 
 /// Reads from a descriptor. Returns the number of bytes, 0 at the end or on an error.
-pub fn read(descriptor: i32, bytes: &mut [u8]) -> usize {
+pub(crate) fn read(descriptor: i32, bytes: &mut [u8]) -> usize {
     call!(SYS_read, descriptor, bytes.as_mut_ptr(), bytes.len()).max(0) as usize
 }
 
 /// Reads at an offset. Returns the number of bytes, 0 at the end or on an error.
 #[inline(never)]
-pub fn read_at(descriptor: i32, bytes: &mut [u8], offset: u64) -> usize {
+pub(crate) fn read_at(descriptor: i32, bytes: &mut [u8], offset: u64) -> usize {
     call!(SYS_pread64, descriptor, bytes.as_mut_ptr(), bytes.len(), offset).max(0) as usize
 }
 
 /// Returns an entry of the auxiliary vector, or 0 if there is none.
-pub fn auxiliary(kind: u64) -> usize {
+pub(crate) fn auxiliary(kind: u64) -> usize {
     // SAFETY: reads the process's own vector.
     unsafe { libc::getauxval(kind) as usize }
 }
 
 /// Returns the value of an environment variable. Before libc has initialized `environ` (in a
 /// program's `preinit_array`), the kernel's copy is read.
-pub fn environment(name: &str) -> Option<&'static CStr> {
+pub(crate) fn environment(name: &str) -> Option<&'static CStr> {
     let is_named = |text: &'static CStr| {
         let value = text.to_bytes().strip_prefix(name.as_bytes())?;
         // SAFETY: the name and an equals sign precede the value in one string.
@@ -533,7 +533,7 @@ pub fn environment(name: &str) -> Option<&'static CStr> {
 }
 
 /// Returns the address of the list of environment variables.
-pub fn environment_list() -> u64 {
+pub(crate) fn environment_list() -> u64 {
     environ() as u64
 }
 
@@ -543,7 +543,7 @@ unsafe extern "C" {
 }
 
 /// Returns libc's list of the environment, which is null before it is initialized.
-pub fn environ() -> *const *const c_char {
+pub(crate) fn environ() -> *const *const c_char {
     // SAFETY: a plain read of libc's variable.
     unsafe { ENVIRON }
 }
@@ -572,7 +572,7 @@ fn first_environment<T>(wanted: impl Fn(&'static CStr) -> Option<T>) -> Option<T
 }
 
 /// Runs `body` and restores `errno`.
-pub fn keeping_errno<T>(body: impl FnOnce() -> T) -> T {
+pub(crate) fn keeping_errno<T>(body: impl FnOnce() -> T) -> T {
     // SAFETY: libc's own address of the calling thread's errno.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: libc's variable of the calling thread.
@@ -585,14 +585,14 @@ pub fn keeping_errno<T>(body: impl FnOnce() -> T) -> T {
 
 /// Sets `errno`, where a fallback of this library replaces an allocator.
 #[inline(never)]
-pub fn set_errno(value: i32) {
+pub(crate) fn set_errno(value: i32) {
     // SAFETY: libc's own address of the calling thread's errno.
     unsafe { *libc::__errno_location() = value }
 }
 
 /// Ends the process as `abort` does, without calling it.
 #[cfg(not(test))]
-pub fn exit_by_abort() -> ! {
+pub(crate) fn exit_by_abort() -> ! {
     loop {
         call!(SYS_kill, pid(), libc::SIGABRT);
     }

@@ -5,47 +5,47 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Purposes of system calls, as a set of bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Need(u32);
+pub(crate) struct Need(u32);
 
 impl Need {
-    pub const NONE: Need = Need(0);
+    pub(crate) const NONE: Need = Need(0);
     /// Checking whether memory can be read.
-    pub const PROBE: Need = Need(1);
+    pub(crate) const PROBE: Need = Need(1);
     /// Mapping more of the library's own memory.
-    pub const MAP_MORE: Need = Need(2);
+    pub(crate) const MAP_MORE: Need = Need(2);
     /// Mapping memory for other purposes.
-    pub const MAP: Need = Need(4);
+    pub(crate) const MAP: Need = Need(4);
     /// Giving a thread its state.
-    pub const THREAD: Need = Need(8);
+    pub(crate) const THREAD: Need = Need(8);
     /// Waiting without using the CPU.
-    pub const SLEEP: Need = Need(16);
+    pub(crate) const SLEEP: Need = Need(16);
     /// Copying memory that may not be readable.
-    pub const PEEK: Need = Need(32);
+    pub(crate) const PEEK: Need = Need(32);
     /// Reading the clock, which the vDSO may do by a system call.
-    pub const TIME: Need = Need(64);
+    pub(crate) const TIME: Need = Need(64);
     /// Attaching a forked child.
-    pub const ATTACH: Need = Need(128);
+    pub(crate) const ATTACH: Need = Need(128);
     /// Inspecting a program that is about to start, and notifying the recorder.
-    pub const INSPECT: Need = Need(256);
+    pub(crate) const INSPECT: Need = Need(256);
     /// Unlocking memory of this library in a program that locks its own.
-    pub const UNLOCK: Need = Need(512);
-    pub const EVERYTHING: Need = Need(1023);
+    pub(crate) const UNLOCK: Need = Need(512);
+    pub(crate) const EVERYTHING: Need = Need(1023);
     /// Whatever can wait until it is known in which sandbox the program was started.
-    pub const LATER: Need = Need(1024);
+    pub(crate) const LATER: Need = Need(1024);
 
     /// Returns the needs of both sets.
-    pub const fn and(self, other: Need) -> Need {
+    pub(crate) const fn and(self, other: Need) -> Need {
         Need(self.0 | other.0)
     }
 
     /// Returns whether a set contains one of these needs.
-    pub const fn is_in(self, other: Need) -> bool {
+    pub(crate) const fn is_in(self, other: Need) -> bool {
         self.0 & other.0 != 0
     }
 
     /// Returns whether the system calls for all of these needs are certainly harmless.
     #[inline(always)]
-    pub fn is_allowed(self) -> bool {
+    pub(crate) fn is_allowed(self) -> bool {
         !self.is_in(forbidden())
     }
 }
@@ -56,21 +56,21 @@ static FORBIDDEN: AtomicU32 = AtomicU32::new(if cfg!(test) { 0 } else { Need::PE
 
 /// Returns the needs whose calls may kill the process.
 #[inline(always)]
-pub fn forbidden() -> Need {
+pub(crate) fn forbidden() -> Need {
     Need(FORBIDDEN.load(Relaxed))
 }
 
 /// Adds needs whose calls may kill the process from now on.
-pub fn forbid(needs: Need) {
+pub(crate) fn forbid(needs: Need) {
     FORBIDDEN.fetch_or(needs.0, Relaxed);
 }
 
 /// Permits needs of a program that was started without a sandbox.
-pub fn permit(needs: Need) {
+pub(crate) fn permit(needs: Need) {
     FORBIDDEN.fetch_and(!needs.0, Relaxed);
 }
 
 /// Sets the forbidden needs to what they were, because the program's filter was refused.
-pub fn restore(before: Need) {
+pub(crate) fn restore(before: Need) {
     FORBIDDEN.store(before.0, Relaxed);
 }

@@ -3,24 +3,24 @@
 use crate::arch;
 
 /// Low byte of an activation: events take the fast path.
-pub const READY: u64 = 1;
+pub(crate) const READY: u64 = 1;
 /// Bit of an activation: a hook of this thread is running.
-pub const BUSY: u64 = 2;
+pub(crate) const BUSY: u64 = 2;
 /// Bit of an activation: a forwarded call is running that may call other hooks (`operator new`
 /// calls `malloc`).
-pub const FORWARDING: u64 = 4;
+pub(crate) const FORWARDING: u64 = 4;
 /// Bit of an activation, with [`BUSY`]: the hook's event has been counted.
-pub const COUNTED: u64 = 8;
+pub(crate) const COUNTED: u64 = 8;
 /// Bit of an activation: the program has stopped the recording of this thread.
-pub const STOPPED: u64 = 16;
+pub(crate) const STOPPED: u64 = 16;
 /// Bit of an activation: the thread forks, and the child keeps this state. The child must not use
 /// it as its own, even if a handler of `pthread_atfork` has made the thread idle meanwhile.
-pub const FORKING: u64 = 32;
+pub(crate) const FORKING: u64 = 32;
 /// Low byte of an activation: the thread is getting its state.
-pub const ENTERING: u64 = 64;
+pub(crate) const ENTERING: u64 = 64;
 /// Low byte of an activation: the process is not traced, either for good or while the header's
 /// `activation` says so.
-pub const UNTRACED: u64 = heaptape_wire::area::ACTIVATION_DORMANT;
+pub(crate) const UNTRACED: u64 = heaptape_wire::area::ACTIVATION_DORMANT;
 /// The unit of the count of begun events, which an activation holds above its low byte. One store
 /// marks the hook busy and counts its event, so that the count is right even if a jump leaves the
 /// hook at any instruction.
@@ -30,49 +30,49 @@ const ONE_EVENT: u64 = 1 << 8;
 /// child. A signal handler of this thread may change it at any time.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub struct Activation(u64);
+pub(crate) struct Activation(u64);
 
 impl Activation {
     /// The activation of a thread that has just got its state.
-    pub const NEW: Activation = Activation(READY);
+    pub(crate) const NEW: Activation = Activation(READY);
 
     /// Returns the current value.
     ///
     /// # Safety
     /// `this` must be mapped.
     #[inline(always)]
-    pub unsafe fn read(this: *const Activation) -> Activation {
+    pub(crate) unsafe fn read(this: *const Activation) -> Activation {
         // SAFETY: mapped, as the caller ensures; only this thread writes it.
         unsafe { this.read_volatile() }
     }
 
     /// Returns whether the thread has no state in this process.
     #[inline(always)]
-    pub const fn is_none(self) -> bool {
+    pub(crate) const fn is_none(self) -> bool {
         self.0 == 0
     }
 
     /// Returns the low byte, which is [`READY`] with no other bit on the fast path.
     #[inline(always)]
-    pub const fn low_byte(self) -> u64 {
+    pub(crate) const fn low_byte(self) -> u64 {
         self.0 & 0xff
     }
 
     /// Returns whether a bit is set.
     #[inline(always)]
-    pub const fn has(self, bit: u64) -> bool {
+    pub(crate) const fn has(self, bit: u64) -> bool {
         self.0 & bit != 0
     }
 
     /// Returns the number of begun events.
     #[inline(always)]
-    pub const fn events(self) -> u64 {
+    pub(crate) const fn events(self) -> u64 {
         self.0 / ONE_EVENT
     }
 
     /// Counts one more event, in a hook that is busy.
     #[inline(always)]
-    pub const fn count_event(&mut self) {
+    pub(crate) const fn count_event(&mut self) {
         self.0 += ONE_EVENT;
     }
 
@@ -83,7 +83,7 @@ impl Activation {
     /// # Safety
     /// `this` must be the calling thread's, and not busy.
     #[inline(always)]
-    pub unsafe fn begin(this: *mut Activation, counted: u64) {
+    pub(crate) unsafe fn begin(this: *mut Activation, counted: u64) {
         let count = if counted != 0 { ONE_EVENT } else { 0 };
         // SAFETY: the calling thread's own word.
         unsafe { arch::signal_atomic_add(this.cast(), count | BUSY | counted) };
@@ -94,7 +94,7 @@ impl Activation {
     /// # Safety
     /// `this` must be the calling thread's.
     #[inline(always)]
-    pub unsafe fn end(this: *mut Activation) {
+    pub(crate) unsafe fn end(this: *mut Activation) {
         // SAFETY: the calling thread's own word.
         unsafe { arch::signal_atomic_and(this.cast(), !(BUSY | COUNTED)) };
     }
@@ -104,7 +104,7 @@ impl Activation {
     /// # Safety
     /// `this` must be the calling thread's.
     #[inline(always)]
-    pub unsafe fn set(this: *mut Activation, bit: u64, is_set: bool) {
+    pub(crate) unsafe fn set(this: *mut Activation, bit: u64, is_set: bool) {
         // SAFETY: the calling thread's own word.
         unsafe {
             if is_set {

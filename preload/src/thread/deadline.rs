@@ -8,7 +8,7 @@ use heaptape_wire::Header;
 use heaptape_wire::area::{CLOSED, OVERFLOW_BOUNDED, OVERFLOW_DROP, OVERFLOW_WAIT};
 
 /// Number of spin-loop iterations between two checks.
-pub const SPINS: u32 = 64;
+pub(crate) const SPINS: u32 = 64;
 
 const NS_PER_MS: u64 = 1_000_000;
 /// The longest wait for a recorder that is alive and makes no progress, e.g. since its disk hangs.
@@ -19,7 +19,7 @@ const LONGEST_NS: u64 = 30_000 * NS_PER_MS;
 const LONGEST_STEP_NS: u64 = 250 * NS_PER_MS;
 
 /// Decides how long a thread waits for the recorder.
-pub struct Deadline {
+pub(crate) struct Deadline {
     heartbeat: u64,
     progress: u64,
     /// Time of the last look.
@@ -37,7 +37,7 @@ pub struct Deadline {
 
 impl Deadline {
     /// Starts the wait now.
-    pub fn new(header: &Header) -> Deadline {
+    pub(crate) fn new(header: &Header) -> Deadline {
         Deadline {
             heartbeat: header.heartbeat.0.load(Relaxed),
             progress: header.recorder.0.progress.load(Relaxed),
@@ -53,7 +53,7 @@ impl Deadline {
     /// Returns how long to sleep before the next look, unless the recorder wakes the thread. Each
     /// look takes CPU time that the recorder may need: 200 threads that looked every 10 ms took a
     /// tenth of two processors.
-    pub fn sleep_ms(&mut self, header: &Header) -> u64 {
+    pub(crate) fn sleep_ms(&mut self, header: &Header) -> u64 {
         const LONGEST_MS: u64 = 80;
         let now = self.sleep_ms;
         if header.overflow.load(Relaxed) == OVERFLOW_WAIT {
@@ -73,7 +73,7 @@ impl Deadline {
     /// Returns whether to stop waiting: the session is closed, the process drops events (by its
     /// policy, or because another of its threads waited without success), the recorder has shown no
     /// sign of life for `wait_ms` and is stopped or gone, or it makes no progress.
-    pub fn is_over(&mut self, header: &Header) -> bool {
+    pub(crate) fn is_over(&mut self, header: &Header) -> bool {
         let now = self.now();
         let step = now.saturating_sub(self.last);
         self.last = now;

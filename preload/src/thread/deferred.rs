@@ -3,13 +3,13 @@
 use heaptape_wire::Event;
 
 /// The most deferred events of a thread.
-pub const MAX_DEFERRED: usize = 256;
+pub(crate) const MAX_DEFERRED: usize = 256;
 /// From this number on, signals have to wait while the interrupted hook waits for its ring.
-pub const MANY_DEFERRED: usize = 128;
+pub(crate) const MANY_DEFERRED: usize = 128;
 
 /// An event of a signal handler, kept until the interrupted hook ends.
 #[derive(Clone, Copy)]
-pub struct DeferredEvent {
+pub(crate) struct DeferredEvent {
     /// The absolute timestamp in ticks.
     pub timestamp: u64,
     /// The event as the hook found it.
@@ -17,12 +17,12 @@ pub struct DeferredEvent {
 }
 
 /// The deferred events, in the order in which they happened.
-pub type DeferredEvents = [DeferredEvent; MAX_DEFERRED];
+pub(crate) type DeferredEvents = [DeferredEvent; MAX_DEFERRED];
 
 /// Which of the [`DeferredEvents`] are in use. Handlers may change it at any time, so it is used
 /// through a pointer.
 #[repr(C)]
-pub struct Deferred {
+pub(crate) struct Deferred {
     /// Number of entries in use.
     count: u32,
     /// Number of entries that have been emitted.
@@ -33,14 +33,14 @@ pub struct Deferred {
 
 impl Deferred {
     /// The state without events.
-    pub const EMPTY: Deferred = Deferred { count: 0, emitted: 0, is_capturing: 0 };
+    pub(crate) const EMPTY: Deferred = Deferred { count: 0, emitted: 0, is_capturing: 0 };
 
     /// Returns the number of entries in use.
     ///
     /// # Safety
     /// `this` must be the calling thread's.
     #[inline(always)]
-    pub unsafe fn count(this: *const Deferred) -> usize {
+    pub(crate) unsafe fn count(this: *const Deferred) -> usize {
         // SAFETY: the calling thread's, as the caller ensures.
         unsafe { (&raw const (*this).count).read_volatile() as usize }
     }
@@ -50,7 +50,7 @@ impl Deferred {
     /// # Safety
     /// `this` and `events` must be the calling thread's.
     #[inline(always)]
-    pub unsafe fn push(
+    pub(crate) unsafe fn push(
         this: *mut Deferred,
         events: *mut DeferredEvents,
         event: impl FnOnce() -> DeferredEvent,
@@ -74,7 +74,7 @@ impl Deferred {
     /// # Safety
     /// As [`Deferred::push`].
     #[inline(always)]
-    pub unsafe fn next(this: *mut Deferred, events: *const DeferredEvents) -> Option<DeferredEvent> {
+    pub(crate) unsafe fn next(this: *mut Deferred, events: *const DeferredEvents) -> Option<DeferredEvent> {
         // SAFETY: the calling thread's, as the caller ensures; handlers add after the count only.
         unsafe {
             let emitted = (&raw const (*this).emitted).read_volatile();
@@ -94,7 +94,7 @@ impl Deferred {
     /// # Safety
     /// `this` must be the calling thread's.
     #[inline(always)]
-    pub unsafe fn while_capturing(this: *mut Deferred, capture: impl FnOnce() -> u32) -> u32 {
+    pub(crate) unsafe fn while_capturing(this: *mut Deferred, capture: impl FnOnce() -> u32) -> u32 {
         // SAFETY: the calling thread's, as the caller ensures.
         unsafe {
             if (&raw const (*this).is_capturing).read_volatile() != 0 {
@@ -108,7 +108,7 @@ impl Deferred {
     }
 
     /// Forgets a capture that was left by a jump.
-    pub const fn abandon_capture(&mut self) {
+    pub(crate) const fn abandon_capture(&mut self) {
         self.is_capturing = 0;
     }
 }

@@ -19,7 +19,7 @@ struct Work<F> {
 
 /// Runs `body` where no other thread sees its descriptors, with whether that is in a helper. Does
 /// not run it if that is not possible. With `keeps_locks` it may open any file.
-pub fn run<F: FnMut(bool)>(keeps_locks: bool, body: F) {
+pub(crate) fn run<F: FnMut(bool)>(keeps_locks: bool, body: F) {
     let mut work = Work { is_apart: false, body };
     // SAFETY: `call` gets the address of the work whose type it is made for, which lives until the
     // helper has ended.

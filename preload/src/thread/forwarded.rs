@@ -2,7 +2,7 @@
 
 /// What a call requests of the allocator.
 #[derive(Clone, Copy)]
-pub struct Request {
+pub(crate) struct Request {
     /// The requested size in bytes; 0 if there is none.
     pub size: usize,
     /// The most bytes by which the request of an inner call may be larger, because the size may be
@@ -15,18 +15,18 @@ pub struct Request {
 
 impl Request {
     /// The address of no block: all inner calls that free or resize a block belong to the call.
-    pub const ANY_BLOCK: usize = usize::MAX;
+    pub(crate) const ANY_BLOCK: usize = usize::MAX;
 
     /// Returns a request for `size` bytes, or of a block that is not null, exactly.
     #[inline(always)]
-    pub fn of_block(size: usize, block: *mut u8) -> Request {
+    pub(crate) fn of_block(size: usize, block: *mut u8) -> Request {
         Request { size, slack: 0, address: block as usize }
     }
 }
 
 /// A forwarded call, whose inner calls are not events of their own.
 #[derive(Clone, Copy)]
-pub struct Forwarded {
+pub(crate) struct Forwarded {
     /// The stack pointer of the hook that forwards the call.
     pub sp: usize,
     pub request: Request,
@@ -36,7 +36,7 @@ pub struct Forwarded {
 
 impl Forwarded {
     /// Returns whether a call with this request is the inner one of this call.
-    pub fn contains(&self, inner: Request) -> bool {
+    pub(crate) fn contains(&self, inner: Request) -> bool {
         let outer = self.request;
         if inner.address != 0 {
             return inner.address == outer.address || outer.address == Request::ANY_BLOCK;

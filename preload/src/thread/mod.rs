@@ -5,16 +5,16 @@
 //! whichever kind of fork it was.
 
 mod activation;
-pub mod deadline;
+pub(crate) mod deadline;
 mod deferred;
-pub mod descriptor_thread;
+pub(crate) mod descriptor_thread;
 mod forwarded;
 mod ring_writer;
 
-pub use activation::{Activation, BUSY, COUNTED, ENTERING, FORKING, FORWARDING, READY, STOPPED, UNTRACED};
-pub use deferred::{Deferred, DeferredEvent, DeferredEvents, MANY_DEFERRED, MAX_DEFERRED};
-pub use forwarded::{Forwarded, Request};
-pub use ring_writer::{INTERVAL_AFTER_NEXT, INTERVAL_PENDING, RingWriter};
+pub(crate) use activation::{Activation, BUSY, COUNTED, ENTERING, FORKING, FORWARDING, READY, STOPPED, UNTRACED};
+pub(crate) use deferred::{Deferred, DeferredEvent, DeferredEvents, MANY_DEFERRED, MAX_DEFERRED};
+pub(crate) use forwarded::{Forwarded, Request};
+pub(crate) use ring_writer::{INTERVAL_AFTER_NEXT, INTERVAL_PENDING, RingWriter};
 
 use crate::arch;
 use crate::sampling::Countdown;
@@ -24,7 +24,7 @@ use crate::stack::ThreadStacks;
 /// that thread. It begins with a page, since a fork keeps that of its thread only.
 #[cfg_attr(target_arch = "x86_64", repr(C, align(0x1000)))]
 #[cfg_attr(target_arch = "aarch64", repr(C, align(0x10000)))]
-pub struct ThreadState {
+pub(crate) struct ThreadState {
     /// What the hooks of the thread do. It is the first field because [`UNTRACED_STATE`] has no
     /// other, and because the entry stubs read it.
     pub activation: Activation,
@@ -49,7 +49,7 @@ const _: () = assert!(core::mem::offset_of!(ThreadState, activation) == 0);
 /// The hook of a thread that is running, or the last one that was.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct RunningHook {
+pub(crate) struct RunningHook {
     /// The stack pointer of the hook.
     pub sp: usize,
     /// The word at `sp`, which is the hook's return address. If another word is there, the hook has
@@ -66,34 +66,34 @@ static UNTRACED_STATE: core::sync::atomic::AtomicU64 = core::sync::atomic::Atomi
 static CLAIMING: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(ENTERING);
 
 /// Returns the state of a thread that is getting its own.
-pub fn claiming() -> *mut ThreadState {
+pub(crate) fn claiming() -> *mut ThreadState {
     (&raw const CLAIMING).cast_mut().cast()
 }
 
 /// Returns the state of a thread that is not traced.
-pub fn untraced() -> *mut ThreadState {
+pub(crate) fn untraced() -> *mut ThreadState {
     (&raw const UNTRACED_STATE).cast_mut().cast()
 }
 
 /// Size of the fields of a state before its large ones, in bytes.
-pub const BYTES_BEFORE_CACHE: usize = core::mem::offset_of!(ThreadState, stacks.cache);
+pub(crate) const BYTES_BEFORE_CACHE: usize = core::mem::offset_of!(ThreadState, stacks.cache);
 
 /// Size of a state in bytes, a multiple of the page size.
-pub const STATE_BYTES: usize = size_of::<ThreadState>();
+pub(crate) const STATE_BYTES: usize = size_of::<ThreadState>();
 
 /// Returns the thread's state, or null if it is not known yet.
 #[inline(always)]
-pub fn get() -> *mut ThreadState {
+pub(crate) fn get() -> *mut ThreadState {
     arch::thread_state().cast()
 }
 
-pub fn set(state: *mut ThreadState) {
+pub(crate) fn set(state: *mut ThreadState) {
     arch::set_thread_state(state.cast());
 }
 
 /// Returns whether events are written to this state.
 #[inline(always)]
-pub fn is_traced(state: *mut ThreadState) -> bool {
+pub(crate) fn is_traced(state: *mut ThreadState) -> bool {
     // SAFETY: states stay mapped for ever; a forked child reads zeros.
     !state.is_null() && unsafe { Activation::read(&raw const (*state).activation) }.has(READY)
 }

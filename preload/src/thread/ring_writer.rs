@@ -7,13 +7,13 @@ use heaptape_wire::limits::HEADER_CHECK_RECORDS;
 use heaptape_wire::{Record, SlotControl, ring::Ring};
 
 /// Bit of [`RingWriter::pending_reports`]: the sampling interval has to be reported.
-pub const INTERVAL_PENDING: u64 = 1 << 63;
+pub(crate) const INTERVAL_PENDING: u64 = 1 << 63;
 /// Bit of [`RingWriter::pending_reports`]: the next event was still selected by the old interval.
-pub const INTERVAL_AFTER_NEXT: u64 = 1 << 62;
+pub(crate) const INTERVAL_AFTER_NEXT: u64 = 1 << 62;
 
 /// The writing end of a thread's ring.
 #[repr(C)]
-pub struct RingWriter {
+pub(crate) struct RingWriter {
     /// The published `head` when the running hook began. While it is unchanged, that hook's event
     /// has not been published.
     pub event_head: u64,
@@ -40,7 +40,7 @@ pub struct RingWriter {
 
 impl RingWriter {
     /// Initializes the writer for a claimed slot, in memory that may hold an earlier one.
-    pub fn new(control: &SlotControl, ring: Ring, is_sampled: bool) -> RingWriter {
+    pub(crate) fn new(control: &SlotControl, ring: Ring, is_sampled: bool) -> RingWriter {
         let head = control.producer.0.head.load(Relaxed);
         let tail = control.consumer.0.tail.load(Acquire);
         RingWriter {
@@ -64,20 +64,20 @@ impl RingWriter {
     /// `self.control` must be the control record of the claimed slot. `boot/claim.rs` ensures it
     /// for a state whose activation is not 0.
     #[inline(always)]
-    pub unsafe fn producer<'a>(&self) -> &'a ProducerState {
+    pub(crate) unsafe fn producer<'a>(&self) -> &'a ProducerState {
         // SAFETY: the slot's control record stays mapped while the session lives.
         unsafe { &(*self.control).producer.0 }
     }
 
     /// Returns whether a number of records may not fit, or the recorder's header is to be read.
     #[inline(always)]
-    pub const fn is_short_of(&self, records: u64) -> bool {
+    pub(crate) const fn is_short_of(&self, records: u64) -> bool {
         self.head + records + self.reserved > self.limit
     }
 
     /// Stores a record after the ones already stored.
     #[inline(always)]
-    pub fn put(&mut self, record: Record) {
+    pub(crate) fn put(&mut self, record: Record) {
         self.ring.put(self.head, record);
         self.head += 1;
     }
@@ -87,7 +87,7 @@ impl RingWriter {
     /// # Safety
     /// As [`RingWriter::producer`].
     #[inline(always)]
-    pub unsafe fn publish(&self) {
+    pub(crate) unsafe fn publish(&self) {
         // SAFETY: the control record is the claimed slot's, as the caller ensures.
         unsafe { self.producer() }.head.store(self.head, Release);
     }
@@ -97,7 +97,7 @@ impl RingWriter {
     /// # Safety
     /// As [`RingWriter::producer`].
     #[inline(always)]
-    pub unsafe fn count_dropped(&mut self) {
+    pub(crate) unsafe fn count_dropped(&mut self) {
         self.dropped += 1;
         self.pending_reports += 1;
         // SAFETY: the control record is the claimed slot's, as the caller ensures.
@@ -107,7 +107,7 @@ impl RingWriter {
     /// Stores the records that are due before the next event: a gap, a change of the sampling
     /// interval, which is `mean`.
     #[inline(always)]
-    pub fn put_pending_reports(&mut self, mean: u64) {
+    pub(crate) fn put_pending_reports(&mut self, mean: u64) {
         let reports = core::mem::take(&mut self.pending_reports);
         let events = reports & !(INTERVAL_PENDING | INTERVAL_AFTER_NEXT);
         if events != 0 {
@@ -122,7 +122,7 @@ impl RingWriter {
     ///
     /// # Safety
     /// As [`RingWriter::producer`].
-    pub unsafe fn roll_back(&mut self, is_sampled: bool) {
+    pub(crate) unsafe fn roll_back(&mut self, is_sampled: bool) {
         // SAFETY: the control record is the claimed slot's, as the caller ensures.
         let producer = unsafe { self.producer() };
         self.head = producer.head.load(Acquire);

@@ -1,11 +1,11 @@
 //! Recognizes call instructions (Arm Architecture Reference Manual, C6.2, `BL`, `BLR`, `BLRAA`).
 
 /// The bytes of a call instruction.
-pub const MAX_CALL: usize = 4;
+pub(crate) const MAX_CALL: usize = 4;
 
 /// Returns whether the bytes are a call instruction.
 #[inline(never)]
-pub fn ends_with_call(bytes: &[u8; MAX_CALL]) -> bool {
+pub(crate) fn ends_with_call(bytes: &[u8; MAX_CALL]) -> bool {
     let code = u32::from_le_bytes(*bytes);
     // bl; blr; blraa, blrab and the same with a zero modifier
     code >> 26 == 0b10_0101 || code & 0xffff_fc1f == 0xd63f_0000 || code & 0xfeff_f800 == 0xd63f_0800

@@ -11,7 +11,7 @@ macro_rules! signal_atomic {
     ($(#[$text:meta])* $name:ident $op:literal) => {
         $(#[$text])*
         #[inline(always)]
-        pub unsafe fn $name(word: *mut u64, value: u64) {
+        pub(crate) unsafe fn $name(word: *mut u64, value: u64) {
             // SAFETY: the caller's word, which no other thread writes.
             unsafe {
                 asm!("2:", "ldxr {new}, [{word}]", concat!($op, " {new}, {new}, {value}"),
@@ -49,7 +49,7 @@ signal_atomic! {
 /// # Safety
 /// `word` must be mapped and written by this thread only.
 #[inline(always)]
-pub unsafe fn signal_atomic_increment(word: *mut u64) {
+pub(crate) unsafe fn signal_atomic_increment(word: *mut u64) {
     // SAFETY: the caller's word, which no other thread writes.
     unsafe { signal_atomic_add(word, 1) };
 }
@@ -59,7 +59,7 @@ pub unsafe fn signal_atomic_increment(word: *mut u64) {
 /// # Safety
 /// `target` must be a multiple of 16.
 #[inline(always)]
-pub unsafe fn store_four(target: *mut [u64; 4], values: [u64; 4]) {
+pub(crate) unsafe fn store_four(target: *mut [u64; 4], values: [u64; 4]) {
     // SAFETY: the caller's target.
     unsafe { target.write(values) };
 }
@@ -71,7 +71,7 @@ pub unsafe fn store_four(target: *mut [u64; 4], values: [u64; 4]) {
 /// after a later store with release order is visible. With `--cfg heaptape_fence` it is not read
 /// before all earlier instructions are done.
 #[inline(always)]
-pub fn counter() -> u64 {
+pub(crate) fn counter() -> u64 {
     let (ticks, frequency): (u64, u64);
     // SAFETY: Linux lets programs read these registers. The compiler keeps the order of this block
     // and of accesses to memory.
@@ -90,7 +90,7 @@ pub fn counter() -> u64 {
 /// The arguments must fulfill the conditions of the call: pointers must be valid for what the
 /// kernel reads and writes.
 #[inline(always)]
-pub unsafe fn syscall(number: i64, args: [usize; 6]) -> isize {
+pub(crate) unsafe fn syscall(number: i64, args: [usize; 6]) -> isize {
     let result: isize;
     // SAFETY: the kernel changes x0 only; the caller vouches for the arguments.
     unsafe {
@@ -101,7 +101,7 @@ pub unsafe fn syscall(number: i64, args: [usize; 6]) -> isize {
 }
 
 /// Waits until a descriptor is ready, for at most `milliseconds`. Returns the result of [`POLL`].
-pub fn poll(poll: &mut libc::pollfd, milliseconds: u64) -> isize {
+pub(crate) fn poll(poll: &mut libc::pollfd, milliseconds: u64) -> isize {
     let time =
         libc::timespec { tv_sec: (milliseconds / 1000) as i64, tv_nsec: (milliseconds % 1000 * 1_000_000) as i64 };
     // SAFETY: the kernel reads and writes one entry, and reads the time.
@@ -109,7 +109,7 @@ pub fn poll(poll: &mut libc::pollfd, milliseconds: u64) -> isize {
 }
 
 /// Copies the process.
-pub fn fork() -> isize {
+pub(crate) fn fork() -> isize {
     // SAFETY: a copy of the memory, with the same stack; only a libc without the function comes
     // here.
     unsafe { syscall(libc::SYS_clone, [libc::SIGCHLD as usize, 0, 0, 0, 0, 0]) }
@@ -121,7 +121,7 @@ pub fn fork() -> isize {
 /// `top` must be the end of a stack that nothing else uses, and a multiple of 16. The function must
 /// be sound to call with this argument.
 #[unsafe(naked)]
-pub unsafe extern "C" fn call_on_stack(
+pub(crate) unsafe extern "C" fn call_on_stack(
     argument: *mut c_void,
     function: unsafe extern "C" fn(*mut c_void),
     top: *mut u8,
@@ -144,7 +144,12 @@ pub unsafe extern "C" fn call_on_stack(
 ///
 /// # Safety
 /// `top` must be the end of a stack that nothing else uses, and a multiple of 16.
-pub unsafe fn run_in_clone(flags: i32, top: *mut u8, body: unsafe extern "C" fn(*mut c_void), argument: *mut c_void) {
+pub(crate) unsafe fn run_in_clone(
+    flags: i32,
+    top: *mut u8,
+    body: unsafe extern "C" fn(*mut c_void),
+    argument: *mut c_void,
+) {
     // SAFETY: the child has a stack of its own and never leaves the block; the parent continues
     // when it has ended, with its own registers.
     unsafe {
@@ -175,7 +180,7 @@ pub unsafe fn run_in_clone(flags: i32, top: *mut u8, body: unsafe extern "C" fn(
 
 /// Returns whether valgrind runs this code. This is its documented client request: instructions
 /// that have no effect on a CPU.
-pub fn is_under_valgrind() -> bool {
+pub(crate) fn is_under_valgrind() -> bool {
     const RUNNING_ON_VALGRIND: u64 = 0x1001;
     let arguments = [RUNNING_ON_VALGRIND, 0, 0, 0, 0, 0];
     let mut result = 0u64;
@@ -193,7 +198,7 @@ pub fn is_under_valgrind() -> bool {
 /// Both ranges must be mapped, and the source not begin below the target and overlap it.
 #[cfg(feature = "standalone")]
 #[inline(always)]
-pub unsafe fn copy(target: *mut u8, source: *const u8, bytes: usize) {
+pub(crate) unsafe fn copy(target: *mut u8, source: *const u8, bytes: usize) {
     // SAFETY: the caller's ranges. Assembly, because the compiler would turn a loop into a call of
     // memcpy, which is this function.
     unsafe {
@@ -209,7 +214,7 @@ pub unsafe fn copy(target: *mut u8, source: *const u8, bytes: usize) {
 /// The range must be mapped.
 #[cfg(feature = "standalone")]
 #[inline(always)]
-pub unsafe fn fill(target: *mut u8, byte: u8, bytes: usize) {
+pub(crate) unsafe fn fill(target: *mut u8, byte: u8, bytes: usize) {
     // SAFETY: the caller's range.
     unsafe {
         asm!("cbz {left}, 3f", "2:", "strb {byte:w}, [{target}], #1", "subs {left}, {left}, #1", "b.ne 2b", "3:",

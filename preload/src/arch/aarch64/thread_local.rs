@@ -37,14 +37,14 @@ macro_rules! address_of {
 
 /// Returns the address of the thread's state, or null if it is not known yet.
 #[inline(always)]
-pub fn thread_state() -> *mut c_void {
+pub(crate) fn thread_state() -> *mut c_void {
     let word = address_of!("heaptape_thread_state");
     // SAFETY: reads the thread's own word. No other thread has its address.
     unsafe { word.read_volatile() as *mut c_void }
 }
 
 /// Sets the value that [`thread_state`] returns.
-pub fn set_thread_state(state: *mut c_void) {
+pub(crate) fn set_thread_state(state: *mut c_void) {
     let word = address_of!("heaptape_thread_state");
     // SAFETY: writes the thread's own word.
     unsafe { word.write_volatile(state as usize) };
@@ -52,14 +52,14 @@ pub fn set_thread_state(state: *mut c_void) {
 
 /// Returns the last caller of an operator, outside this library, whose next definition was looked
 /// up; 0 if there is none yet.
-pub fn operator_caller() -> usize {
+pub(crate) fn operator_caller() -> usize {
     let word = address_of!("heaptape_operator_caller");
     // SAFETY: reads the thread's own word.
     unsafe { word.read_volatile() }
 }
 
 /// Sets the value that [`operator_caller`] returns.
-pub fn set_operator_caller(caller: usize) {
+pub(crate) fn set_operator_caller(caller: usize) {
     let word = address_of!("heaptape_operator_caller");
     // SAFETY: writes the thread's own word.
     unsafe { word.write_volatile(caller) };
@@ -67,7 +67,7 @@ pub fn set_operator_caller(caller: usize) {
 
 /// Returns the thread pointer. For threads made by libc it points to their control block, at the
 /// top of their stack.
-pub fn thread_pointer() -> usize {
+pub(crate) fn thread_pointer() -> usize {
     let pointer: usize;
     // SAFETY: reads a register.
     unsafe { asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem, preserves_flags)) };

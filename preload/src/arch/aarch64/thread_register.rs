@@ -4,11 +4,11 @@ use core::arch::asm;
 
 /// Where libcs keep the number, in bytes from the thread pointer, which is behind `struct pthread`:
 /// musl 1.2 and 1.1, glibc 2.31 to 2.41.
-pub const NUMBER_OFFSETS: [usize; 4] =
+pub(crate) const NUMBER_OFFSETS: [usize; 4] =
     [(-168isize) as usize, (-160isize) as usize, (-1584isize) as usize, (-1568isize) as usize];
 
 /// Returns the thread pointer, or 0 if the thread has none yet.
-pub fn ask() -> usize {
+pub(crate) fn ask() -> usize {
     let pointer: usize;
     // SAFETY: reads a register.
     unsafe { asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem, preserves_flags)) };
@@ -20,6 +20,6 @@ pub fn ask() -> usize {
 /// # Safety
 /// None: without one it is 0.
 #[inline(always)]
-pub unsafe fn get() -> usize {
+pub(crate) unsafe fn get() -> usize {
     ask()
 }

@@ -1,11 +1,11 @@
 //! Recognizes call instructions (Intel SDM, volume 2, `CALL`).
 
 /// The most bytes of a call instruction without prefixes.
-pub const MAX_CALL: usize = 7;
+pub(crate) const MAX_CALL: usize = 7;
 
 /// Returns whether the bytes end with a call instruction. Prefixes before it do not matter.
 #[inline(never)]
-pub fn ends_with_call(bytes: &[u8; MAX_CALL]) -> bool {
+pub(crate) fn ends_with_call(bytes: &[u8; MAX_CALL]) -> bool {
     // The last byte is the highest.
     let code = bytes.iter().rev().fold(0u64, |code, byte| code << 8 | u64::from(*byte));
     // call rel32

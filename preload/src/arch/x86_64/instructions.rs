@@ -10,7 +10,7 @@ macro_rules! signal_atomic {
     ($(#[$text:meta])* $name:ident $op:literal) => {
         $(#[$text])*
         #[inline(always)]
-        pub unsafe fn $name(word: *mut u64, value: u64) {
+        pub(crate) unsafe fn $name(word: *mut u64, value: u64) {
             // SAFETY: the caller's word, which no other thread writes.
             unsafe { asm!(concat!($op, " qword ptr [{0}], {1}"), in(reg) word, in(reg) value, options(nostack)) };
         }
@@ -45,7 +45,7 @@ signal_atomic! {
 /// # Safety
 /// `word` must be mapped and written by this thread only.
 #[inline(always)]
-pub unsafe fn signal_atomic_increment(word: *mut u64) {
+pub(crate) unsafe fn signal_atomic_increment(word: *mut u64) {
     // SAFETY: the caller's word, which no other thread writes.
     unsafe { asm!("add qword ptr [{0}], 1", in(reg) word, options(nostack)) };
 }
@@ -56,7 +56,7 @@ pub unsafe fn signal_atomic_increment(word: *mut u64) {
 /// # Safety
 /// `target` must be a multiple of 16.
 #[inline(always)]
-pub unsafe fn store_four(target: *mut [u64; 4], values: [u64; 4]) {
+pub(crate) unsafe fn store_four(target: *mut [u64; 4], values: [u64; 4]) {
     let halves = target.cast::<__m128i>();
     // SAFETY: two aligned halves of 16 bytes, as the caller ensures; SSE2 is part of x86-64.
     unsafe {
@@ -69,7 +69,7 @@ pub unsafe fn store_four(target: *mut [u64; 4], values: [u64; 4]) {
 /// the latency of a load, but not after a later store is visible. With `--cfg heaptape_fence` it is
 /// not read before all earlier loads are done.
 #[inline(always)]
-pub fn counter() -> u64 {
+pub(crate) fn counter() -> u64 {
     #[cfg(heaptape_fence)]
     // SAFETY: SSE2 is part of x86-64.
     unsafe {
@@ -88,7 +88,7 @@ pub fn counter() -> u64 {
 /// The arguments must fulfill the conditions of the call: pointers must be valid for what the
 /// kernel reads and writes.
 #[inline(always)]
-pub unsafe fn syscall(number: i64, args: [usize; 6]) -> isize {
+pub(crate) unsafe fn syscall(number: i64, args: [usize; 6]) -> isize {
     let result: isize;
     // SAFETY: the kernel clobbers rcx and r11 only; the caller vouches for the arguments.
     unsafe {
@@ -99,13 +99,13 @@ pub unsafe fn syscall(number: i64, args: [usize; 6]) -> isize {
 }
 
 /// Waits until a descriptor is ready, for at most `milliseconds`. Returns the result of [`POLL`].
-pub fn poll(poll: &mut libc::pollfd, milliseconds: u64) -> isize {
+pub(crate) fn poll(poll: &mut libc::pollfd, milliseconds: u64) -> isize {
     // SAFETY: the kernel reads and writes one entry.
     unsafe { syscall(POLL, [&raw mut *poll as usize, 1, milliseconds as usize, 0, 0, 0]) }
 }
 
 /// Copies the process.
-pub fn fork() -> isize {
+pub(crate) fn fork() -> isize {
     // SAFETY: without arguments; only a libc without the function comes here.
     unsafe { syscall(libc::SYS_fork, [0; 6]) }
 }
@@ -116,7 +116,7 @@ pub fn fork() -> isize {
 /// `top` must be the end of a stack that nothing else uses, and a multiple of 16. The function must
 /// be sound to call with this argument.
 #[unsafe(naked)]
-pub unsafe extern "C" fn call_on_stack(
+pub(crate) unsafe extern "C" fn call_on_stack(
     argument: *mut c_void,
     function: unsafe extern "C" fn(*mut c_void),
     top: *mut u8,
@@ -139,7 +139,12 @@ pub unsafe extern "C" fn call_on_stack(
 ///
 /// # Safety
 /// `top` must be the end of a stack that nothing else uses, and a multiple of 16.
-pub unsafe fn run_in_clone(flags: i32, top: *mut u8, body: unsafe extern "C" fn(*mut c_void), argument: *mut c_void) {
+pub(crate) unsafe fn run_in_clone(
+    flags: i32,
+    top: *mut u8,
+    body: unsafe extern "C" fn(*mut c_void),
+    argument: *mut c_void,
+) {
     // SAFETY: the child has a stack of its own and never leaves the block; the parent
     // continues when it has ended.
     unsafe {
@@ -172,7 +177,7 @@ pub unsafe fn run_in_clone(flags: i32, top: *mut u8, body: unsafe extern "C" fn(
 
 /// Returns whether valgrind runs this code. This is its documented client request: instructions
 /// that have no effect on a CPU.
-pub fn is_under_valgrind() -> bool {
+pub(crate) fn is_under_valgrind() -> bool {
     const RUNNING_ON_VALGRIND: u64 = 0x1001;
     let arguments = [RUNNING_ON_VALGRIND, 0, 0, 0, 0, 0];
     let mut result = 0u64;
@@ -190,7 +195,7 @@ pub fn is_under_valgrind() -> bool {
 /// Both ranges must be mapped, and the source not begin below the target and overlap it.
 #[cfg(feature = "standalone")]
 #[inline(always)]
-pub unsafe fn copy(target: *mut u8, source: *const u8, bytes: usize) {
+pub(crate) unsafe fn copy(target: *mut u8, source: *const u8, bytes: usize) {
     // SAFETY: the caller's ranges; the direction flag is clear by the psABI.
     unsafe {
         asm!("rep movsb", inout("rcx") bytes => _, inout("rdi") target => _, inout("rsi") source => _,
@@ -204,7 +209,7 @@ pub unsafe fn copy(target: *mut u8, source: *const u8, bytes: usize) {
 /// The range must be mapped.
 #[cfg(feature = "standalone")]
 #[inline(always)]
-pub unsafe fn fill(target: *mut u8, byte: u8, bytes: usize) {
+pub(crate) unsafe fn fill(target: *mut u8, byte: u8, bytes: usize) {
     // SAFETY: the caller's range; the direction flag is clear by the psABI.
     unsafe {
         asm!("rep stosb", inout("rcx") bytes => _, inout("rdi") target => _, in("al") byte,

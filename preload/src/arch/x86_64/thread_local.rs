@@ -27,7 +27,7 @@ global_asm!(
 
 /// Returns the address of the thread's state, or null if it is not known yet.
 #[inline(always)]
-pub fn thread_state() -> *mut c_void {
+pub(crate) fn thread_state() -> *mut c_void {
     let state: *mut c_void;
     // SAFETY: reads the thread's own word.
     unsafe {
@@ -38,7 +38,7 @@ pub fn thread_state() -> *mut c_void {
 }
 
 /// Sets the value that [`thread_state`] returns.
-pub fn set_thread_state(state: *mut c_void) {
+pub(crate) fn set_thread_state(state: *mut c_void) {
     // SAFETY: writes the thread's own word.
     unsafe {
         asm!("mov {0}, qword ptr [rip + heaptape_thread_state@GOTTPOFF]", "mov qword ptr fs:[{0}], {1}", out(reg) _, in(reg) state,
@@ -48,7 +48,7 @@ pub fn set_thread_state(state: *mut c_void) {
 
 /// Returns the last caller of an operator, outside this library, whose next definition was looked
 /// up; 0 if there is none yet.
-pub fn operator_caller() -> usize {
+pub(crate) fn operator_caller() -> usize {
     let caller: usize;
     // SAFETY: reads the thread's own word.
     unsafe {
@@ -59,7 +59,7 @@ pub fn operator_caller() -> usize {
 }
 
 /// Sets the value that [`operator_caller`] returns.
-pub fn set_operator_caller(caller: usize) {
+pub(crate) fn set_operator_caller(caller: usize) {
     // SAFETY: writes the thread's own word.
     unsafe {
         asm!("mov {0}, qword ptr [rip + heaptape_operator_caller@GOTTPOFF]", "mov qword ptr fs:[{0}], {1}", out(reg) _,
@@ -68,7 +68,7 @@ pub fn set_operator_caller(caller: usize) {
 }
 
 /// Returns the thread pointer. For threads made by libc it points to the top of their stack.
-pub fn thread_pointer() -> usize {
+pub(crate) fn thread_pointer() -> usize {
     let pointer: usize;
     // SAFETY: the psABI keeps the thread pointer's own value at fs:0.
     unsafe { asm!("mov {0}, qword ptr fs:[0]", out(reg) pointer, options(nostack, readonly, preserves_flags)) };

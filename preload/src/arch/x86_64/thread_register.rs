@@ -5,10 +5,10 @@ use core::arch::asm;
 
 /// Where libcs keep the number, in bytes from the thread pointer: musl 1.2, musl 1.1, glibc
 /// (`struct pthread`).
-pub const NUMBER_OFFSETS: [usize; 3] = [48, 56, 720];
+pub(crate) const NUMBER_OFFSETS: [usize; 3] = [48, 56, 720];
 
 /// Returns the thread pointer, or 0 if the thread has none yet.
-pub fn ask() -> usize {
+pub(crate) fn ask() -> usize {
     const ARCH_GET_FS: usize = 0x1003;
     let mut pointer = 0usize;
     // SAFETY: the kernel writes one word to the variable.
@@ -21,7 +21,7 @@ pub fn ask() -> usize {
 /// # Safety
 /// The thread must have one.
 #[inline(always)]
-pub unsafe fn get() -> usize {
+pub(crate) unsafe fn get() -> usize {
     let pointer: usize;
     // SAFETY: the psABI keeps the thread pointer's own value at fs:0.
     unsafe { asm!("mov {0}, qword ptr fs:[0]", out(reg) pointer, options(nostack, readonly, preserves_flags)) };

@@ -9,7 +9,7 @@ use heaptape_wire::limits::{ENV_FILTERS, ENV_SOCKET};
 use heaptape_wire::sanitizer::{self, libraries};
 
 /// A list of strings that ends with a null pointer.
-pub type Strings = *const *const c_char;
+pub(crate) type Strings = *const *const c_char;
 
 /// The variable that names this library.
 const VARIABLE: &[u8] = b"LD_PRELOAD=";
@@ -19,7 +19,7 @@ const MAX_VALUE: usize = 4096;
 /// Copies the string at an address. Returns `None` if it cannot be read, or does not fit into the
 /// buffer.
 #[inline(never)]
-pub fn text(address: usize, buffer: &mut [u8]) -> Option<&CStr> {
+pub(crate) fn text(address: usize, buffer: &mut [u8]) -> Option<&CStr> {
     let copied = if address == 0 { 0 } else { copy::<1>(address, buffer) };
     sys::c_text(buffer.get(..copied)?)
 }
@@ -98,7 +98,7 @@ fn names(value: &[u8], is_wanted: fn(&[u8]) -> bool) -> bool {
 /// value of an `LD_PRELOAD` that does not name the library, up to the size of `other`, which ends
 /// with a 0.
 #[inline(never)]
-pub fn misses_library(environment: Option<Strings>, other: &mut [u8]) -> Option<UntracedReason> {
+pub(crate) fn misses_library(environment: Option<Strings>, other: &mut [u8]) -> Option<UntracedReason> {
     let (mut library, mut socket, mut is_sanitized) = (false, false, false);
     let has_value = |start: &[u8], name: &[u8]| {
         let value = start.strip_prefix(name).and_then(|rest| rest.strip_prefix(b"="));
@@ -130,7 +130,7 @@ pub fn misses_library(environment: Option<Strings>, other: &mut [u8]) -> Option<
 /// allow an attach. Returns `None` if it cannot be read, or there is no memory. What is returned
 /// has to be given back after a start that has failed.
 #[inline(never)]
-pub fn changed(
+pub(crate) fn changed(
     arguments: usize,
     argument: &dyn Fn(usize) -> usize,
     environment: Strings,

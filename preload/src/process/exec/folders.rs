@@ -19,7 +19,7 @@ fn word(address: u64) -> u64 {
 
 /// Changes to the folder that the child of these actions starts in. With `is_apart` the calling
 /// thread's folder is its own. Returns whether a path means the same here as in the child.
-pub fn enter(actions: *const c_void, is_apart: bool, path: usize) -> bool {
+pub(crate) fn enter(actions: *const c_void, is_apart: bool, path: usize) -> bool {
     let mut first = [0];
     if actions.is_null() || (probe::copy_from(path, &mut first) == 1 && first[0] == b'/') {
         return true;

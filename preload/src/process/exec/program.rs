@@ -8,7 +8,7 @@ use core::ffi::CStr;
 use heaptape_wire::hello::UntracedReason;
 
 /// The start of a program's file, and its properties.
-pub struct File {
+pub(crate) struct File {
     head: [u8; HEAD],
     length: usize,
     is_privileged: bool,
@@ -21,7 +21,7 @@ const HEAD: usize = 1024;
 
 impl File {
     /// Inspects a program. Returns `None` if there is no such program.
-    pub fn of(path: &CStr) -> Option<File> {
+    pub(crate) fn of(path: &CStr) -> Option<File> {
         let status = sys::status(path)?;
         let is_program = status.st_mode & libc::S_IFMT == libc::S_IFREG && status.st_mode & 0o111 != 0;
         is_program.then_some(())?;
@@ -46,7 +46,7 @@ impl File {
     }
 
     /// Returns why the program will not be recorded, if so.
-    pub fn untraced_reason(&self) -> Option<UntracedReason> {
+    pub(crate) fn untraced_reason(&self) -> Option<UntracedReason> {
         let Some(line) = self.head().strip_prefix(b"#!") else { return self.untraced_reason_of_binary() };
         let line = line.split(|byte| *byte == b'\n').next()?.trim_ascii_start();
         let name = line.split(|byte| *byte == b' ' || *byte == b'\t').next()?;

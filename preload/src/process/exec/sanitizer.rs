@@ -44,7 +44,7 @@ fn names_one(names: &[u8]) -> bool {
 
 /// Searches the names of an ELF program, whose file starts with `head`. `read` reads bytes at an
 /// offset.
-pub fn is_in(head: &[u8], mut read: impl FnMut(u64, &mut [u8]) -> usize) -> bool {
+pub(crate) fn is_in(head: &[u8], mut read: impl FnMut(u64, &mut [u8]) -> usize) -> bool {
     let mut window = [0; WINDOW];
     let Some((mut offset, mut left)) = names(head, &mut window, &mut read) else { return false };
     let mut kept = 0;

@@ -121,7 +121,7 @@ unsafe extern "C" fn report(start: *mut c_void) {
 }
 
 /// The body of `posix_spawn`.
-pub unsafe extern "C" fn posix_spawn(
+pub(crate) unsafe extern "C" fn posix_spawn(
     pid: *mut c_int,
     path: *const c_char,
     actions: *const c_void,
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn posix_spawn(
 }
 
 /// The body of `posix_spawnp`.
-pub unsafe extern "C" fn posix_spawnp(
+pub(crate) unsafe extern "C" fn posix_spawnp(
     pid: *mut c_int,
     name: *const c_char,
     actions: *const c_void,

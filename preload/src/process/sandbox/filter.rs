@@ -7,7 +7,7 @@
 use crate::{arch, probe};
 
 /// A system call with the argument that is known.
-pub struct Call {
+pub(crate) struct Call {
     /// The number of the system call.
     pub number: u32,
     /// The index and value of the argument; `None` if all differ from call to call.
@@ -15,7 +15,7 @@ pub struct Call {
 }
 
 /// The location of a filter's instructions.
-pub struct Filter {
+pub(crate) struct Filter {
     instructions: usize,
     count: usize,
 }
@@ -66,7 +66,7 @@ impl Reader<'_> {
 impl Filter {
     /// Returns the filter that a `struct sock_fprog` at this address describes, or `None` if it
     /// cannot be read.
-    pub fn at(program: usize) -> Option<Filter> {
+    pub(crate) fn at(program: usize) -> Option<Filter> {
         let mut bytes = [0; 16];
         (probe::copy_from(program, &mut bytes) == bytes.len()).then(|| Filter {
             instructions: usize::from_le_bytes([
@@ -77,7 +77,7 @@ impl Filter {
     }
 
     /// Returns whether the filter certainly allows a call.
-    pub fn allows(&self, call: &Call) -> bool {
+    pub(crate) fn allows(&self, call: &Call) -> bool {
         const ALLOW: u32 = 0x7fff_0000;
         const LOG: u32 = 0x7ffc_0000;
         let mut reader = Reader { filter: self, first: 0, count: 0, bytes: [0; WINDOW * BYTES] };

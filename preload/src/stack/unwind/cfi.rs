@@ -13,7 +13,7 @@ use crate::elf::{Object, search_tables};
 /// A range of bytes in the tables. It is small, like all of [`Row`], because this code runs on
 /// stacks of 2 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub(crate) struct Span {
     /// Offset of the first byte from the object's lowest address.
     pub offset: u32,
     /// Length of the range in bytes.
@@ -22,7 +22,7 @@ pub struct Span {
 
 impl Span {
     /// Returns a reader of the bytes.
-    pub fn tables(self, object: &Object) -> Tables {
+    pub(crate) fn tables(self, object: &Object) -> Tables {
         let at = object.bounds().0 + u64::from(self.offset);
         Tables::new(object, at).until(at + u64::from(self.bytes))
     }
@@ -30,7 +30,7 @@ impl Span {
 
 /// The canonical frame address (CFA), which is the caller's stack pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cfa {
+pub(crate) enum Cfa {
     /// The value of a register plus an offset.
     Register(u8, i32),
     Expression(Span),
@@ -38,7 +38,7 @@ pub enum Cfa {
 
 /// Where the caller's value of a register is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Saved {
+pub(crate) enum Saved {
     /// The register is unchanged.
     Same,
     /// The value is lost. For the return address, this marks the outermost frame.
@@ -53,7 +53,7 @@ pub enum Saved {
 
 /// The row of the unwind table that applies to an address.
 #[derive(Clone, Copy, Debug)]
-pub struct Row {
+pub(crate) struct Row {
     pub cfa: Cfa,
     /// Where the caller's frame pointer is.
     pub bp: Saved,
@@ -73,7 +73,7 @@ struct Cie {
 }
 
 /// Returns the rule of an address in an object, or `None` if the object does not describe it.
-pub fn compile(object: &Object, address: u64) -> Option<Rule> {
+pub(crate) fn compile(object: &Object, address: u64) -> Option<Rule> {
     let row = row(object, address)?;
     let expression = Rule(Kind::Expression as u64);
     if row.signal {
@@ -138,7 +138,7 @@ fn special(object: &Object, span: Span, bp: Saved) -> Option<Rule> {
 }
 
 /// Returns the row that applies to an address.
-pub fn row(object: &Object, address: u64) -> Option<Row> {
+pub(crate) fn row(object: &Object, address: u64) -> Option<Row> {
     let fde = find_fde(object, address)?;
     let mut tables = Tables::new(object, fde);
     let length = tables.number(4)?;
@@ -220,7 +220,7 @@ fn find_fde(object: &Object, address: u64) -> Option<u64> {
 }
 
 /// Returns whether an address is the first of a described function.
-pub fn is_first(object: &Object, address: u64) -> bool {
+pub(crate) fn is_first(object: &Object, address: u64) -> bool {
     find_fde(object, address) != find_fde(object, address.wrapping_sub(1))
 }
 

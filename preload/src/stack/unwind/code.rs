@@ -44,7 +44,7 @@ static MISSES: AtomicU32 = AtomicU32::new(0);
 
 /// Returns whether it is time to ask the kernel again about what was not found: program code may
 /// map memory without our hooks. The calls become ever rarer.
-pub fn is_time_to_ask() -> bool {
+pub(crate) fn is_time_to_ask() -> bool {
     let misses = MISSES.fetch_add(1, Relaxed).wrapping_add(1);
     misses == 1 || (misses >= 256 && misses.is_power_of_two())
 }
@@ -91,7 +91,7 @@ impl Ranges {
 }
 
 /// Returns whether memory outside of all objects can be executed.
-pub fn is_generated(address: u64) -> bool {
+pub(crate) fn is_generated(address: u64) -> bool {
     let holds = || RANGES.overlap(address, address + 1) || RANGES.has_overflowed.load(Relaxed);
     holds()
         || (is_time_to_ask() && {
@@ -102,7 +102,7 @@ pub fn is_generated(address: u64) -> bool {
 
 /// Notes that the program can execute a range of memory from now on.
 #[inline(never)]
-pub fn mapped(start: u64, bytes: u64) {
+pub(crate) fn mapped(start: u64, bytes: u64) {
     if RANGES.used.load(Acquire) == 0 || RANGES.is_claimed.swap(true, Acquire) {
         return;
     }
@@ -111,7 +111,7 @@ pub fn mapped(start: u64, bytes: u64) {
 }
 
 /// Returns whether a range of memory has some that could be executed.
-pub fn is_in(start: u64, bytes: u64) -> bool {
+pub(crate) fn is_in(start: u64, bytes: u64) -> bool {
     RANGES.overlap(start, start.saturating_add(bytes))
 }
 

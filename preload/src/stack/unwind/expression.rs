@@ -7,7 +7,7 @@ use crate::arch::registers::{BP, RA, Registers, SP};
 use crate::elf::{Object, objects};
 
 /// The state of the calling frame.
-pub struct Stepped {
+pub(crate) struct Stepped {
     /// Address of the word that holds the return address.
     pub slot: u64,
     /// The caller's return address.
@@ -23,7 +23,7 @@ pub struct Stepped {
 /// one copy of this rare code serves all kinds of stacks.
 ///
 /// [`Memory::word`]: super::memory::Memory::word
-pub fn step(registers: Registers, word: &mut dyn FnMut(u64) -> Option<u64>) -> Option<Stepped> {
+pub(crate) fn step(registers: Registers, word: &mut dyn FnMut(u64) -> Option<u64>) -> Option<Stepped> {
     let object = objects::find(registers.lookup as usize)?;
     let row = cfi::row(&object, registers.lookup)?;
     let cfa = match row.cfa {

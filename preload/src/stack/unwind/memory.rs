@@ -3,7 +3,7 @@
 use crate::stack::bounds;
 
 /// The memory of a stack, as far as it may be read.
-pub trait Memory {
+pub(crate) trait Memory {
     /// Whether this is the thread's own stack, all of which may be read in any order.
     const IS_OWN: bool;
     /// Returns the word at an address from the unwind tables, or `None` if it may not be read or is
@@ -40,7 +40,7 @@ pub trait Memory {
 }
 
 /// The thread's own stack between two addresses, all of it mapped.
-pub struct OwnStack {
+pub(crate) struct OwnStack {
     /// The lowest address that may be read.
     pub low: u64,
     /// The first address after it.

@@ -23,7 +23,7 @@ use crate::probe;
 use crate::stack::pages::{PAGE, Pages, Stretch};
 
 /// Another stack, for one walk.
-pub struct OtherStack<'a> {
+pub(crate) struct OtherStack<'a> {
     /// The known part of the thread's own stack.
     own: Stretch,
     /// The range that the last word was read from.
@@ -36,7 +36,7 @@ pub struct OtherStack<'a> {
 impl OtherStack<'_> {
     /// Returns the stack for a walk from `sp`, the address of a hook's return address. The thread's
     /// own stack is known from `low` to `end`.
-    pub fn new(sp: u64, low: u64, end: u64, pages: &mut Pages) -> OtherStack<'_> {
+    pub(crate) fn new(sp: u64, low: u64, end: u64, pages: &mut Pages) -> OtherStack<'_> {
         let page = Stretch { low: sp & !(PAGE - 1), end: (sp & !(PAGE - 1)) + PAGE };
         OtherStack { own: Stretch { low, end }, last: pages.around(sp).unwrap_or(page), pages, is_guessed: false }
     }

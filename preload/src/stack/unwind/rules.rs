@@ -39,7 +39,7 @@ const STEP: u32 = 1 << 12;
 /// Returns the current generation. A stack cache of another generation is invalid. Returns `None`
 /// while nothing may be kept.
 #[inline(always)]
-pub fn generation() -> Option<u32> {
+pub(crate) fn generation() -> Option<u32> {
     let generation = GENERATION.load(Relaxed);
     (generation & (STEP - 1) == 0).then_some(generation)
 }
@@ -53,7 +53,7 @@ const fn set_and_tag(address: u64) -> (usize, u64) {
 
 /// Returns the rule for the step to the caller of a return address.
 #[inline(always)]
-pub fn of(address: u64) -> Rule {
+pub(crate) fn of(address: u64) -> Rule {
     match known(address) {
         Some(rule) => rule,
         None => compile(address),
@@ -74,7 +74,7 @@ fn known(address: u64) -> Option<Rule> {
 
 /// Returns the rule of an instruction, without storing it in the table.
 #[inline(never)]
-pub fn at_instruction(lookup: u64) -> Rule {
+pub(crate) fn at_instruction(lookup: u64) -> Rule {
     if lookup >> ADDRESS_BITS != 0 {
         return Rule::UNKNOWN;
     }
@@ -201,7 +201,7 @@ fn keep(address: u64, rule: Rule, before: Option<u32>) {
 
 /// What an address is that a guess has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub(crate) enum Found {
     ReturnAddress,
     /// Generated code without a call before it. Interpreters push such return addresses.
     GeneratedCode,
@@ -213,7 +213,7 @@ pub enum Found {
 
 /// Returns what an address is that a guess has found.
 #[inline(never)]
-pub fn look(address: u64) -> Found {
+pub(crate) fn look(address: u64) -> Found {
     if address < 4096 || address >> ADDRESS_BITS != 0 {
         return Found::Nothing;
     }
@@ -270,7 +270,7 @@ fn is_after_call_in_object(address: u64) -> bool {
 
 /// Drops the rules of generated code if some may have been in memory that is unmapped now.
 #[inline(never)]
-pub fn unmapped(start: u64, bytes: u64) {
+pub(crate) fn unmapped(start: u64, bytes: u64) {
     if HAS_GENERATED.load(Relaxed) && code::is_in(start, bytes) {
         drop_generated();
     }
@@ -288,7 +288,7 @@ fn drop_generated() {
 }
 
 /// A call of `dlclose` that is running.
-pub struct Closing {
+pub(crate) struct Closing {
     resets: u32,
     index: Option<usize>,
 }
@@ -309,7 +309,7 @@ const fn mark_at(frame: usize) -> u64 {
 }
 
 /// Begins a `dlclose`. From here on nothing is kept. `mark` is a variable in its frame.
-pub fn closing(mark: &mut u64) -> Closing {
+pub(crate) fn closing(mark: &mut u64) -> Closing {
     let frame = &raw const *mark as usize;
     *mark = mark_at(frame);
     let resets = RESETS.load(Relaxed);
@@ -321,7 +321,7 @@ pub fn closing(mark: &mut u64) -> Closing {
 }
 
 /// Ends a `dlclose`. `unmapped` is true if an object was unmapped.
-pub fn closed(closing: &Closing, unmapped: bool) {
+pub(crate) fn closed(closing: &Closing, unmapped: bool) {
     let is_counted = closing.resets == RESETS.load(Relaxed)
         && closing.index.is_none_or(|index| CLOSERS[index].frame.swap(0, Relaxed) != 0);
     if unmapped {
@@ -338,7 +338,7 @@ fn drop_rules() {
 }
 
 /// Forgets in a forked child all threads that were in `dlclose`, since they do not exist there.
-pub fn forget_closers() {
+pub(crate) fn forget_closers() {
     let generation = GENERATION.load(Relaxed);
     if generation & (STEP - 1) == 0 {
         return;
@@ -355,7 +355,7 @@ pub fn forget_closers() {
 /// # Safety
 /// The stack must be readable from `low` to `end`.
 #[cold]
-pub unsafe fn has_left(sp: usize, low: usize, end: usize) -> bool {
+pub(crate) unsafe fn has_left(sp: usize, low: usize, end: usize) -> bool {
     let thread = arch::thread_pointer();
     let mut any = false;
     for closer in &CLOSERS {

@@ -12,7 +12,7 @@ use crate::caller::Caller;
 use heaptape_wire::nodes::{GUESSED, LOST, SIGNAL, TRUNCATED};
 
 /// The result of a step.
-pub enum Next {
+pub(crate) enum Next {
     Caller(Frame, Registers),
     /// The caller, found by a guess.
     Guessed(Frame, Registers),
@@ -24,13 +24,13 @@ pub enum Next {
 
 /// Returns the registers in the calling frame, after the return.
 #[inline(always)]
-pub const fn registers_of(frame: &Frame) -> Registers {
+pub(crate) const fn registers_of(frame: &Frame) -> Registers {
     Registers::returned(frame.address, frame.sp(), frame.bp)
 }
 
 /// Returns the first frame of a hook.
 #[inline(always)]
-pub fn first(caller: Caller) -> Frame {
+pub(crate) fn first(caller: Caller) -> Frame {
     // SAFETY: the hook has not returned.
     let address = unsafe { caller.return_address() } as u64 & RETURN_ADDRESS;
     Frame { slot: caller.sp as u64, address, bp: caller.bp as u64, step_info: 0 }
@@ -38,7 +38,7 @@ pub fn first(caller: Caller) -> Frame {
 
 /// Steps to the caller by a rule of the two usual kinds. All others take the slow path.
 #[inline(always)]
-pub fn step(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Next {
+pub(crate) fn step(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Next {
     let kind = rule.kind();
     if kind > Kind::FromBp as u64 {
         return step_slowly(registers, rule, memory);
@@ -176,30 +176,30 @@ fn guess(registers: Registers, is_near_end: bool, word: &mut dyn FnMut(u64) -> O
 
 /// Returns whether a word of the stack is no address of the program, so that no call returns there.
 #[inline(always)]
-pub const fn is_no_address(word: u64) -> bool {
+pub(crate) const fn is_no_address(word: u64) -> bool {
     const LOWEST: u64 = 4096;
     word.wrapping_sub(LOWEST) >= (1 << ADDRESS_BITS) - LOWEST
 }
 
 /// Returns the flags of the outermost frame.
-pub const fn ending(rule: Rule) -> u32 {
+pub(crate) const fn ending(rule: Rule) -> u32 {
     if rule.is_hand_made() { SIGNAL } else { 0 }
 }
 
 /// Returns the flags of a frame whose caller cannot be found.
-pub const fn lost(rule: Rule) -> u32 {
+pub(crate) const fn lost(rule: Rule) -> u32 {
     TRUNCATED | LOST | if rule.kind() == Kind::Unknown as u64 { GUESSED } else { 0 }
 }
 
 /// Returns the rule for the step from a frame.
 #[inline(always)]
-pub fn rule_of(frame: &Frame) -> Rule {
+pub(crate) fn rule_of(frame: &Frame) -> Rule {
     if frame.flags() & SIGNAL != 0 { rules::at_instruction(frame.address) } else { rules::of(frame.address) }
 }
 
 /// Returns whether a frame from the first to the outermost has its return address at `slot`.
 /// Returns `None` if the walk does not reach the end, or only by a guess.
-pub fn contains_slot(first: Frame, slot: u64, max_frames: usize, memory: &mut impl Memory) -> Option<bool> {
+pub(crate) fn contains_slot(first: Frame, slot: u64, max_frames: usize, memory: &mut impl Memory) -> Option<bool> {
     let (mut frame, mut registers) = (first, registers_of(&first));
     for _ in 0..max_frames {
         if frame.slot == slot {
@@ -216,7 +216,7 @@ pub fn contains_slot(first: Frame, slot: u64, max_frames: usize, memory: &mut im
 
 /// Walks from the first frame to the outermost without a cache, and stores the frames, innermost
 /// first. Returns their number. The last one is marked if the stack has more frames than fit.
-pub fn plain(first: Frame, memory: &mut impl Memory, frames: &mut [Frame]) -> usize {
+pub(crate) fn plain(first: Frame, memory: &mut impl Memory, frames: &mut [Frame]) -> usize {
     let mut frame = first;
     let mut registers = registers_of(&first);
     let mut count = 0;
