@@ -41,7 +41,7 @@ pub fn heaps(stacks: &Stacks) -> Vec<String> {
 
 /// Returns for each site, by its number, whether its stack has an annotation with this prefix that
 /// matches a pattern.
-pub fn sites_below(stacks: &Stacks, prefix: &str, patterns: &[String]) -> Vec<bool> {
+pub(crate) fn sites_below(stacks: &Stacks, prefix: &str, patterns: &[String]) -> Vec<bool> {
     let patterns: Vec<Pattern> = patterns.iter().map(|text| Pattern::whole(text)).collect();
     let mut found = vec![false; stacks.len() + 1];
     for number in 1..=stacks.len() as u32 {
@@ -102,7 +102,7 @@ pub fn allocators(process: &Process) -> Vec<String> {
 }
 
 /// Returns which blocks come from an allocator that matches one of the patterns.
-pub fn blocks_of(process: &Process, patterns: &[String]) -> AllocatorFilter {
+pub(crate) fn blocks_of(process: &Process, patterns: &[String]) -> AllocatorFilter {
     let matches = |name: &str| patterns.iter().any(|text| Pattern::whole(text).matches(name));
     let mut filter =
         AllocatorFilter { sites: sites_below(process.stacks(), HEAP_PREFIX, patterns), entries: [false; 256] };

@@ -65,7 +65,7 @@ impl EarlyEnds {
 
     /// Returns whether the recording is not complete because of them: they are more than one in a
     /// hundred.
-    pub const fn are_many(&self) -> bool {
+    pub(crate) const fn are_many(&self) -> bool {
         self.allocations > self.of / 100
     }
 

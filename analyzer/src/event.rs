@@ -50,7 +50,7 @@ pub struct Event {
 
 /// Returns the most ticks by which times with these [`Event::tick_error`]s are off together.
 #[inline]
-pub const fn ticks_off(errors: [u8; 2]) -> u64 {
+pub(crate) const fn ticks_off(errors: [u8; 2]) -> u64 {
     const fn most(error: u8) -> u64 {
         if error == 0 {
             0
@@ -207,7 +207,7 @@ impl Span {
 
     /// Returns whether a position is after the span.
     #[inline]
-    pub const fn is_past(&self, at: Position) -> bool {
+    pub(crate) const fn is_past(&self, at: Position) -> bool {
         at.number >= self.end || at.tick >= self.end_tick
     }
 

@@ -23,7 +23,8 @@ pub mod verify;
 pub use impossible::Impossible;
 pub use measure::{Measure, UnknownMeasure};
 pub use objects::Object;
-pub use target::{Out, Target};
+pub(crate) use target::Out;
+pub use target::Target;
 pub use verify::Totals;
 
 use crate::event::Range;
@@ -223,7 +224,7 @@ impl<'a> Source<'a> {
     }
 
     /// Returns the selected processes of a recording.
-    pub fn processes_of(&self, recording: &'a Recording) -> Vec<&'a Process> {
+    pub(crate) fn processes_of(&self, recording: &'a Recording) -> Vec<&'a Process> {
         recording
             .processes
             .iter()

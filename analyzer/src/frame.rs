@@ -30,7 +30,7 @@ pub struct Frame {
 
 impl Frame {
     /// Returns the file name of the module.
-    pub fn module_name(&self) -> &str {
+    pub(crate) fn module_name(&self) -> &str {
         let path = &*self.module;
         // A library from `memfd_create` that was closed before the recorder could look, or has no
         // name.
@@ -43,7 +43,7 @@ impl Frame {
     }
 
     /// Returns the file name for reports. That of a program is the name by which it was called.
-    pub fn shown_module(&self) -> &str {
+    pub(crate) fn shown_module(&self) -> &str {
         self.called.as_deref().unwrap_or_else(|| self.module_name())
     }
 

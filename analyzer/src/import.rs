@@ -67,7 +67,7 @@ pub struct Imported {
 ///
 /// # Errors
 /// Returns an error if the stream cannot be read, or is not a file of the format.
-pub fn from_stream(from: impl BufRead) -> Result<(Imported, Ending), ReadError> {
+pub(crate) fn from_stream(from: impl BufRead) -> Result<(Imported, Ending), ReadError> {
     heaptrack::read(from)
 }
 

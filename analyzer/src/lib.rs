@@ -27,7 +27,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]
-#![warn(unreachable_pub)]
 
 // What commands, reports and tests use. Everything else is private to the crate.
 pub mod convert;
@@ -68,26 +67,24 @@ mod sums;
 mod system_libraries;
 mod types;
 
-pub use archive::{Error as ArchiveError, has_names, write_archive};
+pub use archive::{has_names, write_archive};
 pub use charts::sparkline;
 pub use dump::{Error as DumpError, dump};
-pub use early_ends::{EarlyEnd, EarlyEnds};
 pub use load::bare::{open as open_file, unpacking};
-pub use load::references::ReferenceSnapshot;
 #[doc(hidden)]
 pub use load::tape::read as read_tape;
 pub use load::tape::{PageSnapshot, Tape, TraceRange};
 pub use load::{
-    Accounting, Clock, Events, Failure, Joined, Process, RecordedEvents, Recording, Segment, StartPoint, TapeError,
-    is_recording, open, open_all, open_separately, recording_around,
+    Accounting, Clock, Events, Failure, Joined, Process, Recording, Segment, is_recording, open, open_all,
+    recording_around,
 };
 pub use missing::{Missing, lines as missing_lines};
 pub use pack::{Packed, pack};
-pub use processes::{ProcessFilter, SelectError};
+pub use processes::ProcessFilter;
 pub use program_frames::{Role, Roles, blamed};
 pub use progress::Progress;
 pub use replay::{Outcome, Replay, replay, replay_all, replay_from};
 #[doc(hidden)]
 pub use saved_names::SavedTable;
 pub use stacks::{Module, Site, Stacks};
-pub use sums::{Sums, sums, sums_of_new_process, sums_within};
+pub use sums::{Sums, sums, sums_within};

@@ -23,13 +23,15 @@ pub(crate) mod tape;
 mod times;
 mod unhooked;
 
-pub use accounting::{Accounting, RecordedEvents};
+pub use accounting::Accounting;
+pub(crate) use accounting::RecordedEvents;
 pub use clock::Clock;
 pub(crate) use imported::place_modules;
 pub use joined::{Joined, Segment};
 pub(crate) use mappings::MappingSums;
-pub use process::{Events, Process, TapeError};
-pub use start::StartPoint;
+pub(crate) use process::TapeError;
+pub use process::{Events, Process};
+pub(crate) use start::StartPoint;
 
 use crate::import;
 use crate::missing::Missing;
@@ -103,7 +105,7 @@ impl Recording {
 
     /// Returns a note about a crash report in a complete recording. Another process of heaptape
     /// crashed, or a later one completed the recording.
-    pub fn crash_note(&self) -> Option<String> {
+    pub(crate) fn crash_note(&self) -> Option<String> {
         let report = self.path.join(CRASH_REPORT);
         let is_known = self.missing.contains(&Missing::Crashed) || !report.is_file();
         (!is_known)
@@ -182,7 +184,7 @@ pub fn open_all(paths: &[PathBuf]) -> Result<Vec<Recording>, Failure> {
 }
 
 /// Opens a recording, the folder of a process, or a file, with a process for each folder.
-pub fn open_separately(path: &Path) -> Result<Recording, Failure> {
+pub(crate) fn open_separately(path: &Path) -> Result<Recording, Failure> {
     let about = std::fs::metadata(path).map_err(|error| io_failure(path, error))?;
     if about.is_dir() {
         return directory(path);

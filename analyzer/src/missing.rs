@@ -123,7 +123,7 @@ pub enum Missing {
 impl Missing {
     /// Returns whether events of the program are unknown because of this, so that sums may be
     /// wrong.
-    pub const fn hides_events(&self) -> bool {
+    pub(crate) const fn hides_events(&self) -> bool {
         matches!(
             self,
             Missing::Dropped { .. }
@@ -136,7 +136,7 @@ impl Missing {
     }
 
     /// Returns whether an unknown number of events may be missing because of this.
-    pub const fn hides_more(&self) -> bool {
+    pub(crate) const fn hides_more(&self) -> bool {
         let is_counted = matches!(
             self,
             Missing::Dropped { .. } | Missing::Chunk { .. } | Missing::Column { .. } | Missing::EarlyEnds(_)

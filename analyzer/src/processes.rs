@@ -85,7 +85,7 @@ impl ProcessFilter {
 
     /// Removes the processes that were not recorded and do not match from what is missing of
     /// recordings: who selects processes does not ask for the others.
-    pub fn leave_out_unrecorded(&self, recordings: &mut [Recording]) {
+    pub(crate) fn leave_out_unrecorded(&self, recordings: &mut [Recording]) {
         if self.is_all() {
             return;
         }

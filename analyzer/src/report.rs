@@ -37,19 +37,21 @@ mod view;
 pub mod written;
 
 pub use filter::{Filter, FilterError};
-pub use frames::{CallSite, FrameJson, call_site, frames_of, stack_json};
+pub(crate) use frames::frames_of;
+pub use frames::{CallSite, FrameJson, call_site, stack_json};
 pub use grouping::GroupBy;
 pub use mapping_filter::MappingFilter;
 pub use point_in_time::PointInTime;
 pub use process_header::ProcessHeader;
 pub use profile_names::{PLAIN_LIMIT, name_profile};
 pub use query::Query;
-pub use range::RangeError;
+pub(crate) use range::RangeError;
 pub use scope::Scope;
 pub use site_groups::{Grouping, SiteDescription, SiteGroup};
 pub use stack_text::text_stack;
 pub use summary::after_record;
-pub use unanswerable::{Unanswerable, needs_frees};
+pub use unanswerable::Unanswerable;
+pub(crate) use unanswerable::needs_frees;
 pub use view::View;
 
 use crate::load::{Events, Process};
@@ -155,7 +157,10 @@ pub fn print_state(screen: &mut Screen, of: &str, process: &Process) -> io::Resu
 ///
 /// # Errors
 /// When the screen cannot be written.
-pub fn print_own_malloc<'a>(screen: &mut Screen, programs: impl Iterator<Item = (&'a str, u32)>) -> io::Result<()> {
+pub(crate) fn print_own_malloc<'a>(
+    screen: &mut Screen,
+    programs: impl Iterator<Item = (&'a str, u32)>,
+) -> io::Result<()> {
     for (name, pid) in programs.take(SHOWN) {
         screen.warning(&format!(
             "! {name} (pid {pid}): the program has its own malloc, in itself or in a library preloaded before heaptape's; only what it \
@@ -169,7 +174,7 @@ pub fn print_own_malloc<'a>(screen: &mut Screen, programs: impl Iterator<Item = 
 ///
 /// # Errors
 /// When the screen cannot be written.
-pub fn print_lines(screen: &mut Screen, of: &str, missing: &[String]) -> io::Result<()> {
+pub(crate) fn print_lines(screen: &mut Screen, of: &str, missing: &[String]) -> io::Result<()> {
     for one in missing.iter().take(SHOWN) {
         screen.warning(&format!("! {of}{one}"))?;
     }

@@ -52,7 +52,7 @@ pub fn read(file: &str, sysroot: Option<&Path>, roots: &[PathBuf], most: u64) ->
 
 /// Reads a file that is source by its name and was not changed since the program started: the lines
 /// of another version would be wrong.
-pub fn read_unchanged(file: &str, sysroot: Option<&Path>, started_unix_ns: u64) -> Option<SourceFile> {
+pub(crate) fn read_unchanged(file: &str, sysroot: Option<&Path>, started_unix_ns: u64) -> Option<SourceFile> {
     let is_source = Path::new(file).extension().is_some_and(|end| EXTENSIONS.iter().any(|known| end == *known));
     let found = is_source.then(|| read(file, sysroot, &[], MAX_SOURCE).ok()).flatten();
     found.filter(|found| found.changed_ns <= started_unix_ns)

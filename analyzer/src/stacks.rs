@@ -94,7 +94,7 @@ impl Module {
 
     /// Returns what is the same for all modules with this object: the build-id, or else the path
     /// and what is known of the file.
-    pub fn object_key(&self) -> Vec<u8> {
+    pub(crate) fn object_key(&self) -> Vec<u8> {
         if self.build_id.is_empty() {
             return [&self.path[..], &self.file.key()].concat();
         }
@@ -160,13 +160,13 @@ impl Stacks {
     }
 
     /// Sets the folder in which the files of modules are searched first.
-    pub fn set_root(&mut self, root: &Path) {
+    pub(crate) fn set_root(&mut self, root: &Path) {
         let root: Arc<Path> = root.into();
         self.modules.iter_mut().for_each(|module| module.root = Some(root.clone()));
     }
 
     /// Sets the file name by which the program at a path was called.
-    pub fn set_called(&mut self, path: &str, called: &str) {
+    pub(crate) fn set_called(&mut self, path: &str, called: &str) {
         let called: Arc<str> = called.into();
         let own = self.modules.iter_mut().filter(|module| module.path == path.as_bytes());
         own.for_each(|module| module.called = Some(called.clone()));
@@ -174,7 +174,7 @@ impl Stacks {
 
     /// Sets the stored names of the recording and its start time. Files of modules that are newer
     /// than the recording are not used.
-    pub fn set_saved(&mut self, saved: Option<SavedNames>, since_unix_ns: u64) {
+    pub(crate) fn set_saved(&mut self, saved: Option<SavedNames>, since_unix_ns: u64) {
         let saved = saved.map(Arc::new);
         for module in &mut self.modules {
             (module.saved, module.since_unix_ns) = (saved.clone(), since_unix_ns);

@@ -35,7 +35,7 @@ pub fn sums(process: &Process, progress: &Progress) -> Sums {
 
 /// Returns the sums of a process that has just been recorded. Unlike [`sums`], this does not read
 /// the trace to check it for damage.
-pub fn sums_of_new_process(process: &Process, progress: &Progress) -> Sums {
+pub(crate) fn sums_of_new_process(process: &Process, progress: &Progress) -> Sums {
     match process.ready_sums() {
         Some(ready) => from_summary(process, ready, Vec::new()),
         None => replayed_sums(process, progress),

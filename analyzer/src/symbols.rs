@@ -33,7 +33,6 @@ mod texts;
 
 pub use binutils_symbols::BinutilsSymbol;
 pub use code_name::code_name;
-pub use data::DataSymbol;
 pub use demangle::demangle;
 
 pub use crate::frame::Frame;
@@ -314,7 +313,7 @@ impl Symbolizer {
 
     /// Returns the built-in LSan suppressions of a module, or `None` if it has none. The result is
     /// an error if they cannot be determined without running the program.
-    pub fn default_suppressions(&mut self, module: &Module) -> Option<Result<String, &'static str>> {
+    pub(crate) fn default_suppressions(&mut self, module: &Module) -> Option<Result<String, &'static str>> {
         let object = self.object(module);
         if let Some(text) = &self.objects[object].saved.suppressions {
             return Some(Ok(text.clone()));
@@ -331,7 +330,7 @@ impl Symbolizer {
     }
 
     /// Returns the run-time start address and the symbol of a site's function.
-    pub fn function_symbol(&mut self, stacks: &Stacks, site: &Site) -> Option<(u64, &[u8])> {
+    pub(crate) fn function_symbol(&mut self, stacks: &Stacks, site: &Site) -> Option<(u64, &[u8])> {
         let module = module_of(stacks, site)?;
         let (object, address) = (self.object(module), link_address(module, site));
         let FunctionSymbol { start, symbol, .. } = self.find(object, address)?;

@@ -8,8 +8,8 @@ mod sanitize;
 
 pub use lines::wrapped;
 use lines::{break_lines, wrap};
-pub(crate) use names::own_name;
-pub use names::{shorten, without_arguments};
+pub use names::shorten;
+pub(crate) use names::{own_name, without_arguments};
 pub use numbers::{bytes, count, counted, duration, percent};
 pub use sanitize::{SanitizingWriter, clean, clean_columns, clean_name};
 use std::borrow::Cow;
@@ -117,7 +117,7 @@ impl<'a> Screen<'a> {
 
     /// Returns the screen with names in tables in full, if `full_names` is set.
     #[must_use]
-    pub fn with_names(mut self, full_names: bool) -> Self {
+    pub(crate) fn with_names(mut self, full_names: bool) -> Self {
         self.full_names = full_names;
         self
     }

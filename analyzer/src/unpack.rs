@@ -73,7 +73,6 @@ impl Limit {
     /// ratio of traces is 3 to 30. That of a file of zeros is 1,000 with gzip and at least 10,000
     /// with zstd.
     pub const DEFAULT: Limit = Limit { floor: 256 << 20, ratio: 200 };
-    pub const UNLIMITED: Limit = Limit { floor: u64::MAX, ratio: 0 };
 
     const fn allowed(self, compressed: u64) -> u64 {
         self.floor.saturating_add(self.ratio.saturating_mul(compressed))
@@ -154,7 +153,7 @@ pub fn open(path: &Path) -> Result<OpenedFile, Error> {
 /// # Errors
 /// Returns an error if the file cannot be read, if its content exceeds the limit, or if nothing can
 /// be decompressed.
-pub fn open_within(path: &Path, limit: Limit) -> Result<OpenedFile, Error> {
+pub(crate) fn open_within(path: &Path, limit: Limit) -> Result<OpenedFile, Error> {
     let mut bytes = Vec::new();
     let (name, read) = if path == Path::new("-") {
         ("standard input".to_string(), io::stdin().lock().read_to_end(&mut bytes))

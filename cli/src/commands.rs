@@ -8,12 +8,12 @@
 use crate::Outcome;
 use std::ffi::OsString;
 
-pub use dcpiprof::with_long_options;
-pub use thresholds::{is_list_request, print_metrics};
+pub(crate) use dcpiprof::with_long_options;
+pub(crate) use thresholds::{is_list_request, print_metrics};
 
-pub mod aliases;
+pub(crate) mod aliases;
 mod allocators;
-pub mod common;
+pub(crate) mod common;
 mod ctl;
 mod dcpicat;
 mod dcpidiff;
@@ -22,10 +22,10 @@ mod dcpiprof;
 mod dcpiscan;
 mod env;
 mod epochs;
-pub mod examples;
+pub(crate) mod examples;
 mod frames;
 mod gprof;
-pub mod help;
+pub(crate) mod help;
 mod live;
 mod mappings;
 mod mleak;
@@ -44,7 +44,7 @@ mod verdicts;
 
 /// Returns the subcommand if it is `record` with valid arguments. The table of all options of all
 /// subcommands, which [`Subcommand`] needs, takes 3 ms, and a program waits for `record`.
-pub fn parse_record(args: &[OsString]) -> Option<Subcommand> {
+pub(crate) fn parse_record(args: &[OsString]) -> Option<Subcommand> {
     let (_, args) = args.split_first().filter(|(_, args)| args.first().is_some_and(|name| name == "record"))?;
     let command = <record::Args as clap::Args>::augment_args(clap::Command::new("record"));
     let matches = command.try_get_matches_from(args).ok()?;
@@ -57,17 +57,17 @@ macro_rules! commands {
 
         /// A subcommand with its options.
         #[derive(clap::Subcommand)]
-        pub enum Subcommand { $($($(#[$meta])* $variant(commands!(@args $name $($rows)?))),*),* }
+        pub(crate) enum Subcommand { $($($(#[$meta])* $variant(commands!(@args $name $($rows)?))),*),* }
 
         /// The groups of subcommands with their names, in the order of `heaptape help all`. A name
         /// has `_` for `-`.
-        pub const GROUPS: &[(&str, &[&str])] = &[$(($group, &[$(stringify!($name)),*])),*];
+        pub(crate) const GROUPS: &[(&str, &[&str])] = &[$(($group, &[$(stringify!($name)),*])),*];
 
         /// Runs the subcommand of the command line.
         ///
         /// # Errors
         /// Wrong arguments, files that cannot be read or written, sockets that do not answer.
-        pub fn run(subcommand: Subcommand) -> anyhow::Result<Outcome> {
+        pub(crate) fn run(subcommand: Subcommand) -> anyhow::Result<Outcome> {
             match subcommand { $($(Subcommand::$variant(args) => commands!(@run $name args $($rows)?)),*),* }
         }
     };

@@ -12,11 +12,11 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// The control socket of a daemon.
-pub struct Control(PathBuf);
+pub(crate) struct Control(PathBuf);
 
 impl Control {
     /// Returns the socket at a path, by default that of the user's own daemon.
-    pub fn at(path: Option<PathBuf>) -> Control {
+    pub(crate) fn at(path: Option<PathBuf>) -> Control {
         Control(path.unwrap_or_else(config::control_to_ask))
     }
 
@@ -24,7 +24,7 @@ impl Control {
     ///
     /// # Errors
     /// No daemon answers, or it refuses the request.
-    pub fn json(&self, request: &Request) -> anyhow::Result<Value> {
+    pub(crate) fn json(&self, request: &Request) -> anyhow::Result<Value> {
         let answer = control::ask(&self.0, request).map_err(|error| no_answer(&self.0, "--control", &error))?;
         match serde_json::from_value(answer.clone()) {
             Ok(Refusal { error }) => {
@@ -40,7 +40,7 @@ impl Control {
     ///
     /// # Errors
     /// No daemon answers, it refuses the request, or its answer has another form.
-    pub fn ask(&self, request: &Request) -> anyhow::Result<Response> {
+    pub(crate) fn ask(&self, request: &Request) -> anyhow::Result<Response> {
         self.read(request, self.json(request)?)
     }
 
@@ -48,12 +48,12 @@ impl Control {
     ///
     /// # Errors
     /// The answer has another form than this version knows.
-    pub fn read(&self, request: &Request, answer: Value) -> anyhow::Result<Response> {
+    pub(crate) fn read(&self, request: &Request, answer: Value) -> anyhow::Result<Response> {
         Response::read(request, answer).map_err(|error| self.unexpected(&error.to_string()))
     }
 
     /// Returns the error for an answer that this version does not understand.
-    pub fn unexpected(&self, why: &str) -> anyhow::Error {
+    pub(crate) fn unexpected(&self, why: &str) -> anyhow::Error {
         let why = clean(why);
         anyhow::anyhow!("the daemon at {} has an answer of another version: {why}; restart it", self.0.display())
     }
@@ -61,7 +61,7 @@ impl Control {
 
 /// Returns the error message for a failed connection to the daemon's socket at `path`. `option` is
 /// the command line option that names another socket.
-pub fn no_answer(path: &Path, option: &str, error: &std::io::Error) -> anyhow::Error {
+pub(crate) fn no_answer(path: &Path, option: &str, error: &std::io::Error) -> anyhow::Error {
     let advice = match error.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
             format!("start one with `heaptape daemon start`, or name the socket of a running one with {option} PATH")
@@ -79,24 +79,24 @@ const GROWTH_SECONDS: u64 = 60;
 
 /// Returns whether a process has been recorded for long enough to know its growth. Older daemons do
 /// not send the time.
-pub fn has_growth(process: &Process) -> bool {
+pub(crate) fn has_growth(process: &Process) -> bool {
     process.growth_seconds.is_none_or(|seconds| seconds >= GROWTH_SECONDS)
 }
 
 /// Formats a difference of bytes with its sign.
-pub fn signed_bytes(value: i64) -> String {
+pub(crate) fn signed_bytes(value: i64) -> String {
     format!("{}{}", if value < 0 { '-' } else { '+' }, bytes(value.unsigned_abs()))
 }
 
 /// Formats the growth of a process's live bytes in the last minute: a dash before there is a
 /// minute.
-pub fn growth(process: &Process) -> String {
+pub(crate) fn growth(process: &Process) -> String {
     if has_growth(process) { signed_bytes(process.growth) } else { "–".into() }
 }
 
 /// Formats the live bytes of a process. They are a lower bound (≥) if the daemon does not know what
 /// the process allocated before.
-pub fn live_bytes(process: &Process) -> String {
+pub(crate) fn live_bytes(process: &Process) -> String {
     // A dormant process has no known blocks.
     if is_off(process) {
         return "–".into();
@@ -106,13 +106,13 @@ pub fn live_bytes(process: &Process) -> String {
 }
 
 /// Formats the resident memory of a process.
-pub fn resident(process: &Process) -> String {
+pub(crate) fn resident(process: &Process) -> String {
     if process.resident_bytes == 0 { "–".into() } else { bytes(process.resident_bytes) }
 }
 
 /// Formats the resident memory of a process at its last snapshot by use, the largest first; `None`
 /// if it is not known.
-pub fn resident_parts(process: &Process) -> Option<String> {
+pub(crate) fn resident_parts(process: &Process) -> Option<String> {
     let mut parts: Vec<(&String, &u64)> = process.resident_parts.iter().collect();
     parts.sort_by_key(|(name, bytes)| (std::cmp::Reverse(**bytes), *name));
     let text = |(name, size): &(&String, &u64)| format!("{} {}", bytes(**size), clean(short_name(name)));
@@ -125,7 +125,7 @@ fn is_off(process: &Process) -> bool {
 }
 
 /// Formats a mode as users write it: `profile:65536` is `profile:64KiB`.
-pub fn mode(mode: &str) -> String {
+pub(crate) fn mode(mode: &str) -> String {
     const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     let (kept, overflow) = mode.split_once(',').map_or((mode, None), |(kept, overflow)| (kept, Some(overflow)));
     let sampled = kept.split_once(':').and_then(|(name, interval)| Some((name, interval.parse::<u64>().ok()?)));
@@ -138,7 +138,7 @@ pub fn mode(mode: &str) -> String {
 
 /// Formats the time from which the daemon knows the allocations of a process, if that is not its
 /// start.
-pub fn live_since(process: &Process) -> Option<String> {
+pub(crate) fn live_since(process: &Process) -> Option<String> {
     if is_off(process) {
         return None;
     }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 /// Result of a command that did not fail with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// Everything was answered or written.
     Done,
     /// A `--fail-if` condition holds. The number is that of `--fail-code`.
@@ -26,14 +26,14 @@ pub enum Outcome {
 /// Exit status of a complete answer.
 const DONE: u8 = 0;
 /// Exit status of a partial result, and by default of a threshold that is exceeded.
-pub const FAILED: u8 = 1;
+pub(crate) const FAILED: u8 = 1;
 /// Exit status where there is no answer.
 const NO_ANSWER: u8 = 2;
 /// Exit status of an answer from an incomplete recording with `--strict`.
 const INCOMPLETE: u8 = 3;
 
 /// Each exit status with its meaning.
-pub const TABLE: &[(&str, &str)] = &[
+pub(crate) const TABLE: &[(&str, &str)] = &[
     ("0", "Done: answered, written, or no threshold exceeded. An incomplete recording is a warning on stderr."),
     (
         "1",
@@ -55,7 +55,7 @@ pub const TABLE: &[(&str, &str)] = &[
 
 impl Outcome {
     /// Returns the exit status, and prints a warning about an incomplete recording.
-    pub fn report(self) -> ExitCode {
+    pub(crate) fn report(self) -> ExitCode {
         if matches!(self, Outcome::Incomplete { .. }) {
             eprintln!("heaptape: warning: the recording is incomplete; `heaptape verify` lists what is missing");
         }
@@ -78,7 +78,7 @@ impl Outcome {
 const WIDTH: usize = 79;
 
 /// Returns the table as text.
-pub fn help() -> String {
+pub(crate) fn help() -> String {
     let mut text = "Exit status:".to_string();
     for (status, meaning) in TABLE {
         let mut line = format!("  {status:5}");

@@ -35,7 +35,7 @@ static LEAVE: LazyLock<&'static str> = LazyLock::new(|| {
 });
 
 /// The terminal in full-screen mode, until the value is dropped.
-pub struct FullScreen {
+pub(crate) struct FullScreen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
     /// Columns and rows for which was drawn last.
     size: Option<(u16, u16)>,
@@ -46,7 +46,7 @@ impl FullScreen {
     ///
     /// # Errors
     /// Standard input is not a terminal, or the terminal cannot be set.
-    pub fn start() -> io::Result<FullScreen> {
+    pub(crate) fn start() -> io::Result<FullScreen> {
         let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP])?;
         let report = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
@@ -69,7 +69,7 @@ impl FullScreen {
     ///
     /// # Errors
     /// The terminal cannot be read.
-    pub fn next_event(&self, timeout: Duration) -> io::Result<Option<Event>> {
+    pub(crate) fn next_event(&self, timeout: Duration) -> io::Result<Option<Event>> {
         if event::poll(timeout)? { event::read().map(Some) } else { Ok(None) }
     }
 
@@ -77,7 +77,7 @@ impl FullScreen {
     ///
     /// # Errors
     /// The terminal cannot be written.
-    pub fn draw(&mut self, view: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
+    pub(crate) fn draw(&mut self, view: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
         // After a stop, the terminal has nothing of what was drawn before. After a change of its
         // size, it has all of it elsewhere. `Terminal::clear` would query the terminal for its
         // cursor, and fail where no answer comes.
@@ -93,7 +93,7 @@ impl FullScreen {
     ///
     /// # Errors
     /// The signal cannot be sent.
-    pub fn stop(&self) -> io::Result<()> {
+    pub(crate) fn stop(&self) -> io::Result<()> {
         low_level::raise(SIGTSTP)
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 static LIBRARY: &[u8] = include_bytes!(concat!(env!("HEAPTAPE_LIBRARIES"), "/libheaptape.so"));
 /// The library that the recorder maps into static programs. It needs no file.
-pub static STANDALONE: &[u8] = include_bytes!(concat!(env!("HEAPTAPE_LIBRARIES"), "/libheaptape-static.so"));
+pub(crate) static STANDALONE: &[u8] = include_bytes!(concat!(env!("HEAPTAPE_LIBRARIES"), "/libheaptape-static.so"));
 /// Environment variable with the path of another library to preload.
 const ENV_LIBRARY: &str = "HEAPTAPE_LIBRARY";
 
@@ -18,7 +18,7 @@ const ENV_LIBRARY: &str = "HEAPTAPE_LIBRARY";
 ///
 /// # Errors
 /// No folder can hold it, or HEAPTAPE_LIBRARY names no file.
-pub fn path() -> anyhow::Result<PathBuf> {
+pub(crate) fn path() -> anyhow::Result<PathBuf> {
     if let Some(path) = std::env::var_os(ENV_LIBRARY).filter(|path| !path.is_empty()) {
         let path = std::path::absolute(path)?;
         anyhow::ensure!(path.is_file(), "{} ({ENV_LIBRARY}) is not a file", path.display());
@@ -96,7 +96,7 @@ fn folders() -> impl Iterator<Item = PathBuf> {
 
 /// Returns the folder in which the recorder stores the symbols of large programs, unless there is
 /// none that belongs to the user.
-pub fn symbols_folder() -> Option<PathBuf> {
+pub(crate) fn symbols_folder() -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|folder| folder.is_absolute());
     let folder = match variable("XDG_CACHE_HOME") {
         Some(folder) => folder.join("heaptape"),

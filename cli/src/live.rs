@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 /// The process that copies the trace, and the temporary folder.
-pub struct Live {
+pub(crate) struct Live {
     folder: tempfile::TempDir,
     copy: Child,
 }
@@ -20,7 +20,7 @@ impl Live {
     /// # Errors
     /// Standard output is a terminal, or the same file as standard error; the folder or the process
     /// cannot be made.
-    pub fn start() -> anyhow::Result<Live> {
+    pub(crate) fn start() -> anyhow::Result<Live> {
         let (out, error) = (std::io::stdout(), std::io::stderr());
         if out.is_terminal() {
             anyhow::bail!("standard output is a terminal: send the trace to a file or a pipe");
@@ -44,12 +44,12 @@ impl Live {
     }
 
     /// Returns the folder of the recording.
-    pub fn dir(&self) -> PathBuf {
+    pub(crate) fn dir(&self) -> PathBuf {
         self.folder.path().join("r")
     }
 
     /// Waits until the whole trace has been copied.
-    pub fn end(mut self) {
+    pub(crate) fn end(mut self) {
         let _ = self.copy.wait();
     }
 }

@@ -5,7 +5,7 @@ use tracing::Level;
 /// Starts the log with the level of `HEAPTAPE_LOG`, or else `default`. Lines have no time: journald
 /// adds it, and `record` is not used for long. Names in messages are escaped where the messages are
 /// made.
-pub fn start(default: Level, color: bool) {
+pub(crate) fn start(default: Level, color: bool) {
     let level = std::env::var("HEAPTAPE_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(default);
     let _ = tracing_subscriber::fmt()
         .with_max_level(level)

@@ -5,7 +5,7 @@ use heaptape_analyzer::text::clean;
 
 /// The heading of a column, and on which side its cells are aligned.
 #[derive(Clone, Copy)]
-pub enum Column {
+pub(crate) enum Column {
     /// Text, aligned to the left.
     Left(&'static str),
     /// Numbers, aligned to the right.
@@ -13,7 +13,7 @@ pub enum Column {
 }
 
 /// Returns the lines of a table, the header first. Control characters in cells are replaced.
-pub fn lines(columns: &[Column], rows: impl Iterator<Item = Vec<String>>) -> Vec<String> {
+pub(crate) fn lines(columns: &[Column], rows: impl Iterator<Item = Vec<String>>) -> Vec<String> {
     let mut table = Table::new();
     table.load_style(NOTHING);
     table.set_header(columns.iter().map(|(Column::Left(name) | Column::Right(name))| *name));

@@ -8,12 +8,12 @@ use std::fmt::Arguments;
 use std::io::{self, BufWriter, StderrLock, StdoutLock, Write};
 
 /// Returns standard output, cleaned and buffered. The caller flushes it at the end.
-pub fn stdout() -> BufWriter<SanitizingWriter<StdoutLock<'static>>> {
+pub(crate) fn stdout() -> BufWriter<SanitizingWriter<StdoutLock<'static>>> {
     BufWriter::new(SanitizingWriter::new(io::stdout().lock()))
 }
 
 /// Returns standard error, cleaned and unbuffered.
-pub fn stderr() -> SanitizingWriter<StderrLock<'static>> {
+pub(crate) fn stderr() -> SanitizingWriter<StderrLock<'static>> {
     SanitizingWriter::new(io::stderr().lock())
 }
 
@@ -22,7 +22,7 @@ pub fn stderr() -> SanitizingWriter<StderrLock<'static>> {
 /// # Panics
 /// Panics when standard output cannot be written, as the standard library's `println!` does. When
 /// the reader has closed the pipe, the command exits with status 0 instead.
-pub fn print_line(line: Arguments<'_>) {
+pub(crate) fn print_line(line: Arguments<'_>) {
     let mut out = SanitizingWriter::new(io::stdout().lock());
     match writeln!(out, "{line}").and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
@@ -31,7 +31,7 @@ pub fn print_line(line: Arguments<'_>) {
 }
 
 /// Prints a line on standard error. Ignores errors.
-pub fn print_error(line: Arguments<'_>) {
+pub(crate) fn print_error(line: Arguments<'_>) {
     let mut out = stderr();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }

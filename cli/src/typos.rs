@@ -32,7 +32,12 @@ const MAX_EDITS: usize = 2;
 
 /// Returns the message for an unknown command or option. Other errors have a message of clap's.
 /// `commands` are those of the group, if the command line names one.
-pub fn explain(error: &clap::Error, group: Option<&str>, commands: &[String], args: &[String]) -> Option<String> {
+pub(crate) fn explain(
+    error: &clap::Error,
+    group: Option<&str>,
+    commands: &[String],
+    args: &[String],
+) -> Option<String> {
     let context = |kind: ContextKind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
         _ => None,

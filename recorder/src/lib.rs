@@ -30,7 +30,6 @@
 //! valid: an index is allocated before it is resized or freed. Files only grow, and a chunk exists
 //! once the tape commits it.
 #![deny(unsafe_code)]
-#![warn(unreachable_pub)]
 
 extern crate heaptape_formats as formats;
 extern crate heaptape_wire as wire;

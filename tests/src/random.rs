@@ -1,4 +1,6 @@
-//! Random numbers for tests. Tests of other crates include this file by its path.
+//! Random numbers for tests. Tests of other crates include this file by its path,
+//! so what is public here may be unreachable there.
+#![allow(unreachable_pub)]
 
 /// A xorshift generator: the same numbers in every run, on every machine. The seed is not 0.
 pub struct Random(pub u64);

@@ -31,7 +31,7 @@ impl RecordingInput {
 
     /// Selects the measures to count, for views that show one number for each address.
     #[must_use]
-    pub fn with_measures(mut self, what: &[Measure]) -> RecordingInput {
+    pub(crate) fn with_measures(mut self, what: &[Measure]) -> RecordingInput {
         self.options.what = what.to_vec();
         self
     }
@@ -107,7 +107,7 @@ impl RecordingInput {
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or converted.
-pub fn convert_to(opened: &OpenedFile, to: Format, what: &[Measure]) -> Result<Option<Converted>, Error> {
+pub(crate) fn convert_to(opened: &OpenedFile, to: Format, what: &[Measure]) -> Result<Option<Converted>, Error> {
     let options = Options { what: what.to_vec(), ..Options::default() };
     let options = ConvertOptions { export: options, ..ConvertOptions::default() };
     match opened.format {
@@ -121,7 +121,7 @@ pub fn convert_to(opened: &OpenedFile, to: Format, what: &[Measure]) -> Result<O
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or converted, or if it converts to several files.
-pub fn gmon_bytes(opened: OpenedFile, hints: Hints, what: &[Measure]) -> Result<(Vec<u8>, Vec<String>), Error> {
+pub(crate) fn gmon_bytes(opened: OpenedFile, hints: Hints, what: &[Measure]) -> Result<(Vec<u8>, Vec<String>), Error> {
     match convert_to(&opened, Format::Gmon, what) {
         Ok(Some(Converted { mut files, notes, .. })) if files.len() == 1 => Ok((files.remove(0).1, notes)),
         Ok(Some(_)) => Err(Impossible::SeveralEvents(opened.name).into()),

@@ -5,7 +5,6 @@
 //! original tool and a recording alike. The tables are short; loops over events are in the
 //! analyzer, as is [`mptrace`].
 #![forbid(unsafe_code)]
-#![warn(unreachable_pub)]
 
 pub mod dcpi;
 pub mod gprof;

@@ -34,7 +34,7 @@ const ALLOCATIONS: &[Field] = fields! {
 };
 /// The columns of the table of stacks: the frames innermost first, the functions outermost first,
 /// and the frame that is blamed.
-pub const STACKS: &[Field] = fields! {
+pub(crate) const STACKS: &[Field] = fields! {
     stack: "i64", caller: "i64", depth: "i32", frames: "[i64]", function: "text", file: "text", line: "i32", folded: "text",
 };
 /// The columns of the table of frames. A frame with inlined functions has several rows, innermost
@@ -43,14 +43,14 @@ const FRAMES: &[Field] = fields! {
     frame: "i64", inlined: "i32", module: "text", build_id: "text", offset: "i64", function: "text", file: "text", line: "i32",
 };
 /// The columns of the table of processes.
-pub const PROCESSES: &[Field] = fields! {
+pub(crate) const PROCESSES: &[Field] = fields! {
     started_unix_ns: "i64", duration_ns: "i64", pid: "i32", ppid: "i32", folder: "text", exe: "text", command: "text", host_name: "text",
     origin: "text", exit: "text", complete: "i32", process: "i64", label: "text", build: "text", running: "i32", live_bytes: "i64",
     live_blocks: "i64", allocated_bytes: "i64", peak_bytes: "i64", lost_events: "i64",
 };
 
 /// The partition of a recording.
-pub struct Partition {
+pub(crate) struct Partition {
     /// Day of the start.
     pub date: String,
     /// Name of the host.
@@ -62,7 +62,7 @@ pub struct Partition {
 impl Partition {
     /// Returns the partition by the day of the start, the host, and the name of the recording. The
     /// folder of a process is in that of its recording, so that files of several do not collide.
-    pub fn of(recording: &Recording, path: &Path) -> Partition {
+    pub(crate) fn of(recording: &Recording, path: &Path) -> Partition {
         let around = if recording.about.is_none() { recording_around(path) } else { None };
         let path = around.as_ref().map_or(path, |(path, _)| path);
         let about = recording.about.as_ref().or(around.as_ref().map(|(_, about)| about));
@@ -86,7 +86,7 @@ impl Partition {
     }
 
     /// Returns the path of a table's file, relative to the folder of all tables.
-    pub fn file(&self, table: &str, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, table: &str, name: &str) -> PathBuf {
         let Partition { date, host, recording } = self;
         PathBuf::from(table)
             .join(format!("date={date}"))
@@ -96,13 +96,13 @@ impl Partition {
     }
 
     /// Returns the identity of a process in this recording.
-    pub fn identity(&self, process: &Process) -> Identity {
+    pub(crate) fn identity(&self, process: &Process) -> Identity {
         Identity::of(process, &self.host, &self.recording)
     }
 }
 
 /// Returns a name as a component of a path, with special characters replaced.
-pub fn path_component(name: &str) -> String {
+pub(crate) fn path_component(name: &str) -> String {
     let text: String = name.chars().map(|c| if c.is_alphanumeric() || "._-+".contains(c) { c } else { '_' }).collect();
     if text.trim_matches('.').is_empty() { format!("_{text}") } else { text }
 }
@@ -114,7 +114,7 @@ fn date(seconds: u64) -> String {
 }
 
 /// The result of [`write_process`].
-pub struct Written {
+pub(crate) struct Written {
     /// Paths of the files.
     pub files: Vec<PathBuf>,
     /// Errors that were found while the events were read.
@@ -126,7 +126,12 @@ pub struct Written {
 ///
 /// # Errors
 /// Returns an error if a file cannot be written.
-pub fn write_process(process: &Process, range: &Range, partition: &Partition, out: &Path) -> anyhow::Result<Written> {
+pub(crate) fn write_process(
+    process: &Process,
+    range: &Range,
+    partition: &Partition,
+    out: &Path,
+) -> anyhow::Result<Written> {
     let identity = partition.identity(process);
     // The key distinguishes processes of hosts that have the same name.
     let name = format!("{}-{:016x}", process.about.folder, identity.key);
@@ -290,7 +295,7 @@ impl Model for Rows<'_> {
 }
 
 /// The tables of stacks and of their frames.
-pub struct StackTables {
+pub(crate) struct StackTables {
     stacks: Table,
     /// Without it, the lists of frames are empty.
     frames: Option<Table>,
@@ -306,7 +311,7 @@ impl StackTables {
     ///
     /// # Errors
     /// Returns an error if a file cannot be created.
-    pub fn create(stacks: &Path, frames: Option<&Path>) -> anyhow::Result<StackTables> {
+    pub(crate) fn create(stacks: &Path, frames: Option<&Path>) -> anyhow::Result<StackTables> {
         Ok(StackTables {
             stacks: Table::create(stacks, STACKS, None)?,
             frames: frames.map(|frames| Table::create(frames, FRAMES, None)).transpose()?,
@@ -318,7 +323,7 @@ impl StackTables {
     }
 
     /// Leaves out stacks that were written elsewhere.
-    pub fn leave_out(&mut self, done: HashSet<i64>) {
+    pub(crate) fn leave_out(&mut self, done: HashSet<i64>) {
         self.done = done;
     }
 
@@ -326,7 +331,7 @@ impl StackTables {
     ///
     /// # Errors
     /// Returns an error if writing fails.
-    pub fn add(&mut self, process: &Process, ids: &[(i64, i64)], used: &HashSet<u32>) -> anyhow::Result<()> {
+    pub(crate) fn add(&mut self, process: &Process, ids: &[(i64, i64)], used: &HashSet<u32>) -> anyhow::Result<()> {
         let all = process.stacks();
         let mut sites: Vec<u32> = used.iter().copied().filter(|&site| site != 0).collect();
         sites.sort_unstable();
@@ -384,7 +389,7 @@ impl StackTables {
     ///
     /// # Errors
     /// Returns an error if writing fails.
-    pub fn finish(self) -> anyhow::Result<HashSet<i64>> {
+    pub(crate) fn finish(self) -> anyhow::Result<HashSet<i64>> {
         self.stacks.finish()?;
         self.frames.map_or(Ok(()), Table::finish)?;
         Ok(self.done)
@@ -395,7 +400,7 @@ impl StackTables {
 ///
 /// # Errors
 /// Returns an error if writing fails.
-pub fn process_row(
+pub(crate) fn process_row(
     process: &Process,
     identity: &Identity,
     partition: &Partition,

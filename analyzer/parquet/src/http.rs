@@ -9,7 +9,7 @@ use ureq::Agent;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An HTTP server to which something is sent.
-pub struct Server {
+pub(crate) struct Server {
     /// The URL below which everything is sent, without a slash at its end.
     pub url: String,
     /// The bearer token, if there is one.
@@ -24,7 +24,7 @@ impl Server {
     /// # Errors
     /// Returns an error if the URL is not one, if it contains a secret, if the token cannot be
     /// read, or if it would be sent without TLS to another machine.
-    pub fn parse(url: &str, token_file: Option<&Path>) -> anyhow::Result<Server> {
+    pub(crate) fn parse(url: &str, token_file: Option<&Path>) -> anyhow::Result<Server> {
         let host = url.split('/').nth(2).unwrap_or_default();
         let is_http = url.starts_with("https://") || url.starts_with("http://");
         if !is_http || host.is_empty() || host.contains('@') || url.contains(['?', '#']) {
@@ -50,7 +50,7 @@ fn token(path: &Path) -> anyhow::Result<String> {
 
 /// Returns a client that uses the certificates of the system, follows no redirection and returns
 /// all answers.
-pub fn agent() -> Agent {
+pub(crate) fn agent() -> Agent {
     let tls = ureq::tls::TlsConfig::builder().root_certs(ureq::tls::RootCerts::PlatformVerifier).build();
     let config = Agent::config_builder()
         .tls_config(tls)

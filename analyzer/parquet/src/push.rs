@@ -34,7 +34,7 @@ const NEWEST_EPOCHS: usize = 3;
 
 /// Protocol of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub(crate) enum Protocol {
     /// Pyroscope takes pprof profiles at `/ingest`.
     Pyroscope,
     /// A server of OTLP takes them at `/v1development/profiles`.
@@ -56,7 +56,7 @@ impl FromStr for Protocol {
 /// A process that the daemon serves, as `heaptape push` lists it on standard input.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Served {
+pub(crate) struct Served {
     /// ID of the process.
     pub pid: u32,
     /// ID of its user.
@@ -66,7 +66,7 @@ pub struct Served {
 }
 
 /// What is pushed, and where to.
-pub struct Push {
+pub(crate) struct Push {
     /// State folder of the daemon.
     pub state: PathBuf,
     /// The server that takes the profiles.
@@ -81,7 +81,7 @@ pub struct Push {
 
 /// What one push has done.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Pushed {
+pub(crate) struct Pushed {
     /// Number of profiles that were sent.
     pub profiles: u64,
     /// Number of their bytes.
@@ -110,7 +110,7 @@ fn now() -> u64 {
 /// # Errors
 /// Returns an error if the state folder cannot be read or written. A server that takes nothing is
 /// an error in the result.
-pub fn run(push: &Push, mut served: Vec<Served>) -> anyhow::Result<Pushed> {
+pub(crate) fn run(push: &Push, mut served: Vec<Served>) -> anyhow::Result<Pushed> {
     let mut state = State::open(&push.state, &format!("{:?} {}", push.protocol, push.server.url))?;
     let queue = Queue::open(state.folder(), push.queue_bytes)?;
     let mut pushed = Pushed::default();

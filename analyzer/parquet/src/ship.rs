@@ -1,8 +1,8 @@
 //! Ships the sealed epochs of a daemon to one place for many hosts: the tables of call sites,
 //! stacks, processes and marks. Each epoch is shipped exactly once, by the names of its files.
 
-pub mod ledger;
-pub mod target;
+pub(crate) mod ledger;
+pub(crate) mod target;
 
 use crate::export::{PROCESSES, Partition, StackTables, path_component, process_row};
 use crate::ids::{self, Hash};
@@ -25,7 +25,7 @@ const MARKS: &[Field] = fields! { moment_ns: "i64", name: "text" };
 const TABLES: [&str; 4] = ["stacks", "marks", "processes", "sites"];
 
 /// What is shipped, and where to.
-pub struct Shipment {
+pub(crate) struct Shipment {
     /// State folder of the daemon.
     pub state: PathBuf,
     /// The destination as it was given.
@@ -38,7 +38,7 @@ pub struct Shipment {
 
 /// What one attempt to ship has done.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Shipped {
+pub(crate) struct Shipped {
     /// Number of epochs that were shipped now.
     pub epochs: u64,
     /// Number of files that were stored.
@@ -85,7 +85,7 @@ fn sealed(state: &Path) -> anyhow::Result<BTreeSet<String>> {
 /// # Errors
 /// Returns an error if the state folder cannot be read or written. A destination that stores
 /// nothing is an error in the result.
-pub fn run(shipment: &Shipment) -> anyhow::Result<Shipped> {
+pub(crate) fn run(shipment: &Shipment) -> anyhow::Result<Shipped> {
     let mut ledger = Ledger::open(&shipment.state, &shipment.to)?;
     let on_disk = sealed(&shipment.state)?;
     let (waiting, removed) = ledger.compare(&on_disk);

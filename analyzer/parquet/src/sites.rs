@@ -10,14 +10,14 @@ use std::collections::{HashMap, HashSet};
 
 /// The columns of the table of call sites. Times are nanoseconds since 1970. The sums count from
 /// `counted_ns` on, and include the blocks that were live then.
-pub const SITES: &[Field] = fields! {
+pub(crate) const SITES: &[Field] = fields! {
     moment_ns: "i64", stack: "id", live_bytes: "i64", live_blocks: "i64", allocated_bytes: "i64", allocations: "i64",
     counted_ns: "i64", process: "i64", running: "i32", pid: "i32", program: "text", label: "text", build: "text",
     live_error: "i64",
 };
 
 /// What identifies a process in the tables of many hosts, and when its sums were taken.
-pub struct Identity {
+pub(crate) struct Identity {
     /// Number of the process, which is the same in all tables and epochs.
     pub key: i64,
     /// Time of the sums, in nanoseconds since 1970.
@@ -37,7 +37,7 @@ pub struct Identity {
 impl Identity {
     /// Returns the identity of a process in a recording. `host` and `recording` are the names of
     /// its partition.
-    pub fn of(process: &Process, host: &str, recording: &str) -> Identity {
+    pub(crate) fn of(process: &Process, host: &str, recording: &str) -> Identity {
         let about = &process.about;
         let start = process.clock.start_unix_ns;
         let last = start.saturating_add(process.clock.nanos(process.tape.last_tick));
@@ -99,7 +99,7 @@ fn errors(process: &Process) -> impl Fn(u32, u64) -> u64 {
 ///
 /// # Errors
 /// Returns an error if writing fails.
-pub fn write(
+pub(crate) fn write(
     process: &Process,
     identity: &Identity,
     ids: &[(i64, i64)],

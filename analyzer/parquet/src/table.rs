@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 /// Number of rows of a group. It is large enough for good compression, and small enough for memory
 /// at about 100 bytes per row.
-pub const GROUP: usize = 1 << 18;
+pub(crate) const GROUP: usize = 1 << 18;
 
 /// A value of a row.
-pub enum Cell {
+pub(crate) enum Cell {
     /// A value of type `int32`.
     Small(i32),
     /// A value of type `int64`.
@@ -31,17 +31,17 @@ pub enum Cell {
 }
 
 /// Returns a number as a signed one.
-pub fn signed(number: u64) -> i64 {
+pub(crate) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// Returns a number as a small signed one.
-pub fn small(number: u64) -> i32 {
+pub(crate) fn small(number: u64) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
 /// Returns a cell with a text.
-pub fn text(text: &str) -> Cell {
+pub(crate) fn text(text: &str) -> Cell {
     Cell::Text(text.into())
 }
 
@@ -56,7 +56,7 @@ enum Column {
 
 /// A column of a schema: name and kind.
 #[derive(Clone, Copy)]
-pub struct Field {
+pub(crate) struct Field {
     /// Name of the column.
     pub name: &'static str,
     /// Type of the column: `i32`, `i64`, `i64?`, `text` or `[i64]`; `id` for values of type `i64`
@@ -71,7 +71,7 @@ macro_rules! fields {
 pub(crate) use fields;
 
 /// A table that is being written to a file.
-pub struct Table {
+pub(crate) struct Table {
     writer: SerializedFileWriter<File>,
     columns: Vec<Column>,
     rows: usize,
@@ -84,7 +84,7 @@ impl Table {
     ///
     /// # Errors
     /// Returns an error if the file cannot be created.
-    pub fn create(path: &Path, fields: &[Field], order: Option<&str>) -> anyhow::Result<Table> {
+    pub(crate) fn create(path: &Path, fields: &[Field], order: Option<&str>) -> anyhow::Result<Table> {
         let lines = fields.iter().map(|Field { name, kind }| match *kind {
             "i32" => format!("required int32 {name};"),
             "i64" | "id" => format!("required int64 {name};"),
@@ -136,7 +136,7 @@ impl Table {
     ///
     /// # Errors
     /// Returns an error if a cell has another type than its column, or if writing fails.
-    pub fn row<const N: usize>(&mut self, cells: [Cell; N]) -> anyhow::Result<()> {
+    pub(crate) fn row<const N: usize>(&mut self, cells: [Cell; N]) -> anyhow::Result<()> {
         for (column, cell) in self.columns.iter_mut().zip(cells) {
             match (column, cell) {
                 (Column::Small(values), Cell::Small(value)) => values.push(value),
@@ -199,7 +199,7 @@ impl Table {
     ///
     /// # Errors
     /// Returns an error if writing fails.
-    pub fn finish(mut self) -> anyhow::Result<()> {
+    pub(crate) fn finish(mut self) -> anyhow::Result<()> {
         self.write_group()?;
         self.writer.close()?;
         Ok(())

@@ -3,7 +3,6 @@
 //! Nothing here runs for each event. The models that do, their replay
 //! ([`heaptape_analyzer::Replay`]), and the grouping and naming of call sites are in the analyzer.
 #![forbid(unsafe_code)]
-#![warn(unreachable_pub)]
 
 pub mod address;
 pub mod callers;

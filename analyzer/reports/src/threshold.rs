@@ -4,7 +4,7 @@
 mod expression;
 mod files;
 
-pub use expression::{Expression, METRICS, Metric};
+pub use expression::{Expression, METRICS};
 pub use files::{junit, sarif};
 
 use expression::{CROSSED, FREED_AT_EXIT, Unit};
@@ -88,7 +88,7 @@ impl ThresholdResults {
     }
 
     /// Returns whether it is not known if a condition holds.
-    pub const fn is_unanswered(&self, threshold: &ThresholdResult) -> bool {
+    pub(crate) const fn is_unanswered(&self, threshold: &ThresholdResult) -> bool {
         !threshold.failed && self.unseen
     }
 }

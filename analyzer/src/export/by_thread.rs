@@ -52,7 +52,7 @@ impl Source<'_> {
     /// Returns a process's sums by site and thread: pairs of site and thread, and sums whose site
     /// is an index among them. Threads are 0 if they are unknown. A recording of one thread needs
     /// no pass over its events for this.
-    pub fn sums_by_thread(&mut self, process: &Process) -> (Vec<(u32, u32)>, Rc<Sums>) {
+    pub(crate) fn sums_by_thread(&mut self, process: &Process) -> (Vec<(u32, u32)>, Rc<Sums>) {
         let threads = &process.tape.threads;
         if threads.len() <= 1 || !process.has_events() {
             let only = threads.keys().next().copied().unwrap_or(0);

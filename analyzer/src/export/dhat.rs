@@ -213,7 +213,7 @@ impl Frames<'_> {
 }
 
 /// Formats a frame as Valgrind's tools do: `0x109180: leaf (t.c:4)`.
-pub fn frame_text(address: u64, frame: &crate::symbols::Frame) -> String {
+pub(crate) fn frame_text(address: u64, frame: &crate::symbols::Frame) -> String {
     let title = frame.function.clone().unwrap_or_else(|| "???".into());
     let location = match (&frame.file, frame.line) {
         (Some(file), Some(line)) => format!(" ({file}:{line})"),

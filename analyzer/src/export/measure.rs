@@ -51,7 +51,7 @@ measures! {
 
 impl Measure {
     /// Returns whether the measure is about the peak of live bytes.
-    pub const fn is_of_peak(self) -> bool {
+    pub(crate) const fn is_of_peak(self) -> bool {
         matches!(self, Measure::PeakBytes | Measure::PeakCount)
     }
 

@@ -62,7 +62,7 @@ impl Table {
     }
 
     /// Returns whether a stack passes through the function with this start.
-    pub fn has_met(&self, start: u64) -> bool {
+    pub(crate) fn has_met(&self, start: u64) -> bool {
         self.met.contains(&start)
     }
 

@@ -15,7 +15,7 @@ use std::rc::Rc;
 pub struct Export;
 
 /// The default values of each sample: name, unit and measure. Further ones come from `--what`.
-pub const USUAL: [(&str, &str, Measure); 4] = [
+pub(crate) const USUAL: [(&str, &str, Measure); 4] = [
     ("alloc_objects", "count", Measure::AllocCount),
     ("alloc_space", "bytes", Measure::AllocBytes),
     ("inuse_objects", "count", Measure::LiveCount),

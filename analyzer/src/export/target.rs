@@ -103,7 +103,7 @@ impl Out {
     }
 
     /// Sets the name that the next [`Out::stream`] gets in a folder.
-    pub fn next_name(&mut self, name: String) {
+    pub(crate) fn next_name(&mut self, name: String) {
         self.next = Some(name);
     }
 

@@ -221,7 +221,7 @@ pub fn read(files: &[PathBuf]) -> Result<Totals, Error> {
 }
 
 /// Returns whether a process has only a profile, without events.
-pub fn is_profile(process: &Process) -> bool {
+pub(crate) fn is_profile(process: &Process) -> bool {
     matches!(process.events, Events::Profile)
 }
 

@@ -170,7 +170,7 @@ fn dropped(tape: &Tape) -> Vec<Account> {
 
 impl Tape {
     /// Returns whether the accounts include every chunk, and no chunk is damaged.
-    pub fn has_final_accounts(&self) -> bool {
+    pub(crate) fn has_final_accounts(&self) -> bool {
         self.accounts_are_final && !self.ranges.iter().any(|range| matches!(range, TraceRange::Salvage { .. }))
     }
 

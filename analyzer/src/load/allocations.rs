@@ -16,7 +16,7 @@ const fn committed(range: &TraceRange) -> Option<(u64, u64)> {
 impl Process {
     /// Returns the position of the allocation at a percentage of all allocations. Returns `None` if
     /// there is no tape or no allocation.
-    pub fn allocation_at(&self, per_cent: u64) -> Option<Position> {
+    pub(crate) fn allocation_at(&self, per_cent: u64) -> Option<Position> {
         if let Events::Joined(joined) = &self.events {
             return joined.allocation_at(per_cent);
         }
@@ -27,7 +27,7 @@ impl Process {
 
     /// Returns the position of the event with a number. Returns `None` if there is no tape, if the
     /// event is in no readable chunk, or if the process has several segments.
-    pub fn event_at(&self, number: u64) -> Option<Position> {
+    pub(crate) fn event_at(&self, number: u64) -> Option<Position> {
         let Events::Taped { tape, trace: Some(trace) } = &self.events else { return None };
         let range = self.tape.ranges.iter().find(|range| match range {
             TraceRange::Committed { before, chunk, .. } => {

@@ -18,7 +18,7 @@ const MAX_LIKELY_EVENTS: usize = 1 << 18;
 
 /// Properties of the recording that decoding a chunk depends on.
 #[derive(Clone, Copy, Debug)]
-pub struct ChunkContext {
+pub(crate) struct ChunkContext {
     pub header: mtrc::Header,
     pub ticks_per_second: u64,
     /// Whether frees have sites.

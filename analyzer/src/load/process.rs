@@ -380,7 +380,7 @@ impl Process {
 
     /// Returns the sums by site that the files contain. They may be older than the last event, and
     /// are empty if there are none.
-    pub fn known_sites(&self) -> &[SiteSums] {
+    pub(crate) fn known_sites(&self) -> &[SiteSums] {
         match (&self.tape.summary, &self.sums) {
             (Some(summary), _) => &summary.sites,
             (None, Some((_, sites))) => sites,
@@ -395,7 +395,7 @@ impl Process {
 
     /// Returns the chunks whose bytes in the trace are not what was written. A pass over the events
     /// finds them, too.
-    pub fn unusable_chunks(&self) -> Vec<Missing> {
+    pub(crate) fn unusable_chunks(&self) -> Vec<Missing> {
         if let Events::Joined(joined) = &self.events {
             return joined.segments.iter().flat_map(|segment| segment.process.unusable_chunks()).collect();
         }
@@ -422,7 +422,7 @@ impl Process {
     }
 
     /// Returns whether the sums include the peak. Those of a profile do not.
-    pub const fn knows_peak(&self) -> bool {
+    pub(crate) const fn knows_peak(&self) -> bool {
         match self.events {
             Events::Imported { has_peak } => has_peak,
             Events::Sums => false,

@@ -35,7 +35,7 @@ impl ReferenceSnapshot {
 
     /// Returns the number of registers of waiting threads that could not be read. Those of such a
     /// thread that it has to find unchanged after its system call are rbx, rbp and r12 to r15.
-    pub fn unseen_registers(&self) -> u64 {
+    pub(crate) fn unseen_registers(&self) -> u64 {
         const ARGUMENTS: u64 = 6 * 8;
         const KEPT: u64 = 6;
         let is_it = |region: &&RootRegion| region.kind == ROOT_REGISTERS && region.length == ARGUMENTS;

@@ -8,7 +8,7 @@ use crate::event::Position;
 /// Number of time slices of a run.
 pub const SLICES: usize = 16;
 /// The time as which all events of a run count together, in nanoseconds.
-pub const EVENTS_NS: u64 = 50_000_000;
+pub(crate) const EVENTS_NS: u64 = 50_000_000;
 
 /// The axis on which a run is measured: time with a share for events, or event numbers if there are
 /// no times.
@@ -49,7 +49,7 @@ impl Axis {
     }
 
     /// Returns the width of a slice in positions.
-    pub const fn slice_width(&self) -> u64 {
+    pub(crate) const fn slice_width(&self) -> u64 {
         (self.position(Position { tick: self.end, number: self.last_number() }) / SLICES as u64).saturating_add(1)
     }
 

@@ -28,7 +28,7 @@ pub struct Climb {
 
 impl Climb {
     /// Returns how many of a site's blocks came in the climb.
-    pub fn of_blocks(&self, blocks: u64) -> u64 {
+    pub(crate) fn of_blocks(&self, blocks: u64) -> u64 {
         (blocks as f64 * self.share) as u64
     }
 }
@@ -74,7 +74,7 @@ fn is_most(part: u64, all: u64) -> bool {
 /// Returns whether nearly all survivors were allocated at one time, as by the import of a module:
 /// in one slice, or in two next to each other, since the time may be at the end of a slice. That
 /// has no rate.
-pub fn is_burst(survivors: &Survivors) -> bool {
+pub(crate) fn is_burst(survivors: &Survivors) -> bool {
     let slices = &survivors.allocs_by_slice;
     let together = slices.windows(2).map(|pair| pair[0].saturating_add(pair[1])).max().unwrap_or(0);
     is_most(together, slices.iter().fold(0u64, |sum, allocs| sum.saturating_add(*allocs)))
@@ -82,13 +82,13 @@ pub fn is_burst(survivors: &Survivors) -> bool {
 
 /// Returns whether a site without survivors held blocks until the exit: all the time before it, not
 /// only now and then.
-pub const fn is_kept_to_exit(history: &History) -> bool {
+pub(crate) const fn is_kept_to_exit(history: &History) -> bool {
     history.live_blocks == 0 && history.at_exit.blocks > 0 && history.least[SLICES - 2] > 0
 }
 
 /// Returns whether what sites held until the exit grew through the run until then. A queue that is
 /// never emptied does, though most of its blocks were freed before.
-pub fn is_freed_at_exit(run: &Run, history: &History) -> bool {
+pub(crate) fn is_freed_at_exit(run: &Run, history: &History) -> bool {
     // The exit is at the end of the last slice.
     let mut levels = history.least;
     levels[SLICES - 1] = history.series[SLICES - 2];
@@ -105,7 +105,7 @@ pub fn change(history: &History) -> (u64, u64) {
 
 /// Returns the growth of a site in bytes per tick, by least squares over the live bytes at the ends
 /// of the slices.
-pub fn slope(run: &Run, history: &History) -> f64 {
+pub(crate) fn slope(run: &Run, history: &History) -> f64 {
     let width = run.axis.length() as f64 / SLICES as f64;
     if width <= 0.0 {
         return 0.0;

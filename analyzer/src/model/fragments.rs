@@ -6,7 +6,7 @@ use super::row;
 use rustc_hash::FxHashMap;
 
 /// Number of classes of pages by fill level. At least n tenths of a page of class n are live.
-pub const TENTHS: usize = 11;
+pub(crate) const TENTHS: usize = 11;
 /// A page is nearly empty if less than this fraction of it is live: one in 4 bytes.
 const NEARLY_EMPTY_DIVISOR: u64 = 4;
 

@@ -16,10 +16,10 @@ pub const EXAMPLES: usize = 4;
 
 /// Number of lifetime classes. Class n counts lifetimes below 2^(9 + 3n) units that are not in an
 /// earlier class, and the last class all others.
-pub const LIFETIME_CLASSES: usize = 16;
+pub(crate) const LIFETIME_CLASSES: usize = 16;
 
 /// Returns the exclusive upper bound of a lifetime class, in the unit of the run's [`Axis`].
-pub const fn lifetime_bound(class: usize) -> u64 {
+pub(crate) const fn lifetime_bound(class: usize) -> u64 {
     if class + 1 < LIFETIME_CLASSES { 1 << (9 + 3 * class) } else { u64::MAX }
 }
 
@@ -251,7 +251,7 @@ impl Leaks {
     }
 
     /// Returns when the slices began. Without events, they are as long as each other.
-    pub fn slicing(&self) -> Slicing {
+    pub(crate) fn slicing(&self) -> Slicing {
         let mut starts = self.starts;
         let from = starts[self.latest];
         let rest = (SLICES - self.latest) as u64;

@@ -115,7 +115,7 @@ impl Default for LiveSet {
 
 impl LiveSet {
     /// Creates a set that keeps at most `max_frames` frames of 64 blocks in memory.
-    pub fn with_frame_limit(max_frames: usize) -> Self {
+    pub(crate) fn with_frame_limit(max_frames: usize) -> Self {
         LiveSet {
             pages: Vec::new(),
             free_entries: Vec::new(),

@@ -8,7 +8,7 @@ use crate::model::Model;
 
 /// Number of classes of reallocation chains. Class n counts blocks that were reallocated 2^n times
 /// or more, up to the next class.
-pub const CHAINS: usize = 24;
+pub(crate) const CHAINS: usize = 24;
 
 /// The reallocations of one site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -13,7 +13,7 @@ const SEVERAL: u32 = NONE - 1;
 
 /// Returns for each block the only group of roots that leads to it, or [`NONE`] if there are
 /// several, or none. `group_of` has the group of each root.
-pub fn only_group(graph: &Graph, group_of: &[u32]) -> Vec<u32> {
+pub(crate) fn only_group(graph: &Graph, group_of: &[u32]) -> Vec<u32> {
     let mut only = vec![NONE; graph.blocks.len()];
     let mut next = VecDeque::new();
     // A block changes at most twice: to a group, and to several.
@@ -39,7 +39,7 @@ pub fn only_group(graph: &Graph, group_of: &[u32]) -> Vec<u32> {
 
 /// Returns for each set the held blocks that are held no more without its blocks, those themselves
 /// among them. `set_of` has the set of each block, and [`NONE`] for blocks in none.
-pub fn of_sets(graph: &Graph, set_of: &[u32], sets: usize) -> Vec<Vec<u32>> {
+pub(crate) fn of_sets(graph: &Graph, set_of: &[u32], sets: usize) -> Vec<Vec<u32>> {
     let mut retained = vec![Vec::new(); sets];
     for first in (0..sets).step_by(AT_ONCE) {
         for (block, held) in (0..).zip(held_without(graph, set_of, first)) {

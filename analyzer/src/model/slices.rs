@@ -78,7 +78,7 @@ pub fn merge(cells: &mut Vec<Cell>) {
 }
 
 /// Number of slots below which widening stops, because fewer would show little of a run.
-pub const FEW_SLOTS: usize = 64;
+pub(crate) const FEW_SLOTS: usize = 64;
 /// Factor by which the limit of cells may be exceeded before there are fewer slots than that.
 const EXCESS_FACTOR: usize = 4;
 

@@ -31,7 +31,7 @@ pub fn run_of(snapshots: &tape::History, totals: &Totals, end: u64, rate: u64, h
 /// Returns the part of a run since its last loss of events, at `loss`, at `rate` ticks per second:
 /// a free that was lost only keeps blocks that are older. It begins with the first snapshot after
 /// the loss. Returns `None` if there are too few snapshots since then.
-pub fn since_loss(run: &Run, snapshots: &tape::History, loss: u64, rate: u64) -> Option<Run> {
+pub(crate) fn since_loss(run: &Run, snapshots: &tape::History, loss: u64, rate: u64) -> Option<Run> {
     let start = *snapshots.ticks.iter().find(|&&tick| tick >= loss)?;
     let later = snapshots.ticks.iter().filter(|&&tick| tick > start).count();
     let seconds = run.axis.end.checked_sub(start)? as f64 / rate.max(1) as f64;
@@ -58,7 +58,7 @@ fn between(ticks: &[u64], values: &[u64], tick: u64, start: u64, (end, now): (u6
 /// Returns the standard error of the rise of a site's live bytes from the middle of the run to its
 /// end. Blocks that were live in the middle and are live at the end add nothing to it: if no block
 /// was freed, these are all of the middle.
-pub fn rise_error(run: &Run, ticks: &[u64], errors: &SiteErrors, has_frees: bool) -> u64 {
+pub(crate) fn rise_error(run: &Run, ticks: &[u64], errors: &SiteErrors, has_frees: bool) -> u64 {
     let now = errors.bytes.last().copied().unwrap_or(0).min(MAX_VALUE);
     let middle = run.axis.start + run.axis.end.saturating_sub(run.axis.start) / 2;
     let middle = between(ticks, &errors.bytes, middle, run.axis.start, (run.axis.end, now));
@@ -70,7 +70,7 @@ pub fn rise_error(run: &Run, ticks: &[u64], errors: &SiteErrors, has_frees: bool
 /// Returns the evidence of a site from its snapshots. Between snapshots, values are interpolated.
 /// Where their number rises, blocks are allocated. `errors` are those of a sampled site. What was
 /// live at the start of the run does not count.
-pub fn evidence_of(
+pub(crate) fn evidence_of(
     run: &Run,
     snapshots: &tape::History,
     site: &SiteHistory,

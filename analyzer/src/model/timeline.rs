@@ -54,11 +54,6 @@ impl Timeline {
         self.start.saturating_add(self.width.saturating_mul(slice as u64))
     }
 
-    /// Returns whether the unit of slices is a tick. Otherwise it is an event.
-    pub const fn is_by_tick(&self) -> bool {
-        self.by_tick
-    }
-
     /// Fills the slices after the last event with what is live.
     pub fn finish(&mut self) {
         self.advance(self.slices.len() - 1);

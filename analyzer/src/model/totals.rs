@@ -36,14 +36,6 @@ impl Totals {
         (self.sums.inherited_blocks, self.sums.inherited_bytes) = (0, 0);
     }
 
-    /// Creates totals that start with live blocks, for a span in the middle of a run.
-    pub fn starting_with(blocks: u64, bytes: u64) -> Self {
-        let mut totals = Totals::default();
-        let sums = &mut totals.sums;
-        (sums.live_blocks, sums.live_bytes, sums.peak_blocks, sums.peak_bytes) = (blocks, bytes, blocks, bytes);
-        totals
-    }
-
     /// Returns the totals at the end. `inherited` is the record of the tape, which includes the
     /// inherited blocks that the process never freed or reallocated.
     pub fn finish(mut self, inherited: Option<&Inherited>) -> heaptape_formats::tape::Totals {

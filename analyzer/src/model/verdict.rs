@@ -38,7 +38,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    pub const WORST_FIRST: [Verdict; 10] = [
+    pub(crate) const WORST_FIRST: [Verdict; 10] = [
         Verdict::Growing,
         Verdict::Slow,
         Verdict::ContainerGrowth,
@@ -102,12 +102,12 @@ const FULL_SLICES: usize = SLICES * 3 / 8;
 
 /// Minimum length of a run for growth, in seconds. In a shorter run growth is too little to tell,
 /// because every program allocates at its start what it keeps.
-pub const FLOOR_SECONDS: f64 = 1.0;
+pub(crate) const FLOOR_SECONDS: f64 = 1.0;
 /// Minimum number of bytes for growth. Growth by fewer bytes is too little to tell, if it is also
 /// less than [`FLOOR_SHARE`].
-pub const FLOOR_BYTES: u64 = 64 << 10;
+pub(crate) const FLOOR_BYTES: u64 = 64 << 10;
 /// Minimum share of the run's peak for growth, if it has fewer than [`FLOOR_BYTES`].
-pub const FLOOR_SHARE: f64 = 0.01;
+pub(crate) const FLOOR_SHARE: f64 = 0.01;
 
 /// The growth of a run, summed by a key such as the function that allocates. A leak from many
 /// stacks is judged by the sum of all of them.
@@ -163,7 +163,7 @@ pub fn judge(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
 
 /// Returns the verdict on a site of which only periodic snapshots are known. Reports growth only if
 /// the snapshots have no other explanation, and blocks that are kept.
-pub fn judge_snapshots(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
+pub(crate) fn judge_snapshots(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
     judge_with(snapshot_shape, run, history, survivors)
 }
 

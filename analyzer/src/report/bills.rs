@@ -99,7 +99,7 @@ pub fn runs(snapshot: &Residency) -> Result<Vec<PageRun>, Error> {
 
 /// Returns the allocator whose `malloc` the process calls. Where that is not known, it is the one
 /// that the name of a mapped file shows.
-pub fn main_allocator(process: &Process, snapshot: &Residency) -> Allocator {
+pub(crate) fn main_allocator(process: &Process, snapshot: &Residency) -> Allocator {
     Allocator::of_process(&process.about.malloc, snapshot.names.iter().map(|name| name.lossy()))
 }
 
@@ -181,7 +181,7 @@ pub fn join(
 
 /// Returns the resident memory as the recorder divided it, of a process whose events are not kept.
 /// `None` if it could not divide it.
-pub fn of_division(division: &Division) -> Option<Joined> {
+pub(crate) fn of_division(division: &Division) -> Option<Joined> {
     division.lacks.0.is_empty().then(|| Joined {
         resident: Resident::from(division),
         held_pages: HeldPages::default(),
@@ -254,7 +254,7 @@ impl<'a> OverTime<'a> {
     /// Prepares the join of the snapshot with the most anonymous memory and of the last one. There
     /// are none if the blocks are not known, unless the recorder divided the memory. Blocks of
     /// ancestors are left out.
-    pub fn most_and_last(process: &'a Process) -> OverTime<'a> {
+    pub(crate) fn most_and_last(process: &'a Process) -> OverTime<'a> {
         let known = || process.tape.snapshots.iter().filter(|snapshot| snapshot.sums.method != 0);
         let most = known().max_by_key(|snapshot| snapshot.sums.anonymous_bytes);
         let last = known().max_by_key(|snapshot| snapshot.sums.tick);

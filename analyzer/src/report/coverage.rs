@@ -46,7 +46,7 @@ impl Coverage {
 
 /// Adds to what is missing of the selected processes that most of their memory was not seen. Needs
 /// a pass over the events of those processes only that have much more memory than recorded blocks.
-pub fn note_unseen(recordings: &mut [Recording], filter: &ProcessFilter) {
+pub(crate) fn note_unseen(recordings: &mut [Recording], filter: &ProcessFilter) {
     let progress = Progress::new("reading pages");
     for process in recordings.iter_mut().flat_map(|recording| &mut recording.processes) {
         if filter.matches(process)
@@ -77,7 +77,7 @@ fn has_much_memory(process: &Process, peak_bytes: u64) -> bool {
 
 /// Returns whether a process may have memory of an allocator that is not recorded: one inside the
 /// program, or much more memory than recorded blocks.
-pub fn is_in_doubt(process: &Process, peak_bytes: u64) -> bool {
+pub(crate) fn is_in_doubt(process: &Process, peak_bytes: u64) -> bool {
     !process.about.allocators.is_empty() || has_much_memory(process, peak_bytes)
 }
 

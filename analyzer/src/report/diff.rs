@@ -10,7 +10,7 @@ mod matching;
 mod side;
 mod text;
 
-pub use mapped::MappedChange;
+pub(crate) use mapped::MappedChange;
 pub use side::{DiffInput, Sums};
 pub use text::change_line;
 

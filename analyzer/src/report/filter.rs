@@ -17,7 +17,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::rc::Rc;
 
 /// Message of the error for a report on events when the file holds only sums.
-pub const NEEDS_EVENTS: &str = "this needs events, and there are none: the file holds only sums by stack";
+pub(crate) const NEEDS_EVENTS: &str = "this needs events, and there are none: the file holds only sums by stack";
 
 /// Why a filter cannot select blocks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -138,7 +138,7 @@ impl Filter {
     }
 
     /// Returns whether the filter selects call sites only, so that sums by site suffice.
-    pub const fn selects_sites_only(&self) -> bool {
+    pub(crate) const fn selects_sites_only(&self) -> bool {
         self.min_size.is_none()
             && self.max_size.is_none()
             && self.min_age.is_none()
@@ -221,7 +221,7 @@ impl Filter {
     }
 
     /// Returns for each site, by its number, whether the filter selects its stack.
-    pub fn matching_sites(&self, stacks: &Stacks, symbols: &mut Symbolizer) -> Vec<bool> {
+    pub(crate) fn matching_sites(&self, stacks: &Stacks, symbols: &mut Symbolizer) -> Vec<bool> {
         let modules: Vec<Pattern> = self.modules.iter().map(|text| Pattern::found(text)).collect();
         let functions: Vec<FunctionPattern> = self.functions.iter().map(|text| FunctionPattern::new(text)).collect();
         let matches_any = |patterns: &[Pattern], text: &str| patterns.iter().any(|pattern| pattern.matches(text));

@@ -54,7 +54,7 @@ impl From<&Frame> for FrameJson {
 }
 
 /// Returns all frames of a stack with inlined functions, innermost frame first.
-pub fn frames_of(symbols: &mut Symbolizer, stacks: &Stacks, site: u32) -> Vec<Frame> {
+pub(crate) fn frames_of(symbols: &mut Symbolizer, stacks: &Stacks, site: u32) -> Vec<Frame> {
     let (mut frames, mut inner) = (Vec::new(), None);
     for (_, site) in stacks.stack(site).take(MAX_FRAMES) {
         frames.extend(symbols.tail_frames(stacks, &site, inner.as_ref()).iter().cloned());
@@ -104,7 +104,7 @@ pub struct BlamedFrames {
 
 /// Returns the innermost `count` blamed frames of a stack with inlined functions. `role` determines
 /// the role of each frame. Reads no more of the stack than necessary.
-pub fn blamed_frames(
+pub(crate) fn blamed_frames(
     symbols: &mut Symbolizer,
     stacks: &Stacks,
     site: u32,

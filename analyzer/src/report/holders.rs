@@ -335,7 +335,7 @@ impl<'a> Holders<'a> {
     }
 
     /// Returns the number of the group of a held block's root.
-    pub fn group_number(&self, block: u32) -> Option<u32> {
+    pub(crate) fn group_number(&self, block: u32) -> Option<u32> {
         let root = *self.held.root.get(block as usize)?;
         self.group_of.get(root as usize).copied()
     }

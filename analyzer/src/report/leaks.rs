@@ -38,7 +38,7 @@ pub(crate) use judged::{JudgedLeak, judge_leaks};
 pub(crate) use leak::{PROBABLE_WEIGHT, PROBABLY_GROWING};
 
 pub use crossings::CrossedBlocks;
-pub use evidence::{Evidence, FreedAt, LifetimeClass};
+pub use evidence::Evidence;
 pub use findings::{LeakReport, Total};
 pub use held::{Held, Holder};
 pub use leak::Leak;

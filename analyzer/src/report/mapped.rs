@@ -13,13 +13,13 @@ use serde::Serialize;
 use std::io;
 
 /// Default number of rows in the text of `leaks`.
-pub const DEFAULT_ROWS: usize = 5;
+pub(crate) const DEFAULT_ROWS: usize = 5;
 
 /// Prints that a report on mappings has none, unless no call of these processes was recorded.
 ///
 /// # Errors
 /// When the screen cannot be written.
-pub fn print_nothing(screen: &mut Screen, processes: &[&Process]) -> io::Result<()> {
+pub(crate) fn print_nothing(screen: &mut Screen, processes: &[&Process]) -> io::Result<()> {
     if processes.iter().any(|process| process.about.unseen_mappings.is_empty()) {
         screen.line("the program mapped nothing itself that it did not unmap")?;
     }

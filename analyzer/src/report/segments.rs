@@ -5,7 +5,7 @@ use heaptape_formats::date::Date;
 use heaptape_formats::recording::Kept;
 
 /// Returns when and why a flight recording was kept, and which segments are not included.
-pub fn segment_notes(process: &Process) -> Vec<String> {
+pub(crate) fn segment_notes(process: &Process) -> Vec<String> {
     let mut notes = Vec::new();
     let who = format!("{} (pid {})", process.name(), process.about.pid);
     if let Some(Kept { unix_ns, why }) = &process.about.kept {

@@ -149,7 +149,7 @@ pub struct SiteDescription {
 
 impl SiteGroup {
     /// Returns whether the sites with this key are in the group.
-    pub fn has_key(&self, key: &[String]) -> bool {
+    pub(crate) fn has_key(&self, key: &[String]) -> bool {
         self.key == key
     }
 

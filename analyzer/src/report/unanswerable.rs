@@ -94,7 +94,7 @@ pub enum Unanswerable {
 /// # Errors
 /// Returns [`Error::Unanswerable`] when the sums hold only the live bytes at the peak and at other
 /// points in time, as Massif's do.
-pub fn needs_frees(sums: &Sums, process: &Process) -> Result<(), Error> {
+pub(crate) fn needs_frees(sums: &Sums, process: &Process) -> Result<(), Error> {
     if sums.totals.allocs > 0 || sums.sites.iter().all(|row| row.peak_bytes == 0) {
         return Ok(());
     }

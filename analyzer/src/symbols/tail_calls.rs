@@ -62,7 +62,7 @@ impl Symbolizer {
     ///
     /// Where the step between them was a guess, it may leave out functions that called as usual. If
     /// the code proves that, [`SKIPPED`] is returned: what is shown as a call must be one.
-    pub fn tail_frames(&mut self, stacks: &Stacks, outer: &Site, inner: Option<&Site>) -> Rc<[Frame]> {
+    pub(crate) fn tail_frames(&mut self, stacks: &Stacks, outer: &Site, inner: Option<&Site>) -> Rc<[Frame]> {
         let is_guessed = inner.is_some_and(|inner| inner.flags & SITE_GUESSED != 0);
         let is_call = outer.flags & SITE_SIGNAL == 0 && outer.address != 0;
         let place = |symbols: &mut Symbolizer, site: &Site| {

@@ -2,7 +2,7 @@
 
 /// Returns a name with its template arguments replaced by `with`. If the angle brackets do not
 /// match, the name is returned unchanged.
-pub fn without_arguments(name: &str, with: &str) -> String {
+pub(crate) fn without_arguments(name: &str, with: &str) -> String {
     let (out, is_balanced) = replace_arguments(name, with);
     if is_balanced { out } else { name.to_string() }
 }

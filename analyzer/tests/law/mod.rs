@@ -41,7 +41,7 @@ fn of_verify(text: &str) -> Option<Numbers> {
 
 /// Checks the invariant for a recording. Returns the number of lost events, if it can be read.
 #[track_caller]
-pub fn holds(path: &Path, what: &str) -> Option<u64> {
+pub(crate) fn holds(path: &Path, what: &str) -> Option<u64> {
     let query = |json| Query::of(path, View { json, top: 5, ..View::default() });
     let style = Style::PLAIN;
     type Run<'a> = Box<dyn Fn(&mut Vec<u8>) -> bool + 'a>;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// One thing that a program does, or that the recorder writes in hindsight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     Alloc { index: u64, size: u64, site: u32, thread: u32, tick: u64 },
     Resize { index: u64, size: u64, site: u32, thread: u32, tick: u64 },
     Free { index: u64, thread: u32, tick: u64 },
@@ -21,7 +21,7 @@ pub enum Step {
 }
 
 impl Step {
-    pub fn tick(&self) -> u64 {
+    pub(crate) fn tick(&self) -> u64 {
         match self {
             Step::Alloc { tick, .. }
             | Step::Resize { tick, .. }
@@ -32,7 +32,7 @@ impl Step {
         }
     }
 
-    pub fn thread(&self) -> u32 {
+    pub(crate) fn thread(&self) -> u32 {
         match self {
             Step::Alloc { thread, .. }
             | Step::Resize { thread, .. }
@@ -45,13 +45,13 @@ impl Step {
 }
 
 /// Returns the address of the block with an index.
-pub fn address(index: u64) -> u64 {
+pub(crate) fn address(index: u64) -> u64 {
     0x5555_0000_0000 + index * 0x40
 }
 
 /// Options of a recording.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     pub chunk_events: usize,
     pub codec: Codec,
     pub summary: bool,
@@ -90,13 +90,13 @@ impl Default for Options {
 
 /// Sites 1..=count: site 1 is the outermost frame, each other one is called from the site of half
 /// its number.
-pub fn plain_sites(count: u32) -> Vec<tape::Site> {
+pub(crate) fn plain_sites(count: u32) -> Vec<tape::Site> {
     (1..=count).map(|number| tape::Site { parent: number / 2, address: 0x1000 * u64::from(number), flags: 0 }).collect()
 }
 
 /// The bytes of a process's files.
 #[derive(Clone, Debug, Default)]
-pub struct Files {
+pub(crate) struct Files {
     pub trace: Vec<u8>,
     pub tape: Vec<u8>,
     pub profile: Vec<u8>,
@@ -104,7 +104,7 @@ pub struct Files {
 
 /// Results of a replay of the steps with a plain map. Every model must return the same numbers.
 #[derive(Clone, Debug, Default)]
-pub struct Truth {
+pub(crate) struct Truth {
     pub totals: tape::Totals,
     pub sites: Vec<tape::SiteSums>,
     /// Live blocks by index: size, site, thread, tick and event number of the allocation.
@@ -114,7 +114,7 @@ pub struct Truth {
     pub before: Vec<(u64, u64)>,
 }
 
-pub fn truth(steps: &[Step]) -> Truth {
+pub(crate) fn truth(steps: &[Step]) -> Truth {
     let mut t = Truth::default();
     let mut sums: HashMap<u32, tape::SiteSums> = HashMap::new();
     let (mut number, mut live, mut until_peak) = (0, 0, 0);
@@ -202,7 +202,7 @@ pub fn truth(steps: &[Step]) -> Truth {
 }
 
 /// Writes the files of one process.
-pub fn files(steps: &[Step], options: &Options) -> Files {
+pub(crate) fn files(steps: &[Step], options: &Options) -> Files {
     let truth = truth(steps);
     let mut files = Files::default();
     let mut writer = tape::Writer::default();
@@ -417,7 +417,7 @@ fn profile(steps: &[Step], sites: &[tape::Site]) -> Vec<u8> {
 }
 
 /// Writes a recording with one process, and returns the folder of the process.
-pub fn write(dir: &Path, files: &Files, codec: Codec) -> PathBuf {
+pub(crate) fn write(dir: &Path, files: &Files, codec: Codec) -> PathBuf {
     let folder = dir.join("4711.made");
     std::fs::create_dir_all(&folder).unwrap();
     let process = recording::ProcessInfo {
@@ -446,7 +446,7 @@ pub fn write(dir: &Path, files: &Files, codec: Codec) -> PathBuf {
 }
 
 /// A recording of these steps in a directory of its own.
-pub fn recording(steps: &[Step], options: &Options) -> (tempfile::TempDir, PathBuf) {
+pub(crate) fn recording(steps: &[Step], options: &Options) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), &files(steps, options), options.codec);
     let path = dir.path().to_path_buf();
@@ -454,7 +454,7 @@ pub fn recording(steps: &[Step], options: &Options) -> (tempfile::TempDir, PathB
 }
 
 /// A legal program from random numbers: (what, size, site, thread, wait).
-pub fn program(rolls: &[(u8, u16, u8, u8, u8)]) -> Vec<Step> {
+pub(crate) fn program(rolls: &[(u8, u16, u8, u8, u8)]) -> Vec<Step> {
     let mut steps = Vec::new();
     let (mut live, mut next, mut tick): (Vec<u64>, u64, u64) = (Vec::new(), 1, 100);
     for &(what, size, site, thread, wait) in rolls {

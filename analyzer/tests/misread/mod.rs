@@ -5,7 +5,7 @@ use heaptape_formats::mtrc::{Location, Record};
 /// What the real 64-bit tool decodes: each 7-bit group is shifted as a 32-bit int, by its position
 /// modulo 32, and extended with its sign. (A 32-bit tool reading 32-bit numbers has no such
 /// trouble.)
-pub fn number(value: u64) -> u64 {
+pub(super) fn number(value: u64) -> u64 {
     (0..10u32).fold(0, |sum, group| {
         let bits = (value >> (7 * group).min(63)) as u32 & 0x7f;
         let bits = if group == 9 { (value >> 63) as u32 } else { bits };
@@ -13,7 +13,7 @@ pub fn number(value: u64) -> u64 {
     })
 }
 
-pub fn record<'a>(record: &Record<'a>) -> Record<'a> {
+pub(super) fn record<'a>(record: &Record<'a>) -> Record<'a> {
     let location_of =
         |location: Location<'a>| Location { thread: number(location.thread), line: number(location.line), ..location };
     match *record {

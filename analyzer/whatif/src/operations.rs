@@ -8,7 +8,7 @@ use std::io::{self, Seek, SeekFrom, Write};
 
 /// Bytes of the header: magic, number of operations, number of slots, number of threads, unused.
 pub const HEADER_BYTES: usize = 32;
-pub const OPERATION_BYTES: usize = 16;
+pub(crate) const OPERATION_BYTES: usize = 16;
 const MAGIC: &[u8; 8] = b"HTPLAY\0\x02";
 
 /// What an operation does with its slot.
@@ -113,7 +113,7 @@ impl Header {
     }
 
     /// Returns the position of the table of last operations in the file.
-    pub const fn last_operations_offset(&self) -> u64 {
+    pub(crate) const fn last_operations_offset(&self) -> u64 {
         HEADER_BYTES as u64 + self.operations.saturating_mul(OPERATION_BYTES as u64)
     }
 }

@@ -6,7 +6,7 @@ use heaptape_reports::address::{self, Options};
 
 /// Options of `heaptape address`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The address, in hexadecimal: as a debugger, a core dump or a sanitizer prints it
     #[arg(value_name = "ADDRESS", value_parser = parse_address)]
     address: u64,
@@ -28,7 +28,7 @@ fn parse_address(text: &str) -> Result<u64, String> {
     value.ok_or_else(|| format!("'{text}' is not an address such as 0x7f12a4000ea0"))
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let Args { address, frames, common } = args;
     let strict = common.strict();
     let query = common.query(20)?;

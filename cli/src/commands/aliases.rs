@@ -18,7 +18,7 @@ const DCPI: [(&str, &[&str]); 5] = [
 ];
 
 /// Returns the command line in the present spelling.
-pub fn current(mut args: Vec<OsString>) -> Vec<OsString> {
+pub(crate) fn current(mut args: Vec<OsString>) -> Vec<OsString> {
     let text = |args: &[OsString], at: usize| args.get(at).and_then(|arg| arg.to_str()).unwrap_or_default().to_owned();
     let is_help = ["help", "man"].contains(&text(&args, 1).as_str());
     let at = if is_help { 2 } else { 1 };

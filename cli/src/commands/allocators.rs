@@ -15,7 +15,7 @@ fn is_path(text: &str) -> bool {
 }
 
 /// Parses the prefix of an allocator's functions, or the path of the file that describes them.
-pub fn name(text: &str) -> Result<String, String> {
+pub(super) fn name(text: &str) -> Result<String, String> {
     let is_prefix = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     (is_prefix || is_path(text))
         .then(|| text.to_owned())
@@ -26,7 +26,7 @@ pub fn name(text: &str) -> Result<String, String> {
 ///
 /// # Errors
 /// A file cannot be read, or is no description.
-pub fn read(names: &[String]) -> anyhow::Result<Vec<OwnAllocator>> {
+pub(super) fn read(names: &[String]) -> anyhow::Result<Vec<OwnAllocator>> {
     let allocator = |name: &String| match is_path(name) {
         false => Ok(OwnAllocator::Prefix(name.clone())),
         true => Description::read(Path::new(name))
@@ -38,7 +38,7 @@ pub fn read(names: &[String]) -> anyhow::Result<Vec<OwnAllocator>> {
 
 /// Fetches the debug information of a program that has no symbols itself. The recorder finds it in
 /// the cache of `debuginfod-find`. Says why if there is none.
-pub fn fetch_symbols(name: &str, program: Option<File>) {
+pub(crate) fn fetch_symbols(name: &str, program: Option<File>) {
     let Some(build_id) = program.and_then(|program| patch::build_id_without_symbols(&program)) else { return };
     if let Err(why) = fetch_debug_information(&hexadecimal(&build_id), &AtomicBool::new(false)) {
         eprintln!("heaptape: {} has no symbols to find allocators inside it: {why}", text::clean(name));

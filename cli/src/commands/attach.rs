@@ -29,7 +29,7 @@ use std::path::PathBuf;
                   processes are not recorded, nor are C++ operators of shared allocators other than that of the C \
                   library."
 )]
-pub struct Args {
+pub(crate) struct Args {
     /// Print no summary
     #[arg(short, long)]
     quiet: bool,
@@ -71,7 +71,7 @@ pub struct Args {
 }
 
 /// Returns the pid of a process that is named by its pid or its program.
-pub fn pid_of(process: &str) -> anyhow::Result<u32> {
+pub(crate) fn pid_of(process: &str) -> anyhow::Result<u32> {
     if let Ok(pid) = process.parse() {
         return Ok(pid);
     }
@@ -89,7 +89,7 @@ pub fn pid_of(process: &str) -> anyhow::Result<u32> {
     }
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     log::start(tracing::Level::WARN, Style::of_stderr().color);
     let pid = pid_of(&args.process)?;
     let process = Process::read(pid);

@@ -6,7 +6,7 @@ use heaptape_reports::callers::{self, Neighbors};
 
 /// Options of `heaptape callers` and `heaptape callees`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The function: its name, or a part of it (* and ? are wildcards, ^ and $ anchor it)
     #[arg(value_name = "FUNCTION")]
     name: String,
@@ -16,12 +16,12 @@ pub struct Args {
 
 impl Args {
     /// Prints the callers or the callees.
-    pub fn print(self, which: Neighbors) -> anyhow::Result<Outcome> {
+    pub(crate) fn print(self, which: Neighbors) -> anyhow::Result<Outcome> {
         self.common.ensure_function_first(&self.name)?;
         self.common.print(20, |query, out, style| callers::run(query, &self.name, which, out, style))
     }
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     args.print(Neighbors::Callers)
 }

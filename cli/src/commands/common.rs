@@ -13,11 +13,11 @@ use std::io::Write;
 use std::path::PathBuf;
 
 /// Heading of the filters in the help.
-pub const FILTERS: &str = "Filters";
+pub(crate) const FILTERS: &str = "Filters";
 
 /// Which recordings a report reads.
 #[derive(clap::Args)]
-pub struct Recordings {
+pub(crate) struct Recordings {
     /// Recordings, folders of processes, or single files: MTRC, MPTL, tape, pprof, heaptrack, DHAT,
     /// Massif, heap profiles of jemalloc and gperftools [default: the newest recording in
     /// this folder]
@@ -37,7 +37,7 @@ impl Recordings {
     ///
     /// # Errors
     /// No daemon answers, it serves no such process, or there is no recording here.
-    pub fn paths(self) -> anyhow::Result<Vec<PathBuf>> {
+    pub(crate) fn paths(self) -> anyhow::Result<Vec<PathBuf>> {
         match self.live {
             Some(which) => live::folders(&which, self.control),
             None => newest::or_newest(self.paths),
@@ -47,7 +47,7 @@ impl Recordings {
 
 /// Options of all reports.
 #[derive(clap::Args)]
-pub struct Common {
+pub(crate) struct Common {
     #[command(flatten)]
     recordings: Recordings,
     /// Print JSON instead of text
@@ -88,7 +88,7 @@ impl Common {
     ///
     /// # Errors
     /// The name is a file, and a recording is none.
-    pub fn ensure_function_first(&self, name: &str) -> anyhow::Result<()> {
+    pub(crate) fn ensure_function_first(&self, name: &str) -> anyhow::Result<()> {
         if self.recordings.paths.is_empty() && self.recordings.live.is_none() && std::path::Path::new(name).is_dir() {
             anyhow::bail!("{name} is a folder: the function comes first, as in 'main {name}'");
         }
@@ -106,7 +106,7 @@ impl Common {
 
 /// Options that select processes of a recording.
 #[derive(clap::Args, Clone, Default)]
-pub struct ProcessArgs {
+pub(crate) struct ProcessArgs {
     /// Only this process: its pid, or its folder in the recording (PID.NAME) if one pid ran several
     /// programs
     #[arg(long, value_name = "PID|FOLDER")]
@@ -118,7 +118,7 @@ pub struct ProcessArgs {
 
 impl ProcessArgs {
     /// Returns the selection in the form that the analyzer takes.
-    pub fn processes(&self) -> ProcessFilter {
+    pub(crate) fn processes(&self) -> ProcessFilter {
         let (process, program) = (self.process.clone(), self.program.clone());
         ProcessFilter { process, program, ..ProcessFilter::default() }
     }
@@ -126,7 +126,7 @@ impl ProcessArgs {
 
 /// Option for recordings with many short-lived processes.
 #[derive(clap::Args, Clone, Copy, Default)]
-pub struct Folding {
+pub(crate) struct Folding {
     /// List short-lived processes separately instead of summing them up
     #[arg(long)]
     all_processes: bool,
@@ -134,14 +134,14 @@ pub struct Folding {
 
 impl Folding {
     /// Returns the selection of processes with this option applied.
-    pub fn of(self, processes: &ProcessArgs) -> ProcessFilter {
+    pub(crate) fn of(self, processes: &ProcessArgs) -> ProcessFilter {
         ProcessFilter { all: self.all_processes, ..processes.processes() }
     }
 }
 
 /// Option for incomplete recordings.
 #[derive(clap::Args, Clone, Copy, Default)]
-pub struct Strict {
+pub(crate) struct Strict {
     /// Exit with status 3 when the recording is incomplete, instead of a warning only
     #[arg(long)]
     pub strict: bool,
@@ -149,7 +149,7 @@ pub struct Strict {
 
 /// Options for symbols and allocator wrappers.
 #[derive(clap::Args, Default)]
-pub struct Names {
+pub(crate) struct Names {
     /// An allocator wrapper: a function, or the file name of a module. Its caller is reported
     /// instead. * and ? are wildcards; may be repeated. HEAPTAPE_WRAPPERS has more, separated by ;
     #[arg(long, value_name = "NAME")]
@@ -168,7 +168,7 @@ pub struct Names {
 
 impl Names {
     /// Returns the options in the form that the analyzer takes.
-    pub fn origin(&self) -> Origin {
+    pub(crate) fn origin(&self) -> Origin {
         let wrappers = wrappers(&self.wrapper);
         let sysroot = self.sysroot.as_deref().map(Into::into);
         Origin { sysroot, debuginfod: self.debuginfod, wrappers, full_names: self.full_names, ..Origin::default() }
@@ -176,7 +176,7 @@ impl Names {
 }
 
 /// Returns the wrappers that the user names, by option and in HEAPTAPE_WRAPPERS.
-pub fn wrappers(named: &[String]) -> Vec<String> {
+pub(crate) fn wrappers(named: &[String]) -> Vec<String> {
     let more = std::env::var("HEAPTAPE_WRAPPERS").unwrap_or_default();
     let more = more.split(';').map(str::trim).filter(|name| !name.is_empty()).map(str::to_string);
     named.iter().cloned().chain(more).collect()
@@ -186,7 +186,7 @@ pub fn wrappers(named: &[String]) -> Vec<String> {
 ///
 /// # Errors
 /// Other text.
-pub fn frames(text: &str) -> Result<usize, String> {
+pub(crate) fn frames(text: &str) -> Result<usize, String> {
     match text {
         "all" => Ok(usize::MAX),
         number => number
@@ -199,7 +199,7 @@ pub fn frames(text: &str) -> Result<usize, String> {
 
 /// Filters of blocks. All options must match; of several values of one option, one must.
 #[derive(clap::Args, Default)]
-pub struct Only {
+pub(crate) struct Only {
     /// Only blocks of at least this size
     #[arg(long, value_name = "SIZE")]
     min_size: Option<Size>,
@@ -251,17 +251,17 @@ fn age(text: &str) -> Result<u64, String> {
 
 impl Common {
     /// Returns the value of `--top`.
-    pub fn top(&self) -> Option<usize> {
+    pub(crate) fn top(&self) -> Option<usize> {
         self.top
     }
 
     /// Returns whether an incomplete recording has an exit status of its own.
-    pub fn strict(&self) -> bool {
+    pub(crate) fn strict(&self) -> bool {
         self.strict.strict
     }
 
     /// Prints a report with these options. `rows` is the default of `--top`.
-    pub fn print(
+    pub(crate) fn print(
         self,
         rows: usize,
         report: impl FnOnce(&Query, &mut dyn Write, Style) -> Result<report::Outcome, Error>,
@@ -275,7 +275,7 @@ impl Common {
     ///
     /// # Errors
     /// With `--live`, when no daemon answers, or it serves no such process.
-    pub fn query(self, rows: usize) -> anyhow::Result<Query> {
+    pub(crate) fn query(self, rows: usize) -> anyhow::Result<Query> {
         let Common { recordings, json, from, until, between, processes, folding, strict: _, top, by, names, only } =
             self;
         let mut marks = between.into_iter().map(Bound::Mark);
@@ -294,7 +294,7 @@ impl Common {
 
 impl Only {
     /// Returns the filters in the form that the analyzer takes.
-    pub fn filter(self) -> Filter {
+    pub(crate) fn filter(self) -> Filter {
         let Only { min_size, max_size, min_age, max_age, thread, module, function, label, allocator } = self;
         let [min_size, max_size] = [min_size, max_size].map(|size| size.map(|Size(bytes)| bytes));
         Filter {
@@ -312,7 +312,7 @@ impl Only {
 }
 
 /// Prints a report on standard output, and returns how the command ends.
-pub fn print(
+pub(crate) fn print(
     strict: bool,
     run: impl FnOnce(&mut dyn Write, Style) -> Result<report::Outcome, Error>,
 ) -> anyhow::Result<Outcome> {

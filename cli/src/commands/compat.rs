@@ -5,7 +5,7 @@ use crate::Outcome;
 
 /// Options of `heaptape compat`: none.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
 }
@@ -32,7 +32,7 @@ enum Command {
     Dcpiscan(dcpiscan::Args),
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     match args.command {
         Command::Mprof(args) => mprof::run(args),
         Command::Mptrace(args) => mptrace::run(*args),

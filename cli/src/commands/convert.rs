@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 /// Options of `heaptape convert`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Format to write
     #[arg(long, alias = "to", value_name = "FORMAT", value_parser = exporters())]
     format: String,
@@ -26,7 +26,7 @@ pub struct Args {
     files: Vec<PathBuf>,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let form = args.form.as_deref().map(|form| match form {
         "bsd" => Form::Bsd,
         "4.4bsd" => Form::Bsd44,

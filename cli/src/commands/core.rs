@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 /// Options of `heaptape core`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The core file of a recorded process: of a crash, or of gcore
     #[arg(value_name = "CORE")]
     core: PathBuf,
@@ -19,7 +19,7 @@ pub struct Args {
     common: Common,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let Args { core, frames, common } = args;
     let file = CoreFile::open(&core).map_err(|error| anyhow::anyhow!("{}: {error}", core.display()))?;
     let strict = common.strict();

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 
 /// The daemon that is asked.
 #[derive(clap::Args)]
-pub struct Asked {
+pub(super) struct Asked {
     /// Control socket of the daemon [default: control in $HEAPTAPE_DIR, else in
     /// /run/heaptape-control for root and in $XDG_RUNTIME_DIR/heaptape for others]
     #[arg(long, value_name = "PATH")]
@@ -33,7 +33,7 @@ pub struct Asked {
 
 /// Columns by which the list is sorted.
 #[derive(Clone, Copy, clap::ValueEnum)]
-pub enum Sort {
+pub(super) enum Sort {
     /// Live bytes
     Live,
     /// Allocations per second
@@ -48,7 +48,7 @@ pub enum Sort {
 
 /// Periods over which growth is shown.
 #[derive(Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Period {
+pub(super) enum Period {
     /// The last minute
     #[default]
     Minute,
@@ -77,7 +77,7 @@ impl Period {
 
 /// What the daemon is asked.
 #[derive(clap::Subcommand)]
-pub enum Command {
+pub(super) enum Command {
     /// Show the state of the daemon: processes, events, memory, disk, budgets that were hit
     Status {
         #[command(flatten)]
@@ -240,7 +240,7 @@ impl Command {
     }
 }
 
-pub fn run(command: Command) -> anyhow::Result<Outcome> {
+pub(super) fn run(command: Command) -> anyhow::Result<Outcome> {
     config::check_own_folder().map_err(anyhow::Error::msg)?;
     let asked = command.asked();
     let (control, request) = (Control::at(asked.control.clone()), command.request()?);

@@ -5,7 +5,7 @@ use crate::Outcome;
 
 /// Options of `heaptape daemon`: none.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
 }
@@ -30,7 +30,7 @@ enum Command {
     Send(send::Args),
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     match args.command {
         Command::Start(args) => start::run(*args),
         Command::Env(args) => env::run(args),

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 /// Options of `heaptape compat dcpicat`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Recordings, profiles, directories of profiles; - is standard input
     #[arg(required = true)]
     files: Vec<PathBuf>,
@@ -19,7 +19,7 @@ pub struct Args {
     source: Source,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let mut out = terminal::stdout();
     if args.raw {
         let faults = cat::print_raw(&args.files, args.source.stride, &mut out)?;

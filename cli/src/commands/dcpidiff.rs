@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 /// Options of `heaptape compat dcpidiff`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// `[PROCEDURE] FIRST SECOND`, or `[PROCEDURE]` if --first and --second name the sets
     inputs: Vec<PathBuf>,
     /// Profiles, directories and ELF files of the first set
@@ -44,7 +44,7 @@ pub struct Args {
     source: Source,
 }
 
-pub fn run(mut args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(mut args: Args) -> anyhow::Result<Outcome> {
     if args.first.is_empty() && args.second.is_empty() && args.inputs.len() >= 2 {
         args.second.extend(args.inputs.pop());
         args.first.extend(args.inputs.pop());

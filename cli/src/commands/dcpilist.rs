@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// Options of `heaptape compat dcpilist`.
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("form").args(["best", "source_lines", "asm", "both"])))]
-pub struct Args {
+pub(super) struct Args {
     /// Name of a procedure, or an address in it (0x…)
     procedure: String,
     /// Recordings, profiles, directories of profiles, ELF files; - is standard input
@@ -37,7 +37,7 @@ pub struct Args {
     source: Source,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let set = args.source.load(args.files)?;
     let form = match (args.source_lines, args.asm, args.both) {
         (true, ..) => list::Form::Source,

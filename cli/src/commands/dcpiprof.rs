@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// Options for the input files.
 #[derive(clap::Args)]
-pub struct Source {
+pub(super) struct Source {
     /// ELF file of an image, for procedures and lines [default: the path in the profile]
     #[arg(short = 'p', long, value_name = "FILE")]
     pub image: Vec<PathBuf>,
@@ -32,7 +32,7 @@ impl Source {
     ///
     /// # Errors
     /// A file cannot be read.
-    pub fn load(&self, files: Vec<PathBuf>) -> anyhow::Result<Set> {
+    pub(super) fn load(&self, files: Vec<PathBuf>) -> anyhow::Result<Set> {
         let inputs = dcpi::Inputs {
             files,
             images: self.image.clone(),
@@ -50,13 +50,13 @@ impl Source {
 }
 
 /// Returns the outcome of a command that printed these sets.
-pub fn outcome(sets: &[&Set]) -> Outcome {
+pub(super) fn outcome(sets: &[&Set]) -> Outcome {
     if sets.iter().all(|set| set.faults.is_empty()) { Outcome::Done } else { Outcome::Partial }
 }
 
 /// Options of `heaptape compat dcpiprof`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Recordings, profiles, directories of profiles, ELF files; - is standard input
     files: Vec<PathBuf>,
     /// Print a line for each image instead of each procedure
@@ -88,12 +88,12 @@ pub struct Args {
 ///
 /// # Errors
 /// Other text.
-pub fn per_cent(text: &str) -> Result<f64, String> {
+pub(super) fn per_cent(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number| (0.0..=100.0).contains(number));
     number.ok_or_else(|| "must be a number from 0 to 100".to_string())
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     // Without files the database is read, as by DCPI's own tool.
     let mut files = args.files;
     if files.is_empty() {
@@ -120,7 +120,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
 /// Translates the options of the DCPI tools, which have long options with one dash (`-keep 90`,
 /// `-no_header`) and start each set of a comparison with `-set`. Other command lines stay as they
 /// are.
-pub fn with_long_options(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
+pub(crate) fn with_long_options(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     /// Long options in the spelling of the DCPI tools.
     const LONG: [&str; 18] = [
         "keep",

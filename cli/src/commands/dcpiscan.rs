@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 /// Options of `heaptape compat dcpiscan`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Programs, libraries, and directories that are searched for them
     #[arg(required = true)]
     paths: Vec<PathBuf>,
@@ -20,7 +20,7 @@ pub struct Args {
     no_header: bool,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let mut out = terminal::stdout();
     let faults = scan::print(&args.paths, args.csl, args.no_header, &mut out)?;
     out.flush()?;

@@ -11,7 +11,7 @@ use heaptape_recorder::run::running_process;
     after_help = "This is for a process whose `heaptape attach` was killed: a running one is ended by Ctrl-C or SIGTERM. \
                   The functions get their own code back. The library stays mapped, and is not called any more."
 )]
-pub struct Args {
+pub(crate) struct Args {
     /// The allocators that were given to attach
     #[arg(long, value_name = "PREFIX|FILE", value_parser = super::allocators::name)]
     allocator: Vec<String>,
@@ -20,7 +20,7 @@ pub struct Args {
     process: String,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let pid = pid_of(&args.process)?;
     let restored = running_process::restore(pid, &super::allocators::read(&args.allocator)?);
     match restored.with_context(|| format!("process {pid} is not restored"))? {

@@ -42,7 +42,7 @@ enum Normalise {
 #[derive(clap::Args)]
 #[command(after_help = "Two points in time of one recording: heaptape diff --from 40% --until 90% DIR. \
     Two processes of one: heaptape diff --process-a 4711 --process-b 4712 DIR DIR.")]
-pub struct Args {
+pub(crate) struct Args {
     /// Old run: a recording, the folder of a process, or a file of any format that can be read;
     /// with --since the name, pid or label of a program that the daemon serves [default: the two
     /// newest recordings in this folder]
@@ -154,7 +154,7 @@ fn runs(
     paths.map(side).collect()
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let (mut at_a, mut at_b) = (args.at_a, args.at_b);
     let (named, b) = match (args.a, args.b, &args.since) {
         (Some(a), b, _) => (a, b),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// Options of `heaptape dump`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// File of any known format, compressed or not; - is standard input
     file: PathBuf,
 }
@@ -37,7 +37,7 @@ fn advice(folder: &Path) -> String {
     format!("{} is a directory: name one of its files:{}{more}", folder.display(), names.concat())
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let mut out = terminal::stdout();
     if args.file.is_dir() {
         anyhow::bail!("{}", advice(&args.file));

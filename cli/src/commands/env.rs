@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// Options of `heaptape daemon env`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Socket of the daemon for programs
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -28,7 +28,7 @@ pub struct Args {
 /// How long a service waits for a daemon that is busy, in milliseconds.
 const SERVICE_ATTACH_MS: u64 = 2000;
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     config::check_own_folder().map_err(anyhow::Error::msg)?;
     let socket = args.socket.unwrap_or_else(|| Config::default().socket);
     let library = args.library.map_or_else(library::path, Ok)?;

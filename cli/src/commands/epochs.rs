@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// Options of `heaptape daemon epochs`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// State folder of the daemon
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
@@ -46,7 +46,7 @@ pub(super) fn no_epochs(state: &Path, error: &std::io::Error) -> anyhow::Error {
     anyhow!("no epochs in {}: {error}; {advice}", state.display())
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let state = args.state.unwrap_or_else(|| Config::default().state);
     let Args { last, from, until, user, program, label, each, dcpi, .. } = args;
     let is_narrowed = last.is_some() || from.is_some() || until.is_some() || user.is_some();

@@ -395,7 +395,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
 
 /// Returns the first examples of a command as text for its help; empty if it has none. The name of
 /// a command in a group has the group in front: `daemon list`.
-pub fn of(command: &str, most: usize) -> String {
+pub(crate) fn of(command: &str, most: usize) -> String {
     let Some((_, examples)) = EXAMPLES.iter().find(|(known, _)| *known == command) else { return String::new() };
     let lines = examples.iter().take(most).map(|(line, what)| format!("  {line}\n      {what}"));
     format!("Examples:\n{}", lines.collect::<Vec<_>>().join("\n"))

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 /// Options of `heaptape export`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Format to write [default: what the name of OUT says, such as html for page.html]
     #[arg(long, alias = "to", value_name = "FORMAT", value_parser = exporters())]
     format: Option<String>,
@@ -37,7 +37,7 @@ pub struct Args {
 
 /// Options of both `export` and `convert`.
 #[derive(clap::Args)]
-pub struct ExportArgs {
+pub(super) struct ExportArgs {
     /// File, or folder for formats with several files; - is standard output, the default for a
     /// single file
     #[arg(short, long, value_name = "OUT")]
@@ -86,7 +86,7 @@ pub struct ExportArgs {
 
 impl ExportArgs {
     /// Returns the options in the form that the analyzer takes.
-    pub fn options(&self) -> Options {
+    pub(super) fn options(&self) -> Options {
         let range = Range { from: self.from.clone(), to: self.until.clone() };
         Options {
             range: (!range.is_all()).then_some(range),
@@ -105,7 +105,7 @@ impl ExportArgs {
 }
 
 /// Returns the values of `--format`: the names of the exporters.
-pub fn exporters() -> PossibleValuesParser {
+pub(super) fn exporters() -> PossibleValuesParser {
     PossibleValuesParser::new(EXPORTERS.iter().map(|one| PossibleValue::new(one.name()).help(one.summary())))
 }
 
@@ -123,7 +123,7 @@ fn flavours() -> impl TypedValueParser<Value = Abi> {
     })
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let format = match &args.format {
         Some(format) => format,
         None => args.how.output.as_deref().and_then(format_of).ok_or_else(no_format)?,
@@ -190,7 +190,7 @@ fn no_format() -> anyhow::Error {
 }
 
 /// Prints the written files, notes, what is missing, and the results of `--verify`.
-pub fn print_result(written: &Written) -> Outcome {
+pub(crate) fn print_result(written: &Written) -> Outcome {
     for file in &written.files {
         eprintln!("{}", file.display());
     }
@@ -198,7 +198,7 @@ pub fn print_result(written: &Written) -> Outcome {
 }
 
 /// Prints notes, what is missing, and the results of `--verify`.
-pub fn print_notes(written: &Written) -> Outcome {
+pub(crate) fn print_notes(written: &Written) -> Outcome {
     for note in &written.notes {
         eprintln!("heaptape: {note}");
     }

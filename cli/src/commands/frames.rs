@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Symbolizes the daemon's stacks, and keeps what it has read of each module.
-pub struct Frames(Symbolizer);
+pub(super) struct Frames(Symbolizer);
 
 impl Default for Frames {
     fn default() -> Self {
@@ -19,7 +19,7 @@ impl Default for Frames {
 impl Frames {
     /// Returns at most `max` frames of a call site of a process that runs, the innermost program
     /// frame first. In a container its files have other paths than here.
-    pub fn named(&mut self, pid: u32, site: &CallSite, max: usize) -> Vec<String> {
+    pub(super) fn named(&mut self, pid: u32, site: &CallSite, max: usize) -> Vec<String> {
         let root: Arc<Path> = Path::new(&format!("/proc/{pid}/root")).into();
         let mut stacks = Stacks::default();
         let mut last = 0;

@@ -8,13 +8,13 @@ use std::io::Write;
 /// Options and files of GNU gprof; `heaptape gprof --help` lists them.
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
-pub struct Args {
+pub(super) struct Args {
     /// Options, then the executable (a.out), then profiles (gmon.out).
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTION|FILE")]
     args: Vec<String>,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let options = Options::parse(&args.args).map_err(|text| anyhow::anyhow!("{text}\n{}", gprof::options::help()))?;
     let mut out = terminal::stdout();
     if options.help {

@@ -39,17 +39,17 @@ const SHOWN: [&str; 4] = ["paths", "json", "top", "by"];
 const SHORT_EXAMPLES: usize = 2;
 
 /// Returns the first page.
-pub fn first() -> String {
+pub(crate) fn first() -> String {
     let width = EVERYDAY.iter().map(|(usage, _)| usage.len()).max().unwrap_or(0);
     let lines = EVERYDAY.iter().map(|(usage, what)| format!("  heaptape {usage:width$}  {what}\n"));
     format!("heaptape {}: {ABOUT}\n\n{}\n{MORE}\n", env!("CARGO_PKG_VERSION"), lines.collect::<String>())
 }
 
 /// What the command is.
-pub const ABOUT: &str = "a tape recorder for the heap";
+pub(crate) const ABOUT: &str = "a tape recorder for the heap";
 
 /// Returns the page that the command line asks for, unless clap makes it.
-pub fn page(args: &[OsString]) -> Option<String> {
+pub(crate) fn page(args: &[OsString]) -> Option<String> {
     let words: Vec<&str> = args.iter().skip(1).map(|arg| arg.to_str().unwrap_or_default()).collect();
     match words[..] {
         ["-h"] | ["help"] => Some(first()),
@@ -96,10 +96,10 @@ fn all(command: &Command) -> String {
 }
 
 /// Commands that are groups of commands.
-pub const GROUPS: [&str; 2] = ["daemon", "compat"];
+pub(crate) const GROUPS: [&str; 2] = ["daemon", "compat"];
 
 /// Returns the options that the reports share, as a command without a name.
-pub fn shared() -> Command {
+pub(crate) fn shared() -> Command {
     let command = Command::new("filters").disable_help_flag(true).max_term_width(110);
     <common::Common as clap::Args>::augment_args(command)
         .mut_args(|arg| if SHOWN.contains(&arg.get_id().as_str()) { arg.hide(true) } else { arg })
@@ -123,7 +123,7 @@ fn status() -> String {
 
 /// Returns the command with its help: examples on top, and what many commands share as the name of
 /// its page.
-pub fn complete(command: Command) -> Command {
+pub(crate) fn complete(command: Command) -> Command {
     let shared = shared();
     let about = |arg: &Arg| arg.get_help().map(ToString::to_string);
     let shared = shared.get_arguments().filter(|arg| !arg.is_hide_set());

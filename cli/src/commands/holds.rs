@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// Options of `heaptape holds`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Only blocks allocated by this function, of this type, or at this address (0x…)
     #[arg(long, value_name = "FUNCTION|TYPE|ADDRESS")]
     of: Option<String>,
@@ -27,7 +27,7 @@ pub struct Args {
     common: Common,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let Args { of, lost, cycles, types, since, common } = args;
     let options = Options { of, lost, cycles, by_type: types, since };
     let strict = common.strict();

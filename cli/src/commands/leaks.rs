@@ -20,7 +20,7 @@ enum Dialect {
 
 /// Options of `heaptape leaks`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     common: Common,
     /// Merge stacks with the same N innermost program frames, without wrappers and containers; 0
@@ -47,7 +47,7 @@ pub struct Args {
 
 /// Options that hide leaks.
 #[derive(clap::Args)]
-pub struct Suppress {
+pub(super) struct Suppress {
     /// File with suppressions of LeakSanitizer (leak:PATTERN) or valgrind; may be repeated
     #[arg(long, value_name = "FILE")]
     pub suppressions: Vec<PathBuf>,
@@ -59,12 +59,12 @@ pub struct Suppress {
 
 impl Suppress {
     /// Returns the options in the form that the analyzer takes.
-    pub fn options(self) -> leaks::Options {
+    pub(super) fn options(self) -> leaks::Options {
         leaks::Options { suppressions: self.suppressions, built_in: !self.no_built_in, ..leaks::Options::default() }
     }
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let options = leaks::Options {
         depth: args.depth,
         frames: args.frames,

@@ -4,9 +4,9 @@ use crate::Outcome;
 
 /// Options of `heaptape library`: none.
 #[derive(clap::Args)]
-pub struct Args {}
+pub(crate) struct Args {}
 
-pub fn run(_args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(_args: Args) -> anyhow::Result<Outcome> {
     println!("{}", crate::library::path()?.display());
     Ok(Outcome::Done)
 }

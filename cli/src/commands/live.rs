@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 ///
 /// # Errors
 /// When no daemon answers, when it serves no such process, or when nothing of it is recorded.
-pub fn folders(which: &str, control: Option<PathBuf>) -> anyhow::Result<Vec<PathBuf>> {
+pub(super) fn folders(which: &str, control: Option<PathBuf>) -> anyhow::Result<Vec<PathBuf>> {
     let control = Control::at(control);
     let (state, chosen) = chosen(which, &control)?;
     let mut found = Vec::new();
@@ -37,7 +37,7 @@ pub fn folders(which: &str, control: Option<PathBuf>) -> anyhow::Result<Vec<Path
 ///
 /// # Errors
 /// When the state folder cannot be read.
-pub fn recorded(state: &Path, process: &Process) -> io::Result<Vec<PathBuf>> {
+pub(super) fn recorded(state: &Path, process: &Process) -> io::Result<Vec<PathBuf>> {
     // Segments may be moved to an epoch meanwhile.
     let mut found = epochs::flight(state, process.uid, process.pid);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -56,7 +56,7 @@ pub fn recorded(state: &Path, process: &Process) -> io::Result<Vec<PathBuf>> {
 ///
 /// # Errors
 /// When no daemon answers.
-pub fn chosen(which: &str, control: &Control) -> anyhow::Result<(PathBuf, Vec<Process>)> {
+pub(super) fn chosen(which: &str, control: &Control) -> anyhow::Result<(PathBuf, Vec<Process>)> {
     let Response::Status(status) = control.ask(&Request::Status)? else {
         return Err(control.unexpected("no status"));
     };
@@ -70,7 +70,7 @@ pub fn chosen(which: &str, control: &Control) -> anyhow::Result<(PathBuf, Vec<Pr
 }
 
 /// Returns the error for processes that the daemon does not serve.
-pub fn unknown(which: &str) -> anyhow::Error {
+pub(super) fn unknown(which: &str) -> anyhow::Error {
     anyhow!("the daemon serves no process with the name, pid or label '{which}'; `heaptape daemon list` lists all")
 }
 

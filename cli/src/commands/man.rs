@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 /// Options of `heaptape man`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Command to show the page of, such as leaks or daemon list; filters for the options of all
     /// reports, status for the exit statuses [default: heaptape itself]
     command: Vec<String>,
@@ -21,7 +21,7 @@ pub struct Args {
     output: Option<PathBuf>,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let heaptape = crate::command();
     if let Some(folder) = &args.output {
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;

@@ -14,7 +14,7 @@ enum Mappings {
 
 /// Options about the memory that a program mapped itself.
 #[derive(clap::Args)]
-pub struct MappingOptions {
+pub(super) struct MappingOptions {
     /// Show only what the program mapped itself by mmap, brk or shmat, or leave that out
     #[arg(long, value_name = "only|no", value_enum, hide_possible_values = true)]
     mappings: Option<Mappings>,
@@ -22,7 +22,7 @@ pub struct MappingOptions {
 
 impl MappingOptions {
     /// Returns the option in the form that the analyzer takes.
-    pub fn filter(&self) -> MappingFilter {
+    pub(super) fn filter(&self) -> MappingFilter {
         match self.mappings {
             None => MappingFilter::All,
             Some(Mappings::Only) => MappingFilter::Only,

@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// Options of the real mleak, with `--process` and `--program`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Ignore the list of unfreed allocations in the log
     #[arg(short, long)]
     ignore: bool,
@@ -29,7 +29,7 @@ pub struct Args {
     file: String,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let mut out = terminal::stdout();
     if args.version {
         writeln!(out, "mleak 1.3, as shown by heaptape {}", env!("CARGO_PKG_VERSION"))?;

@@ -11,7 +11,7 @@ use std::path::Path;
 
 /// Options of the real mprof, with `--process` and `--program`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Show each call site of a function separately
     #[arg(short, long)]
     addresses: bool,
@@ -40,7 +40,7 @@ pub struct Args {
     file: String,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let mut out = terminal::stdout();
     if args.version {
         writeln!(out, "mprof 1.3, as shown by heaptape {}", env!("CARGO_PKG_VERSION"))?;

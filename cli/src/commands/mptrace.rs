@@ -16,7 +16,7 @@ use std::path::Path;
 
 /// Options of the real mptrace, with `--process` and `--program`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Print the table of events
     #[arg(short, long)]
     verbose: bool,
@@ -83,7 +83,7 @@ impl FromArgMatches for Window {
     }
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     if args.version {
         println!("mptrace 1.4, as shown by heaptape {}", env!("CARGO_PKG_VERSION"));
         return Ok(Outcome::Done);

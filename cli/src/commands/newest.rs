@@ -14,7 +14,7 @@ const PACKED: &str = "heaptape";
 ///
 /// # Errors
 /// There is no recording.
-pub fn or_newest(paths: Vec<PathBuf>) -> anyhow::Result<Vec<PathBuf>> {
+pub(crate) fn or_newest(paths: Vec<PathBuf>) -> anyhow::Result<Vec<PathBuf>> {
     if !paths.is_empty() {
         return Ok(paths);
     }
@@ -30,7 +30,7 @@ pub fn or_newest(paths: Vec<PathBuf>) -> anyhow::Result<Vec<PathBuf>> {
 ///
 /// # Errors
 /// There are not two.
-pub fn two() -> anyhow::Result<(PathBuf, PathBuf)> {
+pub(super) fn two() -> anyhow::Result<(PathBuf, PathBuf)> {
     let mut found = recordings(Path::new("."));
     let (Some(new), Some(old)) = (found.pop(), found.pop()) else {
         bail!("fewer than two recordings in this folder: name two, or two points in time of one (--from, --until)")

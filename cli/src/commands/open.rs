@@ -19,7 +19,7 @@ const MAX_PAGES: usize = 20;
 /// Options of `heaptape open`.
 #[derive(clap::Args)]
 #[command(after_help = "The page is one file, which needs no network. Without a desktop its path is printed.")]
-pub struct Args {
+pub(crate) struct Args {
     /// A recording, or two whose differences are shown [default: the newest recording in this
     /// folder]
     #[arg(value_name = "DIR|FILE", num_args = 0..=2)]
@@ -36,7 +36,7 @@ pub struct Args {
     names: Names,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let paths = newest::or_newest(args.paths)?;
     let html = exporter("html").ok_or_else(|| anyhow!("there is no page"))?;
     let page = match args.output {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// Options of `heaptape pack`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Recordings to pack [default: the newest one in this folder]
     #[arg(value_name = "DIR")]
     folders: Vec<PathBuf>,
@@ -21,7 +21,7 @@ pub struct Args {
     names: Names,
 }
 
-pub fn run(mut args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(mut args: Args) -> anyhow::Result<Outcome> {
     args.folders = newest::or_newest(args.folders)?;
     if let (Some(to), [folder]) = (&args.to, &args.folders[..]) {
         // Old and interrupted recordings may have no names of their own.
@@ -54,7 +54,7 @@ fn copy_symbols(folder: &Path, names: &Names) -> anyhow::Result<bool> {
 ///
 /// # Errors
 /// The recording cannot be read, or the file exists or cannot be written.
-pub fn write(folder: &Path, to: &Path) -> anyhow::Result<()> {
+pub(super) fn write(folder: &Path, to: &Path) -> anyhow::Result<()> {
     let size = write_archive(folder, to).with_context(|| format!("cannot pack {}", folder.display()))?;
     println!("{}: {}", to.display(), bytes(size));
     Ok(())

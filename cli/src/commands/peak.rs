@@ -7,14 +7,14 @@ use heaptape_reports::peak;
 
 /// Options of `heaptape peak`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
     mappings: MappingOptions,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let strict = args.common.strict();
     let mut query = args.common.query(20)?;
     query.scope.mappings = args.mappings.filter();

@@ -23,7 +23,7 @@ use std::process::{Command, Stdio};
     not take waits in the state folder for the next push. The exit status is 1 when something waits or was dropped.\n\n\
     The first push to a server has what the programs hold; what they allocated counts from then on."
 )]
-pub struct Args {
+pub(super) struct Args {
     /// Server: https://HOST/PATH; /ingest or /v1development/profiles is appended
     #[arg(long, value_name = "URL")]
     to: String,
@@ -50,7 +50,7 @@ pub struct Args {
     json: bool,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let Args { to, protocol, live, host, token_file, queue, control, json } = args;
     let helper = parquet::helper().ok_or_else(|| {
         anyhow!("{} is not installed; `cargo build --release -p {}` makes it", parquet::HELPER, parquet::HELPER)

@@ -49,7 +49,7 @@ enum Stacks {
 #[command(
     after_help = "The exit status is the program's; 128+N when signal N ended it. HEAPTAPE_LOG=debug prints more messages."
 )]
-pub struct Args {
+pub(crate) struct Args {
     /// Print no summary
     #[arg(short, long)]
     quiet: bool,
@@ -166,7 +166,7 @@ fn ring(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| RING_SIZES.to_owned())
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     log::start(tracing::Level::WARN, Style::of_stderr().color);
     if let Some(dir) = &args.resume {
         return wait_for_end(dir, args.quiet);
@@ -355,7 +355,7 @@ fn finish(finished: &Finished, quiet: bool) {
 
 /// Names the functions in the profiles and prints the summary. An error here is printed and does
 /// not change the exit status, since the recording exists.
-pub fn summary(dir: &Path, quiet: bool) {
+pub(super) fn summary(dir: &Path, quiet: bool) {
     let recording = match heaptape_analyzer::open(dir) {
         Ok(recording) => [recording],
         Err(error) => return eprintln!("heaptape: {}; the recording: {}", with_causes(&error), dir.display()),

@@ -23,7 +23,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const OUTPUT: &str = "output.txt";
 
 /// What is recorded, and how.
-pub struct Plan {
+pub(super) struct Plan {
     /// The program: a path, or a name to find in PATH.
     pub program: OsString,
     pub arguments: Vec<OsString>,
@@ -36,7 +36,7 @@ pub struct Plan {
     pub ring: u64,
 }
 
-pub struct Recorded {
+pub(super) struct Recorded {
     /// Folder of the recording.
     pub dir: PathBuf,
     /// How the program ended.
@@ -50,7 +50,7 @@ pub struct Recorded {
 /// # Errors
 /// There is no terminal, the program or the daemon cannot be started, or the recording has no
 /// place.
-pub fn run(plan: Plan) -> anyhow::Result<Recorded> {
+pub(super) fn run(plan: Plan) -> anyhow::Result<Recorded> {
     if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
         return Err(anyhow!(
             "--live needs a terminal; without it, `heaptape report DIR` reads a recording in progress"

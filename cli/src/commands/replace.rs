@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 ///
 /// # Errors
 /// It is to be kept, it is no recording, it is still being recorded, or it cannot be removed.
-pub fn make_place(dir: &Path, force: bool) -> anyhow::Result<()> {
+pub(crate) fn make_place(dir: &Path, force: bool) -> anyhow::Result<()> {
     let Ok(found) = std::fs::symlink_metadata(dir) else { return Ok(()) };
     let name = dir.display();
     let is_recording = found.is_dir() && dir.join(RECORDING).is_file();

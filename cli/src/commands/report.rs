@@ -9,7 +9,7 @@ use heaptape_analyzer::report::{Query, Scope, View, summary};
 
 /// Options of `heaptape report`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     recordings: Recordings,
     /// Print JSON instead of text
@@ -31,7 +31,7 @@ pub struct Args {
     mappings: MappingOptions,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let (origin, processes) = (args.names.origin(), args.folding.of(&args.processes));
     let paths = args.recordings.paths()?;
     let scope = Scope { paths, processes, mappings: args.mappings.filter(), ..Scope::default() };

@@ -8,7 +8,7 @@ use heaptape_reports::rss::{self, When};
 
 /// Options of `heaptape rss`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Point in time: a time since the start (1.5s) or before the end (-1m), a share of the run
     /// (40%), a mark (mark:NAME), or peak for the largest resident memory. The last snapshot until
     /// then is shown [default: the end]
@@ -38,7 +38,7 @@ fn at(text: &str) -> Result<At, String> {
     }
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let Args { at, common, mappings } = args;
     let strict = common.strict();
     let mut query = common.query(10)?;

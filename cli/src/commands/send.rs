@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
     after_help = "The exit status is 1 when only a part was stored, and 2 when nothing was. HEAPTAPE_LABEL in the environment is the label. \
     Without --name, a file of a recording is stored under the program that the recording names, any other under `heaptape`."
 )]
-pub struct Args {
+pub(super) struct Args {
     /// Trace (MTRC) or profile (MPTL), compressed or not [default: standard input]
     file: Option<PathBuf>,
     /// Program that made it, a name or a path: it is stored under this name (PID.NAME, `epochs
@@ -28,7 +28,7 @@ pub struct Args {
     socket: Option<PathBuf>,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let path = args.socket.or_else(|| std::env::var_os("HEAPTAPE_SOCKET").map(PathBuf::from));
     let path = path.unwrap_or_else(|| Config::default().socket);
     let name = args.name.or_else(|| args.file.as_deref().and_then(program_of)).unwrap_or_default();

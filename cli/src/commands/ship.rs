@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
     the first one stopped. The exit status is 1 when some epochs are not shipped, or cannot be read.\n\n\
     s3:// takes AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION and AWS_ENDPOINT_URL from the environment."
 )]
-pub struct Args {
+pub(super) struct Args {
     /// Folder, s3://BUCKET/PREFIX, or https://HOST/PATH, where each file is sent with PUT
     #[arg(long, value_name = "DIR|URL")]
     to: String,
@@ -35,7 +35,7 @@ pub struct Args {
     json: bool,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let Args { to, state, host, token_file, json } = args;
     let helper = parquet::helper().ok_or_else(|| {
         anyhow!("{} is not installed; `cargo build --release -p {}` makes it", parquet::HELPER, parquet::HELPER)

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The two epochs that are compared, and the processes in them.
-pub struct Sides {
+pub(super) struct Sides {
     /// The epoch whose end is nearest to the time.
     pub old: PathBuf,
     /// The epoch of the present.
@@ -35,7 +35,7 @@ pub struct Sides {
 /// # Errors
 /// When no daemon answers, when it serves no such process, when there is no such mark, or when no
 /// epoch has ended.
-pub fn find(which: &str, since: &str, control: Option<PathBuf>) -> anyhow::Result<Sides> {
+pub(super) fn find(which: &str, since: &str, control: Option<PathBuf>) -> anyhow::Result<Sides> {
     let control = Control::at(control);
     let (state, chosen) = live::chosen(which, &control)?;
     let [first, ..] = &chosen[..] else { return Err(live::unknown(which)) };

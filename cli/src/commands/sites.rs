@@ -6,7 +6,7 @@ use heaptape_reports::{inclusive, sites};
 
 /// Options of `heaptape sites`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     common: Common,
     /// List functions by what they allocate together with the functions that they call
@@ -14,7 +14,7 @@ pub struct Args {
     inclusive: bool,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let report = if args.inclusive { inclusive::run } else { sites::run };
     args.common.print(20, report)
 }

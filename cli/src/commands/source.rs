@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// Options of `heaptape source`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The function: its name, or a part of it (* and ? are wildcards, ^ and $ anchor it)
     #[arg(value_name = "FUNCTION")]
     name: String,
@@ -18,7 +18,7 @@ pub struct Args {
     common: Common,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     args.common.ensure_function_first(&args.name)?;
     let options = Options { function: args.name, roots: args.source_root };
     args.common.print(0, |query, out, style| source::run(query, &options, out, style))

@@ -59,7 +59,7 @@ fn rules<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<Rule>, D::Error> {
     cost 2 % of the program's CPU time. With ,overflow=wait:2s at its end, a thread waits for at most that time when its ring is full; \
     with ,overflow=drop it does not. Every option is a key of the file."
 )]
-pub struct Args {
+pub(super) struct Args {
     /// Configuration file with the same options (TOML)
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
@@ -350,7 +350,7 @@ impl Args {
     }
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     if let Some(path) = &args.keep_for_next {
         daemon::fd_store::run(path)?;
         return Ok(Outcome::Done);

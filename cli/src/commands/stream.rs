@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
     after_help = "The trace has mpatrol's format (MTRC), uncompressed, with its end mark when the process ends. It is written once a second, or every 131,072 events. \
     Without --process it is the trace of the program that record started, or of the program that this one runs by exec."
 )]
-pub struct Args {
+pub(crate) struct Args {
     /// Recording (finished or not), folder of one of its processes, or pid of a process that is
     /// being recorded
     #[arg(value_name = "DIR|PID")]
@@ -25,7 +25,7 @@ pub struct Args {
     starting: bool,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let mut out = io::stdout().lock();
     if out.is_terminal() {
         anyhow::bail!("standard output is a terminal: send the trace to a file or a pipe");

@@ -7,7 +7,7 @@ use heaptape_reports::temporary;
 
 /// Options of `heaptape temporary`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     common: Common,
     /// Maximum number of events of the same thread between allocation and free; 0 for none
@@ -15,6 +15,6 @@ pub struct Args {
     within: u16,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     args.common.print(20, |query, out, style| temporary::run(query, args.within.into(), out, style))
 }

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 /// Options for thresholds.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Thresholds")]
-pub struct Thresholds {
+pub(super) struct Thresholds {
     /// Fail when this holds, and print the result instead: 'leaked > 0', 'peak > 200MiB',
     /// 'diff.live > 5%'; may be repeated. --fail-if list prints the metrics
     #[arg(long, value_name = "CONDITION")]
@@ -34,7 +34,7 @@ pub struct Thresholds {
 }
 
 /// Returns whether the command line has `--fail-if list`, which needs no recording.
-pub fn is_list_request(args: &[OsString]) -> bool {
+pub(crate) fn is_list_request(args: &[OsString]) -> bool {
     // After other subcommands it may be an argument of the recorded program.
     let has_option = args.get(1).is_some_and(|name| name == "leaks" || name == "report" || name == "diff");
     let is_joined = args.iter().any(|arg| arg == "--fail-if=list");
@@ -45,7 +45,7 @@ pub fn is_list_request(args: &[OsString]) -> bool {
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub fn print_metrics() -> anyhow::Result<Outcome> {
+pub(crate) fn print_metrics() -> anyhow::Result<Outcome> {
     let mut out = std::io::stdout().lock();
     for metric in METRICS {
         writeln!(out, "{:24} {}", metric.name, metric.meaning)?;
@@ -55,7 +55,7 @@ pub fn print_metrics() -> anyhow::Result<Outcome> {
 
 impl Thresholds {
     /// Returns whether there is a condition.
-    pub fn is_given(&self) -> bool {
+    pub(crate) fn is_given(&self) -> bool {
         !self.fail_if.is_empty()
     }
 
@@ -63,7 +63,7 @@ impl Thresholds {
     ///
     /// # Errors
     /// The recordings cannot be read, or a file cannot be written.
-    pub fn check(
+    pub(super) fn check(
         &self,
         query: &Query,
         against: Option<&DiffRequest>,

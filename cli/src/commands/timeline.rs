@@ -7,7 +7,7 @@ use heaptape_reports::timeline;
 
 /// Options of `heaptape timeline`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     common: Common,
     /// Number of slices of the run; --top has no effect here
@@ -20,7 +20,7 @@ pub struct Args {
     mappings: MappingOptions,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let strict = args.common.strict();
     let mut query = args.common.query(0)?;
     query.scope.mappings = args.mappings.filter();

@@ -46,7 +46,7 @@ enum Sort {
     goes back; l, r, g, x sort by live bytes, rate, growth, lost events (sites: l, g, n, a by live bytes, growth, blocks, allocated \
     bytes); / filters by name, p pauses, ? explains the keys, q quits."
 )]
-pub struct Args {
+pub(crate) struct Args {
     /// Control socket of the daemon [default: control in $HEAPTAPE_DIR, else in
     /// /run/heaptape-control for root and in $XDG_RUNTIME_DIR/heaptape for others]
     #[arg(long, value_name = "PATH")]
@@ -128,7 +128,7 @@ struct View {
     frames: Frames,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let control = Control::at(args.control.clone());
     let mut view = View::new(&args, Style::of_stdout());
     view.query(&control)?;
@@ -151,7 +151,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
 ///
 /// # Errors
 /// The terminal cannot be controlled, or the daemon does not answer.
-pub fn watch(control: &Control, program: &mut Child) -> anyhow::Result<()> {
+pub(super) fn watch(control: &Control, program: &mut Child) -> anyhow::Result<()> {
     let args = Args { control: None, process: Some(program.id()), delay: 1, sort: Sort::Live, once: false };
     let mut view = View::new(&args, Style::of_stdout());
     view.stops_program = true;

@@ -49,7 +49,7 @@ impl Sums {
 ///
 /// # Errors
 /// When no daemon answers.
-pub fn print(control: Option<PathBuf>) -> anyhow::Result<Outcome> {
+pub(super) fn print(control: Option<PathBuf>) -> anyhow::Result<Outcome> {
     let control = Control::at(control);
     let (state, mut served) = live::chosen("all", &control)?;
     // Where there is not enough time for all, those that hold most are judged.

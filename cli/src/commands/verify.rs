@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// Options of `heaptape verify`.
 #[derive(clap::Args)]
 #[command(after_help = "Of several recordings, the exit status is that of the worst one.")]
-pub struct Args {
+pub(crate) struct Args {
     /// Recordings, folders of processes, or files [default: the newest recording in this folder]
     #[arg(value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
@@ -22,7 +22,7 @@ pub struct Args {
     json: bool,
 }
 
-pub fn run(mut args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(mut args: Args) -> anyhow::Result<Outcome> {
     args.paths = newest::or_newest(args.paths)?;
     if args.json {
         return answer(&args.paths);

@@ -22,7 +22,7 @@ sizes, alignments and threads. Each page of a block is written once when it is a
 except for what the program did not write of blocks from 64 KiB on, as the snapshots of its pages show. Settings: glibc takes the tunables of glibc.malloc (arena_max=2), jemalloc the options of MALLOC_CONF (dirty_decay_ms=0), mimalloc \
 and tcmalloc the variables that begin with MIMALLOC_ and TCMALLOC_ (purge_delay=0)."
 )]
-pub struct Args {
+pub(crate) struct Args {
     /// Recordings, or folders of processes [default: the newest recording in this folder]
     #[arg(value_name = "DIR")]
     paths: Vec<PathBuf>,
@@ -46,7 +46,7 @@ fn events(process: &Process) -> u64 {
     Accounting::of(process, &Totals::default(), &process.missing, None).all().recorded
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     if let ([path], true) = (&args.paths[..], args.play) {
         let file = File::open(path).with_context(|| format!("{} cannot be opened", path.display()))?;
         // The recording may be of a larger machine. If memory runs out, the kernel ends this

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// Options of `heaptape why`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Recording; or pid, name (* and ? are wildcards) or label of a program that the daemon
     /// recorded [default: the newest recording in this folder]
     #[arg(value_name = "DIR|NAME|PID|LABEL")]
@@ -34,7 +34,7 @@ pub struct Args {
     json: bool,
 }
 
-pub fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let Args { which, state, control, mut user, json } = args;
     let is_named = state.is_some() || control.is_some();
     let which = match which {

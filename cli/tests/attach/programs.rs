@@ -14,18 +14,18 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns the command: the release in `HEAPTAPE`, as whole runs of the tests have it, which takes a
 /// fifth of the time to search for functions.
-pub fn binary() -> &'static str {
+pub(crate) fn binary() -> &'static str {
     static COMMAND: OnceLock<String> = OnceLock::new();
     COMMAND.get_or_init(|| std::env::var("HEAPTAPE").unwrap_or_else(|_| env!("CARGO_BIN_EXE_heaptape").to_owned()))
 }
 
 /// Builds a program from its source in the folder above.
-pub fn build(name: &str, folder: &Path) -> PathBuf {
+pub(crate) fn build(name: &str, folder: &Path) -> PathBuf {
     build_with(name, folder, &[])
 }
 
 /// The same with more options for the compiler.
-pub fn build_with(name: &str, folder: &Path, options: &[&str]) -> PathBuf {
+pub(crate) fn build_with(name: &str, folder: &Path, options: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name).with_extension("c");
     let built = folder.join(name);
     let compiled = Command::new("gcc")
@@ -40,7 +40,7 @@ pub fn build_with(name: &str, folder: &Path, options: &[&str]) -> PathBuf {
 
 /// Runs the command, and expects this exit status. Returns both of its outputs.
 #[track_caller]
-pub fn heaptape(arguments: &[&str], status: i32) -> String {
+pub(crate) fn heaptape(arguments: &[&str], status: i32) -> String {
     let output = Command::new(binary()).args(arguments).output().expect("it starts");
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert_eq!(output.status.code(), Some(status), "{arguments:?}: {text}");
@@ -49,7 +49,7 @@ pub fn heaptape(arguments: &[&str], status: i32) -> String {
 
 /// Returns the answer of a question about a recording.
 #[track_caller]
-pub fn answer(question: &str, recording: &Path) -> Value {
+pub(crate) fn answer(question: &str, recording: &Path) -> Value {
     let output = Command::new(binary()).args([question, "--json"]).arg(recording).output();
     let output = output.expect("it starts");
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
@@ -57,7 +57,7 @@ pub fn answer(question: &str, recording: &Path) -> Value {
 
 /// Waits until something is so.
 #[track_caller]
-pub fn wait_until(mut is_so: impl FnMut() -> bool) {
+pub(crate) fn wait_until(mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + TIMEOUT;
     while !is_so() {
         assert!(Instant::now() < deadline);
@@ -66,7 +66,7 @@ pub fn wait_until(mut is_so: impl FnMut() -> bool) {
 }
 
 /// The program, which waits for lines.
-pub struct Running {
+pub(crate) struct Running {
     pub child: Child,
     pub input: ChildStdin,
     pub output: BufReader<ChildStdout>,
@@ -75,7 +75,7 @@ pub struct Running {
 }
 
 impl Running {
-    pub fn start(threads: u64) -> Running {
+    pub(crate) fn start(threads: u64) -> Running {
         let folder = tempfile::tempdir().expect("a folder");
         let mut child = Command::new(build("attached", folder.path()))
             .arg(threads.to_string())
@@ -90,35 +90,35 @@ impl Running {
         running
     }
 
-    pub fn line(&mut self) -> String {
+    pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("a line");
         line
     }
 
-    pub fn request(&mut self, what: &str) {
+    pub(crate) fn request(&mut self, what: &str) {
         writeln!(self.input, "{what}").expect("it reads");
         assert_eq!(self.line(), "done\n");
     }
 
     /// Lets all threads allocate once.
-    pub fn work(&mut self) {
+    pub(crate) fn work(&mut self) {
         self.request("go");
     }
 
-    pub fn pid(&self) -> String {
+    pub(crate) fn pid(&self) -> String {
         self.child.id().to_string()
     }
 
     /// Returns the mappings that an attach has made.
-    pub fn mappings(&self) -> String {
+    pub(crate) fn mappings(&self) -> String {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid())).expect("its mappings");
         maps.lines().filter(|line| line.contains("heaptape")).collect()
     }
 
     /// Ends the program, and expects that nothing has changed for it, but for interruptions of its
     /// wait.
-    pub fn ends_unharmed_after(mut self, interruptions: &[u32]) {
+    pub(crate) fn ends_unharmed_after(mut self, interruptions: &[u32]) {
         drop(self.input);
         let mut rest = String::new();
         self.output.read_to_string(&mut rest).expect("its last line");
@@ -128,20 +128,20 @@ impl Running {
     }
 
     /// Ends the program, and expects that nothing has changed for it.
-    pub fn ends_unharmed(self) {
+    pub(crate) fn ends_unharmed(self) {
         self.ends_unharmed_after(&[0]);
     }
 }
 
 /// A `heaptape attach` that records.
-pub struct Attach {
+pub(crate) struct Attach {
     pub child: Child,
     pub errors: BufReader<std::process::ChildStderr>,
     pub recording: PathBuf,
 }
 
 impl Attach {
-    pub fn start(running: &Running, recording: &str) -> Attach {
+    pub(crate) fn start(running: &Running, recording: &str) -> Attach {
         let recording = running.folder.path().join(recording);
         let mut child = Command::new(binary())
             .args(["attach", "-o"])
@@ -158,7 +158,7 @@ impl Attach {
     }
 
     /// Ends it as Ctrl-C does. Returns what it has printed since.
-    pub fn end(&mut self) -> String {
+    pub(crate) fn end(&mut self) -> String {
         kill(Pid::from_raw(self.child.id() as i32), Signal::SIGINT).expect("a signal");
         let mut text = String::new();
         self.errors.read_to_string(&mut text).expect("its messages");
@@ -168,14 +168,14 @@ impl Attach {
 }
 
 /// A program of runs_on.c.
-pub struct RunsOn {
+pub(crate) struct RunsOn {
     pub child: Child,
     pub output: BufReader<ChildStdout>,
 }
 
 impl RunsOn {
     /// Starts a command that ends in the program, and waits until it runs.
-    pub fn start(command: &mut Command) -> RunsOn {
+    pub(crate) fn start(command: &mut Command) -> RunsOn {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
         let mut output = BufReader::new(child.stdout.take().expect("its output"));
         let mut line = String::new();
@@ -184,12 +184,12 @@ impl RunsOn {
         RunsOn { child, output }
     }
 
-    pub fn pid(&self) -> String {
+    pub(crate) fn pid(&self) -> String {
         self.child.id().to_string()
     }
 
     /// Ends a process of the program, and expects that nothing has gone wrong in it.
-    pub fn ends_unharmed(mut self, pid: u32) {
+    pub(crate) fn ends_unharmed(mut self, pid: u32) {
         kill(Pid::from_raw(pid as i32), Signal::SIGTERM).expect("it runs");
         let mut rest = String::new();
         self.output.read_to_string(&mut rest).expect("its last line");

@@ -50,7 +50,7 @@ const MAX_UNSEALED: usize = 256;
 
 /// The segments of a flight recording that are kept.
 #[derive(Debug)]
-pub struct KeptFlight {
+pub(crate) struct KeptFlight {
     /// Folders of the segments, oldest first.
     pub folders: Vec<PathBuf>,
     /// Names to look up for them.
@@ -62,7 +62,7 @@ pub struct KeptFlight {
 }
 
 #[derive(Debug)]
-pub enum ArchiveCommand {
+pub(crate) enum ArchiveCommand {
     /// An epoch has started.
     Begin(Arc<Epoch>),
     /// A process is written to an epoch from now on.
@@ -102,7 +102,7 @@ struct OpenEpoch {
 
 /// State of the thread.
 #[derive(Debug)]
-pub struct Archive {
+pub(crate) struct Archive {
     state: PathBuf,
     keep: Keep,
     host: String,
@@ -120,7 +120,7 @@ pub struct Archive {
 
 impl Archive {
     /// Creates the archive of a state folder. Epochs that earlier daemons left open are sealed.
-    pub fn new(state: &Path, keep: Keep, disk: Arc<Disk>, saver: Option<Arc<Saver>>) -> Archive {
+    pub(crate) fn new(state: &Path, keep: Keep, disk: Arc<Disk>, saver: Option<Arc<Saver>>) -> Archive {
         let host = proc::host();
         let mut left_open: Vec<PathBuf> = retention::epochs(state).into_iter().map(|found| found.dir).collect();
         left_open.retain(|dir| !seal_left_open(dir));
@@ -141,7 +141,7 @@ impl Archive {
 
     /// The thread of the archive: runs until all senders of commands are gone, then seals all
     /// epochs.
-    pub fn run(mut self, commands: &Receiver<ArchiveCommand>) {
+    pub(crate) fn run(mut self, commands: &Receiver<ArchiveCommand>) {
         let (mut write, mut sweep, mut last_sweep) = (Instant::now() + WRITE_INTERVAL, Instant::now(), Instant::now());
         loop {
             let next_check = if self.open.is_empty() { sweep } else { sweep.min(Instant::now() + SWEEP_INTERVAL_LOW) };

@@ -50,7 +50,7 @@ enum Command {
 
 /// A search for processes that run without the library.
 #[derive(Debug)]
-pub struct Search {
+pub(crate) struct Search {
     pub rules: Vec<Rule>,
     /// Whether processes of other users are attached.
     pub serves_all: bool,
@@ -60,7 +60,7 @@ pub struct Search {
 
 /// What the thread has done.
 #[derive(Debug)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// A process is attached, and its events are in its area.
     Attached(Box<NewProcess>),
     /// A process is not attached, and runs on unchanged.
@@ -79,7 +79,7 @@ pub enum Outcome {
 
 /// A process that was attached.
 #[derive(Debug)]
-pub struct NewProcess {
+pub(crate) struct NewProcess {
     pub running: RunningProcess,
     /// Number of functions that were hooked.
     pub functions: usize,
@@ -88,7 +88,7 @@ pub struct NewProcess {
 }
 
 #[derive(Clone, Debug)]
-pub struct LeftProcess {
+pub(crate) struct LeftProcess {
     /// Id of the process.
     pub pid: u32,
     /// What remains in it; `None` if nothing does.
@@ -99,7 +99,7 @@ pub struct LeftProcess {
 
 /// The service's handle to the thread.
 #[derive(Debug)]
-pub struct Attacher {
+pub(crate) struct Attacher {
     commands: Option<Sender<Command>>,
     outcomes: Receiver<Outcome>,
     is_stopping: Arc<AtomicBool>,
@@ -110,7 +110,7 @@ impl Attacher {
     ///
     /// # Errors
     /// The error of the thread.
-    pub fn start(library: &'static [u8], clock: Clock, wake: Wake) -> io::Result<Attacher> {
+    pub(crate) fn start(library: &'static [u8], clock: Clock, wake: Wake) -> io::Result<Attacher> {
         let (commands, receiver) = unbounded();
         let (sender, outcomes) = unbounded();
         let is_stopping = Arc::new(AtomicBool::new(false));
@@ -134,33 +134,33 @@ impl Attacher {
     }
 
     /// Begins to attach a process.
-    pub fn attach(&self, pid: u32, options: Options) {
+    pub(crate) fn attach(&self, pid: u32, options: Options) {
         self.send(Command::Attach(pid, Box::new(options)));
     }
 
     /// Begins to leave processes.
-    pub fn leave(&self, pids: Vec<u32>) {
+    pub(crate) fn leave(&self, pids: Vec<u32>) {
         self.send(Command::Leave(pids));
     }
 
     /// Forgets a process that has ended.
-    pub fn forget(&self, pid: u32) {
+    pub(crate) fn forget(&self, pid: u32) {
         self.send(Command::Forget(pid));
     }
 
     /// Begins a search for processes.
-    pub fn search(&self, search: Search) {
+    pub(crate) fn search(&self, search: Search) {
         self.send(Command::Search(search));
     }
 
     /// Returns the next outcome, if there is one.
-    pub fn next(&self) -> Option<Outcome> {
+    pub(crate) fn next(&self) -> Option<Outcome> {
         self.outcomes.try_recv().ok()
     }
 
     /// Ends the thread, which attaches no further process, and returns what it has done. With
     /// `leaves` it leaves these processes and all others that it has attached.
-    pub fn finish(&mut self, leaves: Option<Vec<u32>>) -> Vec<Outcome> {
+    pub(crate) fn finish(&mut self, leaves: Option<Vec<u32>>) -> Vec<Outcome> {
         self.is_stopping.store(true, Relaxed);
         if let Some(leaves) = leaves {
             self.send(Command::LeaveAll(leaves));

@@ -28,7 +28,7 @@ const MEMORY: &str = "memory";
 /// Name of the limit of the daemon's CPU time.
 const CPU: &str = "cpu";
 /// Name of the limit of the events of a user.
-pub const EVENTS: &str = "events";
+pub(crate) const EVENTS: &str = "events";
 /// What is kept of a process that costs too much CPU time.
 const CHEAP_CHOICE: Choice = Choice { mode: Mode::Profile, sampling: Sampling::Budget(1.0), overflow: None };
 /// What is kept of a process that costs too much memory, or too much CPU time even with
@@ -37,7 +37,7 @@ const OFF_CHOICE: Choice = Choice { mode: Mode::Off, sampling: Sampling::All, ov
 
 /// A process whose mode is to change to one that costs less.
 #[derive(Debug)]
-pub struct Reduction {
+pub(crate) struct Reduction {
     pub id: SessionId,
     /// What is kept of it from now on. What it does when a ring is full stays.
     pub choice: Choice,
@@ -49,7 +49,7 @@ pub struct Reduction {
 
 /// The limits of the daemon, how often each was reached, and the resources that it uses.
 #[derive(Debug, Default)]
-pub struct Budgets {
+pub(crate) struct Budgets {
     limits: Budget,
     hits: BTreeMap<&'static str, u64>,
     /// When each limit was last logged, by the user that it concerns.
@@ -68,38 +68,38 @@ pub struct Budgets {
 
 impl Budgets {
     /// Creates the budgets with these limits.
-    pub fn new(limits: Budget) -> Budgets {
+    pub(crate) fn new(limits: Budget) -> Budgets {
         Budgets { limits, ..Budgets::default() }
     }
 
     /// Replaces the limits by those of a new configuration.
-    pub fn set_limits(&mut self, limits: Budget) {
+    pub(crate) fn set_limits(&mut self, limits: Budget) {
         self.limits = limits;
         self.user_limits.values().for_each(|limit| limit.set_events(limits.events));
     }
 
     /// Returns the limits that the configuration sets.
-    pub fn limits(&self) -> &Budget {
+    pub(crate) fn limits(&self) -> &Budget {
         &self.limits
     }
 
     /// Returns the resident memory of the daemon at the last check, in bytes.
-    pub fn memory(&self) -> u64 {
+    pub(crate) fn memory(&self) -> u64 {
         self.memory
     }
 
     /// Returns the total CPU time of the daemon at the last check, in nanoseconds.
-    pub fn cpu_ns(&self) -> u64 {
+    pub(crate) fn cpu_ns(&self) -> u64 {
         self.cpu_ns
     }
 
     /// Counts a limit that was reached, and logs it.
-    pub fn hit(&mut self, what: &'static str, why: &str) {
+    pub(crate) fn hit(&mut self, what: &'static str, why: &str) {
         self.count(what, None, 1, || why.to_owned());
     }
 
     /// Counts a limit of one user that was reached `times` times, and logs it.
-    pub fn hit_by(&mut self, what: &'static str, uid: u32, times: u64) {
+    pub(crate) fn hit_by(&mut self, what: &'static str, uid: u32, times: u64) {
         let why = match what {
             "descriptors" => {
                 "no descriptor is left for a connection, so a program runs unrecorded (raise LimitNOFILE=)"
@@ -123,12 +123,12 @@ impl Budgets {
     }
 
     /// Returns how often each limit was reached.
-    pub fn hits(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    pub(crate) fn hits(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.hits.iter().map(|(what, count)| (*what, *count))
     }
 
     /// Measures the resources that the daemon uses. Called once a second.
-    pub fn measure(&mut self) {
+    pub(crate) fn measure(&mut self) {
         let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
         let resident = pages.split_ascii_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
         self.memory = resident.unwrap_or(0) * 4096;
@@ -144,7 +144,7 @@ impl Budgets {
 
     /// Returns the process that takes most memory of the user whose processes take most, when the
     /// daemon takes too much.
-    pub fn over_memory(&self, registry: &Registry) -> Option<Reduction> {
+    pub(crate) fn over_memory(&self, registry: &Registry) -> Option<Reduction> {
         if self.memory <= self.limits.memory {
             return None;
         }
@@ -158,7 +158,7 @@ impl Budgets {
 
     /// Returns the process whose events are most work, of the user whose events are, when the daemon has used too much CPU time
     /// for a while.
-    pub fn over_cpu(&mut self, registry: &Registry) -> Option<Reduction> {
+    pub(crate) fn over_cpu(&mut self, registry: &Registry) -> Option<Reduction> {
         if self.checks_over_budget < MAX_BUSY_CHECKS {
             return None;
         }
@@ -173,7 +173,7 @@ impl Budgets {
 
     /// Returns a process that memory and CPU time are enough for again, with what is kept of it from
     /// now on: of the user whose processes take least.
-    pub fn come_back(&mut self, registry: &Registry) -> Option<(SessionId, Choice)> {
+    pub(crate) fn come_back(&mut self, registry: &Registry) -> Option<(SessionId, Choice)> {
         let has_room = self.memory < self.limits.memory / 4 * 3 && self.cpu_percent < self.limits.cpu as f64 / 2.0;
         self.checks_with_room = if has_room { self.checks_with_room + 1 } else { 0 };
         if self.checks_with_room < CHECKS_WITH_ROOM {
@@ -194,7 +194,7 @@ impl Budgets {
 
     /// Returns the processes whose events cannot be stored any more, since the share of their user
     /// is used up.
-    pub fn over_disk(&mut self, registry: &Registry, disk: &Disk) -> Vec<Reduction> {
+    pub(crate) fn over_disk(&mut self, registry: &Registry, disk: &Disk) -> Vec<Reduction> {
         for (uid, times) in disk.hits() {
             let what = if disk.limit_of(uid) == Limit::Free { Limit::Free } else { Limit::UserBytes };
             self.hit_by(what.key(), uid, times);
@@ -211,14 +211,14 @@ impl Budgets {
     }
 
     /// Returns the limit of the events that the processes of a user may send.
-    pub fn user_limit(&mut self, uid: u32) -> Arc<UserLimit> {
+    pub(crate) fn user_limit(&mut self, uid: u32) -> Arc<UserLimit> {
         let events = self.limits.events;
         Arc::clone(self.user_limits.entry(uid).or_insert_with(|| Arc::new(UserLimit::new(events))))
     }
 
     /// Shares the budgets of events among the processes, and notes those that have reached theirs.
     /// Called once a second.
-    pub fn share_events(&mut self, registry: &mut Registry) {
+    pub(crate) fn share_events(&mut self, registry: &mut Registry) {
         let budget = self.limits.events;
         let mut processes: HashMap<u32, u64> = HashMap::new();
         registry.clients().iter().for_each(|client| *processes.entry(client.uid).or_default() += 1);
@@ -257,7 +257,7 @@ impl Budgets {
 
 /// Notes that a process was reduced because of a limit. The pause until it may come back gets
 /// longer each time.
-pub fn note_reduction(client: &mut Client, what: &str) {
+pub(crate) fn note_reduction(client: &mut Client, what: &str) {
     if ![MEMORY, CPU].contains(&what) {
         return;
     }

@@ -35,7 +35,7 @@ const MAX_CALLED: usize = 64;
 
 /// A process that the daemon records.
 #[derive(Debug)]
-pub struct Client {
+pub(crate) struct Client {
     /// The session of the process, which the stages share.
     pub session: Arc<Session>,
     /// Descriptor that becomes readable when the process ends.
@@ -89,7 +89,7 @@ pub struct Client {
 /// What one daemon tells the next about a process. The interval of a budget is not in it, since the
 /// next daemon adapts it anew.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Note {
+pub(crate) struct Note {
     /// What is kept of the process.
     pub choice: Choice,
     /// The process may have overwritten its environment by then.
@@ -100,7 +100,7 @@ pub struct Note {
 
 /// How a limit of memory or CPU time reduced a process.
 #[derive(Clone, Copy, Debug)]
-pub struct Reduced {
+pub(crate) struct Reduced {
     /// What was kept of the process before.
     pub before: Choice,
     /// How often it was reduced.
@@ -111,7 +111,7 @@ pub struct Reduced {
 
 /// The memory of a process as the kernel counts it.
 #[derive(Debug, Default)]
-pub struct KernelMemory {
+pub(crate) struct KernelMemory {
     /// Resident memory at the last measurement; 0 if it is not known.
     pub resident: ResidentMemory,
     /// Limit of its control groups in bytes; 0 if there is none.
@@ -124,7 +124,7 @@ pub struct KernelMemory {
 
 /// How a process ended, and its memory as it was last seen.
 #[derive(Clone, Copy, Debug)]
-pub struct Ended {
+pub(crate) struct Ended {
     /// How the process ended.
     pub exit: Exit,
     /// Memory of the process, if it was seen.
@@ -133,10 +133,10 @@ pub struct Ended {
 
 impl Ended {
     /// The process runs; another segment of it has ended.
-    pub const RUNNING: Ended = Ended { exit: Exit::Running, memory: None };
+    pub(crate) const RUNNING: Ended = Ended { exit: Exit::Running, memory: None };
 
     /// Returns the end as the cause for which a flight recording is kept.
-    pub fn cause(&self) -> String {
+    pub(crate) fn cause(&self) -> String {
         match self.exit {
             Exit::Signal(signal) if self.memory.is_some_and(|memory| memory.out_of_memory) => {
                 format!("memory ran out, and the kernel killed the process (signal {signal})")
@@ -150,7 +150,7 @@ impl Ended {
 
 /// Changes of the counters per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rates {
+pub(crate) struct Rates {
     /// Number of allocations per second.
     pub allocs: u64,
     /// Bytes allocated per second.
@@ -165,12 +165,12 @@ pub struct Rates {
 
 impl Client {
     /// Returns the process id.
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.session.process.pid
     }
 
     /// Changes what the next daemon is to know.
-    pub fn keep(&self) {
+    pub(crate) fn keep(&self) {
         if let Some(entry) = &self.entry {
             let ids = Ids { pid: self.pid(), hello_pid: self.hello_pid, uid: self.uid };
             let note = Note { choice: self.choice, label: self.label.clone(), was_attached: self.is_attached };
@@ -179,12 +179,12 @@ impl Client {
     }
 
     /// Returns the current counters of the process.
-    pub fn now(&self) -> StatsSnapshot {
+    pub(crate) fn now(&self) -> StatsSnapshot {
         self.session.stats.now()
     }
 
     /// Stores a measurement. Called once a second.
-    pub fn measure(&mut self) {
+    pub(crate) fn measure(&mut self) {
         let (at, now) = (Instant::now(), self.now());
         // Of a process that is taken over, nothing is known until its first events are read.
         if self.past.is_empty() && now == StatsSnapshot::default() {
@@ -202,7 +202,7 @@ impl Client {
     }
 
     /// Returns the changes per second between the last two measurements.
-    pub fn rates(&self) -> Rates {
+    pub(crate) fn rates(&self) -> Rates {
         let mut last = self.past.iter().rev();
         let (Some((to, now)), Some((from, then))) = (last.next(), last.next()) else { return Rates::default() };
         let ms = to.duration_since(*from).as_millis().max(1) as u64;
@@ -224,7 +224,7 @@ impl Client {
     }
 
     /// Returns by how much the live bytes grew in the last minute, or since the process attached.
-    pub fn growth(&self) -> i64 {
+    pub(crate) fn growth(&self) -> i64 {
         let first = self.past.front().map_or(0, |(_, then)| then.live_bytes);
         let last = self.past.back().map_or(0, |(_, now)| now.live_bytes);
         i64::try_from(last).unwrap_or(i64::MAX).saturating_sub_unsigned(first)
@@ -232,7 +232,7 @@ impl Client {
 
     /// Writes the mode and the sampling interval into the shared header. Threads adopt them by
     /// themselves.
-    pub fn command(&self) {
+    pub(crate) fn command(&self) {
         let header = self.session.mapping.header();
         header.sample_bytes.store(self.interval, Relaxed);
         let activation = if self.choice.mode == Mode::Off { ACTIVATION_DORMANT } else { ACTIVATION_ENABLED };
@@ -242,7 +242,7 @@ impl Client {
     /// Adapts the sampling interval so that its cost stays within the budget. A step at most
     /// doubles or halves it. Sums stay unbiased, since each sample has the interval with which it
     /// was taken.
-    pub fn adapt(&mut self) {
+    pub(crate) fn adapt(&mut self) {
         let Sampling::Budget(percent) = self.choice.sampling else { return };
         let mut last = self.past.iter().rev();
         let (Some((to, now)), Some((from, then))) = (last.next(), last.next()) else { return };
@@ -295,7 +295,7 @@ impl Client {
     }
 
     /// Returns the entry of the answer to `list`.
-    pub fn describe(&self) -> protocol::Process {
+    pub(crate) fn describe(&self) -> protocol::Process {
         let (now, rates) = (self.now(), self.rates());
         let live_since = self.session.stats.live_since_unix_ns.load(Relaxed);
         protocol::Process {
@@ -351,13 +351,13 @@ fn other_name<'a>(argument: &'a str, comm: &str, exe: &str) -> Option<&'a str> {
 }
 
 /// Returns whether an exit is an abnormal one: by a signal, or with a code other than 0.
-pub fn is_bad(exit: &Exit) -> bool {
+pub(crate) fn is_bad(exit: &Exit) -> bool {
     !matches!(exit, Exit::Code(0) | Exit::Exec | Exit::Running)
 }
 
 /// What is kept of a flight recording when its process has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FlightEnd {
+pub(crate) enum FlightEnd {
     /// No segment of it is kept.
     Nothing,
     /// The last segment is kept: how the process ended, and what it held.
@@ -369,7 +369,7 @@ pub enum FlightEnd {
 impl FlightEnd {
     /// Returns what is kept of a process that ended in this way. One that lived for a minute is in
     /// an epoch also if its end is no reason to keep its events, unless no end is.
-    pub fn of(death: Death, exit: &Exit, lived: Duration) -> FlightEnd {
+    pub(crate) fn of(death: Death, exit: &Exit, lived: Duration) -> FlightEnd {
         match death {
             Death::Never => FlightEnd::Nothing,
             Death::Bad if is_bad(exit) => FlightEnd::All,
@@ -381,7 +381,7 @@ impl FlightEnd {
 }
 
 /// Time between two measurements.
-pub const LOOK: Duration = Duration::from_secs(1);
+pub(crate) const LOOK: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

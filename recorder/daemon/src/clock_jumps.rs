@@ -11,7 +11,7 @@ const GRACE: Duration = Duration::from_secs(3600);
 
 /// Both clocks at the last look, and whether there was a jump.
 #[derive(Debug, Default)]
-pub struct ClockJumps {
+pub(crate) struct ClockJumps {
     /// Time since boot, and wall time since 1970.
     last: Option<(Duration, Duration)>,
     /// Until when, in time since boot, no age is believed.
@@ -19,13 +19,13 @@ pub struct ClockJumps {
 }
 
 /// Returns the time since boot, in which a machine that sleeps counts, too.
-pub fn since_boot() -> Duration {
+pub(crate) fn since_boot() -> Duration {
     clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default()
 }
 
 impl ClockJumps {
     /// Looks at both clocks. Returns whether ages by the wall clock can be believed.
-    pub fn is_believable(&mut self, boot: Duration, wall: Duration) -> bool {
+    pub(crate) fn is_believable(&mut self, boot: Duration, wall: Duration) -> bool {
         if let Some((boot_before, wall_before)) = self.last.replace((boot, wall)) {
             let expected = wall_before + boot.saturating_sub(boot_before);
             let (ahead, back) = (wall.saturating_sub(expected), expected.saturating_sub(wall));

@@ -182,7 +182,7 @@ pub struct Keep {
 }
 
 /// Default of [`Triggers::pressure`], in percent.
-pub const DEFAULT_PRESSURE: u64 = 20;
+pub(crate) const DEFAULT_PRESSURE: u64 = 20;
 
 /// Conditions on which the events of a flight recording are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -283,7 +283,7 @@ pub enum Sampling {
 }
 
 /// Initial interval of sampling by budget, in bytes.
-pub const START_INTERVAL: u64 = 64 << 10;
+pub(crate) const START_INTERVAL: u64 = 64 << 10;
 /// Minimum interval of sampling by budget, in bytes.
 pub const MIN_INTERVAL: u64 = 1 << 10;
 

@@ -75,7 +75,7 @@ impl WriteCheck {
 pub type Wake = Arc<UnixStream>;
 
 /// Sends a request to the service and waits for its answer.
-pub fn send_request(requests: &Sender<ControlRequest>, wake: &Wake, request: Request) -> Response {
+pub(crate) fn send_request(requests: &Sender<ControlRequest>, wake: &Wake, request: Request) -> Response {
     let (reply, answer) = bounded(1);
     if requests.send(ControlRequest { request, reply }).is_err() {
         return Response::error("the daemon is stopping");

@@ -42,7 +42,7 @@ impl ModuleCounts {
 
 /// The machine, as it is named in the header of a file.
 #[derive(Clone, Copy, Debug)]
-pub struct Host<'a> {
+pub(crate) struct Host<'a> {
     /// Host name of the machine.
     pub name: &'a str,
     /// Speed of the CPUs in MHz; 0 if not known.
@@ -51,7 +51,7 @@ pub struct Host<'a> {
 
 /// The counts of one epoch.
 #[derive(Debug, Default)]
-pub struct DcpiProfiles {
+pub(crate) struct DcpiProfiles {
     /// The modules by build-id and path.
     modules: BTreeMap<(String, String), ModuleCounts>,
     addresses: usize,
@@ -61,7 +61,7 @@ pub struct DcpiProfiles {
 
 impl DcpiProfiles {
     /// Adds the contribution of a process.
-    pub fn add(&mut self, from: &ProfileDelta) {
+    pub(crate) fn add(&mut self, from: &ProfileDelta) {
         for row in &from.rows {
             let frame = (row.sums.site as usize).checked_sub(1).and_then(|at| from.frames.get(at));
             let module = frame.and_then(|frame| from.modules.get((frame.module as usize).checked_sub(1)?));
@@ -90,7 +90,7 @@ impl DcpiProfiles {
     ///
     /// # Errors
     /// The error of the file that could not be written.
-    pub fn write(&self, folder: &Path, unix_seconds: u64, host: Host, reader: Option<u32>) -> io::Result<()> {
+    pub(crate) fn write(&self, folder: &Path, unix_seconds: u64, host: Host, reader: Option<u32>) -> io::Result<()> {
         if self.modules.is_empty() {
             return Ok(());
         }

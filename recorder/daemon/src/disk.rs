@@ -57,7 +57,7 @@ pub struct Retained {
 
 impl Disk {
     /// Returns the quotas of all users.
-    pub fn quotas(&self) -> MutexGuard<'_, HashMap<u32, Arc<Quota>>> {
+    pub(crate) fn quotas(&self) -> MutexGuard<'_, HashMap<u32, Arc<Quota>>> {
         self.quotas.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -72,7 +72,7 @@ impl Disk {
 
     /// Notes an error of writing. The same user's disk may fail several times a second: one line in
     /// a minute is enough.
-    pub fn note_error(&self, path: &Path, error: &io::Error) {
+    pub(crate) fn note_error(&self, path: &Path, error: &io::Error) {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         failure.text = format!("{}: {error}", path.display());
         failure.is_current = true;
@@ -83,36 +83,36 @@ impl Disk {
     }
 
     /// Notes the error of a result, if it is one.
-    pub fn note_result(&self, path: &Path, result: io::Result<()>) {
+    pub(crate) fn note_result(&self, path: &Path, result: io::Result<()>) {
         if let Err(error) = result {
             self.note_error(path, &error);
         }
     }
 
     /// Notes that everything was written.
-    pub fn note_success(&self) {
+    pub(crate) fn note_success(&self) {
         self.written.store(clock::unix_ns() / 1_000_000_000, Relaxed);
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).is_current = false;
     }
 
     /// Returns the last error of writing.
-    pub fn last_error(&self) -> String {
+    pub(crate) fn last_error(&self) -> String {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).text.clone()
     }
 
     /// Returns why nothing can be written at the moment; `None` if it can.
-    pub fn current_error(&self) -> Option<String> {
+    pub(crate) fn current_error(&self) -> Option<String> {
         let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         failure.is_current.then(|| failure.text.clone())
     }
 
     /// Notes that the folder of an open epoch was removed.
-    pub fn note_gone(&self, folder: &Path) {
+    pub(crate) fn note_gone(&self, folder: &Path) {
         self.gone.lock().unwrap_or_else(PoisonError::into_inner).push(folder.to_owned());
     }
 
     /// Notes that an epoch was sealed.
-    pub fn note_sealed(&self) {
+    pub(crate) fn note_sealed(&self) {
         // A full channel has the message already.
         let _ = self.sealed.get().map(|sealed| sealed.try_send(()));
     }

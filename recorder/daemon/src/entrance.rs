@@ -41,7 +41,7 @@ struct RequestQueues {
 }
 
 /// Makes the socket at a path again.
-pub type Reopen = Box<dyn Fn(&Path, SockType) -> io::Result<OwnedFd> + Send>;
+pub(crate) type Reopen = Box<dyn Fn(&Path, SockType) -> io::Result<OwnedFd> + Send>;
 
 impl RequestQueues {
     /// Queues a request. Returns the request when its user has too many.
@@ -122,7 +122,7 @@ impl TokenBuckets {
 
 /// The service's handle to the thread.
 #[derive(Debug)]
-pub struct Entrance {
+pub(crate) struct Entrance {
     queues: Arc<Mutex<RequestQueues>>,
     stop_sender: UnixStream,
     thread: Option<JoinHandle<()>>,
@@ -138,7 +138,7 @@ impl Entrance {
     ///
     /// # Errors
     /// The error of the socket pair, or of the thread.
-    pub fn open(
+    pub(crate) fn open(
         listener: Listener,
         reopen: Reopen,
         budget: Budget,
@@ -154,28 +154,28 @@ impl Entrance {
     }
 
     /// Removes the next request, of each user in turn.
-    pub fn next(&self) -> Option<Request> {
+    pub(crate) fn next(&self) -> Option<Request> {
         locked(&self.queues).pop()
     }
 
     /// Returns whether requests are waiting.
-    pub fn has_more(&self) -> bool {
+    pub(crate) fn has_more(&self) -> bool {
         !locked(&self.queues).order.is_empty()
     }
 
     /// Returns the number of requests that were refused since the last call, by budget and user.
-    pub fn refused(&self) -> BTreeMap<(&'static str, u32), u64> {
+    pub(crate) fn refused(&self) -> BTreeMap<(&'static str, u32), u64> {
         std::mem::take(&mut locked(&self.queues).refused)
     }
 
     /// Returns the number of sockets whose files were removed, and that were made again.
-    pub fn removed_sockets(&self) -> u64 {
+    pub(crate) fn removed_sockets(&self) -> u64 {
         locked(&self.queues).removed_sockets
     }
 
     /// Stops accepting connections, and refuses the waiting ones. Sockets that this process created
     /// are removed.
-    pub fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         let _ = (&self.stop_sender).write(&[1]);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

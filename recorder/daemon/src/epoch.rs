@@ -14,7 +14,7 @@ const MINUTE_DIGITS: usize = 12;
 const MAX_PER_MINUTE: u32 = 9999;
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub struct Epoch {
+pub(crate) struct Epoch {
     /// User id of the owner of the recorded processes.
     pub uid: u32,
     /// User who may read the files besides the daemon's own user.
@@ -30,7 +30,7 @@ impl Epoch {
     ///
     /// # Errors
     /// The error of the folder.
-    pub fn begin(state: &Path, uid: u32, reader: Option<u32>) -> io::Result<Epoch> {
+    pub(crate) fn begin(state: &Path, uid: u32, reader: Option<u32>) -> io::Result<Epoch> {
         let own = state.join(uid.to_string());
         make_folder(&own, reader)?;
         let started_unix_ns = clock::unix_ns();
@@ -60,7 +60,7 @@ fn name_after(last: Option<&str>, minute: &str) -> Option<String> {
 }
 
 /// Returns the start of an epoch from its name, in seconds since 1970.
-pub fn start_of(dir: &Path) -> Option<u64> {
+pub(crate) fn start_of(dir: &Path) -> Option<u64> {
     let name = dir.file_name()?.to_str()?;
     let field = |from: usize, to: usize| name.get(from..to)?.parse::<u64>().ok();
     let (year, month, day) = (field(0, 4)?, field(4, 6)?, field(6, 8)?);

@@ -52,7 +52,7 @@ struct ClosingEpoch {
 
 /// The streams that a user has sent in the current epoch.
 #[derive(Clone, Debug, Default)]
-pub struct EpochStreams {
+pub(crate) struct EpochStreams {
     /// Number of streams that were started.
     pub begun: u64,
     /// Number of their bytes so far.
@@ -61,7 +61,7 @@ pub struct EpochStreams {
 
 /// Counts since the start of the daemon.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Counters {
+pub(crate) struct Counters {
     /// Number of segments that could not be written.
     pub errors: u64,
     /// Number of epochs that have ended.
@@ -74,7 +74,7 @@ pub struct Counters {
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub struct Epochs {
+pub(crate) struct Epochs {
     state: PathBuf,
     serves_all: bool,
     keep: Keep,
@@ -94,7 +94,7 @@ impl Epochs {
     ///
     /// # Errors
     /// The error of the thread.
-    pub fn start(config: &Config, saver: Option<Arc<Saver>>) -> io::Result<Epochs> {
+    pub(crate) fn start(config: &Config, saver: Option<Arc<Saver>>) -> io::Result<Epochs> {
         let (state, keep, disk) = (config.state.clone(), config.keep(), Arc::new(Disk::default()));
         let archive = Archive::new(&state, keep, Arc::clone(&disk), saver);
         let (sender, commands) = unbounded();
@@ -115,7 +115,7 @@ impl Epochs {
     }
 
     /// Sets the limits of what is kept, and the length of the epochs from the next ones on.
-    pub fn set_limits(&mut self, config: &Config) {
+    pub(crate) fn set_limits(&mut self, config: &Config) {
         (self.keep, self.length) = (config.keep(), config.epoch);
         self.send(ArchiveCommand::Keep(self.keep));
     }
@@ -124,7 +124,7 @@ impl Epochs {
     ///
     /// # Errors
     /// The error of the folder.
-    pub fn of_user(&mut self, uid: u32) -> io::Result<Arc<Epoch>> {
+    pub(crate) fn of_user(&mut self, uid: u32) -> io::Result<Arc<Epoch>> {
         if let Some(current) = self.current.get(&uid) {
             return Ok(Arc::clone(&current.epoch));
         }
@@ -152,12 +152,12 @@ impl Epochs {
     }
 
     /// Returns the users with a current epoch.
-    pub fn users(&self) -> Vec<u32> {
+    pub(crate) fn users(&self) -> Vec<u32> {
         self.current.keys().copied().collect()
     }
 
     /// Returns the users whose current epoch is over.
-    pub fn expired(&self) -> Vec<u32> {
+    pub(crate) fn expired(&self) -> Vec<u32> {
         let now = Instant::now();
         // One whose folder was removed cannot be written any more.
         let gone = self.disk.gone();
@@ -166,34 +166,34 @@ impl Epochs {
     }
 
     /// Returns whether epochs have ended that are not completely written.
-    pub fn is_closing(&self) -> bool {
+    pub(crate) fn is_closing(&self) -> bool {
         !self.closing.is_empty()
     }
 
     /// Returns the counters since the start of the daemon.
-    pub fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> Counters {
         self.counters
     }
 
     /// Returns the state of the disk.
-    pub fn disk(&self) -> &Arc<Disk> {
+    pub(crate) fn disk(&self) -> &Arc<Disk> {
         &self.disk
     }
 
     /// Returns the disk quota that all files of a user's processes share.
-    pub fn quota(&self, uid: u32) -> Arc<Quota> {
+    pub(crate) fn quota(&self, uid: u32) -> Arc<Quota> {
         self.disk.quota(uid, self.keep)
     }
 
     /// Returns the stored names of the programs of an epoch's user.
-    pub fn names(&mut self, epoch: &Epoch) -> Arc<NameStore> {
+    pub(crate) fn names(&mut self, epoch: &Epoch) -> Arc<NameStore> {
         let user = self.state.join(epoch.uid.to_string());
         let store = || Arc::new(NameStore::of(&user, epoch.reader));
         Arc::clone(self.names.entry(epoch.uid).or_insert_with(store))
     }
 
     /// Returns a new folder for a process: in the epoch, or among the flight recordings.
-    pub fn folder(&mut self, uid: u32, epoch: &Epoch, mode: Mode, pid: u32, name: &str) -> PathBuf {
+    pub(crate) fn folder(&mut self, uid: u32, epoch: &Epoch, mode: Mode, pid: u32, name: &str) -> PathBuf {
         let stem = format!("{pid}.{}", sanitized_name(name.as_bytes()));
         let number = self.current.get_mut(&uid).map_or(1, |current| {
             let count = current.names.entry(stem.clone()).or_insert(0);
@@ -212,33 +212,33 @@ impl Epochs {
     }
 
     /// Returns the streams that a user has sent in the current epoch.
-    pub fn streams(&self, uid: u32) -> EpochStreams {
+    pub(crate) fn streams(&self, uid: u32) -> EpochStreams {
         let streams =
             |current: &CurrentEpoch| EpochStreams { begun: current.streams, bytes: Arc::clone(&current.streamed) };
         self.current.get(&uid).map(streams).unwrap_or_default()
     }
 
     /// Counts a stream that starts in the current epoch of a user.
-    pub fn count_stream(&mut self, uid: u32) {
+    pub(crate) fn count_stream(&mut self, uid: u32) {
         if let Some(current) = self.current.get_mut(&uid) {
             current.streams += 1;
         }
     }
 
     /// Lists a process, or its next segment, in an epoch.
-    pub fn list(&self, epoch: &Arc<Epoch>, session: &Arc<Session>, info: ProcessInfo) {
+    pub(crate) fn list(&self, epoch: &Arc<Epoch>, session: &Arc<Session>, info: ProcessInfo) {
         let (epoch, weak) = (Arc::clone(epoch), Arc::downgrade(session));
         self.send(ArchiveCommand::Process(epoch, weak, session.id, info));
     }
 
     /// Moves the folders of a kept flight recording into an epoch.
-    pub fn adopt(&self, epoch: &Arc<Epoch>, id: SessionId, flight: KeptFlight, on_done: Callback) {
+    pub(crate) fn adopt(&self, epoch: &Arc<Epoch>, id: SessionId, flight: KeptFlight, on_done: Callback) {
         self.send(ArchiveCommand::Adopt(Arc::clone(epoch), id, flight, on_done));
     }
 
     /// Returns the function that moves the folders of the flight recording of a running process to
     /// an epoch, for another thread.
-    pub fn adopter(
+    pub(crate) fn adopter(
         &self,
         epoch: &Arc<Epoch>,
         id: SessionId,
@@ -253,23 +253,23 @@ impl Epochs {
     }
 
     /// Moves the folder of a received stream into an epoch.
-    pub fn add_stream(&self, epoch: Arc<Epoch>, folder: PathBuf, process: ProcessInfo, on_done: Callback) {
+    pub(crate) fn add_stream(&self, epoch: Arc<Epoch>, folder: PathBuf, process: ProcessInfo, on_done: Callback) {
         self.send(ArchiveCommand::Stream(epoch, folder, process, on_done));
     }
 
     /// Makes the archive write everything.
-    pub fn flush(&self, on_done: Callback) {
+    pub(crate) fn flush(&self, on_done: Callback) {
         self.send(ArchiveCommand::Flush(on_done));
     }
 
     /// Returns the function that does so, for another thread.
-    pub fn flusher(&self, on_done: Callback) -> Callback {
+    pub(crate) fn flusher(&self, on_done: Callback) -> Callback {
         let archive = self.archive.clone();
         Callback::new(move || drop(archive.send(ArchiveCommand::Flush(on_done))))
     }
 
     /// Adds a mark to those in the state folder.
-    pub fn mark(&self, mark: Mark, on_done: Callback) {
+    pub(crate) fn mark(&self, mark: Mark, on_done: Callback) {
         self.send(ArchiveCommand::Mark(mark, on_done));
     }
 
@@ -279,7 +279,7 @@ impl Epochs {
     /// # Errors
     /// The error of the next epoch's folder. The current epoch stays, and expires again soon.
     #[expect(clippy::type_complexity, reason = "two epochs, of which each may be missing")]
-    pub fn renew(&mut self, uid: u32, goes_on: bool) -> io::Result<Option<(Arc<Epoch>, Option<Arc<Epoch>>)>> {
+    pub(crate) fn renew(&mut self, uid: u32, goes_on: bool) -> io::Result<Option<(Arc<Epoch>, Option<Arc<Epoch>>)>> {
         let Some(old) = self.current.get(&uid).map(|current| Arc::clone(&current.epoch)) else { return Ok(None) };
         let new = if goes_on {
             let begun = self.begin(uid);
@@ -297,13 +297,13 @@ impl Epochs {
     }
 
     /// Seals an ended epoch as soon as these processes are completely written.
-    pub fn close(&mut self, epoch: Arc<Epoch>, pending: HashMap<SessionId, PathBuf>, on_done: Callback) {
+    pub(crate) fn close(&mut self, epoch: Arc<Epoch>, pending: HashMap<SessionId, PathBuf>, on_done: Callback) {
         self.closing.push(ClosingEpoch { epoch, pending, on_done });
         self.seal_closed();
     }
 
     /// Returns the ended epoch that waited for a segment, which does not wait for it any more.
-    pub fn take_pending(&mut self, stored: &Stored) -> Option<Arc<Epoch>> {
+    pub(crate) fn take_pending(&mut self, stored: &Stored) -> Option<Arc<Epoch>> {
         let id = stored.session;
         let waits = |closing: &&mut ClosingEpoch| {
             closing.pending.get(&id).is_some_and(|segment| stored.is_over || stored.segment == *segment)
@@ -314,18 +314,18 @@ impl Epochs {
     }
 
     /// Returns the ended epoch in whose folder a segment is.
-    pub fn closing_with(&self, segment: &Path) -> Option<Arc<Epoch>> {
+    pub(crate) fn closing_with(&self, segment: &Path) -> Option<Arc<Epoch>> {
         let is_in = |closing: &&ClosingEpoch| segment.parent() == Some(&closing.epoch.dir);
         self.closing.iter().find(is_in).map(|closing| Arc::clone(&closing.epoch))
     }
 
     /// Counts a segment that is completely written.
-    pub fn count_segment(&mut self, stored: &Stored) {
+    pub(crate) fn count_segment(&mut self, stored: &Stored) {
         self.counters.errors += u64::from(stored.error.is_some());
     }
 
     /// Completes the entry of a segment or process in its epoch.
-    pub fn segment_stored(&mut self, epoch: Arc<Epoch>, stored: Stored, label: String, ended: Option<Ended>) {
+    pub(crate) fn segment_stored(&mut self, epoch: Arc<Epoch>, stored: Stored, label: String, ended: Option<Ended>) {
         self.send(ArchiveCommand::SegmentStored(epoch, stored, label, ended));
         self.seal_closed();
     }
@@ -340,7 +340,7 @@ impl Epochs {
     }
 
     /// Seals all epochs, and ends the thread of the archive.
-    pub fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         // Without a sender of commands, the archive seals all epochs.
         self.archive = unbounded().0;
         if let Some(archive_thread) = self.archive_thread.take() {
@@ -349,7 +349,7 @@ impl Epochs {
     }
 
     /// Removes the segments of flight recordings, except those of processes that continue.
-    pub fn clear_flights(&self, continuing: &[u32]) {
+    pub(crate) fn clear_flights(&self, continuing: &[u32]) {
         for user in std::fs::read_dir(&self.state).into_iter().flatten().flatten() {
             let folders = flight_folders(&user.path().join(FLIGHTS));
             folders.into_iter().filter(|(pid, _)| !continuing.contains(pid)).for_each(|(_, folder)| {
@@ -362,7 +362,7 @@ impl Epochs {
 
     /// Returns the segments of the flight recording of a process that the last daemon wrote, oldest
     /// first.
-    pub fn flight_segments(&self, uid: u32, pid: u32) -> Vec<PathBuf> {
+    pub(crate) fn flight_segments(&self, uid: u32, pid: u32) -> Vec<PathBuf> {
         let folders = flight_folders(&self.state.join(uid.to_string()).join(FLIGHTS)).into_iter();
         let mut own: Vec<PathBuf> = folders.filter(|(of, _)| *of == pid).map(|(_, folder)| folder).collect();
         // The number after `+` counts the segments, the time orders those of several daemons.

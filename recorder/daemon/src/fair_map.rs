@@ -13,7 +13,7 @@ struct Entry<V> {
 }
 
 #[derive(Clone, Debug)]
-pub struct FairMap<K, V> {
+pub(crate) struct FairMap<K, V> {
     entries: BTreeMap<K, Entry<V>>,
     most: usize,
     uses: u64,
@@ -21,13 +21,13 @@ pub struct FairMap<K, V> {
 
 impl<K: Ord + Clone, V: Default> FairMap<K, V> {
     /// Creates a map of at most this many entries.
-    pub const fn new(most: usize) -> FairMap<K, V> {
+    pub(crate) const fn new(most: usize) -> FairMap<K, V> {
         FairMap { entries: BTreeMap::new(), most, uses: 0 }
     }
 
     /// Returns the value of a key, for a change on behalf of a user, and the value that had to make
     /// room for it.
-    pub fn entry(&mut self, key: K, uid: u32) -> (&mut V, Option<V>) {
+    pub(crate) fn entry(&mut self, key: K, uid: u32) -> (&mut V, Option<V>) {
         let is_new = !self.entries.contains_key(&key);
         let displaced = if is_new && self.entries.len() >= self.most { self.displace() } else { None };
         self.uses += 1;
@@ -46,7 +46,7 @@ impl<K: Ord + Clone, V: Default> FairMap<K, V> {
     }
 
     /// Returns the entries in the order of their keys, each with the user who made it.
-    pub fn iter(&self) -> impl Iterator<Item = (&K, u32, &V)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, u32, &V)> {
         self.entries.iter().map(|(key, entry)| (key, entry.uid, &entry.value))
     }
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// The error of the creation, with the path.
-pub fn make_parent_folder(path: &Path) -> io::Result<()> {
+pub(crate) fn make_parent_folder(path: &Path) -> io::Result<()> {
     let Some(folder) = path.parent() else { return Ok(()) };
     if let Some(above) = folder.parent() {
         std::fs::create_dir_all(above).map_err(|error| named(above, &error))?;
@@ -22,7 +22,7 @@ pub fn make_parent_folder(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// The error of the creation or of the permissions, with the path.
-pub fn make_state_folder(state: &Path, serves_all: bool) -> io::Result<()> {
+pub(crate) fn make_state_folder(state: &Path, serves_all: bool) -> io::Result<()> {
     if let Some(above) = state.parent() {
         std::fs::create_dir_all(above).map_err(|error| named(above, &error))?;
     }
@@ -38,13 +38,13 @@ pub fn make_state_folder(state: &Path, serves_all: bool) -> io::Result<()> {
 ///
 /// # Errors
 /// The error of the permissions.
-pub fn open_folder_of(socket: &Path, config: &Config) -> io::Result<()> {
+pub(crate) fn open_folder_of(socket: &Path, config: &Config) -> io::Result<()> {
     if config.serves_all { add_permissions(socket.parent().unwrap_or(Path::new("/")), 0o055) } else { Ok(()) }
 }
 
 /// Closes the folder of the control socket to others, if it is that socket's own. It may be one
 /// that others use, too: that of the programs' socket, or `/tmp`.
-pub fn close_folder_of(control: &Path, config: &Config) {
+pub(crate) fn close_folder_of(control: &Path, config: &Config) {
     let folder = control.parent().unwrap_or(Path::new("/"));
     let is_own = std::fs::read_dir(folder).is_ok_and(|entries| entries.flatten().all(|entry| entry.path() == control));
     if is_own && config.socket.parent() != Some(folder) {

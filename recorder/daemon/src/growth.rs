@@ -49,7 +49,7 @@ impl Points {
 
 /// The live bytes of a process in the past.
 #[derive(Debug)]
-pub struct LiveHistory {
+pub(crate) struct LiveHistory {
     hour: Points,
     day: Points,
     first: Option<u64>,
@@ -70,7 +70,7 @@ impl LiveHistory {
     /// Adds the live bytes of a point in time. `known_since` identifies the live set: with another
     /// one the past begins anew, since the growth would be that of what is known. Returns whether
     /// it does.
-    pub fn add(&mut self, at: Instant, live: u64, known_since: u64) -> bool {
+    pub(crate) fn add(&mut self, at: Instant, live: u64, known_since: u64) -> bool {
         let is_new = self.last.is_some() && known_since != self.known_since;
         if is_new {
             *self = LiveHistory::default();
@@ -85,12 +85,12 @@ impl LiveHistory {
     }
 
     /// Notes that the growth since the mark begins now.
-    pub fn mark(&mut self) {
+    pub(crate) fn mark(&mut self) {
         self.mark = self.last.map(|last| last.live);
     }
 
     /// Returns the growth by period, as far as it is known.
-    pub fn growths(&self) -> BTreeMap<String, i64> {
+    pub(crate) fn growths(&self) -> BTreeMap<String, i64> {
         let Some(last) = self.last else { return BTreeMap::new() };
         let growth = |before: u64| i64::try_from(last.live).unwrap_or(i64::MAX).saturating_sub_unsigned(before);
         let known = [

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::process::{Command, Stdio};
 
 /// Returns the command with these arguments, by the executable of the daemon.
-pub fn command(arguments: &[OsString]) -> Command {
+pub(crate) fn command(arguments: &[OsString]) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.args(arguments).env_remove("LD_PRELOAD").stdin(Stdio::null());
     command
@@ -14,7 +14,7 @@ pub fn command(arguments: &[OsString]) -> Command {
 
 /// Returns the command with these arguments, confined: it reads files of programs, which may contain
 /// anything.
-pub fn confined(arguments: &[OsString]) -> Command {
+pub(crate) fn confined(arguments: &[OsString]) -> Command {
     let mut command = command(arguments);
     command.env(confine::VARIABLE, "1");
     command
@@ -24,7 +24,7 @@ pub fn confined(arguments: &[OsString]) -> Command {
 ///
 /// # Errors
 /// Why it could not be started, or its messages if it printed no result.
-pub fn run<T: DeserializeOwned>(command: &mut Command) -> Result<T, String> {
+pub(crate) fn run<T: DeserializeOwned>(command: &mut Command) -> Result<T, String> {
     let output = command.output().map_err(|error| error.to_string())?;
     serde_json::from_slice(&output.stdout).map_err(|_| String::from_utf8_lossy(&output.stderr).trim_end().to_owned())
 }

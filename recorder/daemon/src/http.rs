@@ -50,7 +50,7 @@ const MIN_TOKEN_LEN: usize = 16;
 
 /// The secret that a request must have.
 #[derive(Clone)]
-pub struct Token(Vec<u8>);
+pub(crate) struct Token(Vec<u8>);
 
 /// The token is not shown anywhere.
 impl fmt::Debug for Token {
@@ -64,7 +64,7 @@ impl Token {
     ///
     /// # Errors
     /// When the file cannot be read, when all users can read it, or when the token is too short.
-    pub fn read(path: &Path) -> io::Result<Token> {
+    pub(crate) fn read(path: &Path) -> io::Result<Token> {
         let named = |why: String| io::Error::new(io::ErrorKind::InvalidInput, format!("{}: {why}", path.display()));
         if is_open_to_all(path).map_err(|error| named(error.to_string()))? {
             return Err(named("all users can access this token; chmod 600 it".into()));
@@ -91,7 +91,7 @@ fn is_open_to_all(path: &Path) -> io::Result<bool> {
 
 /// Warns of a token for another server that all users can read. It may have been so for long, so the
 /// daemon starts all the same.
-pub fn warn_of_open_token(path: Option<&Path>) {
+pub(crate) fn warn_of_open_token(path: Option<&Path>) {
     if let Some(path) = path.filter(|path| is_open_to_all(path).unwrap_or(false)) {
         tracing::warn!("{}: all users can access this token; chmod 600 it", path.display());
     }
@@ -99,7 +99,7 @@ pub fn warn_of_open_token(path: Option<&Path>) {
 
 /// A listening socket with what it permits.
 #[derive(Debug)]
-pub struct Server {
+pub(crate) struct Server {
     socket: Socket,
     token: Option<Token>,
     /// Path of the control socket, of which profiles are requested.
@@ -185,7 +185,7 @@ impl Server {
     ///
     /// # Errors
     /// `InvalidInput` for another address without a token, or the error of the socket.
-    pub fn listen(address: &Address, token: Option<Token>, control: &Path) -> io::Result<Server> {
+    pub(crate) fn listen(address: &Address, token: Option<Token>, control: &Path) -> io::Result<Server> {
         let socket = match address {
             Address::Tcp(tcp) if token.is_none() && !tcp.ip().is_loopback() => {
                 let why = format!(
@@ -200,7 +200,7 @@ impl Server {
     }
 
     /// Serves each connection in a thread of its own.
-    pub fn run(self, requests: Sender<ControlRequest>, wake: Wake) {
+    pub(crate) fn run(self, requests: Sender<ControlRequest>, wake: Wake) {
         let server = Arc::new(self);
         let (connections, profiles) = (Shared::default(), Arc::new(AtomicUsize::new(0)));
         loop {

@@ -16,7 +16,7 @@ struct Program {
 
 /// What happened to each program, as counts and times.
 #[derive(Debug)]
-pub struct Incidents {
+pub(crate) struct Incidents {
     /// Number of flight recordings that were kept.
     kept_flights: u64,
     /// When a flight was last kept, in seconds since 1970, by program and cause.
@@ -47,25 +47,25 @@ impl Program {
 impl Incidents {
     /// Notes that the flight of a user's program was kept for a cause: `trigger`, `pressure`,
     /// `signal`, `request` or `exit`.
-    pub fn flight_kept(&mut self, uid: u32, name: &str, label: &str, cause: &'static str) {
+    pub(crate) fn flight_kept(&mut self, uid: u32, name: &str, label: &str, cause: &'static str) {
         self.kept_flights += 1;
         *self.flights.entry((Program::of(name, label), cause), uid).0 = clock::unix_ns() as f64 / 1e9;
     }
 
     /// Notes that the kernel killed a process of a user's program because memory ran out.
-    pub fn out_of_memory(&mut self, uid: u32, name: &str, label: &str) {
+    pub(crate) fn out_of_memory(&mut self, uid: u32, name: &str, label: &str) {
         let (count, displaced) = self.kills.entry(Program::of(name, label), uid);
         *count += 1;
         self.other_kills += displaced.unwrap_or(0);
     }
 
     /// Returns the number of flight recordings that were kept.
-    pub fn kept_flights(&self) -> u64 {
+    pub(crate) fn kept_flights(&self) -> u64 {
         self.kept_flights
     }
 
     /// Returns the metrics by program.
-    pub fn metrics(&self) -> [LabeledMetric; 2] {
+    pub(crate) fn metrics(&self) -> [LabeledMetric; 2] {
         let flights = self.flights.iter().map(|((program, cause), _, time)| {
             let mut labels = program.labels();
             labels.push(("cause", (*cause).to_owned()));

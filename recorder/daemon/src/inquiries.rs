@@ -35,7 +35,7 @@ impl Pending {
 
 /// The programs that are looked at.
 #[derive(Debug)]
-pub struct Inquiries {
+pub(crate) struct Inquiries {
     sender: Sender<(Arc<Client>, Known)>,
     answers: Receiver<(Arc<Client>, Known)>,
     wake: Wake,
@@ -46,7 +46,7 @@ pub struct Inquiries {
 
 /// The answer about a program.
 #[derive(Debug)]
-pub struct Answer {
+pub(crate) struct Answer {
     pub client: Client,
     pub known: Known,
     /// Whether it was said that it runs unrecorded, since it waited no longer.
@@ -54,24 +54,24 @@ pub struct Answer {
 }
 
 impl Inquiries {
-    pub fn new(wake: Wake) -> Inquiries {
+    pub(crate) fn new(wake: Wake) -> Inquiries {
         let (sender, answers) = unbounded();
         Inquiries { sender, answers, wake, pending: Vec::new(), stuck: Vec::new() }
     }
 
     /// Returns whether another program may be looked at now. Those that do not answer do not count.
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.pending.iter().filter(|one| !one.is_stuck()).count() < AT_ONCE
     }
 
     /// Returns the time until one of them counts as one that does not answer.
-    pub fn deadline(&self) -> Option<Duration> {
+    pub(crate) fn deadline(&self) -> Option<Duration> {
         let waits = self.pending.iter().filter(|one| !one.is_stuck());
         waits.map(|one| aside::PATIENCE.saturating_sub(one.since.elapsed())).min()
     }
 
     /// Looks at a program. Returns it if it cannot be looked at: too many of its user do not answer.
-    pub fn begin(&mut self, client: Client, question: Question) -> Option<Client> {
+    pub(crate) fn begin(&mut self, client: Client, question: Question) -> Option<Client> {
         let Ok(place) = aside::place(question.owner()) else { return Some(client) };
         let client = Arc::new(client);
         self.pending.push(Pending { client: Arc::clone(&client), since: Instant::now(), looks: 0 });
@@ -86,7 +86,7 @@ impl Inquiries {
     }
 
     /// Returns the next program that was looked at.
-    pub fn next(&mut self) -> Option<Answer> {
+    pub(crate) fn next(&mut self) -> Option<Answer> {
         let (client, known) = self.answers.try_recv().ok()?;
         let index = self.pending.iter().position(|one| Arc::ptr_eq(&one.client, &client))?;
         let is_named = self.pending.swap_remove(index).looks >= LOOKS;
@@ -95,7 +95,7 @@ impl Inquiries {
 
     /// Returns the programs that waited no longer, while they do not answer, each once: process and
     /// user.
-    pub fn gave_up(&mut self) -> Vec<(u32, u32)> {
+    pub(crate) fn gave_up(&mut self) -> Vec<(u32, u32)> {
         let mut gave_up = Vec::new();
         for one in &mut self.pending {
             if one.is_stuck() && one.client.has_disconnected() {
@@ -109,14 +109,14 @@ impl Inquiries {
     }
 
     /// Returns the processes whose files or memory did not answer at this look and the last one.
-    pub fn stuck(&mut self) -> Vec<Owner> {
+    pub(crate) fn stuck(&mut self) -> Vec<Owner> {
         let now: Vec<Owner> = aside::stuck().into_iter().map(|(owner, _)| owner).collect();
         let before = std::mem::replace(&mut self.stuck, now.clone());
         now.into_iter().filter(|owner| before.contains(owner)).collect()
     }
 
     /// Returns the programs, as process and user.
-    pub fn all(&self) -> impl Iterator<Item = (u32, u32)> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (u32, u32)> {
         self.pending.iter().map(|one| (one.client.pid, one.client.uid))
     }
 }

@@ -28,11 +28,11 @@ impl Start {
 
 /// The last late starts, oldest first.
 #[derive(Debug, Default)]
-pub struct LateStarts(VecDeque<Start>);
+pub(crate) struct LateStarts(VecDeque<Start>);
 
 impl LateStarts {
     /// Adds a process with the reason. Returns its name, which is empty if it has ended.
-    pub fn add(&mut self, pid: u32, uid: u32, reason: &str) -> String {
+    pub(crate) fn add(&mut self, pid: u32, uid: u32, reason: &str) -> String {
         let name = String::from_utf8_lossy(&proc::name(pid)).into_owned();
         let Some(ticks) = proc::start_ticks(pid) else { return name };
         self.0.retain(|start| start.late.pid != pid);
@@ -52,12 +52,12 @@ impl LateStarts {
     }
 
     /// Forgets a process that is recorded now: it executed another program.
-    pub fn forget(&mut self, pid: u32) {
+    pub(crate) fn forget(&mut self, pid: u32) {
         self.0.retain(|start| start.late.pid != pid);
     }
 
     /// Returns those that run.
-    pub fn running(&self) -> impl Iterator<Item = &Late> {
+    pub(crate) fn running(&self) -> impl Iterator<Item = &Late> {
         self.0.iter().filter(|start| start.runs()).map(|start| &start.late)
     }
 }

@@ -59,7 +59,7 @@ mod registry;
 pub mod reload;
 mod retention;
 pub mod send;
-pub mod service;
+mod service;
 mod ship;
 mod streams;
 mod successor;

@@ -19,12 +19,12 @@ struct Window {
 
 /// The lines of all kinds and users.
 #[derive(Debug, Default)]
-pub struct LogLimit(HashMap<(&'static str, u32), Window>);
+pub(crate) struct LogLimit(HashMap<(&'static str, u32), Window>);
 
 impl LogLimit {
     /// Returns whether a line of this kind about a user may be written now, and if so, what follows
     /// it: how many were left out before. At most `most` are written in a minute.
-    pub fn permits(&mut self, kind: &'static str, uid: u32, most: u32) -> Option<String> {
+    pub(crate) fn permits(&mut self, kind: &'static str, uid: u32, most: u32) -> Option<String> {
         self.permits_at(kind, uid, most, Instant::now())
     }
 

@@ -14,7 +14,7 @@ const MAX_MARKS: usize = 1000;
 ///
 /// # Errors
 /// The error of the file.
-pub fn add(state: &Path, mark: Mark) -> io::Result<()> {
+pub(crate) fn add(state: &Path, mark: Mark) -> io::Result<()> {
     let path = state.join(MARKS);
     let mut marks = Mark::read_all(&std::fs::read_to_string(&path).unwrap_or_default());
     marks.push(mark);

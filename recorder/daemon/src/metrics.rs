@@ -59,7 +59,7 @@ pub struct LabeledMetric {
 }
 
 /// Values of labels, by name.
-pub type Labels = Vec<(&'static str, String)>;
+pub(crate) type Labels = Vec<(&'static str, String)>;
 
 impl LabeledMetric {
     /// Creates a metric that may rise and fall.
@@ -85,7 +85,7 @@ impl LabeledMetric {
 
 /// The counters of one process, with the program that they are added to.
 #[derive(Clone, Copy, Debug)]
-pub struct ProcessCounters<'a> {
+pub(crate) struct ProcessCounters<'a> {
     /// User id of the process.
     pub uid: u32,
     pub name: &'a str,
@@ -104,7 +104,7 @@ pub struct ProcessCounters<'a> {
 impl<'a> ProcessCounters<'a> {
     /// Returns the counters without what is not for everybody on the machine: the label, and the
     /// name of a program of another user than `own`.
-    pub fn anonymous(self, own: u32) -> ProcessCounters<'a> {
+    pub(crate) fn anonymous(self, own: u32) -> ProcessCounters<'a> {
         ProcessCounters { name: if self.uid == own { self.name } else { OTHER }, label: "", ..self }
     }
 }
@@ -114,7 +114,7 @@ const OTHER: &str = "other";
 
 /// Escapes the value of a label: backslash, quote and newline are escaped, other control characters
 /// are replaced.
-pub fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::new();
     for character in text.chars().take(200) {
         match character {
@@ -203,7 +203,7 @@ impl Sum {
 
 /// Metrics by name and label of a program. Of more than [`MAX_PROGRAMS`], some share one name.
 #[derive(Debug)]
-pub struct Programs {
+pub(crate) struct Programs {
     rows: FairMap<(String, String), Sum>,
     other: Sum,
 }
@@ -215,7 +215,7 @@ impl Default for Programs {
 }
 
 impl Programs {
-    pub fn add(&mut self, process: ProcessCounters<'_>) {
+    pub(crate) fn add(&mut self, process: ProcessCounters<'_>) {
         let key = (process.name.to_owned(), process.label.to_owned());
         let (sum, displaced) = self.rows.entry(key, process.uid);
         sum.add(process);
@@ -223,7 +223,7 @@ impl Programs {
     }
 
     /// Returns the metrics without labels, and without the names of other users' programs.
-    pub fn anonymous(&self, own: u32) -> Programs {
+    pub(crate) fn anonymous(&self, own: u32) -> Programs {
         let mut anonymous = Programs { other: self.other, ..Programs::default() };
         for ((name, _), uid, sum) in self.rows.iter() {
             if uid == own {
@@ -302,7 +302,7 @@ fn parts(programs: &BTreeMap<(String, String), Sum>, out: &mut String) {
 
 /// Returns the metrics as text: of `past` processes their final counters, of others the current
 /// ones.
-pub fn text<'a>(
+pub(crate) fn text<'a>(
     past: &Programs,
     processes: impl Iterator<Item = ProcessCounters<'a>>,
     own: &[OwnMetric],

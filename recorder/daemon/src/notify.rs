@@ -35,7 +35,7 @@ impl Notify {
     }
 
     /// Sends a state: `READY=1`, `STOPPING=1`, `WATCHDOG=1`, `STATUS=…`.
-    pub fn send_state(&self, state: &str) {
+    pub(crate) fn send_state(&self, state: &str) {
         if let Some(socket) = &self.0 {
             let _ = socket.send(state.as_bytes());
         }
@@ -54,12 +54,12 @@ impl Notify {
 }
 
 /// Returns whether systemd stores descriptors for this service (`FileDescriptorStoreMax=`).
-pub fn has_store() -> bool {
+pub(crate) fn has_store() -> bool {
     std::env::var("FDSTORE").is_ok_and(|maximum| maximum.parse::<u64>().is_ok_and(|maximum| maximum > 0))
 }
 
 /// Returns the interval at which the watchdog is to be notified: half of its timeout.
-pub fn watchdog() -> Option<Duration> {
+pub(crate) fn watchdog() -> Option<Duration> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     if number("WATCHDOG_PID").is_some_and(|pid| pid != u64::from(std::process::id())) {
         return None;
@@ -69,13 +69,13 @@ pub fn watchdog() -> Option<Duration> {
 
 /// Returns whether a descriptor is a listening socket of this kind. Descriptors from the descriptor
 /// store are not.
-pub fn listens(socket: &OwnedFd, kind: SockType) -> bool {
+pub(crate) fn listens(socket: &OwnedFd, kind: SockType) -> bool {
     let is_kind = getsockopt(socket, sockopt::SockType).is_ok_and(|found| found == kind);
     is_kind && getsockopt(socket, sockopt::AcceptConn).is_ok_and(|accepts| accepts)
 }
 
 /// Returns the sockets that systemd has opened, with their names in the unit. Must be called once.
-pub fn sockets() -> Vec<(String, OwnedFd)> {
+pub(crate) fn sockets() -> Vec<(String, OwnedFd)> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     if number("LISTEN_PID") != Some(u64::from(std::process::id())) {
         return Vec::new();

@@ -24,7 +24,7 @@ const MIN_MAPPED: u64 = 64 << 10;
 
 /// A process whose area nobody reads.
 #[derive(Debug)]
-pub struct Orphan {
+pub(crate) struct Orphan {
     pub owner: Owner,
     /// Process id in the process's own pid namespace.
     pub hello_pid: u32,
@@ -40,7 +40,7 @@ pub struct Orphan {
 
 /// The search, which looks at all processes.
 #[derive(Debug)]
-pub struct Orphans(Receiver<Orphan>);
+pub(crate) struct Orphans(Receiver<Orphan>);
 
 /// An area in the mappings of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,7 +123,7 @@ impl Orphans {
     ///
     /// # Errors
     /// The error of the thread.
-    pub fn search(config: &Config, known: HashSet<u32>) -> io::Result<Orphans> {
+    pub(crate) fn search(config: &Config, known: HashSet<u32>) -> io::Result<Orphans> {
         let (socket, serves_all) = (config.socket.display().to_string(), config.serves_all);
         let (sender, found) = channel();
         crash::spawn("orphans", move || search(&socket, serves_all, &known, &sender))?;
@@ -131,7 +131,7 @@ impl Orphans {
     }
 
     /// Returns the next process that was found.
-    pub fn next(&self) -> Option<Orphan> {
+    pub(crate) fn next(&self) -> Option<Orphan> {
         self.0.try_recv().ok()
     }
 }

@@ -42,7 +42,7 @@ struct LoggedKill {
 
 /// The kills by the kernel because memory ran out.
 #[derive(Debug)]
-pub struct OutOfMemory {
+pub(crate) struct OutOfMemory {
     groups: HashMap<PathBuf, Group>,
     renewed: Instant,
     log: Option<File>,
@@ -52,7 +52,7 @@ pub struct OutOfMemory {
 
 impl OutOfMemory {
     /// Starts to observe the kernel's log, if it is readable.
-    pub fn start() -> OutOfMemory {
+    pub(crate) fn start() -> OutOfMemory {
         let log = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open("/dev/kmsg");
         let at_end = |mut log: File| log.seek(SeekFrom::End(0)).is_ok().then_some(log);
         let log = log.ok().and_then(at_end);
@@ -60,7 +60,7 @@ impl OutOfMemory {
     }
 
     /// Starts to observe the control group of a process. Returns its counter file.
-    pub fn watch(&mut self, pid: u32) -> Option<PathBuf> {
+    pub(crate) fn watch(&mut self, pid: u32) -> Option<PathBuf> {
         let file = cgroup::kills_file(pid)?;
         let count = cgroup::kills(&file)?;
         let group = Group { baseline: count, next: count, attributed: 0, is_used: true };
@@ -69,7 +69,7 @@ impl OutOfMemory {
     }
 
     /// Forgets old kills. Called about once a second, with the counter files of all processes.
-    pub fn renew<'a>(&mut self, used: impl Iterator<Item = &'a Path>) {
+    pub(crate) fn renew<'a>(&mut self, used: impl Iterator<Item = &'a Path>) {
         if self.renewed.elapsed() < KILL_AGE {
             return;
         }
@@ -84,7 +84,7 @@ impl OutOfMemory {
 
     /// Returns whether the kernel killed a process that ended by SIGKILL, with its resident memory
     /// if the log has that. `file` is the counter of its group.
-    pub fn explains(&mut self, pid: u32, file: Option<&Path>) -> Option<Option<u64>> {
+    pub(crate) fn explains(&mut self, pid: u32, file: Option<&Path>) -> Option<Option<u64>> {
         self.read_log();
         let own = self.logged.iter().rfind(|kill| kill.pid == pid).copied();
         let of_others = self.logged.iter().filter(|kill| kill.pid != pid).count() as u64;

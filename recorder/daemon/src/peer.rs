@@ -17,7 +17,7 @@ const CAP_SYS_PTRACE: u32 = 19;
 
 /// A process that is connected to the control socket.
 #[derive(Debug)]
-pub struct Peer {
+pub(crate) struct Peer {
     /// User id, from the kernel.
     pub uid: u32,
     pid: u32,
@@ -58,7 +58,7 @@ impl Peer {
     ///
     /// # Errors
     /// The kernel's, or `NotFound` for a process that this one cannot see or that has ended.
-    pub fn of(stream: &UnixStream) -> io::Result<Peer> {
+    pub(crate) fn of(stream: &UnixStream) -> io::Result<Peer> {
         let peer = socket::getsockopt(stream, sockopt::PeerCredentials)?;
         // A process of a namespace that is not below ours has no number here.
         let pid = u32::try_from(peer.pid()).ok().filter(|pid| *pid > 0).ok_or(io::ErrorKind::NotFound)?;
@@ -72,7 +72,7 @@ impl Peer {
 
     /// Returns why this peer gets no answer at all; `None` if it does. `own` is the user of the
     /// daemon.
-    pub fn refusal(&self, own: u32) -> Option<&'static str> {
+    pub(crate) fn refusal(&self, own: u32) -> Option<&'static str> {
         if self.uid != 0 && self.uid != own {
             return Some("only root and the daemon's own user may control this daemon");
         }
@@ -84,7 +84,7 @@ impl Peer {
     }
 
     /// Returns why a request is not carried out for this peer; `None` if it is.
-    pub fn refusal_of(&self, request: &Request) -> Option<&'static str> {
+    pub(crate) fn refusal_of(&self, request: &Request) -> Option<&'static str> {
         let traces = matches!(request, Request::Attach { .. } | Request::Detach { .. });
         // A daemon without the capability traces only what its own user may trace.
         let is_permitted = !traces || !may_trace("self") || may_trace(&self.pid.to_string());

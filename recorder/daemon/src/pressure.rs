@@ -24,7 +24,7 @@ struct Report {
 
 /// Why a group is under pressure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub(crate) enum Reason {
     /// A limit was reached: the name of the counter.
     Limit(&'static str),
     /// Tasks waited for memory: the share of time, in hundredths of a percent.
@@ -55,7 +55,7 @@ struct Group {
 
 /// The groups of the recorded processes.
 #[derive(Debug)]
-pub struct Pressure {
+pub(crate) struct Pressure {
     roots: Vec<PathBuf>,
     /// Share of time from which on waiting is pressure, in hundredths of a percent; 0 for never.
     limit: u64,
@@ -93,7 +93,7 @@ fn read(folder: &Path) -> Option<Report> {
 impl Pressure {
     /// Watches with a limit in percent of time, below `root` or where the kernel's control groups
     /// usually are.
-    pub fn new(percent: u64, root: Option<&Path>) -> Pressure {
+    pub(crate) fn new(percent: u64, root: Option<&Path>) -> Pressure {
         let usual = || ROOTS.iter().map(PathBuf::from).collect();
         let roots = root.map_or_else(usual, |root| vec![root.to_owned()]);
         Pressure { roots, limit: percent.min(100) * 100, groups: HashMap::new() }
@@ -101,7 +101,7 @@ impl Pressure {
 
     /// Returns the folders of the group of a process and of its parents, of those that report
     /// pressure.
-    pub fn groups(&self, pid: u32) -> Vec<PathBuf> {
+    pub(crate) fn groups(&self, pid: u32) -> Vec<PathBuf> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         let Some(group) = group_of(&text).filter(|_| self.limit > 0) else { return Vec::new() };
         let folders = |root: &PathBuf| -> Vec<PathBuf> {
@@ -112,7 +112,7 @@ impl Pressure {
     }
 
     /// Reads the groups of all processes once. Called once a second.
-    pub fn look<'a>(&mut self, used: impl Iterator<Item = &'a PathBuf>) {
+    pub(crate) fn look<'a>(&mut self, used: impl Iterator<Item = &'a PathBuf>) {
         for folder in used {
             if let Some(group) = self.groups.get_mut(folder) {
                 group.is_used = true;
@@ -131,7 +131,7 @@ impl Pressure {
 
     /// Returns why a process in these groups is under pressure since the last look, if it is. Of
     /// its own group, the first one, every sign counts; of parents, only a limit that was reached.
-    pub fn reason(&self, folders: &[PathBuf]) -> Option<Reason> {
+    pub(crate) fn reason(&self, folders: &[PathBuf]) -> Option<Reason> {
         let reasons = folders.iter().enumerate().filter_map(|(index, folder)| {
             let reason = self.groups.get(folder)?.reason?;
             (index == 0 || matches!(reason, Reason::Limit(_))).then_some(reason)

@@ -36,7 +36,7 @@ const SITES_PER_RECORD: usize = 1 << 16;
 
 /// The sums of all processes of one program.
 #[derive(Debug)]
-pub struct Program {
+pub(crate) struct Program {
     exe: String,
     label: String,
     uid: u32,
@@ -62,7 +62,7 @@ pub struct Program {
 
 impl Program {
     /// Creates a program without processes.
-    pub fn new(exe: &str, label: &str, uid: u32, started_unix_ns: u64) -> Program {
+    pub(crate) fn new(exe: &str, label: &str, uid: u32, started_unix_ns: u64) -> Program {
         Program {
             exe: exe.to_owned(),
             label: label.to_owned(),
@@ -84,7 +84,7 @@ impl Program {
     }
 
     /// Adds the contribution of a process.
-    pub fn add(&mut self, from: &ProfileDelta) {
+    pub(crate) fn add(&mut self, from: &ProfileDelta) {
         self.processes += 1;
         self.is_new = true;
         let modules: Vec<u32> =
@@ -194,7 +194,7 @@ impl Program {
 
     /// Returns the job that looks up the program's names; `None` when the number of frames has
     /// grown by less than an eighth, or, for the last job, not at all.
-    pub fn symbols(&mut self, folder: PathBuf, reader: Option<u32>, is_last: bool) -> Option<Job> {
+    pub(crate) fn symbols(&mut self, folder: PathBuf, reader: Option<u32>, is_last: bool) -> Option<Job> {
         let least = if is_last { self.resolved_frames } else { self.resolved_frames + self.resolved_frames / 8 };
         if self.frames.len() <= least {
             return None;
@@ -233,7 +233,7 @@ impl Program {
     }
 
     /// Returns the records of the program's tape.
-    pub fn tape(&self, unix_ns: u64) -> Vec<Record> {
+    pub(crate) fn tape(&self, unix_ns: u64) -> Vec<Record> {
         let lifetime = unix_ns.saturating_sub(self.started_unix_ns);
         let process = tape::Process {
             uid: self.uid,
@@ -272,7 +272,7 @@ impl Program {
     }
 
     /// Returns the program's profile as a file.
-    pub fn mptl(&self) -> Vec<u8> {
+    pub(crate) fn mptl(&self) -> Vec<u8> {
         let mut builder = Builder::new(BOUNDS, self.bins.clone());
         for (frame, frame_number) in self.frames.iter().zip(1u32..) {
             let number = builder.site(frame.parent.into(), Program::address(frame), None);

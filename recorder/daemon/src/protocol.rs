@@ -203,7 +203,7 @@ impl Response {
     }
 
     /// Returns the answer with an error of writing, if it is about something that was written.
-    pub fn with_error(mut self, error: String) -> Response {
+    pub(crate) fn with_error(mut self, error: String) -> Response {
         match &mut self {
             Response::Processes(Processes { errors, .. }) | Response::Epochs(Epochs { errors, .. }) => {
                 errors.push(error);

@@ -44,7 +44,7 @@ struct Pushed {
 }
 
 #[derive(Debug)]
-pub struct Pusher {
+pub(crate) struct Pusher {
     counts: Arc<Counts>,
 }
 
@@ -65,7 +65,7 @@ impl Pusher {
     ///
     /// # Errors
     /// The error of the thread.
-    pub fn start(config: &Config) -> io::Result<Option<Pusher>> {
+    pub(crate) fn start(config: &Config) -> io::Result<Option<Pusher>> {
         let Some(to) = &config.push.to else { return Ok(None) };
         http::warn_of_open_token(config.push.token.as_deref());
         let (arguments, interval) = (arguments(&config.push, to, config), config.push.interval);
@@ -91,7 +91,7 @@ impl Pusher {
     }
 
     /// Returns the metrics of what was pushed.
-    pub fn metrics(&self) -> [OwnMetric; 6] {
+    pub(crate) fn metrics(&self) -> [OwnMetric; 6] {
         let value = |count: &AtomicU64| count.load(Relaxed) as f64;
         let Counts { profiles, bytes, dropped, failures, waiting, succeeded } = &*self.counts;
         [

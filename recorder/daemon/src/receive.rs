@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 /// Maximum length of a message, in bytes.
-pub const MAX_MESSAGE_LEN: usize = 256 << 10;
+pub(crate) const MAX_MESSAGE_LEN: usize = 256 << 10;
 /// Maximum size of a profile that is checked as a whole, in bytes. Only such a check detects
 /// callers that form a loop. One profile is checked at a time.
 const MAX_CHECKED_PROFILE: u64 = 16 << 20;
@@ -39,7 +39,7 @@ const MAX_FILE_INFO: usize = 4096;
 /// A sender's description of a file: names under which it is stored, and that have no other effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct FileInfo {
+pub(crate) struct FileInfo {
     /// The program that the file describes: a name or a path.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
@@ -60,7 +60,7 @@ impl FileInfo {
 }
 
 #[derive(Clone, Debug)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// Maximum size, in bytes.
     pub bytes: u64,
     /// Maximum time without a byte.
@@ -71,7 +71,7 @@ pub struct Limits {
 
 /// The state of a stream that other threads can see while it is received.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub(crate) struct Progress {
     /// Number of bytes received so far.
     pub bytes: AtomicU64,
     /// Set when the daemon ends the reception.
@@ -82,7 +82,7 @@ pub struct Progress {
 
 /// A stream to be received.
 #[derive(Debug)]
-pub struct Job {
+pub(crate) struct Job {
     /// Number of the stream.
     pub id: u64,
     /// Socket from which the stream is received.
@@ -102,7 +102,7 @@ pub struct Job {
 
 /// The outcome of the reception of a stream.
 #[derive(Debug)]
-pub struct Received {
+pub(crate) struct Received {
     /// Number of the stream.
     pub id: u64,
     /// Folder and format of the stored file; `None` when nothing of it can be read.
@@ -258,7 +258,7 @@ impl Read for StreamReader<'_> {
 }
 
 /// Receives a stream to its end.
-pub fn receive(job: &Job) -> Received {
+pub(crate) fn receive(job: &Job) -> Received {
     let nothing = |why: String| Received {
         id: job.id,
         kept: None,
@@ -283,7 +283,7 @@ pub fn receive(job: &Job) -> Received {
 }
 
 /// Completes a stream that a killed daemon had received in part.
-pub fn recover(id: u64, folder: &Path, reader: Option<u32>, progress: &Progress) -> Received {
+pub(crate) fn recover(id: u64, folder: &Path, reader: Option<u32>, progress: &Progress) -> Received {
     FileInfo::read(folder).map(|info| progress.info.set(info));
     let path = [INCOMPLETE, TRACE, PROFILE].map(|name| folder.join(name)).into_iter().find(|path| path.is_file());
     let file = path.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound)).and_then(|path| {
@@ -408,7 +408,7 @@ fn check_profile(file: &File, bytes: u64) -> io::Result<(formats::Result<Ending>
 }
 
 /// Sends the outcome to the client of a stream. Does not wait for a client that does not read.
-pub fn answer(socket: &OwnedFd, value: &Value) {
+pub(crate) fn answer(socket: &OwnedFd, value: &Value) {
     let mut bytes = serde_json::to_vec(value).unwrap_or_default();
     if socket::getsockopt(socket, socket::sockopt::SockType) == Ok(SockType::Stream) {
         bytes.push(b'\n');
@@ -423,7 +423,7 @@ pub fn answer(socket: &OwnedFd, value: &Value) {
 
 impl Received {
     /// Returns the answer to the sender: the folder of the file, or why it is not stored.
-    pub fn json(&self, folder: Option<&Path>) -> Value {
+    pub(crate) fn json(&self, folder: Option<&Path>) -> Value {
         match (&self.kept, folder) {
             (Some((_, format)), Some(folder)) => json!({
                 "bytes": self.bytes, "dropped": self.dropped, "format": format.name(), "whole": self.why.is_none(),

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// A process that has ended and is not completely written.
 #[derive(Debug)]
-pub struct EndingProcess {
+pub(crate) struct EndingProcess {
     /// Epoch in which the process ended.
     pub epoch: Arc<Epoch>,
     pub label: String,
@@ -31,7 +31,7 @@ pub struct EndingProcess {
 
 /// Counts since the start of the daemon.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Counters {
+pub(crate) struct Counters {
     /// Number of processes that were accepted.
     pub accepted: u64,
     /// Number of processes that were refused.
@@ -69,7 +69,7 @@ const REASONS: [&str; 11] = [
 
 /// The processes of the daemon.
 #[derive(Debug, Default)]
-pub struct Registry {
+pub(crate) struct Registry {
     clients: Vec<Client>,
     ending: HashMap<SessionId, EndingProcess>,
     /// Counters of connections, and the final ones of processes that are written.
@@ -82,28 +82,28 @@ pub struct Registry {
 
 impl Registry {
     /// Adds a process that is recorded from now on.
-    pub fn add(&mut self, client: Client) {
+    pub(crate) fn add(&mut self, client: Client) {
         self.clients.push(client);
     }
 
     /// Counts a process that was accepted.
-    pub fn count_accepted(&mut self) {
+    pub(crate) fn count_accepted(&mut self) {
         self.counters.accepted += 1;
     }
 
     /// Counts processes that were refused for this reason.
-    pub fn count_refused(&mut self, reason: &'static str, count: u64) {
+    pub(crate) fn count_refused(&mut self, reason: &'static str, count: u64) {
         self.counters.refused += count;
         self.count_unrecorded(reason, count);
     }
 
     /// Counts processes that run unrecorded for this reason.
-    pub fn count_unrecorded(&mut self, reason: &'static str, count: u64) {
+    pub(crate) fn count_unrecorded(&mut self, reason: &'static str, count: u64) {
         *self.unrecorded.entry(reason).or_default() += count;
     }
 
     /// Returns how many processes run unrecorded, by reason.
-    pub fn unrecorded(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    pub(crate) fn unrecorded(&self) -> impl Iterator<Item = (&'static str, u64)> {
         // A series that begins with its first count would never rise for Prometheus.
         let mut all: BTreeMap<&'static str, u64> = REASONS.into_iter().map(|reason| (reason, 0)).collect();
         all.extend(&self.unrecorded);
@@ -111,50 +111,50 @@ impl Registry {
     }
 
     /// Returns the recorded processes, in no particular order.
-    pub fn clients(&self) -> &[Client] {
+    pub(crate) fn clients(&self) -> &[Client] {
         &self.clients
     }
 
     /// Returns the recorded processes, to be changed.
-    pub fn clients_mut(&mut self) -> &mut [Client] {
+    pub(crate) fn clients_mut(&mut self) -> &mut [Client] {
         &mut self.clients
     }
 
     /// Returns a recorded process.
-    pub fn client(&self, id: SessionId) -> Option<&Client> {
+    pub(crate) fn client(&self, id: SessionId) -> Option<&Client> {
         self.clients.iter().find(|client| client.session.id == id)
     }
 
     /// Returns a recorded process, to be changed.
-    pub fn client_mut(&mut self, id: SessionId) -> Option<&mut Client> {
+    pub(crate) fn client_mut(&mut self, id: SessionId) -> Option<&mut Client> {
         self.clients.iter_mut().find(|client| client.session.id == id)
     }
 
     /// Returns the recorded process with a pid.
-    pub fn client_of(&self, pid: u32) -> Option<&Client> {
+    pub(crate) fn client_of(&self, pid: u32) -> Option<&Client> {
         self.clients.iter().find(|client| client.pid() == pid)
     }
 
     /// Returns the sessions of the processes for which the condition holds.
-    pub fn select(&self, mut condition: impl FnMut(&Client) -> bool) -> Vec<SessionId> {
+    pub(crate) fn select(&self, mut condition: impl FnMut(&Client) -> bool) -> Vec<SessionId> {
         self.clients.iter().filter(|client| condition(client)).map(|client| client.session.id).collect()
     }
 
     /// Returns the sessions that are flight recordings.
-    pub fn flights(&self) -> Vec<SessionId> {
+    pub(crate) fn flights(&self) -> Vec<SessionId> {
         self.select(|client| client.choice.mode == Mode::Flight)
     }
 
     /// Returns the recorded process from which a child was forked, by the pid that the child names
     /// or else by the kernel's. Sessions that started after the fork are other programs.
-    pub fn parent(&self, named_pid: u32, ppid: u32, fork_tick: u64) -> Option<&Client> {
+    pub(crate) fn parent(&self, named_pid: u32, ppid: u32, fork_tick: u64) -> Option<&Client> {
         let is_old = |client: &&Client| fork_tick == 0 || client.session.process.start_tick <= fork_tick;
         let named = self.clients.iter().filter(is_old).find(|client| client.hello_pid == named_pid);
         named.or_else(|| self.clients.iter().filter(is_old).find(|client| client.pid() == ppid))
     }
 
     /// Removes a process that is recorded no more. Until it is written it counts as ending.
-    pub fn end(&mut self, id: SessionId, ended: Ended, keeps: FlightEnd) -> Option<Arc<Session>> {
+    pub(crate) fn end(&mut self, id: SessionId, ended: Ended, keeps: FlightEnd) -> Option<Arc<Session>> {
         let index = self.clients.iter().position(|client| client.session.id == id)?;
         let Client { epoch, label, session, name, uid, .. } = self.clients.swap_remove(index);
         let (segment, stats) = (session.folder.clone(), Arc::clone(&session.stats));
@@ -162,28 +162,28 @@ impl Registry {
         Some(session)
     }
 
-    pub fn ending(&self, id: SessionId) -> Option<&EndingProcess> {
+    pub(crate) fn ending(&self, id: SessionId) -> Option<&EndingProcess> {
         self.ending.get(&id)
     }
 
     /// Returns the sessions of the processes that are ending.
-    pub fn ending_ids(&self) -> Vec<SessionId> {
+    pub(crate) fn ending_ids(&self) -> Vec<SessionId> {
         self.ending.keys().copied().collect()
     }
 
     /// Returns the number of processes that are ending.
-    pub fn ending_count(&self) -> usize {
+    pub(crate) fn ending_count(&self) -> usize {
         self.ending.len()
     }
 
     /// Returns the processes that are ending in an epoch, each with its last segment.
-    pub fn ending_in(&self, epoch: &Epoch) -> HashMap<SessionId, PathBuf> {
+    pub(crate) fn ending_in(&self, epoch: &Epoch) -> HashMap<SessionId, PathBuf> {
         let of_epoch = self.ending.iter().filter(|(_, ending)| *ending.epoch == *epoch);
         of_epoch.map(|(id, ending)| (*id, ending.segment.clone())).collect()
     }
 
     /// Removes a process that has ended and is written, and adds its final counters.
-    pub fn written(&mut self, id: SessionId) -> Option<EndingProcess> {
+    pub(crate) fn written(&mut self, id: SessionId) -> Option<EndingProcess> {
         let ending = self.ending.remove(&id)?;
         let now = ending.stats.now();
         self.counters.add(&now);
@@ -202,7 +202,7 @@ impl Registry {
 
     /// Returns the counters of all processes. One that has ended is counted by its current counters
     /// until it is written, and from then on by its final ones.
-    pub fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> Counters {
         let mut counters = self.counters;
         self.clients.iter().for_each(|client| counters.add(&client.now()));
         self.ending.values().for_each(|ending| counters.add(&ending.stats.now()));
@@ -210,12 +210,12 @@ impl Registry {
     }
 
     /// Returns the final counters of written processes, by program.
-    pub fn past(&self) -> &Programs {
+    pub(crate) fn past(&self) -> &Programs {
         &self.past
     }
 
     /// Returns the current counters of the processes that are not written.
-    pub fn current(&self) -> impl Iterator<Item = ProcessCounters<'_>> {
+    pub(crate) fn current(&self) -> impl Iterator<Item = ProcessCounters<'_>> {
         let running = self.clients.iter().map(|client| ProcessCounters {
             uid: client.uid,
             name: &client.name,

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 /// Number of epochs of a user that are kept in any case.
-pub const MIN_EPOCHS: usize = 3;
+pub(crate) const MIN_EPOCHS: usize = 3;
 /// With this the name of an epoch begins that is being removed.
 const REMOVED: &str = ".removed-";
 
@@ -51,7 +51,7 @@ pub struct Share {
 impl Keep {
     /// Returns the limits that leave enough of the file system free. The epochs take `used` bytes,
     /// and `free` bytes are free now.
-    pub fn leaving_free(self, used: u64, free: u64) -> Keep {
+    pub(crate) fn leaving_free(self, used: u64, free: u64) -> Keep {
         if self.free == 0 {
             return self;
         }
@@ -104,7 +104,7 @@ impl Keep {
 
 /// The folder of an epoch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Found {
+pub(crate) struct Found {
     /// User id of the owner.
     pub uid: u32,
     pub dir: PathBuf,
@@ -112,7 +112,7 @@ pub struct Found {
 
 /// The outcome of a sweep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
+pub(crate) struct Swept {
     /// Number of bytes that remain.
     pub bytes: u64,
     /// Number of epochs that remain.
@@ -124,7 +124,7 @@ pub struct Swept {
 }
 
 /// Sizes of epochs that do not change any more, in bytes.
-pub type Sizes = HashMap<PathBuf, u64>;
+pub(crate) type Sizes = HashMap<PathBuf, u64>;
 
 /// Returns the folders of all users.
 fn users(state: &Path) -> Vec<(u32, PathBuf)> {
@@ -134,7 +134,7 @@ fn users(state: &Path) -> Vec<(u32, PathBuf)> {
 
 /// Returns all epochs, those of a user in the order of their start. Links are not followed, and
 /// other names are ignored.
-pub fn epochs(state: &Path) -> Vec<Found> {
+pub(crate) fn epochs(state: &Path) -> Vec<Found> {
     let mut found = Vec::new();
     for (uid, path) in users(state) {
         for epoch in std::fs::read_dir(path).into_iter().flatten().flatten() {
@@ -165,7 +165,7 @@ fn finish_removals(state: &Path) {
 }
 
 /// Returns the disk space of a folder, in bytes.
-pub fn bytes(folder: &Path) -> u64 {
+pub(crate) fn bytes(folder: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let mut sum = 0;
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -182,7 +182,7 @@ pub fn bytes(folder: &Path) -> u64 {
 /// oldest of each user who exceeds his share. A sixteenth of the share stays free for the epoch
 /// that is being written. `free` is the number of free bytes of the file system, and `now` the time
 /// in seconds since 1970.
-pub fn sweep(state: &Path, keep: Keep, free: u64, open: &[&Path], now: u64, sizes: &mut Sizes) -> Swept {
+pub(crate) fn sweep(state: &Path, keep: Keep, free: u64, open: &[&Path], now: u64, sizes: &mut Sizes) -> Swept {
     finish_removals(state);
     let all = epochs(state);
     let mut remaining: Vec<(Found, u64, bool)> = Vec::new();

@@ -73,7 +73,7 @@ const FLIGHT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The daemon and its state.
 #[derive(Debug)]
-pub struct Service {
+pub(crate) struct Service {
     config: Config,
     reread: Reread,
     admissions: Admissions<intake::Decision, Note>,

@@ -47,7 +47,7 @@ struct Shipped {
 
 /// The thread that ships.
 #[derive(Debug)]
-pub struct Shipper {
+pub(crate) struct Shipper {
     counts: Arc<Counts>,
 }
 
@@ -57,7 +57,7 @@ impl Shipper {
     ///
     /// # Errors
     /// The error of the thread.
-    pub fn start(config: &Config, sealed: impl FnOnce() -> Receiver<()>) -> io::Result<Option<Shipper>> {
+    pub(crate) fn start(config: &Config, sealed: impl FnOnce() -> Receiver<()>) -> io::Result<Option<Shipper>> {
         let Some(to) = &config.ship_to else { return Ok(None) };
         http::warn_of_open_token(config.ship_token.as_deref());
         let mut arguments = vec!["ship".into(), "--json".into(), "--to".into(), to.into()];
@@ -75,7 +75,7 @@ impl Shipper {
     }
 
     /// Returns the metrics of what was shipped.
-    pub fn metrics(&self) -> [OwnMetric; 6] {
+    pub(crate) fn metrics(&self) -> [OwnMetric; 6] {
         let value = |count: &AtomicU64| count.load(Relaxed) as f64;
         let Counts { epochs, bytes, failures, waiting, removed, succeeded } = &*self.counts;
         [

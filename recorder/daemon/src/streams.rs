@@ -72,7 +72,7 @@ impl Incoming {
 
 /// Counts of streams since the start of the daemon.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Counters {
+pub(crate) struct Counters {
     /// Number of streams that are stored.
     pub kept: u64,
     /// Number of stored streams that are incomplete.
@@ -84,7 +84,7 @@ pub struct Counters {
 }
 
 #[derive(Debug)]
-pub struct Streams {
+pub(crate) struct Streams {
     /// Folder of the streams that are being received.
     folder: PathBuf,
     serves_all: bool,
@@ -102,7 +102,7 @@ impl Streams {
     ///
     /// # Errors
     /// The error of the folder, or of the thread that completes them.
-    pub fn start(config: &Config, wake: Wake) -> io::Result<Streams> {
+    pub(crate) fn start(config: &Config, wake: Wake) -> io::Result<Streams> {
         let (ends, ended) = unbounded();
         let mut streams = Streams {
             folder: config.state.join(INCOMING),
@@ -119,17 +119,17 @@ impl Streams {
     }
 
     /// Returns the counts since the start of the daemon.
-    pub fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> Counters {
         self.counters
     }
 
     /// Returns the number of streams that are being received.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.incoming.len()
     }
 
     /// Returns the entries of the answer to `list`.
-    pub fn describe(&self) -> impl Iterator<Item = protocol::Stream> {
+    pub(crate) fn describe(&self) -> impl Iterator<Item = protocol::Stream> {
         self.incoming.iter().map(|one| {
             let (name, process_info) = one.attributed();
             protocol::Stream {
@@ -151,7 +151,7 @@ impl Streams {
     }
 
     /// Starts the reception of a stream.
-    pub fn take(&mut self, caller: FileSender, epochs: &mut Epochs, budgets: &mut Budgets) {
+    pub(crate) fn take(&mut self, caller: FileSender, epochs: &mut Epochs, budgets: &mut Budgets) {
         let FileSender { socket, pid, uid, is_stream } = caller;
         let socket = Arc::new(socket);
         let permitted = self.check_permission(uid, epochs, budgets);
@@ -242,7 +242,7 @@ impl Streams {
     }
 
     /// Stores the streams that have ended.
-    pub fn store_ended(&mut self, epochs: &mut Epochs, budgets: &mut Budgets) {
+    pub(crate) fn store_ended(&mut self, epochs: &mut Epochs, budgets: &mut Budgets) {
         while let Ok((uid, received)) = self.ended.try_recv() {
             self.end(uid, received, epochs, budgets);
         }
@@ -279,7 +279,7 @@ impl Streams {
     }
 
     /// Ends all streams, since the daemon ends.
-    pub fn finish(&mut self, epochs: &mut Epochs, budgets: &mut Budgets) {
+    pub(crate) fn finish(&mut self, epochs: &mut Epochs, budgets: &mut Budgets) {
         for one in &self.incoming {
             one.progress.is_stopped.store(true, Relaxed);
             if let Some(socket) = &one.socket {

@@ -20,7 +20,7 @@ const FD_STORE: &str = "fd-store";
 
 /// Removes a file that may not be there. A frozen file system makes each removal wait, also that of
 /// nothing.
-pub fn remove_if_there(path: &Path) {
+pub(crate) fn remove_if_there(path: &Path) {
     if path.symlink_metadata().is_ok()
         && let Err(error) = std::fs::remove_file(path)
     {
@@ -30,7 +30,7 @@ pub fn remove_if_there(path: &Path) {
 
 /// The next daemon, as far as this one provides for it.
 #[derive(Debug)]
-pub struct Successor {
+pub(crate) struct Successor {
     store: FdStore,
     carried: PathBuf,
     /// Whether processes are handed over at the end.
@@ -43,7 +43,7 @@ impl Successor {
     ///
     /// # Errors
     /// The error of the folder of live blocks.
-    pub fn find(config: &Config, passed: Vec<(String, OwnedFd)>) -> io::Result<(Successor, Vec<Held<Note>>)> {
+    pub(crate) fn find(config: &Config, passed: Vec<(String, OwnedFd)>) -> io::Result<(Successor, Vec<Held<Note>>)> {
         let carried = config.state.join(CARRIED);
         make_folder(&carried, None)?;
         let (store, held) = FdStore::find(&config.socket.with_file_name(FD_STORE), passed, notify::has_store());
@@ -51,19 +51,19 @@ impl Successor {
     }
 
     /// Returns the path of the file with the live blocks of a process.
-    pub fn carried_over_file(&self, pid: u32) -> PathBuf {
+    pub(crate) fn carried_over_file(&self, pid: u32) -> PathBuf {
         self.carried.join(pid.to_string())
     }
 
     /// Removes what was mapped when a process was handed over: it has ended. Its live blocks are
     /// removed by who has read them.
-    pub fn forget(&self, pid: u32) {
+    pub(crate) fn forget(&self, pid: u32) {
         remove_if_there(&carried_mappings_file(&self.carried_over_file(pid)));
     }
 
     /// Removes the link to the journal of a process that is completely written, by its last folder.
     /// `is_served` returns whether another process with this pid is served, whose link it may be.
-    pub fn forget_journal(&self, folder: &Path, is_served: impl Fn(u32) -> bool) {
+    pub(crate) fn forget_journal(&self, folder: &Path, is_served: impl Fn(u32) -> bool) {
         let name = folder.file_name().and_then(|name| name.to_str()?.split_once('.'));
         let Some(pid) = name.and_then(|(pid, _)| pid.parse().ok()) else { return };
         let link = chunk_journal::link(&self.carried_over_file(pid));
@@ -76,7 +76,7 @@ impl Successor {
     ///
     /// # Errors
     /// The error of the folder.
-    pub fn remove_files_except(&self, pids: &[u32]) -> io::Result<()> {
+    pub(crate) fn remove_files_except(&self, pids: &[u32]) -> io::Result<()> {
         let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
         for entry in std::fs::read_dir(&self.carried)?.flatten() {
             if !pids.iter().any(|pid| entry.path().file_stem().is_some_and(|name| name == pid.as_str())) {
@@ -87,22 +87,22 @@ impl Successor {
     }
 
     /// Returns the fd store, the keeper of the processes.
-    pub fn keeper(&mut self) -> &mut FdStore {
+    pub(crate) fn keeper(&mut self) -> &mut FdStore {
         &mut self.store
     }
 
     /// Makes the next daemon continue with the processes, if there is a store for them.
-    pub fn take_over_at_end(&mut self) {
+    pub(crate) fn take_over_at_end(&mut self) {
         self.takes_over = !matches!(self.store, FdStore::Nobody);
     }
 
     /// Returns whether the next daemon continues with the processes.
-    pub fn takes_over(&self) -> bool {
+    pub(crate) fn takes_over(&self) -> bool {
         self.takes_over
     }
 
     /// Ends the fd store, unless the next daemon needs it.
-    pub fn finish(&self) {
+    pub(crate) fn finish(&self) {
         if !self.takes_over {
             self.store.end();
         }

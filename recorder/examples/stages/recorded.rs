@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// The batches of a recording, and its call sites, whose numbers are the stack nodes.
 #[derive(Debug, Default)]
-pub struct Recorded {
+pub(crate) struct Recorded {
     pub batches: Vec<Batch>,
     pub sites: Vec<Site>,
     /// Address of each live block, by its index.
@@ -38,7 +38,7 @@ fn unpack(codec: u8, stored: &[u8], length: u64) -> Vec<u8> {
 }
 
 /// Reads the folder of a process, whose trace must be compressed.
-pub fn read(folder: &Path) -> Recorded {
+pub(crate) fn read(folder: &Path) -> Recorded {
     let tape = std::fs::read(folder.join("events.tape")).expect("a tape");
     let read = |codec: Codec| std::fs::read(folder.join(format!("trace.mtrc{}", codec.suffix()))).ok();
     let trace = read(Codec::Zstd).or_else(|| read(Codec::Columns)).expect("a compressed trace");

@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
+pub(crate) struct Event {
     /// `A`, `R`, `F`, or `U` for an unmatched free.
     pub letter: char,
     pub index: u64,
@@ -26,7 +26,7 @@ pub struct Event {
 }
 
 #[derive(Debug, Default)]
-pub struct Back {
+pub(crate) struct Back {
     pub process: tape::Process,
     pub events: Vec<Event>,
     pub sites: Vec<tape::Site>,
@@ -61,7 +61,7 @@ fn unpack(codec: u8, stored: &[u8], length: u64) -> Vec<u8> {
 }
 
 /// Reads a folder; anything that is not as it should be is a failed test.
-pub fn read(folder: &Path) -> Back {
+pub(crate) fn read(folder: &Path) -> Back {
     let bytes = std::fs::read(folder.join("events.tape")).expect("a tape");
     let traces: Vec<_> = ["trace.mtrc", "trace.mtrc.zst", "trace.mtrc.lz4", "trace.mtrc.columns"]
         .iter()
@@ -218,7 +218,7 @@ impl Back {
     }
 
     /// Return addresses of a site, innermost first.
-    pub fn stack(&self, mut site: u32) -> Vec<u64> {
+    pub(crate) fn stack(&self, mut site: u32) -> Vec<u64> {
         let mut out = Vec::new();
         while site != 0 {
             let found = &self.sites[site as usize - 1];
@@ -228,13 +228,13 @@ impl Back {
         out
     }
 
-    pub fn totals(&self) -> &tape::Totals {
+    pub(crate) fn totals(&self) -> &tape::Totals {
         &self.summary.as_ref().expect("a summary").totals
     }
 
     /// Checks the invariants of every complete recording: the trace is legal, ticks never decrease,
     /// and accounts, summary, chunks and profile agree.
-    pub fn check_invariants(&self) {
+    pub(crate) fn check_invariants(&self) {
         let (mut live, mut at, mut tick) = (HashMap::new(), HashMap::new(), 0);
         let mut totals = tape::Totals::default();
         let mut own = HashMap::new();
@@ -311,7 +311,7 @@ impl Back {
     }
 
     /// What is live at the end: address -> size.
-    pub fn live(&self) -> HashMap<u64, u64> {
+    pub(crate) fn live(&self) -> HashMap<u64, u64> {
         let mut live = HashMap::new();
         for event in &self.events {
             match event.letter {

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-pub fn connect(path: &Path) -> OwnedFd {
+pub(crate) fn connect(path: &Path) -> OwnedFd {
     let flags = socket::SockFlag::SOCK_CLOEXEC;
     let family = socket::AddressFamily::Unix;
     let fd = socket::socket(family, socket::SockType::SeqPacket, flags, None).expect("a socket");
@@ -23,7 +23,7 @@ pub fn connect(path: &Path) -> OwnedFd {
 }
 
 /// Sends a message and returns the answer.
-pub fn say(fd: &OwnedFd, bytes: &[u8]) -> (Option<Reply>, Option<OwnedFd>) {
+pub(crate) fn say(fd: &OwnedFd, bytes: &[u8]) -> (Option<Reply>, Option<OwnedFd>) {
     socket::send(fd.as_raw_fd(), bytes, socket::MsgFlags::MSG_NOSIGNAL).expect("sends");
     let mut reply = [0; REPLY_BYTES];
     let (count, file) = sys::receive_with(sys::fd(fd), &mut reply).unwrap_or((0, None));
@@ -31,16 +31,16 @@ pub fn say(fd: &OwnedFd, bytes: &[u8]) -> (Option<Reply>, Option<OwnedFd>) {
 }
 
 /// The traced process.
-pub struct Process {
+pub(crate) struct Process {
     pub mapping: Mapping,
 }
 
-pub fn hello() -> Hello {
+pub(crate) fn hello() -> Hello {
     Hello { pid: std::process::id(), page_size: 4096, address_space: u64::MAX, ..Hello::default() }
 }
 
 impl Process {
-    pub fn attach(path: &Path, hello: Hello) -> Arc<Process> {
+    pub(crate) fn attach(path: &Path, hello: Hello) -> Arc<Process> {
         let bytes: [u8; HELLO_BYTES] = hello.encode();
         let socket = connect(path);
         let (reply, file) = say(&socket, &bytes);
@@ -57,18 +57,18 @@ impl Process {
         Arc::new(Process { mapping })
     }
 
-    pub fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         heaptape_recorder::os::clock::Clock::of(self.mapping.header().clock.load(Relaxed)).now()
     }
 
     /// Appends a node.
-    pub fn node(&self, parent: u32, address: u64, flags: u32) -> u32 {
+    pub(crate) fn node(&self, parent: u32, address: u64, flags: u32) -> u32 {
         let number = self.mapping.header().nodes_used.0.fetch_add(1, Relaxed);
         self.mapping.node_cell(number).expect("room").write(NodeValue { parent, address, flags });
         number
     }
 
-    pub fn module(&self, start: u64, end: u64, path: &str) {
+    pub(crate) fn module(&self, start: u64, end: u64, path: &str) {
         let number = self.mapping.header().modules_used.0.fetch_add(1, AcqRel);
         let nodes = self.mapping.header().nodes_used.0.load(Relaxed);
         self.mapping.module(number).expect("room").publish(start, end, start, nodes, path.as_bytes(), b"\x12\x34");
@@ -76,7 +76,7 @@ impl Process {
 }
 
 /// Maps an area.
-pub fn mapped(file: &OwnedFd) -> Mapping {
+pub(crate) fn mapped(file: &OwnedFd) -> Mapping {
     Mapping::of(file, params_of(file)).expect("maps")
 }
 
@@ -93,7 +93,7 @@ fn params_of(file: &OwnedFd) -> Params {
 }
 
 /// A thread of it. Does what the preload does, in the same order.
-pub struct Thread {
+pub(crate) struct Thread {
     pub process: Arc<Process>,
     pub slot: u32,
     pub ring: Ring,
@@ -108,7 +108,7 @@ pub struct Thread {
 }
 
 impl Thread {
-    pub fn claim(process: &Arc<Process>) -> Thread {
+    pub(crate) fn claim(process: &Arc<Process>) -> Thread {
         let mapping = &process.mapping;
         let header = mapping.header();
         let slot = (0..mapping.params().slots)
@@ -134,16 +134,16 @@ impl Thread {
         }
     }
 
-    pub fn control(&self) -> &SlotControl {
+    pub(crate) fn control(&self) -> &SlotControl {
         self.process.mapping.slot(self.slot).expect("a slot")
     }
 
-    pub fn put(&mut self, record: Record) {
+    pub(crate) fn put(&mut self, record: Record) {
         self.ring.put(self.head, record);
         self.head += 1;
     }
 
-    pub fn publish(&self) {
+    pub(crate) fn publish(&self) {
         self.control().producer.0.head.store(self.head, Release);
     }
 
@@ -152,7 +152,7 @@ impl Thread {
     }
 
     /// One event (or half of a resize); false when it was lost.
-    pub fn event(&mut self, op: Op, stack: u32, address: u64, size: u64) -> bool {
+    pub(crate) fn event(&mut self, op: Op, stack: u32, address: u64, size: u64) -> bool {
         if op.is_event() {
             self.emitted += 1;
             self.control().producer.0.emitted.store(self.emitted, Relaxed);

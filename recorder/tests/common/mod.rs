@@ -3,8 +3,8 @@
 
 #![allow(dead_code)]
 
-pub mod back;
-pub mod fake;
+pub(crate) mod back;
+pub(crate) mod fake;
 
 use heaptape_recorder::run::{Outcome, Recorder};
 use heaptape_recorder::session::options::Options;
@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 /// A recorder at work on a thread of its own.
-pub struct TestRecorder {
+pub(crate) struct TestRecorder {
     folder: tempfile::TempDir,
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<Outcome>>,
 }
 
 impl TestRecorder {
-    pub fn new(options: Options) -> TestRecorder {
+    pub(crate) fn new(options: Options) -> TestRecorder {
         let folder = tempfile::tempdir().expect("a folder");
         let dir = folder.path().join("recording");
         std::fs::create_dir(&dir).expect("a folder");
@@ -38,16 +38,16 @@ impl TestRecorder {
         TestRecorder { folder, stop, thread: Some(thread) }
     }
 
-    pub fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.folder.path().join("socket")
     }
 
-    pub fn dir(&self) -> PathBuf {
+    pub(crate) fn dir(&self) -> PathBuf {
         self.folder.path().join("recording")
     }
 
     /// Stops it, and returns its outcome and all processes read back.
-    pub fn finish(&mut self) -> (Outcome, Vec<back::Back>) {
+    pub(crate) fn finish(&mut self) -> (Outcome, Vec<back::Back>) {
         self.stop.store(true, SeqCst);
         let outcome = self.thread.take().expect("runs").join().expect("no panic");
         let folders =
@@ -57,10 +57,10 @@ impl TestRecorder {
 }
 
 /// A generator of numbers (xorshift) that are the same in every run.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    pub fn roll(&mut self, sides: u64) -> u64 {
+    pub(crate) fn roll(&mut self, sides: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

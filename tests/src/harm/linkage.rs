@@ -23,7 +23,7 @@ pub struct Linkage {
 }
 
 /// Programs with the C library's allocator.
-pub const ORDINARY: Linkage = Linkage { name: "harm_steps", compiler: GCC, flags: &[], library: None };
+pub(super) const ORDINARY: Linkage = Linkage { name: "harm_steps", compiler: GCC, flags: &[], library: None };
 
 /// Programs with other allocators, and static ones.
 const OTHERS: [Linkage; 6] = [

@@ -76,7 +76,7 @@ impl Elf {
 
     /// Returns the procedures with a mangled or demangled name. If there are none, it returns those
     /// whose demangled name without parameters matches.
-    pub fn procedures_named(&self, name: &str) -> Vec<&Procedure> {
+    pub(crate) fn procedures_named(&self, name: &str) -> Vec<&Procedure> {
         let all = |is_named: &dyn Fn(&Procedure) -> bool| -> Vec<&Procedure> {
             self.procedures.iter().filter(|procedure| is_named(procedure)).collect()
         };

@@ -322,7 +322,7 @@ impl Set {
     ///
     /// # Errors
     /// Returns [`Error::NoEvent`] if the requested event does not exist.
-    pub fn sort_event(&self, wanted: Option<&str>) -> Result<usize> {
+    pub(crate) fn sort_event(&self, wanted: Option<&str>) -> Result<usize> {
         let find = |name: &str| self.events.iter().position(|event| event.name == name);
         match wanted {
             None => Ok(find("cycles").unwrap_or(0)),
@@ -342,7 +342,7 @@ impl Image {
     }
 
     /// Returns the path, or the identity if there is no path.
-    pub fn long_name(&self) -> &str {
+    pub(crate) fn long_name(&self) -> &str {
         self.path.as_deref().unwrap_or(&self.identity)
     }
 

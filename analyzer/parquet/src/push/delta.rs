@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// The sums of a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Values {
+pub(super) struct Values {
     /// Number of the allocations.
     #[serde(rename = "a")]
     pub allocations: u64,
@@ -24,7 +24,7 @@ pub struct Values {
 
 impl Values {
     /// Adds the sums of a site.
-    pub fn add(&mut self, row: &SiteSums) {
+    pub(super) fn add(&mut self, row: &SiteSums) {
         self.allocations = self.allocations.saturating_add(row.allocs);
         self.allocated_bytes = self.allocated_bytes.saturating_add(row.bytes);
         self.live_blocks = self.live_blocks.saturating_add(row.allocs.saturating_sub(row.frees));
@@ -34,7 +34,7 @@ impl Values {
 
 /// The sums of a segment of a process, by stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SegmentSums {
+pub(super) struct SegmentSums {
     /// Folder of the segment.
     pub folder: PathBuf,
     /// Time from which the sums count, in nanoseconds since 1970.
@@ -48,7 +48,7 @@ pub struct SegmentSums {
 /// What has been pushed of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Known {
+pub(super) struct Known {
     /// ID of its user.
     pub uid: u32,
     /// ID of the process.
@@ -69,7 +69,7 @@ pub struct Known {
 ///
 /// A profile continues its sums from segment to segment, a trace begins anew, with the blocks that
 /// were live at the end of the segment before.
-pub fn advance(known: &mut Known, segment: &SegmentSums) -> BTreeMap<i64, Values> {
+pub(super) fn advance(known: &mut Known, segment: &SegmentSums) -> BTreeMap<i64, Values> {
     let is_first = known.folder.as_os_str().is_empty();
     let continues = !is_first && known.counted_ns == segment.counted_ns;
     let before = |stack: i64| {

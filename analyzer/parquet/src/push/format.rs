@@ -9,12 +9,12 @@ use std::collections::{BTreeMap, HashMap};
 const MAX_DEPTH: usize = 1024;
 
 /// Name and unit of each value of a sample.
-pub const VALUE_TYPES: [(&str, &str); 4] =
+pub(crate) const VALUE_TYPES: [(&str, &str); 4] =
     [("alloc_objects", "count"), ("alloc_space", "bytes"), ("inuse_objects", "count"), ("inuse_space", "bytes")];
 
 /// An object file with code.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Object {
+pub(super) struct Object {
     /// Path of the file.
     pub path: String,
     /// Build-id in hexadecimal digits; empty if it has none.
@@ -23,7 +23,7 @@ pub struct Object {
 
 /// A function with a line.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Line {
+pub(super) struct Line {
     /// Name of the function.
     pub function: String,
     /// Path of the source file; empty if it is not known.
@@ -34,7 +34,7 @@ pub struct Line {
 
 /// An instruction with its functions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Location {
+pub(super) struct Location {
     /// Index of the object in [`Profile::objects`], if there is one.
     pub object: Option<usize>,
     /// Address in the object.
@@ -45,7 +45,7 @@ pub struct Location {
 
 /// The profile of a program for one interval: values by stack.
 #[derive(Clone, Debug, Default)]
-pub struct Profile {
+pub(super) struct Profile {
     /// Name of the program.
     pub program: String,
     /// Label of its processes.
@@ -70,7 +70,7 @@ pub struct Profile {
 
 /// A stack with its values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sample {
+pub(super) struct Sample {
     /// Indexes in [`Profile::locations`], innermost first.
     pub locations: Vec<usize>,
     /// Values in the order of [`VALUE_TYPES`].
@@ -93,7 +93,7 @@ fn index_of<T: Clone + Eq + std::hash::Hash>(list: &mut Vec<T>, known: &mut Hash
 impl Profile {
     /// Adds the values of a stack of a process. `site` is a site with this stack. Stacks without
     /// values are left out.
-    pub fn add(&mut self, process: &Process, symbols: &mut Symbolizer, stack: i64, site: u32, values: &Values) {
+    pub(super) fn add(&mut self, process: &Process, symbols: &mut Symbolizer, stack: i64, site: u32, values: &Values) {
         let Values { allocations, allocated_bytes, live_blocks, live_bytes } = *values;
         let values = [allocations, allocated_bytes, live_blocks, live_bytes].map(signed);
         if values == [0; 4] {

@@ -212,7 +212,7 @@ fn text_value(text: &str) -> Option<AnyValue> {
 }
 
 /// Returns the request that sends a profile.
-pub fn request(profile: &Profile) -> Request {
+pub(super) fn request(profile: &Profile) -> Request {
     let message = message(profile);
     Request {
         path: "/v1development/profiles".into(),

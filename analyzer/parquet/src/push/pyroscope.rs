@@ -14,7 +14,7 @@ const MAPPING_BYTES: u64 = 1 << 40;
 const BOUNDARY: &str = "heaptape-8f14e45fceea167a5a36dedd4bea2543-profile";
 
 /// Returns the request that sends a profile.
-pub fn request(profile: &Profile) -> Request {
+pub(super) fn request(profile: &Profile) -> Request {
     let mut body = Vec::new();
     let head = format!(
         "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"profile\"; filename=\"profile.pprof\"\r\nContent-Type: application/octet-stream\r\n\r\n"
@@ -134,7 +134,7 @@ pub(super) mod tests {
     use super::*;
     use heaptape_formats::pprof::Reader;
 
-    pub fn example() -> Profile {
+    pub(crate) fn example() -> Profile {
         let line = format::Line { function: "keep_session".into(), file: "server.c".into(), line: 11 };
         Profile {
             program: "shop server".into(),

@@ -16,7 +16,7 @@ const MAX_ANSWER: u64 = 300;
 
 /// A request: what is sent with POST.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Request {
+pub(super) struct Request {
     /// Path below the URL of the server, with its query.
     pub path: String,
     /// Content type of the body.
@@ -52,7 +52,7 @@ impl Request {
 }
 
 /// The requests that wait.
-pub struct Queue {
+pub(super) struct Queue {
     folder: PathBuf,
     max_bytes: u64,
 }
@@ -69,7 +69,7 @@ impl Queue {
     ///
     /// # Errors
     /// Returns an error if the folder cannot be made.
-    pub fn open(folder: &Path, max_bytes: u64) -> anyhow::Result<Queue> {
+    pub(super) fn open(folder: &Path, max_bytes: u64) -> anyhow::Result<Queue> {
         let folder = folder.join(FOLDER);
         std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
         // What a process that was killed had not finished.
@@ -95,7 +95,7 @@ impl Queue {
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
-    pub fn add(&self, name: &str, request: &Request) -> anyhow::Result<u64> {
+    pub(super) fn add(&self, name: &str, request: &Request) -> anyhow::Result<u64> {
         let mut file =
             tempfile::NamedTempFile::new_in(&self.folder).with_context(|| self.folder.display().to_string())?;
         request.write(&mut file)?;
@@ -119,7 +119,7 @@ impl Queue {
     ///
     /// # Errors
     /// Returns an error if the folder cannot be read. One of the server is in the result.
-    pub fn send(&self, server: &Server, pushed: &mut Pushed) -> anyhow::Result<()> {
+    pub(super) fn send(&self, server: &Server, pushed: &mut Pushed) -> anyhow::Result<()> {
         let waiting = self.requests()?;
         pushed.waiting = waiting.len() as u64;
         for (path, size) in waiting {

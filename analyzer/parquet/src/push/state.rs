@@ -26,7 +26,7 @@ struct Content {
 }
 
 /// What has been pushed to a server.
-pub struct State {
+pub(super) struct State {
     folder: PathBuf,
     content: Content,
     _lock: Flock<File>,
@@ -37,7 +37,7 @@ impl State {
     ///
     /// # Errors
     /// Returns an error if the folder cannot be written.
-    pub fn open(state: &Path, server: &str) -> anyhow::Result<State> {
+    pub(super) fn open(state: &Path, server: &str) -> anyhow::Result<State> {
         let folder = state.join(FOLDER).join(format!("{:016x}", Hash::new().bytes(server.as_bytes()).finish()));
         // Profiles of all users are in it.
         std::fs::DirBuilder::new()
@@ -56,48 +56,48 @@ impl State {
     }
 
     /// Returns the folder of the state and the queue.
-    pub fn folder(&self) -> &Path {
+    pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// Returns the time of the last push, in nanoseconds since 1970.
-    pub fn last(&self) -> Option<u64> {
+    pub(super) fn last(&self) -> Option<u64> {
         self.content.last
     }
 
     /// Returns the time of the first push, in nanoseconds since 1970.
-    pub fn first(&self) -> Option<u64> {
+    pub(super) fn first(&self) -> Option<u64> {
         self.content.first
     }
 
     /// Sets the time of the last push, which may be the first one.
-    pub fn set_last(&mut self, unix_ns: u64) {
+    pub(crate) fn set_last(&mut self, unix_ns: u64) {
         self.content.first.get_or_insert(unix_ns);
         self.content.last = Some(unix_ns);
     }
 
     /// Returns all processes with their numbers.
-    pub fn processes(&self) -> Vec<(i64, &Known)> {
+    pub(super) fn processes(&self) -> Vec<(i64, &Known)> {
         self.content.processes.iter().map(|(key, known)| (*key, known)).collect()
     }
 
     /// Returns a process by its number.
-    pub fn process(&self, key: i64) -> Option<&Known> {
+    pub(super) fn process(&self, key: i64) -> Option<&Known> {
         self.content.processes.get(&key)
     }
 
     /// Returns a process by its user and process ID, with its number.
-    pub fn of_pid(&self, uid: u32, pid: u32) -> Option<(i64, &Known)> {
+    pub(super) fn of_pid(&self, uid: u32, pid: u32) -> Option<(i64, &Known)> {
         self.processes().into_iter().find(|(_, known)| (known.uid, known.pid) == (uid, pid))
     }
 
     /// Notes what has been pushed of a process.
-    pub fn set_process(&mut self, key: i64, known: Known) {
+    pub(crate) fn set_process(&mut self, key: i64, known: Known) {
         self.content.processes.insert(key, known);
     }
 
     /// Forgets a process that has ended.
-    pub fn forget(&mut self, key: i64) {
+    pub(super) fn forget(&mut self, key: i64) {
         self.content.processes.remove(&key);
     }
 
@@ -105,7 +105,7 @@ impl State {
     ///
     /// # Errors
     /// Returns an error if it cannot be written.
-    pub fn save(&self) -> anyhow::Result<()> {
+    pub(super) fn save(&self) -> anyhow::Result<()> {
         let mut file =
             tempfile::NamedTempFile::new_in(&self.folder).with_context(|| self.folder.display().to_string())?;
         serde_json::to_writer(std::io::BufWriter::new(&mut file), &self.content)?;

@@ -35,7 +35,7 @@ struct Content {
 }
 
 /// What has been shipped to a destination. Only one process has it at a time.
-pub struct Ledger {
+pub(crate) struct Ledger {
     path: PathBuf,
     content: Content,
     _lock: Flock<File>,
@@ -46,7 +46,7 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the folder cannot be written.
-    pub fn open(state: &Path, to: &str) -> anyhow::Result<Ledger> {
+    pub(crate) fn open(state: &Path, to: &str) -> anyhow::Result<Ledger> {
         let folder = state.join(FOLDER);
         std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
         let name = format!("{:016x}", Hash::new().bytes(to.as_bytes()).finish());
@@ -63,7 +63,7 @@ impl Ledger {
 
     /// Compares with the epochs on disk. Returns those that are to be shipped, and the number of
     /// those that were removed since the last time without having been shipped.
-    pub fn compare(&mut self, on_disk: &BTreeSet<String>) -> (Vec<String>, u64) {
+    pub(crate) fn compare(&mut self, on_disk: &BTreeSet<String>) -> (Vec<String>, u64) {
         let content = &mut self.content;
         let removed = content.waiting.difference(on_disk).count() as u64;
         content.removed_unshipped += removed;
@@ -78,12 +78,12 @@ impl Ledger {
     }
 
     /// Returns the stacks whose names were shipped on a day.
-    pub fn stacks(&self, date: &str) -> HashSet<i64> {
+    pub(crate) fn stacks(&self, date: &str) -> HashSet<i64> {
         if self.content.date == date { self.content.stacks.iter().copied().collect() } else { HashSet::new() }
     }
 
     /// Notes that an epoch is shipped, with the stacks whose names have been shipped on its day.
-    pub fn shipped(&mut self, epoch: &str, date: &str, stacks: HashSet<i64>) {
+    pub(crate) fn shipped(&mut self, epoch: &str, date: &str, stacks: HashSet<i64>) {
         self.content.waiting.remove(epoch);
         self.content.shipped.insert(epoch.to_owned());
         self.content.date = date.to_owned();
@@ -91,18 +91,18 @@ impl Ledger {
     }
 
     /// Notes that an epoch cannot be read.
-    pub fn unreadable(&mut self, epoch: &str) {
+    pub(crate) fn unreadable(&mut self, epoch: &str) {
         self.content.waiting.remove(epoch);
         self.content.unreadable.insert(epoch.to_owned());
     }
 
     /// Number of epochs that are to be shipped.
-    pub fn waiting(&self) -> u64 {
+    pub(crate) fn waiting(&self) -> u64 {
         self.content.waiting.len() as u64
     }
 
     /// Number of epochs that were removed before they were shipped, since the first time.
-    pub fn removed_unshipped(&self) -> u64 {
+    pub(crate) fn removed_unshipped(&self) -> u64 {
         self.content.removed_unshipped
     }
 
@@ -110,7 +110,7 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if it cannot be written.
-    pub fn save(&self) -> anyhow::Result<()> {
+    pub(crate) fn save(&self) -> anyhow::Result<()> {
         let folder = self.path.parent().context("a path in a folder")?;
         let mut file = tempfile::NamedTempFile::new_in(folder).with_context(|| folder.display().to_string())?;
         serde_json::to_writer(&mut file, &self.content)?;

@@ -21,7 +21,7 @@ const PAUSES: [Duration; 3] = [Duration::from_millis(500), Duration::from_secs(1
 const MAX_ANSWER: u64 = 300;
 
 /// A destination of files.
-pub enum Target {
+pub(crate) enum Target {
     /// A folder of this machine.
     Folder(PathBuf),
     /// A bucket, and the prefix of all names in it.
@@ -107,7 +107,7 @@ impl Target {
     ///
     /// # Errors
     /// Returns an error if the destination or the settings that it needs are invalid.
-    pub fn parse(
+    pub(crate) fn parse(
         to: &str,
         token_file: Option<&Path>,
         variable: &dyn Fn(&str) -> Option<String>,
@@ -130,7 +130,7 @@ impl Target {
     ///
     /// # Errors
     /// Returns an error if the file cannot be read or stored.
-    pub fn put(&self, name: &str, file: &Path) -> anyhow::Result<bool> {
+    pub(crate) fn put(&self, name: &str, file: &Path) -> anyhow::Result<bool> {
         match self {
             Target::Folder(folder) => store(&folder.join(name), file),
             Target::Bucket(bucket, credentials, prefix, agent) => {

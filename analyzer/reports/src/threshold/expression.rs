@@ -114,17 +114,17 @@ impl Expression {
     }
 
     /// Returns whether the metric is the change between two sides.
-    pub fn is_of_diff(&self) -> bool {
+    pub(crate) fn is_of_diff(&self) -> bool {
         self.metric.starts_with("diff.")
     }
 
     /// Returns whether the metric is about leaks.
-    pub fn is_of_leaks(&self) -> bool {
+    pub(crate) fn is_of_leaks(&self) -> bool {
         self.metric.starts_with("leaked") || self.metric == FREED_AT_EXIT || self.metric == CROSSED
     }
 
     /// Returns whether the metric is about totals.
-    pub fn is_of_sums(&self) -> bool {
+    pub(crate) fn is_of_sums(&self) -> bool {
         !self.is_of_diff() && !self.is_of_leaks()
     }
 }

@@ -17,7 +17,7 @@ impl Process {
     /// Calls `each` for batches of the events of a span, starting with the trace range of this
     /// index, with the previous state of blocks of earlier chunks
     /// ([`crate::event::Kind::Previous`]).
-    pub fn for_each_from(
+    pub(crate) fn for_each_from(
         &self,
         from: Option<usize>,
         span: Span,
@@ -86,7 +86,7 @@ impl Process {
     }
 
     /// Returns what the decoding of a chunk needs from the rest of the recording.
-    pub fn chunk_context(&self, trace: &Splice) -> ChunkContext {
+    pub(crate) fn chunk_context(&self, trace: &Splice) -> ChunkContext {
         let mut start = Vec::new();
         let header = match trace.read_up_to(0, 20, &mut start) {
             Ok(()) => mtrc::Header::read(&start).unwrap_or_default(),

@@ -62,7 +62,7 @@ impl<'a> Leak<'a> {
 
     /// Returns whether exec released the blocks. They were in use when the process replaced its
     /// program by another one. What grew until then is a leak all the same.
-    pub fn is_released_by_exec(&self) -> bool {
+    pub(crate) fn is_released_by_exec(&self) -> bool {
         let grew = matches!(self.verdict, Verdict::Growing | Verdict::Slow);
         self.process.about.exit == Some(Exit::Exec) && self.blocks > 0 && !grew
     }

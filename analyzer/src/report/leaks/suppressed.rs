@@ -65,7 +65,7 @@ impl Rules {
 
     /// Adds the rules of an imported file, and those of the process's own modules: the text of their
     /// `__lsan_default_suppressions`.
-    pub fn add_own(&mut self, process: &Process, symbols: &mut Symbolizer) {
+    pub(crate) fn add_own(&mut self, process: &Process, symbols: &mut Symbolizer) {
         if !process.import_suppressions.is_empty() {
             match read(&format!("{}: its own rules", process.about.folder), &process.import_suppressions.join("\n")) {
                 Ok(rules) => self.rules.extend(rules),
@@ -104,7 +104,7 @@ impl Rules {
 
     /// Returns the name of what the runtime keeps on purpose in this stack, and counts its blocks;
     /// `None` for other stacks.
-    pub fn count_kept(
+    pub(crate) fn count_kept(
         &mut self,
         process: &Process,
         symbols: &mut Symbolizer,

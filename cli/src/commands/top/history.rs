@@ -18,11 +18,11 @@ struct Sample {
 
 /// The answers of the last minute, oldest first.
 #[derive(Debug, Default)]
-pub struct History(VecDeque<Sample>);
+pub(super) struct History(VecDeque<Sample>);
 
 impl History {
     /// Adds an answer. `limit` is the number of sites that were requested.
-    pub fn add(&mut self, at: Instant, sites: &[CallSite], limit: u64) {
+    pub(super) fn add(&mut self, at: Instant, sites: &[CallSite], limit: u64) {
         let live_bytes = sites.iter().map(|site| (site.site, site.live_bytes)).collect();
         self.0.push_back(Sample { at, live_bytes, is_complete: (sites.len() as u64) < limit });
         // One older sample than a minute is kept, so that there is always a whole minute.
@@ -32,14 +32,14 @@ impl History {
     }
 
     /// Returns the seconds from the oldest to the newest answer.
-    pub fn seconds(&self) -> u64 {
+    pub(super) fn seconds(&self) -> u64 {
         let span = self.0.back().zip(self.0.front()).map(|(last, first)| last.at.duration_since(first.at));
         span.unwrap_or_default().as_secs()
     }
 
     /// Returns the change of a site's live bytes since the oldest answer, or `None` if it is not
     /// known: there is one answer only, or the site was not among the largest then.
-    pub fn growth(&self, site: &CallSite) -> Option<i64> {
+    pub(super) fn growth(&self, site: &CallSite) -> Option<i64> {
         let oldest = self.0.front().filter(|_| self.0.len() > 1)?;
         let before = oldest.live_bytes.get(&site.site).copied().or(oldest.is_complete.then_some(0))?;
         let grown = i128::from(site.live_bytes) - i128::from(before);

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 /// Sums up call sites with the same label. Each has the stack of its largest, and the smallest of
 /// their numbers, which stays the same as the others come and go.
-pub fn merge(sites: Vec<CallSite>, mut label: impl FnMut(&CallSite) -> String) -> Vec<CallSite> {
+pub(super) fn merge(sites: Vec<CallSite>, mut label: impl FnMut(&CallSite) -> String) -> Vec<CallSite> {
     let mut rows: Vec<CallSite> = Vec::new();
     let mut largest: Vec<u64> = Vec::new();
     let mut known: HashMap<String, usize> = HashMap::new();

@@ -53,7 +53,7 @@ const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const SELECTED: Style = Style::new().add_modifier(Modifier::REVERSED);
 
 /// Draws everything that the screen shows.
-pub fn draw(view: &mut View, frame: &mut Frame<'_>) {
+pub(super) fn draw(view: &mut View, frame: &mut Frame<'_>) {
     let [head, body, keys] =
         Layout::vertical([Constraint::Length(1), Constraint::Fill(1), Constraint::Length(1)]).areas(frame.area());
     frame.render_widget(Line::styled(headline(view, head.width), BOLD), head);
@@ -81,7 +81,7 @@ pub fn draw(view: &mut View, frame: &mut Frame<'_>) {
 }
 
 /// Returns the sums of the processes that are shown, as much as fits into the width.
-pub fn headline(view: &View, width: u16) -> String {
+pub(super) fn headline(view: &View, width: u16) -> String {
     let shown = view.shown();
     let sum = |value: fn(&Process) -> u64| shown.iter().map(|process| value(process)).fold(0, u64::saturating_add);
     // Only processes that have been recorded for a minute have a growth.
@@ -272,7 +272,7 @@ fn keys_of_all(frame: &mut Frame<'_>) {
 
 impl View {
     /// Returns the indexes of the call sites in the order of the view.
-    pub fn order(&self, details: &heaptape_daemon::protocol::Details) -> Vec<usize> {
+    pub(super) fn order(&self, details: &heaptape_daemon::protocol::Details) -> Vec<usize> {
         let key = |index: &usize| {
             let site = &details.call_sites[*index];
             match self.site_sort {

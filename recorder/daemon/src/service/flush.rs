@@ -26,7 +26,7 @@ impl Drop for AtLast {
 
 /// A flush that waits for processes that have ended.
 #[derive(Debug)]
-pub struct PendingFlush {
+pub(super) struct PendingFlush {
     /// The processes that are not completely written.
     waits_for: Vec<SessionId>,
     /// What is to be done when all processes are written.

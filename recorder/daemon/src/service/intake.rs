@@ -38,7 +38,7 @@ pub(super) const MAX_LOGGED: u32 = 16;
 
 /// What the daemon decided about a process: what is recorded of it, and where.
 #[derive(Debug)]
-pub struct Decision {
+pub(crate) struct Decision {
     uid: u32,
     choice: Choice,
     label: String,
