@@ -15,6 +15,7 @@ wanted=$(sed 's/#.*//; s/[[:space:]].*//; /^$/d' ci/preload-imports.txt | sort -
 
 # Exports: what preload/src says, row by row, and nothing else.
 exports=$(nm -D --defined-only "$library" | awk '{ print $NF }' | sort -u)
+function='s/^ *pub.* unsafe extern "C" fn ([A-Za-z_]+)\(.*/\1/p'
 wanted=$({
   # operators! { NUMBER SYMBOL … }
   awk '/^operators! \{/ { on = 1; next } /^\}/ { on = 0 } on && $2 ~ /^_Z/ { print $2 }' preload/src/hooks.rs
@@ -25,10 +26,10 @@ wanted=$({
   # mapping_functions! { NUMBER NAME … }
   awk '/^mapping_functions! \{/ { on = 1; next } /^\}/ { on = 0 } on && NF >= 3 { print $2 }' preload/src/hooks/mappings.rs
   # functions that need nothing of their caller's state
-  awk '/^pub mod plain/ { on = 1 } on && /pub unsafe extern "C" fn/ { sub(/\(.*/, "", $6); print $6 }' preload/src/hooks/entry.rs
-  awk '/^pub unsafe extern "C" fn/ { sub(/\(.*/, "", $6); print $6 }' preload/src/process/exports.rs
+  sed -nE '/ mod plain /,$ '"$function" preload/src/hooks/entry.rs
+  sed -nE "$function" preload/src/process/exports.rs
   # functions to which programs report
-  awk '/^pub mod exported_reports/ { on = 1 } on && /pub unsafe extern "C" fn/ { sub(/\(.*/, "", $6); print $6 }' preload/src/hooks/reported.rs
+  sed -nE '/ mod exported_reports /,$ '"$function" preload/src/hooks/reported.rs
 } | sort -u)
 [ "$exports" = "$wanted" ] || { fail 'the exports differ from the hook table'; diff <(echo "$wanted") <(echo "$exports") >&2; }
 
