@@ -11,6 +11,7 @@ pub mod crash;
 pub(crate) mod huge_pages;
 pub mod permissions;
 pub mod poll;
+pub(crate) mod process_events;
 #[allow(unsafe_code)]
 pub mod processor;
 pub(crate) mod registers;

@@ -107,6 +107,21 @@ fn memory_of_an_unknown_allocator_is_missing() {
     misses_nothing(&Program::new(target::c("half_seen")).arg("6").recorded().success());
 }
 
+/// A library in a namespace of its own allocates by another C library, which nobody sees: however
+/// little that is.
+#[test]
+fn second_c_library_is_an_allocator_that_was_not_seen() {
+    let library = Target::library("opens_namespace.c").flag("-DLIBRARY").named("in-namespace.so").build();
+    let program = Program::new(target::c("opens_namespace")).arg(library).arg("300");
+    let plain = program.plain().success();
+    let recording = program.recorded();
+    same(&plain, &recording.outcome);
+    misses(
+        &recording,
+        "libc.so.6, its own malloc, was not recorded: the program has loaded it a second time (dlmopen)",
+    );
+}
+
 /// The allocator of the C library by its own names: each call is an event, of the program. With
 /// an allocator between that uses these names, each call is an event once.
 #[test]
@@ -151,7 +166,7 @@ fn program_that_no_library_starts_is_named() {
         let found = named(&short);
         let whys = match how {
             // It may be found in the few milliseconds that it lives, or not.
-            "raw" | "go" => ["may have run a program that was not seen", "LD_PRELOAD was removed"],
+            "raw" | "go" => ["run a program that was not seen", "LD_PRELOAD was removed"],
             "itself" => ["a direct system call seems to have started it, in place of starts_unseen"; 2],
             _ => ["LD_PRELOAD was removed from its environment by starts_unseen"; 2],
         };
@@ -205,6 +220,46 @@ fn short_programs_that_no_library_starts_are_named() {
     let recording = program("kept").recorded().success();
     assert_eq!(recording.about().not_traced.len(), 0, "{:?}", recording.about().not_traced);
     misses_nothing(&recording);
+}
+
+/// Returns whether the kernel tells us of each program: since Linux 6.6, in the first namespaces.
+fn kernel_tells_of_programs() -> bool {
+    let is_first = |name: &str, number: &str| {
+        std::fs::read_link(format!("/proc/self/ns/{name}")).is_ok_and(|link| link.to_string_lossy().contains(number))
+    };
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let version: Vec<u32> = release.split('.').map_while(|part| part.parse().ok()).take(2).collect();
+    is_first("pid", "4026531836") && is_first("user", "4026531837") && version >= vec![6, 6]
+}
+
+/// Each program that nobody sees is counted, however short it is: also where its parent has ended,
+/// and where others are known.
+#[test]
+fn every_short_program_is_counted_where_the_kernel_tells() {
+    if !kernel_tells_of_programs() {
+        return;
+    }
+    for (how, number) in [("orphan", 1), ("beside", 5)] {
+        for command in ["exec true", "exit 3"] {
+            let program = Program::new(target::c("starts_unseen")).args([how, command]);
+            let plain = program.plain().success();
+            let recording = program.recorded();
+            same(&plain, &recording.outcome);
+            let missing = recording.about().not_traced;
+            let named = missing.iter().filter(|one| one.pid != 0).count();
+            let counted = missing.iter().filter(|one| one.pid == 0).map(|one| {
+                let words = one.why.split_once(" has run ").unwrap_or_else(|| panic!("{how}: {missing:#?}")).1;
+                words.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(1)
+            });
+            assert_eq!(named + counted.sum::<usize>(), number, "{how}: {missing:#?}");
+            recording.heaptape(&["verify"]).exits(1);
+            recording.heaptape(&["leaks", "--strict"]).exits(3);
+        }
+    }
+    // Programs that are recorded, that cannot start, and that end by a signal.
+    let ends = "/bin/sh -c 'kill -9 $$'; no-such-program; sh -c 'exit 127'; ls | cat; (true; :) & wait";
+    let recording = Program::shell(&format!("({ends}; exec true) 2>/dev/null")).recorded().success();
+    assert_eq!(recording.about().not_traced.len(), 0, "{:?}", recording.about().not_traced);
 }
 
 /// Children that run no program, and starts that the library sees, are no unseen programs: also if

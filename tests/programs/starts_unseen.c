@@ -7,11 +7,24 @@
  * ignored by system() after unsetenv, while SIGCHLD is ignored
  * left    by popen() after unsetenv, and nobody waits for it
  * itself  in its own place, by a direct system call
+ * orphan  by a direct execve in the forked child of a forked child that ends at once
+ * beside  five times as raw, after three times by posix_spawn with the environment of this program
  * The second argument is a command of the shell. */
 #include "own.h"
 #include <signal.h>
+#include <spawn.h>
 #include <sys/wait.h>
 #include "processor.h"
+
+static void execute(const char *command) {
+    const char *arguments[] = { "/bin/sh", "-c", command, 0 }, *environment[] = { "PATH=/usr/bin:/bin", 0 };
+    raw_call(SYS_execve, (long)arguments[0], (long)arguments, (long)environment);
+    raw_call(SYS_exit_group, 126, 0, 0);
+}
+
+static void wait_for(long child) {
+    must(child > 0 && waitpid((pid_t)child, 0, 0) == child, "a child");
+}
 
 int main(int argc, char **argv) {
     const char *how = argc > 1 ? argv[1] : "raw";
@@ -32,6 +45,32 @@ int main(int argc, char **argv) {
         const char *arguments[] = { "/bin/sh", "-c", command, 0 }, *environment[] = { "PATH=/usr/bin:/bin", 0 };
         raw_call(SYS_execve, (long)arguments[0], (long)arguments, (long)environment);
         return 127;
+    }
+    if (!strcmp(how, "orphan")) {
+        int ends[2];
+        char byte;
+        must(!pipe(ends), "a pipe");
+        pid_t child = fork();
+        if (!child) {
+            if (!fork()) execute(command);
+            raw_call(SYS_exit_group, 0, 0, 0);
+        }
+        wait_for(child);
+        close(ends[1]);
+        must(!read(ends[0], &byte, 1), "its end");
+        return 0;
+    }
+    if (!strcmp(how, "beside")) {
+        extern char **environ;
+        char *arguments[] = { "/bin/sh", "-c", (char *)command, 0 };
+        for (int start = 0; start < 8; start++) {
+            pid_t known;
+            if (start < 3) must(!posix_spawn(&known, "/bin/sh", 0, 0, arguments, environ), "a known child");
+            long child = start < 3 ? known : raw_call(SYS_clone, SIGCHLD, 0, 0);
+            if (!child) execute(command);
+            wait_for(child);
+        }
+        return 0;
     }
     unsetenv("LD_PRELOAD");
     if (!strcmp(how, "forked")) {

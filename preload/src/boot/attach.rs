@@ -266,7 +266,7 @@ fn adopt(area: Area, patches: Option<Patches>, pid: u32, is_child: bool) -> Opti
     }
     private::attached();
     private::publish(area.header());
-    session::note_earlier_children(area.header());
+    session::note_signs(area.header());
     area.header().attached.store(1, Release);
     Some(area)
 }

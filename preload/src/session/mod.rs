@@ -9,7 +9,8 @@ pub(crate) use area::{Area, map, node, search_tables};
 
 use crate::sys::{self, Need};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 use heaptape_wire::area::{CHILD, TELLS_END};
 
 const NEW: u64 = 0;
@@ -25,7 +26,7 @@ static STATE: AtomicU64 = AtomicU64::new(NEW);
 /// again.
 static IS_ABANDONED: AtomicBool = AtomicBool::new(false);
 static PID: AtomicU32 = AtomicU32::new(0);
-/// [`CHILD`] for each child that this process made before it attached.
+/// [`CHILD`] for each child that this process made and that its area does not count yet.
 static EARLIER_CHILDREN: AtomicU32 = AtomicU32::new(0);
 static IS_FORKED: AtomicBool = AtomicBool::new(false);
 static FREE_STACKS: AtomicBool = AtomicBool::new(false);
@@ -82,6 +83,8 @@ pub(crate) fn area_or_attach(attach: impl FnOnce(u32, bool) -> Option<Area>) -> 
         STATE.store(if area.is_some() { LIVE } else { OFF }, Release);
         area.inspect(|area| {
             area.header().dropped_without_slot.fetch_add(UNCOUNTED.swap(0, Relaxed), Relaxed);
+            fence(SeqCst);
+            tell_children(area);
         });
         return area;
     }
@@ -134,10 +137,15 @@ pub(crate) fn is_live() -> bool {
 /// Notes that the process makes a child, or a child of `vfork` starts a program, in a way that this
 /// library sees. The recorder takes further children that used memory for unseen programs.
 pub(crate) fn note_child() {
-    match area() {
-        Some(area) => area.header().signs.fetch_add(CHILD, Relaxed),
-        None => EARLIER_CHILDREN.fetch_add(CHILD, Relaxed),
-    };
+    EARLIER_CHILDREN.fetch_add(CHILD, Relaxed);
+    // Another thread may attach right now: it sees this child, or we see its area.
+    fence(SeqCst);
+    area().inspect(tell_children);
+}
+
+/// Tells the recorder of the children that were noted since the last call.
+fn tell_children(area: &Area) {
+    area.header().signs.fetch_add(EARLIER_CHILDREN.swap(0, Relaxed), Relaxed);
 }
 
 /// Notes a fork, in the parent or in the child, which has no children yet.
@@ -149,10 +157,9 @@ pub(crate) fn note_fork(is_child: bool) {
     }
 }
 
-/// Tells the recorder of the children that the process made before it attached.
-pub(crate) fn note_earlier_children(header: &heaptape_wire::Header) {
-    let tells_end = if cfg!(feature = "standalone") { 0 } else { TELLS_END };
-    header.signs.fetch_add(EARLIER_CHILDREN.load(Relaxed) | tells_end, Relaxed);
+/// Tells the recorder that the process will tell of its end.
+pub(crate) fn note_signs(header: &heaptape_wire::Header) {
+    header.signs.fetch_add(if cfg!(feature = "standalone") { 0 } else { TELLS_END }, Relaxed);
 }
 
 /// Returns whether nothing has been tried yet.

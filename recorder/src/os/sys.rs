@@ -331,6 +331,26 @@ pub(crate) fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
+/// Opens a socket of the kernel's process events (`NETLINK_CONNECTOR`), which drops each message that this program of
+/// the classic packet filter returns 0 for.
+///
+/// # Errors
+/// That of the socket, or of the filter.
+pub fn connector(filter: &mut [libc::sock_filter]) -> nix::Result<OwnedFd> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: the call takes integers only.
+    let made = Errno::result(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_CONNECTOR) })?;
+    // SAFETY: the kernel has just made the descriptor for us.
+    let made = unsafe { OwnedFd::from_raw_fd(made) };
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    let (level, length) = (libc::SOL_SOCKET, size_of_val(&program) as libc::socklen_t);
+    // SAFETY: the kernel reads the program, which has this length, and the filter, which lives.
+    let set = unsafe {
+        libc::setsockopt(made.as_raw_fd(), level, libc::SO_ATTACH_FILTER, (&raw const program).cast(), length)
+    };
+    Errno::result(set).map(|_| made)
+}
+
 /// Takes ownership of a descriptor with which this process was started (`LISTEN_FDS`); returns
 /// `None` when it is not open. Must be called once for each number.
 pub fn inherited(number: i32) -> Option<OwnedFd> {

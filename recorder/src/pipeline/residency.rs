@@ -18,7 +18,7 @@ use crate::store::writer::Callback;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use formats::tape::{RESIDENCY_EXIT, Residency};
 use schedule::Schedule;
-use snapshot::Attempt;
+use snapshot::{Attempt, Before};
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -176,7 +176,10 @@ impl Watched {
         let Ok((attempt, took)) = aside::call_for(PATIENCE, self.session.owner(), take) else { return };
         digests.took.set(digests.took.get() + took);
         let (record, before) = match attempt {
-            Attempt::Taken(record, before) => (*record, before),
+            Attempt::Taken(record, Before { resident_bytes, second_libc }) => {
+                second_libc.into_iter().for_each(|path| self.session.hooks.has_second_libc(path));
+                (*record, resident_bytes)
+            }
             Attempt::Gone => return,
             Attempt::Refused(_) if self.schedule.was_refused() => return,
             Attempt::Refused(why) => {

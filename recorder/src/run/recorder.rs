@@ -1,6 +1,7 @@
 //! The recorder: accepts processes, follows them to their end, writes `recording.json`, runs the
 //! stages.
 
+mod census;
 mod children;
 mod descendants;
 mod environment;
@@ -28,6 +29,7 @@ use crate::store::writer::Callback;
 use crate::target::name_saver::Saver;
 use crate::target::proc::{self, End, Process};
 use crate::target::untraced::{self, Change, Watch};
+use census::Census;
 use children::Children;
 use descendants::Descendants;
 use formats::recording::{Accounting, Exit, ProcessInfo, README, README_TEXT, RECORDING, RESERVE, Recording};
@@ -110,6 +112,7 @@ pub struct Recorder {
     descendants: Descendants,
     newborn: Newborn,
     children: Children,
+    census: Census,
     /// Pid of the process that was recorded first.
     first_pid: Option<u32>,
     /// Sessions that have ended recently, for children that name them as parents.
@@ -166,6 +169,7 @@ impl Recorder {
         let clock = Clock::choose();
         let stages = Stages::start(clock)?;
         let planner = options.planner();
+        let census = if options.children { Census::start() } else { Census::default() };
         let mut recorder = Recorder {
             dir: dir.to_owned(),
             loader: Loader::new(options.standalone, planner.clone()),
@@ -183,6 +187,7 @@ impl Recorder {
             descendants: Descendants::default(),
             newborn: Newborn::new(),
             children: Children::default(),
+            census,
             first_pid: None,
             ended: Vec::new(),
             boards: Boards::default(),
@@ -434,6 +439,7 @@ impl Recorder {
         self.read_boards();
         self.name_found();
         self.search_descendants();
+        self.name_unseen_members();
         let unattached = self.search_unattached();
         let has_ended = |running: &&Running| sys::is_readable(sys::fd(&running.process));
         let ended: Vec<SessionId> = self.running.iter().filter(has_ended).map(|running| running.session.id).collect();

@@ -22,6 +22,9 @@ use wire::Op;
 const MAX_LIBRARIES: usize = 1024;
 /// Why an allocator without symbols is not hooked.
 const NAMELESS: &str = "the file is stripped; keep its symbols, install its debug information, or use --debuginfod";
+/// Why the `malloc` of a second C library is not hooked.
+const SECOND_LIBC: &str = "the program has loaded it a second time (dlmopen), and what uses that copy was not seen";
+
 /// Returns why an allocator in a library that was opened later is not hooked, and what helps.
 fn opened_later(path: &str) -> String {
     format!("the library was opened after the start; run 'heaptape record --preload {path} …' to have it hooked")
@@ -38,6 +41,8 @@ struct Files {
     opened: Vec<u64>,
     /// Libraries that were opened later, with their paths.
     later: Vec<(String, FileKey)>,
+    /// Path of a second C library in the process.
+    second_libc: Option<String>,
 }
 
 /// Opens the file at the path of a module, if it has the module's build-id.
@@ -161,6 +166,10 @@ impl Unhooked {
             functions.allocators().into_iter().for_each(|name| add(name, path, &opened_later(path)));
             functions.nameless.get().into_iter().flatten().for_each(|name| add(name, path, NAMELESS));
         }
+        if let Some(path) = &files.second_libc {
+            add(path.rsplit('/').next().unwrap_or_default(), path, SECOND_LIBC);
+            out.last_mut().into_iter().for_each(|libc| (libc.found, libc.is_own_malloc) = (1, true));
+        }
         out
     }
 }
@@ -169,6 +178,11 @@ impl Plan {
     /// Notes modules of the process: those that were opened after the start are searched.
     pub fn opened(&self, owner: Owner, modules: &[&Module]) {
         self.unhooked.opened(owner, modules);
+    }
+
+    /// Notes that the process has a second C library, with a `malloc` of its own.
+    pub fn has_second_libc(&self, path: String) {
+        self.unhooked.files().second_libc = Some(path);
     }
 
     /// Returns the path of the file whose code was mapped at an address when the process was

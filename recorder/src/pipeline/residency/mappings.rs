@@ -49,6 +49,16 @@ pub(super) struct Mappings {
     mappings: Vec<Mapping>,
     /// Inodes of the areas of recordings that the process has mapped.
     areas: Vec<u64>,
+    /// Inode and offset of the code of the first libc.
+    libc: Option<(u64, u64)>,
+    /// Path of a second one.
+    second_libc: Option<String>,
+}
+
+/// Returns whether a path is that of a C library.
+fn is_libc(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    ["libc.so", "libc-2.", "libc.musl", "ld-musl"].iter().any(|known| name.starts_with(known))
 }
 
 impl Mappings {
@@ -58,6 +68,9 @@ impl Mappings {
         let mut numbers: HashMap<&str, u32> = HashMap::new();
         let (mut end, mut guard) = (0, 0);
         for line in text.lines().filter_map(parse).filter(|line| line.start >> ADDRESS_BITS == 0) {
+            if line.is_code() && line.inode != 0 && is_libc(line.path()) {
+                found.note_libc(&line);
+            }
             let kind = kind_of(&line, guard, own);
             if line.name.starts_with(AREA) && found.areas.last() != Some(&line.inode) {
                 found.areas.push(line.inode);
@@ -87,6 +100,20 @@ impl Mappings {
             }
         }
         found
+    }
+
+    fn note_libc(&mut self, line: &Line<'_>) {
+        match self.libc {
+            None => self.libc = Some((line.inode, line.offset)),
+            // The code of one library may be several mappings, at other offsets.
+            Some((inode, offset)) if line.inode == inode && line.offset != offset => {}
+            Some(_) => self.second_libc = Some(line.path().to_owned()),
+        }
+    }
+
+    /// Takes the path of a second C library in the process. Its `malloc` is another one.
+    pub(crate) fn take_second_libc(&mut self) -> Option<String> {
+        self.second_libc.take()
     }
 
     /// Returns whether the process has mapped the area with this inode. A program that it executes
@@ -119,6 +146,22 @@ pub(crate) fn area_at(text: &str, address: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn second_libc_is_found_by_its_code() {
+        let libc = |start: u64, access: &str, offset: u64, inode: u64| {
+            format!("{start:x}-{:x} {access} {offset:08x} fe:00 {inode} /usr/lib/libc.so.6\n", start + 0x1000)
+        };
+        let second = |lines: &[String]| Mappings::parse(&lines.concat(), &[]).take_second_libc();
+        let first = [libc(0x1000, "r--p", 0, 7), libc(0x2000, "r-xp", 0x1000, 7), libc(0x3000, "r-xp", 0x2000, 7)];
+        assert_eq!(second(&first), None, "its code in two mappings");
+        let read = [&first[..], &[libc(0x9000, "r--p", 0, 7)]].concat();
+        assert_eq!(second(&read), None, "a file that is read");
+        for inode in [7, 8] {
+            let two = [&first[..], &[libc(0x9000, "r-xp", 0x1000, inode)]].concat();
+            assert_eq!(second(&two).as_deref(), Some("/usr/lib/libc.so.6"));
+        }
+    }
 
     const MAPS: &str = "\
 55e58564e000-55e58564f000 r--p 00000000 fe:00 18504                      /usr/bin/a program

@@ -17,11 +17,20 @@ const TRIES: usize = 3;
 /// The resident memory has changed if it is this share smaller or larger than before.
 const CHANGE: u64 = 128;
 
+/// What was read before the pages.
+#[derive(Debug, Default)]
+pub(crate) struct Before {
+    /// The resident memory in bytes.
+    pub(crate) resident_bytes: u64,
+    /// Path of a second C library in the process.
+    pub(crate) second_libc: Option<String>,
+}
+
 /// The outcome of an attempt to take a snapshot.
 #[derive(Debug)]
 pub(crate) enum Attempt {
-    /// The snapshot was taken. The number is the resident memory right before, in bytes.
-    Taken(Box<Residency>, u64),
+    /// The snapshot was taken.
+    Taken(Box<Residency>, Before),
     /// The pages may not be read, or cannot be. The text is the reason.
     Refused(String),
     /// The process is gone, or executes a program that is not recorded yet.
@@ -73,8 +82,7 @@ pub(crate) fn area_at(address: u64) -> Option<u64> {
     mappings::area_at(&String::from_utf8_lossy(&read_maps("self").ok()?), address)
 }
 
-/// Reads maps, pages and sums. Returns the resident memory in bytes right before the pages were
-/// read, or `None` if the process has not mapped the area with this inode, as after an exec.
+/// Reads maps, pages and sums. Returns what was read before the pages, or `None` if the process has not mapped the area with this inode, as after an exec.
 ///
 /// # Errors
 /// The error of one of the files.
@@ -84,11 +92,11 @@ fn read(
     page: u64,
     clock: &Clock,
     snapshot: &mut Residency,
-) -> io::Result<Option<u64>> {
+) -> io::Result<Option<Before>> {
     // Both files belong to the program that the process executes now, also after a later exec.
     let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
     let maps = read_maps(&pid.to_string())?;
-    let mappings = Mappings::parse(&String::from_utf8_lossy(&maps), own);
+    let mut mappings = Mappings::parse(&String::from_utf8_lossy(&maps), own);
     if !mappings.has_area(area) {
         return Ok(None);
     }
@@ -96,7 +104,8 @@ fn read(
         snapshot.lacks = "the process has too many mappings".into();
     }
     let mut runs = PageRuns::default();
-    let before = resident_bytes(pid, page).unwrap_or(0);
+    let second_libc = mappings.take_second_libc();
+    let before = Before { resident_bytes: resident_bytes(pid, page).unwrap_or(0), second_libc };
     snapshot.tick = clock.now();
     snapshot.method = pages::pages(&pagemap, page, mappings.ranges(), &mut runs)?;
     snapshot.end_tick = clock.now();
@@ -116,7 +125,7 @@ pub(super) fn take(process: (u32, &[(u64, u64)]), area: u64, page: u64, clock: &
         let before = read(process, area, page, clock, &mut snapshot);
         let after = snapshot.resident_bytes;
         let has_changed = |before: u64| before.abs_diff(after) > after / CHANGE;
-        if tries == TRIES || !matches!(before, Ok(Some(before)) if has_changed(before)) {
+        if tries == TRIES || !matches!(&before, Ok(Some(before)) if has_changed(before.resident_bytes)) {
             return attempt(process.0, before, snapshot);
         }
         tries += 1;
@@ -124,7 +133,7 @@ pub(super) fn take(process: (u32, &[(u64, u64)]), area: u64, page: u64, clock: &
 }
 
 /// Returns the outcome of an attempt to read maps, pages and sums.
-fn attempt(pid: u32, before: io::Result<Option<u64>>, snapshot: Residency) -> Attempt {
+fn attempt(pid: u32, before: io::Result<Option<Before>>, snapshot: Residency) -> Attempt {
     match before {
         // A process that ends has no memory any more.
         Ok(Some(_)) if snapshot.resident_bytes == 0 => Attempt::Gone,

@@ -1,6 +1,8 @@
 //! Children of recorded processes that were too short to be found: what they used is in the sums
 //! that the kernel keeps of the children that a process has waited for.
 //!
+//! That is for where the kernel does not tell of every program ([`super::census`]).
+//!
 //! Page faults and reads tell: a program has 27 faults or more, and the kernel reads twice to execute
 //! it. A parent's sum grows by all of them at once. Growth is compared with the children that are
 //! known, those that attached, were reported, or were made by a call that the library saw. Where it
@@ -212,7 +214,18 @@ impl Recorder {
                 self.not_traced(pid, text(&ended), format!("{REPLACED} {}", text(&began)));
             }
         }
-        for Parent { pid, name, mut sums, faults, reads, children } in std::mem::take(&mut self.children.parents) {
+        let parents = std::mem::take(&mut self.children.parents);
+        if let Some(counts) = self.count_unseen() {
+            for (pid, name, count) in counts {
+                let what = match count {
+                    1 => format!("a program that was not seen: {NOT_SEEN}"),
+                    more => format!("{more} programs that were not seen: {NOT_SEEN_ANY}"),
+                };
+                self.not_traced(0, String::new(), format!("{name} (pid {pid}) has run {what}"));
+            }
+            return;
+        }
+        for Parent { pid, name, mut sums, faults, reads, children } in parents {
             let children = self.known_children(pid, children);
             sums.look(faults, children, || reads);
             sums.close(children, || reads);

@@ -21,6 +21,8 @@ use wire::hello::UntracedReason;
 const INTERVAL: Duration = Duration::from_millis(500);
 /// A search may take one part in this many of the time: a machine may have 100,000 processes.
 const MOST_TIME: u32 = 200;
+/// How long a process is looked at that has not executed a program.
+pub(super) const YOUTH: Duration = Duration::from_secs(1);
 /// Maximum number of generations between a process and a recorded one.
 const GENERATIONS: usize = 32;
 /// Maximum number of starts of programs in children whose numbers are not known yet.
@@ -82,12 +84,20 @@ impl Recorder {
         };
         let pending: HashSet<u32> = self.admissions.offers().map(|offer| offer.client.pid).collect();
         let loaded: HashSet<u32> = self.loaded.iter().map(|loaded| loaded.pid).collect();
+        // A child is named by what it executes, which may take a while on a busy machine.
+        let is_undecided = |kin: &proc::Kin| {
+            all.get(&kin.parent).is_some_and(|parent| parent.image == kin.image)
+                && proc::age_of(kin.start_ticks).is_some_and(|age| age < YOUTH)
+        };
         let is_new = |pid: u32| {
             let is_known = recorded.contains(&pid) || pending.contains(&pid) || loaded.contains(&pid);
             !is_known && is_descendant(pid) && !self.knows_untraced(pid)
         };
-        let mut found: Vec<(u32, proc::Kin)> =
-            all.iter().filter(|(pid, _)| is_new(**pid)).map(|(pid, kin)| (*pid, *kin)).collect();
+        let mut found: Vec<(u32, proc::Kin)> = all
+            .iter()
+            .filter(|(pid, kin)| is_new(**pid) && !is_undecided(kin))
+            .map(|(pid, kin)| (*pid, *kin))
+            .collect();
         // Parents first: what they start is named after them.
         found.sort_unstable_by_key(|(pid, kin)| (kin.start_ticks, *pid));
         let before = std::mem::take(&mut self.descendants.suspects);
@@ -125,6 +135,7 @@ impl Recorder {
         let is_it = |known: &&mut NotTraced| known.pid == 0 && known.exe == path;
         let Some(known) = self.recording.not_traced.iter_mut().rev().find(is_it) else { return false };
         known.pid = pid;
+        self.census.is_announced(parent, pid);
         // A shell is known by the name that it was started by.
         let file = |path: &str| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
         if file(exe) != file(&path) {

@@ -1,10 +1,11 @@
 //! Processes that were born a moment ago. A child that executes a program without the library may
 //! live for a few milliseconds, and then nobody can say any more what it was.
 //!
-//! The kernel tells in one short line which process number it gave last (proc_loadavg(5)). So we read
+//! Where the kernel tells of every program ([`super::census`]), we look at what was executed. Otherwise
+//! it tells in one short line which process number it gave last (proc_loadavg(5)). So we read
 //! that line every 10 to 50 ms, and look at the new numbers only, not at all of `/proc`.
 
-use super::descendants::Unseen;
+use super::descendants::{Unseen, YOUTH};
 use super::{Recorder, text};
 use crate::target::proc::{self, Kin, Process};
 use nix::time::{ClockId, clock_gettime};
@@ -23,8 +24,6 @@ const MOST_TIME: u32 = 100;
 const LONGEST_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum number of new processes of one look. More are left to the search of all processes.
 const MAX_BIRTHS: u32 = 512;
-/// How long a process is looked at that has not executed a program.
-const YOUTH: Duration = Duration::from_secs(1);
 /// Maximum number of processes that are looked at.
 const MAX_YOUNG: usize = 256;
 /// The first number that the kernel gives again when it has given all.
@@ -142,6 +141,7 @@ impl Family {
 impl Recorder {
     /// Looks at the processes that were born, if it is time.
     pub(super) fn look_at_newborn(&mut self) {
+        self.census.read();
         if !self.options.children || self.running.is_empty() || !self.newborn.deadline().is_zero() {
             return;
         }
@@ -152,12 +152,33 @@ impl Recorder {
         let loaded = self.loaded.iter().map(|loaded| loaded.pid);
         let known = recorded.iter().copied().chain(offers).chain(loaded).collect();
         let mut family = Family { recorded, known, kin: HashMap::new() };
-        for pid in self.newborn.births() {
-            self.note_birth(pid, &mut family);
+        if self.census.is_whole() {
+            self.note_members(&family);
+            self.look_at_young(&family);
+        } else {
+            for pid in self.newborn.births() {
+                self.note_birth(pid, &mut family);
+            }
+            self.look_at_young(&family);
+            self.compare_children();
         }
-        self.look_at_young(&family);
-        self.compare_children();
         self.newborn.plan(processor_time().saturating_sub(began));
+    }
+
+    /// Notes the members of the tree that have executed a program since the last look.
+    fn note_members(&mut self, family: &Family) {
+        let (executed, has_births) = self.census.news();
+        if has_births {
+            self.newborn.last_birth = Some(Instant::now());
+        }
+        for pid in executed.into_iter().filter(|pid| !family.known.contains(pid)) {
+            if self.newborn.young.len() < MAX_YOUNG
+                && let Some(start_ticks) = proc::start_ticks(pid)
+            {
+                let (inherited_image, since) = ([0; 5], Instant::now());
+                self.newborn.young.push(Young { pid, start_ticks, inherited_image, since });
+            }
+        }
     }
 
     /// Notes a new process, if it is a descendant of a recorded one.

@@ -36,6 +36,7 @@ impl Recorder {
     /// Its folder cannot be created.
     pub fn admit_running(&mut self, running: RunningProcess) -> io::Result<()> {
         self.first_pid.get_or_insert(running.client.pid);
+        self.census.attaches(running.client.pid);
         let decide = |recorder: &mut Recorder, _: &Client, _: &Who| Ok(Terms::new(recorder.options(), ()));
         admission::admit_running(self, running, decide).map(drop)
     }
@@ -75,6 +76,7 @@ impl Policy for Recorder {
 
     fn decide(&mut self, client: &Client, Who { process, .. }: &Who) -> Result<Terms<()>, u32> {
         self.attaches(client.pid, process);
+        self.census.attaches(client.pid);
         self.children.know_child_of([process.ppid, process.ppid]);
         // The launched program is always recorded; a program that it executes later is selected by
         // name, like children.

@@ -1,6 +1,7 @@
 //! The continuation of a recording whose recorder was killed.
 
 use super::Recorder;
+use super::census::Census;
 use crate::run::admission;
 use crate::session::keeper::{CommandLink, Held};
 use crate::session::options::Options;
@@ -24,6 +25,8 @@ impl Recorder {
         let first_pid = recording.processes.first().map(|process_info| process_info.pid);
         let mut recorder = Recorder::with(dir, socket, options, recording)?;
         recorder.first_pid = first_pid;
+        // Nobody listened meanwhile.
+        recorder.census = Census::default();
         Ok(recorder)
     }
 

@@ -45,6 +45,7 @@ fn why_unattached(pid: u32) -> String {
 impl Recorder {
     /// Notes a process that runs without being recorded, and why.
     pub fn not_traced(&mut self, pid: u32, exe: String, why: String) {
+        self.census.is_named(pid);
         tracing::debug!("{exe} ({pid}) runs unrecorded: {why}");
         if !self.is_requested(pid, &exe) || self.recording.not_traced.len() >= MAX_NOT_TRACED {
             return;
@@ -55,6 +56,7 @@ impl Recorder {
 
     /// Takes back the last note that this process is not recorded.
     pub(crate) fn take_back(&mut self, pid: u32) {
+        self.census.is_not_named(pid);
         let last = self.recording.not_traced.iter().rposition(|process| process.pid == pid);
         last.map(|index| self.recording.not_traced.remove(index));
         self.dirty = true;
@@ -146,6 +148,7 @@ impl Recorder {
     pub(super) fn note_untraced(&mut self, from: u32, pid: u32, why: String, path: &[u8]) {
         if pid == UNKNOWN_CHILD {
             self.descendants.announce(from, path);
+            self.census.announce(from);
             return self.not_traced(0, text(path), why);
         }
         if pid == 0 {
@@ -168,6 +171,8 @@ impl Recorder {
         let is_refused = |known: &&mut NotTraced| known.pid == from && known.exe == path && known.why == why;
         if let Some(known) = self.recording.not_traced.iter_mut().rev().find(is_refused) {
             known.pid = child;
+            self.census.is_not_named(from);
+            self.census.is_named(child);
             self.dirty = true;
         }
         true
