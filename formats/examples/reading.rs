@@ -8,7 +8,7 @@
 use heaptape_formats::dcpi::{self, Builder as DcpiBuilder, HeaderFields};
 use heaptape_formats::gmon::{self, Arc, Gmon, Hints, Histograms, Record as GmonRecord, Unit};
 use heaptape_formats::mptl::{Bins, Builder as MptlBuilder, Profile, layout};
-use heaptape_formats::mtrc::{Location, Options, Reader, Record, Writer};
+use heaptape_formats::mtrc::{Block, Location, Options, Reader, Record, Writer};
 use heaptape_formats::{Abi, Result};
 use std::fs;
 use std::hint::black_box;
@@ -42,8 +42,8 @@ fn trace(random: &mut Random) -> Vec<u8> {
         let location = Location::thread(1);
         let (address, size) = (0x5555_0000_0000 + (random.next() & 0xff_ffff) * 16, random.next() & 0xfff);
         match event % 8 {
-            0 => writer.resize(&mut out, event, address, size, &location),
-            1 | 2 | 4 | 6 => writer.alloc(&mut out, event, address, size, &location),
+            0 => writer.resize(&mut out, Block { index: event, address, size }, &location),
+            1 | 2 | 4 | 6 => writer.alloc(&mut out, Block { index: event, address, size }, &location),
             _ => writer.free(&mut out, event / 2, &location),
         }
     }

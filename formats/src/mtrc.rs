@@ -28,4 +28,4 @@ pub use rewrite::rewrite;
 pub use shape::{Name, Shape};
 pub use stream::{Stream, validate};
 pub use window::Window;
-pub use writer::{Options, RECORD_BUFFER_LEN, Writer};
+pub use writer::{Block, Options, RECORD_BUFFER_LEN, Writer};

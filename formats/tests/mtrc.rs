@@ -1,7 +1,7 @@
 //! MTRC: files of the real library come back byte for byte; hostile bytes end in an ending or an
 //! error, never worse.
 
-use heaptape_formats::mtrc::{self, Location, Options, Reader, Record, Stream, Window, Writer};
+use heaptape_formats::mtrc::{self, Block, Location, Options, Reader, Record, Stream, Window, Writer};
 use heaptape_formats::{Abi, Ending};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -150,7 +150,11 @@ fn chunks_are_read_alone_and_together() {
         for event in 0..50u64 {
             let name = format!("f{}", event % 40);
             let location = Location { thread: chunk, function: Some(name.as_bytes()), file: Some(b"a.c"), line: event };
-            writer.alloc(&mut out, chunk * 50 + event, 0x7f00_0000_0000 + event, event, &location);
+            writer.alloc(
+                &mut out,
+                Block { index: chunk * 50 + event, address: 0x7f00_0000_0000 + event, size: event },
+                &location,
+            );
         }
         starts.push(starts[chunk as usize] + out.len() as u64);
         chunks.push(out);
@@ -235,7 +239,7 @@ fn padding_keeps_every_number_inside_the_window() {
                 match kind {
                     0 => writer.heap(&mut out, address, size),
                     1 => writer.free(&mut out, index, &location),
-                    _ => writer.alloc(&mut out, index, address, size, &location),
+                    _ => writer.alloc(&mut out, Block { index, address, size }, &location),
                 }
             }
             writer.end(&mut out);
@@ -258,7 +262,11 @@ fn all_flavours_and_old_versions_are_written_and_read() {
             let header = mtrc::Header { abi, version };
             let (mut out, mut writer) = (Vec::new(), Writer::new(Options { header, padding: true }));
             writer.header(&mut out);
-            writer.alloc(&mut out, 1, u64::MAX, u64::MAX, &Location { line: u64::MAX, ..Location::thread(u64::MAX) });
+            writer.alloc(
+                &mut out,
+                Block { index: 1, address: u64::MAX, size: u64::MAX },
+                &Location { line: u64::MAX, ..Location::thread(u64::MAX) },
+            );
             writer.free(&mut out, u64::MAX, &Location::thread(0));
             writer.end(&mut out);
             let mut reader = Reader::new(&out).unwrap();

@@ -270,7 +270,11 @@ fn long_stream_needs_constant_memory() {
     let mut bytes = Vec::new();
     writer.header(&mut bytes);
     for index in 1..=1_000_000 {
-        writer.alloc(&mut bytes, index, index << 20, 99, &mtrc::Location::thread(1 << 40));
+        writer.alloc(
+            &mut bytes,
+            mtrc::Block { index, address: index << 20, size: 99 },
+            &mtrc::Location::thread(1 << 40),
+        );
     }
     writer.end(&mut bytes);
     let long = test_env::folder();
@@ -420,7 +424,9 @@ fn stream_sockets_accept_traces_and_profiles() {
     let mut writer = mtrc::Writer::new(mtrc::Options::default());
     let mut bytes = Vec::new();
     writer.header(&mut bytes);
-    (1..=100_000).for_each(|index| writer.alloc(&mut bytes, index, index << 20, 99, &mtrc::Location::thread(1)));
+    (1..=100_000).for_each(|index| {
+        writer.alloc(&mut bytes, mtrc::Block { index, address: index << 20, size: 99 }, &mtrc::Location::thread(1))
+    });
     writer.end(&mut bytes);
     let answer = by_python(&daemon, &made("long", &bytes), "", "shut");
     assert!(answer["why"].as_str().is_some_and(|why| why.contains("stream-bytes")), "{answer}");

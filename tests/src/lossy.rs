@@ -222,12 +222,20 @@ fn chunks(puts: &[Put], has_free_sites: bool) -> (Vec<u8>, Vec<tape::Chunk>) {
             let location = Location::thread(event.thread.into());
             match put {
                 Put::Alloc(_) => {
-                    writer.alloc(&mut plain, event.index, event.address, event.size, &location);
+                    writer.alloc(
+                        &mut plain,
+                        mtrc::Block { index: event.index, address: event.address, size: event.size },
+                        &location,
+                    );
                     event.site.put(&mut sites);
                     next += 1;
                 }
                 Put::Resize(_) => {
-                    writer.resize(&mut plain, event.index, event.address, event.size, &location);
+                    writer.resize(
+                        &mut plain,
+                        mtrc::Block { index: event.index, address: event.address, size: event.size },
+                        &location,
+                    );
                     event.site.put(&mut sites);
                 }
                 Put::Free(_) => {

@@ -263,12 +263,12 @@ pub(crate) fn files(steps: &[Step], options: &Options) -> Files {
             }
             let entry = match *step {
                 Step::Alloc { index, size, site, .. } => {
-                    mtrc.alloc(&mut plain, index, address(index), size, &location);
+                    mtrc.alloc(&mut plain, mtrc::Block { index, address: address(index), size }, &location);
                     site.put(&mut sites);
                     Entry::Malloc
                 }
                 Step::Resize { index, size, site, .. } => {
-                    mtrc.resize(&mut plain, index, address(index) + 8, size, &location);
+                    mtrc.resize(&mut plain, mtrc::Block { index, address: address(index) + 8, size }, &location);
                     site.put(&mut sites);
                     Entry::Realloc
                 }
@@ -281,7 +281,7 @@ pub(crate) fn files(steps: &[Step], options: &Options) -> Files {
                     Entry::Implied
                 }
                 Step::Inherited { index, size, .. } => {
-                    mtrc.alloc(&mut plain, index, address(index), size, &location);
+                    mtrc.alloc(&mut plain, mtrc::Block { index, address: address(index), size }, &location);
                     0u32.put(&mut sites);
                     Entry::Inherited
                 }

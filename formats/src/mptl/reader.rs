@@ -50,17 +50,7 @@ impl Profile {
     /// When the bytes are not a profile, or its tables contradict each other.
     pub fn read(bytes: &[u8]) -> Result<(Profile, Ending)> {
         let mut cursor = Cursor::new(Format::Mptl, bytes);
-        cursor.magic("magic", MAGIC)?;
-        let Some(abi) = Abi::detect(cursor.rest()) else {
-            let kind = if cursor.remaining() < 8 { Kind::Truncated } else { Kind::Text("not a machine word 1".into()) };
-            return Err(cursor.error("byte order mark", kind));
-        };
-        cursor.word("byte order mark", abi)?;
-        let before = cursor.clone();
-        let version = cursor.word("version", abi)?;
-        if !(FIRST_KNOWN..FIRST_TOO_NEW).contains(&version) {
-            return Err(before.error("version", Kind::Version(version)));
-        }
+        let (abi, version) = Abi::read_start(&mut cursor, MAGIC, FIRST_KNOWN..FIRST_TOO_NEW)?;
         let mut profile = Profile { abi, version, strings: Vec::new(), ..Profile::default() };
         let mut offsets = TableOffsets::default();
         match profile.read_tables(&mut cursor, &mut offsets) {

@@ -75,8 +75,7 @@ impl Profile {
         let abi = self.abi;
         let numbers = 10 + 2 * self.bins.allocated.len() + 17 * data + 6 * sites + self.symbols.len();
         out.reserve(2 * MAGIC.len() + numbers * usize::from(abi.word_size) + self.strings.len() + self.trailing.len());
-        out.extend_from_slice(MAGIC);
-        put(abi, out, &[1, self.version]);
+        abi.put_start(out, MAGIC, self.version);
         put(abi, out, &self.bounds);
         put(abi, out, &[self.bins.allocated.len() as u64]);
         if !self.bins.allocated.is_empty() {

@@ -12,7 +12,7 @@ use super::writer::{Options, Writer};
 ///
 /// ```
 /// use heaptape_formats::mtrc::layout::ALLOC;
-/// use heaptape_formats::mtrc::{ColumnWriter, Location, Options, Writer, join, restore};
+/// use heaptape_formats::mtrc::{Block, ColumnWriter, Location, Options, Writer, join, restore};
 ///
 /// let mut writer = ColumnWriter::new(Options::default());
 /// writer.record(ALLOC, [1, 0x1000, 24], 7);
@@ -23,7 +23,7 @@ use super::writer::{Options, Writer};
 ///
 /// let (mut same, mut expected) = (Writer::new(Options::default()), Vec::new());
 /// same.header(&mut expected);
-/// same.alloc(&mut expected, 1, 0x1000, 24, &Location::thread(7));
+/// same.alloc(&mut expected, Block { index: 1, address: 0x1000, size: 24 }, &Location::thread(7));
 /// assert_eq!(plain, expected);
 /// # Ok::<(), heaptape_formats::Error>(())
 /// ```

@@ -75,12 +75,12 @@ impl Predictor {
 /// # Examples
 ///
 /// ```
-/// use heaptape_formats::mtrc::{Columns, Location, Options, Writer, restore};
+/// use heaptape_formats::mtrc::{Block, Columns, Location, Options, Writer, restore};
 ///
 /// let (mut writer, mut plain) = (Writer::new(Options::default()), Vec::new());
 /// writer.header(&mut plain);
 /// for index in 1..1000 {
-///     writer.alloc(&mut plain, index, 0x5555_0000_1000 + 48 * index, 40, &Location::thread(1));
+///     writer.alloc(&mut plain, Block { index, address: 0x5555_0000_1000 + 48 * index, size: 40 }, &Location::thread(1));
 ///     writer.free(&mut plain, index, &Location::thread(1));
 /// }
 /// let mut columns = Vec::new();
@@ -435,7 +435,7 @@ pub fn restore(columns: &[u8], length: usize, plain: &mut Vec<u8>) -> Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mtrc::Location;
+    use crate::mtrc::{Block, Location};
 
     /// Returns records of one chunk: padded and long numbers, names, several threads, and bytes at
     /// the end that are no record.
@@ -449,10 +449,14 @@ mod tests {
             let location = if state >> 57 == 5 { named } else { Location::thread(state >> 62) };
             let address = 0x5555_0000_0000 + (state >> 40 & 0xffff8);
             match state >> 32 & 7 {
-                0 => writer.resize(&mut plain, index / 2, address, state >> 50, &location),
-                1 => writer.alloc(&mut plain, index * 3, state | 1 << 63, u64::MAX, &location),
+                0 => writer.resize(&mut plain, Block { index: index / 2, address, size: state >> 50 }, &location),
+                1 => writer.alloc(
+                    &mut plain,
+                    Block { index: index * 3, address: state | 1 << 63, size: u64::MAX },
+                    &location,
+                ),
                 2 | 3 => writer.free(&mut plain, index / 3, &location),
-                _ => writer.alloc(&mut plain, index, address, state >> 55, &location),
+                _ => writer.alloc(&mut plain, Block { index, address, size: state >> 55 }, &location),
             }
         }
         plain.extend_from_slice(b"not a record");

@@ -20,7 +20,7 @@
 //! A chunk is a run of records at whose start the writer cleared its name caches, so that it can be
 //! read alone.
 
-use crate::{Abi, Cursor, Format, Kind, Result};
+use crate::{Abi, Cursor, Format, Result};
 
 /// First and last bytes of a file.
 pub const MAGIC: &[u8; 4] = b"MTRC";
@@ -84,25 +84,13 @@ impl Header {
     /// When the bytes are truncated, are not a trace, or have a version that is not read.
     pub fn read(bytes: &[u8]) -> Result<Header> {
         let mut cursor = Cursor::new(Format::Mtrc, bytes);
-        cursor.magic("magic", MAGIC)?;
-        let Some(abi) = Abi::detect(cursor.rest()) else {
-            let kind = if cursor.remaining() < 8 { Kind::Truncated } else { Kind::Text("not a machine word 1".into()) };
-            return Err(cursor.error("byte order mark", kind));
-        };
-        cursor.word("byte order mark", abi)?;
-        let before = cursor.clone();
-        let version = cursor.word("version", abi)?;
-        if version >= FIRST_TOO_NEW {
-            return Err(before.error("version", Kind::Version(version)));
-        }
+        let (abi, version) = Abi::read_start(&mut cursor, MAGIC, 0..FIRST_TOO_NEW)?;
         Ok(Header { abi, version })
     }
 
     /// Appends the header to `out`.
     pub fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(MAGIC);
-        self.abi.put_word(out, 1);
-        self.abi.put_word(out, self.version);
+        self.abi.put_start(out, MAGIC, self.version);
     }
 }
 

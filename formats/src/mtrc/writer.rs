@@ -28,17 +28,29 @@ pub struct Options {
     pub padding: bool,
 }
 
+/// The block of an allocation or a reallocation: three numbers of one type, which must not be mixed
+/// up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Block {
+    /// Number of the allocation, which its reallocations and its deallocation repeat.
+    pub index: u64,
+    /// Where the block starts.
+    pub address: u64,
+    /// Bytes that the program asked for.
+    pub size: u64,
+}
+
 /// Writer of records. It owns no buffer: each call is passed the `Vec` to append to, which the
 /// caller may empty in between.
 ///
 /// # Examples
 ///
 /// ```
-/// use heaptape_formats::mtrc::{Location, Options, Reader, Record, Writer};
+/// use heaptape_formats::mtrc::{Block, Location, Options, Reader, Record, Writer};
 ///
 /// let (mut writer, mut trace) = (Writer::new(Options::default()), Vec::new());
 /// writer.header(&mut trace);
-/// writer.alloc(&mut trace, 1, 0x1000, 24, &Location::thread(1));
+/// writer.alloc(&mut trace, Block { index: 1, address: 0x1000, size: 24 }, &Location::thread(1));
 /// writer.free(&mut trace, 1, &Location::thread(1));
 /// writer.end(&mut trace);
 ///
@@ -105,13 +117,15 @@ impl Writer {
 
     /// Appends `A`: an allocation.
     #[inline]
-    pub fn alloc(&mut self, out: &mut Vec<u8>, index: u64, address: u64, size: u64, location: &Location) {
+    pub fn alloc(&mut self, out: &mut Vec<u8>, block: Block, location: &Location) {
+        let Block { index, address, size } = block;
         self.put(out, ALLOC, [index, address, size], Some(location));
     }
 
     /// Appends `R`: a reallocation with its new address and size.
     #[inline]
-    pub fn resize(&mut self, out: &mut Vec<u8>, index: u64, address: u64, size: u64, location: &Location) {
+    pub fn resize(&mut self, out: &mut Vec<u8>, block: Block, location: &Location) {
+        let Block { index, address, size } = block;
         self.put(out, RESIZE, [index, address, size], Some(location));
     }
 
@@ -173,8 +187,12 @@ impl Writer {
         match record {
             &Record::Heap { address, size } => self.heap(out, address, size),
             &Record::Internal { address, size } => self.internal(out, address, size),
-            Record::Alloc { index, address, size, location } => self.alloc(out, *index, *address, *size, location),
-            Record::Resize { index, address, size, location } => self.resize(out, *index, *address, *size, location),
+            &Record::Alloc { index, address, size, ref location } => {
+                self.alloc(out, Block { index, address, size }, location);
+            }
+            &Record::Resize { index, address, size, ref location } => {
+                self.resize(out, Block { index, address, size }, location);
+            }
             Record::Free { index, location } => self.free(out, *index, location),
         }
     }

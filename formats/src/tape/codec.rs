@@ -413,7 +413,11 @@ mod tests {
         let (mut packed, mut stored, mut all) = (Vec::new(), Vec::new(), Vec::new());
         let (mut writer, mut plain) = (mtrc::Writer::new(mtrc::Options::default()), Vec::new());
         for index in 1..300 {
-            writer.alloc(&mut plain, index, 64 * index, index, &mtrc::Location::thread(index % 3));
+            writer.alloc(
+                &mut plain,
+                mtrc::Block { index, address: 64 * index, size: index },
+                &mtrc::Location::thread(index % 3),
+            );
         }
         for input in [&plain[..], b"", b"no record", &plain] {
             Packer::default().pack(Codec::Columns, input, 1, &mut packed)?;

@@ -381,7 +381,11 @@ fn made_columns() -> Vec<u8> {
     let (mut writer, mut plain, mut out) = (mtrc::Writer::new(mtrc::Options::default()), Vec::new(), Vec::new());
     writer.header(&mut plain);
     for index in 1..200 {
-        writer.alloc(&mut plain, index, 0x1000 * index, 8 * index, &mtrc::Location::thread(index % 3));
+        writer.alloc(
+            &mut plain,
+            mtrc::Block { index, address: 0x1000 * index, size: 8 * index },
+            &mtrc::Location::thread(index % 3),
+        );
         writer.free(&mut plain, index, &mtrc::Location::thread(1));
     }
     writer.end(&mut plain);

@@ -141,7 +141,7 @@ impl Maker {
     fn alloc(&mut self, size: u64, site: u32, thread: u64) -> io::Result<u64> {
         let index = self.next;
         let address = 0x7f00_0000_0000 + index % (1 << 30) * APART;
-        self.mtrc.alloc(&mut self.chunk.plain, index, address, size, &Location::thread(thread));
+        self.mtrc.alloc(&mut self.chunk.plain, mtrc::Block { index, address, size }, &Location::thread(thread));
         site.put(&mut self.chunk.sites);
         self.next += 1;
         self.chunk.allocations += 1;
@@ -165,7 +165,7 @@ impl Maker {
     fn resize(&mut self, index: u64, (old, old_site): (u64, u32), size: u64, site: u32, thread: u64) -> io::Result<()> {
         self.was(index, (old, old_site));
         let address = 0x7e00_0000_0000 + index % (1 << 30) * APART;
-        self.mtrc.resize(&mut self.chunk.plain, index, address, size, &Location::thread(thread));
+        self.mtrc.resize(&mut self.chunk.plain, mtrc::Block { index, address, size }, &Location::thread(thread));
         site.put(&mut self.chunk.sites);
         self.totals.resizes += 1;
         self.totals.live_bytes = self.totals.live_bytes + size - old;
