@@ -64,6 +64,23 @@ pub(crate) const fn ticks_off(errors: [u8; 2]) -> u64 {
 }
 
 impl Event {
+    /// Returns an event of which we know nothing but the kind: every number is 0.
+    pub(crate) const fn of(kind: Kind) -> Event {
+        Event {
+            kind,
+            entry: 0,
+            thread: 0,
+            site: 0,
+            number: 0,
+            index: 0,
+            address: 0,
+            size: 0,
+            weight: 0,
+            tick: 0,
+            tick_error: 0,
+        }
+    }
+
     /// Returns the number of bytes that the event counts for.
     #[inline]
     pub const fn bytes(&self) -> u64 {
@@ -192,7 +209,6 @@ impl Range {
 /// its tick are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// First event number in the span.
     pub first: u64,
     /// First event number after the span.
     pub end: u64,
@@ -211,7 +227,6 @@ impl Span {
         at.number >= self.end || at.tick >= self.end_tick
     }
 
-    /// Returns whether a position is before the span.
     #[inline]
     pub const fn is_before(&self, at: Position) -> bool {
         at.number < self.first || at.tick < self.first_tick

@@ -31,10 +31,7 @@ fn program_that_changes_root_and_user_is_recorded_on() {
     }
     let root = test_env::folder();
     let program = Program::new(target::c("changes_root")).arg(root.path());
-    let plain = program.plain().success();
-    same(&plain, &program.preloaded());
-    let recording = program.recorded();
-    same(&plain, &recording.outcome);
+    let recording = program.undisturbed().success();
     let report = recording.report();
     let parent = report.processes.iter().find(|process| process.allocs >= 200).expect("the parent is recorded on");
     assert_eq!(parent.lost_events, 0, "{parent:#?}");
@@ -67,10 +64,7 @@ fn programs_in_other_namespaces_are_unharmed() {
 #[test]
 fn sandboxed_program_is_recorded_without_system_calls() {
     let program = Program::new(target::c("sandbox")).arg("15000");
-    let plain = program.plain().success();
-    same(&plain, &program.preloaded());
-    let recording = program.recorded();
-    same(&plain, &recording.outcome);
+    let recording = program.undisturbed().success();
     let report = recording.report();
     let process = report.only("sandbox");
     process.assert_accounting();
@@ -84,10 +78,7 @@ fn sandboxed_program_with_children_is_recorded() {
     let sleeps = heaptape_tests::Target::program("sleeps.c").flag("-static").build();
     for how in ["forks", "forks-raw"] {
         let program = Program::new(target::c("sandbox")).arg(how).arg(&sleeps).option("--ring=4KiB");
-        let plain = program.plain().success();
-        same(&plain, &program.preloaded());
-        let recording = program.recorded();
-        same(&plain, &recording.outcome);
+        let recording = program.undisturbed().success();
         let report = recording.report();
         let process = report.only("sandbox");
         process.assert_accounting();

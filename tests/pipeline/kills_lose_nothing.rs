@@ -8,7 +8,7 @@ use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, Program, Report, is_full, is_root, own, target, test_env, torture};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Returns the number of events by the program's own count. Each thread has one allocation more.
@@ -49,16 +49,7 @@ fn epochs_add_up(threads: u64, rounds: usize, restart: impl Fn(&mut Daemon)) -> 
     assert!(program.0.wait().expect("it ends").success());
     daemon.stop();
     let epochs = daemon.epochs(&[]);
-    let (mut emitted, mut recorded, mut lost, mut parts) = (0, 0, 0, Vec::new());
-    for epoch in &epochs {
-        for process in &daemon.report(std::slice::from_ref(epoch)).processes {
-            process.assert_accounting();
-            emitted += process.emitted_events;
-            recorded += process.recorded_events;
-            lost += process.lost_events;
-            parts.push((process.recorded_events, process.lost_events));
-        }
-    }
+    let Told { emitted, recorded, lost, parts } = told(&daemon, &epochs);
     let own = events(&file);
     assert!(
         (own..own + threads).contains(&emitted),
@@ -90,6 +81,29 @@ fn sigkill_of_the_daemon_with_its_store_loses_and_doubles_nothing() {
     assert!(epochs_add_up(2, 3, |daemon| daemon.restart_without_store("")) > 1);
 }
 
+/// What the epochs of a daemon say of a program's events together, and of each part of the program.
+struct Told {
+    emitted: u64,
+    recorded: u64,
+    lost: u64,
+    /// Recorded and lost events.
+    parts: Vec<(u64, u64)>,
+}
+
+fn told(daemon: &Daemon, epochs: &[PathBuf]) -> Told {
+    let mut told = Told { emitted: 0, recorded: 0, lost: 0, parts: Vec::new() };
+    for epoch in epochs {
+        for process in &daemon.report(std::slice::from_ref(epoch)).processes {
+            process.assert_accounting();
+            told.emitted += process.emitted_events;
+            told.recorded += process.recorded_events;
+            told.lost += process.lost_events;
+            told.parts.push((process.recorded_events, process.lost_events));
+        }
+    }
+    told
+}
+
 /// Kills the daemon repeatedly under a program that never rests, and at last the program. Checks that
 /// the epochs together hold each event that the program has counted, once, or count it as lost. A
 /// daemon is killed after it has recorded this many events. Returns the lost events of each epoch.
@@ -113,16 +127,7 @@ fn full_rate_is_accounted(overflow: &str, recorded_events: u64, rounds: usize) -
     until("its end is known", || daemon.list("pairs").is_empty());
     daemon.stop();
     let epochs = daemon.epochs(&[]);
-    let (mut emitted, mut recorded, mut lost, mut parts) = (0, 0, 0, Vec::new());
-    for epoch in &epochs {
-        for process in &daemon.report(std::slice::from_ref(epoch)).processes {
-            process.assert_accounting();
-            emitted += process.emitted_events;
-            recorded += process.recorded_events;
-            lost += process.lost_events;
-            parts.push((process.recorded_events, process.lost_events));
-        }
-    }
+    let Told { emitted, recorded, lost, parts } = told(&daemon, &epochs);
     // Each of the two threads has an allocation more, and may have been inside of a call.
     assert!(
         (own..=own + 4).contains(&emitted) && emitted == recorded + lost,

@@ -93,7 +93,6 @@ fn packaging(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging").join(name)
 }
 
-/// Returns the names of metrics in a text.
 fn names(text: &str) -> BTreeSet<String> {
     let parts = text.split(|character: char| !(character.is_ascii_alphanumeric() || character == '_'));
     parts.filter(|word| word.starts_with("heaptape_")).map(str::to_owned).collect()

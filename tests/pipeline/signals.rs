@@ -1,6 +1,6 @@
 //! Signal handlers that allocate and fork while they interrupt hooks.
 
-use heaptape_tests::{Process, Program, is_full, run, same, target, torture};
+use heaptape_tests::{Process, Program, is_full, run, target, torture};
 use nix::sys::signal::{Signal, kill};
 use std::time::Duration;
 
@@ -51,10 +51,7 @@ fn forks_of_handlers_inside_hooks_are_recorded() {
     let forks: u64 = if is_full() { 10_000 } else { 100 };
     for how in [None, Some("raw"), Some("atfork"), Some("data")] {
         let program = Program::new(target::signal_safe("fork_in_handler")).arg(forks.to_string()).args(how);
-        let plain = program.plain().success();
-        same(&plain, &program.preloaded());
-        let recording = program.recorded();
-        same(&plain, &recording.outcome);
+        let recording = program.undisturbed().success();
         let report = recording.report();
         report.processes.iter().for_each(Process::assert_accounting);
         let (parents, children): (Vec<_>, Vec<_>) =

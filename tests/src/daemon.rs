@@ -69,7 +69,6 @@ impl Daemon {
         until("the daemon serves", || self.ctl(&["status"]).code() == 0);
     }
 
-    /// Returns the process ID of the daemon.
     pub fn pid(&self) -> i32 {
         i32::try_from(self.child.id()).expect("a process id")
     }
@@ -141,7 +140,6 @@ impl Daemon {
         self.directory.path().join("state")
     }
 
-    /// Returns the log of the daemon.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }

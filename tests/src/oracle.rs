@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Process ID.
     pub pid: u64,
     /// Process ID of the parent.
     pub ppid: u64,

@@ -30,7 +30,6 @@ pub struct PlainEvent {
     pub tick: u64,
 }
 
-/// Returns all records of the tape of a process.
 pub fn tape(process_folder: &Path) -> Vec<TapeRecord> {
     let bytes = fs::read(process_folder.join(TAPE)).expect("the tape");
     let mut reader = tape::Reader::new(&bytes).expect("a tape");

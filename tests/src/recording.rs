@@ -26,7 +26,6 @@ pub struct Report {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Process {
-    /// Process ID.
     pub pid: u32,
     /// Process ID of the parent.
     #[serde(default)]
@@ -61,11 +60,9 @@ pub struct Process {
     pub peak_blocks: u64,
     /// Number of events of the program.
     pub emitted_events: u64,
-    /// Number of events that were recorded.
     pub recorded_events: u64,
     /// Number of events that were dropped.
     pub lost_events: u64,
-    /// Number of events that were sampled out.
     #[serde(default)]
     pub sampled_out_events: u64,
     /// Number of blocks of the parent that were not freed.
@@ -84,7 +81,6 @@ impl Process {
         self.exe.rsplit('/').next().unwrap_or_default()
     }
 
-    /// Returns the number of events in the recording.
     pub fn events(&self) -> u64 {
         self.allocs + self.resizes + self.frees
     }

@@ -231,6 +231,16 @@ impl Program {
         Recording { outcome, folder, directory }
     }
 
+    /// Runs the program alone, with the library but without a recorder, and recorded, and checks that
+    /// it does and says the same each time. Returns the recording.
+    pub fn undisturbed(&self) -> Recording {
+        let plain = self.plain();
+        same(&plain, &self.preloaded());
+        let recording = self.recorded();
+        same(&plain, &recording.outcome);
+        recording
+    }
+
     /// Records the program, and calls `meanwhile` with the process of the command and the folder of
     /// the recording.
     pub fn recorded_while(&self, meanwhile: impl FnOnce(&mut Child, &Path)) -> Recording {

@@ -45,16 +45,18 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
         let missing = [&process.missing[..], &outcome.missing[..]].concat();
         let recorded = query.scope.range.is_all().then_some(&outcome.recorded);
         let accounting = Accounting::of(process, &Totals::default(), &missing, recorded);
-        let mut threads: Vec<Row> = model
-            .rows
-            .iter()
-            .map(|(&number, row)| {
-                let known = process.tape.threads.get(&number);
+        let shown = if query.view.json { usize::MAX } else { query.view.top };
+        let threads = model
+            .largest_first()
+            .into_iter()
+            .take(shown)
+            .map(|(number, row)| {
+                let (tid, name) = process.thread(number);
                 let account = accounting.thread(number);
                 Row {
                     number,
-                    tid: known.map(|thread| thread.tid),
-                    name: known.map(|thread| thread.name.lossy().into_owned()).unwrap_or_default(),
+                    tid,
+                    name,
                     allocs: row.allocs,
                     resizes: row.resizes,
                     frees: row.frees,
@@ -70,10 +72,6 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
                 }
             })
             .collect();
-        threads.sort_by_key(|row| (std::cmp::Reverse(row.bytes), row.number));
-        if !query.view.json {
-            threads.truncate(query.view.top);
-        }
         Ok((ThreadsReport { threads }, outcome.missing))
     })
 }

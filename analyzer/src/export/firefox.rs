@@ -246,19 +246,7 @@ fn allocations(source: &mut Source<'_>, process: &Process) -> Vec<Sum> {
 
 /// Returns a free event at the end of the run for a block that is still live.
 const fn event_of(block: &Block) -> Event {
-    Event {
-        kind: crate::event::Kind::Free,
-        entry: 0,
-        thread: block.thread,
-        site: block.site,
-        number: 0,
-        index: 0,
-        address: 0,
-        size: 0,
-        weight: 0,
-        tick: 0,
-        tick_error: 0,
-    }
+    Event { thread: block.thread, site: block.site, ..Event::of(crate::event::Kind::Free) }
 }
 
 /// Returns every allocation and free of the sums, by time.

@@ -92,7 +92,7 @@ pub(super) fn read(from: impl BufRead) -> Result<(Imported, Ending), ReadError> 
 
 fn event(kind: Kind, block: &Block, number: u64, tick: u64) -> Event {
     let Block { size, site, .. } = *block;
-    Event { kind, entry: 0, thread: 0, site, number, index: 0, address: 0, size, weight: 0, tick, tick_error: 0 }
+    Event { site, number, size, tick, ..Event::of(kind) }
 }
 
 /// The tables of the file. Numbers of texts, addresses and stacks start from 1, numbers of

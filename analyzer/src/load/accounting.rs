@@ -43,7 +43,6 @@ impl RecordedEvents {
         }
     }
 
-    /// Returns the number of events of a thread.
     pub fn of(&self, thread: u32) -> u64 {
         let last = if self.last.0 == thread { self.last.1 } else { 0 };
         self.threads.get(&thread).copied().unwrap_or(0) + last

@@ -26,7 +26,6 @@ pub(crate) fn is_archive(plain: &[u8]) -> bool {
     plain.get(MAGIC_OFFSET..MAGIC_OFFSET + MAGIC.len()) == Some(MAGIC)
 }
 
-/// Returns whether a file is an archive.
 pub(crate) fn is_archive_file(path: &Path) -> bool {
     let mut plain = Vec::new();
     let length = (MAGIC_OFFSET + MAGIC.len()) as u64;

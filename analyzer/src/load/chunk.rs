@@ -193,8 +193,7 @@ impl Adder<'_> {
         }
         let &mtrc::Numbers { index, address, size, thread, .. } = numbers;
         let thread = u32::try_from(thread).unwrap_or(u32::MAX);
-        let mut event =
-            Event { kind, entry: 0, thread, site: 0, number, index, address, size, weight: 0, tick: 0, tick_error: 0 };
+        let mut event = Event { thread, number, index, address, size, ..Event::of(kind) };
         columns.fill(&mut event);
         if self.context.reports_previous && kind != Kind::Alloc && index < self.chunk.first_index {
             self.events.extend(columns.previous(&event));
@@ -282,7 +281,7 @@ pub(crate) fn event_of(record: &Record) -> Option<Event> {
         Record::Heap { .. } | Record::Internal { .. } => return None,
     };
     let thread = u32::try_from(location.thread).unwrap_or(u32::MAX);
-    Some(Event { kind, entry: 0, thread, site: 0, number: 0, index, address, size, weight: 0, tick: 0, tick_error: 0 })
+    Some(Event { thread, index, address, size, ..Event::of(kind) })
 }
 
 /// Decodes bytes without a commit record, up to the first error.
@@ -493,17 +492,12 @@ impl<'a> Columns<'a> {
             && u64::from(next.position) <= position
         {
             into.push(Event {
-                kind: Kind::Unmatched,
                 entry: next.entry,
                 thread: next.thread,
-                site: 0,
                 number,
-                index: 0,
                 address: next.address,
-                size: 0,
-                weight: 0,
                 tick: first_tick.saturating_add(next.tick),
-                tick_error: 0,
+                ..Event::of(Kind::Unmatched)
             });
             self.unmatched.next();
         }

@@ -33,7 +33,6 @@ pub(crate) fn place_modules(recordings: &mut [Recording], sysroot: Option<&Path>
     }
 }
 
-/// Returns the process of an imported file.
 fn process(imported: Imported, path: &Path, ending: Ending, damage: Option<String>) -> Process {
     let has_peak = imported.has_peak;
     let mut process = Process { path: path.to_path_buf(), events: Events::Imported { has_peak }, ..Process::nothing() };

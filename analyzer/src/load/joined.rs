@@ -170,19 +170,7 @@ impl Pass {
         self.live.remove(index);
         let entry = Entry::Implied as u8;
         let (tick, number) = (self.tick, self.number);
-        self.push(Event {
-            kind: Kind::Free,
-            entry,
-            thread: 0,
-            site: 0,
-            number,
-            index,
-            address: 0,
-            size: 0,
-            weight: 0,
-            tick,
-            tick_error: 0,
-        });
+        self.push(Event { entry, number, index, tick, ..Event::of(Kind::Free) });
     }
 
     fn push(&mut self, event: Event) {

@@ -345,6 +345,12 @@ impl Process {
         if exe.is_empty() { self.about.folder.clone() } else { exe.into_owned() }
     }
 
+    /// Returns the kernel's ID and the name of a thread, as far as the recording has them.
+    pub fn thread(&self, number: u32) -> (Option<u32>, String) {
+        let known = self.tape.threads.get(&number);
+        (known.map(|thread| thread.tid), known.map(|thread| thread.name.lossy().into_owned()).unwrap_or_default())
+    }
+
     /// Returns whether `name` is the pid or the folder of the process.
     pub fn is(&self, name: &str) -> bool {
         self.about.folder == name

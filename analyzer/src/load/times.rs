@@ -67,17 +67,14 @@ mod tests {
 
     fn events(ticks: &[u64]) -> Vec<Event> {
         let event = |(number, &tick): (usize, &u64)| Event {
-            kind: Kind::Alloc,
             entry: 1,
             thread: 1,
             site: 1,
             number: number as u64,
             index: number as u64,
-            address: 0,
             size: 1,
-            weight: 0,
             tick,
-            tick_error: 0,
+            ..Event::of(Kind::Alloc)
         };
         ticks.iter().enumerate().map(event).collect()
     }

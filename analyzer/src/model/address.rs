@@ -117,7 +117,6 @@ impl AddressHistory {
         }
     }
 
-    /// Returns the address.
     pub const fn address(&self) -> u64 {
         self.address
     }
@@ -224,19 +223,7 @@ mod tests {
     use super::*;
 
     fn event(kind: Kind, index: u64, address: u64, size: u64, number: u64) -> Event {
-        Event {
-            kind,
-            entry: 1,
-            thread: 1,
-            site: 1,
-            number,
-            index,
-            address,
-            size,
-            weight: 0,
-            tick: 10 * number,
-            tick_error: 0,
-        }
+        Event { entry: 1, thread: 1, site: 1, number, index, address, size, tick: 10 * number, ..Event::of(kind) }
     }
 
     fn feed(history: &mut AddressHistory, event: Event) {

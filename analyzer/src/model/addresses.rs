@@ -13,7 +13,6 @@ const MAX_WRONG: usize = 16;
 /// A free, or a reallocation, of an address at which no block was live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongFree {
-    /// The address.
     pub address: u64,
     /// The event.
     pub moment: Moment,
@@ -22,7 +21,6 @@ pub struct WrongFree {
 /// The model that collects the blocks that contained one of several addresses.
 #[derive(Debug)]
 pub struct Addresses {
-    /// The history of each address.
     pub histories: Vec<AddressHistory>,
     /// Frees of no block, oldest first.
     pub wrong: VecDeque<WrongFree>,

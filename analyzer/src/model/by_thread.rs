@@ -181,19 +181,7 @@ mod tests {
         }
         let groups = groups([(1, "a"), (2, "b")].into_iter());
         let mut model = ByThread::new(&groups, Seen::default());
-        let event = |kind, thread, site| Event {
-            kind,
-            thread,
-            site,
-            entry: 0,
-            number: 0,
-            index: 0,
-            address: 0,
-            size: 8,
-            weight: 0,
-            tick: 0,
-            tick_error: 0,
-        };
+        let event = |kind, thread, site| Event { thread, site, size: 8, ..Event::of(kind) };
         let block = |thread, site| Block { thread, site, ..Block::default() };
         model.alloc(&event(Kind::Alloc, 1, 7), &block(1, 7));
         model.alloc(&event(Kind::Alloc, 2, 7), &block(2, 7));

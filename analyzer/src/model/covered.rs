@@ -41,19 +41,7 @@ mod tests {
     #[test]
     fn moved_block_with_a_mapping_of_its_own_covers_its_old_pages_no_more() {
         let run = PageRun { first: 10, pages: 200, kind: PageKind::Anonymous, is_huge: false };
-        let event = Event {
-            kind: Kind::Free,
-            entry: 1,
-            thread: 1,
-            site: 0,
-            number: 0,
-            index: 1,
-            address: 0,
-            size: 0,
-            weight: 0,
-            tick: 0,
-            tick_error: 0,
-        };
+        let event = Event { entry: 1, thread: 1, index: 1, ..Event::of(Kind::Free) };
         let large = Block { address: 10 * 4096 + 16, size: 50 * 4096, ..Block::default() };
         for allocator in [Allocator::Glibc, Allocator::Jemalloc] {
             let mut covered = Covered::new(&[run], 4096, 100);

@@ -25,7 +25,6 @@ pub struct Crossing {
 /// Blocks and bytes of a crossing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Crossed {
-    /// Number of blocks that crossed.
     pub blocks: u64,
     /// Number of bytes in these blocks.
     pub bytes: u64,
@@ -87,19 +86,7 @@ mod tests {
     #[test]
     fn only_known_calls_of_different_allocators_cross() {
         let block = |entry| Block { entry, size: 100, site: 3, ..Block::default() };
-        let event = |kind, entry| Event {
-            kind,
-            entry,
-            thread: 1,
-            site: 7,
-            number: 5,
-            index: 0,
-            address: 0,
-            size: 100,
-            weight: 0,
-            tick: 9,
-            tick_error: 0,
-        };
+        let event = |kind, entry| Event { entry, thread: 1, site: 7, number: 5, size: 100, tick: 9, ..Event::of(kind) };
         let mut model = Crossings::new(allocators(), Span { first: 5, ..Span::ALL });
         model.free(&event(Kind::Free, 20), Some(&block(1)));
         model.free(&event(Kind::Free, 26), Some(&block(14)));

@@ -38,9 +38,7 @@ pub struct Histogram {
     pub classes: [u64; CLASSES],
     /// Number of freed blocks.
     pub freed: u64,
-    /// Sum of their lifetimes.
     pub sum: u64,
-    /// Longest of their lifetimes.
     pub longest: u64,
     /// Shortest of their lifetimes, or 0 if there is none. Interpolated ones count as in the
     /// classes.

@@ -194,19 +194,7 @@ mod tests {
     use crate::event::Kind;
 
     fn event(tick: u64) -> Event {
-        Event {
-            kind: Kind::Free,
-            entry: 1,
-            thread: 1,
-            site: 0,
-            number: 0,
-            index: 1,
-            address: 0,
-            size: 0,
-            weight: 0,
-            tick,
-            tick_error: 0,
-        }
+        Event { entry: 1, thread: 1, index: 1, tick, ..Event::of(Kind::Free) }
     }
 
     fn block(address: u64, size: u64, site: u32) -> Block {

@@ -11,7 +11,6 @@ pub const NONE: u32 = u32::MAX;
 /// A reference outside of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Root {
-    /// Number of its region.
     pub region: u32,
     /// Address of the word; for a register, its number times 8.
     pub address: u64,
@@ -102,7 +101,6 @@ impl Graph {
         (found, bad)
     }
 
-    /// Returns the references in a block.
     pub fn references(&self, block: u32) -> &[Reference] {
         let range = |number: usize| self.starts.get(number).map_or(0, |start| *start as usize);
         self.references.get(range(block as usize)..range(block as usize + 1)).unwrap_or_default()

@@ -4,7 +4,6 @@ use super::axis::{Axis, SLICES, Slicing};
 
 /// Minimum number of survivors for growth. Fewer are slow growth.
 pub(crate) const MIN_GROWTH_BLOCKS: u64 = 8;
-/// Number of slices of a quarter of the run.
 pub(super) const QUARTER_SLICES: usize = SLICES / 4;
 
 /// The properties of a run on which the verdicts about all its sites depend.

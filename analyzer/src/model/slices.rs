@@ -93,7 +93,6 @@ pub struct Axis {
     pub offset: f64,
     /// Number of slices per tick or event.
     pub scale: f64,
-    /// Number of slices of the axis.
     pub slices: usize,
 }
 

@@ -37,6 +37,13 @@ pub struct Threads {
 }
 
 impl Threads {
+    /// Returns the rows by thread number, those with the most bytes first.
+    pub fn largest_first(&self) -> Vec<(u32, &Row)> {
+        let mut rows: Vec<(u32, &Row)> = self.rows.iter().map(|(&number, row)| (number, row)).collect();
+        rows.sort_by_key(|&(number, row)| (std::cmp::Reverse(row.bytes), number));
+        rows
+    }
+
     #[inline]
     fn row(&mut self, event: &Event) -> &mut Row {
         let row = self.rows.entry(event.thread).or_insert_with(|| Row { first_tick: event.tick, ..Row::default() });

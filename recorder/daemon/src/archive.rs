@@ -77,7 +77,6 @@ pub(crate) enum ArchiveCommand {
     Seal(Arc<Epoch>, Callback),
     /// All data so far is to be written.
     Flush(Callback),
-    /// A mark was set.
     Mark(Mark, Callback),
     /// The limits of what is kept have changed.
     Keep(Keep),

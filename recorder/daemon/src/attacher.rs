@@ -65,7 +65,6 @@ pub(crate) enum Outcome {
     Attached(Box<NewProcess>),
     /// A process is not attached, and runs on unchanged.
     Refused {
-        /// Id of the process.
         pid: u32,
         /// Why it is not attached.
         why: String,
@@ -89,7 +88,6 @@ pub(crate) struct NewProcess {
 
 #[derive(Clone, Debug)]
 pub(crate) struct LeftProcess {
-    /// Id of the process.
     pub pid: u32,
     /// What remains in it; `None` if nothing does.
     pub remains: Option<String>,

@@ -164,7 +164,6 @@ pub(crate) struct Rates {
 }
 
 impl Client {
-    /// Returns the process id.
     pub(crate) fn pid(&self) -> u32 {
         self.session.process.pid
     }

@@ -17,7 +17,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 pub struct Disk {
     /// Number of bytes of all epochs.
     pub bytes: AtomicU64,
-    /// Number of epochs on disk.
     pub epochs: AtomicU64,
     /// Number of errors of writing.
     pub errors: AtomicU64,

@@ -64,7 +64,6 @@ pub(crate) struct EpochStreams {
 pub(crate) struct Counters {
     /// Number of segments that could not be written.
     pub errors: u64,
-    /// Number of epochs that have ended.
     pub ended: u64,
     /// Number of attempts to start an epoch that failed.
     pub failed: u64,

@@ -29,7 +29,6 @@ const ENDED_PROCESS_TIMEOUT: Duration = Duration::from_secs(60);
 const START_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of checking whether the store is still needed.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum number of processes in the store.
 const MAX_PROCESSES: usize = 16_384;
 /// Maximum length of a message, in bytes.
 const MAX_MESSAGE_LEN: usize = 256;
@@ -85,7 +84,6 @@ impl FdStore {
         }
     }
 
-    /// Ends the fd store.
     pub fn end(&self) {
         if let FdStore::Process(fd_store) = self {
             let _ = Message::End.send(fd_store, &[]);

@@ -86,13 +86,11 @@ impl LabeledMetric {
 /// The counters of one process, with the program that they are added to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProcessCounters<'a> {
-    /// User id of the process.
     pub uid: u32,
     pub name: &'a str,
     pub label: &'a str,
     /// Counters of the process at this point in time.
     pub now: StatsSnapshot,
-    /// Whether the process runs.
     pub runs: bool,
     pub resident: ResidentMemory,
     /// Memory limit of its control groups in bytes; 0 if there is none.

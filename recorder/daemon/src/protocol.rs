@@ -52,7 +52,6 @@ pub enum Request {
     },
     /// The recording of a process that runs without the library.
     Attach {
-        /// Id of the process.
         pid: u32,
         /// What is kept of it; the rules decide if it is missing.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -105,7 +104,6 @@ impl Default for Which {
 /// What a [`Which`] is compared with.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity<'a> {
-    /// Id of the process.
     pub pid: u32,
     pub name: &'a str,
     /// Label of the process, empty if it has none.
@@ -248,7 +246,6 @@ pub struct Processes {
 /// The result of a change of mode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changed {
-    /// Number of processes that changed.
     pub processes: u64,
     /// The new mode with its sampling and overflow.
     pub mode: String,
@@ -256,7 +253,6 @@ pub struct Changed {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attached {
-    /// Id of the process.
     pub pid: u32,
     /// Name of the process (`comm`).
     pub name: String,
@@ -284,7 +280,6 @@ pub struct Detached {
 /// What remains in a process that was left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remains {
-    /// Id of the process.
     pub pid: u32,
     pub why: String,
 }
@@ -349,9 +344,7 @@ pub struct Status {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Late {
-    /// Id of the process.
     pub pid: u32,
-    /// Id of its user.
     pub uid: u32,
     /// Name of the process (`comm`).
     pub name: String,
@@ -397,9 +390,7 @@ fn is_zero(number: &u64) -> bool {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Process {
-    /// Id of the process.
     pub pid: u32,
-    /// Id of its user.
     pub uid: u32,
     /// Name of the process (`comm`).
     pub name: String,
@@ -471,7 +462,6 @@ pub struct Process {
     pub allocs_a_second: u64,
     /// Bytes allocated per second.
     pub bytes_a_second: u64,
-    /// Number of events per second.
     pub events_a_second: u64,
     /// Events lost per second.
     pub lost_a_second: u64,
@@ -491,7 +481,6 @@ pub struct Details {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CallSite {
-    /// Number of the call site.
     pub site: u32,
     /// Bytes allocated here and not freed.
     pub live_bytes: u64,
@@ -515,7 +504,6 @@ pub struct CallSite {
 pub struct Frame {
     /// Name of code that is in no file.
     pub code: Option<String>,
-    /// Return address of the frame.
     pub address: u64,
     pub module: Option<String>,
     /// Build-id of the module, in hexadecimal digits.

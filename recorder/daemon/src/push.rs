@@ -1,11 +1,9 @@
-//! Pushes profiles of programs to a server, at intervals. A process of its own does the work: it
-//! reads files of programs, which may contain anything, and waits for a network.
+//! Pushes profiles of programs to a server, at intervals, by `heaptape daemon push`.
 
 use super::config::{Config, PushConfig};
-use super::helper_command;
+use super::helper_command::{self, Attempts, NICE};
 use super::http;
 use super::metrics::OwnMetric;
-use heaptape_recorder::os::clock;
 use heaptape_recorder::os::crash;
 use heaptape_recorder::os::sys;
 use serde::Deserialize;
@@ -16,8 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Priority of the process that pushes.
-const NICE: i32 = 10;
 /// Minimum time between the log messages about failures.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -27,9 +23,7 @@ struct Counts {
     profiles: AtomicU64,
     bytes: AtomicU64,
     dropped: AtomicU64,
-    failures: AtomicU64,
-    waiting: AtomicU64,
-    succeeded: AtomicU64,
+    attempts: Attempts,
 }
 
 /// What `heaptape push --json` prints.
@@ -90,10 +84,10 @@ impl Pusher {
         Ok(Some(Pusher { counts }))
     }
 
-    /// Returns the metrics of what was pushed.
     pub(crate) fn metrics(&self) -> [OwnMetric; 6] {
         let value = |count: &AtomicU64| count.load(Relaxed) as f64;
-        let Counts { profiles, bytes, dropped, failures, waiting, succeeded } = &*self.counts;
+        let Counts { profiles, bytes, dropped, attempts } = &*self.counts;
+        let Attempts { waiting, failures, succeeded } = attempts;
         [
             OwnMetric::counter("pushed_profiles_total", "Profiles that a server has taken", value(profiles)),
             OwnMetric::counter("pushed_bytes_total", "Bytes of these profiles", value(bytes)),
@@ -117,25 +111,18 @@ impl Counts {
     /// Runs the command, and adds what it did. Returns the error of a push that failed.
     fn push(&self, command: &mut Command) -> Option<String> {
         let pushed: Pushed = helper_command::run(command).unwrap_or_else(|error| Pushed {
-            waiting: self.waiting.load(Relaxed),
+            waiting: self.attempts.waiting.load(Relaxed),
             error: Some(error),
             ..Pushed::default()
         });
         self.profiles.fetch_add(pushed.profiles, Relaxed);
         self.bytes.fetch_add(pushed.bytes, Relaxed);
         self.dropped.fetch_add(pushed.dropped, Relaxed);
-        self.waiting.store(pushed.waiting, Relaxed);
-        match pushed.error {
-            None => {
-                self.succeeded.store(clock::unix_ns() / 1_000_000_000, Relaxed);
-                tracing::debug!("{} profiles were pushed, {} bytes", pushed.profiles, pushed.bytes);
-                None
-            }
-            error => {
-                self.failures.fetch_add(1, Relaxed);
-                error
-            }
+        self.attempts.note(pushed.waiting, pushed.error.as_deref());
+        if pushed.error.is_none() {
+            tracing::debug!("{} profiles were pushed, {} bytes", pushed.profiles, pushed.bytes);
         }
+        pushed.error
     }
 }
 
@@ -156,8 +143,9 @@ mod tests {
         assert_eq!(failed.as_deref(), Some("no route"));
         assert_eq!(say("no JSON").as_deref(), Some("complaint"));
         let value = |count: &AtomicU64| count.load(Relaxed);
-        let sums = [&counts.profiles, &counts.bytes, &counts.failures, &counts.waiting, &counts.dropped].map(value);
+        let Attempts { waiting, failures, succeeded } = &counts.attempts;
+        let sums = [&counts.profiles, &counts.bytes, failures, waiting, &counts.dropped].map(value);
         assert_eq!(sums, [3, 77, 2, 5, 3]);
-        assert!(value(&counts.succeeded) > 0);
+        assert!(value(succeeded) > 0);
     }
 }

@@ -14,7 +14,6 @@ use std::sync::Arc;
 /// A process that has ended and is not completely written.
 #[derive(Debug)]
 pub(crate) struct EndingProcess {
-    /// Epoch in which the process ended.
     pub epoch: Arc<Epoch>,
     pub label: String,
     /// How the process ended.
@@ -25,7 +24,6 @@ pub(crate) struct EndingProcess {
     segment: PathBuf,
     stats: Arc<Stats>,
     pub name: String,
-    /// User id of the process.
     pub uid: u32,
 }
 

@@ -1,12 +1,10 @@
-//! Ships sealed epochs to another place. A process of its own does the work: it reads files of
-//! programs, which may contain anything, and waits for a network.
+//! Ships sealed epochs to another place, by `heaptape daemon ship`.
 
 use super::config::Config;
-use super::helper_command;
+use super::helper_command::{self, Attempts, NICE};
 use super::http;
 use super::metrics::OwnMetric;
 use crossbeam_channel::{Receiver, RecvTimeoutError};
-use heaptape_recorder::os::clock;
 use heaptape_recorder::os::crash;
 use heaptape_recorder::os::sys;
 use serde::Deserialize;
@@ -20,18 +18,14 @@ use std::time::Duration;
 const FIRST_PAUSE: Duration = Duration::from_secs(15);
 /// Longest pause after a failure, and after a success without another epoch.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1800);
-/// Priority of the process that ships.
-const NICE: i32 = 10;
 
 /// The counts of what was shipped since the start of the daemon.
 #[derive(Debug, Default)]
 struct Counts {
     epochs: AtomicU64,
     bytes: AtomicU64,
-    failures: AtomicU64,
-    waiting: AtomicU64,
     removed: AtomicU64,
-    succeeded: AtomicU64,
+    attempts: Attempts,
 }
 
 /// What `heaptape ship --json` prints.
@@ -77,7 +71,8 @@ impl Shipper {
     /// Returns the metrics of what was shipped.
     pub(crate) fn metrics(&self) -> [OwnMetric; 6] {
         let value = |count: &AtomicU64| count.load(Relaxed) as f64;
-        let Counts { epochs, bytes, failures, waiting, removed, succeeded } = &*self.counts;
+        let Counts { epochs, bytes, removed, attempts } = &*self.counts;
+        let Attempts { waiting, failures, succeeded } = attempts;
         [
             OwnMetric::counter("shipped_epochs_total", "Epochs that were shipped", value(epochs)),
             OwnMetric::counter("shipped_bytes_total", "Bytes of their tables", value(bytes)),
@@ -121,26 +116,24 @@ impl Counts {
     /// Runs the command, and adds what it did. Returns whether everything was shipped.
     fn ship(&self, command: &mut Command) -> bool {
         let shipped: Shipped = helper_command::run(command).unwrap_or_else(|error| Shipped {
-            waiting: self.waiting.load(Relaxed),
+            waiting: self.attempts.waiting.load(Relaxed),
             removed_unshipped: self.removed.load(Relaxed),
             error: Some(error),
             ..Shipped::default()
         });
         self.epochs.fetch_add(shipped.epochs, Relaxed);
         self.bytes.fetch_add(shipped.bytes, Relaxed);
-        self.waiting.store(shipped.waiting, Relaxed);
+        self.attempts.note(shipped.waiting, shipped.error.as_deref());
         let removed = self.removed.swap(shipped.removed_unshipped, Relaxed);
         if shipped.removed_unshipped > removed {
             tracing::warn!("{} epochs were removed before they were shipped", shipped.removed_unshipped - removed);
         }
         match shipped.error {
             None => {
-                self.succeeded.store(clock::unix_ns() / 1_000_000_000, Relaxed);
                 tracing::debug!("{} epochs were shipped, {} bytes", shipped.epochs, shipped.bytes);
                 true
             }
             Some(error) => {
-                self.failures.fetch_add(1, Relaxed);
                 tracing::warn!("epochs cannot be shipped: {}", error.escape_debug());
                 false
             }
@@ -188,8 +181,9 @@ mod tests {
         assert!(!say(r#"{"epochs": 1, "bytes": 7, "waiting": 5, "removed_unshipped": 3, "error": "no route"}"#));
         assert!(!say("no JSON"));
         let value = |count: &AtomicU64| count.load(Relaxed);
-        let sums = [&counts.epochs, &counts.bytes, &counts.failures, &counts.waiting, &counts.removed].map(value);
+        let Attempts { waiting, failures, succeeded } = &counts.attempts;
+        let sums = [&counts.epochs, &counts.bytes, failures, waiting, &counts.removed].map(value);
         assert_eq!(sums, [3, 77, 2, 5, 3]);
-        assert!(value(&counts.succeeded) > 0);
+        assert!(value(succeeded) > 0);
     }
 }

@@ -3,7 +3,7 @@
 //! contain anything.
 
 use super::config::Config;
-use super::helper_command;
+use super::helper_command::{self, NICE};
 use super::metrics::{LabeledMetric, Labels, OwnMetric};
 use heaptape_recorder::os::clock;
 use heaptape_recorder::os::crash;
@@ -16,8 +16,6 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Priority of the process that judges.
-const NICE: i32 = 10;
 /// Minimum time between the log messages about failures.
 const LOG_INTERVAL: Duration = Duration::from_secs(600);
 /// Maximum number of programs with rows of their own: those that hold most by suspect verdicts.

@@ -529,16 +529,17 @@ fn thread_rows(
     accounting: &Accounting,
     position: impl Fn(u64) -> f64,
 ) -> (Vec<data::Thread>, usize) {
-    let mut rows: Vec<data::Thread> = threads
-        .rows
-        .iter()
-        .map(|(&number, row)| {
-            let known = process.tape.threads.get(&number);
+    let rows = threads
+        .largest_first()
+        .into_iter()
+        .take(THREADS)
+        .map(|(number, row)| {
+            let (tid, name) = process.thread(number);
             let account = accounting.thread(number);
             data::Thread {
                 number,
-                tid: known.map(|thread| thread.tid),
-                name: known.map(|thread| thread.name.lossy().into_owned()).unwrap_or_default(),
+                tid,
+                name,
                 allocs: row.allocs,
                 resizes: row.resizes,
                 frees: row.frees,
@@ -551,8 +552,5 @@ fn thread_rows(
             }
         })
         .collect();
-    rows.sort_by_key(|row| (std::cmp::Reverse(row.bytes), row.number));
-    let more = rows.len().saturating_sub(THREADS);
-    rows.truncate(THREADS);
-    (rows, more)
+    (rows, threads.rows.len().saturating_sub(THREADS))
 }

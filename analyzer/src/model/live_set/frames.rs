@@ -130,7 +130,6 @@ impl Frames {
         self.memory.len() - self.unused.len()
     }
 
-    /// Returns the number of all frames.
     #[cfg(test)]
     pub(crate) const fn count(&self) -> usize {
         self.frames.len()

@@ -196,7 +196,6 @@ impl Service {
     }
 }
 
-/// Returns the answer with a number of processes.
 pub(super) fn processes(count: usize) -> Response {
     Response::Processes(Processes { processes: count as u64, errors: Vec::new() })
 }

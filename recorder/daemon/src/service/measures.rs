@@ -105,15 +105,43 @@ impl Service {
 
     /// Returns the metrics of the daemon itself.
     pub(super) fn own_metrics(&self) -> Vec<OwnMetric> {
-        let (counters, epochs, streams) = (self.registry.counters(), self.epochs.counters(), self.streams.counters());
-        let disk = self.epochs.disk();
-        let mut own_metrics: Vec<OwnMetric> = vec![
+        let mut own_metrics = Vec::new();
+        own_metrics.extend(self.event_metrics());
+        own_metrics.extend(self.writing_metrics());
+        own_metrics.extend(self.unrecorded_metrics());
+        own_metrics.extend(self.epoch_metrics());
+        own_metrics.extend(self.own_resources());
+        own_metrics.extend(self.stream_metrics());
+        own_metrics.push(OwnMetric::gauge(
+            "parts_ending",
+            "Processes that ended and are not written yet",
+            self.registry.ending_count() as f64,
+        ));
+        let hits: u64 = self.budgets.hits().map(|(_, count)| count).sum();
+        own_metrics.push(OwnMetric::counter("budget_hits_total", "Times that a budget was hit", hits as f64));
+        own_metrics.extend(self.shipper.iter().flat_map(Shipper::metrics));
+        own_metrics.extend(self.pusher.iter().flat_map(Pusher::metrics));
+        own_metrics.extend(self.verdicts.metrics());
+        own_metrics
+    }
+
+    /// Programs and their events.
+    fn event_metrics(&self) -> [OwnMetric; 6] {
+        let counters = self.registry.counters();
+        [
             OwnMetric::gauge("processes", "Processes served", self.registry.clients().len() as f64),
             OwnMetric::counter("accepted_total", "Processes accepted", counters.accepted as f64),
             OwnMetric::counter("refused_total", "Processes refused", counters.refused as f64),
             OwnMetric::counter("recorded_events_total", "Events recorded", counters.recorded as f64),
             OwnMetric::counter("lost_events_total", "Events lost for want of space", counters.lost as f64),
             OwnMetric::counter("sampled_out_events_total", "Events skipped by sampling", counters.sampled_out as f64),
+        ]
+    }
+
+    /// Whether what was recorded gets to disk.
+    fn writing_metrics(&self) -> [OwnMetric; 5] {
+        let (epochs, disk) = (self.epochs.counters(), self.epochs.disk());
+        [
             OwnMetric::counter(
                 "write_errors_total",
                 "Segments that could not be written",
@@ -131,6 +159,12 @@ impl Service {
                 "Whether the last attempt to write the epochs failed",
                 f64::from(u8::from(disk.current_error().is_some())),
             ),
+        ]
+    }
+
+    /// What got past the daemon, or holds it up.
+    fn unrecorded_metrics(&self) -> [OwnMetric; 4] {
+        [
             OwnMetric::gauge(
                 "late_processes",
                 "Running processes that are not recorded because the daemon answered too late, or they did not, of the last ones",
@@ -151,6 +185,13 @@ impl Service {
                 "Sockets for programs whose files were removed, and made again",
                 self.entrance.removed_sockets() as f64,
             ),
+        ]
+    }
+
+    /// The epochs on disk, and the space that they have.
+    fn epoch_metrics(&self) -> [OwnMetric; 7] {
+        let disk = self.epochs.disk();
+        [
             OwnMetric::counter(
                 "epochs_removed_total",
                 "Epochs that were removed",
@@ -166,6 +207,12 @@ impl Service {
                 "When the list of processes was last written, in seconds since 1970",
                 disk.written.load(Relaxed) as f64,
             ),
+        ]
+    }
+
+    /// What the daemon itself takes.
+    fn own_resources(&self) -> [OwnMetric; 4] {
+        [
             OwnMetric::gauge(
                 "process_start_time_seconds",
                 "Start of the daemon, in seconds since 1970",
@@ -178,6 +225,13 @@ impl Service {
                 "Commands that the drain has not received",
                 self.stages.commands.len() as f64,
             ),
+        ]
+    }
+
+    /// Files that other programs send.
+    fn stream_metrics(&self) -> [OwnMetric; 5] {
+        let streams = self.streams.counters();
+        [
             OwnMetric::gauge("streams", "Traces and profiles that are being received", self.streams.count() as f64),
             OwnMetric::counter(
                 "streams_total",
@@ -195,17 +249,6 @@ impl Service {
                 streams.refused as f64,
             ),
             OwnMetric::counter("stream_bytes_total", "Bytes of the stored traces and profiles", streams.bytes as f64),
-            OwnMetric::gauge(
-                "parts_ending",
-                "Processes that ended and are not written yet",
-                self.registry.ending_count() as f64,
-            ),
-        ];
-        let hits: u64 = self.budgets.hits().map(|(_, count)| count).sum();
-        own_metrics.push(OwnMetric::counter("budget_hits_total", "Times that a budget was hit", hits as f64));
-        own_metrics.extend(self.shipper.iter().flat_map(Shipper::metrics));
-        own_metrics.extend(self.pusher.iter().flat_map(Pusher::metrics));
-        own_metrics.extend(self.verdicts.metrics());
-        own_metrics
+        ]
     }
 }
