@@ -76,7 +76,6 @@ impl ProcessFilter {
         self.process.is_none() && self.program.is_none() && !self.running
     }
 
-    /// Returns whether a process matches.
     pub fn matches(&self, process: &Process) -> bool {
         self.process.as_ref().is_none_or(|name| process.is(name))
             && self.program.as_ref().is_none_or(|program| is_program(process, program))

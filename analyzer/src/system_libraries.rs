@@ -1,7 +1,6 @@
 //! Which modules are libraries that the system provides, by their paths. A program is not blamed
 //! for what such a library does inside, but for its own call of it.
 
-/// The folders in which a system has its libraries.
 const FOLDERS: &[&str] =
     &["/lib/", "/lib64/", "/lib32/", "/usr/lib/", "/usr/lib64/", "/usr/lib32/", "/usr/local/lib/", "/usr/local/lib64/"];
 

@@ -5,7 +5,6 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Size of the arena in bytes.
 pub(crate) const BYTES: usize = 64 << 10;
 const HEADER: usize = 16;
 

@@ -43,7 +43,6 @@ pub(crate) struct Snapshot<'a> {
     pub blocks: BlocksAt,
     /// Its threads that do not run meanwhile.
     pub threads: &'a [StoppedThread],
-    /// Number of all of its threads.
     pub thread_count: u32,
     /// Why: one of the `RESIDENCY_` numbers.
     pub cause: u8,

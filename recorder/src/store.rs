@@ -1,5 +1,5 @@
 //! Writes chunks to disk: the trace first, then the commit record in the tape. [`writer`] is the
-//! thread that does it.
+//! thread that does it, and knows what to do when the disk is full.
 
 pub(crate) mod division;
 pub(crate) mod files;

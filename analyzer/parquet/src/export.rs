@@ -115,7 +115,6 @@ fn date(seconds: u64) -> String {
 
 /// The result of [`write_process`].
 pub(crate) struct Written {
-    /// Paths of the files.
     pub files: Vec<PathBuf>,
     /// Errors that were found while the events were read.
     pub missing: Vec<Missing>,

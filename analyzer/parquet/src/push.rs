@@ -57,9 +57,7 @@ impl FromStr for Protocol {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Served {
-    /// ID of the process.
     pub pid: u32,
-    /// ID of its user.
     pub uid: u32,
     /// Bytes that it holds.
     pub live_bytes: u64,
@@ -84,7 +82,6 @@ pub(crate) struct Push {
 pub(crate) struct Pushed {
     /// Number of profiles that were sent.
     pub profiles: u64,
-    /// Number of their bytes.
     pub bytes: u64,
     /// Number of profiles that wait in the queue.
     pub waiting: u64,

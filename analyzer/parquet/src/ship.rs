@@ -43,7 +43,6 @@ pub(crate) struct Shipped {
     pub epochs: u64,
     /// Number of files that were stored.
     pub files: u64,
-    /// Number of their bytes.
     pub bytes: u64,
     /// Number of files that were there already.
     pub known_files: u64,

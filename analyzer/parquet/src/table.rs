@@ -40,7 +40,6 @@ pub(crate) fn small(number: u64) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-/// Returns a cell with a text.
 pub(crate) fn text(text: &str) -> Cell {
     Cell::Text(text.into())
 }
@@ -217,7 +216,6 @@ impl Column {
         }
     }
 
-    /// Reorders the values by their indexes.
     fn reorder(&mut self, indexes: &[usize]) {
         match self {
             Column::Small(values) => *values = indexes.iter().map(|&index| values[index]).collect(),

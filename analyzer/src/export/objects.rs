@@ -22,7 +22,6 @@ pub struct Object {
 }
 
 impl Object {
-    /// Returns the file name of the object.
     pub fn file_name(&self) -> &str {
         self.path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("unnamed")
     }

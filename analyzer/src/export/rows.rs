@@ -14,7 +14,6 @@ const KEPT: usize = 1 << 18;
 
 pub(super) struct StackRow<'a> {
     pub process: &'a str,
-    /// Id of the process.
     pub pid: u32,
     pub site: u32,
     /// Values of the requested measures.
@@ -27,7 +26,6 @@ pub(super) struct StackRow<'a> {
 
 pub(super) struct EventRow<'a> {
     pub process: &'a str,
-    /// Id of the process.
     pub pid: u32,
     pub event: &'a Event,
     /// `alloc`, `resize`, `free` or `unmatched`.

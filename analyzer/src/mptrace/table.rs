@@ -5,7 +5,6 @@ use crate::text::clean_name;
 use heaptape_formats::mtrc::Location;
 use std::io::{self, Write};
 
-/// Returns the number of digits of an address.
 fn digits(address_bytes: u8) -> usize {
     if address_bytes == 4 { 8 } else { 16 }
 }

@@ -207,7 +207,6 @@ impl SourceLines {
         self.0.iter().map(|(file, line)| (file.as_str(), *line))
     }
 
-    /// Returns whether all lines are in one file.
     fn are_of_one_file(&self) -> bool {
         self.0.first().map(|(file, _)| file) == self.0.last().map(|(file, _)| file)
     }

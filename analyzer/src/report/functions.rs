@@ -84,7 +84,6 @@ pub struct Functions {
 }
 
 impl Functions {
-    /// Returns the index of the function of a frame.
     fn index(&mut self, frame: &Frame) -> usize {
         let title = frame.title();
         if let Some(&index) = self.by_title.get(&title) {
@@ -166,7 +165,6 @@ pub struct SummedFunctions {
     pub all: Amounts,
 }
 
-/// Returns the functions of a process with their sums.
 pub fn function_sums(process: &Process, sums: &Sums, symbols: &mut Symbolizer) -> SummedFunctions {
     let (mut rows, mut all): (Vec<FunctionSums>, Amounts) = Default::default();
     // For each function, the number of the last stack in which it was met: a recursion counts once.

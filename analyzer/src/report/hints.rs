@@ -91,7 +91,6 @@ fn shell_word(word: &str) -> Cow<'_, str> {
     }
 }
 
-/// Returns the file name of a module path.
 fn module_name(path: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(path.rsplit(|&byte| byte == b'/').next().unwrap_or_default())
 }

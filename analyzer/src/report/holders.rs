@@ -21,7 +21,6 @@ pub struct Amount {
 }
 
 impl Amount {
-    /// Adds a block.
     pub fn add(&mut self, block: &ReferenceBlock) {
         self.blocks += 1;
         self.bytes += block.size;
@@ -54,7 +53,6 @@ pub struct RootGroup {
 pub struct Label {
     /// Its type, or `block of` a function.
     pub text: String,
-    /// Whether that is a type.
     pub is_type: bool,
     /// Whether it is a reference count of Rust or C++, and of which.
     pub counts: Counts,
@@ -228,7 +226,6 @@ impl Namer<'_, '_> {
     }
 }
 
-/// Returns the module that an address is in.
 fn module_at(process: &Process, address: u64) -> Option<&Module> {
     process.stacks().modules.iter().rev().find(|module| (module.start..module.end).contains(&address))
 }
@@ -271,7 +268,6 @@ impl<'a> Holders<'a> {
         Ok(Some(holders))
     }
 
-    /// Returns the process.
     pub fn process(&self) -> &'a Process {
         self.process
     }
@@ -316,7 +312,6 @@ impl<'a> Holders<'a> {
         self.held.root.get(block as usize).is_some_and(|root| *root != NONE)
     }
 
-    /// Returns what a block is.
     pub fn label(&self, block: u32) -> &Label {
         &self.labels[self.label_of[block as usize] as usize]
     }

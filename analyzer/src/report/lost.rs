@@ -60,11 +60,9 @@ pub struct LostGroup {
     pub members: Vec<u32>,
 }
 
-/// What is lost.
 #[derive(Debug, Default)]
 pub struct Lost {
     pub groups: Vec<LostGroup>,
-    /// All of it.
     pub amount: Amount,
     /// The part of it that cycles hold.
     pub in_cycles: Amount,
@@ -88,7 +86,6 @@ struct Head {
     members: Vec<u32>,
 }
 
-/// Finds what is lost.
 pub fn find(holders: &Holders<'_>) -> Lost {
     let graph = &holders.snapshot.graph;
     let lost: Vec<u32> = (0..graph.blocks.len() as u32).filter(|block| !holders.is_held(*block)).collect();

@@ -7,7 +7,6 @@ use serde::Serialize;
 /// The fields with which the JSON of each process begins.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProcessHeader {
-    /// Id of the process.
     pub pid: u32,
     /// Path of the executable.
     pub exe: String,

@@ -37,7 +37,6 @@ const FRAMES: usize = 3;
 /// A process in JSON. Names are stable, and fields are only ever added.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ProcessSummary {
-    /// Id of the process.
     pub pid: u32,
     /// ProcessSummary id of the parent.
     pub ppid: u32,

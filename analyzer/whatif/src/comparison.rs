@@ -13,7 +13,6 @@ const MIN_SHOWN: u64 = 1 << 20;
 /// What the operations of a process take under several allocators.
 #[derive(Debug, Serialize)]
 pub struct Comparison {
-    /// Id of the process.
     pub pid: u32,
     /// Name of the process: that of its file, or of the link by which it was started.
     #[serde(skip)]

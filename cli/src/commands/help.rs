@@ -178,7 +178,6 @@ mod tests {
         }
     }
 
-    /// One screen.
     #[test]
     fn short_help_fits_on_one_screen() {
         fn check(command: &Command, path: &str, faults: &mut Vec<String>) {

@@ -64,7 +64,6 @@ fn write_all(folder: &Path, command: &clap::Command, name: &str) -> anyhow::Resu
     Ok(())
 }
 
-/// Returns the page of a command.
 fn page(command: &clap::Command, name: &str) -> anyhow::Result<Vec<u8>> {
     // The title of a page is one word (heaptape-leaks); its synopsis has the command line.
     let typed = name.replacen('-', " ", 1).replacen("daemon-", "daemon ", 1).replacen("compat-", "compat ", 1);

@@ -21,8 +21,9 @@ pub(crate) type Arguments = [usize; 7];
 /// A call of a next definition. Closures would be copied into each function that takes one.
 pub(crate) type NextCall = fn(&Arguments) -> c_long;
 
-/// Forks by `call`. The child attaches by itself at its first event. It finds the parent's time of
-/// the fork in its memory.
+/// Forks by `call`. The child attaches by itself at its first event, as a new program does
+/// ([`crate::boot::claim`]), and gets rings of its own. It finds the parent's time of the fork in its
+/// memory.
 ///
 /// The call may come from a signal handler that interrupted a hook of this thread. That hook
 /// continues in the child when the handler returns, so the child keeps the state of this thread;

@@ -130,7 +130,6 @@ impl Area {
         self.layout.params
     }
 
-    /// Returns the header of the area.
     pub(crate) const fn header(&self) -> &'static Header {
         // SAFETY: the first page is mapped as long as the process lives; all fields are atomics.
         unsafe { &*self.front.cast::<Header>() }
@@ -175,7 +174,6 @@ impl Area {
         sys::unlock(self.front, front_bytes(&self.layout));
     }
 
-    /// Returns the number of nodes that are mapped.
     pub(crate) fn mapped_nodes(&self) -> u32 {
         let segments = Table::Nodes.segments();
         let origins = &ORIGINS[Table::Nodes as usize];

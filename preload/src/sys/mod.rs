@@ -33,12 +33,10 @@ pub(crate) fn aligned<T>(body: impl FnOnce() -> T) -> T {
     body()
 }
 
-/// Returns the pid of this process.
 pub(crate) fn pid() -> u32 {
     call!(SYS_getpid) as u32
 }
 
-/// Returns the id of this thread.
 pub(crate) fn tid() -> u32 {
     call!(SYS_gettid) as u32
 }

@@ -58,7 +58,6 @@ impl Activation {
         self.0 & 0xff
     }
 
-    /// Returns whether a bit is set.
     #[inline(always)]
     pub(crate) const fn has(self, bit: u64) -> bool {
         self.0 & bit != 0

@@ -270,7 +270,6 @@ fn measure(name: &str, merged: f64, batches: &[Batch], nodes: &[NodeValue], leve
     }
 }
 
-/// Packs a part of a chunk.
 type PackPart<'a> = dyn Fn(&mut tape::Packer, &Chunk, &mut Vec<u8>) -> std::io::Result<()> + 'a;
 
 /// Prints time and size of the compressed trace and columns.

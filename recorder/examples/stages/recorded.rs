@@ -21,7 +21,6 @@ pub(crate) struct Recorded {
     timestamps: HashMap<u32, u64>,
 }
 
-/// Number of records of a batch.
 const BATCH: usize = 1 << 13;
 
 fn numbers(bytes: &[u8]) -> Vec<u64> {

@@ -128,7 +128,6 @@ impl ProcessRecording {
         recording
     }
 
-    /// Returns the number of the session.
     pub fn id(&self) -> SessionId {
         self.session.id
     }

@@ -151,7 +151,6 @@ impl Annotations {
         text.extend(new.take(MAX_TEXT.saturating_sub(text.len())));
     }
 
-    /// Returns the text of the annotation.
     fn take_text(&mut self, thread: u32) -> Vec<u8> {
         std::mem::take(&mut self.thread(thread).text)
     }

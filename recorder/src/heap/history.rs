@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 /// Number of points at which every second one is removed.
 const MAX_POINTS: usize = 16;
-/// Minimum number of points for a history.
 const MIN_POINTS: usize = 8;
 const FIRST_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of sites in a point, 16 bytes each: the first ones with live blocks.

@@ -26,7 +26,6 @@ impl Change {
         Change { tick, address, low, high }
     }
 
-    /// Returns the block that was removed.
     fn removed(&self) -> Option<Block> {
         let Change { low, high, .. } = *self;
         let size = (high & 0xffff_ffff) << 16 | (low & 0xffff);

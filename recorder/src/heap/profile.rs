@@ -64,9 +64,7 @@ impl CountedBlock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SiteLive {
     pub site: u32,
-    /// Number of live blocks.
     pub blocks: u64,
-    /// Number of live bytes.
     pub bytes: u64,
 }
 
@@ -224,7 +222,6 @@ impl Profile {
         self.totals.live_blocks -= amount.blocks;
     }
 
-    /// Counts the allocation of a block.
     #[inline(always)]
     pub fn alloc(&mut self, block: CountedBlock, tick: u64) {
         self.totals.allocs += block.amount.blocks;

@@ -157,7 +157,6 @@ pub(crate) fn send(process: BorrowedFd<'_>, signal: c_int, information: Option<&
     unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), signal, information, 0) };
 }
 
-/// Sends a signal to a process by its pid.
 pub(crate) fn send_to(pid: u32, signal: c_int) {
     if let Ok(pid @ 1..) = libc::pid_t::try_from(pid) {
         // SAFETY: plain numbers.
@@ -406,7 +405,6 @@ impl ExecAttributes {
 /// before.
 #[derive(Debug)]
 pub(crate) struct HeldChild {
-    /// Process id of the child.
     pub pid: u32,
     channel: Option<OwnedFd>,
 }

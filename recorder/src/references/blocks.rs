@@ -8,7 +8,6 @@ const MAX_GAP: u64 = 1 << 20;
 /// Binary logarithm of the smallest granule of a span: the size of a small block.
 const MIN_SHIFT: u32 = 6;
 
-/// A live block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LiveBlock {
     pub address: u64,

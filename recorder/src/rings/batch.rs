@@ -14,7 +14,6 @@ use wire::{Op, Record};
 pub struct Run {
     /// Number of the thread in the recording.
     pub thread: u32,
-    /// Number of records in the run.
     pub records: u32,
     /// The thread's running timestamp before the first record.
     pub timestamp: u64,

@@ -44,7 +44,6 @@ impl RecordQueue {
         &mut self.records
     }
 
-    /// Returns the number of waiting records.
     pub fn waiting(&self) -> usize {
         self.records.len() - self.start
     }

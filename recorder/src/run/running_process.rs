@@ -193,7 +193,6 @@ impl Target {
         &self.plan
     }
 
-    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.pid
     }

@@ -153,7 +153,6 @@ pub fn release(keeper: &mut dyn Keeper, entry: &Entry) {
     let _ = keeper.send(Request::Release(entry.key.clone()), &[]);
 }
 
-/// What a keeper has.
 #[derive(Debug, Default)]
 pub struct Store(pub BTreeMap<String, Vec<OwnedFd>>);
 
@@ -210,7 +209,6 @@ impl CommandKeeper {
         self.link = Some(link);
     }
 
-    /// Sends what waits.
     pub(crate) fn send_waiting(&mut self) {
         let Some(link) = &self.link else { return };
         let send = |(request, files): &(Request, Vec<OwnedFd>)| {

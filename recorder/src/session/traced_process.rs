@@ -143,7 +143,6 @@ impl Session {
         info
     }
 
-    /// Returns what is known of the allocators of the process.
     pub fn allocators(&self) -> KnownAllocators {
         let mut inside = self.hooks.outcome(&self.mapping);
         self.hooks.set_events(&mut inside);

@@ -71,7 +71,6 @@ pub enum Content {
     Snapshot {
         /// All records of the tape, which replace the existing ones.
         tape: Vec<Record>,
-        /// The new content of the profile.
         profile: Vec<u8>,
         /// Divisions of snapshots that may not be done yet, each with the index of its record.
         pending: Vec<(usize, Pending)>,

@@ -18,7 +18,6 @@ const MAX_COPY: u64 = 128 << 20;
 /// since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Version {
-    /// Size of the file in bytes.
     pub bytes: u64,
     /// When its content changed.
     pub changed: u64,

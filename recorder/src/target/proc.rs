@@ -118,7 +118,6 @@ pub fn host() -> String {
     nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Returns the process id of the parent.
 pub fn parent(pid: u32) -> Option<u32> {
     stat(pid)?.get(PARENT)?.parse().ok()
 }

@@ -8,22 +8,17 @@ use std::path::PathBuf;
 /// The sums of a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Values {
-    /// Number of the allocations.
     #[serde(rename = "a")]
     pub allocations: u64,
-    /// Number of allocated bytes.
     #[serde(rename = "b")]
     pub allocated_bytes: u64,
-    /// Number of live blocks.
     #[serde(rename = "l")]
     pub live_blocks: u64,
-    /// Number of live bytes.
     #[serde(rename = "m")]
     pub live_bytes: u64,
 }
 
 impl Values {
-    /// Adds the sums of a site.
     pub(super) fn add(&mut self, row: &SiteSums) {
         self.allocations = self.allocations.saturating_add(row.allocs);
         self.allocated_bytes = self.allocated_bytes.saturating_add(row.bytes);
@@ -35,7 +30,6 @@ impl Values {
 /// The sums of a segment of a process, by stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SegmentSums {
-    /// Folder of the segment.
     pub folder: PathBuf,
     /// Time from which the sums count, in nanoseconds since 1970.
     pub counted_ns: i64,
@@ -49,9 +43,7 @@ pub(super) struct SegmentSums {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Known {
-    /// ID of its user.
     pub uid: u32,
-    /// ID of the process.
     pub pid: u32,
     /// Folder of the newest segment of which something was pushed.
     pub folder: PathBuf,

@@ -15,7 +15,6 @@ pub(crate) const VALUE_TYPES: [(&str, &str); 4] =
 /// An object file with code.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Object {
-    /// Path of the file.
     pub path: String,
     /// Build-id in hexadecimal digits; empty if it has none.
     pub build_id: String,

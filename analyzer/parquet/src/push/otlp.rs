@@ -240,7 +240,6 @@ fn message(profile: &Profile) -> ExportRequest {
     }
 }
 
-/// Returns the profile of one of the values.
 fn one_profile(profile: &Profile, number: usize, texts: &mut Texts) -> OneProfile {
     let (kind, unit) = VALUE_TYPES[number];
     let samples = (1_usize..).zip(profile.samples.values());

@@ -81,7 +81,6 @@ impl State {
         self.content.processes.iter().map(|(key, known)| (*key, known)).collect()
     }
 
-    /// Returns a process by its number.
     pub(super) fn process(&self, key: i64) -> Option<&Known> {
         self.content.processes.get(&key)
     }

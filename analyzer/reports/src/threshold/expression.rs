@@ -17,7 +17,6 @@ pub enum Unit {
 /// A quantity that a threshold may limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
-    /// Name of the metric in expressions.
     pub name: &'static str,
     pub unit: Unit,
     /// Explanation for the help text.

@@ -82,7 +82,6 @@ impl<'a> CrossedBlocks<'a> {
         (Reverse(self.crossed.bytes), self.crossing)
     }
 
-    /// Returns the process of the blocks.
     pub const fn process(&self) -> &'a Process {
         self.process
     }
@@ -92,7 +91,6 @@ impl<'a> CrossedBlocks<'a> {
         self.crossing.site
     }
 
-    /// Returns the number of blocks.
     pub const fn blocks(&self) -> u64 {
         self.crossed.blocks
     }

@@ -85,14 +85,12 @@ pub struct Evidence {
 pub struct LifetimeClass {
     /// The bound; `None` for the class of the longest lifetimes.
     pub below: Option<u64>,
-    /// Number of blocks in the class.
     pub blocks: u32,
 }
 
 /// A call site that freed blocks of the same allocation site.
 #[derive(Clone, Debug, Serialize)]
 pub struct FreedAt {
-    /// Number of blocks that it freed.
     pub blocks: u64,
     /// Names of the innermost program frames.
     pub functions: Vec<String>,

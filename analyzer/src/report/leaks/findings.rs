@@ -130,7 +130,6 @@ impl<'a> LeakReport<'a> {
         self.total = Total::default();
     }
 
-    /// Returns the processes of the report.
     pub(super) fn processes(&self) -> Vec<&'a Process> {
         self.missing.iter().map(|(process, _)| *process).collect()
     }

@@ -23,7 +23,6 @@ pub(crate) struct JudgedLeak {
     pub blocks: u64,
     /// Number of bytes in these blocks.
     pub bytes: u64,
-    /// What the leak is judged to be.
     pub verdict: Verdict,
     /// The verdict that a longer run, or more bytes, would lead to, if it is another one.
     pub trend: Option<Verdict>,

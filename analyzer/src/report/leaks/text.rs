@@ -66,7 +66,6 @@ pub(super) fn print(
     if has_blocks { print_hints(&found, symbols, screen) } else { Ok(()) }
 }
 
-/// Prints the leaks.
 fn print_leaks(found: &LeakReport, options: &Options, symbols: &mut Symbolizer, screen: &mut Screen) -> io::Result<()> {
     let totals = totals::by_verdict(found);
     for line in headline(found, &totals, symbols) {

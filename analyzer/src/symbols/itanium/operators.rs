@@ -1,6 +1,5 @@
 //! The operators by their codes.
 
-/// An operator.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Operator {
     pub code: &'static str,
@@ -9,7 +8,6 @@ pub(super) struct Operator {
     pub operands: u8,
 }
 
-/// Returns the operator of a code.
 pub(super) fn find(code: &[u8]) -> Option<&'static Operator> {
     OPERATORS.iter().find(|operator| operator.code.as_bytes() == code)
 }

@@ -4,7 +4,6 @@ use super::print::Printer;
 use super::{Id, Literal, Node};
 
 impl Printer<'_, '_> {
-    /// Prints an operand.
     pub(super) fn print_operand(&mut self, id: Id) -> Option<()> {
         let is_simple =
             matches!(self.node(id), Node::Text(_) | Node::Member(..) | Node::Braces(..) | Node::FunctionParameter(_));

@@ -141,7 +141,6 @@ pub(crate) mod packed {
 /// `stp x29, x30, [sp, -16]!; mov x29, sp; blr x3; ldp x29, x30, [sp], 16; ret`. Source:
 /// `Python/asm_trampoline.S` of 3.12 and 3.13.
 pub(crate) mod trampoline {
-    /// The code.
     pub(crate) const CODE: [u8; 20] = [
         0xfd, 0x7b, 0xbf, 0xa9, 0xfd, 0x03, 0x00, 0x91, 0x60, 0x00, 0x3f, 0xd6, 0xfd, 0x7b, 0xc1, 0xa8, 0xc0, 0x03,
         0x5f, 0xd6,

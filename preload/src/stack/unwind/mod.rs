@@ -60,7 +60,6 @@ impl Frame {
     pub(crate) const fn sp(&self) -> u64 {
         packed::sp(self.slot, self.step_info)
     }
-    /// Returns the flags of the frame.
     #[inline(always)]
     pub(crate) const fn flags(&self) -> u32 {
         (self.step_info >> 32) as u32

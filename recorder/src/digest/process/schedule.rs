@@ -97,7 +97,6 @@ impl Schedule {
         self.events_since_summary >= SUMMARY_EVENTS.max(SITE_EVENTS * u64::from(sites))
     }
 
-    /// Returns whether a summary is due.
     pub(crate) fn is_summary_due(&self, sites: u32) -> bool {
         self.needs_summary && self.summary_written.elapsed() >= SUMMARY_TIME.max(SITE_TIME * sites)
     }

@@ -132,7 +132,6 @@ impl Threads {
         self.seen
     }
 
-    /// Returns the numbers of the threads.
     pub(super) fn numbers(&self) -> Vec<u32> {
         self.threads.keys().copied().collect()
     }

@@ -27,7 +27,6 @@ pub struct ViewSite {
 pub struct ViewFrame {
     /// Number of the module; 0 for none.
     pub module: u32,
-    /// Return address of the frame.
     pub address: u64,
     /// Name of code that no file describes.
     pub code: Option<Text>,

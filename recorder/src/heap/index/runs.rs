@@ -20,7 +20,6 @@ enum SharedSlab {
 /// The sets of a region. They are in one slab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Run {
-    /// Number of the first set.
     first: u32,
     /// Binary logarithm of the number of sets.
     log2: u32,

@@ -16,9 +16,7 @@ use formats::regular;
 use std::path::{Path, PathBuf};
 use wire::patches::{Action, NO_ARGUMENT};
 
-/// Maximum size of a description in bytes.
 const MAX_BYTES: u64 = 64 << 10;
-/// Maximum number of functions of a description.
 const MAX_FUNCTIONS: usize = 256;
 /// Number of arguments that a function gets in registers.
 const MAX_ARGUMENTS: usize = NO_ARGUMENT as usize;

@@ -187,7 +187,6 @@ impl Search {
         Ok(key)
     }
 
-    /// Returns the functions of a file that was searched.
     pub(super) fn known(&self, key: FileKey) -> Option<Arc<FileFunctions>> {
         lock(&self.known).get(&key).cloned()
     }

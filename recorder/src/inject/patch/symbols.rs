@@ -86,7 +86,6 @@ pub(crate) struct ElfFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Section {
     pub offset: u64,
-    /// Size of the section in bytes.
     pub bytes: u64,
 }
 

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use wire::hello::ORIGIN_FORK;
 
-/// What is to be looked at.
 #[derive(Clone, Debug)]
 pub struct Question {
     pub ids: Ids,
@@ -96,7 +95,6 @@ impl Question {
         Files { code, files: ModuleFiles::of(self.owner(), self.saver.clone()), plan }
     }
 
-    /// Looks at all of it.
     pub fn answer(self) -> Known {
         Known { who: self.who(), files: self.files(), question: self }
     }

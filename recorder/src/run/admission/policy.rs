@@ -111,7 +111,6 @@ pub trait Policy: Sized {
     fn decide(&mut self, client: &Client, who: &Who) -> Result<Terms<Self::Decision>, u32>;
     /// Decides how to continue with a process of another recorder.
     fn decide_again(&mut self, about: &About<Self::Note>, process: &Process) -> io::Result<Terms<Self::Decision>>;
-    /// Returns a new folder for a process.
     fn folder(&mut self, decision: &Self::Decision, pid: u32, comm: &[u8]) -> io::Result<PathBuf>;
     /// Returns the recorded process from which a new one comes.
     fn parent(&self, client: &Client, ppid: u32) -> Option<Parent>;

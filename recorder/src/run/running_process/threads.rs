@@ -19,7 +19,6 @@ const STRAGGLER_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoppedThread {
-    /// Id of the thread.
     pub tid: Pid,
     /// General registers of the thread.
     pub registers: user_regs_struct,

@@ -85,17 +85,14 @@ impl LiveBlocks<'_> {
         found
     }
 
-    /// Returns the number of the blocks.
     pub(super) fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// Returns the number of the inherited blocks.
     pub(super) fn inherited_blocks(&self) -> u64 {
         self.inherited_blocks
     }
 
-    /// Returns the bytes of the inherited blocks.
     pub(super) fn inherited_bytes(&self) -> u64 {
         self.inherited_bytes
     }

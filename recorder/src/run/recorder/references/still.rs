@@ -51,7 +51,6 @@ pub(crate) struct Still {
     pub reader_tid: u32,
     /// Those that do not run.
     pub threads: Vec<StoppedThread>,
-    /// Number of all.
     pub count: u32,
     /// Those that were stopped in a system call.
     woken: Vec<u32>,
