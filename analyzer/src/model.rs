@@ -18,6 +18,7 @@ pub mod live_set;
 pub mod neighbors;
 pub mod peak;
 mod phase;
+pub mod reference_blocks;
 pub mod references;
 pub mod resizes;
 pub mod retained;

@@ -78,6 +78,32 @@ fn cycles_are_proven_by_their_counts_and_lost_blocks_by_a_second_sign() {
     }
 }
 
+/// Of 50 cycles the vector has one, of 60 other blocks ten. What lies behind its last element, and in
+/// a text, was once a pointer.
+#[test]
+fn words_in_unused_memory_of_vectors_and_texts_hold_nothing_for_sure() {
+    let program = Program::new(Target::program("holds_stale.cpp").build());
+    let recording = program.option("--references").recorded().success();
+    let report = holds(&recording, &[]);
+    // Their counts prove that nothing else holds them: a stale word on the stack may hide one.
+    let cycles = report["cycle_blocks"].as_u64().expect("blocks");
+    assert!((96..=98).contains(&cycles), "{report:#}");
+    let stale = report["stale_blocks"].as_u64().expect("blocks");
+    assert!((48..=50).contains(&stale), "{report:#}");
+    let roots = report["roots"].as_array().expect("roots");
+    let root =
+        |name: &str| roots.iter().find(|root| root["name"] == name).unwrap_or_else(|| panic!("{name}: {report:#}"));
+    // The elements and their array.
+    assert_eq!(root("global g_plain")["blocks"], 11);
+    assert_eq!(root("global g_index")["blocks"], 3);
+    let unused = root("unused memory under global g_plain");
+    assert_eq!((&unused["kind"], &unused["blocks"]), (&"stale".into(), &30.into()), "{report:#}");
+    let text = recording.heaptape(&["holds"]).success().text();
+    assert!(text.contains("that only unused memory of vectors or texts leads to"), "{text}");
+    let text = recording.heaptape(&["leaks", "--all"]).success().text();
+    assert!(text.contains("held by unused memory under global g_plain: 3.52 KiB"), "{text}");
+}
+
 #[test]
 fn each_kind_of_root_holds_its_block() {
     let recording = Program::new(target::c("holds_roots")).option("--references").recorded().success();
@@ -285,6 +311,9 @@ fn leaks_of_several_processes_name_the_holders_in_each() {
     let text = recording.heaptape(&["leaks", "--all"]).success().text();
     // 100 orders of 48 bytes in each.
     assert!(text.contains("held by global kept of 2 processes: 9.38 KiB"), "{text}");
+    // The first line is about the larger one, and says of which it is true.
+    let first = text.lines().next().unwrap_or_default();
+    assert!(!first.contains("held by") || first.contains(" of 2 processes"), "{first}");
     let answer = recording.heaptape(&["holds", "--json"]).success();
     let answer: Value = serde_json::from_slice(&answer.stdout).expect("JSON");
     let with = |process: &&Value| process["holds"]["roots"].to_string().contains("global kept");

@@ -107,6 +107,9 @@ struct HoldsReport {
     /// What a register of a waiting thread may hold, which cannot be read.
     undecided_blocks: u64,
     undecided_bytes: u64,
+    /// What only words in unused memory of vectors and texts lead to.
+    stale_blocks: u64,
+    stale_bytes: u64,
     /// The environment that the program made before `setenv` copied it.
     replaced_blocks: u64,
     replaced_bytes: u64,
@@ -211,20 +214,20 @@ fn report(
     top: usize,
     options: &Options,
 ) -> Result<Option<HoldsReport>, Error> {
-    let holders = match Holders::of(process, symbols) {
+    let mut holders = match Holders::of(process, symbols) {
         Ok(Some(holders)) => holders,
         Ok(None) => return Ok(None),
         Err(why) => return Err(unanswerable(&why, "record the program again with --references")),
     };
+    let lost = lost::find(&mut holders);
     let graph = &holders.snapshot.graph;
-    let lost = lost::find(&holders);
     let mut all = Amount::default();
-    graph.blocks.iter().for_each(|block| all.add(block));
+    graph.blocks.iter().for_each(|block| all.add(&block));
     let mut held = Amount::default();
     let mut typed_bytes = 0;
-    for (number, block) in (0..).zip(&graph.blocks) {
+    for (number, block) in (0..).zip(graph.blocks.iter()) {
         if holders.is_held(number) {
-            held.add(block);
+            held.add(&block);
         }
         if holders.label(number).is_type {
             typed_bytes += block.size;
@@ -260,6 +263,8 @@ fn report(
         cycle_bytes: lost.in_cycles.bytes,
         undecided_blocks: lost.undecided.blocks,
         undecided_bytes: lost.undecided.bytes,
+        stale_blocks: lost.stale.blocks,
+        stale_bytes: lost.stale.bytes,
         replaced_blocks: lost.replaced.blocks,
         replaced_bytes: lost.replaced.bytes,
         typed_bytes,
@@ -308,28 +313,39 @@ fn held_rows(
     options: &Options,
 ) -> Vec<HeldRow> {
     let graph = &holders.snapshot.graph;
-    let all = || 0..graph.blocks.len() as u32;
-    let blocks: Box<dyn Iterator<Item = u32>> = match chosen {
-        Some(chosen) => Box::new(chosen.iter().copied()),
-        None => Box::new(all()),
+    // A type has several labels, and a line several sites.
+    let key = |block: u32| if options.by_type { holders.label_number(block) } else { graph.blocks.site(block) };
+    let text = |block: u32| {
+        if options.by_type { &*holders.label(block).text } else { holders.site_line(graph.blocks.site(block)) }
     };
-    let mut groups: HashMap<&str, (Amount, Vec<u32>)> = HashMap::new();
-    for block in blocks.filter(|block| holders.is_held(*block)) {
-        let live = &graph.blocks[block as usize];
-        let key = if options.by_type { &*holders.label(block).text } else { holders.site_line(live.site) };
-        let group = groups.entry(key).or_default();
-        group.0.add(live);
-        group.1.push(block);
+    let is_chosen = |block: &u32| {
+        holders.is_held(*block) && chosen.as_ref().is_none_or(|chosen| chosen.binary_search(block).is_ok())
+    };
+    let all = || (0..graph.blocks.len() as u32).filter(is_chosen);
+    let mut sums: HashMap<u32, (Amount, u32)> = HashMap::new();
+    for block in all() {
+        sums.entry(key(block)).or_insert((Amount::default(), block)).0.add(&graph.block(block));
     }
-    let mut groups: Vec<(&str, (Amount, Vec<u32>))> = groups.into_iter().collect();
-    groups.sort_by(|a, b| (b.1.0.bytes, a.0).cmp(&(a.1.0.bytes, b.0)));
-    groups.truncate(top);
-    let retained = holders.retained(groups.iter().map(|(_, (_, blocks))| &blocks[..]));
-    let rows = groups.into_iter().zip(retained).map(|((label, (amount, blocks)), retained)| {
-        let paths = holders.paths(blocks.iter().copied());
-        let example = paths.first().map_or(blocks[0], |path| path.example);
-        let site = graph.blocks[example as usize].site;
-        HeldRow {
+    let mut by_text: HashMap<&str, (Amount, Vec<u32>)> = HashMap::new();
+    for (key, (amount, block)) in sums {
+        let row = by_text.entry(text(block)).or_default();
+        row.0.join(amount);
+        row.1.push(key);
+    }
+    let mut rows: Vec<(&str, (Amount, Vec<u32>))> = by_text.into_iter().collect();
+    rows.sort_by(|a, b| (b.1.0.bytes, a.0).cmp(&(a.1.0.bytes, b.0)));
+    rows.truncate(top);
+    let mut row_of: HashMap<u32, u32> = HashMap::new();
+    for (row, (_, (_, keys))) in (0..).zip(&rows) {
+        row_of.extend(keys.iter().map(|key| (*key, row)));
+    }
+    let set_of = |block: u32| row_of.get(&key(block)).copied().filter(|_| is_chosen(&block)).unwrap_or(u32::MAX);
+    let retained = holders.retained(rows.len(), set_of);
+    let placed = all().filter_map(|block| Some((*row_of.get(&key(block))? as usize, block)));
+    let paths = holders.paths(rows.len(), placed);
+    let rows = rows.into_iter().zip(retained).zip(paths).filter_map(|(((label, (amount, _)), retained), paths)| {
+        let example = paths.first()?.example;
+        Some(HeldRow {
             label: label.to_owned(),
             what: holders.label(example).text.clone(),
             blocks: amount.blocks,
@@ -344,11 +360,11 @@ fn held_rows(
                     blocks: path.amount.blocks,
                     bytes: path.amount.bytes,
                     steps: path.steps,
-                    example: format!("{:#x}", graph.blocks[path.example as usize].address),
+                    example: format!("{:#x}", graph.block(path.example).address),
                 })
                 .collect(),
-            stack: stack_json(symbols, holders.process().stacks(), site),
-        }
+            stack: stack_json(symbols, holders.process().stacks(), graph.blocks.site(example)),
+        })
     });
     rows.collect()
 }
@@ -376,7 +392,7 @@ fn lost_rows(
         times: group.times,
         blocks: group.amount.blocks,
         bytes: group.amount.bytes,
-        example: format!("{:#x}", graph.blocks[group.example as usize].address),
+        example: format!("{:#x}", graph.block(group.example).address),
         label: holders.site_line(group.site).to_owned(),
         stack: stack_json(symbols, stacks, group.site),
         lines: text_stack(symbols, stacks, group.site, FRAMES).0,
@@ -407,7 +423,11 @@ impl HoldsReport {
             0 => String::new(),
             _ => format!("; {} that only registers of waiting threads may hold", bytes(self.undecided_bytes)),
         };
-        format!("{all}: {} held{by}; {lost}{undecided}", percent(self.held_bytes, self.bytes))
+        let stale = match self.stale_blocks {
+            0 => String::new(),
+            _ => format!("; {} that only unused memory of vectors or texts leads to", bytes(self.stale_bytes)),
+        };
+        format!("{all}: {} held{by}; {lost}{stale}{undecided}", percent(self.held_bytes, self.bytes))
     }
 
     fn print_lost(&self, screen: &mut Screen) -> io::Result<()> {

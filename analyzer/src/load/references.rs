@@ -1,18 +1,12 @@
 //! Which block holds which, from the file beside the tape.
 
 use super::Process;
-use crate::model::references::Graph;
+use crate::model::references::{Graph, GraphBuilder, MOST_BLOCKS};
 use heaptape_formats::recording::REFERENCES;
-use heaptape_formats::tape::{
-    ROOT_REGISTERS, Record, ReferenceBlock, References, ReferencesEnd, RootRegion, Step, Stream,
-};
+use heaptape_formats::tape::{ROOT_REGISTERS, Record, References, ReferencesEnd, RootRegion, Step, Stream};
 use heaptape_formats::{Ending, regular};
 use std::io::ErrorKind;
 use std::path::Path;
-
-/// Maximum number of blocks and of references that are read: 2 GiB.
-const MOST_BLOCKS: usize = 1 << 25;
-const MOST_EDGES: usize = 1 << 26;
 
 /// The references of a process at one point in time.
 #[derive(Debug, Default)]
@@ -59,9 +53,7 @@ impl Process {
 #[derive(Default)]
 struct Reading {
     head: Option<References>,
-    blocks: Vec<ReferenceBlock>,
-    edges: Vec<heaptape_formats::tape::Edge>,
-    roots: Vec<heaptape_formats::tape::Edge>,
+    graph: GraphBuilder,
     end: Option<ReferencesEnd>,
     damage: Option<String>,
 }
@@ -78,32 +70,25 @@ impl Reading {
                 Ok(())
             }
             Record::ReferenceBlocks(record) => {
-                let count = self.blocks.len();
-                let last = self.blocks.last().map(|block| block.address);
+                let blocks = self.graph.blocks();
+                let count = blocks.len();
+                let last = count.checked_sub(1).and_then(|last| blocks.address(last));
                 let result = record.each(|block| {
-                    if self.blocks.len() < MOST_BLOCKS {
-                        self.blocks.push(block);
+                    if blocks.len() < MOST_BLOCKS {
+                        blocks.push(&block);
                     }
                 });
                 // The numbers of edges would be those of other blocks.
                 let is_next = record.first == count as u64;
-                let is_later = last.is_none_or(|last| self.blocks.get(count).is_none_or(|next| next.address > last));
+                let is_later = last.is_none_or(|last| blocks.address(count).is_none_or(|next| next > last));
                 if result.is_err() || !is_next || !is_later {
-                    self.blocks.truncate(count);
+                    blocks.truncate(count);
                     self.damaged(format!("blocks from number {count} on are missing"));
                 }
                 result
             }
-            Record::ReferenceEdges(record) => record.each(|edge| {
-                if self.edges.len() < MOST_EDGES {
-                    self.edges.push(edge);
-                }
-            }),
-            Record::ReferenceRoots(record) => record.each(|edge| {
-                if self.roots.len() < MOST_EDGES {
-                    self.roots.push(edge);
-                }
-            }),
+            Record::ReferenceEdges(record) => record.each(|edge| self.graph.edge(edge)),
+            Record::ReferenceRoots(record) => record.each(|edge| self.graph.root(edge)),
             Record::ReferencesEnd(end) => {
                 self.end = Some(end);
                 Ok(())
@@ -119,7 +104,7 @@ impl Reading {
         let Some(head) = self.head.take() else {
             return Err(self.damage.unwrap_or_else(|| "it has no first record".into()));
         };
-        let found = (self.blocks.len() as u64, self.edges.len() as u64, self.roots.len() as u64);
+        let found = self.graph.counts();
         match &self.end {
             None => self.damaged("the file was cut"),
             Some(end) if (end.blocks, end.edges, end.root_edges) != found => {
@@ -127,7 +112,7 @@ impl Reading {
             }
             Some(_) => {}
         }
-        let (graph, bad) = Graph::new(self.blocks, head.regions.clone(), self.edges, self.roots.into_iter());
+        let (graph, bad) = self.graph.finish(head.regions.clone());
         if bad > 0 {
             self.damage.get_or_insert_with(|| format!("{bad} references of the file lead nowhere"));
         }

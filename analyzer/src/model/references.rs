@@ -2,11 +2,20 @@
 //! block is the first one that reaches it in a breadth-first search, the most certain roots first:
 //! data of modules, then thread-local data, stacks, registers, and other memory. Unlike dominators,
 //! one stale word on a stack changes nothing for what a global holds.
+//!
+//! Memory that the allocator used before still has its old words. Where a block does not use all of
+//! its memory, as a vector up to its capacity, such words are *doubtful*: they are followed last.
 
+use super::reference_blocks::Blocks;
 use heaptape_formats::tape::{Edge, ReferenceBlock, RootRegion};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
 
 /// Number of no block.
 pub const NONE: u32 = u32::MAX;
+/// Maximum number of blocks and of references that are kept: 1.25 GiB.
+pub const MOST_BLOCKS: usize = 1 << 25;
+const MOST_EDGES: usize = 1 << 26;
 
 /// A reference outside of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,85 +34,247 @@ pub struct Root {
 pub struct Reference {
     /// Number of the block that it leads to.
     pub target: u32,
-    /// Offset of the word in its own block, in words.
-    pub word: u32,
-    /// Offset in the block that it leads to, up to a limit.
-    pub inside: u32,
+    /// Offset in words, and [`Reference::AT_START`].
+    packed: u32,
+}
+
+impl Reference {
+    /// It leads to the first byte of its block.
+    const AT_START: u32 = 1 << 31;
+
+    fn new(edge: &Edge) -> Reference {
+        let word = u32::try_from(edge.offset / 8).unwrap_or(u32::MAX).min(Reference::AT_START - 1);
+        let at_start = if edge.inside == 0 { Reference::AT_START } else { 0 };
+        Reference { target: edge.target as u32, packed: word | at_start }
+    }
+
+    /// Returns the offset of the word in its own block, in words.
+    pub const fn word(self) -> u32 {
+        self.packed & !Reference::AT_START
+    }
+
+    /// Returns whether it leads to the first byte of its block.
+    pub const fn is_at_start(self) -> bool {
+        self.packed & Reference::AT_START != 0
+    }
 }
 
 /// Blocks, and all references to them. Blocks are in ascending order of their addresses.
 #[derive(Debug, Default)]
 pub struct Graph {
-    pub blocks: Vec<ReferenceBlock>,
+    pub blocks: Blocks,
     pub regions: Vec<RootRegion>,
     /// The references outside of blocks, in order of their regions.
     pub roots: Vec<Root>,
     /// Index of the first reference of each block, and the number of all.
     starts: Vec<u32>,
     references: Vec<Reference>,
+    /// Bytes of a block up to which a pair of neighbor words leads: as the words of a std::vector to
+    /// its elements.
+    used: FxHashMap<u32, u32>,
+    /// A bit for each block with doubtful words.
+    doubtful: Vec<u64>,
 }
 
-/// How each block is held.
+/// What leads to a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// Number of a root.
+    Root(u32),
+    /// A word of another block, in words.
+    Block { block: u32, word: u32 },
+}
+
+/// Makes a graph, while its file is read.
 #[derive(Debug, Default)]
-pub struct Held {
-    /// The block that holds a block, or [`NONE`].
-    pub parent: Vec<u32>,
-    /// Offset of the word that holds it, in words.
-    pub word: Vec<u32>,
-    /// Index of the root that leads to a block, or [`NONE`].
-    pub root: Vec<u32>,
-    /// The held blocks, nearer ones to their root before others.
-    pub order: Vec<u32>,
+pub struct GraphBuilder {
+    graph: Graph,
+    roots: Vec<Edge>,
+    extents: Extents,
+    /// References that lead nowhere, or are not in order.
+    bad: u64,
+    /// Number of all that were given.
+    edges: u64,
+}
+
+impl GraphBuilder {
+    /// Returns the blocks, to add some.
+    pub fn blocks(&mut self) -> &mut Blocks {
+        &mut self.graph.blocks
+    }
+
+    /// Adds a reference in a block. They come in the order of their blocks and words.
+    pub fn edge(&mut self, edge: Edge) {
+        self.edges += 1;
+        let graph = &mut self.graph;
+        let source = usize::try_from(edge.source).unwrap_or(usize::MAX);
+        let is_valid = source < MOST_BLOCKS && edge.target < MOST_BLOCKS as u64;
+        // The file has them in order, up to that of its chunks.
+        if !is_valid || source + 1 < graph.starts.len() || graph.references.len() >= MOST_EDGES {
+            self.bad += 1;
+            return;
+        }
+        let next = graph.references.len() as u32;
+        if graph.starts.len() <= source {
+            graph.starts.resize(source + 1, next);
+        }
+        self.extents.next(edge);
+        graph.references.push(Reference::new(&edge));
+    }
+
+    /// Adds a reference in a region.
+    pub fn root(&mut self, edge: Edge) {
+        if self.roots.len() < MOST_EDGES {
+            self.roots.push(edge);
+        }
+    }
+
+    /// Returns the numbers of blocks, of references in them, and of others.
+    pub fn counts(&self) -> (u64, u64, u64) {
+        (self.graph.blocks.len() as u64, self.edges, self.roots.len() as u64)
+    }
+
+    /// Returns the graph, without references whose numbers are out of range, and their number.
+    pub fn finish(self, regions: Vec<RootRegion>) -> (Graph, u64) {
+        let GraphBuilder { mut graph, roots, mut extents, mut bad, .. } = self;
+        // Nothing is the neighbor of what begins the regions.
+        extents.next(Edge { source: u64::MAX, inside: 1, ..Edge::default() });
+        let count = graph.blocks.len();
+        if let Some(cut) = graph.starts.get(count).copied() {
+            bad += (graph.references.len() - cut as usize) as u64;
+            graph.references.truncate(cut as usize);
+        }
+        graph.starts.resize(count + 1, graph.references.len() as u32);
+        bad += graph.remove_bad_targets();
+        graph.regions = regions;
+        for edge in roots {
+            let region = usize::try_from(edge.source).ok().and_then(|number| graph.regions.get(number));
+            let Some(region) = region.filter(|_| edge.target < count as u64) else {
+                bad += 1;
+                continue;
+            };
+            let address = region.start.next_multiple_of(8).saturating_add(edge.offset);
+            extents.next(edge);
+            let (region, target) = (edge.source as u32, edge.target as u32);
+            graph.roots.push(Root { region, address, target, inside: edge.inside });
+        }
+        graph.roots.sort_by_key(|root| root.region);
+        graph.used = extents.finish();
+        (graph, bad)
+    }
+}
+
+/// Up to where blocks are used: two neighbor words lead to the start of a block and into it, as
+/// those of a std::vector lead to its elements and behind the last one.
+#[derive(Debug)]
+struct Extents {
+    last: Edge,
+    /// Offsets in bytes. Of several pairs the one that leads farthest counts.
+    used: FxHashMap<u32, u32>,
+    /// A bit for each block that a word alone leads to: it may use all of it.
+    alone: Vec<u64>,
+}
+
+impl Default for Extents {
+    fn default() -> Self {
+        // Of no block's start.
+        let last = Edge { source: u64::MAX, inside: 1, ..Edge::default() };
+        Extents { last, used: FxHashMap::default(), alone: Vec::new() }
+    }
+}
+
+impl Extents {
+    /// Takes the next edge of the blocks, or of the regions.
+    fn next(&mut self, edge: Edge) {
+        let last = std::mem::replace(&mut self.last, edge);
+        let is_neighbor = (last.source, last.offset.wrapping_add(8)) == (edge.source, edge.offset);
+        let Ok(target) = u32::try_from(last.target) else { return };
+        if last.inside != 0 {
+            return;
+        }
+        if is_neighbor && last.target == edge.target && edge.inside > 0 {
+            let known = self.used.entry(target).or_default();
+            *known = u32::try_from(edge.inside).unwrap_or(u32::MAX).max(*known);
+        } else {
+            let words = (target as usize / 64 + 1).max(self.alone.len());
+            self.alone.resize(words, 0);
+            set_bit(&mut self.alone, target);
+        }
+    }
+
+    fn finish(mut self) -> FxHashMap<u32, u32> {
+        self.next(Edge { source: u64::MAX, ..Edge::default() });
+        self.used.retain(|block, _| !bit(&self.alone, *block));
+        self.used
+    }
 }
 
 impl Graph {
-    /// Makes a graph of blocks. Edges whose numbers are out of range are left out, and counted in
-    /// the result.
+    /// Makes a graph of blocks. Returns the number of edges that were left out, too.
+    #[cfg(test)]
     pub fn new(
         blocks: Vec<ReferenceBlock>,
         regions: Vec<RootRegion>,
         edges: Vec<Edge>,
         roots: impl Iterator<Item = Edge>,
     ) -> (Graph, u64) {
-        let mut bad = 0;
-        let mut starts = vec![0u32; blocks.len() + 1];
-        let mut references = Vec::with_capacity(edges.len());
-        let mut last = 0usize;
-        for Edge { source, offset, target, inside } in edges {
-            let (is_valid, source) = (source < blocks.len() as u64 && target < blocks.len() as u64, source as usize);
-            // The file has them in order, up to that of its chunks.
-            if !is_valid || source < last {
-                bad += 1;
-                continue;
-            }
-            last = source;
-            starts[source + 1] += 1;
-            let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-            references.push(Reference { target: target as u32, word: small(offset / 8), inside: small(inside) });
-        }
-        for number in 0..blocks.len() {
-            starts[number + 1] += starts[number];
-        }
-        let mut found = Graph { blocks, regions, roots: Vec::new(), starts, references };
-        for Edge { source, offset, target, inside } in roots {
-            let region = usize::try_from(source).ok().and_then(|number| found.regions.get(number));
-            match region.filter(|_| target < found.blocks.len() as u64) {
-                Some(region) => found.roots.push(Root {
-                    region: source as u32,
-                    address: region.start.next_multiple_of(8).saturating_add(offset),
-                    target: target as u32,
-                    inside,
-                }),
-                None => bad += 1,
+        let mut builder = GraphBuilder::default();
+        blocks.iter().for_each(|block| builder.blocks().push(block));
+        edges.into_iter().for_each(|edge| builder.edge(edge));
+        roots.for_each(|edge| builder.root(edge));
+        builder.finish(regions)
+    }
+
+    /// Removes references to blocks that are not there, and returns their number.
+    fn remove_bad_targets(&mut self) -> u64 {
+        let count = self.blocks.len();
+        let bad = self.references.iter().filter(|reference| reference.target as usize >= count).count();
+        if bad > 0 {
+            let all = std::mem::take(&mut self.references);
+            let starts = std::mem::take(&mut self.starts);
+            self.starts.push(0);
+            for range in starts.windows(2) {
+                let of_block = &all[range[0] as usize..range[1] as usize];
+                self.references.extend(of_block.iter().filter(|reference| (reference.target as usize) < count));
+                self.starts.push(self.references.len() as u32);
             }
         }
-        found.roots.sort_by_key(|root| root.region);
-        (found, bad)
+        bad as u64
+    }
+
+    /// Returns a block.
+    ///
+    /// # Panics
+    /// Panics if there is none with this number.
+    pub fn block(&self, number: u32) -> ReferenceBlock {
+        self.blocks.get(number)
     }
 
     pub fn references(&self, block: u32) -> &[Reference] {
         let range = |number: usize| self.starts.get(number).map_or(0, |start| *start as usize);
         self.references.get(range(block as usize)..range(block as usize + 1)).unwrap_or_default()
+    }
+
+    /// Returns the references in a block that are not doubtful.
+    pub fn sure_references(&self, block: u32) -> &[Reference] {
+        let all = self.references(block);
+        if !bit(&self.doubtful, block) {
+            return all;
+        }
+        let used = self.used.get(&block).copied().unwrap_or(0);
+        &all[..all.partition_point(|reference| u64::from(reference.word()) * 8 < u64::from(used))]
+    }
+
+    /// Notes which words are doubtful: all of a text, and those of the elements of a vector that it
+    /// does not have.
+    pub fn doubt(&mut self, is_text: impl Fn(u32) -> bool, is_vector: impl Fn(u32) -> bool) {
+        self.used.retain(|block, _| is_vector(*block));
+        self.doubtful = vec![0; self.blocks.len().div_ceil(64)];
+        for block in 0..self.blocks.len() as u32 {
+            if is_text(block) || self.used.contains_key(&block) {
+                set_bit(&mut self.doubtful, block);
+            }
+        }
     }
 
     /// Returns the number of references in blocks.
@@ -113,44 +284,59 @@ impl Graph {
 
     /// Returns the number of the block that contains an address.
     pub fn at(&self, address: u64) -> Option<u32> {
-        let number = self.blocks.partition_point(|block| block.address <= address).checked_sub(1)?;
-        let block = &self.blocks[number];
-        (address - block.address < block.usable.max(1)).then_some(number as u32)
+        self.blocks.at(address)
     }
 
-    /// Finds the nearest root of each block. `is_ignored` roots lead to nothing.
-    pub fn held(&self, is_ignored: impl Fn(&Root) -> bool) -> Held {
-        let count = self.blocks.len();
-        let mut held = Held {
-            parent: vec![NONE; count],
-            word: vec![0; count],
-            root: vec![NONE; count],
-            order: Vec::with_capacity(count),
-        };
-        let (mut next, mut first) = (0, 0usize);
+    /// Visits each block that a root leads to, nearer ones before others, with what leads to it and
+    /// whether that is sure. Those that only doubtful words lead to come last.
+    pub fn walk(&self, mut visit: impl FnMut(u32, Via, bool)) {
+        let mut seen = vec![0u64; self.blocks.len().div_ceil(64)];
+        let mut next = VecDeque::new();
+        let mut first = 0u32;
         // Regions are in order of their kinds.
         for roots in self.roots.chunk_by(|a, b| self.kind(a) == self.kind(b)) {
             for (number, root) in (first..).zip(roots) {
-                let target = root.target as usize;
-                if held.root[target] == NONE && !is_ignored(root) {
-                    held.root[target] = number as u32;
-                    held.order.push(root.target);
+                if set_bit(&mut seen, root.target) {
+                    visit(root.target, Via::Root(number), true);
+                    next.push_back(root.target);
                 }
             }
-            first += roots.len();
-            while let Some(&block) = held.order.get(next) {
-                next += 1;
-                for reference in self.references(block) {
-                    let target = reference.target as usize;
-                    if held.root[target] == NONE {
-                        held.root[target] = held.root[block as usize];
-                        (held.parent[target], held.word[target]) = (block, reference.word);
-                        held.order.push(reference.target);
+            first += roots.len() as u32;
+            self.spread(&mut next, &mut seen, true, &mut visit);
+        }
+        let sure = seen.clone();
+        for (group, bits) in (0..).zip(&self.doubtful) {
+            let mut both = bits & sure.get(group as usize).copied().unwrap_or(0);
+            while both != 0 {
+                let block = group * u64::BITS + both.trailing_zeros();
+                both &= both - 1;
+                for reference in &self.references(block)[self.sure_references(block).len()..] {
+                    if set_bit(&mut seen, reference.target) {
+                        visit(reference.target, Via::Block { block, word: reference.word() }, false);
+                        next.push_back(reference.target);
                     }
                 }
             }
         }
-        held
+        self.spread(&mut next, &mut seen, false, &mut visit);
+    }
+
+    fn spread(
+        &self,
+        next: &mut VecDeque<u32>,
+        seen: &mut [u64],
+        is_sure: bool,
+        visit: &mut impl FnMut(u32, Via, bool),
+    ) {
+        while let Some(block) = next.pop_front() {
+            let references = if is_sure { self.sure_references(block) } else { self.references(block) };
+            for reference in references {
+                if set_bit(seen, reference.target) {
+                    visit(reference.target, Via::Block { block, word: reference.word() }, is_sure);
+                    next.push_back(reference.target);
+                }
+            }
+        }
     }
 
     fn kind(&self, root: &Root) -> u8 {
@@ -158,86 +344,95 @@ impl Graph {
     }
 
     /// Returns the groups of lost blocks that refer to each other in a circle, directly or not: a
-    /// group for each block, later ones refer to earlier ones only (Tarjan's algorithm).
+    /// group for each block, later ones refer to earlier ones only (Tarjan's algorithm). The blocks
+    /// are in ascending order.
     pub fn components(&self, lost: &[u32]) -> Vec<Vec<u32>> {
-        let mut search = Components::new(self.blocks.len());
-        for &block in lost {
-            search.state[block as usize].is_lost = true;
-        }
-        for &block in lost {
-            if search.state[block as usize].number == 0 {
-                search.from(self, block);
+        let mut search = Components::new(lost);
+        for place in 0..lost.len() {
+            if search.state[place].number == 0 {
+                search.from(self, place);
             }
         }
         search.found
     }
 }
 
+fn bit(bits: &[u64], number: u32) -> bool {
+    bits.get(number as usize / 64).is_some_and(|bits| bits >> (number % 64) & 1 != 0)
+}
+
+/// Sets a bit. Returns whether it was 0.
+fn set_bit(bits: &mut [u64], number: u32) -> bool {
+    let (word, bit) = (&mut bits[number as usize / 64], 1 << (number % 64));
+    let is_new = *word & bit == 0;
+    *word |= bit;
+    is_new
+}
+
 #[derive(Clone, Copy, Default)]
 struct State {
     number: u32,
     low: u32,
-    is_lost: bool,
     is_open: bool,
 }
 
-struct Components {
+struct Components<'a> {
+    lost: &'a [u32],
+    /// Of each lost block.
     state: Vec<State>,
     count: u32,
-    open: Vec<u32>,
+    /// Places of blocks in the list of lost ones.
+    open: Vec<usize>,
     found: Vec<Vec<u32>>,
 }
 
-impl Components {
-    fn new(count: usize) -> Components {
-        Components { state: vec![State::default(); count], count: 0, open: Vec::new(), found: Vec::new() }
+impl Components<'_> {
+    fn new(lost: &[u32]) -> Components<'_> {
+        Components { lost, state: vec![State::default(); lost.len()], count: 0, open: Vec::new(), found: Vec::new() }
     }
 
-    fn begin(&mut self, block: u32) {
+    fn begin(&mut self, place: usize) {
         self.count += 1;
-        let state = &mut self.state[block as usize];
-        (state.number, state.low, state.is_open) = (self.count, self.count, true);
-        self.open.push(block);
+        self.state[place] = State { number: self.count, low: self.count, is_open: true };
+        self.open.push(place);
     }
 
-    fn from(&mut self, graph: &Graph, block: u32) {
-        let mut path = vec![(block, 0usize)];
-        self.begin(block);
-        while let Some((block, next)) = path.last_mut() {
-            let block = *block;
-            let Some(reference) = graph.references(block).get(*next) else {
+    fn from(&mut self, graph: &Graph, place: usize) {
+        let mut path = vec![(place, 0usize)];
+        self.begin(place);
+        while let Some((place, next)) = path.last_mut() {
+            let place = *place;
+            let Some(reference) = graph.references(self.lost[place]).get(*next) else {
                 path.pop();
-                let State { number, low, .. } = self.state[block as usize];
+                let State { number, low, .. } = self.state[place];
                 if let Some((parent, _)) = path.last() {
-                    let parent = &mut self.state[*parent as usize];
+                    let parent = &mut self.state[*parent];
                     parent.low = parent.low.min(low);
                 }
                 if number == low {
-                    self.close(block);
+                    self.close(place);
                 }
                 continue;
             };
             *next += 1;
-            let target = self.state[reference.target as usize];
-            if !target.is_lost {
-                continue;
-            }
-            if target.number == 0 {
-                self.begin(reference.target);
-                path.push((reference.target, 0));
-            } else if target.is_open {
-                let state = &mut self.state[block as usize];
-                state.low = state.low.min(target.number);
+            let Ok(target) = self.lost.binary_search(&reference.target) else { continue };
+            let State { number, is_open, .. } = self.state[target];
+            if number == 0 {
+                self.begin(target);
+                path.push((target, 0));
+            } else if is_open {
+                let state = &mut self.state[place];
+                state.low = state.low.min(number);
             }
         }
     }
 
-    fn close(&mut self, block: u32) {
+    fn close(&mut self, place: usize) {
         let mut group = Vec::new();
         while let Some(last) = self.open.pop() {
-            self.state[last as usize].is_open = false;
-            group.push(last);
-            if last == block {
+            self.state[last].is_open = false;
+            group.push(self.lost[last]);
+            if last == place {
                 break;
             }
         }
@@ -262,23 +457,86 @@ mod tests {
         graph
     }
 
+    fn walk(graph: &Graph) -> Vec<(u32, Via, bool)> {
+        let mut found = Vec::new();
+        graph.walk(|block, via, is_sure| found.push((block, via, is_sure)));
+        found
+    }
+
+    /// The words behind the last element of a vector, and all words of a text, are what was there
+    /// before: a block that only they lead to is not held for sure.
+    #[test]
+    fn unused_memory_of_vectors_and_texts_is_doubtful() {
+        let edge = |source, word: u64, target, inside| Edge { source, offset: 8 * word, target, inside };
+        let blocks =
+            (0..8u64).map(|n| ReferenceBlock { address: 0x1000 + 64 * n, size: 64, usable: 64, ..Default::default() });
+        // Block 0 has a vector: its elements are in block 1, of which two of eight words are used. Of
+        // a text in block 2 no word counts. Block 6 is what a doubtful word leads to, and leads on.
+        let edges = vec![
+            edge(0, 1, 1, 0),
+            edge(0, 2, 1, 16),
+            edge(0, 3, 1, 56),
+            edge(0, 5, 2, 0),
+            edge(1, 0, 3, 0),
+            edge(1, 1, 4, 0),
+            edge(1, 2, 5, 0),
+            edge(2, 0, 6, 0),
+            edge(2, 1, 3, 0),
+            edge(6, 0, 7, 0),
+        ];
+        let region = RootRegion { start: 0x10_0000, length: 4096, kind: ROOT_DATA, name: 0, thread: 0 };
+        let (mut graph, bad) =
+            Graph::new(blocks.collect(), vec![region.clone()], edges, [edge(0, 0, 0, 0)].into_iter());
+        assert_eq!(bad, 0);
+        let sure =
+            |graph: &Graph| walk(graph).into_iter().map(|(block, _, is_sure)| (block, is_sure)).collect::<Vec<_>>();
+        assert!(sure(&graph).iter().all(|(_, is_sure)| *is_sure));
+        graph.doubt(|block| block == 2, |block| block == 1);
+        assert_eq!(
+            sure(&graph),
+            [(0, true), (1, true), (2, true), (3, true), (4, true), (5, false), (6, false), (7, false)]
+        );
+        // Another pair of words that leads farther is another look at the same elements.
+        let (mut graph, _) = {
+            let blocks = (0..6u64).map(|n| ReferenceBlock {
+                address: 0x1000 + 64 * n,
+                size: 64,
+                usable: 64,
+                ..Default::default()
+            });
+            let edges = vec![edge(0, 0, 1, 0), edge(0, 1, 1, 8), edge(1, 1, 2, 0), edge(1, 3, 3, 0)];
+            let roots = [edge(0, 0, 0, 0), edge(0, 1, 1, 0), edge(0, 2, 1, 16)];
+            Graph::new(blocks.collect(), vec![region.clone()], edges, roots.into_iter())
+        };
+        graph.doubt(|_| false, |_| true);
+        assert_eq!(sure(&graph), [(0, true), (1, true), (2, true), (3, false)]);
+        // Whoever knows its start alone may know more elements.
+        let blocks =
+            (0..4u64).map(|n| ReferenceBlock { address: 0x1000 + 64 * n, size: 64, usable: 64, ..Default::default() });
+        let edges = vec![edge(0, 0, 1, 0), edge(0, 1, 1, 8), edge(0, 3, 1, 0), edge(1, 1, 2, 0)];
+        let (mut graph, _) = Graph::new(blocks.collect(), vec![region], edges, [edge(0, 0, 0, 0)].into_iter());
+        graph.doubt(|_| false, |_| true);
+        assert!(sure(&graph).iter().all(|(_, is_sure)| *is_sure));
+    }
+
     #[test]
     fn data_comes_before_stacks_even_if_it_is_farther() {
         // The stack has the word 3 itself, and the data a chain to it.
         let graph = graph(5, &[(0, 1), (1, 2), (2, 3), (3, 4)], &[(0, 0), (1, 3)]);
-        let held = graph.held(|_| false);
-        assert_eq!(held.root, [0, 0, 0, 0, 0]);
-        assert_eq!(held.parent, [NONE, 0, 1, 2, 3]);
-        let held = graph.held(|root| root.region == 0);
-        assert_eq!(held.root, [NONE, NONE, NONE, 1, 1]);
+        let by = |block| Via::Block { block, word: 0 };
+        assert_eq!(
+            walk(&graph),
+            [(0, Via::Root(0), true), (1, by(0), true), (2, by(1), true), (3, by(2), true), (4, by(3), true)]
+        );
+        let graph = self::graph(5, &[(0, 1), (1, 2), (2, 3), (3, 4)], &[(1, 3)]);
+        assert_eq!(walk(&graph), [(3, Via::Root(0), true), (4, by(3), true)]);
     }
 
     #[test]
     fn circles_of_lost_blocks_are_found() {
         let graph = graph(7, &[(0, 1), (1, 2), (2, 0), (2, 3), (4, 5), (5, 6)], &[(1, 6)]);
-        let held = graph.held(|_| false);
-        let lost: Vec<u32> = (0..7).filter(|block| held.root[*block as usize] == NONE).collect();
-        assert_eq!(lost, [0, 1, 2, 3, 4, 5]);
+        assert_eq!(walk(&graph), [(6, Via::Root(0), true)]);
+        let lost = [0, 1, 2, 3, 4, 5];
         let mut found = graph.components(&lost);
         found.iter_mut().for_each(|group| group.sort_unstable());
         assert_eq!(found, [vec![3], vec![0, 1, 2], vec![5], vec![4]]);
@@ -297,7 +555,7 @@ mod tests {
         let edge = |source, target| Edge { source, offset: 0, target, inside: 0 };
         let blocks = vec![ReferenceBlock::default()];
         let (graph, bad) =
-            Graph::new(blocks, Vec::new(), vec![edge(0, 1), edge(7, 0), edge(0, 0)], [edge(0, 0)].into_iter());
+            Graph::new(blocks, Vec::new(), vec![edge(0, 1), edge(0, 0), edge(7, 0)], [edge(0, 0)].into_iter());
         assert_eq!((graph.reference_count(), graph.roots.len(), bad), (1, 0, 3));
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::load::Process;
 use crate::load::references::ReferenceSnapshot;
-use crate::model::references::{Held, NONE, Root};
+use crate::model::references::{NONE, Root, Via};
 use crate::model::retained::{of_sets, only_group};
 use crate::report::frames::{call_site, call_site_line, frames_of};
 use crate::short_name::NameLength;
@@ -46,6 +46,14 @@ pub struct RootGroup {
     pub held: Amount,
     /// The blocks that only it leads to.
     pub only: Amount,
+}
+
+impl RootGroup {
+    /// Returns the group of what another one leads to by words in unused memory only.
+    fn stale(of: &RootGroup) -> RootGroup {
+        let name = format!("unused memory under {}", of.name);
+        RootGroup { name, kind: STALE, module: of.module.clone(), held: Amount::default(), only: Amount::default() }
+    }
 }
 
 /// What a block is, in words.
@@ -103,6 +111,9 @@ pub struct Path {
     pub root: u32,
 }
 
+/// Kind of the groups of [`RootGroup`] that hold what only doubtful words lead to.
+pub const STALE: &str = "stale";
+
 /// One step of a path from a root: the label, and the step nearer to the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Step {
@@ -110,6 +121,8 @@ struct Step {
     /// Number of the outer step; for the outermost one, of the root's group.
     outer: u32,
     is_outermost: bool,
+    /// Number of the root's group.
+    root: u32,
     /// Offset of the word in the outer block, in words; 0 for the outermost one.
     word: u32,
 }
@@ -118,15 +131,13 @@ struct Step {
 pub struct Holders<'a> {
     process: &'a Process,
     pub snapshot: ReferenceSnapshot,
-    pub held: Held,
     pub groups: Vec<RootGroup>,
-    /// Number of the group of each root.
-    group_of: Vec<u32>,
     pub labels: Vec<Label>,
     /// Number of the label of each block.
     label_of: Vec<u32>,
     sites: FxHashMap<u32, SiteText>,
     steps: Vec<Step>,
+    /// Number of the step of each block, or [`NONE`] if nothing holds it.
     step_of: Vec<u32>,
 }
 
@@ -236,8 +247,7 @@ impl<'a> Holders<'a> {
     /// # Errors
     /// The file cannot be read.
     pub fn of(process: &'a Process, symbols: &mut Symbolizer) -> Result<Option<Holders<'a>>, String> {
-        let Some(snapshot) = process.references()? else { return Ok(None) };
-        let held = snapshot.graph.held(|_| false);
+        let Some(mut snapshot) = process.references()? else { return Ok(None) };
         let mut namer = Namer {
             process,
             symbols,
@@ -246,25 +256,19 @@ impl<'a> Holders<'a> {
             by_vtable: FxHashMap::default(),
             sites: FxHashMap::default(),
         };
-        let label_of: Vec<u32> = snapshot.graph.blocks.iter().map(|block| namer.label_of(block)).collect();
-        for block in &snapshot.graph.blocks {
+        let label_of: Vec<u32> = snapshot.graph.blocks.iter().map(|block| namer.label_of(&block)).collect();
+        for block in snapshot.graph.blocks.iter() {
             namer.site(block.site);
         }
         let Namer { labels, sites, .. } = namer;
         let (groups, group_of) = root_groups(process, symbols, &snapshot);
-        let mut holders = Holders {
-            process,
-            snapshot,
-            held,
-            groups,
-            group_of,
-            labels,
-            label_of,
-            sites,
-            steps: Vec::new(),
-            step_of: Vec::new(),
-        };
-        holders.sum();
+        let text = |block: u32| &*labels[label_of[block as usize] as usize].text;
+        snapshot
+            .graph
+            .doubt(|block| text(block).starts_with("text of "), |block| text(block).ends_with("[] of vector"));
+        let (steps, step_of) = (Vec::new(), Vec::new());
+        let mut holders = Holders { process, snapshot, groups, labels, label_of, sites, steps, step_of };
+        holders.sum(&group_of);
         Ok(Some(holders))
     }
 
@@ -272,44 +276,83 @@ impl<'a> Holders<'a> {
         self.process
     }
 
-    /// Sums up what each root holds, and merges the paths.
-    fn sum(&mut self) {
+    /// Sums up what each root holds, and merges the paths. `group_of` has the group of each root.
+    fn sum(&mut self, group_of: &[u32]) {
         let graph = &self.snapshot.graph;
-        for (block, group) in graph.blocks.iter().zip(only_group(graph, &self.group_of)) {
-            self.groups.get_mut(group as usize).into_iter().for_each(|group| group.only.add(block));
+        for (block, group) in graph.blocks.iter().zip(only_group(graph, group_of)) {
+            self.groups.get_mut(group as usize).into_iter().for_each(|group| group.only.add(&block));
         }
         let mut known: FxHashMap<Step, u32> = FxHashMap::default();
-        self.step_of = vec![NONE; graph.blocks.len()];
+        // The groups of what a root leads to by doubtful words only.
+        let mut stale: FxHashMap<u32, u32> = FxHashMap::default();
+        let (labels, label_of, groups) = (&self.labels, &self.label_of, &mut self.groups);
+        let (steps, mut step_of) = (&mut self.steps, vec![NONE; graph.blocks.len()]);
         // Outer blocks come before those that they hold.
-        for &block in &self.held.order {
-            let number = block as usize;
-            let group = self.group_of[self.held.root[number] as usize];
-            self.groups[group as usize].held.add(&graph.blocks[number]);
-            let (label, parent) = (self.label_of[number], self.held.parent[number]);
-            let step = if parent == NONE {
-                Step { label, outer: group, is_outermost: true, word: 0 }
-            } else {
-                let outer = self.step_of[parent as usize];
-                // A list of nodes is one step.
-                if self.steps[outer as usize].label == label {
-                    self.step_of[number] = outer;
-                    continue;
+        graph.walk(|number, via, is_sure| {
+            let label = label_of[number as usize];
+            let step = match via {
+                Via::Root(root) => {
+                    let group = group_of[root as usize];
+                    Step { label, outer: group, is_outermost: true, root: group, word: 0 }
                 }
-                let holder = &self.labels[self.steps[outer as usize].label as usize];
-                Step { label, outer, is_outermost: false, word: holder.field(self.held.word[number]) }
+                Via::Block { block, word } => {
+                    let outer = step_of[block as usize];
+                    let Step { label: holder, root, .. } = steps[outer as usize];
+                    let root = if is_sure || groups[root as usize].kind == STALE {
+                        root
+                    } else {
+                        *stale.entry(root).or_insert_with(|| {
+                            groups.push(RootGroup::stale(&groups[root as usize]));
+                            groups.len() as u32 - 1
+                        })
+                    };
+                    let word = labels[holder as usize].field(word);
+                    // A list of nodes is one step.
+                    if holder == label && steps[outer as usize].root == root {
+                        steps[outer as usize]
+                    } else {
+                        Step { label, outer, is_outermost: false, root, word }
+                    }
+                }
             };
-            let next = self.steps.len() as u32;
+            groups[step.root as usize].held.add(&graph.block(number));
+            let next = steps.len() as u32;
             let found = *known.entry(step).or_insert(next);
             if found == next {
-                self.steps.push(step);
+                steps.push(step);
             }
-            self.step_of[number] = found;
-        }
+            step_of[number as usize] = found;
+        });
+        self.step_of = step_of;
+    }
+
+    /// Returns the step of a block, if anything leads to it.
+    fn step(&self, block: u32) -> Option<&Step> {
+        self.steps.get(*self.step_of.get(block as usize)? as usize)
+    }
+
+    /// Forgets what leads to a block by doubtful words: it is lost for sure.
+    pub(super) fn forget(&mut self, block: u32) {
+        let Some(step) = self.step(block).copied() else { return };
+        let held = &mut self.groups[step.root as usize].held;
+        held.blocks -= 1;
+        held.bytes -= self.snapshot.graph.block(block).size;
+        self.step_of[block as usize] = NONE;
     }
 
     /// Returns whether a block is held by anything outside of blocks.
     pub fn is_held(&self, block: u32) -> bool {
-        self.held.root.get(block as usize).is_some_and(|root| *root != NONE)
+        self.step(block).is_some_and(|step| self.groups[step.root as usize].kind != STALE)
+    }
+
+    /// Returns whether only doubtful words lead to a block.
+    pub fn is_perhaps_held(&self, block: u32) -> bool {
+        self.step(block).is_some_and(|step| self.groups[step.root as usize].kind == STALE)
+    }
+
+    /// Returns whether a root leads to a block at once.
+    pub fn is_outermost(&self, block: u32) -> bool {
+        self.step(block).is_some_and(|step| step.is_outermost)
     }
 
     pub fn label(&self, block: u32) -> &Label {
@@ -323,16 +366,15 @@ impl<'a> Holders<'a> {
 
     /// Returns whether a function of a block's stack, or its type, has a text in its name.
     pub fn matches(&self, block: u32, text: &str) -> bool {
-        let site = self.snapshot.graph.blocks[block as usize].site;
+        let site = self.snapshot.graph.blocks.site(block);
         let has = |name: &String| name.contains(text);
         self.label(block).text.contains(text)
             || self.sites.get(&site).is_some_and(|text| text.functions.iter().any(has))
     }
 
     /// Returns the number of the group of a held block's root.
-    pub(crate) fn group_number(&self, block: u32) -> Option<u32> {
-        let root = *self.held.root.get(block as usize)?;
-        self.group_of.get(root as usize).copied()
+    pub fn group_number(&self, block: u32) -> Option<u32> {
+        Some(self.step(block)?.root)
     }
 
     /// Returns the root that a held block has.
@@ -343,11 +385,11 @@ impl<'a> Holders<'a> {
     /// Returns what holds a block next: what another block is, or its root, without what only this
     /// run has in its name. Lists are one step.
     pub fn holder(&self, block: u32) -> Option<String> {
-        let step = self.steps.get(*self.step_of.get(block as usize)? as usize)?;
+        let step = self.step(block)?;
         if !step.is_outermost {
             return Some(self.labels[self.steps[step.outer as usize].label as usize].text.clone());
         }
-        let group = &self.groups[step.outer as usize];
+        let group = &self.groups[step.root as usize];
         Some(match group.kind {
             "global" | "data" => group.name.clone(),
             "thread-local" => "thread-local data".into(),
@@ -355,38 +397,38 @@ impl<'a> Holders<'a> {
         })
     }
 
-    /// Returns the ways in which some blocks are held, those with the most bytes first.
-    pub fn paths(&self, blocks: impl Iterator<Item = u32>) -> Vec<Path> {
-        let mut sums: FxHashMap<u32, (Amount, u32)> = FxHashMap::default();
-        for block in blocks.filter(|block| self.is_held(*block)) {
-            let sum = sums.entry(self.step_of[block as usize]).or_insert((Amount::default(), block));
-            sum.0.add(&self.snapshot.graph.blocks[block as usize]);
+    /// Returns the ways in which the blocks of some rows are held, those with the most bytes first.
+    /// `blocks` has the row of each.
+    pub fn paths(&self, rows: usize, blocks: impl Iterator<Item = (usize, u32)>) -> Vec<Vec<Path>> {
+        let mut sums: Vec<FxHashMap<u32, (Amount, u32)>> = vec![FxHashMap::default(); rows];
+        for (row, block) in blocks.filter(|(_, block)| self.is_held(*block)) {
+            let sum = sums[row].entry(self.step_of[block as usize]).or_insert((Amount::default(), block));
+            sum.0.add(&self.snapshot.graph.block(block));
         }
-        let mut paths: Vec<Path> = sums
-            .into_iter()
-            .map(|(step, (amount, example))| {
-                let (steps, root) = self.text_of(step);
-                Path { amount, steps, example, root }
-            })
-            .collect();
-        paths.sort_by(|a, b| (b.amount.bytes, &a.steps).cmp(&(a.amount.bytes, &b.steps)));
-        paths
+        let path = |(step, (amount, example))| {
+            let (steps, root) = self.text_of(step);
+            Path { amount, steps, example, root }
+        };
+        let sorted = |sums: FxHashMap<u32, (Amount, u32)>| {
+            let mut paths: Vec<Path> = sums.into_iter().map(path).collect();
+            paths.sort_by(|a, b| (b.amount.bytes, &a.steps).cmp(&(a.amount.bytes, &b.steps)));
+            paths
+        };
+        sums.into_iter().map(sorted).collect()
     }
 
     /// Returns what each of some sets of blocks retains: its held blocks, and those that are held
-    /// only through them.
-    pub fn retained<'b>(&self, sets: impl ExactSizeIterator<Item = &'b [u32]>) -> Vec<Amount> {
+    /// only through them. `set_of` has the set of a block, or [`NONE`].
+    pub fn retained(&self, sets: usize, set_of: impl Fn(u32) -> u32) -> Vec<Amount> {
         let graph = &self.snapshot.graph;
-        let (mut set_of, count) = (vec![NONE; graph.blocks.len()], sets.len());
-        for (set, blocks) in (0..).zip(sets) {
-            blocks.iter().for_each(|block| set_of[*block as usize] = set);
-        }
-        let sum = |blocks: Vec<u32>| {
-            let mut amount = Amount::default();
-            blocks.iter().for_each(|block| amount.add(&graph.blocks[*block as usize]));
-            amount
-        };
-        of_sets(graph, &set_of, count).into_iter().map(sum).collect()
+        let mut amounts = vec![Amount::default(); sets];
+        of_sets(graph, set_of, sets, |set, block| amounts[set].add(&graph.block(block)));
+        amounts
+    }
+
+    /// Returns the number of a block's label: labels of one number have one text.
+    pub fn label_number(&self, block: u32) -> u32 {
+        self.label_of[block as usize]
     }
 
     /// Returns the lines of a path, and its root. Each line but the first holds the one before, and
@@ -395,18 +437,19 @@ impl<'a> Holders<'a> {
         /// Lines that are shown of a path, from each end.
         const SHOWN: usize = 6;
         let (mut lines, mut next, mut word) = (Vec::new(), step, 0);
+        let root = self.steps[step as usize].root;
         loop {
             let step = self.steps[next as usize];
             let text = &self.labels[step.label as usize].text;
             lines.push(if word == 0 { text.clone() } else { format!("{text} (+{})", 8 * u64::from(word)) });
             (next, word) = (step.outer, step.word);
             if step.is_outermost {
-                lines.push(self.groups[step.outer as usize].name.clone());
+                lines.push(self.groups[root as usize].name.clone());
                 if lines.len() > 2 * SHOWN + 1 {
                     let hidden = lines.len() - 2 * SHOWN;
                     lines.splice(SHOWN..SHOWN + hidden, [format!("… {hidden} more")]);
                 }
-                return (lines, step.outer);
+                return (lines, root);
             }
         }
     }

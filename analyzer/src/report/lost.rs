@@ -70,6 +70,8 @@ pub struct Lost {
     pub undecided: Amount,
     /// Number of those registers.
     pub unseen_registers: u64,
+    /// What only words in unused memory lead to: of vectors up to their capacity, and of texts.
+    pub stale: Amount,
     /// The environment that the program made before `setenv` copied it: nobody frees that.
     pub replaced: Amount,
     /// Why nothing is judged: references are missing. Empty if none are.
@@ -86,7 +88,14 @@ struct Head {
     members: Vec<u32>,
 }
 
-pub fn find(holders: &Holders<'_>) -> Lost {
+/// Finds what is lost. Of that, the holders forget the doubtful words that lead to it.
+pub fn find(holders: &mut Holders<'_>) -> Lost {
+    let found = found(holders);
+    found.groups.iter().flat_map(|group| &group.members).for_each(|block| holders.forget(*block));
+    found
+}
+
+fn found(holders: &Holders<'_>) -> Lost {
     let graph = &holders.snapshot.graph;
     let lost: Vec<u32> = (0..graph.blocks.len() as u32).filter(|block| !holders.is_held(*block)).collect();
     let mut found = Lost::default();
@@ -99,6 +108,14 @@ pub fn find(holders: &Holders<'_>) -> Lost {
     if let Some(number) = replaced_environment(holders, &heads) {
         found.replaced = heads.swap_remove(number).amount;
     }
+    // The counts of a cycle prove that those words are stale.
+    heads.retain(|head| {
+        let is_kept = head.is_proven || !head.blocks.iter().any(|block| holders.is_perhaps_held(*block));
+        if !is_kept {
+            found.stale.join(head.amount);
+        }
+        is_kept
+    });
     for group in groups(holders, heads) {
         // A register holds one block, and what that leads to.
         if group.confidence != Confidence::Proven && group.times <= found.unseen_registers {
@@ -129,7 +146,7 @@ fn heads(holders: &Holders<'_>, lost: &[u32]) -> Vec<Head> {
     for &block in lost {
         for reference in graph.references(block) {
             let Some(&target) = component_of.get(&reference.target) else { continue };
-            if reference.inside == 0 {
+            if reference.is_at_start() {
                 *starts.entry(reference.target).or_default() += 1;
             }
             is_held[target as usize] |= component_of[&block] != target;
@@ -148,7 +165,7 @@ fn heads(holders: &Holders<'_>, lost: &[u32]) -> Vec<Head> {
         let mut next = component.clone();
         taken.extend(&component);
         while let Some(block) = next.pop() {
-            amount.add(&graph.blocks[block as usize]);
+            amount.add(&graph.block(block));
             members.push(block);
             for reference in graph.references(block) {
                 if component_of.contains_key(&reference.target) && taken.insert(reference.target) {
@@ -172,8 +189,8 @@ const ENVIRON: [&str; 3] = ["global environ", "global __environ", "global _envir
 fn replaced_environment(holders: &Holders<'_>, heads: &[Head]) -> Option<usize> {
     let graph = &holders.snapshot.graph;
     let is_environ = |block: &u32| holders.group(*block).is_some_and(|group| ENVIRON.contains(&&*group.name));
-    let own = holders.held.order.iter().copied().find(is_environ)?;
-    let words = |block: u32| graph.references(block).iter().map(|reference| (reference.word, reference.target));
+    let own = (0..graph.blocks.len() as u32).find(|block| holders.is_outermost(*block) && is_environ(block))?;
+    let words = |block: u32| graph.references(block).iter().map(|reference| (reference.word(), reference.target));
     let current: FxHashSet<(u32, u32)> = words(own).collect();
     let is_copied = |block: u32| {
         let shared = words(block).filter(|word| current.contains(word)).count();
@@ -189,7 +206,7 @@ fn replaced_environment(holders: &Holders<'_>, heads: &[Head]) -> Option<usize> 
 fn proof(holders: &Holders<'_>, component: &[u32], starts: &FxHashMap<u32, u64>) -> Option<bool> {
     let mut found = None;
     for &block in component {
-        let (strong, weak) = holders.snapshot.graph.blocks[block as usize].first.counts;
+        let (strong, weak) = holders.snapshot.graph.block(block).first.counts;
         let (strong, weak) = (u64::from(strong), u64::from(weak));
         // All strong references together are one weak one.
         let expected = match holders.label(block).counts {
@@ -220,9 +237,9 @@ fn groups(holders: &Holders<'_>, heads: Vec<Head>) -> Vec<LostGroup> {
             text = format!("{} blocks, among them {text}", head.blocks.len());
         }
         // A cycle has several sites, and each of its blocks may be the first one.
-        let site = graph.blocks[first as usize].site;
+        let site = graph.blocks.site(first);
         let key_site = if head.is_cycle { 0 } else { site };
-        let age = head.blocks.iter().map(|block| ages.share(graph.blocks[*block as usize].index)).max().unwrap_or(0);
+        let age = head.blocks.iter().map(|block| ages.share(graph.block(*block).index)).max().unwrap_or(0);
         let new = LostGroup {
             text: text.clone(),
             is_cycle: head.is_cycle,

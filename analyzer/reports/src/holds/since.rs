@@ -30,9 +30,9 @@ type Edges = HashMap<(String, String), Amount>;
 
 fn edges(holders: &Holders<'_>) -> Edges {
     let mut edges = Edges::new();
-    for (number, block) in (0..).zip(&holders.snapshot.graph.blocks) {
+    for (number, block) in (0..).zip(holders.snapshot.graph.blocks.iter()) {
         if let Some(holder) = holders.holder(number) {
-            edges.entry((holder, holders.label(number).text.clone())).or_default().add(block);
+            edges.entry((holder, holders.label(number).text.clone())).or_default().add(&block);
         }
     }
     edges

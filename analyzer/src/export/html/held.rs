@@ -18,17 +18,17 @@ const PARTS: usize = 12;
 /// Returns what holds the blocks of a process, and the holders of each call site; `None` if that was
 /// not recorded.
 pub(super) fn held(process: &Process, symbols: &mut Symbolizer) -> Option<(Vec<HeldBy>, BySite)> {
-    let holders = Holders::of(process, symbols).ok()??;
-    let lost = lost::find(&holders);
+    let mut holders = Holders::of(process, symbols).ok()??;
+    let lost = lost::find(&mut holders);
     let by_site = BySite::of(&holders, &lost);
     Some((roots(&holders, &lost), by_site))
 }
 
 fn roots(holders: &Holders<'_>, lost: &Lost) -> Vec<HeldBy> {
     let mut parts: Vec<FxHashMap<&str, Amount>> = vec![FxHashMap::default(); holders.groups.len()];
-    for (number, block) in (0..).zip(&holders.snapshot.graph.blocks) {
+    for (number, block) in (0..).zip(holders.snapshot.graph.blocks.iter()) {
         if let Some(group) = holders.group_number(number) {
-            parts[group as usize].entry(&holders.label(number).text).or_default().add(block);
+            parts[group as usize].entry(&holders.label(number).text).or_default().add(&block);
         }
     }
     let mut roots: Vec<HeldBy> = holders

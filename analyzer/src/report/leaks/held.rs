@@ -3,10 +3,11 @@
 
 use super::Leak;
 use crate::load::Process;
+use crate::report::frames::call_site;
 use crate::report::holders::{Amount, Holders};
 use crate::report::lost::{self, Lost};
 use crate::symbols::Symbolizer;
-use crate::text::bytes;
+use crate::text::{bytes, counted, percent};
 use heaptape_formats::tape::ReferenceBlock;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
@@ -23,6 +24,15 @@ pub struct Holder {
     processes: usize,
 }
 
+impl Holder {
+    fn name_in_processes(&self) -> String {
+        match self.processes {
+            0 | 1 => self.name.clone(),
+            several => format!("{} of {several} processes", self.name),
+        }
+    }
+}
+
 /// Who holds the blocks of a leak.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Held {
@@ -36,6 +46,20 @@ pub struct Held {
 }
 
 impl Held {
+    /// Returns who holds the blocks of a leak, and of the same one in other processes: that of the
+    /// function with the same verdict.
+    pub(super) fn in_processes(leak: &Leak<'_>, all: &[Leak<'_>], symbols: &mut Symbolizer) -> Option<Held> {
+        leak.held.as_ref()?;
+        let mut function = |leak: &Leak<'_>| call_site(symbols, leak.process.stacks(), leak.site, 1).names;
+        let own = function(leak);
+        let mut same: Vec<&Leak<'_>> = vec![leak];
+        same.extend(all.iter().filter(|other| {
+            let is_other = !std::ptr::eq(other.process, leak.process) && other.process.name() == leak.process.name();
+            is_other && other.verdict == leak.verdict && other.held.is_some() && function(other) == own
+        }));
+        Held::of_all(&same)
+    }
+
     /// Returns who holds the blocks of several leaks, such as those of one function in several
     /// processes.
     pub(super) fn of_all(leaks: &[&Leak<'_>]) -> Option<Held> {
@@ -54,11 +78,17 @@ impl Held {
         Some(held)
     }
 
-    /// Returns who holds most of it, as the end of a sentence about the blocks.
+    /// Returns who holds most of it, as the end of a sentence about the blocks. Who holds less than
+    /// half of it is not the holder, and less than a tenth is not worth a name there.
     pub(super) fn most(&self) -> Option<String> {
+        let all = self.by.iter().map(|holder| holder.bytes).sum::<u64>() + self.lost_bytes + self.cycle_bytes;
         let most = self.by.first().filter(|most| most.bytes >= self.lost_bytes.max(self.cycle_bytes));
         match most {
-            Some(most) => Some(format!("held by {}", most.name)),
+            Some(most) if 10 * most.bytes < all => Some(format!("held by {}", counted(self.by.len() as u64, "root"))),
+            Some(most) if 2 * most.bytes < all => {
+                Some(format!("{} held by {}", percent(most.bytes, all), most.name_in_processes()))
+            }
+            Some(most) => Some(format!("held by {}", most.name_in_processes())),
             None if self.cycle_bytes > self.lost_bytes => Some("held by their own cycle".into()),
             None if self.lost_bytes > 0 => Some("lost".into()),
             None => None,
@@ -69,10 +99,7 @@ impl Held {
     pub(super) fn text(&self) -> String {
         /// Roots that are named.
         const SHOWN: usize = 2;
-        let of_root = |holder: &Holder| {
-            let of = if holder.processes > 1 { format!(" of {} processes", holder.processes) } else { String::new() };
-            format!("held by {}{of}: {}", holder.name, bytes(holder.bytes))
-        };
+        let of_root = |holder: &Holder| format!("held by {}: {}", holder.name_in_processes(), bytes(holder.bytes));
         let mut parts: Vec<String> = self.by.iter().take(SHOWN).map(of_root).collect();
         let rest: u64 = self.by.iter().skip(SHOWN).map(|holder| holder.bytes).sum();
         let others = [
@@ -158,7 +185,7 @@ impl BySite {
             fates.extend(group.members.iter().map(|block| (*block, group.is_cycle)));
         }
         let mut of_site: FxHashMap<u32, Sums> = FxHashMap::default();
-        for (number, block) in (0..).zip(&holders.snapshot.graph.blocks) {
+        for (number, block) in (0..).zip(holders.snapshot.graph.blocks.iter()) {
             let fate = match (holders.group(number), fates.get(&number)) {
                 (Some(root), _) => Fate::Root(root.name.clone()),
                 (None, Some(true)) => Fate::Cycle,
@@ -166,7 +193,7 @@ impl BySite {
                 // Nothing is known of it.
                 (None, None) => continue,
             };
-            of_site.entry(block.site).or_default().add(&fate, block);
+            of_site.entry(block.site).or_default().add(&fate, &block);
         }
         BySite(of_site)
     }
@@ -182,7 +209,28 @@ impl BySite {
 /// Adds to the leaks of a process who holds them.
 pub(super) fn add(process: &Process, leaks: Vec<&mut Leak>, symbols: &mut Symbolizer) {
     // A file that cannot be read is a matter of `holds`.
-    let Ok(Some(holders)) = Holders::of(process, symbols) else { return };
-    let by_site = BySite::of(&holders, &lost::find(&holders));
+    let Ok(Some(mut holders)) = Holders::of(process, symbols) else { return };
+    let lost = lost::find(&mut holders);
+    let by_site = BySite::of(&holders, &lost);
     leaks.into_iter().for_each(|leak| leak.held = by_site.held(&leak.sites));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_holds_less_than_half_is_not_the_holder() {
+        let holder = |name: &str, bytes, processes| Holder { name: name.into(), blocks: 1, bytes, processes };
+        let most = |by: Vec<Holder>, lost_bytes| Held { by, lost_bytes, ..Held::default() }.most();
+        let cache = || holder("global cache", 60, 1);
+        assert_eq!(most(vec![cache(), holder("global index", 40, 1)], 0).unwrap(), "held by global cache");
+        assert_eq!(most(vec![holder("global cache", 60, 3)], 1).unwrap(), "held by global cache of 3 processes");
+        let three = ["a", "b", "c"].map(|name| holder(name, 30, 1));
+        assert_eq!(most(three.to_vec(), 0).unwrap(), "33.3% held by a");
+        let many = (0..20).map(|number| holder(&number.to_string(), 10, 1)).collect();
+        assert_eq!(most(many, 0).unwrap(), "held by 20 roots");
+        assert_eq!(most(vec![cache()], 61).unwrap(), "lost");
+        assert_eq!(most(Vec::new(), 0), None);
+    }
 }

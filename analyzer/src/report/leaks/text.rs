@@ -138,7 +138,7 @@ pub(super) fn headline(found: &LeakReport, totals: &[VerdictTotal], symbols: &mu
     let mut clause = |before: String, leak: &Leak| {
         let call_site = call_site(symbols, leak.process.stacks(), leak.site, 1);
         let less = leak.is_probable.then_some(totals::PROBABLE);
-        let held = leak.held.as_ref().and_then(Held::most);
+        let held = Held::in_processes(leak, leaks, symbols).and_then(|held| held.most());
         Clause { before, less, blamed: call_site_line(&call_site, &leak.lines, names), held }
     };
     let worst = leaks.first().filter(|leak| leak.verdict <= Verdict::Slow || leak.is_probable);
