@@ -19,6 +19,7 @@ mod references;
 mod residency;
 pub mod stream;
 mod symbols;
+mod waiting;
 
 pub use codec::{Codec, Packer, Unpacker};
 pub use division::*;

@@ -45,6 +45,12 @@ impl ColumnWriter {
         ColumnWriter { writer, columns, start: 0 }
     }
 
+    /// Returns a writer of the chunk after this one, which does not end yet.
+    #[must_use]
+    pub fn following(&self) -> ColumnWriter {
+        ColumnWriter { writer: self.writer.clone(), columns: Columns::default(), start: self.offset() }
+    }
+
     /// Appends a record without names: index, address and size, or only the index of a free.
     #[inline(always)]
     pub fn record<const N: usize>(&mut self, tag: u8, numbers: [u64; N], thread: u64) {

@@ -39,14 +39,19 @@ impl Writer {
     pub fn record(&mut self, record: &Record, out: &mut Vec<u8>) {
         self.payload.clear();
         let kind = record.put(&mut self.payload);
+        Writer::frame(kind, &self.payload, out);
+    }
+
+    /// Appends a frame with a payload.
+    pub(super) fn frame(kind: u16, payload: &[u8], out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&kind.to_le_bytes());
         out.extend_from_slice(&[0; 2]);
-        out.extend_from_slice(&(self.payload.len() as u32).to_le_bytes());
-        let sum = checksum(&out[start + 4..], &self.payload);
+        out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+        let sum = checksum(&out[start + 4..], payload);
         out.extend_from_slice(&sum.to_le_bytes());
-        out.extend_from_slice(&self.payload);
+        out.extend_from_slice(payload);
     }
 }
 

@@ -7,12 +7,16 @@
 //! is committed, a file is used again for a later chunk, and overwritten from the start. The bytes
 //! after the last entry of the new chunk are entries of the old one, and do not count.
 //!
+//! Calls that were read and wait for others are in the entry too ([`Waiting`]), since they're lost with
+//! the recorder otherwise.
+//!
 //! A reader takes the entries of all chunks after the last commit of the tape, and appends them as
 //! chunks to what it reads ([`Splice`]). A tape with its [`super::End`] needs no journal.
 
 use super::field::{Field, Text};
 use super::frame::{FILE_HEADER_LEN, FRAME_HEADER_LEN};
 use super::stream::{Source, Stream};
+pub use super::waiting::Waiting;
 use super::{
     Account, Accounts, COLUMN_ENTRIES, COLUMN_PREVIOUS, COLUMN_SITES, COLUMN_TICKS, COLUMN_UNMATCHED, COLUMN_WEIGHTS,
     Chunk, Codec, Column, Record, Step, Writer, codec,
@@ -158,13 +162,19 @@ impl Open {
 
     /// Returns the framed records that come before the chunk.
     fn records(&self) -> impl Iterator<Item = &[u8]> {
-        self.entries.iter().flat_map(|(entry, _)| frames(&entry.records.0))
+        let all = self.entries.iter().flat_map(|(entry, _)| frames(&entry.records.0));
+        all.filter(|frame| !Waiting::is_in(frame))
+    }
+
+    /// Returns the calls that waited when the last entry was written.
+    fn waiting(&self) -> Option<Waiting> {
+        let (last, _) = self.entries.last()?;
+        frames(&last.records.0).find(|frame| Waiting::is_in(frame)).and_then(Waiting::read)
     }
 
     /// Returns the chunk, to be stored uncompressed at `offset` of the trace, and its bytes there;
     /// `None` if it is empty, or its columns do not stand for as many bytes as it says.
     fn chunk(&self, offset: u64) -> Option<(Chunk, Vec<u8>)> {
-        let mut chunk = self.entries.last()?.0.chunk.clone();
         let mut parts: [Vec<u8>; PARTS] = Default::default();
         for (entry, added) in &self.entries {
             let mut rest = &added[..];
@@ -174,25 +184,31 @@ impl Open {
                 rest = more;
             }
         }
-        if parts.iter().all(Vec::is_empty) {
-            return None;
-        }
-        let (trace, columns) = parts.split_first_chunk::<{ mtrc::COLUMNS }>()?;
-        let (mut joined, mut plain) = (Vec::new(), Vec::new());
-        mtrc::join(trace.each_ref().map(Vec::as_slice), &mut joined);
-        mtrc::restore(&joined, usize::try_from(chunk.plain_length).ok()?, &mut plain).ok()?;
-        (chunk.codec, chunk.stored_offset) = (Codec::Plain as u8, offset);
-        (chunk.stored_length, chunk.plain_length) = (plain.len() as u64, plain.len() as u64);
-        chunk.checksum = codec::checksum(&plain);
-        let columns =
-            KINDS.into_iter().zip(columns).filter(|(kind, plain)| *kind == COLUMN_PREVIOUS || !plain.is_empty());
-        let column = |(kind, plain): (u8, &Vec<u8>)| {
-            let (codec, plain_length) = (Codec::Plain as u8, plain.len() as u32);
-            Column { kind, codec, plain_length, stored: Text(plain.clone()) }
-        };
-        chunk.columns = columns.map(column).collect();
-        Some((chunk, plain))
+        stored(&self.entries.last()?.0.chunk, &parts, offset)
     }
+}
+
+/// Returns a chunk with these parts, to be stored uncompressed at `offset` of the trace, and its
+/// bytes there; `None` if it is empty, or its columns do not stand for as many bytes as it says.
+fn stored(chunk: &Chunk, parts: &[Vec<u8>; PARTS], offset: u64) -> Option<(Chunk, Vec<u8>)> {
+    if parts.iter().all(Vec::is_empty) {
+        return None;
+    }
+    let mut chunk = chunk.clone();
+    let (trace, columns) = parts.split_first_chunk::<{ mtrc::COLUMNS }>()?;
+    let (mut joined, mut plain) = (Vec::new(), Vec::new());
+    mtrc::join(trace.each_ref().map(Vec::as_slice), &mut joined);
+    mtrc::restore(&joined, usize::try_from(chunk.plain_length).ok()?, &mut plain).ok()?;
+    (chunk.codec, chunk.stored_offset) = (Codec::Plain as u8, offset);
+    (chunk.stored_length, chunk.plain_length) = (plain.len() as u64, plain.len() as u64);
+    chunk.checksum = codec::checksum(&plain);
+    let columns = KINDS.into_iter().zip(columns).filter(|(kind, plain)| *kind == COLUMN_PREVIOUS || !plain.is_empty());
+    let column = |(kind, plain): (u8, &Vec<u8>)| {
+        let (codec, plain_length) = (Codec::Plain as u8, plain.len() as u32);
+        Column { kind, codec, plain_length, stored: Text(plain.clone()) }
+    };
+    chunk.columns = columns.map(column).collect();
+    Some((chunk, plain))
 }
 
 /// Splits framed records of a tape.
@@ -341,18 +357,35 @@ impl Missing {
             }
         }
         let chunks: Vec<&Open> = chunks.iter().filter(|open| open.number() > last).collect();
-        let Some(newest) = chunks.last().and_then(|open| open.entries.last()) else { return Ok(None) };
+        let Some((newest, (entry, _))) = chunks.last().and_then(|open| Some((open, open.entries.last()?))) else {
+            return Ok(None);
+        };
         let mut writer = Writer::default();
+        let mut accounts = &entry.accounts;
         for open in &chunks {
             // The recorder may have written them when it was killed before it committed the chunk.
             open.records().filter(|frame| !known.contains(*frame)).for_each(|frame| missing.tape.extend(frame));
-            if let Some((chunk, plain)) = open.chunk(missing.trace_at + missing.trace.len() as u64) {
+            if let Some((chunk, plain)) = open.chunk(missing.trace_at.saturating_add(missing.trace.len() as u64)) {
+                last = chunk.number;
                 writer.record(&Record::Chunk(chunk), &mut missing.tape);
                 missing.trace.extend(plain);
             }
         }
-        if !newest.0.accounts.is_empty() {
-            let accounts = newest.0.accounts.clone();
+        let waiting = newest.waiting();
+        if let Some(waiting) = &waiting
+            && let Ok(parts) = <&[Text; PARTS]>::try_from(&waiting.parts[..])
+            && let parts = parts.each_ref().map(|part| part.0.clone())
+            && let Some((mut chunk, plain)) =
+                stored(&waiting.chunk, &parts, missing.trace_at.saturating_add(missing.trace.len() as u64))
+        {
+            // The open chunk, if it is still empty, or the one after it.
+            chunk.number = newest.number().max(last.saturating_add(1));
+            writer.record(&Record::Chunk(chunk), &mut missing.tape);
+            missing.trace.extend(plain);
+            accounts = &waiting.accounts;
+        }
+        if !accounts.is_empty() {
+            let accounts = accounts.clone();
             writer.record(&Record::Accounts(Accounts { accounts }), &mut missing.tape);
         }
         Ok(Some(missing))
@@ -360,170 +393,4 @@ impl Missing {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tape::{Clock, Loss, Process};
-
-    fn framed(records: &[Record]) -> Vec<u8> {
-        let mut out = Vec::new();
-        records.iter().for_each(|record| Writer::default().record(record, &mut out));
-        out
-    }
-
-    /// Adds an entry. `plain` is what it adds to the trace, after `before` bytes of earlier
-    /// entries.
-    fn add(
-        number: u32,
-        entry: u32,
-        is_whole: bool,
-        (before, plain): (u64, &[u8]),
-        records: &[Record],
-        out: &mut Vec<u8>,
-    ) {
-        let plain_length = before + plain.len() as u64;
-        let chunk = Chunk { number, events: u64::from(entry) + 1, plain_length, ..Chunk::default() };
-        let positions = vec![Position { slot: 1, tail: u64::from(100 * number + entry), ..Position::default() }];
-        let records = Text(framed(records));
-        let mut entry = Entry { chunk, number: entry, is_whole, positions, records, ..Entry::default() };
-        let trace = mtrc::Columns::of(plain);
-        let added = parts(trace.each_ref().map(Vec::as_slice), [b"e", b"", b"", b"", b"", b""]);
-        write(&mut entry, added, out);
-    }
-
-    fn tape(folder: &Path, records: &[Record]) -> File {
-        let mut bytes = Vec::new();
-        Writer::file_header(&mut bytes);
-        bytes.extend(framed(records));
-        std::fs::write(folder.join("events.tape"), bytes).unwrap();
-        File::open(folder.join("events.tape")).unwrap()
-    }
-
-    fn committed(number: u32) -> Record {
-        Record::Chunk(Chunk { number, stored_offset: 10, stored_length: 5, ..Chunk::default() })
-    }
-
-    fn loss(events: u64) -> Record {
-        Record::Loss(Loss { thread: 1, events, ..Loss::default() })
-    }
-
-    #[test]
-    fn entries_after_the_last_commit_become_a_chunk() {
-        let temporary = tempfile::tempdir().unwrap();
-        let folder = temporary.path();
-        let mut bytes = Vec::new();
-        add(2, 0, true, (0, b"abc"), &[loss(3)], &mut bytes);
-        add(2, 1, true, (3, b"de"), &[loss(4)], &mut bytes);
-        // An entry of an older chunk.
-        add(1, 2, true, (0, b"old"), &[], &mut bytes);
-        std::fs::write(path(folder, 3), &bytes).unwrap();
-        assert!(exists(folder) && !exists(&folder.join("x")));
-        assert_eq!(positions(folder)[0].tail, 201);
-        // The recorder had written the first gap when it was killed.
-        let tape_file = tape(folder, &[Record::Process(Process::default()), loss(3), committed(1), loss(3)]);
-        let missing = Missing::of(Some(&tape_file), &open_chunks(folder)).unwrap().unwrap();
-        assert_eq!((missing.trace_at, &missing.trace[..]), (15, &b"abcde"[..]));
-        let length = tape_file.length().unwrap();
-        let whole = Splice::new(Some(tape_file), missing.tape_at, missing.tape);
-        assert!(whole.length().unwrap() > length && missing.tape_at == length);
-        let mut stream = Stream::new(&whole).unwrap();
-        let mut found = Vec::new();
-        while let Step::Record(_, record) = stream.step().unwrap() {
-            found.push(record);
-        }
-        let Some(Record::Chunk(chunk)) = found.pop() else { panic!("{found:?}") };
-        assert_eq!(found[3..], [loss(3), loss(4)]);
-        assert_eq!((chunk.number, chunk.events, chunk.stored_offset, chunk.stored_length), (2, 2, 15, 5));
-        let kinds: Vec<u8> = chunk.columns.iter().map(|column| column.kind).collect();
-        assert_eq!((kinds, &chunk.columns[0].stored.0[..]), (vec![COLUMN_ENTRIES, COLUMN_PREVIOUS], &b"ee"[..]));
-    }
-
-    #[test]
-    fn nothing_is_missing_from_a_tape_that_has_the_chunk_or_its_end() {
-        let temporary = tempfile::tempdir().unwrap();
-        let mut bytes = Vec::new();
-        add(1, 0, true, (0, b"abc"), &[], &mut bytes);
-        std::fs::write(path(temporary.path(), 0), &bytes).unwrap();
-        let open = open_chunks(temporary.path());
-        let end = Record::End(crate::tape::End::default());
-        for records in [vec![committed(1)], vec![committed(4)], vec![end]] {
-            assert_eq!(Missing::of(Some(&tape(temporary.path(), &records)), &open).unwrap(), None);
-        }
-        let clock = [Record::Clock(Clock::default())];
-        assert!(Missing::of(Some(&tape(temporary.path(), &clock)), &open).unwrap().is_some());
-        assert!(Missing::of(None, &open).unwrap().unwrap().tape.starts_with(&crate::tape::FILE_MAGIC));
-        assert_eq!(Missing::of(None, &[]).unwrap(), None);
-    }
-
-    /// The recorder was killed when it had created the tape, or written a part of its header.
-    #[test]
-    fn a_tape_without_its_header_is_replaced() {
-        let temporary = tempfile::tempdir().unwrap();
-        let mut bytes = Vec::new();
-        add(1, 0, true, (0, b"abc"), &[loss(3)], &mut bytes);
-        std::fs::write(path(temporary.path(), 0), &bytes).unwrap();
-        let open = open_chunks(temporary.path());
-        let none = Missing::of(None, &open).unwrap();
-        let whole = tape(temporary.path(), &[]);
-        for length in (0..FILE_HEADER_LEN as u64).rev() {
-            let file = File::options().write(true).open(temporary.path().join(TAPE)).unwrap();
-            file.set_len(length).unwrap();
-            assert_eq!(Missing::of(Some(&whole), &open).unwrap(), none, "{length} bytes");
-        }
-    }
-
-    #[test]
-    fn an_entry_that_needs_a_later_one_does_not_count_alone() {
-        let temporary = tempfile::tempdir().unwrap();
-        let (mut first, mut second) = (Vec::new(), Vec::new());
-        add(1, 0, true, (0, b"a"), &[], &mut first);
-        add(1, 1, false, (1, b"b"), &[], &mut first);
-        add(2, 0, true, (0, b"c"), &[], &mut second);
-        std::fs::write(path(temporary.path(), 1), &first).unwrap();
-        let trace = || Missing::of(None, &open_chunks(temporary.path())).unwrap().unwrap().trace;
-        assert_eq!((trace(), positions(temporary.path())[0].tail), (b"a".to_vec(), 100));
-        std::fs::write(path(temporary.path(), 0), &second).unwrap();
-        assert_eq!((trace(), positions(temporary.path())[0].tail), (b"abc".to_vec(), 200));
-    }
-
-    #[test]
-    fn torn_and_damaged_entries_end_the_file() {
-        let mut bytes = Vec::new();
-        add(1, 0, true, (0, b"first"), &[loss(1)], &mut bytes);
-        let first = bytes.len();
-        add(1, 1, true, (5, b"second"), &[], &mut bytes);
-        let entries = |bytes: &[u8]| Open::read(bytes).map_or(0, |open| open.entries.len());
-        for at in 0..=bytes.len() {
-            let expected = usize::from(at >= first) + usize::from(at >= bytes.len());
-            assert_eq!(entries(&bytes[..at]), expected, "cut at {at}");
-            let mut damaged = bytes.clone();
-            if let Some(byte) = damaged.get_mut(at) {
-                *byte ^= 0x20;
-                assert_eq!(entries(&damaged), usize::from(at >= first), "flipped at {at}");
-            }
-        }
-    }
-
-    /// Any bytes with valid checksums are read without a panic, and no offset makes a long file.
-    #[test]
-    fn hostile_entries_are_bounded() {
-        let temporary = tempfile::tempdir().unwrap();
-        let hostile = Chunk { number: 1, stored_offset: u64::MAX, stored_length: u64::MAX, ..Chunk::default() };
-        let tape_file = tape(temporary.path(), &[Record::Chunk(hostile)]);
-        let mut bytes = Vec::new();
-        add(2, 0, true, (0, b"abc"), &[loss(1)], &mut bytes);
-        for at in HEAD..bytes.len() {
-            for value in [0, 1, 0x7f, 0x80, 0xff] {
-                let mut changed = bytes.clone();
-                changed[at] = value;
-                let sum = crc32fast::hash(&changed[HEAD..]);
-                changed[8..HEAD].copy_from_slice(&sum.to_le_bytes());
-                let open: Vec<Open> = Open::read(&changed).into_iter().collect();
-                for tape in [None, Some(&tape_file)] {
-                    let Some(missing) = Missing::of(tape, &open).unwrap() else { continue };
-                    let trace = Splice::new(None, missing.trace_at, missing.trace);
-                    assert!(trace.length().unwrap() <= changed.len() as u64, "byte {at} is {value}");
-                }
-            }
-        }
-    }
-}
+mod tests;

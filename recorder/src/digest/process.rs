@@ -184,7 +184,7 @@ impl ProcessRecording {
                         // The rest of the batch goes to the journal of the next chunk.
                         self.stacks.announce(self.output.records());
                         self.keep_chunk(false);
-                        self.finish_chunk(spare(), out);
+                        out(self.take_chunk(spare()));
                         if self.schedule.has_summary_events(self.stacks.last()) {
                             self.write_summary(out);
                         }

@@ -6,6 +6,7 @@
 //! twice.
 
 mod look_ahead;
+mod preview;
 mod queues;
 
 use crate::heap::index::{Block, Index, Location};

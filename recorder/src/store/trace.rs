@@ -99,6 +99,19 @@ impl Trace {
         }
     }
 
+    /// Starts a trace of its own for the chunk after the open one.
+    pub(crate) fn following(&self) -> Trace {
+        let columns = Columns { has_weights: self.has_weights, free_sites: self.free_sites };
+        Trace {
+            mtrc: self.mtrc.following(),
+            number: self.number + 1,
+            next_index: self.next_index + self.commit.allocations,
+            last_tick: self.last_tick,
+            last_unmatched_tick: self.last_unmatched_tick,
+            ..Trace::new(columns)
+        }
+    }
+
     /// Returns the number of events in the chunk so far, including unmatched ones.
     #[inline(always)]
     pub(crate) fn events(&self) -> u64 {

@@ -40,6 +40,19 @@ pub(super) struct Heap {
     inheritances: Vec<(u64, Inheritance)>,
 }
 
+/// Adds the record of an effect. The block before it counted for this many bytes.
+fn add_to_trace(trace: &mut Trace, effect: &Effect, was: u64) {
+    let Effect { kind, entry, index, old, ref call } = *effect;
+    match kind {
+        Kind::Alloc | Kind::Inherited => trace.alloc(call, entry, index),
+        Kind::Resize => trace.resize(call, entry, index, Some((old.site, was))),
+        Kind::ResizeUnknown => trace.resize(call, entry, index, None),
+        Kind::Free | Kind::Implied => trace.free(call, entry, index, Some((old.site, was))),
+        Kind::FreeUnknown => trace.free(call, entry, index, None),
+        Kind::Unmatched => trace.unmatched(call, entry),
+    }
+}
+
 impl Heap {
     /// Creates the heap of a process with these options.
     pub(super) fn new(options: &Options) -> Heap {
@@ -184,7 +197,7 @@ impl Heap {
     /// Adds the collected effects to the profile, and to the trace, if there is one.
     pub(crate) fn add_effects(&mut self, mut trace: Option<&mut Trace>) {
         for effect in self.effects.drain(..) {
-            let Effect { kind, entry, index, old, call } = effect;
+            let Effect { kind, index, old, call, .. } = effect;
             let profile = &mut self.profile;
             let was = match kind {
                 Kind::Free | Kind::Resize | Kind::Implied => {
@@ -209,16 +222,28 @@ impl Heap {
                 Kind::Implied => profile.free_implied(old_block),
                 Kind::Inherited => {}
             }
-            let Some(trace) = &mut trace else { continue };
-            match kind {
-                Kind::Alloc | Kind::Inherited => trace.alloc(&call, entry, index),
-                Kind::Resize => trace.resize(&call, entry, index, Some((old.site, was.bytes))),
-                Kind::ResizeUnknown => trace.resize(&call, entry, index, None),
-                Kind::Free | Kind::Implied => trace.free(&call, entry, index, Some((old.site, was.bytes))),
-                Kind::FreeUnknown => trace.free(&call, entry, index, None),
-                Kind::Unmatched => trace.unmatched(&call, entry),
+            if let Some(trace) = &mut trace {
+                add_to_trace(trace, &effect, was.bytes);
             }
         }
+    }
+
+    /// Adds what the waiting calls do if nothing follows to a trace of them alone. Returns the
+    /// maximum of the live bytes.
+    pub(crate) fn preview(&self, trace: &mut Trace) -> u64 {
+        let mut live = self.profile.totals().live_bytes;
+        let mut most = live;
+        for effect in self.live.preview() {
+            let was = if effect.old.index == 0 { 0 } else { self.amount(&effect.old).bytes };
+            add_to_trace(trace, &effect, was);
+            let now = match effect.kind {
+                Kind::Alloc | Kind::Resize | Kind::ResizeUnknown => effect.call.weight,
+                _ => 0,
+            };
+            live = live.saturating_sub(was).saturating_add(now);
+            most = most.max(live);
+        }
+        most
     }
 
     /// Collects the effects of calls that need not wait any more, since all future calls are after

@@ -34,8 +34,18 @@ impl ProcessRecording {
         self.output.note_journaled(is_complete);
     }
 
-    /// Finishes the chunk and sends it to the store.
+    /// Finishes the chunk between two batches and sends it to the store. The journal of the next
+    /// chunk has the calls that wait before the tape has this one.
     pub(super) fn finish_chunk(&mut self, spare: Chunk, out: &mut dyn FnMut(WriteJob)) {
+        let job = self.take_chunk(spare);
+        if self.output.has_events() && self.heap.waiting().next().is_some() {
+            self.write_entry(&[], true);
+        }
+        out(job);
+    }
+
+    /// Finishes the chunk and returns the job that stores it.
+    pub(super) fn take_chunk(&mut self, spare: Chunk) -> WriteJob {
         self.stacks.announce(self.output.records());
         self.keep_chunk(true);
         self.stacks.flush(self.output.records());
@@ -45,13 +55,12 @@ impl ProcessRecording {
         let records = self.output.take_records();
         self.schedule.chunk_finished(self.output.events());
         let chunk = self.output.finish_chunk(spare, self.heap.peak_bytes(), &mut self.threads).map(Box::new);
-        out(self.write_job(Content::Chunk { records, chunk }, None));
+        self.write_job(Content::Chunk { records, chunk }, None)
     }
 
-    /// Returns the accounts of the events in the journal. Those that wait until they are legal are
-    /// not in it, and are lost if the recorder is killed now.
-    fn journaled_accounts(&self) -> Vec<Account> {
-        let mut accounts: Vec<Account> = self.threads.accounts_so_far().collect();
+    /// Returns the accounts without the calls that wait until they are legal: they're lost for a
+    /// reader that does not know how they are written.
+    fn without_waiting(&self, mut accounts: Vec<Account>) -> Vec<Account> {
         for call in self.heap.waiting().filter(|call| call.op.is_event()) {
             if let Some(account) = accounts.iter_mut().find(|account| account.thread == call.thread) {
                 (account.recorded, account.lost) = (account.recorded.saturating_sub(1), account.lost + 1);
@@ -63,10 +72,12 @@ impl ProcessRecording {
     /// Writes an entry; returns whether that succeeded.
     fn write_entry(&mut self, positions: &[Position], is_whole: bool) -> bool {
         let accounts = match self.session.stats.unwritten.load(Relaxed) {
-            0 if self.threads.len() <= MAX_ACCOUNTS => self.journaled_accounts(),
+            0 if self.threads.len() <= MAX_ACCOUNTS => self.threads.accounts_so_far().collect(),
             _ => Vec::new(),
         };
+        let waiting = if is_whole { self.output.waiting(&self.heap, accounts.clone()) } else { None };
+        let accounts = self.without_waiting(accounts);
         let (session, stacks, peak_bytes) = (&*self.session, &self.stacks, self.heap.peak_bytes());
-        self.output.write_entry(EntryState { session, stacks, peak_bytes, accounts }, positions, is_whole)
+        self.output.write_entry(EntryState { session, stacks, peak_bytes, accounts, waiting }, positions, is_whole)
     }
 }

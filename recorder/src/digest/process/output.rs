@@ -1,6 +1,7 @@
 //! The output of a segment: the trace with its open chunk, the tape records before that chunk, and
 //! the journal that contains both until they are stored.
 
+use super::heap::Heap;
 use super::threads::Threads;
 use crate::heap::stacks::Stacks;
 use crate::rings::ring_space::Kept;
@@ -8,11 +9,14 @@ use crate::session::chunk_journal::ChunkJournal;
 use crate::session::traced_process::Session;
 use crate::store::trace::{Chunk, Columns, Trace};
 use formats::tape::field::Text;
-use formats::tape::journal::{Entry, Position};
+use formats::tape::journal::{Entry, Position, Waiting};
 use formats::tape::{Account, Record as TapeRecord, Sites, Writer};
 
 /// Maximum number of events of a chunk.
 const CHUNK_EVENTS: u64 = 1 << 17;
+/// Maximum number of bytes of waiting calls in the journal of a chunk. Each entry has those of its
+/// moment anew; beyond this, they count as lost if the recorder is killed.
+const MAX_WAITING_BYTES: usize = 8 << 20;
 
 /// What the journal contains of the open chunk.
 #[derive(Debug, Default)]
@@ -22,6 +26,8 @@ struct Journaled {
     sites: usize,
     /// The last finished chunk that is not completely in the journal.
     missed: u32,
+    /// Number of bytes of waiting calls.
+    waiting: usize,
     has_failed: bool,
 }
 
@@ -35,6 +41,8 @@ pub(crate) struct EntryState<'a> {
     pub peak_bytes: u64,
     /// Accounts of the threads; empty if they are not stored.
     pub accounts: Vec<Account>,
+    /// The calls that wait, if there are any.
+    pub(crate) waiting: Option<Waiting>,
 }
 
 #[derive(Debug)]
@@ -132,7 +140,19 @@ impl Output {
         if !is_complete {
             self.journaled.missed = self.trace.number();
         }
-        (self.journaled.records, self.journaled.sites) = (0, 0);
+        (self.journaled.records, self.journaled.sites, self.journaled.waiting) = (0, 0, 0);
+    }
+
+    /// Returns the calls that wait in a heap, for an entry of the journal. The accounts count them
+    /// as recorded.
+    pub(crate) fn waiting(&self, heap: &Heap, accounts: Vec<Account>) -> Option<Waiting> {
+        heap.waiting().next().filter(|_| self.journaled.waiting < MAX_WAITING_BYTES)?;
+        let mut trace = self.trace.following();
+        let peak_bytes = heap.preview(&mut trace);
+        let totals = heap.profile().totals();
+        let (mut chunk, parts) = trace.unjournaled();
+        (chunk.live_blocks, chunk.live_bytes, chunk.peak_bytes) = (totals.live_blocks, totals.live_bytes, peak_bytes);
+        Some(Waiting::new(chunk, &parts, accounts))
     }
 
     /// Finishes the chunk, if it has events or is the first one.
@@ -149,7 +169,7 @@ impl Output {
 
     /// Writes an entry to the journal. Returns whether that succeeded.
     pub(crate) fn write_entry(&mut self, state: EntryState<'_>, positions: &[Position], is_whole: bool) -> bool {
-        let EntryState { session, stacks, peak_bytes, accounts } = state;
+        let EntryState { session, stacks, peak_bytes, accounts, waiting } = state;
         let mut records = Vec::new();
         let mut writer = Writer::default();
         if self.trace.is_new() && self.journaled.records == 0 && self.journaled.sites == 0 {
@@ -161,6 +181,11 @@ impl Output {
         let first = self.journaled.sites.max(stacks.written());
         if let Some(sites) = stacks.sites().get(first..).filter(|sites| !sites.is_empty()) {
             writer.record(&TapeRecord::Sites(Sites { first: first as u32 + 1, sites: sites.to_vec() }), &mut records);
+        }
+        if let Some(waiting) = waiting {
+            let before = records.len();
+            waiting.put_frame(&mut records);
+            self.journaled.waiting += records.len() - before;
         }
         let (mut chunk, added) = self.trace.unjournaled();
         (chunk.live_blocks, chunk.live_bytes) = self.size_at_start;

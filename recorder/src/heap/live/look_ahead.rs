@@ -27,7 +27,7 @@ const MAX_TICKS: u64 = 1 << 32;
 const MAX_REPEATED: usize = 4 * MAX_CALLS;
 
 /// A resize whose second half is awaited, and the calls that wait for that.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct LookAhead {
     /// Number of the thread that resizes.
     thread: u32,

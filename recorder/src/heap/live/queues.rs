@@ -36,14 +36,14 @@ struct Held {
 }
 
 /// The waiting calls of one thread, in order. The first one is illegal, and there is always one.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct CallQueue {
     thread: u32,
     calls: VecDeque<Held>,
 }
 
 /// The calls that wait because they are illegal so far.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct CallQueues {
     queues: Vec<CallQueue>,
     held: usize,

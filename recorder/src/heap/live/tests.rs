@@ -34,8 +34,12 @@ impl Scenario {
         self
     }
 
-    /// Ends the recording and returns (kind, index, address, size) of all effects.
+    /// Ends the recording and returns (kind, index, address, size) of all effects. What was
+    /// foreseen of the waiting calls has to be what becomes of them.
     pub(super) fn end(&mut self) -> Vec<(Kind, u64, u64, u64)> {
+        let (preview, before) = (self.live.preview(), self.out.len());
+        self.live.settle(u64::MAX, &mut self.out);
+        assert_eq!(format!("{preview:?}"), format!("{:?}", &self.out[before..]));
         self.live.finish(self.tick, &mut self.out);
         self.out.iter().map(|effect| (effect.kind, effect.index, effect.call.address, effect.call.size)).collect()
     }
